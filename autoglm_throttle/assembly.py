@@ -8,8 +8,8 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autoglm_throttle.doorbell import doorbell
-from autoglm_throttle.identity import Identity
+from autoglm_throttle.doorbell import new_wakeup
+from autoglm_throttle.identity import CallerHasher
 from autoglm_throttle.limiting.cap import FixedConcurrencyLimit
 from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules
 from autoglm_throttle.limiting.limit_sets import LimitSets
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.redis_client import RedisClients
     from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 
-WITH_GATE = frozenset({Policy.ADAPTIVE, Policy.GATE})
+WITH_CONCURRENCY_LIMIT = frozenset({Policy.ADAPTIVE, Policy.CONCURRENCY})
 
 
 def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | LeasedBuckets:
@@ -48,7 +48,7 @@ def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | Leased
             workers=settings.workers,
             lease_s=settings.fleet_lease_s,
         )
-    return PriorityBuckets(_own_rates(settings), settings.burst_s, settings.borrow, now)
+    return PriorityBuckets(_process_rates(settings), settings.burst_s, settings.borrow, now)
 
 
 def fleet(
@@ -64,7 +64,7 @@ def fleet(
 
     clients = redis_clients(settings)
     rules = FleetRules(settings.redis_prefix, settings.service, settings.fleet_heartbeat_s)
-    return FleetSync(buckets, lock, lambda: clients.sync(TIMEOUT_S), doorbell, rules, clock)
+    return FleetSync(buckets, lock, lambda: clients.sync(TIMEOUT_S), new_wakeup, rules, clock)
 
 
 def gpu_sources(
@@ -113,9 +113,9 @@ def _fleet_gpu(settings: Settings, local: GpuProvider | None, clock: Clock) -> G
     return RemoteGpuProvider(local, lambda: clients.sync(TIMEOUT_S), rules, clock)
 
 
-def user_windows(
+def user_limits(
     settings: Settings,
-    identity: Identity,
+    hasher: CallerHasher,
     redis: Callable[[], Any] | None = None,
     fleet: FleetSync | None = None,
 ) -> UserLimits | SharedUserLimits:
@@ -142,7 +142,7 @@ def user_windows(
         on_error=settings.redis_on_error,
         processes=lambda: settings.workers if counted is None else counted.members,
         max_users=settings.max_users,
-        text_of=identity.text,
+        text_of=hasher.text,
         is_usable=loop_runs,
     )
     if fleet is not None:  # same server: a loss found by one is reported to the other
@@ -203,7 +203,7 @@ def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
     rules = SharedRules(
         settings.redis_prefix, settings.service, settings.breaker_store_deadline_s, clients.cluster
     )
-    return RedisBreakerStore(lambda: clients.sync(TIMEOUT_S), doorbell, rules, clock)
+    return RedisBreakerStore(lambda: clients.sync(TIMEOUT_S), new_wakeup, rules, clock)
 
 
 def limit_sets(settings: Settings) -> LimitSets:
@@ -216,9 +216,9 @@ def limit_sets(settings: Settings) -> LimitSets:
     )
 
 
-def gate(settings: Settings, now: float) -> AdaptiveConcurrencyLimiter | FixedConcurrencyLimit:
+def concurrency_limiter(settings: Settings, now: float) -> AdaptiveConcurrencyLimiter | FixedConcurrencyLimit:
     """Create the limit on requests in flight for the policy."""
-    if settings.policy not in WITH_GATE:
+    if settings.policy not in WITH_CONCURRENCY_LIMIT:
         return FixedConcurrencyLimit(settings.inflight_max or math.inf)
     rules = ConcurrencyRules(
         slo_s=settings.slo_s,
@@ -278,7 +278,7 @@ def control_rules(settings: Settings) -> ControlRules:
 
     return ControlRules(
         policy=settings.policy,
-        rates=_own_rates(settings),
+        rates=_process_rates(settings),
         table=TierTable(settings.tiers),
         hysteresis=Hysteresis(
             settings.tier_samples,
@@ -302,7 +302,7 @@ def control_rules(settings: Settings) -> ControlRules:
     )
 
 
-def _own_rates(settings: Settings) -> tuple[float, float, float]:
+def _process_rates(settings: Settings) -> tuple[float, float, float]:
     workers = 1 if settings.fleet else settings.workers
     high, mid, low = (rate / workers for rate in settings.rates_rps)
     return (high, mid, low)

@@ -9,16 +9,16 @@ from typing import Protocol
 
 import anyio
 
-DEAF_S = 0.05
+DISCONNECT_WATCH_DELAY_S = 0.05
 """Delay in seconds before disconnect detection starts. Most waits are shorter, and detection costs
 as much CPU as the wait. An unused queue position does no harm for that time.
 """
 
-Leaves = Callable[[], Awaitable[None]]
+DisconnectWait = Callable[[], Awaitable[None]]
 """Awaitable that ends when the client has disconnected."""
 
 
-class Doorbell(Protocol):
+class Wakeup(Protocol):
     """The wake-up of one waiter.
 
     It is set once; setting it later, or after its loop has ended, does nothing.
@@ -28,7 +28,7 @@ class Doorbell(Protocol):
         """Wake the waiter. Never blocks; may be called from any thread."""
         ...
 
-    async def wait(self, seconds: float, disconnected: Leaves) -> bool:
+    async def wait(self, seconds: float, disconnected: DisconnectWait) -> bool:
         """Wait until `set` is called, for ``seconds`` at most; True if ``disconnected`` ended first.
 
         ``disconnected`` starts up to `DISCONNECT_WATCH_DELAY_S` later, and is cancelled by `set`.
@@ -36,24 +36,24 @@ class Doorbell(Protocol):
         ...
 
 
-def doorbell() -> Doorbell:
+def new_wakeup() -> Wakeup:
     """Create the wake-up of the calling task."""
     loop = _running()
-    return _ScopeBell() if loop is None else _FutureBell(loop)
+    return TrioWakeup() if loop is None else AsyncioWakeup(loop)
 
 
-class _FutureBell:
+class AsyncioWakeup:
     """Wake-up under asyncio: first a plain future, then the timeout of the standard library.
 
     Most waits are short. Moving a timeout to now cancels disconnect detection at half the price of
     a cancel scope.
     """
 
-    __slots__ = ("_first", "_loop", "_rung", "_timeout")
+    __slots__ = ("_first", "_loop", "_is_set", "_timeout")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._rung = False
+        self._is_set = False
         self._first: asyncio.Future[None] | None = None
         self._timeout: asyncio.Timeout | None = None
 
@@ -65,20 +65,20 @@ class _FutureBell:
                 self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
-        self._rung = True
+        self._is_set = True
         if self._first is not None:
             _finish(self._first)
         if self._timeout is not None:
             with suppress(RuntimeError):  # the wait has just ended by itself
                 self._timeout.reschedule(0.0)
 
-    async def wait(self, seconds: float, disconnected: Leaves) -> bool:
-        if not self._rung:
-            await self._deaf(min(seconds, DEAF_S))
-        if self._rung or seconds <= DEAF_S:
+    async def wait(self, seconds: float, disconnected: DisconnectWait) -> bool:
+        if not self._is_set:
+            await self._wait_undetected(min(seconds, DISCONNECT_WATCH_DELAY_S))
+        if self._is_set or seconds <= DISCONNECT_WATCH_DELAY_S:
             return False
         try:
-            async with asyncio.timeout(seconds - DEAF_S) as self._timeout:
+            async with asyncio.timeout(seconds - DISCONNECT_WATCH_DELAY_S) as self._timeout:
                 await disconnected()
         except TimeoutError:
             if self._timeout is not None and self._timeout.expired():
@@ -88,7 +88,7 @@ class _FutureBell:
             self._timeout = None
         return True
 
-    async def _deaf(self, seconds: float) -> None:
+    async def _wait_undetected(self, seconds: float) -> None:
         self._first = self._loop.create_future()
         timer = self._loop.call_later(seconds, _finish, self._first)
         try:
@@ -110,17 +110,17 @@ def _running() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-class _ScopeBell:
+class TrioWakeup:
     """Wake-up under trio: a cancel scope."""
 
-    __slots__ = ("_rung", "_scope", "_soon")
+    __slots__ = ("_is_set", "_scope", "_soon")
 
     def __init__(self) -> None:
         from trio.lowlevel import current_trio_token
 
         self._soon = current_trio_token().run_sync_soon
         self._scope: anyio.CancelScope | None = None
-        self._rung = False
+        self._is_set = False
 
     def set(self) -> None:
         # Always through the queue of the loop: the garbage collector may call this amid its work.
@@ -128,12 +128,12 @@ class _ScopeBell:
             self._soon(self._end)
 
     def _end(self) -> None:
-        self._rung = True
+        self._is_set = True
         if self._scope is not None:
             self._scope.cancel()
 
-    async def wait(self, seconds: float, disconnected: Leaves) -> bool:
-        if self._rung:
+    async def wait(self, seconds: float, disconnected: DisconnectWait) -> bool:
+        if self._is_set:
             return False
         with anyio.move_on_after(seconds) as self._scope:
             await disconnected()

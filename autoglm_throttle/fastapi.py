@@ -19,7 +19,15 @@ from autoglm_throttle.asgi.marks import visible
 from autoglm_throttle.asgi.middleware import TRY_AGAIN_LATER, close_reason
 from autoglm_throttle.asgi.routes import path_of
 from autoglm_throttle.journal import LOGGER
-from autoglm_throttle.model import Decision, Demand, GuardRefused, Hint, Outcome, Priority, Refused
+from autoglm_throttle.model import (
+    Decision,
+    Demand,
+    GuardRejected,
+    Outcome,
+    Priority,
+    Rejected,
+    ResourceAdvice,
+)
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import RoutePolicy, Settings
 from autoglm_throttle.snapshot import REPLACEABLE
@@ -30,10 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ThrottleProblem",
-    "document",
+    "add_to_openapi",
     "exempt",
-    "guard_refused",
-    "hint",
+    "guard_rejected",
+    "advice",
     "limit",
     "mark",
     "throttle_responses",
@@ -51,24 +59,26 @@ class ThrottleProblem(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     type: str = Field(description="A URI that names the kind of problem.")
-    title: str = Field(description="The status in words.")
-    status: int = Field(description="The status of the answer.")
-    detail: str = Field(description="Whose limit it is, and when to come back.")
+    title: str = Field(description="The HTTP status as text.")
+    status: int = Field(description="The HTTP status of the response.")
+    detail: str = Field(description="The limit that rejected the request, and when to retry.")
     violated_policies: list[str] = Field(alias="violated-policies", description="Names of the limits.")
     reason: str = Field(description="The finer reason, such as rate:low, user:user-60s or gpu:overload.")
-    retry_after_s: float | None = Field(None, description="The exact wait in seconds; absent if none helps.")
+    retry_after_s: float | None = Field(
+        None, description="The exact wait in seconds; absent if waiting cannot help."
+    )
 
 
-_SENTENCES: Final = {
+_DESCRIPTIONS: Final = {
     413: "The request costs more than the limit can ever admit.",
-    429: "The caller has used up a limit of its own.",
+    429: "The caller has exceeded its own limit.",
     503: "The service has no capacity left.",
 }
 
-_FIELDS: Final = {
+_HEADER_FIELDS: Final = {
     "Retry-After": ("integer", "Seconds to wait, at least 1."),
-    "RateLimit": ("string", "What is left of each user limit, where there is one."),
-    "RateLimit-Policy": ("string", "The user limits themselves, where there are any."),
+    "RateLimit": ("string", "The remaining units of each user limit, if any."),
+    "RateLimit-Policy": ("string", "The user limits of the caller, if any."),
 }
 
 _METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "trace")
@@ -100,21 +110,23 @@ def limit(
         ConfigError: an argument is not allowed.
     """
     policy = RoutePolicy("/", priority=priority, cost=cost)
-    door = _Door(throttle)
+    dependency = _LimitDependency(throttle)
 
     async def charge(connection: HTTPConnection) -> AsyncIterator[Permit | None]:
-        charged = door.before(connection)
+        charged = dependency.resolve(connection)
         if charged is None:
             yield None
             return
-        whose, demand = charged
-        held: set[Throttle] = connection.scope.setdefault(HELD, set())
+        charged_throttle, demand = charged
+        holders: set[Throttle] = connection.scope.setdefault(HELD, set())
         # A request in flight must not wait for a second slot: if all did, none would finish.
-        inside = whose in held or whose in (connection.scope.get(MARKER) or {})
-        verdict = await whose.admit(_further(demand, policy, holds_slot=demand.holds_slot and not inside))
+        in_flight = charged_throttle in holders or charged_throttle in (connection.scope.get(MARKER) or {})
+        verdict = await charged_throttle.admit(
+            _additional_demand(demand, policy, holds_slot=demand.holds_slot and not in_flight)
+        )
         if isinstance(verdict, Rejection):
-            raise _refusal(connection, whose, verdict.decision)
-        held.add(whose)
+            raise _rejection_error(connection, charged_throttle, verdict.decision)
+        holders.add(charged_throttle)
         try:
             yield verdict
         except BaseException as error:
@@ -126,16 +138,16 @@ def limit(
     return charge
 
 
-def hint(connection: HTTPConnection) -> Hint | None:
+def advice(connection: HTTPConnection) -> ResourceAdvice | None:
     """Return the resource advice as a dependency: ``Annotated[ResourceAdvice | None, Depends(advice)]``.
 
     None without ``QUOTAS``, and for an exempt request.
     """
-    found = (connection.scope.get("state") or {}).get(MARKER)
-    return found if isinstance(found, Hint) else None
+    entry = (connection.scope.get("state") or {}).get(MARKER)
+    return entry if isinstance(entry, ResourceAdvice) else None
 
 
-async def guard_refused(connection: HTTPConnection, error: Exception) -> Any:  # noqa: ANN401 - any response
+async def guard_rejected(connection: HTTPConnection, error: Exception) -> Any:  # noqa: ANN401 - any response
     """Answer for a rejected guard: ``app.add_exception_handler(GuardRejected, guard_rejected)``.
 
     The answer is the middleware's: 503 with a problem document and Retry-After; a websocket is closed with
@@ -150,62 +162,64 @@ async def guard_refused(connection: HTTPConnection, error: Exception) -> Any:  #
     Returns:
         The response; None for a websocket, which is closed.
     """
-    if not isinstance(error, GuardRefused):
+    if not isinstance(error, GuardRejected):
         raise error
-    seen: dict[Throttle, object] = connection.scope.get(MARKER) or {}
-    for permit in seen.values():
+    permits: dict[Throttle, object] = connection.scope.get(MARKER) or {}
+    for permit in permits.values():
         if isinstance(permit, Permit) and not permit.settled:
             permit.settle(Outcome.NEUTRAL)
     # The rejection is ours: the breaker around the app must not count it.
-    excuse(connection.scope, error.refusal.cause)
-    decision = refused_by(error.refusal)
+    excuse(connection.scope, error.rejection.cause)
+    decision = refused_by(error.rejection)
     if isinstance(connection, WebSocket):
         await connection.close(TRY_AGAIN_LATER, close_reason(decision))
         return None
-    innermost = next(reversed(seen), None)
-    status, fields, body = _answers(innermost.settings if innermost is not None else Settings()).refusal(
-        decision
-    )
+    innermost = next(reversed(permits), None)
+    status, fields, body = _response_builder(
+        innermost.settings if innermost is not None else Settings()
+    ).refusal(decision)
     response = Response(body, status)
     response.raw_headers = fields
     return response
 
 
-class _Door:
+class _LimitDependency:
     """Finds the throttle and the demand to charge."""
 
     def __init__(self, throttle: Throttle | None) -> None:
-        self._own = None
+        self._explicit = None
         if throttle is not None:
-            self._own = throttle, Callers(throttle.settings, RouteTable(), hint=throttle.hint)
+            self._explicit = throttle, Callers(throttle.settings, RouteTable(), hint=throttle.record_oddity)
         self._warned = False
 
-    def before(self, connection: HTTPConnection) -> tuple[Throttle, Demand] | None:
+    def resolve(self, connection: HTTPConnection) -> tuple[Throttle, Demand] | None:
         """Return the throttle and the demand to charge; None: no charge."""
-        seen: dict[Throttle, Permit | None] = connection.scope.get(MARKER) or {}
-        if self._own is None:
-            charged = [(throttle, permit.demand) for throttle, permit in seen.items() if permit is not None]
-            if not seen:
+        permits: dict[Throttle, Permit | None] = connection.scope.get(MARKER) or {}
+        if self._explicit is None:
+            charged = [
+                (throttle, permit.demand) for throttle, permit in permits.items() if permit is not None
+            ]
+            if not permits:
                 self._warn()
             return charged[-1] if charged else None
-        throttle, callers = self._own
-        if throttle not in seen:
+        throttle, callers = self._explicit
+        if throttle not in permits:
             if path_of(connection.scope) in throttle.settings.exempt_paths:
                 return None
             return throttle, callers.demand(connection.scope)
-        permit = seen[throttle]
+        permit = permits[throttle]
         return None if permit is None else (throttle, permit.demand)
 
     def _warn(self) -> None:
         if not self._warned:
             self._warned = True
             LOGGER.warning(
-                "limit() charges nothing: no ThrottleMiddleware has seen the request; "
+                "limit() charges nothing: no ThrottleMiddleware handled the request; "
                 "add the middleware, or give limit() a throttle"
             )
 
 
-def _further(demand: Demand, policy: RoutePolicy, *, holds_slot: bool) -> Demand:
+def _additional_demand(demand: Demand, policy: RoutePolicy, *, holds_slot: bool) -> Demand:
     """Build the demand of the dependency for the same caller."""
     return Demand(
         demand.priority if policy.priority is None else policy.priority,
@@ -222,19 +236,19 @@ def _further(demand: Demand, policy: RoutePolicy, *, holds_slot: bool) -> Demand
     )
 
 
-def _refusal(connection: HTTPConnection, throttle: Throttle, decision: Decision) -> Exception:
+def _rejection_error(connection: HTTPConnection, throttle: Throttle, decision: Decision) -> Exception:
     """Build an exception that no outer error handling turns into a 500."""
     if _reaches_middleware(connection, throttle):
-        return Refused(decision)
+        return Rejected(decision)
     if connection.scope["type"] == "websocket":
         return WebSocketException(TRY_AGAIN_LATER, close_reason(decision))
     excuse(connection.scope, "load" if decision.reason in REPLACEABLE else "")
-    status, fields, body = _answers(throttle.settings).refusal(decision)
+    status, fields, body = _response_builder(throttle.settings).refusal(decision)
     headers = {name.decode(): value.decode() for name, value in fields if not name.startswith(b"content-")}
     return HTTPException(status, json.loads(body)["detail"], headers)
 
 
-def _answers(settings: Settings) -> Answers:
+def _response_builder(settings: Settings) -> Answers:
     return Answers(
         settings.headers, retry_after_max_s=settings.retry_after_max_s, jitter=settings.retry_jitter
     )
@@ -255,7 +269,7 @@ def _reaches_middleware(connection: HTTPConnection, throttle: Throttle) -> bool:
 def _outcome(error: BaseException) -> Outcome:
     if isinstance(error, HTTPException):
         return Outcome.FAILURE if error.status_code >= 500 else Outcome.SUCCESS
-    if isinstance(error, (ClientDisconnect, WebSocketDisconnect, Refused)) or not isinstance(
+    if isinstance(error, (ClientDisconnect, WebSocketDisconnect, Rejected)) or not isinstance(
         error, Exception
     ):
         return Outcome.NEUTRAL
@@ -267,7 +281,7 @@ def throttle_responses() -> dict[int | str, dict[str, Any]]:
     return _responses(ThrottleProblem.model_json_schema())
 
 
-def document(app: FastAPI, *, throttle: Throttle | None = None) -> None:
+def add_to_openapi(app: FastAPI, *, throttle: Throttle | None = None) -> None:
     """Add the rejections to every limited operation of the OpenAPI document.
 
     Responses that the user has documented stay. Calling it twice changes nothing.
@@ -296,13 +310,13 @@ def _exempt(settings: Settings, routes: RouteTable, path: str, method: str) -> b
     return route is not None and route.exempt
 
 
-def _describe(schema: MutableMapping[str, Any], passes: Callable[[str, str], bool]) -> None:
+def _describe(schema: MutableMapping[str, Any], is_exempt: Callable[[str, str], bool]) -> None:
     schemas = schema.setdefault("components", {}).setdefault("schemas", {})
     schemas.setdefault(ThrottleProblem.__name__, ThrottleProblem.model_json_schema())
     reference = {"$ref": f"#/components/schemas/{ThrottleProblem.__name__}"}
     for path, operations in schema.get("paths", {}).items():
         for method in _METHODS:
-            if method in operations and not passes(path, method):
+            if method in operations and not is_exempt(path, method):
                 responses = operations[method].setdefault("responses", {})
                 for status, response in _responses(reference).items():
                     responses.setdefault(str(status), response)
@@ -315,7 +329,7 @@ def _responses(problem: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
             "headers": _headers(status),
             "content": {"application/problem+json": {"schema": problem}},
         }
-        for status, sentence in _SENTENCES.items()
+        for status, sentence in _DESCRIPTIONS.items()
     }
 
 
@@ -323,6 +337,6 @@ def _headers(status: int) -> dict[str, Any]:
     """Return the header fields of a rejection; a request that is too large has no Retry-After."""
     return {
         name: {"description": about, "schema": {"type": kind}}
-        for name, (kind, about) in _FIELDS.items()
+        for name, (kind, about) in _HEADER_FIELDS.items()
         if status != 413 or name != "Retry-After"
     }

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from autoglm_throttle import assembly
-from autoglm_throttle.model import Clock, Criticality, Regime, Transition
+from autoglm_throttle.model import BreakerTransition, Clock, ControlState, Criticality
 from autoglm_throttle.settings import BreakerSettings, Settings
 
 if TYPE_CHECKING:
-    from autoglm_throttle.guards import Guards
+    from autoglm_throttle.guards import GuardRegistry
     from autoglm_throttle.resilience.feature import Fallback
     from autoglm_throttle.resilience.guard import Guard
     from autoglm_throttle.resilience.judge import Classify
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 Exceptions = type[BaseException] | Collection[type[BaseException]]
 
 
-class Guardian:
+class GuardFacade:
     """Gives access to guards by name. A subclass has settings, a clock and a control state."""
 
     settings: Settings
     _clock: Clock
 
     def __init__(self) -> None:
-        self.degrades: bool = False
+        self.may_degrade: bool = False
         """Whether any guard has a fallback, or may be shed."""
-        self._guards: Guards | None = None
+        self._guards: GuardRegistry | None = None
         self._guards_lock = threading.RLock()
 
     def guard(self, name: str) -> Guard:
@@ -48,7 +48,7 @@ class Guardian:
             ConfigError: the name is not allowed.
         """
         guards = self._guards
-        return (guards if guards is not None else self._guarding()).guard(name)
+        return (guards if guards is not None else self._guard_registry()).guard(name)
 
     def feature(  # noqa: PLR0913 - one argument for each property of a guard
         self,
@@ -82,7 +82,7 @@ class Guardian:
             ValueError: the guard is in use already.
             TypeError: ``classify``, ``ignore``, ``expected`` or ``fallback`` has the wrong type.
         """
-        return self._guarding().feature(
+        return self._guard_registry().feature(
             name,
             criticality=criticality,
             fallback=fallback,
@@ -93,47 +93,47 @@ class Guardian:
             expected=expected,
         )
 
-    def offers(self, name: str) -> bool:
+    def is_available(self, name: str) -> bool:
         """Return whether a call under this name would be made now: neither shed by the load nor rejected."""
-        return self._guarding().offers(name)
+        return self._guard_registry().is_available(name)
 
-    def listen(self, listener: Callable[[Transition], None]) -> None:
+    def add_listener(self, listener: Callable[[BreakerTransition], None]) -> None:
         """Add a listener, called once and in order for each change of a breaker; it should not block."""
-        self._guarding().listen(listener)
+        self._guard_registry().add_listener(listener)
 
-    def regime(self) -> Regime:
+    def control_state(self) -> ControlState:
         """Return the control state in force now."""
         raise NotImplementedError
 
-    def _forget_guards(self) -> None:
+    def _reset_guards_after_fork(self) -> None:
         """Reset locks and guards in a forked process."""
         self._guards_lock = threading.RLock()
         if self._guards is not None:
             self._guards.reset_after_fork()
 
-    def _guarding(self) -> Guards:
-        from autoglm_throttle.guards import Guards  # deferred: keeps the import of the package small
+    def _guard_registry(self) -> GuardRegistry:
+        from autoglm_throttle.guards import GuardRegistry  # deferred: keeps the import of the package small
 
         with self._guards_lock:  # re-entrant: a finalizer may run here and use a guard
             if self._guards is None:
-                guards = self._made(Guards)
+                guards = self._create_registry(GuardRegistry)
                 if self._guards is None:
                     self._guards = guards
             return self._guards
 
-    def _made(self, kind: type[Guards]) -> Guards:
-        myself = weakref.ref(self)
+    def _create_registry(self, kind: type[GuardRegistry]) -> GuardRegistry:
+        self_ref = weakref.ref(self)
 
         def load() -> float | None:
-            throttle = myself()
-            return None if throttle is None or throttle.settings.dry_run else throttle.regime().load
+            throttle = self_ref()
+            return None if throttle is None or throttle.settings.dry_run else throttle.control_state().load
 
-        def degrades() -> None:
-            throttle = myself()
+        def on_degradable() -> None:
+            throttle = self_ref()
             if throttle is not None:
-                throttle.degrades = True
+                throttle.may_degrade = True
 
         store = assembly.breaker_store(self.settings, self._clock)
         if store is not None:
             weakref.finalize(self, store.stop, 0.0).atexit = False
-        return kind(self.settings, load, self._clock, degrades, store)
+        return kind(self.settings, load, self._clock, on_degradable, store)

@@ -11,7 +11,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle import journal
-from autoglm_throttle.model import Clock, Criticality, Level, Mode, Rung, State, Transition
+from autoglm_throttle.model import (
+    BreakerMode,
+    BreakerState,
+    BreakerTransition,
+    Clock,
+    Criticality,
+    DegradationLevel,
+    FallbackKind,
+)
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.degradation import LadderRules
 from autoglm_throttle.resilience.feature import Fallback, Feature
@@ -38,20 +46,20 @@ _log = logging.getLogger("autoglm_throttle")
 
 Exceptions = type[BaseException] | Collection[type[BaseException]]
 
-Listener = Callable[[Transition], None]
+TransitionListener = Callable[[BreakerTransition], None]
 """Called for each change of a breaker, once and in order. It should not block: calls wait for it."""
 
 _NAME: Final = GuardName()
 _CRITICALITY: Final = ChoiceType(Criticality)
 
-LOOKED_AT: Final = 8
+EVICTION_CANDIDATES: Final = 8
 """Guards checked for eviction to free one entry: some 100 us."""
 
 OTHERS: Final = "_others"
 """Stands for guards that were evicted or never had an entry."""
 
 
-class Guards:
+class GuardRegistry:
     """The registry of guards and features.
 
     Args:
@@ -67,31 +75,31 @@ class Guards:
         settings: Settings,
         load: Callable[[], float | None],
         clock: Clock,
-        degrades: Callable[[], None],
+        on_degradable: Callable[[], None],
         store: RedisBreakerStore | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._degrades = degrades
+        self._on_degradable = on_degradable
         self._store = store
         self._lock = threading.RLock()
-        self._circuits: dict[str, GuardState] = {}
-        self._dropped: weakref.WeakValueDictionary[str, GuardState] = weakref.WeakValueDictionary()
+        self._guards: dict[str, GuardState] = {}
+        self._evicted: weakref.WeakValueDictionary[str, GuardState] = weakref.WeakValueDictionary()
         """Evicted guards that callers may still hold: a name must never have two breakers."""
         self._registered: set[str] = set()
         """Guards registered in code; these are never evicted."""
-        self._unguarded = GuardState(OTHERS, BreakerRules(mode=Mode.DISABLED), clock=clock)
+        self._unguarded = GuardState(OTHERS, BreakerRules(mode=BreakerMode.DISABLED), clock=clock)
         """The disabled guard for names above the maximum: an unprotected call is better than a failed one."""
-        self._degraded: Counter[tuple[str, Rung, str]] = Counter()
-        self._transitions: Counter[tuple[str, State]] = Counter()
-        self._listeners: list[Listener] = []
-        self._full = False
+        self._degraded: Counter[tuple[str, FallbackKind, str]] = Counter()
+        self._transitions: Counter[tuple[str, BreakerState]] = Counter()
+        self._listeners: list[TransitionListener] = []
+        self._table_full_logged = False
         self._degradation = DegradationController(
             _ladder_rules(settings), load, settings.sample_interval_s, clock, _level_changed
         )
 
     def __repr__(self) -> str:
-        return f"Guards({len(self._circuits)} guards, {self._degradation!r})"
+        return f"GuardRegistry({len(self._guards)} guards, {self._degradation!r})"
 
     def guard(self, name: str) -> Guard:
         """Return a handle on the guard of a name; the first call creates it, as core and with the defaults.
@@ -99,8 +107,8 @@ class Guards:
         Raises:
             ConfigError: the name is empty, too long or not printable.
         """
-        circuit = self._circuits.get(name)
-        return Guard(circuit if circuit is not None else self._known(name))
+        circuit = self._guards.get(name)
+        return Guard(circuit if circuit is not None else self._get_or_create(name))
 
     def feature(  # noqa: PLR0913 - one argument for each property of a guard
         self,
@@ -122,33 +130,35 @@ class Guards:
         """
         feature = self._feature(name, criticality, fallback, shed_above)
         rules = BreakerRules(**breaker_of(self._settings, name, breaker))
-        judge = OutcomeClassifier(classify=classify, ignore=_several(ignore), expected=_several(expected))
+        classifier = OutcomeClassifier(
+            classify=classify, ignore=_as_tuple(ignore), expected=_as_tuple(expected)
+        )
         with self._lock:
-            if name in self._circuits or name in self._dropped:
+            if name in self._guards or name in self._evicted:
                 raise ValueError(
-                    f"the guard {name!r} is there already: register the feature before its first use"
+                    f"the guard {name!r} exists already: register the feature before its first use"
                 )
-            self._room()
+            self._ensure_capacity()
             self._registered.add(name)
-            return Guard(self._add(feature, rules, judge))
+            return Guard(self._add(feature, rules, classifier))
 
-    def offers(self, name: str) -> bool:
+    def is_available(self, name: str) -> bool:
         """Return whether a call under this name would be made now: neither shed by the load nor rejected."""
         return self.guard(name).rejection() is None
 
-    def listen(self, listener: Listener) -> None:
+    def add_listener(self, listener: TransitionListener) -> None:
         """Add a listener for changes of breakers."""
         with self._lock:
             self._listeners.append(listener)
 
-    def tend(self) -> None:
+    def poll(self) -> None:
         """Update the degradation level from the load, if it is due."""
         self._degradation.poll()
 
     def view(self) -> GuardsView:
         """Return the state of all guards; takes each breaker's lock in turn."""
         with self._lock:
-            circuits = list(self._circuits.values())
+            circuits = list(self._guards.values())
             degraded, transitions = dict(self._degraded), dict(self._transitions)
         ladder = self._degradation.view()
         return GuardsView(
@@ -178,23 +188,25 @@ class Guards:
         self._degradation.reset_after_fork()
         self._degraded.clear()
         self._transitions.clear()
-        for circuit in [*self._circuits.values(), *self._dropped.values()]:
+        for circuit in [*self._guards.values(), *self._evicted.values()]:
             circuit.reset_after_fork()
 
-    def _known(self, name: str) -> GuardState:
+    def _get_or_create(self, name: str) -> GuardState:
         with self._lock:
-            circuit = self._circuits.get(name) or self._back(name)
+            circuit = self._guards.get(name) or self._restore(name)
             if circuit is not None:
                 return circuit
             feature = self._feature(name, None, None, None)
             rules = BreakerRules(**breaker_of(self._settings, name))
-            return self._add(feature, rules, OutcomeClassifier()) if self._room() else self._unguarded
+            return (
+                self._add(feature, rules, OutcomeClassifier()) if self._ensure_capacity() else self._unguarded
+            )
 
-    def _back(self, name: str) -> GuardState | None:
+    def _restore(self, name: str) -> GuardState | None:
         """Restore an evicted guard that a caller still holds, if there is capacity."""
-        circuit = self._dropped.get(name)
-        if circuit is not None and self._room():
-            self._circuits[name] = self._dropped.pop(name)
+        circuit = self._evicted.get(name)
+        if circuit is not None and self._ensure_capacity():
+            self._guards[name] = self._evicted.pop(name)
         return circuit
 
     def _feature(
@@ -204,16 +216,16 @@ class Guards:
         fallback: Fallback | None,
         shed_above: float | None,
     ) -> Feature:
-        policy = self._settings.guards.get(_checked(name))
+        policy = self._settings.guards.get(_checked_name(name))
         if fallback is not None and not isinstance(fallback, Fallback):
             raise TypeError(f"fallback must be a Fallback, not {fallback!r}")
-        level = criticality if criticality is not None else _of(policy, "criticality")
+        level = criticality if criticality is not None else _policy_value(policy, "criticality")
         try:
             return Feature(
                 name,
                 criticality=Criticality.CORE if level is None else _CRITICALITY.parse(level),
                 fallback=fallback,
-                shed_above=shed_above if shed_above is not None else _of(policy, "shed_above"),
+                shed_above=shed_above if shed_above is not None else _policy_value(policy, "shed_above"),
             )
         except FieldTypeError as error:
             problem = Problem(
@@ -223,20 +235,25 @@ class Guards:
         except ValueError as error:
             raise ConfigError([Problem(f"guards.{quoted_key(name)}", str(error))]) from None
 
-    def _add(self, feature: Feature, rules: BreakerRules, judge: OutcomeClassifier) -> GuardState:
+    def _add(self, feature: Feature, rules: BreakerRules, classifier: OutcomeClassifier) -> GuardState:
         name = feature.name
         circuit = GuardState(
-            name, rules, clock=self._clock, classifier=judge, store=self._store, on_transitions=self._changed
+            name,
+            rules,
+            clock=self._clock,
+            classifier=classifier,
+            store=self._store,
+            on_transitions=self._on_transitions,
         )
         if feature.fallback is not None or feature.criticality is not Criticality.CORE:
-            self._serve(circuit, feature)
-        self._circuits[name] = circuit
+            self._attach_executor(circuit, feature)
+        self._guards[name] = circuit
         return circuit
 
-    def _serve(self, circuit: GuardState, feature: Feature) -> None:
+    def _attach_executor(self, circuit: GuardState, feature: Feature) -> None:
         settings = self._settings
-        own_s = _of(settings.guards.get(feature.name), "max_stale_s")
-        keeps = feature.fallback is not None and feature.fallback.stale
+        own_s = _policy_value(settings.guards.get(feature.name), "max_stale_s")
+        caches = feature.fallback is not None and feature.fallback.stale
         timeout_s = settings.degrade_fallback_timeout_s
         max_stale_s = settings.degrade_max_stale_s if own_s is None else own_s
         entries = settings.degrade_cache_entries
@@ -244,8 +261,8 @@ class Guards:
             circuit,
             feature,
             self._degradation,
-            cache=StaleCache(entries) if keeps else None,
-            on_degraded=self._count,
+            cache=StaleCache(entries) if caches else None,
+            on_degraded=self._record_degraded,
             fallback_timeout_s=timeout_s,
             max_stale_s=max_stale_s,
         )
@@ -253,56 +270,58 @@ class Guards:
             circuit,
             feature,
             self._degradation,
-            cache=HttpCache(entries, settings.degrade_cache_body_bytes) if keeps else None,
-            on_degraded=self._count,
+            cache=HttpCache(entries, settings.degrade_cache_body_bytes) if caches else None,
+            on_degraded=self._record_degraded,
             fallback_timeout_s=timeout_s,
             max_stale_s=max_stale_s,
         )
         circuit.executor, circuit.shed_check = served, served.reject_if_shed
-        self._degrades()
+        self._on_degradable()
 
-    def _room(self) -> bool:
+    def _ensure_capacity(self) -> bool:
         """Ensure capacity for one more guard, by evicting an idle one; False: none could be evicted.
 
         A candidate is closed and has no calls in flight. One without recorded failures is preferred.
         Each call checks few guards, in rotation, so that a new name does not wait for a thousand checks.
         """
         most = self._settings.breaker_max_names
-        if len(self._circuits) < most:
+        if len(self._guards) < most:
             return True
         closed = None
-        for name in list(islice(self._circuits, LOOKED_AT)):
+        for name in list(islice(self._guards, EVICTION_CANDIDATES)):
             # Popped and re-inserted at the end: the next call checks other guards.
-            circuit = self._circuits.pop(name)
+            circuit = self._guards.pop(name)
             view = circuit.view()
-            leaves = name not in self._registered and view.machine is State.CLOSED and not view.in_flight
-            if leaves and circuit.is_idle:
-                self._drop(name, circuit)
+            evictable = (
+                name not in self._registered and view.machine is BreakerState.CLOSED and not view.in_flight
+            )
+            if evictable and circuit.is_idle:
+                self._evict(name, circuit)
                 return True
-            self._circuits[name] = circuit
-            closed = name if leaves and closed is None else closed
+            self._guards[name] = circuit
+            closed = name if evictable and closed is None else closed
         if closed is not None:
-            self._drop(closed, self._circuits.pop(closed))
+            self._evict(closed, self._guards.pop(closed))
             return True
-        if not self._full:
-            self._full = True
-            journal.guards_full(most).write()
+        if not self._table_full_logged:
+            self._table_full_logged = True
+            journal.guard_table_full(most).write()
         return False
 
-    def _drop(self, name: str, circuit: GuardState) -> None:
-        self._dropped[name] = circuit
-        for state in State:
+    def _evict(self, name: str, circuit: GuardState) -> None:
+        self._evicted[name] = circuit
+        for state in BreakerState:
             # Counts move to one shared name, so that totals never decrease.
             count = self._transitions.pop((name, state), 0)
             if count:
                 self._transitions[OTHERS, state] += count
 
-    def _count(self, name: str, rung: Rung, cause: str) -> None:
+    def _record_degraded(self, name: str, kind: FallbackKind, cause: str) -> None:
         with self._lock:
-            self._degraded[name, rung, cause] += 1
-        record_degraded(rung, cause)
+            self._degraded[name, kind, cause] += 1
+        record_degraded(kind, cause)
 
-    def _changed(self, changes: Sequence[Transition]) -> None:
+    def _on_transitions(self, changes: Sequence[BreakerTransition]) -> None:
         for change in changes:
             with self._lock:
                 self._transitions[change.name, change.after] += 1
@@ -315,7 +334,7 @@ class Guards:
                     _log.exception("a listener failed at a change of %s", change.name)
 
 
-def _checked(name: str) -> str:
+def _checked_name(name: str) -> str:
     """Return the name if it is allowed for a guard.
 
     Raises:
@@ -327,11 +346,11 @@ def _checked(name: str) -> str:
         raise ConfigError([Problem("guard", *_NAME.describe_error(name, error))]) from None
 
 
-def _several(kinds: Exceptions) -> tuple[type[BaseException], ...]:
+def _as_tuple(kinds: Exceptions) -> tuple[type[BaseException], ...]:
     return (kinds,) if isinstance(kinds, type) else tuple(kinds)
 
 
-def _of(policy: GuardPolicy | None, key: str) -> Any:  # noqa: ANN401 - parsed by the form of the key
+def _policy_value(policy: GuardPolicy | None, key: str) -> Any:  # noqa: ANN401 - parsed by the form of the key
     """Read a value from the table of a guard; None where there is no table."""
     return None if policy is None else getattr(policy, key)
 
@@ -347,5 +366,5 @@ def _ladder_rules(settings: Settings) -> LadderRules:
     )
 
 
-def _level_changed(before: Level, after: Level, load: float | None) -> None:
+def _level_changed(before: DegradationLevel, after: DegradationLevel, load: float | None) -> None:
     journal.degradation_changed(before, after, load).write()

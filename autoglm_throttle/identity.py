@@ -12,10 +12,10 @@ import secrets
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-REMEMBERED = 8192
+CACHE_ENTRIES = 8192
 """Cached hashes: an HMAC costs about ten times a dictionary look-up."""
 
-REMEMBERED_LENGTH = 256
+CACHED_LENGTH_MAX = 256
 """Characters; a longer value is hashed anew each time, so that long keys cannot fill the memory."""
 
 HOPS_READ = 20
@@ -33,14 +33,14 @@ SHARED_KEY = b"autoglm-throttle shared identities"
 differently. The key is public, so short values can be guessed back.
 """
 
-_DRAWN = secrets.token_bytes(32)
+_PROCESS_KEY = secrets.token_bytes(32)
 """One random key for the whole process.
 
 With a key for each middleware, each mount would hash a caller differently.
 """
 
 
-class Identity:
+class CallerHasher:
     """Hashes identifiers of callers to 16 hex digits.
 
     Args:
@@ -49,20 +49,20 @@ class Identity:
     """
 
     def __init__(self, secret: bytes | None = None) -> None:
-        self._secret = secret if secret is not None else _DRAWN
-        self._remembered = lru_cache(REMEMBERED)(self._hash)
+        self._secret = secret if secret is not None else _PROCESS_KEY
+        self._cached_hash = lru_cache(CACHE_ENTRIES)(self._hash)
 
-    def of(self, kind: str, value: str) -> str:
+    def hash(self, kind: str, value: str) -> str:
         """Return the hash of a value; the kind separates an address from an equal key."""
-        if len(value) > REMEMBERED_LENGTH:
+        if len(value) > CACHED_LENGTH_MAX:
             return self._hash(kind, value)
-        return self._remembered(kind, value)
+        return self._cached_hash(kind, value)
 
     def text(self, user: str) -> str:
         """Return the hash of a user: 16 lower-case hex digits are one already, any other name is hashed."""
         if len(user) == 16 and not user.strip("0123456789abcdef"):
             return user
-        return self.of("user", user)
+        return self.hash("user", user)
 
     def _hash(self, kind: str, value: str) -> str:
         message = f"{kind}:{value}".encode("utf-8", "surrogatepass")
@@ -92,8 +92,8 @@ class ProxyChain:
         self._host_bits = 128 - ipv6_prefix
         self.reads_header: bool = bool(entries)
         """Whether X-Forwarded-For can matter at all."""
-        self._grouped = lru_cache(REMEMBERED)(self._group)
-        self._trusted = lru_cache(REMEMBERED)(self._is_trusted)
+        self._grouped = lru_cache(CACHE_ENTRIES)(self._group)
+        self._trusted = lru_cache(CACHE_ENTRIES)(self._is_trusted)
 
     def group(self, address: str) -> str:
         """Return the address as it is counted: an IPv6 prefix, an IPv4 address, or ``unix``."""

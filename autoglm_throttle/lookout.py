@@ -22,19 +22,19 @@ from autoglm_throttle.gpu.sampler import DEADLINE_MIN_S, DEADLINE_SHARE, Sampler
 from autoglm_throttle.gpu.verdict import VerdictRules, VerdictTracker
 from autoglm_throttle.model import (
     Clock,
-    Finding,
+    ControlState,
+    GpuCondition,
     GpuProvider,
     GpuSample,
     GpuView,
     ProviderMisconfigured,
-    Regime,
-    Telemetry,
-    Work,
+    ServiceStats,
+    TelemetryState,
 )
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.snapshot import SourceState, SourceView
 
-AT_EASE: Final = frozenset({Finding.IDLE, Finding.WORKING})
+NORMAL_CONDITIONS: Final = frozenset({GpuCondition.IDLE, GpuCondition.WORKING})
 """Conditions that allow a longer sampling interval."""
 
 HOST_EVERY_S: Final = 0.5
@@ -45,20 +45,20 @@ covers a minute.
 JOIN_S: Final = 1.0
 """Seconds to wait for threads in a hung read, all together."""
 
-Told = Callable[[Sequence[GpuSample], str, float | None], object]
+SamplesCallback = Callable[[Sequence[GpuSample], str, float | None], object]
 """Receives samples, the name of their source, and the promised seconds to the next reading."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class SampleListener:
     """Callbacks of a `GpuMonitor`; both run on the thread of a sampler."""
 
-    told: Told
-    silent: Callable[[bool], object]
+    on_samples: SamplesCallback
+    on_sources_lost: Callable[[bool], object]
     """Called when no source is left: True if one existed or is misconfigured, False if none ever existed."""
 
 
-class Lookout:
+class GpuMonitor:
     """Reads each source on a thread of its own, so that a hung driver does not block the other sources.
 
     Args:
@@ -72,41 +72,45 @@ class Lookout:
     """
 
     def __init__(
-        self, settings: Settings, providers: Sequence[GpuProvider], ends: Ends, clock: Clock = time.monotonic
+        self,
+        settings: Settings,
+        providers: Sequence[GpuProvider],
+        listener: SampleListener,
+        clock: Clock = time.monotonic,
     ) -> None:
         interval_s = settings.sample_interval_s
-        self._ends = ends
+        self._listener = listener
         self._clock = clock
         self._aggregator = aggregator(settings, [provider.name for provider in providers])
-        self._judge = judge(settings)
-        self._host_load = HostSampler()
-        self._host = HostStats(None, None)
+        self._verdicts = verdict_tracker(settings)
+        self._host_sampler = HostSampler()
+        self._host_stats = HostStats(None, None)
         self._host_due_s = -math.inf
-        self._pace = (
+        self._interval = (
             AdaptiveInterval(interval_s, settings.sample_interval_max_s) if settings.sample_adaptive else None
         )
-        self._drowsy = False
-        self._absent: set[str] = set()
-        self._gone: set[str] = set()
+        self._is_idle = False
+        self._not_found: set[str] = set()
+        self._misconfigured: set[str] = set()
         self._samplers = {provider.name: self._sampler(provider, interval_s) for provider in providers}
         if len(self._samplers) < len(providers):
-            raise ValueError(f"two sources have one name: {[provider.name for provider in providers]}")
+            raise ValueError(f"two sources have the same name: {[provider.name for provider in providers]}")
 
     def __repr__(self) -> str:
-        return f"Lookout({', '.join(self._samplers) or 'nowhere'})"
+        return f"GpuMonitor({', '.join(self._samplers) or 'no sources'})"
 
     @property
-    def anywhere(self) -> bool:
+    def has_sources(self) -> bool:
         """Whether there is a source to read."""
         return bool(self._samplers)
 
     @property
-    def reads(self) -> bool:
+    def is_running(self) -> bool:
         """Whether a thread reads, or has ended for good."""
         return any(sampler.running for sampler in self._samplers.values())
 
     @property
-    def errors(self) -> int:
+    def error_count(self) -> int:
         """Failed or overdue reads, crashes, and implausible fields, of all sources."""
         return sum(
             one.failures + one.overruns + one.implausible + one.callback_errors + one.crashes
@@ -127,10 +131,10 @@ class Lookout:
         for sampler in self._samplers.values():
             sampler.tick()
 
-    def tend(self, now: float) -> None:
+    def wake(self, now: float) -> None:
         """Restart crashed samplers, and wake idle ones; cheap if there is neither."""
-        if self._drowsy:
-            self._drowsy = False
+        if self._is_idle:
+            self._is_idle = False
             for sampler in self._samplers.values():
                 sampler.wake()
         for sampler in self._samplers.values():
@@ -140,21 +144,29 @@ class Lookout:
         """Sample the load of this host, at most twice a second; reads small files, so not under the lock."""
         if now >= self._host_due_s:
             self._host_due_s = now + HOST_EVERY_S
-            self._host = self._host_load.read()
-        return self._host
+            self._host_stats = self._host_sampler.read()
+        return self._host_stats
 
-    def believed(self, rows: Sequence[GpuSample]) -> list[GpuSample]:
+    def drop_implausible(self, rows: Sequence[GpuSample]) -> list[GpuSample]:
         """Validate externally supplied samples: implausible fields become None."""
         return [drop_implausible(row)[0] for row in rows]
 
-    def see(
-        self, rows: Sequence[GpuSample], work: Work, now: float, *, source: str, interval_s: float | None
+    def merge(
+        self,
+        rows: Sequence[GpuSample],
+        stats: ServiceStats,
+        now: float,
+        *,
+        source: str,
+        interval_s: float | None,
     ) -> GpuView:
         """Merge one reading of one source into the current view, with a verdict for each device."""
         view = self._aggregator.update(rows, now, source=source, interval_s=interval_s)
-        return self._judge.update(view, work, now)
+        return self._verdicts.update(view, stats, now)
 
-    def rest(self, view: GpuView, regime: Regime, load: float | None, *, busy: bool, now: float) -> None:
+    def schedule_next(
+        self, view: GpuView, state: ControlState, load: float | None, *, busy: bool, now: float
+    ) -> None:
         """Schedule the next reading, if the interval is adaptive.
 
         Args:
@@ -164,57 +176,61 @@ class Lookout:
             busy: whether any request was admitted since the previous reading.
             now: monotonic seconds.
         """
-        if self._pace is None:
+        if self._interval is None:
             return
-        findings = {verdict.finding for verdict in view.verdicts.values()}
-        urgent = regime.factor < 1.0 or regime.telemetry is not Telemetry.FRESH or not findings <= AT_EASE
-        interval_s = self._pace.next(load, urgent, now)
+        conditions = {verdict.condition for verdict in view.verdicts.values()}
+        urgent = (
+            state.factor < 1.0
+            or state.telemetry is not TelemetryState.FRESH
+            or not conditions <= NORMAL_CONDITIONS
+        )
+        interval_s = self._interval.next(load, urgent, now)
         for sampler in self._samplers.values():
             sampler.set_interval(interval_s)
-        self._drowsy = not busy and interval_s > self._pace.interval_s
+        self._is_idle = not busy and interval_s > self._interval.interval_s
 
     @property
-    def drowsy(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the next request should wake the samplers."""
-        return self._drowsy
+        return self._is_idle
 
-    def sources(self, now: float) -> tuple[SourceView, ...]:
+    def views(self, now: float) -> tuple[SourceView, ...]:
         """Return the state of each source."""
-        return tuple(_seen(sampler, now) for sampler in self._samplers.values())
+        return tuple(_source_view(sampler, now) for sampler in self._samplers.values())
 
     def _sampler(self, provider: GpuProvider, interval_s: float) -> Sampler:
         name = provider.name  # the name of an automatic choice changes once it is made
         # The sampler thread must not keep the monitor alive.
-        myself = weakref.ref(self)
+        self_ref = weakref.ref(self)
 
         def samples(rows: Sequence[GpuSample]) -> None:
-            lookout = myself()
-            if lookout is not None:
-                lookout._heard(name, rows)  # noqa: SLF001 - a method of this class, through a weak reference
+            monitor = self_ref()
+            if monitor is not None:
+                monitor._on_samples(name, rows)  # noqa: SLF001 - a method of this class, through a weak reference
 
         def failure(error: Exception) -> None:
-            lookout = myself()
-            if lookout is not None:
-                lookout._unheard(name, error)  # noqa: SLF001 - as above
+            monitor = self_ref()
+            if monitor is not None:
+                monitor._on_failure(name, error)  # noqa: SLF001 - as above
 
         sampler = Sampler(provider, samples, failure, interval_s=interval_s, clock=self._clock)
         weakref.finalize(self, sampler.stop, 0.0).atexit = False
         return sampler
 
-    def _heard(self, name: str, rows: Sequence[GpuSample]) -> None:
-        self._absent.discard(name)
-        self._gone.discard(name)
-        self._ends.told(rows, name, self._samplers[name].interval_s)
+    def _on_samples(self, name: str, rows: Sequence[GpuSample]) -> None:
+        self._not_found.discard(name)
+        self._misconfigured.discard(name)
+        self._listener.on_samples(rows, name, self._samplers[name].interval_s)
 
-    def _unheard(self, name: str, error: Exception) -> None:
+    def _on_failure(self, name: str, error: Exception) -> None:
         if isinstance(error, NoSourceError):
-            self._absent.add(name)
+            self._not_found.add(name)
         elif isinstance(error, ProviderMisconfigured):
-            self._gone.add(name)
+            self._misconfigured.add(name)
         else:
             return
-        if len(self._absent | self._gone) == len(self._samplers):
-            self._ends.silent(bool(self._gone))
+        if len(self._not_found | self._misconfigured) == len(self._samplers):
+            self._listener.on_sources_lost(bool(self._misconfigured))
 
 
 def aggregator(settings: Settings, order: Sequence[str]) -> Aggregator:
@@ -227,7 +243,7 @@ def aggregator(settings: Settings, order: Sequence[str]) -> Aggregator:
     )
 
 
-def judge(settings: Settings) -> VerdictTracker:
+def verdict_tracker(settings: Settings) -> VerdictTracker:
     """Create the verdict tracker from the settings."""
     rules = VerdictRules(
         power_stalled=settings.verdict_power_stalled,
@@ -250,7 +266,7 @@ def stop_all(samplers: Collection[Sampler]) -> None:
         sampler.stop(max(0.0, last_s - time.monotonic()))
 
 
-def _seen(sampler: Sampler, now: float) -> SourceView:
+def _source_view(sampler: Sampler, now: float) -> SourceView:
     read_s = sampler.last_read_s
     return SourceView(
         name=sampler.name,

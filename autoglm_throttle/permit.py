@@ -6,8 +6,8 @@ from bisect import bisect_left
 from types import TracebackType
 from typing import Final, Literal
 
-from autoglm_throttle.desk import Desk
-from autoglm_throttle.model import Decision, Demand, Hint, Outcome
+from autoglm_throttle.desk import Settlement
+from autoglm_throttle.model import Decision, Demand, Outcome, ResourceAdvice
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S
 
 _NEUTRAL: Final = Outcome.NEUTRAL
@@ -20,14 +20,14 @@ class Permit:
     ``neutral`` after a cancellation, which says nothing about the service.
     """
 
-    __slots__ = ("_desk", "admitted_s", "arrived_s", "decision", "demand", "settled")
+    __slots__ = ("_settlement", "admitted_s", "arrived_s", "decision", "demand", "settled")
 
     admitted: Literal[True] = True
 
     def __init__(
-        self, desk: Desk, demand: Demand, decision: Decision, arrived_s: float, admitted_s: float
+        self, settlement: Settlement, demand: Demand, decision: Decision, arrived_s: float, admitted_s: float
     ) -> None:
-        self._desk = desk
+        self._settlement = settlement
         self.demand: Demand = demand
         self.decision: Decision = decision
         self.arrived_s: float = arrived_s
@@ -36,28 +36,28 @@ class Permit:
         """When it was admitted; the difference is its queue time."""
         self.settled: bool = False
 
-    def progress(self) -> None:
+    def record_chunk(self) -> None:
         """Record a streamed chunk of the response: progress distinguishes a slow service from a hung one."""
-        self._desk.rows.chunks += 1
+        self._settlement.counters.chunks += 1
 
     @property
-    def hint(self) -> Hint | None:
+    def advice(self) -> ResourceAdvice | None:
         """Advice on serving the request; None without ``QUOTAS``."""
         return None
 
     def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
         """Settle the request with its outcome. Never waits; a second call changes nothing and is counted."""
-        desk = self._desk
-        rows = desk.rows
-        now = rows.clock()
-        rows.acquire()  # `with rows.lock` takes twice as long
+        settlement = self._settlement
+        counters = settlement.counters
+        now = counters.clock()
+        counters.acquire()  # `with rows.lock` takes twice as long
         try:
             if self.settled:
-                rows.stale_results += 1
+                counters.stale_results += 1
                 return
             self.settled = True
             demand = self.demand
-            row = rows.classes[demand.priority]
+            row = counters.classes[demand.priority]
             row.outcomes[outcome] += 1
             if outcome is not _NEUTRAL:
                 duration_s = now - self.arrived_s
@@ -65,14 +65,14 @@ class Permit:
                 durations.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
                 durations.total_s += duration_s
             if demand.holds_slot:
-                gate = desk.gate
-                gate.release(self.admitted_s, outcome, now)
-                if gate.waiting:
-                    desk.call(now)
+                limiter = settlement.limiter
+                limiter.release(self.admitted_s, outcome, now)
+                if limiter.waiting:
+                    settlement.call_ready(now)
         finally:
-            rows.release()
-        if desk.bells:  # after the lock: a wake-up may run code of another loop
-            desk.ring()
+            counters.release()
+        if settlement.pending_wakeups:  # after the lock: a wake-up may run code of another loop
+            settlement.run_wakeups()
 
     def __enter__(self) -> Permit:
         return self
@@ -89,7 +89,7 @@ class Permit:
         return f"Permit({self.demand!r}, {'settled' if self.settled else 'open'})"
 
 
-class Provisional(Demand):
+class ProvisionalDemand(Demand):
     """A demand with a load rejection that its caller may replace by a fallback.
 
     Such a rejection is not counted when it is decided. The caller must hand the `Rejection` to
@@ -100,7 +100,7 @@ class Provisional(Demand):
     __slots__ = ()
 
     @classmethod
-    def of(cls, demand: Demand) -> Provisional:
+    def of(cls, demand: Demand) -> ProvisionalDemand:
         """Return the same demand as a provisional one."""
         copy = cls.__new__(cls)
         for name in Demand.__slots__:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from autoglm_throttle.control.quota import Quota
-from autoglm_throttle.desk import Desk
+from autoglm_throttle.desk import Settlement
 from autoglm_throttle.limiting.shared.leases import LeasedBuckets
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets, Refundable
-from autoglm_throttle.model import Decision, Demand, Hint, Outcome
+from autoglm_throttle.model import Decision, Demand, Outcome, ResourceAdvice
 from autoglm_throttle.permit import Permit
 
 
-class QuotedBuckets:
+class QuotaCheck:
     """Priority buckets that reject a demand without memory before taking tokens.
 
     Args:
@@ -26,11 +26,11 @@ class QuotedBuckets:
 
     def take(self, demand: Demand, now: float) -> Refundable | Decision:
         """Take the tokens of a demand; a rejection takes nothing."""
-        refusal = self._quota.rejection(demand, now)
-        return self._buckets.take(demand, now) if refusal is None else refusal
+        rejection = self._quota.rejection(demand, now)
+        return self._buckets.take(demand, now) if rejection is None else rejection
 
 
-class QuotedPermit(Permit):
+class QuotaPermit(Permit):
     """A permit that carries resource advice, and counts against the quotas.
 
     Args:
@@ -38,29 +38,29 @@ class QuotedPermit(Permit):
         permit: the arguments of any permit.
     """
 
-    __slots__ = ("_hint", "_load")
+    __slots__ = ("_advice", "_load")
 
     def __init__(
         self,
         quota: Quota,
-        desk: Desk,
+        settlement: Settlement,
         demand: Demand,
         decision: Decision,
         arrived_s: float,
         admitted_s: float,
     ) -> None:
-        super().__init__(desk, demand, decision, arrived_s, admitted_s)
-        self._hint = quota.advice(demand, admitted_s)
+        super().__init__(settlement, demand, decision, arrived_s, admitted_s)
+        self._advice = quota.advice(demand, admitted_s)
         self._load = quota.reserve(demand) if demand.holds_slot else None
 
     @property
-    def hint(self) -> Hint:
+    def advice(self) -> ResourceAdvice:
         """Advice on serving the request."""
-        return self._hint
+        return self._advice
 
     def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
         """Settle the request with its outcome, and free its reserved memory."""
-        with self._desk.rows.lock:
+        with self._settlement.counters.lock:
             load, self._load = self._load, None
             if load is not None:
                 load.remove(self.demand)

@@ -16,7 +16,7 @@ from autoglm_throttle.settings.redis_url import RedisAddress, Topology, parse_re
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    _Entry: TypeAlias = "tuple[asyncio.AbstractEventLoop, AsyncClient, AsyncGenerator[None]]"
+    _ClientEntry: TypeAlias = "tuple[asyncio.AbstractEventLoop, AsyncClient, AsyncGenerator[None]]"
 
 CONNECTIONS: Final = 4
 """Maximum for each client, and for each node of a cluster, with at most two calls in flight."""
@@ -30,7 +30,7 @@ AsyncClient: TypeAlias = Any
 SyncClient: TypeAlias = Any
 """``redis.Redis`` or ``redis.RedisCluster``."""
 
-_not_ours: list[object] = []
+_parent_clients: list[object] = []
 """Clients of a parent process. They stay referenced: finalizers would write to the parent's selector."""
 
 
@@ -75,7 +75,7 @@ class RedisClients:
         """Asyncio clients created since construction."""
         # Weak keys would never let go: a client holds its loop. The async generator in the entry
         # removes it: `asyncio.run` ends the generators of a loop before it closes the loop.
-        self._entries: dict[int, _Entry] = {}
+        self._entries: dict[int, _ClientEntry] = {}
         self._closing: set[asyncio.Task[None]] = set()
         require_redis()
 
@@ -93,7 +93,7 @@ class RedisClients:
         entry = self._entries.get(id(loop))
         return entry[1] if entry is not None else self._make(loop)
 
-    def drop(self) -> None:
+    def close_current(self) -> None:
         """Close all clients, each in its own loop; from any thread, without waiting."""
         while self._entries:
             try:
@@ -105,7 +105,7 @@ class RedisClients:
 
     def reset_after_fork(self) -> None:
         """Drop references to the parent's clients in a forked process."""
-        _not_ours.append((self._entries, self._closing))
+        _parent_clients.append((self._entries, self._closing))
         self._entries = {}
         self._closing = set()
 
@@ -127,7 +127,7 @@ class RedisClients:
             client: AsyncClient = self.options.connect()
             ends = [client]
         else:
-            client, ends = _async_client(self._known_url(), self.options)
+            client, ends = _async_client(self._require_url(), self.options)
         closer = _closer(self._entries, loop, ends)
         with contextlib.suppress(StopIteration):  # runs to its yield: now the loop tracks it
             closer.__anext__().send(None)
@@ -135,7 +135,7 @@ class RedisClients:
         self.made += 1
         return client
 
-    def _known_url(self) -> RedisAddress:
+    def _require_url(self) -> RedisAddress:
         if self.url is None:  # pragma: no cover - only where a callable creates the clients
             raise ValueError("there is no URL")
         return self.url
@@ -161,7 +161,7 @@ def require_redis() -> None:
 
 
 async def _closer(
-    entries: dict[int, _Entry], loop: asyncio.AbstractEventLoop, ends: list[AsyncClient]
+    entries: dict[int, _ClientEntry], loop: asyncio.AbstractEventLoop, ends: list[AsyncClient]
 ) -> AsyncGenerator[None]:
     """Close all clients when the loop ends its async generators, or on ``aclose``."""
     try:
@@ -184,7 +184,7 @@ def _async_client(url: RedisAddress, options: RedisOptions) -> tuple[AsyncClient
     from redis.backoff import NoBackoff
 
     def once() -> dict[str, Any]:
-        return _times(options.connect_s, options.read_s) | {"retry": Retry(NoBackoff(), 0)}
+        return _timeouts(options.connect_s, options.read_s) | {"retry": Retry(NoBackoff(), 0)}
 
     given = _credentials(url) | once() | {"max_connections": options.connections}
     if url.topology is Topology.CLUSTER:
@@ -192,11 +192,11 @@ def _async_client(url: RedisAddress, options: RedisOptions) -> tuple[AsyncClient
         cluster = RedisCluster(startup_nodes=nodes, **given)
         return cluster, [cluster]
     if url.topology is Topology.SENTINEL:
-        asked = _sentinel_credentials(url) | once()
-        manager: Any = Sentinel(list(url.hosts), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]  # redis-py's
+        sentinel_options = _sentinel_credentials(url) | once()
+        manager: Any = Sentinel(list(url.hosts), sentinel_kwargs=sentinel_options)  # type: ignore[no-untyped-call]  # redis-py's
         primary = manager.master_for(url.service, db=url.db, **given)
         return primary, [primary, *manager.sentinels]
-    single = Redis(db=url.db, **_place(url), **given)
+    single = Redis(db=url.db, **_address(url), **given)
     return single, [single]
 
 
@@ -208,24 +208,24 @@ def _sync_client(url: RedisAddress, timeout_s: float) -> SyncClient:
     from redis.sentinel import Sentinel
 
     def once() -> dict[str, Any]:
-        return _times(timeout_s, timeout_s) | {"retry": Retry(NoBackoff(), 0)}
+        return _timeouts(timeout_s, timeout_s) | {"retry": Retry(NoBackoff(), 0)}
 
     given = _credentials(url) | once() | {"max_connections": 1}
     if url.topology is Topology.CLUSTER:
         nodes = [ClusterNode(host, port) for host, port in url.hosts]  # type: ignore[no-untyped-call]  # redis-py's
         return RedisCluster(startup_nodes=nodes, **given)
     if url.topology is Topology.SENTINEL:
-        asked = _sentinel_credentials(url) | once()
-        manager: Any = Sentinel(list(url.hosts), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]  # redis-py's
+        sentinel_options = _sentinel_credentials(url) | once()
+        manager: Any = Sentinel(list(url.hosts), sentinel_kwargs=sentinel_options)  # type: ignore[no-untyped-call]  # redis-py's
         return manager.master_for(url.service, db=url.db, **given)
-    return Redis(db=url.db, **_place(url), **given)
+    return Redis(db=url.db, **_address(url), **given)
 
 
-def _times(connect_s: float, read_s: float) -> dict[str, Any]:
+def _timeouts(connect_s: float, read_s: float) -> dict[str, Any]:
     return {"socket_connect_timeout": connect_s, "socket_timeout": read_s, "protocol": PROTOCOL}
 
 
-def _place(url: RedisAddress) -> dict[str, Any]:
+def _address(url: RedisAddress) -> dict[str, Any]:
     if url.path:
         return {"unix_socket_path": url.path}
     host, port = url.hosts[0]

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Literal
 from autoglm_throttle.limiting.gate import ConcurrencyView
 from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.model import (
+    BreakerState,
     Clock,
+    ControlState,
+    DegradationLevel,
+    FallbackKind,
     GpuSample,
     GpuView,
-    Level,
     Outcome,
     Policy,
     Priority,
     Reason,
-    Regime,
-    Rung,
-    State,
 )
 
 if TYPE_CHECKING:
     from autoglm_throttle.control.quota import QuotaView
     from autoglm_throttle.model import BreakerView
 
-DecisionName = Literal["admitted", "limited", "rejected", "degraded", "exempt"]
+DecisionLabel = Literal["admitted", "limited", "shed", "degraded", "exempt"]
 
 LIMITED = frozenset({Reason.RATE, Reason.USER, Reason.TOO_LARGE})
 """Rejections by the caller's own limit; all others are caused by our load."""
@@ -47,11 +47,11 @@ for inference.
 """
 
 
-def decision_name(reason: Reason) -> DecisionName:
+def decision_label(reason: Reason) -> DecisionLabel:
     """Return ``limited`` for the caller's own limit, ``shed`` for our load, else ``admitted``."""
     if reason is Reason.OK:
         return "admitted"
-    return "limited" if reason in LIMITED else "rejected"
+    return "limited" if reason in LIMITED else "shed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class DurationCounts:
     total_s: float
 
 
-class Histogram:
+class DurationHistogram:
     """Histogram of durations in `DURATION_BUCKETS_S`.
 
     An edge belongs to the bucket below it; the last count holds durations above all edges.
@@ -85,27 +85,27 @@ class Histogram:
         return DurationCounts(tuple(self.counts), self.total_s)
 
 
-HINTS = (
-    *("behind_proxy", "identify_failed", "left_in_line", "malformed_deadline"),
+ODDITIES = (
+    *("behind_proxy", "identify_failed", "disconnected_in_queue", "malformed_deadline"),
     *("malformed_scope", "unknown_priority"),
 )
 """Names of handled and counted oddities: a closed set, also the metric label."""
 
 
-class ClassRow:
+class PriorityCounters:
     """The counters of one priority."""
 
-    __slots__ = ("admitted", "degraded", "durations", "outcomes", "queue_time", "refused", "would_refuse")
+    __slots__ = ("admitted", "degraded", "durations", "outcomes", "queue_time", "rejected", "would_reject")
 
     def __init__(self) -> None:
         self.admitted: int = 0
-        self.refused: dict[Reason, int] = {reason: 0 for reason in Reason if reason is not Reason.OK}
-        self.would_refuse: dict[Reason, int] = self.refused.copy()
+        self.rejected: dict[Reason, int] = {reason: 0 for reason in Reason if reason is not Reason.OK}
+        self.would_reject: dict[Reason, int] = self.rejected.copy()
         self.degraded: dict[Reason, int] = dict.fromkeys(REPLACEABLE, 0)
         """Answered by a fallback instead of a permit."""
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
-        self.durations: Histogram = Histogram()
-        self.queue_time: Histogram = Histogram()
+        self.durations: DurationHistogram = DurationHistogram()
+        self.queue_time: DurationHistogram = DurationHistogram()
 
     @property
     def active(self) -> int:
@@ -113,7 +113,7 @@ class ClassRow:
         return self.admitted - sum(self.outcomes.values())
 
 
-class Rows:
+class Counters:
     """All counters of one throttle, and their lock.
 
     The lock is re-entrant: the garbage collector may run under it and close an abandoned generator or
@@ -125,7 +125,7 @@ class Rows:
 
     __slots__ = (
         *("acquire", "chunks", "classes", "clock", "exempt"),
-        *("hints", "lock", "release", "stale_results"),
+        *("oddities", "lock", "release", "stale_results"),
     )
 
     def __init__(self, clock: Clock) -> None:
@@ -134,14 +134,14 @@ class Rows:
         # Bound methods for the hot path: `with self.lock` takes twice as long.
         self.acquire: Callable[[], bool] = self.lock.acquire
         self.release: Callable[[], None] = self.lock.release
-        self.classes: tuple[ClassRow, ...] = tuple(ClassRow() for _ in Priority)
+        self.classes: tuple[PriorityCounters, ...] = tuple(PriorityCounters() for _ in Priority)
         self.exempt: int = 0
         self.chunks: int = 0
         """Streamed chunks. Counted without the lock: of two concurrent increments one may be lost."""
         self.stale_results: int = 0
-        self.hints: dict[str, int] = dict.fromkeys(HINTS, 0)
+        self.oddities: dict[str, int] = dict.fromkeys(ODDITIES, 0)
 
-    def renew(self, other: Rows) -> None:
+    def adopt_lock(self, other: Counters) -> None:
         """Use another lock: after a fork, a thread of the parent may hold this one forever."""
         self.lock, self.acquire, self.release = other.lock, other.acquire, other.release
 
@@ -192,13 +192,13 @@ class GuardsView:
 
     breakers: tuple[BreakerView, ...]
     """In the order of their first use."""
-    level: Level
+    level: DegradationLevel
     """The degradation level in force."""
     load: float | None
     """The newest load used for the level, 0..1; None: not known."""
-    degraded: Mapping[tuple[str, Rung, str], int]
+    degraded: Mapping[tuple[str, FallbackKind, str], int]
     """Answers produced without the dependency, by guard, fallback kind and cause."""
-    transitions: Mapping[tuple[str, State], int]
+    transitions: Mapping[tuple[str, BreakerState], int]
     """State changes, by guard and new state."""
     store_up: bool | None
     """Whether the store of shared breakers answers; None where breakers are local to the process."""
@@ -213,25 +213,25 @@ class Snapshot:
     taken_at_wall_s: float
     """Unix time."""
     policy: Policy
-    regime: Regime
+    control: ControlState
     ready: bool
     """False while no usable device is left, or all usable devices are stalled, by telemetry that is still
     reliable; the same under every policy.
     """
-    requests: Mapping[tuple[Priority, DecisionName, Reason], int]
+    requests: Mapping[tuple[Priority, DecisionLabel, Reason], int]
     exempt: int
     active: Mapping[Priority, int]
     """Admitted and not yet settled."""
     outcomes: Mapping[tuple[Priority, Outcome], int]
     durations: Mapping[Priority, DurationCounts]
     """Durations of admitted requests that did not end ``neutral``."""
-    gate: ConcurrencyView | None
+    concurrency: ConcurrencyView | None
     """The concurrency limit and the queue; None where requests in flight are not limited."""
     queue_time: Mapping[Priority, DurationCounts]
     """Queue time of all queued requests, admitted or not."""
     pressure: Mapping[str, float]
     """Term -> load over its target, 1 at the target; only terms that are known."""
-    would_refuse: Mapping[tuple[Priority, Reason], int]
+    would_reject: Mapping[tuple[Priority, Reason], int]
     """Requests admitted only because of a dry run."""
     dry_run: bool
     """Whether rejections are only counted."""
@@ -258,7 +258,7 @@ class Snapshot:
     """Guarded outbound calls and degraded answers; None before the first guard."""
     stale_results: int
     """Permits settled a second time."""
-    hints: Mapping[str, int]
+    oddities: Mapping[str, int]
     """Handled oddities by name: unknown priorities, failing ``identify`` calls."""
 
     @property

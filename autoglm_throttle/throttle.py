@@ -11,33 +11,33 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from autoglm_throttle import assembly, journal
-from autoglm_throttle.admission import Admission
-from autoglm_throttle.desk import Desk
-from autoglm_throttle.guardian import Guardian
+from autoglm_throttle.admission import QueuedAdmission
+from autoglm_throttle.desk import Settlement
+from autoglm_throttle.guardian import GuardFacade
 from autoglm_throttle.limiting.rate_refusal import HasTokens
 from autoglm_throttle.model import (
     Clock,
-    Evidence,
+    ControlState,
     GpuProvider,
     GpuSample,
     GpuView,
+    LimiterReport,
     Outcome,
     Priority,
     Reason,
-    Regime,
-    Work,
+    ServiceStats,
 )
 from autoglm_throttle.settings import SETTINGS, Settings, SettingSource
-from autoglm_throttle.snapshot import DURATION_BUCKETS_S, FleetView, Rows, Snapshot, decision_name
+from autoglm_throttle.snapshot import DURATION_BUCKETS_S, Counters, FleetView, Snapshot, decision_label
 
 if TYPE_CHECKING:
-    from autoglm_throttle.lookout import Lookout
+    from autoglm_throttle.lookout import GpuMonitor
 
 SWEPT_PER_SAMPLE = 100
 """Users checked for idleness with each GPU sample: tens of microseconds under the lock."""
 
 
-class Throttle(Admission, Guardian):
+class Throttle(QueuedAdmission, GuardFacade):
     """Owns every limit of a service. Share one object between all apps that are limited together.
 
     Args:
@@ -67,25 +67,25 @@ class Throttle(Admission, Guardian):
         settings = settings if settings is not None else Settings()
         now = clock()
         self._controller = controller(assembly.control_rules(settings), now)
-        Admission.__init__(self, settings, clock, self._controller.control_state(now), redis)
-        Guardian.__init__(self)
+        QueuedAdmission.__init__(self, settings, clock, self._controller.control_state(now), redis)
+        GuardFacade.__init__(self)
         self._manual = sampling == "manual"
-        self._listening = False
-        self._p95 = LatencyPercentile(DURATION_BUCKETS_S)
-        self._reach = SloReachability()
-        self._viewed_s = -math.inf
-        self._view: GpuView | None = None
-        self._admitted: dict[str, int] = {}
+        self._is_sampling = False
+        self._latency = LatencyPercentile(DURATION_BUCKETS_S)
+        self._slo_tracker = SloReachability()
+        self._gpu_view_s = -math.inf
+        self._gpu_view: GpuView | None = None
+        self._admitted_by_source: dict[str, int] = {}
         """Source name -> number of requests admitted at its newest reading."""
         self._sampled_wall_s: float | None = None
-        self._configured = False
-        self._lookout = self._look_out(gpu)
-        if not self._lookout.anywhere:
-            self._adopt(self._controller.no_source(now), now)
+        self._configuration_logged = False
+        self._gpu_monitor = self._create_gpu_monitor(gpu)
+        if not self._gpu_monitor.has_sources:
+            self._publish(self._controller.no_source(now), now)
         if self._fleet is not None:
             # Stop the fleet when the throttle is collected, but not at interpreter exit.
             weakref.finalize(self, self._fleet.stop, 0.0).atexit = False
-        _ALL.add(self)
+        _THROTTLES.add(self)
 
     @classmethod
     def from_env(cls) -> Throttle:
@@ -97,93 +97,93 @@ class Throttle(Admission, Guardian):
         return cls(Settings.from_env())
 
     def __repr__(self) -> str:
-        regime = self._regime
+        state = self._control_state
         rates = "/".join(f"{rate:g}" for rate in self._buckets.rates)
         return (
-            f"Throttle({self.settings.policy}, factor={regime.factor:.2f} ({regime.why}), "
-            f"telemetry={regime.telemetry}, rates={rates}/s, "
-            f"active={sum(row.active for row in self._desk.rows.classes)})"
+            f"Throttle({self.settings.policy}, factor={state.factor:.2f} ({state.cause}), "
+            f"telemetry={state.telemetry}, rates={rates}/s, "
+            f"active={sum(row.active for row in self._settlement.counters.classes)})"
         )
 
-    def observe(self, samples: Sequence[GpuSample]) -> Regime:
+    def observe(self, samples: Sequence[GpuSample]) -> ControlState:
         """Process one reading of all devices of one externally read source.
 
         Args:
             samples: a row for each device; implausible values become None. A row older than
                 the age of a stale sample no longer counts.
         """
-        return self._observe(self._lookout.believed(samples), "", None)
+        return self._observe(self._gpu_monitor.drop_implausible(samples), "", None)
 
-    def _observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> Regime:
-        host = self._lookout.host(self._clock())
-        desk = self._desk
-        with desk.rows.lock:
+    def _observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> ControlState:
+        host = self._gpu_monitor.host(self._clock())
+        settlement = self._settlement
+        with settlement.counters.lock:
             # Read the clock under the lock: a source that waited for it would bring a time in the past.
             now = self._clock()
             self._sampled_wall_s = time.time()
-            gate = desk.gate
-            gate.close_period(now)
-            evidence, work = self._shared_out(gate.report()), self._work(now)
-            work = replace(work, host_load=host.load, host_iowait=host.iowait)
-            view = self._lookout.see(samples, work, now, source=source, interval_s=interval_s)
-            self._lines.extend(journal.view_changes(self._view, view))
-            self._view = view
-            if view.taken_at_s > self._viewed_s:
+            limiter = settlement.limiter
+            limiter.close_period(now)
+            report, stats = self._for_fleet(limiter.report()), self._service_stats(now)
+            stats = replace(stats, host_load=host.load, host_iowait=host.iowait)
+            view = self._gpu_monitor.merge(samples, stats, now, source=source, interval_s=interval_s)
+            self._events.extend(journal.gpu_view_events(self._gpu_view, view))
+            self._gpu_view = view
+            if view.taken_at_s > self._gpu_view_s:
                 # A timestamp in the future would make all later samples look old.
-                self._viewed_s = min(view.taken_at_s, now)
-                gate.update_memory(view.memory_ratio)
-            regime = self._adopt(self._controller.observe(view, evidence, work, now), now)
+                self._gpu_view_s = min(view.taken_at_s, now)
+                limiter.update_memory(view.memory_ratio)
+            state = self._publish(self._controller.observe(view, report, stats, now), now)
             if self._quota is not None:
                 self._quota.learn(view, now)
-            self._rest(view, regime, source, now)
-            desk.call(now)
-            self._windows.sweep(now, SWEPT_PER_SAMPLE)
-            self._lines.extend(
-                journal.more_refused(reason, decision_name(reason), count)
-                for reason, count in self._refusals.overdue(now)
+            self._schedule_next_read(view, state, source, now)
+            settlement.call_ready(now)
+            self._user_limits.sweep(now, SWEPT_PER_SAMPLE)
+            self._events.extend(
+                journal.rejections_summary(reason, decision_label(reason), count)
+                for reason, count in self._rejection_sampler.overdue(now)
             )
-        self._speak()
+        self._flush_events()
         if self._guards is not None:
-            self._guards.tend()
-        return regime
+            self._guards.poll()
+        return state
 
-    def tick(self) -> Regime:
+    def tick(self) -> ControlState:
         """Read every source once in the caller, with ``sampling="manual"``."""
-        self._lookout.tick()
-        return self.regime()
+        self._gpu_monitor.tick()
+        return self.control_state()
 
-    def regime(self) -> Regime:
+    def control_state(self) -> ControlState:
         """Return the control state in force now, with the age of telemetry considered."""
         now = self._clock()
-        with self._desk.rows.lock:
-            regime = self._adopt(self._controller.control_state(now, self._fill()), now)
-        self._speak()
-        return regime
+        with self._settlement.counters.lock:
+            state = self._publish(self._controller.control_state(now, self._occupancy()), now)
+        self._flush_events()
+        return state
 
     def start(self) -> None:
         """Start reading the GPUs and return at once. Idempotent; works again after `stop` and in a fork."""
-        if not self._configured:
-            self._configured = True
-            self._introduce()
-        if self._upkeep is not None:
-            self._upkeep.greet()
+        if not self._configuration_logged:
+            self._configuration_logged = True
+            self._log_configuration()
+        if self._store_monitor is not None:
+            self._store_monitor.connect()
         if self._fleet is not None:
             self._fleet.start()
         if self._guards is not None:
             self._guards.start()
-        lookout = self._lookout
+        monitor = self._gpu_monitor
         if not self._manual:
-            lookout.start()
+            monitor.start()
         now = self._clock()
-        with self._desk.rows.lock:
-            listens = not lookout.anywhere or self._manual or lookout.reads
-            if listens and not self._listening:
+        with self._settlement.counters.lock:
+            sampling = not monitor.has_sources or self._manual or monitor.is_running
+            if sampling and not self._is_sampling:
                 self._controller.started(now)
-            self._listening = listens
-            self._adopt(self._controller.control_state(now, self._fill()), now)
-        self._speak()
+            self._is_sampling = sampling
+            self._publish(self._controller.control_state(now, self._occupancy()), now)
+        self._flush_events()
 
-    def _introduce(self) -> None:
+    def _log_configuration(self) -> None:
         """Log the configuration, once."""
         from autoglm_throttle.settings.remarks import startup_advice
 
@@ -191,54 +191,54 @@ class Throttle(Admission, Guardian):
         chosen = [name for name in SETTINGS if self.settings.source_of(name) is not SettingSource.DEFAULT]
         journal.configured(values, chosen).write()
         for problem in startup_advice(self.settings):
-            journal.configured_oddly(problem).write()
-        if self._upkeep is not None:
-            self._upkeep.introduce()
+            journal.configuration_advice(problem).write()
+        if self._store_monitor is not None:
+            self._store_monitor.log_configuration()
 
     def stop(self) -> None:
         """Stop reading the GPUs. The next request starts it again. Idempotent."""
-        self._lookout.stop()
+        self._gpu_monitor.stop()
         if self._guards is not None:
             self._guards.stop()
         if self._fleet is not None:
             self._fleet.stop()
-        with self._desk.rows.lock:
-            self._listening = False
-            self._renew_at_s = -math.inf
+        with self._settlement.counters.lock:
+            self._is_sampling = False
+            self._refresh_due_s = -math.inf
 
-    def misfit(self) -> str:
+    def unsupported_loop(self) -> str:
         """Return why the settings cannot work in the running event loop; empty if they can."""
-        return "" if self._upkeep is None else self._upkeep.misfit()
+        return "" if self._store_monitor is None else self._store_monitor.unsupported_loop()
 
-    def count_exempt(self) -> None:
+    def record_exempt(self) -> None:
         """Count a request that is exempt from the throttle."""
-        with self._desk.rows.lock:
-            self._desk.rows.exempt += 1
+        with self._settlement.counters.lock:
+            self._settlement.counters.exempt += 1
 
-    def hint(self, name: str) -> None:
+    def record_oddity(self, name: str) -> None:
         """Count a handled oddity under a name from code, never from a request."""
-        with self._desk.rows.lock:
-            self._desk.rows.hints[name] = self._desk.rows.hints.get(name, 0) + 1
+        with self._settlement.counters.lock:
+            self._settlement.counters.oddities[name] = self._settlement.counters.oddities.get(name, 0) + 1
 
     def snapshot(self) -> Snapshot:
         """Return the complete state as one immutable value; takes tens of microseconds under the lock."""
         now = self._clock()
-        with self._desk.rows.lock:
-            regime = self._adopt(self._controller.control_state(now, self._fill()), now)
-            snapshot = self._picture(regime, now)
-        self._speak()
+        with self._settlement.counters.lock:
+            state = self._publish(self._controller.control_state(now, self._occupancy()), now)
+            snapshot = self._build_snapshot(state, now)
+        self._flush_events()
         guards = self._guards
         return snapshot if guards is None else replace(snapshot, guards=guards.view())
 
-    def _picture(self, regime: Regime, now: float) -> Snapshot:
-        rows, windows, gate = self._desk.rows, self._windows, self._desk.gate
+    def _build_snapshot(self, state: ControlState, now: float) -> Snapshot:
+        counters, windows, limiter = self._settlement.counters, self._user_limits, self._settlement.limiter
         buckets: Sequence[HasTokens] = self._buckets.all
-        by_class = list(zip(Priority, rows.classes, buckets, strict=True))
-        requests = {(p, decision_name(Reason.OK), Reason.OK): row.admitted for p, row, _ in by_class}
+        by_class = list(zip(Priority, counters.classes, buckets, strict=True))
+        requests = {(p, decision_label(Reason.OK), Reason.OK): row.admitted for p, row, _ in by_class}
         for p, row, _ in by_class:
-            requests |= {(p, decision_name(reason), reason): n for reason, n in row.refused.items()}
+            requests |= {(p, decision_label(reason), reason): n for reason, n in row.rejected.items()}
             requests |= {(p, "degraded", reason): n for reason, n in row.degraded.items()}
-        view = gate.view(now) if gate.limit < math.inf else None
+        view = limiter.view(now) if limiter.limit < math.inf else None
         pressure = dict(self._controller.pressure.terms)
         if view is not None:
             pressure["demand"] = view.pressure
@@ -246,30 +246,30 @@ class Throttle(Admission, Guardian):
             taken_at_s=now,
             taken_at_wall_s=time.time(),
             policy=self.settings.policy,
-            regime=regime,
+            control=state,
             ready=self._controller.is_ready(now),
             requests=requests,
-            exempt=rows.exempt,
+            exempt=counters.exempt,
             active={p: row.active for p, row, _ in by_class},
             outcomes={(p, outcome): n for p, row, _ in by_class for outcome, n in row.outcomes.items()},
             durations={p: row.durations.copy() for p, row, _ in by_class},
-            gate=view,
+            concurrency=view,
             queue_time={p: row.queue_time.copy() for p, row, _ in by_class},
             pressure=pressure,
-            would_refuse={(p, reason): n for p, row, _ in by_class for reason, n in row.would_refuse.items()},
+            would_reject={(p, reason): n for p, row, _ in by_class for reason, n in row.would_reject.items()},
             dry_run=self._dry_run,
             rate_limit_rps=dict(zip(Priority, self._buckets.rates, strict=True)),
             tokens={p: bucket.tokens(now) for p, _, bucket in by_class},
             users=windows.users,
             fleet=self._fleet_view(),
-            store=self._upkeep.view() if self._upkeep is not None else None,
-            view=self._view,
-            sources=self._lookout.sources(now),
+            store=self._store_monitor.view() if self._store_monitor is not None else None,
+            view=self._gpu_view,
+            sources=self._gpu_monitor.views(now),
             last_sample_wall_s=self._sampled_wall_s,
-            controller_errors=self._lookout.errors,
+            controller_errors=self._gpu_monitor.error_count,
             quota=self._quota.view(now) if self._quota is not None else None,
-            stale_results=rows.stale_results,
-            hints=dict(rows.hints),
+            stale_results=counters.stale_results,
+            oddities=dict(counters.oddities),
         )
 
     def _fleet_view(self) -> FleetView | None:
@@ -279,45 +279,51 @@ class Throttle(Admission, Guardian):
         up = fleet.leases.unavailable_since_s is None
         return FleetView(fleet.members, up, fleet.calls, fleet.failures)
 
-    def _renew(self) -> None:
+    def _refresh(self) -> None:
         """Refresh control state and start sampling if needed. Called at most once per interval."""
-        if self._listening:
+        if self._is_sampling:
             if not self._manual:
-                self._lookout.tend(self._clock())
-            self.regime()
+                self._gpu_monitor.wake(self._clock())
+            self.control_state()
         else:
             self.start()
 
-    def _work(self, now: float) -> Work:
+    def _service_stats(self, now: float) -> ServiceStats:
         """Measure the service by its own requests."""
-        rows, gate = self._desk.rows, self._desk.gate
-        counts = [sum(column) for column in zip(*(row.durations.counts for row in rows.classes), strict=True)]
-        p95_s, slo_s = self._p95.update(counts, now), self.settings.slo_s
-        met = self._reach.update(p95_s, slo_s, now)
-        in_reach = not gate.view(now).slo_unreachable if self.settings.policy in assembly.WITH_GATE else met
-        ended = sum(row.outcomes[Outcome.SUCCESS] + row.outcomes[Outcome.SLOW] for row in rows.classes)
-        return Work(
+        counters, limiter = self._settlement.counters, self._settlement.limiter
+        counts = [
+            sum(column) for column in zip(*(row.durations.counts for row in counters.classes), strict=True)
+        ]
+        p95_s, slo_s = self._latency.update(counts, now), self.settings.slo_s
+        met = self._slo_tracker.update(p95_s, slo_s, now)
+        in_reach = (
+            not limiter.view(now).slo_unreachable
+            if self.settings.policy in assembly.WITH_CONCURRENCY_LIMIT
+            else met
+        )
+        ended = sum(row.outcomes[Outcome.SUCCESS] + row.outcomes[Outcome.SLOW] for row in counters.classes)
+        return ServiceStats(
             p95_s=p95_s,
             slo_s=slo_s if in_reach else None,
-            in_flight=gate.in_flight,
-            waiting=gate.waiting,
-            at_limit=gate.in_flight >= gate.limit,
+            in_flight=limiter.in_flight,
+            waiting=limiter.waiting,
+            at_limit=limiter.in_flight >= limiter.limit,
             completed_total=ended,
-            chunks_total=rows.chunks,
+            chunks_total=counters.chunks,
         )
 
-    def _rest(self, view: GpuView, regime: Regime, source: str, now: float) -> None:
+    def _schedule_next_read(self, view: GpuView, state: ControlState, source: str, now: float) -> None:
         """Schedule the next reading of each source."""
-        admitted = sum(row.admitted for row in self._desk.rows.classes)
-        busy = admitted != self._admitted.get(source, 0)
-        self._admitted[source] = admitted
-        self._lookout.rest(view, regime, self._load(view), busy=busy, now=now)
-        self._plan(regime)
+        admitted = sum(row.admitted for row in self._settlement.counters.classes)
+        busy = admitted != self._admitted_by_source.get(source, 0)
+        self._admitted_by_source[source] = admitted
+        self._gpu_monitor.schedule_next(view, state, self._load(view), busy=busy, now=now)
+        self._set_refresh_due(state)
 
-    def _plan(self, regime: Regime) -> None:
+    def _set_refresh_due(self, state: ControlState) -> None:
         """Set the time of the next refresh by a request: by age, or at once to wake idle samplers."""
-        dozes = self._lookout.drowsy and not self._manual
-        self._renew_at_s = regime.until_s if self._listening and not dozes else -math.inf
+        idle = self._gpu_monitor.is_idle and not self._manual
+        self._refresh_due_s = state.valid_until_s if self._is_sampling and not idle else -math.inf
 
     def _load(self, view: GpuView) -> float | None:
         """Return the maximum of device load, pressure and occupancy; None: only occupancy is known."""
@@ -326,83 +332,85 @@ class Throttle(Admission, Guardian):
         pct, pressure = view.utilization_pct, self._controller.pressure.value
         if pct is None and pressure is None:
             return None
-        return max((pct or 0.0) / 100.0, pressure or 0.0, occupancy(self._fill()))
+        return max((pct or 0.0) / 100.0, pressure or 0.0, occupancy(self._occupancy()))
 
-    def _shared_out(self, evidence: Evidence) -> Evidence:
+    def _for_fleet(self, report: LimiterReport) -> LimiterReport:
         """Add the number of processes: in a fleet they share the nominal rates."""
-        return evidence if self._fleet is None else replace(evidence, processes=self._fleet.members)
+        return report if self._fleet is None else replace(report, processes=self._fleet.members)
 
-    def _fill(self) -> Evidence:
+    def _occupancy(self) -> LimiterReport:
         """Return limiter occupancy, without consuming the rejection counter."""
-        gate = self._desk.gate
-        return Evidence(in_flight=gate.in_flight, limit=gate.limit)
+        limiter = self._settlement.limiter
+        return LimiterReport(in_flight=limiter.in_flight, limit=limiter.limit)
 
-    def _adopt(self, regime: Regime, now: float) -> Regime:
-        before, self._regime = self._regime, regime
-        self._plan(regime)
-        if regime is not before:
-            if regime.ceilings != before.ceilings:
-                self._buckets.rescale(regime.ceilings, now)
-            self._open = regime.factor > 0.0
+    def _publish(self, state: ControlState, now: float) -> ControlState:
+        before, self._control_state = self._control_state, state
+        self._set_refresh_due(state)
+        if state is not before:
+            if state.ceilings != before.ceilings:
+                self._buckets.rescale(state.ceilings, now)
+            self._is_open = state.factor > 0.0
             if self._quota is not None:
-                self._quota.factor = regime.factor
-            self._metered = regime.budget_rps is not None
-            self._budget.rescale(regime.budget_rps, regime.term, now)
-            self._lines.extend(journal.changes(before, regime, self._view, now))
-        return regime
+                self._quota.factor = state.factor
+            self._budget_active = state.budget_rps is not None
+            self._shared_budget.rescale(state.budget_rps, state.term, now)
+            self._events.extend(journal.control_events(before, state, self._gpu_view, now))
+        return state
 
-    def _look_out(self, gpu: GpuProvider | Sequence[GpuProvider] | None) -> Lookout:
-        myself = weakref.ref(self)
+    def _create_gpu_monitor(self, gpu: GpuProvider | Sequence[GpuProvider] | None) -> GpuMonitor:
+        self_ref = weakref.ref(self)
 
-        def told(rows: Sequence[GpuSample], source: str, interval_s: float | None) -> None:
-            throttle = myself()
+        def on_samples(rows: Sequence[GpuSample], source: str, interval_s: float | None) -> None:
+            throttle = self_ref()
             if throttle is not None:
                 throttle._observe(rows, source, interval_s)  # noqa: SLF001 - a method of this class
 
-        def silent(gone: bool) -> None:
-            throttle = myself()
+        def on_sources_lost(source_lost: bool) -> None:
+            throttle = self_ref()
             if throttle is not None:
-                throttle._silent(gone)  # noqa: SLF001 - as above
+                throttle._on_sources_lost(source_lost)  # noqa: SLF001 - as above
 
         from autoglm_throttle.lookout import (  # deferred: keeps the import of the package small
-            Ends,
-            Lookout,
+            GpuMonitor,
+            SampleListener,
         )
 
         sources = assembly.gpu_sources(self.settings, gpu, self._clock, manual=self._manual)
-        return Lookout(self.settings, sources, Ends(told, silent), self._clock)
+        return GpuMonitor(self.settings, sources, SampleListener(on_samples, on_sources_lost), self._clock)
 
-    def _silent(self, gone: bool) -> None:
+    def _on_sources_lost(self, source_lost: bool) -> None:
         """Publish the loss of the last source; ``source_lost``: a source existed or is configured."""
         now = self._clock()
-        with self._desk.rows.lock:
-            self._adopt(self._controller.source_lost(now) if gone else self._controller.no_source(now), now)
-        self._speak()
+        with self._settlement.counters.lock:
+            self._publish(
+                self._controller.source_lost(now) if source_lost else self._controller.no_source(now), now
+            )
+        self._flush_events()
 
     def _after_fork(self) -> None:
         """Replace the lock, counters and waiters: a thread of the parent may have held the lock."""
-        self._windows.repair()
-        rows = Rows(self._clock)
-        if self._upkeep is not None:
-            self._upkeep.reset_after_fork(rows)
+        self._user_limits.repair()
+        counters = Counters(self._clock)
+        if self._store_monitor is not None:
+            self._store_monitor.reset_after_fork(counters)
         if self._fleet is not None:
-            self._fleet.reset_after_fork(rows.lock)
+            self._fleet.reset_after_fork(counters.lock)
         # Permits issued by the parent still settle into the old counters, under the new lock.
-        self._desk.rows.renew(rows)
-        self._desk = Desk(rows, assembly.gate(self.settings, self._clock()))
+        self._settlement.counters.adopt_lock(counters)
+        self._settlement = Settlement(counters, assembly.concurrency_limiter(self.settings, self._clock()))
         if self._quota is not None:
             self._quota.reset_after_fork()
-        self._forget_guards()
-        self._p95 = type(self._p95)(DURATION_BUCKETS_S)
-        self._listening = False
-        self._renew_at_s = -math.inf
+        self._reset_guards_after_fork()
+        self._latency = type(self._latency)(DURATION_BUCKETS_S)
+        self._is_sampling = False
+        self._refresh_due_s = -math.inf
 
 
-_ALL: weakref.WeakSet[Throttle] = weakref.WeakSet()
+_THROTTLES: weakref.WeakSet[Throttle] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    for throttle in list(_ALL):
+    for throttle in list(_THROTTLES):
         throttle._after_fork()  # noqa: SLF001 - a method of this module's class
 
 

@@ -11,14 +11,14 @@ from autoglm_throttle.limiting.shared.background import begin, call_later, loop_
 from autoglm_throttle.limiting.shared.outage import HealthState
 from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.limiting.shared.windows import SharedUserLimits, StoreView
-from autoglm_throttle.snapshot import Rows
+from autoglm_throttle.snapshot import Counters
 
-LOOK_AT_LEAST_S: Final = 0.05
-LOOK_AT_MOST_S: Final = 5.0
+POLL_MIN_S: Final = 0.05
+POLL_MAX_S: Final = 5.0
 """Seconds between two checks whether a probe is due: a hung probe is abandoned after some seconds."""
 
 
-class Upkeep:
+class StoreMonitor:
     """Monitors the shared store of a throttle.
 
     Args:
@@ -26,38 +26,41 @@ class Upkeep:
         counters: the lock and the clock of the throttle.
     """
 
-    def __init__(self, shared: SharedUserLimits, rows: Rows) -> None:
+    def __init__(self, shared: SharedUserLimits, counters: Counters) -> None:
         self._shared = shared
-        self._rows = rows
-        self._looks_until_s = -math.inf
+        self._counters = counters
+        self._timer_until_s = -math.inf
         """When the pending timer will have fired: the store is probed even without requests."""
-        shared.store.listen(self._heard)
+        shared.store.listen(self._on_result)
 
-    def introduce(self) -> None:
+    def log_configuration(self) -> None:
         """Log the properties of the store, once."""
         if self._shared.store.approximate:
             journal.approximate(self._shared.store.kind).write()
 
-    def greet(self) -> None:
+    def connect(self) -> None:
         """Connect before the first decision; without a running event loop, the first decision connects."""
-        begin(self._shared.store.probe, self._heard)
+        begin(self._shared.store.probe, self._on_result)
 
-    def misfit(self) -> str:
+    def unsupported_loop(self) -> str:
         """Return why the store cannot be used from the running event loop; empty if it can."""
         return (
-            "" if loop_runs() else "REDIS_URL and USER_STORAGE need asyncio; this event loop is another one"
+            ""
+            if loop_runs()
+            else "REDIS_URL and USER_STORAGE require asyncio; this event loop is not asyncio"
         )
 
-    def tend(self) -> None:
+    def poll(self) -> None:
         """Write pending log events, and start a probe if one is due; without the lock."""
         shared = self._shared
         probes = shared.probe_due and loop_runs()
         waits = (
-            shared.store_health.state is not HealthState.REMOTE and self._rows.clock() >= self._looks_until_s
+            shared.store_health.state is not HealthState.REMOTE
+            and self._counters.clock() >= self._timer_until_s
         )
         if not (probes or shared.changes or waits):
             return
-        with self._rows.lock:
+        with self._counters.lock:
             if probes:  # otherwise it stays due until a caller has an event loop
                 probes, shared.probe_due = shared.probe_due, False
             changes, shared.changes = shared.changes, []
@@ -66,47 +69,47 @@ class Upkeep:
             for change in changes:
                 journal.store_changed(view, change, shared.store.last_error).write()
         if waits:
-            self._look_later()
+            self._schedule_poll()
         if probes:
-            begin(shared.store.probe, self._probed, retry_in_thread=True)
+            begin(shared.store.probe, self._on_probe_result, retry_in_thread=True)
 
     def view(self) -> StoreView:
         """Return the state of the store; under the lock."""
         return self._shared.view()
 
-    def reset_after_fork(self, rows: Rows) -> None:
+    def reset_after_fork(self, rows: Counters) -> None:
         """Reset in a forked process, with the new lock."""
-        self._rows = rows
-        self._looks_until_s = -math.inf
+        self._counters = rows
+        self._timer_until_s = -math.inf
         self._shared.reset_after_fork(rows.clock())
 
-    def _look_later(self) -> None:
+    def _schedule_poll(self) -> None:
         """Set the timer for the next probe, in the running loop. The timer holds no strong reference."""
-        myself = weakref.ref(self)
+        self_ref = weakref.ref(self)
 
-        def look() -> None:
-            upkeep = myself()
-            if upkeep is not None:
-                upkeep._look()  # noqa: SLF001 - a method of this class, reached through a weak reference
+        def on_timer() -> None:
+            monitor = self_ref()
+            if monitor is not None:
+                monitor._on_timer()  # noqa: SLF001 - a method of this class, reached through a weak reference
 
-        now = self._rows.clock()
-        wait = min(max(self._shared.store_health.next_probe_s - now, LOOK_AT_LEAST_S), LOOK_AT_MOST_S)
-        if call_later(wait, look):
-            self._looks_until_s = now + wait + LOOK_AT_MOST_S  # the loop of the timer may end before it fires
+        now = self._counters.clock()
+        wait = min(max(self._shared.store_health.next_probe_s - now, POLL_MIN_S), POLL_MAX_S)
+        if call_later(wait, on_timer):
+            self._timer_until_s = now + wait + POLL_MAX_S  # the loop of the timer may end before it fires
 
-    def _look(self) -> None:
-        self._looks_until_s = -math.inf
-        with self._rows.lock:
-            self._shared.poll(self._rows.clock())
-        self.tend()
+    def _on_timer(self) -> None:
+        self._timer_until_s = -math.inf
+        with self._counters.lock:
+            self._shared.poll(self._counters.clock())
+        self.poll()
 
-    def _heard(self, trouble: StoreErrorKind | None) -> None:
+    def _on_result(self, error: StoreErrorKind | None) -> None:
         """Record the result of a round trip, in its event loop."""
-        with self._rows.lock:
-            self._shared.on_result(trouble, self._rows.clock())
-        self.tend()
+        with self._counters.lock:
+            self._shared.on_result(error, self._counters.clock())
+        self.poll()
 
-    def _probed(self, trouble: StoreErrorKind | None) -> None:
-        with self._rows.lock:
-            self._shared.on_probe_result(trouble, self._rows.clock())
-        self.tend()
+    def _on_probe_result(self, error: StoreErrorKind | None) -> None:
+        with self._counters.lock:
+            self._shared.on_probe_result(error, self._counters.clock())
+        self.poll()

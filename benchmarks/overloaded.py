@@ -129,7 +129,7 @@ def _alone(app: App, _sim: SimGpu, _asked: Asked) -> App:
 ROWS: dict[str, Row] = {
     "none": Row("no middleware", _alone),
     "adaptive": Row("autoglm_throttle, adaptive", _policy(Policy.ADAPTIVE)),
-    "gate": Row("autoglm_throttle, gate", _policy(Policy.GATE)),
+    "gate": Row("autoglm_throttle, gate", _policy(Policy.CONCURRENCY)),
     "tiers": Row("autoglm_throttle, tiers", _policy(Policy.TIERS)),
     "limits": Row(
         "limits, fixed window of 1 s",

@@ -53,7 +53,7 @@ def told(app: App, throttle: Throttle) -> App:
             return
         seen = throttle.snapshot()
         shown = {
-            "telemetry": seen.regime.telemetry,
+            "telemetry": seen.control.telemetry,
             "judged": 0 if seen.view is None else len(seen.view.verdicts),
             "notes": sorted({note for row in seen.devices for note in row.notes}),
             "sources": [source.state for source in seen.sources],

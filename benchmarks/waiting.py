@@ -35,7 +35,7 @@ async def ignore(_message: Any) -> None:
     """Stand in for the server's send."""
 
 
-def crowd(places: int, deaf_s: float = doorbell.DEAF_S) -> float:
+def crowd(places: int, deaf_s: float = doorbell.DISCONNECT_WATCH_DELAY_S) -> float:
     """Seconds of CPU per request of a crowd for which there are so many places."""
 
     async def run() -> float:
@@ -68,11 +68,11 @@ def crowd(places: int, deaf_s: float = doorbell.DEAF_S) -> float:
             raise RuntimeError(f"another job was done: {waited} waited")
         return spent / CROWD
 
-    usual, doorbell.DEAF_S = doorbell.DEAF_S, deaf_s
+    usual, doorbell.DISCONNECT_WATCH_DELAY_S = doorbell.DISCONNECT_WATCH_DELAY_S, deaf_s
     try:
         return asyncio.run(run())
     finally:
-        doorbell.DEAF_S = usual
+        doorbell.DISCONNECT_WATCH_DELAY_S = usual
 
 
 ROWS = {

@@ -24,8 +24,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from autoglm_throttle import BreakerSettings, Fallback, GuardRefused, Throttle, ThrottleMiddleware
-from autoglm_throttle.fastapi import exempt, guard_refused
+from autoglm_throttle import BreakerSettings, Fallback, GuardRejected, Throttle, ThrottleMiddleware
+from autoglm_throttle.fastapi import exempt, guard_rejected
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport
 
 
@@ -55,7 +55,7 @@ def create_app(throttle: Throttle, store: httpx.AsyncBaseTransport) -> FastAPI:
     """
     app = FastAPI()
     app.add_middleware(ThrottleMiddleware, throttle=throttle)
-    app.add_exception_handler(GuardRefused, guard_refused)  # the vector store is away: 503 with Retry-After
+    app.add_exception_handler(GuardRejected, guard_rejected)  # the vector store is away: 503 with Retry-After
     recommender = Recommender()
     throttle.feature("vector-db", breaker=BreakerSettings(failures=3, open_s=5))
     throttle.feature("related", criticality="non_core", fallback=Fallback(stale=True, static=[]))

@@ -18,7 +18,7 @@ from fastapi import Depends, FastAPI
 from pydantic import BaseModel
 
 from autoglm_throttle import RoutePolicy, Settings, Throttle, ThrottleMiddleware
-from autoglm_throttle.fastapi import document, exempt, limit, mark
+from autoglm_throttle.fastapi import add_to_openapi, exempt, limit, mark
 from autoglm_throttle.observe import metrics_app
 
 
@@ -67,7 +67,7 @@ def create_app(throttle: Throttle | None = None) -> FastAPI:
 
     app.mount("/metrics", metrics_app(throttle))
     app.add_middleware(ThrottleMiddleware, throttle=throttle)
-    document(app, throttle=throttle)
+    add_to_openapi(app, throttle=throttle)
     return app
 
 

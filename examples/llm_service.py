@@ -70,7 +70,7 @@ def create_app(throttle: Throttle | None = None) -> FastAPI:
     @exempt
     async def load() -> dict[str, float | None]:
         seen = throttle.snapshot()
-        gate = seen.gate
+        gate = seen.concurrency
         assert gate is not None  # there is one under the policies adaptive and gate
         return {
             "in_flight": gate.in_flight,

@@ -13,7 +13,7 @@ from autoglm_throttle.control.controller import ControlRules, Hysteresis
 from autoglm_throttle.control.pressure import PressureTargets
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
-from autoglm_throttle.identity import Identity
+from autoglm_throttle.identity import CallerHasher
 from autoglm_throttle.limiting.cap import FixedConcurrencyLimit
 from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket
 from autoglm_throttle.limiting.shared.batch_rules import BatchRules
@@ -22,7 +22,7 @@ from autoglm_throttle.limiting.shared.redis_window import RedisUserLimitStore
 from autoglm_throttle.limiting.shared.windows import SharedUserLimits
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.limiting.user_windows import UserLimits
-from autoglm_throttle.model import Borrow, OnError, Signal, Unknown
+from autoglm_throttle.model import BorrowMode, MissingTelemetryMode, Signal, StoreFailureMode
 
 NOW_S = 1000.0
 
@@ -45,9 +45,9 @@ GATE_SETTINGS: dict[str, Any] = {
 class TestGate:
     """What limits the requests in flight."""
 
-    @pytest.mark.parametrize("policy", [Policy.ADAPTIVE, Policy.GATE])
+    @pytest.mark.parametrize("policy", [Policy.ADAPTIVE, Policy.CONCURRENCY])
     def test_each_of_its_rules_is_a_setting(self, policy: Policy) -> None:
-        gate = assembly.gate(Settings(policy=policy, **GATE_SETTINGS), NOW_S)
+        gate = assembly.concurrency_limiter(Settings(policy=policy, **GATE_SETTINGS), NOW_S)
         assert isinstance(gate, AdaptiveConcurrencyLimiter)
         expected = {name.removeprefix("gpu_"): value for name, value in GATE_SETTINGS.items()}
         assert {
@@ -55,7 +55,7 @@ class TestGate:
         } == expected
 
     def test_its_rules_and_the_settings_have_the_same_defaults(self) -> None:
-        gate = assembly.gate(Settings(policy="gate"), NOW_S)
+        gate = assembly.concurrency_limiter(Settings(policy="gate"), NOW_S)
         assert isinstance(gate, AdaptiveConcurrencyLimiter)
         assert gate._rules == ConcurrencyRules()
 
@@ -64,17 +64,17 @@ class TestGate:
     def test_without_a_measured_service_it_is_a_cap(
         self, policy: Policy, inflight_max: int, limit: float
     ) -> None:
-        cap = assembly.gate(Settings(policy=policy, inflight_max=inflight_max), NOW_S)
+        cap = assembly.concurrency_limiter(Settings(policy=policy, inflight_max=inflight_max), NOW_S)
         assert isinstance(cap, FixedConcurrencyLimit)
         assert cap.limit == limit
 
     @pytest.mark.parametrize("policy", list(Policy))
     def test_each_policy_has_one(self, policy: Policy) -> None:
-        gate = assembly.gate(Settings(policy=policy), NOW_S)
-        assert (policy in assembly.WITH_GATE) == isinstance(gate, AdaptiveConcurrencyLimiter)
+        gate = assembly.concurrency_limiter(Settings(policy=policy), NOW_S)
+        assert (policy in assembly.WITH_CONCURRENCY_LIMIT) == isinstance(gate, AdaptiveConcurrencyLimiter)
 
     def test_a_line_without_places_refuses(self) -> None:
-        gate = assembly.gate(Settings(policy="gate", queue_max=0, inflight_start=2), NOW_S)
+        gate = assembly.concurrency_limiter(Settings(policy="gate", queue_max=0, inflight_start=2), NOW_S)
         assert [gate.try_acquire(Demand(), NOW_S) for _ in range(3)] == [True, True, False]
         assert not isinstance(gate.enqueue(Demand(), NOW_S), Ticket)
 
@@ -85,7 +85,7 @@ class TestGate:
         self, start: int, floor: int, workers: int, most: int
     ) -> None:
         settings = Settings(policy="gate", inflight_start=start, inflight_floor=floor, workers=workers)
-        assert assembly.gate(settings, NOW_S).limit == most
+        assert assembly.concurrency_limiter(settings, NOW_S).limit == most
 
 
 class TestRates:
@@ -97,8 +97,8 @@ class TestRates:
         assert [(bucket.rate, bucket.burst) for bucket in buckets.all] == [(20, 60), (10, 30), (5, 15)]
         assert assembly.control_rules(settings).rates == (20.0, 10.0, 5.0)
 
-    @pytest.mark.parametrize(("borrow", "lent"), [(Borrow.OFF, False), (Borrow.ANY, True)])
-    def test_lending_is_a_setting(self, borrow: Borrow, lent: bool) -> None:
+    @pytest.mark.parametrize(("borrow", "lent"), [(BorrowMode.OFF, False), (BorrowMode.ANY, True)])
+    def test_lending_is_a_setting(self, borrow: BorrowMode, lent: bool) -> None:
         buckets = assembly.priority_buckets(Settings(rate_high_rps=1, borrow=borrow), NOW_S)
         taken = [buckets.take(Demand(Priority.HIGH), NOW_S) for _ in range(2)]
         assert isinstance(taken[1], TokenBucket) == lent
@@ -136,7 +136,7 @@ class TestControl:
         assert rules.policy is Policy.ADAPTIVE
         assert (rules.table.edge_pct, rules.table.factor(55.0), rules.table.factor(61.0)) == (50.0, 0.5, 0.1)
         assert rules.hysteresis == Hysteresis(4, 5, 6.0, 0.2)
-        expected = Staleness(2.0, 11.0, 44.0, Unknown.CLOSED)
+        expected = Staleness(2.0, 11.0, 44.0, MissingTelemetryMode.CLOSED)
         assert vars_of(rules.staleness) == vars_of(expected)
         assert (rules.signal, rules.targets) == (Signal.PRESSURE, PressureTargets(7, 0.6, 0.8))
         assert rules.pressure_terms == ("latency",)
@@ -166,7 +166,7 @@ class TestUserWindows:
             plans={"gold": {"user_limit": "7/minute"}},
             routes=[{"pattern": "/r", "name": "r", "user_limit": "2/minute"}],
         )
-        windows = assembly.user_windows(settings, Identity(b"a key of the tests"))
+        windows = assembly.user_limits(settings, CallerHasher(b"a key of the tests"))
         assert isinstance(windows, UserLimits)
         for demand, remaining in (
             (Demand(user="a"), 4),
@@ -189,7 +189,7 @@ class TestSharedStore:
 
     def windows(self, **settings: Any) -> UserLimits | SharedUserLimits:
         values = {"user_limit": "5/minute", "redis_url": self.URL} | settings
-        return assembly.user_windows(Settings(**values), Identity(b"a key of the tests"))
+        return assembly.user_limits(Settings(**values), CallerHasher(b"a key of the tests"))
 
     def shared(self, **settings: Any) -> SharedUserLimits:
         windows = self.windows(**settings)
@@ -222,7 +222,7 @@ class TestSharedStore:
         windows = self.shared(redis_failures=7, redis_probe_s=2.5, redis_on_error="deny", workers=3)
         assert windows.store_health._failures == 7
         assert windows.store_health._probe_s == 2.5
-        assert (windows.view().on_error, windows.view().processes) == (OnError.DENY, 3)
+        assert (windows.view().on_error, windows.view().processes) == (StoreFailureMode.DENY, 3)
 
     def test_what_is_remembered_is_bounded_by_the_settings(self) -> None:
         windows = self.shared(refused_cache=7, refused_cache_s=0.5, max_users=300)
@@ -232,7 +232,7 @@ class TestSharedStore:
 
     def test_a_name_that_is_no_identity_becomes_one(self) -> None:
         (named,) = self._question(self.shared(), "somebody")
-        assert named.user == Identity(b"a key of the tests").of("user", "somebody")
+        assert named.user == CallerHasher(b"a key of the tests").hash("user", "somebody")
         (known,) = self._question(self.shared(), "0123456789abcdef")
         assert known.user == "0123456789abcdef"
 

@@ -8,7 +8,7 @@ import threading
 import anyio
 import pytest
 
-from autoglm_throttle.doorbell import Doorbell, doorbell
+from autoglm_throttle.doorbell import Wakeup, new_wakeup
 from tests.loops import BACKENDS, run
 
 LONG_S = 60.0
@@ -16,7 +16,7 @@ LONG_S = 60.0
 
 def test_a_bell_rung_in_the_same_loop_wakes_its_waiter(backend: str) -> None:
     async def scenario() -> None:
-        bell = doorbell()
+        bell = new_wakeup()
         heard: list[bool] = []
 
         async def waiter() -> None:
@@ -33,7 +33,7 @@ def test_a_bell_rung_in_the_same_loop_wakes_its_waiter(backend: str) -> None:
 
 def test_a_bell_rung_before_the_wait_is_heard(backend: str) -> None:
     async def scenario() -> None:
-        bell = doorbell()
+        bell = new_wakeup()
         bell.set()
         assert not await bell.wait(LONG_S, anyio.sleep_forever)
 
@@ -45,7 +45,7 @@ def test_a_bell_rung_long_before_the_wait_is_heard_at_once(backend: str) -> None
         raise AssertionError("there is nothing to wait for")
 
     async def scenario() -> None:
-        bell = doorbell()
+        bell = new_wakeup()
         bell.set()
         for _ in range(20):
             await anyio.lowlevel.checkpoint()
@@ -56,10 +56,10 @@ def test_a_bell_rung_long_before_the_wait_is_heard_at_once(backend: str) -> None
 
 def test_a_bell_is_heard_that_was_rung_while_its_loop_stood_still() -> None:
     loop = asyncio.new_event_loop()
-    bells: list[Doorbell] = []
+    bells: list[Wakeup] = []
 
     async def waiter() -> bool:
-        bells.append(doorbell())
+        bells.append(new_wakeup())
         return await bells[0].wait(LONG_S, anyio.sleep_forever)
 
     try:
@@ -73,15 +73,15 @@ def test_a_bell_is_heard_that_was_rung_while_its_loop_stood_still() -> None:
 
 def test_the_wait_ends_by_itself(backend: str) -> None:
     async def scenario() -> None:
-        assert not await doorbell().wait(0.001, anyio.sleep_forever)
-        assert not await doorbell().wait(-1.0, anyio.sleep_forever)
+        assert not await new_wakeup().wait(0.001, anyio.sleep_forever)
+        assert not await new_wakeup().wait(-1.0, anyio.sleep_forever)
 
     run(backend, scenario)
 
 
 def test_one_whose_client_has_gone_hears_of_it(backend: str) -> None:
     async def scenario() -> None:
-        bell = doorbell()
+        bell = new_wakeup()
         assert await bell.wait(LONG_S, anyio.lowlevel.checkpoint)
         bell.set()
 
@@ -90,7 +90,7 @@ def test_one_whose_client_has_gone_hears_of_it(backend: str) -> None:
 
 def test_a_bell_rung_twice_or_too_late_does_nothing(backend: str) -> None:
     async def scenario() -> None:
-        bell = doorbell()
+        bell = new_wakeup()
         async with anyio.create_task_group() as group:
             group.start_soon(bell.wait, LONG_S, anyio.sleep_forever)
             await anyio.wait_all_tasks_blocked()
@@ -104,7 +104,7 @@ def test_a_bell_rung_twice_or_too_late_does_nothing(backend: str) -> None:
 
 def test_the_task_goes_on_after_a_wait_as_if_nothing_had_been_cancelled(backend: str) -> None:
     async def scenario() -> None:
-        bell = doorbell()
+        bell = new_wakeup()
         bell_rung = False
 
         async def ring() -> None:
@@ -127,11 +127,11 @@ def test_the_task_goes_on_after_a_wait_as_if_nothing_had_been_cancelled(backend:
 
 def test_a_cancelled_waiter_stays_cancelled(backend: str) -> None:
     async def scenario() -> None:
-        bells: list[Doorbell] = []
+        bells: list[Wakeup] = []
         ended: list[str] = []
 
         async def waiter() -> None:
-            bells.append(doorbell())
+            bells.append(new_wakeup())
             try:
                 await bells[0].wait(LONG_S, anyio.sleep_forever)
                 ended.append("woken")
@@ -154,7 +154,7 @@ def test_an_error_of_the_one_who_listens_is_not_swallowed(backend: str) -> None:
 
     async def scenario() -> None:
         with pytest.raises(TimeoutError, match="its own"):
-            await doorbell().wait(LONG_S, listen)
+            await new_wakeup().wait(LONG_S, listen)
 
     run(backend, scenario)
 
@@ -162,10 +162,10 @@ def test_an_error_of_the_one_who_listens_is_not_swallowed(backend: str) -> None:
 @pytest.mark.parametrize("other", BACKENDS)
 def test_a_loop_in_another_thread_is_woken(backend: str, other: str) -> None:
     ready, heard = threading.Event(), threading.Event()
-    bells: list[Doorbell] = []
+    bells: list[Wakeup] = []
 
     async def theirs() -> None:
-        bells.append(doorbell())
+        bells.append(new_wakeup())
         ready.set()
         assert not await bells[0].wait(LONG_S, anyio.sleep_forever)
         heard.set()
@@ -183,10 +183,10 @@ def test_a_loop_in_another_thread_is_woken(backend: str, other: str) -> None:
 
 
 def test_a_bell_of_a_loop_that_has_ended_is_harmless(backend: str) -> None:
-    bells: list[Doorbell] = []
+    bells: list[Wakeup] = []
 
     async def make() -> None:
-        bells.append(doorbell())
+        bells.append(new_wakeup())
 
     thread = threading.Thread(target=run, args=(backend, make))
     thread.start()
@@ -203,15 +203,15 @@ def test_asyncio_listens_only_to_longer_waits(monkeypatch: pytest.MonkeyPatch) -
         async def leaves() -> None:
             heard.append("listened")
 
-        bell = doorbell()
+        bell = new_wakeup()
         async with anyio.create_task_group() as group:
             group.start_soon(bell.wait, LONG_S, leaves)
             await anyio.wait_all_tasks_blocked()
             bell.set()
-        assert not await doorbell().wait(0.001, leaves)
+        assert not await new_wakeup().wait(0.001, leaves)
         assert not heard
         monkeypatch.setattr("autoglm_throttle.doorbell.DEAF_S", 0.001)
-        assert await doorbell().wait(LONG_S, leaves)
+        assert await new_wakeup().wait(LONG_S, leaves)
         assert heard == ["listened"]
 
     run("asyncio", scenario)

@@ -15,17 +15,17 @@ from autoglm_throttle.control.controller import Hysteresis
 from autoglm_throttle.control.table import DEFAULT_TIERS
 from autoglm_throttle.limiting.gate import Ticket
 from autoglm_throttle.model import (
+    BreakerState,
+    ControlCause,
+    ControlState,
     Criticality,
     Demand,
+    GuardPermit,
+    GuardRejection,
     Outcome,
-    Pass,
     Policy,
     Priority,
     Reason,
-    Refusal,
-    Regime,
-    State,
-    Why,
 )
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import Settings
@@ -53,7 +53,7 @@ class Service:
         """Read the GPU once a second; the factor after each sample."""
         return [self.regime_at(percent).factor for percent in percents]
 
-    def regime_at(self, percent: float) -> Regime:
+    def regime_at(self, percent: float) -> ControlState:
         self.clock.advance(1.0)
         self.gpu.utilization_pct = percent
         return self.throttle.tick()
@@ -145,7 +145,7 @@ def test_release() -> None:
     service = Service()
     assert service.sample(96.0, 96.0, 96.0, 92.0, 88.0, 85.0) == [1.0, 1.0, 0.0, 0.4, 0.7, 1.0]
     assert service.sample(96.0, 96.0, 96.0, 20.0) == [1.0, 1.0, 0.0, 1.0]
-    assert service.throttle.regime().why is Why.RELEASED
+    assert service.throttle.control_state().cause is ControlCause.RELEASED
 
 
 class Crowd(Service):
@@ -172,7 +172,7 @@ def test_the_default_policy_cuts_only_while_requests_wait() -> None:
     assert Settings().policy is Policy.ADAPTIVE
     calm = Service(Settings().policy)
     assert calm.sample(*[99.0] * 10) == [1.0] * 10
-    assert calm.throttle.regime().table_factor == 0.0, "what it would be under tiers is told"
+    assert calm.throttle.control_state().table_factor == 0.0, "what it would be under tiers is told"
     assert Crowd().sample(85.0, 92.0, 92.0, 92.0) == [1.0, 1.0, 1.0, 0.4]
     assert Crowd().sample(92.0, 92.0, 88.0) == [1.0, 1.0, 0.7]
 
@@ -181,9 +181,9 @@ def test_the_default_policy_never_cuts_below_what_the_service_finishes() -> None
     crowd = Crowd()
     factor = crowd.sample(99.0, 99.0, 99.0)[-1]
     seen = crowd.throttle.snapshot()
-    assert seen.gate is not None
-    assert seen.gate.service_rps == pytest.approx(20.0, rel=0.3)
-    least_rps = 1.15 * (seen.gate.service_rps or 0.0)
+    assert seen.concurrency is not None
+    assert seen.concurrency.service_rps == pytest.approx(20.0, rel=0.3)
+    least_rps = 1.15 * (seen.concurrency.service_rps or 0.0)
     assert factor * sum(Settings().rates_rps) == pytest.approx(least_rps)
     assert seen.rate_limit_rps == {priority: pytest.approx(least_rps) for priority in Priority}
 
@@ -193,7 +193,7 @@ def test_the_default_policy_ends_a_cut_after_two_samples_in_which_nobody_waits()
     assert crowd.sample(92.0, 92.0, 92.0) == [1.0, 1.0, 0.4]
     crowd.throttle.leave(crowd.ticket)
     assert crowd.sample(92.0, 92.0) == [0.4, 1.0]
-    assert crowd.throttle.regime().why is Why.RELEASED
+    assert crowd.throttle.control_state().cause is ControlCause.RELEASED
 
 
 def test_user_window() -> None:
@@ -214,24 +214,24 @@ def test_breaker() -> None:
     service = Service()
     guard = service.throttle.guard("vector-db")
 
-    def call(outcome: Outcome) -> State:
+    def call(outcome: Outcome) -> BreakerState:
         allowed = guard.allow()
-        assert isinstance(allowed, Pass)
+        assert isinstance(allowed, GuardPermit)
         guard.settle(allowed, outcome)
         return guard.state()
 
-    assert [call(Outcome.FAILURE) for _ in range(4)] == [State.CLOSED] * 4
-    assert call(Outcome.SUCCESS) is State.CLOSED
-    assert [call(Outcome.FAILURE) for _ in range(5)] == [State.CLOSED] * 4 + [State.OPEN]
+    assert [call(Outcome.FAILURE) for _ in range(4)] == [BreakerState.CLOSED] * 4
+    assert call(Outcome.SUCCESS) is BreakerState.CLOSED
+    assert [call(Outcome.FAILURE) for _ in range(5)] == [BreakerState.CLOSED] * 4 + [BreakerState.OPEN]
     for failing in (True, False):
         service.clock.advance(9.999)
-        assert isinstance(guard.allow(), Refusal)
+        assert isinstance(guard.allow(), GuardRejection)
         service.clock.advance(0.001)
         trial = guard.allow()
-        assert isinstance(trial, Pass)
-        assert isinstance(guard.allow(), Refusal), "one trial at a time"
+        assert isinstance(trial, GuardPermit)
+        assert isinstance(guard.allow(), GuardRejection), "one trial at a time"
         guard.settle(trial, Outcome.FAILURE if failing else Outcome.SUCCESS)
-        assert guard.state() is (State.OPEN if failing else State.CLOSED)
+        assert guard.state() is (BreakerState.OPEN if failing else BreakerState.CLOSED)
 
 
 def test_degradation() -> None:
@@ -242,9 +242,9 @@ def test_degradation() -> None:
     offered = []
     for percent in (80.0, 80.0, 80.0, 80.1, 80.1, 80.1):
         service.sample(percent)
-        offered.append(service.throttle.offers("related"))
+        offered.append(service.throttle.is_available("related"))
     assert offered == [True] * 5 + [False]
-    assert service.throttle.offers("vector-db"), "what is core is not shed"
+    assert service.throttle.is_available("vector-db"), "what is core is not shed"
 
 
 def test_users() -> None:

@@ -15,19 +15,19 @@ import pytest
 
 from autoglm_throttle import (
     BreakerSettings,
+    BreakerState,
+    BreakerTransition,
     BreakerView,
     ConfigError,
     Fallback,
+    GuardPermit,
     GuardPolicy,
-    GuardRefused,
-    Pass,
-    Refusal,
-    State,
+    GuardRejected,
+    GuardRejection,
     Throttle,
-    Transition,
 )
-from autoglm_throttle.guards import Guards
-from autoglm_throttle.model import Mode
+from autoglm_throttle.guards import GuardRegistry
+from autoglm_throttle.model import BreakerMode
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.snapshot import GuardsView
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
@@ -80,8 +80,8 @@ def failing() -> str:
     raise ConnectionError("away")
 
 
-def passed(answer: Pass | Refusal) -> Pass:
-    assert isinstance(answer, Pass)
+def passed(answer: GuardPermit | GuardRejection) -> GuardPermit:
+    assert isinstance(answer, GuardPermit)
     return answer
 
 
@@ -89,15 +89,15 @@ class TestFigures:
     def test_five_failures_open_for_ten_seconds_and_one_trial_closes(self) -> None:
         throttle = throttle_for_tests()
         fail(throttle, "db", 4)
-        assert throttle.guard("db").state() is State.CLOSED
+        assert throttle.guard("db").state() is BreakerState.CLOSED
         fail(throttle, "db", 1)
-        with pytest.raises(GuardRefused) as refused, throttle.guard("db"):
+        with pytest.raises(GuardRejected) as refused, throttle.guard("db"):
             pytest.fail("let through")
         assert (refused.value.name, refused.value.retry_after_s) == ("db", 10.0)
         throttle.clock.advance(10.0)
         with throttle.guard("db"):
             assert throttle.guard("db").rejection() is not None
-        assert throttle.guard("db").state() is State.CLOSED
+        assert throttle.guard("db").state() is BreakerState.CLOSED
 
     def test_code_wins_over_the_table_of_the_guard_and_that_over_the_settings_of_all(self) -> None:
         throttle = throttle_for_tests(
@@ -114,12 +114,12 @@ class TestFigures:
     def test_what_the_table_says_of_the_feature_holds_where_code_says_nothing(self) -> None:
         policy = GuardPolicy("related", criticality="non_core", shed_above=0.5)
         throttle = throttle_for_tests(guards=[policy])
-        before = throttle.degrades
+        before = throttle.may_degrade
         throttle.guard("related")
-        assert (before, throttle.degrades) == (False, True)
+        assert (before, throttle.may_degrade) == (False, True)
         loaded(throttle, 60.0)
-        assert not throttle.offers("related")
-        assert throttle.offers("another")
+        assert not throttle.is_available("related")
+        assert throttle.is_available("another")
 
     def test_a_contradiction_names_the_guard(self) -> None:
         throttle = throttle_for_tests()
@@ -200,7 +200,7 @@ class TestRegistry:
             throttle.guard(f"host {number}").reset()
         changes = seen(throttle).transitions
         assert {name for name, _ in changes} == {"_others", "host 18", "host 19"}
-        assert sum(n for (_, state), n in changes.items() if state is State.OPEN) == 20
+        assert sum(n for (_, state), n in changes.items() if state is BreakerState.OPEN) == 20
 
     def test_who_asks_for_a_new_name_does_not_wait_for_all_the_others(
         self, monkeypatch: pytest.MonkeyPatch
@@ -234,9 +234,9 @@ class TestRegistry:
         held = throttle.guard("held")
         throttle.guard("other")
         fail(throttle, "held")
-        assert throttle.guard("held").state() is State.OPEN
+        assert throttle.guard("held").state() is BreakerState.OPEN
         assert [breaker.name for breaker in seen(throttle).breakers] == ["held"]
-        assert held.state() is State.OPEN
+        assert held.state() is BreakerState.OPEN
 
     def test_beyond_the_bound_calls_are_made_without_a_breaker_and_it_is_said_once(
         self, caplog: pytest.LogCaptureFixture
@@ -247,7 +247,7 @@ class TestRegistry:
         with caplog.at_level(logging.WARNING, "autoglm_throttle"):
             for name in ("c", "d"):
                 fail(throttle, name, 10)
-                assert throttle.guard(name).state() is State.DISABLED
+                assert throttle.guard(name).state() is BreakerState.DISABLED
         events = [getattr(record, "event", "") for record in caplog.records]
         assert events.count("guards_full") == 1
         assert len(seen(throttle).breakers) == 2
@@ -255,7 +255,7 @@ class TestRegistry:
     def test_a_throttle_without_guards_loads_and_tells_nothing_of_them(self) -> None:
         throttle = throttle_for_tests()
         assert throttle.snapshot().guards is None
-        assert not throttle.degrades
+        assert not throttle.may_degrade
 
 
 class TestTold:
@@ -263,22 +263,22 @@ class TestTold:
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         throttle = throttle_for_tests()
-        heard: list[Transition] = []
+        heard: list[BreakerTransition] = []
 
-        def failing(_: Transition) -> None:
+        def failing(_: BreakerTransition) -> None:
             raise RuntimeError("a listener of the application")
 
-        throttle.listen(failing)
-        throttle.listen(heard.append)
+        throttle.add_listener(failing)
+        throttle.add_listener(heard.append)
         fail(throttle, "db")
         throttle.clock.advance(10.0)
         with throttle.guard("db"):
             pass
         steps = [(change.before, change.after) for change in heard]
         assert steps == [
-            (State.CLOSED, State.OPEN),
-            (State.OPEN, State.HALF_OPEN),
-            (State.HALF_OPEN, State.CLOSED),
+            (BreakerState.CLOSED, BreakerState.OPEN),
+            (BreakerState.OPEN, BreakerState.HALF_OPEN),
+            (BreakerState.HALF_OPEN, BreakerState.CLOSED),
         ]
         assert "a listener failed" in caplog.text
 
@@ -290,13 +290,13 @@ class TestTold:
         keys = line.__dict__
         assert (keys["breaker"], keys["state"], keys["state_before"]) == ("db", "open", "closed")
         assert keys["retry_after_s"] == 10.0
-        assert seen(throttle).transitions == {("db", State.OPEN): 1}
+        assert seen(throttle).transitions == {("db", BreakerState.OPEN): 1}
 
     def test_the_mode_of_the_settings_is_that_of_each_guard(self) -> None:
-        throttle = throttle_for_tests(breaker_mode=Mode.METRICS_ONLY)
+        throttle = throttle_for_tests(breaker_mode=BreakerMode.METRICS_ONLY)
         fail(throttle, "db", 9)
         (breaker,) = seen(throttle).breakers
-        assert (breaker.metrics_only, breaker.would_refuse, breaker.calls) == (True, 4, 9)
+        assert (breaker.metrics_only, breaker.would_reject, breaker.calls) == (True, 4, 9)
 
 
 class TestSettled:
@@ -309,7 +309,7 @@ class TestSettled:
             guard.settle(passed(guard.allow()), wrong)
         word: Any = "failure"
         guard.settle(passed(guard.allow()), word)
-        assert guard.state() is State.OPEN
+        assert guard.state() is BreakerState.OPEN
 
     def test_one_exception_class_need_not_be_in_a_list(self) -> None:
         throttle = throttle_for_tests()
@@ -317,7 +317,7 @@ class TestSettled:
         for _ in range(9):
             with pytest.raises(ConnectionError):
                 related()
-        assert throttle.guard("db").state() is State.CLOSED
+        assert throttle.guard("db").state() is BreakerState.CLOSED
 
 
 class TestLife:
@@ -337,16 +337,16 @@ class TestLife:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         throttle = throttle_for_tests()
-        made = Guards.__init__
+        made = GuardRegistry.__init__
 
-        def collecting(self: Guards, *args: Any) -> None:
+        def collecting(self: GuardRegistry, *args: Any) -> None:
             if not asked:
                 asked.append(1)
                 asked.append(throttle.guard("db"))
             made(self, *args)
 
         asked: list[object] = []
-        monkeypatch.setattr(Guards, "__init__", collecting)
+        monkeypatch.setattr(GuardRegistry, "__init__", collecting)
         assert throttle.guard("db").circuit is getattr(asked[1], "circuit", None)
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -375,7 +375,7 @@ class TestLife:
         assert os.read(read, 100) == b"half_open True 0"
         os.close(read)
         throttle.guard("db").settle(trial)  # type: ignore[arg-type]
-        assert throttle.guard("db").state() is State.CLOSED
+        assert throttle.guard("db").state() is BreakerState.CLOSED
 
 
 def _in_child(throttle: ManualThrottle) -> bytes:

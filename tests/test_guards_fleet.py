@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from autoglm_throttle import GuardRefused, Settings, State, Throttle
+from autoglm_throttle import BreakerState, GuardRejected, Settings, Throttle
 from tests.stores.polling import until
 from tests.stores.server import RedisServer
 from tests.test_guards import fail, seen
@@ -32,13 +32,13 @@ class TestFleet:
         there.stop()
         there.start()
         fail(here, "db")
-        until(lambda: there.guard("db").state() is State.OPEN, 5.0, "the opening is heard")
+        until(lambda: there.guard("db").state() is BreakerState.OPEN, 5.0, "the opening is heard")
         assert seen(there).store_up
-        with pytest.raises(GuardRefused) as refused, there.guard("db"):
+        with pytest.raises(GuardRejected) as refused, there.guard("db"):
             pytest.fail("let through")
         assert 0.0 < refused.value.retry_after_s <= 10.0
         here.guard("db").reset()
-        until(lambda: there.guard("db").state() is State.CLOSED, 5.0, "the operator's word is heard")
+        until(lambda: there.guard("db").state() is BreakerState.CLOSED, 5.0, "the operator's word is heard")
 
     def test_a_killed_server_leaves_each_with_its_own_breaker(
         self, two: tuple[Throttle, Throttle], own_server: RedisServer
@@ -49,7 +49,7 @@ class TestFleet:
         own_server.kill()
         until(lambda: seen(here).store_up is False, 10.0, "the loss is seen")
         fail(here, "db")
-        with pytest.raises(GuardRefused), here.guard("db"):
+        with pytest.raises(GuardRejected), here.guard("db"):
             pytest.fail("let through")
         with there.guard("db"):
             pass

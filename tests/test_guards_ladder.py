@@ -8,13 +8,13 @@ import pytest
 
 from autoglm_throttle import (
     Criticality,
+    DegradationLevel,
     Demand,
     Fallback,
-    GuardRefused,
-    Level,
+    FallbackKind,
+    GuardRejected,
     Permit,
     Priority,
-    Rung,
     Settings,
     Throttle,
 )
@@ -40,22 +40,28 @@ class TestDegradation:
         assert related() == ["live"]
         loaded(throttle, 80.5, samples=1)
         assert related() == ["none"]
-        with pytest.raises(GuardRefused) as refused, throttle.guard("log"):
+        with pytest.raises(GuardRejected) as refused, throttle.guard("log"):
             pytest.fail("let through")
         assert refused.value.retry_after_s == 3.0
         with throttle.guard("core"):
             pass
         view = seen(throttle)
-        assert (view.level, len(calls)) == (Level.SHED, 2)
-        assert view.degraded["related", Rung.STATIC, "load"] == 1
+        assert (view.level, len(calls)) == (DegradationLevel.SHED, 2)
+        assert view.degraded["related", FallbackKind.STATIC, "load"] == 1
         loaded(throttle, 74.0)
         assert related() == ["live"]
-        assert seen(throttle).level is Level.FULL
+        assert seen(throttle).level is DegradationLevel.FULL
 
     @pytest.mark.parametrize(
-        ("pct", "level"), [(80.0, Level.FULL), (90.0, Level.SHED), (95.0, Level.STALE), (95.1, Level.STATIC)]
+        ("pct", "level"),
+        [
+            (80.0, DegradationLevel.FULL),
+            (90.0, DegradationLevel.SHED),
+            (95.0, DegradationLevel.STALE),
+            (95.1, DegradationLevel.STATIC),
+        ],
     )
-    def test_the_levels_lie_above_80_90_and_95_percent(self, pct: float, level: Level) -> None:
+    def test_the_levels_lie_above_80_90_and_95_percent(self, pct: float, level: DegradationLevel) -> None:
         throttle = throttle_for_tests()
         throttle.guard("any")
         loaded(throttle, pct)
@@ -66,13 +72,13 @@ class TestDegradation:
         settings = Settings(gpu="none", policy="gate", inflight_max=4)
         throttle = Throttle(settings, sampling="manual", clock=clock)
         throttle.feature("related", criticality="non_core")
-        assert throttle.offers("related")
+        assert throttle.is_available("related")
         permits = [throttle.try_admit(Demand(Priority.HIGH)) for _ in range(4)]
         assert all(isinstance(permit, Permit) for permit in permits)
         for _ in range(4):
-            throttle.offers("related")
+            throttle.is_available("related")
             clock.advance(1.0)
-        assert not throttle.offers("related")
+        assert not throttle.is_available("related")
 
     def test_each_step_is_a_line(self, caplog: pytest.LogCaptureFixture) -> None:
         throttle = throttle_for_tests()
@@ -90,5 +96,5 @@ class TestDegradation:
         throttle = throttle_for_tests(dry_run=True)
         throttle.feature("related", criticality="non_core")
         loaded(throttle, 99.0)
-        assert throttle.offers("related")
-        assert seen(throttle).level is Level.FULL
+        assert throttle.is_available("related")
+        assert seen(throttle).level is DegradationLevel.FULL

@@ -11,12 +11,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from autoglm_throttle.identity import (
+    CACHE_ENTRIES,
+    CACHED_LENGTH_MAX,
     HOPS_READ,
-    REMEMBERED,
-    REMEMBERED_LENGTH,
     SHARED_KEY,
     UNIX,
-    Identity,
+    CallerHasher,
     ProxyChain,
     overflow_group,
 )
@@ -25,11 +25,11 @@ SECRET = b"sixteen bytes or more"
 
 # --- the hash ---
 
-values = st.text(st.characters(), max_size=REMEMBERED_LENGTH + 10)
+values = st.text(st.characters(), max_size=CACHED_LENGTH_MAX + 10)
 
 
 def test_an_identity_stands_for_itself_and_any_other_name_becomes_one() -> None:
-    identity = Identity(SECRET)
+    identity = CallerHasher(SECRET)
     assert identity.text("0123456789abcdef") == "0123456789abcdef"
     for name in (
         "",
@@ -39,22 +39,25 @@ def test_an_identity_stands_for_itself_and_any_other_name_becomes_one() -> None:
         "0123456789abcdeg",
         "somebody",
     ):
-        assert identity.text(name) == identity.of("user", name)
+        assert identity.text(name) == identity.hash("user", name)
 
 
 @given(kind=st.sampled_from(["address", "key", "user", "group"]), value=values)
 def test_an_identity_is_the_start_of_an_hmac(kind: str, value: str) -> None:
     message = f"{kind}:{value}".encode("utf-8", "surrogatepass")
     expected = hmac.new(SECRET, message, hashlib.sha256).hexdigest()[:16]
-    identity = Identity(SECRET)
+    identity = CallerHasher(SECRET)
     assert (
-        identity.of(kind, value) == identity.of(kind, value) == Identity(SECRET).of(kind, value) == expected
+        identity.hash(kind, value)
+        == identity.hash(kind, value)
+        == CallerHasher(SECRET).hash(kind, value)
+        == expected
     )
 
 
 @given(value=st.text(min_size=3))
 def test_an_identity_never_contains_the_value(value: str) -> None:
-    text = Identity(SECRET).of("key", value)
+    text = CallerHasher(SECRET).hash("key", value)
     assert len(text) == 16
     assert set(text) <= set("0123456789abcdef")
     assume(not (set(value.lower()) <= set("0123456789abcdef")))
@@ -62,32 +65,36 @@ def test_an_identity_never_contains_the_value(value: str) -> None:
 
 
 def test_kinds_and_secrets_keep_identities_apart() -> None:
-    ours, theirs = Identity(SECRET), Identity(b"another secret, also long")
-    texts = {who.of(kind, "10.0.0.1") for who in (ours, theirs) for kind in ("address", "key", "user")}
+    ours, theirs = CallerHasher(SECRET), CallerHasher(b"another secret, also long")
+    texts = {who.hash(kind, "10.0.0.1") for who in (ours, theirs) for kind in ("address", "key", "user")}
     assert len(texts) == 6
 
 
 def test_lone_surrogates_and_long_values_are_hashed_like_any_other() -> None:
-    identity = Identity(SECRET)
-    odd = ["\udcff", "\x00", "a\nb", "k" * REMEMBERED_LENGTH, "k" * (REMEMBERED_LENGTH + 1), "k" * 65536]
-    assert len({identity.of("key", value) for value in odd}) == len(odd)
+    identity = CallerHasher(SECRET)
+    odd = ["\udcff", "\x00", "a\nb", "k" * CACHED_LENGTH_MAX, "k" * (CACHED_LENGTH_MAX + 1), "k" * 65536]
+    assert len({identity.hash("key", value) for value in odd}) == len(odd)
 
 
 def test_without_a_secret_all_share_the_one_drawn_by_this_process() -> None:
-    assert Identity().of("key", "x") == Identity(None).of("key", "x") != Identity(SECRET).of("key", "x")
+    assert (
+        CallerHasher().hash("key", "x")
+        == CallerHasher(None).hash("key", "x")
+        != CallerHasher(SECRET).hash("key", "x")
+    )
 
 
 def test_the_key_of_all_who_share_a_store_is_the_same_in_each_process() -> None:
-    assert Identity(SHARED_KEY).of("address", "10.0.0.1") == "bb671e80479af3f5"
+    assert CallerHasher(SHARED_KEY).hash("address", "10.0.0.1") == "bb671e80479af3f5"
     assert len(SHARED_KEY) >= 16
 
 
 def test_long_values_are_not_kept() -> None:
-    identity = Identity(SECRET)
+    identity = CallerHasher(SECRET)
     for n in range(100):
-        identity.of("key", f"{n:0{REMEMBERED_LENGTH + 1}}")
-    assert identity._remembered.cache_info().currsize == 0
-    assert identity._remembered.cache_info().maxsize == REMEMBERED
+        identity.hash("key", f"{n:0{CACHED_LENGTH_MAX + 1}}")
+    assert identity._cached_hash.cache_info().currsize == 0
+    assert identity._cached_hash.cache_info().maxsize == CACHE_ENTRIES
 
 
 # --- the walk ---
@@ -274,10 +281,10 @@ def test_a_proxy_that_is_none_is_an_error() -> None:
 
 def test_endless_addresses_are_not_kept() -> None:
     proxies = ProxyChain(["10.0.0.0/8"])
-    for n in range(REMEMBERED + 500):
+    for n in range(CACHE_ENTRIES + 500):
         proxies.client("10.0.0.1", [f"1.{n >> 16}.{n >> 8 & 255}.{n & 255}".encode()])
-    assert proxies._grouped.cache_info().currsize <= REMEMBERED
-    assert proxies._trusted.cache_info().currsize <= REMEMBERED
+    assert proxies._grouped.cache_info().currsize <= CACHE_ENTRIES
+    assert proxies._trusted.cache_info().currsize <= CACHE_ENTRIES
 
 
 @pytest.mark.parametrize(

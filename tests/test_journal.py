@@ -10,26 +10,26 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import journal
-from autoglm_throttle.journal import Line, RefusalSampler, changes
-from autoglm_throttle.journal.devices import FAULTS, MOST_CARDS
+from autoglm_throttle.journal import LogEvent, RejectionSampler, control_events
+from autoglm_throttle.journal.devices import FAULTS, MAX_DEVICE_EVENTS
 from autoglm_throttle.limiting.shared.outage import HealthChange, HealthState
 from autoglm_throttle.limiting.shared.store import StoreErrorKind, StoreStats
 from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.model import (
+    ControlCause,
+    ControlState,
     Decision,
     Demand,
     DeviceKey,
-    Finding,
+    GpuCondition,
     GpuSample,
+    GpuVerdict,
     GpuView,
-    OnError,
     Priority,
     Reason,
-    Regime,
     Signal,
-    Telemetry,
-    Verdict,
-    Why,
+    StoreFailureMode,
+    TelemetryState,
 )
 from autoglm_throttle.settings import Problem
 
@@ -37,21 +37,21 @@ from autoglm_throttle.settings import Problem
 def regime(
     factor: float = 1.0,
     tier: float = 1.0,
-    why: Why = Why.CALM,
-    telemetry: Telemetry = Telemetry.FRESH,
+    why: ControlCause = ControlCause.CALM,
+    telemetry: TelemetryState = TelemetryState.FRESH,
     load: float | None = 0.5,
-) -> Regime:
-    return Regime(factor, tier, load, 0.0, why, telemetry, math.inf)
+) -> ControlState:
+    return ControlState(factor, tier, load, 0.0, why, telemetry, math.inf)
 
 
 def test_no_change_is_no_line() -> None:
-    assert list(changes(regime(), regime())) == []
-    assert list(changes(regime(load=0.2), regime(why=Why.STRIKE, load=0.9))) == []
+    assert list(control_events(regime(), regime())) == []
+    assert list(control_events(regime(load=0.2), regime(why=ControlCause.STRIKE, load=0.9))) == []
 
 
 def test_a_tier_entered_warns_and_a_tier_left_informs() -> None:
-    calm, cut = regime(), regime(0.7, 0.7, Why.TIER, load=0.88)
-    (entered,) = changes(calm, cut)
+    calm, cut = regime(), regime(0.7, 0.7, ControlCause.TIER, load=0.88)
+    (entered,) = control_events(calm, cut)
     assert (entered.event, entered.level) == ("tier_changed", logging.WARNING)
     assert entered.text == "rates at 70% of nominal (tier)"
     assert entered.keys == {
@@ -60,35 +60,35 @@ def test_a_tier_entered_warns_and_a_tier_left_informs() -> None:
         "why": "tier",
         "gpu_utilization_ratio": 0.88,
     }
-    (left,) = changes(cut, calm)
+    (left,) = control_events(cut, calm)
     assert (left.event, left.level) == ("tier_changed", logging.INFO)
 
 
-@pytest.mark.parametrize("shut", [regime(0.0, 0.0, Why.TIER), regime(0.0, 1.0, Why.LOST)])
-def test_a_door_that_shuts_or_opens_is_a_line(shut: Regime) -> None:
-    (line,) = changes(regime(), shut)
+@pytest.mark.parametrize("shut", [regime(0.0, 0.0, ControlCause.TIER), regime(0.0, 1.0, ControlCause.LOST)])
+def test_a_door_that_shuts_or_opens_is_a_line(shut: ControlState) -> None:
+    (line,) = control_events(regime(), shut)
     assert (line.level, line.keys["factor"]) == (logging.WARNING, 0.0)
-    (line,) = changes(shut, regime())
+    (line,) = control_events(shut, regime())
     assert (line.level, line.keys["factor"]) == (logging.INFO, 1.0)
 
 
 def test_a_factor_that_drifts_is_no_line() -> None:
-    assert list(changes(regime(0.5), regime(0.51))) == []
-    assert len(list(changes(regime(0.0), regime(0.01)))) == 1, "but a door that opens is"
+    assert list(control_events(regime(0.5), regime(0.51))) == []
+    assert len(list(control_events(regime(0.0), regime(0.01)))) == 1, "but a door that opens is"
 
 
 @pytest.mark.parametrize(
     ("state", "level"),
     [
-        (Telemetry.FRESH, logging.INFO),
-        (Telemetry.LATE, logging.INFO),
-        (Telemetry.STALE, logging.WARNING),
-        (Telemetry.BLIND, logging.WARNING),
-        (Telemetry.NONE, logging.INFO),
+        (TelemetryState.FRESH, logging.INFO),
+        (TelemetryState.LATE, logging.INFO),
+        (TelemetryState.STALE, logging.WARNING),
+        (TelemetryState.BLIND, logging.WARNING),
+        (TelemetryState.NONE, logging.INFO),
     ],
 )
-def test_telemetry_that_changes_is_a_line(state: Telemetry, level: int) -> None:
-    (line,) = changes(regime(telemetry=Telemetry.STARTING), regime(telemetry=state))
+def test_telemetry_that_changes_is_a_line(state: TelemetryState, level: int) -> None:
+    (line,) = control_events(regime(telemetry=TelemetryState.STARTING), regime(telemetry=state))
     assert (line.event, line.level) == ("telemetry_changed", level)
     assert line.text == f"GPU telemetry is {state}"
     assert line.keys == {
@@ -128,11 +128,11 @@ def test_telemetry_is_told_with_its_source_and_age(
     signal: Signal, view: GpuView, provider: str, age_s: float
 ) -> None:
     before = dataclasses.replace(regime(), signal=signal)
-    after = dataclasses.replace(before, telemetry=Telemetry.STALE)
-    (line,) = changes(before, after, view, 104.5)
+    after = dataclasses.replace(before, telemetry=TelemetryState.STALE)
+    (line,) = control_events(before, after, view, 104.5)
     assert (line.keys["provider"], line.keys["age_s"]) == (provider, age_s)
     assert line.text == f"GPU telemetry is stale ({provider}, {age_s:.1f} s old)"
-    (line,) = changes(before, after, view)
+    (line,) = control_events(before, after, view)
     assert (line.keys["age_s"], line.text) == (None, f"GPU telemetry is stale ({provider})")
 
 
@@ -140,18 +140,18 @@ def test_another_signal_is_told_with_who_tells_it() -> None:
     cards = regime()
     engines = dataclasses.replace(cards, signal=Signal.PRESSURE)
     view = seen(*CARDS, ENGINE, engines_at_s=103.0)
-    (fell_back,) = changes(engines, cards, view)
+    (fell_back,) = control_events(engines, cards, view)
     assert (fell_back.event, fell_back.level) == ("signal_changed", logging.WARNING)
     assert fell_back.text == (
-        "the load is told by the utilization now (dcgm:node-7:9400, nvml), no longer by the pressure"
+        "the load signal is utilization now (dcgm:node-7:9400, nvml), no longer pressure"
     )
-    (back,) = changes(cards, engines)
+    (back,) = control_events(cards, engines)
     assert (back.level, back.text) == (
         logging.INFO,
-        "the load is told by the pressure now, no longer by the utilization",
+        "the load signal is pressure now, no longer utilization",
     )
-    starting = regime(telemetry=Telemetry.STARTING)
-    assert [line.event for line in changes(starting, engines, view)] == ["telemetry_changed"]
+    starting = regime(telemetry=TelemetryState.STARTING)
+    assert [line.event for line in control_events(starting, engines, view)] == ["telemetry_changed"]
 
 
 @pytest.mark.parametrize(
@@ -168,58 +168,60 @@ def test_cards_that_are_all_lost_have_no_age(
     devices: tuple[GpuSample, ...], signal: Signal, none_left: bool
 ) -> None:
     before = dataclasses.replace(regime(), signal=signal)
-    after = dataclasses.replace(before, telemetry=Telemetry.STALE)
-    (line,) = changes(before, after, seen(*devices, engines_at_s=100.0), 104.5)
-    assert ("every GPU is lost, so none tells a load" in line.text) is none_left
+    after = dataclasses.replace(before, telemetry=TelemetryState.STALE)
+    (line,) = control_events(before, after, seen(*devices, engines_at_s=100.0), 104.5)
+    assert ("every GPU is lost, so the load is unknown" in line.text) is none_left
     assert (line.keys["age_s"] is None) is none_left
 
 
 def test_of_many_sources_a_few_are_named() -> None:
     view = seen(*(row(f"GPU-{n}", source=f"dcgm:node-{n}:9400") for n in range(6)))
-    (line,) = changes(regime(), regime(telemetry=Telemetry.BLIND), view, 101.0)
+    (line,) = control_events(regime(), regime(telemetry=TelemetryState.BLIND), view, 101.0)
     assert line.keys["provider"] == "dcgm:node-0:9400, dcgm:node-1:9400, dcgm:node-2:9400 and 3 more"
 
 
 def test_a_view_without_devices_names_nobody() -> None:
-    (line,) = changes(regime(), regime(telemetry=Telemetry.BLIND), seen(), 101.0)
+    (line,) = control_events(regime(), regime(telemetry=TelemetryState.BLIND), seen(), 101.0)
     assert (line.text, line.keys["provider"]) == ("GPU telemetry is blind", None)
 
 
 def test_a_card_that_is_lost_and_one_that_is_back() -> None:
     here, there = row(), row(host="node-7")
     gone = row(host="node-7", health="lost")
-    (line,) = journal.device_changes((here, there, ENGINE), (here, gone, ENGINE))
+    (line,) = journal.device_events((here, there, ENGINE), (here, gone, ENGINE))
     assert (line.event, line.level) == ("gpu_lost", logging.ERROR)
     assert line.text == "GPU-a on node-7 is lost: 1 of 2 usable"
     assert line.keys == {"device": "GPU-a", "host": "node-7", "usable": 1, "known": 2}
-    (line,) = journal.device_changes((here, gone), (here, there))
+    (line,) = journal.device_events((here, gone), (here, there))
     assert (line.event, line.level, line.keys["usable"]) == ("gpu_back", logging.INFO, 2)
-    assert list(journal.device_changes((here, gone), (here, gone))) == []
+    assert list(journal.device_events((here, gone), (here, gone))) == []
 
 
 def judged(
-    finding: Finding,
+    finding: GpuCondition,
     since_s: float = 0.0,
     evidence: dict[str, float] | None = None,
     key: DeviceKey = ("", "GPU-a"),
 ) -> GpuView:
-    return seen(row(), verdicts={key: Verdict(finding, since_s, 0.8, evidence or {})})
+    return seen(row(), verdicts={key: GpuVerdict(finding, since_s, 0.8, evidence or {})})
 
 
 @pytest.mark.parametrize(
     ("finding", "level"),
     [
-        (Finding.STALLED, logging.ERROR),
-        (Finding.DEGRADED, logging.WARNING),
-        (Finding.THROTTLED, logging.WARNING),
-        (Finding.STARVED, logging.WARNING),
+        (GpuCondition.STALLED, logging.ERROR),
+        (GpuCondition.DEGRADED, logging.WARNING),
+        (GpuCondition.THROTTLED, logging.WARNING),
+        (GpuCondition.STARVED, logging.WARNING),
     ],
 )
-@pytest.mark.parametrize("before", [None, Finding.WORKING, Finding.IDLE, Finding.LOST])
-def test_a_fault_is_told_with_its_evidence(finding: Finding, level: int, before: Finding | None) -> None:
+@pytest.mark.parametrize("before", [None, GpuCondition.WORKING, GpuCondition.IDLE, GpuCondition.LOST])
+def test_a_fault_is_told_with_its_evidence(
+    finding: GpuCondition, level: int, before: GpuCondition | None
+) -> None:
     evidence = {"utilization_pct": 100.0, "power_share": 0.1234, "progress_per_s": 0.0}
     was = None if before is None else judged(before)
-    (line,) = journal.verdict_changes(was, judged(finding, 5.0, evidence))
+    (line,) = journal.verdict_events(was, judged(finding, 5.0, evidence))
     assert (line.event, line.level) == ("gpu_verdict", level)
     told = "utilization_pct 100, power_share 0.123, progress_per_s 0"
     assert line.text == f"GPU-a is {finding}, 80% sure: {told}"
@@ -234,51 +236,53 @@ def test_a_fault_is_told_with_its_evidence(finding: Finding, level: int, before:
 
 
 def test_a_fault_without_evidence_is_told_all_the_same() -> None:
-    (line,) = journal.verdict_changes(None, judged(Finding.STALLED))
+    (line,) = journal.verdict_events(None, judged(GpuCondition.STALLED))
     assert line.text == "GPU-a is stalled, 80% sure"
 
 
 def test_a_fault_that_is_over_says_how_long_it_lasted() -> None:
-    (line,) = journal.verdict_changes(judged(Finding.STALLED, 10.0), judged(Finding.PRODUCTIVE, 22.4))
+    (line,) = journal.verdict_events(
+        judged(GpuCondition.STALLED, 10.0), judged(GpuCondition.PRODUCTIVE, 22.4)
+    )
     assert (line.event, line.level) == ("gpu_verdict", logging.INFO)
     assert line.text == "GPU-a is productive, no longer stalled after 12 s"
     assert line.keys["lasted_s"] == pytest.approx(12.4)
-    (line,) = journal.verdict_changes(judged(Finding.THROTTLED), judged(Finding.STALLED))
+    (line,) = journal.verdict_events(judged(GpuCondition.THROTTLED), judged(GpuCondition.STALLED))
     assert line.level == logging.ERROR, "a worse fault is not an end"
 
 
-@pytest.mark.parametrize("finding", Finding)
-def test_what_stays_is_told_once(finding: Finding) -> None:
+@pytest.mark.parametrize("finding", GpuCondition)
+def test_what_stays_is_told_once(finding: GpuCondition) -> None:
     assert (
-        list(journal.verdict_changes(judged(finding, 1.0), judged(finding, 1.0, {"power_share": 0.5}))) == []
+        list(journal.verdict_events(judged(finding, 1.0), judged(finding, 1.0, {"power_share": 0.5}))) == []
     )
 
 
-QUIET = [finding for finding in Finding if finding not in FAULTS]
+QUIET = [finding for finding in GpuCondition if finding not in FAULTS]
 
 
 @pytest.mark.parametrize("before", QUIET)
 @pytest.mark.parametrize("after", QUIET)
-def test_what_is_no_fault_is_no_line(before: Finding, after: Finding) -> None:
-    assert list(journal.verdict_changes(judged(before), judged(after))) == []
+def test_what_is_no_fault_is_no_line(before: GpuCondition, after: GpuCondition) -> None:
+    assert list(journal.verdict_events(judged(before), judged(after))) == []
 
 
 def test_a_stalled_card_that_is_lost_has_the_line_of_the_loss_alone() -> None:
-    assert list(journal.verdict_changes(judged(Finding.STALLED), judged(Finding.LOST))) == []
+    assert list(journal.verdict_events(judged(GpuCondition.STALLED), judged(GpuCondition.LOST))) == []
 
 
 def test_a_name_from_an_exporter_begins_no_line_of_its_own() -> None:
     evil = ("node\n7", "GPU\r\nCRITICAL all is lost\x1b[2J")
-    (line,) = journal.verdict_changes(None, judged(Finding.STALLED, key=evil))
-    (lost,) = journal.device_changes((), (row(evil[1], host=evil[0], health="lost"),))
+    (line,) = journal.verdict_events(None, judged(GpuCondition.STALLED, key=evil))
+    (lost,) = journal.device_events((), (row(evil[1], host=evil[0], health="lost"),))
     for text in (line.text, lost.text, *map(str, line.keys.values()), *map(str, lost.keys.values())):
         assert text.isprintable()
 
 
 def test_a_line_reaches_the_logger_with_its_keys(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "autoglm_throttle"):
-        Line("tier_changed", logging.WARNING, "rates at 70%", {"factor": 0.7}).write()
-        Line("noise", logging.DEBUG, "not heard", {}).write()
+        LogEvent("tier_changed", logging.WARNING, "rates at 70%", {"factor": 0.7}).write()
+        LogEvent("noise", logging.DEBUG, "not heard", {}).write()
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("autoglm_throttle", "WARNING")
     assert record.getMessage() == "rates at 70%", "a percent sign is no placeholder"
@@ -288,7 +292,7 @@ def test_a_line_reaches_the_logger_with_its_keys(caplog: pytest.LogCaptureFixtur
 def test_a_refusal_names_its_caller_by_the_hash_only() -> None:
     demand = Demand(Priority.LOW, "07f3a9c2d4e5b617", address="aaaa", group="bbbb")
     decision = Decision(False, Reason.USER, "user:user-60s", "user-60s", retry_after_s=12.5)
-    line = journal.refused(demand, decision, "limited", 3, demand.user)
+    line = journal.rejection_event(demand, decision, "limited", 3, demand.user)
     assert line.text == "3 limited (user:user-60s)"
     assert line.keys == {
         "priority": "low",
@@ -302,36 +306,36 @@ def test_a_refusal_names_its_caller_by_the_hash_only() -> None:
 
 
 def test_the_first_refusal_is_written_and_the_rest_are_counted() -> None:
-    sampler = RefusalSampler(10.0)
-    assert sampler.note(Reason.USER, 100.0) == 1
-    assert [sampler.note(Reason.USER, 100.0 + n) for n in range(1, 10)] == [0] * 9
-    assert sampler.note(Reason.RATE, 105.0) == 1, "each reason for itself"
-    assert sampler.note(Reason.USER, 110.0) == 10, "with it the nine that were not written"
-    assert sampler.note(Reason.USER, 119.9) == 0
-    assert sampler.note(Reason.USER, 500.0) == 2
+    sampler = RejectionSampler(10.0)
+    assert sampler.record(Reason.USER, 100.0) == 1
+    assert [sampler.record(Reason.USER, 100.0 + n) for n in range(1, 10)] == [0] * 9
+    assert sampler.record(Reason.RATE, 105.0) == 1, "each reason for itself"
+    assert sampler.record(Reason.USER, 110.0) == 10, "with it the nine that were not written"
+    assert sampler.record(Reason.USER, 119.9) == 0
+    assert sampler.record(Reason.USER, 500.0) == 2
 
 
 def test_every_refusal_is_counted_once() -> None:
-    sampler = RefusalSampler(1.0)
-    written = sum(sampler.note(Reason.GPU, n * 0.13) for n in range(1000))
-    assert written + int(sampler._seen[Reason.GPU][1]) == 1000
+    sampler = RejectionSampler(1.0)
+    written = sum(sampler.record(Reason.GPU, n * 0.13) for n in range(1000))
+    assert written + int(sampler._entries[Reason.GPU][1]) == 1000
 
 
 def test_the_end_of_a_flood_is_told_once_the_interval_is_over() -> None:
-    sampler = RefusalSampler(10.0)
+    sampler = RejectionSampler(10.0)
     assert sampler.overdue(0.0) == []
     for instant in (100.0, 101.0, 102.0):
-        sampler.note(Reason.USER, instant)
-    sampler.note(Reason.RATE, 100.0)
+        sampler.record(Reason.USER, instant)
+    sampler.record(Reason.RATE, 100.0)
     assert sampler.overdue(109.9) == []
     assert sampler.overdue(110.0) == [(Reason.USER, 2)], "of the rate nothing was left to tell"
     assert sampler.overdue(500.0) == []
-    assert sampler.note(Reason.USER, 505.0) == 1
-    assert sampler.note(Reason.USER, 506.0) == 0
+    assert sampler.record(Reason.USER, 505.0) == 1
+    assert sampler.record(Reason.USER, 506.0) == 0
 
 
 def test_what_was_only_counted_is_told_without_a_caller() -> None:
-    line = journal.more_refused(Reason.USER, "limited", 12)
+    line = journal.rejections_summary(Reason.USER, "limited", 12)
     assert line.text == "12 limited (user)"
     assert line.keys == {"decision": "limited", "reason": "user", "count": 12}
 
@@ -346,7 +350,7 @@ def test_the_settings_in_force_are_one_line() -> None:
     )
 
 
-def store(on_error: OnError, processes: int = 4) -> StoreView:
+def store(on_error: StoreFailureMode, processes: int = 4) -> StoreView:
     return StoreView(
         "redis",
         HealthState.LOCAL,
@@ -363,12 +367,14 @@ def store(on_error: OnError, processes: int = 4) -> StoreView:
 @pytest.mark.parametrize(
     ("on_error", "meanwhile"),
     [
-        (OnError.LOCAL, "each process goes by 1/4 of the user limits until it answers"),
-        (OnError.ALLOW, "no user limit holds until it answers"),
-        (OnError.DENY, "all whom a user limit applies to are refused until it answers"),
+        (StoreFailureMode.LOCAL, "each process goes by 1/4 of the user limits until it answers"),
+        (StoreFailureMode.ALLOW, "user limits are not enforced until it recovers"),
+        (StoreFailureMode.DENY, "requests under a user limit are rejected until it recovers"),
     ],
 )
-def test_a_store_that_is_lost_warns_and_says_what_holds_meanwhile(on_error: OnError, meanwhile: str) -> None:
+def test_a_store_that_is_lost_warns_and_says_what_holds_meanwhile(
+    on_error: StoreFailureMode, meanwhile: str
+) -> None:
     line = journal.store_changed(
         store(on_error), HealthChange(HealthState.LOCAL, StoreErrorKind.TIMEOUT, 9.0, 3.0), "too slow"
     )
@@ -378,14 +384,18 @@ def test_a_store_that_is_lost_warns_and_says_what_holds_meanwhile(on_error: OnEr
 
 
 def test_a_store_that_is_back_informs_and_says_how_long_it_was_away() -> None:
-    line = journal.store_changed(store(OnError.LOCAL), HealthChange(HealthState.REMOTE, None, 9.0, 3.25), "")
+    line = journal.store_changed(
+        store(StoreFailureMode.LOCAL), HealthChange(HealthState.REMOTE, None, 9.0, 3.25), ""
+    )
     assert (line.event, line.level) == ("store_back", logging.INFO)
     assert line.text == "redis answers again after 3.2 s; user limits are shared again"
     assert line.keys == {"store": "redis", "down_s": 3.25}
 
 
 def test_a_setting_that_nobody_can_have_meant_warns() -> None:
-    line = journal.configured_oddly(Problem("X_REDIS_URL", "is set, but nothing uses it", "set USER_LIMIT"))
+    line = journal.configuration_advice(
+        Problem("X_REDIS_URL", "is set, but nothing uses it", "set USER_LIMIT")
+    )
     assert (line.event, line.level, line.keys) == ("config", logging.WARNING, {"setting": "X_REDIS_URL"})
     assert "nothing uses it" in line.text
 
@@ -396,23 +406,25 @@ def named(number: int, *, health: str = "ok") -> tuple[GpuSample, ...]:
 
 def test_a_whole_host_is_told_card_by_card_and_more_in_one_line() -> None:
     """An exporter that names its cards anew at every reading would else fill the disk."""
-    host, crowd = MOST_CARDS, MOST_CARDS + 1
-    assert len(list(journal.device_changes(named(host), named(host, health="lost")))) == host
-    (line,) = journal.device_changes(named(crowd), named(crowd, health="lost"))
+    host, crowd = MAX_DEVICE_EVENTS, MAX_DEVICE_EVENTS + 1
+    assert len(list(journal.device_events(named(host), named(host, health="lost")))) == host
+    (line,) = journal.device_events(named(crowd), named(crowd, health="lost"))
     assert (line.event, line.level) == ("gpu_lost", logging.ERROR)
     assert line.text == "17 GPUs are lost: 0 of 17 usable"
     assert line.keys == {"cards": 17, "usable": 0, "known": 17}
 
 
 def test_many_verdicts_at_once_are_one_line() -> None:
-    def of(*findings: Finding) -> GpuView:
+    def of(*findings: GpuCondition) -> GpuView:
         verdicts = {
-            ("", f"GPU-{at:03}"): Verdict(finding, 0.0, 0.8, {}) for at, finding in enumerate(findings)
+            ("", f"GPU-{at:03}"): GpuVerdict(finding, 0.0, 0.8, {}) for at, finding in enumerate(findings)
         }
         return seen(row(), verdicts=verdicts)
 
-    most = MOST_CARDS
-    assert len(list(journal.verdict_changes(None, of(*[Finding.STALLED] * most)))) == most
-    (line,) = journal.verdict_changes(None, of(*[Finding.THROTTLED] * most, Finding.STALLED, Finding.IDLE))
+    most = MAX_DEVICE_EVENTS
+    assert len(list(journal.verdict_events(None, of(*[GpuCondition.STALLED] * most)))) == most
+    (line,) = journal.verdict_events(
+        None, of(*[GpuCondition.THROTTLED] * most, GpuCondition.STALLED, GpuCondition.IDLE)
+    )
     assert (line.event, line.level) == ("gpu_verdict", logging.ERROR)
     assert line.text == "new verdicts on 17 GPUs: 1 stalled, 16 throttled"

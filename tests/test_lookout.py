@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import Settings
-from autoglm_throttle.lookout import JOIN_S, Ends, Lookout
+from autoglm_throttle.lookout import JOIN_S, GpuMonitor, SampleListener
 from autoglm_throttle.model import (
+    ControlCause,
+    ControlState,
     GpuProvider,
     GpuSample,
     ProviderMisconfigured,
     ProviderUnavailable,
-    Regime,
-    Telemetry,
-    Why,
-    Work,
+    ServiceStats,
+    TelemetryState,
 )
 from autoglm_throttle.testing import FakeGpu, ManualClock
 
-IDLE = Work()
+IDLE = ServiceStats()
 
 
 class Named(FakeGpu):
@@ -34,13 +34,13 @@ class Named(FakeGpu):
         self.name = name
 
 
-def lookout(*providers: GpuProvider, clock: ManualClock | None = None, **settings: Any) -> Lookout:
-    ends = Ends(lambda rows, source, interval_s: None, lambda gone: None)
-    return Lookout(Settings(**settings), providers, ends, clock or ManualClock())
+def lookout(*providers: GpuProvider, clock: ManualClock | None = None, **settings: Any) -> GpuMonitor:
+    ends = SampleListener(lambda rows, source, interval_s: None, lambda gone: None)
+    return GpuMonitor(Settings(**settings), providers, ends, clock or ManualClock())
 
 
-def states(watched: Lookout, clock: ManualClock) -> dict[str, str]:
-    return {source.name: source.state for source in watched.sources(clock())}
+def states(watched: GpuMonitor, clock: ManualClock) -> dict[str, str]:
+    return {source.name: source.state for source in watched.views(clock())}
 
 
 def test_each_source_is_told_by_itself() -> None:
@@ -52,7 +52,7 @@ def test_each_source_is_told_by_itself() -> None:
     wrong.raises(ProviderMisconfigured("no such card"))
     watched.tick()
     assert states(watched, clock) == {"well": "reading", "away": "failing", "wrong": "misconfigured"}
-    told = {source.name: source.last_error for source in watched.sources(clock())}
+    told = {source.name: source.last_error for source in watched.views(clock())}
     assert told["well"] == ""
     assert "gone fishing" in told["away"]
     assert "no such card" in told["wrong"]
@@ -60,7 +60,7 @@ def test_each_source_is_told_by_itself() -> None:
     clock.advance(2.0)
     watched.tick()
     assert states(watched, clock)["away"] == "reading"
-    assert watched.errors == 3, "the wrong one is read again, in manual mode"
+    assert watched.error_count == 3, "the wrong one is read again, in manual mode"
 
 
 def test_a_read_that_hangs_shows_while_it_lasts() -> None:
@@ -96,7 +96,7 @@ def test_several_hung_reads_are_waited_for_together() -> None:
 
 
 def test_two_sources_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="two sources have one name"):
+    with pytest.raises(ValueError, match="two sources have the same name"):
         lookout(Named("a"), Named("a"))
 
 
@@ -104,8 +104,8 @@ def test_only_when_no_source_is_left_is_there_silence() -> None:
     told: list[bool] = []
     clock = ManualClock()
     card, engine = Named("card", clock=clock), Named("engine", clock=clock)
-    ends = Ends(lambda rows, source, interval_s: None, told.append)
-    watched = Lookout(Settings(), [card, engine], ends, clock)
+    ends = SampleListener(lambda rows, source, interval_s: None, told.append)
+    watched = GpuMonitor(Settings(), [card, engine], ends, clock)
     card.raises(ProviderMisconfigured("no"))
     watched.tick()
     assert told == []
@@ -115,18 +115,18 @@ def test_only_when_no_source_is_left_is_there_silence() -> None:
     assert told[-1] is True
 
 
-CALM = Regime(1.0, 1.0, 0.1, 0.0, Why.CALM, Telemetry.FRESH, 0.0)
+CALM = ControlState(1.0, 1.0, 0.1, 0.0, ControlCause.CALM, TelemetryState.FRESH, 0.0)
 
 
-def rested(load: float | None, *, busy: bool = False, adaptive: bool = True) -> Lookout:
+def rested(load: float | None, *, busy: bool = False, adaptive: bool = True) -> GpuMonitor:
     """After a minute with this load."""
     clock, gpu = ManualClock(), Named("card")
     watched = lookout(gpu, clock=clock, sample_adaptive=adaptive)
     rows: Sequence[GpuSample] = []
     for second in range(90):
         rows = [GpuSample(device="GPU-a", index=0, taken_at_s=clock(), source="card", utilization_pct=5.0)]
-        view = watched.see(rows, IDLE, clock(), source="card", interval_s=1.0)
-        watched.rest(view, CALM, load, busy=busy and second % 2 == 0, now=clock())
+        view = watched.merge(rows, IDLE, clock(), source="card", interval_s=1.0)
+        watched.schedule_next(view, CALM, load, busy=busy and second % 2 == 0, now=clock())
         clock.advance(1.0)
     return watched
 
@@ -134,17 +134,17 @@ def rested(load: float | None, *, busy: bool = False, adaptive: bool = True) -> 
 @pytest.mark.parametrize(("load", "interval_s"), [(0.1, 10.0), (0.5, 5.0), (0.8, 1.0), (None, 1.0)])
 def test_who_has_little_to_do_is_looked_at_less_often(load: float | None, interval_s: float) -> None:
     watched = rested(load)
-    assert [source.interval_s for source in watched.sources(0.0)] == [interval_s]
-    assert watched.drowsy is (interval_s > 1.0)
+    assert [source.interval_s for source in watched.views(0.0)] == [interval_s]
+    assert watched.is_idle is (interval_s > 1.0)
 
 
 def test_a_fixed_interval_stays() -> None:
     watched = rested(0.1, adaptive=False)
-    assert [source.interval_s for source in watched.sources(0.0)] == [1.0]
-    assert not watched.drowsy
+    assert [source.interval_s for source in watched.views(0.0)] == [1.0]
+    assert not watched.is_idle
 
 
 def test_a_request_wakes_whoever_dozes_once() -> None:
     watched = rested(0.1)
-    watched.tend(0.0)
-    assert not watched.drowsy
+    watched.wake(0.0)
+    assert not watched.is_idle

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Decision, Demand, Priority, Reason, Refused, WindowState
+from autoglm_throttle.model import Decision, Demand, LimitStatus, Priority, Reason, Rejected
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,17 @@ def test_a_demand_says_nothing_that_is_not_stated() -> None:
 
 
 def test_a_decision_lists_the_deciding_limit_first() -> None:
-    other = WindowState("address-60s", 1000, 60, 999, 60.0)
+    other = LimitStatus("address-60s", 1000, 60, 999, 60.0)
     decision = Decision(
         True, Reason.OK, "", "user-60s", 100, 99, reset_after_s=60.0, window_s=60, others=(other,)
     )
-    assert decision.items == (WindowState("user-60s", 100, 60, 99, 60.0), other)
-    assert Decision(False, Reason.RATE, "rate:low", "low", 100.0, 0.5, 0.005).items == ()
+    assert decision.limits == (LimitStatus("user-60s", 100, 60, 99, 60.0), other)
+    assert Decision(False, Reason.RATE, "rate:low", "low", 100.0, 0.5, 0.005).limits == ()
 
 
 def test_a_refusal_that_is_raised_carries_its_decision() -> None:
     decision = Decision(False, Reason.USER, "user:user-60s")
-    error = Refused(decision)
+    error = Rejected(decision)
     assert error.decision is decision
     assert str(error) == "user:user-60s"
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from autoglm_throttle import Demand, Outcome, Priority, Regime, Settings, Telemetry, Throttle
-from autoglm_throttle.model import Evidence
+from autoglm_throttle import ControlState, Demand, Outcome, Priority, Settings, TelemetryState, Throttle
+from autoglm_throttle.model import LimiterReport
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
 
 DEADLINE_S = 10.0
@@ -75,13 +75,13 @@ def test_a_thread_that_could_not_start_is_tried_again(monkeypatch: pytest.Monkey
         for _ in range(10):
             assert throttle.try_admit(Demand()).admitted
             clock.advance(1.0)
-        assert throttle.regime().telemetry is Telemetry.BLIND
+        assert throttle.control_state().telemetry is TelemetryState.BLIND
     try:
         throttle.try_admit(Demand())
         deadline = time.monotonic() + DEADLINE_S
-        while throttle.regime().telemetry is not Telemetry.FRESH and time.monotonic() < deadline:
+        while throttle.control_state().telemetry is not TelemetryState.FRESH and time.monotonic() < deadline:
             threading.Event().wait(0.01)
-        assert throttle.regime().telemetry is Telemetry.FRESH
+        assert throttle.control_state().telemetry is TelemetryState.FRESH
     finally:
         throttle.stop()
 
@@ -95,10 +95,16 @@ def test_a_long_import_is_no_silence() -> None:
     throttle = throttle_for_tests(clock=clock, gpu_unknown="conservative")
     clock.advance(60.0)
     throttle.start()
-    assert (throttle.regime().telemetry, throttle.regime().factor) == (Telemetry.STARTING, 1.0)
+    assert (throttle.control_state().telemetry, throttle.control_state().factor) == (
+        TelemetryState.STARTING,
+        1.0,
+    )
     clock.advance(6.0)
     throttle.start()
-    assert (throttle.regime().telemetry, throttle.regime().factor) == (Telemetry.BLIND, 0.7)
+    assert (throttle.control_state().telemetry, throttle.control_state().factor) == (
+        TelemetryState.BLIND,
+        0.7,
+    )
 
 
 def test_a_stop_in_the_midst_of_a_reading_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,33 +114,33 @@ def test_a_stop_in_the_midst_of_a_reading_is_not_forgotten(monkeypatch: pytest.M
     stopping = threading.Thread(target=throttle.stop, daemon=True)
     original = throttle._controller.control_state
 
-    class Held(Regime):
+    class Held(ControlState):
         @property
-        def until_s(self) -> float:
+        def valid_until_s(self) -> float:
             if not stopping.is_alive() and not throttle_stopped():
                 stopping.start()
                 stopping.join(0.2)
             return math.inf
 
-        @until_s.setter
-        def until_s(self, until_s: float) -> None:
+        @valid_until_s.setter
+        def valid_until_s(self, valid_until_s: float) -> None:
             pass
 
     def throttle_stopped() -> bool:
         return stopping.ident is not None
 
-    def regime(now: float, evidence: Evidence | None = None) -> Regime:
+    def regime(now: float, evidence: LimiterReport | None = None) -> ControlState:
         said = original(now)
         held = object.__new__(Held)
-        for name in Regime.__dataclass_fields__:
+        for name in ControlState.__dataclass_fields__:
             if name != "until_s":
                 object.__setattr__(held, name, getattr(said, name))
         return held
 
-    monkeypatch.setattr(throttle._controller, "regime", regime)
-    throttle.regime()
+    monkeypatch.setattr(throttle._controller, "control_state", regime)
+    throttle.control_state()
     stopping.join(DEADLINE_S)
-    assert throttle._renew_at_s == -math.inf
+    assert throttle._refresh_due_s == -math.inf
 
 
 def test_a_log_filter_that_raises_breaks_no_request() -> None:
@@ -197,4 +203,4 @@ def test_a_sample_from_the_future_does_not_make_the_controller_deaf() -> None:
     throttle.observe([ahead])
     throttle.gpu.utilization_pct = 97.0
     throttle.tick(3)
-    assert throttle.regime().factor == 0.0
+    assert throttle.control_state().factor == 0.0

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from math import ceil, isfinite, isinf
 
-from autoglm_throttle.model import Cause, Decision, Reason, Refusal
+from autoglm_throttle.model import BreakerCause, Decision, GuardRejection, Reason
 
 Field = tuple[bytes, bytes]
 
@@ -189,13 +189,13 @@ class Answers:
         return json.dumps(_problem(decision, 413, sentence), separators=(",", ":")).encode()
 
 
-def refused_by(refusal: Refusal) -> Decision:
+def refused_by(refusal: GuardRejection) -> Decision:
     """Build the decision that reports a guard's rejection to a client. The guard's last error stays internal.
 
     A wait of less than a second is reported as one second. A wait of 0 means that a slot may become free at
     any time; every waiting client would then return at once.
     """
-    shed = refusal.cause is Cause.SHED
+    shed = refusal.cause is BreakerCause.SHED
     reason = Reason.GPU if shed else Reason.BREAKER
     return Decision(
         allowed=False,

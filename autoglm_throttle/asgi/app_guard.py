@@ -11,7 +11,7 @@ from autoglm_throttle.asgi.deputy import Deputy, give, settle
 from autoglm_throttle.asgi.fallbacks import Fallbacks
 from autoglm_throttle.asgi.hinted import MARKER
 from autoglm_throttle.asgi.watched import Watched
-from autoglm_throttle.model import Decision, GuardRefused, Outcome, Pass, Refusal
+from autoglm_throttle.model import Decision, GuardPermit, GuardRejected, GuardRejection, Outcome
 from autoglm_throttle.resilience.served import FeatureExecutor
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class AppGuard:
         """Whether the breaker is closed and the app has no fallback."""
         return self.circuit.breaker.fast_permit is not None and self._fallbacks is None
 
-    def refusal(self) -> Refusal | None:
+    def refusal(self) -> GuardRejection | None:
         """Return the rejection that the breaker would give now, or None; free of effects."""
         circuit = self.circuit
         return None if circuit.breaker.fast_permit is not None else circuit.rejection()
@@ -74,7 +74,7 @@ class AppGuard:
         fallbacks = self.fallbacks
         deputy = Deputy(fallbacks, permit, scope) if fallbacks is not None else None
         pass_ = self._fast() or await self.circuit.allow_async()
-        if isinstance(pass_, Refusal):
+        if isinstance(pass_, GuardRejection):
             await self._refused(pass_, deputy, scope, receive, send)
             return
         watched = Watched(self.circuit, pass_, blame_of(scope), send, receive)
@@ -100,7 +100,7 @@ class AppGuard:
         self._circuit = circuit
         return circuit
 
-    def _fast(self) -> Pass | None:
+    def _fast(self) -> GuardPermit | None:
         """Return the shared permit of a closed breaker, or None if a fleet shares the breaker."""
         circuit = self.circuit
         core = circuit.breaker
@@ -117,22 +117,22 @@ class AppGuard:
         outcome = watched.raised(error)
         if deputy is not None and await deputy.stands_in_for(error, outcome):
             return True
-        if watched.started or not isinstance(error, GuardRefused):
+        if watched.started or not isinstance(error, GuardRejected):
             return False
         # The inner guard's rejection is no evidence about this app: settle before sending it.
         settle(scope[MARKER][self._throttle], Outcome.NEUTRAL)
-        await self._refuse(scope, watched.pass_on, refused_by(error.refusal), error.refusal.cause)
+        await self._refuse(scope, watched.pass_on, refused_by(error.rejection), error.rejection.cause)
         return True
 
     async def _refused(
-        self, refusal: Refusal, deputy: Deputy | None, scope: Scope, receive: Receive, send: Send
+        self, refusal: GuardRejection, deputy: Deputy | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Reject an admitted request because of the breaker; this says nothing about the service's health."""
         if self._throttle.settings.dry_run:
             await self.app(scope, receive, send)
             return
         settle(scope[MARKER][self._throttle], Outcome.NEUTRAL)
-        answer = None if deputy is None else await deputy.answer(refusal.cause, GuardRefused(refusal))
+        answer = None if deputy is None else await deputy.answer(refusal.cause, GuardRejected(refusal))
         if answer is None:
             await self._refuse(scope, send, refused_by(refusal), refusal.cause)
         else:

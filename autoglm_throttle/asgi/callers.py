@@ -16,9 +16,9 @@ from typing import Any
 
 from autoglm_throttle.asgi.proxy_hint import WARNING, ProxyHint
 from autoglm_throttle.asgi.routes import RouteTable, path_of
-from autoglm_throttle.identity import REMEMBERED, Identity, ProxyChain, overflow_group
-from autoglm_throttle.journal import LOGGER, Line
-from autoglm_throttle.model import Clock, Demand, Priority, WebSockets
+from autoglm_throttle.identity import CACHE_ENTRIES, CallerHasher, ProxyChain, overflow_group
+from autoglm_throttle.journal import LOGGER, LogEvent
+from autoglm_throttle.model import Clock, Demand, Priority, WebSocketMode
 from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
 from autoglm_throttle.settings.quantity import parse_quantity
 
@@ -85,7 +85,7 @@ class Callers:
         hint: Hint = lambda name: None,  # noqa: ARG005 - no listener
         clock: Clock = time.monotonic,
     ) -> None:
-        self._identity = Identity(settings.identity_key)
+        self._identity = CallerHasher(settings.identity_key)
         self._proxies = ProxyChain(settings.trusted_proxies, settings.ipv6_prefix)
         self._plans = settings.plans
         self._routes = routes
@@ -102,12 +102,12 @@ class Callers:
         self._deadline_header = (settings.deadline_header or "").encode()
         self._slo_s = settings.slo_s
         self._precisions = _precisions(settings)
-        self._holds_slot = settings.websockets is WebSockets.SLOT
+        self._holds_slot = settings.websockets is WebSocketMode.SLOT
         forwarded = b"x-forwarded-for" if self._proxies.reads_header else b""
         precision = PRECISION_HEADER if self._precisions else b""
         headers = {self._key_header, self._priority_header, self._deadline_header, forwarded, precision}
         self._wanted = frozenset(headers - {b""})
-        self._by_address = lru_cache(REMEMBERED)(self._address_identity)
+        self._by_address = lru_cache(CACHE_ENTRIES)(self._address_identity)
         self._strangers = {
             stated: _Remembered(partial(self._stranger, stated)) for stated in KNOWN_PRIORITIES
         }
@@ -219,7 +219,7 @@ class Callers:
         elif self._key_header:
             key = self._key(found.get(self._key_header, b""))
             if key:
-                user = self._identity.of("key", key)
+                user = self._identity.hash("key", key)
                 known = self._member(user)
                 caller, unverified = known or Caller(user), known is None
         return caller, by_address.user if unverified else "", group
@@ -230,7 +230,7 @@ class Callers:
             caller = self._identify(scope) if self._identify is not None else None
             if caller is None or not caller.user:
                 return None
-            user = self._identity.of("user", caller.user)
+            user = self._identity.hash("user", caller.user)
             plan = self._plans.get(caller.plan) if caller.plan is not None else None
             if caller.plan is None and caller.verified:
                 plan = self._plans.of(user)
@@ -251,7 +251,7 @@ class Callers:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{type(error).__name__} at {place.filename}:{place.lineno}"
         text = f"identify failed with {where}; the address counts"
-        Line("identify_failed", logging.WARNING, text, {}).write()
+        LogEvent("identify_failed", logging.WARNING, text, {}).write()
 
     def _key(self, value: bytes) -> str:
         """Return the caller's key, or an empty text if it is absent, malformed or of another scheme."""
@@ -278,8 +278,8 @@ class Callers:
         return stated if raises and trusted else max(priority, stated)
 
     def _address_identity(self, client: str) -> tuple[Caller, str]:
-        user = self._identity.of("address", client)
-        group = self._identity.of("group", overflow_group(client))
+        user = self._identity.hash("address", client)
+        group = self._identity.hash("group", overflow_group(client))
         return self._member(user) or Caller(user, verified=True), group
 
     def _member(self, user: str) -> Caller | None:
@@ -298,7 +298,7 @@ class _Remembered(dict[str, Demand]):
 
     def __missing__(self, peer: str) -> Demand:
         # Clearing everything is rare and cheaper per lookup than an eviction order.
-        if len(self) >= REMEMBERED:
+        if len(self) >= CACHE_ENTRIES:
             self.clear()
         demand = self[peer] = self._make(peer)
         return demand

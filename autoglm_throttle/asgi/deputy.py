@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autoglm_throttle.asgi.blame import blame_of
 from autoglm_throttle.asgi.fallbacks import Fallbacks, Scope, text_of
-from autoglm_throttle.model import GuardRefused, Outcome, Refused
+from autoglm_throttle.model import GuardRejected, Outcome, Rejected
 from autoglm_throttle.permit import Permit
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.fallback import ERROR, LOAD
@@ -143,8 +143,8 @@ async def give(answer: HttpAnswer, scope: Scope, send: Send) -> None:
 
 def _cause(error: Exception | None, outcome: Outcome | None) -> str:
     """Return the cause of a fallback; empty if no fallback may answer this error."""
-    if isinstance(error, GuardRefused):
-        return error.refusal.cause.value
-    if isinstance(error, Refused):
+    if isinstance(error, GuardRejected):
+        return error.rejection.cause.value
+    if isinstance(error, Rejected):
         return LOAD if error.decision.reason in REPLACEABLE else ""
     return ERROR if outcome is Outcome.FAILURE else ""

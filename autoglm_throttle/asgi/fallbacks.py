@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
-from autoglm_throttle.model import Clock, FallbackContext, Rung
+from autoglm_throttle.model import Clock, FallbackContext, FallbackKind
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs
 from autoglm_throttle.resilience.http.served import HttpFeatureExecutor
@@ -87,9 +87,9 @@ def _url(scope: Scope, headers: Pairs) -> str:
     return f"{scope.get('scheme', 'http')}://{host}{path.decode('latin-1')}?{query.decode('latin-1')}"
 
 
-def _sized(answer: HttpAnswer, rung: Rung, cause: str) -> HttpAnswer:
+def _sized(answer: HttpAnswer, rung: FallbackKind, cause: str) -> HttpAnswer:
     """Add the Content-Length, which a server needs to keep the connection, and the degradation mark."""
-    if rung is Rung.STALE:  # marked already; for HEAD the length must be the app's
+    if rung is FallbackKind.STALE:  # marked already; for HEAD the length must be the app's
         return answer
     length = "content-length", str(len(answer.body))
     sized = any(name.lower() == length[0] for name, _ in answer.headers)

@@ -9,8 +9,8 @@ from autoglm_throttle.asgi.answers import refused_by
 from autoglm_throttle.asgi.app_guard import AppGuard
 from autoglm_throttle.asgi.deputy import give
 from autoglm_throttle.asgi.hinted import MARKER
-from autoglm_throttle.model import Decision, Demand, GuardRefused, Reason
-from autoglm_throttle.permit import Provisional, Rejection
+from autoglm_throttle.model import Decision, Demand, GuardRejected, Reason
+from autoglm_throttle.permit import ProvisionalDemand, Rejection
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.fallback import LOAD
 from autoglm_throttle.snapshot import REPLACEABLE
@@ -56,7 +56,7 @@ class Guarded:
     def demand(self, scope: Scope) -> Demand:
         """Return the demand of a request; provisional if its rejection may be replaced."""
         demand = self._demand(scope)
-        return demand if self._app.fallbacks is None else Provisional.of(demand)
+        return demand if self._app.fallbacks is None else ProvisionalDemand.of(demand)
 
     @property
     def quiet(self) -> bool:
@@ -79,7 +79,7 @@ class Guarded:
         answer: HttpAnswer | None = None
         try:
             if fallbacks is not None:
-                why = refusal.cause.value, GuardRefused(refusal)
+                why = refusal.cause.value, GuardRejected(refusal)
                 answer = await fallbacks.answer(scope, why, fallbacks.ask(scope), choice)
         finally:  # a cancelled fallback still counts as a rejection
             self._turn_away(scope, decision, degraded=answer is not None)
@@ -98,7 +98,7 @@ class Guarded:
         try:
             answer = await fallbacks.answer(scope, (LOAD, None), fallbacks.ask(scope), DegradationAction.SHED)
         finally:
-            self._throttle.turned_away(rejection, degraded=answer is not None)
+            self._throttle.record_rejection(rejection, degraded=answer is not None)
         if answer is not None:
             await give(answer, scope, send)
         return answer is not None
@@ -119,6 +119,6 @@ class Guarded:
 
     def _turn_away(self, scope: Scope, decision: Decision, *, degraded: bool = False) -> None:
         """Count the decision made here, and store it in the scope for outer middleware."""
-        rejection = self._throttle.turn_away(self._demand(scope), decision, degraded=degraded)
+        rejection = self._throttle.reject(self._demand(scope), decision, degraded=degraded)
         if rejection is not None:
             scope.setdefault(MARKER, {})[self._throttle] = rejection

@@ -19,7 +19,7 @@ from autoglm_throttle.asgi.noted import noted
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.limiting.gate import Ticket
-from autoglm_throttle.model import Decision, GuardRefused, Outcome, Refused, Telemetry
+from autoglm_throttle.model import Decision, GuardRejected, Outcome, Rejected, TelemetryState
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.snapshot import REPLACEABLE, SourceView
@@ -96,7 +96,7 @@ class ThrottleMiddleware:
         self.throttle = throttle
         settings = throttle.settings
         self._routes = RouteTable(settings.routes)
-        self._callers = Callers(settings, self._routes, identify=identify, hint=throttle.hint)
+        self._callers = Callers(settings, self._routes, identify=identify, hint=throttle.record_oddity)
         self._answers = Answers(
             settings.headers, retry_after_max_s=settings.retry_after_max_s, jitter=settings.retry_jitter
         )
@@ -129,8 +129,8 @@ class ThrottleMiddleware:
             return
         else:
             demand = guard.demand(scope)
-        if throttle.leased:
-            await throttle.cover(demand)
+        if throttle.has_leases:
+            await throttle.ensure_lease(demand)
         permit: Permit | Ticket | Rejection | None = throttle.try_admit(demand)
         if not isinstance(permit, Permit):
             if isinstance(permit, Ticket):
@@ -150,11 +150,11 @@ class ThrottleMiddleware:
         root_path = scope.get("root_path")
         watch = _Watch(send, permit, self._answers)
         try:
-            if throttle.degrades:
+            if throttle.may_degrade:
                 await noted(self.app, scope, receive, watch.send)
             else:
                 await self.app(scope, receive, watch.send)
-        except (Refused, GuardRefused) as refused:
+        except (Rejected, GuardRejected) as refused:
             watch.settle(Outcome.NEUTRAL)
             if watch.status:
                 raise
@@ -227,7 +227,7 @@ class ThrottleMiddleware:
             self._warn_nested()
             await self.app(scope, receive, send)
         else:
-            self.throttle.count_exempt()
+            self.throttle.record_exempt()
             scope[MARKER][self.throttle] = None
             root_path = scope.get("root_path")
             try:
@@ -247,7 +247,7 @@ class ThrottleMiddleware:
             path = path_of({"path": scope["path"], "root_path": root_path})
             self._marks.check(scope, path, root_path or "")
         except Exception:  # noqa: BLE001 - what cannot be learned must not break a request
-            self.throttle.hint("malformed_scope")
+            self.throttle.record_oddity("malformed_scope")
 
     async def _answer(self, scope: Scope, send: Send, decision: Decision, cause: str = "load") -> None:
         excuse(scope, cause if decision.reason in REPLACEABLE else "")
@@ -269,7 +269,7 @@ class ThrottleMiddleware:
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.throttle.start()
         try:
-            fault = self.throttle.misfit() or await self._no_sample()
+            fault = self.throttle.unsupported_loop() or await self._no_sample()
             if fault:
                 await receive()
                 await send({"type": "lifespan.startup.failed", "message": fault})
@@ -285,7 +285,7 @@ class ThrottleMiddleware:
         deadline = anyio.current_time() + FIRST_SAMPLE_WITHIN_S
         while True:
             silent = [one for one in self.throttle.snapshot().sources if one.age_s is None]
-            if not silent and self.throttle.regime().telemetry is Telemetry.FRESH:
+            if not silent and self.throttle.control_state().telemetry is TelemetryState.FRESH:
                 return ""
             if anyio.current_time() >= deadline:
                 why = "; ".join(_why_silent(one) for one in silent) or "no device tells its load"
@@ -322,7 +322,7 @@ class _Watch:
         permit = self._permit
         if kind == "http.response.body":
             if message.get("more_body"):
-                permit.progress()
+                permit.record_chunk()
                 return self._pass_on(message)
             if not permit.settled:
                 permit.settle(_FAILURE if self.status >= 500 else _SUCCESS)
@@ -374,11 +374,11 @@ def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message
     return message
 
 
-def _decision(refused: Refused | GuardRefused) -> tuple[Decision, str]:
+def _decision(refused: Rejected | GuardRejected) -> tuple[Decision, str]:
     """Return the decision to send, and the cause passed to a fallback of an outer app."""
-    if isinstance(refused, Refused):
+    if isinstance(refused, Rejected):
         return refused.decision, "load"
-    return refused_by(refused.refusal), refused.refusal.cause
+    return refused_by(refused.rejection), refused.rejection.cause
 
 
 def close_reason(decision: Decision) -> str:

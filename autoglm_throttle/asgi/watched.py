@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle.asgi.blame import Blame
-from autoglm_throttle.model import Outcome, Pass, Refused, State, StreamSettle
+from autoglm_throttle.model import BreakerState, GuardPermit, Outcome, Rejected, StreamSettleMode
 from autoglm_throttle.resilience.judge import apply_slow_limit, status_outcome
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Watched:
     def __init__(
         self,
         circuit: GuardState,
-        pass_: Pass,
+        pass_: GuardPermit,
         blame: Blame,
         send: Callable[[Message], Awaitable[None]],
         receive: Callable[[], Awaitable[Message]],
@@ -107,7 +107,7 @@ class Watched:
 
     def raised(self, error: BaseException) -> Outcome:
         """Settle for an exception of the app, and return its outcome. Never raises."""
-        neutral = self.client_left or isinstance(error, (*CLIENT_LEFT, Refused))
+        neutral = self.client_left or isinstance(error, (*CLIENT_LEFT, Rejected))
         outcome = _NEUTRAL if neutral else self._circuit.outcome_of(error, raised=True)
         self.settle(outcome, error)
         return outcome
@@ -136,7 +136,7 @@ class Watched:
             self.outcome = _SUCCESS
             if limit_s is not None:
                 self.outcome = apply_slow_limit(_SUCCESS, self._circuit.clock() - self.begun_s, limit_s)
-            if more and rules.stream_settle is StreamSettle.FIRST_ITEM and self._is_trial():
+            if more and rules.stream_settle is StreamSettleMode.FIRST_ITEM and self._is_trial():
                 self.settle(self.outcome)
         if not more:
             self.settle(self.outcome)
@@ -144,4 +144,4 @@ class Watched:
     def _is_trial(self) -> bool:
         circuit, pass_ = self._circuit, self._pass
         # A permit of an older generation is no probe of the present half-open state.
-        return circuit.breaker.generation == pass_.generation and circuit.state() is State.HALF_OPEN
+        return circuit.breaker.generation == pass_.generation and circuit.state() is BreakerState.HALF_OPEN

@@ -10,7 +10,7 @@ from autoglm_throttle.cli.gpu_watch import Seen, Source
 from autoglm_throttle.cli.output import table
 from autoglm_throttle.gpu.merge import load_pct
 from autoglm_throttle.gpu.row import MEASURED
-from autoglm_throttle.model import Finding, GpuSample, GpuView, Verdict
+from autoglm_throttle.model import GpuCondition, GpuSample, GpuVerdict, GpuView
 from autoglm_throttle.observe.device_label import labelled
 from autoglm_throttle.settings.gpu_items import ENGINES
 
@@ -20,7 +20,7 @@ NAME_AT_MOST: Final = 20
 UNKNOWN: Final = "-"
 
 _GIB: Final = 1024**3
-_PLAIN: Final = frozenset({Finding.IDLE, Finding.WORKING, Finding.PRODUCTIVE})
+_PLAIN: Final = frozenset({GpuCondition.IDLE, GpuCondition.WORKING, GpuCondition.PRODUCTIVE})
 """Verdicts that need no reason."""
 
 _CARDS: Final = (
@@ -92,7 +92,7 @@ def _split(seen: Seen) -> tuple[Labelled, Labelled]:
     return [one for one in rows if one[1].kind != "engine"], [one for one in rows if one[1].kind == "engine"]
 
 
-def _verdict(view: GpuView | None, row: GpuSample) -> Verdict | None:
+def _verdict(view: GpuView | None, row: GpuSample) -> GpuVerdict | None:
     return None if view is None else view.verdicts.get((row.host, row.device))
 
 
@@ -107,7 +107,7 @@ def _card(label: str, row: GpuSample, seen: Seen) -> Sequence[str]:
         _of(row.power_w, row.power_limit_w, 0),
         _number(row.sm_clock_mhz),
         _number(row.temperature_c),
-        UNKNOWN if verdict is None else verdict.finding.value,
+        UNKNOWN if verdict is None else verdict.condition.value,
         _age(row, seen),
         printable(row.source),
     )
@@ -131,16 +131,16 @@ def _reasons(view: GpuView | None, cards: Labelled) -> Iterator[str]:
         verdict = _verdict(view, row)
         if row.health == "lost":
             yield ": ".join([label, "lost", *(["; ".join(row.notes)] if row.notes else [])])
-        elif verdict is not None and verdict.finding not in _PLAIN:
+        elif verdict is not None and verdict.condition not in _PLAIN:
             yield f"{label}: {_found(verdict)}"
 
 
-def _found(verdict: Verdict) -> str:
+def _found(verdict: GpuVerdict) -> str:
     """Format the verdict and its evidence; without a verdict nothing is certain."""
     told = ", ".join(f"{name} {value:.3g}" for name, value in verdict.evidence.items()) or "nothing is known"
-    if verdict.finding is Finding.UNKNOWN:
+    if verdict.condition is GpuCondition.UNKNOWN:
         return f"not judged yet, as long as the measurements are too few or tell too little: {told}"
-    return f"{verdict.finding}, {verdict.confidence:.0%} sure: {told}"
+    return f"{verdict.condition}, {verdict.confidence:.0%} sure: {told}"
 
 
 def _row(label: str, row: GpuSample, seen: Seen) -> dict[str, Any]:
@@ -150,11 +150,11 @@ def _row(label: str, row: GpuSample, seen: Seen) -> dict[str, Any]:
     return {"label": label, **told, "age_s": round(_age_s(row, seen.at_s), 3), "stale": _stale(row, seen)}
 
 
-def _judged(verdict: Verdict | None, now: float) -> dict[str, Any] | None:
+def _judged(verdict: GpuVerdict | None, now: float) -> dict[str, Any] | None:
     if verdict is None:
         return None
     return {
-        "finding": verdict.finding.value,
+        "finding": verdict.condition.value,
         "confidence": verdict.confidence,
         "for_s": round(max(0.0, now - verdict.since_s), 3),
         "evidence": dict(verdict.evidence),

@@ -15,8 +15,8 @@ from typing import Final
 
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.lookout import aggregator, judge, stop_all
-from autoglm_throttle.model import GpuProvider, GpuSample, GpuView, Work
+from autoglm_throttle.lookout import aggregator, stop_all, verdict_tracker
+from autoglm_throttle.model import GpuProvider, GpuSample, GpuView, ServiceStats
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.snapshot import SourceState
 
@@ -72,7 +72,7 @@ class GpuWatch:
     def __init__(self, settings: Settings) -> None:
         sources = providers(settings.gpu, devices=settings.gpu_devices, selector=settings.gpu_selector)
         self._aggregator = aggregator(settings, [source.name for source in sources])
-        self._judge = judge(settings)
+        self._judge = verdict_tracker(settings)
         self._lock = threading.Lock()
         self._view: GpuView | None = None
         self._first_s: dict[str, float] = {}
@@ -157,4 +157,4 @@ class GpuWatch:
             self._first_s.setdefault(name, now)
             interval_s = self._samplers[name].interval_s
             view = self._aggregator.update(rows, now, source=name, interval_s=interval_s)
-            self._view = self._judge.update(view, Work(), now)
+            self._view = self._judge.update(view, ServiceStats(), now)

@@ -7,7 +7,7 @@ import sys
 
 from autoglm_throttle.cli.command import add_sources, load
 from autoglm_throttle.cli.output import FINE, write, write_json
-from autoglm_throttle.identity import Identity, ProxyChain
+from autoglm_throttle.identity import CallerHasher, ProxyChain
 from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
 
 KINDS = ("address", "key", "user")
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
             [Problem("standard input", "is empty", "printf %s VALUE | autoglm-throttle identity")]
         )
     kind = args.kind or _KIND_OF.get(settings.identity.partition(":")[0], "user")
-    text = Identity(key).of(kind, _counted(settings, kind, value))
+    text = CallerHasher(key).hash(kind, _counted(settings, kind, value))
     if args.format == "json":
         write_json({"kind": kind, "identity": text})
     else:

@@ -12,7 +12,7 @@ from typing import Any
 from autoglm_throttle.cli.command import add_sources, load
 from autoglm_throttle.cli.output import FINE, table, write, write_json
 from autoglm_throttle.cli.show_guards import NOT_SET, guards_document, guards_table
-from autoglm_throttle.model import OnError, Priority, UserLimit
+from autoglm_throttle.model import Priority, StoreFailureMode, UserLimit
 from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, RoutePolicy, Settings, user_limits_text
 from autoglm_throttle.settings.quantity import plain
 from autoglm_throttle.settings.resource_policy import POLICY_FIELD_TYPES, SETTINGS_OF
@@ -64,9 +64,9 @@ def kept(settings: Settings) -> str:
         return "User limits are counted in the memory of each process."
     store = "Redis" if settings.redis_url is not None else "the storage of USER_STORAGE"
     meanwhile = {
-        OnError.LOCAL: f"each goes by 1/{settings.workers} of them",
-        OnError.ALLOW: "none holds",
-        OnError.DENY: "all whom one applies to are refused",
+        StoreFailureMode.LOCAL: f"each goes by 1/{settings.workers} of them",
+        StoreFailureMode.ALLOW: "none holds",
+        StoreFailureMode.DENY: "all whom one applies to are refused",
     }[settings.redis_on_error]
     return (
         f"User limits are counted in {store} for all processes; while it is away, {meanwhile}.\n"

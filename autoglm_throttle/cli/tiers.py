@@ -128,7 +128,7 @@ def _fixed(_: Settings) -> str:
 _DOES: Final[dict[Policy, Callable[[Settings], str]]] = {
     Policy.ADAPTIVE: _adaptive,
     Policy.TIERS: _tiers,
-    Policy.GATE: lambda settings: f"{_gate(settings)}\nThe table of TIERS is not used.",
+    Policy.CONCURRENCY: lambda settings: f"{_gate(settings)}\nThe table of TIERS is not used.",
     Policy.FIXED: _fixed,
 }
 """Policy -> its effect beside the rates."""

@@ -12,7 +12,14 @@ from autoglm_throttle.control.listener import SignalTracker
 from autoglm_throttle.control.nominal import occupancy
 from autoglm_throttle.control.pressure import Pressure
 from autoglm_throttle.control.tiers import TierController
-from autoglm_throttle.model import Evidence, GpuView, Regime, Telemetry, Why, Work
+from autoglm_throttle.model import (
+    ControlCause,
+    ControlState,
+    GpuView,
+    LimiterReport,
+    ServiceStats,
+    TelemetryState,
+)
 
 
 class AdaptiveController:
@@ -37,7 +44,7 @@ class AdaptiveController:
         self._rates = rules.rates
         self._nominal_rps = self._budget_rps = sum(rules.rates)
         self._ceilings = (1.0, 1.0, 1.0)
-        self._cause = Why.CALM
+        self._cause = ControlCause.CALM
         self._confirmed = False
         self._occupancy = 0.0
         # Confirmations that came with views without a new sample: the limiter reports each only once.
@@ -58,7 +65,7 @@ class AdaptiveController:
         self._tracker.started(now)
         self._table_controller.started(now)
 
-    def observe(self, view: GpuView, report: Evidence, stats: Work, now: float) -> Regime:
+    def observe(self, view: GpuView, report: LimiterReport, stats: ServiceStats, now: float) -> ControlState:
         """Strike, cut, hold or release, once for each new sample."""
         self._confirmed, self._occupancy = report.confirmed, occupancy(report)
         self._divide_rates(report.processes)
@@ -66,7 +73,7 @@ class AdaptiveController:
         sample = self._tracker.observe(view, stats, now)
         if sample is not None:
             if sample.after_outage:
-                self._release(Why.CALM)
+                self._release(ControlCause.CALM)
                 self._strikes = 0
                 self._confirmation_pending = False
             self._step(sample.pct, report.service_rps, now)
@@ -76,19 +83,19 @@ class AdaptiveController:
                 self._hold(report.service_rps, now)
         return self._publish(now)
 
-    def control_state(self, now: float, report: Evidence | None = None) -> Regime:
+    def control_state(self, now: float, report: LimiterReport | None = None) -> ControlState:
         """Return the ControlState in force, valid until its ``valid_until_s``."""
         if report is not None:
             self._occupancy = occupancy(report)
         return self._publish(now)
 
-    def no_source(self, now: float) -> Regime:
+    def no_source(self, now: float) -> ControlState:
         """Continue without any source of samples: only the concurrency limit acts."""
         self._tracker.no_source()
         self._table_controller.no_source(now)
         return self._publish(now)
 
-    def source_lost(self, now: float) -> Regime:
+    def source_lost(self, now: float) -> ControlState:
         """Count telemetry as blind at once: only the concurrency limit acts."""
         self._tracker.lost()
         self._table_controller.source_lost(now)
@@ -113,15 +120,15 @@ class AdaptiveController:
             self._reduce(rules.table.factor(signal_pct), now)
             self._hold(service_rps, now)
         elif self._calm >= rules.release_samples or not self._acts:
-            resting = Why.STRIKE if self._strikes else Why.CALM
-            self._release(Why.RELEASED if self._acts else resting)
+            resting = ControlCause.STRIKE if self._strikes else ControlCause.CALM
+            self._release(ControlCause.RELEASED if self._acts else resting)
         else:
             self._hold(service_rps, now)
-            self._cause = Why.HELD
+            self._cause = ControlCause.HELD
 
     def _reduce(self, tier: float, now: float) -> None:
         remaining_share = tier * self._tracker.capacity(now)
-        self._acts, self._tier, self._cause = True, tier, Why.TIER
+        self._acts, self._tier, self._cause = True, tier, ControlCause.TIER
         self._budget_rps = remaining_share * self._nominal_rps
         self._ceilings = (remaining_share, remaining_share, remaining_share)
 
@@ -137,28 +144,28 @@ class AdaptiveController:
         )
         self._ceilings = (high, mid, low)
 
-    def _release(self, cause: Why) -> None:
+    def _release(self, cause: ControlCause) -> None:
         self._acts, self._cause = False, cause
 
-    def _publish(self, now: float, since_s: float | None = None) -> Regime:
+    def _publish(self, now: float, since_s: float | None = None) -> ControlState:
         tracker, table_state = self._tracker, self._table_controller.control_state(now)
         state, share = tracker.state(now), tracker.admitted_share(now)
-        acts = self._acts and state in {Telemetry.FRESH, Telemetry.LATE} and share == 1.0
+        acts = self._acts and state in {TelemetryState.FRESH, TelemetryState.LATE} and share == 1.0
         budget_rps = self._budget_rps if acts else None
         factor = share if budget_rps is None else budget_rps / self._nominal_rps
         valid_until_s = tracker.valid_until(state, now)
         may_rise_at_s = 0.0 if factor else tracker.readmits_at(now)
         if since_s is None:
             since_s = self._control_state.since_s if self._control_state.factor == factor else now
-        self._control_state = Regime(
+        self._control_state = ControlState(
             factor=factor,
             tier=self._tier if acts else 1.0,
             load=self._load(state),
             since_s=since_s,
-            why=tracker.cause(state, share, self._cause),
+            cause=tracker.cause(state, share, self._cause),
             telemetry=state,
-            until_s=valid_until_s if factor else min(valid_until_s, may_rise_at_s),
-            reopens_s=may_rise_at_s,
+            valid_until_s=valid_until_s if factor else min(valid_until_s, may_rise_at_s),
+            may_rise_at_s=may_rise_at_s,
             ceilings=self._ceilings if acts else (share, share, share),
             budget_rps=budget_rps,
             table_factor=table_state.factor,
@@ -168,7 +175,7 @@ class AdaptiveController:
         )
         return self._control_state
 
-    def _load(self, state: Telemetry) -> float:
+    def _load(self, state: TelemetryState) -> float:
         """Load of the GPU if the limiter confirms it, else the lesser of GPU load and occupancy."""
         gpu_load = self._tracker.load(state)
         if gpu_load is None:

@@ -14,7 +14,7 @@ from autoglm_throttle.model import Policy
 _CONTROLLERS: Final[Mapping[Policy, Callable[[ControlRules, float], Controller]]] = {
     Policy.ADAPTIVE: AdaptiveController,
     Policy.TIERS: TierController,
-    Policy.GATE: ConcurrencyController,
+    Policy.CONCURRENCY: ConcurrencyController,
     Policy.FIXED: FixedController,
 }
 

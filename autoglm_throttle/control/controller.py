@@ -8,7 +8,7 @@ from typing import Protocol
 from autoglm_throttle.control.pressure import DEFAULT_TERMS, Pressure, PressureTargets
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
-from autoglm_throttle.model import Evidence, GpuView, Policy, Regime, Signal, Work
+from autoglm_throttle.model import ControlState, GpuView, LimiterReport, Policy, ServiceStats, Signal
 
 
 class Controller(Protocol):
@@ -30,22 +30,24 @@ class Controller(Protocol):
         """Begin to expect samples: the first one is due from now on."""
         ...
 
-    def observe(self, view: GpuView, report: Evidence, stats: Work, now: float, /) -> Regime:
+    def observe(
+        self, view: GpuView, report: LimiterReport, stats: ServiceStats, now: float, /
+    ) -> ControlState:
         """Process a new view of the GPUs with the limiter's report and the service's own statistics."""
         ...
 
-    def control_state(self, now: float, report: Evidence | None = None, /) -> Regime:
+    def control_state(self, now: float, report: LimiterReport | None = None, /) -> ControlState:
         """Return the ControlState in force, with its age considered; valid until its ``valid_until_s``.
 
         With a ``report`` the load is that of now; only ``in_flight`` and ``limit`` are read.
         """
         ...
 
-    def no_source(self, now: float, /) -> Regime:
+    def no_source(self, now: float, /) -> ControlState:
         """Stop expecting samples: no source exists."""
         ...
 
-    def source_lost(self, now: float, /) -> Regime:
+    def source_lost(self, now: float, /) -> ControlState:
         """Count telemetry as blind from now on: the source will not deliver another sample."""
         ...
 

@@ -10,12 +10,12 @@ from autoglm_throttle.control.effect import NO_EFFECT, VerdictEffect, effect
 from autoglm_throttle.control.pressure import UNKNOWN_PRESSURE, Pressure, PressureGauge
 from autoglm_throttle.control.share import BLEND_STEP_S, NEW_AFTER, SAMPLES_TO_TRUST, CapacityTracker
 from autoglm_throttle.control.staleness import STARTING_S, Staleness
-from autoglm_throttle.model import GpuView, Signal, Telemetry, Why, Work
+from autoglm_throttle.model import ControlCause, GpuView, ServiceStats, Signal, TelemetryState
 
 LOSS_HOLD_S = 30.0
 """Time after a loss in which the table may not release: a mean without the hot device looks too good."""
 
-_BELIEVED_STATES = frozenset({Telemetry.FRESH, Telemetry.LATE, Telemetry.STALE})
+_BELIEVED_STATES = frozenset({TelemetryState.FRESH, TelemetryState.LATE, TelemetryState.STALE})
 
 
 class NewSample(NamedTuple):
@@ -77,7 +77,7 @@ class SignalTracker:
         """Count telemetry as blind at once, as after a long outage."""
         self._sampled_s = -math.inf
 
-    def observe(self, view: GpuView, stats: Work, now: float) -> NewSample | None:
+    def observe(self, view: GpuView, stats: ServiceStats, now: float) -> NewSample | None:
         """Process a view and return its new sample, if it holds one.
 
         A view without the signal in force, or hardly younger than the last one, holds none.
@@ -104,7 +104,7 @@ class SignalTracker:
             or gap_s <= NEW_AFTER * self._configured_staleness.interval_s
         ):
             return None
-        after_outage = self.state(now) in {Telemetry.STALE, Telemetry.BLIND}
+        after_outage = self.state(now) in {TelemetryState.STALE, TelemetryState.BLIND}
         self._untrusted_samples = max(0, (SAMPLES_TO_TRUST if after_outage else self._untrusted_samples) - 1)
         self._staleness = staleness
         # A timestamp in the future would make all later samples look old.
@@ -128,15 +128,15 @@ class SignalTracker:
         """Whether a better signal may be believed: not directly after an outage or a loss."""
         return self.is_trusted and now >= self._release_s
 
-    def state(self, now: float) -> Telemetry:
+    def state(self, now: float) -> TelemetryState:
         """Telemetry state by the age of the newest sample."""
         if not self.expects_source:
-            return Telemetry.NONE
+            return TelemetryState.NONE
         if self._sampled_s is None:
-            return Telemetry.STARTING if now <= self._deadline_s else Telemetry.BLIND
+            return TelemetryState.STARTING if now <= self._deadline_s else TelemetryState.BLIND
         return self._staleness.state(now - self._sampled_s)
 
-    def load(self, state: Telemetry) -> float | None:
+    def load(self, state: TelemetryState) -> float | None:
         """The newest signal as 0..1; None once it is too old."""
         return (
             self._signal_pct / 100.0 if state in _BELIEVED_STATES and self._signal_pct is not None else None
@@ -156,25 +156,25 @@ class SignalTracker:
             return held if now <= self._deadline_s else self._staleness.assumed(held)
         return self._staleness.factor(held, now - self._sampled_s)
 
-    def cause(self, state: Telemetry, capacity: float, otherwise: Why) -> Why:
+    def cause(self, state: TelemetryState, capacity: float, otherwise: ControlCause) -> ControlCause:
         """Cause of the factor: telemetry if that is the cause, else ``otherwise``."""
-        if state is Telemetry.NONE:
-            return Why.NO_DEVICE
+        if state is TelemetryState.NONE:
+            return ControlCause.NO_DEVICE
         if not capacity:
-            return Why.LOST
-        if state is Telemetry.STALE:
-            return Why.STALE
-        return Why.BLIND if state is Telemetry.BLIND else otherwise
+            return ControlCause.LOST
+        if state is TelemetryState.STALE:
+            return ControlCause.STALE
+        return ControlCause.BLIND if state is TelemetryState.BLIND else otherwise
 
-    def valid_until(self, state: Telemetry, now: float) -> float:
+    def valid_until(self, state: TelemetryState, now: float) -> float:
         """Time until which age alone changes nothing."""
         trusted_s = self._capacity.valid_until(now)
         if self._sampled_s is None:
-            return min(self._deadline_s, trusted_s) if state is Telemetry.STARTING else trusted_s
+            return min(self._deadline_s, trusted_s) if state is TelemetryState.STARTING else trusted_s
         known_s = {
-            Telemetry.FRESH: self._sampled_s + self._staleness.fresh_s,
-            Telemetry.LATE: self._sampled_s + self._staleness.stale_s,
-            Telemetry.STALE: min(now + BLEND_STEP_S, self._sampled_s + self._staleness.blind_s),
+            TelemetryState.FRESH: self._sampled_s + self._staleness.fresh_s,
+            TelemetryState.LATE: self._sampled_s + self._staleness.stale_s,
+            TelemetryState.STALE: min(now + BLEND_STEP_S, self._sampled_s + self._staleness.blind_s),
         }
         return min(trusted_s, known_s.get(state, math.inf))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from autoglm_throttle.control.controller import ControlRules
 from autoglm_throttle.control.pressure import Pressure
 from autoglm_throttle.control.tiers import TierController
-from autoglm_throttle.model import Evidence, GpuView, Regime, Why, Work
+from autoglm_throttle.model import ControlCause, ControlState, GpuView, LimiterReport, ServiceStats
 
 
 class FixedController:
@@ -35,31 +35,31 @@ class FixedController:
         """Begin to expect samples."""
         self._table.started(now)
 
-    def observe(self, view: GpuView, report: Evidence, stats: Work, now: float) -> Regime:
+    def observe(self, view: GpuView, report: LimiterReport, stats: ServiceStats, now: float) -> ControlState:
         """Process a view; it does not change the rates."""
         return self._nominal(self._table.observe(view, report, stats, now))
 
-    def control_state(self, now: float, _report: Evidence | None = None) -> Regime:
+    def control_state(self, now: float, _report: LimiterReport | None = None) -> ControlState:
         """Return the nominal rates."""
         return self._nominal(self._table.control_state(now))
 
-    def no_source(self, now: float) -> Regime:
+    def no_source(self, now: float) -> ControlState:
         """Return the nominal rates, without a source."""
         return self._nominal(self._table.no_source(now))
 
-    def source_lost(self, now: float) -> Regime:
+    def source_lost(self, now: float) -> ControlState:
         """Return the nominal rates, without further samples."""
         return self._nominal(self._table.source_lost(now))
 
-    def _nominal(self, table_state: Regime) -> Regime:
-        return Regime(
+    def _nominal(self, table_state: ControlState) -> ControlState:
+        return ControlState(
             factor=1.0,
             tier=1.0,
             load=None,
             since_s=self._since_s,
-            why=Why.POLICY,
+            cause=ControlCause.POLICY,
             telemetry=table_state.telemetry,
-            until_s=table_state.until_s,
+            valid_until_s=table_state.valid_until_s,
             table_factor=table_state.table_factor,
             signal=table_state.signal,
             term=table_state.term,
@@ -91,29 +91,29 @@ class ConcurrencyController:
         """Begin to expect samples."""
         self._fixed.started(now)
 
-    def observe(self, view: GpuView, report: Evidence, stats: Work, now: float) -> Regime:
+    def observe(self, view: GpuView, report: LimiterReport, stats: ServiceStats, now: float) -> ControlState:
         """Process a view, and record the occupancy."""
         self._load = occupancy(report)
         return self._with_load(self._fixed.observe(view, report, stats, now))
 
-    def control_state(self, now: float, report: Evidence | None = None) -> Regime:
+    def control_state(self, now: float, report: LimiterReport | None = None) -> ControlState:
         """Return the nominal rates and the occupancy."""
         if report is not None:
             self._load = occupancy(report)
         return self._with_load(self._fixed.control_state(now))
 
-    def no_source(self, now: float) -> Regime:
+    def no_source(self, now: float) -> ControlState:
         """Return the nominal rates, without a source."""
         return self._with_load(self._fixed.no_source(now))
 
-    def source_lost(self, now: float) -> Regime:
+    def source_lost(self, now: float) -> ControlState:
         """Return the nominal rates, without further samples."""
         return self._with_load(self._fixed.source_lost(now))
 
-    def _with_load(self, control_state: Regime) -> Regime:
+    def _with_load(self, control_state: ControlState) -> ControlState:
         return replace(control_state, load=self._load)
 
 
-def occupancy(report: Evidence) -> float:
+def occupancy(report: LimiterReport) -> float:
     """Share of the concurrency limit in flight, 0..1; 0 without a limit, 1 after it sank below them."""
     return min(1.0, report.in_flight / report.limit)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from autoglm_throttle.model import GpuView, Work
+from autoglm_throttle.model import GpuView, ServiceStats
 
 TERMS: Final[tuple[str, ...]] = ("queue", "kv", "memory", "latency", "compute")
 """All terms, in the order in which the first of equal ones decides."""
@@ -81,7 +81,7 @@ class PressureGauge:
         self._terms = frozenset(terms)
         self._idle = math.inf
 
-    def measure(self, view: GpuView, stats: Work) -> Pressure:
+    def measure(self, view: GpuView, stats: ServiceStats) -> Pressure:
         """Measure the pressure from a view of the GPUs and the service's own statistics."""
         ratios = {
             "queue": _ratio(view.queued, self._targets.queue * view.engines),

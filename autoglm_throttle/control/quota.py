@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from autoglm_throttle.control.memory_fill import FillBasis, MemoryFill, MemoryLoad
-from autoglm_throttle.model import Decision, Demand, Finding, GpuView, Hint, Priority, Reason
+from autoglm_throttle.model import Decision, Demand, GpuCondition, GpuView, Priority, Reason, ResourceAdvice
 
 RESUME_MARGIN = 0.05
 """A rejected class is admitted again this far below its cap, so that it does not flutter; chosen."""
@@ -107,7 +107,7 @@ class Quota:
 
     def learn(self, view: GpuView, now: float) -> None:
         """Process a view of the devices."""
-        self._degraded = any(verdict.finding is Finding.DEGRADED for verdict in view.verdicts.values())
+        self._degraded = any(verdict.condition is GpuCondition.DEGRADED for verdict in view.verdicts.values())
         self._memory.learn(view, self.load, now)
 
     def rejection(self, demand: Demand, now: float) -> Decision | None:
@@ -136,7 +136,7 @@ class Quota:
         """Begin with nothing in flight, in a fork: requests of the parent belong to it."""
         self.load = MemoryLoad()
 
-    def advice(self, demand: Demand, now: float) -> Hint:
+    def advice(self, demand: Demand, now: float) -> ResourceAdvice:
         """Advice for an admitted demand; call it before the demand is counted."""
         rules, fill = self._rules, self._memory.projected(self.load, now)
         route = rules.routes.get(demand.route or "", _NO_ROUTE)
@@ -149,7 +149,9 @@ class Quota:
             cap = min(self._cap(demand)[0], self._memory.ceiling)
             remaining_bytes = max(0, round((cap - fill) * usable))
         labels = rules.precisions if route.precisions is None else route.precisions
-        return Hint(self._label(labels, demand, fill), COMPUTE_PRIORITIES[priority], remaining_bytes)
+        return ResourceAdvice(
+            self._label(labels, demand, fill), COMPUTE_PRIORITIES[priority], remaining_bytes
+        )
 
     def view(self, now: float) -> QuotaView:
         """All figures at ``now``."""

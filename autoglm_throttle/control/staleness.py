@@ -6,7 +6,7 @@ it never admits or rejects all requests at once.
 
 from __future__ import annotations
 
-from autoglm_throttle.model import Telemetry, Unknown
+from autoglm_throttle.model import MissingTelemetryMode, TelemetryState
 
 STARTING_S = 5.0
 """Seconds from the start in which a missing first sample is not yet a fault."""
@@ -36,7 +36,7 @@ class Staleness:
         interval_s: float = 1.0,
         stale_after_s: float | None = None,
         blind_after_s: float = 30.0,
-        unknown: Unknown = Unknown.OPEN,
+        unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN,
         *,
         sample_interval_s: float | None = None,
         period_s: float = 0.0,
@@ -65,21 +65,25 @@ class Staleness:
             return self
         return Staleness(*self._configured, sample_interval_s=intervals[0], period_s=intervals[1])
 
-    def state(self, age_s: float) -> Telemetry:
+    def state(self, age_s: float) -> TelemetryState:
         """Telemetry state for a signal of this age."""
         if age_s <= self.fresh_s:
-            return Telemetry.FRESH
+            return TelemetryState.FRESH
         if age_s <= self.stale_s:
-            return Telemetry.LATE
+            return TelemetryState.LATE
         if age_s <= self.blind_s:
-            return Telemetry.STALE
-        return Telemetry.BLIND
+            return TelemetryState.STALE
+        return TelemetryState.BLIND
 
     def assumed(self, held: float) -> float:
         """Factor of a blind controller that last held ``held``."""
-        if self.unknown is Unknown.LAST:
+        if self.unknown is MissingTelemetryMode.LAST:
             return held
-        return {Unknown.OPEN: 1.0, Unknown.CONSERVATIVE: CONSERVATIVE, Unknown.CLOSED: 0.0}[self.unknown]
+        return {
+            MissingTelemetryMode.OPEN: 1.0,
+            MissingTelemetryMode.CONSERVATIVE: CONSERVATIVE,
+            MissingTelemetryMode.CLOSED: 0.0,
+        }[self.unknown]
 
     def factor(self, held: float, age_s: float) -> float:
         """Factor at this age: held while fresh or late, then linear to the assumed one."""
@@ -90,7 +94,11 @@ class Staleness:
 
         A loss is believed only while reads go on: a broken sensor must not cause a permanent outage.
         """
-        return held if self.unknown is Unknown.LAST else held + (1.0 - held) * self._drift_progress(age_s)
+        return (
+            held
+            if self.unknown is MissingTelemetryMode.LAST
+            else held + (1.0 - held) * self._drift_progress(age_s)
+        )
 
     def _drift_progress(self, age_s: float) -> float:
         """Progress of the drift: 0 until stale, 1 from blind on."""

@@ -6,7 +6,14 @@ from autoglm_throttle.control.controller import ControlRules
 from autoglm_throttle.control.listener import SignalTracker
 from autoglm_throttle.control.pressure import Pressure
 from autoglm_throttle.control.share import SAMPLES_TO_TRUST
-from autoglm_throttle.model import Evidence, GpuView, Regime, Unknown, Why, Work
+from autoglm_throttle.model import (
+    ControlCause,
+    ControlState,
+    GpuView,
+    LimiterReport,
+    MissingTelemetryMode,
+    ServiceStats,
+)
 
 
 class TierController:
@@ -24,11 +31,11 @@ class TierController:
         self._strikes = 0
         self._calm = 0
         # GPU_UNKNOWN=closed admits nothing before the first sample.
-        self._tier = 0.0 if rules.staleness.unknown is Unknown.CLOSED else 1.0
-        self._cause = Why.CALM
+        self._tier = 0.0 if rules.staleness.unknown is MissingTelemetryMode.CLOSED else 1.0
+        self._cause = ControlCause.CALM
         self._cap = 1.0
         """The maximum factor that the verdicts allow."""
-        self._cap_cause: Why | None = None
+        self._cap_cause: ControlCause | None = None
         self._cap_calm = 0
         self._control_state = self._publish(now, since_s=now)
 
@@ -45,7 +52,7 @@ class TierController:
         """Restart the wait for the first sample."""
         self._tracker.started(now)
 
-    def observe(self, view: GpuView, _report: Evidence, stats: Work, now: float) -> Regime:
+    def observe(self, view: GpuView, _report: LimiterReport, stats: ServiceStats, now: float) -> ControlState:
         """Apply the table to a new view; the limiter's report is ignored."""
         held = self._tracker.drifted_factor(self._tier, now)
         sample = self._tracker.observe(view, stats, now)
@@ -57,16 +64,16 @@ class TierController:
             self._limit()
         return self._publish(now)
 
-    def control_state(self, now: float, _report: Evidence | None = None) -> Regime:
+    def control_state(self, now: float, _report: LimiterReport | None = None) -> ControlState:
         """Return the ControlState in force, valid until its ``valid_until_s``."""
         return self._publish(now)
 
-    def no_source(self, now: float) -> Regime:
+    def no_source(self, now: float) -> ControlState:
         """Continue without a source: the nominal rates, since no sample is missing."""
         self._tracker.no_source()
         return self._publish(now)
 
-    def source_lost(self, now: float) -> Regime:
+    def source_lost(self, now: float) -> ControlState:
         """Count telemetry as blind at once, as after a long outage."""
         self._tracker.lost()
         return self._publish(now)
@@ -77,13 +84,13 @@ class TierController:
         want = table.factor(signal_pct) if self._strikes >= rules.samples else 1.0
         up = table.factor(signal_pct + rules.release_margin_pct)
         if want < self._tier:
-            self._tier, self._calm, self._cause = want, 0, Why.TIER
+            self._tier, self._calm, self._cause = want, 0, ControlCause.TIER
         elif up > self._tier and self._tracker.may_release(now):
             self._calm += 1
-            self._cause = Why.HELD
+            self._cause = ControlCause.HELD
             if self._calm >= rules.release_samples:
                 self._tier = min(up, self._tier + rules.recovery_step)
-                self._cause = Why.RELEASED
+                self._cause = ControlCause.RELEASED
         else:
             self._calm = 0
             self._cause = self._resting(want)
@@ -97,10 +104,10 @@ class TierController:
         elif self._cap_calm >= SAMPLES_TO_TRUST:
             self._cap = min(wanted, self._cap + self._rules.recovery_step)
 
-    def _resting(self, want: float) -> Why:
+    def _resting(self, want: float) -> ControlCause:
         if self._tier == 1.0:
-            return Why.STRIKE if self._strikes else Why.CALM
-        return Why.TIER if want == self._tier else Why.HELD
+            return ControlCause.STRIKE if self._strikes else ControlCause.CALM
+        return ControlCause.TIER if want == self._tier else ControlCause.HELD
 
     def _may_rise_at(self, capacity: float, remaining_share: float, now: float) -> float:
         """Time of the first sample that could raise a factor of 0, held by a loss, a stall or the table."""
@@ -112,7 +119,7 @@ class TierController:
             return max(back_s, tracker.sampled_at(SAMPLES_TO_TRUST - self._cap_calm, now))
         return max(back_s, tracker.release_at(self._rules.release_samples, self._calm, now))
 
-    def _publish(self, now: float, since_s: float | None = None) -> Regime:
+    def _publish(self, now: float, since_s: float | None = None) -> ControlState:
         tracker = self._tracker
         expects = tracker.expects_source
         state, capacity = tracker.state(now), tracker.capacity(now)
@@ -123,15 +130,15 @@ class TierController:
         valid_until_s = tracker.valid_until(state, now)
         if since_s is None:
             since_s = self._control_state.since_s if self._control_state.factor == factor else now
-        self._control_state = Regime(
+        self._control_state = ControlState(
             factor=factor,
             tier=self._tier if expects else 1.0,
             load=tracker.load(state),
             since_s=since_s,
-            why=tracker.cause(state, capacity, capped or self._cause),
+            cause=tracker.cause(state, capacity, capped or self._cause),
             telemetry=state,
-            until_s=valid_until_s if factor else min(valid_until_s, may_rise_at_s),
-            reopens_s=may_rise_at_s,
+            valid_until_s=valid_until_s if factor else min(valid_until_s, may_rise_at_s),
+            may_rise_at_s=may_rise_at_s,
             ceilings=(factor, factor, factor),
             table_factor=factor,
             armed=expects,

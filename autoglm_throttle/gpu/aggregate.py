@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from autoglm_throttle.gpu.merge import MergedDevice, load_pct, merge
 from autoglm_throttle.gpu.readings import SampleBuilder
-from autoglm_throttle.model import Aggregate, GpuSample, GpuView
+from autoglm_throttle.model import AggregateMode, GpuSample, GpuView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ class Aggregator:
 
     def __init__(
         self,
-        mode: Aggregate,
+        mode: AggregateMode,
         *,
         stale_after_s: float = 3.0,
         forget_s: float = 300.0,
@@ -122,8 +122,8 @@ class Aggregator:
                 (card.measured_s for card in shown), default=now if engines_at_s is None else engines_at_s
             ),
             utilization_pct=_utilization(self._mode, current, weights),
-            utilization_max_pct=_utilization(Aggregate.MAX, current, weights),
-            utilization_mean_pct=_utilization(Aggregate.MEAN, current, weights),
+            utilization_max_pct=_utilization(AggregateMode.MAX, current, weights),
+            utilization_mean_pct=_utilization(AggregateMode.MEAN, current, weights),
             memory_ratio=_highest(current, _memory_ratio),
             power_ratio=_highest(current, _power_ratio),
             capacity=fsum(weights[card.identity] for card in usable) / whole if gpus else 1.0,
@@ -158,26 +158,26 @@ def _weights(gpus: Sequence[MergedDevice]) -> Mapping[Identity, float]:
 
 
 def _utilization(
-    mode: Aggregate, gpus: Iterable[MergedDevice], weights: Mapping[Identity, float]
+    mode: AggregateMode, gpus: Iterable[MergedDevice], weights: Mapping[Identity, float]
 ) -> float | None:
     values = [
-        (pct, weights[card.identity] if mode is Aggregate.WEIGHTED else 1.0)
+        (pct, weights[card.identity] if mode is AggregateMode.WEIGHTED else 1.0)
         for card in gpus
         if (pct := load_pct(card.row)) is not None
     ]
     return _mean(mode, values)
 
 
-def _kv_used(mode: Aggregate, engines: Iterable[GpuSample]) -> float | None:
+def _kv_used(mode: AggregateMode, engines: Iterable[GpuSample]) -> float | None:
     """Aggregate the fill of the engines' caches; engines have no weights."""
     return _mean(mode, [(row.kv_used_ratio, 1.0) for row in engines if row.kv_used_ratio is not None])
 
 
-def _mean(mode: Aggregate, values: Sequence[tuple[float, float]]) -> float | None:
+def _mean(mode: AggregateMode, values: Sequence[tuple[float, float]]) -> float | None:
     if not values:
         return None
     highest = max(value for value, _ in values)
-    if mode is Aggregate.MAX:
+    if mode is AggregateMode.MAX:
         return highest
     # fsum is exact, so the order of the rows cannot change the result.
     mean = fsum(value * weight for value, weight in values) / fsum(weight for _, weight in values)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autoglm_throttle.model import GpuSample, GpuView, Work
+    from autoglm_throttle.model import GpuSample, GpuView, ServiceStats
 
 WINDOW_S: Final = 10.0
 """Shortest window: the time without progress that makes a stall."""
@@ -147,7 +147,7 @@ class ThroughputTracker:
         self._busy_since_s: float | None = None
         self._baselines: dict[tuple[str, int], _Baseline] = {}
 
-    def update(self, view: GpuView, work: Work, now: float) -> Throughput:
+    def update(self, view: GpuView, work: ServiceStats, now: float) -> Throughput:
         """Add the current counts.
 
         Args:
@@ -172,7 +172,7 @@ class ThroughputTracker:
         )
 
     def _advance(
-        self, work: Work, engines: _EngineThroughput | None, now: float
+        self, work: ServiceStats, engines: _EngineThroughput | None, now: float
     ) -> tuple[float, _Measurement]:
         """Add the progress since the last call; return its seconds (0 after a new source) and the sums."""
         last, by_engines = self._latest, engines is not None
@@ -204,7 +204,7 @@ class ThroughputTracker:
         self._append(latest)
         return passed_s, latest
 
-    def _begin(self, work: Work, now: float) -> None:
+    def _begin(self, work: ServiceStats, now: float) -> None:
         self._progressed_s = self._last_in_flight_s = now
         self._answers, self._parts = work.completed_total, work.chunks_total
         self._has_progressed = bool(self._answers or self._parts)

@@ -25,11 +25,11 @@ from autoglm_throttle.gpu.verdict_table import (
     classify,
     confidence,
 )
-from autoglm_throttle.model import Finding, Verdict
+from autoglm_throttle.model import GpuCondition, GpuVerdict
 
 if TYPE_CHECKING:
     from autoglm_throttle.gpu.progress import Throughput
-    from autoglm_throttle.model import DeviceKey, GpuSample, GpuView, Work
+    from autoglm_throttle.model import DeviceKey, GpuSample, GpuView, ServiceStats
 
 __all__ = ["VerdictTracker", "VerdictRules"]
 
@@ -55,10 +55,10 @@ class VerdictTracker:
         self._devices: dict[DeviceKey, _DeviceHistory] = {}
 
     def __repr__(self) -> str:
-        text = ", ".join(f"{key[1]}: {device.verdict.finding}" for key, device in self._devices.items())
+        text = ", ".join(f"{key[1]}: {device.verdict.condition}" for key, device in self._devices.items())
         return f"Judge({text})"
 
-    def update(self, view: GpuView, work: Work, now: float) -> GpuView:
+    def update(self, view: GpuView, work: ServiceStats, now: float) -> GpuView:
         """Update the verdicts of all devices.
 
         Args:
@@ -81,7 +81,7 @@ class VerdictTracker:
             if device is None:
                 device = self._devices[key] = _DeviceHistory(self._rules, now)
             device.evaluate(row, context, now)
-            if device.verdict.finding is Finding.THROTTLED:
+            if device.verdict.condition is GpuCondition.THROTTLED:
                 # A throttled device stays usable; only the lost share of its speed leaves the capacity.
                 missing += view.weights.get(key, 0.0) * (1.0 - device.speed_share)
         verdicts = {key: self._devices[key].verdict for key in rows}
@@ -92,7 +92,7 @@ class VerdictTracker:
 class _Context:
     """Inputs that are common to all devices of one update."""
 
-    work: Work
+    work: ServiceStats
     throughput: Throughput
     interval_s: float
     fullest_pct: float | None
@@ -101,7 +101,9 @@ class _Context:
     latency_share: float | None
 
 
-def _build_context(view: GpuView, work: Work, throughput: Throughput, rules: VerdictRules) -> _Context:
+def _build_context(
+    view: GpuView, work: ServiceStats, throughput: Throughput, rules: VerdictRules
+) -> _Context:
     values = [
         pct
         for row in view.devices
@@ -164,7 +166,7 @@ class _DeviceHistory:
         self._clock = ClockBaseline()
         self._at_initial_limit = False
         self._work_w, self._work_sm = WorkBaseline(), WorkBaseline()
-        self.verdict = Verdict(Finding.UNKNOWN, now, 0.0)
+        self.verdict = GpuVerdict(GpuCondition.UNKNOWN, now, 0.0)
         self._restart()
 
     @property
@@ -180,7 +182,7 @@ class _DeviceHistory:
         """Reset the history of samples; the baselines of power and clock remain."""
         self._measured_s = -math.inf
         self._clocks: deque[float] = deque(maxlen=self._rules.samples)
-        self._candidate = Finding.UNKNOWN
+        self._candidate = GpuCondition.UNKNOWN
         self._agreeing, self._disagreeing, self._observed = _Streak(), _Streak(), _Streak()
 
     def evaluate(self, row: GpuSample, context: _Context, now: float) -> None:
@@ -189,25 +191,25 @@ class _DeviceHistory:
         at_s = min(row.taken_at_s - row.age_s, now)
         if row.health == "lost":
             self._restart()
-            self._set_verdict(Finding.LOST, VerdictInput(), now)
+            self._set_verdict(GpuCondition.LOST, VerdictInput(), now)
         elif at_s > self._measured_s + _SAME_S:
             self._measured_s = at_s
             inputs = self._build_input(row, context, at_s)
             self._set_verdict(self._next_condition(inputs, context.throughput, at_s), inputs, now)
         elif self._is_disproved(row, context, now):
-            self._set_verdict(Finding.UNKNOWN, VerdictInput(), now)
+            self._set_verdict(GpuCondition.UNKNOWN, VerdictInput(), now)
 
-    def _set_verdict(self, condition: Finding, inputs: VerdictInput, now: float) -> None:
+    def _set_verdict(self, condition: GpuCondition, inputs: VerdictInput, now: float) -> None:
         current = self.verdict
         share, evidence = confidence(condition, inputs, self._rules)
-        self.verdict = Verdict(
-            condition, current.since_s if current.finding is condition else now, share, evidence
+        self.verdict = GpuVerdict(
+            condition, current.since_s if current.condition is condition else now, share, evidence
         )
 
-    def _next_condition(self, inputs: VerdictInput, throughput: Throughput, at_s: float) -> Finding:
+    def _next_condition(self, inputs: VerdictInput, throughput: Throughput, at_s: float) -> GpuCondition:
         """Return the next condition; entering and leaving one takes several agreeing samples."""
-        current, condition = self.verdict.finding, classify(inputs, self._rules)
-        if current is Finding.STALLED and not self._stall_is_over(throughput):
+        current, condition = self.verdict.condition, classify(inputs, self._rules)
+        if current is GpuCondition.STALLED and not self._stall_is_over(throughput):
             condition = current
         if condition is not self._candidate:
             self._candidate = condition
@@ -232,7 +234,11 @@ class _DeviceHistory:
         """Return whether our own requests end the stall of a device with outdated telemetry."""
         stale_s = max(_STALE_S, _STALE_INTERVALS * context.interval_s, _STALE_PERIODS * (row.period_s or 0.0))
         silent = now - self._measured_s > stale_s
-        return silent and self.verdict.finding is Finding.STALLED and self._stall_is_over(context.throughput)
+        return (
+            silent
+            and self.verdict.condition is GpuCondition.STALLED
+            and self._stall_is_over(context.throughput)
+        )
 
     def _build_input(self, row: GpuSample, context: _Context, at_s: float) -> VerdictInput:
         rules, work, throughput = self._rules, context.work, context.throughput

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.model import Finding
+from autoglm_throttle.model import GpuCondition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -232,20 +232,20 @@ def _unknown(it: VerdictInput, rules: VerdictRules) -> bool:
     return it.utilization_pct is None or _busy(it, rules)
 
 
-IMMEDIATE_RULES: Final[tuple[tuple[Finding, Rule], ...]] = (
-    (Finding.UNKNOWN, _unknown),
-    (Finding.IDLE, _is_idle),
-    (Finding.WORKING, lambda _it, _rules: True),
+IMMEDIATE_RULES: Final[tuple[tuple[GpuCondition, Rule], ...]] = (
+    (GpuCondition.UNKNOWN, _unknown),
+    (GpuCondition.IDLE, _is_idle),
+    (GpuCondition.WORKING, lambda _it, _rules: True),
 )
 """Conditions that need no history."""
 
-TABLE: Final[tuple[tuple[Finding, Rule], ...]] = (
-    (Finding.STARVED, _starved),
-    (Finding.STALLED, _stalled),
-    (Finding.THROTTLED, _throttled),
-    (Finding.DEGRADED, _degraded),
-    (Finding.UNDERFED, _underfed),
-    (Finding.PRODUCTIVE, _productive),
+TABLE: Final[tuple[tuple[GpuCondition, Rule], ...]] = (
+    (GpuCondition.STARVED, _starved),
+    (GpuCondition.STALLED, _stalled),
+    (GpuCondition.THROTTLED, _throttled),
+    (GpuCondition.DEGRADED, _degraded),
+    (GpuCondition.UNDERFED, _underfed),
+    (GpuCondition.PRODUCTIVE, _productive),
     *IMMEDIATE_RULES,
 )
 """Rows in this order; ``lost`` comes before them and needs no signal."""
@@ -258,23 +258,23 @@ _POWER_LOW: Final[SignalCheck] = ("power_share", lambda value, rules: value < ru
 _SM_USED: Final[SignalCheck] = ("sm_active_ratio", lambda value, rules: value >= rules.sm_underfed)
 _POWER_USED: Final[SignalCheck] = ("power_share", lambda value, rules: value >= rules.power_underfed)
 
-SIGNALS: Final[Mapping[Finding, tuple[SignalCheck, ...]]] = {
-    Finding.LOST: (),
-    Finding.STARVED: (
+SIGNALS: Final[Mapping[GpuCondition, tuple[SignalCheck, ...]]] = {
+    GpuCondition.LOST: (),
+    GpuCondition.STARVED: (
         ("backlog", lambda value, _: value > 0.0),
         ("utilization_pct", lambda value, rules: value < rules.filled_pct),
         _PROGRESS,
         ("host_load", lambda value, rules: value >= rules.host_load),
         ("host_iowait", lambda value, rules: value > rules.host_iowait),
     ),
-    Finding.STALLED: (
+    GpuCondition.STALLED: (
         _BUSY,
         ("in_flight", lambda value, _: value > 0.0),
         ("progress_per_s", lambda value, _: value == 0.0),
         ("power_share", lambda value, rules: value < rules.power_stalled),
         ("sm_active_ratio", lambda value, rules: value < rules.sm_stalled),
     ),
-    Finding.THROTTLED: (
+    GpuCondition.THROTTLED: (
         _BUSY,
         ("fault_bits", lambda value, _: value > 0.0),
         ("power_cap", lambda value, _: value > 0.0),
@@ -282,12 +282,12 @@ SIGNALS: Final[Mapping[Finding, tuple[SignalCheck, ...]]] = {
         ("throttled_ratio", lambda value, rules: value > rules.throttled_share),
         ("clock_share", lambda value, rules: value < rules.slow_clock),
     ),
-    Finding.DEGRADED: (
+    GpuCondition.DEGRADED: (
         _BUSY,
         ("progress_share", lambda value, rules: value < rules.degraded_share),
         ("latency_share", lambda value, _: value > 1.0),
     ),
-    Finding.UNDERFED: (
+    GpuCondition.UNDERFED: (
         _BUSY,
         _PROGRESS,
         _SM_LOW,
@@ -297,7 +297,7 @@ SIGNALS: Final[Mapping[Finding, tuple[SignalCheck, ...]]] = {
         ("latency_share", lambda value, _: value <= 1.0),
         ("queued", lambda value, rules: value <= rules.queue_target),
     ),
-    Finding.PRODUCTIVE: (
+    GpuCondition.PRODUCTIVE: (
         _BUSY,
         _PROGRESS,
         _SM_USED,
@@ -305,14 +305,14 @@ SIGNALS: Final[Mapping[Finding, tuple[SignalCheck, ...]]] = {
         ("dram_active_ratio", lambda value, rules: value >= rules.dram_working),
         ("tensor_active_ratio", lambda value, rules: value >= rules.tensor_working),
     ),
-    Finding.UNKNOWN: (_BUSY, _PROGRESS, _SM_USED, _POWER_USED),
-    Finding.IDLE: (
+    GpuCondition.UNKNOWN: (_BUSY, _PROGRESS, _SM_USED, _POWER_USED),
+    GpuCondition.IDLE: (
         ("utilization_pct", lambda value, rules: value < rules.idle_pct),
         ("in_flight", lambda value, _: value == 0.0),
         _SM_LOW,
         _POWER_LOW,
     ),
-    Finding.WORKING: (
+    GpuCondition.WORKING: (
         ("utilization_pct", lambda value, rules: value < rules.busy_pct),
         ("in_flight", lambda value, _: value > 0.0),
         _PROGRESS,
@@ -322,8 +322,8 @@ SIGNALS: Final[Mapping[Finding, tuple[SignalCheck, ...]]] = {
 
 
 def classify(
-    it: VerdictInput, rules: VerdictRules, table: tuple[tuple[Finding, Rule], ...] = TABLE
-) -> Finding:
+    it: VerdictInput, rules: VerdictRules, table: tuple[tuple[GpuCondition, Rule], ...] = TABLE
+) -> GpuCondition:
     """Classify one device.
 
     Args:
@@ -337,7 +337,9 @@ def classify(
     return next(condition for condition, matches in table if matches(it, rules))
 
 
-def confidence(condition: Finding, it: VerdictInput, rules: VerdictRules) -> tuple[float, dict[str, float]]:
+def confidence(
+    condition: GpuCondition, it: VerdictInput, rules: VerdictRules
+) -> tuple[float, dict[str, float]]:
     """Compute the confidence of a condition, and its evidence.
 
     Args:

@@ -1,29 +1,34 @@
 """Log events, and the sampling of rejections in the log."""
 
-from autoglm_throttle.journal.devices import device_changes, verdict_changes, view_changes
-from autoglm_throttle.journal.guards import breaker_changed, degradation_changed, guards_full
-from autoglm_throttle.journal.line import LOGGER, Line
-from autoglm_throttle.journal.refusals import RefusalSampler, more_refused, refused, users_full
-from autoglm_throttle.journal.regime import changes
-from autoglm_throttle.journal.settings import approximate, configured, configured_oddly
+from autoglm_throttle.journal.devices import device_events, gpu_view_events, verdict_events
+from autoglm_throttle.journal.guards import breaker_changed, degradation_changed, guard_table_full
+from autoglm_throttle.journal.line import LOGGER, LogEvent
+from autoglm_throttle.journal.refusals import (
+    RejectionSampler,
+    rejection_event,
+    rejections_summary,
+    user_table_full,
+)
+from autoglm_throttle.journal.regime import control_events
+from autoglm_throttle.journal.settings import approximate, configuration_advice, configured
 from autoglm_throttle.journal.stores import store_changed
 
 __all__ = [
     "LOGGER",
-    "Line",
-    "RefusalSampler",
+    "LogEvent",
+    "RejectionSampler",
     "approximate",
     "breaker_changed",
-    "changes",
+    "control_events",
     "configured",
-    "configured_oddly",
+    "configuration_advice",
     "degradation_changed",
-    "device_changes",
-    "guards_full",
-    "more_refused",
-    "refused",
+    "device_events",
+    "guard_table_full",
+    "rejections_summary",
+    "rejection_event",
     "store_changed",
-    "users_full",
-    "verdict_changes",
-    "view_changes",
+    "user_table_full",
+    "verdict_events",
+    "gpu_view_events",
 ]

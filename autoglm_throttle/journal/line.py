@@ -13,7 +13,7 @@ a limiter must not fail silently.
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogEvent:
     """One log event: an event name, a level, a sentence and flat keys."""
 
     event: str

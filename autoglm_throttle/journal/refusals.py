@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from autoglm_throttle.journal.line import Line
+from autoglm_throttle.journal.line import LogEvent
 from autoglm_throttle.model import (
     Decision,
     Demand,
@@ -12,16 +12,16 @@ from autoglm_throttle.model import (
 )
 
 
-def more_refused(reason: Reason, name: str, count: int) -> Line:
+def rejections_summary(reason: Reason, name: str, count: int) -> LogEvent:
     """Build the event for counted rejections that no further one has followed."""
     keys: dict[str, object] = {"decision": name, "reason": reason.value, "count": count}
-    return Line("refused", logging.INFO, f"{count} {name} ({reason})", keys)
+    return LogEvent("request_rejected", logging.INFO, f"{count} {name} ({reason})", keys)
 
 
-def refused(demand: Demand, decision: Decision, name: str, count: int, client: str) -> Line:
+def rejection_event(demand: Demand, decision: Decision, name: str, count: int, client: str) -> LogEvent:
     """Build the event of a sampled rejection; ``client`` is the caller's keyed hash."""
-    return Line(
-        "refused",
+    return LogEvent(
+        "request_rejected",
         logging.INFO,
         f"{count} {name} ({decision.detail})",
         {
@@ -36,13 +36,13 @@ def refused(demand: Demand, decision: Decision, name: str, count: int, client: s
     )
 
 
-def users_full(most: int) -> Line:
+def user_table_full(most: int) -> LogEvent:
     """Build the event, logged once, that the user table is full: new users share their network's limit."""
-    text = f"all {most} users remembered are at their limit; newcomers share one; raise MAX_USERS"
-    return Line("users_full", logging.WARNING, text, {"max_users": most})
+    text = f"all {most} tracked users are at their limit; new users share one limit; raise MAX_USERS"
+    return LogEvent("user_table_full", logging.WARNING, text, {"max_users": most})
 
 
-class RefusalSampler:
+class RejectionSampler:
     """Logs the first rejection for each reason; later ones are counted into one event per interval.
 
     Args:
@@ -51,26 +51,26 @@ class RefusalSampler:
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
-        self._seen: dict[Reason, list[float]] = {}
+        self._entries: dict[Reason, list[float]] = {}
 
-    def note(self, reason: Reason, now: float) -> int:
+    def record(self, reason: Reason, now: float) -> int:
         """Count a rejection; above 0: log one event with this number of rejections."""
-        seen = self._seen.get(reason)
-        if seen is None:
-            self._seen[reason] = [now + self._every_s, 0]
+        entry = self._entries.get(reason)
+        if entry is None:
+            self._entries[reason] = [now + self._every_s, 0]
             return 1
-        seen[1] += 1
-        if now < seen[0]:
+        entry[1] += 1
+        if now < entry[0]:
             return 0
-        count = int(seen[1])
-        seen[0], seen[1] = now + self._every_s, 0
+        count = int(entry[1])
+        entry[0], entry[1] = now + self._every_s, 0
         return count
 
     def overdue(self, now: float) -> list[tuple[Reason, int]]:
         """Return counted rejections that should have been logged by now, as after the end of an overload."""
-        found = []
-        for reason, seen in self._seen.items():
-            if seen[1] and now >= seen[0]:
-                found.append((reason, int(seen[1])))
-                seen[0], seen[1] = now + self._every_s, 0
-        return found
+        due = []
+        for reason, entry in self._entries.items():
+            if entry[1] and now >= entry[0]:
+                due.append((reason, int(entry[1])))
+                entry[0], entry[1] = now + self._every_s, 0
+        return due

@@ -6,22 +6,22 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from autoglm_throttle.journal.line import Line
+from autoglm_throttle.journal.line import LogEvent
 from autoglm_throttle.model import (
+    ControlCause,
+    ControlState,
     GpuView,
-    Regime,
     Signal,
-    Telemetry,
-    Why,
+    TelemetryState,
 )
 
 MOST_SOURCES: Final = 3
 """Sources named in an event; a view may have many."""
 
 
-def changes(
-    before: Regime, after: Regime, view: GpuView | None = None, now: float | None = None
-) -> Iterator[Line]:
+def control_events(
+    before: ControlState, after: ControlState, view: GpuView | None = None, now: float | None = None
+) -> Iterator[LogEvent]:
     """Yield the log events of a changed control state: tier, stop of admission, telemetry, signal.
 
     Args:
@@ -30,52 +30,54 @@ def changes(
         view: the newest view of the devices; None: nothing yet.
         now: monotonic seconds; None: the age of the view is left out.
     """
-    shut, was_shut = not after.factor, not before.factor
-    if after.tier != before.tier or shut is not was_shut:
+    stopped, was_stopped = not after.factor, not before.factor
+    if after.tier != before.tier or stopped is not was_stopped:
         falls = after.factor < before.factor
-        yield Line(
+        yield LogEvent(
             "tier_changed",
             logging.WARNING if falls else logging.INFO,
-            f"rates at {after.factor:.0%} of nominal ({after.why})",
+            f"rates at {after.factor:.0%} of nominal ({after.cause})",
             {
                 "factor": after.factor,
                 "factor_before": before.factor,
-                "why": after.why.value,
+                "cause": after.cause.value,
                 "gpu_utilization_ratio": after.load,
             },
         )
-    if after.signal is not before.signal and before.telemetry is not Telemetry.STARTING:
-        yield _changed_over(before, after, view)
+    if after.signal is not before.signal and before.telemetry is not TelemetryState.STARTING:
+        yield _signal_event(before, after, view)
     if after.telemetry is not before.telemetry:
-        yield _telemetry(before, after, view, now)
+        yield _telemetry_event(before, after, view, now)
 
 
-def _changed_over(before: Regime, after: Regime, view: GpuView | None) -> Line:
-    provider, _ = _heard(after.signal, view, None)
-    whose = f" ({provider})" if provider else ""
-    return Line(
+def _signal_event(before: ControlState, after: ControlState, view: GpuView | None) -> LogEvent:
+    provider, _ = _signal_source(after.signal, view, None)
+    origin = f" ({provider})" if provider else ""
+    return LogEvent(
         "signal_changed",
         logging.WARNING if after.signal is Signal.UTILIZATION else logging.INFO,
-        f"the load is told by the {after.signal} now{whose}, no longer by the {before.signal}",
+        f"the load signal is {after.signal} now{origin}, no longer {before.signal}",
         {"signal": after.signal.value, "signal_before": before.signal.value, "provider": provider or None},
     )
 
 
-def _telemetry(before: Regime, after: Regime, view: GpuView | None, now: float | None) -> Line:
-    nothing = after.why is Why.NO_DEVICE
-    worse = nothing or after.telemetry in {Telemetry.STALE, Telemetry.BLIND}
-    provider, age_s = _heard(after.signal, view, now)
-    said = [provider] if provider else []
-    said += [] if age_s is None else [f"{age_s:.1f} s old"]
-    if _none_left(after.signal, view):
-        said, age_s = [*said[:1], "every GPU is lost, so none tells a load"], None
-    whose = f" ({', '.join(said)})" if said else ""
-    return Line(
+def _telemetry_event(
+    before: ControlState, after: ControlState, view: GpuView | None, now: float | None
+) -> LogEvent:
+    nothing = after.cause is ControlCause.NO_DEVICE
+    worse = nothing or after.telemetry in {TelemetryState.STALE, TelemetryState.BLIND}
+    provider, age_s = _signal_source(after.signal, view, now)
+    parts = [provider] if provider else []
+    parts += [] if age_s is None else [f"{age_s:.1f} s old"]
+    if _all_devices_lost(after.signal, view):
+        parts, age_s = [*parts[:1], "every GPU is lost, so the load is unknown"], None
+    origin = f" ({', '.join(parts)})" if parts else ""
+    return LogEvent(
         "telemetry_changed",
         logging.WARNING if worse else logging.INFO,
-        "no GPU to look at: the rates stay nominal"
+        "no GPU telemetry: the rates stay nominal"
         if nothing
-        else f"GPU telemetry is {after.telemetry}{whose}",
+        else f"GPU telemetry is {after.telemetry}{origin}",
         {
             "state": after.telemetry.value,
             "state_before": before.telemetry.value,
@@ -86,15 +88,15 @@ def _telemetry(before: Regime, after: Regime, view: GpuView | None, now: float |
     )
 
 
-def _none_left(signal: Signal, view: GpuView | None) -> bool:
+def _all_devices_lost(signal: Signal, view: GpuView | None) -> bool:
     """Return whether the devices are the signal's source and all are lost: their samples carry no load."""
     if view is None or (signal is Signal.PRESSURE and view.engines_at_s is not None):
         return False
-    cards = [row for row in view.devices if row.kind != "engine"]
-    return bool(cards) and all(row.health == "lost" for row in cards)
+    devices = [row for row in view.devices if row.kind != "engine"]
+    return bool(devices) and all(row.health == "lost" for row in devices)
 
 
-def _heard(signal: Signal, view: GpuView | None, now: float | None) -> tuple[str, float | None]:
+def _signal_source(signal: Signal, view: GpuView | None, now: float | None) -> tuple[str, float | None]:
     """Return the sources of the signal in force, and the age of its newest measurement."""
     if view is None or not view.devices:
         return "", None

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import logging
 
-from autoglm_throttle.journal.line import Line
+from autoglm_throttle.journal.line import LogEvent
 from autoglm_throttle.limiting.shared.outage import HealthChange
 from autoglm_throttle.limiting.shared.outage import HealthState as StoreState
 from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.model import (
-    OnError,
+    StoreFailureMode,
 )
 
 _MEANWHILE = {
-    OnError.LOCAL: "each process goes by {share} of the user limits until it answers",
-    OnError.ALLOW: "no user limit holds until it answers",
-    OnError.DENY: "all whom a user limit applies to are refused until it answers",
+    StoreFailureMode.LOCAL: "each process enforces {share} of the user limits until it recovers",
+    StoreFailureMode.ALLOW: "user limits are not enforced until it recovers",
+    StoreFailureMode.DENY: "requests under a user limit are rejected until it recovers",
 }
 
 
-def store_changed(view: StoreView, change: HealthChange, error: str) -> Line:
+def store_changed(view: StoreView, change: HealthChange, error: str) -> LogEvent:
     """Build the event of a shared store of user limits that was lost or has recovered."""
     if change.state is StoreState.REMOTE:
         text = f"{view.kind} answers again after {change.lasted_s:.1f} s; user limits are shared again"
-        return Line("store_back", logging.INFO, text, {"store": view.kind, "down_s": change.lasted_s})
-    trouble = str(change.error_kind)
+        return LogEvent(
+            "store_recovered", logging.INFO, text, {"store": view.kind, "down_s": change.lasted_s}
+        )
+    error_kind = str(change.error_kind)
     because = f" ({error})" if error else ""
     meanwhile = _MEANWHILE[view.on_error].format(share=f"1/{view.processes}")
-    keys: dict[str, object] = {"store": view.kind, "reason": trouble, "on_error": view.on_error.value}
-    text = f"{view.kind} cannot be asked: {trouble}{because}; {meanwhile}"
-    return Line("store_lost", logging.WARNING, text, keys)
+    keys: dict[str, object] = {"store": view.kind, "reason": error_kind, "on_error": view.on_error.value}
+    text = f"{view.kind} is unavailable: {error_kind}{because}; {meanwhile}"
+    return LogEvent("store_lost", logging.WARNING, text, keys)

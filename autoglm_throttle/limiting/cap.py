@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from autoglm_throttle.limiting.gate_rules import ConcurrencyView
 from autoglm_throttle.limiting.gate_service import FIRST_LATENCY_S
 from autoglm_throttle.limiting.ticket import Ticket, TicketState
-from autoglm_throttle.model import Decision, Demand, Evidence, Outcome, Priority, Reason
+from autoglm_throttle.model import Decision, Demand, LimiterReport, Outcome, Priority, Reason
 
 LATENCY_GAIN = 0.1
 """Weight of the newest request in the mean holding time of a slot."""
@@ -99,11 +99,11 @@ class FixedConcurrencyLimit:
     def update_memory(self, ratio: float | None) -> None:
         """Do nothing: the limit is fixed."""
 
-    def report(self) -> Evidence:
+    def report(self) -> LimiterReport:
         """Report rejections since the last report; without a service rate."""
         rejected = self._rejected
         self._rejected = 0
-        return Evidence(rejected > 0, None, self.in_flight, self.limit)
+        return LimiterReport(rejected > 0, None, self.in_flight, self.limit)
 
     def view(self, now: float) -> ConcurrencyView:  # noqa: ARG002 - interface
         """Return the limit and the requests in flight; the other figures mean "not measured"."""

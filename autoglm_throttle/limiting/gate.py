@@ -20,7 +20,7 @@ from autoglm_throttle.limiting.gate_share import RESERVED_MAX_WAIT, ReservedShar
 from autoglm_throttle.limiting.instant import seconds_until
 from autoglm_throttle.limiting.line import RESERVED_QUEUE, PriorityQueues, TicketQueue
 from autoglm_throttle.limiting.ticket import CALLED, CANCELLED, EXPIRED, WAITING, Ticket, TicketState
-from autoglm_throttle.model import Decision, Demand, Evidence, Outcome, Priority, Reason
+from autoglm_throttle.model import Decision, Demand, LimiterReport, Outcome, Priority, Reason
 
 __all__ = ["AdaptiveConcurrencyLimiter", "ConcurrencyRules", "ConcurrencyView", "Ticket", "TicketState"]
 
@@ -255,11 +255,11 @@ class AdaptiveConcurrencyLimiter:
         self._memory.learn(ratio, self.in_flight, peak, untouched=untouched)
         self._update_capacity()
 
-    def report(self) -> Evidence:
+    def report(self) -> LimiterReport:
         """Report to the control loop: rejections since the last report, service rate, and limit."""
         rejected = self._rejected
         self._rejected = 0
-        return Evidence(
+        return LimiterReport(
             rejected > 0 or self.waiting + self._over_capacity() > 0,
             self._service.rate_rps,
             self.in_flight,

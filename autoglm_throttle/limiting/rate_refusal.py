@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final, Protocol
 
-from autoglm_throttle.model import Decision, Reason, Regime, Why
+from autoglm_throttle.model import ControlCause, ControlState, Decision, Reason
 
 
 class HasTokens(Protocol):
@@ -45,21 +45,21 @@ def rate_rejection(bucket: HasTokens, cost: float, wait: float, now: float) -> D
 
 
 REJECT_ALL_DETAIL: Final = {
-    Why.LOST: "gpu:lost",
-    Why.STALLED: "gpu:stalled",
-    Why.STALE: "gpu:stale",
-    Why.BLIND: "gpu:blind",
+    ControlCause.LOST: "gpu:lost",
+    ControlCause.STALLED: "gpu:stalled",
+    ControlCause.STALE: "gpu:stale",
+    ControlCause.BLIND: "gpu:blind",
 }
 """Details of a closed service for causes other than the table: ``gpu:overload`` means load."""
 
 
-def all_rejected(control_state: Regime, now: float) -> Decision:
+def all_rejected(control_state: ControlState, now: float) -> Decision:
     """Build the rejection of every request while no bucket is refilled."""
-    wait = control_state.reopens_s - now
+    wait = control_state.may_rise_at_s - now
     return Decision(
         allowed=False,
         reason=Reason.GPU,
-        detail=REJECT_ALL_DETAIL.get(control_state.why, "gpu:overload"),
+        detail=REJECT_ALL_DETAIL.get(control_state.cause, "gpu:overload"),
         policy="gpu",
         limit=0.0,
         remaining=0.0,

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from autoglm_throttle.limiting.instant import seconds_until
 from autoglm_throttle.limiting.rate_refusal import rate_rejection
-from autoglm_throttle.model import Borrow, Decision, Demand, Priority
+from autoglm_throttle.model import BorrowMode, Decision, Demand, Priority
 
 DONOR_RESERVE = 0.5
 """Share of its burst that a lending bucket reserves for its own class."""
@@ -123,7 +123,7 @@ class PriorityBuckets:
         now: monotonic seconds.
     """
 
-    def __init__(self, rates: Sequence[float], burst_s: float, borrow: Borrow, now: float) -> None:
+    def __init__(self, rates: Sequence[float], burst_s: float, borrow: BorrowMode, now: float) -> None:
         self.all: tuple[TokenBucket, ...] = tuple(
             TokenBucket(rate, max(1.0, rate * burst_s), now, priority.label)
             for priority, rate in zip(Priority, rates, strict=True)
@@ -154,11 +154,13 @@ class PriorityBuckets:
             bucket.rescale(ceiling, now)
 
 
-def _donors(priority: Priority, borrow: Borrow, buckets: Sequence[TokenBucket]) -> tuple[TokenBucket, ...]:
-    if borrow is Borrow.OFF:
+def _donors(
+    priority: Priority, borrow: BorrowMode, buckets: Sequence[TokenBucket]
+) -> tuple[TokenBucket, ...]:
+    if borrow is BorrowMode.OFF:
         return ()
     return tuple(
         buckets[other]
         for other in sorted(Priority, reverse=True)
-        if other > priority or (borrow is Borrow.ANY and other != priority)
+        if other > priority or (borrow is BorrowMode.ANY and other != priority)
     )

@@ -151,7 +151,7 @@ def _hit_both(
         return user if user.retry_after_s >= address.retry_after_s else address
     users.charge(account, units, now)
     addresses.charge(address_account, units, now)
-    user.others += address.items
+    user.others += address.limits
     return user
 
 

@@ -48,7 +48,7 @@ def deciding_limit(decisions: list[Decision], units: int) -> Decision:
 
 def _of_all(chosen: Decision, decisions: list[Decision]) -> Decision:
     chosen.others = tuple(
-        state for decision in decisions if decision is not chosen for state in decision.items
+        state for decision in decisions if decision is not chosen for state in decision.limits
     )
     return chosen
 

@@ -9,51 +9,51 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.model.breaker import (
-    Cause,
+    BreakerCause,
+    BreakerMode,
+    BreakerState,
     Criticality,
-    Level,
-    Mode,
-    On429,
-    Rung,
-    SlowIs,
-    State,
-    StreamSettle,
-    Trip,
+    DegradationLevel,
+    FallbackKind,
+    SlowCallMode,
+    StreamSettleMode,
+    TooManyRequestsMode,
+    TripRule,
 )
 from autoglm_throttle.model.clock import STALL_S, Clock
-from autoglm_throttle.model.decision import Decision, Refused
+from autoglm_throttle.model.decision import Decision, Rejected
 from autoglm_throttle.model.demand import Demand
 from autoglm_throttle.model.errors import ProviderMisconfigured, ProviderUnavailable, ThrottleError
 from autoglm_throttle.model.gpu import DeviceKey, GpuProvider, GpuSample, GpuView, ThrottleBit
 from autoglm_throttle.model.guard import (
-    GuardRefused,
-    Pass,
-    Refusal,
-    Transition,
+    BreakerTransition,
+    GuardPermit,
+    GuardRejected,
+    GuardRejection,
 )
-from autoglm_throttle.model.hint import Hint
+from autoglm_throttle.model.hint import ResourceAdvice
 from autoglm_throttle.model.priority import Priority
-from autoglm_throttle.model.regime import Evidence, Regime, Work
+from autoglm_throttle.model.regime import ControlState, LimiterReport, ServiceStats
 from autoglm_throttle.model.user_limit import (
     EXACT_AT_MOST,
     SUB_BUCKETS,
     UNITS_AT_MOST,
+    LimitStatus,
     UserLimit,
-    WindowState,
 )
-from autoglm_throttle.model.verdict import Finding, Verdict
+from autoglm_throttle.model.verdict import GpuCondition, GpuVerdict
 from autoglm_throttle.model.words import (
-    Aggregate,
-    Borrow,
-    OnError,
+    AggregateMode,
+    BorrowMode,
+    ControlCause,
+    MissingTelemetryMode,
     Outcome,
     Policy,
     Reason,
     Signal,
-    Telemetry,
-    Unknown,
-    WebSockets,
-    Why,
+    StoreFailureMode,
+    TelemetryState,
+    WebSocketMode,
 )
 
 if TYPE_CHECKING:
@@ -65,61 +65,61 @@ __all__ = [
     "STALL_S",
     "SUB_BUCKETS",
     "UNITS_AT_MOST",
-    "Aggregate",
-    "Borrow",
+    "AggregateMode",
+    "BorrowMode",
     "BreakerView",
-    "Cause",
+    "BreakerCause",
     "Clock",
     "Criticality",
     "Decision",
     "Demand",
     "DeviceKey",
-    "Evidence",
+    "LimiterReport",
     "FallbackContext",
-    "Finding",
+    "GpuCondition",
     "GpuProvider",
     "GpuSample",
     "GpuView",
-    "GuardRefused",
-    "Hint",
-    "Level",
-    "Mode",
-    "On429",
-    "OnError",
+    "GuardRejected",
+    "ResourceAdvice",
+    "DegradationLevel",
+    "BreakerMode",
+    "TooManyRequestsMode",
+    "StoreFailureMode",
     "Outcome",
-    "Pass",
+    "GuardPermit",
     "Policy",
     "Priority",
     "ProviderMisconfigured",
     "ProviderUnavailable",
     "Reason",
-    "Refusal",
-    "Refused",
-    "Regime",
-    "Rung",
+    "GuardRejection",
+    "Rejected",
+    "ControlState",
+    "FallbackKind",
     "Signal",
-    "SlowIs",
-    "State",
-    "StreamSettle",
-    "Telemetry",
+    "SlowCallMode",
+    "BreakerState",
+    "StreamSettleMode",
+    "TelemetryState",
     "ThrottleBit",
     "ThrottleError",
-    "Transition",
-    "Trip",
-    "Unknown",
+    "BreakerTransition",
+    "TripRule",
+    "MissingTelemetryMode",
     "UserLimit",
-    "Verdict",
-    "WebSockets",
-    "Why",
-    "WindowState",
-    "Work",
+    "GpuVerdict",
+    "WebSocketMode",
+    "ControlCause",
+    "LimitStatus",
+    "ServiceStats",
 ]
 
-_LATER: Final = {"BreakerView": "breaker_view", "FallbackContext": "fallback_context"}
+_LAZY: Final = {"BreakerView": "breaker_view", "FallbackContext": "fallback_context"}
 """Names that only guards need: the import of the package does not load their modules."""
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
-    if name not in _LATER:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum, StrEnum
 
 
-class State(StrEnum):
+class BreakerState(StrEnum):
     """State of a breaker; also the value of a metric label."""
 
     CLOSED = "closed"
@@ -20,7 +20,7 @@ class State(StrEnum):
     """All calls are let through and not counted, until an operator resets the breaker."""
 
 
-class Cause(StrEnum):
+class BreakerCause(StrEnum):
     """Cause of a state change or a rejection; also the value of a metric label."""
 
     FAILURES = "failures"
@@ -42,7 +42,7 @@ class Cause(StrEnum):
     """The dependency is healthy: the feature is shed under load."""
 
 
-class Trip(StrEnum):
+class TripRule(StrEnum):
     """A rule by which a breaker opens (``BREAKER_TRIP``)."""
 
     CONSECUTIVE = "consecutive"
@@ -50,7 +50,7 @@ class Trip(StrEnum):
     SLOW_RATE = "slow_rate"
 
 
-class SlowIs(StrEnum):
+class SlowCallMode(StrEnum):
     """How a successful but slow call counts (``BREAKER_SLOW_IS``)."""
 
     FAILURE = "failure"
@@ -58,14 +58,14 @@ class SlowIs(StrEnum):
     """A success for every rule but ``slow_rate``."""
 
 
-class StreamSettle(StrEnum):
+class StreamSettleMode(StrEnum):
     """When the probe call of a stream counts as successful (``BREAKER_STREAM_SETTLE``)."""
 
     END = "end"
     FIRST_ITEM = "first_item"
 
 
-class On429(StrEnum):
+class TooManyRequestsMode(StrEnum):
     """How a 429 response of a dependency counts (``BREAKER_ON_429``)."""
 
     NEUTRAL = "neutral"
@@ -73,7 +73,7 @@ class On429(StrEnum):
     """The breaker opens for the time of its Retry-After."""
 
 
-class Mode(StrEnum):
+class BreakerMode(StrEnum):
     """Initial mode of a breaker (``BREAKER_MODE``)."""
 
     ENFORCE = "enforce"
@@ -91,7 +91,7 @@ class Criticality(StrEnum):
     """Shed first under load."""
 
 
-class Level(IntEnum):
+class DegradationLevel(IntEnum):
     """Degradation level, the mildest first."""
 
     FULL = 0
@@ -108,7 +108,7 @@ class Level(IntEnum):
         return self.name.lower()
 
 
-class Rung(StrEnum):
+class FallbackKind(StrEnum):
     """Source of an answer produced without the dependency; also the value of a metric label."""
 
     STALE = "stale"

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from autoglm_throttle.model.errors import ThrottleError
-from autoglm_throttle.model.user_limit import WindowState
+from autoglm_throttle.model.user_limit import LimitStatus
 from autoglm_throttle.model.words import Reason
 
 
@@ -33,22 +33,22 @@ class Decision:
     """Seconds until the deciding limit releases the oldest unit it counts."""
     window_s: int = 0
     """Length of the deciding limit's window; 0 if it is no user limit."""
-    others: tuple[WindowState, ...] = ()
+    others: tuple[LimitStatus, ...] = ()
     """The other user limits that were checked."""
-    would: Decision | None = None
+    would_reject: Decision | None = None
     """The rejection that a dry run has turned into this admission."""
 
     @property
-    def items(self) -> tuple[WindowState, ...]:
+    def limits(self) -> tuple[LimitStatus, ...]:
         """All checked user limits; empty where a rate or the GPU decided."""
         if not self.window_s:
             return ()
         # Unlimited values are infinite, but a user limit always has finite numbers.
         limit, remaining = int(self.limit), int(self.remaining)
-        return (WindowState(self.policy, limit, self.window_s, remaining, self.reset_after_s), *self.others)
+        return (LimitStatus(self.policy, limit, self.window_s, remaining, self.reset_after_s), *self.others)
 
 
-class Refused(ThrottleError):
+class Rejected(ThrottleError):
     """Raised when an additional charge is rejected inside a handler; carries the decision."""
 
     def __init__(self, decision: Decision) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from autoglm_throttle.model.verdict import Verdict
+from autoglm_throttle.model.verdict import GpuVerdict
 
 DeviceKey = tuple[str, str]
 """Host and device id of a sample: the identity of a device."""
@@ -133,7 +133,7 @@ class GpuView:
     """Measuring interval of the slowest device's source, where it was learned."""
     weights: Mapping[DeviceKey, float] = field(default_factory=dict)
     """Share of each known device in the whole, 0..1, lost devices included; engines have no weight."""
-    verdicts: Mapping[DeviceKey, Verdict] = field(default_factory=dict)
+    verdicts: Mapping[DeviceKey, GpuVerdict] = field(default_factory=dict)
     """Verdict for each device."""
 
     @property

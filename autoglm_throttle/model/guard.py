@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoglm_throttle.model.breaker import Cause, State
+from autoglm_throttle.model.breaker import BreakerCause, BreakerState
 from autoglm_throttle.model.errors import ThrottleError
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class GuardPermit:
     """Permission to make one call; its outcome must be recorded once."""
 
     generation: int
@@ -21,13 +21,13 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class GuardRejection:
     """A rejected call: a value, never raised by itself."""
 
     name: str
     """Name of the guard."""
-    state: State
-    cause: Cause
+    state: BreakerState
+    cause: BreakerCause
     retry_after_s: float
     """Seconds until the next call is worth making; 0: a slot may become free at any time."""
     last_failure: str = ""
@@ -36,43 +36,43 @@ class Refusal:
     """The caller may make the call if it gets the fleet's lease for the probe call."""
 
 
-class GuardRefused(ThrottleError):
+class GuardRejected(ThrottleError):
     """Raised by every form of a guard: the call was rejected, and no fallback answered."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal)
-        self.refusal: Refusal = refusal
+    def __init__(self, rejection: GuardRejection) -> None:
+        super().__init__(rejection)
+        self.rejection: GuardRejection = rejection
 
     @property
     def name(self) -> str:
         """Name of the guard."""
-        return self.refusal.name
+        return self.rejection.name
 
     @property
     def retry_after_s(self) -> float:
         """Seconds until the next call is worth making."""
-        return self.refusal.retry_after_s
+        return self.rejection.retry_after_s
 
     @property
     def last_failure(self) -> str:
         """Type and text of the newest failure."""
-        return self.refusal.last_failure
+        return self.rejection.last_failure
 
     def __str__(self) -> str:
-        refusal = self.refusal
-        after = f", try again in {refusal.retry_after_s:.1f} s" if refusal.retry_after_s else ""
-        last = f", last failure {refusal.last_failure}" if refusal.last_failure else ""
-        return f"{refusal.name} is {refusal.state} ({refusal.cause}){after}{last}"
+        rejection = self.rejection
+        after = f", try again in {rejection.retry_after_s:.1f} s" if rejection.retry_after_s else ""
+        last = f", last failure {rejection.last_failure}" if rejection.last_failure else ""
+        return f"{rejection.name} is {rejection.state} ({rejection.cause}){after}{last}"
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class BreakerTransition:
     """One change of a breaker's state, as callers see it."""
 
     name: str
-    before: State
-    after: State
-    cause: Cause
+    before: BreakerState
+    after: BreakerState
+    cause: BreakerCause
     at_s: float
     """Monotonic seconds."""
     generation: int

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Hint:
+class ResourceAdvice:
     """Advice for the app, a router or the engine behind it; nothing here enforces it.
 
     It is computed when the request is admitted and does not change while it runs.

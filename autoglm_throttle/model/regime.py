@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autoglm_throttle.model.words import Signal, Telemetry, Why
+from autoglm_throttle.model.words import ControlCause, Signal, TelemetryState
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class LimiterReport:
     """Report of the concurrency limiter to the controller: is there more work than the service finishes?"""
 
     confirmed: bool = False
@@ -24,7 +24,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ServiceStats:
     """Measurements of our own requests: the part of the pressure that no GPU reports."""
 
     p95_s: float | None = None
@@ -48,7 +48,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Regime:
+class ControlState:
     """Output of the controller: the share of the nominal rates to refill now."""
 
     factor: float
@@ -59,11 +59,11 @@ class Regime:
     """0..1, or None when it is not known or the policy ignores it."""
     since_s: float
     """When ``factor`` last changed."""
-    why: Why
-    telemetry: Telemetry
-    until_s: float
+    cause: ControlCause
+    telemetry: TelemetryState
+    valid_until_s: float
     """Valid until this instant; then the controller must be called again."""
-    reopens_s: float = 0.0
+    may_rise_at_s: float = 0.0
     """While ``factor`` is 0: the instant of the first sample that could raise it."""
     ceilings: tuple[float, float, float] = (1.0, 1.0, 1.0)
     """For high, mid and low: 0..1, multiplies the refill rate of the class."""

@@ -35,7 +35,7 @@ class UserLimit:
 
 
 @dataclass(slots=True)
-class WindowState:
+class LimitStatus:
     """One user limit after a decision: the source of the RateLimit header fields."""
 
     name: str

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Finding(StrEnum):
+class GpuCondition(StrEnum):
     """Condition of a device: a closed set, also the metric label."""
 
     IDLE = "idle"
@@ -31,14 +31,14 @@ class Finding(StrEnum):
     LOST = "lost"
 
 
-_FAKE: Final = frozenset({Finding.STALLED, Finding.DEGRADED, Finding.UNDERFED})
+_FAKE_BUSY: Final = frozenset({GpuCondition.STALLED, GpuCondition.DEGRADED, GpuCondition.UNDERFED})
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GpuVerdict:
     """A condition with its evidence."""
 
-    finding: Finding
+    condition: GpuCondition
     since_s: float
     """Monotonic time since which the condition holds."""
     confidence: float
@@ -51,4 +51,4 @@ class Verdict:
     @property
     def fake_busy(self) -> bool:
         """Whether the device reports high utilization and does little."""
-        return self.finding in _FAKE
+        return self.condition in _FAKE_BUSY

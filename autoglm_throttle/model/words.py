@@ -38,7 +38,7 @@ class Policy(StrEnum):
     """The concurrency limit, with the tier table armed only by the limiter's own reports."""
     TIERS = "tiers"
     """The tier table taken literally, with or without traffic."""
-    GATE = "gate"
+    CONCURRENCY = "concurrency"
     """The concurrency limit alone: needs no telemetry."""
     FIXED = "fixed"
     """The nominal rates."""
@@ -54,7 +54,7 @@ class Signal(StrEnum):
     """100 % times the largest of several ratios of a load to its target."""
 
 
-class WebSockets(StrEnum):
+class WebSocketMode(StrEnum):
     """How an open websocket counts."""
 
     RATE = "rate"
@@ -63,7 +63,7 @@ class WebSockets(StrEnum):
     """Charged when it connects, and in flight as long as it is open."""
 
 
-class Borrow(StrEnum):
+class BorrowMode(StrEnum):
     """Other classes that lend tokens when a bucket is short."""
 
     OFF = "off"
@@ -71,7 +71,7 @@ class Borrow(StrEnum):
     ANY = "any"
 
 
-class OnError(StrEnum):
+class StoreFailureMode(StrEnum):
     """How user limits are decided while their shared store is unavailable (``REDIS_ON_ERROR``)."""
 
     LOCAL = "local"
@@ -82,7 +82,7 @@ class OnError(StrEnum):
     """All requests are rejected with 503."""
 
 
-class Unknown(StrEnum):
+class MissingTelemetryMode(StrEnum):
     """The assumption once telemetry has been missing for long (``GPU_UNKNOWN``)."""
 
     OPEN = "open"
@@ -91,7 +91,7 @@ class Unknown(StrEnum):
     CLOSED = "closed"
 
 
-class Aggregate(StrEnum):
+class AggregateMode(StrEnum):
     """How the utilizations of several devices are aggregated."""
 
     WEIGHTED = "weighted"
@@ -99,7 +99,7 @@ class Aggregate(StrEnum):
     MAX = "max"
 
 
-class Telemetry(StrEnum):
+class TelemetryState(StrEnum):
     """Reliability of the newest GPU sample."""
 
     STARTING = "starting"
@@ -111,7 +111,7 @@ class Telemetry(StrEnum):
     """No source exists: no sample is expected, so none is missing."""
 
 
-class Why(StrEnum):
+class ControlCause(StrEnum):
     """The cause of the control state in force."""
 
     CALM = "calm"

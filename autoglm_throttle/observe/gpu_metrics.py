@@ -11,7 +11,7 @@ from typing import Final
 
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.gpu.plausible import THROTTLE_BITS
-from autoglm_throttle.model import Finding, GpuSample, Verdict
+from autoglm_throttle.model import GpuCondition, GpuSample, GpuVerdict
 from autoglm_throttle.observe.device_label import labelled
 from autoglm_throttle.observe.metric import PREFIX, Labels, MetricsInput, MetricSpec, Rows
 
@@ -74,7 +74,7 @@ def _throttle(inputs: MetricsInput) -> Rows:
                 yield (label, bit), float(bit in device.throttle)
 
 
-def _current_verdicts(inputs: MetricsInput) -> Iterator[tuple[str, Verdict]]:
+def _current_verdicts(inputs: MetricsInput) -> Iterator[tuple[str, GpuVerdict]]:
     """Yield every device with a verdict; that of a lost one does not grow old."""
     view = inputs.snapshot.view
     if view is None:
@@ -89,8 +89,8 @@ def _current_verdicts(inputs: MetricsInput) -> Iterator[tuple[str, Verdict]]:
 
 def _verdict(inputs: MetricsInput) -> Rows:
     for label, verdict in _current_verdicts(inputs):
-        for condition in Finding:
-            yield (label, condition.value), float(condition is verdict.finding)
+        for condition in GpuCondition:
+            yield (label, condition.value), float(condition is verdict.condition)
 
 
 def _confidence(inputs: MetricsInput) -> Rows:
@@ -248,7 +248,7 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "gpu_verdict",
         "stateset",
         ("gpu", "verdict"),
-        f"Condition of the device: {', '.join(Finding)}.",
+        f"Condition of the device: {', '.join(GpuCondition)}.",
         _verdict,
     ),
     MetricSpec(

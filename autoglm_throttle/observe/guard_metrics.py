@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from autoglm_throttle.model import BreakerView, Level, State
+from autoglm_throttle.model import BreakerState, BreakerView, DegradationLevel
 from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
 from autoglm_throttle.snapshot import GuardsView
 
@@ -27,7 +27,7 @@ def _each(read: Callable[[BreakerView], float]) -> Callable[[MetricsInput], Rows
 
 def _states(guards: GuardsView) -> Rows:
     for breaker in guards.breakers:
-        for state in State:
+        for state in BreakerState:
             yield (breaker.name, state.value), float(breaker.state is state)
 
 
@@ -37,7 +37,7 @@ def _transitions(guards: GuardsView) -> Rows:
 
 def _rejected(guards: GuardsView) -> Rows:
     for breaker in guards.breakers:
-        for cause, count in breaker.refused.items():
+        for cause, count in breaker.rejected.items():
             yield (breaker.name, cause.value), count
 
 
@@ -48,7 +48,7 @@ def _degraded(guards: GuardsView) -> Rows:
 
 
 def _levels(guards: GuardsView) -> Rows:
-    return (((level.label,), float(level is guards.level)) for level in Level)
+    return (((level.label,), float(level is guards.level)) for level in DegradationLevel)
 
 
 GUARD_METRICS: Final[tuple[MetricSpec, ...]] = (
@@ -56,7 +56,7 @@ GUARD_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "breaker_state",
         "stateset",
         ("breaker", "state"),
-        f"State of the breaker: {', '.join(State)}.",
+        f"State of the breaker: {', '.join(BreakerState)}.",
         _from_guards(_states),
     ),
     MetricSpec(
@@ -85,7 +85,7 @@ GUARD_METRICS: Final[tuple[MetricSpec, ...]] = (
         "counter",
         ("breaker",),
         "Calls permitted only because the breaker merely counts (BREAKER_MODE=metrics_only).",
-        _each(lambda breaker: breaker.would_refuse),
+        _each(lambda breaker: breaker.would_reject),
     ),
     MetricSpec(
         PREFIX + "breaker_stale_results",
@@ -106,7 +106,7 @@ GUARD_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "degradation_level",
         "stateset",
         ("level",),
-        f"Degradation level in force: {', '.join(level.label for level in Level)}.",
+        f"Degradation level in force: {', '.join(level.label for level in DegradationLevel)}.",
         _from_guards(_levels),
     ),
 )

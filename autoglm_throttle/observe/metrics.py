@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from autoglm_throttle.model import Priority, Telemetry
+from autoglm_throttle.model import Priority, TelemetryState
 from autoglm_throttle.observe.engine_metrics import ENGINE_METRICS
 from autoglm_throttle.observe.gpu_metrics import GPU_METRICS
 from autoglm_throttle.observe.guard_metrics import GUARD_METRICS
@@ -25,10 +25,10 @@ from autoglm_throttle.observe.metric import (
 from autoglm_throttle.observe.quota_metrics import QUOTA_METRICS
 from autoglm_throttle.observe.source_metrics import SOURCE_METRICS
 from autoglm_throttle.observe.store_metrics import STORE_METRICS
-from autoglm_throttle.snapshot import HINTS
+from autoglm_throttle.snapshot import ODDITIES
 from autoglm_throttle.version import __version__
 
-_NO_SAMPLE: Final = frozenset({Telemetry.STARTING, Telemetry.BLIND, Telemetry.NONE})
+_NO_SAMPLE: Final = frozenset({TelemetryState.STARTING, TelemetryState.BLIND, TelemetryState.NONE})
 """States without a sample for the table."""
 
 
@@ -47,7 +47,7 @@ def _active(inputs: MetricsInput) -> Rows:
 
 
 def _queued(inputs: MetricsInput) -> Rows:
-    concurrency = inputs.snapshot.gate
+    concurrency = inputs.snapshot.concurrency
     return (
         []
         if concurrency is None
@@ -65,43 +65,43 @@ def _outcomes(inputs: MetricsInput) -> Rows:
 
 
 def _would_reject(inputs: MetricsInput) -> Rows:
-    counts = inputs.snapshot.would_refuse.items()
+    counts = inputs.snapshot.would_reject.items()
     return [((priority.label, reason.value), count) for (priority, reason), count in counts]
 
 
 def _oddities(inputs: MetricsInput) -> Rows:
-    return [((name,), count) for name, count in inputs.snapshot.hints.items()]
+    return [((name,), count) for name, count in inputs.snapshot.oddities.items()]
 
 
 def _factor(inputs: MetricsInput) -> Rows:
-    return [((), inputs.snapshot.regime.factor)]
+    return [((), inputs.snapshot.control.factor)]
 
 
 def _tier(inputs: MetricsInput) -> Rows:
     """One state per step of the table; on the way up the last step reached is the one in force."""
     steps = sorted({1.0, *(factor for _, factor in inputs.settings.tiers)})
-    tier = inputs.snapshot.regime.tier
+    tier = inputs.snapshot.control.tier
     in_force = max((step for step in steps if step <= tier), default=steps[0])
     return [((f"{step * 100:g}",), float(step == in_force)) for step in reversed(steps)]
 
 
 def _table_factor(inputs: MetricsInput) -> Rows:
-    control = inputs.snapshot.regime
+    control = inputs.snapshot.control
     return [] if control.telemetry in _NO_SAMPLE else [((), control.table_factor)]
 
 
 def _table_armed(inputs: MetricsInput) -> Rows:
-    return [((), float(inputs.snapshot.regime.armed))]
+    return [((), float(inputs.snapshot.control.armed))]
 
 
 def _inflight(inputs: MetricsInput) -> Rows:
-    concurrency = inputs.snapshot.gate
+    concurrency = inputs.snapshot.concurrency
     return [] if concurrency is None else [((), concurrency.in_flight)]
 
 
 def _inflight_limit(inputs: MetricsInput) -> Rows:
     """Return the smallest of all bounds; no series without one."""
-    concurrency = inputs.snapshot.gate
+    concurrency = inputs.snapshot.concurrency
     if concurrency is None:
         return []
     limit = min(concurrency.limit, concurrency.memory_cap, inputs.settings.inflight_max or math.inf)
@@ -109,7 +109,7 @@ def _inflight_limit(inputs: MetricsInput) -> Rows:
 
 
 def _service_rate(inputs: MetricsInput) -> Rows:
-    concurrency = inputs.snapshot.gate
+    concurrency = inputs.snapshot.concurrency
     return [] if concurrency is None or concurrency.service_rps is None else [((), concurrency.service_rps)]
 
 
@@ -183,7 +183,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         PREFIX + "oddities",
         "counter",
         ("kind",),
-        f"Oddities that were dealt with: {', '.join(HINTS)}.",
+        f"Oddities that were dealt with: {', '.join(ODDITIES)}.",
         _oddities,
     ),
     MetricSpec(

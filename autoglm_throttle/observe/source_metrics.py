@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, get_args
 
-from autoglm_throttle.model import Telemetry
+from autoglm_throttle.model import TelemetryState
 from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
 from autoglm_throttle.snapshot import SourceState, SourceView
 
@@ -13,8 +13,8 @@ STATES: Final[tuple[str, ...]] = get_args(SourceState)
 
 
 def _telemetry(inputs: MetricsInput) -> Rows:
-    now = inputs.snapshot.regime.telemetry
-    return [((state.value,), float(state is now)) for state in Telemetry]
+    now = inputs.snapshot.control.telemetry
+    return [((state.value,), float(state is now)) for state in TelemetryState]
 
 
 def _last_sample(inputs: MetricsInput) -> Rows:

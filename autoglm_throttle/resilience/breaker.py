@@ -13,7 +13,17 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from autoglm_throttle.model import BreakerView, Cause, Mode, Outcome, Pass, Refusal, SlowIs, State, Transition
+from autoglm_throttle.model import (
+    BreakerCause,
+    BreakerMode,
+    BreakerState,
+    BreakerTransition,
+    BreakerView,
+    GuardPermit,
+    GuardRejection,
+    Outcome,
+    SlowCallMode,
+)
 from autoglm_throttle.resilience.evidence import FailureStats
 from autoglm_throttle.resilience.machine import BreakerStateMachine
 from autoglm_throttle.resilience.ramp import RampUp
@@ -33,14 +43,14 @@ LEASE_REQUEST_INTERVAL_S: Final = 0.05
 LAST_FAILURE_MAX_CHARS: Final = 200
 """Characters kept of a failure's text: enough to identify it, too few for a response body."""
 
-UNRECORDED_PERMIT: Final = Pass(generation=-1)
+UNRECORDED_PERMIT: Final = GuardPermit(generation=-1)
 """Permit of a call that an enforcing breaker would have rejected: its result is not counted."""
 
 # Read on every call: a module-level name costs a fraction of an enum member look-up.
-_CLOSED: Final = State.CLOSED
-_OPEN: Final = State.OPEN
-_HALF_OPEN: Final = State.HALF_OPEN
-_RAMPING: Final = State.RAMPING
+_CLOSED: Final = BreakerState.CLOSED
+_OPEN: Final = BreakerState.OPEN
+_HALF_OPEN: Final = BreakerState.HALF_OPEN
+_RAMPING: Final = BreakerState.RAMPING
 
 
 class Breaker:
@@ -97,7 +107,7 @@ class Breaker:
         self.rules: BreakerRules = rules
         self.lease_required: bool = False
         """Whether a probe needs the fleet's lease; set by the owner."""
-        self.fast_permit: Pass | None
+        self.fast_permit: GuardPermit | None
         """The shared permit if no check is needed (closed, enforcing, ``max_in_flight`` unset), else None."""
         self.success_is_noop: bool
         """Whether recording a success for `fast_permit` would change nothing."""
@@ -111,20 +121,20 @@ class Breaker:
         """Admitted calls that an enforcing breaker would have rejected."""
         self.last_failure: str = ""
         """Type and text of the newest failure."""
-        start = State.DISABLED if rules.mode is Mode.DISABLED else State.CLOSED
+        start = BreakerState.DISABLED if rules.mode is BreakerMode.DISABLED else BreakerState.CLOSED
         self._state_machine = BreakerStateMachine(name, rules, start)
         self._probes = HalfOpenProbes(rules)
         self._failure_stats = FailureStats(rules)
         self._ramp = RampUp(rules.ramp, rules.ramp_step_s)
         self._in_flight: set[int] = set()
         self._bounded = rules.max_in_flight > 0
-        self._metrics_only = rules.mode is Mode.METRICS_ONLY
+        self._metrics_only = rules.mode is BreakerMode.METRICS_ONLY
         self._serial = 0
         self._known_version = -1
         self._is_operated_here = False
         self._lease_request_interval_s = lease_request_interval_s
         self._lease_requested_s = -math.inf
-        self._rejections = dict.fromkeys(Cause, 0)
+        self._rejections = dict.fromkeys(BreakerCause, 0)
         self._now = now
         self._start_generation()
 
@@ -136,7 +146,7 @@ class Breaker:
     def __repr__(self) -> str:
         return f"<Breaker {summarize(self.view(self._now), self.rules, self._trip_ratio)}>"
 
-    def allow(self, now: float) -> Pass | Refusal:
+    def allow(self, now: float) -> GuardPermit | GuardRejection:
         """Request one call. The caller records the outcome of a returned permit exactly once."""
         self._now = now
         permit = self.fast_permit
@@ -144,8 +154,8 @@ class Breaker:
             self.calls += 1
             return permit
         answer = self._decide_call(now)
-        if isinstance(answer, Pass):
-            self.calls += self._state_machine.state is not State.DISABLED
+        if isinstance(answer, GuardPermit):
+            self.calls += self._state_machine.state is not BreakerState.DISABLED
             return answer
         if self._metrics_only:
             self.would_reject += 1
@@ -154,22 +164,22 @@ class Breaker:
         self._rejections[answer.cause] += 1
         return answer
 
-    def rejection(self, now: float) -> Refusal | None:
+    def rejection(self, now: float) -> GuardRejection | None:
         """Return the rejection that `allow` would return, or None. Has no effects."""
         state = self.state(now)
-        if self._metrics_only or state is State.DISABLED:
+        if self._metrics_only or state is BreakerState.DISABLED:
             return None
         if state is _HALF_OPEN:
             return self._probe_rejection(now)
         if state is _CLOSED or state is _RAMPING:
             if self._bounded and len(self._in_flight) >= self.rules.max_in_flight:
-                return build_rejection(self.name, state, Cause.IN_FLIGHT, 0.0, self.last_failure)
+                return build_rejection(self.name, state, BreakerCause.IN_FLIGHT, 0.0, self.last_failure)
             if state is _CLOSED or self._ramp.would_admit(now):
                 return None
-            return build_rejection(self.name, state, Cause.RAMP, 0.0, self.last_failure)
+            return build_rejection(self.name, state, BreakerCause.RAMP, 0.0, self.last_failure)
         return self._open_rejection(now)
 
-    def record(self, permit: Pass, outcome: Outcome, now: float) -> None:
+    def record(self, permit: GuardPermit, outcome: Outcome, now: float) -> None:
         """Record the outcome of a call.
 
         A permit is stale if the state has changed, its probe lease has expired, or its outcome was recorded
@@ -206,7 +216,7 @@ class Breaker:
         """
         self.last_failure = text[:LAST_FAILURE_MAX_CHARS]
 
-    def state(self, now: float) -> State:
+    def state(self, now: float) -> BreakerState:
         """Return the state visible to callers: an open breaker reads half-open after its open period."""
         return self._state_machine.visible_state(now)
 
@@ -226,26 +236,26 @@ class Breaker:
             window_calls=counts.calls,
             window_failures=counts.failures,
             window_slow=counts.slow,
-            trials=probes,
-            won=self._probes.successes,
+            probes=probes,
+            probe_successes=self._probes.successes,
             rounds=machine.rounds,
             opened_s=machine.opened_s,
             retry_after_s=machine.retry_after_s(now),
             in_flight=probes + len(self._in_flight),
             calls=self.calls,
-            refused={cause: count for cause, count in self._rejections.items() if count},
-            would_refuse=self.would_reject,
+            rejected={cause: count for cause, count in self._rejections.items() if count},
+            would_reject=self.would_reject,
             stale_results=self.stale_results,
             classifier_errors=self.classifier_errors,
             last_failure=self.last_failure,
             shared=self.lease_required,
         )
 
-    def drain(self) -> list[Transition]:
+    def drain(self) -> list[BreakerTransition]:
         """Take the transitions that were not yet published, oldest first."""
         return self._state_machine.drain()
 
-    def open_for(self, duration_s: float, cause: Cause, now: float) -> None:
+    def open_for(self, duration_s: float, cause: BreakerCause, now: float) -> None:
         """Open for the period that the dependency requests; the following round waits as usual.
 
         An open breaker stays open until the later of the two ends. An operator's decision takes precedence.
@@ -281,7 +291,7 @@ class Breaker:
         """Reset to closed and enforcing."""
         self._operate(BreakerEvent.RESET, now)
 
-    def grant_probe(self, lease: ProbeLease, now: float) -> Pass | Refusal:
+    def grant_probe(self, lease: ProbeLease, now: float) -> GuardPermit | GuardRejection:
         """Start a probe with the lease that the fleet has granted.
 
         Returns:
@@ -311,7 +321,7 @@ class Breaker:
         """
         self._now = now
         machine = self._state_machine
-        by_operator = remote.cause is Cause.OPERATOR or remote.state in OPERATOR_STATES
+        by_operator = remote.cause is BreakerCause.OPERATOR or remote.state in OPERATOR_STATES
         if remote.version <= self._known_version or (self._is_operated_here and not by_operator):
             return
         self._known_version = remote.version
@@ -335,7 +345,7 @@ class Breaker:
         self._in_flight.clear()
         self._update_shared_permit()
 
-    def _decide_call(self, now: float) -> Pass | Refusal:
+    def _decide_call(self, now: float) -> GuardPermit | GuardRejection:
         machine = self._state_machine
         state = machine.state
         if state is _OPEN:
@@ -348,25 +358,25 @@ class Breaker:
             return self._try_probe(now)
         if state is _CLOSED or state is _RAMPING:
             return self._admit(now)
-        return self._shared_permit if state is State.DISABLED else self._open_rejection(now)
+        return self._shared_permit if state is BreakerState.DISABLED else self._open_rejection(now)
 
-    def _admit(self, now: float) -> Pass | Refusal:
+    def _admit(self, now: float) -> GuardPermit | GuardRejection:
         if self._bounded and len(self._in_flight) >= self.rules.max_in_flight:
             return build_rejection(
-                self.name, self._state_machine.state, Cause.IN_FLIGHT, 0.0, self.last_failure
+                self.name, self._state_machine.state, BreakerCause.IN_FLIGHT, 0.0, self.last_failure
             )
         if self._state_machine.state is _RAMPING:
             if self._ramp.is_done(now):
                 self._transition(BreakerEvent.RAMP_DONE, now)
             elif not self._ramp.admit(now):
-                return build_rejection(self.name, _RAMPING, Cause.RAMP, 0.0, self.last_failure)
+                return build_rejection(self.name, _RAMPING, BreakerCause.RAMP, 0.0, self.last_failure)
         if not self._bounded:
             return self._shared_permit
         self._serial += 1
         self._in_flight.add(self._serial)
-        return Pass(self._state_machine.generation, self._serial)
+        return GuardPermit(self._state_machine.generation, self._serial)
 
-    def _try_probe(self, now: float) -> Pass | Refusal:
+    def _try_probe(self, now: float) -> GuardPermit | GuardRejection:
         self._probes.expire(now)
         rejection = self._probe_rejection(now)
         if rejection is None:
@@ -375,20 +385,20 @@ class Breaker:
             self._lease_requested_s = now
         return rejection
 
-    def _probe_rejection(self, now: float) -> Refusal | None:
+    def _probe_rejection(self, now: float) -> GuardRejection | None:
         lease_required = self.lease_required and not self._metrics_only
         if self._probes.is_full(now, lease_required):
-            return build_rejection(self.name, _HALF_OPEN, Cause.TRIAL, 0.0, self.last_failure)
+            return build_rejection(self.name, _HALF_OPEN, BreakerCause.TRIAL, 0.0, self.last_failure)
         if not lease_required:
             return None
         # The lower bound treats a clock that stepped back as expired, so the lease is requested again.
         wanted = not 0.0 <= now - self._lease_requested_s < self._lease_request_interval_s
-        return build_rejection(self.name, _HALF_OPEN, Cause.TRIAL, 0.0, self.last_failure, wanted)
+        return build_rejection(self.name, _HALF_OPEN, BreakerCause.TRIAL, 0.0, self.last_failure, wanted)
 
-    def _start_probe(self, now: float, fence: int = 0) -> Pass:
+    def _start_probe(self, now: float, fence: int = 0) -> GuardPermit:
         self._serial += 1
         self._probes.acquire(self._serial, now)
-        return Pass(self._state_machine.generation, self._serial, fence)
+        return GuardPermit(self._state_machine.generation, self._serial, fence)
 
     def _finish_probe(self, outcome: Outcome, now: float) -> None:
         if outcome is Outcome.FAILURE or outcome is Outcome.SLOW:
@@ -404,7 +414,7 @@ class Breaker:
         slow = outcome is Outcome.SLOW
         if outcome is Outcome.SUCCESS:
             self._ramp.record_success()
-        failed = outcome is Outcome.FAILURE or (slow and self.rules.slow_is is SlowIs.FAILURE)
+        failed = outcome is Outcome.FAILURE or (slow and self.rules.slow_is is SlowCallMode.FAILURE)
         event = self._failure_stats.record(failed, slow, now)
         if event is None:
             self.success_is_noop = self._failure_stats.success_is_noop
@@ -423,7 +433,7 @@ class Breaker:
         now: float,
         *,
         wait_s: float | None = None,
-        cause: Cause | None = None,
+        cause: BreakerCause | None = None,
         rounds: int | None = None,
     ) -> None:
         if self._state_machine.transition(event, now, wait_s=wait_s, cause=cause, rounds=rounds):
@@ -439,11 +449,11 @@ class Breaker:
         self._update_shared_permit()
 
     def _update_shared_permit(self) -> None:
-        self._shared_permit = Pass(self._state_machine.generation)
+        self._shared_permit = GuardPermit(self._state_machine.generation)
         is_fast = self._state_machine.state is _CLOSED and not self._metrics_only and not self._bounded
         self.fast_permit = self._shared_permit if is_fast else None
 
-    def _open_rejection(self, now: float) -> Refusal:
+    def _open_rejection(self, now: float) -> GuardRejection:
         machine = self._state_machine
         after_s = machine.retry_after_s(now)
         return build_rejection(self.name, machine.state, machine.rejection_cause, after_s, self.last_failure)

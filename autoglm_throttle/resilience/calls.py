@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final
 
-from autoglm_throttle.model import GuardRefused, Outcome, Refusal
+from autoglm_throttle.model import GuardRejected, GuardRejection, Outcome
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.settling import wrap_awaitable
 
@@ -27,7 +27,7 @@ class GuardedAttempt:
     """Exception of the function; None after a rejection."""
     outcome: Outcome | None = None
     """Recorded outcome; None: the call was rejected."""
-    rejection: Refusal | None = None
+    rejection: GuardRejection | None = None
 
 
 def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> GuardedAttempt:
@@ -40,7 +40,7 @@ def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwa
     permit = core.fast_permit if circuit.is_synced else None
     if permit is None:
         decision = circuit.allow()
-        if isinstance(decision, Refusal):
+        if isinstance(decision, GuardRejection):
             return GuardedAttempt(rejection=decision)
         permit = decision
     else:
@@ -75,7 +75,7 @@ async def attempt_async(
     permit = core.fast_permit if circuit.is_synced else None
     if permit is None:
         decision = await circuit.allow_async()
-        if isinstance(decision, Refusal):
+        if isinstance(decision, GuardRejection):
             return GuardedAttempt(rejection=decision)
         permit = decision
     else:
@@ -191,8 +191,8 @@ def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) ->
 
 def _call_admitted(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
     permit = circuit.admit()
-    if isinstance(permit, Refusal):
-        raise GuardRefused(permit)
+    if isinstance(permit, GuardRejection):
+        raise GuardRejected(permit)
     begun_s = circuit.start_time()
     try:
         value = fn(*args, **kwargs)
@@ -209,8 +209,8 @@ async def _call_admitted_async(
     circuit: GuardState, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs
 ) -> Any:  # noqa: ANN401
     permit = await circuit.admit_async()
-    if isinstance(permit, Refusal):
-        raise GuardRefused(permit)
+    if isinstance(permit, GuardRejection):
+        raise GuardRejected(permit)
     begun_s = circuit.start_time()
     try:
         value = await _call_within_timeout(circuit, fn, args, kwargs)

@@ -8,15 +8,15 @@ from functools import partial
 from typing import Final
 
 from autoglm_throttle.model import (
+    BreakerCause,
+    BreakerMode,
+    BreakerState,
+    BreakerTransition,
     BreakerView,
-    Cause,
     Clock,
-    Mode,
+    GuardPermit,
+    GuardRejection,
     Outcome,
-    Pass,
-    Refusal,
-    State,
-    Transition,
 )
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.judge import OutcomeClassifier, apply_slow_limit, failure_text
@@ -70,7 +70,7 @@ class GuardState:
         clock: Clock = time.monotonic,
         classifier: OutcomeClassifier | None = None,
         store: BreakerStore | None = None,
-        on_transitions: Callable[[Sequence[Transition]], None] | None = None,
+        on_transitions: Callable[[Sequence[BreakerTransition]], None] | None = None,
     ) -> None:
         self.name: str = name
         self.rules: BreakerRules = rules
@@ -92,7 +92,7 @@ class GuardState:
         ``breaker.fast_permit`` may then be used without further checks.
         """
         self._executor: Executor | None = None
-        self._shed_check: Callable[[], Refusal | None] | None = None
+        self._shed_check: Callable[[], GuardRejection | None] | None = None
         self.fault_log: GuardRateLimitedLogger = GuardRateLimitedLogger(name, clock)
         """Logs faults, rate-limited by kind."""
         self._safe_breaker = ThreadSafeBreaker(self.breaker, clock, store, on_transitions, self.fault_log)
@@ -114,12 +114,12 @@ class GuardState:
         self._update_fast_path()
 
     @property
-    def shed_check(self) -> Callable[[], Refusal | None] | None:
+    def shed_check(self) -> Callable[[], GuardRejection | None] | None:
         """Check used by callers without a fallback: returns the rejection while the feature is shed."""
         return self._shed_check
 
     @shed_check.setter
-    def shed_check(self, shed_check: Callable[[], Refusal | None] | None) -> None:
+    def shed_check(self, shed_check: Callable[[], GuardRejection | None] | None) -> None:
         self._shed_check = shed_check
         self._update_fast_path()
 
@@ -145,17 +145,17 @@ class GuardState:
             open_period.rejections += 1
             raise OpenGuardRejected(open_period.rejection, remaining_s)
 
-    def admit(self) -> Pass | Refusal:
+    def admit(self) -> GuardPermit | GuardRejection:
         """Request one call for a caller without a fallback: rejected while the feature is shed."""
         shed_rejection = None if self._shed_check is None else self._shed_check()
         return self.allow() if shed_rejection is None else shed_rejection
 
-    async def admit_async(self) -> Pass | Refusal:
+    async def admit_async(self) -> GuardPermit | GuardRejection:
         """Request one call as `admit` does, without blocking the event loop."""
         shed_rejection = None if self._shed_check is None else self._shed_check()
         return await self.allow_async() if shed_rejection is None else shed_rejection
 
-    def allow(self) -> Pass | Refusal:
+    def allow(self) -> GuardPermit | GuardRejection:
         """Request one call.
 
         Waits only for the fleet's store, at most its deadline: for the first state of a guard, and for the
@@ -167,11 +167,11 @@ class GuardState:
         if fleet.is_cold:
             self._sync(fleet, store.read_state(self.name))
         answer = self._safe_breaker.allow(lease_required=store.is_up)
-        if isinstance(answer, Refusal) and answer.lease_wanted:
+        if isinstance(answer, GuardRejection) and answer.lease_wanted:
             return self._apply_lease_reply(store.acquire(self.name, fleet.probe_request))
         return answer
 
-    async def allow_async(self) -> Pass | Refusal:
+    async def allow_async(self) -> GuardPermit | GuardRejection:
         """Request one call as `allow` does, without blocking the event loop."""
         store, fleet = self.store, self._safe_breaker.fleet
         if store is None or fleet is None:
@@ -179,11 +179,11 @@ class GuardState:
         if fleet.is_cold:
             self._sync(fleet, await store.read_state_async(self.name))
         answer = self._safe_breaker.allow(lease_required=store.is_up)
-        if isinstance(answer, Refusal) and answer.lease_wanted:
+        if isinstance(answer, GuardRejection) and answer.lease_wanted:
             return self._apply_lease_reply(await store.acquire_async(self.name, fleet.probe_request))
         return answer
 
-    def record(self, permit: Pass, outcome: Outcome, error: BaseException | str | None = None) -> None:
+    def record(self, permit: GuardPermit, outcome: Outcome, error: BaseException | str | None = None) -> None:
         """Record the outcome of a call. Never waits and never raises.
 
         Args:
@@ -198,7 +198,7 @@ class GuardState:
         failure_note = failure_text(error) if outcome is Outcome.FAILURE and error is not None else ""
         self._safe_breaker.record(permit, outcome, failure_note)
 
-    def settle(self, permit: Pass, result: object, *, raised: bool, elapsed_s: float = 0.0) -> Outcome:
+    def settle(self, permit: GuardPermit, result: object, *, raised: bool, elapsed_s: float = 0.0) -> Outcome:
         """Classify the result of a call and record it.
 
         Args:
@@ -251,18 +251,18 @@ class GuardState:
         Args:
             retry_after_s: seconds from now.
         """
-        action = partial(self.breaker.open_for, retry_after_s, Cause.RETRY_AFTER)
+        action = partial(self.breaker.open_for, retry_after_s, BreakerCause.RETRY_AFTER)
         self._safe_breaker.apply(action, is_local=True)
 
     # Operators
 
     def force_open(self) -> None:
         """Reject all calls until the next operator command."""
-        self._safe_breaker.operate(self.breaker.force_open, State.FORCED_OPEN)
+        self._safe_breaker.operate(self.breaker.force_open, BreakerState.FORCED_OPEN)
 
     def disable(self) -> None:
         """Admit all calls and count nothing until the next operator command."""
-        self._safe_breaker.operate(self.breaker.disable, State.DISABLED)
+        self._safe_breaker.operate(self.breaker.disable, BreakerState.DISABLED)
 
     def metrics_only(self) -> None:
         """Admit all calls and count those that would be rejected; in this process only."""
@@ -270,16 +270,16 @@ class GuardState:
 
     def reset(self) -> None:
         """Reset to closed and discard all results."""
-        self._safe_breaker.operate(self.breaker.reset, State.CLOSED)
+        self._safe_breaker.operate(self.breaker.reset, BreakerState.CLOSED)
 
     # Views
 
-    def rejection(self) -> Refusal | None:
+    def rejection(self) -> GuardRejection | None:
         """Return the rejection of a call made now, or None. Has no effects."""
         shed_rejection = None if self._executor is None else self._executor.would_shed()
         return shed_rejection or self._safe_breaker.rejection()
 
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         """Return the state visible to callers. Has no effects."""
         return self._safe_breaker.state()
 
@@ -292,9 +292,9 @@ class GuardState:
         """Whether the guard can be evicted: initial state, no recent failure, no call in flight."""
         view = self._safe_breaker.view()
         return (
-            view.machine is State.CLOSED
+            view.machine is BreakerState.CLOSED
             and not (view.streak or view.window_failures or view.window_slow or view.in_flight)
-            and view.metrics_only is (self.rules.mode is Mode.METRICS_ONLY)
+            and view.metrics_only is (self.rules.mode is BreakerMode.METRICS_ONLY)
         )
 
     def reset_after_fork(self) -> None:
@@ -322,7 +322,9 @@ class GuardState:
         """Apply a newer state of the fleet."""
         self._safe_breaker.adopt(remote)
 
-    def _apply_lease_reply(self, reply: ProbeLease | RemoteBreakerState | None) -> Pass | Refusal:
+    def _apply_lease_reply(
+        self, reply: ProbeLease | RemoteBreakerState | None
+    ) -> GuardPermit | GuardRejection:
         """Apply the store's reply to the request of a probe lease.
 
         Args:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from autoglm_throttle.model import Criticality, Level
+from autoglm_throttle.model import Criticality, DegradationLevel
 from autoglm_throttle.resilience.feature import UNSET, Feature
 
 
@@ -65,7 +65,7 @@ class LadderRules:
 class DegradationView:
     """The degradation level at one moment."""
 
-    level: Level
+    level: DegradationLevel
     load: float | None
     """The newest sample; None: unknown."""
     since_s: float
@@ -96,7 +96,7 @@ class DegradationLevels:
         self._since_s = now
         self._load: float | None = None
         self._latches = dict.fromkeys((rules.shed_at, rules.stale_at, rules.static_at), False)
-        self.level: Level = Level.FULL
+        self.level: DegradationLevel = DegradationLevel.FULL
         """As of the last sample."""
 
     def __repr__(self) -> str:
@@ -122,7 +122,7 @@ class DegradationLevels:
         """
         return self._latches[threshold]
 
-    def observe(self, load: float | None, now: float) -> Level:
+    def observe(self, load: float | None, now: float) -> DegradationLevel:
         """Take one sample.
 
         Args:
@@ -163,27 +163,27 @@ class DegradationLevels:
         elif max(samples) < threshold - self._rules.margin:
             self._latches[threshold] = False
 
-    def _highest(self) -> Level:
+    def _highest(self) -> DegradationLevel:
         rules = self._rules
         thresholds = {
-            Level.STATIC: rules.static_at,
-            Level.STALE: rules.stale_at,
-            Level.SHED: rules.shed_at,
+            DegradationLevel.STATIC: rules.static_at,
+            DegradationLevel.STALE: rules.stale_at,
+            DegradationLevel.SHED: rules.shed_at,
         }
-        return next((level for level, at in thresholds.items() if self._latches[at]), Level.FULL)
+        return next((level for level, at in thresholds.items() if self._latches[at]), DegradationLevel.FULL)
 
 
-_CORE_ACTIONS: Final[Mapping[Level, tuple[DegradationAction, ...]]] = {
-    Level.FULL: (),
-    Level.SHED: (),
-    Level.STALE: (DegradationAction.STALE,),
-    Level.STATIC: (DegradationAction.STATIC, DegradationAction.STALE),
+_CORE_ACTIONS: Final[Mapping[DegradationLevel, tuple[DegradationAction, ...]]] = {
+    DegradationLevel.FULL: (),
+    DegradationLevel.SHED: (),
+    DegradationLevel.STALE: (DegradationAction.STALE,),
+    DegradationLevel.STATIC: (DegradationAction.STATIC, DegradationAction.STALE),
 }
 """Actions of a feature that is not shed: the first available one; without any the call is made."""
 
 
 def choose_action(
-    level: Level, feature: Feature, entry_usable: bool, shed: bool | None = None
+    level: DegradationLevel, feature: Feature, entry_usable: bool, shed: bool | None = None
 ) -> DegradationAction:
     """Return the action for a call of a feature.
 
@@ -193,7 +193,9 @@ def choose_action(
         entry_usable: whether a result is cached and not too old.
         shed: whether the load is above the feature's own threshold; None: the level decides.
     """
-    if feature.criticality is not Criticality.CORE and (level >= Level.SHED if shed is None else shed):
+    if feature.criticality is not Criticality.CORE and (
+        level >= DegradationLevel.SHED if shed is None else shed
+    ):
         return DegradationAction.SHED
     available = {
         DegradationAction.STALE: entry_usable,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.model import Trip
+from autoglm_throttle.model import TripRule
 from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.resilience.window import (
@@ -26,7 +26,7 @@ class FailureStats:
         """Count and limit of the newest rule that `record` returned, such as ``5/5``."""
         self._first_s: float
         self._rules = rules
-        self._consecutive = Trip.CONSECUTIVE in rules.trip
+        self._consecutive = TripRule.CONSECUTIVE in rules.trip
         self._window = _window_for(rules)
         self.clear()
 
@@ -72,16 +72,16 @@ class FailureStats:
         calls, failures, slow = counts
         if calls < rules.min_calls:
             return None
-        if Trip.FAILURE_RATE in rules.trip and failures / calls >= rules.failure_rate:
+        if TripRule.FAILURE_RATE in rules.trip and failures / calls >= rules.failure_rate:
             self.trip_ratio = f"{failures}/{calls}"
             return BreakerEvent.FAILURE_RATE
-        if Trip.SLOW_RATE in rules.trip and slow / calls >= rules.slow_rate:
+        if TripRule.SLOW_RATE in rules.trip and slow / calls >= rules.slow_rate:
             self.trip_ratio = f"{slow}/{calls}"
             return BreakerEvent.SLOW_RATE
         return None
 
 
 def _window_for(rules: BreakerRules) -> OutcomeWindow | None:
-    if rules.trip <= {Trip.CONSECUTIVE}:
+    if rules.trip <= {TripRule.CONSECUTIVE}:
         return None
     return CountWindow(rules.window) if rules.window_s is None else TimeWindow(rules.window_s)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.model import FallbackContext, Rung
+from autoglm_throttle.model import FallbackContext, FallbackKind
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.feature import UNSET, Fallback, Feature
 
@@ -25,7 +25,7 @@ ERROR: Final = "error"
 REFRESH: Final = "refresh"
 """Cause of a cached answer while another caller's live call fetches a newer one."""
 
-DegradedCallback = Callable[[str, Rung, str], None]
+DegradedCallback = Callable[[str, FallbackKind, str], None]
 """Callback for each degraded answer: guard, kind of fallback, cause."""
 
 CacheLookup = Callable[[], object]
@@ -34,14 +34,14 @@ CacheLookup = Callable[[], object]
 _NOTE_CHARS: Final = 500
 """Maximum characters of an exception note about a failed fallback: one line of a log."""
 
-ValueCheck = Callable[[object, Rung], None]
+ValueCheck = Callable[[object, FallbackKind], None]
 """Raises for a value that the caller cannot use; never called with `UNSET`."""
 
-_UNDER_LOAD: Final = (Rung.DYNAMIC, Rung.STATIC, Rung.STALE)
+_UNDER_LOAD: Final = (FallbackKind.DYNAMIC, FallbackKind.STATIC, FallbackKind.STALE)
 
-_ORDER: Final[Mapping[DegradationAction, tuple[Rung, ...]]] = {
-    DegradationAction.SERVE: (Rung.STALE, Rung.DYNAMIC, Rung.STATIC),
-    DegradationAction.STALE: (Rung.STALE,),
+_ORDER: Final[Mapping[DegradationAction, tuple[FallbackKind, ...]]] = {
+    DegradationAction.SERVE: (FallbackKind.STALE, FallbackKind.DYNAMIC, FallbackKind.STATIC),
+    DegradationAction.STALE: (FallbackKind.STALE,),
     DegradationAction.STATIC: _UNDER_LOAD,
     DegradationAction.SHED: _UNDER_LOAD,
 }
@@ -57,7 +57,7 @@ def no_cached_value() -> object:
     return UNSET
 
 
-def accept_any(value: object, kind: Rung) -> None:
+def accept_any(value: object, kind: FallbackKind) -> None:
     """Accept any value."""
 
 
@@ -66,7 +66,7 @@ class FallbackAnswer:
     """A degraded answer."""
 
     value: Any
-    kind: Rung
+    kind: FallbackKind
 
 
 class FallbackChain:
@@ -123,7 +123,7 @@ class FallbackChain:
         for kind in self._orders[action]:
             try:
                 value = self._value(kind, context, lookup)
-                if kind is Rung.DYNAMIC:
+                if kind is FallbackKind.DYNAMIC:
                     _reject_awaitable(value)
                 if value is not UNSET:
                     check(value, kind)
@@ -145,7 +145,7 @@ class FallbackChain:
         for kind in self._orders[action]:
             try:
                 value = self._value(kind, context, lookup)
-                if kind is Rung.DYNAMIC and inspect.isawaitable(value):
+                if kind is FallbackKind.DYNAMIC and inspect.isawaitable(value):
                     value = await self._await_limited(value)
                 if value is not UNSET:
                     check(value, kind)
@@ -156,11 +156,11 @@ class FallbackChain:
                     return self._record_answer(kind, value, context)
         return None
 
-    def _value(self, kind: Rung, context: FallbackContext, lookup: CacheLookup) -> object:
+    def _value(self, kind: FallbackKind, context: FallbackContext, lookup: CacheLookup) -> object:
         fallback = self._fallback
-        if kind is Rung.STALE or fallback is None:
+        if kind is FallbackKind.STALE or fallback is None:
             return lookup()
-        if kind is Rung.STATIC:
+        if kind is FallbackKind.STATIC:
             return fallback.static if fallback.shared_value else copy.deepcopy(fallback.static)
         return UNSET if fallback.dynamic is None else fallback.dynamic(context)
 
@@ -170,11 +170,11 @@ class FallbackChain:
         with anyio.fail_after(self._timeout_s):
             return await value
 
-    def _record_answer(self, kind: Rung, value: object, context: FallbackContext) -> FallbackAnswer:
+    def _record_answer(self, kind: FallbackKind, value: object, context: FallbackContext) -> FallbackAnswer:
         self._on_degraded(self._name, kind, context.cause)
         return FallbackAnswer(value, kind)
 
-    def _record_failure(self, kind: Rung, error: Exception, original: BaseException | None) -> None:
+    def _record_failure(self, kind: FallbackKind, error: Exception, original: BaseException | None) -> None:
         self._log.warn(kind.value, f"the {kind} fallback has raised {type(error).__name__}", error)
         if original is None or error is original:
             return
@@ -186,15 +186,15 @@ class FallbackChain:
 
 
 def _available_kinds(
-    order: tuple[Rung, ...], fallback: Fallback | None, action: DegradationAction
-) -> tuple[Rung, ...]:
+    order: tuple[FallbackKind, ...], fallback: Fallback | None, action: DegradationAction
+) -> tuple[FallbackKind, ...]:
     if fallback is None:
         return ()
     available = {
-        Rung.STALE: fallback.stale,
-        Rung.DYNAMIC: fallback.dynamic is not None
+        FallbackKind.STALE: fallback.stale,
+        FallbackKind.DYNAMIC: fallback.dynamic is not None
         and (action is DegradationAction.SERVE or fallback.under_load),
-        Rung.STATIC: fallback.static is not UNSET,
+        FallbackKind.STATIC: fallback.static is not UNSET,
     }
     return tuple(kind for kind in order if available[kind])
 

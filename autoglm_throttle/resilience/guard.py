@@ -8,7 +8,14 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
-from autoglm_throttle.model import BreakerView, GuardRefused, Outcome, Pass, Refusal, State
+from autoglm_throttle.model import (
+    BreakerState,
+    BreakerView,
+    GuardPermit,
+    GuardRejected,
+    GuardRejection,
+    Outcome,
+)
 from autoglm_throttle.resilience.calls import guarded_coroutine, guarded_function
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.judge import apply_slow_limit
@@ -26,7 +33,7 @@ _TIME_LIMIT_ERROR: Final = (
     "function, or give the client in it a limit of its own, and this guard no timeout_s, no stream_idle_s"
 )
 
-_USED_PERMIT: Final = Pass(generation=-2)
+_USED_PERMIT: Final = GuardPermit(generation=-2)
 """Permit of a block after its end: a block cannot be entered twice."""
 
 
@@ -46,7 +53,7 @@ class Guard:
 
     def __init__(self, circuit: GuardState) -> None:
         self.circuit: GuardState = circuit
-        self._permit: Pass | None = None
+        self._permit: GuardPermit | None = None
         self._limit: CancelScope | None = None
 
     @property
@@ -127,7 +134,7 @@ class Guard:
                 raise ended from error
 
     def _apply_time_limit(
-        self, limit: CancelScope, permit: Pass, error: BaseException | None
+        self, limit: CancelScope, permit: GuardPermit, error: BaseException | None
     ) -> BaseException | None:
         """Return the block's exception, with its time limit applied."""
         try:
@@ -139,7 +146,7 @@ class Guard:
             return error
         return TimeoutError(f"{self.name} has not answered within {self.rules.timeout_s:g} s")
 
-    def _settle_block(self, permit: Pass | None, error: BaseException | None) -> None:
+    def _settle_block(self, permit: GuardPermit | None, error: BaseException | None) -> None:
         if permit is None or permit is _USED_PERMIT:
             raise RuntimeError(f"the block of guard {self.name!r} is left, but it was not entered")
         circuit = self.circuit
@@ -169,7 +176,7 @@ class Guard:
         """
         return decorate(self.circuit, fn)
 
-    def allow(self) -> Pass | Refusal:
+    def allow(self) -> GuardPermit | GuardRejection:
         """Request one call by hand; settle a returned GuardPermit exactly once, in a ``finally``.
 
         A permit that is never settled keeps its slot: that of a probe until its lease expires, and with
@@ -178,12 +185,15 @@ class Guard:
         """
         return self.circuit.admit()
 
-    async def allow_async(self) -> Pass | Refusal:
+    async def allow_async(self) -> GuardPermit | GuardRejection:
         """Request one call as `allow` does, without blocking the event loop on the fleet's store."""
         return await self.circuit.admit_async()
 
     def settle(
-        self, permit: Pass, outcome: Outcome = Outcome.SUCCESS, error: BaseException | str | None = None
+        self,
+        permit: GuardPermit,
+        outcome: Outcome = Outcome.SUCCESS,
+        error: BaseException | str | None = None,
     ) -> None:
         """Record the outcome of a call admitted by `allow`. Never waits.
 
@@ -202,11 +212,11 @@ class Guard:
             raise
         self.circuit.record(permit, outcome, error)
 
-    def rejection(self) -> Refusal | None:
+    def rejection(self) -> GuardRejection | None:
         """Return the rejection of a call made now, or None. Has no effects."""
         return self.circuit.rejection()
 
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         """Return the state visible to callers."""
         return self.circuit.state()
 
@@ -243,9 +253,9 @@ def _start_time_limit(limit_s: float | None) -> CancelScope | None:
     return anyio.move_on_after(limit_s).__enter__()
 
 
-def _permit_or_raise(permit: Pass | Refusal) -> Pass:
-    if isinstance(permit, Refusal):
-        raise GuardRefused(permit)
+def _permit_or_raise(permit: GuardPermit | GuardRejection) -> GuardPermit:
+    if isinstance(permit, GuardRejection):
+        raise GuardRejected(permit)
     return permit
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from autoglm_throttle.model import GuardRefused, Outcome, Pass, Refusal
+from autoglm_throttle.model import GuardPermit, GuardRejected, GuardRejection, Outcome
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.http.call import HttpCall
 from autoglm_throttle.resilience.served import FeatureExecutor
@@ -55,10 +55,10 @@ class GuardSource(Protocol):
         ...
 
 
-class TransportRejected(GuardRefused, httpx.TransportError):
+class TransportRejected(GuardRejected, httpx.TransportError):
     """The call was rejected and no fallback answered; an ``httpx.HTTPError``, as callers expect."""
 
-    def __init__(self, rejection: Refusal, request: httpx.Request) -> None:
+    def __init__(self, rejection: GuardRejection, request: httpx.Request) -> None:
         super().__init__(rejection)
         self.request = request
 
@@ -217,8 +217,8 @@ class GuardTransport(_TransportBase, httpx.BaseTransport):
                 cache_request, error, timed_out=isinstance(error, httpx.TimeoutException)
             )
 
-    def _execute(self, call: HttpCall, permit: Pass | Refusal) -> httpx.Response:
-        if isinstance(permit, Refusal):
+    def _execute(self, call: HttpCall, permit: GuardPermit | GuardRejection) -> httpx.Response:
+        if isinstance(permit, GuardRejection):
             raise TransportRejected(permit, call.request)
         call.start(permit)
         rules = call.circuit.rules
@@ -359,8 +359,8 @@ class AsyncGuardTransport(_TransportBase, httpx.AsyncBaseTransport):
                 cache_request, error, timed_out=isinstance(error, httpx.TimeoutException)
             )
 
-    async def _execute(self, call: HttpCall, permit: Pass | Refusal) -> httpx.Response:
-        if isinstance(permit, Refusal):
+    async def _execute(self, call: HttpCall, permit: GuardPermit | GuardRejection) -> httpx.Response:
+        if isinstance(permit, GuardRejection):
             raise TransportRejected(permit, call.request)
         call.start(permit)
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from autoglm_throttle.model import GuardRefused, Outcome
+from autoglm_throttle.model import GuardRejected, Outcome
 
 Classify = Callable[[object], Outcome | None]
 """User function: maps a returned value or an exception to an outcome; None: continue with the table."""
@@ -77,7 +77,7 @@ class OutcomeClassifier:
 
     def _error_outcome(self, error: BaseException) -> Outcome:
         # Cancellation and the rejection of a nested guard say nothing about this dependency.
-        if not isinstance(error, Exception) or isinstance(error, GuardRefused):
+        if not isinstance(error, Exception) or isinstance(error, GuardRejected):
             return Outcome.NEUTRAL
         answer = self._user_outcome(error)
         if answer is not None:

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from autoglm_throttle.model import Clock, Criticality, Level
+from autoglm_throttle.model import Clock, Criticality, DegradationLevel
 from autoglm_throttle.resilience.degradation import (
     DegradationAction,
     DegradationLevels,
@@ -20,7 +20,7 @@ from autoglm_throttle.resilience.seldom import GuardRateLimitedLogger
 LoadSource = Callable[[], float | None]
 """Returns the load, 0..1, or None if it is unknown."""
 
-LevelListener = Callable[[Level, Level, float | None], None]
+LevelListener = Callable[[DegradationLevel, DegradationLevel, float | None], None]
 """Called with each change: old level, new level, load."""
 
 TICK_TOLERANCE = 0.9
@@ -56,11 +56,11 @@ class DegradationController:
         self._clock = clock
         self._on_change = on_change
         self._levels = DegradationLevels(rules, now)
-        self._level = Level.FULL
+        self._level = DegradationLevel.FULL
         self._sampled_s = now - interval_s
         self._is_sampling = False
         self._is_notifying = False
-        self._pending_changes: deque[tuple[Level, Level, float | None]] = deque()
+        self._pending_changes: deque[tuple[DegradationLevel, DegradationLevel, float | None]] = deque()
         self._log = GuardRateLimitedLogger("degradation", clock)
         # Re-entrant: the garbage collector may run under it, and a finalizer may make a guarded call.
         self._lock = threading.RLock()
@@ -83,7 +83,7 @@ class DegradationController:
             with self._lock:
                 self._levels.add_threshold(feature.shed_above)
 
-    def level(self) -> Level:
+    def level(self) -> DegradationLevel:
         """Return the current level; take a sample if it is due."""
         now = self._clock()
         # The lower bound samples again after a clock that stepped back.
@@ -116,11 +116,11 @@ class DegradationController:
         self._is_notifying = False
         self._pending_changes.clear()
 
-    def _sheds(self, feature: Feature, level: Level) -> bool:
+    def _sheds(self, feature: Feature, level: DegradationLevel) -> bool:
         if feature.criticality is Criticality.CORE:
             return False
         above = feature.shed_above
-        return level >= Level.SHED if above is None else self._levels.is_above(above)
+        return level >= DegradationLevel.SHED if above is None else self._levels.is_above(above)
 
     def _sample(self, now: float, after_s: float) -> None:
         with self._lock:

@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import partial
 
 from autoglm_throttle.model import (
+    BreakerCause,
+    BreakerState,
+    BreakerTransition,
     BreakerView,
-    Cause,
     Clock,
+    GuardPermit,
+    GuardRejection,
     Outcome,
-    Pass,
-    Refusal,
-    State,
-    Transition,
 )
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.courier import NotificationQueue
@@ -60,7 +60,7 @@ class ThreadSafeBreaker:
         core: Breaker,
         clock: Clock,
         store: BreakerStore | None,
-        on_transitions: Callable[[Sequence[Transition]], None] | None,
+        on_transitions: Callable[[Sequence[BreakerTransition]], None] | None,
         fault_log: GuardRateLimitedLogger,
     ) -> None:
         self._core = core
@@ -68,7 +68,7 @@ class ThreadSafeBreaker:
         self._store = store
         self._on_transitions = on_transitions
         self._fault_log = fault_log
-        self._fast_rejections: dict[Cause, int] = {}
+        self._fast_rejections: dict[BreakerCause, int] = {}
         self._deferred: deque[Callable[[], None]] = deque()
         self.reset_locks()
 
@@ -87,7 +87,7 @@ class ThreadSafeBreaker:
             None if store is None else FleetLink(core.name, core.rules, store, self._notifications)
         )
 
-    def allow(self, *, lease_required: bool) -> Pass | Refusal:
+    def allow(self, *, lease_required: bool) -> GuardPermit | GuardRejection:
         """Request one call.
 
         Args:
@@ -103,7 +103,7 @@ class ThreadSafeBreaker:
             if self._is_locked_here:
                 # A finalizer makes a guarded call while this thread changes the breaker: reject, do not
                 # deadlock.
-                return Refusal(core.name, State.HALF_OPEN, Cause.IN_FLIGHT, 0.0)
+                return GuardRejection(core.name, BreakerState.HALF_OPEN, BreakerCause.IN_FLIGHT, 0.0)
             self._is_locked_here = True
             try:
                 generation = core.generation
@@ -113,13 +113,13 @@ class ThreadSafeBreaker:
                     self._publish(is_local=True)
             finally:
                 self._is_locked_here = False
-            if isinstance(answer, Refusal) and answer.state is State.OPEN:
+            if isinstance(answer, GuardRejection) and answer.state is BreakerState.OPEN:
                 self._start_open_period(answer, now)
             self._run_deferred()
         self._notifications.deliver()
         return answer
 
-    def record(self, permit: Pass, outcome: Outcome, failure_text: str) -> None:
+    def record(self, permit: GuardPermit, outcome: Outcome, failure_text: str) -> None:
         """Record the outcome of a call.
 
         Args:
@@ -138,7 +138,7 @@ class ThreadSafeBreaker:
         """
         self._run_locked(partial(self._apply, action, is_local=is_local))
 
-    def operate(self, action: Callable[[float], None], state: State) -> None:
+    def operate(self, action: Callable[[float], None], state: BreakerState) -> None:
         """Run an operator command here and send it to the fleet."""
         self._run_locked(partial(self._apply, action, is_local=False))
         if self.fleet is not None:
@@ -149,9 +149,9 @@ class ThreadSafeBreaker:
         """Apply a newer state of the fleet."""
         self.apply(partial(self._core.adopt, remote), is_local=False)
 
-    def grant_probe(self, lease: ProbeLease) -> Pass | Refusal:
+    def grant_probe(self, lease: ProbeLease) -> GuardPermit | GuardRejection:
         """Start a probe with a lease; if the state has changed meanwhile, the lease is returned."""
-        answers: list[Pass | Refusal] = []
+        answers: list[GuardPermit | GuardRejection] = []
         self._run_locked(partial(self._grant_probe, lease, answers))
         return answers[0]
 
@@ -160,12 +160,12 @@ class ThreadSafeBreaker:
         with self._lock:
             self._core.classifier_errors += 1
 
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         """Return the state visible to callers. Has no effects."""
         with self._lock:
             return self._core.state(self._clock())
 
-    def rejection(self) -> Refusal | None:
+    def rejection(self) -> GuardRejection | None:
         """Return the rejection of a call made now, or None. Has no effects."""
         with self._lock:
             return self._core.rejection(self._clock())
@@ -174,14 +174,14 @@ class ThreadSafeBreaker:
         """Return an immutable view of the breaker. Has no effects."""
         with self._lock:
             view = self._core.view(self._clock())
-            rejections = dict(view.refused)
+            rejections = dict(view.rejected)
             open_period = self.open_period
             fast_rejections = [*self._fast_rejections.items()] + (
                 [(open_period.rejection.cause, open_period.rejections)] if open_period else []
             )
         for cause, count in fast_rejections:
             rejections[cause] = rejections.get(cause, 0) + count
-        return replace(view, refused=rejections)
+        return replace(view, rejected=rejections)
 
     def _run_locked(self, action: Callable[[], None]) -> None:
         """Run an action under the lock; defer it if this thread already holds the lock."""
@@ -201,7 +201,7 @@ class ThreadSafeBreaker:
             finally:
                 self._is_locked_here = False
 
-    def _start_open_period(self, rejection: Refusal, now: float) -> None:
+    def _start_open_period(self, rejection: GuardRejection, now: float) -> None:
         before, self.open_period = self.open_period, OpenPeriod(rejection, self._core.generation, now)
         if before is not None:
             cause = before.rejection.cause
@@ -213,7 +213,7 @@ class ThreadSafeBreaker:
         if self._core.generation != generation:
             self._publish(is_local=is_local)
 
-    def _record(self, permit: Pass, outcome: Outcome, failure_text: str, now: float) -> None:
+    def _record(self, permit: GuardPermit, outcome: Outcome, failure_text: str, now: float) -> None:
         core = self._core
         if failure_text:
             core.record_failure_text(failure_text)
@@ -236,12 +236,12 @@ class ThreadSafeBreaker:
         if is_local and self.fleet is not None and not self._core.view(self._clock()).metrics_only:
             self.fleet.report_open(changes)
 
-    def _grant_probe(self, lease: ProbeLease, answers: list[Pass | Refusal]) -> None:
+    def _grant_probe(self, lease: ProbeLease, answers: list[GuardPermit | GuardRejection]) -> None:
         core, fleet = self._core, self.fleet
         generation = core.generation
         answer = core.grant_probe(lease, self._clock())
         answers.append(answer)
-        if fleet is not None and isinstance(answer, Pass) and answer.fence:
+        if fleet is not None and isinstance(answer, GuardPermit) and answer.fence:
             fleet.add_lease(lease)
         elif fleet is not None:
             fleet.release(lease)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from autoglm_throttle.model import Cause, State, Transition
+from autoglm_throttle.model import BreakerCause, BreakerState, BreakerTransition
 from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.store import RemoteBreakerState
 from autoglm_throttle.resilience.transitions import (
@@ -15,10 +15,10 @@ from autoglm_throttle.resilience.transitions import (
 )
 
 _REMOTE_EVENTS: Final = {
-    State.OPEN: BreakerEvent.REMOTE_OPEN,
-    State.HALF_OPEN: BreakerEvent.REMOTE_HALF_OPEN,
-    State.FORCED_OPEN: BreakerEvent.REMOTE_FORCE,
-    State.DISABLED: BreakerEvent.REMOTE_DISABLE,
+    BreakerState.OPEN: BreakerEvent.REMOTE_OPEN,
+    BreakerState.HALF_OPEN: BreakerEvent.REMOTE_HALF_OPEN,
+    BreakerState.FORCED_OPEN: BreakerEvent.REMOTE_FORCE,
+    BreakerState.DISABLED: BreakerEvent.REMOTE_DISABLE,
 }
 
 
@@ -46,13 +46,13 @@ class BreakerStateMachine:
         "wait_s",
     )
 
-    def __init__(self, name: str, rules: BreakerRules, state: State) -> None:
+    def __init__(self, name: str, rules: BreakerRules, state: BreakerState) -> None:
         self.name: str = name
         self.rules: BreakerRules = rules
-        self.state: State = state
-        self.cause: Cause | None = None
+        self.state: BreakerState = state
+        self.cause: BreakerCause | None = None
         """Cause of the newest transition."""
-        self.rejection_cause: Cause = Cause.OPERATOR
+        self.rejection_cause: BreakerCause = BreakerCause.OPERATOR
         """Cause of rejections while no call is admitted."""
         self.generation: int = 0
         self.opened_s: float | None = None
@@ -61,7 +61,7 @@ class BreakerStateMachine:
         """Length of the newest open period in seconds."""
         self.rounds: int = 0
         """Consecutive openings without a closing between them, less one."""
-        self._pending_transitions: list[Transition] = []
+        self._pending_transitions: list[BreakerTransition] = []
 
     def transition(
         self,
@@ -69,7 +69,7 @@ class BreakerStateMachine:
         now: float,
         *,
         wait_s: float | None = None,
-        cause: Cause | None = None,
+        cause: BreakerCause | None = None,
         rounds: int | None = None,
     ) -> bool:
         """Apply the transition that the table has for an event.
@@ -94,14 +94,14 @@ class BreakerStateMachine:
         self.generation += 1
         if rounds is not None:
             self.rounds = rounds
-        elif after is State.OPEN and before is not State.OPEN:
+        elif after is BreakerState.OPEN and before is not BreakerState.OPEN:
             self.rounds = self.rounds + 1 if before in REOPENING_STATES else 0
-        if after is State.OPEN:
+        if after is BreakerState.OPEN:
             self.opened_s, self.rejection_cause = now, cause
             self.wait_s = self.rules.wait_s(self.rounds) if wait_s is None else wait_s
         else:
-            self.opened_s = None if after is State.CLOSED else self.opened_s
-            self.rejection_cause = Cause.OPERATOR
+            self.opened_s = None if after is BreakerState.CLOSED else self.opened_s
+            self.rejection_cause = BreakerCause.OPERATOR
         if after is not before:
             self._queue_transition(before, cause, now)
         return True
@@ -112,9 +112,9 @@ class BreakerStateMachine:
         An operator's reset closes at once, and so does the end of an operator's decision. Otherwise a process
         closes by its own ramp.
         """
-        if remote.state is not State.CLOSED:
+        if remote.state is not BreakerState.CLOSED:
             return _REMOTE_EVENTS[remote.state]
-        if remote.cause is Cause.OPERATOR or self.state in OPERATOR_STATES:
+        if remote.cause is BreakerCause.OPERATOR or self.state in OPERATOR_STATES:
             return BreakerEvent.REMOTE_RESET
         return BreakerEvent.REMOTE_CLOSED_RAMP if self.rules.ramp else BreakerEvent.REMOTE_CLOSED
 
@@ -126,25 +126,25 @@ class BreakerStateMachine:
         # A clock that stepped back must not lengthen the open period.
         return self.wait_s - (now - opened_s) if now > opened_s else self.wait_s
 
-    def visible_state(self, now: float) -> State:
+    def visible_state(self, now: float) -> BreakerState:
         """Return the state visible to callers: an open breaker reads half-open after its open period."""
-        if self.state is State.OPEN and self.remaining_s(now) <= 0.0:
-            return State.HALF_OPEN
+        if self.state is BreakerState.OPEN and self.remaining_s(now) <= 0.0:
+            return BreakerState.HALF_OPEN
         return self.state
 
     def retry_after_s(self, now: float) -> float:
         """Return the seconds until a call may be admitted; ``open_s`` in forced_open, which has no end."""
-        if self.state is State.FORCED_OPEN:
+        if self.state is BreakerState.FORCED_OPEN:
             return self.rules.open_s
-        return max(0.0, self.remaining_s(now)) if self.state is State.OPEN else 0.0
+        return max(0.0, self.remaining_s(now)) if self.state is BreakerState.OPEN else 0.0
 
-    def drain(self) -> list[Transition]:
+    def drain(self) -> list[BreakerTransition]:
         """Take the transitions that were not yet published, oldest first."""
         pending, self._pending_transitions = self._pending_transitions, []
         return pending
 
-    def _queue_transition(self, before: State, cause: Cause, now: float) -> None:
-        wait_s = self.wait_s if self.state is State.OPEN else 0.0
+    def _queue_transition(self, before: BreakerState, cause: BreakerCause, now: float) -> None:
+        wait_s = self.wait_s if self.state is BreakerState.OPEN else 0.0
         self._pending_transitions.append(
-            Transition(self.name, before, self.state, cause, now, self.generation, wait_s, self.rounds)
+            BreakerTransition(self.name, before, self.state, cause, now, self.generation, wait_s, self.rounds)
         )

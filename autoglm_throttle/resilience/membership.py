@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from autoglm_throttle.model import Outcome, State, Transition
+from autoglm_throttle.model import BreakerState, BreakerTransition, Outcome
 from autoglm_throttle.resilience.courier import NotificationQueue
 from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest
@@ -43,16 +43,16 @@ class FleetLink:
         )
         """Parameters of each request for a probe lease."""
 
-    def report_open(self, changes: Sequence[Transition]) -> None:
+    def report_open(self, changes: Sequence[BreakerTransition]) -> None:
         """Report openings that only this process knows."""
         for change in changes:
-            if change.after is State.OPEN:
+            if change.after is BreakerState.OPEN:
                 wait_s, rounds = change.retry_after_s, change.rounds
                 self._notifications.put(
                     partial(self._store.report_open, self._name, wait_s, rounds, change.cause)
                 )
 
-    def report_operator_state(self, state: State) -> None:
+    def report_operator_state(self, state: BreakerState) -> None:
         """Report an operator command."""
         self._notifications.put(partial(self._store.report_operator_state, self._name, state))
 

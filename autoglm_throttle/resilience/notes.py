@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
-from autoglm_throttle.model import Rung
+from autoglm_throttle.model import FallbackKind
 
-DegradedAnswer = tuple[Rung, str]
+DegradedAnswer = tuple[FallbackKind, str]
 """Kind of fallback, and its cause."""
 
 degraded_answers: ContextVar[list[DegradedAnswer] | None] = ContextVar(
@@ -15,7 +15,7 @@ degraded_answers: ContextVar[list[DegradedAnswer] | None] = ContextVar(
 """Degraded answers of the current request; None if they are not collected. Worker threads share the list."""
 
 
-def record_degraded(fallback_kind: Rung, cause: str) -> None:
+def record_degraded(fallback_kind: FallbackKind, cause: str) -> None:
     """Record a degraded answer, if they are collected for this request."""
     # The list is shared, not copied: a context copied into a worker thread refers to the same list.
     answers = degraded_answers.get()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.model import Cause, Refusal, State
+from autoglm_throttle.model import BreakerCause, BreakerState, GuardRejection
 
 
-class _MutableRejection(Refusal):
+class _MutableRejection(GuardRejection):
     """A `GuardRejection` that is still mutable: a frozen one takes four times as long to build.
 
     It becomes a frozen `GuardRejection` before it is returned.
@@ -21,12 +21,12 @@ class _MutableRejection(Refusal):
 
 def build_rejection(
     name: str,
-    state: State,
-    cause: Cause,
+    state: BreakerState,
+    cause: BreakerCause,
     retry_after_s: float,
     last_failure: str,
     lease_wanted: bool = False,
-) -> Refusal:
+) -> GuardRejection:
     """Build a rejection: equal to ``GuardRejection(...)`` in a third of the time."""
     draft = _MutableRejection()
     draft.name = name  # type: ignore[misc]
@@ -36,5 +36,5 @@ def build_rejection(
     draft.last_failure = last_failure  # type: ignore[misc]
     draft.lease_wanted = lease_wanted  # type: ignore[misc]
     # Both classes have the same slots, so the assignment is legal and freezes the instance.
-    draft.__class__ = Refusal  # type: ignore[assignment]
+    draft.__class__ = GuardRejection  # type: ignore[assignment]
     return draft

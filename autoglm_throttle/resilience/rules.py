@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoglm_throttle.model import Mode, On429, SlowIs, StreamSettle, Trip
+from autoglm_throttle.model import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
 
 MIN_LEASE_S = 30.0
 """Default lease of a probe in seconds: longer than the common time-outs of clients."""
@@ -28,7 +28,7 @@ class BreakerRules:
     success_threshold: int | None = None
     timeout_s: float | None = None
     trial_lease_s: float | None = None
-    trip: frozenset[Trip] = frozenset({Trip.CONSECUTIVE})
+    trip: frozenset[TripRule] = frozenset({TripRule.CONSECUTIVE})
     failure_window_s: float | None = None
     window: int = 10
     window_s: float | None = None
@@ -36,15 +36,15 @@ class BreakerRules:
     failure_rate: float = 0.5
     slow_rate: float = 0.5
     slow_call_s: float | None = None
-    slow_is: SlowIs = SlowIs.FAILURE
+    slow_is: SlowCallMode = SlowCallMode.FAILURE
     ramp: tuple[float, ...] = ()
     ramp_step_s: float = 5.0
     first_item_s: float | None = None
     stream_idle_s: float | None = None
-    stream_settle: StreamSettle = StreamSettle.END
+    stream_settle: StreamSettleMode = StreamSettleMode.END
     max_in_flight: int = 0
-    on_429: On429 = On429.NEUTRAL
-    mode: Mode = Mode.ENFORCE
+    on_429: TooManyRequestsMode = TooManyRequestsMode.NEUTRAL
+    mode: BreakerMode = BreakerMode.ENFORCE
 
     @property
     def lease_s(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoglm_throttle.model import BreakerView, State
+from autoglm_throttle.model import BreakerState, BreakerView
 from autoglm_throttle.resilience.rules import BreakerRules
 
 
@@ -26,7 +26,7 @@ def _parts(view: BreakerView, rules: BreakerRules, trip_ratio: str) -> Iterator[
     if view.window_calls:
         yield f"{view.window_failures} failed and {view.window_slow} slow of {view.window_calls}"
     yield f"gen {view.generation}"
-    if view.rounds and view.machine is not State.CLOSED:
+    if view.rounds and view.machine is not BreakerState.CLOSED:
         yield f"round {view.rounds}"
     if view.stale_results:
         yield f"{view.stale_results} stale"
@@ -34,14 +34,14 @@ def _parts(view: BreakerView, rules: BreakerRules, trip_ratio: str) -> Iterator[
 
 def _state_parts(view: BreakerView, rules: BreakerRules, trip_ratio: str) -> Iterator[str]:
     machine = view.machine
-    if machine is State.OPEN:
+    if machine is BreakerState.OPEN:
         yield f"{machine} by {view.cause} {trip_ratio}".rstrip()
         yield f"{view.retry_after_s:.1f} s left" if view.retry_after_s else "due for a probe"
     else:
         yield str(machine)
     if view.metrics_only:
         yield "metrics only"
-    if machine is State.HALF_OPEN:
-        yield f"{view.trials} in flight, {view.won}/{rules.successes_needed} succeeded"
+    if machine is BreakerState.HALF_OPEN:
+        yield f"{view.probes} in flight, {view.probe_successes}/{rules.successes_needed} succeeded"
     elif rules.max_in_flight:
         yield f"{view.in_flight}/{rules.max_in_flight} in flight"

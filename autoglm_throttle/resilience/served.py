@@ -8,7 +8,15 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.model import Cause, FallbackContext, GuardRefused, Level, Outcome, Refusal, Rung
+from autoglm_throttle.model import (
+    BreakerCause,
+    DegradationLevel,
+    FallbackContext,
+    FallbackKind,
+    GuardRejected,
+    GuardRejection,
+    Outcome,
+)
 from autoglm_throttle.resilience.calls import GuardedAttempt, attempt, attempt_async
 from autoglm_throttle.resilience.coalesce import SingleFlight, copy_exception
 from autoglm_throttle.resilience.degradation import DegradationAction
@@ -214,14 +222,14 @@ class FeatureExecutor:
             "guard it under another name"
         )
 
-    def reject_if_shed(self) -> Refusal | None:
+    def reject_if_shed(self) -> GuardRejection | None:
         """Return the rejection of a shed call and count it, or None; for callers without a fallback."""
         rejection = self.would_shed()
         if rejection is not None:
-            self._on_degraded(self.feature.name, Rung.SHED, LOAD)
+            self._on_degraded(self.feature.name, FallbackKind.SHED, LOAD)
         return rejection
 
-    def would_shed(self) -> Refusal | None:
+    def would_shed(self) -> GuardRejection | None:
         """Return the rejection that `reject_if_shed` would return, without counting it."""
         return self._shed_rejection() if self._degradation.sheds(self.feature) else None
 
@@ -235,7 +243,7 @@ class FeatureExecutor:
 
     def _action(self, key: Hashable | None) -> DegradationAction:
         degradation = self._degradation
-        if degradation.level() is Level.FULL and self._shed_above is None:
+        if degradation.level() is DegradationLevel.FULL and self._shed_above is None:
             return DegradationAction.SERVE
         cache = self._cache
         usable = cache is not None and key is not None and cache.find(key) is not None
@@ -244,15 +252,15 @@ class FeatureExecutor:
     def _cached_value(self, key: Hashable | None) -> object:
         return UNSET if self._cache is None else self._cache.get_copy(key)
 
-    def _shed_rejection(self) -> Refusal:
+    def _shed_rejection(self) -> GuardRejection:
         after_s = self._degradation.retry_after_s
-        return Refusal(self.feature.name, self._circuit.state(), Cause.SHED, after_s)
+        return GuardRejection(self.feature.name, self._circuit.state(), BreakerCause.SHED, after_s)
 
     def _answer_or_shed(self, answer: FallbackAnswer | None) -> Any:  # noqa: ANN401
         if answer is not None:
             return answer.value
-        self._on_degraded(self.feature.name, Rung.SHED, LOAD)
-        raise GuardRefused(self._shed_rejection())
+        self._on_degraded(self.feature.name, FallbackKind.SHED, LOAD)
+        raise GuardRejected(self._shed_rejection())
 
     def _fallback_context(
         self, attempted: GuardedAttempt, args: Args, kwargs: Kwargs
@@ -260,9 +268,9 @@ class FeatureExecutor:
         """Return the context for a fallback if the attempt was rejected or failed, else None."""
         error: Exception | None = attempted.error
         if attempted.rejection is not None:
-            error = GuardRefused(attempted.rejection)
-        if isinstance(error, GuardRefused):
-            cause = error.refusal.cause.value
+            error = GuardRejected(attempted.rejection)
+        if isinstance(error, GuardRejected):
+            cause = error.rejection.cause.value
         elif attempted.outcome is Outcome.FAILURE and (error is not None or self._on_value):
             cause = ERROR
         else:
@@ -302,7 +310,7 @@ class FeatureExecutor:
         return self._shared_attempt(call_result) or await attempt_async(self._circuit, fn, args, kwargs)
 
     def _coalesces(self) -> bool:
-        return self._always_coalesces or self._degradation.level() >= Level.STALE
+        return self._always_coalesces or self._degradation.level() >= DegradationLevel.STALE
 
     def _run_call(self, key: Hashable, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> _CallResult:
         return self._store_result(key, attempt(self._circuit, fn, args, kwargs))
@@ -329,7 +337,7 @@ class FeatureExecutor:
         value = self._cached_value(key)
         if value is UNSET:
             return None
-        self._on_degraded(self.feature.name, Rung.STALE, REFRESH)
+        self._on_degraded(self.feature.name, FallbackKind.STALE, REFRESH)
         return GuardedAttempt(value, None, Outcome.SUCCESS, None)
 
     def _shared_attempt(self, call_result: _CallResult) -> GuardedAttempt | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from autoglm_throttle.model import Refusal
+from autoglm_throttle.model import GuardRejection
 
 
 class Executor(Protocol):
@@ -25,7 +25,7 @@ class Executor(Protocol):
         """Raise TypeError if functions of this kind cannot use the fallback."""
         ...
 
-    def would_shed(self) -> Refusal | None:
+    def would_shed(self) -> GuardRejection | None:
         """Return the rejection of a call that would be shed now, or None. Has no effects."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any
 
-from autoglm_throttle.model import Outcome, Pass
+from autoglm_throttle.model import GuardPermit, Outcome
 from autoglm_throttle.resilience.circuit import GuardState
 
 
@@ -14,9 +14,9 @@ class _PendingCall:
 
     __slots__ = ("_begun_s", "_circuit", "_permit")
 
-    def __init__(self, circuit: GuardState, permit: Pass, begun_s: float) -> None:
+    def __init__(self, circuit: GuardState, permit: GuardPermit, begun_s: float) -> None:
         self._circuit = circuit
-        self._permit: Pass | None = permit
+        self._permit: GuardPermit | None = permit
         self._begun_s = begun_s
 
     def settle(self, result: object, *, raised: bool) -> None:
@@ -60,7 +60,9 @@ class SettlingAwaitable(Coroutine[Any, Any, Any]):
 
     __slots__ = ("_call", "_inner", "_running")
 
-    def __init__(self, circuit: GuardState, permit: Pass, inner: Awaitable[Any], begun_s: float) -> None:
+    def __init__(
+        self, circuit: GuardState, permit: GuardPermit, inner: Awaitable[Any], begun_s: float
+    ) -> None:
         self._call = _PendingCall(circuit, permit, begun_s)
         self._inner = inner
         self._running: Coroutine[Any, Any, Any] | None = None
@@ -113,7 +115,7 @@ class SettlingContext(SettlingAwaitable):
 
 
 def wrap_awaitable(
-    circuit: GuardState, permit: Pass, inner: Awaitable[Any], begun_s: float
+    circuit: GuardState, permit: GuardPermit, inner: Awaitable[Any], begun_s: float
 ) -> SettlingAwaitable:
     """Wrap an awaitable; the wrapper is an async context manager if the awaitable is one."""
     kind = SettlingContext if hasattr(type(inner), "__aenter__") else SettlingAwaitable

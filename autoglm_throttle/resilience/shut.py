@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from autoglm_throttle.model import GuardRefused, Refusal
+from autoglm_throttle.model import GuardRejected, GuardRejection
 
 END_MARGIN_S: Final = 0.001
 """Seconds before the end of an open period without use of this cache: rounding must not delay the probe."""
@@ -22,8 +22,8 @@ class OpenPeriod:
 
     __slots__ = ("at_s", "rejections", "generation", "remaining_s", "rejection")
 
-    def __init__(self, rejection: Refusal, generation: int, at_s: float) -> None:
-        self.rejection: Refusal = rejection
+    def __init__(self, rejection: GuardRejection, generation: int, at_s: float) -> None:
+        self.rejection: GuardRejection = rejection
         self.generation: int = generation
         self.at_s: float = at_s
         self.remaining_s: float = rejection.retry_after_s
@@ -31,7 +31,7 @@ class OpenPeriod:
         """Rejections served from this cache. Counted without a lock: concurrent ones may be lost."""
 
 
-class OpenGuardRejected(GuardRefused):
+class OpenGuardRejected(GuardRejected):
     """A rejection by an open breaker. Its `GuardRejection` is built on first access.
 
     Args:
@@ -39,7 +39,7 @@ class OpenGuardRejected(GuardRefused):
         retry_after_s: seconds left of it.
     """
 
-    def __init__(self, first_rejection: Refusal, retry_after_s: float) -> None:
+    def __init__(self, first_rejection: GuardRejection, retry_after_s: float) -> None:
         # No super().__init__: BaseException.__new__ has stored the arguments already.
         self._first_rejection = first_rejection
         self._retry_after_s = retry_after_s
@@ -50,8 +50,8 @@ class OpenGuardRejected(GuardRefused):
         return self._retry_after_s
 
     # Called only while the attribute is missing: the first access stores it on the instance.
-    def __getattr__(self, name: str) -> Refusal:
+    def __getattr__(self, name: str) -> GuardRejection:
         if name != "rejection":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self.rejection: Refusal = replace(self._first_rejection, retry_after_s=self._retry_after_s)
+        self.rejection: GuardRejection = replace(self._first_rejection, retry_after_s=self._retry_after_s)
         return self.rejection

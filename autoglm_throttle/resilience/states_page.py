@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from autoglm_throttle.model import State
+from autoglm_throttle.model import BreakerState
 from autoglm_throttle.resilience.transitions import (
     OPERATOR_STATES,
     TRANSITION_ROWS,
@@ -14,18 +14,18 @@ from autoglm_throttle.resilience.transitions import (
 )
 
 MEANINGS: Final = {
-    State.CLOSED: (
+    BreakerState.CLOSED: (
         "is admitted",
         "counts: too many failures, or too high a rate of failed or slow calls, open the breaker",
     ),
-    State.OPEN: ("is rejected, with the time until the first probe", "is stale and not counted"),
-    State.HALF_OPEN: (
+    BreakerState.OPEN: ("is rejected, with the time until the first probe", "is stale and not counted"),
+    BreakerState.HALF_OPEN: (
         "is a probe if a slot is free, else rejected",
         "decides: one failed or slow probe opens again, enough successes close",
     ),
-    State.RAMPING: ("is admitted with a growing share, else rejected", "counts as while closed"),
-    State.FORCED_OPEN: ("is rejected", "is stale and not counted"),
-    State.DISABLED: ("is admitted", "is not counted"),
+    BreakerState.RAMPING: ("is admitted with a growing share, else rejected", "counts as while closed"),
+    BreakerState.FORCED_OPEN: ("is rejected", "is stale and not counted"),
+    BreakerState.DISABLED: ("is admitted", "is not counted"),
 }
 """Effect of each state on a call, and on the result of a call."""
 
@@ -99,7 +99,7 @@ def diagram(rows: Iterable[TransitionRow]) -> Iterator[str]:
         arrow: labels for arrow, labels in arrows.items() if not {_AUTOMATIC, *OPERATOR_STATES} & {*arrow}
     }
     yield "stateDiagram-v2"
-    yield f"    [*] --> {State.CLOSED}"
+    yield f"    [*] --> {BreakerState.CLOSED}"
     yield f'    state "automatic" as {_AUTOMATIC} {{'
     yield from (f"        {line}" for line in _arrows(inner))
     yield "    }"
@@ -108,7 +108,7 @@ def diagram(rows: Iterable[TransitionRow]) -> Iterator[str]:
 
 def _starts(row: TransitionRow) -> Iterator[str]:
     # Rows of all states start at the frame, except where mermaid cannot draw that arrow.
-    if len(row.states) < len(State):
+    if len(row.states) < len(BreakerState):
         yield from row.states
         return
     if row.effect.to in OPERATOR_STATES:
@@ -131,7 +131,7 @@ def _table(rows: Iterable[TransitionRow]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for row in rows:
         named = ", ".join(f"`{state}`" for state in row.states)
-        states = "any state" if len(row.states) == len(State) else named
+        states = "any state" if len(row.states) == len(BreakerState) else named
         yield f"| {row.event} | {states} | `{row.effect.to}` | `{row.effect.cause}` |"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +15,11 @@ class RemoteBreakerState:
 
     version: int
     """Rises with every change, even after a lost key."""
-    state: State
+    state: BreakerState
     wait_s: float = 0.0
     """Seconds left of the open period when this was received."""
     rounds: int = 0
-    cause: Cause = Cause.REMOTE
+    cause: BreakerCause = BreakerCause.REMOTE
     """Cause in the process that made the change."""
 
 
@@ -81,7 +81,7 @@ class BreakerStore(Protocol):
         """
         ...
 
-    def report_open(self, name: str, wait_s: float, rounds: int, cause: Cause) -> None:
+    def report_open(self, name: str, wait_s: float, rounds: int, cause: BreakerCause) -> None:
         """Report that this process has opened a breaker."""
         ...
 
@@ -91,6 +91,6 @@ class BreakerStore(Protocol):
         """Report the outcome of a probe; ``wait_s``: length of the open period after a failure."""
         ...
 
-    def report_operator_state(self, name: str, state: State) -> None:
+    def report_operator_state(self, name: str, state: BreakerState) -> None:
         """Report an operator command: ``CLOSED``, ``FORCED_OPEN`` or ``DISABLED``."""
         ...

@@ -7,7 +7,14 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any
 
-from autoglm_throttle.model import GuardRefused, Outcome, Pass, Refusal, State, StreamSettle
+from autoglm_throttle.model import (
+    BreakerState,
+    GuardPermit,
+    GuardRejected,
+    GuardRejection,
+    Outcome,
+    StreamSettleMode,
+)
 from autoglm_throttle.resilience.calls import await_within
 from autoglm_throttle.resilience.circuit import GuardState
 
@@ -27,16 +34,16 @@ class StreamObserver:
 
     __slots__ = ("_begun_s", "_circuit", "_permit", "_slow", "awaits_first_item")
 
-    def __init__(self, circuit: GuardState, permit: Pass | Refusal) -> None:
-        if isinstance(permit, Refusal):
-            raise GuardRefused(permit)
+    def __init__(self, circuit: GuardState, permit: GuardPermit | GuardRejection) -> None:
+        if isinstance(permit, GuardRejection):
+            raise GuardRejected(permit)
         rules = circuit.rules
         self._circuit = circuit
-        self._permit: Pass | None = permit
+        self._permit: GuardPermit | None = permit
         self._slow = False
         self._begun_s = 0.0 if rules.first_item_s is None else circuit.clock()
         self.awaits_first_item: bool = (
-            rules.first_item_s is not None or rules.stream_settle is StreamSettle.FIRST_ITEM
+            rules.first_item_s is not None or rules.stream_settle is StreamSettleMode.FIRST_ITEM
         )
         """Whether the first item matters for the outcome."""
 
@@ -56,7 +63,10 @@ class StreamObserver:
         self.awaits_first_item = False
         circuit, limit_s = self._circuit, self._circuit.rules.first_item_s
         self._slow = limit_s is not None and circuit.clock() - self._begun_s > limit_s
-        if circuit.rules.stream_settle is StreamSettle.FIRST_ITEM and circuit.state() is State.HALF_OPEN:
+        if (
+            circuit.rules.stream_settle is StreamSettleMode.FIRST_ITEM
+            and circuit.state() is BreakerState.HALF_OPEN
+        ):
             self.record_end()  # a probe; or a stream of an earlier generation, recorded as stale
 
     def record_end(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from autoglm_throttle.model import Cause, State
+from autoglm_throttle.model import BreakerCause, BreakerState
 
 
 class BreakerEvent(StrEnum):
@@ -44,61 +44,101 @@ class BreakerEvent(StrEnum):
 class TransitionEffect:
     """Effect of an event: the new state and the cause reported for it."""
 
-    to: State
-    cause: Cause
+    to: BreakerState
+    cause: BreakerCause
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionRow:
     """One row of the table: an event with the same effect in several states."""
 
-    states: tuple[State, ...]
+    states: tuple[BreakerState, ...]
     event: BreakerEvent
     effect: TransitionEffect
 
 
-OPERATOR_STATES: Final = (State.FORCED_OPEN, State.DISABLED)
+OPERATOR_STATES: Final = (BreakerState.FORCED_OPEN, BreakerState.DISABLED)
 """States set by an operator."""
 
-REOPENING_STATES: Final = (State.HALF_OPEN, State.RAMPING)
+REOPENING_STATES: Final = (BreakerState.HALF_OPEN, BreakerState.RAMPING)
 """States from which an opening counts as a further round, with a longer wait."""
 
-_ANY: Final = tuple(State)
-_COUNTING: Final = (State.CLOSED, State.RAMPING)
-_NOT_CLOSED: Final = (State.OPEN, State.HALF_OPEN)
-_NOT_OPERATED: Final = (State.CLOSED, State.OPEN, State.HALF_OPEN, State.RAMPING)
+_ANY: Final = tuple(BreakerState)
+_COUNTING: Final = (BreakerState.CLOSED, BreakerState.RAMPING)
+_NOT_CLOSED: Final = (BreakerState.OPEN, BreakerState.HALF_OPEN)
+_NOT_OPERATED: Final = (BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.RAMPING)
 
 TRANSITION_ROWS: Final = (
-    TransitionRow(_COUNTING, BreakerEvent.FAILURES, TransitionEffect(State.OPEN, Cause.FAILURES)),
-    TransitionRow(_COUNTING, BreakerEvent.FAILURE_RATE, TransitionEffect(State.OPEN, Cause.FAILURE_RATE)),
-    TransitionRow(_COUNTING, BreakerEvent.SLOW_RATE, TransitionEffect(State.OPEN, Cause.SLOW_RATE)),
-    TransitionRow((State.OPEN,), BreakerEvent.WAITED, TransitionEffect(State.HALF_OPEN, Cause.TRIAL)),
-    TransitionRow((State.HALF_OPEN,), BreakerEvent.PROBE_FAILED, TransitionEffect(State.OPEN, Cause.TRIAL)),
     TransitionRow(
-        (State.HALF_OPEN,), BreakerEvent.PROBES_SUCCEEDED, TransitionEffect(State.CLOSED, Cause.TRIAL)
+        _COUNTING, BreakerEvent.FAILURES, TransitionEffect(BreakerState.OPEN, BreakerCause.FAILURES)
     ),
     TransitionRow(
-        (State.HALF_OPEN,), BreakerEvent.PROBES_SUCCEEDED_RAMP, TransitionEffect(State.RAMPING, Cause.TRIAL)
+        _COUNTING, BreakerEvent.FAILURE_RATE, TransitionEffect(BreakerState.OPEN, BreakerCause.FAILURE_RATE)
     ),
-    TransitionRow((State.RAMPING,), BreakerEvent.RAMP_DONE, TransitionEffect(State.CLOSED, Cause.RAMP)),
-    TransitionRow(_NOT_OPERATED, BreakerEvent.RETRY_AFTER, TransitionEffect(State.OPEN, Cause.RETRY_AFTER)),
-    TransitionRow(_ANY, BreakerEvent.FORCE, TransitionEffect(State.FORCED_OPEN, Cause.OPERATOR)),
-    TransitionRow(_ANY, BreakerEvent.DISABLE, TransitionEffect(State.DISABLED, Cause.OPERATOR)),
-    TransitionRow(_ANY, BreakerEvent.RESET, TransitionEffect(State.CLOSED, Cause.OPERATOR)),
-    TransitionRow(_ANY, BreakerEvent.METRICS_ONLY, TransitionEffect(State.CLOSED, Cause.OPERATOR)),
-    TransitionRow(_ANY, BreakerEvent.REMOTE_OPEN, TransitionEffect(State.OPEN, Cause.REMOTE)),
-    TransitionRow(_ANY, BreakerEvent.REMOTE_HALF_OPEN, TransitionEffect(State.HALF_OPEN, Cause.REMOTE)),
-    TransitionRow(_NOT_CLOSED, BreakerEvent.REMOTE_CLOSED, TransitionEffect(State.CLOSED, Cause.REMOTE)),
     TransitionRow(
-        _NOT_CLOSED, BreakerEvent.REMOTE_CLOSED_RAMP, TransitionEffect(State.RAMPING, Cause.REMOTE)
+        _COUNTING, BreakerEvent.SLOW_RATE, TransitionEffect(BreakerState.OPEN, BreakerCause.SLOW_RATE)
     ),
-    TransitionRow(_ANY, BreakerEvent.REMOTE_FORCE, TransitionEffect(State.FORCED_OPEN, Cause.REMOTE)),
-    TransitionRow(_ANY, BreakerEvent.REMOTE_DISABLE, TransitionEffect(State.DISABLED, Cause.REMOTE)),
-    TransitionRow(_ANY, BreakerEvent.REMOTE_RESET, TransitionEffect(State.CLOSED, Cause.REMOTE)),
+    TransitionRow(
+        (BreakerState.OPEN,),
+        BreakerEvent.WAITED,
+        TransitionEffect(BreakerState.HALF_OPEN, BreakerCause.TRIAL),
+    ),
+    TransitionRow(
+        (BreakerState.HALF_OPEN,),
+        BreakerEvent.PROBE_FAILED,
+        TransitionEffect(BreakerState.OPEN, BreakerCause.TRIAL),
+    ),
+    TransitionRow(
+        (BreakerState.HALF_OPEN,),
+        BreakerEvent.PROBES_SUCCEEDED,
+        TransitionEffect(BreakerState.CLOSED, BreakerCause.TRIAL),
+    ),
+    TransitionRow(
+        (BreakerState.HALF_OPEN,),
+        BreakerEvent.PROBES_SUCCEEDED_RAMP,
+        TransitionEffect(BreakerState.RAMPING, BreakerCause.TRIAL),
+    ),
+    TransitionRow(
+        (BreakerState.RAMPING,),
+        BreakerEvent.RAMP_DONE,
+        TransitionEffect(BreakerState.CLOSED, BreakerCause.RAMP),
+    ),
+    TransitionRow(
+        _NOT_OPERATED, BreakerEvent.RETRY_AFTER, TransitionEffect(BreakerState.OPEN, BreakerCause.RETRY_AFTER)
+    ),
+    TransitionRow(
+        _ANY, BreakerEvent.FORCE, TransitionEffect(BreakerState.FORCED_OPEN, BreakerCause.OPERATOR)
+    ),
+    TransitionRow(_ANY, BreakerEvent.DISABLE, TransitionEffect(BreakerState.DISABLED, BreakerCause.OPERATOR)),
+    TransitionRow(_ANY, BreakerEvent.RESET, TransitionEffect(BreakerState.CLOSED, BreakerCause.OPERATOR)),
+    TransitionRow(
+        _ANY, BreakerEvent.METRICS_ONLY, TransitionEffect(BreakerState.CLOSED, BreakerCause.OPERATOR)
+    ),
+    TransitionRow(_ANY, BreakerEvent.REMOTE_OPEN, TransitionEffect(BreakerState.OPEN, BreakerCause.REMOTE)),
+    TransitionRow(
+        _ANY, BreakerEvent.REMOTE_HALF_OPEN, TransitionEffect(BreakerState.HALF_OPEN, BreakerCause.REMOTE)
+    ),
+    TransitionRow(
+        _NOT_CLOSED, BreakerEvent.REMOTE_CLOSED, TransitionEffect(BreakerState.CLOSED, BreakerCause.REMOTE)
+    ),
+    TransitionRow(
+        _NOT_CLOSED,
+        BreakerEvent.REMOTE_CLOSED_RAMP,
+        TransitionEffect(BreakerState.RAMPING, BreakerCause.REMOTE),
+    ),
+    TransitionRow(
+        _ANY, BreakerEvent.REMOTE_FORCE, TransitionEffect(BreakerState.FORCED_OPEN, BreakerCause.REMOTE)
+    ),
+    TransitionRow(
+        _ANY, BreakerEvent.REMOTE_DISABLE, TransitionEffect(BreakerState.DISABLED, BreakerCause.REMOTE)
+    ),
+    TransitionRow(
+        _ANY, BreakerEvent.REMOTE_RESET, TransitionEffect(BreakerState.CLOSED, BreakerCause.REMOTE)
+    ),
 )
 """All transitions, the most frequent first."""
 
-TRANSITION_EFFECTS: Final[Mapping[tuple[State, BreakerEvent], TransitionEffect]] = {
+TRANSITION_EFFECTS: Final[Mapping[tuple[BreakerState, BreakerEvent], TransitionEffect]] = {
     (state, row.event): row.effect for row in TRANSITION_ROWS for state in row.states
 }
 """The table as a mapping: one look-up per event."""

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic_settings import SettingsConfigDict
 
-from autoglm_throttle.model import Mode, On429, SlowIs, StreamSettle, Trip
+from autoglm_throttle.model import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
 from autoglm_throttle.settings.breaker_forms import RampType, Trips
 from autoglm_throttle.settings.field import CHOSEN, FOUNDING, setting
 from autoglm_throttle.settings.form import ChoiceType, Flag, Number, Whole, WithNone
@@ -58,8 +58,8 @@ class BreakerFields(QuotaSettings):
         "BREAKER_TIMEOUT_S, at least 30 s.",
         CHOSEN,
     )
-    breaker_trip: Annotated[frozenset[Trip], Trips()] = setting(
-        frozenset({Trip.CONSECUTIVE}),
+    breaker_trip: Annotated[frozenset[TripRule], Trips()] = setting(
+        frozenset({TripRule.CONSECUTIVE}),
         "Conditions that open a breaker, any of them: consecutive failures, the failure rate, the "
         "slow-call rate.",
         FOUNDING,
@@ -85,8 +85,8 @@ class BreakerFields(QuotaSettings):
     breaker_slow_call_s: Annotated[float | None, WithNone(_TIME)] = setting(
         None, "A call that succeeds after more than this was slow; not set: none is.", CHOSEN
     )
-    breaker_slow_is: Annotated[SlowIs, ChoiceType(SlowIs)] = setting(
-        SlowIs.FAILURE,
+    breaker_slow_is: Annotated[SlowCallMode, ChoiceType(SlowCallMode)] = setting(
+        SlowCallMode.FAILURE,
         "How a slow call counts: as a failure, or as a success for every rule but slow_rate.",
         CHOSEN,
     )
@@ -104,8 +104,8 @@ class BreakerFields(QuotaSettings):
     breaker_stream_idle_s: Annotated[float | None, WithNone(_TIME)] = setting(
         None, "A longer gap between two items of a stream is a failure.", CHOSEN
     )
-    breaker_stream_settle: Annotated[StreamSettle, ChoiceType(StreamSettle)] = setting(
-        StreamSettle.END,
+    breaker_stream_settle: Annotated[StreamSettleMode, ChoiceType(StreamSettleMode)] = setting(
+        StreamSettleMode.END,
         "When the probe call of a stream has succeeded: at its end, or, for long ones, at its first item.",
         CHOSEN,
     )
@@ -115,13 +115,13 @@ class BreakerFields(QuotaSettings):
         "nothing else limits them.",
         CHOSEN,
     )
-    breaker_on_429: Annotated[On429, ChoiceType(On429)] = setting(
-        On429.NEUTRAL,
+    breaker_on_429: Annotated[TooManyRequestsMode, ChoiceType(TooManyRequestsMode)] = setting(
+        TooManyRequestsMode.NEUTRAL,
         "Effect of a response 429: none, or open for the time of its Retry-After.",
         CHOSEN,
     )
-    breaker_mode: Annotated[Mode, ChoiceType(Mode)] = setting(
-        Mode.ENFORCE,
+    breaker_mode: Annotated[BreakerMode, ChoiceType(BreakerMode)] = setting(
+        BreakerMode.ENFORCE,
         "Initial mode of a breaker; metrics_only lets every call through and counts calls that would be rejected.",
         CHOSEN,
     )

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from autoglm_throttle.model import Trip
+from autoglm_throttle.model import TripRule
 from autoglm_throttle.settings.form import NOTHING, ChoiceType, FieldType, FieldTypeError, Number
 from autoglm_throttle.settings.problem import repr_for_user
 from autoglm_throttle.settings.quantity import plain
 
 
-class Trips(FieldType[frozenset[Trip]]):
+class Trips(FieldType[frozenset[TripRule]]):
     """The conditions that open a breaker; any of them does."""
 
-    allowed: str = "a list, separated by commas, of " + ", ".join(Trip)
+    allowed: str = "a list, separated by commas, of " + ", ".join(TripRule)
     example = "consecutive,failure_rate"
-    _word = ChoiceType(Trip)
+    _word = ChoiceType(TripRule)
 
-    def parse(self, raw: object) -> frozenset[Trip]:
+    def parse(self, raw: object) -> frozenset[TripRule]:
         """Parse words separated by commas, or several words or members; at least one."""
         parts = _parts(raw)
         if not parts or parts == [NOTHING]:
@@ -30,9 +30,9 @@ class Trips(FieldType[frozenset[Trip]]):
                 raise FieldTypeError(f"{repr_for_user(part)}: not one of them") from None
         return frozenset(trips)
 
-    def text(self, value: frozenset[Trip]) -> str:
+    def text(self, value: frozenset[TripRule]) -> str:
         """Format the words in the order of the page."""
-        return ",".join(trip for trip in Trip if trip in value)
+        return ",".join(trip for trip in TripRule if trip in value)
 
 
 class RampType(FieldType[tuple[float, ...]]):

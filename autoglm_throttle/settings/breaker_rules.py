@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from autoglm_throttle.model import Criticality, Trip
+from autoglm_throttle.model import Criticality, TripRule
 from autoglm_throttle.settings.problem import Problem
 from autoglm_throttle.settings.quantity import plain
 
 GUARD_ONLY_KEYS: Final = frozenset({"criticality"})
 """Keys that exist only for single guards: a guard that leaves one out is checked as well."""
 
-_RATES: Final = frozenset({Trip.FAILURE_RATE, Trip.SLOW_RATE})
+_RATES: Final = frozenset({TripRule.FAILURE_RATE, TripRule.SLOW_RATE})
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _never_enough_calls(values: Mapping[str, Any]) -> bool:
 
 def _nothing_is_slow(values: Mapping[str, Any]) -> bool:
     unknown = values["slow_call_s"] is None and values["first_item_s"] is None
-    return unknown and Trip.SLOW_RATE in values["trip"]
+    return unknown and TripRule.SLOW_RATE in values["trip"]
 
 
 def _lease_ends_first(values: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
-from autoglm_throttle.model import Mode, On429, SlowIs, StreamSettle, Trip
+from autoglm_throttle.model import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
 from autoglm_throttle.settings.breaker_fields import BreakerFields
 from autoglm_throttle.settings.breaker_rules import GUARD_ONLY_KEYS, cross_field_problems
 from autoglm_throttle.settings.field import setting_of
@@ -73,7 +73,7 @@ class BreakerSettings:
     success_threshold: int | str | None = None
     timeout_s: float | str | None = None
     trial_lease_s: float | str | None = None
-    trip: Collection[Trip] | str | None = None
+    trip: Collection[TripRule] | str | None = None
     failure_window_s: float | str | None = None
     window: int | str | None = None
     window_s: float | str | None = None
@@ -81,15 +81,15 @@ class BreakerSettings:
     failure_rate: float | str | None = None
     slow_rate: float | str | None = None
     slow_call_s: float | str | None = None
-    slow_is: SlowIs | str | None = None
+    slow_is: SlowCallMode | str | None = None
     ramp: Sequence[float] | str | None = None
     ramp_step_s: float | str | None = None
     first_item_s: float | str | None = None
     stream_idle_s: float | str | None = None
-    stream_settle: StreamSettle | str | None = None
+    stream_settle: StreamSettleMode | str | None = None
     max_in_flight: int | str | None = None
-    on_429: On429 | str | None = None
-    mode: Mode | str | None = None
+    on_429: TooManyRequestsMode | str | None = None
+    mode: BreakerMode | str | None = None
 
     field_types: ClassVar[Mapping[str, FieldType[Any]]] = BREAKER_FIELD_TYPES
 

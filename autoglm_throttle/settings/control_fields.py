@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from autoglm_throttle.model import Borrow, Policy, Signal, WebSockets
+from autoglm_throttle.model import BorrowMode, Policy, Signal, WebSocketMode
 from autoglm_throttle.settings.device_forms import Tiers, TierTableType
 from autoglm_throttle.settings.field import CHOSEN, FOUNDING, SIMULATED, setting
 from autoglm_throttle.settings.form import ChoiceType, Flag, Number, Whole
@@ -61,8 +61,8 @@ class ControlSettings(BaseSettings):
     burst_s: Annotated[float, Number(0.001, 3600, "s")] = setting(
         1.0, "Seconds of its rate that a bucket can hold, at least one request.", SIMULATED
     )
-    borrow: Annotated[Borrow, ChoiceType(Borrow)] = setting(
-        Borrow.OFF,
+    borrow: Annotated[BorrowMode, ChoiceType(BorrowMode)] = setting(
+        BorrowMode.OFF,
         "Buckets from which a class may take tokens when its own is short: those of less important classes (down), any.",
         CHOSEN,
     )
@@ -100,8 +100,8 @@ class ControlSettings(BaseSettings):
         "Share of the throughput reserved for mid and low together, however large the demand of high.",
         "simulated in the design: costs high 1.8 % at ten times the capacity",
     )
-    websockets: Annotated[WebSockets, ChoiceType(WebSockets)] = setting(
-        WebSockets.RATE,
+    websockets: Annotated[WebSocketMode, ChoiceType(WebSocketMode)] = setting(
+        WebSocketMode.RATE,
         "rate: a websocket is charged when it connects; slot: it is also in flight as long as it is open.",
         CHOSEN,
     )

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic_settings import SettingsConfigDict
 
-from autoglm_throttle.model import Aggregate, Unknown
+from autoglm_throttle.model import AggregateMode, MissingTelemetryMode
 from autoglm_throttle.settings.caller_fields import CallerSettings
 from autoglm_throttle.settings.device_forms import Device, GpuSources, LabelMatchers, PressureTerm
 from autoglm_throttle.settings.field import CHOSEN, CONVENTION, FOUNDING, setting
@@ -51,13 +51,13 @@ class GpuSettings(CallerSettings):
     sample_interval_max_s: Annotated[float, Number(0.2, 600, "s")] = setting(
         10.0, "Longest time from one sample to the next with SAMPLE_ADAPTIVE.", FOUNDING
     )
-    gpu_aggregate: Annotated[Aggregate, ChoiceType(Aggregate)] = setting(
-        Aggregate.WEIGHTED,
+    gpu_aggregate: Annotated[AggregateMode, ChoiceType(AggregateMode)] = setting(
+        AggregateMode.WEIGHTED,
         "How several devices become one number: weighted by memory, mean, or the hottest.",
         CHOSEN,
     )
-    gpu_unknown: Annotated[Unknown, ChoiceType(Unknown)] = setting(
-        Unknown.OPEN,
+    gpu_unknown: Annotated[MissingTelemetryMode, ChoiceType(MissingTelemetryMode)] = setting(
+        MissingTelemetryMode.OPEN,
         "Assumption once samples are missing: full rates, the last factor, factor 0.7, or factor 0.",
         CHOSEN,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.model import Mode, On429, Policy, Trip
+from autoglm_throttle.model import BreakerMode, Policy, TooManyRequestsMode, TripRule
 from autoglm_throttle.settings.breaker_settings import BREAKER_FIELD_TYPES, BREAKER_PREFIX
 from autoglm_throttle.settings.field import SettingSource
 from autoglm_throttle.settings.fields import SETTINGS
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 _Values = Mapping[str, Any]
 
 
-def _opens_by(*trips: Trip) -> Callable[[_Values], bool]:
+def _opens_by(*trips: TripRule) -> Callable[[_Values], bool]:
     return lambda figures: not figures["trip"].isdisjoint(trips)
 
 
-_by_rate: Final = _opens_by(Trip.FAILURE_RATE, Trip.SLOW_RATE)
+_by_rate: Final = _opens_by(TripRule.FAILURE_RATE, TripRule.SLOW_RATE)
 _A_RATE: Final = "failure_rate or slow_rate in {trip}"
-_CONSECUTIVE: Final = (_opens_by(Trip.CONSECUTIVE), "consecutive in {trip}")
+_CONSECUTIVE: Final = (_opens_by(TripRule.CONSECUTIVE), "consecutive in {trip}")
 
 USED_IF: Final[Mapping[str, tuple[Callable[[_Values], bool], str]]] = {
     "failures": _CONSECUTIVE,
@@ -33,15 +33,15 @@ USED_IF: Final[Mapping[str, tuple[Callable[[_Values], bool], str]]] = {
     "window": (_by_rate, _A_RATE),
     "window_s": (_by_rate, _A_RATE),
     "min_calls": (_by_rate, _A_RATE),
-    "failure_rate": (_opens_by(Trip.FAILURE_RATE), "failure_rate in {trip}"),
-    "slow_rate": (_opens_by(Trip.SLOW_RATE), "slow_rate in {trip}"),
+    "failure_rate": (_opens_by(TripRule.FAILURE_RATE), "failure_rate in {trip}"),
+    "slow_rate": (_opens_by(TripRule.SLOW_RATE), "slow_rate in {trip}"),
     "slow_is": (
         lambda figures: figures["slow_call_s"] is not None or figures["first_item_s"] is not None,
         "{slow_call_s} or {first_item_s}",
     ),
     "ramp_step_s": (lambda figures: bool(figures["ramp"]), "{ramp}"),
     "open_max_s": (
-        lambda figures: figures["backoff"] > 1 or figures["on_429"] is On429.OPEN,
+        lambda figures: figures["backoff"] > 1 or figures["on_429"] is TooManyRequestsMode.OPEN,
         "{backoff} above 1",
     ),
 }
@@ -67,13 +67,13 @@ def _timeout_before_slow(values: _Values) -> bool:
 GUARD_ADVICE: Final = (
     GuardAdvice(
         ("mode",),
-        lambda figures: figures["mode"] is Mode.METRICS_ONLY,
+        lambda figures: figures["mode"] is BreakerMode.METRICS_ONLY,
         "is metrics_only: no call is rejected, rejections are only counted",
         "enforce is the default",
     ),
     GuardAdvice(
         ("mode",),
-        lambda figures: figures["mode"] is Mode.DISABLED,
+        lambda figures: figures["mode"] is BreakerMode.DISABLED,
         "is disabled: no failure opens anything",
         "enforce is the default",
     ),

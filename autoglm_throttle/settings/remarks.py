@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.model import OnError, Policy, Signal, WebSockets
+from autoglm_throttle.model import Policy, Signal, StoreFailureMode, WebSocketMode
 from autoglm_throttle.settings.caller_fields import HeaderTrust
 from autoglm_throttle.settings.field import PREFIX, SettingSource
 from autoglm_throttle.settings.fields import SETTINGS
@@ -18,7 +18,7 @@ from autoglm_throttle.settings.route_policy import RoutePolicy, unreachable
 if TYPE_CHECKING:
     from autoglm_throttle.settings.settings import Settings
 
-_WITH_CONCURRENCY_LIMIT: Final = frozenset({Policy.ADAPTIVE, Policy.GATE})
+_WITH_CONCURRENCY_LIMIT: Final = frozenset({Policy.ADAPTIVE, Policy.CONCURRENCY})
 _BY_TABLE: Final = frozenset({Policy.ADAPTIVE, Policy.TIERS})
 _ADAPTIVE: Final = frozenset({Policy.ADAPTIVE})
 _TIERS: Final = frozenset({Policy.TIERS})
@@ -161,7 +161,7 @@ def _workers_hint(settings: Settings) -> str:
     text = "with n workers each would admit the full rates"
     if not settings.shared:
         return f"{text}; user limits in memory count per process"
-    if settings.redis_on_error is OnError.LOCAL:
+    if settings.redis_on_error is StoreFailureMode.LOCAL:
         return f"{text}, and every user the full limit while the store is unavailable; FLEET=true counts them"
     return text
 
@@ -174,7 +174,7 @@ def _advice_items(settings: Settings) -> list[_AdviceItem]:
     drivers = kinds & {"auto", "nvml"}
     unfiltered = kinds - drivers - (ENGINES if drivers else frozenset())
     unlimited_slots = (
-        settings.websockets is WebSockets.SLOT and not has_concurrency_limit and not settings.inflight_max
+        settings.websockets is WebSocketMode.SLOT and not has_concurrency_limit and not settings.inflight_max
     )
     return [
         (

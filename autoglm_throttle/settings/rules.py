@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final
 
-from autoglm_throttle.model import Borrow, Priority, Signal
+from autoglm_throttle.model import BorrowMode, Priority, Signal
 from autoglm_throttle.settings.guard_rules import check_guard_defaults, check_guards
 from autoglm_throttle.settings.installing import how_to_install
 from autoglm_throttle.settings.problem import Problem
@@ -242,7 +242,7 @@ def _needs_redis(name: str) -> CrossFieldCheck:
 
 
 def _borrow_in_a_fleet(values: Mapping[str, Any]) -> MessageAndHint:
-    if not values["fleet"] or values["borrow"] is Borrow.OFF:
+    if not values["fleet"] or values["borrow"] is BorrowMode.OFF:
         return None
     return "must be off with FLEET", "the tokens of a fleet are leased for each priority"
 

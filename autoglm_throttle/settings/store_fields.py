@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from autoglm_throttle.model import STALL_S, OnError
+from autoglm_throttle.model import STALL_S, StoreFailureMode
 from autoglm_throttle.settings.field import CHOSEN, CONVENTION, setting
 from autoglm_throttle.settings.form import ChoiceType, Flag, Number, Whole, WithNone
 from autoglm_throttle.settings.store_forms import HOST_CHARACTERS, KeyText, RedisUrlType, StorageUriType
@@ -29,8 +29,8 @@ class StoreSettings(UserLimitSettings):
     user_storage: Annotated[SecretStr | None, WithNone(StorageUriType())] = setting(
         None, "The same on a storage of the limits package, for services without Redis.", CHOSEN
     )
-    redis_on_error: Annotated[OnError, ChoiceType(OnError)] = setting(
-        OnError.LOCAL,
+    redis_on_error: Annotated[StoreFailureMode, ChoiceType(StoreFailureMode)] = setting(
+        StoreFailureMode.LOCAL,
         "Decision while the store is unavailable. local: each process, on its part of the limits; allow: "
         "all are admitted; deny: all are rejected with 503. For USER_STORAGE, too.",
         CHOSEN,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoglm_throttle.model import Regime
+from autoglm_throttle.model import ControlState
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing.clock import ManualClock
 from autoglm_throttle.testing.gpu import FakeGpu
@@ -33,7 +33,7 @@ class ManualThrottle(Throttle):
         self.clock = clock
         self.gpu = gpu
 
-    def tick(self, samples: int = 1) -> Regime:
+    def tick(self, samples: int = 1) -> ControlState:
         """Advance one sampling interval and read the GPUs, ``samples`` times.
 
         Args:
@@ -50,7 +50,7 @@ class ManualThrottle(Throttle):
         for _ in range(samples):
             self.clock.advance(self.settings.sample_interval_s)
             super().tick()
-        return self.regime()
+        return self.control_state()
 
 
 def throttle_for_tests(

@@ -10,11 +10,11 @@ from autoglm_throttle.throttle import Throttle
 
 def admit_everything(throttle: Throttle, demand: Demand) -> Permit:
     """Replaces ``Throttle.try_admit``: no limit is checked, and no tokens or units are taken."""
-    desk = throttle._desk  # noqa: SLF001 - of this package, and a test holds the two together
-    rows = desk.rows
+    desk = throttle._settlement  # noqa: SLF001 - of this package, and a test holds the two together
+    rows = desk.counters
     now = rows.clock()
     with rows.lock:
         rows.classes[demand.priority].admitted += 1
         if demand.holds_slot:
-            desk.gate.occupy_over_limit()
+            desk.limiter.occupy_over_limit()
     return Permit(desk, demand, ADMITTED, now, now)

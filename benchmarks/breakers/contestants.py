@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from autoglm_throttle import Settings, Throttle
-from autoglm_throttle.model import GuardRefused
+from autoglm_throttle.model import GuardRejected
 
 Coroutine = Callable[[], Awaitable[int]]
 Function = Callable[[], int]
@@ -93,7 +93,7 @@ class Ours(Contestant):
 
     name = "autoglm_throttle"
     package = "autoglm-throttle"
-    refusal = GuardRefused
+    refusal = GuardRejected
 
     def __init__(self, open_s: float, **settings: Any) -> None:
         super().__init__(open_s)

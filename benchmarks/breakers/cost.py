@@ -131,7 +131,7 @@ def _with_slow_calls() -> Ours:
 
 def _with_a_listener() -> Ours:
     ours = Ours(LONG_S)
-    ours.throttle.listen(lambda _: None)
+    ours.throttle.add_listener(lambda _: None)
     return ours
 
 

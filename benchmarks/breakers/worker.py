@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from autoglm_throttle import Settings, Throttle
-from autoglm_throttle.model import GuardRefused, State
+from autoglm_throttle.model import BreakerState, GuardRejected
 from benchmarks.breakers.contestants import FAILURES_AT_MOST, Broken
 
 LOOK_S = 0.001
@@ -41,7 +41,7 @@ async def trip(guards: Throttle, name: str) -> float:
     for _ in range(FAILURES_AT_MOST):
         try:
             await failing()
-        except GuardRefused:
+        except GuardRejected:
             return failed_s
         except Broken:
             pass
@@ -71,7 +71,7 @@ class Worker:
         begun_s = time.monotonic()
         try:
             await guarded()
-        except GuardRefused:
+        except GuardRejected:
             return {"refused": True, "ms": (time.monotonic() - begun_s) * 1e3}
         return {"refused": False, "ms": (time.monotonic() - begun_s) * 1e3}
 
@@ -82,7 +82,7 @@ class Worker:
         while time.monotonic() < ends_s:
             try:
                 await guarded()
-            except GuardRefused:
+            except GuardRejected:
                 return time.monotonic()
             if not busy:
                 await asyncio.sleep(LOOK_S)
@@ -95,7 +95,7 @@ class Worker:
     async def opened(self, name: str) -> None:
         """Wait until it is known here that it was opened."""
         guard = self.guards.guard(name)
-        await until(lambda: guard.state() is not State.CLOSED, f"{name} is open")
+        await until(lambda: guard.state() is not BreakerState.CLOSED, f"{name} is open")
 
     async def crowd(self, name: str, *, at_s: float, size: int) -> int:
         """Ask that often at once; how many got through, once all have got through or been refused."""
@@ -118,7 +118,7 @@ class Worker:
             nonlocal refused
             try:
                 await trial()
-            except GuardRefused:
+            except GuardRejected:
                 refused += 1
                 count()
 
@@ -133,7 +133,7 @@ class Worker:
         if self._crowd is not None:
             await self._crowd
         guard = self.guards.guard(name)
-        await until(lambda: guard.state() is State.CLOSED, f"{name} is closed")
+        await until(lambda: guard.state() is BreakerState.CLOSED, f"{name} is closed")
 
 
 async def work(url: str, open_s: float) -> None:

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from autoglm_throttle.model import Work as Told
+from autoglm_throttle.model import ServiceStats as Told
 from autoglm_throttle.traffic.demo.serving import asked_for
 from benchmarks.gpu.engine import here, seen
 from benchmarks.gpu.watch import Watch, summary

@@ -87,16 +87,18 @@ ROWS: dict[str, tuple[str, Callable[[App, tuple[str, ...], Asked], Door]]] = {
 def own(throttle: Throttle) -> dict[str, Any]:
     """What the throttle itself makes of the card."""
     shown = throttle.snapshot()
-    regime, gate = shown.regime, shown.gate
+    regime, gate = shown.control, shown.concurrency
     return {
         "factor": regime.factor,
-        "why": regime.why.value,
+        "why": regime.cause.value,
         "budget_rps": regime.budget_rps,
         "telemetry": regime.telemetry.value,
         "signal": regime.signal.value,
         "limit": None if gate is None else min(gate.limit, gate.memory_cap),
         "service_rps": None if gate is None else gate.service_rps,
-        "verdicts": [] if shown.view is None else [one.finding.value for one in shown.view.verdicts.values()],
+        "verdicts": []
+        if shown.view is None
+        else [one.condition.value for one in shown.view.verdicts.values()],
         "controller_errors": shown.controller_errors,
     }
 

@@ -16,7 +16,7 @@ from typing import Any
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.gpu.verdict import VerdictRules, VerdictTracker
-from autoglm_throttle.model import Aggregate, GpuSample, GpuView, ProviderUnavailable, Work
+from autoglm_throttle.model import AggregateMode, GpuSample, GpuView, ProviderUnavailable, ServiceStats
 
 SHOWN = (
     *("utilization_pct", "power_w", "power_share", "sm_active_ratio", "sm_occupancy_ratio"),
@@ -40,14 +40,14 @@ class Watch:
         self,
         sources: Sequence[str],
         interval_s: float,
-        works: Mapping[str, Callable[[], Work]],
+        works: Mapping[str, Callable[[], ServiceStats]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._provider = providers(sources, clock=clock)[0]
         self._interval_s = interval_s
         self._works = works
         self._clock = clock
-        self._aggregator = Aggregator(Aggregate.WEIGHTED)
+        self._aggregator = Aggregator(AggregateMode.WEIGHTED)
         # Each kernel runs alone, so there is no work before it that a stall could be told from.
         rules = VerdictRules(first_s=VerdictRules().stalled_s)
         self._judges = {name: VerdictTracker(rules) for name in works}
@@ -85,12 +85,12 @@ class Watch:
 
     def _entry(self, view: GpuView, row: GpuSample, now: float) -> dict[str, Any]:
         verdicts = {}
-        work = Work()
+        work = ServiceStats()
         for name, judge in self._judges.items():
             work = self._works[name]()
             verdict = judge.update(view, work, now).verdicts[row.host, row.device]
             verdicts[name] = {
-                "finding": verdict.finding.value,
+                "finding": verdict.condition.value,
                 "confidence": verdict.confidence,
                 "evidence": dict(verdict.evidence),
             }

@@ -6,18 +6,18 @@ from typing import Any
 
 from autoglm_throttle.asgi.callers import Caller, Callers
 from autoglm_throttle.asgi.routes import RouteTable
-from autoglm_throttle.identity import Identity
+from autoglm_throttle.identity import CallerHasher
 from autoglm_throttle.model import Demand
 from autoglm_throttle.settings import PlanPolicy, Settings
 
 SECRET = "a secret of more than sixteen bytes"
-HASH = Identity(SECRET.encode())
+HASH = CallerHasher(SECRET.encode())
 PEER = ("8.8.8.8", 1234)
 PROXY = ("10.0.0.1", 1234)
 Headers = list[tuple[bytes, bytes]]
 
-ADDRESS = HASH.of("address", "8.8.8.8")
-KEY = HASH.of("key", "k-123")
+ADDRESS = HASH.hash("address", "8.8.8.8")
+KEY = HASH.hash("key", "k-123")
 
 
 def scope(headers: Any = (), client: Any = PEER, **more: Any) -> dict[str, Any]:

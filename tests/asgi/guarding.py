@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoglm_throttle import Priority, ThrottleMiddleware
-from autoglm_throttle.model import BreakerView, GuardRefused, Refusal, State
-from autoglm_throttle.model.breaker import Cause
+from autoglm_throttle.model import BreakerState, BreakerView, GuardRejected, GuardRejection
+from autoglm_throttle.model.breaker import BreakerCause
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.settings import BreakerSettings
@@ -20,7 +20,9 @@ FAILURES = 3
 """In a row that open the breaker of these tests."""
 
 SORRY = HttpAnswer(200, {"content-type": "text/plain"}, b"sorry")
-REFUSED = GuardRefused(Refusal("vectors", State.OPEN, Cause.FAILURES, 7.3, "OSError: secret"))
+REFUSED = GuardRejected(
+    GuardRejection("vectors", BreakerState.OPEN, BreakerCause.FAILURES, 7.3, "OSError: secret")
+)
 
 
 def limits(**settings: Any) -> ManualThrottle:
@@ -66,7 +68,7 @@ class Service:
         """All there is to see."""
         return self.throttle.guard("app").view()
 
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         """What a caller sees now."""
         return self.throttle.guard("app").state()
 

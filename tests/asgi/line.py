@@ -41,13 +41,13 @@ def with_places(places: int, **settings: Any) -> ManualThrottle:
 def taken(throttle: ManualThrottle) -> tuple[int, int, int]:
     """Slots taken, places in line taken, requests active."""
     snapshot = throttle.snapshot()
-    gate = snapshot.gate
+    gate = snapshot.concurrency
     assert gate is not None
     return gate.in_flight, sum(gate.waiting), sum(snapshot.active.values())
 
 
 def left_in_line(throttle: ManualThrottle) -> int:
-    return throttle.snapshot().hints.get("left_in_line", 0)
+    return throttle.snapshot().oddities.get("left_in_line", 0)
 
 
 def used(throttle: ManualThrottle, priority: Priority = Priority.MID) -> float:

@@ -22,7 +22,7 @@ from autoglm_throttle.asgi.answers import (
 )
 from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.limiting.user_windows import UserLimits
-from autoglm_throttle.model import Decision, Demand, Reason, UserLimit, WindowState
+from autoglm_throttle.model import Decision, Demand, LimitStatus, Reason, UserLimit
 from tests.asgi.structured_fields import Item, read_list
 
 ALL_DIALECTS = ("ietf", "legacy", "none")
@@ -99,7 +99,7 @@ states = st.builds(
 @given(drawn=st.lists(states, min_size=1, max_size=8, unique_by=lambda state: state[0]))
 def test_the_fields_parse_and_agree_with_the_decision(drawn: list[tuple[int, int, int, float]]) -> None:
     items = [
-        WindowState(f"user-{window_s}s", limit, window_s, left, reset)
+        LimitStatus(f"user-{window_s}s", limit, window_s, left, reset)
         for window_s, limit, left, reset in drawn
     ]
     first, *rest = items
@@ -315,7 +315,7 @@ def test_what_can_never_fit_is_told_the_number_that_would(limit: float, text: st
 
 
 def test_other_limits_stand_beside_the_one_that_refused() -> None:
-    other = WindowState("user-3600s", 1000, 3600, 400, 1800.5)
+    other = LimitStatus("user-3600s", 1000, 3600, 400, 1800.5)
     decision = Decision(False, Reason.USER, "user:user-60s", "user-60s", 100, 0, 12.3, 12.3, 60, (other,))
     policy, state = limits_of(no_jitter().refusal(decision)[1])
     assert policy == {"user-60s": {"q": 100, "w": 60}, "user-3600s": {"q": 1000, "w": 3600}}

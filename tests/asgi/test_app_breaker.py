@@ -14,7 +14,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle import Priority, Reason, Throttle, ThrottleMiddleware
 from autoglm_throttle.asgi import MARKER
-from autoglm_throttle.model import Mode, Outcome, State
+from autoglm_throttle.model import BreakerMode, BreakerState, Outcome
 from autoglm_throttle.settings import BreakerSettings
 from autoglm_throttle.testing import assert_rejected
 from tests.asgi.drive import Answer, http_scope, never, request, send_scope, websocket_scope
@@ -40,7 +40,7 @@ BOOM = RuntimeError("boom")
 async def test_statuses_of_a_failing_server_open_it(status: int) -> None:
     service = Service()
     await service.fails(status)
-    assert service.state() is State.OPEN
+    assert service.state() is BreakerState.OPEN
     assert service.breaker.last_failure == f"status {status}"
 
 
@@ -48,7 +48,7 @@ async def test_statuses_of_a_failing_server_open_it(status: int) -> None:
 async def test_other_statuses_do_not(status: int) -> None:
     service = Service()
     await service.fails(status)
-    assert service.state() is State.CLOSED
+    assert service.state() is BreakerState.CLOSED
     assert service.breaker.streak == 0
 
 
@@ -69,8 +69,8 @@ async def test_what_does_not_come_to_its_end_opens_it(app: Any) -> None:
     for number in range(1, FAILURES + 1):
         with suppress(RuntimeError):
             await service.ask()
-        assert service.breaker.streak == number or service.state() is State.OPEN
-    assert service.state() is State.OPEN
+        assert service.breaker.streak == number or service.state() is BreakerState.OPEN
+    assert service.state() is BreakerState.OPEN
 
 
 async def test_the_caller_whose_failure_opens_it_gets_his_own() -> None:
@@ -125,7 +125,7 @@ async def test_a_refusal_is_demand_all_the_same() -> None:
     for _ in range(20):
         await service.ask()
         throttle.tick()
-    gate = throttle.snapshot().gate
+    gate = throttle.snapshot().concurrency
     assert gate is not None
     assert gate.demand_rps[Priority.MID] > 0.5
 
@@ -163,7 +163,7 @@ async def test_after_its_time_one_trial_passes_and_closes_it() -> None:
         others = [(await service.ask()).status for _ in range(20)]
         release.set()
     assert others == [503] * 20
-    assert service.state() is State.CLOSED
+    assert service.state() is BreakerState.CLOSED
     assert (await service.ask(200)).status == 200
 
 
@@ -172,7 +172,7 @@ async def test_a_trial_that_fails_opens_it_again() -> None:
     await service.fails()
     service.throttle.clock.advance(10.0)
     assert (await service.ask(500)).status == 500
-    assert (service.state(), service.breaker.retry_after_s) == (State.OPEN, 10.0)
+    assert (service.state(), service.breaker.retry_after_s) == (BreakerState.OPEN, 10.0)
 
 
 async def test_who_is_admitted_after_it_opened_is_refused_then() -> None:
@@ -213,7 +213,7 @@ async def test_who_leaves_is_no_fault_of_the_app(left: BaseException) -> None:
     await service.fails(500, FAILURES - 1)
     with pytest.raises(type(left)):
         await service.ask(left)
-    assert (service.state(), service.breaker.streak) == (State.CLOSED, FAILURES - 1)
+    assert (service.state(), service.breaker.streak) == (BreakerState.CLOSED, FAILURES - 1)
 
 
 @pytest.mark.parametrize("ends", [None, BOOM], ids=["returns", "raises"])
@@ -233,7 +233,7 @@ async def test_what_an_app_does_after_a_disconnect_is_no_evidence(after: int, en
     for _ in range(FAILURES):
         with suppress(RuntimeError):
             await leaving(service.app, after=after)
-    assert (service.state(), service.breaker.streak) == (State.CLOSED, 0)
+    assert (service.state(), service.breaker.streak) == (BreakerState.CLOSED, 0)
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), RuntimeError("closed")])
@@ -248,7 +248,7 @@ async def test_an_error_of_the_server_is_no_evidence(at: str, error: Exception) 
     for _ in range(FAILURES):
         with pytest.raises(type(error)):
             await service.app(http_scope(), never, send)
-    assert (service.state(), service.breaker.streak) == (State.CLOSED, 0)
+    assert (service.state(), service.breaker.streak) == (BreakerState.CLOSED, 0)
 
 
 async def test_an_error_page_for_a_client_that_has_gone_is_no_evidence() -> None:
@@ -275,9 +275,9 @@ async def test_a_cancelled_trial_gives_its_place_back() -> None:
 
     with anyio.move_on_after(0.01):
         await service.ask(endless)
-    assert service.state() is State.HALF_OPEN
+    assert service.state() is BreakerState.HALF_OPEN
     assert (await service.ask(200)).status == 200
-    assert service.state() is State.CLOSED
+    assert service.state() is BreakerState.CLOSED
 
 
 async def test_websockets_fail_by_raising() -> None:
@@ -290,7 +290,7 @@ async def test_websockets_fail_by_raising() -> None:
     for _ in range(FAILURES):
         with pytest.raises(RuntimeError):
             await send_scope(service.app, websocket_scope(), [{"type": "websocket.connect"}])
-    assert service.state() is State.OPEN
+    assert service.state() is BreakerState.OPEN
     refused = await send_scope(service.app, websocket_scope(), [{"type": "websocket.connect"}])
     assert refused.close_code == 1013
     assert refused.messages[0]["reason"] == "breaker:app"
@@ -320,7 +320,7 @@ async def test_websockets_that_end_are_good_or_no_evidence(error: Exception | No
     service.answers = app
     with suppress(WebSocketDisconnect):
         await send_scope(service.app, websocket_scope(), [{"type": "websocket.connect"}])
-    assert service.state() is State.CLOSED
+    assert service.state() is BreakerState.CLOSED
     assert service.breaker.streak == (0 if error is None else FAILURES - 1)
 
 
@@ -332,23 +332,23 @@ async def test_a_denied_websocket_is_judged_by_its_status() -> None:
     service = Service(answers=app)
     for _ in range(FAILURES):
         await send_scope(service.app, websocket_scope(denial=True), [{"type": "websocket.connect"}])
-    assert service.state() is State.OPEN
+    assert service.state() is BreakerState.OPEN
 
 
 async def test_exempt_requests_pass_an_open_breaker_and_say_nothing() -> None:
     service = Service(limits(exempt_paths=("/health",)))
     assert [(await service.ask(500, "/health")).status for _ in range(FAILURES)] == [500] * FAILURES
-    assert service.state() is State.CLOSED
+    assert service.state() is BreakerState.CLOSED
     await service.fails()
     assert (await service.ask(200, "/health")).status == 200
     assert (await service.ask(200, method="OPTIONS")).status == 200
 
 
 async def test_metrics_only_lets_all_in_and_counts() -> None:
-    service = with_fallback(breaker=BreakerSettings(mode=Mode.METRICS_ONLY))
+    service = with_fallback(breaker=BreakerSettings(mode=BreakerMode.METRICS_ONLY))
     await service.fails()
     assert [(await service.ask(500)).status for _ in range(4)] == [500] * 4
-    assert service.breaker.would_refuse == 4
+    assert service.breaker.would_reject == 4
     assert counted(service.throttle) == {("admitted", "ok"): FAILURES + 4}
 
 
@@ -356,11 +356,11 @@ async def test_a_dry_run_lets_all_in_and_counts() -> None:
     service = Service(limits(dry_run=True))
     await service.fails()
     assert [(await service.ask(500)).status for _ in range(4)] == [500] * 4
-    assert service.throttle.snapshot().would_refuse[Priority.MID, Reason.BREAKER] == 4
-    assert service.state() is State.OPEN
+    assert service.throttle.snapshot().would_reject[Priority.MID, Reason.BREAKER] == 4
+    assert service.state() is BreakerState.OPEN
     service.throttle.clock.advance(10.0)
     await service.ask(200)
-    assert service.state() is State.CLOSED
+    assert service.state() is BreakerState.CLOSED
 
 
 async def test_what_a_guard_inside_has_refused_is_answered_and_opens_nothing() -> None:
@@ -371,7 +371,7 @@ async def test_what_a_guard_inside_has_refused_is_answered_and_opens_nothing() -
         assert json.loads(answer.body)["reason"] == "breaker:vectors"
         assert b"secret" not in answer.body
         assert answer.header("retry-after") == "8"
-    assert service.state() is State.CLOSED
+    assert service.state() is BreakerState.CLOSED
     assert outcomes(service.throttle) == {"neutral": 2 * FAILURES}
 
 
@@ -402,7 +402,7 @@ async def test_limits_of_another_throttle_inside_open_nothing() -> None:
     inner.tick(3)
     service = Service(answers=ThrottleMiddleware(never, throttle=inner))
     assert [(await service.ask()).status for _ in range(FAILURES)] == [503] * FAILURES
-    assert service.state() is State.CLOSED
+    assert service.state() is BreakerState.CLOSED
 
 
 async def test_one_breaker_inside_another_opens_alone() -> None:
@@ -414,7 +414,7 @@ async def test_one_breaker_inside_another_opens_alone() -> None:
         assert (await service.ask()).status == 500
     for _ in range(5 * FAILURES):
         assert json.loads((await service.ask()).body)["reason"] == "breaker:inner"
-    assert (service.state(), service.breaker.streak) == (State.CLOSED, FAILURES)
+    assert (service.state(), service.breaker.streak) == (BreakerState.CLOSED, FAILURES)
 
 
 async def test_one_throttle_may_guard_an_app_within_its_app() -> None:
@@ -440,7 +440,7 @@ async def test_a_slow_first_byte_is_slow() -> None:
         await plain(send, 200, b"late")
 
     await service.fails(slow)
-    assert service.state() is State.OPEN
+    assert service.state() is BreakerState.OPEN
 
 
 async def test_an_empty_part_is_no_first_byte() -> None:
@@ -454,7 +454,7 @@ async def test_an_empty_part_is_no_first_byte() -> None:
         await send({"type": "http.response.body"})
 
     await service.fails(stream)
-    assert service.state() is State.OPEN
+    assert service.state() is BreakerState.OPEN
 
 
 async def test_a_long_stream_that_began_in_time_is_not_slow() -> None:
@@ -473,8 +473,8 @@ async def test_a_long_stream_that_began_in_time_is_not_slow() -> None:
     assert service.breaker.streak == 0
 
 
-@pytest.mark.parametrize(("limit_s", "state"), [(1.5, State.OPEN), (2.5, State.CLOSED)])
-async def test_the_first_item_has_a_limit_of_its_own(limit_s: float, state: State) -> None:
+@pytest.mark.parametrize(("limit_s", "state"), [(1.5, BreakerState.OPEN), (2.5, BreakerState.CLOSED)])
+async def test_the_first_item_has_a_limit_of_its_own(limit_s: float, state: BreakerState) -> None:
     service = with_fallback(breaker=BreakerSettings(slow_call_s=0.1, first_item_s=limit_s))
 
     async def stream(_scope: Any, _receive: Any, send: Any) -> None:
@@ -501,9 +501,9 @@ async def test_the_trial_of_a_stream_may_succeed_with_its_first_item() -> None:
         await send({"type": "http.response.body"})
 
     await service.ask(stream)
-    assert states == [State.HALF_OPEN, State.CLOSED]
+    assert states == [BreakerState.HALF_OPEN, BreakerState.CLOSED]
     await service.fails(breaking_off(BOOM))
-    assert service.state() is State.OPEN
+    assert service.state() is BreakerState.OPEN
 
 
 async def test_a_file_that_the_server_sends_is_an_answer() -> None:
@@ -534,7 +534,7 @@ async def test_the_user_may_classify_a_status() -> None:
     await service.ask(503)
     assert service.breaker.streak == 0
     await service.fails(501)
-    assert service.state() is State.OPEN
+    assert service.state() is BreakerState.OPEN
 
 
 async def test_ignored_and_expected_exceptions() -> None:
@@ -552,7 +552,7 @@ def test_a_breaker_is_found_again_by_its_name() -> None:
     throttle: Throttle = limits()
     ThrottleMiddleware(never, throttle=throttle, breaker="app")
     throttle.feature("app", ignore=[KeyError])  # after the middleware, before the first request
-    assert throttle.guard("app").state() is State.CLOSED
+    assert throttle.guard("app").state() is BreakerState.CLOSED
 
 
 async def test_a_middleware_can_be_inherited() -> None:

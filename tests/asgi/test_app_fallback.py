@@ -12,7 +12,7 @@ import pytest
 
 from autoglm_throttle import Priority, Reason, ThrottleMiddleware
 from autoglm_throttle.asgi.blame import excuse
-from autoglm_throttle.model import FallbackContext, Outcome, Refused, State
+from autoglm_throttle.model import BreakerState, FallbackContext, Outcome, Rejected
 from autoglm_throttle.model.decision import Decision
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
@@ -49,8 +49,8 @@ def shut(throttle: ManualThrottle) -> None:
 
 def laden(throttle: ManualThrottle, load: float) -> None:
     """Let the ladder see so much load, often enough, while the door stays open."""
-    regime = replace(throttle.regime(), load=load)
-    throttle.regime = lambda: regime  # type: ignore[method-assign]
+    regime = replace(throttle.control_state(), load=load)
+    throttle.control_state = lambda: regime  # type: ignore[method-assign]
     throttle.tick(4)
 
 
@@ -160,7 +160,7 @@ async def test_an_open_breaker_answers_before_the_limits() -> None:
     assert answer.header("x-degraded") == "static; cause=failures"
     assert answer.header("retry-after") is None
     assert counted(service.throttle) == {("admitted", "ok"): FAILURES, ("degraded", "breaker"): 1}
-    assert service.throttle.snapshot().requests[Priority.MID, "rejected", Reason.BREAKER] == 0
+    assert service.throttle.snapshot().requests[Priority.MID, "shed", Reason.BREAKER] == 0
     assert degraded(service.throttle) == {
         ("app", "static", "error"): FAILURES,
         ("app", "static", "failures"): 1,
@@ -186,7 +186,7 @@ async def test_a_guard_inside_that_refuses_is_replaced_without_blame() -> None:
 @pytest.mark.parametrize(("reason", "status"), [(Reason.GPU, 200), (Reason.QUEUE, 200), (Reason.USER, 429)])
 async def test_a_further_charge_that_is_refused(reason: Reason, status: int) -> None:
     service = static()
-    answer = await service.ask(Refused(Decision(False, reason, f"{reason}:x", "x", retry_after_s=1.0)))
+    answer = await service.ask(Rejected(Decision(False, reason, f"{reason}:x", "x", retry_after_s=1.0)))
     assert answer.status == status
     assert service.breaker.streak == 0
     assert answer.header("x-degraded") == ("static; cause=load" if status == 200 else None)
@@ -194,7 +194,7 @@ async def test_a_further_charge_that_is_refused(reason: Reason, status: int) -> 
 
 async def test_a_further_charge_is_not_replaced_by_what_costs_too_much_then() -> None:
     service = with_fallback(dynamic=lambda _: SORRY)
-    answer = await service.ask(Refused(Decision(False, Reason.GPU, "gpu:x", "gpu", retry_after_s=1.0)))
+    answer = await service.ask(Rejected(Decision(False, Reason.GPU, "gpu:x", "gpu", retry_after_s=1.0)))
     assert answer.status == 503
 
 
@@ -215,7 +215,7 @@ async def test_a_refusal_for_our_load_is_replaced() -> None:
     assert (answer.status, answer.body, service.calls) == (200, b"sorry", 0)
     assert answer.header("x-degraded") == "static; cause=load"
     assert counted(service.throttle) == {("degraded", "gpu"): 1}
-    assert service.throttle.snapshot().requests[Priority.MID, "rejected", Reason.GPU] == 0
+    assert service.throttle.snapshot().requests[Priority.MID, "shed", Reason.GPU] == 0
 
 
 async def test_it_is_not_replaced_by_what_costs_too_much_then() -> None:
@@ -558,13 +558,13 @@ async def test_refusals_of_another_throttle_inside_are_replaced_where_they_are_l
     assert (await service.ask(ThrottleMiddleware(never, throttle=busy))).body == b"sorry"
 
     async def lost(_scope: Any, _receive: Any, _send: Any) -> None:
-        raise Refused(Decision(False, Reason.STORE, "store:timeout", "store", retry_after_s=1.0))
+        raise Rejected(Decision(False, Reason.STORE, "store:timeout", "store", retry_after_s=1.0))
 
     assert (await service.ask(ThrottleMiddleware(lost, throttle=limits()))).status == 503
     strict = limits(user_limit="1/minute")
     inner = ThrottleMiddleware(answering(200), throttle=strict)
     assert [(await service.ask(inner)).status for _ in range(2)] == [200, 429]
-    assert service.state() is State.CLOSED
+    assert service.state() is BreakerState.CLOSED
 
 
 async def test_so_is_what_a_guard_inside_has_refused() -> None:

@@ -18,7 +18,7 @@ def test_by_default_the_address_is_the_caller() -> None:
     demand = make().demand(scope())
     assert known_as(demand) == (ADDRESS, "")
     assert (demand.priority, demand.cost, demand.plan, demand.route) == (Priority.MID, 1.0, None, None)
-    assert demand.group == HASH.of("group", "8.8.8.0/24")
+    assert demand.group == HASH.hash("group", "8.8.8.0/24")
 
 
 @pytest.mark.parametrize(
@@ -36,20 +36,20 @@ def test_by_default_the_address_is_the_caller() -> None:
     ],
 )
 def test_the_peer_is_the_client(client: Any, address: str) -> None:
-    assert known_as(make().demand(scope(client=client))) == (HASH.of("address", address), "")
+    assert known_as(make().demand(scope(client=client))) == (HASH.hash("address", address), "")
 
 
 def test_the_ipv6_prefix_is_that_of_the_settings() -> None:
     demand = make(ipv6_prefix=128).demand(scope(client=("2001:db8::1", 1)))
-    assert demand.user == HASH.of("address", "2001:db8::1")
+    assert demand.user == HASH.hash("address", "2001:db8::1")
 
 
 def test_a_trusted_proxy_says_who_its_client_is() -> None:
     callers = make(trusted_proxies="10.0.0.0/8")
     lines: Headers = [(b"x-forwarded-for", b"6.6.6.6"), (b"x-forwarded-for", b"8.8.8.8, 10.0.0.9")]
     assert callers.demand(scope(lines, PROXY)).user == ADDRESS
-    assert callers.demand(scope(lines, ("1.2.3.4", 1))).user == HASH.of("address", "1.2.3.4")
-    assert make().demand(scope(lines, PROXY)).user == HASH.of("address", "10.0.0.1")
+    assert callers.demand(scope(lines, ("1.2.3.4", 1))).user == HASH.hash("address", "1.2.3.4")
+    assert make().demand(scope(lines, PROXY)).user == HASH.hash("address", "10.0.0.1")
 
 
 header_names = st.sampled_from(
@@ -92,7 +92,7 @@ def test_a_key_is_a_caller_and_its_address_is_limited_beside_it(mode: str) -> No
     identity, name, form = KEYED[mode]
     demand = make(identity=identity).demand(scope([(b"host", b"x"), (name, form % b"k-123")]))
     assert known_as(demand) == (KEY, ADDRESS)
-    assert demand.group == HASH.of("group", "8.8.8.0/24")
+    assert demand.group == HASH.hash("group", "8.8.8.0/24")
 
 
 @pytest.mark.parametrize("mode", KEYED)
@@ -130,7 +130,7 @@ def test_blanks_round_a_key_and_a_second_one_change_nothing() -> None:
 def test_the_longest_key_is_still_one() -> None:
     key = b"k" * VALUE_AT_MOST
     demand = make(identity="header:x-api-key").demand(scope([(b"x-api-key", key)]))
-    assert known_as(demand) == (HASH.of("key", key.decode()), ADDRESS)
+    assert known_as(demand) == (HASH.hash("key", key.decode()), ADDRESS)
 
 
 def test_a_key_that_looks_like_an_address_is_not_that_address() -> None:
@@ -295,6 +295,6 @@ def test_a_malformed_scope_is_counted_and_all_such_share_one_window() -> None:
     hints: list[str] = []
     callers = make(None, hints, identity="header:x-api-key", priority_default="low")
     demands = [callers.demand({}), callers.demand({"headers": [(b"x-api-key", "text")], "client": PEER})]
-    assert {known_as(demand) for demand in demands} == {(HASH.of("address", ""), "")}
+    assert {known_as(demand) for demand in demands} == {(HASH.hash("address", ""), "")}
     assert {demand.priority for demand in demands} == {Priority.LOW}
     assert hints == ["malformed_scope"] * 2

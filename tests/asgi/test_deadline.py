@@ -146,7 +146,7 @@ async def test_a_deadline_that_is_none_is_seen_in_the_snapshot() -> None:
         await request(wrapped, headers={"x-deadline": stated})
     await connect(wrapped, headers={"x-deadline": "1"})
     assert seen == [None, 1.0, None, 1.0]
-    assert throttle.snapshot().hints["malformed_deadline"] == 2
+    assert throttle.snapshot().oddities["malformed_deadline"] == 2
 
 
 # --- what is remembered of strangers ---

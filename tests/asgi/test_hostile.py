@@ -181,17 +181,17 @@ def test_hostile_header_values_are_limited_and_raise_nothing(
         throttle.clock.advance(61.0)
         scopes = (http_scope("/x", headers=[(name, value)], client=client) for _ in range(TIMES))
         assert passed(app, scopes) == LIMIT, value
-        assert not throttle.snapshot().hints["malformed_scope"], value
+        assert not throttle.snapshot().oddities["malformed_scope"], value
 
 
 @given(headers=st.lists(st.tuples(st.sampled_from(EXPOSED_FIELDS), st.binary(max_size=40)), max_size=6))
 def test_no_header_reaches_the_fallback_for_malformed_scopes(headers: list[tuple[bytes, bytes]]) -> None:
     for name in SETUPS:
         app, throttle = protected_once(name)
-        before = throttle.snapshot().hints.get("malformed_scope", 0)
+        before = throttle.snapshot().oddities.get("malformed_scope", 0)
         for client in (CLIENT, PROXY, None):
             at_once(app, http_scope("/api/x", headers=headers, client=client))
-        assert throttle.snapshot().hints.get("malformed_scope", 0) == before
+        assert throttle.snapshot().oddities.get("malformed_scope", 0) == before
 
 
 @given(path=st.text(max_size=30).map(lambda text: "/" + text), method=st.text(max_size=10))
@@ -204,7 +204,7 @@ def test_any_path_and_method_is_limited_and_raises_nothing(path: str, method: st
     count = passed(app, (http_scope(path, method) for _ in range(TIMES)))
     free = method == "OPTIONS" or path in throttle.settings.exempt_paths or path.rstrip("/") == "/free"
     assert count == (TIMES if free else LIMIT)
-    assert not throttle.snapshot().hints["malformed_scope"]
+    assert not throttle.snapshot().oddities["malformed_scope"]
 
 
 @pytest.mark.parametrize("settings", [{}, {"trusted_proxies": "192.0.2.0/24"}], ids=["none", "other proxy"])
@@ -318,7 +318,7 @@ def test_memory_stays_bounded_under_20_000_distinct_requests(monkeypatch: pytest
         tracemalloc.stop()
     assert grown < KIB_64, f"{grown:,} bytes"
     assert throttle.snapshot().users <= 5 * 100
-    assert len(throttle.snapshot().hints) < 10
+    assert len(throttle.snapshot().oddities) < 10
 
 
 def test_a_foreign_value_under_our_marker_is_replaced() -> None:

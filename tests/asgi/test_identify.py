@@ -8,7 +8,7 @@ import pytest
 
 from autoglm_throttle.asgi.callers import Caller, Callers
 from autoglm_throttle.asgi.routes import RouteTable
-from autoglm_throttle.identity import Identity
+from autoglm_throttle.identity import CallerHasher
 from autoglm_throttle.model import Priority
 from autoglm_throttle.settings import ConfigError, PlanPolicy, Settings
 from autoglm_throttle.testing import ManualClock
@@ -18,13 +18,13 @@ from tests.asgi.asking import ADDRESS, HASH, PLANS, known_as, make, scope
 def test_the_users_own_function_says_who_asks() -> None:
     caller = Caller("ann", plan="gold", priority=Priority.LOW, verified=True)
     demand = make(lambda scope: caller).demand(scope())
-    assert known_as(demand) == (HASH.of("user", "ann"), "")
+    assert known_as(demand) == (HASH.hash("user", "ann"), "")
     assert (demand.plan, demand.priority) == ("gold", Priority.LOW)
     assert "ann" not in repr(demand)
 
 
 def test_an_identity_that_was_not_checked_is_limited_by_address_too() -> None:
-    assert known_as(make(lambda scope: Caller("ann")).demand(scope())) == (HASH.of("user", "ann"), ADDRESS)
+    assert known_as(make(lambda scope: Caller("ann")).demand(scope())) == (HASH.hash("user", "ann"), ADDRESS)
 
 
 def test_a_plan_that_was_named_brings_its_priority() -> None:
@@ -46,7 +46,7 @@ def raises(scope: Any) -> Caller:
 def test_nobody_is_the_address(nobody: Caller | None) -> None:
     hints: list[str] = []
     demand = make(lambda scope: nobody, hints, plans=PLANS).demand(scope(client=("8.8.4.4", 1)))
-    assert known_as(demand) == (HASH.of("address", "8.8.4.4"), "")
+    assert known_as(demand) == (HASH.hash("address", "8.8.4.4"), "")
     assert (demand.plan, demand.priority) == (None, Priority.MID)
     assert hints == []
 
@@ -95,10 +95,10 @@ def test_a_failing_identify_is_logged_once_a_minute_without_what_it_said(
 
 def test_identify_can_be_named_in_the_settings() -> None:
     callers = make(identity="tests.asgi.asking:named")
-    assert callers.demand(scope()).user == HASH.of("user", "named")
-    assert make(identity=f"{__name__}:Holder.inner").demand(scope()).user == HASH.of("user", "inner")
+    assert callers.demand(scope()).user == HASH.hash("user", "named")
+    assert make(identity=f"{__name__}:Holder.inner").demand(scope()).user == HASH.hash("user", "inner")
     given_in_code = make(lambda scope: Caller("in code"), identity="tests.asgi.asking:named")
-    assert given_in_code.demand(scope()).user == HASH.of("user", "in code")
+    assert given_in_code.demand(scope()).user == HASH.hash("user", "in code")
 
 
 class Holder:
@@ -142,7 +142,7 @@ def test_a_coroutine_function_cannot_identify() -> None:
 @pytest.mark.parametrize(("verified", "plan"), [(True, "gold"), (False, None)])
 def test_a_verified_user_is_looked_up_among_the_members(verified: bool, plan: str | None) -> None:
     secret = "a secret of some length"
-    member = Identity(secret.encode()).of("user", "alice")
+    member = CallerHasher(secret.encode()).hash("user", "alice")
     settings = Settings(key_secret=secret, plans=[PlanPolicy("gold", priority="high", members=[member])])
     callers = Callers(settings, RouteTable(), identify=lambda scope: Caller("alice", verified=verified))
     demand = callers.demand({"headers": [], "client": ("10.0.0.1", 1)})

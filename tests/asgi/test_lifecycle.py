@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from autoglm_throttle import GpuSample, Settings, Telemetry, Throttle
+from autoglm_throttle import GpuSample, Settings, TelemetryState, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware, middleware
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.testing import throttle_for_tests
@@ -186,7 +186,7 @@ async def test_hanging_read_delays_no_request(card: Card, throttle: Throttle) ->
     app = ThrottleMiddleware(service(), throttle=throttle)
     with anyio.fail_after(SOON_S):
         assert await statuses(app, "/x", TIMES) == EXACTLY
-    assert throttle.regime().telemetry is Telemetry.STARTING
+    assert throttle.control_state().telemetry is TelemetryState.STARTING
 
 
 async def test_hanging_read_delays_no_start(

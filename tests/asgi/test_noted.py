@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from autoglm_throttle import EXPOSED_FIELDS, ThrottleMiddleware
-from autoglm_throttle.model import GuardRefused
+from autoglm_throttle.model import GuardRejected
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.notes import degraded_answers
 from autoglm_throttle.testing import ManualThrottle
@@ -194,12 +194,12 @@ async def test_requests_at_once_do_not_hear_each_other() -> None:
 async def test_a_feature_left_out_is_said_too() -> None:
     throttle = limits()
     throttle.feature("related", criticality="non_core")
-    laden = replace(throttle.regime(), load=0.85)
-    throttle.regime = lambda: laden  # type: ignore[method-assign]
+    laden = replace(throttle.control_state(), load=0.85)
+    throttle.control_state = lambda: laden  # type: ignore[method-assign]
     throttle.tick(4)
 
     def without() -> None:
-        with pytest.raises(GuardRefused):
+        with pytest.raises(GuardRejected):
             calling(throttle, "related")()
 
     answer = await request(app_that(throttle, without))

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from autoglm_throttle import Demand, Hint, Permit, Priority, RoutePolicy, ThrottleMiddleware, mark
+from autoglm_throttle import Demand, Permit, Priority, ResourceAdvice, RoutePolicy, ThrottleMiddleware, mark
 from autoglm_throttle.asgi.hinted import Hinted
 from autoglm_throttle.testing import (
     FakeGpu,
@@ -144,7 +144,7 @@ async def test_the_state_of_the_server_stays() -> None:
     inner = ThrottleMiddleware(look, throttle=throttle)
     await request(inner, "/", state={"model": "loaded"})
     assert seen["model"] == "loaded"
-    assert isinstance(seen["autoglm_throttle"], Hint)
+    assert isinstance(seen["autoglm_throttle"], ResourceAdvice)
 
 
 async def test_without_quotas_nothing_stands_between() -> None:

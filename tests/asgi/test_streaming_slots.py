@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from autoglm_throttle import Outcome, Permit, Priority
 from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
-from autoglm_throttle.model import Decision, Reason, Refused
+from autoglm_throttle.model import Decision, Reason, Rejected
 from autoglm_throttle.testing import throttle_for_tests
 from tests.asgi.drive import Answer, App, Message, http_scope, request
 from tests.asgi.line import REQUEST, Client, settled, taken, with_places
@@ -230,9 +230,9 @@ async def test_failing_background_task_does_not_change_the_outcome() -> None:
     assert throttle.snapshot().stale_results == 0
 
 
-def refusal() -> Refused:
+def refusal() -> Rejected:
     wait = 7.0
-    return Refused(
+    return Rejected(
         Decision(
             False, Reason.USER, detail="user:extra", policy="extra", retry_after_s=wait, reset_after_s=wait
         )
@@ -257,7 +257,7 @@ async def test_charge_refused_after_the_start_rewrites_nothing() -> None:
         return {"type": "http.request"}
 
     app = ThrottleMiddleware(raising(refusal(), after_start=True), throttle=throttle)
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         await app(http_scope(), receive, send)
     assert [message["type"] for message in answer.messages] == ["http.response.start", "http.response.body"]
     assert outcomes(throttle) == {"neutral": 1}

@@ -124,7 +124,7 @@ def test_a_dry_run_lets_nobody_wait_and_refuses_nobody(backend: str) -> None:
                 service.release()
         assert [client.answer.status for client in clients] == [200] * 8
         snapshot = service.throttle.snapshot()
-        assert sum(snapshot.would_refuse.values()) == 6
+        assert sum(snapshot.would_reject.values()) == 6
         assert not sum(n for (_, name, _), n in snapshot.requests.items() if name != "admitted")
         assert taken(service.throttle) == (0, 0, 0)
 

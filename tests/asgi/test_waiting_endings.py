@@ -101,7 +101,7 @@ def test_one_who_waits_in_vain_is_refused_and_charged_nothing(backend: str) -> N
         assert b"queue:timeout" in waits.answer.body
         assert waits.answer.header("retry-after")
         assert isinstance(waits.scope[MARKER][throttle], Rejection)
-        assert throttle.snapshot().requests[Priority.MID, "rejected", Reason.QUEUE] == 1
+        assert throttle.snapshot().requests[Priority.MID, "shed", Reason.QUEUE] == 1
         assert used(throttle) == 0, "one second has filled the bucket"
         assert service.calls == 1
 
@@ -121,7 +121,7 @@ def test_the_waiter_itself_notices_that_its_time_is_over(backend: str) -> None:
             await client.run()
         assert client.answer.status == 503
         held.settle()
-        gate = throttle.snapshot().gate
+        gate = throttle.snapshot().concurrency
         assert gate is not None
         assert sum(gate.waiting) == 0
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI, WebSocket
 from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.model import Decision, Reason, Refused
+from autoglm_throttle.model import Decision, Reason, Rejected
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from tests.asgi.drive import Message, connect, send_scope, silent, websocket_scope
 from tests.asgi.line import Client, Service, left_in_line, settled, taken, used, with_places
@@ -116,7 +116,7 @@ async def test_charge_refused_in_the_handshake_is_answered_even_after_the_connec
 ) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
-        raise Refused(Decision(False, Reason.USER, detail="user:extra", policy="extra", retry_after_s=3.0))
+        raise Rejected(Decision(False, Reason.USER, detail="user:extra", policy="extra", retry_after_s=3.0))
 
     throttle = throttle_for_tests()
     with anyio.fail_after(1):
@@ -128,7 +128,7 @@ async def test_charge_refused_in_the_handshake_is_answered_even_after_the_connec
 async def test_charge_refused_after_the_accept_rewrites_nothing() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "websocket.accept"})
-        raise Refused(Decision(False, Reason.USER, detail="user:extra", policy="extra", retry_after_s=3.0))
+        raise Rejected(Decision(False, Reason.USER, detail="user:extra", policy="extra", retry_after_s=3.0))
 
     sent: list[Message] = []
 
@@ -136,7 +136,7 @@ async def test_charge_refused_after_the_accept_rewrites_nothing() -> None:
         sent.append(message)
 
     throttle = throttle_for_tests()
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         await ThrottleMiddleware(app, throttle=throttle)(websocket_scope(), silent, send)
     assert [message["type"] for message in sent] == ["websocket.accept"]
     assert outcomes(throttle) == {"neutral": 1}

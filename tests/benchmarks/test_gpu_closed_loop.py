@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.model import ProviderUnavailable
-from autoglm_throttle.model import Work as Told
+from autoglm_throttle.model import ServiceStats as Told
 from autoglm_throttle.testing import ManualClock
 from benchmarks import gpu_closed_loop, harness
 from benchmarks.gpu import card, fit, served, table

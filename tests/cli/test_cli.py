@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import main
-from autoglm_throttle.identity import SHARED_KEY, Identity
+from autoglm_throttle.identity import SHARED_KEY, CallerHasher
 from autoglm_throttle.model import ThrottleError
 from autoglm_throttle.settings import PREFIX, SETTINGS
 
@@ -332,13 +332,13 @@ def test_an_app_that_cannot_be_imported_is_a_problem(run: Run, marked: str, app:
 def test_identity(run: Run, argv: list[str], identity: str, kind: str, counted: str) -> None:
     stdin = "2001:db8::7\n" if kind == "address" else "sk-live-1\r\n"
     status, out = run("identity", *argv, stdin=stdin, KEY_SECRET=SECRET, IDENTITY=identity)
-    assert (status, out) == (0, Identity(SECRET.encode()).of(kind, counted) + "\n")
+    assert (status, out) == (0, CallerHasher(SECRET.encode()).hash(kind, counted) + "\n")
     assert re.fullmatch(r"[0-9a-f]{16}\n", out)
 
 
 def test_without_a_secret_those_who_share_a_store_share_an_identity(run: Run) -> None:
     status, out = run("identity", stdin="10.0.0.1", REDIS_URL="redis://localhost")
-    assert (status, out) == (0, Identity(SHARED_KEY).of("address", "10.0.0.1") + "\n")
+    assert (status, out) == (0, CallerHasher(SHARED_KEY).hash("address", "10.0.0.1") + "\n")
 
 
 def test_identity_as_json(run: Run) -> None:

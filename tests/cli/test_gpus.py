@@ -21,7 +21,7 @@ from autoglm_throttle.cli.gpu_watch import GpuWatch, Seen, Source
 from autoglm_throttle.gpu.row import MEASURED
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.gpu.verdict import VerdictRules, VerdictTracker
-from autoglm_throttle.model import Finding, GpuSample, GpuView, ProviderUnavailable, Verdict
+from autoglm_throttle.model import GpuCondition, GpuSample, GpuVerdict, GpuView, ProviderUnavailable
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import FakeNvml
 from tests.gpu.metrics_server import BadServer, page, served
@@ -116,10 +116,12 @@ ENGINES = (
     row("10.0.0.8:8000", kind="engine", running=0, source="sglang:10.0.0.8:8000"),
 )
 VERDICTS = {
-    ("", "GPU-a"): Verdict(Finding.STALLED, 60.0, 0.8, {"utilization_pct": 97.0, "power_share": 0.1023}),
-    ("", "GPU-b"): Verdict(Finding.IDLE, 90.0, 0.5, {"utilization_pct": 3.0}),
-    ("", "GPU-c"): Verdict(Finding.LOST, 90.0, 1.0),
-    ("node-7", "GPU-e"): Verdict(Finding.UNKNOWN, 90.0, 0.0),
+    ("", "GPU-a"): GpuVerdict(
+        GpuCondition.STALLED, 60.0, 0.8, {"utilization_pct": 97.0, "power_share": 0.1023}
+    ),
+    ("", "GPU-b"): GpuVerdict(GpuCondition.IDLE, 90.0, 0.5, {"utilization_pct": 3.0}),
+    ("", "GPU-c"): GpuVerdict(GpuCondition.LOST, 90.0, 1.0),
+    ("node-7", "GPU-e"): GpuVerdict(GpuCondition.UNKNOWN, 90.0, 0.0),
 }
 SOURCES = (
     Source("nvml", "reading", ""),

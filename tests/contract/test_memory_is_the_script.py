@@ -96,7 +96,7 @@ def compare(answer: Answer, charges: Sequence[StoreCharge], decision: Decision) 
         waits = [wait for ok, _, wait, *_ in by_name.values() if ok == 0]
         longest = math.inf if -1 in waits else max(waits) / SECOND
         assert decision.retry_after_s == longest or abs(decision.retry_after_s - longest) < 0.6e-6
-    for state in decision.items:
+    for state in decision.limits:
         ok, remaining, _, reset, _ = by_name[state.name]
         assert state.remaining == remaining
         if reset or not ok:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoglm_throttle.control.memory_fill import MemoryLoad
-from autoglm_throttle.model import Demand, DeviceKey, GpuSample, GpuView, Priority, Verdict
+from autoglm_throttle.model import Demand, DeviceKey, GpuSample, GpuVerdict, GpuView, Priority
 
 GB = 1_000_000_000
 TOTAL = 100 * GB
@@ -20,7 +20,7 @@ def card(used_gb: float | None, at_s: float, device: str = "GPU-0", **more: Any)
 
 def seen(*cards: GpuSample, kv: float | None = None, at_s: float | None = None, **more: Any) -> GpuView:
     """A view of cards, and of one engine where ``at_s`` says when it was heard."""
-    verdicts: dict[DeviceKey, Verdict] = more.pop("verdicts", {})
+    verdicts: dict[DeviceKey, GpuVerdict] = more.pop("verdicts", {})
     return GpuView(
         taken_at_s=max((row.taken_at_s for row in cards), default=0.0),
         utilization_pct=None,

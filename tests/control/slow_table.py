@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autoglm_throttle.control.controller import Hysteresis
-from autoglm_throttle.model import Unknown
+from autoglm_throttle.model import MissingTelemetryMode
 
 
 @dataclass
@@ -51,9 +51,16 @@ class SlowTable:
         self.factor, self.calm, self.seen, self.distrusted = factor, 0, [], 3
 
 
-def slow_ladder(held: float, age_s: float, *, stale_s: float, blind_s: float, unknown: Unknown) -> float:
+def slow_ladder(
+    held: float, age_s: float, *, stale_s: float, blind_s: float, unknown: MissingTelemetryMode
+) -> float:
     """The factor at an age, rung by rung."""
-    assumed = {Unknown.OPEN: 1.0, Unknown.LAST: held, Unknown.CONSERVATIVE: 0.7, Unknown.CLOSED: 0.0}[unknown]
+    assumed = {
+        MissingTelemetryMode.OPEN: 1.0,
+        MissingTelemetryMode.LAST: held,
+        MissingTelemetryMode.CONSERVATIVE: 0.7,
+        MissingTelemetryMode.CLOSED: 0.0,
+    }[unknown]
     if age_s <= stale_s:
         return held
     if age_s >= blind_s:

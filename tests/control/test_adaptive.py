@@ -12,23 +12,23 @@ from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.limiting.shared_budget import RESERVES, SharedBudget
 from autoglm_throttle.model import (
-    Aggregate,
-    Evidence,
+    AggregateMode,
+    ControlCause,
+    ControlState,
     GpuSample,
+    LimiterReport,
     Priority,
-    Regime,
-    Why,
-    Work,
+    ServiceStats,
 )
 from tests.control.slow_adaptive import Sample, SlowAdaptive
 from tests.control.views import T0, adaptive, quiet, view, waiting
 
 N = 1600.0
 RATES = (1000.0, 500.0, 100.0)
-WORK = Work()
+WORK = ServiceStats()
 
 
-def run(steps: str, service_rps: float | None = 100.0) -> list[Regime]:
+def run(steps: str, service_rps: float | None = 100.0) -> list[ControlState]:
     """One sample a second, such as ``96!`` with the gate's confirmation or ``96`` without it."""
     controller = adaptive()
     return [
@@ -77,7 +77,7 @@ def test_the_budget_after_each_sample(steps: str, budgets: list[float | None]) -
     ],
 )
 def test_each_step_says_why(steps: str, causes: str) -> None:
-    assert [regime.why for regime in run(steps)] == causes.split()
+    assert [regime.cause for regime in run(steps)] == causes.split()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_while_it_holds_budget_and_ceilings_only_follow_the_service_upwards() ->
     assert regime.ceilings == pytest.approx((0.23, 0.46, 1.0))
     regime = controller.observe(view(None), waiting(300.0), WORK, now)
     assert regime.budget_rps == pytest.approx(345.0), "a view without a signal is no sample, but X is known"
-    assert regime.why is Why.HELD
+    assert regime.cause is ControlCause.HELD
 
 
 def test_a_cut_looks_at_the_last_sample_alone() -> None:
@@ -139,8 +139,10 @@ def test_what_the_gate_said_with_a_view_that_brought_no_signal_counts_at_the_nex
         controller.observe(view(None), waiting(), WORK, T0 + n + 0.5)
         regime = controller.observe(view(96.0), quiet(), WORK, T0 + n + 0.75)
         assert regime.load == 0.5, "nobody waits now"
-    assert regime.why is Why.TIER
-    assert controller.observe(view(96.0), quiet(), WORK, T0 + 4).why is Why.HELD, "said once, counted once"
+    assert regime.cause is ControlCause.TIER
+    assert controller.observe(view(96.0), quiet(), WORK, T0 + 4).cause is ControlCause.HELD, (
+        "said once, counted once"
+    )
 
 
 def test_beside_it_stands_what_the_literal_table_says() -> None:
@@ -173,7 +175,7 @@ def test_it_follows_the_slow_table(samples: list[Sample]) -> None:
     controller, slow = adaptive(), SlowAdaptive(TierTable().steps, RATES)
     unconfirmed = 0
     for n, sample in enumerate(samples):
-        word = Evidence(sample.confirmed, sample.service_rps, 5, 10.0)
+        word = LimiterReport(sample.confirmed, sample.service_rps, 5, 10.0)
         regime = controller.observe(view(sample.pct, sample.capacity), word, WORK, T0 + n)
         budget, ceilings, state = slow.sample(sample)
         acting = state in {"cut", "held"}
@@ -181,10 +183,10 @@ def test_it_follows_the_slow_table(samples: list[Sample]) -> None:
         assert regime.ceilings == pytest.approx(ceilings, rel=1e-12)
         assert regime.budget_rps == (pytest.approx(budget, rel=1e-12) if acting else None)
         assert regime.factor == pytest.approx(budget / N if acting else 1.0, rel=1e-12)
-        assert {"cut": Why.TIER, "held": Why.HELD, "striking": Why.STRIKE}.get(
-            state, regime.why
-        ) is regime.why
-        assert (state == "open") is (regime.why in {Why.CALM, Why.RELEASED})
+        assert {"cut": ControlCause.TIER, "held": ControlCause.HELD, "striking": ControlCause.STRIKE}.get(
+            state, regime.cause
+        ) is regime.cause
+        assert (state == "open") is (regime.cause in {ControlCause.CALM, ControlCause.RELEASED})
         # what the design promises of any history
         capacity = min(earlier.capacity for earlier in samples[max(0, n - 2) : n + 1])
         lowest = min(N * capacity, 1.15 * (sample.service_rps or 1.0))
@@ -223,7 +225,7 @@ def test_permuting_the_devices_changes_nothing(
 ) -> None:
     regimes = []
     for arrangement in (list(range(3)), order):
-        controller, aggregator = adaptive(), Aggregator(Aggregate.WEIGHTED)
+        controller, aggregator = adaptive(), Aggregator(AggregateMode.WEIGHTED)
         for second, reading in enumerate(readings):
             rows = [device(n, reading[n], T0 + second, lost=n == lost and second > 1) for n in arrangement]
             seen = aggregator.update(rows, T0 + second)
@@ -251,18 +253,23 @@ def device(n: int, pct: float, taken_at_s: float, *, lost: bool) -> GpuSample:
 def test_refusals_of_the_budget_do_not_confirm_after_a_hang() -> None:
     controller = adaptive()
     budget = SharedBudget(RESERVES, T0)
-    regimes: list[Regime] = []
+    regimes: list[ControlState] = []
     for second in range(20):
         now = T0 + second
         hangs = second < 8
         refused = sum(budget.take(Priority.LOW, now + tick / 500) is not None for tick in range(500))
         assert bool(refused) is (regimes[-1].budget_rps is not None if regimes else False)
-        word = Evidence(confirmed=hangs, service_rps=100.0, in_flight=64 if hangs else 20, limit=64.0)
+        word = LimiterReport(confirmed=hangs, service_rps=100.0, in_flight=64 if hangs else 20, limit=64.0)
         regimes.append(controller.observe(view(99.0), word, WORK, now + 1.0))
         budget.rescale(regimes[-1].budget_rps, regimes[-1].term, now + 1.0)
     acting = [regime.armed for regime in regimes]
     assert acting == [False, False, *[True] * 7, *[False] * 11], "released at the second quiet sample"
-    assert [regime.why for regime in regimes[7:11]] == [Why.TIER, Why.HELD, Why.RELEASED, Why.CALM]
+    assert [regime.cause for regime in regimes[7:11]] == [
+        ControlCause.TIER,
+        ControlCause.HELD,
+        ControlCause.RELEASED,
+        ControlCause.CALM,
+    ]
 
 
 # --- load ---
@@ -271,31 +278,31 @@ def test_refusals_of_the_budget_do_not_confirm_after_a_hang() -> None:
 @pytest.mark.parametrize(
     ("pct", "word", "load"),
     [
-        (96.0, Evidence(True, 100.0, 32, 64.0), 0.96),
-        (96.0, Evidence(False, 100.0, 32, 64.0), 0.5),
-        (20.0, Evidence(False, 100.0, 32, 64.0), 0.2),
-        (96.0, Evidence(False, 100.0, 70, 64.0), 0.96),
-        (96.0, Evidence(), 0.0),
-        (None, Evidence(True, 100.0, 32, 64.0), 0.5),
-        (None, Evidence(False, 100.0, 70, 64.0), 1.0),
+        (96.0, LimiterReport(True, 100.0, 32, 64.0), 0.96),
+        (96.0, LimiterReport(False, 100.0, 32, 64.0), 0.5),
+        (20.0, LimiterReport(False, 100.0, 32, 64.0), 0.2),
+        (96.0, LimiterReport(False, 100.0, 70, 64.0), 0.96),
+        (96.0, LimiterReport(), 0.0),
+        (None, LimiterReport(True, 100.0, 32, 64.0), 0.5),
+        (None, LimiterReport(False, 100.0, 70, 64.0), 1.0),
     ],
 )
-def test_the_load(pct: float | None, word: Evidence, load: float) -> None:
+def test_the_load(pct: float | None, word: LimiterReport, load: float) -> None:
     assert adaptive().observe(view(pct), word, WORK, T0).load == load
 
 
 def test_the_load_follows_the_gate_between_samples_and_confirms_nothing() -> None:
     controller = adaptive()
     controller.observe(view(90.0), quiet(), WORK, T0)
-    assert controller.control_state(T0 + 0.5, Evidence(True, 1.0, 16, 64.0)).load == 0.25
+    assert controller.control_state(T0 + 0.5, LimiterReport(True, 1.0, 16, 64.0)).load == 0.25
     assert controller.control_state(T0 + 0.6).load == 0.25
 
 
 def test_in_a_fleet_each_process_cuts_its_own_part_of_the_rates() -> None:
     """The gate tells what this process finishes, so it is laid beside this process's part."""
 
-    def cut(processes: int, service_rps: float) -> Regime:
-        controller, word = adaptive(), Evidence(True, service_rps, 5, 10.0, processes)
+    def cut(processes: int, service_rps: float) -> ControlState:
+        controller, word = adaptive(), LimiterReport(True, service_rps, 5, 10.0, processes)
         for n in range(3):
             controller.observe(view(96.0), word, WORK, T0 + n)
         return controller.control_state(T0 + 2.0)
@@ -310,6 +317,6 @@ def test_in_a_fleet_each_process_cuts_its_own_part_of_the_rates() -> None:
 def test_a_process_that_joins_later_shrinks_the_part_of_each() -> None:
     controller = adaptive()
     for n, processes in enumerate((1, 1, 1, 2)):
-        regime = controller.observe(view(91.0), Evidence(True, 1.0, 5, 10.0, processes), WORK, T0 + n)
+        regime = controller.observe(view(91.0), LimiterReport(True, 1.0, 5, 10.0, processes), WORK, T0 + n)
     assert regime.budget_rps == pytest.approx(0.4 * N / 2)
     assert regime.factor == pytest.approx(0.4)

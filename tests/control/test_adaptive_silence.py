@@ -10,33 +10,33 @@ import pytest
 
 from autoglm_throttle.control.controller import Hysteresis
 from autoglm_throttle.model import (
+    ControlCause,
     GpuView,
+    MissingTelemetryMode,
+    ServiceStats,
     Signal,
-    Telemetry,
-    Unknown,
-    Why,
-    Work,
+    TelemetryState,
 )
 from tests.control.views import T0, adaptive, quiet, see, view, waiting
 
 N = 1600.0
-WORK = Work()
+WORK = ServiceStats()
 
 
-@pytest.mark.parametrize("unknown", Unknown)
-def test_a_cut_is_held_while_late_and_released_once_stale(unknown: Unknown) -> None:
+@pytest.mark.parametrize("unknown", MissingTelemetryMode)
+def test_a_cut_is_held_while_late_and_released_once_stale(unknown: MissingTelemetryMode) -> None:
     controller = adaptive(unknown=unknown)
     for n in range(3):
         controller.observe(view(96.0), waiting(), WORK, T0 + n)
     last = T0 + 2
     for age, state, why, budget in [
-        (2.0, Telemetry.FRESH, Why.TIER, 115.0),
-        (3.0, Telemetry.LATE, Why.TIER, 115.0),
-        (3.001, Telemetry.STALE, Why.STALE, None),
-        (30.001, Telemetry.BLIND, Why.BLIND, None),
+        (2.0, TelemetryState.FRESH, ControlCause.TIER, 115.0),
+        (3.0, TelemetryState.LATE, ControlCause.TIER, 115.0),
+        (3.001, TelemetryState.STALE, ControlCause.STALE, None),
+        (30.001, TelemetryState.BLIND, ControlCause.BLIND, None),
     ]:
         regime = controller.control_state(last + age)
-        assert (regime.telemetry, regime.why) == (state, why)
+        assert (regime.telemetry, regime.cause) == (state, why)
         assert regime.budget_rps == (None if budget is None else pytest.approx(budget))
         released = budget is None
         assert regime.armed is not released
@@ -51,15 +51,15 @@ def test_the_release_by_age_comes_at_until_s() -> None:
     for n in range(3):
         regime = controller.observe(view(96.0), waiting(), WORK, T0 + n)
     states = []
-    while regime.until_s < math.inf:
-        before = controller.control_state(math.nextafter(regime.until_s, 0.0))
+    while regime.valid_until_s < math.inf:
+        before = controller.control_state(math.nextafter(regime.valid_until_s, 0.0))
         assert (before.budget_rps, before.telemetry) == (regime.budget_rps, regime.telemetry)
-        regime = controller.control_state(math.nextafter(regime.until_s, math.inf))
+        regime = controller.control_state(math.nextafter(regime.valid_until_s, math.inf))
         states.append(regime.telemetry)
     assert [state for state, _ in itertools.groupby(states)] == [
-        Telemetry.LATE,
-        Telemetry.STALE,
-        Telemetry.BLIND,
+        TelemetryState.LATE,
+        TelemetryState.STALE,
+        TelemetryState.BLIND,
     ]
 
 
@@ -69,7 +69,7 @@ def test_after_an_outage_three_new_samples_are_needed_for_a_cut() -> None:
         controller.observe(view(96.0), waiting(), WORK, T0 + n)
     back = [controller.observe(view(96.0), waiting(), WORK, T0 + 6.0 + n) for n in range(3)]
     assert [regime.budget_rps is None for regime in back] == [True, True, False]
-    assert [regime.why for regime in back] == [Why.STRIKE, Why.STRIKE, Why.TIER]
+    assert [regime.cause for regime in back] == [ControlCause.STRIKE, ControlCause.STRIKE, ControlCause.TIER]
 
 
 def test_after_an_outage_a_quicker_table_needs_three_samples_too() -> None:
@@ -84,7 +84,7 @@ def test_strikes_from_before_an_outage_do_not_count() -> None:
     for n in range(4):
         controller.observe(view(96.0), waiting(), WORK, T0 + n)
     controller.observe(view(None), waiting(), WORK, T0 + 9.0)
-    assert controller.observe(view(96.0), quiet(), WORK, T0 + 9.5).why is Why.CALM
+    assert controller.observe(view(96.0), quiet(), WORK, T0 + 9.5).cause is ControlCause.CALM
     back = [controller.observe(view(96.0), waiting(), WORK, T0 + 10.0 + n) for n in range(5)]
     assert [regime.armed for regime in back] == [False, False, False, False, True]
 
@@ -93,7 +93,7 @@ def test_a_late_sample_is_neither_a_strike_nor_calm() -> None:
     controller = adaptive()
     for at, pct in [(0.0, 96.0), (1.0, 96.0), (2.0, None), (3.0, None), (4.0, 96.0)]:
         regime = controller.observe(view(pct), waiting() if pct else quiet(), WORK, T0 + at)
-    assert regime.why is Why.TIER
+    assert regime.cause is ControlCause.TIER
     for at in (5.0, 6.0):
         assert controller.observe(view(None), quiet(), WORK, T0 + at).armed
 
@@ -124,19 +124,19 @@ def test_the_last_device_lost_shuts_the_door_and_its_return_opens_it() -> None:
     for n in range(3):
         controller.observe(view(96.0), waiting(), WORK, T0 + n)
     regime = controller.observe(view(None, 0.0), quiet(), WORK, T0 + 3)
-    assert (regime.factor, regime.ceilings, regime.why) == (0.0, (0.0, 0.0, 0.0), Why.LOST)
+    assert (regime.factor, regime.ceilings, regime.cause) == (0.0, (0.0, 0.0, 0.0), ControlCause.LOST)
     assert (regime.budget_rps, regime.armed) == (None, False)
-    assert (regime.reopens_s, regime.until_s) == (T0 + 6, T0 + 4)
-    assert controller.control_state(T0 + 3.4).reopens_s == T0 + 6
-    assert controller.control_state(T0 + 4.5).reopens_s == T0 + 7.5, (
+    assert (regime.may_rise_at_s, regime.valid_until_s) == (T0 + 6, T0 + 4)
+    assert controller.control_state(T0 + 3.4).may_rise_at_s == T0 + 6
+    assert controller.control_state(T0 + 4.5).may_rise_at_s == T0 + 7.5, (
         "overdue: three samples, the first in a second"
     )
     back = [controller.observe(view(50.0), waiting(), WORK, T0 + 5 + n) for n in range(3)]
-    assert [(regime.factor, regime.why, regime.reopens_s) for regime in back[:2]] == [
-        (0.0, Why.LOST, T0 + 7)
+    assert [(regime.factor, regime.cause, regime.may_rise_at_s) for regime in back[:2]] == [
+        (0.0, ControlCause.LOST, T0 + 7)
     ] * 2
     assert back[2].factor == pytest.approx(115.0 / N), "held until two quiet samples"
-    assert back[2].reopens_s == 0.0
+    assert back[2].may_rise_at_s == 0.0
     assert [controller.observe(view(50.0), quiet(), WORK, T0 + 8 + n).factor for n in range(2)] == [
         pytest.approx(115.0 / N),
         1.0,
@@ -164,13 +164,16 @@ def test_what_has_drifted_open_is_neither_shut_nor_opened_by_the_first_card() ->
 def test_a_shut_door_is_asked_about_again_when_the_next_view_is_due() -> None:
     controller = adaptive()
     see(controller, view(50.0), T0)
-    assert see(controller, view(None, 0.0), T0 + 0.25).until_s == T0 + 1.25
+    assert see(controller, view(None, 0.0), T0 + 0.25).valid_until_s == T0 + 1.25
 
 
 @pytest.mark.parametrize(
-    ("unknown", "opens"), [(Unknown.OPEN, 1.0), (Unknown.LAST, 0.0), (Unknown.CLOSED, 1.0)]
+    ("unknown", "opens"),
+    [(MissingTelemetryMode.OPEN, 1.0), (MissingTelemetryMode.LAST, 0.0), (MissingTelemetryMode.CLOSED, 1.0)],
 )
-def test_a_door_shut_by_a_loss_opens_by_and_by_once_the_reads_end(unknown: Unknown, opens: float) -> None:
+def test_a_door_shut_by_a_loss_opens_by_and_by_once_the_reads_end(
+    unknown: MissingTelemetryMode, opens: float
+) -> None:
     controller = adaptive(unknown=unknown)
     see(controller, view(50.0), T0)
     see(controller, view(None, 0.0), T0 + 1)
@@ -188,7 +191,11 @@ def test_without_a_source_the_gate_stands_alone() -> None:
     for n in range(3):
         controller.observe(view(96.0), waiting(), WORK, T0 + n)
     regime = controller.no_source(T0 + 3)
-    assert (regime.why, regime.telemetry, regime.until_s) == (Why.NO_DEVICE, Telemetry.NONE, math.inf)
+    assert (regime.cause, regime.telemetry, regime.valid_until_s) == (
+        ControlCause.NO_DEVICE,
+        TelemetryState.NONE,
+        math.inf,
+    )
     assert (regime.factor, regime.budget_rps, regime.ceilings) == (1.0, None, (1.0, 1.0, 1.0))
     assert (regime.armed, regime.table_factor, regime.load) == (False, 1.0, 1.0)
 
@@ -200,20 +207,20 @@ def test_without_a_source_a_loss_before_it_shuts_nothing() -> None:
 
 
 def test_a_source_that_is_gone_releases_at_once() -> None:
-    controller = adaptive(unknown=Unknown.CLOSED)
+    controller = adaptive(unknown=MissingTelemetryMode.CLOSED)
     for n in range(3):
         assert controller.observe(view(86.0), waiting(), WORK, T0 + n).table_factor > 0.0
     regime = controller.source_lost(T0 + 2.5)
-    assert (regime.why, regime.factor, regime.budget_rps) == (Why.BLIND, 1.0, None)
+    assert (regime.cause, regime.factor, regime.budget_rps) == (ControlCause.BLIND, 1.0, None)
     assert regime.table_factor == 0.0, "the literal table would be shut"
 
 
 def test_the_first_sample_is_due_from_the_start_of_the_reading() -> None:
-    controller = adaptive(unknown=Unknown.CONSERVATIVE)
-    assert controller.control_state(T0 + 60.0).telemetry is Telemetry.BLIND
+    controller = adaptive(unknown=MissingTelemetryMode.CONSERVATIVE)
+    assert controller.control_state(T0 + 60.0).telemetry is TelemetryState.BLIND
     controller.started(T0 + 60.0)
     regime = controller.control_state(T0 + 60.0)
-    assert (regime.telemetry, regime.table_factor) == (Telemetry.STARTING, 1.0)
+    assert (regime.telemetry, regime.table_factor) == (TelemetryState.STARTING, 1.0)
 
 
 # --- the signal in force ---
@@ -223,7 +230,7 @@ def test_it_acts_on_the_pressure_where_that_is_the_signal() -> None:
     controller = adaptive(signal=Signal.PRESSURE)
     seen: list[GpuView] = [view(10.0, memory=fill) for fill in (0.4, 0.9, 0.9, 0.9)]
     for n, shown in enumerate(seen):
-        regime = controller.observe(shown, waiting(), Work(p95_s=1.8, slo_s=2.0), T0 + n)
+        regime = controller.observe(shown, waiting(), ServiceStats(p95_s=1.8, slo_s=2.0), T0 + n)
     assert (regime.signal, regime.term) == (Signal.PRESSURE, "memory")
     assert regime.load == pytest.approx(0.9 / 0.92)
     assert regime.tier == 0.0
@@ -236,10 +243,12 @@ def test_a_pressure_of_which_nothing_is_known_is_no_signal() -> None:
     regimes = [controller.observe(view(99.0), waiting(), WORK, T0 + n) for n in range(8)]
     assert {regime.armed for regime in regimes} == {False}
     assert {regime.term for regime in regimes} == {"unknown"}
-    assert regimes[-1].telemetry is Telemetry.BLIND
+    assert regimes[-1].telemetry is TelemetryState.BLIND
 
 
 def test_the_same_view_again_is_no_new_sample() -> None:
     controller = adaptive()
     hot = replace(view(99.0), taken_at_s=T0)
-    assert [controller.observe(hot, waiting(), WORK, T0 + n / 10).why for n in range(5)] == [Why.STRIKE] * 5
+    assert [controller.observe(hot, waiting(), WORK, T0 + n / 10).cause for n in range(5)] == [
+        ControlCause.STRIKE
+    ] * 5

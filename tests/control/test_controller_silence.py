@@ -16,7 +16,7 @@ from autoglm_throttle.control.share import BLEND_STEP_S
 from autoglm_throttle.control.staleness import STARTING_S, Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.control.tiers import TierController
-from autoglm_throttle.model import Telemetry, Unknown, Why
+from autoglm_throttle.model import ControlCause, MissingTelemetryMode, TelemetryState
 from tests.control.slow_table import SlowTable
 from tests.control.views import T0, feed, held_at, see, tiers, view
 
@@ -26,116 +26,129 @@ def test_a_view_no_younger_than_the_last_is_no_new_signal() -> None:
     hot = replace(view(99.0), taken_at_s=T0)
     for tick in range(3):
         assert see(controller, hot, T0 + tick).factor == 1.0
-    assert controller.control_state(T0 + 2.5).telemetry is Telemetry.LATE
-    assert see(controller, replace(hot, taken_at_s=T0 - 1.0), T0 + 4.0).telemetry is Telemetry.STALE
+    assert controller.control_state(T0 + 2.5).telemetry is TelemetryState.LATE
+    assert see(controller, replace(hot, taken_at_s=T0 - 1.0), T0 + 4.0).telemetry is TelemetryState.STALE
 
 
 def test_the_age_of_a_signal_counts_from_when_it_was_taken() -> None:
     controller = tiers()
     see(controller, replace(view(50.0), taken_at_s=T0), T0 + 2.5)
-    assert controller.control_state(T0 + 2.5).telemetry is Telemetry.LATE
+    assert controller.control_state(T0 + 2.5).telemetry is TelemetryState.LATE
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.7, 0.4, 0.0])
-@pytest.mark.parametrize("unknown", Unknown)
-def test_silence_walks_down_the_ladder(factor: float, unknown: Unknown) -> None:
+@pytest.mark.parametrize("unknown", MissingTelemetryMode)
+def test_silence_walks_down_the_ladder(factor: float, unknown: MissingTelemetryMode) -> None:
     controller, last = held_at(factor, unknown)
-    assumed = {Unknown.OPEN: 1.0, Unknown.LAST: factor, Unknown.CONSERVATIVE: 0.7, Unknown.CLOSED: 0.0}[
-        unknown
-    ]
+    assumed = {
+        MissingTelemetryMode.OPEN: 1.0,
+        MissingTelemetryMode.LAST: factor,
+        MissingTelemetryMode.CONSERVATIVE: 0.7,
+        MissingTelemetryMode.CLOSED: 0.0,
+    }[unknown]
     expected = [
-        (2.0, Telemetry.FRESH, factor),
-        (2.001, Telemetry.LATE, factor),
-        (3.0, Telemetry.LATE, factor),
-        (3.001, Telemetry.STALE, factor),
-        (16.5, Telemetry.STALE, (factor + assumed) / 2),
-        (30.0, Telemetry.STALE, assumed),
-        (30.001, Telemetry.BLIND, assumed),
-        (1e6, Telemetry.BLIND, assumed),
+        (2.0, TelemetryState.FRESH, factor),
+        (2.001, TelemetryState.LATE, factor),
+        (3.0, TelemetryState.LATE, factor),
+        (3.001, TelemetryState.STALE, factor),
+        (16.5, TelemetryState.STALE, (factor + assumed) / 2),
+        (30.0, TelemetryState.STALE, assumed),
+        (30.001, TelemetryState.BLIND, assumed),
+        (1e6, TelemetryState.BLIND, assumed),
     ]
     for age, state, then in expected:
         regime = controller.control_state(last + age)
         assert regime.telemetry is state
         assert regime.factor == pytest.approx(then, abs=1e-3)
         assert regime.tier == factor, "the table's own factor stays"
-        cause = {Telemetry.STALE: Why.STALE, Telemetry.BLIND: Why.BLIND}.get(state)
-        assert regime.why is cause or cause is None
-        assert (regime.load is None) is (state is Telemetry.BLIND)
+        cause = {TelemetryState.STALE: ControlCause.STALE, TelemetryState.BLIND: ControlCause.BLIND}.get(
+            state
+        )
+        assert regime.cause is cause or cause is None
+        assert (regime.load is None) is (state is TelemetryState.BLIND)
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.7, 0.4, 0.0])
-@pytest.mark.parametrize("unknown", Unknown)
-def test_no_answer_changes_before_until_s_and_none_jumps(factor: float, unknown: Unknown) -> None:
+@pytest.mark.parametrize("unknown", MissingTelemetryMode)
+def test_no_answer_changes_before_until_s_and_none_jumps(
+    factor: float, unknown: MissingTelemetryMode
+) -> None:
     controller, last = held_at(factor, unknown)
     regime = controller.control_state(last)
     largest = abs(Staleness(unknown=unknown).assumed(factor) - factor) * BLEND_STEP_S / 27.0 + 1e-9
     seen, now = {regime.telemetry}, last
     for _ in range(400):
-        if regime.until_s == math.inf:
+        if regime.valid_until_s == math.inf:
             break
-        assert regime.until_s >= now
-        just_before = copy.deepcopy(controller).control_state(math.nextafter(regime.until_s, 0.0))
+        assert regime.valid_until_s >= now
+        just_before = copy.deepcopy(controller).control_state(math.nextafter(regime.valid_until_s, 0.0))
         assert just_before.telemetry is regime.telemetry
         assert abs(just_before.factor - regime.factor) <= largest
-        if regime.telemetry is not Telemetry.STALE:
+        if regime.telemetry is not TelemetryState.STALE:
             assert just_before.factor == regime.factor
-        now = max(math.nextafter(regime.until_s, math.inf), now)
+        now = max(math.nextafter(regime.valid_until_s, math.inf), now)
         following = controller.control_state(now)
         assert abs(following.factor - regime.factor) <= largest, "never silently open or shut"
         regime = following
         seen.add(regime.telemetry)
-    assert regime.telemetry is Telemetry.BLIND or regime.factor == 0.0
-    assert seen >= {Telemetry.FRESH, Telemetry.LATE, Telemetry.STALE}
+    assert regime.telemetry is TelemetryState.BLIND or regime.factor == 0.0
+    assert seen >= {TelemetryState.FRESH, TelemetryState.LATE, TelemetryState.STALE}
 
 
 def test_the_end_of_the_ladder_is_an_instant_to_ask_again() -> None:
-    controller, last = held_at(0.4, Unknown.OPEN)
-    assert controller.control_state(last + 29.9).until_s == last + 30.0
-    assert controller.control_state(last + 20.0).until_s == last + 20.0 + BLEND_STEP_S
+    controller, last = held_at(0.4, MissingTelemetryMode.OPEN)
+    assert controller.control_state(last + 29.9).valid_until_s == last + 30.0
+    assert controller.control_state(last + 20.0).valid_until_s == last + 20.0 + BLEND_STEP_S
 
 
 @pytest.mark.parametrize(
     ("unknown", "starting", "blind"),
     [
-        (Unknown.OPEN, 1.0, 1.0),
-        (Unknown.LAST, 1.0, 1.0),
-        (Unknown.CONSERVATIVE, 1.0, 0.7),
-        (Unknown.CLOSED, 0.0, 0.0),
+        (MissingTelemetryMode.OPEN, 1.0, 1.0),
+        (MissingTelemetryMode.LAST, 1.0, 1.0),
+        (MissingTelemetryMode.CONSERVATIVE, 1.0, 0.7),
+        (MissingTelemetryMode.CLOSED, 0.0, 0.0),
     ],
 )
-def test_a_first_sample_that_never_comes(unknown: Unknown, starting: float, blind: float) -> None:
+def test_a_first_sample_that_never_comes(
+    unknown: MissingTelemetryMode, starting: float, blind: float
+) -> None:
     controller = tiers(unknown=unknown)
     regime = controller.control_state(T0 + STARTING_S)
-    assert (regime.telemetry, regime.factor, regime.load) == (Telemetry.STARTING, starting, None)
+    assert (regime.telemetry, regime.factor, regime.load) == (TelemetryState.STARTING, starting, None)
     regime = controller.control_state(T0 + STARTING_S + 0.001)
-    assert (regime.telemetry, regime.factor, regime.why) == (Telemetry.BLIND, blind, Why.BLIND)
+    assert (regime.telemetry, regime.factor, regime.cause) == (
+        TelemetryState.BLIND,
+        blind,
+        ControlCause.BLIND,
+    )
     if starting:
-        assert controller.control_state(T0 + 1).until_s == T0 + STARTING_S
+        assert controller.control_state(T0 + 1).valid_until_s == T0 + STARTING_S
     if blind:
-        assert regime.until_s == math.inf
+        assert regime.valid_until_s == math.inf
 
 
 def test_the_first_sample_is_due_from_the_start_of_the_reading() -> None:
-    controller = tiers(unknown=Unknown.CONSERVATIVE)
-    assert controller.control_state(T0 + 60.0).telemetry is Telemetry.BLIND
+    controller = tiers(unknown=MissingTelemetryMode.CONSERVATIVE)
+    assert controller.control_state(T0 + 60.0).telemetry is TelemetryState.BLIND
     controller.started(T0 + 60.0)
     regime = controller.control_state(T0 + 60.0)
-    assert (regime.telemetry, regime.factor, regime.until_s) == (
-        Telemetry.STARTING,
+    assert (regime.telemetry, regime.factor, regime.valid_until_s) == (
+        TelemetryState.STARTING,
         1.0,
         T0 + 60.0 + STARTING_S,
     )
-    assert controller.control_state(T0 + 60.1 + STARTING_S).telemetry is Telemetry.BLIND
+    assert controller.control_state(T0 + 60.1 + STARTING_S).telemetry is TelemetryState.BLIND
 
 
 def test_a_start_makes_no_old_sample_new() -> None:
-    controller, last = held_at(0.4, Unknown.CONSERVATIVE)
+    controller, last = held_at(0.4, MissingTelemetryMode.CONSERVATIVE)
     controller.started(last + 100.0)
-    assert controller.control_state(last + 100.0).telemetry is Telemetry.BLIND
+    assert controller.control_state(last + 100.0).telemetry is TelemetryState.BLIND
 
 
 def test_the_first_sample_opens_a_closed_start() -> None:
-    controller = tiers(unknown=Unknown.CLOSED)
+    controller = tiers(unknown=MissingTelemetryMode.CLOSED)
     assert controller.control_state(T0).factor == 0.0
     assert see(controller, view(50), T0 + 1).factor == 1.0
 
@@ -144,21 +157,21 @@ def test_the_first_sample_opens_a_closed_start() -> None:
 @pytest.mark.parametrize(
     ("factor", "unknown", "signal"),
     [
-        (0.0, Unknown.OPEN, 10.0),
-        (1.0, Unknown.CLOSED, 10.0),
-        (1.0, Unknown.CONSERVATIVE, 99.0),
-        (0.4, Unknown.LAST, 10.0),
+        (0.0, MissingTelemetryMode.OPEN, 10.0),
+        (1.0, MissingTelemetryMode.CLOSED, 10.0),
+        (1.0, MissingTelemetryMode.CONSERVATIVE, 99.0),
+        (0.4, MissingTelemetryMode.LAST, 10.0),
     ],
 )
 def test_after_an_outage_three_new_samples_are_needed(
-    away_s: float, factor: float, unknown: Unknown, signal: float
+    away_s: float, factor: float, unknown: MissingTelemetryMode, signal: float
 ) -> None:
     controller, last = held_at(factor, unknown)
     back = last + away_s
     during = controller.control_state(back).factor
     first = see(controller, view(signal), back)
     second = see(controller, view(signal), back + 1)
-    assert first.telemetry is second.telemetry is Telemetry.FRESH
+    assert first.telemetry is second.telemetry is TelemetryState.FRESH
     assert first.factor == second.factor == during, "no jump when telemetry is back"
     assert see(controller, view(signal), back + 2).factor == (1.0 if signal == 10.0 else 0.0)
 
@@ -167,16 +180,18 @@ def test_after_an_outage_three_new_samples_are_needed(
     hysteresis=st.builds(
         Hysteresis, release_samples=st.integers(1, 3), recovery_step=st.sampled_from([0.1, 1.0])
     ),
-    unknown=st.sampled_from(Unknown),
+    unknown=st.sampled_from(MissingTelemetryMode),
     runs=st.lists(
         st.tuples(st.lists(st.floats(0, 100), min_size=1, max_size=6), st.floats(0.0, 40.0)), max_size=6
     ),
 )
 def test_outages_and_samples_in_any_order_follow_the_slow_table(
-    hysteresis: Hysteresis, unknown: Unknown, runs: list[tuple[list[float], float]]
+    hysteresis: Hysteresis, unknown: MissingTelemetryMode, runs: list[tuple[list[float], float]]
 ) -> None:
     controller = tiers(hysteresis, unknown)
-    slow = SlowTable(TierTable().steps, hysteresis, factor=0.0 if unknown is Unknown.CLOSED else 1.0)
+    slow = SlowTable(
+        TierTable().steps, hysteresis, factor=0.0 if unknown is MissingTelemetryMode.CLOSED else 1.0
+    )
     ladder, now = Staleness(unknown=unknown), T0
     for samples, away_s in runs:
         for pct in samples:
@@ -199,33 +214,37 @@ def test_strikes_from_before_an_outage_do_not_count() -> None:
 def test_late_samples_change_nothing_and_need_no_new_trust() -> None:
     controller = tiers()
     feed(controller, 96, 96)
-    assert controller.control_state(T0 + 4.0).telemetry is Telemetry.LATE
+    assert controller.control_state(T0 + 4.0).telemetry is TelemetryState.LATE
     assert see(controller, view(96), T0 + 4.0).factor == 0.0, "the third strike"
 
 
 def test_gone_is_blind_at_once_and_a_sample_brings_it_back() -> None:
-    controller, last = held_at(0.0, Unknown.OPEN)
+    controller, last = held_at(0.0, MissingTelemetryMode.OPEN)
     regime = controller.source_lost(last + 0.5)
-    assert (regime.telemetry, regime.factor, regime.why) == (Telemetry.BLIND, 1.0, Why.BLIND)
-    assert (regime.load, regime.until_s) == (None, math.inf)
+    assert (regime.telemetry, regime.factor, regime.cause) == (TelemetryState.BLIND, 1.0, ControlCause.BLIND)
+    assert (regime.load, regime.valid_until_s) == (None, math.inf)
     assert see(controller, view(50), last + 1).factor == 1.0
 
 
 def test_gone_before_any_sample_ends_the_start() -> None:
-    assert tiers(unknown=Unknown.CONSERVATIVE).source_lost(T0).factor == 0.7
+    assert tiers(unknown=MissingTelemetryMode.CONSERVATIVE).source_lost(T0).factor == 0.7
 
 
 def test_gone_with_a_closed_door_stays_shut_and_keeps_saying_when_to_ask() -> None:
-    controller, last = held_at(0.4, Unknown.CLOSED)
+    controller, last = held_at(0.4, MissingTelemetryMode.CLOSED)
     regime = controller.source_lost(last)
-    assert (regime.factor, regime.reopens_s, regime.until_s) == (0.0, last + 1, last + 1)
+    assert (regime.factor, regime.may_rise_at_s, regime.valid_until_s) == (0.0, last + 1, last + 1)
 
 
-@pytest.mark.parametrize("unknown", Unknown)
-def test_no_source_at_all_is_not_blind(unknown: Unknown) -> None:
+@pytest.mark.parametrize("unknown", MissingTelemetryMode)
+def test_no_source_at_all_is_not_blind(unknown: MissingTelemetryMode) -> None:
     regime = tiers(unknown=unknown).no_source(T0 + 1)
     assert (regime.factor, regime.tier, regime.load) == (1.0, 1.0, None)
-    assert (regime.telemetry, regime.why, regime.until_s) == (Telemetry.NONE, Why.NO_DEVICE, math.inf)
+    assert (regime.telemetry, regime.cause, regime.valid_until_s) == (
+        TelemetryState.NONE,
+        ControlCause.NO_DEVICE,
+        math.inf,
+    )
 
 
 def test_a_source_that_turns_up_after_all_is_followed() -> None:
@@ -242,18 +261,18 @@ def test_a_shut_door_names_the_next_sample() -> None:
     controller = tiers()
     feed(controller, 96, 96, 96)
     regime = controller.control_state(T0 + 2.4)
-    assert (regime.factor, regime.reopens_s, regime.until_s) == (0.0, T0 + 3, T0 + 3)
+    assert (regime.factor, regime.may_rise_at_s, regime.valid_until_s) == (0.0, T0 + 3, T0 + 3)
     overdue = controller.control_state(T0 + 3.5)
-    assert overdue.reopens_s == T0 + 4.5, "one interval from now if none can be foreseen"
-    assert see(controller, view(50), T0 + 4).reopens_s == 0.0
+    assert overdue.may_rise_at_s == T0 + 4.5, "one interval from now if none can be foreseen"
+    assert see(controller, view(50), T0 + 4).may_rise_at_s == 0.0
 
 
 def test_reopening_never_lies_in_the_past() -> None:
-    controller, last = held_at(0.0, Unknown.LAST)
+    controller, last = held_at(0.0, MissingTelemetryMode.LAST)
     for tenths in range(400):
         now = last + tenths / 10
         regime = controller.control_state(now)
-        assert now <= regime.until_s <= regime.reopens_s > now
+        assert now <= regime.valid_until_s <= regime.may_rise_at_s > now
 
 
 @given(
@@ -269,7 +288,7 @@ def test_reopening_never_lies_in_the_past() -> None:
 def test_the_first_sample_that_could_raise_the_factor_is_named_exactly(
     hysteresis: Hysteresis, calm_before: int, hot_after: int, outage: bool, loss: str
 ) -> None:
-    controller = tiers(hysteresis, Unknown.CLOSED)
+    controller = tiers(hysteresis, MissingTelemetryMode.CLOSED)
     now, capacity = T0, 1.0
     for pct in (
         99.0,
@@ -294,13 +313,13 @@ def test_the_first_sample_that_could_raise_the_factor_is_named_exactly(
         return
     while not see(controller, view(10.0, capacity), now).factor:
         now += 1.0
-    assert promised.reopens_s == now
+    assert promised.may_rise_at_s == now
 
 
 class TestAllLost:
     """The last device is gone: shut as long as that is what the reads say, and not for ever after."""
 
-    def shut(self, unknown: Unknown = Unknown.OPEN) -> TierController:
+    def shut(self, unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN) -> TierController:
         controller = tiers(unknown=unknown)
         see(controller, view(50.0), T0)
         see(controller, view(None, capacity=0.0), T0 + 1.0)
@@ -310,7 +329,7 @@ class TestAllLost:
         controller = self.shut()
         for second in range(2, 100):
             regime = see(controller, view(None, capacity=0.0), T0 + second)
-            assert (regime.factor, regime.why) == (0.0, Why.LOST)
+            assert (regime.factor, regime.cause) == (0.0, ControlCause.LOST)
 
     def test_opens_by_and_by_once_the_reads_end(self) -> None:
         controller = self.shut()
@@ -319,12 +338,12 @@ class TestAllLost:
         assert factors == sorted(factors)
         assert max(b - a for a, b in itertools.pairwise(factors)) < 0.05
         assert factors[31:] == [1.0] * 9
-        assert controller.control_state(T0 + 100.0).until_s == math.inf
+        assert controller.control_state(T0 + 100.0).valid_until_s == math.inf
 
     def test_what_is_assumed_decides(self) -> None:
-        assert self.shut(Unknown.LAST).control_state(T0 + 100.0).factor == 0.0
-        assert self.shut(Unknown.CLOSED).control_state(T0 + 100.0).factor == 0.0
-        assert self.shut(Unknown.CONSERVATIVE).control_state(T0 + 100.0).factor == 0.7
+        assert self.shut(MissingTelemetryMode.LAST).control_state(T0 + 100.0).factor == 0.0
+        assert self.shut(MissingTelemetryMode.CLOSED).control_state(T0 + 100.0).factor == 0.0
+        assert self.shut(MissingTelemetryMode.CONSERVATIVE).control_state(T0 + 100.0).factor == 0.7
 
     @pytest.mark.parametrize("told", [50.0, None])
     @pytest.mark.parametrize("left", [0.0, 0.5])
@@ -335,6 +354,6 @@ class TestAllLost:
         now = T0 + 1.0
         while now < T0 + 60.0:
             regime = controller.control_state(now)
-            just_before = min(regime.until_s, now + 5.0) - 1e-6
+            just_before = min(regime.valid_until_s, now + 5.0) - 1e-6
             assert abs(controller.control_state(just_before).factor - regime.factor) < 0.02
-            now = min(regime.until_s, now + 5.0) + 1e-6
+            now = min(regime.valid_until_s, now + 5.0) + 1e-6

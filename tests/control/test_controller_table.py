@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.control.controller import Hysteresis
 from autoglm_throttle.control.listener import LOSS_HOLD_S
 from autoglm_throttle.control.table import TierTable
-from autoglm_throttle.model import Telemetry, Unknown, Why
+from autoglm_throttle.model import ControlCause, MissingTelemetryMode, TelemetryState
 from tests.control.slow_table import SlowTable
 from tests.control.views import SLOW_RELEASE, T0, adaptive, feed, see, tiers, view
 
@@ -86,14 +86,14 @@ def test_it_follows_the_slow_table(rules: Hysteresis, samples: list[float | None
 )
 def test_each_step_says_why(samples: list[float], causes: str) -> None:
     controller = tiers()
-    assert [see(controller, view(p), T0 + n).why for n, p in enumerate(samples)] == causes.split()
+    assert [see(controller, view(p), T0 + n).cause for n, p in enumerate(samples)] == causes.split()
 
 
 def test_a_factor_held_back_by_hysteresis_says_so() -> None:
     controller = tiers(SLOW_RELEASE)
     feed(controller, 96, 96, 96)
-    assert see(controller, view(92), T0 + 3).why is Why.HELD, "too near its edge"
-    assert see(controller, view(50), T0 + 4).why is Why.HELD, "one calm sample of three"
+    assert see(controller, view(92), T0 + 3).cause is ControlCause.HELD, "too near its edge"
+    assert see(controller, view(50), T0 + 4).cause is ControlCause.HELD, "one calm sample of three"
 
 
 @pytest.mark.parametrize("junk", [None, math.nan, math.inf, -math.inf, -0.1, 100.1])
@@ -103,7 +103,7 @@ def test_what_is_no_signal_is_neither_a_strike_nor_calm(junk: float | None) -> N
     shut = feed(controller, 96, junk, start=T0 + 4)
     assert shut == [0, 0]
     assert controller.control_state(T0 + 5).load == 0.96
-    assert controller.control_state(T0 + 4 + 2.5).telemetry is Telemetry.LATE, (
+    assert controller.control_state(T0 + 4 + 2.5).telemetry is TelemetryState.LATE, (
         "junk does not keep telemetry fresh"
     )
 
@@ -124,10 +124,10 @@ def test_lost_capacity_multiplies_the_factor_at_once_and_returns_after_three_sam
     assert see(controller, view(50, 0.5), T0 + 1).factor == 0.5
     assert see(controller, view(None, 0.25), T0 + 2).factor == 0.25, "needs no signal"
     regimes = [see(controller, view(50, 1.0), T0 + 3 + n) for n in range(3)]
-    assert [(regime.factor, regime.why) for regime in regimes] == [
-        (0.25, Why.CALM),
-        (0.25, Why.CALM),
-        (1.0, Why.CALM),
+    assert [(regime.factor, regime.cause) for regime in regimes] == [
+        (0.25, ControlCause.CALM),
+        (0.25, ControlCause.CALM),
+        (1.0, ControlCause.CALM),
     ]
 
 
@@ -135,13 +135,13 @@ def test_the_last_device_lost_shuts_the_door_and_says_so() -> None:
     controller = tiers()
     feed(controller, 50)
     regime = see(controller, view(None, 0.0), T0 + 1)
-    assert (regime.factor, regime.tier, regime.why) == (0.0, 1.0, Why.LOST)
-    assert regime.reopens_s > T0 + 1
+    assert (regime.factor, regime.tier, regime.cause) == (0.0, 1.0, ControlCause.LOST)
+    assert regime.may_rise_at_s > T0 + 1
     back = [see(controller, view(50, 1.0), T0 + 2 + n) for n in range(3)]
-    assert [(regime.factor, regime.why) for regime in back] == [
-        (0.0, Why.LOST),
-        (0.0, Why.LOST),
-        (1.0, Why.CALM),
+    assert [(regime.factor, regime.cause) for regime in back] == [
+        (0.0, ControlCause.LOST),
+        (0.0, ControlCause.LOST),
+        (1.0, ControlCause.CALM),
     ]
 
 
@@ -150,27 +150,33 @@ def test_the_third_sample_from_now_may_bring_the_last_device_back() -> None:
     controller = tiers()
     see(controller, view(20), T0)
     told = [see(controller, view(20, left), T0 + 1 + n) for n, left in enumerate([0.0, 1.0, 1.0, 1.0])]
-    assert [regime.reopens_s for regime in told] == [T0 + 4, T0 + 4, T0 + 4, 0.0]
+    assert [regime.may_rise_at_s for regime in told] == [T0 + 4, T0 + 4, T0 + 4, 0.0]
     assert [regime.factor for regime in told] == [0.0, 0.0, 0.0, 1.0]
 
 
 def test_a_device_lost_from_the_start_is_a_loss_too() -> None:
     regime = see(tiers(), view(None, 0.0), T0)
-    assert (regime.factor, regime.why, regime.telemetry) == (0.0, Why.LOST, Telemetry.STARTING)
-    assert (regime.reopens_s, regime.until_s) == (T0 + 3, T0 + 1)
+    assert (regime.factor, regime.cause, regime.telemetry) == (
+        0.0,
+        ControlCause.LOST,
+        TelemetryState.STARTING,
+    )
+    assert (regime.may_rise_at_s, regime.valid_until_s) == (T0 + 3, T0 + 1)
 
 
 def test_a_door_shut_twice_opens_when_both_have_let_go() -> None:
     controller = tiers()
     feed(controller, 96, 96, 96)
-    assert see(controller, view(None, 0.0), T0 + 3).reopens_s == T0 + 3 + LOSS_HOLD_S, "the table is later"
-    controller = tiers(Hysteresis(release_samples=2), Unknown.CLOSED)
+    assert see(controller, view(None, 0.0), T0 + 3).may_rise_at_s == T0 + 3 + LOSS_HOLD_S, (
+        "the table is later"
+    )
+    controller = tiers(Hysteresis(release_samples=2), MissingTelemetryMode.CLOSED)
     for n in range(40):
-        told_s = see(controller, view(None if n else 50.0, 0.0), T0 + n).reopens_s
+        told_s = see(controller, view(None if n else 50.0, 0.0), T0 + n).may_rise_at_s
     assert told_s == T0 + 43, "of the four samples one is the first after a silence"
     back = [see(controller, view(50.0), T0 + 40 + n) for n in range(4)]
     assert [regime.factor for regime in back] == [0.0, 0.0, 0.0, 1.0]
-    assert {regime.reopens_s for regime in back[:3]} == {T0 + 43}
+    assert {regime.may_rise_at_s for regime in back[:3]} == {T0 + 43}
 
 
 def test_a_source_that_turns_up_again_is_believed_at_once() -> None:
@@ -185,7 +191,7 @@ def test_a_card_that_flaps_counts_as_gone() -> None:
     controller = tiers()
     see(controller, view(50), T0)
     flaps = [see(controller, view(50, n % 2), T0 + 1 + n) for n in range(60)]
-    assert {(regime.factor, regime.why) for regime in flaps} == {(0.0, Why.LOST)}
+    assert {(regime.factor, regime.cause) for regime in flaps} == {(0.0, ControlCause.LOST)}
 
 
 def test_after_a_loss_the_table_holds_for_thirty_seconds() -> None:
@@ -195,7 +201,9 @@ def test_after_a_loss_the_table_holds_for_thirty_seconds() -> None:
     assert see(controller, view(91, 0.5), lost_at).factor == 0.2
     for n in range(1, int(LOSS_HOLD_S)):
         regime = see(controller, view(20, 0.5), lost_at + n)
-        assert (regime.tier, regime.factor, regime.why) == (0.4, 0.2, Why.HELD), "the hot card left the mean"
+        assert (regime.tier, regime.factor, regime.cause) == (0.4, 0.2, ControlCause.HELD), (
+            "the hot card left the mean"
+        )
     regime = see(controller, view(20, 0.5), lost_at + LOSS_HOLD_S)
     assert (regime.tier, regime.factor) == (1.0, 0.5)
 

@@ -11,10 +11,19 @@ from autoglm_throttle.control.adaptive import AdaptiveController
 from autoglm_throttle.control.choose import controller as chosen
 from autoglm_throttle.control.nominal import ConcurrencyController, FixedController
 from autoglm_throttle.control.tiers import TierController
-from autoglm_throttle.model import Evidence, Policy, Regime, Signal, Telemetry, Unknown, Why, Work
+from autoglm_throttle.model import (
+    ControlCause,
+    ControlState,
+    LimiterReport,
+    MissingTelemetryMode,
+    Policy,
+    ServiceStats,
+    Signal,
+    TelemetryState,
+)
 from tests.control.views import T0, rules, see, view, waiting
 
-WORK = Work()
+WORK = ServiceStats()
 
 
 @pytest.mark.parametrize(
@@ -22,7 +31,7 @@ WORK = Work()
     [
         (Policy.ADAPTIVE, AdaptiveController),
         (Policy.TIERS, TierController),
-        (Policy.GATE, ConcurrencyController),
+        (Policy.CONCURRENCY, ConcurrencyController),
         (Policy.FIXED, FixedController),
     ],
 )
@@ -60,17 +69,19 @@ def test_every_policy_says_what_the_literal_table_says(policy: Policy) -> None:
 @pytest.mark.parametrize(
     ("policy", "factor", "why"),
     [
-        (Policy.ADAPTIVE, 0.0, Why.LOST),
-        (Policy.TIERS, 0.0, Why.LOST),
-        (Policy.GATE, 1.0, Why.POLICY),
-        (Policy.FIXED, 1.0, Why.POLICY),
+        (Policy.ADAPTIVE, 0.0, ControlCause.LOST),
+        (Policy.TIERS, 0.0, ControlCause.LOST),
+        (Policy.CONCURRENCY, 1.0, ControlCause.POLICY),
+        (Policy.FIXED, 1.0, ControlCause.POLICY),
     ],
 )
-def test_who_shuts_the_door_when_the_last_device_is_lost(policy: Policy, factor: float, why: Why) -> None:
+def test_who_shuts_the_door_when_the_last_device_is_lost(
+    policy: Policy, factor: float, why: ControlCause
+) -> None:
     controller = chosen(rules(policy), T0)
     see(controller, view(50.0), T0)
     regime = see(controller, view(None, 0.0), T0 + 1)
-    assert (regime.factor, regime.ceilings, regime.why) == (factor, (factor,) * 3, why)
+    assert (regime.factor, regime.ceilings, regime.cause) == (factor, (factor,) * 3, why)
 
 
 # --- tiers: what it says beside the factor ---
@@ -87,9 +98,9 @@ def test_under_tiers_every_class_has_the_same_ceiling_and_the_table_is_armed() -
 
 def test_under_tiers_the_pressure_moves_the_bands() -> None:
     controller = TierController(replace(rules(Policy.TIERS), signal=Signal.PRESSURE), T0)
-    slow = Work(p95_s=3.0, slo_s=2.0)
+    slow = ServiceStats(p95_s=3.0, slo_s=2.0)
     for n in range(3):
-        regime = controller.observe(view(10.0), Evidence(), slow, T0 + n)
+        regime = controller.observe(view(10.0), LimiterReport(), slow, T0 + n)
     assert (regime.factor, regime.load, regime.signal, regime.term) == (0.0, 1.0, Signal.PRESSURE, "latency")
 
 
@@ -97,14 +108,14 @@ def test_under_tiers_the_pressure_moves_the_bands() -> None:
 def test_every_policy_names_the_signal_and_the_term(policy: Policy) -> None:
     controller = chosen(replace(rules(policy), signal=Signal.PRESSURE), T0)
     assert controller.control_state(T0).term == "unknown"
-    regime = controller.observe(view(10.0), Evidence(), Work(p95_s=1.0, slo_s=2.0), T0)
+    regime = controller.observe(view(10.0), LimiterReport(), ServiceStats(p95_s=1.0, slo_s=2.0), T0)
     assert (regime.signal, regime.term) == (Signal.PRESSURE, "latency")
 
 
 def test_a_term_stays_told_while_its_signal_is_held() -> None:
     controller = TierController(replace(rules(Policy.TIERS), signal=Signal.PRESSURE), T0)
-    controller.observe(view(10.0), Evidence(), Work(p95_s=1.0, slo_s=2.0), T0)
-    regime = controller.observe(view(10.0), Evidence(), WORK, T0 + 1)
+    controller.observe(view(10.0), LimiterReport(), ServiceStats(p95_s=1.0, slo_s=2.0), T0)
+    regime = controller.observe(view(10.0), LimiterReport(), WORK, T0 + 1)
     assert (regime.load, regime.term) == (0.5, "latency")
     assert controller.pressure.term == "unknown"
 
@@ -116,10 +127,10 @@ def test_a_term_stays_told_while_its_signal_is_held() -> None:
     ("in_flight", "limit", "load"), [(16, 64.0, 0.25), (70, 64.0, 1.0), (9, math.inf, 0.0)]
 )
 def test_under_gate_the_load_is_how_full_it_is(in_flight: int, limit: float, load: float) -> None:
-    word = Evidence(in_flight=in_flight, limit=limit)
-    observed = ConcurrencyController(rules(Policy.GATE), T0)
+    word = LimiterReport(in_flight=in_flight, limit=limit)
+    observed = ConcurrencyController(rules(Policy.CONCURRENCY), T0)
     assert observed.observe(view(99.0), word, WORK, T0).load == load
-    asked = ConcurrencyController(rules(Policy.GATE), T0)
+    asked = ConcurrencyController(rules(Policy.CONCURRENCY), T0)
     assert asked.no_source(T0).load == 0.0
     assert asked.control_state(T0 + 1, word).load == load
     assert asked.control_state(T0 + 2).load == asked.source_lost(T0 + 3).load == load
@@ -129,10 +140,10 @@ def test_under_gate_the_load_is_how_full_it_is(in_flight: int, limit: float, loa
 def test_the_rates_stay_and_the_age_of_telemetry_is_told(
     kind: type[FixedController] | type[ConcurrencyController],
 ) -> None:
-    policy = Policy.FIXED if kind is FixedController else Policy.GATE
-    controller = kind(rules(policy, unknown=Unknown.CLOSED), T0)
+    policy = Policy.FIXED if kind is FixedController else Policy.CONCURRENCY
+    controller = kind(rules(policy, unknown=MissingTelemetryMode.CLOSED), T0)
     hot = replace(view(100.0, 0.0), taken_at_s=T0 + 1)
-    regimes: list[Regime] = [
+    regimes: list[ControlState] = [
         controller.control_state(T0),
         see(controller, hot, T0 + 1),
         controller.control_state(T0 + 10),
@@ -140,14 +151,19 @@ def test_the_rates_stay_and_the_age_of_telemetry_is_told(
         controller.no_source(T0 + 101),
     ]
     assert [regime.telemetry for regime in regimes] == [
-        Telemetry.STARTING,
-        Telemetry.FRESH,
-        Telemetry.STALE,
-        Telemetry.BLIND,
-        Telemetry.NONE,
+        TelemetryState.STARTING,
+        TelemetryState.FRESH,
+        TelemetryState.STALE,
+        TelemetryState.BLIND,
+        TelemetryState.NONE,
     ]
     controller.started(T0 + 102)
     load = None if kind is FixedController else 0.0
     for regime in [*regimes, controller.source_lost(T0 + 103)]:
-        assert (regime.factor, regime.tier, regime.load, regime.why) == (1.0, 1.0, load, Why.POLICY)
+        assert (regime.factor, regime.tier, regime.load, regime.cause) == (
+            1.0,
+            1.0,
+            load,
+            ControlCause.POLICY,
+        )
         assert (regime.since_s, regime.armed) == (T0, False)

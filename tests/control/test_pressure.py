@@ -16,27 +16,27 @@ from autoglm_throttle.control.pressure import (
     PressureGauge,
     PressureTargets,
 )
-from autoglm_throttle.model import GpuSample, GpuView, Work
+from autoglm_throttle.model import GpuSample, GpuView, ServiceStats
 from tests.control.views import view
 
-NO_WORK = Work()
+NO_WORK = ServiceStats()
 
 
 @pytest.mark.parametrize(
     ("memory", "work", "value", "term", "terms"),
     [
         (0.46, NO_WORK, 0.5, "memory", {"memory": 0.5}),
-        (None, Work(1.0, 2.0), 0.5, "latency", {"latency": 0.5}),
-        (0.46, Work(1.5, 2.0), 0.75, "latency", {"memory": 0.5, "latency": 0.75}),
-        (0.69, Work(1.0, 2.0), 0.75, "memory", {"memory": 0.75, "latency": 0.5}),
-        (0.46, Work(1.0, 2.0), 0.5, "memory", {"memory": 0.5, "latency": 0.5}),
-        (0.46, Work(5.0, 2.0), 1.0, "latency", {"memory": 0.5, "latency": 2.5}),
+        (None, ServiceStats(1.0, 2.0), 0.5, "latency", {"latency": 0.5}),
+        (0.46, ServiceStats(1.5, 2.0), 0.75, "latency", {"memory": 0.5, "latency": 0.75}),
+        (0.69, ServiceStats(1.0, 2.0), 0.75, "memory", {"memory": 0.75, "latency": 0.5}),
+        (0.46, ServiceStats(1.0, 2.0), 0.5, "memory", {"memory": 0.5, "latency": 0.5}),
+        (0.46, ServiceStats(5.0, 2.0), 1.0, "latency", {"memory": 0.5, "latency": 2.5}),
         (0.0, NO_WORK, 0.0, "memory", {"memory": 0.0}),
-        (None, Work(0.0, 2.0), 0.0, "latency", {"latency": 0.0}),
+        (None, ServiceStats(0.0, 2.0), 0.0, "latency", {"latency": 0.0}),
     ],
 )
 def test_the_largest_term_is_the_pressure(
-    memory: float | None, work: Work, value: float, term: str, terms: dict[str, float]
+    memory: float | None, work: ServiceStats, value: float, term: str, terms: dict[str, float]
 ) -> None:
     pressure = PressureGauge().measure(view(99.0, memory=memory), work)
     assert pressure.value == pytest.approx(value)
@@ -44,9 +44,9 @@ def test_the_largest_term_is_the_pressure(
     assert pressure.terms == pytest.approx(terms)
 
 
-@pytest.mark.parametrize("work", [NO_WORK, Work(p95_s=3.0), Work(slo_s=2.0)])
+@pytest.mark.parametrize("work", [NO_WORK, ServiceStats(p95_s=3.0), ServiceStats(slo_s=2.0)])
 @pytest.mark.parametrize("memory", [None, math.nan, -0.1])
-def test_what_is_not_known_is_no_term(memory: float | None, work: Work) -> None:
+def test_what_is_not_known_is_no_term(memory: float | None, work: ServiceStats) -> None:
     assert PressureGauge().measure(view(99.0, memory=memory), work) == UNKNOWN_PRESSURE
 
 
@@ -77,7 +77,7 @@ def test_the_target_is_a_setting() -> None:
     ("wanted", "known"), [(["latency"], {"latency"}), (["memory"], {"memory"}), ([], set())]
 )
 def test_only_the_wanted_terms_count(wanted: list[str], known: set[str]) -> None:
-    pressure = PressureGauge(terms=wanted).measure(view(0.0, memory=0.5), Work(1.0, 2.0))
+    pressure = PressureGauge(terms=wanted).measure(view(0.0, memory=0.5), ServiceStats(1.0, 2.0))
     assert set(pressure.terms) == known
 
 
@@ -91,7 +91,7 @@ def test_the_table_never_sees_more_than_one(
 ) -> None:
     gauge = PressureGauge()
     for fill in fills:
-        pressure = gauge.measure(view(50.0, memory=fill), Work(p95_s, slo_s))
+        pressure = gauge.measure(view(50.0, memory=fill), ServiceStats(p95_s, slo_s))
         largest = max(pressure.terms.values(), default=None)
         assert pressure.value == (None if largest is None else min(1.0, largest))
         assert pressure.terms.get(pressure.term) == largest

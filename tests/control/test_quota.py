@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.control.memory_fill import FillBasis
 from autoglm_throttle.control.quota import COMPUTE_PRIORITIES, MAX_WAIT_S, Quota, QuotaRules, RouteQuota
-from autoglm_throttle.model import Demand, Finding, Priority, Reason, Verdict
+from autoglm_throttle.model import Demand, GpuCondition, GpuVerdict, Priority, Reason
 from tests.control.quotas import GB, HIGH, LOW, MID, card, seen
 
 CAPS = {HIGH: 0.92, MID: 0.70, LOW: 0.50}
@@ -260,7 +260,7 @@ def test_the_table_of_precisions(state: tuple[float, float, bool], words: str) -
     factor, used_gb, degraded = state
     made = quota(precisions=LABELS)
     made.reserve(Demand())
-    verdict = Verdict(Finding.DEGRADED if degraded else Finding.THROTTLED, 0.0, 1.0)
+    verdict = GpuVerdict(GpuCondition.DEGRADED if degraded else GpuCondition.THROTTLED, 0.0, 1.0)
     made.learn(seen(card(used_gb, 1.0), verdicts={("", "GPU-0"): verdict}), 1.0)
     made.factor = factor
     expected = ["fp16" if word == "first" else "int8" for word in words.split()]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.control.share import SAMPLES_TO_TRUST, CapacityTracker
 from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.model import Telemetry, Unknown
+from autoglm_throttle.model import MissingTelemetryMode, TelemetryState
 from tests.control.views import T0, see, tiers, view
 
 SHARES = st.sampled_from([0.0, 0.25, 0.5, 0.51, 0.75, 1.0]) | st.floats(0.0, 1.0)
@@ -61,9 +61,13 @@ def test_several_sources_in_turn_are_one_sample_in_each_interval(left: float, st
         assert share.at(now) == (1.0 if counted >= SAMPLES_TO_TRUST else left)
 
 
-@given(st.lists(st.tuples(SHARES, st.floats(0.05, 45.0)), max_size=20), SHARES, st.sampled_from(Unknown))
+@given(
+    st.lists(st.tuples(SHARES, st.floats(0.05, 45.0)), max_size=20),
+    SHARES,
+    st.sampled_from(MissingTelemetryMode),
+)
 def test_nothing_told_raises_it_but_the_third_and_losing_never(
-    history: list[tuple[float, float]], loss: float, unknown: Unknown
+    history: list[tuple[float, float]], loss: float, unknown: MissingTelemetryMode
 ) -> None:
     ladder = Staleness(unknown=unknown)
     share, now, row = CapacityTracker(ladder, T0), T0, 0
@@ -80,9 +84,14 @@ def test_nothing_told_raises_it_but_the_third_and_losing_never(
     assert share.at(now) == (min(loss, before) if history else loss)
 
 
-@given(st.lists(SHARES, min_size=1, max_size=12), SHARES, st.floats(0.0, 200.0), st.sampled_from(Unknown))
+@given(
+    st.lists(SHARES, min_size=1, max_size=12),
+    SHARES,
+    st.floats(0.0, 200.0),
+    st.sampled_from(MissingTelemetryMode),
+)
 def test_what_is_told_three_times_is_in_force(
-    history: list[float], then: float, silence_s: float, unknown: Unknown
+    history: list[float], then: float, silence_s: float, unknown: MissingTelemetryMode
 ) -> None:
     ladder = Staleness(unknown=unknown)
     share = CapacityTracker(ladder, T0)
@@ -91,13 +100,15 @@ def test_what_is_told_three_times_is_in_force(
 
 
 class TestSilence:
-    def shut(self, unknown: Unknown = Unknown.OPEN) -> CapacityTracker:
+    def shut(self, unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN) -> CapacityTracker:
         share = CapacityTracker(Staleness(unknown=unknown), T0 - 1)
         told(share, 1.0, 0.0, start=T0 - 1, ladder=Staleness(unknown=unknown))
         return share
 
-    @pytest.mark.parametrize("unknown", [Unknown.OPEN, Unknown.CLOSED, Unknown.CONSERVATIVE])
-    def test_it_drifts_to_all(self, unknown: Unknown) -> None:
+    @pytest.mark.parametrize(
+        "unknown", [MissingTelemetryMode.OPEN, MissingTelemetryMode.CLOSED, MissingTelemetryMode.CONSERVATIVE]
+    )
+    def test_it_drifts_to_all(self, unknown: MissingTelemetryMode) -> None:
         share = self.shut(unknown)
         assert [share.at(T0 + age) for age in (0, 3, 16.5, 30, 1e6)] == pytest.approx([0, 0, 0.5, 1, 1])
         holds_s = [share.valid_until(T0 + age) for age in (0, 0.5, 2.5, 10, 30.1)]
@@ -109,7 +120,7 @@ class TestSilence:
         assert [share.valid_until(T0 + age) for age in (0, 2.9, 3.1)] == [T0 + 3, T0 + 3.15, T0 + 3.35]
 
     def test_it_is_held_where_the_last_is_assumed(self) -> None:
-        assert self.shut(Unknown.LAST).at(T0 + 1e6) == 0.0
+        assert self.shut(MissingTelemetryMode.LAST).at(T0 + 1e6) == 0.0
 
     def test_the_first_view_after_it_neither_lifts_nor_lowers_what_has_drifted(self) -> None:
         assert told(self.shut(), 1.0, 1.0, 1.0, start=T0 + 16.5) == [0.5, 0.5, 1.0]
@@ -118,8 +129,8 @@ class TestSilence:
     def test_a_loss_told_after_it_is_believed(self) -> None:
         assert told(self.shut(), 0.25, start=T0 + 16.5) == [0.25]
 
-    @pytest.mark.parametrize("unknown", [Unknown.OPEN, Unknown.LAST])
-    def test_samples_from_before_it_do_not_count(self, unknown: Unknown) -> None:
+    @pytest.mark.parametrize("unknown", [MissingTelemetryMode.OPEN, MissingTelemetryMode.LAST])
+    def test_samples_from_before_it_do_not_count(self, unknown: MissingTelemetryMode) -> None:
         share = self.shut(unknown)
         ladder = Staleness(unknown=unknown)
         told(share, 0.9, 0.9, start=T0 + 1, ladder=ladder)
@@ -155,11 +166,11 @@ def test_what_is_forgotten_is_told_anew() -> None:
 class TestRising:
     @given(
         seen=st.lists(st.sampled_from([0.0, 0.0, 0.5, 1.0]), max_size=8),
-        unknown=st.sampled_from([Unknown.OPEN, Unknown.LAST]),
+        unknown=st.sampled_from([MissingTelemetryMode.OPEN, MissingTelemetryMode.LAST]),
         interval_s=st.sampled_from([0.2, 1.0, 5.0]),
     )
     def test_it_names_the_first_sample_that_could(
-        self, seen: list[float], unknown: Unknown, interval_s: float
+        self, seen: list[float], unknown: MissingTelemetryMode, interval_s: float
     ) -> None:
         ladder = Staleness(interval_s, unknown=unknown)
         share, now = CapacityTracker(ladder, T0), T0
@@ -189,8 +200,8 @@ class TestRising:
         assert share.at(T0 + 61) == 1.0
 
     def test_overdue_is_one_interval_from_now_and_an_outage_begins_anew(self) -> None:
-        share = CapacityTracker(Staleness(unknown=Unknown.LAST), T0)
-        told(share, 0.0, 1.0, 1.0, ladder=Staleness(unknown=Unknown.LAST))
+        share = CapacityTracker(Staleness(unknown=MissingTelemetryMode.LAST), T0)
+        told(share, 0.0, 1.0, 1.0, ladder=Staleness(unknown=MissingTelemetryMode.LAST))
         last = T0 + 2
         assert [share.rises_at(last + age) for age in (0, 1.5, 2.5, 9)] == [
             last + 1,
@@ -200,8 +211,12 @@ class TestRising:
         ]
 
 
-@given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=20), st.sampled_from(Unknown))
-def test_a_door_shut_by_a_loss_opens_when_it_is_said(history: list[float], unknown: Unknown) -> None:
+@given(
+    st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=20), st.sampled_from(MissingTelemetryMode)
+)
+def test_a_door_shut_by_a_loss_opens_when_it_is_said(
+    history: list[float], unknown: MissingTelemetryMode
+) -> None:
     """Whatever the table makes of the silence that a loss is."""
     controller, now = tiers(unknown=unknown), T0
     for left in [1.0, *history, 0.0]:
@@ -209,10 +224,10 @@ def test_a_door_shut_by_a_loss_opens_when_it_is_said(history: list[float], unkno
         regime = see(controller, view(50.0 if left else None, left), now)
     assert regime.factor == 0.0
     while not regime.factor:
-        assert now <= regime.until_s <= regime.reopens_s > now
-        named_s = controller.control_state(now + 0.5).reopens_s
-        assert named_s == regime.reopens_s
+        assert now <= regime.valid_until_s <= regime.may_rise_at_s > now
+        named_s = controller.control_state(now + 0.5).may_rise_at_s
+        assert named_s == regime.may_rise_at_s
         now += 1.0
         regime = see(controller, view(50.0), now)
     assert now == named_s
-    assert regime.telemetry is Telemetry.FRESH
+    assert regime.telemetry is TelemetryState.FRESH

@@ -10,10 +10,10 @@ import pytest
 from autoglm_throttle.control.controller import ControlRules
 from autoglm_throttle.control.listener import LOSS_HOLD_S, SignalTracker
 from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.model import GpuSample, GpuView, Policy, Signal, Telemetry, Work
+from autoglm_throttle.model import GpuSample, GpuView, Policy, ServiceStats, Signal, TelemetryState
 from tests.control.views import T0, rules
 
-BUSY = Work(p95_s=1.0, slo_s=2.0)
+BUSY = ServiceStats(p95_s=1.0, slo_s=2.0)
 
 
 def listener(signal: Signal = Signal.AUTO) -> SignalTracker:
@@ -46,37 +46,37 @@ def test_auto_is_the_pressure_where_an_engine_is_heard() -> None:
     news = hears.observe(cards(T0), BUSY, T0)
     assert news is not None
     assert (hears.signal, news.pct) == (Signal.UTILIZATION, 90.0)
-    news = hears.observe(engine(T0 + 1), Work(), T0 + 1)
+    news = hears.observe(engine(T0 + 1), ServiceStats(), T0 + 1)
     assert news is not None
     assert (hears.signal, news.pct, hears.term) == (Signal.PRESSURE, 40.0, "queue")
 
 
 def test_a_silent_engine_leaves_the_signal_to_the_cards() -> None:
     hears = listener()
-    hears.observe(engine(T0), Work(), T0)
-    news = hears.observe(engine(T0, card_at_s=T0 + 3), Work(), T0 + 3)
+    hears.observe(engine(T0), ServiceStats(), T0)
+    news = hears.observe(engine(T0, card_at_s=T0 + 3), ServiceStats(), T0 + 3)
     assert (hears.signal, news) == (Signal.PRESSURE, None), "three seconds is not stale yet"
-    news = hears.observe(engine(T0, card_at_s=T0 + 4), Work(), T0 + 4)
+    news = hears.observe(engine(T0, card_at_s=T0 + 4), ServiceStats(), T0 + 4)
     assert (hears.signal, news and news.pct) == (Signal.UTILIZATION, 90.0)
-    news = hears.observe(engine(T0 + 5), Work(), T0 + 5)
+    news = hears.observe(engine(T0 + 5), ServiceStats(), T0 + 5)
     assert (hears.signal, news and news.pct) == (Signal.PRESSURE, 40.0), "it is heard again"
 
 
 @pytest.mark.parametrize("pct", [None, 90.0])
 def test_a_silent_engine_is_not_left_for_cards_that_are_silent_too(pct: float | None) -> None:
     hears = listener()
-    hears.observe(engine(T0, pct=pct), Work(), T0)
-    assert hears.observe(engine(T0, card_at_s=T0, pct=pct), Work(), T0 + 4) is None
+    hears.observe(engine(T0, pct=pct), ServiceStats(), T0)
+    assert hears.observe(engine(T0, card_at_s=T0, pct=pct), ServiceStats(), T0 + 4) is None
     assert hears.signal is Signal.PRESSURE
-    assert hears.state(T0 + 4) is Telemetry.STALE
+    assert hears.state(T0 + 4) is TelemetryState.STALE
 
 
 def test_the_age_of_the_pressure_is_that_of_the_engine() -> None:
     hears = listener(Signal.PRESSURE)
-    hears.observe(engine(T0 - 2, card_at_s=T0), Work(), T0)
-    assert hears.state(T0) is Telemetry.FRESH
-    assert hears.state(T0 + 0.5) is Telemetry.LATE
-    assert hears.observe(engine(T0 - 2, card_at_s=T0 + 1), Work(), T0 + 1) is None, (
+    hears.observe(engine(T0 - 2, card_at_s=T0), ServiceStats(), T0)
+    assert hears.state(T0) is TelemetryState.FRESH
+    assert hears.state(T0 + 0.5) is TelemetryState.LATE
+    assert hears.observe(engine(T0 - 2, card_at_s=T0 + 1), ServiceStats(), T0 + 1) is None, (
         "the same measurement again"
     )
 
@@ -111,11 +111,11 @@ def test_an_age_that_was_stated_counts_unless_the_source_is_slower() -> None:
 
 def test_what_is_promised_with_a_view_counts_until_the_next() -> None:
     hears = listener()
-    hears.observe(replace(cards(T0), interval_s=10.0), Work(), T0)
-    assert hears.state(T0 + 20) is Telemetry.FRESH
+    hears.observe(replace(cards(T0), interval_s=10.0), ServiceStats(), T0)
+    assert hears.state(T0 + 20) is TelemetryState.FRESH
     assert hears.readmits_at(T0) == T0 + 30
-    hears.observe(replace(cards(T0 + 10), interval_s=1.0), Work(), T0 + 10)
-    assert hears.state(T0 + 12.5) is Telemetry.LATE
+    hears.observe(replace(cards(T0 + 10), interval_s=1.0), ServiceStats(), T0 + 10)
+    assert hears.state(T0 + 12.5) is TelemetryState.LATE
 
 
 def card(name: str, health: str = "ok") -> GpuSample:
@@ -129,7 +129,7 @@ def test_a_slow_card_is_no_loss_and_a_lost_one_is() -> None:
     def see(capacity: float, second: str) -> float:
         now = T0 + next(instants)
         seen = replace(cards(now), capacity=capacity, devices=(card("a"), card("b", second)))
-        hears.observe(replace(seen, weights={("", "a"): 0.5, ("", "b"): 0.5}), Work(), now)
+        hears.observe(replace(seen, weights={("", "a"): 0.5, ("", "b"): 0.5}), ServiceStats(), now)
         return now
 
     assert hears.may_release(see(1.0, "ok"))

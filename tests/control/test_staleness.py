@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.model import Telemetry, Unknown
+from autoglm_throttle.model import MissingTelemetryMode, TelemetryState
 from tests.control.slow_table import slow_ladder
 
 intervals = st.sampled_from([0.2, 1.0, 2.5, 60.0])
@@ -34,21 +34,28 @@ def after(age_s: float) -> float:
 def test_each_rung_begins_just_after_its_edge(
     ladder: Staleness, fresh_s: float, stale_s: float, blind_s: float
 ) -> None:
-    assert ladder.state(0.0) is Telemetry.FRESH
-    assert ladder.state(fresh_s) is Telemetry.FRESH
-    assert ladder.state(after(fresh_s)) is (Telemetry.LATE if stale_s > fresh_s else Telemetry.STALE)
-    assert ladder.state(stale_s) is (Telemetry.LATE if stale_s > fresh_s else Telemetry.FRESH)
-    assert ladder.state(after(stale_s)) is Telemetry.STALE
-    assert ladder.state(blind_s) is Telemetry.STALE
-    assert ladder.state(after(blind_s)) is Telemetry.BLIND
-    assert ladder.state(math.inf) is Telemetry.BLIND
+    assert ladder.state(0.0) is TelemetryState.FRESH
+    assert ladder.state(fresh_s) is TelemetryState.FRESH
+    assert ladder.state(after(fresh_s)) is (
+        TelemetryState.LATE if stale_s > fresh_s else TelemetryState.STALE
+    )
+    assert ladder.state(stale_s) is (TelemetryState.LATE if stale_s > fresh_s else TelemetryState.FRESH)
+    assert ladder.state(after(stale_s)) is TelemetryState.STALE
+    assert ladder.state(blind_s) is TelemetryState.STALE
+    assert ladder.state(after(blind_s)) is TelemetryState.BLIND
+    assert ladder.state(math.inf) is TelemetryState.BLIND
 
 
 @pytest.mark.parametrize(
     ("unknown", "assumed"),
-    [(Unknown.OPEN, 1.0), (Unknown.LAST, 0.4), (Unknown.CONSERVATIVE, 0.7), (Unknown.CLOSED, 0.0)],
+    [
+        (MissingTelemetryMode.OPEN, 1.0),
+        (MissingTelemetryMode.LAST, 0.4),
+        (MissingTelemetryMode.CONSERVATIVE, 0.7),
+        (MissingTelemetryMode.CLOSED, 0.0),
+    ],
 )
-def test_what_is_assumed_when_blind(unknown: Unknown, assumed: float) -> None:
+def test_what_is_assumed_when_blind(unknown: MissingTelemetryMode, assumed: float) -> None:
     ladder = Staleness(unknown=unknown)
     assert ladder.assumed(0.4) == assumed
     assert [ladder.factor(0.4, age) for age in (0.0, 2.5, 3.0)] == [0.4] * 3
@@ -59,11 +66,11 @@ def test_what_is_assumed_when_blind(unknown: Unknown, assumed: float) -> None:
 @given(
     interval_s=intervals,
     held=ratios,
-    unknown=st.sampled_from(Unknown),
+    unknown=st.sampled_from(MissingTelemetryMode),
     ages=st.lists(st.floats(0, 200), max_size=20),
 )
 def test_the_factor_is_the_slow_one_and_walks_straight_from_held_to_assumed(
-    interval_s: float, held: float, unknown: Unknown, ages: list[float]
+    interval_s: float, held: float, unknown: MissingTelemetryMode, ages: list[float]
 ) -> None:
     ladder = Staleness(interval_s, unknown=unknown)
     assumed = ladder.assumed(held)

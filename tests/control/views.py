@@ -11,7 +11,14 @@ from autoglm_throttle.control.controller import Controller, ControlRules, Hyster
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.control.tiers import TierController
-from autoglm_throttle.model import Evidence, GpuView, Policy, Regime, Unknown, Work
+from autoglm_throttle.model import (
+    ControlState,
+    GpuView,
+    LimiterReport,
+    MissingTelemetryMode,
+    Policy,
+    ServiceStats,
+)
 
 T0 = 1000.0
 
@@ -34,7 +41,7 @@ def view(pct: float | None, capacity: float = 1.0, memory: float | None = None) 
 def rules(
     policy: Policy,
     hysteresis: Hysteresis | None = None,
-    unknown: Unknown = Unknown.OPEN,
+    unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN,
     interval_s: float = 1.0,
 ) -> ControlRules:
     return ControlRules(
@@ -47,30 +54,34 @@ def rules(
 
 
 def tiers(
-    hysteresis: Hysteresis | None = None, unknown: Unknown = Unknown.OPEN, interval_s: float = 1.0
+    hysteresis: Hysteresis | None = None,
+    unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN,
+    interval_s: float = 1.0,
 ) -> TierController:
     return TierController(rules(Policy.TIERS, hysteresis, unknown, interval_s), T0)
 
 
 def adaptive(
-    hysteresis: Hysteresis | None = None, unknown: Unknown = Unknown.OPEN, **others: Any
+    hysteresis: Hysteresis | None = None,
+    unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN,
+    **others: Any,
 ) -> AdaptiveController:
     return AdaptiveController(replace(rules(Policy.ADAPTIVE, hysteresis, unknown), **others), T0)
 
 
-def waiting(service_rps: float | None = 100.0) -> Evidence:
+def waiting(service_rps: float | None = 100.0) -> LimiterReport:
     """The gate's word while requests wait: it is full."""
-    return Evidence(confirmed=True, service_rps=service_rps, in_flight=64, limit=64.0)
+    return LimiterReport(confirmed=True, service_rps=service_rps, in_flight=64, limit=64.0)
 
 
-def quiet(service_rps: float | None = 100.0) -> Evidence:
+def quiet(service_rps: float | None = 100.0) -> LimiterReport:
     """The gate's word while nobody waits: half full."""
-    return Evidence(confirmed=False, service_rps=service_rps, in_flight=32, limit=64.0)
+    return LimiterReport(confirmed=False, service_rps=service_rps, in_flight=32, limit=64.0)
 
 
-def see(controller: Controller, seen: GpuView, now: float) -> Regime:
+def see(controller: Controller, seen: GpuView, now: float) -> ControlState:
     """Show a view while the gate and our own requests have nothing to say."""
-    return controller.observe(seen, Evidence(), Work(), now)
+    return controller.observe(seen, LimiterReport(), ServiceStats(), now)
 
 
 def feed(controller: Controller, *samples: float | None, start: float = T0) -> list[float]:
@@ -78,7 +89,7 @@ def feed(controller: Controller, *samples: float | None, start: float = T0) -> l
     return [see(controller, view(pct), start + n).factor for n, pct in enumerate(samples)]
 
 
-def held_at(factor: float, unknown: Unknown) -> tuple[TierController, float]:
+def held_at(factor: float, unknown: MissingTelemetryMode) -> tuple[TierController, float]:
     """A controller whose table holds ``factor``, and the instant of its last sample."""
     controller = tiers(unknown=unknown)
     pct = {1.0: 10.0, 0.7: 88.0, 0.4: 92.0, 0.0: 99.0}[factor]

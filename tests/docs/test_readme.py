@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle import Demand, Policy, Priority, Reason, Settings, Telemetry, Throttle
+from autoglm_throttle import Demand, Policy, Priority, Reason, Settings, TelemetryState, Throttle
 from autoglm_throttle.asgi.answers import _QUEUE_SENTENCES, EXPOSED_FIELDS, STATUS
 from autoglm_throttle.cli.tiers import bands
 from autoglm_throttle.settings import PREFIX, SETTINGS
@@ -117,12 +117,12 @@ def test_the_hysteresis_table_has_every_setting_and_its_default() -> None:
 def test_the_ladder_of_staleness() -> None:
     throttle = throttle_for_tests()
     throttle.gpu.utilization_pct = 92
-    assert throttle.regime().telemetry is Telemetry.STARTING
+    assert throttle.control_state().telemetry is TelemetryState.STARTING
     throttle.tick(3)
     seen = []
     for age_s, step_s in [(2.0, 2.0), (3.0, 1.0), (16.5, 13.5), (30.0, 13.5), (30.1, 0.1)]:
         throttle.clock.advance(step_s)
-        regime = throttle.regime()
+        regime = throttle.control_state()
         seen.append((age_s, regime.telemetry.value, round(regime.factor, 2)))
     assert seen == [
         (2.0, "fresh", 0.4),
@@ -131,7 +131,7 @@ def test_the_ladder_of_staleness() -> None:
         (30.0, "stale", 1.0),
         (30.1, "blind", 1.0),
     ]
-    assert Throttle(Settings(gpu="none")).regime().telemetry is Telemetry.NONE
+    assert Throttle(Settings(gpu="none")).control_state().telemetry is TelemetryState.NONE
     rungs = re.findall(r"^\| [^|]+ \| `(\w+)` \|", DECIDES.partition("telemetry | factor")[2], re.MULTILINE)
     assert rungs[:6] == ["starting", "fresh", "late", "stale", "blind", "none"]
 
@@ -140,7 +140,7 @@ def test_without_utilization_as_on_mig_the_rates_stay() -> None:
     throttle = throttle_for_tests()
     throttle.gpu.utilization_pct = None
     regime = throttle.tick(6)
-    assert (regime.telemetry, regime.factor) == (Telemetry.BLIND, 1.0)
+    assert (regime.telemetry, regime.factor) == (TelemetryState.BLIND, 1.0)
 
 
 def test_every_status_and_every_field_is_explained() -> None:
@@ -165,9 +165,12 @@ def test_without_a_fresh_sample_adaptive_cuts_nothing() -> None:
         throttle.try_admit(Demand(Priority.HIGH))
     assert throttle.tick(3).factor == 0.4
     throttle.clock.advance(3.0)
-    assert (throttle.regime().telemetry, throttle.regime().factor) == (Telemetry.LATE, 0.4)
+    assert (throttle.control_state().telemetry, throttle.control_state().factor) == (TelemetryState.LATE, 0.4)
     throttle.clock.advance(0.1)
-    assert (throttle.regime().telemetry, throttle.regime().factor) == (Telemetry.STALE, 1.0)
+    assert (throttle.control_state().telemetry, throttle.control_state().factor) == (
+        TelemetryState.STALE,
+        1.0,
+    )
 
 
 def test_the_priorities_have_the_rates_of_the_page() -> None:

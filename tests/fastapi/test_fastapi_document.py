@@ -10,7 +10,7 @@ import pytest
 from fastapi import APIRouter, Depends, FastAPI
 
 from autoglm_throttle import RoutePolicy, ThrottleMiddleware
-from autoglm_throttle.fastapi import ThrottleProblem, document, exempt, limit, mark, throttle_responses
+from autoglm_throttle.fastapi import ThrottleProblem, add_to_openapi, exempt, limit, mark, throttle_responses
 from autoglm_throttle.testing import throttle_for_tests
 
 REFUSALS = {"413", "429", "503"}
@@ -57,7 +57,7 @@ def test_every_guarded_operation_says_how_it_refuses() -> None:
     app = service()
     before = operations(app.openapi())
     app.openapi_schema = None
-    document(app)
+    add_to_openapi(app)
     after = operations(app.openapi())
     assert after.keys() == before.keys()
     passes = {"get /health", "get /free"}
@@ -68,13 +68,13 @@ def test_every_guarded_operation_says_how_it_refuses() -> None:
 
 def test_the_words_of_the_user_stay() -> None:
     app = service()
-    document(app)
+    add_to_openapi(app)
     assert operations(app.openapi())["get /"]["responses"]["429"] == {"description": "my own words"}
 
 
 def test_the_body_is_a_named_schema() -> None:
     app = service()
-    document(app)
+    add_to_openapi(app)
     schema = app.openapi()
     assert "violated-policies" in schema["components"]["schemas"]["ThrottleProblem"]["properties"]
     refusal = operations(schema)["post /marked"]["responses"]["429"]
@@ -85,9 +85,9 @@ def test_the_body_is_a_named_schema() -> None:
 
 def test_calling_it_twice_changes_nothing() -> None:
     app = service()
-    document(app)
+    add_to_openapi(app)
     once = json.dumps(app.openapi())
-    document(app)
+    add_to_openapi(app)
     assert json.dumps(app.openapi()) == once
     app.openapi_schema = None
     assert json.dumps(app.openapi()) == once
@@ -95,7 +95,7 @@ def test_calling_it_twice_changes_nothing() -> None:
 
 def test_what_a_throttle_exempts_is_left_out() -> None:
     app = service()
-    document(
+    add_to_openapi(
         app,
         throttle=throttle_for_tests(exempt_paths="/marked", routes=[RoutePolicy("/outer/*", exempt=True)]),
     )
@@ -127,7 +127,7 @@ def test_one_route_can_be_documented_by_itself() -> None:
 
 async def test_what_openapi_json_serves_is_what_is_documented() -> None:
     app = service()
-    document(app)
+    add_to_openapi(app)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as caller:
         assert (await caller.get("/openapi.json")).json() == app.openapi()
@@ -150,7 +150,7 @@ async def test_real_refusals_are_as_documented(settings: dict[str, Any], cost: i
     async def root() -> None: ...
 
     app.add_middleware(ThrottleMiddleware, throttle=throttle)
-    document(app)
+    add_to_openapi(app)
     throttle.gpu.utilization_pct = 50.0
     throttle.tick(3)
     transport = httpx.ASGITransport(app)

@@ -13,8 +13,8 @@ from starlette.routing import Mount
 
 from autoglm_throttle import ThrottleMiddleware
 from autoglm_throttle.asgi.blame import SCOPE_KEY
-from autoglm_throttle.fastapi import guard_refused, limit
-from autoglm_throttle.model import GuardRefused
+from autoglm_throttle.fastapi import guard_rejected, limit
+from autoglm_throttle.model import GuardRejected
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.testing import ManualThrottle, assert_rejected, throttle_for_tests
 from tests.asgi.drive import connect
@@ -25,7 +25,7 @@ from tests.fastapi.test_fastapi_limit import client
 def service(*, handled: bool = True) -> FastAPI:
     app = FastAPI()
     if handled:
-        app.add_exception_handler(GuardRefused, guard_refused)
+        app.add_exception_handler(GuardRejected, guard_rejected)
 
     @app.get("/answer")
     async def answer() -> str:
@@ -131,7 +131,7 @@ async def test_websockets_are_closed(attach: Attach) -> None:
 
 async def test_another_exception_is_none_of_its_business() -> None:
     with pytest.raises(KeyError):
-        await guard_refused(None, KeyError("x"))  # type: ignore[arg-type]  # it is not looked at
+        await guard_rejected(None, KeyError("x"))  # type: ignore[arg-type]  # it is not looked at
 
 
 async def test_a_further_charge_that_our_load_refuses_opens_nothing() -> None:

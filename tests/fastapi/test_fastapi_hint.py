@@ -6,8 +6,8 @@ import httpx
 import pytest
 from fastapi import Depends, FastAPI
 
-from autoglm_throttle import Hint, Permit, ThrottleMiddleware
-from autoglm_throttle.fastapi import hint, limit
+from autoglm_throttle import Permit, ResourceAdvice, ThrottleMiddleware
+from autoglm_throttle.fastapi import advice, limit
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 
 
@@ -15,15 +15,15 @@ def service(throttle: ManualThrottle) -> FastAPI:
     app = FastAPI()
 
     @app.get("/told")
-    async def told(found: Annotated[Hint | None, Depends(hint)]) -> list[Any]:
+    async def told(found: Annotated[ResourceAdvice | None, Depends(advice)]) -> list[Any]:
         return [] if found is None else [found.precision, found.compute_priority]
 
     @app.get("/dear")
     async def dear(permit: Annotated[Permit, Depends(limit(cost=4))]) -> list[Any]:
-        assert permit.hint is not None
+        assert permit.advice is not None
         quota = throttle.snapshot().quota
         assert quota is not None
-        return [permit.hint.precision, quota.cost]
+        return [permit.advice.precision, quota.cost]
 
     app.add_middleware(ThrottleMiddleware, throttle=throttle)
     return app

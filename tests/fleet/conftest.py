@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from autoglm_throttle.doorbell import doorbell
+from autoglm_throttle.doorbell import new_wakeup
 from autoglm_throttle.limiting.shared.leases import LeasedBuckets
 from autoglm_throttle.limiting.shared.redis_fleet import FleetRules, FleetSync
 from autoglm_throttle.model import Clock
@@ -35,7 +35,7 @@ def made() -> Iterator[Callable[..., FleetSync]]:
         leases = LeasedBuckets(RATES, 1.0, clock(), workers=workers)
         rules = FleetRules(heartbeat_s=heartbeat_s)
         wires.append(wire)
-        fleets.append(FleetSync(leases, threading.RLock(), wire.connect, doorbell, rules, clock))
+        fleets.append(FleetSync(leases, threading.RLock(), wire.connect, new_wakeup, rules, clock))
         return fleets[-1]
 
     yield make

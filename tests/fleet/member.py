@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from autoglm_throttle.doorbell import doorbell
+from autoglm_throttle.doorbell import new_wakeup
 from autoglm_throttle.gpu.fleet import TIMEOUT_S, GpuFleetRules, RemoteGpuProvider
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.limiting.shared.leases import LeasedBuckets
@@ -96,7 +96,7 @@ def main() -> None:
 
     lock = threading.RLock()
     leases = LeasedBuckets((RATE,) * 3, BURST_S, time.monotonic(), workers=4)
-    fleet = FleetSync(leases, lock, connect, doorbell, FleetRules(prefix, SERVICE, HEARTBEAT_S))
+    fleet = FleetSync(leases, lock, connect, new_wakeup, FleetRules(prefix, SERVICE, HEARTBEAT_S))
     provider = RemoteGpuProvider(Gpu(float(pct), int(gib)), connect, rules(prefix, host))
     sampler = Sampler(provider, lambda rows: None, interval_s=INTERVAL_S)
     fleet.start()

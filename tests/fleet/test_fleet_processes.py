@@ -14,7 +14,7 @@ import pytest
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.fleet import TIMEOUT_S, RemoteGpuProvider
 from autoglm_throttle.limiting.shared.redis_fleet import MAX_MISSED_BEATS, FleetRules
-from autoglm_throttle.model import Aggregate, GpuView
+from autoglm_throttle.model import AggregateMode, GpuView
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 from tests.fleet import member
 from tests.stores.polling import until
@@ -35,7 +35,7 @@ class Story:
 
     killed_s: float = 0.0
     members: list[tuple[float, int]] = field(default_factory=list)
-    views: dict[Aggregate, list[tuple[float, GpuView]]] = field(default_factory=dict)
+    views: dict[AggregateMode, list[tuple[float, GpuView]]] = field(default_factory=dict)
     admitted: list[float] = field(default_factory=list)
     start_s: float = 0.0
 
@@ -66,10 +66,10 @@ def story() -> Iterator[Story]:
 
 
 def told(server: RedisServer, processes: list[subprocess.Popen[str]]) -> Story:
-    story = Story(views={how: [] for how in Aggregate})
+    story = Story(views={how: [] for how in AggregateMode})
     clients = RedisClients(RedisOptions(server.url))
     reader = RemoteGpuProvider(None, lambda: clients.sync(TIMEOUT_S), member.rules(PREFIX, "gateway"))
-    aggregators = {how: Aggregator(how) for how in Aggregate}
+    aggregators = {how: Aggregator(how) for how in AggregateMode}
     key = FleetRules(PREFIX, member.SERVICE).keys[0]
 
     def look() -> None:
@@ -123,9 +123,13 @@ def test_it_is_counted_for_no_longer_than_a_member_lives(story: Story) -> None:
 
 @pytest.mark.parametrize(
     ("how", "all_four", "three"),
-    [(Aggregate.WEIGHTED, 63.333, 50.0), (Aggregate.MEAN, 57.5, 46.667), (Aggregate.MAX, 90.0, 60.0)],
+    [
+        (AggregateMode.WEIGHTED, 63.333, 50.0),
+        (AggregateMode.MEAN, 57.5, 46.667),
+        (AggregateMode.MAX, 90.0, 60.0),
+    ],
 )
-def test_the_view_of_all_hosts(story: Story, how: Aggregate, all_four: float, three: float) -> None:
+def test_the_view_of_all_hosts(story: Story, how: AggregateMode, all_four: float, three: float) -> None:
     views = story.views[how]
     lost_s = story.killed_s + member.STALE_S + 3 * member.INTERVAL_S
     told = [(when, round(view.utilization_pct or 0.0, 3)) for when, view in views]
@@ -135,7 +139,7 @@ def test_the_view_of_all_hosts(story: Story, how: Aggregate, all_four: float, th
 
 
 def test_the_weight_of_a_killed_host_leaves_the_capacity(story: Story) -> None:
-    views = [view for _, view in story.views[Aggregate.WEIGHTED]]
+    views = [view for _, view in story.views[AggregateMode.WEIGHTED]]
     capacities = [view.capacity for view in views]
     assert capacities == sorted(capacities, reverse=True)
     assert capacities[0] == 1.0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from autoglm_throttle.doorbell import doorbell
+from autoglm_throttle.doorbell import new_wakeup
 from autoglm_throttle.limiting.shared.leases import DEADLINE_S, LeasedBuckets
 from autoglm_throttle.limiting.shared.redis_fleet import JITTER, PROBE_S, TIMEOUT_S, FleetSync
 from autoglm_throttle.model import Demand, Priority
@@ -143,7 +143,7 @@ def member(own_server: RedisServer) -> Iterator[FleetSync]:
     """One of a fleet on a server that may be stopped, after its first answer."""
     clients = RedisClients(RedisOptions(own_server.url))
     leases = LeasedBuckets(RATES, 1.0, time.monotonic(), workers=2)
-    fleet = FleetSync(leases, threading.RLock(), lambda: clients.sync(TIMEOUT_S), doorbell)
+    fleet = FleetSync(leases, threading.RLock(), lambda: clients.sync(TIMEOUT_S), new_wakeup)
     fleet.start()
     until(lambda: fleet.calls and not leases._request_pending, PATIENCE_S, "the first answer")
     yield fleet

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.fleet_hosts import FORGET_S, MOST_HOSTS, STALE_LEAST_S, HostTable
 from autoglm_throttle.gpu.fleet_payload import PublishedSamples
-from autoglm_throttle.model import Aggregate, GpuSample
+from autoglm_throttle.model import AggregateMode, GpuSample
 
 GIB = 2**30
 
@@ -152,7 +152,7 @@ def test_a_lost_host_takes_its_weight_from_the_capacity_and_a_deaf_reader_nothin
         memory_total_bytes=40 * GIB,
     )
     hosts = two_hosts()
-    view = Aggregator(Aggregate.WEIGHTED)
+    view = Aggregator(AggregateMode.WEIGHTED)
     assert view.update([local, *hosts.rows(100.0)], 100.0).utilization_pct == 84.0
     hosts.receive("b", 0.0, published(gpu("b", pct=50.0)), 104.0)
     seen = view.update([local, *hosts.rows(104.0)], 104.0)
@@ -165,9 +165,9 @@ def test_a_lost_host_takes_its_weight_from_the_capacity_and_a_deaf_reader_nothin
 heights = st.lists(st.tuples(st.floats(0.0, 100.0), st.integers(1, 2**40)), min_size=2, max_size=6)
 
 
-@given(heights, st.sampled_from(Aggregate), st.data())
+@given(heights, st.sampled_from(AggregateMode), st.data())
 def test_a_host_that_vanishes_lowers_the_capacity_and_is_never_read_as_idle(
-    fleet: list[tuple[float, int]], how: Aggregate, data: st.DataObject
+    fleet: list[tuple[float, int]], how: AggregateMode, data: st.DataObject
 ) -> None:
     hosts, view = HostTable(), Aggregator(how)
     hosts.record_answer(0.0)

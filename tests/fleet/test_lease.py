@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.limiting.shared.lease import MICRO, PAUSE_S, PREFETCH_BURST, TICK_S
 from autoglm_throttle.limiting.shared.leases import DEADLINE_S, MAX_MEMBERS, TIMER_S, LeasedBuckets
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
-from autoglm_throttle.model import Borrow, Decision, Demand, Priority, Reason
+from autoglm_throttle.model import BorrowMode, Decision, Demand, Priority, Reason
 
 RATES = (1000.0, 500.0, 100.0)
 MID = Demand(Priority.MID)
@@ -48,7 +48,7 @@ def refusal(paid: object) -> Decision:
 
 def test_the_rows_are_those_of_buckets() -> None:
     made, _ = leases()
-    plain = PriorityBuckets(RATES, 1.0, Borrow.OFF, 0.0)
+    plain = PriorityBuckets(RATES, 1.0, BorrowMode.OFF, 0.0)
     assert [(x.name, x.rate, x.nominal, x.burst) for x in made.all] == [
         (x.name, x.rate, x.nominal, x.burst) for x in plain.all
     ]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.row import lost as make_lost
-from autoglm_throttle.model import Aggregate, GpuSample
+from autoglm_throttle.model import AggregateMode, GpuSample
 
 GIB = 2**30
 
@@ -41,39 +41,40 @@ def lost(index: int, at: float = 1.0) -> GpuSample:
 
 
 def test_no_device_is_no_capacity_missing_and_nothing_known() -> None:
-    view = Aggregator(Aggregate.WEIGHTED).update([], 7.0)
+    view = Aggregator(AggregateMode.WEIGHTED).update([], 7.0)
     assert (view.taken_at_s, view.capacity, view.devices) == (7.0, 1.0, ())
     assert view.utilization_pct is view.utilization_max_pct is view.memory_ratio is view.power_ratio is None
 
 
 @pytest.mark.parametrize(
-    ("how", "expected"), [(Aggregate.WEIGHTED, 90.0), (Aggregate.MEAN, 75.0), (Aggregate.MAX, 100.0)]
+    ("how", "expected"),
+    [(AggregateMode.WEIGHTED, 90.0), (AggregateMode.MEAN, 75.0), (AggregateMode.MAX, 100.0)],
 )
-def test_utilization_by_each_way(how: Aggregate, expected: float) -> None:
+def test_utilization_by_each_way(how: AggregateMode, expected: float) -> None:
     view = Aggregator(how).update([card(0, 100.0, memory=80 * GIB), card(1, 50.0, memory=20 * GIB)], 1.0)
     assert view.utilization_pct == expected
     assert view.utilization_max_pct == 100.0
 
 
 def test_weights_are_equal_as_soon_as_one_memory_is_unknown() -> None:
-    view = Aggregator(Aggregate.WEIGHTED).update([card(0, 100.0), card(1, 50.0, memory=None)], 1.0)
+    view = Aggregator(AggregateMode.WEIGHTED).update([card(0, 100.0), card(1, 50.0, memory=None)], 1.0)
     assert view.utilization_pct == 75.0
 
 
 def test_an_unknown_utilization_is_left_out_and_not_read_as_zero() -> None:
-    for how in Aggregate:
+    for how in AggregateMode:
         assert Aggregator(how).update([card(0, 90.0), card(1, None)], 1.0).utilization_pct == 90.0
 
 
 def test_a_lost_device_leaves_the_mean_and_takes_its_weight_from_capacity() -> None:
-    fleet = Aggregator(Aggregate.WEIGHTED)
+    fleet = Aggregator(AggregateMode.WEIGHTED)
     fleet.update([card(0, 90.0, memory=60 * GIB), card(1, 90.0, memory=20 * GIB)], 1.0)
     view = fleet.update([card(0, 90.0, memory=60 * GIB), lost(1)], 2.0)
     assert (view.utilization_pct, view.capacity) == (90.0, 0.75)
 
 
 def test_a_vanished_device_is_lost_until_a_row_comes_again() -> None:
-    fleet = Aggregator(Aggregate.WEIGHTED)
+    fleet = Aggregator(AggregateMode.WEIGHTED)
     fleet.update([card(0), card(1, used=GIB, power_w=100.0)], 1.0)
     view = fleet.update([card(0)], 2.0)
     gone = view.devices[1]
@@ -90,30 +91,30 @@ def test_a_vanished_device_is_lost_until_a_row_comes_again() -> None:
 
 
 def test_a_degraded_device_is_still_usable() -> None:
-    view = Aggregator(Aggregate.MEAN).update([replace(card(0, 40.0), health="degraded")], 1.0)
+    view = Aggregator(AggregateMode.MEAN).update([replace(card(0, 40.0), health="degraded")], 1.0)
     assert (view.utilization_pct, view.capacity) == (40.0, 1.0)
 
 
 def test_all_lost_is_known_now_and_has_no_capacity() -> None:
-    fleet = Aggregator(Aggregate.WEIGHTED)
+    fleet = Aggregator(AggregateMode.WEIGHTED)
     fleet.update([card(0)], 1.0)
     view = fleet.update([lost(0, at=5.0)], 5.1)
     assert (view.capacity, view.utilization_pct, view.taken_at_s) == (0.0, None, 5.0)
 
 
 def test_time_is_that_of_the_newest_usable_row() -> None:
-    view = Aggregator(Aggregate.MEAN).update([card(0, at=3.0), card(1, at=4.0), lost(2, at=9.0)], 9.0)
+    view = Aggregator(AggregateMode.MEAN).update([card(0, at=3.0), card(1, at=4.0), lost(2, at=9.0)], 9.0)
     assert view.taken_at_s == 4.0
 
 
 def test_memory_and_power_are_those_of_the_fullest_and_hottest() -> None:
     rows = [card(0, used=8 * GIB, power_w=630.0), card(1, used=60 * GIB, power_w=70.0), card(2)]
-    view = Aggregator(Aggregate.MEAN).update(rows, 1.0)
+    view = Aggregator(AggregateMode.MEAN).update(rows, 1.0)
     assert (view.memory_ratio, view.power_ratio) == (0.75, 0.9)
 
 
 def test_a_total_of_zero_is_no_weight_and_no_divisor() -> None:
-    view = Aggregator(Aggregate.WEIGHTED).update([card(0, memory=0, used=0), card(1)], 1.0)
+    view = Aggregator(AggregateMode.WEIGHTED).update([card(0, memory=0, used=0), card(1)], 1.0)
     assert (view.capacity, view.memory_ratio, view.utilization_pct) == (1.0, None, 50.0)
 
 
@@ -122,16 +123,16 @@ def test_of_two_rows_of_one_device_the_newer_counts() -> None:
         [card(0, 10.0, at=1.0), card(0, 90.0, at=2.0)],
         [card(0, 90.0, at=2.0), card(0, 10.0, at=1.0)],
     ):
-        assert Aggregator(Aggregate.MEAN).update(rows, 2.0).utilization_pct == 90.0
+        assert Aggregator(AggregateMode.MEAN).update(rows, 2.0).utilization_pct == 90.0
 
 
 def test_the_same_name_on_two_hosts_is_two_devices() -> None:
-    view = Aggregator(Aggregate.MEAN).update([card(0), replace(card(0), host="b")], 1.0)
+    view = Aggregator(AggregateMode.MEAN).update([card(0), replace(card(0), host="b")], 1.0)
     assert len(view.devices) == 2
 
 
 def test_a_device_of_another_host_without_a_row_is_forgotten() -> None:
-    fleet = Aggregator(Aggregate.WEIGHTED)
+    fleet = Aggregator(AggregateMode.WEIGHTED)
     far = replace(card(0, 10.0), host="b")
     fleet.update([card(0, 90.0), far], 1.0)
     assert fleet.update([card(0, 90.0), lost_of(far)], 2.0).capacity == 0.5
@@ -149,7 +150,7 @@ def lost_of(row: GpuSample) -> GpuSample:
 
 
 def test_repr_tells_the_state() -> None:
-    fleet = Aggregator(Aggregate.MAX)
+    fleet = Aggregator(AggregateMode.MAX)
     fleet.update([card(0), lost(1)], 1.0)
     assert repr(fleet) == "Aggregator(max, 2 devices, 1 lost)"
 
@@ -169,7 +170,7 @@ def engine(device: str = "h:1#0", *, at: float = 1.0, **values: Any) -> GpuSampl
 
 
 def test_several_sources_tell_each_their_own() -> None:
-    fleet = Aggregator(Aggregate.MEAN)
+    fleet = Aggregator(AggregateMode.MEAN)
     fleet.update([card(0, 90.0)], 1.0, source="nvml")
     fleet.update([replace(card(1, 30.0), source="dcgm")], 1.0, source="dcgm")
     view = fleet.update([card(0, 70.0, at=2.0)], 2.0, source="nvml")
@@ -181,16 +182,16 @@ def test_several_sources_tell_each_their_own() -> None:
 
 def test_a_reading_without_a_name_is_that_of_this_hosts_rows() -> None:
     far = replace(card(0), host="b", source="a-fleet")
-    fleet = Aggregator(Aggregate.MEAN)
+    fleet = Aggregator(AggregateMode.MEAN)
     for rows in ([card(0), far], [far, card(0)], [card(0)]):
         assert len(fleet.update(rows, 1.0).devices) == len(rows)
-    gateway = Aggregator(Aggregate.MEAN)
+    gateway = Aggregator(AggregateMode.MEAN)
     gateway.update([far], 1.0)
     assert gateway.update([], 2.0).devices == ()
 
 
 def test_one_card_of_which_two_sources_tell_is_one() -> None:
-    fleet = Aggregator(Aggregate.WEIGHTED, order=("nvml", "dcgm:h:1"))
+    fleet = Aggregator(AggregateMode.WEIGHTED, order=("nvml", "dcgm:h:1"))
     fleet.update(
         [told("dcgm", host="node", utilization_pct=10.0, sm_active_ratio=0.3)], 1.0, source="dcgm:h:1"
     )
@@ -204,7 +205,7 @@ def test_one_mig_instance_of_which_two_sources_tell_is_one() -> None:
     part: dict[str, Any] = {"kind": "mig", "gpu_instance": f"{UUIDS[0]}/3", "memory_total_bytes": 40 * GIB}
     driver = told("nvml", device=UUIDS[0].replace("GPU", "MIG"), graphics_active_ratio=0.9, **part)
     scraped = told("dcgm:h:1", device=f"{UUIDS[0]}/3", host="node", tensor_active_ratio=0.3, **part)
-    fleet = Aggregator(Aggregate.WEIGHTED, order=("nvml", "dcgm:h:1"))
+    fleet = Aggregator(AggregateMode.WEIGHTED, order=("nvml", "dcgm:h:1"))
     fleet.update([scraped], 1.0, source="dcgm:h:1")
     view = fleet.update([driver], 1.0, source="nvml")
     (row,) = view.devices
@@ -219,7 +220,7 @@ def test_two_compute_instances_of_one_part_are_joined_with_nothing() -> None:
         for index in (0, 1)
     ]
     part = f"{UUIDS[0]}/3"
-    fleet = Aggregator(Aggregate.MEAN)
+    fleet = Aggregator(AggregateMode.MEAN)
     fleet.update([told("dcgm", device=part, gpu_instance=part, kind="mig")], 1.0, source="dcgm")
     assert len(fleet.update(both, 1.0, source="nvml").devices) == 3
 
@@ -228,28 +229,28 @@ def test_the_order_decides_and_who_is_not_in_it_comes_last_by_name() -> None:
     for order, expected in (
         (("b", "a"), 2.0), (("a", "b", "a"), 1.0), ((), 1.0), (("c",), 3.0), (("b", "c"), 2.0), (("z",), 1.0)
     ):  # fmt: skip
-        fleet = Aggregator(Aggregate.MEAN, order=order)
+        fleet = Aggregator(AggregateMode.MEAN, order=order)
         for name, pct in (("c", 3.0), ("b", 2.0), ("a", 1.0)):
             view = fleet.update([told(name, utilization_pct=pct)], 1.0, source=name)
         assert view.utilization_pct == expected, order
 
 
 def test_weights_are_shares_of_all_known_cards() -> None:
-    fleet = Aggregator(Aggregate.WEIGHTED)
+    fleet = Aggregator(AggregateMode.WEIGHTED)
     fleet.update([card(0, memory=60 * GIB), card(1, memory=20 * GIB), engine()], 1.0)
     view = fleet.update([card(0, memory=60 * GIB), lost(1), engine()], 2.0)
     assert view.weights == {("", "GPU-0"): 0.75, ("", "GPU-1"): 0.25}
-    assert Aggregator(Aggregate.MEAN).update([engine()], 1.0).weights == {}
+    assert Aggregator(AggregateMode.MEAN).update([engine()], 1.0).weights == {}
 
 
 def test_an_instance_is_as_busy_as_its_share_of_time_with_any_work() -> None:
     rows = [card(0, None), replace(card(1, None), kind="mig", graphics_active_ratio=0.8)]
-    view = Aggregator(Aggregate.MEAN).update(rows, 1.0)
+    view = Aggregator(AggregateMode.MEAN).update(rows, 1.0)
     assert (view.utilization_pct, view.utilization_max_pct, view.utilization_mean_pct) == (80.0, 80.0, 80.0)
 
 
 def test_mean_and_highest_are_told_whatever_is_chosen() -> None:
-    for how in Aggregate:
+    for how in AggregateMode:
         view = Aggregator(how).update([card(0, 100.0, memory=60 * GIB), card(1, 0.0, memory=20 * GIB)], 1.0)
         assert (view.utilization_mean_pct, view.utilization_max_pct) == (50.0, 100.0)
 
@@ -261,12 +262,12 @@ def test_engines_stand_apart_from_cards() -> None:
         engine("c", health="lost", queued=99),
         engine("d"),
     ]
-    fleet = Aggregator(Aggregate.WEIGHTED)
+    fleet = Aggregator(AggregateMode.WEIGHTED)
     view = fleet.update([card(0, 60.0), *rows], 1.0)
     assert (view.queued, view.running, view.engines, view.kv_used_ratio) == (7, 8, 3, 0.7)
     assert (view.utilization_pct, view.capacity, list(view.weights)) == (60.0, 1.0, [("", "GPU-0")])
     assert view.devices[0].kind == "gpu", "cards come first"
-    assert Aggregator(Aggregate.MAX).update(rows, 1.0).kv_used_ratio == 0.9
+    assert Aggregator(AggregateMode.MAX).update(rows, 1.0).kv_used_ratio == 0.9
     view = fleet.update([card(0, 60.0)], 2.0)
     assert (view.queued, view.running, view.engines, view.kv_used_ratio) == (None, None, 0, None)
     assert view.engines_at_s == 1.0, "it was heard once"
@@ -275,16 +276,16 @@ def test_engines_stand_apart_from_cards() -> None:
 
 
 def test_times_of_cards_and_of_engines_are_apart() -> None:
-    fleet = Aggregator(Aggregate.MEAN)
+    fleet = Aggregator(AggregateMode.MEAN)
     view = fleet.update([engine(at=5.0, age_s=1.0)], 5.0, source="vllm")
     assert (view.taken_at_s, view.engines_at_s) == (4.0, 4.0)
     view = fleet.update([card(0, at=2.0)], 5.0, source="nvml")
     assert (view.taken_at_s, view.engines_at_s) == (2.0, 4.0)
-    assert Aggregator(Aggregate.MEAN).update([card(0)], 5.0).engines_at_s is None
+    assert Aggregator(AggregateMode.MEAN).update([card(0)], 5.0).engines_at_s is None
 
 
 def test_what_is_too_old_leaves_the_means_and_not_the_capacity() -> None:
-    fleet = Aggregator(Aggregate.WEIGHTED)
+    fleet = Aggregator(AggregateMode.WEIGHTED)
     old = card(0, 100.0, used=79 * GIB, power_w=690.0, at=1.0)
     fleet.update([old], 1.0, source="nvml")
     quick = replace(card(1, 20.0, at=4.0), source="given")
@@ -300,7 +301,7 @@ def test_what_is_too_old_leaves_the_means_and_not_the_capacity() -> None:
 
 
 def test_a_limit_of_its_own_and_one_for_forgetting() -> None:
-    fleet = Aggregator(Aggregate.MEAN, stale_after_s=10.0, forget_s=5.0)
+    fleet = Aggregator(AggregateMode.MEAN, stale_after_s=10.0, forget_s=5.0)
     fleet.update([replace(card(0), source="dcgm")], 1.0, source="dcgm:h:1")
     assert fleet.update([replace(card(0), source="dcgm")], 11.0, source="dcgm:h:1").utilization_pct == 50.0
     assert fleet.update([], 12.0, source="dcgm:h:1").capacity == 0.0
@@ -309,7 +310,7 @@ def test_a_limit_of_its_own_and_one_for_forgetting() -> None:
 
 
 def test_a_slow_source_is_believed_for_longer_and_its_pace_is_told() -> None:
-    fleet = Aggregator(Aggregate.MEAN)
+    fleet = Aggregator(AggregateMode.MEAN)
     fleet.update(
         [told("dcgm", 0, period_s=30.0, utilization_pct=80.0)], 1.0, source="dcgm:h:1", interval_s=5.0
     )
@@ -317,12 +318,12 @@ def test_a_slow_source_is_believed_for_longer_and_its_pace_is_told() -> None:
     assert (view.utilization_pct, view.interval_s, view.period_s) == (50.0, 5.0, 30.0)
     view = fleet.update([told("nvml", 1, at=76.1, utilization_pct=20.0)], 76.1, source="nvml")
     assert (view.utilization_pct, view.interval_s, view.period_s) == (20.0, 1.0, None)
-    view = Aggregator(Aggregate.MEAN).update([card(0)], 1.0)
+    view = Aggregator(AggregateMode.MEAN).update([card(0)], 1.0)
     assert (view.interval_s, view.period_s) == (None, None)
 
 
 def test_who_only_adds_to_the_load_of_another_does_not_make_it_slow() -> None:
-    fleet = Aggregator(Aggregate.MEAN, order=("nvml",))
+    fleet = Aggregator(AggregateMode.MEAN, order=("nvml",))
     slow = told("dcgm", period_s=30.0, utilization_pct=80.0, sm_active_ratio=0.5)
     fleet.update([slow], 1.0, source="dcgm:h:1", interval_s=5.0)
     view = fleet.update([told("nvml", utilization_pct=20.0)], 1.0, source="nvml", interval_s=1.0)
@@ -330,7 +331,7 @@ def test_who_only_adds_to_the_load_of_another_does_not_make_it_slow() -> None:
 
 
 def test_a_measurement_of_thirty_seconds_told_thirty_times_is_one() -> None:
-    fleet = Aggregator(Aggregate.MEAN, order=("dcgm:h:1",))
+    fleet = Aggregator(AggregateMode.MEAN, order=("dcgm:h:1",))
     times = set()
     for second in range(30):
         row = told("dcgm", at=100.0 + second, age_s=float(second), period_s=30.0, utilization_pct=99.0)
@@ -343,21 +344,21 @@ def test_a_measurement_of_thirty_seconds_told_thirty_times_is_one() -> None:
 
 
 def test_power_is_the_mean_where_the_energy_is_counted() -> None:
-    fleet = Aggregator(Aggregate.MEAN)
+    fleet = Aggregator(AggregateMode.MEAN)
     fleet.update([replace(card(0, power_w=70.0), energy_j=0.0)], 1.0)
     view = fleet.update([replace(card(0, power_w=70.0, at=2.0), energy_j=350.0)], 2.0)
     assert (view.power_ratio, view.devices[0].power_mean_w) == (0.5, 350.0)
 
 
 def test_full_is_full_where_two_sources_count_memory_differently() -> None:
-    fleet = Aggregator(Aggregate.MEAN, order=("nvml",))
+    fleet = Aggregator(AggregateMode.MEAN, order=("nvml",))
     fleet.update([told("nvml", memory_total_bytes=79 * GIB)], 1.0)
     view = fleet.update([told("dcgm", memory_used_bytes=80 * GIB)], 1.0)
     assert view.memory_ratio == 1.0
 
 
 def test_a_vanished_card_is_news_as_long_as_its_source_says_so() -> None:
-    fleet = Aggregator(Aggregate.MEAN)
+    fleet = Aggregator(AggregateMode.MEAN)
     fleet.update([card(0)], 1.0)
     assert fleet.update([], 2.0).taken_at_s == 2.0
     assert fleet.update([], 3.0).taken_at_s == 3.0
@@ -365,7 +366,7 @@ def test_a_vanished_card_is_news_as_long_as_its_source_says_so() -> None:
 
 
 def test_one_of_four_lost_leaves_three_quarters() -> None:
-    fleet = Aggregator(Aggregate.WEIGHTED)
+    fleet = Aggregator(AggregateMode.WEIGHTED)
     fleet.update([told("nvml", n, utilization_pct=90.0) for n in range(4)], 1.0)
     view = fleet.update([told("nvml", n, at=2.0, utilization_pct=90.0) for n in range(3)], 2.0)
     assert (view.capacity, view.utilization_pct) == (0.75, 90.0)
@@ -380,9 +381,9 @@ def fleet_rows(fleet: list[tuple[float | None, int | None]]) -> list[GpuSample]:
     return [card(index, pct, memory=memory, used=memory) for index, (pct, memory) in enumerate(fleet)]
 
 
-@given(FLEETS, st.sampled_from(Aggregate), st.data())
+@given(FLEETS, st.sampled_from(AggregateMode), st.data())
 def test_losing_a_device_never_raises_capacity(
-    fleet: list[tuple[float | None, int | None]], how: Aggregate, data: st.DataObject
+    fleet: list[tuple[float | None, int | None]], how: AggregateMode, data: st.DataObject
 ) -> None:
     rows = fleet_rows(fleet)
     aggregator = Aggregator(how)
@@ -399,18 +400,18 @@ def test_losing_a_device_never_raises_capacity(
     assert capacity == 0.0
 
 
-@given(FLEETS, st.sampled_from(Aggregate), st.data())
+@given(FLEETS, st.sampled_from(AggregateMode), st.data())
 def test_the_order_of_rows_changes_nothing(
-    fleet: list[tuple[float | None, int | None]], how: Aggregate, data: st.DataObject
+    fleet: list[tuple[float | None, int | None]], how: AggregateMode, data: st.DataObject
 ) -> None:
     rows = fleet_rows(fleet)
     shuffled = data.draw(st.permutations(rows))
     assert Aggregator(how).update(rows, 1.0) == Aggregator(how).update(shuffled, 1.0)
 
 
-@given(FLEETS, st.sampled_from(Aggregate))
+@given(FLEETS, st.sampled_from(AggregateMode))
 def test_utilization_lies_between_the_lowest_and_the_highest_known(
-    fleet: list[tuple[float | None, int | None]], how: Aggregate
+    fleet: list[tuple[float | None, int | None]], how: AggregateMode
 ) -> None:
     view = Aggregator(how).update(fleet_rows(fleet), 1.0)
     known = [pct for pct, _ in fleet if pct is not None]
@@ -455,9 +456,9 @@ def rows_of(name: str, reading: dict[int, dict[str, Any]], at: float) -> list[Gp
     ]
 
 
-@given(st.lists(ROUND, min_size=1, max_size=3), st.sampled_from(Aggregate), st.data())
+@given(st.lists(ROUND, min_size=1, max_size=3), st.sampled_from(AggregateMode), st.data())
 def test_neither_the_order_of_rows_nor_that_of_sources_changes_anything(
-    rounds: list[dict[str, dict[int, dict[str, Any]]]], how: Aggregate, data: st.DataObject
+    rounds: list[dict[str, dict[int, dict[str, Any]]]], how: AggregateMode, data: st.DataObject
 ) -> None:
     one, other = (Aggregator(how, order=SOURCES[1:2]) for _ in range(2))
     for number, told_now in enumerate(rounds):
@@ -471,9 +472,9 @@ def test_neither_the_order_of_rows_nor_that_of_sources_changes_anything(
         assert same == view
 
 
-@given(ROUND, st.sampled_from(Aggregate), st.sampled_from(SOURCES[:2]), st.lists(st.integers(0, 2)))
+@given(ROUND, st.sampled_from(AggregateMode), st.sampled_from(SOURCES[:2]), st.lists(st.integers(0, 2)))
 def test_a_card_that_one_of_several_sources_loses_never_raises_the_capacity(
-    told_now: dict[str, dict[int, dict[str, Any]]], how: Aggregate, who: str, losing: list[int]
+    told_now: dict[str, dict[int, dict[str, Any]]], how: AggregateMode, who: str, losing: list[int]
 ) -> None:
     fleet = Aggregator(how, order=SOURCES[:1])
     reading: dict[int, dict[str, Any]] = {}
@@ -500,9 +501,9 @@ def test_a_card_that_one_of_several_sources_loses_never_raises_the_capacity(
         assert all(row.health == "lost" for row in view.devices if row.device in lost_now)
 
 
-@given(ROUND, st.sampled_from(Aggregate))
+@given(ROUND, st.sampled_from(AggregateMode))
 def test_what_nobody_tells_is_unknown_and_never_zero(
-    told_now: dict[str, dict[int, dict[str, Any]]], how: Aggregate
+    told_now: dict[str, dict[int, dict[str, Any]]], how: AggregateMode
 ) -> None:
     fleet = Aggregator(how)
     telling = ("utilization_pct", "graphics_active_ratio", "queued", "kv_used_ratio", "energy_j")
@@ -514,9 +515,9 @@ def test_what_nobody_tells_is_unknown_and_never_zero(
     assert view.queued is view.running is view.kv_used_ratio is view.memory_ratio is view.power_ratio is None
 
 
-@given(READINGS, st.sampled_from(Aggregate), st.lists(st.floats(0.0, 60.0), max_size=10))
+@given(READINGS, st.sampled_from(AggregateMode), st.lists(st.floats(0.0, 60.0), max_size=10))
 def test_a_measurement_that_is_told_again_moves_no_time(
-    reading: dict[int, dict[str, Any]], how: Aggregate, waits: list[float]
+    reading: dict[int, dict[str, Any]], how: AggregateMode, waits: list[float]
 ) -> None:
     fleet = Aggregator(how)
     usable = {n: values | {"health": "ok", "period_s": 60.0} for n, values in reading.items()}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.progress import Throughput, ThroughputTracker
-from autoglm_throttle.model import GpuSample, GpuView, Work
+from autoglm_throttle.model import GpuSample, GpuView, ServiceStats
 from tests.gpu.cases.play import row, view
 
 
@@ -31,7 +31,7 @@ class Service:
         for _ in range(seconds):
             self.now += 1.0
             self.done += per_s
-            work = Work(in_flight=in_flight, chunks_total=int(self.done + 1e-6), **more)
+            work = ServiceStats(in_flight=in_flight, chunks_total=int(self.done + 1e-6), **more)
             told = (row(0, self.now), *rows(self.now))
             movement = self.progress.update(view(told), work, self.now)
         return movement
@@ -46,8 +46,8 @@ def test_the_first_look_knows_no_rate_and_a_second_one_does() -> None:
 def test_completions_and_streamed_parts_are_both_progress() -> None:
     progress = ThroughputTracker()
     empty = view((row(0, 0.0),))
-    progress.update(empty, Work(completed_total=1, chunks_total=10), 0.0)
-    assert progress.update(empty, Work(completed_total=3, chunks_total=30), 2.0).per_s == 11.0
+    progress.update(empty, ServiceStats(completed_total=1, chunks_total=10), 0.0)
+    assert progress.update(empty, ServiceStats(completed_total=3, chunks_total=30), 2.0).per_s == 11.0
 
 
 def test_rare_answers_are_progress_all_the_time() -> None:
@@ -94,7 +94,7 @@ def test_a_counter_that_starts_anew_is_no_progress_backwards() -> None:
 def test_no_more_is_remembered_than_the_longest_window_needs() -> None:
     progress = ThroughputTracker()
     for tick in range(2000):
-        progress.update(view((row(0, 0.0),)), Work(completed_total=tick), tick / 5)
+        progress.update(view((row(0, 0.0),)), ServiceStats(completed_total=tick), tick / 5)
     assert len(progress._measurements) <= 122
 
 
@@ -139,7 +139,7 @@ def test_engines_counted_out_by_the_view_are_not_heard() -> None:
     for tick in range(5):
         now = 10.0 + tick
         seen: GpuView = view((engine(now, tokens_per_s=9.0),), engines=0)
-        movement = progress.update(seen, Work(completed_total=2 * tick), now)
+        movement = progress.update(seen, ServiceStats(completed_total=2 * tick), now)
     assert movement.per_s == 2.0
 
 
@@ -252,7 +252,7 @@ def test_whatever_happens_the_figures_stay_in_their_ranges(
     for passed_s, more, in_flight, told in itertools.chain(steps, steps):
         now, done = now + passed_s, done + more
         rows = (row(0, now), *((engine(now, tokens_per_s=more),) if told else ()))
-        movement = progress.update(view(rows), Work(in_flight=in_flight, completed_total=done), now)
+        movement = progress.update(view(rows), ServiceStats(in_flight=in_flight, completed_total=done), now)
         assert movement.per_s is None or movement.per_s >= 0.0
         assert 0.0 <= movement.silent_s <= now
         assert 0.0 <= movement.no_request_s <= now
@@ -272,7 +272,7 @@ def streams(
         at_s += 1.0
         DONE["answers"] += answers_per_s
         DONE["parts"] += parts_per_s
-        work = Work(
+        work = ServiceStats(
             in_flight=10, completed_total=int(DONE["answers"] + 1e-6), chunks_total=int(DONE["parts"] + 1e-6)
         )
         shares.append(progress.update(view((row(0, at_s),)), work, at_s).share)

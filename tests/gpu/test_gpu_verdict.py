@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.verdict import VerdictRules, VerdictTracker
 from autoglm_throttle.gpu.verdict_table import SIGNALS, TABLE, VerdictInput, classify, confidence
-from autoglm_throttle.model import Finding, Work
+from autoglm_throttle.model import GpuCondition, ServiceStats
 from tests.gpu.cases.play import Case, Phase, Player, labels, row, view
 from tests.gpu.cases.table import (
     CASES,
@@ -28,7 +28,7 @@ from tests.gpu.cases.table import (
 )
 
 RULES = VerdictRules()
-PLAIN = {Finding.IDLE, Finding.WORKING, Finding.UNKNOWN}
+PLAIN = {GpuCondition.IDLE, GpuCondition.WORKING, GpuCondition.UNKNOWN}
 RATIO = st.none() | st.floats(0.0, 1.0)
 COUNT = st.integers(0, 50)
 
@@ -42,7 +42,7 @@ def test_labelled_case(case: Case) -> None:
 
 
 def test_the_set_names_each_finding_and_each_name_once() -> None:
-    assert {label for case in CASES for phase in case.phases for label in phase.labels} == set(Finding)
+    assert {label for case in CASES for phase in case.phases for label in phase.labels} == set(GpuCondition)
     assert len({case.name for case in CASES}) == len(CASES)
 
 
@@ -102,7 +102,7 @@ def test_every_input_has_exactly_one_verdict(
         assert 0.0 <= seen.capacity <= told + 1e-12
         for each, verdict in zip(seen.devices, seen.verdicts.values(), strict=True):
             assert 0.0 <= verdict.confidence <= 1.0
-            assert (verdict.finding is Finding.LOST) == (each.health == "lost")
+            assert (verdict.condition is GpuCondition.LOST) == (each.health == "lost")
             assert verdict.since_s <= player.now
 
 
@@ -151,18 +151,18 @@ def test_nothing_of_ours_in_flight_is_no_stall() -> None:
     it = VerdictInput(
         utilization_pct=100.0, power_share=0.1, progress_per_s=0.0, silent_share=1.0, in_flight=1.0
     )
-    assert classify(it, RULES) is Finding.STALLED
-    assert classify(replace(it, in_flight=0.0), RULES) is Finding.UNKNOWN
+    assert classify(it, RULES) is GpuCondition.STALLED
+    assert classify(replace(it, in_flight=0.0), RULES) is GpuCondition.UNKNOWN
 
 
 def test_a_lost_card_is_nobody_who_works() -> None:
     cards = ({**FULL, "utilization_pct": 45.0}, {"health": "lost", "utilization_pct": 99.0})
     phase = Phase(10, cards, (), completed_per_s=9.0, work={**SERVING, "waiting": 3})
-    assert labels(Player().play(phase)) == (Finding.STARVED, Finding.LOST)
+    assert labels(Player().play(phase)) == (GpuCondition.STARVED, GpuCondition.LOST)
 
 
 def test_the_queue_is_counted_for_each_engine() -> None:
-    def found(queued: int) -> Finding:
+    def found(queued: int) -> GpuCondition:
         judge, low = VerdictTracker(), {**FULL, "sm_active_ratio": 0.1}
         for tick in range(6):
             now = 1000.0 + tick
@@ -170,11 +170,11 @@ def test_the_queue_is_counted_for_each_engine() -> None:
                 row(number, now, kind="engine", queued=queued, running=4, tokens_per_s=50.0)
                 for number in (1, 2)
             )
-            seen = judge.update(view((row(0, now, **low), *engines)), Work(in_flight=8), now)
+            seen = judge.update(view((row(0, now, **low), *engines)), ServiceStats(in_flight=8), now)
         return labels(seen)[0]
 
-    assert found(5) is Finding.UNDERFED
-    assert found(6) is Finding.PRODUCTIVE
+    assert found(5) is GpuCondition.UNDERFED
+    assert found(6) is GpuCondition.PRODUCTIVE
 
 
 # --- time
@@ -183,83 +183,85 @@ def test_the_queue_is_counted_for_each_engine() -> None:
 def test_two_samples_are_not_enough_and_nor_are_many_within_two_seconds() -> None:
     player = Player()
     seen = [labels(each)[0] for each in player.seconds(replace(HEALTHY, seconds=4))]
-    assert seen == [Finding.UNKNOWN] * 3 + [Finding.PRODUCTIVE], "the first sample knows no rate yet"
+    assert seen == [GpuCondition.UNKNOWN] * 3 + [GpuCondition.PRODUCTIVE], (
+        "the first sample knows no rate yet"
+    )
     quick = [labels(each)[0] for each in Player().seconds(replace(HEALTHY, seconds=2), step_s=0.2)]
-    assert quick == [Finding.UNKNOWN] * 10
+    assert quick == [GpuCondition.UNKNOWN] * 10
 
 
 def test_two_samples_far_apart_are_not_enough() -> None:
-    card = one(6, {**FULL, "throttle": frozenset({"hw_thermal"})}, Finding.THROTTLED)
-    assert [labels(each)[0] for each in Player().seconds(card, step_s=3.0)] == [Finding.UNKNOWN] * 2
-    assert labels(Player().play(replace(card, seconds=9), step_s=3.0)) == (Finding.THROTTLED,)
+    card = one(6, {**FULL, "throttle": frozenset({"hw_thermal"})}, GpuCondition.THROTTLED)
+    assert [labels(each)[0] for each in Player().seconds(card, step_s=3.0)] == [GpuCondition.UNKNOWN] * 2
+    assert labels(Player().play(replace(card, seconds=9), step_s=3.0)) == (GpuCondition.THROTTLED,)
 
 
 def test_a_finding_is_left_by_three_new_samples_spanning_two_seconds_and_not_by_one() -> None:
     player = Player()
     player.play(HEALTHY)
-    odd = one(1, {**FULL, "utilization_pct": 50.0}, Finding.WORKING, completed_per_s=10.0)
+    odd = one(1, {**FULL, "utilization_pct": 50.0}, GpuCondition.WORKING, completed_per_s=10.0)
     for _ in range(5):
-        assert labels(player.play(odd)) == (Finding.PRODUCTIVE,)
-        assert labels(player.play(replace(HEALTHY, seconds=1))) == (Finding.PRODUCTIVE,)
+        assert labels(player.play(odd)) == (GpuCondition.PRODUCTIVE,)
+        assert labels(player.play(replace(HEALTHY, seconds=1))) == (GpuCondition.PRODUCTIVE,)
     left = [labels(each)[0] for each in player.seconds(replace(odd, seconds=3))]
-    assert left == [Finding.PRODUCTIVE, Finding.PRODUCTIVE, Finding.WORKING]
+    assert left == [GpuCondition.PRODUCTIVE, GpuCondition.PRODUCTIVE, GpuCondition.WORKING]
 
 
 def test_a_finding_that_is_young_is_left_by_three_samples_too() -> None:
     player = Player()
     player.play(HEALTHY)
-    odd = one(1, {**FULL, "utilization_pct": 50.0}, Finding.WORKING, completed_per_s=10.0)
+    odd = one(1, {**FULL, "utilization_pct": 50.0}, GpuCondition.WORKING, completed_per_s=10.0)
     entered = [labels(each)[0] for each in player.seconds(replace(odd, seconds=3))]
-    assert entered[-1] is Finding.WORKING
+    assert entered[-1] is GpuCondition.WORKING
     left = [labels(each)[0] for each in player.seconds(replace(HEALTHY, seconds=3))]
-    assert left == [Finding.WORKING, Finding.WORKING, Finding.PRODUCTIVE]
+    assert left == [GpuCondition.WORKING, GpuCondition.WORKING, GpuCondition.PRODUCTIVE]
 
 
 def test_where_no_finding_lasts_only_the_plain_is_said() -> None:
     player = Player()
     player.play(HEALTHY)
-    working = one(1, {**FULL, "utilization_pct": 50.0}, Finding.WORKING, completed_per_s=10.0)
-    underfed = one(1, {**FULL, "sm_active_ratio": 0.1}, Finding.UNDERFED, completed_per_s=10.0)
+    working = one(1, {**FULL, "utilization_pct": 50.0}, GpuCondition.WORKING, completed_per_s=10.0)
+    underfed = one(1, {**FULL, "sm_active_ratio": 0.1}, GpuCondition.UNDERFED, completed_per_s=10.0)
     found = [labels(player.play(phase))[0] for phase in (underfed, working, underfed, working, underfed)]
-    held = Finding.PRODUCTIVE
-    assert found == [held, held, Finding.UNKNOWN, Finding.WORKING, Finding.UNKNOWN]
+    held = GpuCondition.PRODUCTIVE
+    assert found == [held, held, GpuCondition.UNKNOWN, GpuCondition.WORKING, GpuCondition.UNKNOWN]
 
 
 def test_the_same_measurement_again_and_again_counts_once() -> None:
     judge = VerdictTracker()
-    seen: list[Finding] = []
+    seen: list[GpuCondition] = []
     for tick in range(90):
         now, repeats = 1000.0 + tick, tick % 30
         card = row(
             0, now, age_s=repeats * (1.0 - 1e-5), **FULL
         )  # worked out anew each time, so never quite equal
-        work = Work(in_flight=9, completed_total=9 * tick)
+        work = ServiceStats(in_flight=9, completed_total=9 * tick)
         seen += labels(judge.update(view((card,)), work, now))
-    assert seen[:60] == [Finding.UNKNOWN] * 60, "two measurements prove nothing"
+    assert seen[:60] == [GpuCondition.UNKNOWN] * 60, "two measurements prove nothing"
     again = row(0, 1090.0, **FULL)
-    seen += labels(judge.update(view((again,)), Work(in_flight=9, completed_total=810), 1090.0))
-    assert seen[-1] is Finding.PRODUCTIVE, "the first one knew no rate, three did"
+    seen += labels(judge.update(view((again,)), ServiceStats(in_flight=9, completed_total=810), 1090.0))
+    assert seen[-1] is GpuCondition.PRODUCTIVE, "the first one knew no rate, three did"
 
 
 def test_lost_is_said_at_once_and_taken_back_at_once() -> None:
     player = Player()
     player.play(HEALTHY)
-    lost = player.play(one(1, {"health": "lost"}, Finding.LOST))
+    lost = player.play(one(1, {"health": "lost"}, GpuCondition.LOST))
     (verdict,) = lost.verdicts.values()
-    assert (verdict.finding, verdict.since_s, verdict.confidence) == (Finding.LOST, player.now, 1.0)
-    again = player.play(one(1, {"health": "lost"}, Finding.LOST))
+    assert (verdict.condition, verdict.since_s, verdict.confidence) == (GpuCondition.LOST, player.now, 1.0)
+    again = player.play(one(1, {"health": "lost"}, GpuCondition.LOST))
     assert next(iter(again.verdicts.values())).since_s == player.now - 1.0
-    assert labels(player.play(replace(HEALTHY, seconds=1))) == (Finding.UNKNOWN,)
+    assert labels(player.play(replace(HEALTHY, seconds=1))) == (GpuCondition.UNKNOWN,)
 
 
 def test_a_stall_needs_ten_seconds_and_names_its_evidence() -> None:
     player = Player()
     player.play(HEALTHY)
-    found = [labels(each)[0] for each in player.seconds(one(14, SPIN, Finding.STALLED))]
-    assert found.index(Finding.STALLED) == 11, (
+    found = [labels(each)[0] for each in player.seconds(one(14, SPIN, GpuCondition.STALLED))]
+    assert found.index(GpuCondition.STALLED) == 11, (
         "ten seconds, of which the last gives the first of three samples"
     )
-    seen = player.play(one(1, SPIN, Finding.STALLED))
+    seen = player.play(one(1, SPIN, GpuCondition.STALLED))
     (verdict,) = seen.verdicts.values()
     assert verdict.evidence == {
         "utilization_pct": 100.0,
@@ -273,62 +275,66 @@ def test_a_stall_needs_ten_seconds_and_names_its_evidence() -> None:
 
 def test_a_first_request_may_load_and_compile_a_model() -> None:
     player = Player()
-    probes = one(30, REST, Finding.IDLE, completed_per_s=1.0, work=QUIET)
-    assert labels(player.play(probes)) == (Finding.IDLE,)
-    loading = one(590, {**SPIN, "power_w": 180.0}, Finding.UNKNOWN)
-    assert (Finding.STALLED,) not in {labels(each) for each in player.seconds(loading)}
-    assert labels(player.play(one(20, SPIN, Finding.STALLED))) == (Finding.STALLED,), "but not for ever"
+    probes = one(30, REST, GpuCondition.IDLE, completed_per_s=1.0, work=QUIET)
+    assert labels(player.play(probes)) == (GpuCondition.IDLE,)
+    loading = one(590, {**SPIN, "power_w": 180.0}, GpuCondition.UNKNOWN)
+    assert (GpuCondition.STALLED,) not in {labels(each) for each in player.seconds(loading)}
+    assert labels(player.play(one(20, SPIN, GpuCondition.STALLED))) == (GpuCondition.STALLED,), (
+        "but not for ever"
+    )
 
 
 def test_what_streams_past_an_engine_that_counts_late_is_no_stall_and_ends_one() -> None:
     player = Player()
     player.play(HEALTHY)
     late = {"tokens_per_s": 0.0, "running": 1}
-    streams = one(40, SPIN, Finding.UNKNOWN, chunks_per_s=20.0, engine=late)
-    assert Finding.STALLED not in {labels(each)[0] for each in player.seconds(streams)}
-    assert labels(player.play(one(20, SPIN, Finding.STALLED, engine=late))) == (Finding.STALLED,)
-    assert labels(player.play(replace(streams, seconds=5))) != (Finding.STALLED,)
+    streams = one(40, SPIN, GpuCondition.UNKNOWN, chunks_per_s=20.0, engine=late)
+    assert GpuCondition.STALLED not in {labels(each)[0] for each in player.seconds(streams)}
+    assert labels(player.play(one(20, SPIN, GpuCondition.STALLED, engine=late))) == (GpuCondition.STALLED,)
+    assert labels(player.play(replace(streams, seconds=5))) != (GpuCondition.STALLED,)
 
 
 def test_a_stall_takes_longer_if_so_wished() -> None:
     player = Player(VerdictRules(stalled_s=20.0))
     player.play(HEALTHY)
-    assert labels(player.play(one(18, SPIN, Finding.UNKNOWN))) != (Finding.STALLED,)
-    assert labels(player.play(one(6, SPIN, Finding.STALLED))) == (Finding.STALLED,)
+    assert labels(player.play(one(18, SPIN, GpuCondition.UNKNOWN))) != (GpuCondition.STALLED,)
+    assert labels(player.play(one(6, SPIN, GpuCondition.STALLED))) == (GpuCondition.STALLED,)
 
 
 def test_a_stall_of_a_card_that_fell_silent_ends_with_our_own_progress() -> None:
     player = Player()
     player.play(HEALTHY)
-    player.play(one(20, SPIN, Finding.STALLED))
+    player.play(one(20, SPIN, GpuCondition.STALLED))
     at_s = player.now
     card = row(0, at_s, **SPIN)
 
-    def later(seconds: float, completed: int) -> Finding:
-        work = Work(in_flight=9, completed_total=completed)
+    def later(seconds: float, completed: int) -> GpuCondition:
+        work = ServiceStats(in_flight=9, completed_total=completed)
         return labels(player.judge.update(view((card,)), work, at_s + seconds))[0]
 
-    assert later(1.0, 300) is Finding.STALLED
-    assert later(30.0, 300) is Finding.STALLED, "silence is no recovery"
-    assert later(31.0, 320) is Finding.UNKNOWN
-    assert later(60.0, 320) is Finding.UNKNOWN
+    assert later(1.0, 300) is GpuCondition.STALLED
+    assert later(30.0, 300) is GpuCondition.STALLED, "silence is no recovery"
+    assert later(31.0, 320) is GpuCondition.UNKNOWN
+    assert later(60.0, 320) is GpuCondition.UNKNOWN
 
 
 def test_a_stalled_card_late_by_its_own_period_is_not_silent() -> None:
     player = Player()
     player.play(HEALTHY)
-    player.play(one(20, {**SPIN, "period_s": 30.0}, Finding.STALLED))
+    player.play(one(20, {**SPIN, "period_s": 30.0}, GpuCondition.STALLED))
     card = row(0, player.now, **SPIN, period_s=30.0)
-    seen = player.judge.update(view((card,)), Work(in_flight=9, completed_total=999), player.now + 60.0)
-    assert labels(seen) == (Finding.STALLED,)
+    seen = player.judge.update(
+        view((card,)), ServiceStats(in_flight=9, completed_total=999), player.now + 60.0
+    )
+    assert labels(seen) == (GpuCondition.STALLED,)
 
 
 def test_a_card_no_longer_known_is_forgotten_and_engines_get_no_verdict() -> None:
     judge = VerdictTracker()
     engine = row(1, 1000.0, kind="engine", tokens_per_s=5.0)
-    judge.update(view((row(0, 1000.0, **FULL), engine)), Work(), 1000.0)
+    judge.update(view((row(0, 1000.0, **FULL), engine)), ServiceStats(), 1000.0)
     assert "GPU-0" in repr(judge)
-    seen = judge.update(view((engine,)), Work(), 1001.0)
+    seen = judge.update(view((engine,)), ServiceStats(), 1001.0)
     assert seen.verdicts == {}
     assert seen.capacity == 1.0
     assert "GPU-0" not in repr(judge)
@@ -345,7 +351,12 @@ def test_a_throttled_card_counts_by_its_clock_and_weight() -> None:
     cards = (throttled(990.0), FULL, FULL, {"health": "lost"})
     phase = Phase(5, cards, (), completed_per_s=10.0, work=SERVING)
     seen = Player().play(phase)
-    assert labels(seen) == (Finding.THROTTLED, Finding.PRODUCTIVE, Finding.PRODUCTIVE, Finding.LOST)
+    assert labels(seen) == (
+        GpuCondition.THROTTLED,
+        GpuCondition.PRODUCTIVE,
+        GpuCondition.PRODUCTIVE,
+        GpuCondition.LOST,
+    )
     assert seen.capacity == pytest.approx(0.75 - 0.25 * 0.5)
 
 
@@ -353,56 +364,58 @@ def test_a_throttled_card_counts_by_its_clock_and_weight() -> None:
     ("clock", "left"), [(100.0, 0.2), (990.0, 0.5), (1980.0, 1.0), (2100.0, 1.0), (None, 1.0)]
 )
 def test_the_clock_share_stays_between_a_fifth_and_one(clock: float | None, left: float) -> None:
-    seen = Player().play(one(5, throttled(clock), Finding.THROTTLED, completed_per_s=10.0))
-    assert labels(seen) == (Finding.THROTTLED,)
+    seen = Player().play(one(5, throttled(clock), GpuCondition.THROTTLED, completed_per_s=10.0))
+    assert labels(seen) == (GpuCondition.THROTTLED,)
     assert seen.capacity == pytest.approx(left)
 
 
 def test_capacity_is_untouched_while_the_finding_is_not_sure() -> None:
     player = Player()
-    seen = list(player.seconds(one(3, throttled(990.0), Finding.THROTTLED, completed_per_s=10.0)))
+    seen = list(player.seconds(one(3, throttled(990.0), GpuCondition.THROTTLED, completed_per_s=10.0)))
     assert [each.capacity for each in seen] == [1.0, 1.0, 0.5]
 
 
 @pytest.mark.parametrize("bits", [frozenset({"sw_power_cap"}), None], ids=["bit", "time alone"])
 def test_a_card_at_the_limit_it_was_sold_with_is_never_throttled(bits: frozenset[str] | None) -> None:
     card = {**SOLD, "throttle": bits, "throttled_ratio": 0.9}
-    seen = list(Player().seconds(one(60, card, Finding.PRODUCTIVE, completed_per_s=10.0)))
-    assert [labels(each)[0] for each in seen] == [Finding.UNKNOWN] * 3 + [Finding.PRODUCTIVE] * 57, (
-        "the first sample knows no rate yet, the next three agree"
-    )
+    seen = list(Player().seconds(one(60, card, GpuCondition.PRODUCTIVE, completed_per_s=10.0)))
+    assert [labels(each)[0] for each in seen] == [GpuCondition.UNKNOWN] * 3 + [
+        GpuCondition.PRODUCTIVE
+    ] * 57, "the first sample knows no rate yet, the next three agree"
     assert {each.capacity for each in seen} == {1.0}
 
 
 def test_a_limit_lowered_before_the_start_is_told_and_is_what_the_rates_were_set_for() -> None:
     player = Player()
-    seen = player.play(one(900, {**SOLD, **LOWERED}, Finding.THROTTLED, completed_per_s=10.0))
+    seen = player.play(one(900, {**SOLD, **LOWERED}, GpuCondition.THROTTLED, completed_per_s=10.0))
     (verdict,) = seen.verdicts.values()
-    assert (verdict.finding, verdict.evidence["limit_share"]) == (Finding.THROTTLED, 400.0 / 700.0)
+    assert (verdict.condition, verdict.evidence["limit_share"]) == (GpuCondition.THROTTLED, 400.0 / 700.0)
     assert seen.capacity == 1.0
     hot = {**SOLD, **LOWERED, "throttle": frozenset({"sw_power_cap", "hw_thermal"})}
-    assert player.play(one(5, hot, Finding.THROTTLED, completed_per_s=10.0)).capacity == 0.5, "heat is news"
+    assert player.play(one(5, hot, GpuCondition.THROTTLED, completed_per_s=10.0)).capacity == 0.5, (
+        "heat is news"
+    )
 
 
 def test_a_limit_lowered_while_watched_counts_by_the_clock_for_as_long_as_that_lasts() -> None:
     lowered = {**SOLD, **LOWERED}
     player = Player()
-    player.play(one(60, SOLD, Finding.PRODUCTIVE, completed_per_s=10.0))
-    seen = player.play(one(60, lowered, Finding.THROTTLED, completed_per_s=10.0))
+    player.play(one(60, SOLD, GpuCondition.PRODUCTIVE, completed_per_s=10.0))
+    seen = player.play(one(60, lowered, GpuCondition.THROTTLED, completed_per_s=10.0))
     assert seen.capacity == pytest.approx(990.0 / 1485.0), "its clock at its own limit was seen before"
 
 
 @pytest.mark.parametrize(
     ("limit_w", "finding"),
     [
-        (None, Finding.THROTTLED),
-        (400.0, Finding.THROTTLED),
-        (664.0, Finding.THROTTLED),
-        (666.0, Finding.PRODUCTIVE),
-        (800.0, Finding.PRODUCTIVE),
+        (None, GpuCondition.THROTTLED),
+        (400.0, GpuCondition.THROTTLED),
+        (664.0, GpuCondition.THROTTLED),
+        (666.0, GpuCondition.PRODUCTIVE),
+        (800.0, GpuCondition.PRODUCTIVE),
     ],
 )
-def test_a_limit_counts_as_lowered_from_a_twentieth_on(limit_w: float | None, finding: Finding) -> None:
+def test_a_limit_counts_as_lowered_from_a_twentieth_on(limit_w: float | None, finding: GpuCondition) -> None:
     card = {**SOLD, "power_limit_w": limit_w}
     assert labels(Player().play(one(6, card, finding, completed_per_s=10.0))) == (finding,)
 
@@ -410,9 +423,9 @@ def test_a_limit_counts_as_lowered_from_a_twentieth_on(limit_w: float | None, fi
 def test_full_speed_learned_under_load_gives_the_capacity_back() -> None:
     player = Player()
     card = {**FULL, "throttle": frozenset({"sw_power_cap"}), "sm_clock_mhz": 1386.0}
-    seen = player.play(one(5, {**card, "power_limit_w": None}, Finding.THROTTLED, completed_per_s=9.0))
+    seen = player.play(one(5, {**card, "power_limit_w": None}, GpuCondition.THROTTLED, completed_per_s=9.0))
     assert seen.capacity == pytest.approx(0.7)
-    assert player.play(one(60, card, Finding.PRODUCTIVE, completed_per_s=9.0)).capacity == 1.0
+    assert player.play(one(60, card, GpuCondition.PRODUCTIVE, completed_per_s=9.0)).capacity == 1.0
 
 
 # --- doubt
@@ -420,16 +433,16 @@ def test_full_speed_learned_under_load_gives_the_capacity_back() -> None:
 
 def test_confidence_is_the_share_of_possible_signals_that_is_known_and_agrees() -> None:
     it = VerdictInput(utilization_pct=99.0, progress_per_s=4.0, sm_active_ratio=0.1, power_share=0.5)
-    share, evidence = confidence(Finding.UNDERFED, it, RULES)
+    share, evidence = confidence(GpuCondition.UNDERFED, it, RULES)
     assert share == 3 / 8, "utilization, progress and multiprocessors agree, power does not, four are unknown"
     assert set(evidence) == {"utilization_pct", "progress_per_s", "sm_active_ratio", "power_share"}
     it.dram_active_ratio = 0.1
-    assert confidence(Finding.UNDERFED, it, RULES)[0] == 4 / 8
-    assert confidence(Finding.LOST, it, RULES) == (1.0, {})
+    assert confidence(GpuCondition.UNDERFED, it, RULES)[0] == 4 / 8
+    assert confidence(GpuCondition.LOST, it, RULES) == (1.0, {})
 
 
 def test_every_finding_has_a_ballot_of_signals_that_exist() -> None:
-    assert set(SIGNALS) == set(Finding)
+    assert set(SIGNALS) == set(GpuCondition)
     names = {each.name for each in fields(VerdictInput)}
     for ballot in SIGNALS.values():
         assert {name for name, _ in ballot} <= names
@@ -444,18 +457,18 @@ def worked() -> Player:
 
 
 def test_a_signal_more_that_agrees_makes_a_finding_surer() -> None:
-    alone = worked().play(one(20, {**SPIN, **H100, "sm_active_ratio": None}, Finding.STALLED))
-    both = worked().play(one(20, {**SPIN, "sm_active_ratio": 0.01}, Finding.STALLED))
+    alone = worked().play(one(20, {**SPIN, **H100, "sm_active_ratio": None}, GpuCondition.STALLED))
+    both = worked().play(one(20, {**SPIN, "sm_active_ratio": 0.01}, GpuCondition.STALLED))
     assert [each.confidence for each in (*alone.verdicts.values(), *both.verdicts.values())] == [4 / 5, 1.0]
 
 
 def test_the_learned_range_of_power_finds_a_hang_that_the_limit_does_not() -> None:
     card = {"power_limit_w": 300.0, "utilization_pct": 100.0}
-    idle = one(400, {**card, "utilization_pct": 0.0, "power_w": 90.0}, Finding.IDLE, work=QUIET)
-    busy = one(300, {**card, "power_w": 250.0}, Finding.PRODUCTIVE, completed_per_s=10.0)
-    hung = one(20, {**card, "power_w": 95.0}, Finding.STALLED)
+    idle = one(400, {**card, "utilization_pct": 0.0, "power_w": 90.0}, GpuCondition.IDLE, work=QUIET)
+    busy = one(300, {**card, "power_w": 250.0}, GpuCondition.PRODUCTIVE, completed_per_s=10.0)
+    hung = one(20, {**card, "power_w": 95.0}, GpuCondition.STALLED)
     fresh, settled = Player(), Player()
-    assert labels(fresh.play(hung)) == (Finding.UNKNOWN,), "95 W are a third of the limit"
+    assert labels(fresh.play(hung)) == (GpuCondition.UNKNOWN,), "95 W are a third of the limit"
     for phase in (idle, busy, hung):
         assert labels(settled.play(phase)) == phase.labels
 
@@ -468,12 +481,12 @@ def test_a_mean_of_power_is_believed_before_a_moment_of_it() -> None:
         "power_w": 650.0,
         "power_mean_w": 100.0,
     }
-    assert labels(worked().play(one(20, card, Finding.STALLED))) == (Finding.STALLED,)
+    assert labels(worked().play(one(20, card, GpuCondition.STALLED))) == (GpuCondition.STALLED,)
 
 
 def test_a_measurement_from_the_future_does_not_end_the_judging() -> None:
     """`Throttle.observe` is given rows by anybody, perhaps with the time of another clock."""
     player = Player()
     ahead = view((row(0, player.now + 3600.0, **FULL),))
-    player.judge.update(ahead, Work(), player.now)
-    assert labels(player.play(HEALTHY)) == (Finding.PRODUCTIVE,)
+    player.judge.update(ahead, ServiceStats(), player.now)
+    assert labels(player.play(HEALTHY)) == (GpuCondition.PRODUCTIVE,)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.limiting.cap import FixedConcurrencyLimit
 from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter
 from autoglm_throttle.limiting.ticket import Ticket
-from autoglm_throttle.model import Decision, Demand, Evidence, Outcome, Priority, Reason
+from autoglm_throttle.model import Decision, Demand, LimiterReport, Outcome, Priority, Reason
 
 
 def full(limit: int = 2) -> FixedConcurrencyLimit:
@@ -73,10 +73,10 @@ def test_it_keeps_no_line() -> None:
 
 def test_refusals_are_told_once_and_no_rate_is_claimed() -> None:
     tested = full(1)
-    assert tested.report() == Evidence(False, None, 1, 1.0)
+    assert tested.report() == LimiterReport(False, None, 1, 1.0)
     refusal(tested)
-    assert tested.report() == Evidence(True, None, 1, 1.0)
-    assert tested.report() == Evidence(False, None, 1, 1.0)
+    assert tested.report() == LimiterReport(True, None, 1, 1.0)
+    assert tested.report() == LimiterReport(False, None, 1, 1.0)
 
 
 def test_a_dry_run_lets_in_whom_it_would_refuse() -> None:

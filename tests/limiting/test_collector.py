@@ -197,7 +197,7 @@ def test_nor_does_one_of_which_only_a_part_may_be_used_up(
         def hit() -> list[tuple[str, int]]:
             account = window.find("u", units * scale, now)
             decision = window.test(account, units * scale, now, (5 * scale, 4 * scale))
-            return [(state.name, state.remaining) for state in decision.items]
+            return [(state.name, state.remaining) for state in decision.limits]
 
         return (
             hit,
@@ -211,7 +211,7 @@ def test_nor_does_one_of_which_only_a_part_may_be_used_up(
 def left(window: SlidingWindow, user: str, now: float) -> list[object]:
     """What each limit has left from now on, at instants when something may have left."""
     account, instants = window.peek(user), (now, now + 0.5, now + 1, now + 59.5, now + 60.5, now + 3700)
-    return [(s.name, s.remaining) for at in instants for s in window.test(account, 1, at).items]
+    return [(s.name, s.remaining) for at in instants for s in window.test(account, 1, at).limits]
 
 
 def test_who_makes_room_for_a_newcomer_reads_no_ring_that_changes() -> None:

@@ -49,8 +49,8 @@ def test_it_decides_as_the_naive_ones_do(limits: tuple[UserLimit, ...], trace: l
         decision = tested.hit(user, units, now)
         assert decision.allowed is expected.allowed
         assert decision.retry_after_s == pytest.approx(expected.retry_after_s, abs=1e-6)
-        assert {state.name: state.remaining for state in decision.items} == expected.remaining
-        for state in decision.items:
+        assert {state.name: state.remaining for state in decision.limits} == expected.remaining
+        for state in decision.limits:
             if state.name in expected.reset_s:
                 assert state.reset_s == pytest.approx(expected.reset_s[state.name], abs=1e-6)
         if decision.allowed and back is not None:
@@ -91,18 +91,18 @@ def test_the_form_follows_the_limit() -> None:
 def test_limits_of_both_forms_are_told_in_their_order() -> None:
     tested = SlidingWindow((limit(5000, 3600), limit(10, 1), limit(2000, 60)), 10)
     decision = tested.hit("ann", 4, 100.0)
-    assert [state.name for state in decision.items] == ["user-1s", "user-3600s", "user-60s"]
-    assert [state.remaining for state in decision.items] == [6, 4996, 1996]
+    assert [state.name for state in decision.limits] == ["user-1s", "user-3600s", "user-60s"]
+    assert [state.remaining for state in decision.limits] == [6, 4996, 1996]
     refusal = tested.hit("ann", 7, 100.5)
     assert (refusal.policy, refusal.retry_after_s) == ("user-1s", 0.5)
-    assert [state.remaining for state in refusal.items] == [6, 4996, 1996], "nothing was taken of any"
+    assert [state.remaining for state in refusal.limits] == [6, 4996, 1996], "nothing was taken of any"
 
 
 def test_whichever_limit_decides_the_others_are_told_in_their_order() -> None:
     tested = SlidingWindow((limit(5000, 3600), limit(1000, 1), limit(2000, 60)), 10)
     assert tested.hit("ann", 900, 100.0).allowed
     decision = tested.hit("ann", 100, 102.0)
-    assert [state.name for state in decision.items] == ["user-60s", "user-3600s", "user-1s"]
+    assert [state.name for state in decision.limits] == ["user-60s", "user-3600s", "user-1s"]
 
 
 def test_the_log_is_no_longer_than_the_exact_limits_need() -> None:
@@ -118,7 +118,7 @@ def test_units_that_only_the_ring_still_counts_are_given_back_to_it() -> None:
     tested = SlidingWindow((limit(10, 1), limit(5000, 3600)), 10)
     tested.hit("ann", 4, 100.0)
     assert tested.give_back("ann", 3, 100.0, 102.0), "they have left the log by themselves"
-    assert [state.remaining for state in tested.hit("ann", 1, 102.0).items] == [9, 4998]
+    assert [state.remaining for state in tested.hit("ann", 1, 102.0).limits] == [9, 4998]
     assert not tested.give_back("ann", 1, 100.0, 100.0 + 3661.0)
 
 

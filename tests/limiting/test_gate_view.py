@@ -7,7 +7,7 @@ import math
 import pytest
 
 from autoglm_throttle.limiting.gate import Ticket
-from autoglm_throttle.model import Decision, Demand, Evidence, Outcome
+from autoglm_throttle.model import Decision, Demand, LimiterReport, Outcome
 from tests.limiting.gate_asking import (
     DROPPED,
     HIGH,
@@ -54,10 +54,10 @@ def test_a_dry_run_would_refuse_as_many_as_a_live_gate_does() -> None:
 
 def test_waiters_and_refusals_of_the_gate_alone_are_evidence() -> None:
     tested = gate(inflight_start=1)
-    assert tested.report() == Evidence(False, None, 0, 1.0)
+    assert tested.report() == LimiterReport(False, None, 0, 1.0)
     tested.record_arrival(LOW, 0.1)
     fill(tested, 0.1)
-    assert tested.report() == Evidence(False, None, 1, 1.0), "what a bucket refused is none"
+    assert tested.report() == LimiterReport(False, None, 1, 1.0), "what a bucket refused is none"
     ticket = wait(tested, LOW, 0.1)
     assert tested.report().confirmed
     assert tested.report().confirmed, "somebody still waits"
@@ -83,7 +83,7 @@ def test_who_waited_in_vain_is_evidence(by_timer: bool) -> None:
 def test_evidence_carries_what_was_measured() -> None:
     tested = knowing(80.0, limit=7)
     tested.try_acquire(Demand(HIGH), 0.0)
-    assert tested.report() == Evidence(False, 80.0, 1, 7.0)
+    assert tested.report() == LimiterReport(False, 80.0, 1, 7.0)
 
 
 def test_the_view_shows_all_figures() -> None:

@@ -74,7 +74,7 @@ def test_a_refusal_tells_which_term_decided() -> None:
     assert (refusal.allowed, refusal.reason, refusal.detail) == (False, Reason.GPU, "gpu:memory")
     assert (refusal.policy, refusal.limit, refusal.remaining) == ("gpu", 50.0, 30.0)
     assert refusal.retry_after_s == refusal.reset_after_s == pytest.approx((1 + 30 - 30) / 100)
-    assert refusal.items == ()
+    assert refusal.limits == ()
 
 
 def test_what_is_given_back_is_there_again() -> None:

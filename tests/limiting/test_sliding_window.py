@@ -45,8 +45,8 @@ def test_it_decides_as_the_naive_log_does(
         decision = tested.hit(user, units, now)
         assert decision.allowed is expected.allowed
         assert decision.retry_after_s == pytest.approx(expected.retry_after_s, abs=1e-9)
-        assert {state.name: state.remaining for state in decision.items} == expected.remaining
-        for state in decision.items:
+        assert {state.name: state.remaining for state in decision.limits} == expected.remaining
+        for state in decision.limits:
             if state.name in expected.reset_s:
                 assert state.reset_s == pytest.approx(expected.reset_s[state.name], abs=1e-9)
     for user in USERS:
@@ -120,7 +120,7 @@ def test_an_admission_tells_what_is_left() -> None:
     assert (decision.allowed, decision.reason, decision.detail) == (True, Reason.OK, "")
     assert (decision.policy, decision.limit, decision.remaining) == ("user-1s", 5, 3), "the fuller limit"
     assert (decision.reset_after_s, decision.retry_after_s) == (1.0, 0.0)
-    assert {(state.name, state.remaining) for state in decision.items} == {("user-60s", 8), ("user-1s", 3)}
+    assert {(state.name, state.remaining) for state in decision.limits} == {("user-60s", 8), ("user-1s", 3)}
 
 
 def test_a_refusal_names_the_limit_with_the_longest_wait() -> None:
@@ -136,7 +136,7 @@ def test_all_limits_or_none() -> None:
     tested = window(limit(1, 1), limit(3, 60))
     decisions = [tested.hit("ann", 1, 100.0 + n / 10) for n in range(10)]
     assert [decision.allowed for decision in decisions] == [True] + [False] * 9
-    left = {state.name: state.remaining for state in tested.hit("ann", 1, 101.0).items}
+    left = {state.name: state.remaining for state in tested.hit("ann", 1, 101.0).limits}
     assert left == {"user-1s": 0, "user-60s": 1}, "nine refusals by the short limit took nothing of the long"
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.token_bucket import DONOR_RESERVE, PriorityBuckets, TokenBucket
-from autoglm_throttle.model import Borrow, Decision, Demand, Priority, Reason
+from autoglm_throttle.model import BorrowMode, Decision, Demand, Priority, Reason
 
 # Binary fractions: floats add and multiply them without rounding, so the reference may be compared exactly.
 gaps = st.integers(0, 400).map(lambda n: n / 128)
@@ -218,7 +218,7 @@ def test_a_bucket_shows_its_state() -> None:
 # --- three priorities ---
 
 
-def drained(borrow: Borrow, *left: float) -> PriorityBuckets:
+def drained(borrow: BorrowMode, *left: float) -> PriorityBuckets:
     """Buckets of 100 tokens and 10, 20, 40 a second that hold ``left`` at instant 0."""
     buckets = PriorityBuckets((100.0, 100.0, 100.0), 1.0, borrow, 0.0)
     for bucket, rate, tokens in zip(buckets.all, (0.1, 0.2, 0.4), left, strict=True):
@@ -236,23 +236,23 @@ def payer(buckets: PriorityBuckets, priority: Priority, cost: float, now: float 
 @pytest.mark.parametrize(
     ("borrow", "priority", "left", "paid_by"),
     [
-        (Borrow.OFF, Priority.HIGH, (0, 100, 100), ""),
-        (Borrow.DOWN, Priority.HIGH, (0, 100, 100), "low"),
-        (Borrow.DOWN, Priority.HIGH, (0, 100, 59), "mid"),
-        (Borrow.DOWN, Priority.HIGH, (0, 59, 60), "low"),
-        (Borrow.DOWN, Priority.HIGH, (0, 59, 59), ""),
-        (Borrow.DOWN, Priority.HIGH, (10, 0, 0), "high"),
-        (Borrow.DOWN, Priority.MID, (100, 9, 100), "low"),
-        (Borrow.DOWN, Priority.MID, (100, 9, 0), ""),
-        (Borrow.DOWN, Priority.LOW, (100, 100, 9), ""),
-        (Borrow.ANY, Priority.LOW, (100, 100, 9), "mid"),
-        (Borrow.ANY, Priority.LOW, (100, 59, 9), "high"),
-        (Borrow.ANY, Priority.MID, (100, 9, 59), "high"),
-        (Borrow.ANY, Priority.MID, (59, 9, 59), ""),
-        (Borrow.ANY, Priority.HIGH, (9, 100, 100), "low"),
+        (BorrowMode.OFF, Priority.HIGH, (0, 100, 100), ""),
+        (BorrowMode.DOWN, Priority.HIGH, (0, 100, 100), "low"),
+        (BorrowMode.DOWN, Priority.HIGH, (0, 100, 59), "mid"),
+        (BorrowMode.DOWN, Priority.HIGH, (0, 59, 60), "low"),
+        (BorrowMode.DOWN, Priority.HIGH, (0, 59, 59), ""),
+        (BorrowMode.DOWN, Priority.HIGH, (10, 0, 0), "high"),
+        (BorrowMode.DOWN, Priority.MID, (100, 9, 100), "low"),
+        (BorrowMode.DOWN, Priority.MID, (100, 9, 0), ""),
+        (BorrowMode.DOWN, Priority.LOW, (100, 100, 9), ""),
+        (BorrowMode.ANY, Priority.LOW, (100, 100, 9), "mid"),
+        (BorrowMode.ANY, Priority.LOW, (100, 59, 9), "high"),
+        (BorrowMode.ANY, Priority.MID, (100, 9, 59), "high"),
+        (BorrowMode.ANY, Priority.MID, (59, 9, 59), ""),
+        (BorrowMode.ANY, Priority.HIGH, (9, 100, 100), "low"),
     ],
 )
-def test_who_lends(borrow: Borrow, priority: Priority, left: tuple[float, ...], paid_by: str) -> None:
+def test_who_lends(borrow: BorrowMode, priority: Priority, left: tuple[float, ...], paid_by: str) -> None:
     buckets = drained(borrow, *left)
     assert payer(buckets, priority, 10.0) == paid_by
     after = [bucket.tokens(0.0) for bucket in buckets.all]
@@ -261,14 +261,14 @@ def test_who_lends(borrow: Borrow, priority: Priority, left: tuple[float, ...], 
 
 
 @given(
-    borrow=st.sampled_from(Borrow),
+    borrow=st.sampled_from(BorrowMode),
     calls=st.lists(
         st.tuples(gaps, st.sampled_from(Priority), costs, st.sampled_from([None, None, 0.0, 0.5, 1.0])),
         max_size=40,
     ),
 )
 def test_all_together_stay_within_the_sum_of_bursts_and_rates(
-    borrow: Borrow, calls: list[tuple[float, Priority, float, float | None]]
+    borrow: BorrowMode, calls: list[tuple[float, Priority, float, float | None]]
 ) -> None:
     rates = (16.0, 8.0, 4.0)
     buckets = PriorityBuckets(rates, 1.0, borrow, 0.0)
@@ -289,12 +289,12 @@ def test_all_together_stay_within_the_sum_of_bursts_and_rates(
         admitted += cost
         if paid is not buckets.all[priority]:
             assert paid.tokens(now) >= paid.burst * DONOR_RESERVE
-            assert borrow is not Borrow.OFF
+            assert borrow is not BorrowMode.OFF
         assert admitted <= sum(rates) + refilled
 
 
 @given(
-    borrow=st.sampled_from(Borrow),
+    borrow=st.sampled_from(BorrowMode),
     priority=st.sampled_from(Priority),
     left=st.tuples(*[st.integers(0, 100).map(float)] * 3),
     cost=st.integers(1, 100).map(float),
@@ -302,7 +302,7 @@ def test_all_together_stay_within_the_sum_of_bursts_and_rates(
     before=st.floats(0.0, 0.999),
 )
 def test_a_refusal_names_the_first_instant_at_which_anybody_could_pay(
-    borrow: Borrow,
+    borrow: BorrowMode,
     priority: Priority,
     left: tuple[float, ...],
     cost: float,
@@ -320,7 +320,7 @@ def test_a_refusal_names_the_first_instant_at_which_anybody_could_pay(
 
 
 def test_a_borrower_waits_for_the_first_who_could_lend() -> None:
-    buckets = drained(Borrow.DOWN, 0.0, 0.0, 50.0)
+    buckets = drained(BorrowMode.DOWN, 0.0, 0.0, 50.0)
     refusal = buckets.take(Demand(Priority.HIGH, cost=50.0), 0.0)
     assert isinstance(refusal, Decision)
     assert refusal.retry_after_s == 1.25, (
@@ -330,18 +330,18 @@ def test_a_borrower_waits_for_the_first_who_could_lend() -> None:
 
 
 def test_a_refusal_tells_what_there_is_to_know() -> None:
-    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, Borrow.OFF, 0.0)
+    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
     assert payer(buckets, Priority.LOW, 99.5) == "low"
     refusal = buckets.take(Demand(Priority.LOW), 0.0)
     assert isinstance(refusal, Decision)
     assert (refusal.allowed, refusal.reason, refusal.detail) == (False, Reason.RATE, "rate:low")
     assert (refusal.policy, refusal.limit, refusal.remaining) == ("low", 100.0, 0.5)
     assert refusal.retry_after_s == pytest.approx(0.005)
-    assert refusal.items == ()
+    assert refusal.limits == ()
 
 
 def test_a_cost_above_the_bucket_can_never_fit() -> None:
-    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, Borrow.OFF, 0.0)
+    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
     refusal = buckets.take(Demand(Priority.LOW, cost=100.5), 0.0)
     assert isinstance(refusal, Decision)
     assert (refusal.reason, refusal.detail) == (Reason.TOO_LARGE, "too_large:rate")
@@ -350,7 +350,7 @@ def test_a_cost_above_the_bucket_can_never_fit() -> None:
 
 
 def test_a_cost_above_the_own_bucket_fits_a_larger_lender() -> None:
-    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, Borrow.ANY, 0.0)
+    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.ANY, 0.0)
     assert payer(buckets, Priority.LOW, 200.0) == "mid"
     refusal = buckets.take(Demand(Priority.LOW, cost=501.0), 0.0)
     assert isinstance(refusal, Decision)
@@ -358,7 +358,7 @@ def test_a_cost_above_the_own_bucket_fits_a_larger_lender() -> None:
 
 
 def test_a_shut_bucket_is_no_reason_to_call_a_request_too_large() -> None:
-    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, Borrow.OFF, 0.0)
+    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
     buckets.rescale((0.0,) * 3, 0.0)
     assert payer(buckets, Priority.LOW, 100.0) == "low"
     refusal = buckets.take(Demand(Priority.LOW), 5.0)
@@ -367,14 +367,14 @@ def test_a_shut_bucket_is_no_reason_to_call_a_request_too_large() -> None:
 
 
 def test_a_bucket_holds_at_least_one_request() -> None:
-    buckets = PriorityBuckets((0.001, 500.0, 100.0), 0.5, Borrow.OFF, 0.0)
+    buckets = PriorityBuckets((0.001, 500.0, 100.0), 0.5, BorrowMode.OFF, 0.0)
     assert [bucket.burst for bucket in buckets.all] == [1.0, 250.0, 50.0]
     assert [bucket.name for bucket in buckets.all] == ["high", "mid", "low"]
     assert payer(buckets, Priority.HIGH, 1.0) == "high"
 
 
 def test_each_class_has_a_ceiling_of_its_own() -> None:
-    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, Borrow.OFF, 0.0)
+    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
     buckets.rescale((0.115, 0.23, 1.0), 0.0)
     assert [bucket.rate for bucket in buckets.all] == [115.0, 115.0, 100.0]
     for wrong in ((1.0,), (1.0,) * 4):
@@ -383,7 +383,7 @@ def test_each_class_has_a_ceiling_of_its_own() -> None:
 
 
 def test_all_buckets_are_rescaled_together() -> None:
-    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, Borrow.OFF, 0.0)
+    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
     buckets.rescale((0.4,) * 3, 0.0)
     assert [bucket.rate for bucket in buckets.all] == [400.0, 200.0, 40.0]
 
@@ -394,7 +394,7 @@ def test_all_buckets_are_rescaled_together() -> None:
 def test_a_cut_rate_is_our_load_and_a_nominal_one_the_callers_limit(
     factor: float, reason: Reason, detail: str
 ) -> None:
-    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, Borrow.OFF, 0.0)
+    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
     buckets.rescale((factor,) * 3, 0.0)
     assert payer(buckets, Priority.LOW, 100.0) == "low"
     refusal = buckets.take(Demand(Priority.LOW), 0.0)

@@ -144,7 +144,7 @@ def test_the_factor_is_rounded_up() -> None:
 def test_an_admission_tells_of_the_caller_and_of_its_address() -> None:
     decision = hit(windows(per(4)), Demand(user="ann", address="host"))
     assert (decision.policy, decision.remaining) == ("user-60s", 3)
-    assert [(state.name, state.limit, state.remaining) for state in decision.items] == [
+    assert [(state.name, state.limit, state.remaining) for state in decision.limits] == [
         ("user-60s", 4, 3),
         ("address-60s", 40, 39),
     ]
@@ -282,7 +282,7 @@ def test_of_a_user_and_its_address_only_a_part_may_be_used_up() -> None:
     assert within(tested, ann, (4,), (6,)).policy == "user-60s"
     assert [within(tested, ben, None, (6,)).allowed for _ in range(3)] == [True] * 2 + [False]
     assert within(tested, ben, None, (6,)).policy == "address-60s"
-    assert [state.remaining for state in hit(tested, ben).items] == [7, 13], (
+    assert [state.remaining for state in hit(tested, ben).limits] == [7, 13], (
         "what was refused was not charged"
     )
 
@@ -308,9 +308,9 @@ def test_every_table_is_resized_and_forgets_nothing(plan: str | None) -> None:
     plans: dict[str, Limits | None] = {"gold": per(40)} if plan else {}
     sets = LimitSets([per(40)] * 3, by_plan=plans, by_route={}, address_factor=2.0)
     tested, demand = UserLimits(sets, 50), Demand(user="ann", address="host", plan=plan)
-    assert [state.limit for state in hit(tested, demand).items] == [40, 80]
+    assert [state.limit for state in hit(tested, demand).limits] == [40, 80]
     tested.resize(sets.map(lambda limits: fair_share(limits, 10)))
-    assert [(state.limit, state.remaining) for state in hit(tested, demand).items] == [(4, 2), (8, 6)]
+    assert [(state.limit, state.remaining) for state in hit(tested, demand).limits] == [(4, 2), (8, 6)]
     assert admitted(tested, demand) == 2
     tested.resize(sets)
-    assert [(state.limit, state.remaining) for state in hit(tested, demand).items] == [(40, 35), (80, 75)]
+    assert [(state.limit, state.remaining) for state in hit(tested, demand).limits] == [(40, 35), (80, 75)]

@@ -56,7 +56,7 @@ def ask(tested: SlidingWindow, units: int, now: float, within: list[int] | None 
 def left(tested: SlidingWindow, now: float, within: list[int] | None = None) -> list[int]:
     """Units of each limit that may be used up now."""
     decision = tested.test(tested.peek("ann"), 1, now, within)
-    by_name = {state.name: state.remaining for state in decision.items}
+    by_name = {state.name: state.remaining for state in decision.limits}
     return [by_name[each.name] + decision.allowed for each in tested.limits]
 
 

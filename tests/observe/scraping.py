@@ -19,8 +19,15 @@ from autoglm_throttle.limiting.gate import ConcurrencyView
 from autoglm_throttle.limiting.shared.outage import HealthState
 from autoglm_throttle.limiting.shared.store import StoreErrorKind, StoreStats
 from autoglm_throttle.limiting.shared.windows import StoreView
-from autoglm_throttle.model import BreakerView, Cause, Level, OnError, Reason, Rung
-from autoglm_throttle.model import State as BreakerState
+from autoglm_throttle.model import (
+    BreakerCause,
+    BreakerView,
+    DegradationLevel,
+    FallbackKind,
+    Reason,
+    StoreFailureMode,
+)
+from autoglm_throttle.model import BreakerState as BreakerState
 from autoglm_throttle.observe import collector
 from autoglm_throttle.observe.metric import PREFIX, RecorderProtocol
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S, DurationCounts, GuardsView, Snapshot
@@ -70,7 +77,7 @@ STORE = StoreView(
     state=HealthState.REMOTE,
     cause=None,
     since_s=1.0,
-    on_error=OnError.LOCAL,
+    on_error=StoreFailureMode.LOCAL,
     processes=4,
     fallbacks=dict.fromkeys(StoreErrorKind, 0) | {StoreErrorKind.TIMEOUT: 3},
     deny_cache_hits=40,
@@ -90,28 +97,28 @@ BREAKER = BreakerView(
     state=BreakerState.HALF_OPEN,
     machine=BreakerState.OPEN,
     metrics_only=False,
-    cause=Cause.FAILURES,
+    cause=BreakerCause.FAILURES,
     generation=4,
     streak=0,
     window_calls=0,
     window_failures=0,
     window_slow=0,
-    trials=1,
-    won=0,
+    probes=1,
+    probe_successes=0,
     rounds=1,
     opened_s=12.0,
     retry_after_s=0.0,
     in_flight=1,
     calls=501,
-    refused={Cause.FAILURES: 31, Cause.TRIAL: 2},
-    would_refuse=6,
+    rejected={BreakerCause.FAILURES: 31, BreakerCause.TRIAL: 2},
+    would_reject=6,
     stale_results=3,
 )
 GUARDS = GuardsView(
     breakers=(BREAKER,),
-    level=Level.STALE,
+    level=DegradationLevel.STALE,
     load=0.93,
-    degraded={("vector-db", Rung.STALE, "failures"): 9, ("vector-db", Rung.SHED, "load"): 4},
+    degraded={("vector-db", FallbackKind.STALE, "failures"): 9, ("vector-db", FallbackKind.SHED, "load"): 4},
     transitions={("vector-db", BreakerState.OPEN): 2},
     store_up=None,
 )

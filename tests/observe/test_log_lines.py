@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle import Demand, Permit, Priority, Rejection
-from autoglm_throttle.journal import RefusalSampler
+from autoglm_throttle.journal import RejectionSampler
 from autoglm_throttle.model import Reason
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from tests.telemetry.station import Named, Station
@@ -87,7 +87,7 @@ def test_cards_that_are_all_lost_tell_no_load_and_no_age(caplog: pytest.LogCaptu
     throttle.tick(40)
     *_, blind = keys(caplog.records, "telemetry_changed")
     assert (blind["state"], blind["provider"], blind["age_s"]) == ("blind", "fake", None)
-    text = "GPU telemetry is stale (fake, every GPU is lost, so none tells a load)"
+    text = "GPU telemetry is stale (fake, every GPU is lost, so the load is unknown)"
     assert text in [record.getMessage() for record in caplog.records]
 
 
@@ -106,7 +106,7 @@ def test_each_change_over_of_the_signal_is_one_line(caplog: pytest.LogCaptureFix
         ("WARNING", "utilization", "nvml"),
         ("INFO", "pressure", "vllm:a"),
     ]
-    text = "the load is told by the utilization now (nvml), no longer by the pressure"
+    text = "the load signal is utilization now (nvml), no longer pressure"
     assert text in [record.getMessage() for record in caplog.records]
 
 
@@ -146,7 +146,7 @@ def test_a_card_that_is_lost_and_comes_back_is_two_lines(caplog: pytest.LogCaptu
     ]
     assert events == [
         ("ERROR", "FAKE-1 is lost: 1 of 2 usable"),
-        ("INFO", "FAKE-1 is back: 2 of 2 usable"),
+        ("INFO", "FAKE-1 is recovered: 2 of 2 usable"),
     ]
 
 
@@ -214,14 +214,14 @@ def test_each_reason_has_lines_of_its_own(caplog: pytest.LogCaptureFixture) -> N
     st.lists(st.tuples(st.sampled_from([Reason.USER, Reason.GPU]), st.floats(0.0, 50.0)), max_size=50),
 )
 def test_nothing_is_counted_twice_or_lost(every_s: float, refusals: list[tuple[Reason, float]]) -> None:
-    sampler = RefusalSampler(every_s)
+    sampler = RejectionSampler(every_s)
     now, lines = 0.0, []
     told = dict.fromkeys(Reason, 0)
     happened = dict.fromkeys(Reason, 0)
     for reason, after_s in refusals:
         now += after_s
         happened[reason] += 1
-        count = sampler.note(reason, now)
+        count = sampler.record(reason, now)
         if count:
             told[reason] += count
             lines.append((reason, now))

@@ -99,7 +99,7 @@ def test_counts_are_exactly_what_happened(events: list[tuple[Priority, float, Ou
             wanted[priority.label, outcome.value] += 1
             if outcome is not Outcome.NEUTRAL:
                 durations[priority.label].append(lasts_s)
-        throttle.count_exempt()
+        throttle.record_exempt()
     wanted["none", "exempt", "ok"] = len(events)
     families = scraped(throttle)
     counts = {

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from autoglm_throttle.model import Telemetry
+from autoglm_throttle.model import TelemetryState
 from autoglm_throttle.observe.metric import PREFIX
 from tests.observe.scraping import GATE, loaded, scraped, states, value
 
@@ -68,12 +68,16 @@ def test_what_the_table_says_is_told_whether_or_not_it_acts() -> None:
     throttle = loaded()
     assert value(throttle, "table_factor_ratio") is None, "there is no sample yet"
     throttle.tick()
-    regime = throttle.regime()
+    regime = throttle.control_state()
     for factor, armed in ((0.4, False), (0.7, True)):
         throttle.shown = {"regime": dataclasses.replace(regime, table_factor=factor, armed=armed)}
         assert value(throttle, "table_factor_ratio") == factor
         assert value(throttle, "table_armed") == float(armed)
         assert value(throttle, "factor_ratio") == 1.0
-    for telemetry, known in ((Telemetry.STALE, True), (Telemetry.BLIND, False), (Telemetry.NONE, False)):
+    for telemetry, known in (
+        (TelemetryState.STALE, True),
+        (TelemetryState.BLIND, False),
+        (TelemetryState.NONE, False),
+    ):
         throttle.shown = {"regime": dataclasses.replace(regime, table_factor=0.4, telemetry=telemetry)}
         assert (value(throttle, "table_factor_ratio") is not None) is known

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.row import MEASURED
-from autoglm_throttle.model import Finding, GpuSample, GpuView, Verdict
+from autoglm_throttle.model import GpuCondition, GpuSample, GpuVerdict, GpuView
 from autoglm_throttle.observe import METRICS
 from autoglm_throttle.observe.device_label import labelled
 from autoglm_throttle.observe.metric import PREFIX
@@ -182,7 +182,7 @@ def test_the_verdict_is_the_state_that_is_1() -> None:
     throttle.gpu.utilization_pct = 50.0
     throttle.tick(4)
     told = {labels["verdict"]: one for labels, one in series(throttle, "gpu_verdict")}
-    assert told == dict.fromkeys(Finding, 0.0) | {Finding.WORKING: 1.0}
+    assert told == dict.fromkeys(GpuCondition, 0.0) | {GpuCondition.WORKING: 1.0}
     assert value(throttle, "gpu_fake_busy", gpu="0") == 0.0
 
 
@@ -190,13 +190,13 @@ def series(throttle: ManualThrottle, name: str) -> list[tuple[dict[str, str], fl
     return [(sample.labels, sample.value) for sample in scraped(throttle)[PREFIX + name].samples]
 
 
-@pytest.mark.parametrize("finding", Finding)
-def test_fake_busy_is_what_the_verdict_says(finding: Finding) -> None:
-    verdict = Verdict(finding, 0.0, 0.625)
+@pytest.mark.parametrize("finding", GpuCondition)
+def test_fake_busy_is_what_the_verdict_says(finding: GpuCondition) -> None:
+    verdict = GpuVerdict(finding, 0.0, 0.625)
     row = GpuSample(device="GPU-a", index=3, taken_at_s=1e9, source="fake")
     view = GpuView(0.0, None, None, None, None, 1.0, (row,), verdicts={("", "GPU-a"): verdict})
     throttle = loaded(view=view)
-    fake = finding in {Finding.STALLED, Finding.DEGRADED, Finding.UNDERFED}
+    fake = finding in {GpuCondition.STALLED, GpuCondition.DEGRADED, GpuCondition.UNDERFED}
     assert value(throttle, "gpu_fake_busy", gpu="3") == fake
     assert value(throttle, "gpu_verdict", gpu="3", verdict=finding.value) == 1.0
     assert value(throttle, "gpu_verdict_confidence_ratio", gpu="3") == 0.625

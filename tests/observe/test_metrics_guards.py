@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.model import GuardRefused, Level, State
+from autoglm_throttle.model import BreakerState, DegradationLevel, GuardRejected
 from autoglm_throttle.observe import METRICS
 from autoglm_throttle.observe.metric import PREFIX
 from autoglm_throttle.testing import throttle_for_tests
@@ -21,11 +21,11 @@ def test_without_guards_nothing_is_told_of_them() -> None:
 
 def test_the_state_that_callers_see_is_the_one_that_is_1() -> None:
     throttle = loaded(guards=GUARDS)
-    for state in State:
+    for state in BreakerState:
         told = value(throttle, "breaker_state", breaker="vector-db", state=state.value)
-        assert told == float(state is State.HALF_OPEN)
+        assert told == float(state is BreakerState.HALF_OPEN)
     assert states(throttle, "degradation_level") == {
-        level.label: float(level is Level.STALE) for level in Level
+        level.label: float(level is DegradationLevel.STALE) for level in DegradationLevel
     }
 
 
@@ -55,7 +55,7 @@ def test_a_real_breaker_is_told_from_its_first_call_to_its_refusals() -> None:
     for _ in range(5):
         with pytest.raises(ConnectionError), throttle.guard("db"):
             raise ConnectionError
-    with pytest.raises(GuardRefused), throttle.guard("db"):
+    with pytest.raises(GuardRejected), throttle.guard("db"):
         pytest.fail("an open breaker let a call through")
     assert value(throttle, "breaker_state", breaker="db", state="open") == 1.0
     assert value(throttle, "breaker_calls_total", breaker="db") == 5

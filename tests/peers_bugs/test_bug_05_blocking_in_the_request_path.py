@@ -48,7 +48,7 @@ def test_only_the_samplers_thread_calls_the_driver() -> None:
     throttle = Throttle(Settings(sample_interval_s=0.2), gpu=driver)
     check(ThrottleMiddleware(answer, throttle=throttle), driver)
     throttle.snapshot()
-    throttle.regime()
+    throttle.control_state()
     throttle.stop()
     assert threading.get_ident() not in driver.callers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoglm_throttle.model import Outcome
-from autoglm_throttle.model.guard import Pass
+from autoglm_throttle.model.guard import GuardPermit
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.rules import BreakerRules
 
@@ -18,10 +18,10 @@ def breaker(**rules: Any) -> Breaker:
     return Breaker("it", BreakerRules(**rules), BEGAN)
 
 
-def taken(core: Breaker, now: float) -> Pass:
+def taken(core: Breaker, now: float) -> GuardPermit:
     """Leave for a call, which must be given."""
     got = core.allow(now)
-    assert isinstance(got, Pass), got
+    assert isinstance(got, GuardPermit), got
     return got
 
 

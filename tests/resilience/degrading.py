@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from anyio.lowlevel import checkpoint
 
-from autoglm_throttle.model import Criticality, FallbackContext, Level, Rung
+from autoglm_throttle.model import Criticality, DegradationLevel, FallbackContext, FallbackKind
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.degradation import LadderRules
 from autoglm_throttle.resilience.fallback import FallbackChain
@@ -22,7 +22,12 @@ from autoglm_throttle.resilience.served import FeatureExecutor
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from tests.loops import run
 
-LOADS = {Level.FULL: 0.1, Level.SHED: 0.85, Level.STALE: 0.92, Level.STATIC: 0.99}
+LOADS = {
+    DegradationLevel.FULL: 0.1,
+    DegradationLevel.SHED: 0.85,
+    DegradationLevel.STALE: 0.92,
+    DegradationLevel.STATIC: 0.99,
+}
 
 
 class Bench:
@@ -48,8 +53,8 @@ class Bench:
         timeout_s: float | None = None,
     ) -> None:
         self.now = 100.0
-        self.load: float | None = LOADS[Level.FULL]
-        self.counts: Counter[tuple[str, Rung, str]] = Counter()
+        self.load: float | None = LOADS[DegradationLevel.FULL]
+        self.counts: Counter[tuple[str, FallbackKind, str]] = Counter()
         self.feature = Feature("related", criticality, fallback, shed_above)
         self.circuit = GuardState(
             "related", rules or BreakerRules(failures=2), clock=self.clock, classifier=judge
@@ -79,7 +84,7 @@ class Bench:
         """How often which rung answered, and why."""
         return {(rung.value, cause): count for (_, rung, cause), count in self.counts.items()}
 
-    def at(self, level: Level) -> Bench:
+    def at(self, level: DegradationLevel) -> Bench:
         """Have the load of a level for three samples."""
         self.load = LOADS[level]
         for _ in range(3):

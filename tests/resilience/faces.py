@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
-from autoglm_throttle.model import Outcome, SlowIs, Trip
+from autoglm_throttle.model import Outcome, SlowCallMode, TripRule
 from autoglm_throttle.resilience.calls import attempt, attempt_async
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.guard import Guard
@@ -123,8 +123,8 @@ def telling(judge: OutcomeClassifier | None = None, slow_call_s: float | None = 
     """A closed circuit with one failure in mind, that shows what the next outcome is."""
     rules = BreakerRules(
         failures=3,
-        trip=frozenset({Trip.CONSECUTIVE, Trip.SLOW_RATE}),
-        slow_is=SlowIs.SEPARATE,
+        trip=frozenset({TripRule.CONSECUTIVE, TripRule.SLOW_RATE}),
+        slow_is=SlowCallMode.SEPARATE,
         slow_call_s=slow_call_s,
     )
     circuit = GuardState("told", rules, clock=ManualClock(), classifier=judge)

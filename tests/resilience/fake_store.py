@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
 
 
@@ -66,7 +66,7 @@ class FakeStore:
         await self.wait()
         return self.acquire(name, request)
 
-    def report_open(self, name: str, wait_s: float, rounds: int, cause: Cause) -> None:
+    def report_open(self, name: str, wait_s: float, rounds: int, cause: BreakerCause) -> None:
         self.said.append(("opened", name, wait_s, rounds, cause))
 
     def report_probe(
@@ -74,5 +74,5 @@ class FakeStore:
     ) -> None:
         self.said.append(("finished", name, lease.fence, outcome, successes_needed, wait_s))
 
-    def report_operator_state(self, name: str, state: State) -> None:
+    def report_operator_state(self, name: str, state: BreakerState) -> None:
         self.said.append(("operated", name, state))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
 from autoglm_throttle.resilience.calls import GuardedAttempt, attempt, attempt_async
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.judge import OutcomeClassifier
@@ -45,10 +45,10 @@ def test_each_is_counted_and_gives_its_value(tried: Try) -> None:
 
 
 def test_none_is_made_before_the_first_word_of_the_fleet(tried: Try) -> None:
-    store = FakeStore(RemoteBreakerState(7, State.OPEN, wait_s=4.0))
+    store = FakeStore(RemoteBreakerState(7, BreakerState.OPEN, wait_s=4.0))
     refusal = tried(Clocked(store=store)).rejection
     assert refusal is not None
-    assert refusal.cause is Cause.REMOTE
+    assert refusal.cause is BreakerCause.REMOTE
     assert store.questions == 1
 
 
@@ -69,4 +69,4 @@ def test_a_success_ends_a_streak_of_failures(tried: Try) -> None:
 def test_a_value_that_is_judged_is_never_taken_for_a_success(tried: Try) -> None:
     circuit = Clocked(judge=OutcomeClassifier(classify=lambda _: Outcome.FAILURE))
     assert tried(circuit).outcome is Outcome.FAILURE
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN

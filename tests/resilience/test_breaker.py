@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import Cause, Outcome, SlowIs, State, Trip
-from autoglm_throttle.model.guard import Pass, Refusal, Transition
+from autoglm_throttle.model import BreakerCause, BreakerState, Outcome, SlowCallMode, TripRule
+from autoglm_throttle.model.guard import BreakerTransition, GuardPermit, GuardRejection
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.refusals import build_rejection
 from tests.resilience.breaking import BEGAN, breaker, called, opened, taken
 
 OK, FAIL, SLOW, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.SLOW, Outcome.NEUTRAL
-RATES = frozenset({Trip.FAILURE_RATE, Trip.SLOW_RATE})
+RATES = frozenset({TripRule.FAILURE_RATE, TripRule.SLOW_RATE})
 
 
 def after(outcomes: list[Outcome], **rules: Any) -> Breaker:
@@ -25,13 +25,19 @@ def after(outcomes: list[Outcome], **rules: Any) -> Breaker:
 
 def test_as_many_failures_in_a_row_as_are_allowed_open_it() -> None:
     core = after([FAIL] * 4)
-    assert core.state(BEGAN) is State.CLOSED
+    assert core.state(BEGAN) is BreakerState.CLOSED
     core.record_failure_text("TimeoutError: it took too long")
     called(core, FAIL, BEGAN + 1)
-    assert core.drain() == [Transition("it", State.CLOSED, State.OPEN, Cause.FAILURES, BEGAN + 1, 1, 10.0, 0)]
+    assert core.drain() == [
+        BreakerTransition(
+            "it", BreakerState.CLOSED, BreakerState.OPEN, BreakerCause.FAILURES, BEGAN + 1, 1, 10.0, 0
+        )
+    ]
     last = "TimeoutError: it took too long"
-    assert core.allow(BEGAN + 3.5) == Refusal("it", State.OPEN, Cause.FAILURES, 7.5, last)
-    assert core.allow(BEGAN) == Refusal("it", State.OPEN, Cause.FAILURES, 10.0, last), (
+    assert core.allow(BEGAN + 3.5) == GuardRejection(
+        "it", BreakerState.OPEN, BreakerCause.FAILURES, 7.5, last
+    )
+    assert core.allow(BEGAN) == GuardRejection("it", BreakerState.OPEN, BreakerCause.FAILURES, 10.0, last), (
         "the clock stepped back"
     )
 
@@ -39,15 +45,15 @@ def test_as_many_failures_in_a_row_as_are_allowed_open_it() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "slow_is", "streak"),
     [
-        ([FAIL, FAIL], SlowIs.FAILURE, 2),
-        ([FAIL, NEUTRAL, FAIL], SlowIs.FAILURE, 2),
-        ([FAIL, OK, FAIL], SlowIs.FAILURE, 1),
-        ([FAIL, SLOW], SlowIs.FAILURE, 2),
-        ([FAIL, SLOW], SlowIs.SEPARATE, 0),
-        ([FAIL, FAIL], SlowIs.SEPARATE, 2),
+        ([FAIL, FAIL], SlowCallMode.FAILURE, 2),
+        ([FAIL, NEUTRAL, FAIL], SlowCallMode.FAILURE, 2),
+        ([FAIL, OK, FAIL], SlowCallMode.FAILURE, 1),
+        ([FAIL, SLOW], SlowCallMode.FAILURE, 2),
+        ([FAIL, SLOW], SlowCallMode.SEPARATE, 0),
+        ([FAIL, FAIL], SlowCallMode.SEPARATE, 2),
     ],
 )
-def test_a_streak(outcomes: list[Outcome], slow_is: SlowIs, streak: int) -> None:
+def test_a_streak(outcomes: list[Outcome], slow_is: SlowCallMode, streak: int) -> None:
     core = after(outcomes, slow_is=slow_is)
     view = core.view(BEGAN)
     assert view.streak == streak
@@ -77,35 +83,45 @@ def test_a_streak_without_a_window_lasts_for_ever() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "rules", "cause"),
     [
-        ([OK] * 5 + [FAIL] * 5, {"trip": {Trip.FAILURE_RATE}}, Cause.FAILURE_RATE),
-        ([OK] * 6 + [FAIL] * 4, {"trip": {Trip.FAILURE_RATE}}, None),
-        ([FAIL] * 9, {"trip": {Trip.FAILURE_RATE}}, None),
-        ([FAIL] * 9 + [OK], {"trip": {Trip.FAILURE_RATE}}, Cause.FAILURE_RATE),
-        ([FAIL] * 10, {"trip": {Trip.SLOW_RATE}}, None),
-        ([SLOW] * 5 + [OK] * 5, {"trip": {Trip.SLOW_RATE}}, Cause.SLOW_RATE),
-        ([SLOW] * 4 + [OK] * 6, {"trip": {Trip.SLOW_RATE}}, None),
-        ([SLOW] * 5 + [OK] * 5, {"trip": {Trip.FAILURE_RATE}}, Cause.FAILURE_RATE),
-        ([SLOW] * 9 + [OK], {"trip": {Trip.FAILURE_RATE}, "slow_is": SlowIs.SEPARATE}, None),
-        ([SLOW] * 5 + [OK] * 5, {"trip": RATES}, Cause.FAILURE_RATE),
-        ([SLOW] * 5 + [OK] * 5, {"trip": RATES, "slow_is": SlowIs.SEPARATE}, Cause.SLOW_RATE),
-        ([FAIL] * 5, {"trip": set(Trip)}, Cause.FAILURES),
+        ([OK] * 5 + [FAIL] * 5, {"trip": {TripRule.FAILURE_RATE}}, BreakerCause.FAILURE_RATE),
+        ([OK] * 6 + [FAIL] * 4, {"trip": {TripRule.FAILURE_RATE}}, None),
+        ([FAIL] * 9, {"trip": {TripRule.FAILURE_RATE}}, None),
+        ([FAIL] * 9 + [OK], {"trip": {TripRule.FAILURE_RATE}}, BreakerCause.FAILURE_RATE),
+        ([FAIL] * 10, {"trip": {TripRule.SLOW_RATE}}, None),
+        ([SLOW] * 5 + [OK] * 5, {"trip": {TripRule.SLOW_RATE}}, BreakerCause.SLOW_RATE),
+        ([SLOW] * 4 + [OK] * 6, {"trip": {TripRule.SLOW_RATE}}, None),
+        ([SLOW] * 5 + [OK] * 5, {"trip": {TripRule.FAILURE_RATE}}, BreakerCause.FAILURE_RATE),
+        ([SLOW] * 9 + [OK], {"trip": {TripRule.FAILURE_RATE}, "slow_is": SlowCallMode.SEPARATE}, None),
+        ([SLOW] * 5 + [OK] * 5, {"trip": RATES}, BreakerCause.FAILURE_RATE),
+        ([SLOW] * 5 + [OK] * 5, {"trip": RATES, "slow_is": SlowCallMode.SEPARATE}, BreakerCause.SLOW_RATE),
+        ([FAIL] * 5, {"trip": set(TripRule)}, BreakerCause.FAILURES),
         ([FAIL] * 5, {"trip": RATES}, None),
         ([FAIL] * 50, {"trip": set()}, None),
-        ([OK, FAIL, FAIL] * 3 + [OK], {"trip": {Trip.FAILURE_RATE}, "failure_rate": 0.6}, Cause.FAILURE_RATE),
-        ([OK, FAIL, FAIL] * 3 + [OK], {"trip": {Trip.FAILURE_RATE}, "failure_rate": 0.601}, None),
+        (
+            [OK, FAIL, FAIL] * 3 + [OK],
+            {"trip": {TripRule.FAILURE_RATE}, "failure_rate": 0.6},
+            BreakerCause.FAILURE_RATE,
+        ),
+        ([OK, FAIL, FAIL] * 3 + [OK], {"trip": {TripRule.FAILURE_RATE}, "failure_rate": 0.601}, None),
     ],
 )
-def test_what_opens_it(outcomes: list[Outcome], rules: dict[str, Any], cause: Cause | None) -> None:
+def test_what_opens_it(outcomes: list[Outcome], rules: dict[str, Any], cause: BreakerCause | None) -> None:
     core = breaker(**rules | {"trip": frozenset(rules["trip"])})
     for outcome in outcomes:
-        assert core.view(BEGAN).machine is State.CLOSED, "no earlier"
+        assert core.view(BEGAN).machine is BreakerState.CLOSED, "no earlier"
         called(core, outcome, BEGAN)
     assert core.view(BEGAN).cause is cause
-    assert (core.state(BEGAN) is State.OPEN) is (cause is not None)
+    assert (core.state(BEGAN) is BreakerState.OPEN) is (cause is not None)
 
 
 def test_the_window_that_is_told_is_the_one_that_counts() -> None:
-    rules = {"trip": RATES, "window": 3, "min_calls": 3, "slow_is": SlowIs.SEPARATE, "failure_rate": 1.0}
+    rules = {
+        "trip": RATES,
+        "window": 3,
+        "min_calls": 3,
+        "slow_is": SlowCallMode.SEPARATE,
+        "failure_rate": 1.0,
+    }
     core = after([FAIL, OK, SLOW, OK], **rules)
     view = core.view(BEGAN)
     assert (view.window_calls, view.window_failures, view.window_slow) == (3, 0, 1)
@@ -116,9 +132,9 @@ def test_the_window_that_is_told_is_the_one_that_counts() -> None:
 
 
 def test_an_opening_forgets_streak_and_window() -> None:
-    core = after([FAIL] * 5, trip=frozenset(Trip))
+    core = after([FAIL] * 5, trip=frozenset(TripRule))
     view = core.view(BEGAN)
-    assert (view.machine, view.streak, view.window_calls) == (State.OPEN, 0, 0)
+    assert (view.machine, view.streak, view.window_calls) == (BreakerState.OPEN, 0, 0)
 
 
 def test_the_shared_pass_is_there_while_there_is_nothing_to_ask() -> None:
@@ -129,11 +145,11 @@ def test_the_shared_pass_is_there_while_there_is_nothing_to_ask() -> None:
     for outcome, times, now in ((FAIL, 4, BEGAN), (FAIL, 1, BEGAN), (OK, 1, BEGAN + 10)):
         called(core, outcome, now, times)
         seen.append((core.fast_permit, core.success_is_noop))
-    assert seen == [(Pass(0), True), (Pass(0), False), (None, True), (Pass(3), True)]
+    assert seen == [(GuardPermit(0), True), (GuardPermit(0), False), (None, True), (GuardPermit(3), True)]
 
 
 def test_a_success_is_never_without_effect_while_a_window_counts_it() -> None:
-    core = breaker(trip=frozenset({Trip.FAILURE_RATE}))
+    core = breaker(trip=frozenset({TripRule.FAILURE_RATE}))
     assert not core.success_is_noop
     called(core, OK, BEGAN)
     assert not core.success_is_noop
@@ -153,29 +169,29 @@ def test_a_result_of_an_earlier_generation_changes_nothing_but_a_count() -> None
         core.record(late, outcome, BEGAN + 3)
     view = core.view(BEGAN + 3)
     assert view.stale_results == core.stale_results == 4
-    assert (view.state, view.retry_after_s, view.generation) == (State.OPEN, 7.0, before.generation)
+    assert (view.state, view.retry_after_s, view.generation) == (BreakerState.OPEN, 7.0, before.generation)
 
 
-@pytest.mark.parametrize("foreign", [Pass(0, 7), Pass(1), Pass(17, 3)])
-def test_a_pass_that_this_breaker_never_gave_is_none(foreign: Pass) -> None:
+@pytest.mark.parametrize("foreign", [GuardPermit(0, 7), GuardPermit(1), GuardPermit(17, 3)])
+def test_a_pass_that_this_breaker_never_gave_is_none(foreign: GuardPermit) -> None:
     core = breaker(failures=1)
     core.record(foreign, FAIL, BEGAN)
     core.record(foreign, FAIL, BEGAN)
-    assert (core.state(BEGAN), core.stale_results) == (State.CLOSED, 2)
+    assert (core.state(BEGAN), core.stale_results) == (BreakerState.CLOSED, 2)
 
 
 def test_an_open_breaker_has_given_no_pass() -> None:
     core = opened()
-    core.record(Pass(core.generation), OK, BEGAN)
-    core.record(Pass(core.generation), OK, BEGAN)
-    assert (core.state(BEGAN), core.stale_results) == (State.OPEN, 2)
+    core.record(GuardPermit(core.generation), OK, BEGAN)
+    core.record(GuardPermit(core.generation), OK, BEGAN)
+    assert (core.state(BEGAN), core.stale_results) == (BreakerState.OPEN, 2)
 
 
 def test_refusals_are_counted_by_cause() -> None:
     core = opened(half_open_max=1)
     for now in (BEGAN + 1, BEGAN + 2, BEGAN + 10, BEGAN + 11):
         core.allow(now)
-    assert core.view(BEGAN).refused == {Cause.FAILURES: 2, Cause.TRIAL: 1}
+    assert core.view(BEGAN).rejected == {BreakerCause.FAILURES: 2, BreakerCause.TRIAL: 1}
     assert core.calls == 2, "the failure and the trial"
 
 
@@ -189,18 +205,18 @@ def test_calls_in_flight_are_bounded_and_each_has_its_own_pass() -> None:
     core = breaker(max_in_flight=2, failures=1)
     assert core.fast_permit is None
     first, second = taken(core, BEGAN), taken(core, BEGAN)
-    assert (first, second) == (Pass(0, 1), Pass(0, 2))
-    refused = Refusal("it", State.CLOSED, Cause.IN_FLIGHT, 0.0)
+    assert (first, second) == (GuardPermit(0, 1), GuardPermit(0, 2))
+    refused = GuardRejection("it", BreakerState.CLOSED, BreakerCause.IN_FLIGHT, 0.0)
     assert core.rejection(BEGAN) == refused
     assert core.allow(BEGAN) == refused
-    assert (core.view(BEGAN).in_flight, core.view(BEGAN).trials) == (2, 0)
+    assert (core.view(BEGAN).in_flight, core.view(BEGAN).probes) == (2, 0)
     core.record(first, NEUTRAL, BEGAN)
     assert core.rejection(BEGAN) is None
-    assert taken(core, BEGAN) == Pass(0, 3)
+    assert taken(core, BEGAN) == GuardPermit(0, 3)
     core.record(first, FAIL, BEGAN)
-    assert (core.stale_results, core.state(BEGAN)) == (1, State.CLOSED), "told twice"
+    assert (core.stale_results, core.state(BEGAN)) == (1, BreakerState.CLOSED), "told twice"
     core.record(second, FAIL, BEGAN)
-    assert core.state(BEGAN) is State.OPEN
+    assert core.state(BEGAN) is BreakerState.OPEN
     assert core.view(BEGAN).in_flight == 0
 
 
@@ -208,8 +224,12 @@ def test_a_call_keeps_its_place_however_long_it_takes() -> None:
     core = breaker(max_in_flight=1, trial_lease_s=3.0)
     hung = taken(core, BEGAN)
     for later in (3, 30, 1e6):
-        assert core.rejection(BEGAN + later) == Refusal("it", State.CLOSED, Cause.IN_FLIGHT, 0.0)
-        assert core.allow(BEGAN + later) == Refusal("it", State.CLOSED, Cause.IN_FLIGHT, 0.0)
+        assert core.rejection(BEGAN + later) == GuardRejection(
+            "it", BreakerState.CLOSED, BreakerCause.IN_FLIGHT, 0.0
+        )
+        assert core.allow(BEGAN + later) == GuardRejection(
+            "it", BreakerState.CLOSED, BreakerCause.IN_FLIGHT, 0.0
+        )
         assert core.view(BEGAN + later).in_flight == 1
     core.record(hung, FAIL, BEGAN + 1e6)
     assert (core.stale_results, core.view(BEGAN).streak, core.view(BEGAN).in_flight) == (0, 1, 0)
@@ -219,19 +239,19 @@ def test_a_call_keeps_its_place_however_long_it_takes() -> None:
 def test_a_dependency_that_hangs_opens_a_bounded_breaker() -> None:
     """Calls that end at their own limit of 60 s, two at a time, with traffic all the while."""
     core = breaker(max_in_flight=2, failures=5)
-    under_way: list[tuple[float, Pass]] = []
+    under_way: list[tuple[float, GuardPermit]] = []
     now, failed = BEGAN, 0
-    while core.state(now) is State.CLOSED and now < BEGAN + 1000:
+    while core.state(now) is BreakerState.CLOSED and now < BEGAN + 1000:
         while under_way and now - under_way[0][0] >= 60:
             core.record(under_way.pop(0)[1], FAIL, now)
             failed += 1
         answer = core.allow(now)
-        if isinstance(answer, Pass):
+        if isinstance(answer, GuardPermit):
             under_way.append((now, answer))
         assert len(under_way) <= 2
         now += 1
     assert (failed, core.stale_results) == (5, 0)
-    assert core.state(now) is State.OPEN
+    assert core.state(now) is BreakerState.OPEN
 
 
 def test_the_place_of_a_call_that_is_never_told_comes_free_with_the_next_state() -> None:
@@ -245,14 +265,14 @@ def test_the_place_of_a_call_that_is_never_told_comes_free_with_the_next_state()
 
 
 def test_a_refusal_made_fast_is_a_refusal() -> None:
-    made = build_rejection("it", State.OPEN, Cause.FAILURES, 1.5, "E", True)
-    usual = Refusal("it", State.OPEN, Cause.FAILURES, 1.5, "E", True)
-    assert type(made) is Refusal
+    made = build_rejection("it", BreakerState.OPEN, BreakerCause.FAILURES, 1.5, "E", True)
+    usual = GuardRejection("it", BreakerState.OPEN, BreakerCause.FAILURES, 1.5, "E", True)
+    assert type(made) is GuardRejection
     assert made == usual
     assert hash(made) == hash(usual)
     assert repr(made) == repr(usual)
-    assert build_rejection("it", State.OPEN, Cause.FAILURES, 1.5, "E") == Refusal(
-        "it", State.OPEN, Cause.FAILURES, 1.5, "E"
+    assert build_rejection("it", BreakerState.OPEN, BreakerCause.FAILURES, 1.5, "E") == GuardRejection(
+        "it", BreakerState.OPEN, BreakerCause.FAILURES, 1.5, "E"
     )
     with pytest.raises(AttributeError):
         made.name = "another"  # type: ignore[misc]

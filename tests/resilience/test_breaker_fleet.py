@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from autoglm_throttle.model import Cause, Mode, Outcome, State
-from autoglm_throttle.model.guard import Pass, Refusal, Transition
+from autoglm_throttle.model import BreakerCause, BreakerMode, BreakerState, Outcome
+from autoglm_throttle.model.guard import BreakerTransition, GuardPermit, GuardRejection
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
@@ -15,8 +15,8 @@ from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, t
 
 OK, FAIL, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
 DUE = BEGAN + 10
-ASK = Refusal("it", State.HALF_OPEN, Cause.TRIAL, 0.0, lease_wanted=True)
-WAIT = Refusal("it", State.HALF_OPEN, Cause.TRIAL, 0.0)
+ASK = GuardRejection("it", BreakerState.HALF_OPEN, BreakerCause.TRIAL, 0.0, lease_wanted=True)
+WAIT = GuardRejection("it", BreakerState.HALF_OPEN, BreakerCause.TRIAL, 0.0)
 
 
 def leased(**rules: object) -> Breaker:
@@ -28,12 +28,12 @@ def leased(**rules: object) -> Breaker:
 def test_of_the_callers_one_at_a_time_asks_the_fleet() -> None:
     core = leased()
     assert core.rejection(DUE) == ASK
-    assert core.state(DUE) is State.HALF_OPEN
+    assert core.state(DUE) is BreakerState.HALF_OPEN
     answers = [core.allow(DUE + ticks / 128) for ticks in (0, 0, 1, 6, 7, 8)]
     assert answers == [ASK, WAIT, WAIT, WAIT, ASK, WAIT]
     assert core.rejection(DUE + 8 / 128) == WAIT
     assert core.allow(DUE - 5) == ASK, "the clock stepped back"
-    assert [told.after for told in core.drain()] == [State.HALF_OPEN]
+    assert [told.after for told in core.drain()] == [BreakerState.HALF_OPEN]
     assert core.view(DUE).shared
 
 
@@ -48,27 +48,32 @@ def test_a_granted_trial_is_one() -> None:
     core = leased()
     core.allow(DUE)
     trial = core.grant_probe(ProbeLease(fence=77, version=3), DUE)
-    assert trial == Pass(2, 1, 77)
+    assert trial == GuardPermit(2, 1, 77)
     assert core.allow(DUE + 1) == WAIT, "the only place is taken, so nobody asks"
-    assert (core.view(DUE).trials, core.calls) == (1, 2)
+    assert (core.view(DUE).probes, core.calls) == (1, 2)
     core.record(trial, OK, DUE)
-    assert core.state(DUE) is State.CLOSED
+    assert core.state(DUE) is BreakerState.CLOSED
 
 
 def test_a_failed_trial_of_the_fleet_opens_this_process_at_once() -> None:
     core = leased()
     trial = core.grant_probe(ProbeLease(7, 3), DUE)
-    assert isinstance(trial, Pass)
+    assert isinstance(trial, GuardPermit)
     core.record(trial, FAIL, DUE + 1)
-    assert core.allow(DUE + 1) == Refusal("it", State.OPEN, Cause.TRIAL, 10.0)
+    assert core.allow(DUE + 1) == GuardRejection("it", BreakerState.OPEN, BreakerCause.TRIAL, 10.0)
 
 
 def test_a_grant_to_an_open_breaker_whose_time_is_over_begins_the_trials() -> None:
     core = leased(backoff=2.0)
-    assert core.grant_probe(ProbeLease(7, 3, rounds=2), DUE) == Pass(2, 1, 7)
+    assert core.grant_probe(ProbeLease(7, 3, rounds=2), DUE) == GuardPermit(2, 1, 7)
     (told,) = core.drain()
-    assert (told.after, told.cause, told.at_s, told.rounds) == (State.HALF_OPEN, Cause.TRIAL, DUE, 2)
-    assert core.grant_probe(ProbeLease(8, 3, rounds=0), DUE) == Pass(2, 2, 8), (
+    assert (told.after, told.cause, told.at_s, told.rounds) == (
+        BreakerState.HALF_OPEN,
+        BreakerCause.TRIAL,
+        DUE,
+        2,
+    )
+    assert core.grant_probe(ProbeLease(8, 3, rounds=0), DUE) == GuardPermit(2, 2, 8), (
         "the fleet knows how many there may be"
     )
     assert core.view(DUE).rounds == 2
@@ -77,7 +82,7 @@ def test_a_grant_to_an_open_breaker_whose_time_is_over_begins_the_trials() -> No
 def test_how_many_have_succeeded_in_a_round_is_the_fleets_to_say() -> None:
     core = leased(half_open_max=2)
     trial = core.grant_probe(ProbeLease(7, 3), DUE)
-    assert isinstance(trial, Pass)
+    assert isinstance(trial, GuardPermit)
     core.record(trial, OK, DUE)
     core.grant_probe(ProbeLease(8, 3), DUE)
     assert core.allow(DUE) == ASK
@@ -87,42 +92,45 @@ def test_a_grant_frees_the_places_of_trials_that_hang() -> None:
     core = leased(trial_lease_s=5.0)
     core.grant_probe(ProbeLease(7, 3), DUE)
     core.grant_probe(ProbeLease(8, 3), DUE + 5)
-    assert core.view(DUE + 5).trials == 1
+    assert core.view(DUE + 5).probes == 1
 
 
 def test_a_fleet_is_not_told_again_what_its_lease_has_told() -> None:
     core = leased()
     trial = core.grant_probe(ProbeLease(7, version=9), DUE)
-    assert isinstance(trial, Pass)
-    core.adopt(RemoteBreakerState(9, State.HALF_OPEN), DUE)
+    assert isinstance(trial, GuardPermit)
+    core.adopt(RemoteBreakerState(9, BreakerState.HALF_OPEN), DUE)
     core.record(trial, OK, DUE)
-    assert (core.state(DUE), core.stale_results) == (State.CLOSED, 0)
+    assert (core.state(DUE), core.stale_results) == (BreakerState.CLOSED, 0)
     core = leased()
-    core.adopt(RemoteBreakerState(20, State.HALF_OPEN), DUE)
+    core.adopt(RemoteBreakerState(20, BreakerState.HALF_OPEN), DUE)
     core.grant_probe(ProbeLease(7, version=9), DUE)
-    core.adopt(RemoteBreakerState(19, State.CLOSED), DUE)
-    assert core.state(DUE) is State.HALF_OPEN, "an older lease makes no older news new"
+    core.adopt(RemoteBreakerState(19, BreakerState.CLOSED), DUE)
+    assert core.state(DUE) is BreakerState.HALF_OPEN, "an older lease makes no older news new"
 
 
 def closed(core: Breaker) -> None:
-    core.adopt(RemoteBreakerState(5, State.CLOSED), DUE)
+    core.adopt(RemoteBreakerState(5, BreakerState.CLOSED), DUE)
 
 
 def reopened(core: Breaker) -> None:
-    core.adopt(RemoteBreakerState(5, State.OPEN, wait_s=4.0), DUE)
+    core.adopt(RemoteBreakerState(5, BreakerState.OPEN, wait_s=4.0), DUE)
 
 
 @pytest.mark.parametrize(
     ("meanwhile", "answer"),
     [
-        (closed, Pass(3)),
-        (reopened, Refusal("it", State.OPEN, Cause.REMOTE, 4.0)),
-        (lambda core: core.force_open(DUE), Refusal("it", State.FORCED_OPEN, Cause.OPERATOR, 10.0)),
-        (lambda core: core.disable(DUE), Pass(3)),
+        (closed, GuardPermit(3)),
+        (reopened, GuardRejection("it", BreakerState.OPEN, BreakerCause.REMOTE, 4.0)),
+        (
+            lambda core: core.force_open(DUE),
+            GuardRejection("it", BreakerState.FORCED_OPEN, BreakerCause.OPERATOR, 10.0),
+        ),
+        (lambda core: core.disable(DUE), GuardPermit(3)),
     ],
 )
 def test_a_lease_that_comes_too_late_makes_no_trial(
-    meanwhile: Callable[[Breaker], None], answer: Pass | Refusal
+    meanwhile: Callable[[Breaker], None], answer: GuardPermit | GuardRejection
 ) -> None:
     core = leased()
     assert core.allow(DUE) == ASK
@@ -133,26 +141,31 @@ def test_a_lease_that_comes_too_late_makes_no_trial(
 def test_a_trial_is_stale_once_the_fleet_has_moved_on() -> None:
     core = leased()
     trial = core.grant_probe(ProbeLease(7, 4), DUE)
-    assert isinstance(trial, Pass)
-    core.adopt(RemoteBreakerState(5, State.OPEN, wait_s=4.0), DUE)
+    assert isinstance(trial, GuardPermit)
+    core.adopt(RemoteBreakerState(5, BreakerState.OPEN, wait_s=4.0), DUE)
     core.record(trial, OK, DUE)
-    assert (core.state(DUE), core.stale_results) == (State.OPEN, 1)
+    assert (core.state(DUE), core.stale_results) == (BreakerState.OPEN, 1)
 
 
 def test_while_the_fleet_is_away_trials_are_local() -> None:
     core = leased()
     assert core.allow(DUE) == ASK
     core.lease_required = False
-    assert core.allow(DUE) == Pass(2, 1)
+    assert core.allow(DUE) == GuardPermit(2, 1)
 
 
 def test_an_opening_elsewhere_is_one_here_for_what_is_left_of_it() -> None:
     core = breaker(backoff=2.0)
     early = taken(core, BEGAN)
-    core.adopt(RemoteBreakerState(1, State.OPEN, wait_s=3.5, rounds=2, cause=Cause.FAILURE_RATE), BEGAN + 1)
-    told = Transition("it", State.CLOSED, State.OPEN, Cause.REMOTE, BEGAN + 1, 1, 3.5, 2)
+    core.adopt(
+        RemoteBreakerState(1, BreakerState.OPEN, wait_s=3.5, rounds=2, cause=BreakerCause.FAILURE_RATE),
+        BEGAN + 1,
+    )
+    told = BreakerTransition(
+        "it", BreakerState.CLOSED, BreakerState.OPEN, BreakerCause.REMOTE, BEGAN + 1, 1, 3.5, 2
+    )
     assert core.drain() == [told]
-    assert core.allow(BEGAN + 2) == Refusal("it", State.OPEN, Cause.REMOTE, 2.5)
+    assert core.allow(BEGAN + 2) == GuardRejection("it", BreakerState.OPEN, BreakerCause.REMOTE, 2.5)
     core.record(early, FAIL, BEGAN + 2)
     assert core.stale_results == 1
     called(core, FAIL, BEGAN + 4.5)
@@ -161,27 +174,27 @@ def test_an_opening_elsewhere_is_one_here_for_what_is_left_of_it() -> None:
 
 def test_who_is_open_already_hears_how_long_and_keeps_its_cause() -> None:
     core = opened()
-    core.adopt(RemoteBreakerState(1, State.OPEN, wait_s=3.0, rounds=1), BEGAN + 4)
-    assert core.allow(BEGAN + 4) == Refusal("it", State.OPEN, Cause.FAILURES, 3.0)
+    core.adopt(RemoteBreakerState(1, BreakerState.OPEN, wait_s=3.0, rounds=1), BEGAN + 4)
+    assert core.allow(BEGAN + 4) == GuardRejection("it", BreakerState.OPEN, BreakerCause.FAILURES, 3.0)
     assert (core.drain(), core.view(BEGAN).rounds) == ([], 1)
 
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_what_is_not_newer_is_no_news(version: int) -> None:
     core = opened()
-    core.adopt(RemoteBreakerState(5, State.OPEN, wait_s=9.0), BEGAN)
+    core.adopt(RemoteBreakerState(5, BreakerState.OPEN, wait_s=9.0), BEGAN)
     view = core.view(BEGAN)
-    core.adopt(RemoteBreakerState(version, State.CLOSED), BEGAN)
-    core.adopt(RemoteBreakerState(version, State.FORCED_OPEN), BEGAN)
+    core.adopt(RemoteBreakerState(version, BreakerState.CLOSED), BEGAN)
+    core.adopt(RemoteBreakerState(version, BreakerState.FORCED_OPEN), BEGAN)
     assert core.view(BEGAN) == view
-    core.adopt(RemoteBreakerState(6, State.CLOSED), BEGAN)
-    assert core.state(BEGAN) is State.CLOSED
+    core.adopt(RemoteBreakerState(6, BreakerState.CLOSED), BEGAN)
+    assert core.state(BEGAN) is BreakerState.CLOSED
 
 
 def test_a_first_version_may_be_zero() -> None:
     core = breaker()
-    core.adopt(RemoteBreakerState(0, State.DISABLED), BEGAN)
-    assert core.state(BEGAN) is State.DISABLED
+    core.adopt(RemoteBreakerState(0, BreakerState.DISABLED), BEGAN)
+    assert core.state(BEGAN) is BreakerState.DISABLED
 
 
 @pytest.mark.parametrize("ramp", [(), (0.5,)])
@@ -189,64 +202,66 @@ def test_a_closing_elsewhere_is_one_here_by_the_own_ramp(ramp: tuple[float, ...]
     for start in (BEGAN, DUE):  # open, and half-open
         core = opened(ramp=ramp)
         core.allow(start)
-        core.adopt(RemoteBreakerState(1, State.CLOSED), start)
-        assert core.view(start).machine is (State.RAMPING if ramp else State.CLOSED)
-        assert core.view(start).cause is Cause.REMOTE
+        core.adopt(RemoteBreakerState(1, BreakerState.CLOSED), start)
+        assert core.view(start).machine is (BreakerState.RAMPING if ramp else BreakerState.CLOSED)
+        assert core.view(start).cause is BreakerCause.REMOTE
 
 
 def test_who_has_closed_already_goes_on() -> None:
     core = breaker(ramp=(0.5,))
     called(core, FAIL, BEGAN, times=2)
-    core.adopt(RemoteBreakerState(1, State.CLOSED, rounds=3), BEGAN)
+    core.adopt(RemoteBreakerState(1, BreakerState.CLOSED, rounds=3), BEGAN)
     view = core.view(BEGAN)
     assert (view.streak, view.generation, view.rounds) == (2, 0, 0)
-    core.adopt(RemoteBreakerState(1, State.OPEN, wait_s=3.0), BEGAN)
-    assert core.state(BEGAN) is State.CLOSED, "the version was noted"
+    core.adopt(RemoteBreakerState(1, BreakerState.OPEN, wait_s=3.0), BEGAN)
+    assert core.state(BEGAN) is BreakerState.CLOSED, "the version was noted"
     core = ramping(ramp=(0.5,))
     core.allow(DUE)
-    core.adopt(RemoteBreakerState(1, State.CLOSED), DUE)
-    assert isinstance(core.allow(DUE), Pass), "every second call, not the first of a new ramp"
+    core.adopt(RemoteBreakerState(1, BreakerState.CLOSED), DUE)
+    assert isinstance(core.allow(DUE), GuardPermit), "every second call, not the first of a new ramp"
 
 
 def test_a_reset_elsewhere_closes_without_a_ramp_and_forgets() -> None:
     for core in (opened(ramp=(0.5,)), ramping(ramp=(0.5,)), breaker()):
         called(core, NEUTRAL, DUE + 1) if core.fast_permit else None
         generation = core.generation
-        core.adopt(RemoteBreakerState(1, State.CLOSED, cause=Cause.OPERATOR), DUE + 1)
-        assert (core.state(DUE + 1), core.generation) == (State.CLOSED, generation + 1)
+        core.adopt(RemoteBreakerState(1, BreakerState.CLOSED, cause=BreakerCause.OPERATOR), DUE + 1)
+        assert (core.state(DUE + 1), core.generation) == (BreakerState.CLOSED, generation + 1)
 
 
 def test_trials_elsewhere_make_it_half_open_here() -> None:
     core = breaker()
-    core.adopt(RemoteBreakerState(1, State.HALF_OPEN, rounds=1), BEGAN)
-    assert core.state(BEGAN) is State.HALF_OPEN
+    core.adopt(RemoteBreakerState(1, BreakerState.HALF_OPEN, rounds=1), BEGAN)
+    assert core.state(BEGAN) is BreakerState.HALF_OPEN
     (told,) = core.drain()
-    assert (told.cause, told.rounds) == (Cause.REMOTE, 1)
+    assert (told.cause, told.rounds) == (BreakerCause.REMOTE, 1)
     taken(core, BEGAN)
-    core.adopt(RemoteBreakerState(2, State.HALF_OPEN), BEGAN)
-    assert (core.view(BEGAN).trials, core.view(BEGAN).cause) == (0, Cause.REMOTE), "those of another round"
+    core.adopt(RemoteBreakerState(2, BreakerState.HALF_OPEN), BEGAN)
+    assert (core.view(BEGAN).probes, core.view(BEGAN).cause) == (0, BreakerCause.REMOTE), (
+        "those of another round"
+    )
 
 
-@pytest.mark.parametrize("state", [State.FORCED_OPEN, State.DISABLED])
-def test_what_an_operator_has_decided_elsewhere_holds_here(state: State) -> None:
-    core = breaker(mode=Mode.METRICS_ONLY)
+@pytest.mark.parametrize("state", [BreakerState.FORCED_OPEN, BreakerState.DISABLED])
+def test_what_an_operator_has_decided_elsewhere_holds_here(state: BreakerState) -> None:
+    core = breaker(mode=BreakerMode.METRICS_ONLY)
     core.adopt(RemoteBreakerState(1, state), BEGAN)
     view = core.view(BEGAN)
-    assert (view.machine, view.metrics_only, view.cause) == (state, False, Cause.REMOTE)
-    if state is State.FORCED_OPEN:
-        assert core.allow(BEGAN) == Refusal("it", state, Cause.OPERATOR, 10.0)
+    assert (view.machine, view.metrics_only, view.cause) == (state, False, BreakerCause.REMOTE)
+    if state is BreakerState.FORCED_OPEN:
+        assert core.allow(BEGAN) == GuardRejection("it", state, BreakerCause.OPERATOR, 10.0)
 
 
 @pytest.mark.parametrize(
     "remote",
     [
-        RemoteBreakerState(2, State.CLOSED),
-        RemoteBreakerState(2, State.OPEN, wait_s=3.0),
-        RemoteBreakerState(2, State.HALF_OPEN),
+        RemoteBreakerState(2, BreakerState.CLOSED),
+        RemoteBreakerState(2, BreakerState.OPEN, wait_s=3.0),
+        RemoteBreakerState(2, BreakerState.HALF_OPEN),
     ],
 )
-@pytest.mark.parametrize("state", [State.FORCED_OPEN, State.DISABLED])
-def test_what_was_adopted_ends_with_anything_newer(remote: RemoteBreakerState, state: State) -> None:
+@pytest.mark.parametrize("state", [BreakerState.FORCED_OPEN, BreakerState.DISABLED])
+def test_what_was_adopted_ends_with_anything_newer(remote: RemoteBreakerState, state: BreakerState) -> None:
     core = breaker(ramp=(0.5,))
     core.adopt(RemoteBreakerState(1, state), BEGAN)
     core.adopt(remote, BEGAN)
@@ -254,7 +269,7 @@ def test_what_was_adopted_ends_with_anything_newer(remote: RemoteBreakerState, s
 
 
 @pytest.mark.parametrize(
-    "remote", [RemoteBreakerState(5, State.CLOSED), RemoteBreakerState(5, State.OPEN, 3.0)]
+    "remote", [RemoteBreakerState(5, BreakerState.CLOSED), RemoteBreakerState(5, BreakerState.OPEN, 3.0)]
 )
 @pytest.mark.parametrize("verb", [Breaker.force_open, Breaker.disable])
 def test_what_was_decided_here_stands_against_all_but_operators(
@@ -265,8 +280,8 @@ def test_what_was_decided_here_stands_against_all_but_operators(
     view = core.view(BEGAN)
     core.adopt(remote, BEGAN)
     assert core.view(BEGAN) == view
-    core.adopt(RemoteBreakerState(4, State.FORCED_OPEN), BEGAN)
-    assert core.state(BEGAN) is State.FORCED_OPEN, "the version of what was not adopted is not noted"
+    core.adopt(RemoteBreakerState(4, BreakerState.FORCED_OPEN), BEGAN)
+    assert core.state(BEGAN) is BreakerState.FORCED_OPEN, "the version of what was not adopted is not noted"
     core.adopt(remote, BEGAN)
     assert core.state(BEGAN) is remote.state, "the fleet knew the word, so it has been taken back"
 
@@ -274,31 +289,33 @@ def test_what_was_decided_here_stands_against_all_but_operators(
 def test_a_reset_elsewhere_lifts_what_was_decided_here() -> None:
     core = breaker()
     core.force_open(BEGAN)
-    core.adopt(RemoteBreakerState(1, State.CLOSED, cause=Cause.OPERATOR), BEGAN)
-    assert core.state(BEGAN) is State.CLOSED
-    core.adopt(RemoteBreakerState(2, State.OPEN, 3.0), BEGAN)
-    assert core.state(BEGAN) is State.OPEN, "nothing is decided here any more"
+    core.adopt(RemoteBreakerState(1, BreakerState.CLOSED, cause=BreakerCause.OPERATOR), BEGAN)
+    assert core.state(BEGAN) is BreakerState.CLOSED
+    core.adopt(RemoteBreakerState(2, BreakerState.OPEN, 3.0), BEGAN)
+    assert core.state(BEGAN) is BreakerState.OPEN, "nothing is decided here any more"
 
 
 def test_a_later_word_here_takes_back_the_former() -> None:
     core = breaker()
     core.force_open(BEGAN)
     core.reset(BEGAN)
-    core.adopt(RemoteBreakerState(1, State.OPEN, 3.0), BEGAN)
-    assert core.state(BEGAN) is State.OPEN
+    core.adopt(RemoteBreakerState(1, BreakerState.OPEN, 3.0), BEGAN)
+    assert core.state(BEGAN) is BreakerState.OPEN
 
 
 def test_the_word_that_comes_back_from_the_fleet_is_still_the_own() -> None:
     core = breaker()
     core.force_open(BEGAN)
     core.drain()
-    core.adopt(RemoteBreakerState(1, State.FORCED_OPEN, cause=Cause.OPERATOR), BEGAN)
-    assert (core.view(BEGAN).cause, core.drain()) == (Cause.OPERATOR, [])
+    core.adopt(RemoteBreakerState(1, BreakerState.FORCED_OPEN, cause=BreakerCause.OPERATOR), BEGAN)
+    assert (core.view(BEGAN).cause, core.drain()) == (BreakerCause.OPERATOR, [])
 
 
 def test_who_only_counts_follows_the_fleet_and_goes_on_counting() -> None:
-    core = breaker(mode=Mode.METRICS_ONLY)
-    for version, (state, cause) in enumerate([(State.OPEN, Cause.TRIAL), (State.CLOSED, Cause.OPERATOR)]):
+    core = breaker(mode=BreakerMode.METRICS_ONLY)
+    for version, (state, cause) in enumerate(
+        [(BreakerState.OPEN, BreakerCause.TRIAL), (BreakerState.CLOSED, BreakerCause.OPERATOR)]
+    ):
         core.adopt(RemoteBreakerState(version, state, 3.0, cause=cause), BEGAN)
         view = core.view(BEGAN)
         assert (view.machine, view.metrics_only) == (state, True)
@@ -312,10 +329,15 @@ def test_a_fork_lets_go_of_the_calls_of_its_parent() -> None:
     core.reset_after_fork(DUE + 1)
     core.record(second, OK, DUE + 1)
     view = core.view(DUE + 1)
-    assert (view.machine, view.trials, view.won, view.stale_results) == (State.HALF_OPEN, 0, 1, 1)
-    assert (view.generation, view.cause, core.drain()) == (3, Cause.TRIAL, [])
+    assert (view.machine, view.probes, view.probe_successes, view.stale_results) == (
+        BreakerState.HALF_OPEN,
+        0,
+        1,
+        1,
+    )
+    assert (view.generation, view.cause, core.drain()) == (3, BreakerCause.TRIAL, [])
     called(core, OK, DUE + 1, times=2)
-    assert core.state(DUE + 1) is State.CLOSED
+    assert core.state(DUE + 1) is BreakerState.CLOSED
 
 
 def test_a_fork_keeps_what_its_parent_has_learned() -> None:
@@ -323,7 +345,7 @@ def test_a_fork_keeps_what_its_parent_has_learned() -> None:
     early = taken(core, BEGAN)
     called(core, FAIL, BEGAN, times=3)
     core.reset_after_fork(BEGAN)
-    assert core.fast_permit == Pass(1)
+    assert core.fast_permit == GuardPermit(1)
     core.record(early, FAIL, BEGAN)
     assert (core.view(BEGAN).streak, core.success_is_noop) == (3, False)
     core = opened()

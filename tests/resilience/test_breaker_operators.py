@@ -6,30 +6,32 @@ from collections.abc import Callable
 
 import pytest
 
-from autoglm_throttle.model import Cause, Mode, Outcome, State
-from autoglm_throttle.model.guard import Pass, Refusal, Transition
+from autoglm_throttle.model import BreakerCause, BreakerMode, BreakerState, Outcome
+from autoglm_throttle.model.guard import BreakerTransition, GuardPermit, GuardRejection
 from autoglm_throttle.resilience.breaker import UNRECORDED_PERMIT, Breaker
 from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
 
 OK, FAIL, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
 DUE = BEGAN + 10
 Verb = Callable[[Breaker, float], None]
-VERBS: list[tuple[Verb, State]] = [
-    (Breaker.force_open, State.FORCED_OPEN),
-    (Breaker.disable, State.DISABLED),
-    (Breaker.metrics_only, State.CLOSED),
-    (Breaker.reset, State.CLOSED),
+VERBS: list[tuple[Verb, BreakerState]] = [
+    (Breaker.force_open, BreakerState.FORCED_OPEN),
+    (Breaker.disable, BreakerState.DISABLED),
+    (Breaker.metrics_only, BreakerState.CLOSED),
+    (Breaker.reset, BreakerState.CLOSED),
 ]
 
 
 def test_forced_open_refuses_for_ever() -> None:
     core = breaker(open_s=7.0)
     core.force_open(BEGAN + 1)
-    refused = Refusal("it", State.FORCED_OPEN, Cause.OPERATOR, 7.0)
+    refused = GuardRejection("it", BreakerState.FORCED_OPEN, BreakerCause.OPERATOR, 7.0)
     assert core.allow(BEGAN + 1e9) == core.rejection(BEGAN + 1e9) == refused
     assert core.view(BEGAN).retry_after_s == 7.0
-    assert core.state(BEGAN + 1e9) is State.FORCED_OPEN
-    told = Transition("it", State.CLOSED, State.FORCED_OPEN, Cause.OPERATOR, BEGAN + 1, 1)
+    assert core.state(BEGAN + 1e9) is BreakerState.FORCED_OPEN
+    told = BreakerTransition(
+        "it", BreakerState.CLOSED, BreakerState.FORCED_OPEN, BreakerCause.OPERATOR, BEGAN + 1, 1
+    )
     assert core.drain() == [told]
 
 
@@ -40,30 +42,32 @@ def test_disabled_lets_all_through_and_counts_nothing() -> None:
         core.record(taken(core, BEGAN), FAIL, BEGAN)
     assert core.rejection(BEGAN) is None
     view = core.view(BEGAN)
-    assert (view.machine, view.streak, view.calls, view.stale_results) == (State.DISABLED, 0, 0, 0)
+    assert (view.machine, view.streak, view.calls, view.stale_results) == (BreakerState.DISABLED, 0, 0, 0)
     assert core.fast_permit is None
 
 
 @pytest.mark.parametrize(("verb", "state"), VERBS)
 @pytest.mark.parametrize("before", [breaker, opened])
 def test_a_verb_makes_what_is_under_way_stale(
-    verb: Verb, state: State, before: Callable[[], Breaker]
+    verb: Verb, state: BreakerState, before: Callable[[], Breaker]
 ) -> None:
     core = before()
     called(core, NEUTRAL, DUE)
     early, generation = taken(core, DUE), core.generation
     verb(core, DUE)
     assert (core.state(DUE), core.generation) == (state, generation + 1)
-    assert core.view(DUE).cause is Cause.OPERATOR
+    assert core.view(DUE).cause is BreakerCause.OPERATOR
     core.record(early, FAIL, DUE)
     assert (core.stale_results, core.view(DUE).streak) == (1, 0)
 
 
 @pytest.mark.parametrize(("verb", "state"), VERBS)
-def test_a_verb_is_told(verb: Verb, state: State) -> None:
+def test_a_verb_is_told(verb: Verb, state: BreakerState) -> None:
     core = opened()
     verb(core, BEGAN + 3)
-    assert core.drain() == [Transition("it", State.OPEN, state, Cause.OPERATOR, BEGAN + 3, 2)]
+    assert core.drain() == [
+        BreakerTransition("it", BreakerState.OPEN, state, BreakerCause.OPERATOR, BEGAN + 3, 2)
+    ]
 
 
 def test_a_reset_forgets_the_rounds_at_once() -> None:
@@ -71,7 +75,7 @@ def test_a_reset_forgets_the_rounds_at_once() -> None:
     called(core, FAIL, DUE)
     core.reset(DUE)
     assert core.view(DUE).rounds == 0
-    assert core.fast_permit == Pass(4)
+    assert core.fast_permit == GuardPermit(4)
 
 
 @pytest.mark.parametrize("verb", [Breaker.force_open, Breaker.disable])
@@ -79,12 +83,12 @@ def test_results_and_dependencies_do_not_move_what_an_operator_has_decided(verb:
     core = breaker(failures=1)
     verb(core, BEGAN)
     state, generation = core.state(BEGAN), core.generation
-    core.record(Pass(generation), FAIL, BEGAN)
-    core.record(Pass(generation, 3), FAIL, BEGAN)
-    core.open_for(30.0, Cause.RETRY_AFTER, BEGAN)
+    core.record(GuardPermit(generation), FAIL, BEGAN)
+    core.record(GuardPermit(generation, 3), FAIL, BEGAN)
+    core.open_for(30.0, BreakerCause.RETRY_AFTER, BEGAN)
     assert (core.state(BEGAN), core.generation, core.stale_results) == (state, generation, 0)
     core.reset(BEGAN)
-    assert core.state(BEGAN) is State.CLOSED
+    assert core.state(BEGAN) is BreakerState.CLOSED
 
 
 def test_a_word_of_an_operator_ends_counting_only() -> None:
@@ -97,25 +101,25 @@ def test_a_word_of_an_operator_ends_counting_only() -> None:
 
 
 def test_counting_only_lets_through_whom_it_would_refuse() -> None:
-    core = breaker(failures=1, mode=Mode.METRICS_ONLY)
+    core = breaker(failures=1, mode=BreakerMode.METRICS_ONLY)
     assert core.fast_permit is None
-    assert taken(core, BEGAN) == Pass(0)
+    assert taken(core, BEGAN) == GuardPermit(0)
     called(core, FAIL, BEGAN)
-    assert core.state(BEGAN) is State.OPEN
+    assert core.state(BEGAN) is BreakerState.OPEN
     assert core.rejection(BEGAN) is None
     for outcome in (OK, FAIL):
         assert core.allow(BEGAN) is UNRECORDED_PERMIT
         core.record(UNRECORDED_PERMIT, outcome, BEGAN)
     view = core.view(BEGAN)
-    assert (view.would_refuse, view.refused, view.calls) == (2, {}, 4)
-    assert (view.stale_results, view.generation, view.machine) == (0, 1, State.OPEN)
+    assert (view.would_reject, view.rejected, view.calls) == (2, {}, 4)
+    assert (view.stale_results, view.generation, view.machine) == (0, 1, BreakerState.OPEN)
     called(core, OK, DUE)
-    assert core.state(DUE) is State.CLOSED
+    assert core.state(DUE) is BreakerState.CLOSED
     assert core.fast_permit is None, "even closed every call is asked for"
 
 
 def test_counting_only_asks_no_fleet_for_its_trials() -> None:
-    core = opened(mode=Mode.METRICS_ONLY)
+    core = opened(mode=BreakerMode.METRICS_ONLY)
     core.lease_required = True
     assert taken(core, DUE).serial == 1
     assert core.allow(DUE) is UNRECORDED_PERMIT
@@ -124,17 +128,17 @@ def test_counting_only_asks_no_fleet_for_its_trials() -> None:
 @pytest.mark.parametrize(
     ("mode", "state", "watching"),
     [
-        (Mode.ENFORCE, State.CLOSED, False),
-        (Mode.METRICS_ONLY, State.CLOSED, True),
-        (Mode.DISABLED, State.DISABLED, False),
+        (BreakerMode.ENFORCE, BreakerState.CLOSED, False),
+        (BreakerMode.METRICS_ONLY, BreakerState.CLOSED, True),
+        (BreakerMode.DISABLED, BreakerState.DISABLED, False),
     ],
 )
-def test_how_it_begins(mode: Mode, state: State, watching: bool) -> None:
+def test_how_it_begins(mode: BreakerMode, state: BreakerState, watching: bool) -> None:
     core = breaker(mode=mode)
     view = core.view(BEGAN)
     assert (view.machine, view.metrics_only, view.cause, view.generation) == (state, watching, None, 0)
     assert core.drain() == []
-    assert (core.fast_permit is not None) is (mode is Mode.ENFORCE)
+    assert (core.fast_permit is not None) is (mode is BreakerMode.ENFORCE)
 
 
 @pytest.mark.parametrize(
@@ -154,38 +158,42 @@ def test_a_dependency_is_believed_within_reason(
     asked_s: float, open_max_s: float | None, wait_s: float
 ) -> None:
     core = breaker(open_max_s=open_max_s, backoff=2.0)
-    core.open_for(asked_s, Cause.RETRY_AFTER, BEGAN)
+    core.open_for(asked_s, BreakerCause.RETRY_AFTER, BEGAN)
     (told,) = core.drain()
-    assert (told.after, told.cause, told.retry_after_s) == (State.OPEN, Cause.RETRY_AFTER, wait_s)
+    assert (told.after, told.cause, told.retry_after_s) == (
+        BreakerState.OPEN,
+        BreakerCause.RETRY_AFTER,
+        wait_s,
+    )
     if wait_s:
-        assert core.allow(BEGAN) == Refusal("it", State.OPEN, Cause.RETRY_AFTER, wait_s)
+        assert core.allow(BEGAN) == GuardRejection("it", BreakerState.OPEN, BreakerCause.RETRY_AFTER, wait_s)
     called(core, FAIL, BEGAN + wait_s)
     assert core.view(BEGAN).retry_after_s == (20.0 if open_max_s is None else min(20.0, open_max_s))
 
 
 def test_the_later_of_two_moments_counts() -> None:
     core = opened()
-    core.open_for(6.0, Cause.RETRY_AFTER, BEGAN + 4)
-    assert (core.generation, core.view(BEGAN + 4).cause) == (1, Cause.FAILURES), (
+    core.open_for(6.0, BreakerCause.RETRY_AFTER, BEGAN + 4)
+    assert (core.generation, core.view(BEGAN + 4).cause) == (1, BreakerCause.FAILURES), (
         "it is open until then anyway"
     )
-    core.open_for(6.125, Cause.RETRY_AFTER, BEGAN + 4)
-    assert core.allow(BEGAN + 4) == Refusal("it", State.OPEN, Cause.RETRY_AFTER, 6.125)
+    core.open_for(6.125, BreakerCause.RETRY_AFTER, BEGAN + 4)
+    assert core.allow(BEGAN + 4) == GuardRejection("it", BreakerState.OPEN, BreakerCause.RETRY_AFTER, 6.125)
     assert core.drain() == [], "open it was"
-    core.open_for(3.0, Cause.RETRY_AFTER, BEGAN + 40)
+    core.open_for(3.0, BreakerCause.RETRY_AFTER, BEGAN + 40)
     assert core.view(BEGAN + 40).retry_after_s == 3.0
 
 
 def test_a_dependency_that_asks_for_time_keeps_the_rounds_going() -> None:
     core = opened(backoff=2.0)
     taken(core, DUE)
-    core.open_for(1.0, Cause.RETRY_AFTER, DUE)
+    core.open_for(1.0, BreakerCause.RETRY_AFTER, DUE)
     assert core.view(DUE).rounds == 1
-    core.open_for(2.0, Cause.RETRY_AFTER, DUE)
+    core.open_for(2.0, BreakerCause.RETRY_AFTER, DUE)
     assert core.view(DUE).rounds == 1
     called(core, FAIL, DUE + 2)
     assert core.view(DUE + 2).retry_after_s == 40.0
     core = ramping(ramp=(0.5,))
-    core.open_for(5.0, Cause.SLOW_RATE, DUE)
+    core.open_for(5.0, BreakerCause.SLOW_RATE, DUE)
     view = core.view(DUE)
-    assert (view.state, view.rounds, view.cause) == (State.OPEN, 1, Cause.SLOW_RATE)
+    assert (view.state, view.rounds, view.cause) == (BreakerState.OPEN, 1, BreakerCause.SLOW_RATE)

@@ -11,8 +11,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import BreakerView, Cause, Mode, Outcome, SlowIs, State, Trip
-from autoglm_throttle.model.guard import Pass, Refusal, Transition
+from autoglm_throttle.model import (
+    BreakerCause,
+    BreakerMode,
+    BreakerState,
+    BreakerView,
+    Outcome,
+    SlowCallMode,
+    TripRule,
+)
+from autoglm_throttle.model.guard import BreakerTransition, GuardPermit, GuardRejection
 from autoglm_throttle.resilience.breaker import UNRECORDED_PERMIT, Breaker
 from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.transitions import OPERATOR_STATES
@@ -29,11 +37,11 @@ rules = st.builds(
     half_open_max=st.integers(1, 3),
     success_threshold=st.sampled_from([None, None, 2]),
     trial_lease_s=st.just(LEASE_S),
-    trip=st.sets(st.sampled_from(Trip), min_size=1).map(frozenset),
+    trip=st.sets(st.sampled_from(TripRule), min_size=1).map(frozenset),
     window=st.just(4),
     window_s=st.sampled_from([None, 5.0]),
     min_calls=st.just(2),
-    slow_is=st.sampled_from(SlowIs),
+    slow_is=st.sampled_from(SlowCallMode),
     ramp=st.sampled_from([(), (0.25, 0.5)]),
     ramp_step_s=st.just(1.0),
     max_in_flight=st.sampled_from([0, 0, 3]),
@@ -64,7 +72,7 @@ class Life:
 
     core: Breaker
     now: float
-    passes: list[Pass]
+    passes: list[GuardPermit]
     watch: Callable[[Life], None]
 
     def live(self, some: list[tuple[str, Any]]) -> Life:
@@ -78,14 +86,14 @@ class Life:
         if act == "wait":
             self.now += value
         elif act == "open_for":
-            core.open_for(value, Cause.RETRY_AFTER, self.now)
+            core.open_for(value, BreakerCause.RETRY_AFTER, self.now)
         elif act == "end":
             which, outcome = value
             if which < len(self.passes):
                 core.record(self.passes[-1 - which], outcome, self.now)
         elif act in {"ask", "call"}:
             answer = core.allow(self.now)
-            if isinstance(answer, Pass):
+            if isinstance(answer, GuardPermit):
                 self.passes.append(answer)
                 if act == "call":
                     core.record(answer, value, self.now)
@@ -100,7 +108,7 @@ def life(
 
 
 def without_counts(view: BreakerView) -> BreakerView:
-    return replace(view, calls=0, refused={}, would_refuse=0, stale_results=0)
+    return replace(view, calls=0, rejected={}, would_reject=0, stale_results=0)
 
 
 @given(some=rules, way=acts)
@@ -109,12 +117,12 @@ def test_an_open_breaker_refuses_until_its_time_and_then_lets_so_many_in(
 ) -> None:
     def check(it: Life) -> None:
         view = it.core.view(it.now)
-        if view.state is State.OPEN:
+        if view.state is BreakerState.OPEN:
             assert view.opened_s is not None
             core, end = copy.deepcopy(it.core), max(it.now, view.opened_s) + view.retry_after_s
-            assert isinstance(core.allow(math.nextafter(end, 0.0)), Refusal)
+            assert isinstance(core.allow(math.nextafter(end, 0.0)), GuardRejection)
             answers = [core.allow(end) for _ in range(5)]
-            assert [isinstance(answer, Pass) for answer in answers].count(True) == some.half_open_max
+            assert [isinstance(answer, GuardPermit) for answer in answers].count(True) == some.half_open_max
 
     life(some, watch=check).live(way)
 
@@ -123,10 +131,10 @@ def test_an_open_breaker_refuses_until_its_time_and_then_lets_so_many_in(
 def test_there_are_never_more_trials_than_places(some: BreakerRules, way: list[tuple[str, Any]]) -> None:
     def check(it: Life) -> None:
         view = it.core.view(it.now)
-        assert view.trials <= some.half_open_max
-        assert view.won < some.successes_needed or not view.won
+        assert view.probes <= some.half_open_max
+        assert view.probe_successes < some.successes_needed or not view.probe_successes
         if some.success_threshold is None:
-            assert view.trials + view.won <= some.half_open_max
+            assert view.probes + view.probe_successes <= some.half_open_max
 
     life(some, watch=check).live(way)
 
@@ -144,14 +152,16 @@ def test_a_call_that_is_no_trial_holds_its_place_until_its_result_counts_once(
     way: list[tuple[str | Outcome, int]],
 ) -> None:
     core = Breaker("it", BreakerRules(max_in_flight=3, failures=10**6, trial_lease_s=LEASE_S), START_S)
-    held: list[Pass] = []
+    held: list[GuardPermit] = []
     now = START_S
     for what, figure in way:
         if not isinstance(what, Outcome):
             now += figure
             foreseen, answer = core.rejection(now), core.allow(now)
-            assert isinstance(answer, Refusal) == isinstance(foreseen, Refusal) == (len(held) == 3)
-            held += [answer] if isinstance(answer, Pass) else []
+            assert (
+                isinstance(answer, GuardRejection) == isinstance(foreseen, GuardRejection) == (len(held) == 3)
+            )
+            held += [answer] if isinstance(answer, GuardPermit) else []
         elif figure < len(held):
             ended, late = held.pop(figure), core.stale_results
             for times in (0, 1):
@@ -166,11 +176,11 @@ def test_a_result_that_is_nobodys_changes_nothing(
 ) -> None:
     it = life(some).live(way)
     before = without_counts(it.core.view(it.now))
-    it.core.record(Pass(it.core.generation + 1), outcome, it.now)
+    it.core.record(GuardPermit(it.core.generation + 1), outcome, it.now)
     for old in it.passes:
         if old.generation != it.core.generation:
             it.core.record(old, outcome, it.now)
-    it.core.record(Pass(it.core.generation), Outcome.NEUTRAL, it.now)
+    it.core.record(GuardPermit(it.core.generation), Outcome.NEUTRAL, it.now)
     assert without_counts(it.core.view(it.now)) == before
 
 
@@ -183,19 +193,22 @@ def test_sooner_or_later_a_call_is_let_in(some: BreakerRules, way: list[tuple[st
         latest = max(latest, it.now)
     if it.core.state(it.now) in OPERATOR_STATES:
         return
-    if it.core.state(it.now) in {State.CLOSED, State.RAMPING}:  # but calls that hold all places must end
+    if it.core.state(it.now) in {
+        BreakerState.CLOSED,
+        BreakerState.RAMPING,
+    }:  # but calls that hold all places must end
         for pass_ in it.passes:
             it.core.record(pass_, Outcome.NEUTRAL, it.now)
     later = latest + it.core.view(it.now).retry_after_s + LEASE_S
     asks = math.ceil(1 / min(some.ramp, default=1.0))
-    assert any(isinstance(it.core.allow(later), Pass) for _ in range(asks))
+    assert any(isinstance(it.core.allow(later), GuardPermit) for _ in range(asks))
 
 
 @given(some=rules, way=verbs)
 def test_what_is_told_is_a_chain_and_each_generation_is_one_more(
     some: BreakerRules, way: list[tuple[str, Any]]
 ) -> None:
-    told: list[Transition] = []
+    told: list[BreakerTransition] = []
     generations = [0]
 
     def check(it: Life) -> None:
@@ -204,7 +217,7 @@ def test_what_is_told_is_a_chain_and_each_generation_is_one_more(
         generations.append(it.core.generation)
 
     it = life(some, watch=check).live(way)
-    states = [State.CLOSED, *(step.after for step in told)]
+    states = [BreakerState.CLOSED, *(step.after for step in told)]
     assert [step.before for step in told] == states[:-1]
     assert it.core.view(it.now).machine is states[-1]
     assert all(step.before is not step.after for step in told)
@@ -221,7 +234,7 @@ def test_looking_changes_nothing_and_neither_does_the_zero_of_the_clock(
         assert repr(core).startswith("<Breaker 'it' ")
         foreseen = core.rejection(now)
         answer = copy.deepcopy(core).allow(now)
-        assert foreseen == (answer if isinstance(answer, Refusal) else None)
+        assert foreseen == (answer if isinstance(answer, GuardRejection) else None)
         assert core.state(now) is core.view(now).state
 
     apart = 2.0**20
@@ -239,7 +252,7 @@ def test_counting_only_goes_where_an_enforcing_one_goes_and_refuses_nobody(
     some: BreakerRules, way: list[tuple[str, Any]]
 ) -> None:
     enforcing = life(some)
-    counting = life(replace(some, mode=Mode.METRICS_ONLY))
+    counting = life(replace(some, mode=BreakerMode.METRICS_ONLY))
     refusals = 0
     for act in way:
         if act[0] == "end":
@@ -248,15 +261,15 @@ def test_counting_only_goes_where_an_enforcing_one_goes_and_refuses_nobody(
         refusals += bool(act[0] in {"ask", "call"} and counting.passes[-1] is UNRECORDED_PERMIT)
         enforcing.do(*act)
         mine, other = counting.core.view(counting.now), enforcing.core.view(enforcing.now)
-        assert mine.would_refuse == sum(other.refused.values()) == refusals
+        assert mine.would_reject == sum(other.rejected.values()) == refusals
         assert without_counts(replace(mine, metrics_only=False)) == without_counts(other)
-    assert counting.core.view(counting.now).refused == {}
+    assert counting.core.view(counting.now).rejected == {}
     assert counting.core.drain() == enforcing.core.drain()
 
 
 @given(some=rules, way=acts.map(lambda way: [act for act in way if act[0] != "reset"]))
 def test_disabled_counts_nothing(some: BreakerRules, way: list[tuple[str, Any]]) -> None:
-    it = life(replace(some, mode=Mode.DISABLED))
+    it = life(replace(some, mode=BreakerMode.DISABLED))
     before = it.core.view(it.now)
     it.live(way)
     assert it.core.view(it.now) == before

@@ -4,47 +4,53 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.model import Cause, Outcome, SlowIs, State
-from autoglm_throttle.model.guard import Pass, Refusal, Transition
+from autoglm_throttle.model import BreakerCause, BreakerState, Outcome, SlowCallMode
+from autoglm_throttle.model.guard import BreakerTransition, GuardPermit, GuardRejection
 from tests.resilience.breaking import BEGAN, called, opened, ramping, taken
 
 OK, FAIL, SLOW, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.SLOW, Outcome.NEUTRAL
 DUE = BEGAN + 10
-NO_TRIAL = Refusal("it", State.HALF_OPEN, Cause.TRIAL, 0.0)
+NO_TRIAL = GuardRejection("it", BreakerState.HALF_OPEN, BreakerCause.TRIAL, 0.0)
 
 
 def test_it_refuses_until_the_last_moment_and_then_lets_one_in() -> None:
     core = opened()
     refused = core.allow(DUE - 0.125)
-    assert refused == core.rejection(DUE - 0.125) == Refusal("it", State.OPEN, Cause.FAILURES, 0.125)
+    assert (
+        refused
+        == core.rejection(DUE - 0.125)
+        == GuardRejection("it", BreakerState.OPEN, BreakerCause.FAILURES, 0.125)
+    )
     assert core.rejection(DUE) is None
-    assert core.state(DUE) is State.HALF_OPEN
+    assert core.state(DUE) is BreakerState.HALF_OPEN
     assert core.drain() == [], "nobody has asked"
-    assert core.allow(DUE) == Pass(2, 1)
+    assert core.allow(DUE) == GuardPermit(2, 1)
     assert core.allow(DUE) == core.rejection(DUE) == NO_TRIAL
-    assert core.drain() == [Transition("it", State.OPEN, State.HALF_OPEN, Cause.TRIAL, DUE, 2, 0.0, 0)]
+    assert core.drain() == [
+        BreakerTransition("it", BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerCause.TRIAL, DUE, 2, 0.0, 0)
+    ]
     view = core.view(DUE)
-    assert (view.trials, view.in_flight, view.won, view.cause) == (1, 1, 0, Cause.TRIAL)
+    assert (view.probes, view.in_flight, view.probe_successes, view.cause) == (1, 1, 0, BreakerCause.TRIAL)
 
 
 @pytest.mark.parametrize("outcome", [FAIL, SLOW])
-@pytest.mark.parametrize("slow_is", SlowIs)
+@pytest.mark.parametrize("slow_is", SlowCallMode)
 def test_a_trial_that_fails_or_is_slow_opens_it_for_the_full_period(
-    outcome: Outcome, slow_is: SlowIs
+    outcome: Outcome, slow_is: SlowCallMode
 ) -> None:
     core = opened(slow_is=slow_is, backoff=2.0)
     called(core, outcome, DUE + 3)
-    assert core.allow(DUE + 3) == Refusal("it", State.OPEN, Cause.TRIAL, 20.0)
+    assert core.allow(DUE + 3) == GuardRejection("it", BreakerState.OPEN, BreakerCause.TRIAL, 20.0)
     view = core.view(DUE + 3)
-    assert (view.rounds, view.opened_s, view.trials) == (1, DUE + 3, 0)
+    assert (view.rounds, view.opened_s, view.probes) == (1, DUE + 3, 0)
 
 
 def test_a_trial_that_succeeds_closes_it() -> None:
     core = opened()
     called(core, OK, DUE)
     assert [(told.after, told.cause) for told in core.drain()] == [
-        (State.HALF_OPEN, Cause.TRIAL),
-        (State.CLOSED, Cause.TRIAL),
+        (BreakerState.HALF_OPEN, BreakerCause.TRIAL),
+        (BreakerState.CLOSED, BreakerCause.TRIAL),
     ]
     assert core.view(DUE).opened_s is None
 
@@ -53,7 +59,12 @@ def test_a_trial_without_evidence_gives_its_place_back() -> None:
     core = opened()
     called(core, NEUTRAL, DUE, times=20)
     view = core.view(DUE)
-    assert (view.machine, view.trials, view.won, view.stale_results) == (State.HALF_OPEN, 0, 0, 0)
+    assert (view.machine, view.probes, view.probe_successes, view.stale_results) == (
+        BreakerState.HALF_OPEN,
+        0,
+        0,
+        0,
+    )
 
 
 def test_as_many_trials_as_are_allowed_and_none_again_after_a_success() -> None:
@@ -62,26 +73,26 @@ def test_as_many_trials_as_are_allowed_and_none_again_after_a_success() -> None:
     assert core.allow(DUE) == NO_TRIAL
     core.record(first, OK, DUE)
     view = core.view(DUE)
-    assert (view.won, view.trials) == (1, 2)
+    assert (view.probe_successes, view.probes) == (1, 2)
     assert core.allow(DUE) == NO_TRIAL
     core.record(first, OK, DUE)
-    assert (core.view(DUE).won, core.stale_results) == (1, 1), "told twice"
+    assert (core.view(DUE).probe_successes, core.stale_results) == (1, 1), "told twice"
 
 
 def test_with_a_threshold_the_places_are_those_at_a_time() -> None:
     core = opened(half_open_max=2, success_threshold=3)
     for won in range(3):
-        assert core.view(DUE).won == won
+        assert core.view(DUE).probe_successes == won
         called(core, OK, DUE)
-    assert core.state(DUE) is State.CLOSED
+    assert core.state(DUE) is BreakerState.CLOSED
 
 
 def test_a_pass_without_a_place_decides_nothing() -> None:
     core = opened()
     taken(core, DUE)
-    core.record(Pass(core.generation), OK, DUE)
-    core.record(Pass(core.generation), FAIL, DUE)
-    assert (core.state(DUE), core.stale_results) == (State.HALF_OPEN, 2)
+    core.record(GuardPermit(core.generation), OK, DUE)
+    core.record(GuardPermit(core.generation), FAIL, DUE)
+    assert (core.state(DUE), core.stale_results) == (BreakerState.HALF_OPEN, 2)
 
 
 def test_a_hung_trial_costs_a_lease_and_no_more() -> None:
@@ -89,19 +100,19 @@ def test_a_hung_trial_costs_a_lease_and_no_more() -> None:
     hung = taken(core, DUE)
     assert core.allow(DUE + 29.875) == NO_TRIAL
     assert core.rejection(DUE + 30) is None
-    assert core.view(DUE + 30).trials == 1, "until somebody asks"
+    assert core.view(DUE + 30).probes == 1, "until somebody asks"
     other = taken(core, DUE + 30)
     core.record(hung, FAIL, DUE + 31)
-    assert (core.state(DUE + 31), core.stale_results) == (State.HALF_OPEN, 1)
+    assert (core.state(DUE + 31), core.stale_results) == (BreakerState.HALF_OPEN, 1)
     core.record(other, OK, DUE + 31)
-    assert core.state(DUE + 31) is State.CLOSED
+    assert core.state(DUE + 31) is BreakerState.CLOSED
 
 
 def test_a_late_trial_counts_while_nobody_has_asked() -> None:
     core = opened(trial_lease_s=30.0)
     late = taken(core, DUE)
     core.record(late, OK, DUE + 500)
-    assert core.state(DUE + 500) is State.CLOSED
+    assert core.state(DUE + 500) is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize(
@@ -129,7 +140,7 @@ def test_a_trial_that_a_later_generation_finds_is_stale() -> None:
     first, second = taken(core, DUE), taken(core, DUE)
     core.record(first, FAIL, DUE)
     core.record(second, OK, DUE)
-    assert (core.state(DUE), core.stale_results) == (State.OPEN, 1)
+    assert (core.state(DUE), core.stale_results) == (BreakerState.OPEN, 1)
 
 
 def test_a_bound_in_flight_does_not_bind_trials() -> None:
@@ -141,28 +152,28 @@ def test_a_bound_in_flight_does_not_bind_trials() -> None:
 def test_a_ramp_begins_after_the_trials_and_goes_on_to_the_end() -> None:
     core = opened(ramp=(0.25, 0.5), ramp_step_s=5.0)
     called(core, OK, DUE)
-    refused = Refusal("it", State.RAMPING, Cause.RAMP, 0.0)
+    refused = GuardRejection("it", BreakerState.RAMPING, BreakerCause.RAMP, 0.0)
     assert core.rejection(DUE) == refused
     assert [core.allow(DUE) for _ in range(3)] == [refused] * 3
     assert core.rejection(DUE) is None
     shared = [core.fast_permit]
     called(core, OK, DUE)
-    assert [core.allow(DUE + 5), core.allow(DUE + 5)] == [refused, Pass(3)]
-    core.record(Pass(3), OK, DUE + 5)
+    assert [core.allow(DUE + 5), core.allow(DUE + 5)] == [refused, GuardPermit(3)]
+    core.record(GuardPermit(3), OK, DUE + 5)
     assert core.rejection(DUE + 9.875) == refused
     assert core.rejection(DUE + 10) is None
-    assert core.allow(DUE + 10) == Pass(4)
+    assert core.allow(DUE + 10) == GuardPermit(4)
     assert [(told.after, told.cause, told.at_s) for told in core.drain()] == [
-        (State.HALF_OPEN, Cause.TRIAL, DUE),
-        (State.RAMPING, Cause.TRIAL, DUE),
-        (State.CLOSED, Cause.RAMP, DUE + 10),
+        (BreakerState.HALF_OPEN, BreakerCause.TRIAL, DUE),
+        (BreakerState.RAMPING, BreakerCause.TRIAL, DUE),
+        (BreakerState.CLOSED, BreakerCause.RAMP, DUE + 10),
     ]
-    assert [*shared, core.fast_permit] == [None, Pass(4)]
+    assert [*shared, core.fast_permit] == [None, GuardPermit(4)]
 
 
 @pytest.mark.parametrize("outcome", [SLOW, NEUTRAL])
 def test_only_a_success_ends_a_step(outcome: Outcome) -> None:
-    core = ramping(ramp=(0.5,), slow_is=SlowIs.SEPARATE)
+    core = ramping(ramp=(0.5,), slow_is=SlowCallMode.SEPARATE)
     core.allow(DUE)
     called(core, outcome, DUE)
     assert core.rejection(DUE + 100) is not None
@@ -174,8 +185,8 @@ def test_an_opening_out_of_a_ramp_is_a_further_round() -> None:
     called(core, FAIL, DUE)
     view = core.view(DUE)
     assert (view.machine, view.cause, view.rounds, view.retry_after_s) == (
-        State.OPEN,
-        Cause.FAILURES,
+        BreakerState.OPEN,
+        BreakerCause.FAILURES,
         1,
         20.0,
     )
@@ -191,12 +202,12 @@ def test_the_ramp_begins_when_the_trial_succeeds() -> None:
 
 def test_calls_in_flight_are_bounded_on_a_ramp_and_the_ramp_waits_for_them() -> None:
     core = ramping(ramp=(0.5,), max_in_flight=1, ramp_step_s=5.0)
-    assert core.allow(DUE) == Refusal("it", State.RAMPING, Cause.RAMP, 0.0)
+    assert core.allow(DUE) == GuardRejection("it", BreakerState.RAMPING, BreakerCause.RAMP, 0.0)
     called(core, OK, DUE)
     core.allow(DUE)
     held = taken(core, DUE)
-    assert core.rejection(DUE + 5) == Refusal("it", State.RAMPING, Cause.IN_FLIGHT, 0.0)
-    assert core.allow(DUE + 5) == Refusal("it", State.RAMPING, Cause.IN_FLIGHT, 0.0)
+    assert core.rejection(DUE + 5) == GuardRejection("it", BreakerState.RAMPING, BreakerCause.IN_FLIGHT, 0.0)
+    assert core.allow(DUE + 5) == GuardRejection("it", BreakerState.RAMPING, BreakerCause.IN_FLIGHT, 0.0)
     core.record(held, NEUTRAL, DUE + 5)
-    assert taken(core, DUE + 5) == Pass(4, held.serial + 1)
-    assert core.state(DUE + 5) is State.CLOSED
+    assert taken(core, DUE + 5) == GuardPermit(4, held.serial + 1)
+    assert core.state(DUE + 5) is BreakerState.CLOSED

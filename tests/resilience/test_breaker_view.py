@@ -6,15 +6,23 @@ from collections.abc import Callable
 
 import pytest
 
-from autoglm_throttle.model import BreakerView, Cause, Mode, Outcome, SlowIs, State, Trip
-from autoglm_throttle.model.guard import Pass
+from autoglm_throttle.model import (
+    BreakerCause,
+    BreakerMode,
+    BreakerState,
+    BreakerView,
+    Outcome,
+    SlowCallMode,
+    TripRule,
+)
+from autoglm_throttle.model.guard import GuardPermit
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.store import RemoteBreakerState
 from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
 
 OK, FAIL, SLOW = Outcome.SUCCESS, Outcome.FAILURE, Outcome.SLOW
 DUE = BEGAN + 10
-RATES = frozenset({Trip.FAILURE_RATE, Trip.SLOW_RATE})
+RATES = frozenset({TripRule.FAILURE_RATE, TripRule.SLOW_RATE})
 
 
 def test_a_view_has_everything() -> None:
@@ -28,38 +36,38 @@ def test_a_view_has_everything() -> None:
     core.lease_required = True
     assert core.view(DUE + 5) == BreakerView(
         name="it",
-        state=State.OPEN,
-        machine=State.OPEN,
+        state=BreakerState.OPEN,
+        machine=BreakerState.OPEN,
         metrics_only=False,
-        cause=Cause.TRIAL,
+        cause=BreakerCause.TRIAL,
         generation=3,
         streak=0,
         window_calls=0,
         window_failures=0,
         window_slow=0,
-        trials=0,
-        won=0,
+        probes=0,
+        probe_successes=0,
         rounds=1,
         opened_s=DUE,
         retry_after_s=15.0,
         in_flight=0,
         calls=3,
-        refused={Cause.TRIAL: 1},
-        would_refuse=0,
+        rejected={BreakerCause.TRIAL: 1},
+        would_reject=0,
         stale_results=1,
         classifier_errors=4,
         last_failure="E: e",
         shared=True,
     )
-    assert core.view(DUE + 20).state is State.HALF_OPEN
-    assert core.view(DUE + 20).machine is State.OPEN
+    assert core.view(DUE + 20).state is BreakerState.HALF_OPEN
+    assert core.view(DUE + 20).machine is BreakerState.OPEN
 
 
 def test_a_new_breaker_has_counted_nothing() -> None:
     assert breaker().view(BEGAN) == BreakerView(
         name="it",
-        state=State.CLOSED,
-        machine=State.CLOSED,
+        state=BreakerState.CLOSED,
+        machine=BreakerState.CLOSED,
         metrics_only=False,
         cause=None,
         generation=0,
@@ -67,8 +75,8 @@ def test_a_new_breaker_has_counted_nothing() -> None:
         window_calls=0,
         window_failures=0,
         window_slow=0,
-        trials=0,
-        won=0,
+        probes=0,
+        probe_successes=0,
         rounds=0,
         opened_s=None,
         retry_after_s=0.0,
@@ -77,7 +85,7 @@ def test_a_new_breaker_has_counted_nothing() -> None:
 
 
 def window() -> Breaker:
-    core = breaker(trip=RATES, slow_is=SlowIs.SEPARATE)
+    core = breaker(trip=RATES, slow_is=SlowCallMode.SEPARATE)
     called(core, FAIL, BEGAN)
     called(core, SLOW, BEGAN)
     called(core, FAIL, BEGAN, times=2)
@@ -92,14 +100,14 @@ def by_rate() -> Breaker:
 
 
 def by_slowness() -> Breaker:
-    core = breaker(trip=RATES, slow_is=SlowIs.SEPARATE)
+    core = breaker(trip=RATES, slow_is=SlowCallMode.SEPARATE)
     called(core, SLOW, BEGAN, times=10)
     return core
 
 
 def due() -> Breaker:
     core = opened()
-    core.record(Pass(0), OK, DUE)
+    core.record(GuardPermit(0), OK, DUE)
     return core
 
 
@@ -118,7 +126,7 @@ def crowded() -> Breaker:
 
 def elsewhere() -> Breaker:
     core = breaker()
-    core.adopt(RemoteBreakerState(1, State.OPEN, 7.25, rounds=1), BEGAN)
+    core.adopt(RemoteBreakerState(1, BreakerState.OPEN, 7.25, rounds=1), BEGAN)
     return core
 
 
@@ -148,8 +156,8 @@ def forced() -> Breaker:
     ("made", "said"),
     [
         (breaker, "'it' closed, gen 0"),
-        (lambda: breaker(mode=Mode.DISABLED), "'it' disabled, gen 0"),
-        (lambda: breaker(mode=Mode.METRICS_ONLY), "'it' closed, metrics only, gen 0"),
+        (lambda: breaker(mode=BreakerMode.DISABLED), "'it' disabled, gen 0"),
+        (lambda: breaker(mode=BreakerMode.METRICS_ONLY), "'it' closed, metrics only, gen 0"),
         (forced, "'it' forced_open, gen 1"),
         (window, "'it' closed, streak 2/5, 3 failed and 1 slow of 4, gen 0"),
         (after_stale_results, "'it' open by failures 1/1, 7.2 s left, gen 1, 3 stale"),
@@ -171,9 +179,9 @@ def test_a_breaker_says_what_it_is(made: Callable[[], Breaker], said: str) -> No
     "act",
     [
         lambda core, now: core.allow(now),
-        lambda core, now: core.record(Pass(0), OK, now),
-        lambda core, now: core.open_for(1.0, Cause.RETRY_AFTER, now),
-        lambda core, now: core.adopt(RemoteBreakerState(-1, State.CLOSED), now),
+        lambda core, now: core.record(GuardPermit(0), OK, now),
+        lambda core, now: core.open_for(1.0, BreakerCause.RETRY_AFTER, now),
+        lambda core, now: core.adopt(RemoteBreakerState(-1, BreakerState.CLOSED), now),
         lambda core, now: core.forget(now),
     ],
     ids=["allow", "record", "open_for", "adopt", "forget"],
@@ -189,5 +197,5 @@ def test_the_line_is_of_the_time_of_the_newest_act(act: Callable[[Breaker, float
 
 def test_the_first_line_is_of_its_beginning() -> None:
     core = breaker()
-    core.adopt(RemoteBreakerState(1, State.OPEN, 5.0), BEGAN)
+    core.adopt(RemoteBreakerState(1, BreakerState.OPEN, 5.0), BEGAN)
     assert "5.0 s left" in repr(core)

@@ -12,7 +12,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from autoglm_throttle.model import Cause, GuardRefused, Mode, Outcome, Refusal, State, Transition
+from autoglm_throttle.model import (
+    BreakerCause,
+    BreakerMode,
+    BreakerState,
+    BreakerTransition,
+    GuardRejected,
+    GuardRejection,
+    Outcome,
+)
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.courier import NotificationQueue
 from autoglm_throttle.resilience.judge import OutcomeClassifier
@@ -35,7 +43,11 @@ def test_a_failure_opens_and_says_what_it_was() -> None:
     circuit = Clocked()
     circuit.record(passed(circuit.allow()), FAILURE, ValueError("no such index"))
     refusal = refused(circuit.allow())
-    assert (refusal.state, refusal.cause, refusal.retry_after_s) == (State.OPEN, Cause.FAILURES, 10.0)
+    assert (refusal.state, refusal.cause, refusal.retry_after_s) == (
+        BreakerState.OPEN,
+        BreakerCause.FAILURES,
+        10.0,
+    )
     assert refusal.last_failure == "ValueError: no such index"
 
 
@@ -72,21 +84,25 @@ def test_an_open_circuit_refuses_without_the_lock() -> None:
     circuit.block()  # nobody has been refused yet: the breaker has to be asked
     refused(circuit.allow())
     circuit.clock.advance(2.5)
-    with pytest.raises(GuardRefused) as caught:
+    with pytest.raises(GuardRejected) as caught:
         circuit.block()
     error = caught.value
     assert error.retry_after_s == 7.5
-    assert error.refusal == Refusal("db", State.OPEN, Cause.FAILURES, 7.5, "it fails")
-    assert error.refusal is error.refusal
+    assert error.rejection == GuardRejection("db", BreakerState.OPEN, BreakerCause.FAILURES, 7.5, "it fails")
+    assert error.rejection is error.rejection
     assert (error.name, error.last_failure) == ("db", "it fails")
     assert str(error) == "db is open (failures), try again in 7.5 s, last failure it fails"
 
 
 def test_a_quick_refusal_is_an_exception_like_others() -> None:
-    known = Refusal("db", State.OPEN, Cause.FAILURES, 7.5)
+    known = GuardRejection("db", BreakerState.OPEN, BreakerCause.FAILURES, 7.5)
     error = OpenGuardRejected(known, 2.0)
     for other in (copy.copy(error), pickle.loads(pickle.dumps(error))):
-        assert other.rejection == error.rejection == Refusal("db", State.OPEN, Cause.FAILURES, 2.0)
+        assert (
+            other.rejection
+            == error.rejection
+            == GuardRejection("db", BreakerState.OPEN, BreakerCause.FAILURES, 2.0)
+        )
     with pytest.raises(AttributeError, match="'ShutOut' object has no attribute 'nothing'"):
         _ = error.nothing
 
@@ -98,7 +114,7 @@ def test_quick_refusals_are_counted_with_the_others() -> None:
         for _ in range(3):
             with pytest.raises(OpenGuardRejected):
                 circuit.block()
-    assert circuit.view().refused == {Cause.FAILURES: 8}
+    assert circuit.view().rejected == {BreakerCause.FAILURES: 8}
 
 
 def test_at_its_end_the_breaker_itself_is_asked() -> None:
@@ -141,7 +157,7 @@ def test_a_circuit_that_others_may_answer_for_is_never_quick() -> None:
 def test_a_shed_feature_is_refused_before_the_breaker_is_asked() -> None:
     circuit = Clocked()
     direct = [circuit.is_direct]
-    shed = Refusal("db", State.CLOSED, Cause.SHED, 3.0)
+    shed = GuardRejection("db", BreakerState.CLOSED, BreakerCause.SHED, 3.0)
     circuit.shed_check = lambda: shed
     direct.append(circuit.is_direct)
     assert circuit.admit() is shed
@@ -162,49 +178,49 @@ def test_changes_are_told_in_order_and_once() -> None:
     told = Told()
     circuit = half_open(told=told)
     passed(circuit.allow())
-    assert told.states == [State.OPEN, State.HALF_OPEN]
+    assert told.states == [BreakerState.OPEN, BreakerState.HALF_OPEN]
     circuit.reset()
     circuit.reset()
-    assert told.states == [State.OPEN, State.HALF_OPEN, State.CLOSED]
+    assert told.states == [BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED]
     generations = [change.generation for change in told.changes]
     assert generations == sorted(set(generations))
 
 
 def test_an_observer_that_raises_is_logged_and_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    def told(changes: Sequence[Transition]) -> None:
+    def told(changes: Sequence[BreakerTransition]) -> None:
         raise RuntimeError("the observer's own")
 
     circuit = opened(told=told)
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN
     circuit.reset()
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
     assert [(line.name, line.levelno) for line in caplog.records] == [("autoglm_throttle", logging.WARNING)]
     assert "the observer's own" in caplog.text
 
 
 def test_an_observer_may_use_the_circuit_that_it_observes() -> None:
-    seen: list[tuple[State, State]] = []
+    seen: list[tuple[BreakerState, BreakerState]] = []
 
-    def told(changes: Sequence[Transition]) -> None:
+    def told(changes: Sequence[BreakerTransition]) -> None:
         for change in changes:
             seen.append((change.after, circuit.state()))
-            if change.after is State.OPEN:
+            if change.after is BreakerState.OPEN:
                 circuit.force_open()
                 seen.append((change.after, circuit.state()))
 
     circuit = Clocked(told=told)
     fail(circuit)
     assert seen == [
-        (State.OPEN, State.OPEN),
-        (State.OPEN, State.FORCED_OPEN),
-        (State.FORCED_OPEN, State.FORCED_OPEN),
+        (BreakerState.OPEN, BreakerState.OPEN),
+        (BreakerState.OPEN, BreakerState.FORCED_OPEN),
+        (BreakerState.FORCED_OPEN, BreakerState.FORCED_OPEN),
     ]
 
 
 def test_one_thread_delivers_for_all_and_in_order() -> None:
     busy, go_on, told = threading.Event(), threading.Event(), Told()
 
-    def slow(changes: Sequence[Transition]) -> None:
+    def slow(changes: Sequence[BreakerTransition]) -> None:
         told(changes)
         if len(told.changes) == 1:
             busy.set()
@@ -216,10 +232,10 @@ def test_one_thread_delivers_for_all_and_in_order() -> None:
     assert busy.wait(10)
     circuit.reset()
     circuit.force_open()
-    assert told.states == [State.OPEN]
+    assert told.states == [BreakerState.OPEN]
     go_on.set()
     first.join(10)
-    assert told.states == [State.OPEN, State.CLOSED, State.FORCED_OPEN]
+    assert told.states == [BreakerState.OPEN, BreakerState.CLOSED, BreakerState.FORCED_OPEN]
 
 
 class Turn:
@@ -254,17 +270,17 @@ def test_who_delivers_looks_again_before_it_leaves() -> None:
 
 def test_no_observer_is_called_under_the_lock() -> None:
     circuit = Clocked(told=lambda _: others.append(ask()))
-    others: list[State] = []
+    others: list[BreakerState] = []
 
-    def ask() -> State:
-        found: list[State] = []
+    def ask() -> BreakerState:
+        found: list[BreakerState] = []
         thread = threading.Thread(target=lambda: found.append(circuit.state()))
         thread.start()
         thread.join(10)
         return found[0]
 
     fail(circuit)
-    assert others == [State.OPEN]
+    assert others == [BreakerState.OPEN]
 
 
 # Operators and what there is to see
@@ -272,9 +288,13 @@ def test_no_observer_is_called_under_the_lock() -> None:
 
 @pytest.mark.parametrize(
     ("verb", "state"),
-    [("force_open", State.FORCED_OPEN), ("disable", State.DISABLED), ("reset", State.CLOSED)],
+    [
+        ("force_open", BreakerState.FORCED_OPEN),
+        ("disable", BreakerState.DISABLED),
+        ("reset", BreakerState.CLOSED),
+    ],
 )
-def test_operators_decide_until_they_say_otherwise(verb: str, state: State) -> None:
+def test_operators_decide_until_they_say_otherwise(verb: str, state: BreakerState) -> None:
     circuit = opened()
     getattr(circuit, verb)()
     circuit.clock.advance(1000.0)
@@ -286,7 +306,7 @@ def test_metrics_only_lets_all_through_and_counts() -> None:
     circuit.metrics_only()
     fail(circuit)
     passed(circuit.allow())
-    assert circuit.view().would_refuse == 1
+    assert circuit.view().would_reject == 1
 
 
 def test_a_dependency_says_itself_when_to_come_back() -> None:
@@ -294,8 +314,8 @@ def test_a_dependency_says_itself_when_to_come_back() -> None:
     circuit = Clocked(told=told)
     circuit.open_for(42.0)
     refusal = refused(circuit.allow())
-    assert (refusal.cause, refusal.retry_after_s) == (Cause.RETRY_AFTER, 42.0)
-    assert told.states == [State.OPEN]
+    assert (refusal.cause, refusal.retry_after_s) == (BreakerCause.RETRY_AFTER, 42.0)
+    assert told.states == [BreakerState.OPEN]
 
 
 def test_what_would_be_refused_is_asked_without_effect() -> None:
@@ -305,7 +325,7 @@ def test_what_would_be_refused_is_asked_without_effect() -> None:
     assert circuit.view() == before
     circuit.clock.advance(10.0)
     assert circuit.rejection() is None
-    assert circuit.view().machine is State.OPEN
+    assert circuit.view().machine is BreakerState.OPEN
 
 
 def test_reprs_show_live_state() -> None:
@@ -325,9 +345,9 @@ def test_who_is_idle_may_be_let_go() -> None:
     assert idle == [True, False, True, False]
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_idle_is_as_it_began(mode: Mode) -> None:
-    assert Clocked(BreakerRules(mode=mode)).is_idle is (mode is not Mode.DISABLED)
+@pytest.mark.parametrize("mode", BreakerMode)
+def test_idle_is_as_it_began(mode: BreakerMode) -> None:
+    assert Clocked(BreakerRules(mode=mode)).is_idle is (mode is not BreakerMode.DISABLED)
 
 
 def test_who_is_open_or_busy_is_not_idle() -> None:
@@ -373,7 +393,7 @@ def test_in_a_fork_the_parents_lock_and_calls_are_gone() -> None:
     thread.join(10)
     assert not thread.is_alive()
     assert circuit.view().stale_results == 1
-    assert told.states == [State.OPEN, State.HALF_OPEN, State.CLOSED]
+    assert told.states == [BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED]
 
 
 def test_a_fork_knows_what_was_open() -> None:

@@ -9,7 +9,14 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from autoglm_throttle.model import Cause, GuardRefused, Outcome, Pass, Refusal, State
+from autoglm_throttle.model import (
+    BreakerCause,
+    BreakerState,
+    GuardPermit,
+    GuardRejected,
+    GuardRejection,
+    Outcome,
+)
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest, RemoteBreakerState
@@ -19,9 +26,9 @@ from tests.resilience.fake_store import FakeStore
 from tests.resilience.tripping import Clocked, Told, fail, half_open, opened, passed, refused
 
 SUCCESS, FAILURE, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
-OPEN, HALF_OPEN, CLOSED = State.OPEN, State.HALF_OPEN, State.CLOSED
+OPEN, HALF_OPEN, CLOSED = BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED
 
-Enter = Callable[[Clocked], Pass | Refusal]
+Enter = Callable[[Clocked], GuardPermit | GuardRejection]
 
 ENTERS: list[Enter] = [lambda circuit: circuit.allow(), lambda circuit: drive(circuit.allow_async())]
 
@@ -61,7 +68,7 @@ def test_the_first_call_waits_for_the_first_word_of_the_fleet(enter: Enter) -> N
     circuit = Clocked(store=store)
     assert not circuit.is_direct
     refusal = refused(enter(circuit))
-    assert (refusal.cause, refusal.retry_after_s) == (Cause.REMOTE, 4.0)
+    assert (refusal.cause, refusal.retry_after_s) == (BreakerCause.REMOTE, 4.0)
     refused(enter(circuit))
     assert store.questions == 1
 
@@ -96,7 +103,7 @@ def test_no_face_takes_the_short_way_before_the_first_word(kind: str) -> None:
         "block": block,
         "async block": lambda: drive(async_block()),
     }
-    with pytest.raises(GuardRefused, match=r"db is open \(remote\)"):
+    with pytest.raises(GuardRejected, match=r"db is open \(remote\)"):
         faces[kind]()
 
 
@@ -178,9 +185,9 @@ def test_a_trial_that_ends_late_is_the_fleets_to_judge() -> None:
     circuit.force_open()
     circuit.record(trial, SUCCESS)
     circuit.record(trial, SUCCESS)
-    assert circuit.state() is State.FORCED_OPEN
+    assert circuit.state() is BreakerState.FORCED_OPEN
     assert store.said == [
-        ("operated", "db", State.FORCED_OPEN),
+        ("operated", "db", BreakerState.FORCED_OPEN),
         ("finished", "db", 5, SUCCESS, 1, 10.0),
     ]
 
@@ -191,7 +198,7 @@ def test_only_one_caller_at_a_time_asks_for_a_lease(enter: Enter) -> None:
     store.replies = [RemoteBreakerState(3, HALF_OPEN)]
     refused(enter(circuit))
     for _ in range(5):
-        assert refused(enter(circuit)).cause is Cause.TRIAL
+        assert refused(enter(circuit)).cause is BreakerCause.TRIAL
     assert len(store.asked) == 1
     circuit.clock.advance(0.0625)
     store.replies = [ProbeLease(6, version=3)]
@@ -203,11 +210,11 @@ def test_only_one_caller_at_a_time_asks_for_a_lease(enter: Enter) -> None:
     [
         (RemoteBreakerState(9, OPEN, wait_s=4.0), OPEN),
         (RemoteBreakerState(9, HALF_OPEN), HALF_OPEN),
-        (RemoteBreakerState(9, State.FORCED_OPEN), State.FORCED_OPEN),
+        (RemoteBreakerState(9, BreakerState.FORCED_OPEN), BreakerState.FORCED_OPEN),
     ],
 )
 def test_what_stands_against_a_lease_is_taken_over(
-    enter: Enter, remote: RemoteBreakerState, state: State
+    enter: Enter, remote: RemoteBreakerState, state: BreakerState
 ) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
@@ -222,7 +229,7 @@ def test_who_asks_a_fleet_that_has_closed_is_let_through(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
     store.replies = [RemoteBreakerState(9, CLOSED)]
-    assert passed(enter(circuit)) == Pass(circuit.breaker.generation)
+    assert passed(enter(circuit)) == GuardPermit(circuit.breaker.generation)
     assert circuit.state() is CLOSED
 
 
@@ -237,7 +244,7 @@ def test_a_lease_that_comes_after_a_change_is_given_back(enter: Enter) -> None:
         return acquire(name, request)
 
     store.acquire = late  # type: ignore[method-assign]
-    assert refused(enter(circuit)).state is State.FORCED_OPEN
+    assert refused(enter(circuit)).state is BreakerState.FORCED_OPEN
     assert ("finished", "db", 5, NEUTRAL, 1, 10.0) in store.said
 
 
@@ -280,7 +287,7 @@ def test_one_answer_that_stays_away_makes_no_trial_beside_that_of_the_fleet(ente
     circuit = to_half_open(store)
     store.replies = [None]
     assert refused(enter(circuit)).retry_after_s == 0.0
-    assert circuit.view().trials == 0
+    assert circuit.view().probes == 0
     circuit.clock.advance(0.06)
     store.replies = [ProbeLease(8, version=4)]
     assert passed(enter(circuit)).fence == 8
@@ -307,17 +314,17 @@ def test_an_opening_of_ours_is_told_once() -> None:
     store = FakeStore()
     circuit = in_fleet(store)
     fail(circuit)
-    assert store.said == [("opened", "db", 10.0, 0, Cause.FAILURES)]
+    assert store.said == [("opened", "db", 10.0, 0, BreakerCause.FAILURES)]
 
 
 def test_an_opening_that_the_dependency_wants_is_told() -> None:
     store = FakeStore()
     in_fleet(store).open_for(42.0)
-    assert store.said == [("opened", "db", 42.0, 0, Cause.RETRY_AFTER)]
+    assert store.said == [("opened", "db", 42.0, 0, BreakerCause.RETRY_AFTER)]
 
 
-@pytest.mark.parametrize("state", [OPEN, HALF_OPEN, State.FORCED_OPEN, State.DISABLED])
-def test_news_of_the_fleet_is_taken_over_and_not_told_back(state: State) -> None:
+@pytest.mark.parametrize("state", [OPEN, HALF_OPEN, BreakerState.FORCED_OPEN, BreakerState.DISABLED])
+def test_news_of_the_fleet_is_taken_over_and_not_told_back(state: BreakerState) -> None:
     store, told = FakeStore(), Told()
     circuit = Clocked(store=store, told=told)
     store.push(RemoteBreakerState(4, state, wait_s=5.0))
@@ -338,9 +345,9 @@ def test_news_ends_a_quick_refusal() -> None:
 
 @pytest.mark.parametrize(
     ("verb", "state"),
-    [("force_open", State.FORCED_OPEN), ("disable", State.DISABLED), ("reset", CLOSED)],
+    [("force_open", BreakerState.FORCED_OPEN), ("disable", BreakerState.DISABLED), ("reset", CLOSED)],
 )
-def test_what_an_operator_decides_holds_in_the_fleet(verb: str, state: State) -> None:
+def test_what_an_operator_decides_holds_in_the_fleet(verb: str, state: BreakerState) -> None:
     store = FakeStore()
     circuit = in_fleet(store)
     for _ in range(2):
@@ -358,7 +365,7 @@ def test_a_store_that_raises_in_spite_of_its_promise_disturbs_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Faulty(FakeStore):
-        def opened(self, name: str, wait_s: float, rounds: int, cause: Cause) -> None:
+        def report_open(self, name: str, wait_s: float, rounds: int, cause: BreakerCause) -> None:
             raise RuntimeError("the store's own")
 
     circuit = in_fleet(Faulty())

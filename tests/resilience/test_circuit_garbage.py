@@ -8,7 +8,14 @@ from functools import partial
 
 import pytest
 
-from autoglm_throttle.model import BreakerView, Cause, Outcome, Pass, Refusal, State
+from autoglm_throttle.model import (
+    BreakerCause,
+    BreakerState,
+    BreakerView,
+    GuardPermit,
+    GuardRejection,
+    Outcome,
+)
 from autoglm_throttle.resilience import (
     breaker,
     circuit,
@@ -102,19 +109,19 @@ def test_whatever_is_collected_counts_before_or_after_but_never_between(act: Cal
         if collector.seen < moment:
             break
         assert scene.seen() in orders
-        assert scene.circuit.view().trials <= 4
+        assert scene.circuit.view().probes <= 4
     assert moment > 5
 
 
-def ask(scene: Scene, answers: list[Pass | Refusal]) -> None:
+def ask(scene: Scene, answers: list[GuardPermit | GuardRejection]) -> None:
     answers.append(scene.circuit.allow())
 
 
 @pytest.mark.untraced
 @pytest.mark.parametrize("act", [win, lose, reset, expire])
 def test_who_asks_in_the_midst_of_a_change_is_refused_or_right(act: Callable[[Scene], None]) -> None:
-    busy = Refusal("db", State.HALF_OPEN, Cause.IN_FLIGHT, 0.0)
-    answers: list[Pass | Refusal] = []
+    busy = GuardRejection("db", BreakerState.HALF_OPEN, BreakerCause.IN_FLIGHT, 0.0)
+    answers: list[GuardPermit | GuardRejection] = []
     moment = 0
     while True:
         moment += 1
@@ -123,5 +130,5 @@ def test_who_asks_in_the_midst_of_a_change_is_refused_or_right(act: Callable[[Sc
         collector.watch(partial(act, scene))
         if collector.seen < moment:
             break
-        assert scene.circuit.view().trials <= 4
+        assert scene.circuit.view().probes <= 4
     assert busy in answers

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import Criticality, Level
+from autoglm_throttle.model import Criticality, DegradationLevel
 from autoglm_throttle.resilience.degradation import (
     DegradationAction,
     DegradationLevels,
@@ -16,10 +16,15 @@ from autoglm_throttle.resilience.degradation import (
 )
 from autoglm_throttle.resilience.feature import Fallback, Feature
 
-FULL, SHED, STALE, STATIC = Level.FULL, Level.SHED, Level.STALE, Level.STATIC
+FULL, SHED, STALE, STATIC = (
+    DegradationLevel.FULL,
+    DegradationLevel.SHED,
+    DegradationLevel.STALE,
+    DegradationLevel.STATIC,
+)
 
 
-def climbed(loads: list[float | None], rules: LadderRules | None = None) -> list[Level]:
+def climbed(loads: list[float | None], rules: LadderRules | None = None) -> list[DegradationLevel]:
     """The levels after samples one second apart."""
     ladder = DegradationLevels(rules or LadderRules(), 0.0)
     return [ladder.observe(load, float(second)) for second, load in enumerate(loads)]
@@ -51,7 +56,9 @@ def climbed(loads: list[float | None], rules: LadderRules | None = None) -> list
         ([9.0, 9.0, math.inf, -1.0, -math.inf, 0.0], [FULL, FULL, STATIC, STATIC, STATIC, FULL]),
     ],
 )
-def test_the_ladder_goes_by_the_last_three_samples(loads: list[float | None], levels: list[Level]) -> None:
+def test_the_ladder_goes_by_the_last_three_samples(
+    loads: list[float | None], levels: list[DegradationLevel]
+) -> None:
     assert climbed(loads) == levels
 
 
@@ -203,6 +210,6 @@ GRADED = Feature("x", Criticality.NON_CORE, Fallback(static=1, stale=True), shed
     ],
 )
 def test_the_level_says_what_is_done_with_a_feature(
-    level: Level, feature: Feature, usable: bool, shed: bool | None, choice: DegradationAction
+    level: DegradationLevel, feature: Feature, usable: bool, shed: bool | None, choice: DegradationAction
 ) -> None:
     assert choose_action(level, feature, usable, shed) is choice

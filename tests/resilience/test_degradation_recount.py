@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Level
+from autoglm_throttle.model import DegradationLevel
 from autoglm_throttle.resilience.degradation import DegradationLevels, LadderRules
 
 RULES = st.builds(
@@ -22,7 +22,7 @@ STEPS = st.lists(st.tuples(st.sampled_from([0.0, 0.25, 0.5, 1.0, 3.0, 3.25]), LO
 OWN = 0.7
 
 
-def recounted(seen: list[tuple[float, float | None]], rules: LadderRules) -> tuple[Level, bool]:
+def recounted(seen: list[tuple[float, float | None]], rules: LadderRules) -> tuple[DegradationLevel, bool]:
     """The level, and whether the load holds a threshold of 0.7, from the whole list."""
     run: list[float] = []
     last_s = 0.0
@@ -32,11 +32,17 @@ def recounted(seen: list[tuple[float, float | None]], rules: LadderRules) -> tup
         if load is not None:
             last_s = at_s
             run.append(load)
-    thresholds = {Level.SHED: rules.shed_at, Level.STALE: rules.stale_at, Level.STATIC: rules.static_at}
-    return Level(stepped(run, dict(thresholds), rules)), bool(stepped(run, {Level.SHED: OWN}, rules))
+    thresholds = {
+        DegradationLevel.SHED: rules.shed_at,
+        DegradationLevel.STALE: rules.stale_at,
+        DegradationLevel.STATIC: rules.static_at,
+    }
+    return DegradationLevel(stepped(run, dict(thresholds), rules)), bool(
+        stepped(run, {DegradationLevel.SHED: OWN}, rules)
+    )
 
 
-def stepped(run: list[float], thresholds: dict[Level, float], rules: LadderRules) -> int:
+def stepped(run: list[float], thresholds: dict[DegradationLevel, float], rules: LadderRules) -> int:
     """Up to what all of the last samples exceed; down to what any of them still holds."""
     level = 0
     for end in range(1, len(run) + 1):
@@ -105,16 +111,26 @@ def test_a_constant_load_changes_the_level_at_most_once(
     assert len({*settled}) == 1
     fresh = DegradationLevels(rules, 0.0)
     alone = [fresh.observe(load, n * rules.load_stale_s / 2) for n in range(2 * rules.samples + 2)]
-    assert sum(one is not other for one, other in zip([Level.FULL, *alone], alone, strict=False)) <= 1
+    assert (
+        sum(one is not other for one, other in zip([DegradationLevel.FULL, *alone], alone, strict=False)) <= 1
+    )
 
 
-@given(RULES, st.sampled_from(list(Level)), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30))
+@given(RULES, st.sampled_from(list(DegradationLevel)), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30))
 def test_samples_inside_the_band_change_nothing(
-    rules: LadderRules, level: Level, shares: list[float]
+    rules: LadderRules, level: DegradationLevel, shares: list[float]
 ) -> None:
     """The band of a level: above what would let it go, at most what would lift it."""
-    tops = {Level.FULL: rules.shed_at, Level.SHED: rules.stale_at, Level.STALE: rules.static_at}
-    floors = {Level.SHED: rules.shed_at, Level.STALE: rules.stale_at, Level.STATIC: rules.static_at}
+    tops = {
+        DegradationLevel.FULL: rules.shed_at,
+        DegradationLevel.SHED: rules.stale_at,
+        DegradationLevel.STALE: rules.static_at,
+    }
+    floors = {
+        DegradationLevel.SHED: rules.shed_at,
+        DegradationLevel.STALE: rules.stale_at,
+        DegradationLevel.STATIC: rules.static_at,
+    }
     top = tops.get(level, 2.0)
     floor = floors[level] - rules.margin if level in floors else 0.0
     ladder = DegradationLevels(rules, 0.0)

@@ -6,12 +6,17 @@ import threading
 
 import pytest
 
-from autoglm_throttle.model import Criticality, Level
+from autoglm_throttle.model import Criticality, DegradationLevel
 from autoglm_throttle.resilience.degradation import DegradationAction, LadderRules
 from autoglm_throttle.resilience.feature import Fallback, Feature
 from autoglm_throttle.resilience.ladder_watch import DegradationController
 
-FULL, SHED, STALE, STATIC = Level.FULL, Level.SHED, Level.STALE, Level.STATIC
+FULL, SHED, STALE, STATIC = (
+    DegradationLevel.FULL,
+    DegradationLevel.SHED,
+    DegradationLevel.STALE,
+    DegradationLevel.STATIC,
+)
 FOR_S = 10.0
 
 
@@ -22,7 +27,7 @@ class Watched:
         self.now = 50.0
         self.load: float | None = 0.1
         self.asked = 0
-        self.changes: list[tuple[Level, Level, float | None]] = []
+        self.changes: list[tuple[DegradationLevel, DegradationLevel, float | None]] = []
         rules = LadderRules(samples=samples)
         self.degradation = DegradationController(rules, self.pull, 1.0, lambda: self.now, self.told)
 
@@ -135,9 +140,9 @@ def test_an_observer_that_raises_changes_nothing(caplog: pytest.LogCaptureFixtur
 def test_an_observer_may_ask_for_the_level_and_changes_stay_in_order() -> None:
     now = 50.0
     loads = iter([0.99, 0.1, 0.1])
-    changes: list[tuple[Level, Level]] = []
+    changes: list[tuple[DegradationLevel, DegradationLevel]] = []
 
-    def told(before: Level, after: Level, _: float | None) -> None:
+    def told(before: DegradationLevel, after: DegradationLevel, _: float | None) -> None:
         nonlocal now
         now += 1.0
         degradation.level()
@@ -149,7 +154,7 @@ def test_an_observer_may_ask_for_the_level_and_changes_stay_in_order() -> None:
 
 
 def test_a_load_that_asks_for_the_level_has_the_one_before() -> None:
-    seen: list[Level] = []
+    seen: list[DegradationLevel] = []
 
     def load() -> float | None:
         seen.append(degradation.level())
@@ -196,9 +201,9 @@ def test_a_change_is_told_by_one_thread_at_a_time() -> None:
     now = 50.0
     loads = iter([0.99, 0.1])
     begun, go = threading.Event(), threading.Event()
-    changes: list[Level] = []
+    changes: list[DegradationLevel] = []
 
-    def told(_: Level, after: Level, __: float | None) -> None:
+    def told(_: DegradationLevel, after: DegradationLevel, __: float | None) -> None:
         if not changes:
             begun.set()
             go.wait(FOR_S)

@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.model import FallbackContext, Rung
+from autoglm_throttle.model import FallbackContext, FallbackKind
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.fallback import FallbackAnswer, ValueCheck, accept_any
 from autoglm_throttle.resilience.feature import UNSET, Fallback
@@ -33,7 +33,7 @@ class Climb:
 
     def __init__(self, face: str) -> None:
         self.face = face
-        self.counts: list[tuple[str, Rung, str]] = []
+        self.counts: list[tuple[str, FallbackKind, str]] = []
 
     def __call__(
         self,
@@ -107,19 +107,19 @@ def test_the_first_rung_that_has_an_answer_gives_it(
         assert answer is None
         assert climb.counts == []
     else:
-        assert answer == FallbackAnswer(value, Rung(value))
-        assert climb.counts == [("related", Rung(value), "load")]
+        assert answer == FallbackAnswer(value, FallbackKind(value))
+        assert climb.counts == [("related", FallbackKind(value), "load")]
 
 
 def test_nothing_is_kept_unless_it_is_said() -> None:
     ladder = rungs(Fallback(static="static", stale=True), lambda *_: None)
-    assert ladder.answer(context()) == FallbackAnswer("static", Rung.STATIC)
+    assert ladder.answer(context()) == FallbackAnswer("static", FallbackKind.STATIC)
 
 
 def test_none_is_an_answer(climb: Climb) -> None:
-    assert climb(Fallback(static=None)) == FallbackAnswer(None, Rung.STATIC)
-    assert climb(Fallback(static=1, dynamic=lambda _: None)) == FallbackAnswer(None, Rung.DYNAMIC)
-    assert climb(Fallback(static=1, stale=True), kept=None) == FallbackAnswer(None, Rung.STALE)
+    assert climb(Fallback(static=None)) == FallbackAnswer(None, FallbackKind.STATIC)
+    assert climb(Fallback(static=1, dynamic=lambda _: None)) == FallbackAnswer(None, FallbackKind.DYNAMIC)
+    assert climb(Fallback(static=1, stale=True), kept=None) == FallbackAnswer(None, FallbackKind.STALE)
 
 
 def test_a_static_value_is_copied_for_each_unless_it_is_shared(climb: Climb) -> None:
@@ -145,9 +145,9 @@ def test_a_rung_that_raises_is_logged_and_the_next_one_tried(
     climb: Climb, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = climb(Fallback(static=5, dynamic=raising(Broken("x"))), error=OSError("away"))
-    assert answer == FallbackAnswer(5, Rung.STATIC)
+    assert answer == FallbackAnswer(5, FallbackKind.STATIC)
     assert caplog.messages == ["related: the dynamic fallback has raised Broken"]
-    assert climb.counts == [("related", Rung.STATIC, "error")]
+    assert climb.counts == [("related", FallbackKind.STATIC, "error")]
 
 
 NOTE = "the dynamic fallback of 'related' has raised "
@@ -195,7 +195,7 @@ def test_a_static_value_that_can_no_longer_be_copied_is_a_rung_that_raises(climb
     assert original.__notes__[0].startswith("the static fallback of 'related' has raised TypeError")
 
 
-def numbers_only(value: object, rung: Rung) -> None:
+def numbers_only(value: object, rung: FallbackKind) -> None:
     """What a face that can only give numbers takes."""
     if not isinstance(value, int):
         raise TypeError(f"{rung}: no number")
@@ -206,8 +206,10 @@ def test_a_value_that_does_not_fit_is_no_answer_and_not_counted(
 ) -> None:
     fallback = Fallback(static=5, dynamic=lambda _: "dynamic", stale=True)
     original = OSError("away")
-    assert climb(fallback, error=original, kept="kept", check=numbers_only) == FallbackAnswer(5, Rung.STATIC)
-    assert climb.counts == [("related", Rung.STATIC, "error")]
+    assert climb(fallback, error=original, kept="kept", check=numbers_only) == FallbackAnswer(
+        5, FallbackKind.STATIC
+    )
+    assert climb.counts == [("related", FallbackKind.STATIC, "error")]
     assert [message.split()[2] for message in caplog.messages] == ["stale", "dynamic"]
     climb.counts.clear()
     assert climb(Fallback(static="5"), error=original, check=numbers_only) is None
@@ -218,7 +220,7 @@ def test_a_value_that_does_not_fit_is_no_answer_and_not_counted(
 
 
 def test_what_is_not_there_is_not_checked(climb: Climb, caplog: pytest.LogCaptureFixture) -> None:
-    assert climb(Fallback(static=5, stale=True), check=numbers_only) == FallbackAnswer(5, Rung.STATIC)
+    assert climb(Fallback(static=5, stale=True), check=numbers_only) == FallbackAnswer(5, FallbackKind.STATIC)
     assert caplog.messages == []
 
 
@@ -286,7 +288,7 @@ def in_secret(told: FallbackContext) -> object:
 @pytest.mark.parametrize("dynamic", [computed, in_secret])
 def test_an_asynchronous_fallback_is_waited_for(backend: str, dynamic: Any) -> None:
     climb = Climb(backend)
-    assert climb(Fallback(dynamic=dynamic)) == FallbackAnswer("computed for related", Rung.DYNAMIC)
+    assert climb(Fallback(dynamic=dynamic)) == FallbackAnswer("computed for related", FallbackKind.DYNAMIC)
 
 
 def test_an_asynchronous_fallback_that_raises_gives_way(backend: str) -> None:
@@ -294,7 +296,7 @@ def test_an_asynchronous_fallback_that_raises_gives_way(backend: str) -> None:
         await anyio.lowlevel.checkpoint()
         raise Broken("x")
 
-    assert Climb(backend)(Fallback(static=1, dynamic=broken)) == FallbackAnswer(1, Rung.STATIC)
+    assert Climb(backend)(Fallback(static=1, dynamic=broken)) == FallbackAnswer(1, FallbackKind.STATIC)
 
 
 def test_an_asynchronous_fallback_has_a_time_limit(backend: str) -> None:
@@ -306,7 +308,9 @@ def test_an_asynchronous_fallback_has_a_time_limit(backend: str) -> None:
         finally:
             left.append(True)
 
-    assert Climb(backend)(Fallback(static=1, dynamic=slow), timeout_s=0.001) == FallbackAnswer(1, Rung.STATIC)
+    assert Climb(backend)(Fallback(static=1, dynamic=slow), timeout_s=0.001) == FallbackAnswer(
+        1, FallbackKind.STATIC
+    )
     original = OSError("away")
     assert Climb(backend)(Fallback(dynamic=slow), timeout_s=0.001, error=original) is None
     assert original.__notes__ == [NOTE + "TimeoutError()"]
@@ -355,7 +359,7 @@ def test_a_plain_call_does_not_take_an_awaitable_for_an_answer() -> None:
     original = OSError("away")
     assert Climb("sync")(Fallback(dynamic=in_secret), error=original) is None
     assert "must not be asynchronous" in original.__notes__[0]
-    assert Climb("sync")(Fallback(static=1, dynamic=in_secret)) == FallbackAnswer(1, Rung.STATIC)
+    assert Climb("sync")(Fallback(static=1, dynamic=in_secret)) == FallbackAnswer(1, FallbackKind.STATIC)
 
 
 def test_an_awaitable_that_is_no_coroutine_is_none_either() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import Outcome, Refusal, State
+from autoglm_throttle.model import BreakerState, GuardRejection, Outcome
 from autoglm_throttle.resilience.calls import GuardedAttempt, attempt, attempt_async
 from autoglm_throttle.resilience.guard import Guard
 from tests.resilience.doubling import Slot, double, double_later
@@ -34,7 +34,7 @@ class Substitute:
     def check_function(self, *, asynchronous: bool) -> None:
         self.fits.append(asynchronous)
 
-    def would_shed(self) -> Refusal | None:
+    def would_shed(self) -> GuardRejection | None:
         return None
 
     def reset_after_fork(self) -> None:
@@ -53,7 +53,7 @@ def test_a_substitute_answers_whatever_the_state(state: str, early: bool) -> Non
     assert first(3) == ("plain", 6)  # type: ignore[comparison-overlap]
     assert drive(second(3)) == ("async", 6)
     assert substitute.fits == ([False, True] if early else [])
-    assert circuit.view().refused == {}
+    assert circuit.view().rejected == {}
 
 
 def test_what_would_be_shed_is_asked_of_the_substitute() -> None:
@@ -63,7 +63,7 @@ def test_what_would_be_shed_is_asked_of_the_substitute() -> None:
     refusal = circuit.rejection()
     assert refusal is not None
     assert refusal.retry_after_s == 10.0
-    shed = Refusal("db", State.CLOSED, refusal.cause, 3.0)
+    shed = GuardRejection("db", BreakerState.CLOSED, refusal.cause, 3.0)
     substitute.would_shed = lambda: shed  # type: ignore[method-assign]
     assert circuit.rejection() is shed
     circuit.reset_after_fork()
@@ -106,9 +106,9 @@ def test_an_attempt_with_an_awaitable_is_open_until_that_ends() -> None:
     circuit = half_open()
     made = attempt(circuit, Slot, (), {})
     assert made.outcome is Outcome.NEUTRAL
-    assert circuit.state() is State.HALF_OPEN
+    assert circuit.state() is BreakerState.HALF_OPEN
     assert drive(made.value) == 7
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 def test_what_is_no_exception_passes_an_attempt() -> None:
@@ -125,5 +125,5 @@ def test_what_is_no_exception_passes_an_attempt() -> None:
     cancelling: Coroutine[Any, Any, GuardedAttempt] = attempt_async(circuit, cancelled, (), {})
     with pytest.raises(asyncio.CancelledError):
         drive(cancelling)
-    assert circuit.view().trials == 0
-    assert circuit.state() is State.HALF_OPEN
+    assert circuit.view().probes == 0
+    assert circuit.state() is BreakerState.HALF_OPEN

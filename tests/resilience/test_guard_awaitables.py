@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.model import State
+from autoglm_throttle.model import BreakerState
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.settling import SettlingAwaitable
@@ -41,10 +41,10 @@ def test_an_awaitable_settles_when_it_ends(state: str) -> None:
     if state == "closed":
         fail(circuit)
     call = later(Guard(circuit), broken)()
-    assert circuit.state() is (State.CLOSED if state == "closed" else State.HALF_OPEN)
+    assert circuit.state() is (BreakerState.CLOSED if state == "closed" else BreakerState.HALF_OPEN)
     with pytest.raises(OSError, match="the dependency's"):
         drive(call)  # type: ignore[arg-type]
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN
 
 
 def test_an_awaitable_may_become_a_task() -> None:
@@ -56,7 +56,7 @@ def test_an_awaitable_may_become_a_task() -> None:
         await task
 
     asyncio.run(main())
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 def test_a_future_may_be_awaited_with_others() -> None:
@@ -70,7 +70,7 @@ def test_a_future_may_be_awaited_with_others() -> None:
         assert found == 7
 
     asyncio.run(main())
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 def test_a_task_of_an_awaitable_that_is_cancelled_is_no_evidence() -> None:
@@ -85,8 +85,8 @@ def test_a_task_of_an_awaitable_that_is_cancelled_is_no_evidence() -> None:
             await task
 
     asyncio.run(main())
-    assert circuit.state() is State.HALF_OPEN
-    assert circuit.view().trials == 0
+    assert circuit.state() is BreakerState.HALF_OPEN
+    assert circuit.view().probes == 0
 
 
 @pytest.mark.parametrize("started", [True, False])
@@ -99,7 +99,7 @@ def test_an_awaitable_that_is_dropped_gives_its_place_back(started: bool, closed
 
     circuit = half_open()
     call: Any = later(Guard(circuit), Stuck)()
-    assert circuit.view().trials == 1
+    assert circuit.view().probes == 1
     if started:
         call.send(None)
     if closed:
@@ -108,8 +108,8 @@ def test_an_awaitable_that_is_dropped_gives_its_place_back(started: bool, closed
     else:
         del call
         gc.collect()
-    assert circuit.view().trials == 0
-    assert circuit.state() is State.HALF_OPEN
+    assert circuit.view().probes == 0
+    assert circuit.state() is BreakerState.HALF_OPEN
 
 
 def test_an_awaitable_settles_once() -> None:
@@ -120,7 +120,7 @@ def test_an_awaitable_settles_once() -> None:
         drive(call)
     call.close()
     del call
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
     assert circuit.view().stale_results == 0
 
 
@@ -155,10 +155,10 @@ def test_what_may_be_entered_can_be_entered_and_settles_then(backend: str) -> No
     async def task() -> None:
         circuit, request, error = half_open(), Request(), KeyError("the block's")
         call = later(Guard(circuit), lambda: request)()
-        assert circuit.view().trials == 1
+        assert circuit.view().probes == 1
         assert await entered(call, error) == 7
         assert request.left == [error]
-        assert circuit.state() is State.CLOSED
+        assert circuit.state() is BreakerState.CLOSED
 
     run(backend, task)
 
@@ -168,7 +168,7 @@ def test_what_cannot_be_entered_is_a_failure(backend: str) -> None:
         circuit = half_open()
         with pytest.raises(OSError, match="away"):
             await entered(later(Guard(circuit), lambda: Request(OSError("away")))())
-        assert circuit.state() is State.OPEN
+        assert circuit.state() is BreakerState.OPEN
 
     run(backend, task)
 
@@ -178,9 +178,9 @@ def test_what_may_be_entered_may_be_awaited_or_dropped_instead() -> None:
     call = later(Guard(circuit), Request)
     call()
     gc.collect()
-    assert circuit.view().trials == 0
+    assert circuit.view().probes == 0
     assert drive(call()) == 7  # type: ignore[arg-type]
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 def test_an_awaitable_keeps_what_else_it_has() -> None:
@@ -207,7 +207,7 @@ def test_a_coroutine_that_is_closed_before_it_began_is_closed_within() -> None:
     call: Any = later(Guard(circuit), lambda: inner)()
     call.close()
     assert inspect.getcoroutinestate(inner) == inspect.CORO_CLOSED
-    assert circuit.view().trials == 0
+    assert circuit.view().probes == 0
 
 
 async def test_a_task_that_is_cancelled_before_it_begins_gives_its_place_back() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from autoglm_throttle.model import State
+from autoglm_throttle.model import BreakerState
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.rules import BreakerRules
 from tests.loops import run
@@ -25,7 +25,7 @@ def test_an_async_block_that_takes_too_long_is_ended_and_a_failure(backend: str)
                 await anyio.sleep_forever()
 
     run(backend, main)
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN
     assert circuit.view().last_failure.startswith("TimeoutError")
 
 
@@ -38,8 +38,8 @@ def test_a_trial_in_a_block_that_takes_too_long_opens_again(backend: str) -> Non
                 await anyio.sleep_forever()
 
     run(backend, main)
-    assert circuit.state() is State.OPEN
-    assert circuit.view().trials == 0
+    assert circuit.state() is BreakerState.OPEN
+    assert circuit.view().probes == 0
 
 
 def test_a_block_in_time_ends_as_it_would_without_a_limit(backend: str) -> None:
@@ -53,7 +53,7 @@ def test_a_block_in_time_ends_as_it_would_without_a_limit(backend: str) -> None:
                 raise KeyError
 
     run(backend, main)
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN
     assert circuit.view().last_failure == "KeyError"
 
 
@@ -67,8 +67,8 @@ def test_a_cancellation_from_outside_says_nothing_also_where_there_is_a_limit(ba
         assert scope.cancelled_caught
 
     run(backend, main)
-    assert circuit.state() is State.HALF_OPEN
-    assert circuit.view().trials == 0
+    assert circuit.state() is BreakerState.HALF_OPEN
+    assert circuit.view().probes == 0
 
 
 def test_limits_within_limits_end_the_inner_block_alone(backend: str) -> None:
@@ -81,7 +81,7 @@ def test_limits_within_limits_end_the_inner_block_alone(backend: str) -> None:
                     await anyio.sleep_forever()
 
     run(backend, main)
-    assert (inner.state(), outer.state()) == (State.OPEN, State.CLOSED)
+    assert (inner.state(), outer.state()) == (BreakerState.OPEN, BreakerState.CLOSED)
 
 
 def test_a_block_left_in_another_task_gives_its_place_back(backend: str) -> None:
@@ -104,7 +104,7 @@ def test_a_block_left_in_another_task_gives_its_place_back(backend: str) -> None
 
     with pytest.raises(BaseException):  # noqa: B017, PT011 - what the event loop makes of it is its own
         run(backend, main)
-    assert circuit.view().trials == 0
+    assert circuit.view().probes == 0
 
 
 def test_a_plain_block_cannot_be_ended_and_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -112,5 +112,5 @@ def test_a_plain_block_cannot_be_ended_and_it_is_said_once(caplog: pytest.LogCap
     for _ in range(3):
         with Guard(circuit):
             pass
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
     assert caplog.text.count("timeout_s cannot end a plain block") == 1

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.model import Cause, GuardRefused, Outcome, Refusal, State
+from autoglm_throttle.model import BreakerCause, BreakerState, GuardRejected, GuardRejection, Outcome
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.rules import BreakerRules
@@ -63,7 +63,7 @@ def test_a_block_refuses(ways: Ways) -> None:
     for _ in range(2):
         circuit = opened()
         for _ in range(2):
-            with pytest.raises(GuardRefused) as caught:
+            with pytest.raises(GuardRejected) as caught:
                 way_in(Guard(circuit))
             assert caught.value.retry_after_s == 10.0
 
@@ -74,7 +74,7 @@ def test_a_block_serves_once_however_it_went(ways: Ways, state: str) -> None:
     circuit = {"closed": Clocked, "open": opened, "half-open": half_open}[state]()
     guard = Guard(circuit)
     if state == "open":
-        with pytest.raises(GuardRefused):
+        with pytest.raises(GuardRejected):
             way_in(guard)
     else:
         way_in(guard)
@@ -127,7 +127,7 @@ def test_an_exception_passes_through_as_it_is(ways: Ways) -> None:
     with pytest.raises(OSError, match="the dependency's") as caught, Guard(circuit):
         raise error
     assert caught.value is error
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN
 
 
 def test_who_trips_the_breaker_gets_his_own_exception() -> None:
@@ -135,17 +135,17 @@ def test_who_trips_the_breaker_gets_his_own_exception() -> None:
     for _ in range(2):
         with pytest.raises(ConnectionError, match="his own"), Guard(circuit):
             raise ConnectionError("his own")
-    with pytest.raises(GuardRefused), Guard(circuit):
+    with pytest.raises(GuardRejected), Guard(circuit):
         pass
 
 
 def test_nested_guards_do_not_open_one_another() -> None:
     outer, inner = Clocked(BreakerRules(failures=1)), opened()
     for _ in range(5):
-        with pytest.raises(GuardRefused) as caught, Guard(outer), Guard(inner):
+        with pytest.raises(GuardRejected) as caught, Guard(outer), Guard(inner):
             raise AssertionError("nobody may come here")
-        assert caught.value.refusal.cause is Cause.FAILURES
-    assert outer.state() is State.CLOSED
+        assert caught.value.rejection.cause is BreakerCause.FAILURES
+    assert outer.state() is BreakerState.CLOSED
     assert outer.view().streak == 0
 
 
@@ -153,7 +153,7 @@ def test_a_failure_within_counts_for_both_guards() -> None:
     outer, inner = Clocked(), Clocked()
     with pytest.raises(OSError, match="deep down"), Guard(outer), Guard(inner):
         raise OSError("deep down")
-    assert outer.state() is inner.state() is State.OPEN
+    assert outer.state() is inner.state() is BreakerState.OPEN
 
 
 def test_a_trial_may_end_on_another_thread() -> None:
@@ -163,7 +163,7 @@ def test_a_trial_may_end_on_another_thread() -> None:
     thread = threading.Thread(target=leave, args=(guard,))
     thread.start()
     thread.join(10)
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 def test_a_trial_may_end_in_another_task(backend: str) -> None:
@@ -179,7 +179,7 @@ def test_a_trial_may_end_in_another_task(backend: str) -> None:
             tasks.start_soon(ends)
 
     run(backend, main)
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 def test_each_request_may_have_a_loop_of_its_own(backend: str) -> None:
@@ -201,7 +201,7 @@ def test_each_request_may_have_a_loop_of_its_own(backend: str) -> None:
 
     for task in (request, broken, broken, request, broken, broken, broken):
         run(backend, task)
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN
 
 
 def test_a_cancelled_block_is_no_evidence(backend: str) -> None:
@@ -215,13 +215,13 @@ def test_a_cancelled_block_is_no_evidence(backend: str) -> None:
 
     for _ in range(3):
         run(backend, main)
-    assert circuit.state() is State.HALF_OPEN
-    assert circuit.view().trials == 0
+    assert circuit.state() is BreakerState.HALF_OPEN
+    assert circuit.view().probes == 0
 
 
 def test_a_block_is_timed_from_its_beginning(ways: Ways) -> None:
     way_in, way_out = ways
-    for state, took_s in ((State.CLOSED, 0.5), (State.OPEN, 0.6)):
+    for state, took_s in ((BreakerState.CLOSED, 0.5), (BreakerState.OPEN, 0.6)):
         circuit = Clocked(BreakerRules(failures=1, slow_call_s=0.5))
         guard = Guard(circuit)
         way_in(guard)
@@ -233,7 +233,7 @@ def test_a_block_is_timed_from_its_beginning(ways: Ways) -> None:
     way_in(trial)
     circuit.clock.advance(0.6)
     way_out(trial)
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN
 
 
 # By hand
@@ -247,11 +247,11 @@ def test_by_hand() -> None:
     refusal = refused(guard.allow())
     assert refused(asyncio.run(guard.allow_async())) == refusal == guard.rejection()
     assert guard.view().last_failure == "second"
-    assert guard.state() is State.OPEN
+    assert guard.state() is BreakerState.OPEN
     guard.circuit.clock.advance(10.0)  # type: ignore[attr-defined]
     trial = passed(drive(guard.allow_async()))
     guard.settle(trial)
-    assert guard.state() is State.CLOSED
+    assert guard.state() is BreakerState.CLOSED
     assert guard.name == "db"
     assert guard.rules.failures == 2
 
@@ -262,7 +262,7 @@ def test_operators_have_their_verbs() -> None:
     for verb in (guard.force_open, guard.disable, guard.reset):
         verb()
         states.append(guard.state())
-    assert states == [State.FORCED_OPEN, State.DISABLED, State.CLOSED]
+    assert states == [BreakerState.FORCED_OPEN, BreakerState.DISABLED, BreakerState.CLOSED]
     guard.metrics_only()
     assert guard.view().metrics_only
     assert repr(guard).startswith("<Guard 'db' <Breaker 'db' closed")
@@ -271,11 +271,11 @@ def test_operators_have_their_verbs() -> None:
 @pytest.mark.parametrize("by_hand", [True, False])
 def test_what_is_shed_is_refused_in_blocks_and_by_hand(by_hand: bool) -> None:
     circuit: GuardState = Clocked()
-    circuit.shed_check = lambda: Refusal("db", State.CLOSED, Cause.SHED, 3.0)
+    circuit.shed_check = lambda: GuardRejection("db", BreakerState.CLOSED, BreakerCause.SHED, 3.0)
     if by_hand:
-        assert refused(Guard(circuit).allow()).cause is Cause.SHED
-        assert refused(drive(Guard(circuit).allow_async())).cause is Cause.SHED
+        assert refused(Guard(circuit).allow()).cause is BreakerCause.SHED
+        assert refused(drive(Guard(circuit).allow_async())).cause is BreakerCause.SHED
         return
     for way_in in (enter, enter_async):
-        with pytest.raises(GuardRefused, match="shed"):
+        with pytest.raises(GuardRejected, match="shed"):
             way_in(Guard(circuit))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import GuardRefused
+from autoglm_throttle.model import GuardRejected
 from autoglm_throttle.resilience.guard import Guard
 from tests.resilience.doubling import count, count_later, double, double_later
 from tests.resilience.faces import drive
@@ -81,7 +81,7 @@ def test_plain_functions(kind: str) -> None:
     assert circuit.view().calls == 2
     fail(circuit)
     for _ in range(2):
-        with pytest.raises(GuardRefused):
+        with pytest.raises(GuardRejected):
             guarded(*arguments(kind))
 
 
@@ -95,7 +95,7 @@ def test_coroutine_functions(kind: str) -> None:
     assert circuit.view().calls == 2
     fail(circuit)
     for _ in range(2):
-        with pytest.raises(GuardRefused):
+        with pytest.raises(GuardRejected):
             drive(guarded(*arguments(kind)))
 
 

@@ -6,7 +6,7 @@ import pytest
 import stamina
 import tenacity
 
-from autoglm_throttle.model import GuardRefused, State
+from autoglm_throttle.model import BreakerState, GuardRejected
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.tripping import Clocked
@@ -38,15 +38,15 @@ def test_tenacity_stops_at_a_refusal() -> None:
     circuit, dependency = Clocked(BreakerRules(failures=2)), Dependency(failures=9)
     search = Guard(circuit)(dependency.search)
     retried = tenacity.retry(
-        retry=tenacity.retry_if_not_exception_type(GuardRefused),
+        retry=tenacity.retry_if_not_exception_type(GuardRejected),
         stop=tenacity.stop_after_attempt(9),
         wait=tenacity.wait_none(),
         reraise=True,
     )(search)
-    with pytest.raises(GuardRefused):
+    with pytest.raises(GuardRejected):
         retried()
     assert dependency.calls == 2
-    assert circuit.view().refused == {"failures": 1}
+    assert circuit.view().rejected == {"failures": 1}
 
 
 def test_tenacity_waits_as_long_as_a_refusal_says() -> None:
@@ -54,7 +54,7 @@ def test_tenacity_waits_as_long_as_a_refusal_says() -> None:
 
     def wait(state: tenacity.RetryCallState) -> float:
         error = state.outcome and state.outcome.exception()
-        return error.retry_after_s if isinstance(error, GuardRefused) else 0.0
+        return error.retry_after_s if isinstance(error, GuardRejected) else 0.0
 
     slept: list[float] = []
 
@@ -66,7 +66,7 @@ def test_tenacity_waits_as_long_as_a_refusal_says() -> None:
     retried = tenacity.retry(wait=wait, stop=tenacity.stop_after_attempt(9), sleep=sleep)(search)
     assert retried() == 7
     assert slept == [0.0, 0.0, 10.0]
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 def test_stamina_stops_at_a_refusal() -> None:
@@ -74,9 +74,9 @@ def test_stamina_stops_at_a_refusal() -> None:
     search = Guard(circuit)(dependency.search)
 
     def worth_it(error: Exception) -> bool:
-        return not isinstance(error, GuardRefused)
+        return not isinstance(error, GuardRejected)
 
-    with stamina.set_testing(True, attempts=9), pytest.raises(GuardRefused):
+    with stamina.set_testing(True, attempts=9), pytest.raises(GuardRejected):
         stamina.retry(on=worth_it, attempts=9)(search)()
     assert dependency.calls == 2
 
@@ -92,7 +92,7 @@ def test_stamina_waits_as_long_as_a_refusal_says(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("time.sleep", sleep)
 
     def wait(error: Exception) -> bool | float:
-        return error.retry_after_s if isinstance(error, GuardRefused) else 0.0
+        return error.retry_after_s if isinstance(error, GuardRejected) else 0.0
 
     search = Guard(circuit)(dependency.search)
     assert stamina.retry(on=wait, attempts=9, timeout=None)(search)() == 7

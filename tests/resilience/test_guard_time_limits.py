@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.model import Outcome, State
+from autoglm_throttle.model import BreakerState, Outcome
 from autoglm_throttle.resilience.calls import attempt_async
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.rules import BreakerRules
@@ -33,7 +33,7 @@ def test_our_own_time_limit_is_a_failure(backend: str) -> None:
         assert made.outcome is Outcome.FAILURE
 
     run(backend, main)
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN
 
 
 def test_a_trial_has_the_same_time_limit(backend: str) -> None:
@@ -44,7 +44,7 @@ def test_a_trial_has_the_same_time_limit(backend: str) -> None:
             await Guard(circuit)(anyio.sleep_forever)()
 
     run(backend, main)
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN
 
 
 def test_who_is_in_time_notices_nothing(backend: str) -> None:
@@ -54,7 +54,7 @@ def test_who_is_in_time_notices_nothing(backend: str) -> None:
         assert await Guard(circuit)(double_later)(3) == 6
 
     run(backend, main)
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 def test_a_time_limit_from_outside_is_no_evidence(backend: str) -> None:
@@ -66,7 +66,7 @@ def test_a_time_limit_from_outside_is_no_evidence(backend: str) -> None:
         assert scope.cancelled_caught
 
     run(backend, main)
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
     assert circuit.view().streak == 0
 
 
@@ -90,7 +90,7 @@ def test_a_time_limit_inside_a_block_is_a_failure_and_one_outside_is_not(backend
             await limit_around()
 
     run(backend, main)
-    assert (inside.state(), outside.state()) == (State.OPEN, State.CLOSED)
+    assert (inside.state(), outside.state()) == (BreakerState.OPEN, BreakerState.CLOSED)
 
 
 @pytest.mark.parametrize("function", [double, count, abs])

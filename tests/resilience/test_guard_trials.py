@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from autoglm_throttle.model import GuardRefused, State
+from autoglm_throttle.model import BreakerState, GuardRejected
 from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.faces import FACES, Act
 from tests.resilience.tripping import Clocked, half_open
@@ -24,10 +24,10 @@ def is_cancelled() -> None:
     raise asyncio.CancelledError
 
 
-ENDS: dict[Act, tuple[type[BaseException] | None, State]] = {
-    answers: (None, State.CLOSED),
-    breaks: (ConnectionError, State.OPEN),
-    is_cancelled: (asyncio.CancelledError, State.HALF_OPEN),
+ENDS: dict[Act, tuple[type[BaseException] | None, BreakerState]] = {
+    answers: (None, BreakerState.CLOSED),
+    breaks: (ConnectionError, BreakerState.OPEN),
+    is_cancelled: (asyncio.CancelledError, BreakerState.HALF_OPEN),
 }
 
 
@@ -46,7 +46,7 @@ def test_each_end_of_a_trial(face: str, act: Act) -> None:
     circuit = half_open()
     assert call(circuit, face, act) is raised
     assert circuit.state() is state
-    assert circuit.view().trials == 0
+    assert circuit.view().probes == 0
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -59,8 +59,8 @@ def test_while_a_trial_is_under_way_others_are_refused(face: str) -> None:
         others.append(call(circuit, "coroutine", answers))
 
     assert call(circuit, face, meanwhile) is None
-    assert others == [GuardRefused, GuardRefused]
-    assert circuit.state() is State.CLOSED
+    assert others == [GuardRejected, GuardRejected]
+    assert circuit.state() is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -68,7 +68,7 @@ def test_a_slow_trial_has_failed(face: str) -> None:
     circuit = half_open(BreakerRules(failures=1, slow_call_s=0.5))
     assert call(circuit, face, lambda: circuit.clock.advance(0.6)) is None
     stream = "generator" in face
-    assert circuit.state() is (State.CLOSED if stream else State.OPEN)
+    assert circuit.state() is (BreakerState.CLOSED if stream else BreakerState.OPEN)
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -80,7 +80,7 @@ def test_a_call_from_before_the_opening_changes_nothing_after_it(face: str) -> N
         circuit.clock.advance(4.0)
 
     assert call(circuit, face, outlived) is None
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN
     assert circuit.view().retry_after_s == 6.0
     assert circuit.view().stale_results == 1
 
@@ -91,7 +91,7 @@ def test_a_disabled_guard_lets_all_through_and_counts_nothing(face: str) -> None
     circuit.disable()
     for _ in range(3):
         assert call(circuit, face, breaks) is ConnectionError
-    assert circuit.state() is State.DISABLED
+    assert circuit.state() is BreakerState.DISABLED
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -100,5 +100,5 @@ def test_metrics_only_refuses_nobody(face: str) -> None:
     circuit.metrics_only()
     for _ in range(3):
         assert call(circuit, face, breaks) is ConnectionError
-    assert circuit.view().would_refuse == 2
-    assert circuit.view().state is State.OPEN
+    assert circuit.view().would_reject == 2
+    assert circuit.view().state is BreakerState.OPEN

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Rung
+from autoglm_throttle.model import FallbackKind
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.http.stale import (
     CachedResponse,
@@ -186,7 +186,7 @@ def test_what_is_given_says_its_age_and_why() -> None:
 
 
 def test_an_answer_of_another_rung_says_which() -> None:
-    assert mark_degraded(HttpAnswer(204), Rung.STATIC, "load").headers == (
+    assert mark_degraded(HttpAnswer(204), FallbackKind.STATIC, "load").headers == (
         ("x-degraded", "static; cause=load"),
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from autoglm_throttle.model import Cause, GuardRefused, Outcome, Refusal, State
+from autoglm_throttle.model import BreakerCause, BreakerState, GuardRejected, GuardRejection, Outcome
 from autoglm_throttle.resilience.judge import (
     FAILURE_TEXT_MAX_CHARS,
     OutcomeClassifier,
@@ -21,7 +21,7 @@ from tests.resilience.faces import BLOCKS, FACES, STREAMS, telling, told
 
 SUCCESS, FAILURE, NEUTRAL, SLOW = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL, Outcome.SLOW
 
-REFUSED = GuardRefused(Refusal("inner", State.OPEN, Cause.FAILURES, 3.0))
+REFUSED = GuardRejected(GuardRejection("inner", BreakerState.OPEN, BreakerCause.FAILURES, 3.0))
 
 USERS = OutcomeClassifier(ignore=(KeyError,), expected=(FileNotFoundError,))
 
@@ -34,7 +34,7 @@ class InvalidURL(Exception):
     """The name alone makes no mistake of the caller's."""
 
 
-class TransportRefused(GuardRefused, httpx.TransportError):
+class TransportRefused(GuardRejected, httpx.TransportError):
     """As the transports raise it."""
 
 
@@ -72,7 +72,7 @@ PLAIN_ROWS: list[tuple[BaseException, Outcome]] = [
     (SystemExit(1), NEUTRAL),
     (BaseExceptionGroup("cancelled", [asyncio.CancelledError(), ValueError()]), NEUTRAL),
     (REFUSED, NEUTRAL),
-    (TransportRefused(REFUSED.refusal), NEUTRAL),
+    (TransportRefused(REFUSED.rejection), NEUTRAL),
     (answered(404), SUCCESS),
     (answered(429), NEUTRAL),
     (answered(503), FAILURE),

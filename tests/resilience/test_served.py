@@ -11,15 +11,15 @@ import anyio
 import pytest
 
 from autoglm_throttle.model import (
-    Cause,
+    BreakerCause,
+    BreakerState,
     Criticality,
+    DegradationLevel,
     FallbackContext,
-    GuardRefused,
-    Level,
+    FallbackKind,
+    GuardRejected,
+    GuardRejection,
     Outcome,
-    Refusal,
-    Rung,
-    State,
 )
 from autoglm_throttle.resilience.feature import UNSET, Fallback
 from autoglm_throttle.resilience.judge import OutcomeClassifier
@@ -30,7 +30,12 @@ from tests.resilience.degrading import Bench, Dependency, Failed, face
 
 __all__ = ["face"]
 
-FULL, SHED, STALE, STATIC = Level.FULL, Level.SHED, Level.STALE, Level.STATIC
+FULL, SHED, STALE, STATIC = (
+    DegradationLevel.FULL,
+    DegradationLevel.SHED,
+    DegradationLevel.STALE,
+    DegradationLevel.STATIC,
+)
 NON_CORE = Criticality.NON_CORE
 
 
@@ -51,12 +56,12 @@ def test_a_call_that_succeeds_is_a_call(face: str) -> None:
 
 
 @pytest.mark.parametrize("level", [SHED, STALE, STATIC])
-def test_a_feature_that_is_not_core_is_shed(face: str, level: Level) -> None:
+def test_a_feature_that_is_not_core_is_shed(face: str, level: DegradationLevel) -> None:
     bench, dependency = Bench(None, NON_CORE).at(level), Dependency(face)
     before = untouched(bench)
-    with pytest.raises(GuardRefused) as caught:
+    with pytest.raises(GuardRejected) as caught:
         dependency(bench.served)
-    assert caught.value.refusal == Refusal("related", State.CLOSED, Cause.SHED, 3.0)
+    assert caught.value.rejection == GuardRejection("related", BreakerState.CLOSED, BreakerCause.SHED, 3.0)
     assert dependency.calls == 0
     assert untouched(bench) == before
     assert bench.counted() == {("shed", "load"): 1}
@@ -77,7 +82,7 @@ def test_what_is_shed_is_answered_with_what_was_kept(face: str) -> None:
     assert untouched(bench) == before
     bench.now += 61.0
     bench.at(SHED)
-    with pytest.raises(GuardRefused):
+    with pytest.raises(GuardRejected):
         dependency(bench.served)
     assert bench.counted() == {("stale", "load"): 1, ("shed", "load"): 1}
 
@@ -91,7 +96,7 @@ def test_a_dynamic_fallback_is_used_under_load_only_if_it_is_cheap(face: str) ->
             assert dependency(bench.served, 1, two=2) is None
             assert told == [FallbackContext("related", "load", None, (1,), {"two": 2})]
         else:
-            with pytest.raises(GuardRefused):
+            with pytest.raises(GuardRejected):
                 dependency(bench.served)
             assert told == []
 
@@ -101,7 +106,7 @@ def test_a_shed_call_whose_fallback_raises_is_refused(face: str) -> None:
         raise Failed("fallback")
 
     bench, dependency = Bench(Fallback(dynamic=broken, under_load=True), NON_CORE).at(SHED), Dependency(face)
-    with pytest.raises(GuardRefused):
+    with pytest.raises(GuardRejected):
         dependency(bench.served)
     assert bench.counted() == {("shed", "load"): 1}
 
@@ -152,7 +157,7 @@ def test_a_threshold_of_its_own_sheds_earlier_or_later(face: str) -> None:
             bench.now += 1.0
             bench.degradation.level()
     assert early.degradation.level() is FULL
-    with pytest.raises(GuardRefused):
+    with pytest.raises(GuardRejected):
         dependency(early.served)
     assert late.degradation.level() is STATIC
     assert dependency(late.served) == [1]
@@ -179,16 +184,16 @@ def test_a_refused_call_is_answered(face: str) -> None:
         (1,),
         {"two": 2},
     )
-    assert isinstance(context.error, GuardRefused)
-    assert context.error.refusal.cause is Cause.RETRY_AFTER
+    assert isinstance(context.error, GuardRejected)
+    assert context.error.rejection.cause is BreakerCause.RETRY_AFTER
     assert bench.counted() == {("dynamic", "retry_after"): 1}
 
 
 def test_a_refused_call_without_an_answer_is_refused(face: str) -> None:
     bench, dependency = Bench(Fallback(stale=True)).open(), Dependency(face)
-    with pytest.raises(GuardRefused) as caught:
+    with pytest.raises(GuardRejected) as caught:
         dependency(bench.served)
-    assert caught.value.refusal.cause is Cause.RETRY_AFTER
+    assert caught.value.rejection.cause is BreakerCause.RETRY_AFTER
     assert bench.counted() == {}
 
 
@@ -197,14 +202,14 @@ def test_a_refused_call_whose_fallback_raises_is_refused_with_a_note(face: str) 
         raise Failed("fallback")
 
     bench, dependency = Bench(Fallback(dynamic=broken)).open(), Dependency(face)
-    with pytest.raises(GuardRefused) as caught:
+    with pytest.raises(GuardRejected) as caught:
         dependency(bench.served)
     assert caught.value.__notes__ == ["the dynamic fallback of 'related' has raised Failed('fallback')"]
 
 
 def test_a_refusal_of_a_guard_further_in_is_answered_and_counts_as_nothing(face: str) -> None:
     bench, dependency = Bench(Fallback(static="static")), Dependency(face)
-    dependency.error = GuardRefused(Refusal("inner", State.OPEN, Cause.FAILURES, 5.0))
+    dependency.error = GuardRejected(GuardRejection("inner", BreakerState.OPEN, BreakerCause.FAILURES, 5.0))
     assert dependency(bench.served) == "static"
     assert bench.counted() == {("static", "failures"): 1}
     assert bench.circuit.view().streak == 0
@@ -218,7 +223,7 @@ def test_a_failed_call_is_answered_and_counts_as_a_failure(face: str) -> None:
     dependency.error = Failed("x")
     assert [dependency(bench.served) for _ in range(3)] == ["static"] * 3
     assert dependency.calls == 2
-    assert bench.circuit.state() is State.OPEN
+    assert bench.circuit.state() is BreakerState.OPEN
     assert bench.counted() == {("static", "error"): 2, ("static", "failures"): 1}
 
 
@@ -399,7 +404,7 @@ def test_blocks_are_refused_while_the_feature_is_shed() -> None:
     bench = Bench(Fallback(static="static"), NON_CORE)
     assert bench.served.reject_if_shed() is None
     bench.at(SHED)
-    refusal = Refusal("related", State.CLOSED, Cause.SHED, 3.0)
+    refusal = GuardRejection("related", BreakerState.CLOSED, BreakerCause.SHED, 3.0)
     assert bench.served.would_shed() == refusal
     assert bench.counted() == {}
     assert bench.served.reject_if_shed() == refusal
@@ -421,4 +426,4 @@ def test_the_repr_says_what_it_is() -> None:
 def test_each_answer_is_counted_under_the_guard_s_name(face: str) -> None:
     bench, dependency = Bench(Fallback(static=1)).open(), Dependency(face)
     dependency(bench.served)
-    assert dict(bench.counts) == {("related", Rung.STATIC, "retry_after"): 1}
+    assert dict(bench.counts) == {("related", FallbackKind.STATIC, "retry_after"): 1}

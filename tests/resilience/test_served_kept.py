@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Criticality, GuardRefused, Level, Outcome
+from autoglm_throttle.model import Criticality, DegradationLevel, GuardRejected, Outcome
 from autoglm_throttle.resilience.feature import UNSET, Fallback
 from autoglm_throttle.resilience.judge import OutcomeClassifier
 from autoglm_throttle.resilience.rules import BreakerRules
@@ -108,7 +108,7 @@ def test_calls_whose_arguments_cannot_be_told_apart_are_made_and_not_kept(
     bench, dependency = Bench(Fallback(stale=True)), Dependency(face)
     assert dependency(bench.served, ["unhashable"]) == [1]
     assert dependency(bench.served, of={"unhashable": 1}) == [2]
-    bench.at(Level.STATIC)
+    bench.at(DegradationLevel.STATIC)
     assert dependency(bench.served, ["unhashable"]) == [3]
     assert len(caplog.messages) == 1
     assert "give key=" in caplog.messages[0]
@@ -183,9 +183,9 @@ def test_in_half_open_the_trial_renews_what_is_kept(face: str) -> None:
 def test_a_shed_feature_is_answered_by_what_an_earlier_call_left(face: str) -> None:
     bench, dependency = Bench(Fallback(stale=True), Criticality.NON_CORE), Dependency(face)
     dependency(bench.served, "a")
-    bench.at(Level.STATIC)
+    bench.at(DegradationLevel.STATIC)
     assert dependency(bench.served, "a") == [1]
-    with pytest.raises(GuardRefused):
+    with pytest.raises(GuardRejected):
         dependency(bench.served, "b")
 
 

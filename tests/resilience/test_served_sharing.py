@@ -12,7 +12,14 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from autoglm_throttle.model import Cause, GuardRefused, Level, Outcome, Refusal, State
+from autoglm_throttle.model import (
+    BreakerCause,
+    BreakerState,
+    DegradationLevel,
+    GuardRejected,
+    GuardRejection,
+    Outcome,
+)
 from autoglm_throttle.resilience import served
 from autoglm_throttle.resilience.calls import GuardedAttempt
 from autoglm_throttle.resilience.feature import UNSET, Fallback
@@ -91,7 +98,12 @@ def test_one_call_is_made_and_recorded_for_all_who_want_it(backend: str) -> None
 
 def test_calls_are_shared_from_the_level_stale_on(backend: str) -> None:
     async def task() -> None:
-        for level, calls in ((Level.FULL, 4), (Level.SHED, 4), (Level.STALE, 1), (Level.STATIC, 1)):
+        for level, calls in (
+            (DegradationLevel.FULL, 4),
+            (DegradationLevel.SHED, 4),
+            (DegradationLevel.STALE, 1),
+            (DegradationLevel.STATIC, 1),
+        ):
             crowd = Crowd(Bench(Fallback(stale=True)).at(level))
             await crowd.come(4)
             assert crowd.slow.calls == calls
@@ -103,7 +115,7 @@ def test_calls_are_shared_from_the_level_stale_on(backend: str) -> None:
 def test_nothing_is_shared_without_a_key_or_without_keeping(backend: str) -> None:
     async def task() -> None:
         for fallback in (Fallback(stale=True, key=lambda: None), Fallback(dynamic=str), None):
-            crowd = Crowd(Bench(fallback).at(Level.STATIC))
+            crowd = Crowd(Bench(fallback).at(DegradationLevel.STATIC))
             await crowd.come(4)
             assert crowd.slow.calls == 4
 
@@ -175,7 +187,7 @@ def test_an_error_that_all_have_does_not_grow_with_each_of_them(backend: str) ->
 
 def test_a_refusal_is_everybody_s(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A guard that asks its fleet first may refuse later than others begin to wait."""
-    refusal = Refusal("related", State.OPEN, Cause.REMOTE, 5.0)
+    refusal = GuardRejection("related", BreakerState.OPEN, BreakerCause.REMOTE, 5.0)
 
     async def refuse(*_: Any) -> GuardedAttempt:
         await settle()
@@ -187,7 +199,7 @@ def test_a_refusal_is_everybody_s(backend: str, monkeypatch: pytest.MonkeyPatch)
         crowd = Crowd(Bench(ALWAYS))
         await crowd.come(4)
         assert crowd.slow.calls == 0
-        assert all(isinstance(answer, GuardRefused) for answer in crowd.answers)
+        assert all(isinstance(answer, GuardRejected) for answer in crowd.answers)
         assert {answer.refusal for answer in crowd.answers} == {refusal}
         assert len({id(answer) for answer in crowd.answers}) == 4
 
@@ -203,7 +215,7 @@ def test_the_one_trial_is_the_refresh_of_all(backend: str) -> None:
         await crowd.come(6)
         assert crowd.slow.calls == 1
         assert crowd.answers == [[1]] * 6
-        assert bench.circuit.state() is State.CLOSED
+        assert bench.circuit.state() is BreakerState.CLOSED
 
     run(backend, task)
 
@@ -231,7 +243,7 @@ def test_a_cancelled_leader_is_replaced_and_counts_as_nothing(backend: str) -> N
             await settle()
             await crowd.come(3, replaced)
         assert crowd.answers == [[2]] * 3
-        assert bench.circuit.state() is State.CLOSED
+        assert bench.circuit.state() is BreakerState.CLOSED
 
     run(backend, task)
 

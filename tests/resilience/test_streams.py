@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import GuardRefused, Refusal, State, StreamSettle
+from autoglm_throttle.model import BreakerState, GuardRejected, GuardRejection, StreamSettleMode
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.faces import drive
@@ -25,11 +25,11 @@ DECORATED = [plain, later]
 def test_a_stream_is_let_in_at_its_first_item_and_settled_at_its_end(opens: Opens) -> None:
     circuit, source = half_open(), Source(1, 2)
     reader = opens(circuit, source)
-    assert circuit.view().trials == 0
+    assert circuit.view().probes == 0
     assert reader.take() == 1
-    assert circuit.view().trials == 1
+    assert circuit.view().probes == 1
     assert list(reader) == [2]
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
     assert source.closed == 1
 
 
@@ -38,7 +38,7 @@ def test_a_stream_is_refused_at_its_first_item(opens: Opens) -> None:
     circuit, source = opened(), Source(1)
     for _ in range(2):
         reader = opens(circuit, source)
-        with pytest.raises(GuardRefused) as caught:
+        with pytest.raises(GuardRejected) as caught:
             reader.take()
         assert caught.value.retry_after_s == 10.0
     assert source.closed == 0
@@ -48,9 +48,9 @@ def test_a_stream_is_refused_at_its_first_item(opens: Opens) -> None:
 def test_a_shed_stream_is_refused(opens: Opens) -> None:
     circuit = Clocked()
     refusal = opened().rejection()
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, GuardRejection)
     circuit.shed_check = lambda: refusal
-    with pytest.raises(GuardRefused):
+    with pytest.raises(GuardRejected):
         opens(circuit, Source(1)).take()
 
 
@@ -92,12 +92,12 @@ def test_a_trial_whose_reader_leaves_gives_its_place_back(opens: Opens, way: str
     for _ in range(3):
         reader = opens(circuit, Source(1, 2))
         assert reader.take() == 1
-        assert circuit.view().trials == 1
+        assert circuit.view().probes == 1
         if way == "close":
             reader.close()
         del reader
-        assert circuit.view().trials == 0
-    assert circuit.state() is State.HALF_OPEN
+        assert circuit.view().probes == 0
+    assert circuit.state() is BreakerState.HALF_OPEN
 
 
 @pytest.mark.parametrize("opens", ALL)
@@ -115,7 +115,7 @@ def test_a_stream_holds_its_place_until_its_end(opens: Opens) -> None:
     circuit = Clocked(BreakerRules(max_in_flight=1))
     first, second = opens(circuit, Source(1, 2)), opens(circuit, Source(1))
     assert first.take() == 1
-    with pytest.raises(GuardRefused):
+    with pytest.raises(GuardRejected):
         second.take()
     read_on(first)
     assert list(opens(circuit, Source(1))) == [1]
@@ -123,9 +123,9 @@ def test_a_stream_holds_its_place_until_its_end(opens: Opens) -> None:
 
 @pytest.mark.parametrize("opens", ALL)
 def test_an_empty_stream_is_a_success(opens: Opens) -> None:
-    circuit = half_open(BreakerRules(failures=1, stream_settle=StreamSettle.FIRST_ITEM))
+    circuit = half_open(BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM))
     assert list(opens(circuit, Source())) == []
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize("opens", DECORATED)
@@ -141,7 +141,7 @@ def test_arguments_that_do_not_fit_are_the_callers_own(opens: Opens) -> None:
 
 
 def first_item(**rules: Any) -> BreakerRules:
-    return BreakerRules(failures=1, stream_settle=StreamSettle.FIRST_ITEM, **rules)
+    return BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM, **rules)
 
 
 @pytest.mark.parametrize("opens", DECORATED)
@@ -150,12 +150,12 @@ def test_a_trial_may_succeed_at_its_first_item(opens: Opens, ending: str) -> Non
     circuit = half_open(first_item())
     reader = opens(circuit, Source(1, 2, BROKEN) if ending == "break" else Source(1, 2))
     assert reader.take() == 1
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
     if ending == "leave":
         reader.close()
     else:
         read_on(reader)
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
     assert circuit.view().stale_results == 0
 
 
@@ -163,7 +163,7 @@ def test_a_trial_may_succeed_at_its_first_item(opens: Opens, ending: str) -> Non
 def test_a_trial_that_breaks_before_its_first_item_has_failed(opens: Opens) -> None:
     circuit = half_open(first_item())
     read_on(opens(circuit, Source(BROKEN)))
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN
 
 
 @pytest.mark.parametrize("opens", DECORATED)
@@ -176,7 +176,7 @@ def test_a_stream_that_is_no_trial_is_settled_at_its_end_all_the_same(
     assert reader.take() == 1
     assert circuit.view().in_flight == (1 if max_in_flight else 0)
     read_on(reader)
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN
 
 
 @pytest.mark.parametrize("opens", DECORATED)
@@ -190,17 +190,17 @@ def test_a_stream_from_before_the_opening_is_no_trial(opens: Opens) -> None:
 
     reader = opens(circuit, Source(trip, 1))
     assert reader.take() == 1
-    assert circuit.state() is State.HALF_OPEN
+    assert circuit.state() is BreakerState.HALF_OPEN
     read_on(reader)
     assert circuit.view().stale_results == 1
-    assert circuit.view().trials == 1
+    assert circuit.view().probes == 1
 
 
 @pytest.mark.parametrize("opens", DECORATED)
-@pytest.mark.parametrize("settle", StreamSettle)
-@pytest.mark.parametrize(("first_s", "state"), [(0.5, State.CLOSED), (0.6, State.OPEN)])
+@pytest.mark.parametrize("settle", StreamSettleMode)
+@pytest.mark.parametrize(("first_s", "state"), [(0.5, BreakerState.CLOSED), (0.6, BreakerState.OPEN)])
 def test_a_slow_first_item_is_a_slow_stream(
-    opens: Opens, settle: StreamSettle, first_s: float, state: State
+    opens: Opens, settle: StreamSettleMode, first_s: float, state: BreakerState
 ) -> None:
     circuit = half_open(BreakerRules(failures=1, first_item_s=0.5, stream_settle=settle))
     source = Source(lambda: circuit.clock.advance(first_s), 1, lambda: circuit.clock.advance(9.0), 2)
@@ -215,7 +215,7 @@ def test_a_whole_stream_is_never_slow_since_its_reader_may_be(opens: Opens) -> N
     reader.take()
     circuit.clock.advance(9.0)
     read_on(reader)
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 # What the reader sends and throws
@@ -251,7 +251,7 @@ def test_a_plain_stream_hears_its_reader(waits: bool) -> None:
     with pytest.raises(StopIteration) as end:
         next(stream)
     assert end.value.value == """['a', "KeyError('b')", None]"""
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -264,12 +264,12 @@ def test_an_async_stream_hears_its_reader(waits: bool) -> None:
     assert drive(stream.__anext__()) == """['a', "KeyError('b')", None]"""
     with pytest.raises(StopAsyncIteration):
         drive(stream.__anext__())
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize("opens", DECORATED)
 def test_what_the_reader_throws_and_nobody_catches_counts_as_what_it_is(opens: Opens) -> None:
-    for error, state in ((BROKEN, State.OPEN), (KeyboardInterrupt(), State.HALF_OPEN)):
+    for error, state in ((BROKEN, BreakerState.OPEN), (KeyboardInterrupt(), BreakerState.HALF_OPEN)):
         circuit, source = half_open(), Source(1, 2)
         reader = opens(circuit, source)
         reader.take()
@@ -336,5 +336,5 @@ def test_a_cleanup_that_fails_after_the_reader_has_left_is_no_evidence(opens: Op
     reader.take()
     with pytest.raises(ConnectionError):
         reader.close()
-    assert circuit.state() is State.HALF_OPEN
-    assert circuit.view().trials == 0
+    assert circuit.state() is BreakerState.HALF_OPEN
+    assert circuit.view().probes == 0

@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.model import State
+from autoglm_throttle.model import BreakerState
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.rules import BreakerRules
 from tests.loops import run
@@ -56,7 +56,7 @@ def test_a_gap_that_is_too_long_is_a_failure(backend: str, items: int) -> None:
     run(backend, main)
     assert seen == list(range(items))
     assert circuit.view().last_failure.startswith("TimeoutError: db has sent nothing")
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN
     assert source.cleaned == 1
 
 
@@ -73,7 +73,7 @@ def test_a_reader_may_take_all_the_time_in_the_world(backend: str) -> None:
                 await anyio.lowlevel.checkpoint()
 
     run(backend, main)
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize("items", [0, 2])
@@ -89,13 +89,13 @@ def test_a_reader_that_is_cancelled_is_no_evidence(backend: str, items: int, idl
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read)
             await anyio.wait_all_tasks_blocked()
-            assert circuit.view().trials == 1
+            assert circuit.view().probes == 1
             tasks.cancel_scope.cancel()
 
     for _ in range(2):
         run(backend, main)
-        assert circuit.view().trials == 0
-    assert circuit.state() is State.HALF_OPEN
+        assert circuit.view().probes == 0
+    assert circuit.state() is BreakerState.HALF_OPEN
     assert source.cleaned == 2
 
 
@@ -106,8 +106,8 @@ def test_a_reader_that_leaves_waits_for_the_stream_to_be_closed(backend: str) ->
         async with aclosing(Guard(circuit)(source.stream)()) as stream:
             async for _ in stream:
                 break
-            assert (source.closed, circuit.view().trials) == (0, 1)
-        assert (source.cleaned, circuit.view().trials) == (1, 0)
+            assert (source.closed, circuit.view().probes) == (0, 1)
+        assert (source.cleaned, circuit.view().probes) == (1, 0)
 
     run(backend, main)
 
@@ -125,11 +125,11 @@ def test_a_stream_that_is_forgotten_gives_its_place_back() -> None:
             gc.collect()
             for _ in range(5):
                 await asyncio.sleep(0)
-            assert circuit.view().trials == 0
+            assert circuit.view().probes == 0
             assert source.cleaned == number
 
     asyncio.run(main())
-    assert circuit.state() is State.HALF_OPEN
+    assert circuit.state() is BreakerState.HALF_OPEN
 
 
 def test_a_stream_that_is_forgotten_under_trio_gives_its_place_back() -> None:
@@ -143,10 +143,10 @@ def test_a_stream_that_is_forgotten_under_trio_gives_its_place_back() -> None:
     async def main() -> None:
         with pytest.warns(ResourceWarning, match="garbage collected before it had been exhausted"):
             await forget()
-        assert circuit.view().trials == 0
+        assert circuit.view().probes == 0
 
     run("trio", main)
-    assert circuit.state() is State.HALF_OPEN
+    assert circuit.state() is BreakerState.HALF_OPEN
 
 
 def test_a_reader_that_is_cancelled_at_the_door_takes_nothing(backend: str) -> None:
@@ -164,7 +164,7 @@ def test_a_reader_that_is_cancelled_at_the_door_takes_nothing(backend: str) -> N
         assert scope.cancelled_caught
 
     run(backend, main)
-    assert circuit.view().trials == 0
+    assert circuit.view().probes == 0
     assert store.asked == []
 
 
@@ -183,5 +183,5 @@ def test_a_stream_may_be_read_by_one_task_and_left_by_another(backend: str) -> N
             tasks.start_soon(stream.aclose)
 
     run(backend, main)
-    assert circuit.view().trials == 0
+    assert circuit.view().probes == 0
     assert source.cleaned == 1

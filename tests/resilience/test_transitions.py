@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.model import Cause, State
-from autoglm_throttle.model.guard import Transition
+from autoglm_throttle.model import BreakerCause, BreakerState
+from autoglm_throttle.model.guard import BreakerTransition
 from autoglm_throttle.resilience.machine import BreakerStateMachine
 from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.states_page import MEANINGS, states_page
@@ -28,7 +28,7 @@ FLEET = {event for event in BreakerEvent if event.name.startswith("REMOTE")}
 OWN = set(BreakerEvent) - OPERATORS - FLEET
 
 
-def moves(event: BreakerEvent) -> dict[State, tuple[State, Cause]]:
+def moves(event: BreakerEvent) -> dict[BreakerState, tuple[BreakerState, BreakerCause]]:
     return {
         state: (move.to, move.cause) for (state, each), move in TRANSITION_EFFECTS.items() if each is event
     }
@@ -37,44 +37,49 @@ def moves(event: BreakerEvent) -> dict[State, tuple[State, Cause]]:
 @pytest.mark.parametrize(
     ("event", "states", "to", "cause"),
     [
-        (BreakerEvent.FAILURES, "closed ramping", State.OPEN, Cause.FAILURES),
-        (BreakerEvent.FAILURE_RATE, "closed ramping", State.OPEN, Cause.FAILURE_RATE),
-        (BreakerEvent.SLOW_RATE, "closed ramping", State.OPEN, Cause.SLOW_RATE),
-        (BreakerEvent.WAITED, "open", State.HALF_OPEN, Cause.TRIAL),
-        (BreakerEvent.PROBE_FAILED, "half_open", State.OPEN, Cause.TRIAL),
-        (BreakerEvent.PROBES_SUCCEEDED, "half_open", State.CLOSED, Cause.TRIAL),
-        (BreakerEvent.PROBES_SUCCEEDED_RAMP, "half_open", State.RAMPING, Cause.TRIAL),
-        (BreakerEvent.RAMP_DONE, "ramping", State.CLOSED, Cause.RAMP),
-        (BreakerEvent.RETRY_AFTER, "closed open half_open ramping", State.OPEN, Cause.RETRY_AFTER),
-        (BreakerEvent.FORCE, " ".join(State), State.FORCED_OPEN, Cause.OPERATOR),
-        (BreakerEvent.DISABLE, " ".join(State), State.DISABLED, Cause.OPERATOR),
-        (BreakerEvent.RESET, " ".join(State), State.CLOSED, Cause.OPERATOR),
-        (BreakerEvent.METRICS_ONLY, " ".join(State), State.CLOSED, Cause.OPERATOR),
-        (BreakerEvent.REMOTE_OPEN, " ".join(State), State.OPEN, Cause.REMOTE),
-        (BreakerEvent.REMOTE_HALF_OPEN, " ".join(State), State.HALF_OPEN, Cause.REMOTE),
-        (BreakerEvent.REMOTE_CLOSED, "open half_open", State.CLOSED, Cause.REMOTE),
-        (BreakerEvent.REMOTE_CLOSED_RAMP, "open half_open", State.RAMPING, Cause.REMOTE),
-        (BreakerEvent.REMOTE_FORCE, " ".join(State), State.FORCED_OPEN, Cause.REMOTE),
-        (BreakerEvent.REMOTE_DISABLE, " ".join(State), State.DISABLED, Cause.REMOTE),
-        (BreakerEvent.REMOTE_RESET, " ".join(State), State.CLOSED, Cause.REMOTE),
+        (BreakerEvent.FAILURES, "closed ramping", BreakerState.OPEN, BreakerCause.FAILURES),
+        (BreakerEvent.FAILURE_RATE, "closed ramping", BreakerState.OPEN, BreakerCause.FAILURE_RATE),
+        (BreakerEvent.SLOW_RATE, "closed ramping", BreakerState.OPEN, BreakerCause.SLOW_RATE),
+        (BreakerEvent.WAITED, "open", BreakerState.HALF_OPEN, BreakerCause.TRIAL),
+        (BreakerEvent.PROBE_FAILED, "half_open", BreakerState.OPEN, BreakerCause.TRIAL),
+        (BreakerEvent.PROBES_SUCCEEDED, "half_open", BreakerState.CLOSED, BreakerCause.TRIAL),
+        (BreakerEvent.PROBES_SUCCEEDED_RAMP, "half_open", BreakerState.RAMPING, BreakerCause.TRIAL),
+        (BreakerEvent.RAMP_DONE, "ramping", BreakerState.CLOSED, BreakerCause.RAMP),
+        (
+            BreakerEvent.RETRY_AFTER,
+            "closed open half_open ramping",
+            BreakerState.OPEN,
+            BreakerCause.RETRY_AFTER,
+        ),
+        (BreakerEvent.FORCE, " ".join(BreakerState), BreakerState.FORCED_OPEN, BreakerCause.OPERATOR),
+        (BreakerEvent.DISABLE, " ".join(BreakerState), BreakerState.DISABLED, BreakerCause.OPERATOR),
+        (BreakerEvent.RESET, " ".join(BreakerState), BreakerState.CLOSED, BreakerCause.OPERATOR),
+        (BreakerEvent.METRICS_ONLY, " ".join(BreakerState), BreakerState.CLOSED, BreakerCause.OPERATOR),
+        (BreakerEvent.REMOTE_OPEN, " ".join(BreakerState), BreakerState.OPEN, BreakerCause.REMOTE),
+        (BreakerEvent.REMOTE_HALF_OPEN, " ".join(BreakerState), BreakerState.HALF_OPEN, BreakerCause.REMOTE),
+        (BreakerEvent.REMOTE_CLOSED, "open half_open", BreakerState.CLOSED, BreakerCause.REMOTE),
+        (BreakerEvent.REMOTE_CLOSED_RAMP, "open half_open", BreakerState.RAMPING, BreakerCause.REMOTE),
+        (BreakerEvent.REMOTE_FORCE, " ".join(BreakerState), BreakerState.FORCED_OPEN, BreakerCause.REMOTE),
+        (BreakerEvent.REMOTE_DISABLE, " ".join(BreakerState), BreakerState.DISABLED, BreakerCause.REMOTE),
+        (BreakerEvent.REMOTE_RESET, " ".join(BreakerState), BreakerState.CLOSED, BreakerCause.REMOTE),
     ],
 )
 def test_each_event_moves_these_states_and_no_other(
-    event: BreakerEvent, states: str, to: State, cause: Cause
+    event: BreakerEvent, states: str, to: BreakerState, cause: BreakerCause
 ) -> None:
-    assert moves(event) == {State(state): (to, cause) for state in states.split()}
+    assert moves(event) == {BreakerState(state): (to, cause) for state in states.split()}
 
 
 def test_each_event_has_one_row_and_each_state_a_way_in() -> None:
     assert [row.event for row in TRANSITION_ROWS] == list(dict.fromkeys(row.event for row in TRANSITION_ROWS))
     assert {row.event for row in TRANSITION_ROWS} == set(BreakerEvent)
-    assert {move.to for move in TRANSITION_EFFECTS.values()} == set(State)
+    assert {move.to for move in TRANSITION_EFFECTS.values()} == set(BreakerState)
     assert len(TRANSITION_EFFECTS) == sum(len(row.states) for row in TRANSITION_ROWS)
 
 
 def test_nothing_but_a_decision_moves_what_an_operator_has_decided() -> None:
     assert {event for state, event in TRANSITION_EFFECTS if state in OPERATOR_STATES} <= OPERATORS | FLEET
-    assert set(OPERATOR_STATES) == {State.FORCED_OPEN, State.DISABLED}
+    assert set(OPERATOR_STATES) == {BreakerState.FORCED_OPEN, BreakerState.DISABLED}
     assert not {move.to for (_, event), move in TRANSITION_EFFECTS.items() if event in OWN} & set(
         OPERATOR_STATES
     )
@@ -84,30 +89,38 @@ def test_half_open_can_be_left_however_the_trial_ends() -> None:
     ways = {
         move.to
         for (state, event), move in TRANSITION_EFFECTS.items()
-        if state is State.HALF_OPEN and event in OWN
+        if state is BreakerState.HALF_OPEN and event in OWN
     }
-    assert ways == {State.CLOSED, State.RAMPING, State.OPEN}
+    assert ways == {BreakerState.CLOSED, BreakerState.RAMPING, BreakerState.OPEN}
 
 
-def machine(state: State = State.CLOSED, **rules: float) -> BreakerStateMachine:
+def machine(state: BreakerState = BreakerState.CLOSED, **rules: float) -> BreakerStateMachine:
     return BreakerStateMachine("it", BreakerRules(**rules), state)  # type: ignore[arg-type]
 
 
 def test_what_has_no_row_moves_nothing() -> None:
     it = machine()
     assert not it.transition(BreakerEvent.PROBES_SUCCEEDED, 1.0)
-    assert (it.state, it.generation, it.cause, it.drain()) == (State.CLOSED, 0, None, [])
+    assert (it.state, it.generation, it.cause, it.drain()) == (BreakerState.CLOSED, 0, None, [])
 
 
 def test_a_move_is_told_with_all_that_belongs_to_it() -> None:
     it = machine()
     assert it.transition(BreakerEvent.FAILURES, 7.0)
-    assert it.drain() == [Transition("it", State.CLOSED, State.OPEN, Cause.FAILURES, 7.0, 1, 10.0, 0)]
+    assert it.drain() == [
+        BreakerTransition(
+            "it", BreakerState.CLOSED, BreakerState.OPEN, BreakerCause.FAILURES, 7.0, 1, 10.0, 0
+        )
+    ]
     assert it.transition(BreakerEvent.WAITED, 17.0)
     assert it.transition(BreakerEvent.PROBE_FAILED, 18.0)
     assert it.drain() == [
-        Transition("it", State.OPEN, State.HALF_OPEN, Cause.TRIAL, 17.0, 2, 0.0, 0),
-        Transition("it", State.HALF_OPEN, State.OPEN, Cause.TRIAL, 18.0, 3, 10.0, 1),
+        BreakerTransition(
+            "it", BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerCause.TRIAL, 17.0, 2, 0.0, 0
+        ),
+        BreakerTransition(
+            "it", BreakerState.HALF_OPEN, BreakerState.OPEN, BreakerCause.TRIAL, 18.0, 3, 10.0, 1
+        ),
     ]
     assert it.drain() == []
 
@@ -115,17 +128,17 @@ def test_a_move_is_told_with_all_that_belongs_to_it() -> None:
 def test_a_move_to_where_it_is_begins_a_generation_and_is_not_told() -> None:
     it = machine()
     assert it.transition(BreakerEvent.RESET, 1.0)
-    assert (it.generation, it.cause, it.drain()) == (1, Cause.OPERATOR, [])
+    assert (it.generation, it.cause, it.drain()) == (1, BreakerCause.OPERATOR, [])
 
 
-@pytest.mark.parametrize("before", State)
-def test_an_opening_is_a_further_round_only_out_of_what_comes_after_an_opening(before: State) -> None:
+@pytest.mark.parametrize("before", BreakerState)
+def test_an_opening_is_a_further_round_only_out_of_what_comes_after_an_opening(before: BreakerState) -> None:
     it = machine(before)
     it.rounds = 4
     it.transition(BreakerEvent.REMOTE_OPEN, 1.0)
-    kept = {State.OPEN: 4, State.HALF_OPEN: 5, State.RAMPING: 5}
+    kept = {BreakerState.OPEN: 4, BreakerState.HALF_OPEN: 5, BreakerState.RAMPING: 5}
     assert it.rounds == kept.get(before, 0)
-    assert set(REOPENING_STATES) == {State.HALF_OPEN, State.RAMPING}
+    assert set(REOPENING_STATES) == {BreakerState.HALF_OPEN, BreakerState.RAMPING}
 
 
 def test_rounds_that_somebody_else_has_counted_are_taken_over_and_set_the_wait() -> None:
@@ -138,10 +151,10 @@ def test_rounds_that_somebody_else_has_counted_are_taken_over_and_set_the_wait()
 
 def test_a_wait_and_a_cause_can_be_given_once() -> None:
     it = machine()
-    it.transition(BreakerEvent.RETRY_AFTER, 1.0, wait_s=0.0, cause=Cause.REMOTE)
-    assert (it.wait_s, it.cause, it.rejection_cause) == (0.0, Cause.REMOTE, Cause.REMOTE)
+    it.transition(BreakerEvent.RETRY_AFTER, 1.0, wait_s=0.0, cause=BreakerCause.REMOTE)
+    assert (it.wait_s, it.cause, it.rejection_cause) == (0.0, BreakerCause.REMOTE, BreakerCause.REMOTE)
     (told,) = it.drain()
-    assert (told.cause, told.retry_after_s) == (Cause.REMOTE, 0.0)
+    assert (told.cause, told.retry_after_s) == (BreakerCause.REMOTE, 0.0)
     it.transition(BreakerEvent.FAILURES, 1.0)
     it.transition(BreakerEvent.WAITED, 2.0)
     it.transition(BreakerEvent.PROBE_FAILED, 2.0)
@@ -169,23 +182,23 @@ def test_what_keeps_calls_out_is_the_opening_or_an_operator() -> None:
         it.transition(event, 1.0)
         found.append((it.cause, it.rejection_cause))
     assert found == [
-        (None, Cause.OPERATOR),
-        (Cause.FAILURE_RATE, Cause.FAILURE_RATE),
-        (Cause.REMOTE, Cause.OPERATOR),
+        (None, BreakerCause.OPERATOR),
+        (BreakerCause.FAILURE_RATE, BreakerCause.FAILURE_RATE),
+        (BreakerCause.REMOTE, BreakerCause.OPERATOR),
     ]
 
 
 @pytest.mark.parametrize(
     ("now", "left_s", "seen", "retry_after_s"),
     [
-        (0.0, 10.0, State.OPEN, 10.0),
-        (1.0, 10.0, State.OPEN, 10.0),
-        (4.5, 6.5, State.OPEN, 6.5),
-        (11.0, 0.0, State.HALF_OPEN, 0.0),
-        (12.0, -1.0, State.HALF_OPEN, 0.0),
+        (0.0, 10.0, BreakerState.OPEN, 10.0),
+        (1.0, 10.0, BreakerState.OPEN, 10.0),
+        (4.5, 6.5, BreakerState.OPEN, 6.5),
+        (11.0, 0.0, BreakerState.HALF_OPEN, 0.0),
+        (12.0, -1.0, BreakerState.HALF_OPEN, 0.0),
     ],
 )
-def test_how_long_it_stays_open(now: float, left_s: float, seen: State, retry_after_s: float) -> None:
+def test_how_long_it_stays_open(now: float, left_s: float, seen: BreakerState, retry_after_s: float) -> None:
     it = machine()
     assert it.remaining_s(1.0) == 0.0
     it.transition(BreakerEvent.FAILURES, 1.0)
@@ -194,14 +207,14 @@ def test_how_long_it_stays_open(now: float, left_s: float, seen: State, retry_af
         seen,
         retry_after_s,
     )
-    assert it.state is State.OPEN
+    assert it.state is BreakerState.OPEN
 
 
 def test_only_while_nothing_is_let_through_is_there_a_time_to_wait() -> None:
     it = machine()
     it.transition(BreakerEvent.FAILURES, 1.0)
     it.transition(BreakerEvent.WAITED, 11.0)
-    assert (it.retry_after_s(5.0), it.visible_state(5.0)) == (0.0, State.HALF_OPEN)
+    assert (it.retry_after_s(5.0), it.visible_state(5.0)) == (0.0, BreakerState.HALF_OPEN)
     it.transition(BreakerEvent.FORCE, 12.0)
     assert it.retry_after_s(500.0) == 10.0
 
@@ -209,24 +222,39 @@ def test_only_while_nothing_is_let_through_is_there_a_time_to_wait() -> None:
 @pytest.mark.parametrize(
     ("remote", "state", "ramp", "event"),
     [
-        (RemoteBreakerState(1, State.OPEN), State.CLOSED, (), BreakerEvent.REMOTE_OPEN),
-        (RemoteBreakerState(1, State.HALF_OPEN), State.CLOSED, (), BreakerEvent.REMOTE_HALF_OPEN),
-        (RemoteBreakerState(1, State.FORCED_OPEN), State.CLOSED, (), BreakerEvent.REMOTE_FORCE),
-        (RemoteBreakerState(1, State.DISABLED), State.CLOSED, (), BreakerEvent.REMOTE_DISABLE),
-        (RemoteBreakerState(1, State.CLOSED), State.OPEN, (), BreakerEvent.REMOTE_CLOSED),
-        (RemoteBreakerState(1, State.CLOSED), State.OPEN, (0.5,), BreakerEvent.REMOTE_CLOSED_RAMP),
+        (RemoteBreakerState(1, BreakerState.OPEN), BreakerState.CLOSED, (), BreakerEvent.REMOTE_OPEN),
         (
-            RemoteBreakerState(1, State.CLOSED, cause=Cause.OPERATOR),
-            State.OPEN,
+            RemoteBreakerState(1, BreakerState.HALF_OPEN),
+            BreakerState.CLOSED,
+            (),
+            BreakerEvent.REMOTE_HALF_OPEN,
+        ),
+        (RemoteBreakerState(1, BreakerState.FORCED_OPEN), BreakerState.CLOSED, (), BreakerEvent.REMOTE_FORCE),
+        (RemoteBreakerState(1, BreakerState.DISABLED), BreakerState.CLOSED, (), BreakerEvent.REMOTE_DISABLE),
+        (RemoteBreakerState(1, BreakerState.CLOSED), BreakerState.OPEN, (), BreakerEvent.REMOTE_CLOSED),
+        (
+            RemoteBreakerState(1, BreakerState.CLOSED),
+            BreakerState.OPEN,
+            (0.5,),
+            BreakerEvent.REMOTE_CLOSED_RAMP,
+        ),
+        (
+            RemoteBreakerState(1, BreakerState.CLOSED, cause=BreakerCause.OPERATOR),
+            BreakerState.OPEN,
             (0.5,),
             BreakerEvent.REMOTE_RESET,
         ),
-        (RemoteBreakerState(1, State.CLOSED), State.FORCED_OPEN, (0.5,), BreakerEvent.REMOTE_RESET),
-        (RemoteBreakerState(1, State.CLOSED), State.DISABLED, (), BreakerEvent.REMOTE_RESET),
+        (
+            RemoteBreakerState(1, BreakerState.CLOSED),
+            BreakerState.FORCED_OPEN,
+            (0.5,),
+            BreakerEvent.REMOTE_RESET,
+        ),
+        (RemoteBreakerState(1, BreakerState.CLOSED), BreakerState.DISABLED, (), BreakerEvent.REMOTE_RESET),
     ],
 )
 def test_what_the_fleet_says(
-    remote: RemoteBreakerState, state: State, ramp: tuple[float, ...], event: BreakerEvent
+    remote: RemoteBreakerState, state: BreakerState, ramp: tuple[float, ...], event: BreakerEvent
 ) -> None:
     assert BreakerStateMachine("it", BreakerRules(ramp=ramp), state).record_remote(remote) is event
 
@@ -246,12 +274,12 @@ def test_the_page_is_made_from_the_table() -> None:
 
 def test_the_page_names_every_state_and_every_row_once() -> None:
     page = states_page()
-    assert list(MEANINGS) == list(State)
+    assert list(MEANINGS) == list(BreakerState)
     for state, (call, result) in MEANINGS.items():
         assert page.count(f"\n| `{state}` | {call} | {result} |") == 1
     for row in TRANSITION_ROWS:
         states = ", ".join(f"`{state}`" for state in row.states)
-        said = "any state" if set(row.states) == set(State) else states
+        said = "any state" if set(row.states) == set(BreakerState) else states
         assert page.count(f"\n| {row.event} | {said} | `{row.effect.to}` | `{row.effect.cause}` |") == 1
 
 
@@ -271,7 +299,7 @@ def test_the_diagram_draws_the_moves_within_the_frame_and_out_of_it() -> None:
         *(
             (before, to)
             for before in OPERATOR_STATES
-            for to in (*OPERATOR_STATES, State.CLOSED)
+            for to in (*OPERATOR_STATES, BreakerState.CLOSED)
             if before is not to
         ),
     }

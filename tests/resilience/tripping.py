@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autoglm_throttle.model import Outcome, Pass, Refusal, State, Transition
+from autoglm_throttle.model import BreakerState, BreakerTransition, GuardPermit, GuardRejection, Outcome
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.testing import ManualClock
@@ -15,13 +15,13 @@ class Told:
     """What an observer was told."""
 
     def __init__(self) -> None:
-        self.changes: list[Transition] = []
+        self.changes: list[BreakerTransition] = []
 
-    def __call__(self, changes: Sequence[Transition]) -> None:
+    def __call__(self, changes: Sequence[BreakerTransition]) -> None:
         self.changes.extend(changes)
 
     @property
-    def states(self) -> list[State]:
+    def states(self) -> list[BreakerState]:
         """Those that were announced."""
         return [change.after for change in self.changes]
 
@@ -35,15 +35,15 @@ class Clocked(GuardState):
         super().__init__("db", rules or BreakerRules(failures=1), clock=ManualClock(), **parts)
 
 
-def passed(answer: Pass | Refusal) -> Pass:
+def passed(answer: GuardPermit | GuardRejection) -> GuardPermit:
     """The pass, which there must be."""
-    assert isinstance(answer, Pass), answer
+    assert isinstance(answer, GuardPermit), answer
     return answer
 
 
-def refused(answer: Pass | Refusal) -> Refusal:
+def refused(answer: GuardPermit | GuardRejection) -> GuardRejection:
     """The refusal, which there must be."""
-    assert isinstance(answer, Refusal), answer
+    assert isinstance(answer, GuardRejection), answer
     return answer
 
 
@@ -57,7 +57,7 @@ def opened(rules: BreakerRules | None = None, **parts: Any) -> Clocked:
     """A circuit that has opened at this moment."""
     circuit = Clocked(rules, **parts)
     fail(circuit, circuit.rules.failures)
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN
     return circuit
 
 
@@ -65,5 +65,5 @@ def half_open(rules: BreakerRules | None = None, **parts: Any) -> Clocked:
     """A circuit whose open period has ended at this moment."""
     circuit = opened(rules, **parts)
     circuit.clock.advance(circuit.rules.open_s)
-    assert circuit.state() is State.HALF_OPEN
+    assert circuit.state() is BreakerState.HALF_OPEN
     return circuit

@@ -35,7 +35,7 @@ async def predict() -> tuple[int, bytes]:
 def state() -> bytes:
     """What the throttle of this worker sees."""
     snapshot = throttle.snapshot()
-    gate = snapshot.gate
+    gate = snapshot.concurrency
     assert gate is not None
     return json.dumps(
         {

@@ -20,7 +20,7 @@ from tests.servers import service
 
 def hold(held: threading.Event, forked: threading.Event) -> None:
     """Hold the throttle's lock over the fork, as any thread of the parent might."""
-    with service.throttle._desk.rows.lock:
+    with service.throttle._settlement.counters.lock:
         held.set()
         forked.wait()
 
@@ -29,7 +29,7 @@ def main(port: int) -> None:
     """Sample in the parent, fork while a lock is held, serve in the child."""
     service.throttle.start()
     deadline = time.monotonic() + 5.0
-    while service.throttle.snapshot().regime.telemetry != "fresh":
+    while service.throttle.snapshot().control.telemetry != "fresh":
         if time.monotonic() > deadline:
             sys.exit("the parent has no sample")
         time.sleep(0.01)

@@ -50,7 +50,7 @@ async def state(request: Request) -> Response:
     return JSONResponse(
         {
             "pid": os.getpid(),
-            "telemetry": snapshot.regime.telemetry.value,
+            "telemetry": snapshot.control.telemetry.value,
             "active": sum(snapshot.active.values()),
             "age_s": max((snapshot.taken_at_s - row.taken_at_s for row in snapshot.devices), default=None),
             "sampler": [t.name for t in threading.enumerate() if t.name.startswith("autoglm-throttle-gpu")],

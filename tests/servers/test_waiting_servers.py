@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.asgi.inbox import KEPT_BYTES
-from autoglm_throttle.doorbell import DEAF_S
+from autoglm_throttle.doorbell import DISCONNECT_WATCH_DELAY_S
 from tests.servers.server import Server
 from tests.servers.test_servers import GRANIAN, HYPERCORN, UVICORN
 
@@ -111,7 +111,7 @@ def waits(server: Server) -> None:
 def listens(server: Server) -> None:
     """It has waited long enough for the server to be asked what its client sends."""
     waits(server)
-    time.sleep(1.2 * DEAF_S)
+    time.sleep(1.2 * DISCONNECT_WATCH_DELAY_S)
 
 
 def told(body: bytes) -> dict[str, Any]:

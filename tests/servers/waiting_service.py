@@ -62,7 +62,7 @@ async def state(request: Request) -> Response:
     """What the throttle sees."""
     listen()
     snapshot = throttle.snapshot()
-    gate = snapshot.gate
+    gate = snapshot.concurrency
     assert gate is not None
     requests = {name: 0 for _, name, _ in snapshot.requests}
     for (_, name, _), number in snapshot.requests.items():
@@ -73,8 +73,8 @@ async def state(request: Request) -> Response:
             "waiting": sum(gate.waiting),
             "active": sum(snapshot.active.values()),
             "tokens": round(snapshot.tokens[Priority.MID], 1),
-            "left": snapshot.hints.get("left_in_line", 0),
-            "would_refuse": sum(snapshot.would_refuse.values()),
+            "left": snapshot.oddities.get("left_in_line", 0),
+            "would_refuse": sum(snapshot.would_reject.values()),
             "held": len(releases),
             "calls": calls,
             "ended": sum(snapshot.outcomes.values()),

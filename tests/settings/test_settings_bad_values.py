@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import Mode, On429, OnError, Policy, SlowIs, Trip, WebSockets
+from autoglm_throttle.model import (
+    BreakerMode,
+    Policy,
+    SlowCallMode,
+    StoreFailureMode,
+    TooManyRequestsMode,
+    TripRule,
+    WebSocketMode,
+)
 from autoglm_throttle.settings import PREFIX, SETTINGS, ConfigError, Settings
 from autoglm_throttle.settings.record_fields import RecordBody
 
@@ -330,26 +338,30 @@ def test_the_hint_says_what_to_write(name: str, bad: Any, hint: str) -> None:
         ("gpu_required", "On", True),
         ("user_limit", "Off", ()),
         ("gpu_devices", "0,MIG-GPU-1f/1/0", ("0", "MIG-GPU-1f/1/0")),
-        ("policy", "Gate", Policy.GATE),
+        ("policy", "Gate", Policy.CONCURRENCY),
         ("slo_s", "1m", 60.0),
         ("latency_budget", "25%", 0.25),
         ("deadline_header", "X-Deadline", "x-deadline"),
-        ("websockets", "Slot", WebSockets.SLOT),
+        ("websockets", "Slot", WebSocketMode.SLOT),
         ("gpu_pressure_terms", "Latency, memory,latency", ("latency", "memory")),
         ("gpu_pressure_terms", "none", ()),
-        ("redis_on_error", "Deny", OnError.DENY),
+        ("redis_on_error", "Deny", StoreFailureMode.DENY),
         ("service", " llm-7B_v1.2 ", "llm-7B_v1.2"),
         ("redis_deadline_s", "20ms", 0.02),
         ("fleet_host", "gpu-7.example.org", "gpu-7.example.org"),
         ("breaker_open_s", "1m", 60.0),
         ("breaker_backoff", "2", 2.0),
-        ("breaker_trip", " Failure_Rate,consecutive", frozenset({Trip.CONSECUTIVE, Trip.FAILURE_RATE})),
+        (
+            "breaker_trip",
+            " Failure_Rate,consecutive",
+            frozenset({TripRule.CONSECUTIVE, TripRule.FAILURE_RATE}),
+        ),
         ("breaker_ramp", "10%, 0.5", (0.1, 0.5)),
         ("breaker_ramp", "None", ()),
-        ("breaker_slow_is", "Separate", SlowIs.SEPARATE),
+        ("breaker_slow_is", "Separate", SlowCallMode.SEPARATE),
         ("breaker_failure_rate", "25%", 0.25),
-        ("breaker_on_429", "OPEN", On429.OPEN),
-        ("breaker_mode", "metrics_only", Mode.METRICS_ONLY),
+        ("breaker_on_429", "OPEN", TooManyRequestsMode.OPEN),
+        ("breaker_mode", "metrics_only", BreakerMode.METRICS_ONLY),
         ("degrade_shed_at", "75%", 0.75),
         ("record_body", "Full", RecordBody.FULL),
         ("record_max_bytes", "1MiB", 2**20),

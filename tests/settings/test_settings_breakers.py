@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Mode, On429, SlowIs, StreamSettle, Trip
+from autoglm_throttle.model import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
 from autoglm_throttle.resilience.degradation import LadderRules
 from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.settings import (
@@ -25,7 +25,7 @@ from autoglm_throttle.settings import (
 from autoglm_throttle.settings.breaker_settings import BREAKER_FIELD_TYPES
 from autoglm_throttle.settings.guard_remarks import USED_IF
 
-SHARES = frozenset({Trip.FAILURE_RATE, Trip.CONSECUTIVE})
+SHARES = frozenset({TripRule.FAILURE_RATE, TripRule.CONSECUTIVE})
 
 
 def told(**values: Any) -> list[str]:
@@ -117,7 +117,7 @@ TEXTS: dict[str, tuple[Any, Any]] = {
     "success_threshold": ("4", 4),
     "timeout_s": ("500ms", 0.5),
     "trial_lease_s": ("3s", 3.0),
-    "trip": (["consecutive", Trip.FAILURE_RATE], SHARES),
+    "trip": (["consecutive", TripRule.FAILURE_RATE], SHARES),
     "failure_window_s": ("2m", 120.0),
     "window": ("20", 20),
     "window_s": ("30s", 30.0),
@@ -125,15 +125,15 @@ TEXTS: dict[str, tuple[Any, Any]] = {
     "failure_rate": ("25%", 0.25),
     "slow_rate": ("10%", 0.1),
     "slow_call_s": ("250ms", 0.25),
-    "slow_is": ("separate", SlowIs.SEPARATE),
+    "slow_is": ("separate", SlowCallMode.SEPARATE),
     "ramp": ("10%,50%", (0.1, 0.5)),
     "ramp_step_s": ("2s", 2.0),
     "first_item_s": ("100ms", 0.1),
     "stream_idle_s": ("5s", 5.0),
-    "stream_settle": ("first_item", StreamSettle.FIRST_ITEM),
+    "stream_settle": ("first_item", StreamSettleMode.FIRST_ITEM),
     "max_in_flight": ("16", 16),
-    "on_429": ("open", On429.OPEN),
-    "mode": ("metrics_only", Mode.METRICS_ONLY),
+    "on_429": ("open", TooManyRequestsMode.OPEN),
+    "mode": ("metrics_only", BreakerMode.METRICS_ONLY),
 }
 """Figure -> a text, and what is read of it: no default among them."""
 
@@ -329,7 +329,7 @@ FIGURES = st.fixed_dictionaries(
         "open_max_s": st.sampled_from([5, 10, 20]),
         "timeout_s": st.sampled_from([5, 10]),
         "trial_lease_s": st.sampled_from([5, 10]),
-        "trip": st.sets(st.sampled_from(Trip), min_size=1),
+        "trip": st.sets(st.sampled_from(TripRule), min_size=1),
         "window": st.sampled_from([5, 10, 20]),
         "window_s": st.just(60),
         "min_calls": st.sampled_from([5, 10, 20]),
@@ -362,9 +362,9 @@ def test_a_guard_never_gets_figures_that_contradict_each_other(
     rules = BreakerRules(**figures)
     assert rules.open_max_s is None or rules.open_s <= rules.open_max_s
     assert rules.timeout_s is None or rules.trial_lease_s is None or rules.timeout_s <= rules.trial_lease_s
-    by_share = rules.trip & {Trip.FAILURE_RATE, Trip.SLOW_RATE}
+    by_share = rules.trip & {TripRule.FAILURE_RATE, TripRule.SLOW_RATE}
     assert not by_share or rules.window_s is not None or rules.min_calls <= rules.window
-    assert Trip.SLOW_RATE not in rules.trip or rules.slow_call_s is not None
+    assert TripRule.SLOW_RATE not in rules.trip or rules.slow_call_s is not None
 
 
 def test_the_code_is_told_what_it_contradicts_by_name() -> None:
@@ -472,4 +472,4 @@ def test_a_ramp_reads_back(text: str) -> None:
 
 def test_the_rules_are_written_in_the_order_of_the_page() -> None:
     form = SETTINGS["breaker_trip"].field_type
-    assert form.text(frozenset(reversed(Trip))) == "consecutive,failure_rate,slow_rate"
+    assert form.text(frozenset(reversed(TripRule))) == "consecutive,failure_rate,slow_rate"

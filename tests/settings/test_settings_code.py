@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from autoglm_throttle.model import Borrow, Policy, Priority, ThrottleError, UserLimit
+from autoglm_throttle.model import BorrowMode, Policy, Priority, ThrottleError, UserLimit
 from autoglm_throttle.settings import SETTINGS, ConfigError, PlanPolicy, RoutePolicy, Settings, SettingSource
 
 
@@ -50,7 +50,7 @@ def test_texts_and_ready_values_are_the_same() -> None:
     ready = Settings(
         policy=Policy.FIXED,
         rate_high_rps=100,
-        borrow=Borrow.DOWN,
+        borrow=BorrowMode.DOWN,
         tiers=[(80, 0.5)],
         user_limit=[UserLimit("any name", 10, 1)],
         key_secret=SecretStr("0123456789abcdef"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import Criticality, Trip
+from autoglm_throttle.model import Criticality, TripRule
 from autoglm_throttle.settings import (
     PREFIX,
     BreakerSettings,
@@ -78,7 +78,7 @@ open_s = "30s"
     assert (policy.criticality, policy.open_s) == (Criticality.NON_CORE, None)
     assert policy.explicit_fields() == {
         "failures": 3,
-        "trip": frozenset({Trip.CONSECUTIVE, Trip.FAILURE_RATE}),
+        "trip": frozenset({TripRule.CONSECUTIVE, TripRule.FAILURE_RATE}),
     }
     assert settings.guards[ORIGIN].explicit_fields() == {"open_s": 30.0}
     assert list(settings.guards) == ["vector-db", ORIGIN]

@@ -12,7 +12,7 @@ from autoglm_throttle.limiting.shared.question import PendingCheck
 from autoglm_throttle.limiting.shared.refused_cache import DenyCache
 from autoglm_throttle.limiting.shared.store import Answer, StoreErrorKind
 from autoglm_throttle.limiting.shared.windows import SharedUserLimits
-from autoglm_throttle.model import Decision, Demand, OnError, UserLimit
+from autoglm_throttle.model import Decision, Demand, StoreFailureMode, UserLimit
 from tests.shared.scripted_store import ScriptedStore
 
 MINUTE = UserLimit("user-60s", 10, 60)
@@ -27,7 +27,7 @@ class Shared:
     def __init__(
         self,
         *limits: UserLimit,
-        on_error: OnError = OnError.LOCAL,
+        on_error: StoreFailureMode = StoreFailureMode.LOCAL,
         processes: int = 1,
         failures: int = 3,
         plans: dict[str, tuple[UserLimit, ...] | None] | None = None,
@@ -78,7 +78,7 @@ def numbers(decision: Decision) -> tuple[object, ...]:
 def answer_of(decision: Decision, limits: Sequence[UserLimit]) -> list[int]:
     """A decision of a window in memory as the script would answer it."""
     answer: list[int] = []
-    by_name = {state.name: state for state in decision.items}
+    by_name = {state.name: state for state in decision.limits}
     for limit in limits:
         state = by_name[limit.name]
         decides = limit.name == decision.policy

@@ -94,15 +94,15 @@ def test_drop_closes_each_in_its_own_loop_and_waits_for_none(
 ) -> None:
     async def main() -> None:
         first = clients.current()
-        thread = threading.Thread(target=clients.drop)
+        thread = threading.Thread(target=clients.close_current)
         thread.start()
         await asyncio.to_thread(thread.join)
         await first.closed.wait()
         assert first.closed_in == [asyncio.get_running_loop()]
         second = clients.current()
         assert second is not first
-        clients.drop()
-        clients.drop()
+        clients.close_current()
+        clients.close_current()
         assert not second.closed_in, "it returns at once"
         await second.closed.wait()
 
@@ -113,7 +113,7 @@ def test_drop_closes_each_in_its_own_loop_and_waits_for_none(
 def test_a_new_client_survives_the_late_end_of_the_old_one(clients: RedisClients) -> None:
     async def main() -> None:
         clients.current()
-        clients.drop()
+        clients.close_current()
         second = clients.current()
         for _ in range(5):
             await asyncio.sleep(0)
@@ -127,7 +127,7 @@ def test_drop_of_a_loop_that_is_closed_already(clients: RedisClients) -> None:
     loop = asyncio.new_event_loop()
     loop.run_until_complete(current(clients))
     loop.close()
-    clients.drop()
+    clients.close_current()
     assert clients._entries == {}
 
 
@@ -146,13 +146,13 @@ def test_after_a_fork_nothing_of_the_parents_is_touched(clients: RedisClients, m
     async def main() -> None:
         parents = clients.current()
         clients.reset_after_fork()
-        clients.drop()
+        clients.close_current()
         assert clients.current() is not parents
         await asyncio.sleep(0)
         assert not parents.closed_in
 
     asyncio.run(main())
-    redis_client._not_ours.clear()
+    redis_client._parent_clients.clear()
 
 
 def test_the_text_says_where_but_no_password() -> None:
@@ -213,7 +213,7 @@ class TestOnServers:
         async def main() -> None:
             await asyncio.gather(*(clients.current().ping() for _ in range(3)))
             assert int(own_server.info("clients")["connected_clients"]) > 1
-            clients.drop()
+            clients.close_current()
             await asyncio.sleep(0.0)
             await asyncio.to_thread(
                 until,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.shared.question import Key
 from autoglm_throttle.limiting.shared.refused_cache import COSTS_AT_MOST, DenyCache
-from autoglm_throttle.model import Decision, Reason, UserLimit, WindowState
+from autoglm_throttle.model import Decision, LimitStatus, Reason, UserLimit
 from tests.limiting.reference_log import ReferenceLog
 
 LIMITS = (UserLimit("user-2s", 3, 2), UserLimit("user-5s", 5, 5))
@@ -187,14 +187,14 @@ def test_other_waits_without_end_are_left_alone() -> None:
 
 def test_every_answer_is_a_fresh_one() -> None:
     cache, told = DenyCache(), refusal(30.0, 10.0)
-    beside = WindowState("user-1s", 5, 1, 3, 0.5)
+    beside = LimitStatus("user-1s", 5, 1, 3, 0.5)
     told.others = (beside,)
     cache.put(ANN, told, 100.0, 100.0)
     told.remaining, told.detail, beside.remaining = -7, "spoilt", -7
     for _ in range(2):
         known = cache.find(ANN, 100.25)
         assert known is not None
-        assert known.others == (WindowState("user-1s", 5, 1, 3, 0.25),)
+        assert known.others == (LimitStatus("user-1s", 5, 1, 3, 0.25),)
         assert known == Decision(
             False, Reason.USER, "user:user-60s", "user-60s", 100, 2, 29.75, 9.75, 60, known.others
         )
@@ -203,7 +203,7 @@ def test_every_answer_is_a_fresh_one() -> None:
 
 def test_resets_that_are_over_read_zero() -> None:
     cache, told = DenyCache(), refusal(30.0, 0.25)
-    told.others = (WindowState("user-1s", 5, 1, 3, 0.5),)
+    told.others = (LimitStatus("user-1s", 5, 1, 3, 0.5),)
     cache.put(ANN, told, 100.0, 100.0)
     known = cache.find(ANN, 100.75)
     assert known is not None

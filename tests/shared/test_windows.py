@@ -9,7 +9,7 @@ from autoglm_throttle.limiting.shared.outage import HealthState
 from autoglm_throttle.limiting.shared.question import PendingCheck
 from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
-from autoglm_throttle.model import Demand, OnError, Priority, Reason, UserLimit
+from autoglm_throttle.model import Demand, Priority, Reason, StoreFailureMode, UserLimit
 from tests.shared.scripted_store import granted, refused
 from tests.shared.shared_windows import ALICE, BOB, MINUTE, SECOND, Shared, answer_of, numbers
 
@@ -73,7 +73,7 @@ def test_a_cost_above_the_whole_limit_is_too_large_and_never_asked_about_again()
 def test_of_user_and_address_the_longer_refusal_counts_and_an_allowed_one_tells_both() -> None:
     demand = Demand(user="u", address="v")
     allowed = Shared(MINUTE).hit(demand, 0.0, [*granted(5), *granted(15)])
-    assert [(state.name, state.remaining) for state in allowed.items] == [
+    assert [(state.name, state.remaining) for state in allowed.limits] == [
         ("user-60s", 5),
         ("address-60s", 15),
     ]
@@ -127,13 +127,13 @@ def test_without_the_store_each_process_goes_by_its_share(trouble: StoreErrorKin
 
 
 def test_without_the_store_everybody_is_admitted_where_that_is_wanted() -> None:
-    shared = Shared(MINUTE, on_error=OnError.ALLOW)
+    shared = Shared(MINUTE, on_error=StoreFailureMode.ALLOW)
     assert all(shared.hit(ALICE, 0.0, StoreErrorKind.TIMEOUT).allowed for _ in range(50))
-    assert shared.hit(ALICE, 0.0, StoreErrorKind.TIMEOUT).items == ()
+    assert shared.hit(ALICE, 0.0, StoreErrorKind.TIMEOUT).limits == ()
 
 
 def test_without_the_store_everybody_is_refused_where_that_is_wanted_until_the_next_probe() -> None:
-    shared = Shared(MINUTE, on_error=OnError.DENY)
+    shared = Shared(MINUTE, on_error=StoreFailureMode.DENY)
     shared.lose(5.0)
     decision = shared.known(ALICE, 5.25)
     assert numbers(decision) == (False, Reason.STORE, "store", 0.0, 0.75)
@@ -142,7 +142,7 @@ def test_without_the_store_everybody_is_refused_where_that_is_wanted_until_the_n
 
 def test_one_refused_in_the_midst_of_a_call_may_come_back_at_once() -> None:
     """A single late answer is no outage: there is no probe to wait for."""
-    decision = Shared(MINUTE, on_error=OnError.DENY).hit(ALICE, 0.0, StoreErrorKind.TIMEOUT)
+    decision = Shared(MINUTE, on_error=StoreFailureMode.DENY).hit(ALICE, 0.0, StoreErrorKind.TIMEOUT)
     assert numbers(decision) == (False, Reason.STORE, "store", 0.0, 0.0)
 
 

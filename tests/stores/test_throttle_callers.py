@@ -201,8 +201,8 @@ async def test_whoever_is_cancelled_gets_the_unit_back_and_holds_no_place(
     assert all(decision.allowed for decision in admitted)
     assert slow_proxy.opened - opened <= 2, "connections"
     snapshot = site.throttle.snapshot()
-    assert snapshot.gate is not None
-    assert (snapshot.gate.in_flight, sum(snapshot.gate.waiting)) == (0, 0)
+    assert snapshot.concurrency is not None
+    assert (snapshot.concurrency.in_flight, sum(snapshot.concurrency.waiting)) == (0, 0)
     assert not any(snapshot.active.values())
     slow_proxy.delay_s = 0.0
     other = await connected(slow_proxy.url, redis_prefix, MANY, **PATIENTLY)

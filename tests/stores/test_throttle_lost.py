@@ -12,7 +12,7 @@ import pytest
 from autoglm_throttle import Demand, Permit, Settings, Throttle
 from autoglm_throttle.limiting.shared.outage import HealthState
 from autoglm_throttle.limiting.shared.store import StoreErrorKind
-from autoglm_throttle.model import Decision, OnError, Reason
+from autoglm_throttle.model import Decision, Reason, StoreFailureMode
 from tests.stores.asking import name
 from tests.stores.proxy import SlowProxy
 from tests.stores.server import RedisServer
@@ -37,7 +37,9 @@ FLAPS, FLAP_S = 10, 0.15
 class TestKilled:
     """Nobody listens any more; what holds then is the operator's choice."""
 
-    async def _decisions(self, server: RedisServer, prefix: str, on_error: OnError) -> list[Decision]:
+    async def _decisions(
+        self, server: RedisServer, prefix: str, on_error: StoreFailureMode
+    ) -> list[Decision]:
         """Eight requests of one user with a limit of five, three of them before the end of the server."""
         site = await connected(server.url, prefix, "5/minute", redis_on_error=on_error)
         assert [(await site.ask()).left for _ in range(3)] == [4, 3, 2]
@@ -54,18 +56,18 @@ class TestKilled:
         return [asked.decision for asked in lost]
 
     async def test_local_goes_on_from_what_was_left(self, own_server: RedisServer, redis_prefix: str) -> None:
-        decisions = await self._decisions(own_server, redis_prefix, OnError.LOCAL)
+        decisions = await self._decisions(own_server, redis_prefix, StoreFailureMode.LOCAL)
         assert [decision.reason for decision in decisions] == [Reason.OK] * 2 + [Reason.USER] * 3
         assert [decision.remaining for decision in decisions] == [1, 0, 0, 0, 0]
 
     async def test_allow_lets_everybody_in(self, own_server: RedisServer, redis_prefix: str) -> None:
-        decisions = await self._decisions(own_server, redis_prefix, OnError.ALLOW)
+        decisions = await self._decisions(own_server, redis_prefix, StoreFailureMode.ALLOW)
         assert [decision.reason for decision in decisions] == [Reason.OK] * 5
 
     async def test_deny_refuses_everybody_and_says_when_to_come_back(
         self, own_server: RedisServer, redis_prefix: str
     ) -> None:
-        decisions = await self._decisions(own_server, redis_prefix, OnError.DENY)
+        decisions = await self._decisions(own_server, redis_prefix, StoreFailureMode.DENY)
         assert [decision.reason for decision in decisions] == [Reason.STORE] * 5
         assert all(0.0 <= decision.retry_after_s <= 1.2 for decision in decisions)
 

@@ -86,19 +86,19 @@ async def state(request: Request) -> Response:
     seen = {}
     for name, throttle in throttles.items():
         snapshot = throttle.snapshot()
-        regime = snapshot.regime
+        regime = snapshot.control
         seen[name] = {
             "telemetry": regime.telemetry,
             "age_s": max((snapshot.taken_at_s - row.taken_at_s for row in snapshot.devices), default=None),
             "factor": regime.factor,
-            "why": regime.why,
+            "why": regime.cause,
             "signal": regime.signal,
             "ready": snapshot.ready,
             "health": [row.health for row in snapshot.devices],
             "errors": [one.last_error for one in snapshot.sources],
             "sources": [one.state for one in snapshot.sources],
             "failures": [one.failures for one in snapshot.sources],
-            "callback_errors": sum(s.callback_errors for s in throttle._lookout._samplers.values()),
+            "callback_errors": sum(s.callback_errors for s in throttle._gpu_monitor._samplers.values()),
         }
     return JSONResponse(seen)
 

@@ -8,18 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 from autoglm_throttle import (
+    ControlState,
     Demand,
     GpuProvider,
     Permit,
     Priority,
     Reason,
-    Regime,
     Rejection,
     Settings,
     Throttle,
 )
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.model import Finding, GpuSample, Verdict
+from autoglm_throttle.model import GpuCondition, GpuSample, GpuVerdict
 from autoglm_throttle.testing import FakeGpu, ManualClock
 
 RATES: dict[str, Any] = {"rate_high_rps": 100.0, "rate_mid_rps": 50.0, "rate_low_rps": 20.0, "burst_s": 1.0}
@@ -57,12 +57,12 @@ class Station:
         self._work: deque[tuple[float, Permit]] = deque()
         self._turn = 0
 
-    def tick(self, times: int = 1, every_s: float = 1.0) -> Regime:
+    def tick(self, times: int = 1, every_s: float = 1.0) -> ControlState:
         """Let time pass and read every source, again and again."""
         for _ in range(times):
             self._finish(self.clock.advance(every_s))
             self.throttle.tick()
-        return self.throttle.regime()
+        return self.throttle.control_state()
 
     def ask(self, priority: Priority = Priority.MID) -> Permit | None:
         """One request that does not wait in line."""
@@ -128,22 +128,22 @@ class Station:
         return [permit for permit in permits if permit is not None]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> GpuVerdict:
         """That of the only card."""
         (verdict,) = self.verdicts
         return verdict
 
     @property
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[GpuVerdict]:
         """Those of all cards, in their order."""
         view = self.throttle.snapshot().view
         assert view is not None
         return list(view.verdicts.values())
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[GpuCondition]:
         """What the cards are found to do."""
-        return [verdict.finding for verdict in self.verdicts]
+        return [verdict.condition for verdict in self.verdicts]
 
     @property
     def telemetry_refusals(self) -> int:

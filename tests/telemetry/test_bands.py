@@ -28,7 +28,7 @@ def test_adaptive_sends_nobody_away_for_a_busy_card_that_answers(signal: str, en
     station, _ = busy(engines, policy="adaptive", signal=signal)
     assert station.crowd(90, rps=60, takes_s=0.5) == [60] * 90
     assert not station.refused
-    assert station.throttle.regime().factor == 1.0
+    assert station.throttle.control_state().factor == 1.0
 
 
 @pytest.mark.parametrize("engines", [0, 1])
@@ -59,7 +59,7 @@ def test_tiers_follow_the_bands_exactly_with_the_raw_number(utilization_pct: flo
     gpu.utilization_pct = utilization_pct
     left = 0.7 if utilization_pct <= 90.0 else 0.4 if utilization_pct <= 95.0 else 0.0
     assert [station.tick().factor for _ in range(SAMPLES)] == [1.0] * (SAMPLES - 1) + [left]
-    assert station.throttle.regime().term == "utilization"
+    assert station.throttle.control_state().term == "utilization"
     assert station.detail() == ("gpu:overload" if not left else "")
 
 
@@ -79,7 +79,7 @@ def test_tiers_leave_all_with_the_pressure_of_a_healthy_engine(signal: str) -> N
     station, _ = busy(1, signal=signal)
     assert station.crowd(60, rps=60, takes_s=0.5) == [60] * 60
     assert not station.refused
-    regime = station.throttle.regime()
+    regime = station.throttle.control_state()
     assert (regime.factor, regime.signal, regime.term) == (1.0, Signal.PRESSURE, "kv")
 
 
@@ -112,7 +112,7 @@ def test_tiers_follow_the_bands_exactly_with_the_pressure(
     gpu.utilization_pct = 10.0
     gpu.set_engine(0, **readings)
     assert [station.tick().factor for _ in range(SAMPLES)] == [1.0] * (SAMPLES - 1) + [factor]
-    assert station.throttle.regime().term == term
+    assert station.throttle.control_state().term == term
 
 
 @pytest.mark.parametrize(
@@ -140,12 +140,12 @@ def test_three_samples_take_two_intervals_however_many_sources_there_are(sources
     for gpu in gpus:
         gpu.utilization_pct = 99.0
     station = Station(gpus, clock)
-    samplers = station.throttle._lookout._samplers
+    samplers = station.throttle._gpu_monitor._samplers
     first_s = clock() + 1.0 / sources
-    while station.throttle.regime().factor == 1.0:
+    while station.throttle.control_state().factor == 1.0:
         for gpu in gpus:
             clock.advance(1.0 / sources)
-            if station.throttle.regime().factor == 1.0:
+            if station.throttle.control_state().factor == 1.0:
                 samplers[gpu.name].tick()
                 cut_s = clock()
     assert len(station.throttle.snapshot().devices) == sources

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from autoglm_throttle import GpuSample, Settings, Telemetry, Throttle
+from autoglm_throttle import GpuSample, Settings, TelemetryState, Throttle
 from autoglm_throttle.gpu.sampler import THREAD
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from tests.throttle.asking import admitted
@@ -53,19 +53,19 @@ def test_requests_bring_a_crashed_sampler_back(error: BaseException) -> None:
     throttle = Throttle(Settings(policy="tiers"), gpu=gpu, clock=clock)
     try:
         throttle.start()
-        assert eventually(lambda: throttle.regime().telemetry is Telemetry.FRESH)
+        assert eventually(lambda: throttle.control_state().telemetry is TelemetryState.FRESH)
         gpu.crashes_with = error
-        (sampler,) = throttle._lookout._samplers.values()
+        (sampler,) = throttle._gpu_monitor._samplers.values()
         clock.advance(1.0)
         sampler.wake()
         assert eventually(lambda: throttle.snapshot().sources[0].crashes == 1)
         assert admitted(throttle, 20) == 20
         gpu.crashes_with = None
         clock.advance(3.5)
-        assert throttle.regime().telemetry is Telemetry.STALE
+        assert throttle.control_state().telemetry is TelemetryState.STALE
         sampler.wake()
         assert admitted(throttle, 5) == 5
-        assert eventually(lambda: throttle.regime().telemetry is Telemetry.FRESH)
+        assert eventually(lambda: throttle.control_state().telemetry is TelemetryState.FRESH)
         assert readers() - before == 1
         (source,) = throttle.snapshot().sources
         assert (source.crashes, source.state) == (1, "reading")
@@ -82,7 +82,7 @@ def test_one_that_crashes_again_and_again_is_given_longer_and_longer_pauses() ->
     throttle = Throttle(Settings(), gpu=gpu, clock=clock)
     try:
         throttle.start()
-        (sampler,) = throttle._lookout._samplers.values()
+        (sampler,) = throttle._gpu_monitor._samplers.values()
         for number, pause_s in enumerate((1.0, 2.0, 4.0, 8.0), start=1):
             assert eventually(lambda number=number: throttle.snapshot().sources[0].crashes == number)  # type: ignore[misc]
             clock.advance(pause_s - 0.1)
@@ -105,7 +105,7 @@ def test_a_crash_of_one_source_is_not_one_of_the_other() -> None:
     try:
         throttle.start()
         assert eventually(lambda: throttle.snapshot().sources[0].crashes == 1)
-        assert eventually(lambda: throttle.regime().telemetry is Telemetry.FRESH)
+        assert eventually(lambda: throttle.control_state().telemetry is TelemetryState.FRESH)
         assert throttle.snapshot().sources[1].crashes == 0
     finally:
         throttle.stop()

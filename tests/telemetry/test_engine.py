@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoglm_throttle import GpuSample, ProviderUnavailable, Signal, Telemetry
+from autoglm_throttle import GpuSample, ProviderUnavailable, Signal, TelemetryState
 from autoglm_throttle.gpu.none import NoSourceError
 from autoglm_throttle.testing import ManualClock
 from tests.telemetry.station import Named, Station
@@ -39,7 +39,7 @@ def station(clock: ManualClock, card: Named, engine: Named) -> Station:
 
 def test_the_pressure_is_heard_and_not_the_busy_card(station: Station) -> None:
     assert station.tick(20).factor == 1.0
-    regime = station.throttle.regime()
+    regime = station.throttle.control_state()
     assert (regime.signal, regime.term) == (Signal.PRESSURE, "kv")
     assert regime.load == pytest.approx(0.625)
     view = station.throttle.snapshot().view
@@ -60,7 +60,7 @@ def test_two_sources_of_one_name_are_refused(clock: ManualClock) -> None:
 
 
 def test_no_source_in_a_list_is_no_source(clock: ManualClock) -> None:
-    assert Station((), clock).throttle.regime().telemetry is Telemetry.NONE
+    assert Station((), clock).throttle.control_state().telemetry is TelemetryState.NONE
 
 
 def test_silence_of_the_engine_hands_over_to_the_cards(station: Station, engine: Named) -> None:
@@ -71,7 +71,7 @@ def test_silence_of_the_engine_hands_over_to_the_cards(station: Station, engine:
         assert (regime.signal, regime.factor) == (Signal.PRESSURE, 1.0)
     seen = [station.tick() for _ in range(4)]
     assert [regime.signal for regime in seen] == [Signal.UTILIZATION] * 4
-    assert [regime.telemetry for regime in seen] == [Telemetry.FRESH] * 4
+    assert [regime.telemetry for regime in seen] == [TelemetryState.FRESH] * 4
     assert [regime.factor for regime in seen] == [1.0, 1.0, 0.0, 0.0], "three new samples of the cards"
     view = station.throttle.snapshot().view
     assert view is not None
@@ -82,10 +82,10 @@ def test_the_engine_is_heard_again_at_its_first_word(station: Station, card: Nam
     station.tick(5)
     engine.raises(GONE)
     station.tick(10)
-    assert station.throttle.regime().factor == 0.0
+    assert station.throttle.control_state().factor == 0.0
     engine.recover()
     regime = station.tick()
-    assert (regime.signal, regime.term, regime.telemetry) == (Signal.PRESSURE, "kv", Telemetry.FRESH)
+    assert (regime.signal, regime.term, regime.telemetry) == (Signal.PRESSURE, "kv", TelemetryState.FRESH)
     assert station.tick(3).factor == 1.0
 
 
@@ -95,7 +95,7 @@ def test_an_engine_that_flickers_is_held_for_alive(station: Station, engine: Nam
         station.tick(2)
         engine.recover()
         assert station.tick().signal is Signal.PRESSURE
-    assert station.throttle.regime().factor == 1.0
+    assert station.throttle.control_state().factor == 1.0
 
 
 def test_silence_of_the_cards_does_not_matter_to_the_engine(
@@ -105,7 +105,7 @@ def test_silence_of_the_cards_does_not_matter_to_the_engine(
     card.hang()
     engine.kv_used_ratio = 0.72
     seen = [station.tick() for _ in range(40)]
-    assert {regime.telemetry for regime in seen} == {Telemetry.FRESH}
+    assert {regime.telemetry for regime in seen} == {TelemetryState.FRESH}
     assert seen[-1].factor == 0.7
 
 
@@ -125,9 +125,14 @@ def test_silence_of_both_goes_down_the_ladder_of_the_engine(
     card.hang()
     engine.hang()
     states = [station.tick().telemetry for _ in range(35)]
-    assert states[:4] == [Telemetry.FRESH, Telemetry.FRESH, Telemetry.LATE, Telemetry.STALE]
-    assert states[-1] is Telemetry.BLIND
-    assert station.throttle.regime().factor == 1.0
+    assert states[:4] == [
+        TelemetryState.FRESH,
+        TelemetryState.FRESH,
+        TelemetryState.LATE,
+        TelemetryState.STALE,
+    ]
+    assert states[-1] is TelemetryState.BLIND
+    assert station.throttle.control_state().factor == 1.0
 
 
 @pytest.mark.parametrize("signal", ["pressure", "utilization"])
@@ -136,8 +141,8 @@ def test_a_stated_signal_is_not_left(signal: str, clock: ManualClock, card: Name
     station.tick(5)
     (engine if signal == "pressure" else card).hang()
     station.tick(4)
-    assert station.throttle.regime().signal == signal
-    assert station.throttle.regime().telemetry is Telemetry.STALE
+    assert station.throttle.control_state().signal == signal
+    assert station.throttle.control_state().telemetry is TelemetryState.STALE
 
 
 def test_two_engines_are_one_queue_and_the_larger_fill_by_choice(clock: ManualClock, card: Named) -> None:
@@ -181,20 +186,20 @@ def test_an_engine_on_a_machine_without_cards_is_heard_alone(clock: ManualClock,
     engine.kv_used_ratio = 0.5
     station = Station((Absent("auto", clock), engine), clock)
     regime = station.tick(3)
-    assert (regime.signal, regime.telemetry, regime.factor) == (Signal.PRESSURE, Telemetry.FRESH, 1.0)
+    assert (regime.signal, regime.telemetry, regime.factor) == (Signal.PRESSURE, TelemetryState.FRESH, 1.0)
     assert [one.state for one in station.throttle.snapshot().sources] == ["no_source", "reading"]
     engine.kv_used_ratio = 0.72
     assert station.tick(3).factor == 0.7
     engine.raises(GONE)
     states = [station.tick().telemetry for _ in range(5)]
-    assert states[-1] is Telemetry.STALE, "its silence is no absence"
+    assert states[-1] is TelemetryState.STALE, "its silence is no absence"
     assert station.throttle.snapshot().ready
 
 
 def test_neither_card_nor_engine_is_no_source(clock: ManualClock) -> None:
     station = Station((Absent("auto", clock), Absent("other", clock)), clock)
     regime = station.tick(20)
-    assert (regime.telemetry, regime.factor) == (Telemetry.NONE, 1.0)
+    assert (regime.telemetry, regime.factor) == (TelemetryState.NONE, 1.0)
 
 
 def test_an_engine_that_was_never_heard_leaves_the_cards_in_charge(

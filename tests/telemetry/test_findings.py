@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import Outcome, Permit, Why
-from autoglm_throttle.model import Finding
+from autoglm_throttle import ControlCause, Outcome, Permit
+from autoglm_throttle.model import GpuCondition
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from tests.telemetry.station import Station
 
@@ -38,7 +38,7 @@ def hung(station: Station, gpu: FakeGpu, **reading: float) -> list[Permit]:
 def until_stalled(station: Station) -> int:
     for second in range(1, 40):
         station.tick()
-        if station.findings[0] is Finding.STALLED:
+        if station.findings[0] is GpuCondition.STALLED:
             return second
     raise AssertionError(f"never stalled: {station.verdicts}")
 
@@ -61,8 +61,12 @@ class TestStalled:
         hung(station, gpu)
         until_stalled(station)
         snapshot = station.throttle.snapshot()
-        assert (snapshot.regime.factor, snapshot.regime.why, snapshot.ready) == (0.0, Why.STALLED, False)
-        assert snapshot.regime.tier == 0.7, "the table alone would not have"
+        assert (snapshot.control.factor, snapshot.control.cause, snapshot.ready) == (
+            0.0,
+            ControlCause.STALLED,
+            False,
+        )
+        assert snapshot.control.tier == 0.7, "the table alone would not have"
         assert station.detail() == "gpu:stalled"
 
     @pytest.mark.parametrize("utilization_pct", [BUSY_PCT, 100.0])
@@ -74,7 +78,7 @@ class TestStalled:
         station.refused.clear()
         station.crowd(3, rps=40, takes_s=60.0)
         assert not station.telemetry_refusals
-        assert station.throttle.regime().factor == 1.0
+        assert station.throttle.control_state().factor == 1.0
 
     @pytest.mark.parametrize("policy", ["tiers", "adaptive"])
     def test_it_ends_when_something_comes_out(self, policy: str) -> None:
@@ -102,10 +106,10 @@ class TestStalled:
             permit.settle(Outcome.NEUTRAL)
         gpu.utilization_pct = 0.0
         station.tick(STALLED_AFTER_S - 2)
-        assert station.findings == [Finding.STALLED], "falling utilization is no recovery"
+        assert station.findings == [GpuCondition.STALLED], "falling utilization is no recovery"
         station.tick(12)
-        assert station.findings == [Finding.IDLE]
-        assert station.throttle.regime().factor == 1.0
+        assert station.findings == [GpuCondition.IDLE]
+        assert station.throttle.control_state().factor == 1.0
         assert station.throttle.snapshot().ready
 
     def test_one_of_two_that_hangs_takes_its_half(self) -> None:
@@ -116,8 +120,12 @@ class TestStalled:
         until_stalled(station)
         station.tick(2)
         snapshot = station.throttle.snapshot()
-        assert station.findings[1] is not Finding.STALLED
-        assert (snapshot.regime.factor, snapshot.regime.why, snapshot.ready) == (0.5, Why.STALLED, True)
+        assert station.findings[1] is not GpuCondition.STALLED
+        assert (snapshot.control.factor, snapshot.control.cause, snapshot.ready) == (
+            0.5,
+            ControlCause.STALLED,
+            True,
+        )
 
     def test_the_one_left_of_two_that_hangs_is_all_that_is_left(self) -> None:
         station, gpu = service(devices=2)
@@ -125,7 +133,7 @@ class TestStalled:
         gpu.lose(1)
         until_stalled(station)
         assert not station.throttle.snapshot().ready
-        assert station.findings == [Finding.STALLED, Finding.LOST]
+        assert station.findings == [GpuCondition.STALLED, GpuCondition.LOST]
 
     def test_a_slow_service_is_not_hung(self) -> None:
         """An answer every two seconds is progress all the time."""
@@ -135,15 +143,15 @@ class TestStalled:
             station.tick(2)
             permits.pop(0).settle()
             permits += station.hang(1)
-            assert station.findings != [Finding.STALLED]
+            assert station.findings != [GpuCondition.STALLED]
 
     def test_a_long_stream_is_not_hung(self) -> None:
         station, gpu = service()
         permits = hung(station, gpu)
         for _ in range(30):
-            permits[0].progress()
+            permits[0].record_chunk()
             station.tick()
-            assert station.findings != [Finding.STALLED]
+            assert station.findings != [GpuCondition.STALLED]
 
     def test_silence_takes_readiness_back(self) -> None:
         """Whoever sees nothing must not keep a service out of its load balancer for ever."""
@@ -164,11 +172,11 @@ class TestThrottled:
         station.crowd(10, rps=40, takes_s=0.5)
         gpu.throttle, gpu.sm_clock_mhz = frozenset({"hw_thermal"}), 990.0
         station.crowd(10, rps=40, takes_s=0.5)
-        assert station.findings == [Finding.THROTTLED]
+        assert station.findings == [GpuCondition.THROTTLED]
         view = station.throttle.snapshot().view
         assert view is not None
         assert view.capacity == pytest.approx(0.5)
-        assert station.throttle.regime().factor == pytest.approx(0.7 * 0.5)
+        assert station.throttle.control_state().factor == pytest.approx(0.7 * 0.5)
         assert station.throttle.snapshot().ready
 
     def test_one_of_four_costs_its_share(self) -> None:
@@ -178,7 +186,7 @@ class TestThrottled:
         station.crowd(10, rps=40, takes_s=0.5)
         gpu.set(1, throttle=frozenset({"hw_slowdown"}), sm_clock_mhz=1000.0)
         station.crowd(10, rps=40, takes_s=0.5)
-        assert station.throttle.regime().factor == pytest.approx(1.0 - 0.25 * 0.5)
+        assert station.throttle.control_state().factor == pytest.approx(1.0 - 0.25 * 0.5)
 
     def test_cool_again_it_counts_whole(self) -> None:
         station, gpu = service()
@@ -188,10 +196,10 @@ class TestThrottled:
         gpu.utilization_pct = 85.0
         gpu.throttle, gpu.sm_clock_mhz = frozenset({"sw_thermal"}), 1000.0
         station.crowd(6, rps=40, takes_s=0.5)
-        assert station.throttle.regime().factor == pytest.approx(0.5)
+        assert station.throttle.control_state().factor == pytest.approx(0.5)
         gpu.throttle, gpu.sm_clock_mhz = frozenset(), 2000.0
         station.crowd(6, rps=40, takes_s=0.5)
-        assert station.throttle.regime().factor == 1.0
+        assert station.throttle.control_state().factor == 1.0
 
 
 class TestUnderfed:
@@ -211,9 +219,9 @@ class TestUnderfed:
         station, gpu = service()
         gpu.utilization_pct, gpu.power_w = BUSY_PCT, 200.0
         station.crowd(10, rps=40, takes_s=0.5)
-        assert station.findings == [Finding.UNDERFED]
-        assert station.throttle.regime().factor == 0.7
-        assert station.throttle.regime().why is Why.TIER
+        assert station.findings == [GpuCondition.UNDERFED]
+        assert station.throttle.control_state().factor == 0.7
+        assert station.throttle.control_state().cause is ControlCause.TIER
 
 
 class TestDegraded:
@@ -233,15 +241,15 @@ class TestDegraded:
                 station.tick()
 
         serve(2180, 90)
-        assert station.findings == [Finding.PRODUCTIVE]
-        assert station.throttle.regime().factor == 1.0
+        assert station.findings == [GpuCondition.PRODUCTIVE]
+        assert station.throttle.control_state().factor == 1.0
         serve(730, 30)
-        assert station.findings == [Finding.DEGRADED]
-        regime = station.throttle.regime()
-        assert (regime.factor, regime.why) == (0.7, Why.DEGRADED)
+        assert station.findings == [GpuCondition.DEGRADED]
+        regime = station.throttle.control_state()
+        assert (regime.factor, regime.cause) == (0.7, ControlCause.DEGRADED)
         assert station.throttle.snapshot().ready
         serve(2180, 30)
-        assert station.throttle.regime().factor == 1.0
+        assert station.throttle.control_state().factor == 1.0
         for permit in permits:
             permit.settle()
 
@@ -251,12 +259,12 @@ class TestStarved:
         station, gpu = service(policy="adaptive", inflight_start=4, inflight_max=4)
         gpu.utilization_pct = 30.0
         station.crowd(15, rps=20, takes_s=0.5)
-        assert station.findings == [Finding.STARVED]
+        assert station.findings == [GpuCondition.STARVED]
         assert not station.telemetry_refusals
-        assert station.throttle.regime().factor == 1.0
+        assert station.throttle.control_state().factor == 1.0
 
     def test_a_filled_card_is_not(self) -> None:
         station, gpu = service(policy="adaptive", inflight_start=4, inflight_max=4)
         gpu.utilization_pct = 80.0
         station.crowd(15, rps=20, takes_s=0.5)
-        assert station.findings == [Finding.WORKING]
+        assert station.findings == [GpuCondition.WORKING]

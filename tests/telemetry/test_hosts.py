@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import Telemetry
+from autoglm_throttle import TelemetryState
 from autoglm_throttle.gpu.exposition import Series
 from tests.gpu.metrics_server import BadServer, served
 from tests.gpu.prometheus_server import PrometheusServer
@@ -65,7 +65,7 @@ def test_all_hosts_are_one_view(server: BadServer) -> None:
     fleet = Fleet(server)
     fleet.seconds(30, "one", "two")
     assert fleet.health == {"one": {"ok"}, "two": {"ok"}}
-    assert fleet.station.throttle.regime().telemetry is Telemetry.FRESH
+    assert fleet.station.throttle.control_state().telemetry is TelemetryState.FRESH
     fleet.utilization_pct = {"one": 100.0, "two": 76.0}
     assert fleet.seconds(20, "one", "two")[-1] == 0.7, "the mean is 88 %"
 
@@ -106,8 +106,8 @@ def test_the_last_host_that_vanishes_is_an_outage_for_as_long(server: BadServer)
     fleet = Fleet(server, gpu_unknown="last")
     fleet.seconds(30, "one", "two")
     fleet.seconds(40)
-    assert fleet.station.throttle.regime().telemetry in {Telemetry.STALE, Telemetry.BLIND}
-    assert fleet.station.throttle.regime().factor == 1.0
+    assert fleet.station.throttle.control_state().telemetry in {TelemetryState.STALE, TelemetryState.BLIND}
+    assert fleet.station.throttle.control_state().factor == 1.0
     assert fleet.station.throttle.snapshot().ready
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle import GpuSample, Reason, Telemetry
+from autoglm_throttle import GpuSample, Reason, TelemetryState
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from tests.gpu.metrics_server import BadServer, page, served
 from tests.telemetry.station import WALL_S, Station, of_settings
@@ -39,7 +39,7 @@ def test_what_cannot_be_is_not_known(server: BadServer, number: str) -> None:
     assert snapshot.view.utilization_pct is None, "neither 0 nor 100"
     assert snapshot.devices[0].power_w == (250.0 if number == "250" else None)
     assert snapshot.devices[0].temperature_c == 50.0
-    assert (snapshot.regime.factor, snapshot.ready) == (1.0, True)
+    assert (snapshot.control.factor, snapshot.ready) == (1.0, True)
     assert station.detail() == ""
 
 
@@ -48,7 +48,7 @@ def test_a_lie_about_the_hot_card_is_counted_and_changes_nothing_at_once(server:
     for second in range(5):
         server.answer = page(f'DCGM_FI_DEV_GPU_UTIL{{UUID="a"}} {93 + second / 10}\n'.encode())
         station.tick()
-    assert station.throttle.regime().factor == 0.4
+    assert station.throttle.control_state().factor == 0.4
     server.answer = page(b'DCGM_FI_DEV_GPU_UTIL{UUID="a"} -5\nDCGM_FI_DEV_GPU_TEMP{UUID="a"} 50\n')
     assert [station.tick().factor for _ in range(3)] == [0.4] * 3
     assert station.throttle.snapshot().sources[0].implausible == 3
@@ -70,7 +70,7 @@ def test_no_number_reaches_a_request_as_anything_but_a_regime(
         assert 0.0 <= regime.factor <= 1.0
         assert station.detail() in {"", "gpu:overload"}
     assert station.throttle.snapshot().sources[0].failures == 0
-    assert station.throttle._lookout._samplers["fake"].callback_errors == 0
+    assert station.throttle._gpu_monitor._samplers["fake"].callback_errors == 0
 
 
 @pytest.mark.parametrize("stamp", ["0", "-1", "NaN", "1e300", str(WALL_S), "99999999999999999999"])
@@ -79,8 +79,8 @@ def test_odd_stamps_are_old_or_none(server: BadServer, stamp: str) -> None:
     server.answer = page(f'DCGM_FI_DEV_GPU_UTIL{{UUID="a"}} 99 {stamp}\n'.encode())
     station = of_settings(f"dcgm:{server.url()}")
     station.tick(12)
-    assert station.throttle.regime().factor == 1.0
-    assert station.throttle.regime().telemetry in {Telemetry.STALE, Telemetry.BLIND}
+    assert station.throttle.control_state().factor == 1.0
+    assert station.throttle.control_state().telemetry in {TelemetryState.STALE, TelemetryState.BLIND}
 
 
 def test_five_megabytes_of_noise_are_one_failure(server: BadServer) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import Why
+from autoglm_throttle import ControlCause
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from tests.telemetry.station import NOMINAL_RPS, Station
 
@@ -57,7 +57,7 @@ def test_the_loss_of_one_hot_card_shuts_no_door_to_the_others() -> None:
     station, gpu = four(40.0)
     gpu.set(0, utilization_pct=100.0)
     station.crowd(5)
-    assert station.throttle.regime().factor == 1.0, "the fleet is not cut for one hot card"
+    assert station.throttle.control_state().factor == 1.0, "the fleet is not cut for one hot card"
     gpu.lose(0)
     assert mean(station.crowd(40)[1:]) == pytest.approx(LEFT_RPS, abs=1.0)
 
@@ -82,7 +82,11 @@ def test_without_any_card_everybody_is_told_so_until_one_is_back() -> None:
     assert station.crowd(60) == [0] * 60, "a loss is believed as long as the source says so"
     assert set(station.refused) == {"gpu:lost"}
     snapshot = station.throttle.snapshot()
-    assert (snapshot.ready, snapshot.regime.why, snapshot.regime.factor) == (False, Why.LOST, 0.0)
+    assert (snapshot.ready, snapshot.control.cause, snapshot.control.factor) == (
+        False,
+        ControlCause.LOST,
+        0.0,
+    )
     gpu.recover()
     station.refused.clear()
     assert station.crowd(3) == [0] * 3
@@ -95,7 +99,7 @@ def test_what_the_table_had_cut_is_released_slowly_after_all_were_lost() -> None
     """Nothing until three new samples are there; then the band of before until the loss is 30 s ago."""
     station, gpu = four(93.0)
     station.crowd(5)
-    assert station.throttle.regime().tier == 0.4
+    assert station.throttle.control_state().tier == 0.4
     for index in range(4):
         gpu.lose(index)
     station.tick()
@@ -124,10 +128,10 @@ def test_a_card_that_comes_and_goes_counts_as_gone() -> None:
     for _ in range(20):
         gpu.recover()
         station.crowd(1)
-        assert station.throttle.regime().factor == 0.75
+        assert station.throttle.control_state().factor == 0.75
         gpu.lose(3)
         station.crowd(1)
-        assert station.throttle.regime().factor == 0.75
+        assert station.throttle.control_state().factor == 0.75
 
 
 @pytest.mark.parametrize("policy", ["tiers", "adaptive"])

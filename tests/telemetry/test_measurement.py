@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import Telemetry
+from autoglm_throttle import TelemetryState
 from tests.gpu.metrics_server import BadServer, page, served
 from tests.telemetry.station import WALL_S, of_settings
 
@@ -32,7 +32,7 @@ class Exporter:
         self._measurements = 0
         self._age_s = 0
 
-    def seconds(self, number: int) -> list[Telemetry]:
+    def seconds(self, number: int) -> list[TelemetryState]:
         states = []
         for _ in range(number):
             if self._age_s % PERIOD_S == 0:
@@ -55,7 +55,7 @@ class Exporter:
 def test_one_measurement_is_not_stale_for_its_period(server: BadServer, counter: bool) -> None:
     exporter = Exporter(server, counter)
     exporter.seconds(4 * PERIOD_S)
-    assert set(exporter.seconds(10 * PERIOD_S)) == {Telemetry.FRESH}
+    assert set(exporter.seconds(10 * PERIOD_S)) == {TelemetryState.FRESH}
 
 
 @pytest.mark.parametrize("counter", [True, False])
@@ -65,36 +65,38 @@ def test_one_hot_measurement_seen_thirty_times_causes_nothing(server: BadServer,
     for _ in range(3):
         exporter.utilization_pct = 99.0
         exporter.seconds(2 * PERIOD_S)  # two strikes
-        assert exporter.station.throttle.regime().factor == 1.0
+        assert exporter.station.throttle.control_state().factor == 1.0
         exporter.utilization_pct = 50.0
         exporter.seconds(PERIOD_S)
-        assert exporter.station.throttle.regime().factor == 1.0
+        assert exporter.station.throttle.control_state().factor == 1.0
     exporter.utilization_pct = 99.0
     exporter.seconds(2 * PERIOD_S + 1)
-    assert exporter.station.throttle.regime().factor == 0.0, "three measurements are three strikes"
+    assert exporter.station.throttle.control_state().factor == 0.0, "three measurements are three strikes"
 
 
 def test_thirty_looks_at_the_first_measurement_are_one(server: BadServer) -> None:
     exporter = Exporter(server)
     exporter.utilization_pct = 99.0
     exporter.seconds(PERIOD_S)
-    assert exporter.station.throttle.regime().factor == 1.0
+    assert exporter.station.throttle.control_state().factor == 1.0
 
 
 def test_a_missed_measurement_is_late_and_two_are_stale(server: BadServer) -> None:
     exporter = Exporter(server)
     exporter.seconds(4 * PERIOD_S)
     exporter.station.tick(PERIOD_S + 2)
-    assert exporter.station.throttle.regime().telemetry is Telemetry.LATE
+    assert exporter.station.throttle.control_state().telemetry is TelemetryState.LATE
     exporter.station.tick(2 * PERIOD_S)
-    assert exporter.station.throttle.regime().telemetry is Telemetry.STALE
+    assert exporter.station.throttle.control_state().telemetry is TelemetryState.STALE
 
 
 def test_identical_pages_never_make_three_strikes(server: BadServer) -> None:
     server.answer = page(f'DCGM_FI_DEV_GPU_UTIL{{UUID="{UUID}"}} 99\n'.encode())
     station = of_settings(f"dcgm:{server.url()}")
     assert {station.tick().factor for _ in range(120)} == {1.0}
-    assert station.throttle.regime().telemetry is Telemetry.BLIND, "nobody knows whether it still measures"
+    assert station.throttle.control_state().telemetry is TelemetryState.BLIND, (
+        "nobody knows whether it still measures"
+    )
 
 
 def test_an_engine_that_says_the_same_is_new_each_time(server: BadServer) -> None:
@@ -102,7 +104,7 @@ def test_an_engine_that_says_the_same_is_new_each_time(server: BadServer) -> Non
     server.answer = page(b"vllm:num_requests_waiting 40\nvllm:num_requests_running 8\n")
     station = of_settings(f"vllm:{server.url()}")
     assert [station.tick().factor for _ in range(3)] == [1.0, 1.0, 0.0]
-    assert station.tick(60).telemetry is Telemetry.FRESH
+    assert station.tick(60).telemetry is TelemetryState.FRESH
 
 
 def test_the_stamp_of_a_source_is_its_age(server: BadServer) -> None:
@@ -111,9 +113,9 @@ def test_the_stamp_of_a_source_is_its_age(server: BadServer) -> None:
     server.answer = page(f'DCGM_FI_DEV_GPU_UTIL{{UUID="{UUID}"}} 90 {stamp_ms:.0f}\n'.encode())
     station = of_settings(f"dcgm:{server.url()}")
     station.throttle.tick()
-    assert station.throttle.regime().telemetry is Telemetry.FRESH
+    assert station.throttle.control_state().telemetry is TelemetryState.FRESH
     states = [station.tick().telemetry for _ in range(29)]
-    assert states == [Telemetry.LATE] + [Telemetry.STALE] * 27 + [Telemetry.BLIND]
+    assert states == [TelemetryState.LATE] + [TelemetryState.STALE] * 27 + [TelemetryState.BLIND]
 
 
 @pytest.mark.parametrize("ahead_s", [5.0, 59.0, 3600.0, 1e12])
@@ -122,6 +124,6 @@ def test_a_stamp_ahead_of_us_is_no_age(server: BadServer, ahead_s: float) -> Non
     server.answer = page(f'DCGM_FI_DEV_GPU_UTIL{{UUID="{UUID}"}} 90 {stamp_ms:.0f}\n'.encode())
     station = of_settings(f"dcgm:{server.url()}")
     station.throttle.tick()
-    assert station.throttle.regime().telemetry is Telemetry.FRESH
+    assert station.throttle.control_state().telemetry is TelemetryState.FRESH
     assert station.throttle.snapshot().devices[0].age_s == 0.0
-    assert station.tick(6).telemetry is not Telemetry.FRESH, "it is one measurement all the same"
+    assert station.tick(6).telemetry is not TelemetryState.FRESH, "it is one measurement all the same"

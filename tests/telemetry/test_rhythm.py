@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import GpuSample, Settings, Telemetry, Throttle
+from autoglm_throttle import GpuSample, Settings, TelemetryState, Throttle
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from tests.telemetry.station import Named, Station
 from tests.throttle.asking import admitted
@@ -33,12 +33,12 @@ class Paced:
     def interval_s(self) -> float:
         return max(one.interval_s for one in self.station.throttle.snapshot().sources)
 
-    def until_due(self) -> Telemetry:
+    def until_due(self) -> TelemetryState:
         """The state just before the next reading, which then comes."""
-        samplers = self.station.throttle._lookout._samplers.values()
+        samplers = self.station.throttle._gpu_monitor._samplers.values()
         due_s = min(sampler._next_read.due_s for sampler in samplers)
         self.clock.advance(max(0.0, due_s - self.clock()))
-        state = self.station.throttle.regime().telemetry
+        state = self.station.throttle.control_state().telemetry
         for sampler in samplers:
             if sampler._next_read.due_s <= self.clock():
                 sampler.tick()
@@ -89,10 +89,10 @@ def test_faster_at_once() -> None:
 def test_never_stale_by_its_own_slowness() -> None:
     paced = Paced()
     paced.idle()
-    assert {paced.until_due() for _ in range(50)} == {Telemetry.FRESH}
+    assert {paced.until_due() for _ in range(50)} == {TelemetryState.FRESH}
     for utilization_pct in (80.0, 5.0, 50.0, 5.0):
         paced.gpu.utilization_pct = utilization_pct
-        assert {paced.until_due() for _ in range(40)} == {Telemetry.FRESH}
+        assert {paced.until_due() for _ in range(40)} == {TelemetryState.FRESH}
 
 
 def test_a_slow_rhythm_still_shows_a_hang() -> None:
@@ -103,9 +103,9 @@ def test_a_slow_rhythm_still_shows_a_hang() -> None:
     states = []
     for _ in range(40):
         paced.clock.advance(1.0)
-        states.append(paced.station.throttle.regime().telemetry)
-    assert Telemetry.STALE in states
-    assert states.index(Telemetry.STALE) <= 30
+        states.append(paced.station.throttle.control_state().telemetry)
+    assert TelemetryState.STALE in states
+    assert states.index(TelemetryState.STALE) <= 30
 
 
 @pytest.mark.parametrize("trouble", ["cut", "lost", "stalled"])
@@ -129,7 +129,7 @@ def test_an_engine_is_looked_at_with_the_cards() -> None:
     engine = Named("vllm:h:1", clock, devices=0, engines=1)
     paced = Paced((FakeGpu(clock=clock), engine), clock)
     paced.idle()
-    assert {paced.until_due() for _ in range(50)} == {Telemetry.FRESH}
+    assert {paced.until_due() for _ in range(50)} == {TelemetryState.FRESH}
     assert [one.interval_s for one in paced.station.throttle.snapshot().sources] == [10.0, 10.0]
     engine.kv_used_ratio = 0.7
     for _ in paced.station.throttle.snapshot().sources:
@@ -182,7 +182,7 @@ def dozing(sources: int) -> Iterator[tuple[Heard, list[Read], ManualClock]]:
             assert throttle.heard.acquire(timeout=PATIENCE_S)
         while throttle.snapshot().sources[0].interval_s < 10.0:
             clock.advance(10.0)
-            for sampler in throttle._lookout._samplers.values():
+            for sampler in throttle._gpu_monitor._samplers.values():
                 sampler.wake()
                 assert throttle.heard.acquire(timeout=PATIENCE_S)
         for gpu in gpus:

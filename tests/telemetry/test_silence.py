@@ -8,11 +8,16 @@ from itertools import pairwise
 
 import pytest
 
-from autoglm_throttle import Telemetry
+from autoglm_throttle import TelemetryState
 from tests.gpu.metrics_server import BadServer, page, raw, served
 from tests.telemetry.station import Station, of_settings
 
-STATES = [Telemetry.FRESH] * 2 + [Telemetry.LATE] + [Telemetry.STALE] * 27 + [Telemetry.BLIND] * 10
+STATES = (
+    [TelemetryState.FRESH] * 2
+    + [TelemetryState.LATE]
+    + [TelemetryState.STALE] * 27
+    + [TelemetryState.BLIND] * 10
+)
 """At each second after the last sample."""
 
 ASSUMED = {"open": 1.0, "conservative": 0.7, "closed": 0.0}
@@ -53,7 +58,7 @@ def test_the_factor_goes_straight_from_held_to_assumed(
     server: BadServer, unknown: str, utilization_pct: float, held: float
 ) -> None:
     station = listening(server, utilization_pct, gpu_unknown=unknown)
-    assert station.throttle.regime().factor == held
+    assert station.throttle.control_state().factor == held
     server.down()
     seen = [station.tick() for _ in range(len(STATES))]
     assert [regime.telemetry for regime in seen] == STATES
@@ -99,7 +104,7 @@ def test_closed_is_shut_until_the_first_sample(server: BadServer) -> None:
     for _ in range(3):
         exporter.says(50.0)
         station.tick()
-    assert station.throttle.regime().factor == 1.0
+    assert station.throttle.control_state().factor == 1.0
 
 
 def test_one_line_for_each_rung(server: BadServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -136,6 +141,6 @@ def test_a_source_that_is_not_there_at_the_start_is_blindness(server: BadServer)
     server.down()
     station = of_settings(f"dcgm:{server.url()}")
     states = [station.tick().telemetry for _ in range(7)]
-    assert states == [Telemetry.STARTING] * 5 + [Telemetry.BLIND] * 2
-    assert station.throttle.regime().factor == 1.0
+    assert states == [TelemetryState.STARTING] * 5 + [TelemetryState.BLIND] * 2
+    assert station.throttle.control_state().factor == 1.0
     assert station.throttle.snapshot().ready

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import ConfigError, Demand, Policy, Priority, Telemetry
+from autoglm_throttle import ConfigError, Demand, Policy, Priority, TelemetryState
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
 
 
@@ -53,9 +53,9 @@ def test_does_not_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_never_starts_a_thread() -> None:
     throttle = throttle_for_tests()
     assert throttle.try_admit(Demand(Priority.HIGH)).admitted
-    assert throttle._lookout.anywhere
-    assert not throttle._lookout.reads
-    assert throttle.snapshot().regime.telemetry is Telemetry.STARTING
+    assert throttle._gpu_monitor.has_sources
+    assert not throttle._gpu_monitor.is_running
+    assert throttle.snapshot().control.telemetry is TelemetryState.STARTING
 
 
 def test_the_name_of_a_source_is_no_gpu() -> None:

@@ -21,7 +21,7 @@ def gated(slots: int = 1, **settings: Any) -> ManualThrottle:
 
 def warmed(throttle: ManualThrottle) -> ManualThrottle:
     """The same after a second in which the service did 100 low requests in 10 ms each."""
-    gate, demand = throttle._desk.gate, Demand(Priority.LOW)
+    gate, demand = throttle._settlement.limiter, Demand(Priority.LOW)
     for _ in range(int(WARM_RPS)):
         started_s = throttle.clock()
         assert gate.try_acquire(demand, started_s)
@@ -58,18 +58,18 @@ def active(throttle: Throttle) -> int:
 
 
 def in_flight(throttle: Throttle) -> int:
-    return throttle._desk.gate.in_flight
+    return throttle._settlement.limiter.in_flight
 
 
 def left_over(throttle: Throttle) -> dict[str, Any]:
     """What a throttle holds for others than the requests in flight; all of it is empty when nobody waits."""
-    desk = throttle._desk
-    lanes = [len(lane) for lane in getattr(desk.gate, "_lanes", ())]
+    desk = throttle._settlement
+    lanes = [len(lane) for lane in getattr(desk.limiter, "_lanes", ())]
     return {
-        "waiting": desk.gate.waiting,
+        "waiting": desk.limiter.waiting,
         "lanes": sum(lanes),
-        "unheard": len(desk.unheard),
-        "bells": len(desk.bells),
+        "unheard": len(desk.unclaimed),
+        "bells": len(desk.pending_wakeups),
     }
 
 

@@ -40,12 +40,12 @@ class Site:
 
     @property
     def in_flight(self) -> int:
-        gate = self.throttle.snapshot().gate
+        gate = self.throttle.snapshot().concurrency
         return gate.in_flight if gate is not None else 0
 
     @property
     def waiting(self) -> int:
-        gate = self.throttle.snapshot().gate
+        gate = self.throttle.snapshot().concurrency
         return sum(gate.waiting) if gate is not None else 0
 
     def nothing_is_held(self) -> bool:

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import (
+    ControlCause,
     Decision,
     Demand,
     Permit,
     Priority,
     Reason,
     Rejection,
-    Telemetry,
+    TelemetryState,
     Throttle,
     ThrottleMiddleware,
-    Why,
 )
 from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle
@@ -51,7 +51,7 @@ class Rush:
 
     def __init__(self, throttle: ManualThrottle, utilization_pct: float, samples: int = 3) -> None:
         self.throttle = throttle
-        self.running = held(throttle, int(throttle._desk.gate.limit))
+        self.running = held(throttle, int(throttle._settlement.limiter.limit))
         self.ticket = ticket_for(throttle, Demand(HIGH))
         heated(throttle, utilization_pct, samples)
 
@@ -70,7 +70,7 @@ def overloaded(throttle: ManualThrottle, utilization_pct: float, samples: int = 
 
 def least_rps(throttle: ManualThrottle) -> float:
     """No cut goes deeper: the measured service rate and the headroom."""
-    rate = throttle._desk.gate.view(throttle.clock()).service_rps
+    rate = throttle._settlement.limiter.view(throttle.clock()).service_rps
     assert rate is not None
     assert 70.0 < rate < 110.0
     return HEADROOM * rate
@@ -89,9 +89,9 @@ class TestUnconfirmed:
 
     def test_a_gpu_at_99_percent_without_traffic_changes_nothing(self) -> None:
         throttle = heated(adaptive(), 99.0, samples=10)
-        regime = throttle.regime()
+        regime = throttle.control_state()
         assert (regime.factor, regime.ceilings, regime.budget_rps) == (1.0, (1.0, 1.0, 1.0), None)
-        assert (regime.armed, regime.table_factor, regime.why) == (False, 0.0, Why.CALM)
+        assert (regime.armed, regime.table_factor, regime.cause) == (False, 0.0, ControlCause.CALM)
         assert tuple(throttle.snapshot().rate_limit_rps.values()) == (1000.0, 500.0, 100.0)
 
     def test_nor_does_one_whose_requests_all_find_room(self) -> None:
@@ -102,7 +102,7 @@ class TestUnconfirmed:
             throttle.tick()
             for permit in permits:
                 permit.settle()
-        assert not throttle.regime().armed
+        assert not throttle.control_state().armed
 
     def test_refusals_of_rates_and_users_do_not_confirm(self) -> None:
         throttle = adaptive(rate_low_rps="1/s", user_limit="2/minute")
@@ -119,10 +119,10 @@ class TestUnconfirmed:
         snapshot = throttle.snapshot()
         assert snapshot.requests[LOW, "limited", Reason.RATE] > 10
         assert snapshot.requests[MID, "limited", Reason.USER] > 10
-        assert not snapshot.regime.armed
+        assert not snapshot.control.armed
 
     def test_a_line_without_a_busy_gpu_is_no_cut(self) -> None:
-        assert not overloaded(adaptive(), 85.0, samples=10).regime().armed
+        assert not overloaded(adaptive(), 85.0, samples=10).control_state().armed
 
 
 class TestCut:
@@ -136,10 +136,13 @@ class TestCut:
         self, utilization_pct: float, tier: float, rates: tuple[float, ...]
     ) -> None:
         throttle = overloaded(adaptive(), utilization_pct, samples=2)
-        assert (throttle.regime().why, throttle.regime().armed) == (Why.STRIKE, False)
+        assert (throttle.control_state().cause, throttle.control_state().armed) == (
+            ControlCause.STRIKE,
+            False,
+        )
         throttle.tick()
-        regime, least = throttle.regime(), least_rps(throttle)
-        assert (regime.why, regime.armed, regime.tier) == (Why.TIER, True, tier)
+        regime, least = throttle.control_state(), least_rps(throttle)
+        assert (regime.cause, regime.armed, regime.tier) == (ControlCause.TIER, True, tier)
         assert regime.table_factor == tier
         assert regime.budget_rps == pytest.approx(max(tier * NOMINAL_RPS, least))
         assert regime.budget_rps is not None
@@ -186,7 +189,7 @@ class TestCut:
         throttle = overloaded(adaptive(min_share=0.2, user_limit="300/hour"), 99.0)
         permit_for(throttle, Demand(HIGH, "u", 300.0, holds_slot=False))
         flood(throttle, HIGH)
-        budget = throttle._budget._bucket
+        budget = throttle._shared_budget._bucket
         before = budget.tokens(throttle.clock())
         throttle.leave(ticket_for(throttle, Demand(LOW)))
         assert refusal_for(throttle, Demand(LOW, "u")).decision.reason is Reason.USER
@@ -195,7 +198,7 @@ class TestCut:
     def test_whom_the_budget_refuses_is_demand_all_the_same(self) -> None:
         throttle = overloaded(adaptive(min_share=0.0), 99.0)
         flood(throttle, HIGH)
-        gate = throttle._desk.gate
+        gate = throttle._settlement.limiter
         assert isinstance(gate, AdaptiveConcurrencyLimiter)
         before = gate._arrived[HIGH]
         for _ in range(10):
@@ -205,18 +208,18 @@ class TestCut:
     def test_with_room_the_budget_is_all_that_is_asked(self) -> None:
         throttle = Rush(adaptive(4), 99.0).end()
         permit = permit_for(throttle, Demand(HIGH))
-        assert throttle.regime().armed
+        assert throttle.control_state().armed
         permit.settle()
         assert in_flight(throttle) == 0
 
     def test_one_user_may_be_refused_with_room_and_frees_it(self) -> None:
         throttle = adaptive(4, user_limit="1/hour")
         permit_for(throttle, Demand(MID, "u", holds_slot=False))
-        throttle._metered = True
-        throttle._budget.rescale(10.0, "test", throttle.clock())
+        throttle._budget_active = True
+        throttle._shared_budget.rescale(10.0, "test", throttle.clock())
         assert refusal_for(throttle, Demand(MID, "u")).decision.reason is Reason.USER
         assert in_flight(throttle) == 0
-        assert throttle._budget._bucket.tokens(throttle.clock()) == 8.0
+        assert throttle._shared_budget._bucket.tokens(throttle.clock()) == 8.0
 
     async def test_a_client_is_told_503_and_when_to_come_again(self) -> None:
         throttle = overloaded(adaptive(min_share=0.0), 99.0)
@@ -235,7 +238,7 @@ class TestCut:
         """Ten seconds of the cut: the flood of high takes all of the budget, 3 of 100 a second go to low."""
         throttle = overloaded(adaptive(min_share=min_share), 99.0)
         flood(throttle, HIGH)
-        throttle._desk.gate.enqueue_reserved(Demand(LOW), throttle.clock())
+        throttle._settlement.limiter.enqueue_reserved(Demand(LOW), throttle.clock())
         admitted_low = 0
         for step in range(1000):
             throttle.clock.advance(0.01)
@@ -252,7 +255,7 @@ class TestCut:
         throttle.tick()
         throttle.gpu.memory_used_bytes = int(0.89 * 80 * 1024**3)
         overloaded(throttle, 0.0)
-        assert (throttle.regime().term, throttle.regime().armed) == ("memory", True)
+        assert (throttle.control_state().term, throttle.control_state().armed) == ("memory", True)
         assert throttle.snapshot().pressure["memory"] == pytest.approx(0.89 / 0.92)
         assert flood(throttle, LOW)[1].detail == "gpu:memory"
 
@@ -272,11 +275,11 @@ class TestRelease:
     def test_holds_at_the_first_and_releases_at_the_second(self) -> None:
         throttle = Rush(adaptive(), 92.0).end()
         regime = throttle.tick()
-        assert (regime.why, regime.armed) == (Why.HELD, True)
+        assert (regime.cause, regime.armed) == (ControlCause.HELD, True)
         regime = throttle.tick()
-        assert (regime.why, regime.armed, regime.budget_rps) == (Why.RELEASED, False, None)
+        assert (regime.cause, regime.armed, regime.budget_rps) == (ControlCause.RELEASED, False, None)
         assert tuple(throttle.snapshot().rate_limit_rps.values()) == (1000.0, 500.0, 100.0)
-        assert throttle.regime().table_factor == 0.4
+        assert throttle.control_state().table_factor == 0.4
         assert admitted(throttle, 1, HIGH) == 1
 
     def test_refusals_of_the_budget_and_the_cut_rates_do_not_hold_it(self) -> None:
@@ -292,19 +295,22 @@ class TestRelease:
                     assert isinstance(verdict, Rejection)
                     assert verdict.decision.detail in {"gpu:utilization", "gpu:ceiling"}
                     refused += 1
-            assert throttle.regime().armed
+            assert throttle.control_state().armed
             throttle.tick()
         assert refused > 2000
-        assert (throttle.regime().why, throttle.regime().armed) == (Why.RELEASED, False)
+        assert (throttle.control_state().cause, throttle.control_state().armed) == (
+            ControlCause.RELEASED,
+            False,
+        )
 
     def test_telemetry_that_hangs_does_not_hold_it_either(self) -> None:
         throttle = overloaded(adaptive(), 99.0)
         throttle.gpu.hang()
         throttle.tick(2)
-        assert throttle.regime().armed
+        assert throttle.control_state().armed
         throttle.tick(2)
-        regime = throttle.regime()
-        assert (regime.telemetry, regime.armed, regime.budget_rps) == (Telemetry.STALE, False, None)
+        regime = throttle.control_state()
+        assert (regime.telemetry, regime.armed, regime.budget_rps) == (TelemetryState.STALE, False, None)
         ticket_for(throttle, Demand(HIGH))
 
     def test_the_last_device_that_is_lost_shuts_the_door(self) -> None:
@@ -332,6 +338,6 @@ class TestRelease:
             throttle.clock.advance(0.01)
             assert not decided(throttle, HIGH).allowed
             refusal_for(throttle, Demand(MID, holds_slot=False))
-        demand_rps = throttle._desk.gate.view(throttle.clock()).demand_rps
+        demand_rps = throttle._settlement.limiter.view(throttle.clock()).demand_rps
         assert demand_rps[HIGH] > 10.0
         assert demand_rps[MID] == 0.0

@@ -28,7 +28,7 @@ class TestMemory:
         self.filled(throttle, 0.2)
         held(throttle, 10)
         self.filled(throttle, 0.56)
-        gate = throttle.snapshot().gate
+        gate = throttle.snapshot().concurrency
         assert gate is not None
         assert gate.memory_cap == pytest.approx(20.0)
         assert gate.limit == pytest.approx(20.0)
@@ -43,7 +43,7 @@ class TestMemory:
         held(throttle, 5)
         throttle.gpu.stale()
         throttle.tick(2)
-        gate = throttle.snapshot().gate
+        gate = throttle.snapshot().concurrency
         assert gate is not None
         assert gate.memory_cap == pytest.approx(20.0)
 
@@ -66,7 +66,7 @@ class TestMemory:
         held(throttle, 10)
         self.filled(throttle, 0.92)
         tickets = [ticket_for(throttle, Demand(LOW)) for _ in range(3)]
-        throttle._desk.gate.update_memory(0.85)  # room for one more
+        throttle._settlement.limiter.update_memory(0.85)  # room for one more
         tickets.append(ticket_for(throttle, Demand(LOW)))
         assert [ticket.state.name for ticket in tickets] == ["CALLED", "WAITING", "WAITING", "WAITING"]
 
@@ -77,7 +77,7 @@ class TestMemory:
         held(throttle, 10)
         self.filled(throttle, 0.92)
         ticket = ticket_for(throttle, Demand(LOW))
-        throttle._desk.gate.update_memory(0.85)
+        throttle._settlement.limiter.update_memory(0.85)
         assert refusal_for(throttle, Demand(HIGH, "u")).decision.reason is Reason.USER
         assert ticket.state is TicketState.CALLED
 
@@ -110,7 +110,7 @@ class TestHardBound:
         assert 0.0 < refusal.retry_after_s < 1.0
         assert throttle.snapshot().tokens == tokens
         permit_for(throttle, Demand(HIGH, holds_slot=False))
-        gate = throttle.snapshot().gate
+        gate = throttle.snapshot().concurrency
         assert gate is not None
         assert (gate.limit, gate.in_flight, gate.pressure) == (4, 4, 1.0)
         permits[0].settle()
@@ -141,14 +141,14 @@ class TestHardBound:
             ticket = throttle.try_admit(Demand(HIGH))
             throttle.clock.advance(0.01)
             for _ in range(2):
-                throttle._desk.gate.release(throttle.clock() - 0.01, Outcome.SUCCESS, throttle.clock())
+                throttle._settlement.limiter.release(throttle.clock() - 0.01, Outcome.SUCCESS, throttle.clock())
             for _, permit in throttle.called():
                 assert isinstance(permit, Permit)
                 permit.settle()
             if isinstance(ticket, Permit):
                 ticket.settle()
             throttle.clock.advance(0.5)
-        gate = throttle.snapshot().gate
+        gate = throttle.snapshot().concurrency
         assert gate is not None
         assert gate.limit == 3.0
 
@@ -170,7 +170,7 @@ def ask():
 def shown():
     gate = throttle.snapshot().gate
     active = sum(throttle.snapshot().active.values())
-    return gate.in_flight, sum(gate.waiting), len(throttle._desk.unheard), active
+    return gate.in_flight, sum(gate.waiting), len(throttle._settlement.unheard), active
 
 first, second = ask(), ask()
 called, waiting = ask(), ask()

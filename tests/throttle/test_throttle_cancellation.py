@@ -50,7 +50,7 @@ class TestEveryMoment:
         await quiet()
         assert first.verdict is None
         assert untouched(throttle, "u")
-        assert throttle._desk.gate.waiting == 1
+        assert throttle._settlement.limiter.waiting == 1
         running.settle()
         await quiet()
         assert isinstance(second.verdict, Permit)
@@ -71,7 +71,7 @@ class TestEveryMoment:
         await quiet()
         if first.verdict is None:
             assert untouched(throttle, "u")
-            assert throttle.snapshot().hints["left_in_line"] == 1
+            assert throttle.snapshot().oddities["left_in_line"] == 1
         else:
             assert (later, way) != (0, "task")
             assert isinstance(first.verdict, Permit)
@@ -115,7 +115,7 @@ class TestEveryMoment:
         await turns(later)
         stop()
         await quiet()
-        refused = throttle.snapshot().requests[MID, "rejected", Reason.QUEUE]
+        refused = throttle.snapshot().requests[MID, "shed", Reason.QUEUE]
         assert refused == (first.verdict is not None)
         assert untouched(throttle, "u")
         assert in_flight(throttle) == 0

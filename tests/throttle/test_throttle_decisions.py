@@ -219,7 +219,7 @@ class TestConcurrency:
     def test_all_limits_are_asked_in_one_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Threads seldom meet at the wrong moment by themselves, so the lock is looked at."""
         throttle = throttle_for_tests(user_limit="1/minute")
-        lock: Any = throttle._desk.rows.lock
+        lock: Any = throttle._settlement.counters.lock
         held: list[bool] = []
 
         def watched(room: Any, name: str) -> None:
@@ -232,7 +232,7 @@ class TestConcurrency:
             monkeypatch.setattr(room, name, call)
 
         watched(throttle._buckets, "take")
-        watched(throttle._windows, "hit")
+        watched(throttle._user_limits, "hit")
         assert admitted(throttle, 2, user="u") == 1
         assert held == [True] * 4
 

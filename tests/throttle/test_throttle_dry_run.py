@@ -61,16 +61,16 @@ class TestRefusals:
         live, dry = (heated(throttle, 60.0) for throttle in twins(**settings))
         for _ in range(before):
             assert not isinstance(live.try_admit(LOW), Rejection)
-            assert permit_for(dry, LOW).decision.would is None
+            assert permit_for(dry, LOW).decision.would_reject is None
         refusal = refusal_for(live, LOW).decision
         assert refusal.detail == detail
-        assert permit_for(dry, LOW).decision == Decision(True, Reason.OK, would=refusal)
+        assert permit_for(dry, LOW).decision == Decision(True, Reason.OK, would_reject=refusal)
 
     def test_one_that_is_too_large_is_let_in_too(self) -> None:
         live, dry = twins(policy="fixed", rate_mid_rps="5/s")
         refusal = refusal_for(live, Demand(cost=6.0)).decision
         assert refusal.reason is Reason.TOO_LARGE
-        assert permit_for(dry, Demand(cost=6.0)).decision.would == refusal
+        assert permit_for(dry, Demand(cost=6.0)).decision.would_reject == refusal
 
     def test_the_shared_budget_is_told_by_its_term(self) -> None:
         live, dry = twins(policy="adaptive", inflight_start=4, sample_interval_s=0.2, slo_s=4.0, **WIDE)
@@ -78,11 +78,11 @@ class TestRefusals:
             for _ in range(5):
                 throttle.try_admit(Demand(Priority.HIGH))
             heated(throttle, 99.0)
-            assert throttle.regime().armed
+            assert throttle.control_state().armed
         while not isinstance(verdict := live.try_admit(LOW), Rejection):
-            assert permit_for(dry, LOW).decision.would is None
+            assert permit_for(dry, LOW).decision.would_reject is None
         assert verdict.decision.detail == "gpu:utilization"
-        assert permit_for(dry, LOW).decision.would == verdict.decision
+        assert permit_for(dry, LOW).decision.would_reject == verdict.decision
 
     def test_they_are_counted_by_class_and_reason_and_are_admissions(self) -> None:
         dry = throttle_for_tests(policy="fixed", rate_low_rps="2/s", user_limit="4/minute", dry_run=True)
@@ -90,7 +90,7 @@ class TestRefusals:
             permit_for(dry, LOW)
             permit_for(dry, Demand(Priority.HIGH))
         snapshot = dry.snapshot()
-        assert {key: n for key, n in snapshot.would_refuse.items() if n} == {
+        assert {key: n for key, n in snapshot.would_reject.items() if n} == {
             (Priority.LOW, Reason.RATE): 3,
             (Priority.HIGH, Reason.USER): 3,
         }
@@ -103,8 +103,8 @@ class TestRefusals:
     def test_a_live_throttle_counts_none(self) -> None:
         live = throttle_for_tests(policy="fixed", rate_low_rps="1/s")
         permit_for(live, LOW)
-        assert refusal_for(live, LOW).decision.would is None
-        assert not any(live.snapshot().would_refuse.values())
+        assert refusal_for(live, LOW).decision.would_reject is None
+        assert not any(live.snapshot().would_reject.values())
         assert not live.snapshot().dry_run
 
     def test_they_are_logged_as_the_live_ones_are(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -122,7 +122,7 @@ class TestRefusals:
         for _ in range(2):
             permit_for(dry, Demand(user="u"))
         tokens = dry.snapshot().tokens
-        would = [permit_for(dry, Demand(user="u")).decision.would for _ in range(3)]
+        would = [permit_for(dry, Demand(user="u")).decision.would_reject for _ in range(3)]
         assert [refusal.remaining for refusal in would if refusal is not None] == [0, 0, 0]
         assert dry.snapshot().tokens == tokens
 
@@ -133,9 +133,9 @@ class TestInFlight:
     def test_all_of_them_are_in_flight_until_they_are_settled(self) -> None:
         dry = gated(4, dry_run=True)
         permits = held(dry, 12)
-        assert sum(permit.decision.would is not None for permit in permits) == 4
+        assert sum(permit.decision.would_reject is not None for permit in permits) == 4
         assert in_flight(dry) == 12
-        gate = dry.snapshot().gate
+        gate = dry.snapshot().concurrency
         assert gate is not None
         assert (gate.in_flight, gate.waiting) == (12, (0, 0, 0))
         for permit in permits:
@@ -146,19 +146,25 @@ class TestInFlight:
     def test_a_cap_counts_them_too(self) -> None:
         dry = throttle_for_tests(policy="fixed", inflight_max=2, dry_run=True)
         permits = held(dry, 5)
-        assert [permit.decision.would is not None for permit in permits] == [False, False, True, True, True]
+        assert [permit.decision.would_reject is not None for permit in permits] == [
+            False,
+            False,
+            True,
+            True,
+            True,
+        ]
         assert in_flight(dry) == 5
         for permit in permits[:3]:
             permit.settle()
-        assert permit_for(dry, LOW).decision.would is not None
+        assert permit_for(dry, LOW).decision.would_reject is not None
         permits[3].settle()
         permits[4].settle()
-        assert permit_for(dry, LOW).decision.would is None
+        assert permit_for(dry, LOW).decision.would_reject is None
 
     def test_one_without_a_slot_has_none_here_either(self) -> None:
         dry = throttle_for_tests(policy="fixed", rate_low_rps="1/s", dry_run=True)
         permits = [permit_for(dry, Demand(Priority.LOW, holds_slot=False)) for _ in range(3)]
-        assert permits[2].decision.would is not None
+        assert permits[2].decision.would_reject is not None
         assert in_flight(dry) == 0
         permits[2].settle()
         assert in_flight(dry) == 0
@@ -168,9 +174,9 @@ class TestInFlight:
         for throttle in (live, dry):
             for _ in range(4):
                 throttle.try_admit(LOW)
-            assert not throttle._desk.gate.report().confirmed
+            assert not throttle._settlement.limiter.report().confirmed
             throttle.try_admit(LOW)
-            assert throttle._desk.gate.report().confirmed
+            assert throttle._settlement.limiter.report().confirmed
 
     def test_a_line_too_long_for_the_service_is_told(self) -> None:
         live, dry = (warmed(gated(4, dry_run=dry)) for dry in (False, True))
@@ -179,12 +185,12 @@ class TestInFlight:
         waiting = 0
         while isinstance(verdict := live.try_admit(LOW), Ticket):
             waiting += 1
-            assert permit_for(dry, LOW).decision.would is None
+            assert permit_for(dry, LOW).decision.would_reject is None
         assert waiting > 40
         assert isinstance(verdict, Rejection)
         assert verdict.decision.detail == "queue:slow"
         assert verdict.decision.retry_after_s > 0.0
-        assert permit_for(dry, LOW).decision.would == verdict.decision
+        assert permit_for(dry, LOW).decision.would_reject == verdict.decision
 
 
 DEMANDS = st.builds(
@@ -219,7 +225,7 @@ class TestTwin:
             live.clock.advance(after_s)
             dry.clock.advance(after_s)
             verdict = live.try_admit(demand)
-            would = permit_for(dry, demand).decision.would
+            would = permit_for(dry, demand).decision.would_reject
             if isinstance(verdict, Rejection):
                 assert would == verdict.decision
                 return
@@ -243,7 +249,7 @@ class TestTwin:
             if isinstance(event, Demand):
                 arrived += 1
                 running.append(permit_for(dry, event))
-                would += running[-1].decision.would is not None
+                would += running[-1].decision.would_reject is not None
             elif event is not None:
                 dry.clock.advance(event)
                 Throttle.tick(dry)
@@ -251,7 +257,7 @@ class TestTwin:
                 running.pop(0).settle()
             assert in_flight(dry) == sum(permit.demand.holds_slot for permit in running)
         snapshot = dry.snapshot()
-        assert sum(snapshot.would_refuse.values()) == would
+        assert sum(snapshot.would_reject.values()) == would
         assert sum(snapshot.requests.values()) == arrived
         for permit in running:
             permit.settle()

@@ -143,7 +143,7 @@ async def test_a_busy_gpu_of_another_host_cuts_here(fleet: FleetOf) -> None:
     settings = {"fleet_gpu": True, "policy": "tiers", "sample_interval_s": 0.2, "gpu_aggregate": "max"}
     fleet.joins(RecordedProvider(lambda: 92.0), fleet_host="busy", **settings)
     here = fleet.joins(RecordedProvider(lambda: 10.0), fleet_host="idle", **settings)
-    until(lambda: here.regime().factor == 0.4, 10.0, "the cut")
+    until(lambda: here.control_state().factor == 0.4, 10.0, "the cut")
     assert {device.host for device in here.snapshot().devices} == {"", "busy"}
 
 
@@ -151,7 +151,7 @@ async def test_a_gateway_without_gpus_is_steered_by_those_of_the_hosts_behind_it
     settings = {"fleet_gpu": True, "policy": "tiers", "sample_interval_s": 0.2}
     fleet.joins(RecordedProvider(lambda: 87.0), fleet_host="host", **settings)
     gateway = fleet.joins(fleet_host="gateway", **settings)
-    until(lambda: gateway.regime().factor == 0.7, 10.0, "the cut")
+    until(lambda: gateway.control_state().factor == 0.7, 10.0, "the cut")
 
 
 def test_a_throttle_that_is_forgotten_leaves_no_thread(fleet: FleetOf) -> None:

@@ -175,13 +175,13 @@ def wait(scene: Scene, ticket: Ticket) -> None:
     if ticket.state is TicketState.WAITING:
         ticket.on_ready = lambda: scene.rung.append(ticket)
     else:
-        scene.throttle._desk.hear(ticket)
+        scene.throttle._settlement.mark_claimed(ticket)
     resume(scene, ticket)
 
 
 def resume(scene: Scene, ticket: Ticket) -> None:
     if ticket in scene.in_line:
-        verdict = scene.throttle._look(ticket)
+        verdict = scene.throttle._poll_ticket(ticket)
         if verdict is not None:
             scene.in_line.remove(ticket)
             take(scene, verdict)
@@ -205,13 +205,13 @@ ACTIONS: list[Action] = [
 def even(scene: Scene) -> None:
     """End everything, and compare the books."""
     owner = scene.throttle
-    assert TicketState.CANCELLED not in {ticket.state for ticket in owner._desk.unheard}
-    assert owner._desk.gate.waiting == 0 or in_flight(owner) == SLOTS
+    assert TicketState.CANCELLED not in {ticket.state for ticket in owner._settlement.unclaimed}
+    assert owner._settlement.limiter.waiting == 0 or in_flight(owner) == SLOTS
     called(scene)
     for ticket in scene.rung:
         resume(scene, ticket)
     assert in_flight(owner) == len(scene.running)
-    assert owner._desk.gate.waiting == len(scene.in_line)
+    assert owner._settlement.limiter.waiting == len(scene.in_line)
     assert sum(owner.snapshot().active.values()) == len(scene.running)
     for ticket in scene.in_line:
         owner.leave(ticket)

@@ -65,9 +65,9 @@ def test_without_quotas_there_are_none() -> None:
     throttle = throttle_for_tests()
     permit = permit_for(throttle, Demand())
     assert type(permit) is PlainPermit
-    assert permit.hint is None
+    assert permit.advice is None
     assert throttle.snapshot().quota is None
-    assert throttle._till is throttle._buckets
+    assert throttle._rate_limiter is throttle._buckets
 
 
 def test_each_class_is_refused_at_its_own_cap() -> None:
@@ -108,7 +108,7 @@ def test_the_memory_of_one_that_has_ended_is_free_again() -> None:
     permits[0].settle(Outcome.SUCCESS)
     assert view(throttle).fill == pytest.approx(0.3)
     assert throttle.snapshot().stale_results == 1
-    assert permit_for(throttle, Demand(memory_bytes=30 * GB)).hint.memory_bytes == 40 * GB  # type: ignore[union-attr]
+    assert permit_for(throttle, Demand(memory_bytes=30 * GB)).advice.memory_bytes == 40 * GB  # type: ignore[union-attr]
 
 
 def test_one_that_a_later_limit_refuses_is_not_counted() -> None:
@@ -121,7 +121,7 @@ def test_one_that_a_later_limit_refuses_is_not_counted() -> None:
 def test_what_holds_no_slot_has_a_hint_and_no_memory() -> None:
     throttle = filled(quoted(precisions="fp16,int8"), 60)
     with permit_for(throttle, Demand(LOW, holds_slot=False)) as permit:
-        assert permit.hint is not None
+        assert permit.advice is not None
         assert view(throttle).cost == 0.0
     assert view(throttle).fill == pytest.approx(0.6)
 
@@ -132,18 +132,18 @@ def test_the_hint_is_that_of_the_admission() -> None:
     throttle.gpu.utilization_pct = 90.0
     throttle.tick(3)
     late = permit_for(throttle, Demand(LOW))
-    assert early.hint is not None
-    assert late.hint is not None
-    assert (early.hint.precision, late.hint.precision) == ("fp16", "int8")
-    assert late.hint.compute_priority == 9
+    assert early.advice is not None
+    assert late.advice is not None
+    assert (early.advice.precision, late.advice.precision) == ("fp16", "int8")
+    assert late.advice.compute_priority == 9
 
 
 def test_a_dry_run_counts_and_lets_in() -> None:
     throttle = filled(quoted(dry_run=True), 60)
     permit = permit_for(throttle, Demand(LOW, memory_bytes=GB))
-    assert permit.decision.would is not None
-    assert permit.decision.would.detail == "gpu:memory"
-    assert throttle.snapshot().would_refuse[LOW, Reason.GPU] == 1
+    assert permit.decision.would_reject is not None
+    assert permit.decision.would_reject.detail == "gpu:memory"
+    assert throttle.snapshot().would_reject[LOW, Reason.GPU] == 1
     assert view(throttle).fill == pytest.approx(0.61)
     permit.settle()
     assert view(throttle).fill == pytest.approx(0.6)

@@ -70,7 +70,7 @@ async def test_a_slot_is_held_while_the_store_is_asked_and_freed_for_one_who_is_
         await task
     assert site.nothing_is_held()
     assert site.left() == site.tokens
-    assert site.throttle.snapshot().hints["left_in_line"] == 0
+    assert site.throttle.snapshot().oddities["left_in_line"] == 0
 
 
 async def test_the_store_is_asked_while_the_request_stands_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ async def test_one_who_leaves_the_line_is_given_its_units_back(monkeypatch: pyte
     assert [answer for _, answer in site.store.given_back] == [granted(7)]
     first.settle()
     assert site.nothing_is_held()
-    assert site.throttle.snapshot().hints["left_in_line"] == 1
+    assert site.throttle.snapshot().oddities["left_in_line"] == 1
 
 
 async def test_one_who_waits_in_vain_is_given_its_units_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ async def test_one_who_waits_in_vain_is_given_its_units_back(monkeypatch: pytest
     waiting = asyncio.create_task(site.throttle.wait(ticket))
     await turns()
     site.clock.advance(60.0)
-    site.throttle.regime()
+    site.throttle.control_state()
     site.throttle.called()
     rejection = await waiting
     assert isinstance(rejection, Rejection)
@@ -203,7 +203,7 @@ async def test_a_dry_run_asks_and_only_says_so(monkeypatch: pytest.MonkeyPatch) 
     site.clock.advance(1.0)
     permits.append(await site.admit())
     assert all(isinstance(permit, Permit) for permit in permits)
-    would = [permit.decision.would for permit in permits]
+    would = [permit.decision.would_reject for permit in permits]
     assert isinstance(would[1], Decision)
     assert would[1].reason is Reason.USER
     assert site.in_flight == 3

@@ -64,8 +64,8 @@ class TestGpuRequired:
         assert "GPU_REQUIRED" in message
         assert message.endswith("fake: no driver")
         assert not lifespan.served
-        assert throttle._lookout.anywhere
-        assert not throttle._lookout.reads
+        assert throttle._gpu_monitor.has_sources
+        assert not throttle._gpu_monitor.is_running
 
     async def test_an_engine_does_not_stand_in_for_cards_that_are_not_seen(
         self, monkeypatch: pytest.MonkeyPatch
@@ -131,8 +131,8 @@ def test_idle_users_leave_with_the_samples() -> None:
 def test_odd_things_are_counted_by_name() -> None:
     throttle = throttle_for_tests()
     for name in ("odd", "odd", "even"):
-        throttle.hint(name)
-    throttle.count_exempt()
-    hints = throttle.snapshot().hints
+        throttle.record_oddity(name)
+    throttle.record_exempt()
+    hints = throttle.snapshot().oddities
     assert (hints["odd"], hints["even"], hints["unknown_priority"]) == (2, 1, 0)
     assert throttle.snapshot().exempt == 1

@@ -133,7 +133,7 @@ async def test_a_probe_is_left_to_who_has_an_event_loop(monkeypatch: pytest.Monk
     site = Site(monkeypatch)
     site.throttle.start()
     await turns()
-    windows = site.throttle._windows
+    windows = site.throttle._user_limits
     assert isinstance(windows, SharedUserLimits)
 
     def due() -> bool:

@@ -89,12 +89,12 @@ class Books:
         requests: Counter[str] = Counter()
         for (_, decision, _), n in snapshot.requests.items():
             requests["admitted" if decision == "admitted" else "refused"] += n
-        requests["left"] = snapshot.hints["left_in_line"]
+        requests["left"] = snapshot.oddities["left_in_line"]
         assert requests == self.ends
         assert sum(requests.values()) == self.asked
         for priority in Priority:
             assert snapshot.tokens[priority] == pytest.approx(self.tokens[priority], rel=1e-6)
-        kept = throttle._windows
+        kept = throttle._user_limits
         assert isinstance(kept, UserLimits)
         windows = kept._by_priority[0]
         assert windows is not None
@@ -175,7 +175,7 @@ class SynchronousStorm:
         tickets = self.rung or with_bell
         if tickets:
             ticket = self.random.choice(tickets)
-            verdict = self.throttle._look(ticket)
+            verdict = self.throttle._poll_ticket(ticket)
             if verdict is not None:
                 del self.waiting[ticket]
                 if ticket in self.rung:
@@ -244,7 +244,7 @@ class Riders:
                 books.admitted(waiter.demand)
             else:
                 books.ends["refused"] += 1
-        never_began = books.ends["left"] - books.throttle.snapshot().hints["left_in_line"]
+        never_began = books.ends["left"] - books.throttle.snapshot().oddities["left_in_line"]
         assert never_began >= 0
         books.ends["left"] -= never_began
         books.asked -= never_began

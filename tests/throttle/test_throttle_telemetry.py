@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import (
+    ControlCause,
+    ControlState,
     GpuSample,
     Policy,
     Priority,
     ProviderMisconfigured,
     ProviderUnavailable,
     Reason,
-    Regime,
     Settings,
-    Telemetry,
+    TelemetryState,
     Throttle,
-    Why,
 )
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from tests.throttle.asking import DEADLINE_S, admitted, decided, heated, permit_of, together
@@ -54,8 +54,8 @@ class TestTiers:
         throttle = throttle_for_tests()
         for utilization_pct in (99, 99, 85, 99, 99):
             heated(throttle, utilization_pct, samples=1)
-            assert throttle.regime().factor == 1.0
-        assert heated(throttle, 99, samples=1).regime().factor == 0.0
+            assert throttle.control_state().factor == 1.0
+        assert heated(throttle, 99, samples=1).control_state().factor == 0.0
 
     def test_the_cut_bucket_admits_burst_and_the_cut_rate(self) -> None:
         throttle = heated(throttle_for_tests(), 92.0)
@@ -77,8 +77,11 @@ class TestTiers:
 
     def test_without_a_source_the_rates_are_nominal(self) -> None:
         throttle = Throttle(Settings(gpu="none"), clock=ManualClock())
-        assert (throttle.regime().telemetry, throttle.regime().why) == (Telemetry.NONE, Why.NO_DEVICE)
-        assert throttle.regime().factor == 1.0
+        assert (throttle.control_state().telemetry, throttle.control_state().cause) == (
+            TelemetryState.NONE,
+            ControlCause.NO_DEVICE,
+        )
+        assert throttle.control_state().factor == 1.0
         assert throttle.snapshot().ready
 
     def test_the_policy_fixed_does_not_look(self) -> None:
@@ -107,16 +110,16 @@ class TestTrouble:
         throttle.gpu.hang()
         heard_s = throttle.clock()
         for age_s, state in (
-            (2.0, Telemetry.FRESH),
-            (2.001, Telemetry.LATE),
-            (3.0, Telemetry.LATE),
-            (3.001, Telemetry.STALE),
-            (30.0, Telemetry.STALE),
-            (30.001, Telemetry.BLIND),
+            (2.0, TelemetryState.FRESH),
+            (2.001, TelemetryState.LATE),
+            (3.0, TelemetryState.LATE),
+            (3.001, TelemetryState.STALE),
+            (30.0, TelemetryState.STALE),
+            (30.001, TelemetryState.BLIND),
         ):
             throttle.clock.advance(heard_s + age_s - throttle.clock())
-            assert throttle.regime().telemetry is state
-        assert throttle.regime().factor == 1.0
+            assert throttle.control_state().telemetry is state
+        assert throttle.control_state().factor == 1.0
 
     def test_the_cut_is_held_and_then_let_go_slowly(self) -> None:
         throttle = heated(throttle_for_tests(), 92.0)
@@ -134,13 +137,13 @@ class TestTrouble:
         throttle = heated(throttle_for_tests(gpu_unknown=unknown), 92.0)
         throttle.gpu.raises(ProviderUnavailable("gone"))
         assert throttle.tick(40).factor == pytest.approx(factor)
-        assert throttle.regime().telemetry is Telemetry.BLIND
+        assert throttle.control_state().telemetry is TelemetryState.BLIND
         assert throttle.snapshot().controller_errors == 40
 
     def test_a_broken_configuration_is_blindness_at_once(self) -> None:
         throttle = heated(throttle_for_tests(), 92.0)
         throttle.gpu.raises(ProviderMisconfigured("no such device"))
-        assert throttle.tick().telemetry is Telemetry.BLIND
+        assert throttle.tick().telemetry is TelemetryState.BLIND
 
     def test_a_lost_device_lowers_the_capacity_and_is_not_idle(self) -> None:
         throttle = throttle_for_tests(gpu=FakeGpu(devices=4, clock=(clock := ManualClock())), clock=clock)
@@ -154,7 +157,7 @@ class TestTrouble:
         throttle = throttle_for_tests()
         throttle.tick()
         throttle.gpu.lose()
-        assert throttle.tick().why is Why.LOST
+        assert throttle.tick().cause is ControlCause.LOST
         assert decided(throttle).detail == "gpu:lost"
         assert not throttle.snapshot().ready
         throttle.gpu.recover()
@@ -176,13 +179,13 @@ class TestTrouble:
         throttle = heated(throttle_for_tests(), 50.0, samples=1)
         throttle.gpu.stale()
         throttle.tick(10)
-        assert throttle.regime().telemetry is Telemetry.STALE
+        assert throttle.control_state().telemetry is TelemetryState.STALE
 
     def test_one_hot_reading_shown_three_times_is_one_strike(self) -> None:
         throttle = heated(throttle_for_tests(), 99.0, samples=1)
         throttle.gpu.stale()
         throttle.tick(2)
-        assert throttle.regime().factor == 1.0
+        assert throttle.control_state().factor == 1.0
 
     def test_rows_that_are_no_samples_change_nothing(self) -> None:
         class Broken(FakeGpu):
@@ -233,7 +236,7 @@ class Observed(Throttle):
         super().__init__(settings, gpu=gpu, clock=clock)
         self.observed = threading.Event()
 
-    def _observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> Regime:
+    def _observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> ControlState:
         regime = super()._observe(samples, source, interval_s)
         self.observed.set()
         return regime
@@ -248,15 +251,17 @@ class TestThread:
         try:
             throttle.start()
             assert throttle.observed.wait(DEADLINE_S)
-            assert throttle.regime().telemetry is Telemetry.FRESH
+            assert throttle.control_state().telemetry is TelemetryState.FRESH
             gpu.hang()
             assert gpu.begun.acquire(timeout=DEADLINE_S)
-            throttle._lookout._samplers[gpu.name].wake()
+            throttle._gpu_monitor._samplers[gpu.name].wake()
             assert gpu.begun.acquire(timeout=DEADLINE_S)
             clock.advance(3.001)
-            states: list[Telemetry] = []
-            together(8, lambda _: states.extend([throttle.regime().telemetry] * admitted(throttle, 20)))
-            assert states == [Telemetry.STALE] * 160
+            states: list[TelemetryState] = []
+            together(
+                8, lambda _: states.extend([throttle.control_state().telemetry] * admitted(throttle, 20))
+            )
+            assert states == [TelemetryState.STALE] * 160
             assert len(gpu.readers) == 1
         finally:
             gpu.recover()
@@ -330,7 +335,7 @@ held, fork = threading.Event(), threading.Event()
 users = throttle._windows._by_priority[0].users
 
 def hold():
-    with throttle._desk.rows.lock:
+    with throttle._settlement.rows.lock:
         users._ring.append("half-way in")
         held.set()
         fork.wait(10)

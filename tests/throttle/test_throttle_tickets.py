@@ -68,7 +68,7 @@ class TestSynchronousFace:
         throttle.leave(first)
         assert (first.state, second.state) == (TicketState.CANCELLED, TicketState.CALLED)
         assert [ticket for ticket, _ in throttle.called()] == [second]
-        assert throttle.snapshot().hints["left_in_line"] == 1
+        assert throttle.snapshot().oddities["left_in_line"] == 1
         assert queued(throttle, MID) == pytest.approx((2, 0.1))
 
     def test_one_who_leaves_the_line_has_stood_in_it(self) -> None:
@@ -79,17 +79,17 @@ class TestSynchronousFace:
         throttle.leave(ticket)
         throttle.leave(ticket)
         assert queued(throttle, MID) == pytest.approx((1, 0.3))
-        assert throttle.snapshot().hints["left_in_line"] == 1
+        assert throttle.snapshot().oddities["left_in_line"] == 1
 
     def test_one_who_leaves_after_having_been_dropped_is_not_handed_out(self) -> None:
         throttle = warmed(gated())
         held(throttle)
         ticket = ticket_for(throttle, Demand(MID))
         throttle.clock.advance(0.5)
-        throttle._desk.call(throttle.clock())
+        throttle._settlement.call_ready(throttle.clock())
         throttle.leave(ticket)
         assert throttle.called() == []
-        assert throttle.snapshot().requests[MID, "rejected", Reason.QUEUE] == 0
+        assert throttle.snapshot().requests[MID, "shed", Reason.QUEUE] == 0
 
     async def test_one_may_be_waited_for_after_its_turn_has_come(self) -> None:
         throttle = warmed(gated())
@@ -125,7 +125,7 @@ class TestSynchronousFace:
         held(throttle)
         ticket = ticket_for(throttle, Demand(MID))
         throttle.clock.advance(0.5)
-        throttle._desk.call(throttle.clock())
+        throttle._settlement.call_ready(throttle.clock())
         rejection = await throttle.wait(ticket)
         assert isinstance(rejection, Rejection)
         assert rejection.decision.detail == "queue:timeout"
@@ -158,7 +158,7 @@ class TestSynchronousFace:
         with pytest.raises(ValueError, match="given up or handed out"):
             await task
         assert throttle.snapshot().tokens[MID] == pytest.approx(6.0)
-        assert throttle.snapshot().hints["left_in_line"] == 1
+        assert throttle.snapshot().oddities["left_in_line"] == 1
 
 
 class TestThreads:
@@ -259,7 +259,7 @@ class TestThreads:
         del task, loop
         gc.collect()
         assert second.state is TicketState.CALLED
-        assert throttle.snapshot().hints["left_in_line"] == 1
+        assert throttle.snapshot().oddities["left_in_line"] == 1
         throttle.leave(second)
         assert in_flight(throttle) == 0
 
@@ -272,5 +272,5 @@ def test_two_threads_may_ring_the_same_bells() -> None:
             return 1
 
     throttle = gated()
-    throttle._desk.bells = Emptied()
-    throttle._desk.ring()
+    throttle._settlement.pending_wakeups = Emptied()
+    throttle._settlement.run_wakeups()

@@ -102,7 +102,7 @@ class TestOrder:
         """One look after the wait and none before it; what the loop does in between is no look."""
         throttle = warmed(gated())
         looks: list[Ticket] = []
-        original = throttle._look
+        original = throttle._poll_ticket
 
         def look(ticket: Ticket) -> Permit | Rejection | None:
             looks.append(ticket)
@@ -135,7 +135,7 @@ class TestOrder:
         refused = gated(rate_mid_rps="1/s")
         permit_for(refused, Demand(holds_slot=False))
         refusal_for(refused, Demand(holds_slot=False))
-        gate = refused.snapshot().gate
+        gate = refused.snapshot().concurrency
         assert gate is not None
         assert (gate.in_flight, gate.waiting) == (0, (0, 0, 0))
 
@@ -173,7 +173,7 @@ class TestTurn:
                 super().release(started_s, outcome, now)
 
         throttle = gated()
-        throttle._desk.gate = Watched(ConcurrencyRules(inflight_start=1), throttle.clock())
+        throttle._settlement.limiter = Watched(ConcurrencyRules(inflight_start=1), throttle.clock())
         warmed(throttle)
         inside_s.clear()
         (running,) = held(throttle)
@@ -195,7 +195,7 @@ class TestTurn:
         throttle.clock.advance(0.5)
         running.settle()
         permit = await task
-        told = {item.name: (item.remaining, round(item.reset_s, 6)) for item in permit.decision.items}
+        told = {item.name: (item.remaining, round(item.reset_s, 6)) for item in permit.decision.limits}
         assert told == {
             "user-1s": (1, 0.25),
             "user-60s": (8, 59.25),
@@ -248,11 +248,11 @@ class TestVain:
         throttle.clock.advance(0.5)
         assert len(throttle.called()) == 3
         snapshot = throttle.snapshot()
-        assert snapshot.requests[MID, "rejected", Reason.QUEUE] == 3
+        assert snapshot.requests[MID, "shed", Reason.QUEUE] == 3
         assert snapshot.requests[MID, "admitted", Reason.OK] == 0
         assert snapshot.active == {HIGH: 0, MID: 0, LOW: 1}
         assert queued(throttle, MID) == pytest.approx((3, 1.5))
-        assert snapshot.hints["left_in_line"] == 0
+        assert snapshot.oddities["left_in_line"] == 0
 
     def test_a_shorter_objective_of_its_own_makes_it_less_patient(self) -> None:
         throttle = warmed(gated(3))
@@ -263,7 +263,7 @@ class TestVain:
         assert len(throttle.called()) == 0  # the one in front still waits
         ticket = ticket_for(throttle, Demand(slo_s=0.2))
         throttle.clock.advance(0.05)
-        assert throttle._look(ticket) is not None
+        assert throttle._poll_ticket(ticket) is not None
 
     def test_wakes_by_itself_with_nobody_to_call_it(self, backend: str) -> None:
         async def scenario() -> None:
@@ -307,21 +307,21 @@ class TestShown:
         throttle = warmed(gated())
         held(throttle)
         tickets = [ticket_for(throttle, Demand(priority)) for priority in (HIGH, LOW, LOW)]
-        gate = throttle.snapshot().gate
+        gate = throttle.snapshot().concurrency
         assert gate is not None
         assert (gate.limit, gate.in_flight, gate.waiting) == (1.0, 1, (1, 0, 2))
         assert gate.service_rps == pytest.approx(100.0, rel=0.05)
         assert gate.memory_cap == math.inf
         for ticket in tickets:
             throttle.leave(ticket)
-        gate = throttle.snapshot().gate
+        gate = throttle.snapshot().concurrency
         assert gate is not None
         assert gate.waiting == (0, 0, 0)
 
     def test_a_policy_without_a_bound_shows_no_gate(self) -> None:
         throttle = gated(policy="fixed", inflight_max=0, inflight_start=64)
         held(throttle)
-        assert throttle.snapshot().gate is None
+        assert throttle.snapshot().concurrency is None
         assert "demand" not in throttle.snapshot().pressure
 
     def test_the_pressure_of_the_demand_is_a_term(self) -> None:
@@ -334,7 +334,7 @@ class TestShown:
         held(throttle)
         ticket = ticket_for(throttle, Demand(MID, "u"))
         assert repr(ticket) == "Ticket(WAITING, queue 2, Demand(mid, user='u', cost=1))"
-        assert repr(throttle._desk.gate) == "AdaptiveConcurrencyLimiter(1 of 1 in flight, 1 waiting)"
+        assert repr(throttle._settlement.limiter) == "AdaptiveConcurrencyLimiter(1 of 1 in flight, 1 waiting)"
         assert repr(throttle) == (
             "Throttle(gate, factor=1.00 (policy), telemetry=starting, rates=1e+06/1e+06/1e+06/s, active=1)"
         )

@@ -45,7 +45,7 @@ def test_the_load_of_a_phase_is_read_in_its_band_of_the_table(name: str, above: 
 
 @pytest.mark.parametrize("name", scenario.OVERLOADED)
 def test_what_the_rates_and_the_user_limit_let_through_overloads_the_card(name: str) -> None:
-    settings = Settings.from_env(scenario.environment(Policy.GATE))
+    settings = Settings.from_env(scenario.environment(Policy.CONCURRENCY))
     load = next(load for phase, load, _ in scenario.PHASES if phase == name)
     offered = {
         p: scenario.CAPACITY_RPS * load * share for p, share in zip(Priority, (0.1, 0.3, 0.6), strict=True)

@@ -353,7 +353,7 @@ def test_the_table_shows_phases_priorities_and_reasons() -> None:
         (Policy.ADAPTIVE, False, 5, "not armed yet: requests wait, but not for three samples"),
         (Policy.ADAPTIVE, False, 0, "not applied: nobody waits"),
         (Policy.TIERS, False, None, "taken literally: policy tiers"),
-        (Policy.GATE, False, 5, "not asked: policy gate"),
+        (Policy.CONCURRENCY, False, 5, "not asked: policy gate"),
         (Policy.FIXED, False, None, "not asked: policy fixed"),
     ],
 )

@@ -110,7 +110,7 @@ class RedisUserLimitStore:
         for batch in self._batches.all():
             with contextlib.suppress(RuntimeError):  # that loop is closed
                 batch.loop.call_soon_threadsafe(batch.abort)
-        self.clients.drop()
+        self.clients.close_current()
 
     def reset_after_fork(self) -> None:
         """Reset in a forked process: loops and connections belong to the parent."""

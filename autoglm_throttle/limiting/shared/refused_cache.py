@@ -19,7 +19,7 @@ from typing import Final
 
 from autoglm_throttle.limiting.instant import seconds_until
 from autoglm_throttle.limiting.shared.question import Key
-from autoglm_throttle.model import Decision, Reason, WindowState
+from autoglm_throttle.model import Decision, LimitStatus, Reason
 
 SIZE = 100_000
 """Callers. Each takes some 600 bytes, and is evicted soon after it could be checked again."""
@@ -143,7 +143,7 @@ class _Denial:
         self.limit: float = decision.limit
         self.remaining: float = decision.remaining
         self.window_s: int = decision.window_s
-        self.others: list[WindowState] = [_shifted(state, sent_s) for state in decision.others]
+        self.others: list[LimitStatus] = [_shifted(state, sent_s) for state in decision.others]
 
     def at(self, now: float) -> Decision:
         """Return the decision for a request at that instant."""
@@ -162,6 +162,6 @@ class _Denial:
         )
 
 
-def _shifted(state: WindowState, by_s: float) -> WindowState:
+def _shifted(state: LimitStatus, by_s: float) -> LimitStatus:
     reset_s = max(0.0, state.reset_s + by_s)
-    return WindowState(state.name, state.limit, state.window_s, state.remaining, reset_s)
+    return LimitStatus(state.name, state.limit, state.window_s, state.remaining, reset_s)

@@ -26,7 +26,7 @@ def decision(charge: StoreCharge, answer: Answer) -> Decision:
     ]
     rejected = [each for each in decisions if not each.allowed]
     chosen = max(rejected, key=_retry_after) if rejected else min(decisions, key=_remaining_share)
-    chosen.others = tuple(each.items[0] for each in decisions if each is not chosen)
+    chosen.others = tuple(each.limits[0] for each in decisions if each is not chosen)
     return chosen
 
 
@@ -46,7 +46,7 @@ def combined(user: Decision, address: Decision) -> Decision:
     """Combine the decisions on a user and its address; of two rejections the longer one counts."""
     if not (user.allowed and address.allowed):
         return user if user.retry_after_s >= address.retry_after_s else address
-    user.others += address.items
+    user.others += address.limits
     return user
 
 
@@ -54,7 +54,7 @@ def remaining_units(limits: Sequence[UserLimit], decision: Decision) -> tuple[in
     """Return the remaining units of each limit, in their order, from a decision on one caller."""
     if len(limits) == 1:
         return (int(decision.remaining),)
-    by_window = {state.window_s: state.remaining for state in decision.items}
+    by_window = {state.window_s: state.remaining for state in decision.limits}
     return tuple(by_window[limit.window_s] for limit in limits)
 
 

@@ -25,7 +25,7 @@ from autoglm_throttle.limiting.shared.store import (
 )
 from autoglm_throttle.limiting.shared.verdicts import combined, decision, limit_decision, remaining_units
 from autoglm_throttle.limiting.user_windows import Part, UserLimits
-from autoglm_throttle.model import Decision, Demand, OnError, Reason
+from autoglm_throttle.model import Decision, Demand, Reason, StoreFailureMode
 
 UNREACHABLE_ERRORS: Final = frozenset(
     {StoreErrorKind.TIMEOUT, StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
@@ -47,7 +47,7 @@ class StoreView:
     """Cause of the outage; None while the store answers."""
     since_s: float
     """Monotonic time at which it entered this state."""
-    on_error: OnError
+    on_error: StoreFailureMode
     processes: int
     """Processes that share the limits, as far as is known here."""
     fallbacks: dict[StoreErrorKind, int]
@@ -81,7 +81,7 @@ class SharedUserLimits:
         *,
         deny_cache: DenyCache,
         last_known: LastKnownRemaining,
-        on_error: OnError,
+        on_error: StoreFailureMode,
         processes: Callable[[], int],
         max_users: int,
         text_of: Callable[[str], str],
@@ -259,9 +259,9 @@ class SharedUserLimits:
     def _decide_without_store(self, demand: Demand, kind: StoreErrorKind, now: float) -> Decision:
         """Decide in this process alone."""
         self._fallbacks[kind] += 1
-        if self._on_error is OnError.ALLOW:
+        if self._on_error is StoreFailureMode.ALLOW:
             return Decision(True, Reason.OK, f"store:{kind}")
-        if self._on_error is OnError.DENY:
+        if self._on_error is StoreFailureMode.DENY:
             store_health = self.store_health
             wait = (
                 0.0 if store_health.state is HealthState.REMOTE else max(0.0, store_health.next_probe_s - now)

@@ -13,7 +13,7 @@ from autoglm_throttle.resilience.http.call import HttpCall, pairs
 from autoglm_throttle.resilience.http.stale import DEGRADED, mark_degraded
 
 if TYPE_CHECKING:
-    from autoglm_throttle.model import Rung
+    from autoglm_throttle.model import FallbackKind
     from autoglm_throttle.resilience.fallback import FallbackAnswer
     from autoglm_throttle.resilience.http.body import BodyObserver
 
@@ -154,7 +154,7 @@ async def close_response(response: httpx.Response) -> None:
         await response.aclose()
 
 
-def check_response(value: object, fallback_kind: Rung) -> None:
+def check_response(value: object, fallback_kind: FallbackKind) -> None:
     """Accept an `HttpAnswer` or an ``httpx.Response``.
 
     Args:

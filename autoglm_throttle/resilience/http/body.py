@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from autoglm_throttle.model import Outcome, Pass, State, StreamSettle
+from autoglm_throttle.model import BreakerState, GuardPermit, Outcome, StreamSettleMode
 from autoglm_throttle.resilience.circuit import GuardState
 
 
@@ -52,15 +52,15 @@ class BodyObserver:
     def __init__(
         self,
         circuit: GuardState,
-        permit: Pass,
+        permit: GuardPermit,
         begun_s: float,
         length: int | None,
         cache_policy: CachePolicy | None = None,
     ) -> None:
         rules = circuit.rules
-        first = rules.first_item_s is not None or rules.stream_settle is StreamSettle.FIRST_ITEM
+        first = rules.first_item_s is not None or rules.stream_settle is StreamSettleMode.FIRST_ITEM
         self._circuit = circuit
-        self._permit: Pass | None = permit
+        self._permit: GuardPermit | None = permit
         self._begun_s = begun_s
         self._length = length
         self._cache_policy = cache_policy
@@ -140,13 +140,13 @@ class BodyObserver:
         circuit, rules = self._circuit, self._circuit.rules
         limit_s = rules.first_item_s
         self._slow = limit_s is not None and circuit.clock() - self._begun_s > limit_s
-        if rules.stream_settle is StreamSettle.FIRST_ITEM and self._is_probe():
+        if rules.stream_settle is StreamSettleMode.FIRST_ITEM and self._is_probe():
             self._record(Outcome.SLOW if self._slow else Outcome.SUCCESS)
 
     def _is_probe(self) -> bool:
         permit = self._permit
         # A serial above 0 also marks a bounded ordinary call, so the state decides too.
-        return permit is not None and permit.serial > 0 and self._circuit.state() is State.HALF_OPEN
+        return permit is not None and permit.serial > 0 and self._circuit.state() is BreakerState.HALF_OPEN
 
     def _record(self, outcome: Outcome) -> None:
         permit, self._permit = self._permit, None

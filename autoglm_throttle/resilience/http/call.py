@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.model import On429, Outcome, Pass
+from autoglm_throttle.model import GuardPermit, Outcome, TooManyRequestsMode
 from autoglm_throttle.resilience.http.body import BodyObserver
 from autoglm_throttle.resilience.http.fields import body_bytes, retry_after_s
 from autoglm_throttle.resilience.http.served import HttpCallResult
@@ -65,7 +65,7 @@ class HttpCall:
         self.executor: HttpFeatureExecutor | None = executor
         self.request: httpx.Request = request
         self.cache_request: CacheRequest | None = None
-        self.permit: Pass = Pass(0)
+        self.permit: GuardPermit = GuardPermit(0)
         self.begun_s: float = 0.0
         self.outcome: Outcome = Outcome.NEUTRAL
         """Outcome as known at the headers."""
@@ -79,7 +79,7 @@ class HttpCall:
                 request.method, url, pairs(request.headers), request, key
             )
 
-    def start(self, permit: Pass) -> None:
+    def start(self, permit: GuardPermit) -> None:
         """Record that the call was admitted and starts now."""
         self.permit = permit
         self.begun_s = self.circuit.clock()
@@ -108,7 +108,7 @@ class HttpCall:
             self.body_observer = BodyObserver(circuit, self.permit, self.begun_s, length, cache_policy)
             return self.body_observer
         circuit.record(self.permit, self.outcome, f"HTTP {status}")
-        if status == TOO_MANY_REQUESTS and circuit.rules.on_429 is On429.OPEN:
+        if status == TOO_MANY_REQUESTS and circuit.rules.on_429 is TooManyRequestsMode.OPEN:
             wait_s = retry_after_s(headers, time.time())
             circuit.open_for(circuit.rules.open_s if wait_s is None else wait_s)
         return None

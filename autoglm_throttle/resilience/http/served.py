@@ -9,7 +9,15 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from autoglm_throttle.model import Cause, FallbackContext, GuardRefused, Level, Outcome, Refusal, Rung
+from autoglm_throttle.model import (
+    BreakerCause,
+    DegradationLevel,
+    FallbackContext,
+    FallbackKind,
+    GuardRejected,
+    GuardRejection,
+    Outcome,
+)
 from autoglm_throttle.resilience.coalesce import SingleFlight
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.fallback import (
@@ -50,7 +58,7 @@ UNSHARED_ENTRIES: Final = 256
 """Maximum number of such requests remembered; beyond it some wait once more without a result."""
 
 
-def check_http_answer(value: object, fallback_kind: Rung) -> None:
+def check_http_answer(value: object, fallback_kind: FallbackKind) -> None:
     """Accept only an `HttpAnswer`, which every HTTP caller can send.
 
     Args:
@@ -189,13 +197,15 @@ class HttpFeatureExecutor:
 
     def action(self, cache_request: CacheRequest | None) -> DegradationAction:
         """Return the action for a call under the current load."""
-        if self._degradation.level() is Level.FULL and self.feature.shed_above is None:
+        if self._degradation.level() is DegradationLevel.FULL and self.feature.shed_above is None:
             return DegradationAction.SERVE
         return self._degradation.action(self.feature, self._find(cache_request) is not None)
 
     def may_share(self, cache_request: CacheRequest | None) -> bool:
         """Whether this request may wait for a call in flight."""
-        if cache_request is None or not (self._always_coalesces or self._degradation.level() >= Level.STALE):
+        if cache_request is None or not (
+            self._always_coalesces or self._degradation.level() >= DegradationLevel.STALE
+        ):
             return False
         return cache_request.is_cacheable and not self._is_unshareable(cache_request)
 
@@ -216,7 +226,7 @@ class HttpFeatureExecutor:
         cached = self._find(cache_request)
         if cached is None:
             return None
-        self._on_degraded(self.feature.name, Rung.STALE, REFRESH)
+        self._on_degraded(self.feature.name, FallbackKind.STALE, REFRESH)
         return cached.as_fallback(self._circuit.clock(), REFRESH)
 
     def load_context(self, request: object) -> FallbackContext:
@@ -233,8 +243,8 @@ class HttpFeatureExecutor:
             error: the exception; None: a failing status was received.
             outcome: of the call, as recorded.
         """
-        if isinstance(error, GuardRefused):
-            cause = error.refusal.cause.value
+        if isinstance(error, GuardRejected):
+            cause = error.rejection.cause.value
         elif outcome is Outcome.FAILURE and (error is not None or self.on_value):
             cause = ERROR
         else:
@@ -270,11 +280,11 @@ class HttpFeatureExecutor:
         lookup = partial(self._cached_value, cache_request, context.cause)
         return await self._fallback_chain.answer_async(context, lookup, action, check)
 
-    def reject_shed(self) -> Refusal:
+    def reject_shed(self) -> GuardRejection:
         """Return the rejection of a shed call, and count it."""
-        self._on_degraded(self.feature.name, Rung.SHED, LOAD)
+        self._on_degraded(self.feature.name, FallbackKind.SHED, LOAD)
         after_s = self._degradation.retry_after_s
-        return Refusal(self.feature.name, self._circuit.state(), Cause.SHED, after_s)
+        return GuardRejection(self.feature.name, self._circuit.state(), BreakerCause.SHED, after_s)
 
     def cache_policy(
         self, cache_request: CacheRequest | None, status: int, headers: Pairs, requested_s: float

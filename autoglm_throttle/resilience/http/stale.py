@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from autoglm_throttle.model import Rung
+from autoglm_throttle.model import FallbackKind
 from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs, is_sendable
 from autoglm_throttle.resilience.http.fields import (
     age_s,
@@ -157,10 +157,10 @@ class CachedResponse:
             now: monotonic seconds.
             cause: of the fallback.
         """
-        return mark_degraded(self.with_age(now), Rung.STALE, cause)
+        return mark_degraded(self.with_age(now), FallbackKind.STALE, cause)
 
 
-def mark_degraded(answer: HttpAnswer, fallback_kind: Rung, cause: str) -> HttpAnswer:
+def mark_degraded(answer: HttpAnswer, fallback_kind: FallbackKind, cause: str) -> HttpAnswer:
     """Mark a response as degraded with an RFC 9651 item: ``X-Degraded: static; cause=error``."""
     return answer.with_header((DEGRADED, f"{fallback_kind}; cause={cause}"))
 

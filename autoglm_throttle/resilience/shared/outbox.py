@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
 
 MAX_WRITES: Final = 64
 """Maximum pending writes per breaker: more than the usual number of concurrent probes.
@@ -22,7 +22,7 @@ class OpenMessage:
     until_s: float
     """Monotonic end of the open period; afterwards the message is obsolete."""
     rounds: int
-    cause: Cause
+    cause: BreakerCause
     known_version: int
     """Version of the state that this process knew when it opened."""
     breaker_was_current: bool = True
@@ -34,7 +34,7 @@ class OperatorCommand:
     """Operator command of this process, or its restoration after the store lost it."""
 
     name: str
-    state: State
+    state: BreakerState
     known_version: int
     breaker_was_current: bool = True
     is_restore: bool = False

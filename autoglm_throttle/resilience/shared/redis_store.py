@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
 from autoglm_throttle.resilience.shared.ledger import FleetState
 from autoglm_throttle.resilience.shared.outbox import OpenMessage, OperatorCommand, ProbeResult
 from autoglm_throttle.resilience.shared.push import BreakerSyncListener
@@ -163,7 +163,7 @@ class RedisBreakerStore:
         """
         return await self._query_async(name, request)
 
-    def report_open(self, name: str, wait_s: float, rounds: int, cause: Cause) -> None:
+    def report_open(self, name: str, wait_s: float, rounds: int, cause: BreakerCause) -> None:
         """Report that this process has opened a breaker. Kept until the open period ends."""
         until_s = self._clock() + wait_s
         with self._fleet_state.lock:
@@ -182,7 +182,7 @@ class RedisBreakerStore:
             )
             self._start_unless_closed()
 
-    def report_operator_state(self, name: str, state: State) -> None:
+    def report_operator_state(self, name: str, state: BreakerState) -> None:
         """Report an operator command. Kept until it can be sent."""
         with self._fleet_state.lock:
             known_version, was_current = self._fleet_state.position(name)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from inspect import ismethod
 
-from autoglm_throttle.model import State
+from autoglm_throttle.model import BreakerState
 from autoglm_throttle.resilience.shared.outbox import OpenMessage, OperatorCommand, Write
 from autoglm_throttle.resilience.store import RemoteBreakerState
 
-OPERATOR_STATES = (State.FORCED_OPEN, State.DISABLED)
+OPERATOR_STATES = (BreakerState.FORCED_OPEN, BreakerState.DISABLED)
 
 
 class Subscription:
@@ -101,7 +101,7 @@ class Subscription:
             return None
         if state.state in OPERATOR_STATES:
             return OperatorCommand(self.name, state.state, self.version, is_restore=True)
-        if state.state is State.OPEN and state.wait_s > 0.0:
+        if state.state is BreakerState.OPEN and state.wait_s > 0.0:
             return OpenMessage(self.name, now + state.wait_s, state.rounds, state.cause, self.version)
         return None
 

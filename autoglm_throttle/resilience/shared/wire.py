@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
-from autoglm_throttle.model import Cause, State
+from autoglm_throttle.model import BreakerCause, BreakerState
 from autoglm_throttle.resilience.shared.outbox import ProbeResult
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
 
@@ -67,7 +67,7 @@ class Reply:
 
     def lease(self) -> ProbeLease | None:
         """Return the requested lease; None: it was not granted."""
-        if not self.done or self.remote is None or self.remote.state is not State.HALF_OPEN:
+        if not self.done or self.remote is None or self.remote.state is not BreakerState.HALF_OPEN:
             return None
         return ProbeLease(self.fence, self.remote.version, self.remote.rounds)
 
@@ -105,7 +105,7 @@ class BreakerProtocol:
         self.process_id: str = process_id
 
     def open(
-        self, name: str, known_version: int, wait_s: float, rounds: int, cause: Cause
+        self, name: str, known_version: int, wait_s: float, rounds: int, cause: BreakerCause
     ) -> ScriptArguments:
         """Build the report of an opening; ``wait_s``: rest of the open period."""
         return self._arguments("open", name, known_version, _us(wait_s), rounds, cause.value)
@@ -125,7 +125,9 @@ class BreakerProtocol:
         figures = (result.outcome.value, result.successes_needed, _us(result.wait_s), result.ticket)
         return self._arguments("finish", result.name, result.version, *figures)
 
-    def operate(self, name: str, known_version: int, state: State, *, is_restore: bool) -> ScriptArguments:
+    def operate(
+        self, name: str, known_version: int, state: BreakerState, *, is_restore: bool
+    ) -> ScriptArguments:
         """Build the report of an operator command; ``is_restore``: the store has lost it."""
         return self._arguments("operate", name, known_version, state.value, int(not is_restore))
 
@@ -192,19 +194,19 @@ def _remote(version: Any, state: Any, left: Any, rounds: Any, cause: Any) -> Rem
     if number <= 0:
         return None
     # Ramping is local to a process, so no process may publish it.
-    parsed_state = State(_text(state))
-    if parsed_state is State.RAMPING:
+    parsed_state = BreakerState(_text(state))
+    if parsed_state is BreakerState.RAMPING:
         raise ValueError("ramping is local to a process")
     return RemoteBreakerState(
         number, parsed_state, max(0, int(left)) / 1e6, max(0, int(rounds)), _cause(_text(cause))
     )
 
 
-def _cause(text: str) -> Cause:
+def _cause(text: str) -> BreakerCause:
     try:
-        return Cause(text)
+        return BreakerCause(text)
     except ValueError:  # of a newer version with more causes: the state is still valid
-        return Cause.REMOTE
+        return BreakerCause.REMOTE
 
 
 def _text(value: Any) -> str:  # noqa: ANN401

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
-from autoglm_throttle.model import Criticality, Rung
+from autoglm_throttle.model import Criticality, FallbackKind
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.traffic.demo.scenario import TROUBLE
@@ -56,7 +56,7 @@ class Downstream:
         by_cause: dict[str, int] = {}
         for (_, rung, cause), number in guards.degraded.items():
             key = "load" if cause in {"load", "shed"} else "trouble"
-            by_cause[key] = by_cause.get(key, 0) + number * (rung is not Rung.SHED)
+            by_cause[key] = by_cause.get(key, 0) + number * (rung is not FallbackKind.SHED)
         openings = sum(n for (_, state), n in guards.transitions.items() if state.value == "open")
         return {
             "name": NAME,

@@ -45,12 +45,12 @@ class DemoService:
 def state_of(throttle: Throttle) -> dict[str, object]:
     """Return the throttle's part of the live view, ready for JSON."""
     snapshot = throttle.snapshot()
-    regime = snapshot.regime
+    regime = snapshot.control
     device = snapshot.devices[0] if snapshot.devices else None
     return {
         "policy": snapshot.policy.value,
         "factor": regime.factor,
-        "why": regime.why.value,
+        "why": regime.cause.value,
         "budget_rps": regime.budget_rps,
         "table_factor": regime.table_factor,
         "armed": regime.armed,
@@ -59,7 +59,7 @@ def state_of(throttle: Throttle) -> dict[str, object]:
         "power_w": device.power_w if device else None,
         "tiers": throttle.settings.tiers,
         "rate_rps": {priority.label: snapshot.rate_limit_rps[priority] for priority in Priority},
-        "gate": None if snapshot.gate is None else _gate(snapshot.gate),
+        "gate": None if snapshot.concurrency is None else _gate(snapshot.concurrency),
         "store": None if snapshot.store is None else _store(snapshot.store),
     }
 

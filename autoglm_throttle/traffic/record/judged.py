@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from autoglm_throttle.asgi.hinted import MARKER
-from autoglm_throttle.snapshot import decision_name
+from autoglm_throttle.snapshot import decision_label
 from autoglm_throttle.traffic.record.entry import Judged
 
 DEGRADED = b"x-degraded"
@@ -32,7 +32,7 @@ def judged(scope: Mapping[str, Any], status: int, fields: Iterable[Sequence[byte
         return ("", "", "degraded" if degraded else "exempt", "ok")
     verdict = next((one for one in verdicts if not one.admitted), verdicts[0])
     reason = verdict.decision.reason
-    decision: str = decision_name(reason)
+    decision: str = decision_label(reason)
     if degraded:
         decision = "degraded"
     return (verdict.demand.user, verdict.demand.priority.label, decision, reason.value)

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 import anyio
 
-from autoglm_throttle.identity import Identity, ProxyChain
+from autoglm_throttle.identity import CallerHasher, ProxyChain
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.model import Clock
 from autoglm_throttle.settings import Settings
@@ -119,7 +119,7 @@ class Recorder:
         self._client_header = b"" if client_header is None else client_header.strip().lower().encode()
         self._key = "random" if secret is None else "secret"
         key = secrets.token_bytes(32) if secret is None else secret
-        self._identity = Identity(key.encode() if isinstance(key, str) else key)
+        self._identity = CallerHasher(key.encode() if isinstance(key, str) else key)
         self._peers = ProxyChain()
         self._lock = threading.Lock()
         self._writer: Writer | None = None
@@ -275,10 +275,10 @@ class Recorder:
             for name, value in headers:
                 if name == self._client_header:
                     text = value.decode("latin-1")
-                    return text if _CLIENT.fullmatch(text) else self._identity.of("client", text)
+                    return text if _CLIENT.fullmatch(text) else self._identity.hash("client", text)
         if stated:
             return self._identity.text(stated)
-        return self._identity.of("address", self._peers.group(str(peer[0]) if peer else ""))
+        return self._identity.hash("address", self._peers.group(str(peer[0]) if peer else ""))
 
     def keeps(self, client: str) -> bool:
         """Return whether a client belongs to the sample."""

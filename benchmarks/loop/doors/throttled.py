@@ -96,7 +96,7 @@ class ThrottleDoor:
     def state(self) -> tuple[float | None, float | None]:
         """The Regime's factor and the gate's limit."""
         snapshot = self.throttle.snapshot()
-        return snapshot.regime.factor, snapshot.gate.limit if snapshot.gate else None
+        return snapshot.control.factor, snapshot.concurrency.limit if snapshot.concurrency else None
 
     def _call(self, _what: object) -> None:
         for ticket, verdict in self.throttle.called():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoglm_throttle.gpu.verdict import VerdictRules, VerdictTracker
-from autoglm_throttle.model import Finding, GpuSample, GpuView, Work
+from autoglm_throttle.model import GpuCondition, GpuSample, GpuView, ServiceStats
 
 START_S = 1000.0
 
@@ -18,7 +18,7 @@ class Phase:
 
     seconds: int
     cards: tuple[Mapping[str, Any], ...]
-    labels: tuple[Finding, ...]
+    labels: tuple[GpuCondition, ...]
     completed_per_s: float = 0.0
     chunks_per_s: float = 0.0
     engine: Mapping[str, Any] | None = None
@@ -78,7 +78,7 @@ class Player:
             rows = tuple(row(index, self.now, **card) for index, card in enumerate(phase.cards))
             if phase.engine is not None:
                 rows = (*rows, row(len(rows), self.now, kind="engine", source="vllm", **phase.engine))
-            work = Work(
+            work = ServiceStats(
                 completed_total=int(self._completed + 1e-6),
                 chunks_total=int(self._chunks + 1e-6),
                 **phase.work,
@@ -89,5 +89,5 @@ class Player:
         return list(self.seconds(phase, step_s))[-1]
 
 
-def labels(seen: GpuView) -> tuple[Finding, ...]:
-    return tuple(verdict.finding for verdict in seen.verdicts.values())
+def labels(seen: GpuView) -> tuple[GpuCondition, ...]:
+    return tuple(verdict.condition for verdict in seen.verdicts.values())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoglm_throttle.model import Finding
+from autoglm_throttle.model import GpuCondition
 from tests.gpu.cases.play import Case, Phase
 
 H100: dict[str, Any] = {"power_limit_w": 700.0, "sm_clock_max_mhz": 1980.0}
@@ -17,10 +17,10 @@ SPIN: dict[str, Any] = {**H100, "utilization_pct": 100.0, "power_w": 70.0}
 FULL: dict[str, Any] = {**H100, "utilization_pct": 99.0, "power_w": 560.0, "sm_active_ratio": 0.8}
 REST: dict[str, Any] = {**H100, "utilization_pct": 0.0, "power_w": 72.0, "sm_active_ratio": 0.0}
 
-U = Finding
+U = GpuCondition
 
 
-def one(seconds: int, card: dict[str, Any], label: Finding, **rest: Any) -> Phase:
+def one(seconds: int, card: dict[str, Any], label: GpuCondition, **rest: Any) -> Phase:
     return Phase(seconds, (card,), (label,), **{"work": SERVING, **rest})
 
 
@@ -138,7 +138,9 @@ PUBLISHED = (
 )
 
 
-def kempner(name: str, label: Finding, *, util: float = 97.0, per_s: float = 10.0, **ratios: float) -> Case:
+def kempner(
+    name: str, label: GpuCondition, *, util: float = 97.0, per_s: float = 10.0, **ratios: float
+) -> Case:
     fields = {f"{what}_ratio": value for what, value in ratios.items()}
     card = {"utilization_pct": util, **fields}
     phase = one(20, card, label, completed_per_s=per_s, work=SERVING if per_s else QUIET)

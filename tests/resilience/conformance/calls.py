@@ -9,7 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from autoglm_throttle.model import Cause, GuardRefused, Outcome, Pass, Refusal, State
+from autoglm_throttle.model import (
+    BreakerCause,
+    BreakerState,
+    GuardPermit,
+    GuardRejected,
+    GuardRejection,
+    Outcome,
+)
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.judge import OutcomeClassifier
 from autoglm_throttle.resilience.rules import BreakerRules
@@ -59,7 +66,7 @@ def error(names: str) -> BaseException:
     if len(kinds) > 1:
         return ExceptionGroup("several", [error(kind) for kind in kinds])  # type: ignore[type-var]
     if names == "GuardRefused":
-        return GuardRefused(Refusal("another", State.OPEN, Cause.FAILURES, 7.0))
+        return GuardRejected(GuardRejection("another", BreakerState.OPEN, BreakerCause.FAILURES, 7.0))
     if names.startswith("httpx."):
         return getattr(httpx, names.removeprefix("httpx."))("the transport")  # type: ignore[no-any-return]
     return NAMED[names]("what went wrong")
@@ -119,11 +126,11 @@ class Calls(Stage):
         self.raises(names, after_s)
 
     def hangs(self) -> None:
-        assert isinstance(self.circuit.allow(), Pass)
+        assert isinstance(self.circuit.allow(), GuardPermit)
 
     def call(self) -> str:
         try:
             self.returns()
-        except GuardRefused as refused:
-            return refusal(refused.refusal)
+        except GuardRejected as refused:
+            return refusal(refused.rejection)
         return "answered"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from autoglm_throttle.model import Criticality, FallbackContext, GuardRefused, Level
+from autoglm_throttle.model import Criticality, DegradationLevel, FallbackContext, GuardRejected
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.rules import BreakerRules
@@ -62,7 +62,7 @@ class Fallbacks(Stage):
             r"returns nothing": lambda: self.call(None, []),
             r"raises (\S+)": lambda names: self.call(error(names), None),
             r"block": self.block,
-            r"load (\w+)": lambda level: self.load(Level[level.upper()]),
+            r"load (\w+)": lambda level: self.load(DegradationLevel[level.upper()]),
             r"state": lambda: str(self.bench.circuit.state()),
             r"calls": lambda: f"calls {self.dependency.calls}",
             r"degraded": self.degraded,
@@ -71,7 +71,7 @@ class Fallbacks(Stage):
     def wait(self, span_s: str) -> None:
         self.bench.now += float(span_s)
 
-    def load(self, level: Level) -> None:
+    def load(self, level: DegradationLevel) -> None:
         self.bench.load = LOADS[level]
         for _ in range(3):
             self.bench.now += 1.0
@@ -81,15 +81,15 @@ class Fallbacks(Stage):
         try:
             with Guard(self.bench.circuit):
                 return "let through"
-        except GuardRefused as refused:
-            return refusal(refused.refusal)
+        except GuardRejected as refused:
+            return refusal(refused.rejection)
 
     def call(self, raised: BaseException | None, value: object) -> str:
         self.dependency.error, self.dependency.value = raised, lambda: value
         try:
             got = self.dependency(self.bench.served, "a question")
-        except GuardRefused as refused:
-            return refusal(refused.refusal)
+        except GuardRejected as refused:
+            return refusal(refused.rejection)
         except (asyncio.CancelledError, KeyboardInterrupt) as gone:
             return type(gone).__name__
         except Exception as caught:  # noqa: BLE001 - it is the answer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.model import Cause, Pass, Refusal, State
+from autoglm_throttle.model import BreakerCause, BreakerState, GuardPermit, GuardRejection
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
@@ -10,12 +10,12 @@ from tests.resilience.conformance.spoken import OUTCOMES, Stage, Words, refusal
 from tests.resilience.fake_store import FakeStore
 
 STATES = {
-    "opens": State.OPEN,
-    "tries": State.HALF_OPEN,
-    "closes": State.CLOSED,
-    "forces open": State.FORCED_OPEN,
-    "disables": State.DISABLED,
-    "resets": State.CLOSED,
+    "opens": BreakerState.OPEN,
+    "tries": BreakerState.HALF_OPEN,
+    "closes": BreakerState.CLOSED,
+    "forces open": BreakerState.FORCED_OPEN,
+    "disables": BreakerState.DISABLED,
+    "resets": BreakerState.CLOSED,
 }
 BY_OPERATORS = ("forces open", "disables", "resets")
 
@@ -29,7 +29,7 @@ class Fleet(Stage):
         self.version = 0
         self.fence = 0
         self.circuit = GuardState("it", rules, clock=self.clock, store=self.store)
-        self.calls: dict[str, Pass] = {}
+        self.calls: dict[str, GuardPermit] = {}
 
     def words(self) -> Words:
         circuit = self.circuit
@@ -57,7 +57,7 @@ class Fleet(Stage):
 
     def remote(self, word: str, wait_s: str | None) -> RemoteBreakerState:
         self.version += 1
-        cause = Cause.OPERATOR if word in BY_OPERATORS else Cause.FAILURES
+        cause = BreakerCause.OPERATOR if word in BY_OPERATORS else BreakerCause.FAILURES
         return RemoteBreakerState(self.version, STATES[word], float(wait_s or 0.0), 0, cause)
 
     def stored(self, word: str, wait_s: str | None) -> None:
@@ -71,7 +71,7 @@ class Fleet(Stage):
         self.store.push(self.news)
 
     def old(self, wait_s: str) -> None:
-        self.store.push(RemoteBreakerState(self.version - 1, State.OPEN, float(wait_s)))
+        self.store.push(RemoteBreakerState(self.version - 1, BreakerState.OPEN, float(wait_s)))
 
     def gives(self) -> None:
         self.fence += 1
@@ -85,7 +85,7 @@ class Fleet(Stage):
 
     def ask(self, name: str) -> str:
         got = self.circuit.allow()
-        if isinstance(got, Refusal):
+        if isinstance(got, GuardRejection):
             return refusal(got)
         self.calls[name] = got
         if got.serial:
@@ -94,7 +94,7 @@ class Fleet(Stage):
 
     def call(self, outcome: str) -> None:
         got = self.circuit.allow()
-        assert isinstance(got, Pass), f"{outcome}: the call was refused"
+        assert isinstance(got, GuardPermit), f"{outcome}: the call was refused"
         self.circuit.record(got, OUTCOMES[outcome])
 
     def end(self, name: str, outcome: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.model import Cause, Pass, Refusal
+from autoglm_throttle.model import BreakerCause, GuardPermit, GuardRejection
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.conformance.spoken import OUTCOMES, Stage, Words, refusal, told
@@ -14,7 +14,7 @@ class Machine(Stage):
     def __init__(self, rules: BreakerRules) -> None:
         super().__init__()
         self.breaker = Breaker("it", rules, self.now)
-        self.calls: dict[str, Pass] = {}
+        self.calls: dict[str, GuardPermit] = {}
 
     def words(self) -> Words:
         breaker = self.breaker
@@ -26,24 +26,24 @@ class Machine(Stage):
             r"disable": lambda: breaker.disable(self.now),
             r"metrics only": lambda: breaker.metrics_only(self.now),
             r"reset": lambda: breaker.reset(self.now),
-            r"open for ([\d.]+)": lambda s: breaker.open_for(float(s), Cause.RETRY_AFTER, self.now),
+            r"open for ([\d.]+)": lambda s: breaker.open_for(float(s), BreakerCause.RETRY_AFTER, self.now),
             r"state": lambda: str(breaker.state(self.now)),
             r"stale": lambda: f"stale {breaker.view(self.now).stale_results}",
-            r"would refuse": lambda: f"would refuse {breaker.view(self.now).would_refuse}",
+            r"would refuse": lambda: f"would refuse {breaker.view(self.now).would_reject}",
             r"told": lambda: told(breaker.drain()),
             r"look": self.look,
         }
 
     def ask(self, name: str) -> str:
         got = self.breaker.allow(self.now)
-        if isinstance(got, Refusal):
+        if isinstance(got, GuardRejection):
             return refusal(got)
         self.calls[name] = got
         return "trial" if got.serial and not self.breaker.rules.max_in_flight else "pass"
 
     def call(self, outcome: str) -> None:
         got = self.breaker.allow(self.now)
-        assert isinstance(got, Pass), f"{outcome}: the call was refused"
+        assert isinstance(got, GuardPermit), f"{outcome}: the call was refused"
         self.breaker.record(got, OUTCOMES[outcome], self.now)
 
     def end(self, name: str, outcome: str) -> None:

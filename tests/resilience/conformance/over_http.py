@@ -63,7 +63,7 @@ class Http(Stage):
         try:
             response = call(self.face, self.guarded, handler, parts=parts)
         except TransportRejected as refused:
-            return refusal(refused.refusal)
+            return refusal(refused.rejection)
         except httpx.HTTPError as caught:
             return type(caught).__name__
         degraded = response.headers.get("x-degraded")

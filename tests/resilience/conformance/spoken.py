@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from autoglm_throttle.model import Outcome, Refusal, Transition
+from autoglm_throttle.model import BreakerTransition, GuardRejection, Outcome
 
 OUTCOMES = {
     "ok": Outcome.SUCCESS,
@@ -56,10 +56,10 @@ def seconds(value: float) -> str:
     return f"{value:.6g}"
 
 
-def refusal(refused: Refusal) -> str:
+def refusal(refused: GuardRejection) -> str:
     return f"refused {seconds(refused.retry_after_s)} {refused.cause}"
 
 
-def told(transitions: list[Transition]) -> str:
+def told(transitions: list[BreakerTransition]) -> str:
     steps = [f"{step.before}>{step.after}({step.cause})" for step in transitions]
     return " ".join(["told", *(steps or ["nothing"])])

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from autoglm_throttle.model import Mode, On429, SlowIs, StreamSettle, Trip
+from autoglm_throttle.model import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
 from autoglm_throttle.resilience.rules import BreakerRules
 
 _COUNTS = ("failures", "half_open_max", "success_threshold", "window", "min_calls", "max_in_flight")
 _WORDS: dict[str, Callable[[str], Any]] = {
-    "trip": lambda text: frozenset(map(Trip, text.split(","))),
+    "trip": lambda text: frozenset(map(TripRule, text.split(","))),
     "ramp": lambda text: tuple(map(float, text.split(","))),
-    "slow_is": SlowIs,
-    "mode": Mode,
-    "on_429": On429,
-    "stream_settle": StreamSettle,
+    "slow_is": SlowCallMode,
+    "mode": BreakerMode,
+    "on_429": TooManyRequestsMode,
+    "stream_settle": StreamSettleMode,
     **dict.fromkeys(_COUNTS, int),
 }
 _NAMES = {field.name for field in fields(BreakerRules)}

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from autoglm_throttle.model import GuardRefused
+from autoglm_throttle.model import GuardRejected
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.rules import BreakerRules
@@ -104,8 +104,8 @@ class Streams(Stage):
             self.make(name)
         try:
             self.streams[name].takes()
-        except GuardRefused as refused:
-            return refusal(refused.refusal)
+        except GuardRejected as refused:
+            return refusal(refused.rejection)
         return "begun"
 
     def begin_late(self, name: str, after_s: str) -> str:

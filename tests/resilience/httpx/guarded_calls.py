@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import httpx
 
-from autoglm_throttle.model import BreakerView, Criticality, Outcome, Pass, Rung
+from autoglm_throttle.model import BreakerView, Criticality, FallbackKind, GuardPermit, Outcome
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.degradation import LadderRules
 from autoglm_throttle.resilience.feature import Fallback, Feature
@@ -50,7 +50,7 @@ class Guarded:
     ) -> None:
         self.clock = ManualClock()
         self.load: float | None = 0.0
-        self.counted: list[tuple[str, Rung, str]] = []
+        self.counted: list[tuple[str, FallbackKind, str]] = []
         self.outcomes: list[Outcome] = []
         self.circuits: dict[str, GuardState] = {}
         self._rules = rules or BreakerRules()
@@ -86,7 +86,7 @@ class Guarded:
         circuit.executor, circuit.shed_check = served, served.reject_if_shed
         return circuit
 
-    def count(self, name: str, rung: Rung, cause: str) -> None:
+    def count(self, name: str, rung: FallbackKind, cause: str) -> None:
         self.counted.append((name, rung, cause))
 
     def loaded(self, load: float) -> None:
@@ -114,7 +114,7 @@ class Noting(GuardState):
         super().__init__(name, rules, clock=clock, classifier=judge)
         self.outcomes = outcomes
 
-    def record(self, permit: Pass, outcome: Outcome, error: BaseException | str | None = None) -> None:
+    def record(self, permit: GuardPermit, outcome: Outcome, error: BaseException | str | None = None) -> None:
         self.outcomes.append(outcome)
         super().record(permit, outcome, error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from autoglm_throttle.model import FallbackContext, Level
+from autoglm_throttle.model import DegradationLevel, FallbackContext
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.http.served import HttpFeatureExecutor
@@ -29,7 +29,7 @@ def test_its_repr_shows_what_it_is_and_what_it_keeps() -> None:
     guarded = Guarded(fallback=Fallback(stale=True))
     call("sync", guarded, status(200))
     shown = repr(served(guarded))
-    assert shown.startswith(f"<HttpFeatureExecutor 'dep' <DegradationLevels {Level.FULL.label}")
+    assert shown.startswith(f"<HttpFeatureExecutor 'dep' <DegradationLevels {DegradationLevel.FULL.label}")
     assert shown.endswith("<HttpCache <StaleCache 1/8, oldest 0 s>>>")
     assert repr(served(Guarded(fallback=Fallback(static=1)))).endswith("no cache>")
 

@@ -9,7 +9,7 @@ import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.model import Outcome, State, StreamSettle
+from autoglm_throttle.model import BreakerState, Outcome, StreamSettleMode
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
 from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.httpx.breaking_server import BROKEN, DUMB, WHOLE, breaking_server
@@ -186,8 +186,8 @@ def test_the_limit_of_the_headers_is_not_that_of_the_body(face: str, server: str
 
 
 def test_a_trial_may_succeed_at_its_first_part(face: str, server: str) -> None:
-    guarded = Guarded(BreakerRules(failures=1, stream_settle=StreamSettle.FIRST_ITEM))
-    states: list[State] = []
+    guarded = Guarded(BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM))
+    states: list[BreakerState] = []
 
     def do(client: httpx.Client) -> None:
         client.get(server + "/busy")
@@ -206,5 +206,5 @@ def test_a_trial_may_succeed_at_its_first_part(face: str, server: str) -> None:
             states.append(guarded.view().state)
 
     each(face, guarded, do, do_async, times=1)
-    assert states == [State.HALF_OPEN, State.CLOSED]
+    assert states == [BreakerState.HALF_OPEN, BreakerState.CLOSED]
     assert guarded.outcomes == [FAILURE, SUCCESS]

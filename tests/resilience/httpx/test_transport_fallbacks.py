@@ -9,14 +9,14 @@ import httpx
 import pytest
 
 from autoglm_throttle.model import (
-    Cause,
+    BreakerCause,
+    BreakerState,
     Criticality,
     FallbackContext,
-    GuardRefused,
+    FallbackKind,
+    GuardRejected,
+    GuardRejection,
     Outcome,
-    Refusal,
-    Rung,
-    State,
 )
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
@@ -39,7 +39,7 @@ from tests.resilience.httpx.guarded_calls import (
 STATIC = HttpAnswer(200, {"content-type": "text/plain"}, b"static")
 STALE = Fallback(stale=True)
 CUT = httpx.ReadError("cut")
-REFUSAL = Refusal("other", State.OPEN, Cause.TRIAL, 3.0)
+REFUSAL = GuardRejection("other", BreakerState.OPEN, BreakerCause.TRIAL, 3.0)
 
 pytestmark = pytest.mark.parametrize("face", FACES)
 
@@ -65,7 +65,7 @@ LIVE = (200, b"live", None)
         (status(504), "error"),
         (raising(CUT), "error"),
         (raising(OSError("gone")), "error"),
-        (raising(GuardRefused(REFUSAL)), "trial"),
+        (raising(GuardRejected(REFUSAL)), "trial"),
     ],
 )
 def test_a_failure_has_the_static_answer(face: str, handler: Handler, cause: str) -> None:
@@ -74,7 +74,7 @@ def test_a_failure_has_the_static_answer(face: str, handler: Handler, cause: str
     assert said(response) == (200, b"static", f"static; cause={cause}")
     assert response.headers["content-type"] == "text/plain"
     assert response.request.url == URL
-    assert guarded.counted == [("dep", Rung.STATIC, cause)]
+    assert guarded.counted == [("dep", FallbackKind.STATIC, cause)]
 
 
 @pytest.mark.parametrize("code", [200, 204, 301, 400, 404, 429, 501])
@@ -97,7 +97,7 @@ def test_an_exception_that_is_no_failure_comes_through(face: str, error: BaseExc
 def test_a_refusal_has_the_static_answer_and_the_outcome_stands(face: str) -> None:
     guarded = Guarded(BreakerRules(failures=1), Fallback(static=STATIC))
     call(face, guarded, status(500))
-    assert guarded.view().state is State.OPEN
+    assert guarded.view().state is BreakerState.OPEN
     assert said(call(face, guarded, ok)) == (200, b"static", "static; cause=failures")
     assert guarded.outcomes == [Outcome.FAILURE]
 
@@ -355,7 +355,7 @@ def test_each_level_of_the_ladder(
     if seen == "shed":
         with pytest.raises(TransportRejected) as caught:
             call(face, guarded, live)
-        assert (caught.value.refusal.cause, caught.value.retry_after_s) == (Cause.SHED, 1.0)
+        assert (caught.value.rejection.cause, caught.value.retry_after_s) == (BreakerCause.SHED, 1.0)
         assert caught.value.request.url == URL
     else:
         mark = None if seen == "live" else f"{seen}; cause=load"

@@ -8,7 +8,15 @@ import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.model import Cause, GuardRefused, On429, Outcome, Refusal, State, ThrottleError
+from autoglm_throttle.model import (
+    BreakerCause,
+    BreakerState,
+    GuardRejected,
+    GuardRejection,
+    Outcome,
+    ThrottleError,
+    TooManyRequestsMode,
+)
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected, origin
 from autoglm_throttle.resilience.judge import OutcomeClassifier
 from autoglm_throttle.resilience.rules import BreakerRules
@@ -16,7 +24,7 @@ from autoglm_throttle.settings.guard_policy import GuardName
 from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, call, ok, raising, status
 
 SUCCESS, FAILURE, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
-REFUSAL = Refusal("other", State.OPEN, Cause.FAILURES, 3.0)
+REFUSAL = GuardRejection("other", BreakerState.OPEN, BreakerCause.FAILURES, 3.0)
 
 pytestmark = [
     pytest.mark.parametrize("face", FACES),
@@ -64,7 +72,7 @@ def test_each_status(face: str, code: int, outcome: Outcome) -> None:
         (httpx.UnsupportedProtocol("x"), NEUTRAL),
         (httpx.LocalProtocolError("x"), NEUTRAL),
         (httpx.InvalidURL("x"), NEUTRAL),
-        (GuardRefused(REFUSAL), NEUTRAL),
+        (GuardRejected(REFUSAL), NEUTRAL),
         (TransportRejected(REFUSAL, httpx.Request("GET", URL)), NEUTRAL),
         (KeyboardInterrupt(), NEUTRAL),
     ],
@@ -186,7 +194,11 @@ def test_a_refusal_is_an_error_of_httpx_and_of_ours(face: str) -> None:
     assert isinstance(refused, httpx.TransportError)
     assert isinstance(refused, ThrottleError)
     assert refused.request.url == URL + "?q=1"
-    assert (refused.name, refused.refusal.cause, refused.retry_after_s) == ("dep", Cause.FAILURES, 10.0)
+    assert (refused.name, refused.rejection.cause, refused.retry_after_s) == (
+        "dep",
+        BreakerCause.FAILURES,
+        10.0,
+    )
     assert str(refused) == "dep is open (failures), try again in 10.0 s, last failure HTTP 500"
     assert len(calls) == 2
 
@@ -213,7 +225,7 @@ def test_the_trial_after_the_open_time_closes(face: str) -> None:
     call(face, guarded, status(500))
     guarded.clock.advance(10.0)
     assert call(face, guarded, ok).content == b"fine"
-    assert guarded.view().state is State.CLOSED
+    assert guarded.view().state is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize(
@@ -230,23 +242,23 @@ def test_the_trial_after_the_open_time_closes(face: str) -> None:
     ],
 )
 def test_429_may_open_for_as_long_as_it_says(face: str, headers: dict[str, str], wait_s: float) -> None:
-    guarded = Guarded(BreakerRules(on_429=On429.OPEN, open_s=20.0))
+    guarded = Guarded(BreakerRules(on_429=TooManyRequestsMode.OPEN, open_s=20.0))
     assert call(face, guarded, status(429, **headers)).status_code == 429
     assert guarded.outcomes == [NEUTRAL]
     assert guarded.view().retry_after_s == wait_s
     with pytest.raises(TransportRejected) as caught:
         call(face, guarded, ok)
-    assert caught.value.refusal.cause is Cause.RETRY_AFTER
+    assert caught.value.rejection.cause is BreakerCause.RETRY_AFTER
 
 
 def test_429_opens_nothing_by_default_or_where_the_user_says_otherwise(face: str) -> None:
     guarded = Guarded()
     call(face, guarded, status(429, retry_after="7"))
-    assert guarded.view().state is State.CLOSED
+    assert guarded.view().state is BreakerState.CLOSED
     judge = OutcomeClassifier(classify=lambda _: SUCCESS)
-    guarded = Guarded(BreakerRules(on_429=On429.OPEN), judge=judge)
+    guarded = Guarded(BreakerRules(on_429=TooManyRequestsMode.OPEN), judge=judge)
     call(face, guarded, status(429, retry_after="7"))
-    assert guarded.view().state is State.CLOSED
+    assert guarded.view().state is BreakerState.CLOSED
 
 
 def test_each_hop_of_a_redirect_is_a_call_of_its_origin(face: str) -> None:

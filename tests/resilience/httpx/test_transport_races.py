@@ -10,7 +10,7 @@ import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.model import Outcome, State
+from autoglm_throttle.model import BreakerState, Outcome
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected
 from autoglm_throttle.resilience.rules import BreakerRules
 from tests.loops import run
@@ -59,9 +59,9 @@ def test_a_cancelled_trial_leaves_its_place_to_the_next(backend: str) -> None:
                 await client.get(URL)
 
     run(backend, trying)
-    assert guarded.view().state is State.HALF_OPEN
+    assert guarded.view().state is BreakerState.HALF_OPEN
     assert call("sync", guarded, ok).content == b"fine"
-    assert guarded.view().state is State.CLOSED
+    assert guarded.view().state is BreakerState.CLOSED
 
 
 def test_one_trial_of_many_threads() -> None:
@@ -90,7 +90,7 @@ def test_one_trial_of_many_threads() -> None:
         answers = sorted(pool.map(calling, range(count)))
     assert answers == ["fine"] + ["refused"] * (count - 1)
     assert len(asked) == 1
-    assert guarded.view().state is State.CLOSED
+    assert guarded.view().state is BreakerState.CLOSED
 
 
 def test_one_trial_of_many_tasks(backend: str) -> None:

@@ -11,7 +11,7 @@ import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.model import Cause, Outcome, Refusal, Rung, State
+from autoglm_throttle.model import BreakerCause, BreakerState, FallbackKind, GuardRejection, Outcome
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected
@@ -23,7 +23,7 @@ from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, cal
 faces = pytest.mark.parametrize("face", FACES)
 
 ALWAYS = Fallback(stale=True, coalesce="always")
-REFUSAL = Refusal("behind", State.OPEN, Cause.FAILURES, 3.0)
+REFUSAL = GuardRejection("behind", BreakerState.OPEN, BreakerCause.FAILURES, 3.0)
 WAIT_S = 20.0
 MANY = 5
 
@@ -235,7 +235,7 @@ def test_who_has_an_answer_kept_does_not_wait(face: str) -> None:
     answers, made = gathered(face, guarded, sized())
     assert sorted(answers) == ["kept stale; cause=refresh"] * (MANY - 1) + ["live"]
     assert made == 1
-    assert guarded.counted == [("dep", Rung.STALE, "refresh")] * (MANY - 1)
+    assert guarded.counted == [("dep", FallbackKind.STALE, "refresh")] * (MANY - 1)
 
 
 @faces

@@ -8,7 +8,7 @@ import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.model import Outcome, State, StreamSettle
+from autoglm_throttle.model import BreakerState, Outcome, StreamSettleMode
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
 from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.httpx.guarded_calls import FACES, Guarded, Handler, Parts, call, status
@@ -131,30 +131,30 @@ def half_open(face: str, rules: BreakerRules) -> Guarded:
 
 
 def test_a_trial_that_is_slow_with_its_first_part_opens_again(face: str) -> None:
-    rules = BreakerRules(failures=1, first_item_s=2.0, stream_settle=StreamSettle.FIRST_ITEM)
+    rules = BreakerRules(failures=1, first_item_s=2.0, stream_settle=StreamSettleMode.FIRST_ITEM)
     guarded = half_open(face, rules)
     call(face, guarded, taking(guarded, 3.0, 0.0, 0.0))
     assert guarded.outcomes == [SLOW]
-    assert guarded.view().state is State.OPEN
+    assert guarded.view().state is BreakerState.OPEN
 
 
 def test_a_trial_has_its_first_part_at_the_end_of_an_empty_body(face: str) -> None:
-    rules = BreakerRules(failures=1, stream_settle=StreamSettle.FIRST_ITEM)
+    rules = BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM)
     guarded = half_open(face, rules)
     call(face, guarded, lambda _: httpx.Response(200, stream=Parts(b"")))
     assert guarded.outcomes == [SUCCESS]
-    assert guarded.view().state is State.CLOSED
+    assert guarded.view().state is BreakerState.CLOSED
 
 
 def test_what_breaks_after_that_counts_no_more(face: str) -> None:
-    guarded = half_open(face, BreakerRules(failures=1, stream_settle=StreamSettle.FIRST_ITEM))
+    guarded = half_open(face, BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM))
     with pytest.raises(httpx.ReadError):
         call(face, guarded, lambda _: httpx.Response(200, stream=Parts(b"a", httpx.ReadError("cut"))))
     assert guarded.outcomes == [SUCCESS]
 
 
 def test_an_ordinary_call_counts_at_its_end_all_the_same(face: str) -> None:
-    guarded = Guarded(BreakerRules(stream_settle=StreamSettle.FIRST_ITEM, max_in_flight=5))
+    guarded = Guarded(BreakerRules(stream_settle=StreamSettleMode.FIRST_ITEM, max_in_flight=5))
     body = Parts(b"a", httpx.ReadError("cut"))
     with pytest.raises(httpx.ReadError):
         call(face, guarded, lambda _: httpx.Response(200, stream=body))
@@ -162,11 +162,11 @@ def test_an_ordinary_call_counts_at_its_end_all_the_same(face: str) -> None:
 
 
 def test_a_trial_that_is_left_after_its_end_is_settled_once(face: str) -> None:
-    rules = BreakerRules(failures=1, stream_settle=StreamSettle.FIRST_ITEM)
+    rules = BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM)
     guarded = half_open(face, rules)
     call(face, guarded, lambda _: httpx.Response(200, stream=Parts(b"a", b"b")), parts=1)
     assert guarded.outcomes == [SUCCESS]
-    assert guarded.view().state is State.CLOSED
+    assert guarded.view().state is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize("rules", [BreakerRules(timeout_s=0.02), BreakerRules(stream_idle_s=0.02)])

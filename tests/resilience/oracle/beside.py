@@ -6,7 +6,14 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
-from autoglm_throttle.model import BreakerView, Outcome, Pass, Refusal, State, Transition
+from autoglm_throttle.model import (
+    BreakerState,
+    BreakerTransition,
+    BreakerView,
+    GuardPermit,
+    GuardRejection,
+    Outcome,
+)
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.oracle import recount
@@ -34,10 +41,10 @@ class Beside:
         self.twin = Breaker("it", rules, self.now + APART_S)
         self.oracle = Oracle(rules, self.now, self.breaker.generation)
         self.serial = 0
-        self.voids: list[Pass] = []
-        self.open_trials: dict[Pass, float] = {}
-        self.newest: Pass | None = None
-        self.drained: list[Transition] = []
+        self.voids: list[GuardPermit] = []
+        self.open_trials: dict[GuardPermit, float] = {}
+        self.newest: GuardPermit | None = None
+        self.drained: list[BreakerTransition] = []
         self.fence = 0
         self.version = 0
         self.known = -1
@@ -47,7 +54,7 @@ class Beside:
     def both(self, act: Callable[[Breaker, float], Any]) -> tuple[Any, Any]:
         return act(self.breaker, self.now), act(self.twin, self.now + APART_S)
 
-    def ask_once(self, *, fast: bool = False) -> Pass | None:
+    def ask_once(self, *, fast: bool = False) -> GuardPermit | None:
         foreseen = self.breaker.rejection(self.now)
         if fast and self.breaker.fast_permit is not None:
             got = self.twin.fast_permit
@@ -64,11 +71,11 @@ class Beside:
             assert replace(foreseen, lease_wanted=False) == replace(got, lease_wanted=False)
             return None
         assert foreseen is None
-        assert isinstance(got, Pass)
+        assert isinstance(got, GuardPermit)
         self.take(got, expected)
         return got
 
-    def take(self, got: Pass, expected: Leave) -> None:
+    def take(self, got: GuardPermit, expected: Leave) -> None:
         if expected.void:
             self.voids.append(got)
             return
@@ -78,12 +85,12 @@ class Beside:
         self.hold(got)
         self.oracle.gave(got, self.now)
 
-    def hold(self, got: Pass) -> None:
+    def hold(self, got: GuardPermit) -> None:
         self.newest = got
         if got.serial:
             assert got.serial > self.serial, "a serial is given once"
             self.serial = got.serial
-        if self.oracle.machine is State.HALF_OPEN:
+        if self.oracle.machine is BreakerState.HALF_OPEN:
             lease_s, generation = self.by.lease_s, self.oracle.generation
             self.open_trials = {
                 trial: since
@@ -94,7 +101,7 @@ class Beside:
             assert len(local) <= self.by.half_open_max, "no more trials than there are places"
 
     def check_refusal(self, got: Any, expected: No) -> None:
-        assert isinstance(got, Refusal)
+        assert isinstance(got, GuardRejection)
         said = (got.name, got.state, got.cause, got.retry_after_s, got.last_failure)
         assert said == ("it", expected.state, expected.cause, expected.retry_after_s, self.note)
         if not expected.wants_lease:
@@ -106,7 +113,7 @@ class Beside:
         if got.lease_wanted:
             self.asked_lease_s = self.now
 
-    def record(self, pass_: Pass, outcome: Outcome) -> None:
+    def record(self, pass_: GuardPermit, outcome: Outcome) -> None:
         before = bare(self.breaker.view(self.now))
         places, generation = self.oracle.places(), self.oracle.generation
         nobodys = any(pass_ is void for void in self.voids)
@@ -125,10 +132,10 @@ class Beside:
         result = self.oracle.log[-1]
         if not isinstance(result, Ended) or result.outcome is Outcome.NEUTRAL:
             return
-        if self.oracle.machine is State.HALF_OPEN:
+        if self.oracle.machine is BreakerState.HALF_OPEN:
             return
         view = self.breaker.view(self.now)
-        cause = view.cause if view.machine is State.OPEN else None
+        cause = view.cause if view.machine is BreakerState.OPEN else None
         assert cause in {self.oracle.trips(window) for window in self.oracle.windows(self.now)}
         if cause is not None:
             self.oracle.tripped(cause, self.now)
@@ -137,11 +144,11 @@ class Beside:
         """When the open period, a trial's lease, a step of a ramp, a streak or a place in a window ends."""
         rules, oracle = self.by, self.oracle
         ends: list[float] = []
-        if oracle.machine is State.HALF_OPEN:
+        if oracle.machine is BreakerState.HALF_OPEN:
             ends += [since + rules.lease_s for since in oracle.places().values()]
-        if oracle.machine is State.OPEN:
+        if oracle.machine is BreakerState.OPEN:
             ends.append(oracle.ends_s())
-        if oracle.machine is State.RAMPING:
+        if oracle.machine is BreakerState.RAMPING:
             ends.append(recount.step(oracle.log)[1] + rules.ramp_step_s)
         for span_s in (rules.failure_window_s, rules.window_s, (rules.window_s or 0.0) * 0.9):
             ends += [result.at + span_s for result in recount.results(oracle.log)[-4:] if span_s]

@@ -6,18 +6,18 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Mode, SlowIs, Trip
+from autoglm_throttle.model import BreakerMode, SlowCallMode, TripRule
 from autoglm_throttle.resilience.rules import BreakerRules
 
 TICK_S = 0.125
 
 TRIPS = (
-    *[frozenset({Trip.CONSECUTIVE})] * 4,
-    *[frozenset({Trip.FAILURE_RATE})] * 2,
-    *(frozenset(trips) for size in (1, 2, 3) for trips in combinations(Trip, size)),
+    *[frozenset({TripRule.CONSECUTIVE})] * 4,
+    *[frozenset({TripRule.FAILURE_RATE})] * 2,
+    *(frozenset(trips) for size in (1, 2, 3) for trips in combinations(TripRule, size)),
 )
 """Every combination, those that see one rule alone more often."""
-MODES = (*[Mode.ENFORCE] * 6, Mode.METRICS_ONLY, Mode.DISABLED)
+MODES = (*[BreakerMode.ENFORCE] * 6, BreakerMode.METRICS_ONLY, BreakerMode.DISABLED)
 RAMPS = ((), (), (0.125, 0.5), (0.25,), (0.5, 0.75), (0.375, 0.625))
 SPANS_S = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 30.0)
 STEPS_BACK_S = (0.125, 1.0, 5.0, 60.0)
@@ -51,11 +51,11 @@ def windowed() -> st.SearchStrategy[BreakerRules]:
     """By rates alone."""
     return st.builds(
         BreakerRules,
-        trip=st.sampled_from([frozenset({Trip.FAILURE_RATE}), frozenset({Trip.SLOW_RATE})]),
+        trip=st.sampled_from([frozenset({TripRule.FAILURE_RATE}), frozenset({TripRule.SLOW_RATE})]),
         window=st.just(4),
         window_s=st.sampled_from([None, 1.25, 2.5]),
         min_calls=st.integers(2, 4),
-        slow_is=st.sampled_from(SlowIs),
+        slow_is=st.sampled_from(SlowCallMode),
     )
 
 
@@ -80,7 +80,7 @@ def rules(draw: st.DrawFn) -> BreakerRules:
         min_calls=draw(st.integers(1, window)),
         failure_rate=draw(st.sampled_from([0.5, 0.5, 1.0, 0.3])),
         slow_rate=draw(st.sampled_from([0.5, 0.5, 1.0, 0.3])),
-        slow_is=draw(st.sampled_from(SlowIs)),
+        slow_is=draw(st.sampled_from(SlowCallMode)),
         ramp=draw(st.sampled_from(RAMPS)),
         ramp_step_s=draw(st.sampled_from([0.5, 1.0])),
         max_in_flight=draw(st.sampled_from([0, 0, 0, 0, 1, 3])),

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from autoglm_throttle.model import Cause, Outcome, State
-from autoglm_throttle.model.guard import Pass
+from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
+from autoglm_throttle.model.guard import GuardPermit
 
 
 @dataclass(frozen=True)
 class Went:
     """The breaker went to a state; a generation began."""
 
-    to: State
-    cause: Cause | None
+    to: BreakerState
+    cause: BreakerCause | None
     at: float
     wait_s: float | None = None
     """How long to stay open this once; None: by the formula."""
@@ -45,7 +45,7 @@ class Stepped:
 class Gave:
     """Leave was given."""
 
-    pass_: Pass
+    pass_: GuardPermit
     at: float
 
 
@@ -53,7 +53,7 @@ class Gave:
 class Ended:
     """A call whose result counts has come to its end."""
 
-    pass_: Pass
+    pass_: GuardPermit
     outcome: Outcome
     at: float
     latest: float
@@ -64,7 +64,7 @@ class Ended:
 class Denied:
     """Leave was refused, or would have been."""
 
-    cause: Cause
+    cause: BreakerCause
     really: bool
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from autoglm_throttle.model import Cause, Mode, Outcome, State, Trip
-from autoglm_throttle.model.guard import Pass, Transition
+from autoglm_throttle.model import BreakerCause, BreakerMode, BreakerState, Outcome, TripRule
+from autoglm_throttle.model.guard import BreakerTransition, GuardPermit
 from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.store import RemoteBreakerState
 from tests.resilience.oracle import recount
@@ -30,8 +30,12 @@ from tests.resilience.oracle.log import (
 ASKED_FOR_NO_LONGER_S = 300.0
 """The longest period that a dependency may ask for where ``open_max_s`` says nothing."""
 
-STARTS = {Mode.ENFORCE: State.CLOSED, Mode.METRICS_ONLY: State.CLOSED, Mode.DISABLED: State.DISABLED}
-OPERATED = (State.FORCED_OPEN, State.DISABLED)
+STARTS = {
+    BreakerMode.ENFORCE: BreakerState.CLOSED,
+    BreakerMode.METRICS_ONLY: BreakerState.CLOSED,
+    BreakerMode.DISABLED: BreakerState.DISABLED,
+}
+OPERATED = (BreakerState.FORCED_OPEN, BreakerState.DISABLED)
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,8 @@ class Leave:
 class No:
     """The call may not be made."""
 
-    state: State
-    cause: Cause
+    state: BreakerState
+    cause: BreakerCause
     retry_after_s: float
     wants_lease: bool = False
     """Somebody may ask the fleet."""
@@ -61,19 +65,19 @@ class Oracle:
     def __init__(self, rules: BreakerRules, now: float, generation: int) -> None:
         self.rules = rules
         self.log: list[Entry] = [Went(STARTS[rules.mode], None, now)]
-        self.metrics_only = rules.mode is Mode.METRICS_ONLY
+        self.metrics_only = rules.mode is BreakerMode.METRICS_ONLY
         self.leased = False
         self.decided_here = False
         self.born = generation
         self.latest = now
-        self.told: list[Transition] = []
+        self.told: list[BreakerTransition] = []
         self.window: list[Ended] = []
         """The one, of those allowed, that the breaker counts in."""
 
     # --- read off the log ---
 
     @property
-    def machine(self) -> State:
+    def machine(self) -> BreakerState:
         return recount.newest(self.log).to
 
     @property
@@ -88,12 +92,12 @@ class Oracle:
         """When the open period is over, by a clock that goes on."""
         return recount.newest(self.log).at + recount.wait_s(self.log, self.rules)
 
-    def effective(self, now: float) -> State:
-        if self.machine is State.OPEN and self.rest_s(now) <= 0:
-            return State.HALF_OPEN
+    def effective(self, now: float) -> BreakerState:
+        if self.machine is BreakerState.OPEN and self.rest_s(now) <= 0:
+            return BreakerState.HALF_OPEN
         return self.machine
 
-    def places(self) -> dict[Pass, float]:
+    def places(self) -> dict[GuardPermit, float]:
         """Trials, or calls that are counted: who holds a place, and since when."""
         return recount.held(self.log, self.rules.lease_s)
 
@@ -110,16 +114,16 @@ class Oracle:
         return Leave(void=True) if self.metrics_only else answer
 
     def _admit(self, now: float) -> Leave | No:
-        if self.machine is State.DISABLED:
+        if self.machine is BreakerState.DISABLED:
             return Leave()
-        if self.machine is State.FORCED_OPEN:
-            return No(State.FORCED_OPEN, Cause.OPERATOR, self.rules.open_s)
-        if self.machine is State.OPEN:
+        if self.machine is BreakerState.FORCED_OPEN:
+            return No(BreakerState.FORCED_OPEN, BreakerCause.OPERATOR, self.rules.open_s)
+        if self.machine is BreakerState.OPEN:
             rest_s = self.rest_s(now)
             if rest_s > 0:
-                return No(State.OPEN, self.why(), rest_s)
-            self._go(State.HALF_OPEN, Cause.TRIAL, now)
-        return self._trial() if self.machine is State.HALF_OPEN else self._ordinary(now)
+                return No(BreakerState.OPEN, self.why(), rest_s)
+            self._go(BreakerState.HALF_OPEN, BreakerCause.TRIAL, now)
+        return self._trial() if self.machine is BreakerState.HALF_OPEN else self._ordinary(now)
 
     def _trial(self) -> Leave | No:
         leased = self.leased and not self.metrics_only
@@ -128,15 +132,15 @@ class Oracle:
             taken += recount.won(self.log)
         full = taken >= self.rules.half_open_max
         if leased or full:
-            return No(State.HALF_OPEN, Cause.TRIAL, 0.0, wants_lease=leased and not full)
+            return No(BreakerState.HALF_OPEN, BreakerCause.TRIAL, 0.0, wants_lease=leased and not full)
         return Leave(counted=True)
 
     def _ordinary(self, now: float) -> Leave | No:
         counted = self.rules.max_in_flight > 0
         if counted and len(self.places()) >= self.rules.max_in_flight:
-            return No(self.machine, Cause.IN_FLIGHT, 0.0)
-        if self.machine is State.RAMPING and not self._share(now):
-            return No(State.RAMPING, Cause.RAMP, 0.0)
+            return No(self.machine, BreakerCause.IN_FLIGHT, 0.0)
+        if self.machine is BreakerState.RAMPING and not self._share(now):
+            return No(BreakerState.RAMPING, BreakerCause.RAMP, 0.0)
         return Leave(counted)
 
     def _share(self, now: float) -> bool:
@@ -145,26 +149,26 @@ class Oracle:
         if success and now - began >= self.rules.ramp_step_s:
             number += 1
             if number == len(self.rules.ramp):
-                self._go(State.CLOSED, Cause.RAMP, now)
+                self._go(BreakerState.CLOSED, BreakerCause.RAMP, now)
                 return True
             self.log.append(Stepped(now))
         self.log.append(Deposited(Fraction(str(self.rules.ramp[number]))))
         return recount.credit(self.log) >= 1
 
-    def gave(self, pass_: Pass, now: float) -> None:
+    def gave(self, pass_: GuardPermit, now: float) -> None:
         self.log.append(Gave(pass_, now))
 
-    def granted(self, pass_: Pass, rounds: int, now: float) -> None:
+    def granted(self, pass_: GuardPermit, rounds: int, now: float) -> None:
         """The fleet has given leave for a trial; ``rounds``: what it has counted."""
         self.latest = max(self.latest, now)
         self.log.append(Asked(now))
-        if self.machine is State.OPEN:
-            self._go(State.HALF_OPEN, Cause.TRIAL, now, rounds=rounds)
+        if self.machine is BreakerState.OPEN:
+            self._go(BreakerState.HALF_OPEN, BreakerCause.TRIAL, now, rounds=rounds)
         self.gave(pass_, now)
 
     # --- what is told ---
 
-    def record(self, pass_: Pass, outcome: Outcome, now: float) -> None:
+    def record(self, pass_: GuardPermit, outcome: Outcome, now: float) -> None:
         self.latest = max(self.latest, now)
         if pass_.generation == self.generation and self.machine in OPERATED:
             return
@@ -175,56 +179,61 @@ class Oracle:
         if outcome is not Outcome.NEUTRAL:
             self._judge(outcome, now)
 
-    def _counts(self, pass_: Pass) -> bool:
-        if pass_.generation != self.generation or self.machine is State.OPEN:
+    def _counts(self, pass_: GuardPermit) -> bool:
+        if pass_.generation != self.generation or self.machine is BreakerState.OPEN:
             return False
-        placed = self.machine is State.HALF_OPEN or self.rules.max_in_flight > 0
+        placed = self.machine is BreakerState.HALF_OPEN or self.rules.max_in_flight > 0
         return pass_ in self.places() if placed else not pass_.serial
 
     def _judge(self, outcome: Outcome, now: float) -> None:
-        if self.machine is not State.HALF_OPEN:
+        if self.machine is not BreakerState.HALF_OPEN:
             return
         if outcome is not Outcome.SUCCESS:
-            self._go(State.OPEN, Cause.TRIAL, now)
+            self._go(BreakerState.OPEN, BreakerCause.TRIAL, now)
         elif recount.won(self.log) >= self.rules.successes_needed:
-            self._go(State.RAMPING if self.rules.ramp else State.CLOSED, Cause.TRIAL, now)
+            self._go(
+                BreakerState.RAMPING if self.rules.ramp else BreakerState.CLOSED, BreakerCause.TRIAL, now
+            )
 
-    def trips(self, window: list[Ended]) -> Cause | None:
+    def trips(self, window: list[Ended]) -> BreakerCause | None:
         """Why the newest result opens the breaker, if it does."""
         failures = sum(recount.failed(result, self.rules) for result in window)
         slow = sum(result.outcome is Outcome.SLOW for result in window)
         calls = len(window) if len(window) >= self.rules.min_calls else 0
         over = {
-            Trip.CONSECUTIVE: recount.streak(self.log, self.rules) >= self.rules.failures,
-            Trip.FAILURE_RATE: calls and failures >= Fraction(str(self.rules.failure_rate)) * calls,
-            Trip.SLOW_RATE: calls and slow >= Fraction(str(self.rules.slow_rate)) * calls,
+            TripRule.CONSECUTIVE: recount.streak(self.log, self.rules) >= self.rules.failures,
+            TripRule.FAILURE_RATE: calls and failures >= Fraction(str(self.rules.failure_rate)) * calls,
+            TripRule.SLOW_RATE: calls and slow >= Fraction(str(self.rules.slow_rate)) * calls,
         }
-        causes = {Trip.CONSECUTIVE: Cause.FAILURES, Trip.FAILURE_RATE: Cause.FAILURE_RATE}
-        for trip in Trip:
+        causes = {
+            TripRule.CONSECUTIVE: BreakerCause.FAILURES,
+            TripRule.FAILURE_RATE: BreakerCause.FAILURE_RATE,
+        }
+        for trip in TripRule:
             if trip in self.rules.trip and over[trip]:
-                return causes.get(trip, Cause.SLOW_RATE)
+                return causes.get(trip, BreakerCause.SLOW_RATE)
         return None
 
-    def tripped(self, cause: Cause, now: float) -> None:
-        self._go(State.OPEN, cause, now)
+    def tripped(self, cause: BreakerCause, now: float) -> None:
+        self._go(BreakerState.OPEN, cause, now)
 
     def windows(self, now: float) -> list[list[Ended]]:
         return list(recount.windows(self.log, self.rules, now, max(now, self.latest)))
 
     # --- verbs ---
 
-    def open_for(self, duration_s: float, cause: Cause, now: float) -> None:
+    def open_for(self, duration_s: float, cause: BreakerCause, now: float) -> None:
         self.latest = max(self.latest, now)
         longest = ASKED_FOR_NO_LONGER_S if self.rules.open_max_s is None else self.rules.open_max_s
         wait_s = min(duration_s, longest)
-        sooner = self.machine is State.OPEN and wait_s <= self.rest_s(now)
+        sooner = self.machine is BreakerState.OPEN and wait_s <= self.rest_s(now)
         if self.machine not in OPERATED and not sooner:
-            self._go(State.OPEN, cause, now, wait_s=wait_s)
+            self._go(BreakerState.OPEN, cause, now, wait_s=wait_s)
 
-    def operate(self, to: State, now: float, *, metrics_only: bool = False) -> None:
+    def operate(self, to: BreakerState, now: float, *, metrics_only: bool = False) -> None:
         self.latest = max(self.latest, now)
         self.metrics_only = metrics_only
-        self._go(to, Cause.OPERATOR, now)
+        self._go(to, BreakerCause.OPERATOR, now)
         self.decided_here = to in OPERATED
 
     def adopt(self, remote: RemoteBreakerState, now: float) -> None:
@@ -234,25 +243,30 @@ class Oracle:
         An operator's word is taken back by an operator alone.
         """
         self.latest = max(self.latest, now)
-        by_operator = remote.state in OPERATED or remote.cause is Cause.OPERATOR
+        by_operator = remote.state in OPERATED or remote.cause is BreakerCause.OPERATOR
         if self.decided_here and not by_operator:
             return
         self.decided_here = False
         to, at_once = remote.state, by_operator or self.machine in OPERATED
-        if to is State.CLOSED and not at_once:
-            if self.machine in {State.CLOSED, State.RAMPING}:
+        if to is BreakerState.CLOSED and not at_once:
+            if self.machine in {BreakerState.CLOSED, BreakerState.RAMPING}:
                 return
-            to = State.RAMPING if self.rules.ramp else State.CLOSED
-        cause = self.why() if self.machine is to is State.OPEN else Cause.REMOTE
-        self._go(to, cause, now, remote.wait_s if to is State.OPEN else None, remote.rounds)
+            to = BreakerState.RAMPING if self.rules.ramp else BreakerState.CLOSED
+        cause = self.why() if self.machine is to is BreakerState.OPEN else BreakerCause.REMOTE
+        self._go(to, cause, now, remote.wait_s if to is BreakerState.OPEN else None, remote.rounds)
 
-    def why(self) -> Cause:
+    def why(self) -> BreakerCause:
         cause = recount.newest(self.log).cause
         assert cause is not None
         return cause
 
     def _go(
-        self, to: State, cause: Cause, now: float, wait_s: float | None = None, rounds: int | None = None
+        self,
+        to: BreakerState,
+        cause: BreakerCause,
+        now: float,
+        wait_s: float | None = None,
+        rounds: int | None = None,
     ) -> None:
         before = self.machine
         self.log.append(Went(to, cause, now, wait_s))
@@ -260,7 +274,9 @@ class Oracle:
             self.log.append(Agreed(rounds))
         if to is before:
             return
-        told = Transition("it", before, to, cause, now, self.generation, rounds=recount.rounds(self.log))
-        if to is State.OPEN:
+        told = BreakerTransition(
+            "it", before, to, cause, now, self.generation, rounds=recount.rounds(self.log)
+        )
+        if to is BreakerState.OPEN:
             told = replace(told, retry_after_s=recount.wait_s(self.log, self.rules))
         self.told.append(told)

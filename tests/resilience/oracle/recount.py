@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from autoglm_throttle.model import Outcome, Pass, SlowIs, State, Trip
+from autoglm_throttle.model import BreakerState, GuardPermit, Outcome, SlowCallMode, TripRule
 from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.oracle.log import (
     Agreed,
@@ -20,7 +20,7 @@ from tests.resilience.oracle.log import (
     Went,
 )
 
-AGAIN = (State.HALF_OPEN, State.RAMPING)
+AGAIN = (BreakerState.HALF_OPEN, BreakerState.RAMPING)
 """Who opens out of one of these has not been closed in between."""
 
 
@@ -51,13 +51,13 @@ def lately(log: Sequence[Entry]) -> Sequence[Entry]:
 
 def rounds(log: Sequence[Entry]) -> int:
     """Openings in a row without a closing in between, less one; the fleet counts better."""
-    counted, before = 0, State.CLOSED
+    counted, before = 0, BreakerState.CLOSED
     for entry in log:
         match entry:
             case Agreed(agreed):
                 counted = agreed
             case Went(to):
-                if to is State.OPEN and before is not State.OPEN:
+                if to is BreakerState.OPEN and before is not BreakerState.OPEN:
                     counted = counted + 1 if before in AGAIN else 0
                 before = to
             case _:
@@ -67,20 +67,22 @@ def rounds(log: Sequence[Entry]) -> int:
 
 def wait_s(log: Sequence[Entry], rules: BreakerRules) -> float:
     """How long the newest opening lasts: `min(open_s * backoff ** rounds, open_max_s)`."""
-    once = next(entry for entry in reversed(log) if isinstance(entry, Went) and entry.to is State.OPEN).wait_s
+    once = next(
+        entry for entry in reversed(log) if isinstance(entry, Went) and entry.to is BreakerState.OPEN
+    ).wait_s
     if once is not None:
         return once
     wait = Fraction(rules.open_s) * Fraction(rules.backoff) ** rounds(log)
     return float(wait if rules.open_max_s is None else min(wait, Fraction(rules.open_max_s)))
 
 
-def held(log: Sequence[Entry], lease_s: float) -> dict[Pass, float]:
+def held(log: Sequence[Entry], lease_s: float) -> dict[GuardPermit, float]:
     """Calls of the present generation that have a place of their own, each with the time of its leave.
 
     Trials alone have a lease: who makes one holds it no longer than that once somebody asks.
     """
-    trying = newest(log).to is State.HALF_OPEN
-    places: dict[Pass, float] = {}
+    trying = newest(log).to is BreakerState.HALF_OPEN
+    places: dict[GuardPermit, float] = {}
     for entry in lately(log):
         match entry:
             case Gave(pass_, at) if pass_.serial:
@@ -106,7 +108,7 @@ def won(log: Sequence[Entry]) -> int:
 
 
 def failed(result: Ended, rules: BreakerRules) -> bool:
-    slow_fails = rules.slow_is is SlowIs.FAILURE
+    slow_fails = rules.slow_is is SlowCallMode.FAILURE
     return result.outcome is Outcome.FAILURE or (slow_fails and result.outcome is Outcome.SLOW)
 
 
@@ -147,7 +149,7 @@ def windows(log: Sequence[Entry], rules: BreakerRules, now: float, latest: float
     between is a matter of where the buckets begin. Where the clock has stepped back, so is what lies between
     the two times.
     """
-    counted = results(log) if rules.trip - {Trip.CONSECUTIVE} else []
+    counted = results(log) if rules.trip - {TripRule.CONSECUTIVE} else []
     if rules.window_s is None:
         yield counted[-rules.window :]
         return

@@ -15,7 +15,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from autoglm_throttle.model import Cause, Mode, Outcome, Pass, Refusal, State
+from autoglm_throttle.model import (
+    BreakerCause,
+    BreakerMode,
+    BreakerState,
+    GuardPermit,
+    GuardRejection,
+    Outcome,
+)
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
@@ -26,13 +33,13 @@ from tests.resilience.oracle.oracle import OPERATED
 OUTCOMES = (Outcome.SUCCESS, Outcome.SUCCESS, Outcome.FAILURE, Outcome.FAILURE, Outcome.SLOW, Outcome.NEUTRAL)
 TICKS_S = (-drawn.TICK_S, 0.0, 0.0, drawn.TICK_S)
 FLEET = (
-    (State.CLOSED, Cause.TRIAL),
-    (State.CLOSED, Cause.OPERATOR),
-    (State.OPEN, Cause.FAILURES),
-    (State.OPEN, Cause.TRIAL),
-    (State.HALF_OPEN, Cause.FAILURES),
-    (State.FORCED_OPEN, Cause.OPERATOR),
-    (State.DISABLED, Cause.OPERATOR),
+    (BreakerState.CLOSED, BreakerCause.TRIAL),
+    (BreakerState.CLOSED, BreakerCause.OPERATOR),
+    (BreakerState.OPEN, BreakerCause.FAILURES),
+    (BreakerState.OPEN, BreakerCause.TRIAL),
+    (BreakerState.HALF_OPEN, BreakerCause.FAILURES),
+    (BreakerState.FORCED_OPEN, BreakerCause.OPERATOR),
+    (BreakerState.DISABLED, BreakerCause.OPERATOR),
 )
 
 
@@ -58,15 +65,15 @@ ALWAYS = (
     "drain",
 )
 THEN = {
-    State.CLOSED: ("trouble", "trouble", "trouble", *["results_come"] * 4, "wait_until_an_end"),
-    State.OPEN: ("sit_it_out", "sit_it_out", "sit_it_out", "sit_it_out"),
-    State.HALF_OPEN: ("ask", "ask", "recovery", "recovery", "settle_newest"),
-    State.RAMPING: ("ask", "results_come", *["climb"] * 6),
-    State.FORCED_OPEN: ("operate",),
-    State.DISABLED: ("operate",),
+    BreakerState.CLOSED: ("trouble", "trouble", "trouble", *["results_come"] * 4, "wait_until_an_end"),
+    BreakerState.OPEN: ("sit_it_out", "sit_it_out", "sit_it_out", "sit_it_out"),
+    BreakerState.HALF_OPEN: ("ask", "ask", "recovery", "recovery", "settle_newest"),
+    BreakerState.RAMPING: ("ask", "results_come", *["climb"] * 6),
+    BreakerState.FORCED_OPEN: ("operate",),
+    BreakerState.DISABLED: ("operate",),
 }
 """What makes something of a state, so often that chance gets somewhere."""
-STARTS = (State.CLOSED, State.CLOSED, State.OPEN, State.RAMPING)
+STARTS = (BreakerState.CLOSED, BreakerState.CLOSED, BreakerState.OPEN, BreakerState.RAMPING)
 GUESTS = {
     Guest.FLEET: ("lease", "grant", "hear", "hear", "hear", "hear_old_news"),
     Guest.OPERATOR: ("operate", "open_for"),
@@ -78,19 +85,19 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
     """Two breakers and an oracle, and all passes that were ever given."""
 
     @initialize(rules=drawn.rules(), guests=st.sets(st.sampled_from(Guest)), start=st.sampled_from(STARTS))
-    def begin(self, rules: BreakerRules, guests: set[Guest], start: State) -> None:
+    def begin(self, rules: BreakerRules, guests: set[Guest], start: BreakerState) -> None:
         self.set_out(rules, guests, start)
 
-    def set_out(self, rules: BreakerRules, guests: set[Guest], start: State) -> None:
+    def set_out(self, rules: BreakerRules, guests: set[Guest], start: BreakerState) -> None:
         self.be_born(rules)
         self.guests = guests
-        self.passes = [Pass(self.breaker.generation + 3, 2)]
-        if start is not State.CLOSED:
-            self.while_it_is(State.CLOSED, Outcome.FAILURE, 6)
-        if start is State.RAMPING and self.oracle.machine is State.OPEN:
+        self.passes = [GuardPermit(self.breaker.generation + 3, 2)]
+        if start is not BreakerState.CLOSED:
+            self.while_it_is(BreakerState.CLOSED, Outcome.FAILURE, 6)
+        if start is BreakerState.RAMPING and self.oracle.machine is BreakerState.OPEN:
             self.now = self.oracle.ends_s()
             self.called(Outcome.SUCCESS)
-            self.while_it_is(State.HALF_OPEN, Outcome.SUCCESS, 4)
+            self.while_it_is(BreakerState.HALF_OPEN, Outcome.SUCCESS, 4)
 
     @rule(data=st.data())
     def something_happens(self, data: st.DataObject) -> None:
@@ -105,7 +112,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
     def outcome(self, data: st.DataObject) -> Outcome:
         return data.draw(st.sampled_from(OUTCOMES), "outcome")
 
-    def ask(self, data: st.DataObject) -> Pass | None:
+    def ask(self, data: st.DataObject) -> GuardPermit | None:
         got = self.ask_once(fast=data.draw(st.booleans(), "fast"))
         if got is not None:
             self.passes.append(got)
@@ -134,17 +141,17 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
 
     def trouble(self, data: st.DataObject) -> None:
         outcome = data.draw(st.sampled_from([Outcome.FAILURE, Outcome.SLOW]), "trouble")
-        self.while_it_is(State.CLOSED, outcome, 6)
+        self.while_it_is(BreakerState.CLOSED, outcome, 6)
 
     def recovery(self, data: st.DataObject) -> None:
-        self.while_it_is(State.HALF_OPEN, Outcome.SUCCESS, data.draw(st.integers(1, 4), "trials"))
+        self.while_it_is(BreakerState.HALF_OPEN, Outcome.SUCCESS, data.draw(st.integers(1, 4), "trials"))
 
     def climb(self, data: st.DataObject) -> None:
         """Through a step of a ramp."""
-        self.while_it_is(State.RAMPING, Outcome.SUCCESS, data.draw(st.integers(1, 9), "calls"))
+        self.while_it_is(BreakerState.RAMPING, Outcome.SUCCESS, data.draw(st.integers(1, 9), "calls"))
         self.now += data.draw(st.sampled_from([0.0, self.by.ramp_step_s]), "wait")
 
-    def while_it_is(self, state: State, outcome: Outcome, times: int) -> None:
+    def while_it_is(self, state: BreakerState, outcome: Outcome, times: int) -> None:
         for _ in range(times):
             if self.oracle.machine is state:
                 self.called(outcome)
@@ -190,13 +197,15 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
 
     def decide(self, verb: str) -> None:
         self.both(lambda breaker, now: getattr(breaker, verb)(now))
-        to = {"force_open": State.FORCED_OPEN, "disable": State.DISABLED}.get(verb, State.CLOSED)
+        to = {"force_open": BreakerState.FORCED_OPEN, "disable": BreakerState.DISABLED}.get(
+            verb, BreakerState.CLOSED
+        )
         self.oracle.operate(to, self.now, metrics_only=verb == "metrics_only")
 
     def open_for(self, data: st.DataObject) -> None:
         duration_s = data.draw(st.sampled_from([0.125, 2.0, 7.0, 500.0]), "open for")
-        self.both(lambda breaker, now: breaker.open_for(duration_s, Cause.RETRY_AFTER, now))
-        self.oracle.open_for(duration_s, Cause.RETRY_AFTER, self.now)
+        self.both(lambda breaker, now: breaker.open_for(duration_s, BreakerCause.RETRY_AFTER, now))
+        self.oracle.open_for(duration_s, BreakerCause.RETRY_AFTER, self.now)
 
     # --- the fleet ---
 
@@ -205,13 +214,13 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         self.breaker.lease_required = self.twin.lease_required = self.oracle.leased = on
 
     def grant(self, data: st.DataObject) -> None:
-        if self.oracle.effective(self.now) is not State.HALF_OPEN:
+        if self.oracle.effective(self.now) is not BreakerState.HALF_OPEN:
             return
         self.fence += 1
         self.version += data.draw(st.integers(0, 1), "news")
         lease = ProbeLease(self.fence, self.version, data.draw(st.integers(0, 2), "rounds"))
         got, other = self.both(lambda breaker, now: breaker.grant_probe(lease, now))
-        assert isinstance(got, Pass)
+        assert isinstance(got, GuardPermit)
         assert got == other
         assert got.fence == self.fence
         self.known = max(self.version, self.known)
@@ -223,12 +232,12 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         if self.oracle.metrics_only:
             return
         state, cause = data.draw(st.sampled_from(FLEET), "the fleet is")
-        wait_s = data.draw(st.sampled_from([0.125, 3.0]), "for") if state is State.OPEN else 0.0
+        wait_s = data.draw(st.sampled_from([0.125, 3.0]), "for") if state is BreakerState.OPEN else 0.0
         self.version += 1
         remote = RemoteBreakerState(
             self.version, state, wait_s, data.draw(st.integers(0, 2), "rounds"), cause
         )
-        if not self.oracle.decided_here or state in OPERATED or cause is Cause.OPERATOR:
+        if not self.oracle.decided_here or state in OPERATED or cause is BreakerCause.OPERATOR:
             self.known = self.version
         self.both(lambda breaker, now: breaker.adopt(remote, now))
         self.oracle.adopt(remote, self.now)
@@ -255,7 +264,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         if self.oracle.machine not in OPERATED:
             self.life_goes_on()
         enforced = not self.oracle.metrics_only and not self.oracle.leased
-        if enforced and self.oracle.machine is State.OPEN and self.oracle.rest_s(self.now) > 0:
+        if enforced and self.oracle.machine is BreakerState.OPEN and self.oracle.rest_s(self.now) > 0:
             self.the_brink()
 
     def life_goes_on(self) -> None:
@@ -264,21 +273,21 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         Where calls that are no trials hold all places, one of them has to end first.
         """
         later = copy.deepcopy(self.breaker)
-        if self.oracle.machine in {State.CLOSED, State.RAMPING}:
+        if self.oracle.machine in {BreakerState.CLOSED, BreakerState.RAMPING}:
             for held in self.oracle.places():
                 later.record(held, Outcome.NEUTRAL, self.now)
-        wait_s = self.oracle.rest_s(self.now) if self.oracle.machine is State.OPEN else 0.0
+        wait_s = self.oracle.rest_s(self.now) if self.oracle.machine is BreakerState.OPEN else 0.0
         now = max(self.now, self.oracle.latest) + max(wait_s, 0.0) + self.by.lease_s
         asks = math.ceil(1 / min(self.by.ramp, default=1.0))
         answers = [later.allow(now) for _ in range(asks)]
-        assert any(isinstance(answer, Pass) or answer.lease_wanted for answer in answers)
+        assert any(isinstance(answer, GuardPermit) or answer.lease_wanted for answer in answers)
 
     def the_brink(self) -> None:
         """Refused until the last moment, and then as many at once as there are places."""
         end, later = self.oracle.ends_s(), copy.deepcopy(self.breaker)
-        assert isinstance(later.allow(math.nextafter(end, 0.0)), Refusal)
+        assert isinstance(later.allow(math.nextafter(end, 0.0)), GuardRejection)
         answers = [later.allow(end) for _ in range(10)]
-        assert sum(isinstance(answer, Pass) for answer in answers) == self.by.half_open_max
+        assert sum(isinstance(answer, GuardPermit) for answer in answers) == self.by.half_open_max
 
     def drain(self, data: st.DataObject | None = None) -> None:
         mine, other = self.breaker.drain(), self.twin.drain()
@@ -286,7 +295,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         self.drained += mine
         assert len(self.drained) == len(self.oracle.told)
         for told, expected in zip(self.drained, self.oracle.told, strict=True):
-            open_ = told.after is State.OPEN
+            open_ = told.after is BreakerState.OPEN
             assert told == (expected if open_ else replace(expected, rounds=told.rounds, retry_after_s=0.0))
 
     # --- what is always so ---
@@ -300,27 +309,27 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         assert view.metrics_only is oracle.metrics_only
         assert view.generation == self.breaker.generation == oracle.generation
         assert self.twin.generation == oracle.generation
-        held, halfway = len(oracle.places()), machine is State.HALF_OPEN
-        assert (view.trials, view.in_flight) == (held if halfway else 0, held)
-        assert view.won == (recount.won(oracle.log) if halfway else 0)
+        held, halfway = len(oracle.places()), machine is BreakerState.HALF_OPEN
+        assert (view.probes, view.in_flight) == (held if halfway else 0, held)
+        assert view.probe_successes == (recount.won(oracle.log) if halfway else 0)
         assert view.streak == (0 if halfway else recount.streak(oracle.log, self.by))
         assert view.retry_after_s == self.rest_s()
-        if machine in {State.OPEN, *recount.AGAIN}:
+        if machine in {BreakerState.OPEN, *recount.AGAIN}:
             assert view.rounds == recount.rounds(oracle.log)
-        if machine is State.OPEN:
+        if machine is BreakerState.OPEN:
             assert (view.cause, view.opened_s) == (oracle.why(), recount.newest(oracle.log).at)
-        if machine is State.CLOSED:
+        if machine is BreakerState.CLOSED:
             assert view.opened_s is None
 
     def rest_s(self) -> float:
-        if self.oracle.machine is State.FORCED_OPEN:
+        if self.oracle.machine is BreakerState.FORCED_OPEN:
             return self.by.open_s
-        return max(0.0, self.oracle.rest_s(self.now)) if self.oracle.machine is State.OPEN else 0.0
+        return max(0.0, self.oracle.rest_s(self.now)) if self.oracle.machine is BreakerState.OPEN else 0.0
 
     @invariant()
     def the_window_is_one_of_those_allowed(self) -> None:
         view, allowed = self.breaker.view(self.now), set()
-        if self.oracle.machine in {State.CLOSED, State.RAMPING}:
+        if self.oracle.machine in {BreakerState.CLOSED, BreakerState.RAMPING}:
             for window in self.oracle.windows(self.now):
                 failures = sum(recount.failed(result, self.by) for result in window)
                 slow = sum(result.outcome is Outcome.SLOW for result in window)
@@ -331,23 +340,23 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
     @invariant()
     def what_is_counted(self) -> None:
         view, denied = self.breaker.view(self.now), recount.denied(self.oracle.log)
-        refused: dict[Cause, int] = {}
+        refused: dict[BreakerCause, int] = {}
         for entry in denied:
             if entry.really:
                 refused[entry.cause] = refused.get(entry.cause, 0) + 1
-        assert nonzero(view.refused) == refused
-        assert view.would_refuse == self.breaker.would_reject == sum(not entry.really for entry in denied)
+        assert nonzero(view.rejected) == refused
+        assert view.would_reject == self.breaker.would_reject == sum(not entry.really for entry in denied)
         assert view.stale_results == self.breaker.stale_results == recount.late(self.oracle.log)
         assert view.last_failure == self.note
 
     @invariant()
     def the_short_way_is_the_long_way(self) -> None:
         breaker, now = self.breaker, self.now
-        closed = self.oracle.machine is State.CLOSED and not self.oracle.metrics_only
+        closed = self.oracle.machine is BreakerState.CLOSED and not self.oracle.metrics_only
         if not (closed and not self.by.max_in_flight):
             assert breaker.fast_permit is None
             return
-        assert breaker.fast_permit == Pass(self.oracle.generation)
+        assert breaker.fast_permit == GuardPermit(self.oracle.generation)
         if breaker.success_is_noop:
             later = copy.deepcopy(breaker)
             later.record(breaker.fast_permit, Outcome.SUCCESS, now)
@@ -356,7 +365,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
 
     @invariant()
     def a_ramp_admits_its_share(self) -> None:
-        if self.oracle.machine is State.RAMPING:
+        if self.oracle.machine is BreakerState.RAMPING:
             assert 0 <= recount.credit(self.oracle.log) < 1
 
     def teardown(self) -> None:
@@ -369,7 +378,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         assert view == other
 
 
-def nonzero(counts: Mapping[Cause, int]) -> dict[Cause, int]:
+def nonzero(counts: Mapping[BreakerCause, int]) -> dict[BreakerCause, int]:
     return {cause: count for cause, count in counts.items() if count}
 
 
@@ -378,9 +387,9 @@ TestBreaker.settings = settings(stateful_step_count=50, report_multiple_bugs=Fal
 
 
 def test_the_modes_of_a_start() -> None:
-    states = {mode: Breaker("it", BreakerRules(mode=mode), 0.0).state(0.0) for mode in Mode}
+    states = {mode: Breaker("it", BreakerRules(mode=mode), 0.0).state(0.0) for mode in BreakerMode}
     assert states == {
-        Mode.ENFORCE: State.CLOSED,
-        Mode.METRICS_ONLY: State.CLOSED,
-        Mode.DISABLED: State.DISABLED,
+        BreakerMode.ENFORCE: BreakerState.CLOSED,
+        BreakerMode.METRICS_ONLY: BreakerState.CLOSED,
+        BreakerMode.DISABLED: BreakerState.DISABLED,
     }

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import BreakerView, Mode, Outcome, Pass
+from autoglm_throttle.model import BreakerMode, BreakerView, GuardPermit, Outcome
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.oracle import drawn
@@ -19,24 +19,24 @@ ENDS = st.tuples(st.sampled_from(Outcome), st.integers(0, 4).map(float))
 
 def shape(view: BreakerView) -> BreakerView:
     """What the two must have in common."""
-    return replace(view, metrics_only=False, calls=0, refused={}, would_refuse=0)
+    return replace(view, metrics_only=False, calls=0, rejected={}, would_reject=0)
 
 
 @given(rules=drawn.rules(), events=st.lists(st.one_of(ASKS, ASKS, ENDS, ENDS, WAITS), max_size=60))
 def test_the_shadow_is_the_breaker_itself(rules: BreakerRules, events: list[tuple[str, float]]) -> None:
     now, refused = 0.0, 0
-    shadow = Breaker("it", replace(rules, mode=Mode.METRICS_ONLY), now)
-    strict = Breaker("it", replace(rules, mode=Mode.ENFORCE), now)
-    calls: list[tuple[Pass, Pass | None]] = []
+    shadow = Breaker("it", replace(rules, mode=BreakerMode.METRICS_ONLY), now)
+    strict = Breaker("it", replace(rules, mode=BreakerMode.ENFORCE), now)
+    calls: list[tuple[GuardPermit, GuardPermit | None]] = []
     for what, figure in events:
         if what == "wait":
             now += figure
         elif what == "ask":
             assert shadow.rejection(now) is None
             mine, other = shadow.allow(now), strict.allow(now)
-            assert isinstance(mine, Pass)
-            refused += not isinstance(other, Pass)
-            calls.insert(0, (mine, other if isinstance(other, Pass) else None))
+            assert isinstance(mine, GuardPermit)
+            refused += not isinstance(other, GuardPermit)
+            calls.insert(0, (mine, other if isinstance(other, GuardPermit) else None))
         elif calls:
             mine, its = calls[int(figure) % len(calls)]
             shadow.record(mine, Outcome(what), now)
@@ -44,4 +44,4 @@ def test_the_shadow_is_the_breaker_itself(rules: BreakerRules, events: list[tupl
                 strict.record(its, Outcome(what), now)
         assert shape(shadow.view(now)) == shape(strict.view(now))
         assert shadow.would_reject == refused
-        assert not shadow.view(now).refused
+        assert not shadow.view(now).rejected

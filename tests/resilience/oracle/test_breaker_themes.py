@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
-from autoglm_throttle.model import State
+from autoglm_throttle.model import BreakerState
 from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.oracle import drawn
 from tests.resilience.oracle.test_breaker_machine import BreakerMachine, Guest
@@ -21,7 +21,7 @@ class RampMachine(BreakerMachine):
 
     @initialize(rules=drawn.ramping())
     def begin(self, rules: BreakerRules) -> None:
-        self.set_out(rules, set(), State.RAMPING)
+        self.set_out(rules, set(), BreakerState.RAMPING)
 
 
 class WindowMachine(BreakerMachine):
@@ -29,7 +29,7 @@ class WindowMachine(BreakerMachine):
 
     @initialize(rules=drawn.windowed())
     def begin(self, rules: BreakerRules) -> None:
-        self.set_out(rules, set(), State.CLOSED)
+        self.set_out(rules, set(), BreakerState.CLOSED)
 
 
 class OperatedMachine(BreakerMachine):
@@ -37,7 +37,7 @@ class OperatedMachine(BreakerMachine):
 
     @initialize(rules=drawn.plain(), verb=st.sampled_from(["force_open", "disable", "reset"]))
     def begin(self, rules: BreakerRules, verb: str) -> None:
-        self.set_out(rules, {Guest.OPERATOR, Guest.FLEET}, State.OPEN)
+        self.set_out(rules, {Guest.OPERATOR, Guest.FLEET}, BreakerState.OPEN)
         self.decide(verb)
 
 

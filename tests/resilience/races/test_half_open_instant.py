@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.model import Cause, GuardRefused, Outcome, Pass, State
+from autoglm_throttle.model import BreakerCause, BreakerState, GuardPermit, GuardRejected, Outcome
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.rules import BreakerRules
 from tests.loops import run
@@ -43,7 +43,7 @@ class Dependency:
 
 def trip_again(circuit: Clocked) -> None:
     """Closed by the trial of the round before; open, and the time over."""
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
     fail(circuit)
     circuit.clock.advance(10.0)
 
@@ -51,7 +51,7 @@ def trip_again(circuit: Clocked) -> None:
 async def ask(call: Callable[[], object], refused: list[int]) -> None:
     try:
         await call()  # type: ignore[misc]
-    except GuardRefused:
+    except GuardRejected:
         refused[0] += 1
 
 
@@ -67,7 +67,7 @@ def test_one_of_a_thousand_tasks_in_each_of_a_hundred_rounds() -> None:
             trip_again(circuit)
 
     asyncio.run(main())
-    assert sum(circuit.view().refused.values()) == ROUNDS * (TASKS - 1)
+    assert sum(circuit.view().rejected.values()) == ROUNDS * (TASKS - 1)
 
 
 def test_one_of_a_thousand_trio_tasks() -> None:
@@ -95,7 +95,7 @@ class Crowd:
 
     def __init__(self, circuit: Clocked) -> None:
         self.circuit = circuit
-        self.trials: list[Pass] = []
+        self.trials: list[GuardPermit] = []
         self.rounds: list[int] = []
         """How many trials each round had."""
         self.barrier = threading.Barrier(THREADS)
@@ -106,7 +106,7 @@ class Crowd:
                 trip_again(self.circuit)
             self.barrier.wait(20)
             answer = Guard(self.circuit).allow()
-            if isinstance(answer, Pass):
+            if isinstance(answer, GuardPermit):
                 self.trials.append(answer)
             if self.barrier.wait(20) == 0:
                 self.end()
@@ -134,7 +134,7 @@ def test_one_of_sixty_four_threads_in_each_of_a_hundred_rounds() -> None:
         for done in [pool.submit(crowd.rush) for _ in range(THREADS)]:
             done.result()
     assert crowd.rounds == [1] * ROUNDS
-    assert crowd.circuit.view().refused == {Cause.TRIAL: ROUNDS * (THREADS - 1)}
+    assert crowd.circuit.view().rejected == {BreakerCause.TRIAL: ROUNDS * (THREADS - 1)}
 
 
 @pytest.mark.usefixtures("_hasty")
@@ -150,12 +150,12 @@ def test_threads_that_end_at_once_never_make_more_trials_than_a_round_has(most: 
         for _ in range(20):
             try:
                 guarded()
-            except GuardRefused:
-                at_trials.append(circuit.view().trials)
+            except GuardRejected:
+                at_trials.append(circuit.view().probes)
 
     with ThreadPoolExecutor(THREADS) as pool:
         for done in [pool.submit(rush) for _ in range(THREADS)]:
             done.result()
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
     assert all(trials <= most for trials in at_trials)
     assert dependency.calls == THREADS * 20 - len(at_trials)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import GuardRefused, Outcome, Pass, State
+from autoglm_throttle.model import BreakerState, GuardPermit, GuardRejected, Outcome
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.judge import OutcomeClassifier
@@ -92,18 +92,18 @@ LEAVES_NO_TRACE = {"block", "by_hand"}
 def test_a_trial_that_hangs_costs_a_lease_and_no_more(holds: Callable[[GuardState], object]) -> None:
     circuit = half_open()
     held = holds(circuit)
-    assert circuit.view().trials == 1
+    assert circuit.view().probes == 1
     for _ in range(29):  # traffic all the while, which prolongs nothing
         circuit.clock.advance(1.0)
         for _ in range(20):
-            with pytest.raises(GuardRefused):
+            with pytest.raises(GuardRejected):
                 Guard(circuit).__enter__()
     circuit.clock.advance(1.0)
     with Guard(circuit):
         pass
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
     del held
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize("holds", HOLDERS)
@@ -111,11 +111,11 @@ def test_a_trial_that_is_dropped_gives_its_place_back_at_once(holds: Callable[[G
     circuit = half_open()
     held = holds(circuit)
     del held
-    assert circuit.view().trials == (1 if holds.__name__ in LEAVES_NO_TRACE else 0)
+    assert circuit.view().probes == (1 if holds.__name__ in LEAVES_NO_TRACE else 0)
     circuit.clock.advance(LEASE_S if holds.__name__ in LEAVES_NO_TRACE else 0.0)
     with Guard(circuit):
         pass
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 def test_a_classifier_that_raises_wedges_nothing() -> None:
@@ -126,17 +126,17 @@ def test_a_classifier_that_raises_wedges_nothing() -> None:
     guarded = Guard(circuit)(lambda: 7)
     for _ in range(100):
         assert guarded() == 7
-        assert circuit.view().trials == 0
-    assert circuit.state() is State.HALF_OPEN
+        assert circuit.view().probes == 0
+    assert circuit.state() is BreakerState.HALF_OPEN
 
 
 def test_the_result_of_a_trial_that_hung_and_came_back_late_is_not_missed() -> None:
     circuit = half_open()
     late = circuit.allow()
     circuit.clock.advance(LEASE_S)
-    assert isinstance(late, Pass)
+    assert isinstance(late, GuardPermit)
     circuit.record(late, Outcome.SUCCESS)
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 def test_calls_run_side_by_side() -> None:
@@ -153,7 +153,7 @@ def test_trials_run_side_by_side() -> None:
     guarded = Guard(circuit)(lambda: together.wait(20))
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(lambda _: guarded(), range(4))) == list(range(4))
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
 
 
 @pytest.mark.untraced
@@ -164,7 +164,7 @@ def test_threads_that_fail_and_succeed_at_random_leave_a_breaker_that_works() ->
         for number in range(300):
             try:
                 guard = Guard(circuit).__enter__()
-            except GuardRefused:
+            except GuardRejected:
                 circuit.clock._now_s += 0.01
                 continue
             draw = (seed * 7919 + number * 104729) % 10
@@ -180,6 +180,6 @@ def test_threads_that_fail_and_succeed_at_random_leave_a_breaker_that_works() ->
     for _ in range(2):
         with Guard(circuit):
             pass
-    assert circuit.state() is State.CLOSED
+    assert circuit.state() is BreakerState.CLOSED
     fail(circuit, 2)
-    assert circuit.state() is State.OPEN
+    assert circuit.state() is BreakerState.OPEN

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.doorbell import doorbell
+from autoglm_throttle.doorbell import new_wakeup
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 from autoglm_throttle.resilience.shared import push
 from autoglm_throttle.resilience.shared.redis_store import TIMEOUT_S, RedisBreakerStore
@@ -35,7 +35,7 @@ def made(redis_prefix: str) -> Iterator[Made]:
     def make(url: str, *, listens: bool = True, connect: Any = None, **rules: Any) -> RedisBreakerStore:
         clients = RedisClients(RedisOptions(url))
         where = SharedRules(redis_prefix, cluster=clients.cluster, **{"deadline_s": PATIENCE_S / 4, **rules})
-        store = RedisBreakerStore(connect or (lambda: clients.sync(TIMEOUT_S)), doorbell, where)
+        store = RedisBreakerStore(connect or (lambda: clients.sync(TIMEOUT_S)), new_wakeup, where)
         stores.append(store)
         if listens:
             store.start()

@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from autoglm_throttle.model import State
+from autoglm_throttle.model import BreakerState
 from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from autoglm_throttle.resilience.store import ProbeRequest, RemoteBreakerState
 from tests.stores.polling import until
@@ -35,10 +35,10 @@ class Diary:
         self.told.set()
 
     @property
-    def words(self) -> list[State]:
+    def words(self) -> list[BreakerState]:
         return [remote.state for remote in self.states]
 
-    def reads(self, *words: State) -> None:
+    def reads(self, *words: BreakerState) -> None:
         """Wait until exactly these were told."""
         until(lambda: self.words == list(words), PATIENCE_S, f"{list(words)}, but {self.words}")
 

@@ -14,8 +14,8 @@ import sys
 import threading
 import time
 
-from autoglm_throttle.doorbell import doorbell
-from autoglm_throttle.model import Pass, State
+from autoglm_throttle.doorbell import new_wakeup
+from autoglm_throttle.model import BreakerState, GuardPermit
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.rules import BreakerRules
@@ -29,7 +29,7 @@ LEASE_S = 0.5
 def store_at(url: str, prefix: str, deadline_s: float) -> RedisBreakerStore:
     clients = RedisClients(RedisOptions(url))
     return RedisBreakerStore(
-        lambda: clients.sync(TIMEOUT_S), doorbell, SharedRules(prefix, deadline_s=deadline_s)
+        lambda: clients.sync(TIMEOUT_S), new_wakeup, SharedRules(prefix, deadline_s=deadline_s)
     )
 
 
@@ -50,7 +50,7 @@ async def race(store: RedisBreakerStore, names: int) -> None:
     async def calls(number: int) -> None:
         while turn[0] == number:
             passed = await circuits[number].allow_async()
-            if isinstance(passed, Pass):
+            if isinstance(passed, GuardPermit):
                 print(number, passed.fence, flush=True)
             await asyncio.sleep(0.0005)
 
@@ -59,7 +59,7 @@ async def race(store: RedisBreakerStore, names: int) -> None:
     threading.Thread(target=turns, args=(turn, names), daemon=True).start()
     print("ready", flush=True)
     while (number := turn[0]) < names:
-        if number < 0 or circuits[number].state() is State.CLOSED:
+        if number < 0 or circuits[number].state() is BreakerState.CLOSED:
             await asyncio.sleep(0.0005)  # until it has heard of the opening
         else:
             await asyncio.gather(*(calls(number) for _ in range(TASKS)))
@@ -67,7 +67,7 @@ async def race(store: RedisBreakerStore, names: int) -> None:
 
 def hold(store: RedisBreakerStore, name: str) -> None:
     one = circuit(store, name)
-    while not isinstance(one.allow(), Pass):
+    while not isinstance(one.allow(), GuardPermit):
         time.sleep(0.005)
     print("holding", flush=True)
     threading.Event().wait()

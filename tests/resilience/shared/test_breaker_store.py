@@ -12,7 +12,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
 from autoglm_throttle.resilience.shared import push, teller
 from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from autoglm_throttle.resilience.shared.wire import escape_name
@@ -57,12 +57,14 @@ def test_a_name_may_hold_any_character(made: Made, redis_url: str, name: str) ->
     here, there = made(redis_url), made(redis_url)
     watched(here, name)
     diary = watched(there, name)
-    here.report_open(name, 0.05, 2, Cause.SLOW_RATE)
-    diary.reads(State.OPEN)
-    assert (diary.states[0].rounds, diary.states[0].cause) == (2, Cause.SLOW_RATE)
+    here.report_open(name, 0.05, 2, BreakerCause.SLOW_RATE)
+    diary.reads(BreakerState.OPEN)
+    assert (diary.states[0].rounds, diary.states[0].cause) == (2, BreakerCause.SLOW_RATE)
     lease = lease_of(there, name)
     there.report_probe(name, lease, Outcome.SUCCESS, 1, 1.0)
-    until(lambda: (found := there.read_state(name)) and found.state is State.CLOSED, PATIENCE_S, "closed")
+    until(
+        lambda: (found := there.read_state(name)) and found.state is BreakerState.CLOSED, PATIENCE_S, "closed"
+    )
 
 
 def test_an_opening_is_known_at_once_and_not_told_to_who_opened(made: Made, redis_url: str) -> None:
@@ -72,7 +74,7 @@ def test_an_opening_is_known_at_once_and_not_told_to_who_opened(made: Made, redi
     for number in range(20):
         diary.told.clear()
         began = time.monotonic()
-        here.report_open("a", 5.0, number, Cause.FAILURES)
+        here.report_open("a", 5.0, number, BreakerCause.FAILURES)
         assert diary.told.wait(PATIENCE_S)
         took.append(diary.times[-1] - began)
     print(f"push: median {statistics.median(took) * 1e3:.2f} ms, max {max(took) * 1e3:.2f} ms")
@@ -86,7 +88,7 @@ def test_an_opening_is_known_at_once_and_not_told_to_who_opened(made: Made, redi
 
 def test_the_first_call_knows_the_state(made: Made, redis_url: str) -> None:
     here = made(redis_url)
-    here.report_open("a", 5.0, 0, Cause.FAILURES)
+    here.report_open("a", 5.0, 0, BreakerCause.FAILURES)
     until(lambda: not here._fleet_state.has_work(), PATIENCE_S, "it is told")
     took = []
     for _ in range(20):
@@ -97,7 +99,7 @@ def test_the_first_call_knows_the_state(made: Made, redis_url: str) -> None:
         took.append(time.monotonic() - began)
         fresh.stop()
         assert found is not None
-        assert found.state is State.OPEN
+        assert found.state is BreakerState.OPEN
     print(f"cold: median {statistics.median(took) * 1e3:.2f} ms, max {max(took) * 1e3:.2f} ms")
     assert max(took) <= 0.05
 
@@ -116,7 +118,7 @@ def test_many_guards_are_read_together(made: Made, redis_url: str) -> None:
     here = made(redis_url)
     names = [f"guard {number}" for number in range(teller.READ_BATCH * 2 + 5)]
     for name in names[::50]:
-        here.report_open(name, 5.0, 0, Cause.FAILURES)
+        here.report_open(name, 5.0, 0, BreakerCause.FAILURES)
     until(lambda: not here._fleet_state.has_work(), PATIENCE_S, "all is told")
     there = made(redis_url, listens=False)
     diaries = {name: Diary() for name in names}
@@ -125,20 +127,20 @@ def test_many_guards_are_read_together(made: Made, redis_url: str) -> None:
     for name in names:
         found = there.read_state(name)
         assert (found is not None) == (name in names[::50]), name
-    assert all(diaries[name].words == [State.OPEN] for name in names[::50])
+    assert all(diaries[name].words == [BreakerState.OPEN] for name in names[::50])
 
 
 def test_a_trial_closes_for_all(made: Made, redis_url: str) -> None:
     here, there = made(redis_url), made(redis_url)
     own, diary = watched(here), watched(there)
-    here.report_open("a", 0.05, 0, Cause.FAILURES)
-    diary.reads(State.OPEN)
+    here.report_open("a", 0.05, 0, BreakerCause.FAILURES)
+    diary.reads(BreakerState.OPEN)
     lease = lease_of(here)
     refused = there.acquire("a", ONE)
     assert isinstance(refused, RemoteBreakerState)
-    assert refused.state is State.HALF_OPEN
+    assert refused.state is BreakerState.HALF_OPEN
     here.report_probe("a", lease, Outcome.SUCCESS, 1, 1.0)
-    diary.reads(State.OPEN, State.CLOSED)
+    diary.reads(BreakerState.OPEN, BreakerState.CLOSED)
     assert own.states == []
     here.report_probe("a", lease, Outcome.FAILURE, 1, 1.0)
     assert not len(here._fleet_state.pending_writes), "a trial ends once"
@@ -148,15 +150,15 @@ def test_a_trial_that_fails_opens_for_all(made: Made, redis_url: str) -> None:
     here, there = made(redis_url), made(redis_url)
     watched(here)
     diary = watched(there)
-    here.report_open("a", 0.05, 0, Cause.FAILURES)
-    diary.reads(State.OPEN)
+    here.report_open("a", 0.05, 0, BreakerCause.FAILURES)
+    diary.reads(BreakerState.OPEN)
     here.report_probe("a", lease_of(here), Outcome.SLOW, 1, 7.0)
-    diary.reads(State.OPEN, State.OPEN)
-    assert (diary.states[1].rounds, diary.states[1].cause) == (1, Cause.TRIAL)
+    diary.reads(BreakerState.OPEN, BreakerState.OPEN)
+    assert (diary.states[1].rounds, diary.states[1].cause) == (1, BreakerCause.TRIAL)
     assert diary.states[1].wait_s == pytest.approx(7.0, abs=0.1)
     answer = here.acquire("a", ONE)
     assert isinstance(answer, RemoteBreakerState)
-    assert answer.state is State.OPEN
+    assert answer.state is BreakerState.OPEN
     assert answer.wait_s == pytest.approx(7.0, abs=0.1)
 
 
@@ -164,23 +166,23 @@ def test_who_wins_the_last_of_several_trials_is_told_that_all_is_won(made: Made,
     here, there = made(redis_url), made(redis_url)
     own, diary = watched(here), watched(there)
     both = ProbeRequest(half_open_max=2, successes_needed=2, limits_concurrent=False, lease_s=5.0)
-    here.report_open("a", 0.05, 0, Cause.FAILURES)
-    diary.reads(State.OPEN)
+    here.report_open("a", 0.05, 0, BreakerCause.FAILURES)
+    diary.reads(BreakerState.OPEN)
     mine, theirs = lease_of(here, ask=both), lease_of(there, ask=both)
     there.report_probe("a", theirs, Outcome.SUCCESS, 2, 1.0)
     until(lambda: not len(there._fleet_state.pending_writes), PATIENCE_S, "it is told")
     here.report_probe("a", mine, Outcome.SUCCESS, 2, 1.0)
-    own.reads(State.CLOSED)
-    diary.reads(State.OPEN, State.CLOSED)
+    own.reads(BreakerState.CLOSED)
+    diary.reads(BreakerState.OPEN, BreakerState.CLOSED)
 
 
-@pytest.mark.parametrize("state", [State.FORCED_OPEN, State.DISABLED, State.CLOSED])
-def test_the_word_of_an_operator_goes_to_all(made: Made, redis_url: str, state: State) -> None:
+@pytest.mark.parametrize("state", [BreakerState.FORCED_OPEN, BreakerState.DISABLED, BreakerState.CLOSED])
+def test_the_word_of_an_operator_goes_to_all(made: Made, redis_url: str, state: BreakerState) -> None:
     here, there = made(redis_url), made(redis_url)
     own, diary = watched(here), watched(there)
     here.report_operator_state("a", state)
     diary.reads(state)
-    assert diary.states[0].cause is Cause.OPERATOR
+    assert diary.states[0].cause is BreakerCause.OPERATOR
     assert own.states == []
 
 
@@ -319,7 +321,7 @@ def test_messages_twice_or_in_another_order_change_nothing(
     for version in (5, 9, 7, 9, 3, 9, 8):
         publish(redis_server, store, version, "open", 1_000_000, version, "failures")
     publish(redis_server, store, 10, "closed", 0, 0, "trial")
-    until(lambda: State.CLOSED in diary.words, PATIENCE_S, "the last")
+    until(lambda: BreakerState.CLOSED in diary.words, PATIENCE_S, "the last")
     versions = [remote.version for remote in diary.states]
     assert versions == sorted(set(versions))
     assert set(versions) <= {5, 9, 10}
@@ -335,7 +337,7 @@ def test_what_anybody_publishes_is_counted_and_ignored(
     publish(redis_server, store, 5, "ajar", 0, 0, "trial")
     publish(redis_server, store, 5, "open", 0, 0, "trial", name="unknown")
     publish(redis_server, store, 5, "closed", 0, 0, "trial")
-    diary.reads(State.CLOSED)
+    diary.reads(BreakerState.CLOSED)
     assert store.ignored == 2
 
 
@@ -347,8 +349,8 @@ def test_a_message_that_is_lost_is_made_up_for(
     watched(here)
     diary = watched(there)
     monkeypatch.setattr(there._listener, "_heard", lambda data: None)
-    here.report_open("a", 5.0, 0, Cause.FAILURES)
-    diary.reads(State.OPEN)
+    here.report_open("a", 5.0, 0, BreakerCause.FAILURES)
+    diary.reads(BreakerState.OPEN)
     assert diary.threads == {teller.THREAD_NAME}
 
 
@@ -369,11 +371,11 @@ def test_nothing_falls_between_subscription_and_reading(
     monkeypatch.setattr(there._listener, "_joined", later)
     diary = watched(there)
     monkeypatch.setattr(there._listener, "_heard", lambda data: None)
-    here.report_open("a", 5.0, 0, Cause.FAILURES)
+    here.report_open("a", 5.0, 0, BreakerCause.FAILURES)
     until(lambda: here._fleet_state.position("a")[0], PATIENCE_S, "it is told")
     assert diary.states == []
     ready.set()
-    diary.reads(State.OPEN)
+    diary.reads(BreakerState.OPEN)
 
 
 def test_a_breaker_that_raises_ends_nothing(
@@ -387,9 +389,9 @@ def test_a_breaker_that_raises_ends_nothing(
 
     there.subscribe("a", raises)
     diary = watched(there, "b")
-    here.report_open("a", 5.0, 0, Cause.FAILURES)
-    here.report_open("b", 5.0, 0, Cause.FAILURES)
-    diary.reads(State.OPEN)
+    here.report_open("a", 5.0, 0, BreakerCause.FAILURES)
+    here.report_open("b", 5.0, 0, BreakerCause.FAILURES)
+    diary.reads(BreakerState.OPEN)
     until(lambda: there._fleet_state.callback_errors == 1, PATIENCE_S, "it is counted")
     assert "the listener of breaker a failed" in caplog.text
 
@@ -412,9 +414,9 @@ def test_a_breaker_that_comes_again_under_its_name_is_told_all(made: Made, redis
     here, there = made(redis_url), made(redis_url)
     watched(here)
     diary = watched(there)
-    here.report_open("a", 5.0, 0, Cause.FAILURES)
-    diary.reads(State.OPEN)
-    assert watched(there).words == [State.OPEN]
+    here.report_open("a", 5.0, 0, BreakerCause.FAILURES)
+    diary.reads(BreakerState.OPEN)
+    assert watched(there).words == [BreakerState.OPEN]
 
 
 def test_news_wait_while_something_newer_is_to_be_told(
@@ -423,7 +425,7 @@ def test_news_wait_while_something_newer_is_to_be_told(
     store = made(redis_url)
     diary = watched(store)
     goes_on = held_up(store)
-    store.report_open("a", 5.0, 0, Cause.FAILURES)
+    store.report_open("a", 5.0, 0, BreakerCause.FAILURES)
     publish(redis_server, store, 5, "closed", 0, 0, "trial")
     publish(redis_server, store, 5, "closed", 0, 0, "trial", name="b")
     until(lambda: store._listener.is_listening, PATIENCE_S, "it listens")
@@ -448,7 +450,7 @@ def test_its_threads_begin_with_the_first_guard_and_end_with_it(made: Made, redi
     assert "running" in repr(store)
     store.stop(PATIENCE_S)
     assert threads() == []
-    store.report_open("a", 5.0, 0, Cause.FAILURES)
+    store.report_open("a", 5.0, 0, BreakerCause.FAILURES)
     assert threads() == [], "what comes after the end begins nothing"
     assert isinstance(store.acquire("a", ONE), RemoteBreakerState), (
         "but the next question does, and tells it before"
@@ -462,10 +464,10 @@ def test_what_is_to_be_told_is_told_before_the_end(made: Made, redis_url: str) -
     goes_on = held_up(here)
     names = [f"n{number}" for number in range(10)]
     for name in ["a", *names]:
-        here.report_open(name, 5.0, 0, Cause.FAILURES)
+        here.report_open(name, 5.0, 0, BreakerCause.FAILURES)
     goes_on.set()
     here.stop(PATIENCE_S)
-    diary.reads(State.OPEN)
+    diary.reads(BreakerState.OPEN)
     for name in names:
         there.subscribe(name, lambda remote: None)
         assert there.read_state(name) is not None, name

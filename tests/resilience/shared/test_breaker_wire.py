@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
 from autoglm_throttle.resilience.shared.outbox import ProbeResult
 from autoglm_throttle.resilience.shared.wire import (
     MAX_PERIOD_S,
@@ -41,10 +41,18 @@ def test_two_names_never_share_a_key_and_both_keys_of_one_share_a_slot(one: str,
     assert (WIRE.rules.keys(other)[0] == state) == (one == other)
 
 
-@given(NAMES, st.integers(1, 2**53), st.sampled_from(State), st.integers(0, 2**50), st.sampled_from(Cause))
-def test_a_message_is_what_was_told(name: str, version: int, state: State, left: int, cause: Cause) -> None:
+@given(
+    NAMES,
+    st.integers(1, 2**53),
+    st.sampled_from(BreakerState),
+    st.integers(0, 2**50),
+    st.sampled_from(BreakerCause),
+)
+def test_a_message_is_what_was_told(
+    name: str, version: int, state: BreakerState, left: int, cause: BreakerCause
+) -> None:
     said = parse_message(f"{escape_name(name)} {version} {state} {left} 3 {cause} somebody".encode())
-    if state is State.RAMPING:
+    if state is BreakerState.RAMPING:
         assert said is None, "ramping is local to a process"
     else:
         assert said == Message(name, RemoteBreakerState(version, state, left / 1e6, 3, cause), "somebody")
@@ -64,26 +72,26 @@ def test_what_anybody_publishes_is_not_believed(data: Any) -> None:
 
 def test_a_cause_of_a_later_version_does_not_hide_the_state() -> None:
     assert parse_message("a 1 open 0 0 moonlight me") == Message(
-        "a", RemoteBreakerState(1, State.OPEN, cause=Cause.REMOTE), "me"
+        "a", RemoteBreakerState(1, BreakerState.OPEN, cause=BreakerCause.REMOTE), "me"
     )
 
 
 def test_every_number_is_a_whole_one() -> None:
-    keys, words = WIRE.open("a b", 7, 1.25, 2, Cause.FAILURES)
+    keys, words = WIRE.open("a b", 7, 1.25, 2, BreakerCause.FAILURES)
     assert keys == ("athr:search:{brk:a%20b}:h", "athr:search:{brk:a%20b}:t")
     assert words == ("open", "a%20b", "athr:search:brk:ev", "me", 7, 1_250_000, 2, "failures")
     _, words = WIRE.acquire("a", 7, ProbeRequest(3, 2, True, 0.5), "me:1")
     assert words[5:] == (3, 2, 1, 500_000, "me:1")
     _, words = WIRE.finish(ProbeResult("a", "me:1", 7, Outcome.SLOW, 2, 9.0, 0.0))
     assert words[4:] == (7, "slow", 2, 9_000_000, "me:1")
-    _, words = WIRE.operate("a", 7, State.DISABLED, is_restore=True)
+    _, words = WIRE.operate("a", 7, BreakerState.DISABLED, is_restore=True)
     assert words[5:] == ("disabled", 0)
     assert WIRE.read(["a", "b"]) == (("athr:search:{brk:a}:h", "athr:search:{brk:b}:h"), ("read",))
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(-1.0, 0), (float("inf"), MAX_PERIOD_S * 1e6), (1e-9, 0)])
 def test_no_time_is_too_long_or_too_short(seconds: float, told: float) -> None:
-    assert WIRE.open("a", 0, seconds, 0, Cause.FAILURES)[1][5] == told
+    assert WIRE.open("a", 0, seconds, 0, BreakerCause.FAILURES)[1][5] == told
     assert WIRE.acquire("a", 0, ProbeRequest(1, 1, False, seconds), "")[1][8] == max(told, 1)
 
 
@@ -92,7 +100,7 @@ def test_a_reply_is_a_lease_only_if_one_was_given() -> None:
     assert given.lease() == ProbeLease(77, 9, 2)
     full = parse_reply([0, 9, b"half_open", 0, 2, b"trial", 77])
     assert full.lease() is None
-    assert full.remote == RemoteBreakerState(9, State.HALF_OPEN, 0.0, 2, Cause.TRIAL)
+    assert full.remote == RemoteBreakerState(9, BreakerState.HALF_OPEN, 0.0, 2, BreakerCause.TRIAL)
     assert parse_reply([1, 9, b"closed", 0, 0, b"trial", 77]).lease() is None
     nothing = parse_reply([0, 0, b"", 0, 0, b"", 0])
     assert (nothing.remote, nothing.lease()) == (None, None)
@@ -110,7 +118,7 @@ def test_what_is_no_reply_of_the_script_is_an_error(said: Any) -> None:
 def test_states_are_read_one_by_one() -> None:
     said = [9, b"open", 1_500_000, 2, b"failures", 0, b"", 0, 0, b"", 8, b"ajar", 0, 0, b""]
     assert parse_states(said, ["a", "b", "c"]) == {
-        "a": RemoteBreakerState(9, State.OPEN, 1.5, 2, Cause.FAILURES),
+        "a": RemoteBreakerState(9, BreakerState.OPEN, 1.5, 2, BreakerCause.FAILURES),
         "b": None,
         "c": None,
     }

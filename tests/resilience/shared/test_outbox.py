@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
 from autoglm_throttle.resilience.shared.outbox import (
     MAX_WRITES,
     OpenMessage,
@@ -13,7 +13,7 @@ from autoglm_throttle.resilience.shared.outbox import (
 
 
 def opening(name: str, until_s: float = 10.0, known: int = 0) -> OpenMessage:
-    return OpenMessage(name, until_s, 0, Cause.FAILURES, known)
+    return OpenMessage(name, until_s, 0, BreakerCause.FAILURES, known)
 
 
 def finish(name: str, ticket: str, outcome: Outcome = Outcome.SUCCESS, until_s: float = 10.0) -> ProbeResult:
@@ -23,9 +23,9 @@ def finish(name: str, ticket: str, outcome: Outcome = Outcome.SUCCESS, until_s: 
 def test_of_a_state_only_the_newest_is_kept() -> None:
     outbox = PendingWrites()
     outbox.put(opening("a"))
-    outbox.put(OperatorCommand("a", State.CLOSED, 0))
+    outbox.put(OperatorCommand("a", BreakerState.CLOSED, 0))
     assert len(outbox) == 1
-    assert outbox.next_write(0.0) == OperatorCommand("a", State.CLOSED, 0)
+    assert outbox.next_write(0.0) == OperatorCommand("a", BreakerState.CLOSED, 0)
     assert repr(outbox) == "PendingWrites(1 pending writes of 1 breakers)"
 
 
@@ -65,9 +65,9 @@ def test_what_is_too_late_is_not_told_and_a_verb_never_is() -> None:
     outbox = PendingWrites()
     outbox.put(opening("a", until_s=1.0))
     outbox.put(finish("b", "1", until_s=1.0))
-    outbox.put(OperatorCommand("c", State.FORCED_OPEN, 0))
+    outbox.put(OperatorCommand("c", BreakerState.FORCED_OPEN, 0))
     assert outbox.next_write(0.9) == opening("a", until_s=1.0)
-    assert outbox.next_write(1.0) == OperatorCommand("c", State.FORCED_OPEN, 0)
+    assert outbox.next_write(1.0) == OperatorCommand("c", BreakerState.FORCED_OPEN, 0)
     assert len(outbox) == 1
     assert outbox.next_write(1.0, "a") is None
 
@@ -76,10 +76,10 @@ def test_one_that_was_replaced_while_it_was_told_leaves_its_successor() -> None:
     outbox = PendingWrites()
     under_way = opening("a")
     outbox.put(under_way)
-    outbox.put(OperatorCommand("a", State.CLOSED, 0))
+    outbox.put(OperatorCommand("a", BreakerState.CLOSED, 0))
     outbox.remove(under_way)
-    assert outbox.next_write(0.0) == OperatorCommand("a", State.CLOSED, 0)
-    outbox.remove(OperatorCommand("b", State.CLOSED, 0))
+    assert outbox.next_write(0.0) == OperatorCommand("a", BreakerState.CLOSED, 0)
+    outbox.remove(OperatorCommand("b", BreakerState.CLOSED, 0))
     assert len(outbox) == 1
 
 

@@ -12,7 +12,7 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
 from autoglm_throttle.resilience.shared.outbox import ProbeResult
 from autoglm_throttle.resilience.shared.wire import (
     BreakerProtocol,
@@ -53,7 +53,7 @@ class Store:
 
     def open(self, wait_s: float = 1.0, rounds: int = 0, known: int | None = None) -> Reply:
         known = self.known if known is None else known
-        return self.keep(self.call(self.wire.open(NAME, known, wait_s, rounds, Cause.FAILURES)))
+        return self.keep(self.call(self.wire.open(NAME, known, wait_s, rounds, BreakerCause.FAILURES)))
 
     def acquire(self, ticket: str = "t", ask: ProbeRequest = ONE, known: int | None = None) -> Reply:
         return self.keep(
@@ -68,7 +68,7 @@ class Store:
             self.call(self.wire.finish(ProbeResult(NAME, ticket, version, outcome, need, 2.0, 0.0)))
         )
 
-    def operate(self, state: State, *, again: bool = False, known: int | None = None) -> Reply:
+    def operate(self, state: BreakerState, *, again: bool = False, known: int | None = None) -> Reply:
         known = self.known if known is None else known
         return self.keep(self.call(self.wire.operate(NAME, known, state, is_restore=again)))
 
@@ -83,7 +83,7 @@ class Store:
             self.known = max(self.known, said.remote.version)
         return said
 
-    def word(self) -> State | None:
+    def word(self) -> BreakerState | None:
         found = self.read()[NAME]
         return None if found is None else found.state
 
@@ -104,10 +104,12 @@ def test_an_opening_is_known_for_as_long_as_it_lasts(store: Store) -> None:
     assert store.word() is None
     said = store.open(wait_s=2.0, rounds=3)
     assert said.done
-    assert said.remote == RemoteBreakerState(round(START_S * 1e6), State.OPEN, 2.0, 3, Cause.FAILURES)
+    assert said.remote == RemoteBreakerState(
+        round(START_S * 1e6), BreakerState.OPEN, 2.0, 3, BreakerCause.FAILURES
+    )
     store.clock_s += 0.5
     assert store.read() == {
-        NAME: RemoteBreakerState(round(START_S * 1e6), State.OPEN, 1.5, 3, Cause.FAILURES)
+        NAME: RemoteBreakerState(round(START_S * 1e6), BreakerState.OPEN, 1.5, 3, BreakerCause.FAILURES)
     }
     refused = store.acquire()
     assert (refused.done, refused.remote) == (False, store.read()[NAME])
@@ -136,7 +138,7 @@ def test_an_opening_beats_a_closing_that_its_process_did_not_know(store: Store) 
     store.clock_s += 1.0
     store.acquire()
     store.finish(Outcome.SUCCESS)
-    assert store.word() is State.CLOSED
+    assert store.word() is BreakerState.CLOSED
     assert store.open(known=1).done, "if both sides have moved, open wins"
 
 
@@ -145,7 +147,7 @@ def test_an_opening_waits_for_a_trial_under_way_that_its_process_did_not_know(st
     store.clock_s += 1.0
     store.acquire()
     said = store.open(known=1)
-    assert (said.done, said.remote and said.remote.state) == (False, State.HALF_OPEN)
+    assert (said.done, said.remote and said.remote.state) == (False, BreakerState.HALF_OPEN)
 
 
 def test_one_trial_at_a_time_and_its_place_is_free_when_its_lease_is_over(store: Store) -> None:
@@ -159,7 +161,7 @@ def test_one_trial_at_a_time_and_its_place_is_free_when_its_lease_is_over(store:
     assert second is not None
     assert second.fence > first.fence
     assert not store.finish(Outcome.SUCCESS, "1").done, "it has lost its place"
-    assert store.word() is State.HALF_OPEN
+    assert store.word() is BreakerState.HALF_OPEN
 
 
 def test_a_late_result_counts_if_nobody_has_asked_meanwhile(store: Store) -> None:
@@ -167,7 +169,7 @@ def test_a_late_result_counts_if_nobody_has_asked_meanwhile(store: Store) -> Non
     store.acquire()
     store.clock_s += 10 * ONE.lease_s
     assert store.finish(Outcome.SUCCESS).done
-    assert store.word() is State.CLOSED
+    assert store.word() is BreakerState.CLOSED
 
 
 def test_who_is_refused_writes_nothing_and_renews_nothing(client: redis.Redis, store: Store) -> None:
@@ -196,7 +198,7 @@ def test_a_trial_that_fails_opens_for_a_further_round(store: Store, outcome: Out
     said = store.finish(outcome)
     assert said.done
     assert said.remote is not None
-    assert (said.remote.state, said.remote.wait_s, said.remote.rounds) == (State.OPEN, 2.0, 5)
+    assert (said.remote.state, said.remote.wait_s, said.remote.rounds) == (BreakerState.OPEN, 2.0, 5)
 
 
 def test_a_trial_without_evidence_frees_its_place_at_once(store: Store) -> None:
@@ -222,7 +224,7 @@ def test_a_round_admits_as_many_as_must_win_or_so_many_at_a_time(
     store.finish(Outcome.SUCCESS, held[1], need=3)
     said = store.finish(Outcome.SUCCESS, held[2], need=3)
     assert said.remote is not None
-    assert said.remote.state is State.CLOSED
+    assert said.remote.state is BreakerState.CLOSED
 
 
 def test_processes_that_want_fewer_trials_than_have_won_do_not_wait_for_ever(store: Store) -> None:
@@ -231,28 +233,28 @@ def test_processes_that_want_fewer_trials_than_have_won_do_not_wait_for_ever(sto
         store.acquire(ticket, ProbeRequest(3, 3, False, 5.0))
         store.finish(Outcome.SUCCESS, ticket, need=3)
     said = store.acquire("3", ONE)
-    assert (said.lease(), said.remote and said.remote.state) == (None, State.CLOSED)
+    assert (said.lease(), said.remote and said.remote.state) == (None, BreakerState.CLOSED)
 
 
 def test_the_word_of_an_operator_stands_against_all_but_another(store: Store) -> None:
-    assert store.operate(State.FORCED_OPEN).done
+    assert store.operate(BreakerState.FORCED_OPEN).done
     assert not store.open().done
     assert store.acquire().lease() is None
-    assert store.word() is State.FORCED_OPEN
-    assert store.operate(State.DISABLED, known=0).done, "also of one who has not heard of the last"
-    assert store.operate(State.CLOSED).done
+    assert store.word() is BreakerState.FORCED_OPEN
+    assert store.operate(BreakerState.DISABLED, known=0).done, "also of one who has not heard of the last"
+    assert store.operate(BreakerState.CLOSED).done
     found = store.read()[NAME]
     assert found is not None
-    assert (found.state, found.cause) == (State.CLOSED, Cause.OPERATOR)
+    assert (found.state, found.cause) == (BreakerState.CLOSED, BreakerCause.OPERATOR)
 
 
 def test_what_was_forgotten_is_told_again_only_if_nobody_has_said_anything_else(store: Store) -> None:
-    store.operate(State.FORCED_OPEN)
+    store.operate(BreakerState.FORCED_OPEN)
     forced = store.known
-    store.operate(State.CLOSED)
-    assert not store.operate(State.FORCED_OPEN, again=True, known=forced).done
+    store.operate(BreakerState.CLOSED)
+    assert not store.operate(BreakerState.FORCED_OPEN, again=True, known=forced).done
     store.client.flushall()
-    assert store.operate(State.FORCED_OPEN, again=True, known=forced).done
+    assert store.operate(BreakerState.FORCED_OPEN, again=True, known=forced).done
 
 
 def test_a_lost_key_lets_one_trial_through_and_versions_rise_all_the_same(store: Store) -> None:
@@ -295,12 +297,12 @@ def test_what_an_operator_said_lives_for_as_long_as_somebody_reads_it(
     client: redis.Redis, store: Store
 ) -> None:
     (state, _), month_ms = store.wire.rules.keys(NAME), 30 * 86_400_000
-    store.operate(State.DISABLED)
+    store.operate(BreakerState.DISABLED)
     assert month_ms - 1000 <= client.pttl(state) <= month_ms
     client.pexpire(state, 60_000)
     store.read()
     assert month_ms - 1000 <= client.pttl(state) <= month_ms
-    store.operate(State.CLOSED)
+    store.operate(BreakerState.CLOSED)
     client.pexpire(state, 60_000)
     store.read()
     assert client.pttl(state) <= 60_000
@@ -324,7 +326,7 @@ def test_every_change_is_told_once(client: redis.Redis, store: Store) -> None:
         store.clock_s += 1.0
         store.acquire()
         store.finish(Outcome.SUCCESS)
-        store.operate(State.DISABLED)
+        store.operate(BreakerState.DISABLED)
         told = [(heard.get_message(timeout=5.0) or {})["data"].decode().split() for _ in range(3)]
         assert heard.get_message(timeout=0.02) is None
     assert [words[2:4] for words in told] == [["open", "500000"], ["closed", "0"], ["disabled", "0"]]
@@ -394,7 +396,7 @@ class Twin:
         del self.trials[ticket]
         return True
 
-    def operate(self, now: int, known: int, state: State, *, again: bool) -> bool:
+    def operate(self, now: int, known: int, state: BreakerState, *, again: bool) -> bool:
         if again and self.v > known:
             return False
         return self.go(now, known, state.value, 0, 0)
@@ -421,7 +423,9 @@ def step(chance: random.Random, store: Store, twin: Twin) -> tuple[Reply, bool]:
             return said, twin.finish(now, known, outcome, ask.successes_needed, ticket)
         case _:
             again = chance.random() < 0.5
-            state = chance.choice([State.CLOSED, State.CLOSED, State.FORCED_OPEN, State.DISABLED])
+            state = chance.choice(
+                [BreakerState.CLOSED, BreakerState.CLOSED, BreakerState.FORCED_OPEN, BreakerState.DISABLED]
+            )
             return store.operate(state, again=again, known=known), twin.operate(
                 now, known, state, again=again
             )
@@ -445,7 +449,7 @@ def test_the_script_is_its_twin(client: redis.Redis, redis_prefix: str) -> None:
                 continue
             shown = twin.state if done or twin.state != "open" or twin.left(now) else found.state.value
             assert (found.version, found.state.value, found.rounds) == (twin.v, shown, twin.rounds)
-            assert round(found.wait_s * 1e6) == (twin.left(now) if found.state is State.OPEN else 0)
+            assert round(found.wait_s * 1e6) == (twin.left(now) if found.state is BreakerState.OPEN else 0)
             kept: list[Any] = client.zrange(store.wire.rules.keys(NAME)[1], 0, -1)
             assert {ticket.decode() for ticket in kept} == set(twin.trials)
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from autoglm_throttle.model import Outcome, Pass, Refusal, State
+from autoglm_throttle.model import BreakerState, GuardPermit, GuardRejection, Outcome
 from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.shared import teller
@@ -26,9 +26,9 @@ def circuit(store: RedisBreakerStore, name: str = "a", open_s: float = 0.05) -> 
     return GuardState(name, BreakerRules(failures=2, open_s=open_s, trial_lease_s=5.0), store=store)
 
 
-def passed(one: GuardState) -> Pass:
+def passed(one: GuardState) -> GuardPermit:
     found = one.allow()
-    assert isinstance(found, Pass), found
+    assert isinstance(found, GuardPermit), found
     return found
 
 
@@ -37,13 +37,13 @@ def fails(one: GuardState, times: int = 2) -> None:
         one.record(passed(one), Outcome.FAILURE)
 
 
-def tried(one: GuardState) -> Pass:
+def tried(one: GuardState) -> GuardPermit:
     """The trial, once it is time for it."""
-    found: list[Pass] = []
+    found: list[GuardPermit] = []
 
     def asked() -> bool:
         answer = one.allow()
-        if isinstance(answer, Pass):
+        if isinstance(answer, GuardPermit):
             found.append(answer)
         return bool(found)
 
@@ -64,7 +64,7 @@ def test_a_closed_guard_says_nothing_to_the_store(
     async def calls_it() -> None:
         for _ in range(500):
             found = await one.allow_async()
-            assert isinstance(found, Pass)
+            assert isinstance(found, GuardPermit)
             one.record(found, Outcome.SUCCESS)
 
     began = time.perf_counter()
@@ -94,49 +94,49 @@ def test_what_an_opening_and_a_trial_cost_the_store(
     one.record(trial, Outcome.SUCCESS)
     until(lambda: not store._fleet_state.has_work(), PATIENCE_S, "it is told")
     assert store.calls <= calls + 4, "an opening, one or two questions, an end"
-    assert one.state() is State.CLOSED
+    assert one.state() is BreakerState.CLOSED
 
 
 def test_two_guards_open_try_and_close_together(made: Made, redis_url: str) -> None:
     here, there = circuit(made(redis_url)), circuit(made(redis_url))
-    assert isinstance(there.allow(), Pass)
+    assert isinstance(there.allow(), GuardPermit)
     for _ in range(3):
         fails(here)
-        until(lambda: there.state() is not State.CLOSED, PATIENCE_S, "it is open there")
+        until(lambda: there.state() is not BreakerState.CLOSED, PATIENCE_S, "it is open there")
         trial = tried(here)
-        assert isinstance(there.allow(), Refusal)
+        assert isinstance(there.allow(), GuardRejection)
         here.record(trial, Outcome.FAILURE)
-        assert here.state() is not State.CLOSED
+        assert here.state() is not BreakerState.CLOSED
         trial = tried(there)
-        assert isinstance(here.allow(), Refusal)
+        assert isinstance(here.allow(), GuardRejection)
         there.record(trial, Outcome.SUCCESS)
-        until(lambda: here.state() is State.CLOSED, PATIENCE_S, "it is closed here")
+        until(lambda: here.state() is BreakerState.CLOSED, PATIENCE_S, "it is closed here")
 
 
 def test_an_operator_is_heard_everywhere_and_late_results_count_nowhere(made: Made, redis_url: str) -> None:
     here, there = circuit(made(redis_url)), circuit(made(redis_url))
     under_way = passed(there)
     here.force_open()
-    until(lambda: there.state() is State.FORCED_OPEN, PATIENCE_S, "it is forced open")
+    until(lambda: there.state() is BreakerState.FORCED_OPEN, PATIENCE_S, "it is forced open")
     there.record(under_way, Outcome.FAILURE)
     fresh = circuit(made(redis_url, listens=False))
     refused = fresh.allow()
-    assert isinstance(refused, Refusal)
-    assert refused.state is State.FORCED_OPEN
+    assert isinstance(refused, GuardRejection)
+    assert refused.state is BreakerState.FORCED_OPEN
     there.reset()
-    until(lambda: {one.state() for one in (here, fresh)} == {State.CLOSED}, PATIENCE_S, "it is reset")
+    until(lambda: {one.state() for one in (here, fresh)} == {BreakerState.CLOSED}, PATIENCE_S, "it is reset")
 
 
 def test_a_trial_that_nobody_ends_well_goes_back_at_once(made: Made, redis_url: str) -> None:
     here, there = circuit(made(redis_url)), circuit(made(redis_url))
     passed(there)
     fails(here)
-    until(lambda: there.state() is not State.CLOSED, PATIENCE_S, "it is open there")
+    until(lambda: there.state() is not BreakerState.CLOSED, PATIENCE_S, "it is open there")
     began = time.monotonic()
     here.record(tried(here), Outcome.NEUTRAL)
     there.record(tried(there), Outcome.SUCCESS)
     assert time.monotonic() - began < 4.0, "long before the lease ends"
-    until(lambda: here.state() is State.CLOSED, PATIENCE_S, "it is closed here")
+    until(lambda: here.state() is BreakerState.CLOSED, PATIENCE_S, "it is closed here")
 
 
 def test_without_the_store_a_guard_goes_on_by_itself(made: Made, own_server: RedisServer) -> None:
@@ -144,8 +144,8 @@ def test_without_the_store_a_guard_goes_on_by_itself(made: Made, own_server: Red
     passed(one)
     own_server.kill()
     fails(one)
-    assert one.state() is not State.CLOSED
+    assert one.state() is not BreakerState.CLOSED
     trial = tried(one)
     assert not trial.fence
     one.record(trial, Outcome.SUCCESS)
-    assert one.state() is State.CLOSED
+    assert one.state() is BreakerState.CLOSED

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
 from autoglm_throttle.resilience.shared import redis_store
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
 from tests.resilience.shared.conftest import Made
@@ -44,29 +44,29 @@ def in_child(does: Callable[[], None]) -> None:
 def test_a_child_knows_the_state_hears_and_is_heard(made: Made, redis_url: str) -> None:
     store, other = made(redis_url), made(redis_url)
     diary, elsewhere = watched(store), watched(other)
-    other.report_open("a", 60.0, 0, Cause.FAILURES)
-    diary.reads(State.OPEN)
+    other.report_open("a", 60.0, 0, BreakerCause.FAILURES)
+    diary.reads(BreakerState.OPEN)
 
     def child() -> None:
         assert not store.is_running
         assert not store.is_listening
         known = store.read_state("a")
         assert isinstance(known, RemoteBreakerState)
-        assert known.state is State.OPEN
+        assert known.state is BreakerState.OPEN
         until(lambda: store.is_listening, PATIENCE_S, "it listens")
-        store.report_operator_state("a", State.DISABLED)
+        store.report_operator_state("a", BreakerState.DISABLED)
         until(lambda: not len(store._fleet_state.pending_writes), PATIENCE_S, "it is told")
 
     in_child(child)
-    elsewhere.reads(State.DISABLED)
-    diary.reads(State.OPEN, State.DISABLED)
+    elsewhere.reads(BreakerState.DISABLED)
+    diary.reads(BreakerState.OPEN, BreakerState.DISABLED)
     assert (store.failures, store._listener.failures) == (0, 0), "its connections are untouched"
 
 
 def test_what_a_child_does_first_can_be_seen_without_one(made: Made, redis_url: str) -> None:
     store = made(redis_url)
     diary = watched(store)
-    store.report_open("a", 60.0, 0, Cause.FAILURES)
+    store.report_open("a", 60.0, 0, BreakerCause.FAILURES)
     until(lambda: store._fleet_state.own_version("a"), PATIENCE_S, "it is told")
     store.stop(PATIENCE_S)
     store._pid = 0
@@ -77,7 +77,7 @@ def test_what_a_child_does_first_can_be_seen_without_one(made: Made, redis_url: 
         (0, True),
     )
     assert store.read_state("a") is not None
-    diary.reads(State.OPEN)
+    diary.reads(BreakerState.OPEN)
 
 
 def test_a_trial_of_the_parent_is_none_of_the_childs(made: Made, redis_url: str) -> None:
@@ -91,14 +91,14 @@ def test_a_trial_of_the_parent_is_none_of_the_childs(made: Made, redis_url: str)
         assert not len(store._fleet_state.pending_writes)
         refused = store.acquire("a", LONG)
         assert isinstance(refused, RemoteBreakerState)
-        assert refused.state is State.HALF_OPEN
+        assert refused.state is BreakerState.HALF_OPEN
 
     in_child(child)
     store.report_probe("a", lease, Outcome.SUCCESS, 1, 1.0)
     until(lambda: not len(store._fleet_state.pending_writes), PATIENCE_S, "it is told")
     answer = store.acquire("a", LONG)
     assert isinstance(answer, RemoteBreakerState)
-    assert answer.state is State.CLOSED
+    assert answer.state is BreakerState.CLOSED
 
 
 def test_a_fork_in_the_midst_of_everything(made: Made, redis_url: str) -> None:
@@ -110,16 +110,16 @@ def test_a_fork_in_the_midst_of_everything(made: Made, redis_url: str) -> None:
     def traffic() -> None:
         while not over.is_set():
             store.acquire("a", LONG)
-            other.report_operator_state("a", State.FORCED_OPEN)
-            other.report_operator_state("a", State.CLOSED)
+            other.report_operator_state("a", BreakerState.FORCED_OPEN)
+            other.report_operator_state("a", BreakerState.CLOSED)
 
     def child() -> None:
         name = str(os.getpid())
         diary = watched(store, name)
-        store.report_operator_state(name, State.DISABLED)
+        store.report_operator_state(name, BreakerState.DISABLED)
         store.stop(PATIENCE_S)
         assert diary.states == []
-        assert (found := other.read_state("a")) is None or found.state in State
+        assert (found := other.read_state("a")) is None or found.state in BreakerState
 
     thread = threading.Thread(target=traffic)
     thread.start()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
 from autoglm_throttle.resilience.shared import absence, push, teller
 from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from autoglm_throttle.resilience.shared.scripts import RIGHTS
@@ -84,11 +84,11 @@ def test_a_server_that_is_killed_costs_nothing_and_is_found_again(
         assert {answer for answer, _ in answers} == {None}
         assert sorted(took_s for _, took_s in answers)[50] <= 0.001
         assert here.read_state("a") is None
-        here.report_open("a", 60.0, 0, Cause.FAILURES)
+        here.report_open("a", 60.0, 0, BreakerCause.FAILURES)
         own_server.restart()
         began = time.monotonic()
         until(lambda: here.is_up and there.is_up, BACK_S, "both are back")
-        diary.reads(State.OPEN)
+        diary.reads(BreakerState.OPEN)
         print(f"killed: told after {time.monotonic() - began:.2f} s")
     assert diary.states[0].wait_s <= 60.0 - 0.01, "what is left of it"
     lines = [line for line in caplog.messages if "store of the breakers" in line]
@@ -169,9 +169,9 @@ def test_what_the_store_has_forgotten_it_is_told_again(
     here = made(own_server.url)
     for name in ("open", "forced", "closed"):
         watched(here, name)
-    here.report_open("open", 60.0, 3, Cause.SLOW_RATE)
-    here.report_operator_state("forced", State.FORCED_OPEN)
-    here.report_operator_state("closed", State.CLOSED)
+    here.report_open("open", 60.0, 3, BreakerCause.SLOW_RATE)
+    here.report_operator_state("forced", BreakerState.FORCED_OPEN)
+    here.report_operator_state("closed", BreakerState.CLOSED)
     told(here)
     before = {name: here._fleet_state.position(name)[0] for name in ("open", "forced")}
     if forgets == "restart":
@@ -190,11 +190,11 @@ def test_what_the_store_has_forgotten_it_is_told_again(
         there.subscribe(name, lambda remote: None)
     found = there.read_state("open")
     assert found is not None
-    assert (found.state, found.rounds, found.cause) == (State.OPEN, 3, Cause.SLOW_RATE)
+    assert (found.state, found.rounds, found.cause) == (BreakerState.OPEN, 3, BreakerCause.SLOW_RATE)
     assert 50.0 < found.wait_s < 60.0
     forced = there.read_state("forced")
     assert forced is not None
-    assert forced.state is State.FORCED_OPEN
+    assert forced.state is BreakerState.FORCED_OPEN
     assert there.read_state("closed") is None
 
 
@@ -223,7 +223,7 @@ def test_a_trial_that_ends_while_the_store_is_away_is_told_on_its_return(
     lost(here)
     here.report_probe("a", lease, Outcome.SUCCESS, 1, 1.0)
     slow_proxy.accept()
-    until(lambda: State.CLOSED in diary.words, PATIENCE_S, "closed")
+    until(lambda: BreakerState.CLOSED in diary.words, PATIENCE_S, "closed")
 
 
 @pytest.mark.usefixtures("hasty")
@@ -233,11 +233,11 @@ def test_if_both_sides_have_moved_open_wins(made: Made, own_server: RedisServer)
         own, diary = watched(cut_off), watched(there)
         proxy.refuse()
         lost(cut_off)
-        cut_off.report_open("a", 60.0, 0, Cause.FAILURES)
-        there.report_operator_state("a", State.CLOSED)
+        cut_off.report_open("a", 60.0, 0, BreakerCause.FAILURES)
+        there.report_operator_state("a", BreakerState.CLOSED)
         told(there)
         proxy.accept()
-        diary.reads(State.OPEN)
+        diary.reads(BreakerState.OPEN)
         assert own.states == [], "it is open all the time"
 
 
@@ -247,14 +247,14 @@ def test_on_return_the_newer_state_wins(made: Made, own_server: RedisServer) -> 
         cut_off, there = made(proxy.url), made(own_server.url)
         own = watched(cut_off)
         watched(there)
-        cut_off.report_open("a", 60.0, 0, Cause.FAILURES)
+        cut_off.report_open("a", 60.0, 0, BreakerCause.FAILURES)
         told(cut_off)
         proxy.refuse()
         lost(cut_off)
-        there.report_operator_state("a", State.CLOSED)
+        there.report_operator_state("a", BreakerState.CLOSED)
         told(there)
         proxy.accept()
-        own.reads(State.CLOSED)
+        own.reads(BreakerState.CLOSED)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -266,11 +266,11 @@ def test_of_two_that_opened_apart_the_first_who_tells_is_believed(
         own, diary = watched(cut_off), watched(there)
         proxy.refuse()
         lost(cut_off)
-        there.report_open("a", 30.0, 0, Cause.FAILURES)
+        there.report_open("a", 30.0, 0, BreakerCause.FAILURES)
         told(there)
-        cut_off.report_open("a", 60.0, 0, Cause.SLOW_RATE)
+        cut_off.report_open("a", 60.0, 0, BreakerCause.SLOW_RATE)
         proxy.accept()
-        own.reads(State.OPEN)
+        own.reads(BreakerState.OPEN)
         assert own.states[0].wait_s <= 30.0
         assert diary.states == []
 
@@ -282,10 +282,10 @@ def test_a_lost_subscription_is_made_again_and_nothing_is_missed(made: Made, own
     diary = watched(there)
     for _ in range(3):
         own_server.command("CLIENT", "KILL", "TYPE", "pubsub")
-        here.report_operator_state("a", State.FORCED_OPEN)
-        here.report_operator_state("a", State.CLOSED)
+        here.report_operator_state("a", BreakerState.FORCED_OPEN)
+        here.report_operator_state("a", BreakerState.CLOSED)
         told(here)
-        until(lambda: diary.words[-1:] == [State.CLOSED], PATIENCE_S, "it is known all the same")
+        until(lambda: diary.words[-1:] == [BreakerState.CLOSED], PATIENCE_S, "it is known all the same")
         until(lambda: there.is_listening and here.is_listening, PATIENCE_S, "it listens again")
     assert there.is_up
     assert there._listener.failures >= 1
@@ -326,11 +326,11 @@ def test_the_rights_that_are_named_are_enough(made: Made, own_server: RedisServe
     here, there = made(user), made(user)
     watched(here)
     diary = watched(there)
-    here.report_open("a", 0.05, 0, Cause.FAILURES)
-    diary.reads(State.OPEN)
+    here.report_open("a", 0.05, 0, BreakerCause.FAILURES)
+    diary.reads(BreakerState.OPEN)
     until(lambda: isinstance(here.acquire("a", ONE), ProbeLease), PATIENCE_S, "a trial")
-    here.report_operator_state("a", State.DISABLED)
-    diary.reads(State.OPEN, State.DISABLED)
+    here.report_operator_state("a", BreakerState.DISABLED)
+    diary.reads(BreakerState.OPEN, BreakerState.DISABLED)
     until(lambda: there.acquire("a", ONE) is not None, PATIENCE_S, "an answer")
     assert (here.failures, there.failures, there._listener.failures) == (0, 0, 0)
     refused = {entry[entry.index("object") + 1] for entry in own_server.command("ACL", "LOG")}
@@ -344,7 +344,7 @@ def test_a_missing_right_is_named_and_nothing_else_happens(
     own_server.command("ACL", "SETUSER", "me", missing)
     store = made(user, listens=False)
     watched(store)
-    store.report_open("a", 0.05, 0, Cause.FAILURES)
+    store.report_open("a", 0.05, 0, BreakerCause.FAILURES)
     answer = store.acquire("a", ONE)
     asks = lambda: timed(store) and RIGHTS in caplog.text  # noqa: E731
     until(asks, PATIENCE_S, "they are named")
@@ -359,8 +359,8 @@ def test_without_the_right_to_listen_it_reads_once_a_second(
     here, there = made(user, listens=False), made(user, listens=False)
     watched(here)
     diary = watched(there)
-    here.report_open("a", 60.0, 0, Cause.FAILURES)
-    diary.reads(State.OPEN)
+    here.report_open("a", 60.0, 0, BreakerCause.FAILURES)
+    diary.reads(BreakerState.OPEN)
     assert (there.is_listening, there.is_up) == (False, True)
 
 
@@ -371,14 +371,14 @@ def test_a_server_without_memory_leaves_each_to_itself(made: Made, own_server: R
     diary = watched(there)
     own_server.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
     own_server.command("CONFIG", "SET", "maxmemory", 1)
-    here.report_open("a", 60.0, 0, Cause.FAILURES)
+    here.report_open("a", 60.0, 0, BreakerCause.FAILURES)
     for _ in range(20):
         answer, took_s = timed(there)
         assert answer is None
         assert took_s <= there.rules.deadline_s + SOON_S
     assert diary.states == []
     own_server.command("CONFIG", "SET", "maxmemory", 0)
-    diary.reads(State.OPEN)
+    diary.reads(BreakerState.OPEN)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -388,7 +388,7 @@ def test_a_foreign_value_is_the_trouble_of_one_breaker(made: Made, own_server: R
     diary = watched(store)
     assert store.acquire("b", ONE) is None
     until(lambda: isinstance(store.acquire("a", ONE), ProbeLease), PATIENCE_S, "others go on")
-    store.report_operator_state("a", State.CLOSED)
+    store.report_operator_state("a", BreakerState.CLOSED)
     told(store)
     assert diary.states == []
 
@@ -399,7 +399,7 @@ def test_a_server_that_was_never_there(made: Made, caplog: pytest.LogCaptureFixt
     store.subscribe("a", lambda remote: None)
     assert store.read_state("a") is None
     assert asyncio.run(store.acquire_async("a", ONE)) is None
-    store.report_open("a", 60.0, 0, Cause.FAILURES)
+    store.report_open("a", 60.0, 0, BreakerCause.FAILURES)
     assert time.monotonic() - began <= SOON_S, "nobody waits for who refuses"
     until(lambda: not store.is_up, PATIENCE_S, "one refusal is enough")
     assert store.failures == 1
@@ -454,7 +454,7 @@ class Traffic:
     def _act(self, store: RedisBreakerStore, chance: random.Random) -> None:
         match chance.randrange(4):
             case 0:
-                store.report_open("a", 0.02, 0, Cause.FAILURES)
+                store.report_open("a", 0.02, 0, BreakerCause.FAILURES)
             case 1:
                 store.read_state("a")
             case _:
@@ -483,8 +483,8 @@ def test_whatever_happens_to_the_server_nobody_gets_an_error_or_waits_for_long(p
         until(lambda: all(store.is_up and store.is_listening for store in stores), PATIENCE_S, "all are back")
         given = traffic.leases
         assert given, "trials were made"
-        stores[0].report_operator_state("a", State.DISABLED)
-        until(lambda: diaries[1].words[-1] is State.DISABLED, PATIENCE_S, "they hear of each other")
+        stores[0].report_operator_state("a", BreakerState.DISABLED)
+        until(lambda: diaries[1].words[-1] is BreakerState.DISABLED, PATIENCE_S, "they hear of each other")
 
 
 def trouble(server: RedisServer, happens: str) -> None:

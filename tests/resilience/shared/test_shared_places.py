@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.model import Cause, State
+from autoglm_throttle.model import BreakerCause, BreakerState
 from autoglm_throttle.resilience.store import ProbeLease
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import ONE, PATIENCE_S, Diary, watched
@@ -23,15 +23,15 @@ def test_on_a_cluster_guards_lie_on_all_nodes_and_everybody_hears_of_each(
     diaries = [watched(there, name) for name in names]
     for name, diary in zip(names, diaries, strict=True):
         here.subscribe(name, lambda remote: None)
-        here.report_open(name, 0.2, 0, Cause.FAILURES)
-        diary.reads(State.OPEN)
+        here.report_open(name, 0.2, 0, BreakerCause.FAILURES)
+        diary.reads(BreakerState.OPEN)
     found = [node.command("KEYS", f"{redis_prefix}:*") for node in redis_cluster.nodes]
     assert all(found), "each node has some"
     until(lambda: isinstance(here.acquire(names[0], ONE), ProbeLease), PATIENCE_S, "a trial")
     fresh = made(redis_cluster.url, listens=False)
     fresh.subscribe(names[0], lambda remote: None)
     until(
-        lambda: (state := fresh.read_state(names[0])) and state.state is State.HALF_OPEN,
+        lambda: (state := fresh.read_state(names[0])) and state.state is BreakerState.HALF_OPEN,
         PATIENCE_S,
         "it is read",
     )
@@ -42,14 +42,14 @@ def test_a_failover_is_followed_with_all_that_was_known(made: Made, own_sentinel
     here, there = made(own_sentinel.url), made(own_sentinel.url)
     watched(here)
     diary = watched(there)
-    here.report_operator_state("a", State.FORCED_OPEN)
-    diary.reads(State.FORCED_OPEN)
+    here.report_operator_state("a", BreakerState.FORCED_OPEN)
+    diary.reads(BreakerState.FORCED_OPEN)
     own_sentinel.primary.command("WAIT", 1, 1000)
     own_sentinel.primary.kill()
     until(own_sentinel.failed_over, PATIENCE_S, "a new primary")
     until(lambda: here.is_up and here.is_listening and there.is_listening, PATIENCE_S, "both are back")
-    here.report_operator_state("a", State.CLOSED)
-    diary.reads(State.FORCED_OPEN, State.CLOSED)
+    here.report_operator_state("a", BreakerState.CLOSED)
+    diary.reads(BreakerState.FORCED_OPEN, BreakerState.CLOSED)
     fresh, found = made(own_sentinel.url), Diary()
     fresh.subscribe("a", found.changed)
-    found.reads(State.CLOSED)
+    found.reads(BreakerState.CLOSED)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.model import Cause, State
+from autoglm_throttle.model import BreakerCause, BreakerState
 from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest
 from tests.resilience.shared import mate
@@ -64,7 +64,7 @@ def line(process: subprocess.Popen[str]) -> str:
 def opens(store: RedisBreakerStore, name: str) -> None:
     """Open it, again if the machine was so busy that the open period was over before it could be told."""
     while not store._fleet_state.own_version(name):
-        store.report_open(name, OPEN_S, 0, Cause.FAILURES)
+        store.report_open(name, OPEN_S, 0, BreakerCause.FAILURES)
         until(lambda: not store._fleet_state.has_work(), PATIENCE_S, "all is told")
 
 
@@ -130,12 +130,12 @@ def test_the_first_call_of_a_fresh_process_is_refused(
 ) -> None:
     store = made(own_server.url)
     watched(store)
-    store.report_open("a", 60.0, 0, Cause.FAILURES)
+    store.report_open("a", 60.0, 0, BreakerCause.FAILURES)
     until(lambda: store._fleet_state.own_version("a"), PATIENCE_S, "it is told")
     took = []
     for _ in range(3):
         kind, state, seconds = line(begun("first", "a")).split()
-        assert (kind, state) == ("Refusal", State.OPEN.value)
+        assert (kind, state) == ("Refusal", BreakerState.OPEN.value)
         took.append(float(seconds))
     print(f"fresh: median {statistics.median(took) * 1e3:.1f} ms, max {max(took) * 1e3:.1f} ms")
     assert max(took) <= 0.05 + 0.05

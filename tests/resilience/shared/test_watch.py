@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Cause, State
+from autoglm_throttle.model import BreakerCause, BreakerState
 from autoglm_throttle.resilience.shared.outbox import OpenMessage, OperatorCommand
 from autoglm_throttle.resilience.shared.watch import Subscription
 from autoglm_throttle.resilience.store import RemoteBreakerState
 from tests.resilience.shared.fleets import Diary
 
-OPEN = RemoteBreakerState(5, State.OPEN, wait_s=2.0, rounds=1, cause=Cause.FAILURES)
+OPEN = RemoteBreakerState(5, BreakerState.OPEN, wait_s=2.0, rounds=1, cause=BreakerCause.FAILURES)
 
 
 def fresh() -> Subscription:
@@ -26,7 +26,7 @@ def fresh() -> Subscription:
 def test_versions_only_rise_and_the_newest_is_handed_over(heard: list[tuple[int, bool]]) -> None:
     watch, handed, newest = fresh(), [0], 0
     for version, pauses in heard:
-        remote = RemoteBreakerState(version, State.CLOSED)
+        remote = RemoteBreakerState(version, BreakerState.CLOSED)
         begins = watch.receive(remote, 0.0)
         assert begins == (version > newest and not watch_is_busy(handed, newest))
         newest = max(newest, version)
@@ -47,8 +47,8 @@ def test_who_hands_over_is_told_of_what_came_meanwhile() -> None:
     watch = fresh()
     assert watch.receive(OPEN, 0.0)
     assert not watch.receive(replace(OPEN, version=6), 0.0), "somebody is at it"
-    assert not watch.receive(replace(OPEN, version=7, state=State.CLOSED), 0.0)
-    assert watch.next_update(0.0) == replace(OPEN, version=7, state=State.CLOSED)
+    assert not watch.receive(replace(OPEN, version=7, state=BreakerState.CLOSED), 0.0)
+    assert watch.next_update(0.0) == replace(OPEN, version=7, state=BreakerState.CLOSED)
     assert watch.is_delivering
     assert watch.next_update(0.0) is None
     assert not watch.is_delivering
@@ -73,14 +73,14 @@ def test_an_open_period_goes_on() -> None:
 @pytest.mark.parametrize(
     ("state", "again"),
     [
-        (State.OPEN, OpenMessage("a", 12.0, 1, Cause.FAILURES, 5)),
-        (State.FORCED_OPEN, OperatorCommand("a", State.FORCED_OPEN, 5, is_restore=True)),
-        (State.DISABLED, OperatorCommand("a", State.DISABLED, 5, is_restore=True)),
-        (State.HALF_OPEN, None),
-        (State.CLOSED, None),
+        (BreakerState.OPEN, OpenMessage("a", 12.0, 1, BreakerCause.FAILURES, 5)),
+        (BreakerState.FORCED_OPEN, OperatorCommand("a", BreakerState.FORCED_OPEN, 5, is_restore=True)),
+        (BreakerState.DISABLED, OperatorCommand("a", BreakerState.DISABLED, 5, is_restore=True)),
+        (BreakerState.HALF_OPEN, None),
+        (BreakerState.CLOSED, None),
     ],
 )
-def test_what_the_store_has_forgotten_and_is_told_again(state: State, again: object) -> None:
+def test_what_the_store_has_forgotten_and_is_told_again(state: BreakerState, again: object) -> None:
     watch = fresh()
     assert watch.restore_write(0.0) is None
     watch.record(replace(OPEN, state=state), 10.0)

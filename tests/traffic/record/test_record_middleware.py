@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
-from autoglm_throttle.identity import Identity
+from autoglm_throttle.identity import CallerHasher
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.traffic.record import Entry, Recorder, RecorderMiddleware
 from tests.traffic.record.recorded import ask, hello, kept, one, scope
@@ -47,7 +47,7 @@ async def test_a_request_and_its_answer(tmp_path: Path) -> None:
         target="/v1/predict?*=*",
         headers=(("content-type", "application/json"), ("user-agent", "curl/8.5")),
         body_len=1,
-        client=Identity(SECRET).of("address", "192.0.2.7"),
+        client=CallerHasher(SECRET).hash("address", "192.0.2.7"),
         status=201,
         ms=1750.0,
         ttfb_ms=750.0,
@@ -170,11 +170,11 @@ async def test_what_the_throttle_said(tmp_path: Path) -> None:
     for path in ("/a", "/a", "/health"):
         await ask(app, scope(path, headers=headers))
     first, second, third = kept(recording)
-    me = Identity(SECRET).of("key", "me")
+    me = CallerHasher(SECRET).hash("key", "me")
     assert (first.client, first.priority, first.decision, first.reason) == (me, "high", "admitted", "ok")
     assert (second.client, second.priority, second.decision, second.reason) == (me, "high", "limited", "user")
     assert (second.status, second.body_sha256) == (429, "")
-    assert (third.client, third.priority) == (Identity(SECRET).of("address", "192.0.2.7"), "")
+    assert (third.client, third.priority) == (CallerHasher(SECRET).hash("address", "192.0.2.7"), "")
     assert (third.decision, third.reason) == ("exempt", "ok")
 
 
@@ -262,8 +262,8 @@ async def test_the_strictest_of_several_throttles_is_told(tmp_path: Path) -> Non
     ("value", "client"),
     [
         (b"00112233445566ff", "00112233445566ff"),
-        (b"a name", Identity(SECRET).of("client", "a name")),
-        (b"00112233445566FF", Identity(SECRET).of("client", "00112233445566FF")),
+        (b"a name", CallerHasher(SECRET).hash("client", "a name")),
+        (b"00112233445566FF", CallerHasher(SECRET).hash("client", "00112233445566FF")),
     ],
 )
 async def test_a_client_that_is_stated(value: bytes, client: str, tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ async def test_a_client_that_is_stated(value: bytes, client: str, tmp_path: Path
 
 async def test_a_client_that_is_not_stated_or_has_no_address(tmp_path: Path) -> None:
     entry = await one(recorder(tmp_path, client_header="x-client"), scope(client=None))
-    assert entry.client == Identity(SECRET).of("address", "unix")
+    assert entry.client == CallerHasher(SECRET).hash("address", "unix")
 
 
 async def test_without_a_secret_clients_compare_with_no_other_recording(tmp_path: Path) -> None:
