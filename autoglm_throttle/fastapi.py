@@ -12,10 +12,10 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from autoglm_throttle.asgi import MARKER, Callers, RouteTable, ThrottleMiddleware, exempt, mark
-from autoglm_throttle.asgi.answers import Answers, refused_by
-from autoglm_throttle.asgi.blame import excuse
-from autoglm_throttle.asgi.marks import visible
+from autoglm_throttle.asgi import MARKER, RequestClassifier, RouteTable, ThrottleMiddleware, exempt, mark
+from autoglm_throttle.asgi.answers import ResponseBuilder, rejected_by
+from autoglm_throttle.asgi.blame import attribute_to_throttle
+from autoglm_throttle.asgi.marks import visible_routes
 from autoglm_throttle.asgi.middleware import TRY_AGAIN_LATER, close_reason
 from autoglm_throttle.asgi.routes import path_of
 from autoglm_throttle.journal import LOGGER
@@ -169,15 +169,15 @@ async def guard_rejected(connection: HTTPConnection, error: Exception) -> Any:  
         if isinstance(permit, Permit) and not permit.settled:
             permit.settle(Outcome.NEUTRAL)
     # The rejection is ours: the breaker around the app must not count it.
-    excuse(connection.scope, error.rejection.cause)
-    decision = refused_by(error.rejection)
+    attribute_to_throttle(connection.scope, error.rejection.cause)
+    decision = rejected_by(error.rejection)
     if isinstance(connection, WebSocket):
         await connection.close(TRY_AGAIN_LATER, close_reason(decision))
         return None
     innermost = next(reversed(permits), None)
     status, fields, body = _response_builder(
         innermost.settings if innermost is not None else Settings()
-    ).refusal(decision)
+    ).rejection(decision)
     response = Response(body, status)
     response.raw_headers = fields
     return response
@@ -189,7 +189,10 @@ class _LimitDependency:
     def __init__(self, throttle: Throttle | None) -> None:
         self._explicit = None
         if throttle is not None:
-            self._explicit = throttle, Callers(throttle.settings, RouteTable(), hint=throttle.record_oddity)
+            self._explicit = (
+                throttle,
+                RequestClassifier(throttle.settings, RouteTable(), record_oddity=throttle.record_oddity),
+            )
         self._warned = False
 
     def resolve(self, connection: HTTPConnection) -> tuple[Throttle, Demand] | None:
@@ -242,14 +245,14 @@ def _rejection_error(connection: HTTPConnection, throttle: Throttle, decision: D
         return Rejected(decision)
     if connection.scope["type"] == "websocket":
         return WebSocketException(TRY_AGAIN_LATER, close_reason(decision))
-    excuse(connection.scope, "load" if decision.reason in REPLACEABLE else "")
-    status, fields, body = _response_builder(throttle.settings).refusal(decision)
+    attribute_to_throttle(connection.scope, "load" if decision.reason in REPLACEABLE else "")
+    status, fields, body = _response_builder(throttle.settings).rejection(decision)
     headers = {name.decode(): value.decode() for name, value in fields if not name.startswith(b"content-")}
     return HTTPException(status, json.loads(body)["detail"], headers)
 
 
-def _response_builder(settings: Settings) -> Answers:
-    return Answers(
+def _response_builder(settings: Settings) -> ResponseBuilder:
+    return ResponseBuilder(
         settings.headers, retry_after_max_s=settings.retry_after_max_s, jitter=settings.retry_jitter
     )
 
@@ -296,7 +299,7 @@ def add_to_openapi(app: FastAPI, *, throttle: Throttle | None = None) -> None:
 
     def openapi() -> dict[str, Any]:
         schema = make()
-        routes = RouteTable([*settings.routes, *visible(app)])
+        routes = RouteTable([*settings.routes, *visible_routes(app)])
         _describe(schema, lambda path, method: _exempt(settings, routes, path, method))
         return schema
 

@@ -188,7 +188,7 @@ def _names(known: Sequence[str]) -> Any:
         names = tuple(stated.split(","))
         for name in names:
             if name not in known:
-                raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(known)}")
+                raise argparse.ArgumentTypeError(f"{name} is not one of {', '.join(known)}")
         return names
 
     return read

@@ -13,7 +13,7 @@ from autoglm_throttle.testing import (
     ManualThrottle,
     assert_admitted,
     assert_limited,
-    assert_rejected,
+    assert_shed,
     throttle_for_tests,
 )
 from examples.inference_service import create_app
@@ -50,14 +50,14 @@ def test_at_92_percent_the_rates_are_cut_to_40_percent(throttle: ManualThrottle,
     answers = [client.get("/v1/models") for _ in range(11)]  # low priority: a burst of 10
     for answer in answers[:10]:
         assert_admitted(answer)
-    assert_rejected(answers[10], reason="gpu")  # the rate would have been enough without the cut
+    assert_shed(answers[10], reason="gpu")  # the rate would have been enough without the cut
     assert answers[10].headers["retry-after-ms"] == "250"  # one token at 4 requests/s
 
 
 def test_a_full_gpu_refuses_all_but_health_and_metrics(throttle: ManualThrottle, client: TestClient) -> None:
     throttle.gpu.utilization_pct = 97
     throttle.tick(3)
-    assert_rejected(client.post("/v1/generate", json=PROMPT), reason="gpu")
+    assert_shed(client.post("/v1/generate", json=PROMPT), reason="gpu")
     assert_admitted(client.get("/ready"))
     assert "autoglm_throttle_factor_ratio 0.0" in client.get("/metrics").text
     throttle.gpu.utilization_pct = 50

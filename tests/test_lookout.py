@@ -48,8 +48,8 @@ def test_each_source_is_told_by_itself() -> None:
     well, away, wrong = (Named(name, clock=clock) for name in ("well", "away", "wrong"))
     watched = lookout(well, away, wrong, clock=clock)
     assert states(watched, clock) == {"well": "starting", "away": "starting", "wrong": "starting"}
-    away.raises(ProviderUnavailable("gone fishing"))
-    wrong.raises(ProviderMisconfigured("no such card"))
+    away.fail_with(ProviderUnavailable("gone fishing"))
+    wrong.fail_with(ProviderMisconfigured("no such card"))
     watched.tick()
     assert states(watched, clock) == {"well": "reading", "away": "failing", "wrong": "misconfigured"}
     told = {source.name: source.last_error for source in watched.views(clock())}
@@ -106,10 +106,10 @@ def test_only_when_no_source_is_left_is_there_silence() -> None:
     card, engine = Named("card", clock=clock), Named("engine", clock=clock)
     ends = SampleListener(lambda rows, source, interval_s: None, told.append)
     watched = GpuMonitor(Settings(), [card, engine], ends, clock)
-    card.raises(ProviderMisconfigured("no"))
+    card.fail_with(ProviderMisconfigured("no"))
     watched.tick()
     assert told == []
-    engine.raises(ProviderMisconfigured("no"))
+    engine.fail_with(ProviderMisconfigured("no"))
     clock.advance(1.0)
     watched.tick()
     assert told[-1] is True

@@ -1,7 +1,7 @@
 """The only package that knows HTTP: maps a scope to a Demand and a Decision to a response."""
 
 from autoglm_throttle.asgi.answers import EXPOSED_FIELDS
-from autoglm_throttle.asgi.callers import Caller, Callers
+from autoglm_throttle.asgi.callers import Caller, RequestClassifier
 from autoglm_throttle.asgi.hinted import MARKER
 from autoglm_throttle.asgi.marks import exempt, mark
 from autoglm_throttle.asgi.middleware import ThrottleMiddleware
@@ -11,7 +11,7 @@ __all__ = [
     "EXPOSED_FIELDS",
     "MARKER",
     "Caller",
-    "Callers",
+    "RequestClassifier",
     "RouteTable",
     "ThrottleMiddleware",
     "exempt",

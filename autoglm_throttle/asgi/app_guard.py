@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from autoglm_throttle.asgi.answers import refused_by
-from autoglm_throttle.asgi.blame import blame_of
-from autoglm_throttle.asgi.deputy import Deputy, give, settle
-from autoglm_throttle.asgi.fallbacks import Fallbacks
+from autoglm_throttle.asgi.answers import rejected_by
+from autoglm_throttle.asgi.blame import attribution_of
+from autoglm_throttle.asgi.deputy import FallbackResponder, send_answer, settle
+from autoglm_throttle.asgi.fallbacks import AppFallbacks
 from autoglm_throttle.asgi.hinted import MARKER
-from autoglm_throttle.asgi.watched import Watched
+from autoglm_throttle.asgi.watched import ResponseObserver
 from autoglm_throttle.model import Decision, GuardPermit, GuardRejected, GuardRejection, Outcome
 from autoglm_throttle.resilience.served import FeatureExecutor
 
@@ -22,10 +22,10 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
-Refuse = Callable[[Scope, Send, Decision, str], Awaitable[None]]
+SendRejection = Callable[[Scope, Send, Decision, str], Awaitable[None]]
 
 
-class AppGuard:
+class AppBreaker:
     """Stands between the limits and the app: queries the breaker and reports each request's outcome to it.
 
     Args:
@@ -35,35 +35,35 @@ class AppGuard:
         refuse: sends the response of a rejected request.
     """
 
-    def __init__(self, app: App, throttle: Throttle, name: str, refuse: Refuse) -> None:
+    def __init__(self, app: App, throttle: Throttle, name: str, send_rejection: SendRejection) -> None:
         self.app = app
         self._throttle = throttle
         self._name = name
-        self._refuse = refuse
-        self._circuit: GuardState | None = None
-        self._fallbacks: Fallbacks | None = None
+        self._send_rejection = send_rejection
+        self._guard_state: GuardState | None = None
+        self._fallbacks: AppFallbacks | None = None
 
     @property
-    def circuit(self) -> GuardState:
+    def guard_state(self) -> GuardState:
         """State of the app's guard."""
-        return self._circuit or self._begin()
+        return self._guard_state or self._resolve_guard()
 
     @property
-    def fallbacks(self) -> Fallbacks | None:
+    def fallbacks(self) -> AppFallbacks | None:
         """Fallbacks that replace the app; None for an app that is core and has no fallback."""
-        if self._circuit is None:
-            self._begin()
+        if self._guard_state is None:
+            self._resolve_guard()
         return self._fallbacks
 
     @property
-    def quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         """Whether the breaker is closed and the app has no fallback."""
-        return self.circuit.breaker.fast_permit is not None and self._fallbacks is None
+        return self.guard_state.breaker.fast_permit is not None and self._fallbacks is None
 
-    def refusal(self) -> GuardRejection | None:
+    def rejection(self) -> GuardRejection | None:
         """Return the rejection that the breaker would give now, or None; free of effects."""
-        circuit = self.circuit
-        return None if circuit.breaker.fast_permit is not None else circuit.rejection()
+        guard_state = self.guard_state
+        return None if guard_state.breaker.fast_permit is not None else guard_state.rejection()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -72,68 +72,79 @@ class AppGuard:
             await self.app(scope, receive, send)
             return
         fallbacks = self.fallbacks
-        deputy = Deputy(fallbacks, permit, scope) if fallbacks is not None else None
-        pass_ = self._fast() or await self.circuit.allow_async()
-        if isinstance(pass_, GuardRejection):
-            await self._refused(pass_, deputy, scope, receive, send)
+        responder = FallbackResponder(fallbacks, permit, scope) if fallbacks is not None else None
+        guard_permit = self._closed_permit() or await self.guard_state.allow_async()
+        if isinstance(guard_permit, GuardRejection):
+            await self._reject(guard_permit, responder, scope, receive, send)
             return
-        watched = Watched(self.circuit, pass_, blame_of(scope), send, receive)
+        observer = ResponseObserver(self.guard_state, guard_permit, attribution_of(scope), send, receive)
         try:
-            await self.app(scope, watched.receive, watched.send if deputy is None else deputy.on(watched))
+            await self.app(
+                scope, observer.receive, observer.send if responder is None else responder.bind(observer)
+            )
         except Exception as error:
-            if not await self._made_good(error, watched, deputy, scope):
+            if not await self._handle_error(error, observer, responder, scope):
                 raise
         except BaseException as error:
-            watched.raised(error)
+            observer.on_exception(error)
             raise
         else:
-            ended = not watched.settled and watched.returned(websocket=scope["type"] == "websocket")
-            if ended is Outcome.FAILURE and deputy is not None:
-                await deputy.stands_in_for(None, ended)
+            outcome = not observer.settled and observer.on_return(websocket=scope["type"] == "websocket")
+            if outcome is Outcome.FAILURE and responder is not None:
+                await responder.replaces(None, outcome)
 
-    def _begin(self) -> GuardState:
+    def _resolve_guard(self) -> GuardState:
         """Look up the guard at the first request: its feature may be registered after the middleware."""
-        circuit = self._throttle.guard(self._name).circuit
-        served = circuit.executor
-        if isinstance(served, FeatureExecutor) and served.http is not None:
-            self._fallbacks = Fallbacks(served.http, circuit.clock)
-        self._circuit = circuit
-        return circuit
+        guard_state = self._throttle.guard(self._name).circuit
+        executor = guard_state.executor
+        if isinstance(executor, FeatureExecutor) and executor.http is not None:
+            self._fallbacks = AppFallbacks(executor.http, guard_state.clock)
+        self._guard_state = guard_state
+        return guard_state
 
-    def _fast(self) -> GuardPermit | None:
+    def _closed_permit(self) -> GuardPermit | None:
         """Return the shared permit of a closed breaker, or None if a fleet shares the breaker."""
-        circuit = self.circuit
-        core = circuit.breaker
-        pass_ = core.fast_permit
-        if pass_ is None or circuit.store is not None:
+        guard_state = self.guard_state
+        breaker = guard_state.breaker
+        guard_permit = breaker.fast_permit
+        if guard_permit is None or guard_state.store is not None:
             return None
-        core.calls += 1  # the shared permit bypasses the breaker's enter(), which counts calls
-        return pass_
+        breaker.calls += 1  # the shared permit bypasses the breaker's enter(), which counts calls
+        return guard_permit
 
-    async def _made_good(
-        self, error: Exception, watched: Watched, deputy: Deputy | None, scope: Scope
+    async def _handle_error(
+        self, error: Exception, observer: ResponseObserver, responder: FallbackResponder | None, scope: Scope
     ) -> bool:
         """Settle for an app that raised, and answer in its place if possible."""
-        outcome = watched.raised(error)
-        if deputy is not None and await deputy.stands_in_for(error, outcome):
+        outcome = observer.on_exception(error)
+        if responder is not None and await responder.replaces(error, outcome):
             return True
-        if watched.started or not isinstance(error, GuardRejected):
+        if observer.started or not isinstance(error, GuardRejected):
             return False
         # The inner guard's rejection is no evidence about this app: settle before sending it.
         settle(scope[MARKER][self._throttle], Outcome.NEUTRAL)
-        await self._refuse(scope, watched.pass_on, refused_by(error.rejection), error.rejection.cause)
+        await self._send_rejection(
+            scope, observer.forward, rejected_by(error.rejection), error.rejection.cause
+        )
         return True
 
-    async def _refused(
-        self, refusal: GuardRejection, deputy: Deputy | None, scope: Scope, receive: Receive, send: Send
+    async def _reject(
+        self,
+        rejection: GuardRejection,
+        responder: FallbackResponder | None,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
         """Reject an admitted request because of the breaker; this says nothing about the service's health."""
         if self._throttle.settings.dry_run:
             await self.app(scope, receive, send)
             return
         settle(scope[MARKER][self._throttle], Outcome.NEUTRAL)
-        answer = None if deputy is None else await deputy.answer(refusal.cause, GuardRejected(refusal))
+        answer = (
+            None if responder is None else await responder.answer(rejection.cause, GuardRejected(rejection))
+        )
         if answer is None:
-            await self._refuse(scope, send, refused_by(refusal), refusal.cause)
+            await self._send_rejection(scope, send, rejected_by(rejection), rejection.cause)
         else:
-            await give(answer, scope, send)
+            await send_answer(answer, scope, send)

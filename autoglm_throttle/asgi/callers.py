@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
 
-from autoglm_throttle.asgi.proxy_hint import WARNING, ProxyHint
+from autoglm_throttle.asgi.proxy_hint import WARNING, ProxyDetector
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.identity import CACHE_ENTRIES, CallerHasher, ProxyChain, overflow_group
 from autoglm_throttle.journal import LOGGER, LogEvent
@@ -22,15 +22,15 @@ from autoglm_throttle.model import Clock, Demand, Priority, WebSocketMode
 from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
 from autoglm_throttle.settings.quantity import parse_quantity
 
-VALUE_AT_MOST = 8192
+MAX_VALUE_BYTES = 8192
 """Bytes; a longer identity or priority header is treated as absent, a longer deadline as malformed."""
 
-PEER_AT_MOST = 128
+MAX_PEER_CHARS = 128
 """Characters of a peer that count. An address has 45, but a server behind a proxy may pass on any client
 text, and the caches must stay bounded.
 """
 
-COMPLAINT_EVERY_S = 60.0
+WARNING_INTERVAL_S = 60.0
 """Seconds between two log lines about a failing ``identify``, which may fail at each request."""
 
 VARIABLE = PREFIX + "IDENTITY"
@@ -43,7 +43,7 @@ KNOWN_PRIORITIES = (b"", b"high", b"mid", b"low", b"1", b"2", b"3")
 
 Scope = Mapping[str, Any]
 Identify = Callable[[Any], "Caller | None"]
-Hint = Callable[[str], None]
+OddityRecorder = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Caller:
     """Whether the identity was checked. If not, the address is limited beside it."""
 
 
-class Callers:
+class RequestClassifier:
     """Builds a Demand from each scope. Never raises, even if the scope is malformed.
 
     Args:
@@ -82,20 +82,22 @@ class Callers:
         routes: RouteTable,
         *,
         identify: Identify | None = None,
-        hint: Hint = lambda name: None,  # noqa: ARG005 - no listener
+        record_oddity: OddityRecorder = lambda name: None,  # noqa: ARG005 - no listener
         clock: Clock = time.monotonic,
     ) -> None:
         self._identity = CallerHasher(settings.identity_key)
         self._proxies = ProxyChain(settings.trusted_proxies, settings.ipv6_prefix)
         self._plans = settings.plans
         self._routes = routes
-        self._hint = hint
+        self._record_oddity = record_oddity
         self._clock = clock
-        self._complain_at_s = -math.inf
+        self._next_warning_s = -math.inf
         self._default = settings.priority_default
         self._trust = settings.priority_header_trust
         self._identify = (
-            _synchronous(identify, "identify", "it") if identify is not None else _imported(settings.identity)
+            _require_synchronous(identify, "identify", "it")
+            if identify is not None
+            else _import_identify(settings.identity)
         )
         self._key_header, self._scheme = _key_source(settings.identity)
         self._priority_header = settings.priority_header.encode() if self._trust != "off" else b""
@@ -108,63 +110,67 @@ class Callers:
         headers = {self._key_header, self._priority_header, self._deadline_header, forwarded, precision}
         self._wanted = frozenset(headers - {b""})
         self._by_address = lru_cache(CACHE_ENTRIES)(self._address_identity)
-        self._strangers = {
-            stated: _Remembered(partial(self._stranger, stated)) for stated in KNOWN_PRIORITIES
+        self._anonymous_demands = {
+            stated: _DemandCache(partial(self._anonymous_demand, stated)) for stated in KNOWN_PRIORITIES
         }
-        self._proxy_hint = None if settings.trusted_proxies else ProxyHint()
+        self._proxy_detector = None if settings.trusted_proxies else ProxyDetector()
 
     def demand(self, scope: Scope) -> Demand:
         """Return the demand of one request."""
         try:
-            if self._proxy_hint is not None:
-                self._look_for_proxy(scope, self._proxy_hint)
+            if self._proxy_detector is not None:
+                self._detect_proxy(scope, self._proxy_detector)
             stated = b""
-            wanted, strangers, priority_header = self._wanted, self._strangers, self._priority_header
+            wanted, anonymous_demands, priority_header = (
+                self._wanted,
+                self._anonymous_demands,
+                self._priority_header,
+            )
             for name, value in scope["headers"]:
                 if name in wanted:
                     # Any other identifying header, or a repeated one, needs the full classification.
-                    if name != priority_header or value not in strangers or stated:
+                    if name != priority_header or value not in anonymous_demands or stated:
                         return self._demand(scope)
                     stated = value
-            if self._routes.any or self._identify is not None or scope["type"] != "http":
+            if self._routes.has_routes or self._identify is not None or scope["type"] != "http":
                 return self._demand(scope)
             client = scope.get("client")
             peer = client[0] if client else ""
-            return strangers[stated][peer] if len(peer) <= PEER_AT_MOST else self._demand(scope)
+            return anonymous_demands[stated][peer] if len(peer) <= MAX_PEER_CHARS else self._demand(scope)
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
-            self._hint("malformed_scope")
-            nobody, group = self._by_address("")
+            self._record_oddity("malformed_scope")
+            anonymous, group = self._by_address("")
             slot = self._holds_slot or scope.get("type") != "websocket"
-            return Demand(self._default, nobody.user, group=group, holds_slot=slot)
+            return Demand(self._default, anonymous.user, group=group, holds_slot=slot)
 
-    def _look_for_proxy(self, scope: Scope, hint: ProxyHint) -> None:
+    def _detect_proxy(self, scope: Scope, detector: ProxyDetector) -> None:
         client = scope.get("client")
-        if hint.note(client[0][:PEER_AT_MOST] if client else ""):
-            self._hint("behind_proxy")
+        if detector.observe(client[0][:MAX_PEER_CHARS] if client else ""):
+            self._record_oddity("behind_proxy")
             LOGGER.warning(WARNING)
-        if hint.done:
-            self._proxy_hint = None
+        if detector.is_complete:
+            self._proxy_detector = None
 
-    def _stranger(self, stated: bytes, peer: str) -> Demand:
+    def _anonymous_demand(self, stated: bytes, peer: str) -> Demand:
         """Build the demand of a caller known only by address and stated priority; it never varies."""
         headers = [(self._priority_header, stated)] if stated else []
         return self._demand({"type": "http", "headers": headers, "client": (peer, 0)})
 
     def _demand(self, scope: Scope) -> Demand:
-        found: dict[bytes, bytes] = {}
+        values: dict[bytes, bytes] = {}
         forwarded: list[bytes] = []
         for name, value in scope["headers"]:
             if name in self._wanted:
                 if name == b"x-forwarded-for":
                     forwarded.append(value)
                 else:
-                    found.setdefault(name, value)
+                    values.setdefault(name, value)
         client = scope.get("client")
-        peer = client[0][:PEER_AT_MOST] if client else ""
-        caller, address, group = self._caller(scope, found, self._proxies.client(peer, forwarded))
+        peer = client[0][:MAX_PEER_CHARS] if client else ""
+        caller, address, group = self._caller(scope, values, self._proxies.client(peer, forwarded))
         fixed = caller.priority
         cost, route_name, slo_s = 1.0, None, None
-        if self._routes.any:
+        if self._routes.has_routes:
             route = self._routes.match(path_of(scope), scope.get("method") or "GET")
             if route is not None:
                 cost, route_name, slo_s = route.cost, route.name, route.slo_s
@@ -172,9 +178,9 @@ class Callers:
                     fixed = route.priority
         priority = self._default if fixed is None else fixed
         # A caller's or route's fixed priority cannot be raised by a header, only lowered.
-        stated = found.get(self._priority_header)
+        stated = values.get(self._priority_header)
         if stated is not None:
-            priority = self._stated(stated, priority, peer, raises=fixed is None)
+            priority = self._apply_stated_priority(stated, priority, peer, raises=fixed is None)
         return Demand(
             priority,
             caller.user,
@@ -183,14 +189,14 @@ class Callers:
             route=route_name,
             address=address,
             group=group,
-            slo_s=self._objective(found.get(self._deadline_header), slo_s),
+            slo_s=self._objective(values.get(self._deadline_header), slo_s),
             holds_slot=scope.get("type") != "websocket" or self._holds_slot,
-            precision=self._precision(found.get(PRECISION_HEADER)),
+            precision=self._precision(values.get(PRECISION_HEADER)),
         )
 
     def _precision(self, stated: bytes | None) -> str:
         """Return the requested precision label; empty if the service has no such variant."""
-        if stated is None or len(stated) > VALUE_AT_MOST:
+        if stated is None or len(stated) > MAX_VALUE_BYTES:
             return ""
         label = stated.decode("latin-1").strip().lower()
         return label if label in self._precisions else ""
@@ -200,31 +206,31 @@ class Callers:
         if stated is None:
             return slo_s
         try:
-            wanted = parse_quantity(stated.decode("ascii"), "s") if len(stated) <= VALUE_AT_MOST else 0.0
+            wanted = parse_quantity(stated.decode("ascii"), "s") if len(stated) <= MAX_VALUE_BYTES else 0.0
         except ValueError:
             wanted = 0.0
         if wanted <= 0.0:
-            self._hint("malformed_deadline")
+            self._record_oddity("malformed_deadline")
             return slo_s
         return min(wanted, self._slo_s if slo_s is None else slo_s)
 
-    def _caller(self, scope: Scope, found: Mapping[bytes, bytes], client: str) -> tuple[Caller, str, str]:
+    def _caller(self, scope: Scope, values: Mapping[bytes, bytes], client: str) -> tuple[Caller, str, str]:
         """Return the caller under its hashed identity, the address to limit beside it, and the group."""
         by_address, group = self._by_address(client)
         caller, unverified = by_address, False
         if self._identify is not None:
-            stated = self._ask(scope)
+            stated = self._call_identify(scope)
             if stated is not None:
                 caller, unverified = stated, not stated.verified
         elif self._key_header:
-            key = self._key(found.get(self._key_header, b""))
+            key = self._key(values.get(self._key_header, b""))
             if key:
                 user = self._identity.hash("key", key)
                 known = self._member(user)
                 caller, unverified = known or Caller(user), known is None
         return caller, by_address.user if unverified else "", group
 
-    def _ask(self, scope: Scope) -> Caller | None:
+    def _call_identify(self, scope: Scope) -> Caller | None:
         """Call the user's own function; its exceptions and invalid results cannot break a request."""
         try:
             caller = self._identify(scope) if self._identify is not None else None
@@ -238,24 +244,24 @@ class Callers:
             priority = plan.priority if plan is not None and caller.priority is None else caller.priority
             return Caller(user, name, None if priority is None else Priority(priority), bool(caller.verified))
         except Exception as error:  # noqa: BLE001 - it is the user's code
-            self._hint("identify_failed")
-            self._complain(error)
+            self._record_oddity("identify_failed")
+            self._warn(error)
             return None
 
-    def _complain(self, error: Exception) -> None:
+    def _warn(self, error: Exception) -> None:
         """Log the place where ``identify`` failed. The error's text is omitted: it may hold client data."""
         now = self._clock()
-        if now < self._complain_at_s:
+        if now < self._next_warning_s:
             return
-        self._complain_at_s = now + COMPLAINT_EVERY_S
+        self._next_warning_s = now + WARNING_INTERVAL_S
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{type(error).__name__} at {place.filename}:{place.lineno}"
-        text = f"identify failed with {where}; the address counts"
+        text = f"identify failed with {where}; the client address is used instead"
         LogEvent("identify_failed", logging.WARNING, text, {}).write()
 
     def _key(self, value: bytes) -> str:
         """Return the caller's key, or an empty text if it is absent, malformed or of another scheme."""
-        if len(value) > VALUE_AT_MOST:
+        if len(value) > MAX_VALUE_BYTES:
             return ""
         text = value.decode("latin-1").strip()
         if not (text.isascii() and text.isprintable()):
@@ -266,14 +272,16 @@ class Callers:
                 return ""
         return text.strip()
 
-    def _stated(self, value: bytes, priority: Priority, peer: str, *, raises: bool) -> Priority:
+    def _apply_stated_priority(
+        self, value: bytes, priority: Priority, peer: str, *, raises: bool
+    ) -> Priority:
         """Apply the priority of the header: any caller may lower it, only a trusted one may raise it."""
-        text = value.decode("latin-1") if len(value) <= VALUE_AT_MOST else ""
+        text = value.decode("latin-1") if len(value) <= MAX_VALUE_BYTES else ""
         if not (text.strip() and text.isascii() and text.isprintable()):
             return priority
         stated = Priority.parse(text)
         if stated is Priority.LOW and not Priority.knows(text):
-            self._hint("unknown_priority")
+            self._record_oddity("unknown_priority")
         trusted = self._trust == "any" or (self._trust == "proxy" and self._proxies.trusts(peer))
         return stated if raises and trusted else max(priority, stated)
 
@@ -287,7 +295,7 @@ class Callers:
         return Caller(user, plan.name, plan.priority, verified=True) if plan is not None else None
 
 
-class _Remembered(dict[str, Demand]):
+class _DemandCache(dict[str, Demand]):
     """Cache of demands by address. Cheaper than an ``lru_cache``, which maintains an order."""
 
     __slots__ = ("_make",)
@@ -320,7 +328,7 @@ def _key_source(identity: str) -> tuple[bytes, str]:
     return (name.encode(), "") if kind == "header" else (b"", "")
 
 
-def _imported(identity: str) -> Identify | None:
+def _import_identify(identity: str) -> Identify | None:
     """Import the callable named by ``module:callable``; None for the built-in identities.
 
     Raises:
@@ -330,21 +338,21 @@ def _imported(identity: str) -> Identify | None:
     if not colon or module == "header":
         return None
     try:
-        found = attrgetter(name)(importlib.import_module(module))
+        identify = attrgetter(name)(importlib.import_module(module))
     except (ImportError, AttributeError) as error:
         raise ConfigError([Problem(VARIABLE, f"{identity} cannot be imported: {error}")]) from None
-    if not callable(found):
+    if not callable(identify):
         raise ConfigError([Problem(VARIABLE, f"{identity} is not callable")])
-    return _synchronous(found, VARIABLE, identity)
+    return _require_synchronous(identify, VARIABLE, identity)
 
 
-def _synchronous(identify: Identify, variable: str, name: str) -> Identify:
+def _require_synchronous(identify: Identify, variable: str, name: str) -> Identify:
     """Return the function itself, unless it would have to be awaited.
 
     Raises:
         ConfigError: it is a coroutine function.
     """
     if inspect.iscoroutinefunction(identify):
-        hint = "admission does not wait; say who asks from the scope alone"
+        hint = "admission does not await; identify the caller from the scope alone"
         raise ConfigError([Problem(variable, f"{name} is a coroutine function", hint)])
     return identify

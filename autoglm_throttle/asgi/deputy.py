@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from autoglm_throttle.asgi.blame import blame_of
-from autoglm_throttle.asgi.fallbacks import Fallbacks, Scope, text_of
+from autoglm_throttle.asgi.blame import attribution_of
+from autoglm_throttle.asgi.fallbacks import AppFallbacks, Scope, text_of
 from autoglm_throttle.model import GuardRejected, Outcome, Rejected
 from autoglm_throttle.permit import Permit
 from autoglm_throttle.resilience.degradation import DegradationAction
@@ -15,18 +15,18 @@ from autoglm_throttle.resilience.judge import FAILING_STATUSES
 from autoglm_throttle.snapshot import REPLACEABLE
 
 if TYPE_CHECKING:
-    from autoglm_throttle.asgi.watched import Watched
+    from autoglm_throttle.asgi.watched import ResponseObserver
     from autoglm_throttle.resilience.http.answer import HttpAnswer
     from autoglm_throttle.resilience.http.body import CachePolicy
 
 Message = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 
-KEPT = frozenset({Outcome.SUCCESS, Outcome.SLOW})
+CACHEABLE_OUTCOMES = frozenset({Outcome.SUCCESS, Outcome.SLOW})
 """Outcomes after which a response may be cached."""
 
 
-class Deputy:
+class FallbackResponder:
     """Answers one request in the app's place if the app fails before its response has begun.
 
     Args:
@@ -35,30 +35,39 @@ class Deputy:
         scope: of the request.
     """
 
-    __slots__ = ("_ask", "_fallbacks", "_keep", "_permit", "_replaced", "_room", "_scope", "_watched")
+    __slots__ = (
+        "_cache_request",
+        "_fallbacks",
+        "_cache_policy",
+        "_permit",
+        "_replaced",
+        "_remaining_bytes",
+        "_scope",
+        "_observer",
+    )
 
-    _watched: Watched
+    _observer: ResponseObserver
 
-    def __init__(self, fallbacks: Fallbacks, permit: object, scope: Scope) -> None:
+    def __init__(self, fallbacks: AppFallbacks, permit: object, scope: Scope) -> None:
         self._fallbacks = fallbacks
         self._permit = permit
         self._scope = scope
-        self._ask = fallbacks.ask(scope)
-        self._keep: CachePolicy | None = None
-        self._room = 0
+        self._cache_request = fallbacks.cache_request(scope)
+        self._cache_policy: CachePolicy | None = None
+        self._remaining_bytes = 0
         self._replaced = False
 
-    def on(self, watched: Watched) -> Send:
+    def bind(self, observer: ResponseObserver) -> Send:
         """Return the app's ``send``, which passes each message to the observer first."""
-        self._watched = watched
+        self._observer = observer
         return self._send
 
     async def answer(self, cause: str, error: Exception | None) -> HttpAnswer | None:
         """Return the response of the fallbacks, or None if they have none."""
-        choice = DegradationAction.SHED if cause == LOAD else DegradationAction.SERVE
-        return await self._fallbacks.answer(self._scope, (cause, error), self._ask, choice)
+        action = DegradationAction.SHED if cause == LOAD else DegradationAction.SERVE
+        return await self._fallbacks.answer(self._scope, (cause, error), self._cache_request, action)
 
-    async def stands_in_for(self, error: Exception | None, outcome: Outcome | None) -> bool:
+    async def replaces(self, error: Exception | None, outcome: Outcome | None) -> bool:
         """Whether a fallback has answered, earlier or now, in place of an app that failed.
 
         Args:
@@ -67,55 +76,57 @@ class Deputy:
         """
         if not self._replaced:
             cause = _cause(error, outcome)
-            late = self._watched.started or self._watched.client_left
+            late = self._observer.started or self._observer.client_disconnected
             if late or not cause or not await self._replace(cause, error, outcome or Outcome.FAILURE):
                 return False
         if error is not None and outcome is Outcome.FAILURE:
-            self._fallbacks.log.warn("app", "the app has failed, and a fallback has answered", error)
+            self._fallbacks.log.warn("app", "the app failed; a fallback answered instead", error)
         return True
 
     async def _send(self, message: Message) -> None:
         if self._replaced:
             return
-        watched = self._watched
-        watched.note(message)
+        observer = self._observer
+        observer.inspect(message)
         if message["type"] == "http.response.start":
-            if message["status"] in FAILING_STATUSES and await self._replaces_status():
+            if message["status"] in FAILING_STATUSES and await self._replace_failing_status():
                 return
             message = self._start(message)
-        elif self._keep is not None:
-            self._part(message, self._keep)
-        await watched.pass_on(message)
+        elif self._cache_policy is not None:
+            self._collect_part(message, self._cache_policy)
+        await observer.forward(message)
 
     def _start(self, message: Message) -> Message:
         """Decide whether the response may be cached. Headers may be readable only once: copy them."""
-        if self._ask is None:
+        if self._cache_request is None:
             return message
         headers = list(message.get("headers") or ())
-        served, asked_s = self._fallbacks.served, self._watched.begun_s
-        self._keep = served.cache_policy(self._ask, message["status"], text_of(headers), asked_s)
-        if self._keep is not None:
-            self._room = self._keep.max_body_bytes
+        executor, started_s = self._fallbacks.executor, self._observer.started_s
+        self._cache_policy = executor.cache_policy(
+            self._cache_request, message["status"], text_of(headers), started_s
+        )
+        if self._cache_policy is not None:
+            self._remaining_bytes = self._cache_policy.max_body_bytes
         return {**message, "headers": headers}
 
-    def _part(self, message: Message, keep: CachePolicy) -> None:
+    def _collect_part(self, message: Message, cache_policy: CachePolicy) -> None:
         """Collect a part of the body, and cache the whole body after a successful end."""
         body = message.get("body", b"")
-        self._room -= len(body)
-        if message["type"] != "http.response.body" or self._room < 0:
-            self._keep = None
+        self._remaining_bytes -= len(body)
+        if message["type"] != "http.response.body" or self._remaining_bytes < 0:
+            self._cache_policy = None
             return
-        keep.parts.append(bytes(body))
+        cache_policy.parts.append(bytes(body))
         if not message.get("more_body"):
-            self._keep = None
-            if self._watched.outcome in KEPT:
-                keep.put(b"".join(keep.parts))
+            self._cache_policy = None
+            if self._observer.outcome in CACHEABLE_OUTCOMES:
+                cache_policy.put(b"".join(cache_policy.parts))
 
-    async def _replaces_status(self) -> bool:
-        blame = blame_of(self._scope)
-        if blame.ours:
-            return bool(blame.cause) and await self._replace(blame.cause, None, Outcome.NEUTRAL)
-        return self._fallbacks.served.on_value and await self._replace(ERROR, None, Outcome.FAILURE)
+    async def _replace_failing_status(self) -> bool:
+        attribution = attribution_of(self._scope)
+        if attribution.by_throttle:
+            return bool(attribution.cause) and await self._replace(attribution.cause, None, Outcome.NEUTRAL)
+        return self._fallbacks.executor.on_value and await self._replace(ERROR, None, Outcome.FAILURE)
 
     async def _replace(self, cause: str, error: Exception | None, outcome: Outcome) -> bool:
         answer = await self.answer(cause, error)
@@ -124,7 +135,7 @@ class Deputy:
         # Settle first: a fallback's success must not be credited to the app.
         self._replaced = True
         settle(self._permit, outcome)
-        await give(answer, self._scope, self._watched.pass_on)
+        await send_answer(answer, self._scope, self._observer.forward)
         return True
 
 
@@ -134,7 +145,7 @@ def settle(permit: object, outcome: Outcome) -> None:
         permit.settle(outcome)
 
 
-async def give(answer: HttpAnswer, scope: Scope, send: Send) -> None:
+async def send_answer(answer: HttpAnswer, scope: Scope, send: Send) -> None:
     """Send a whole response; for HEAD only its fields."""
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})

@@ -15,7 +15,7 @@ from autoglm_throttle.resilience.seldom import GuardRateLimitedLogger
 Scope = MutableMapping[str, Any]
 
 
-class Fallbacks:
+class AppFallbacks:
     """The fallback of one app.
 
     Args:
@@ -23,32 +23,32 @@ class Fallbacks:
         clock: monotonic seconds.
     """
 
-    def __init__(self, served: HttpFeatureExecutor, clock: Clock) -> None:
-        self.served: HttpFeatureExecutor = served
-        self.name: str = served.feature.name
+    def __init__(self, executor: HttpFeatureExecutor, clock: Clock) -> None:
+        self.executor: HttpFeatureExecutor = executor
+        self.name: str = executor.feature.name
         self.log: GuardRateLimitedLogger = GuardRateLimitedLogger(self.name, clock)
         """Rate-limited log of the app errors that a fallback would otherwise hide."""
 
-    def ask(self, scope: Scope) -> CacheRequest | None:
+    def cache_request(self, scope: Scope) -> CacheRequest | None:
         """Build the cache request of a scope; None if it is not cacheable or the scope is broken."""
         if scope["type"] != "http":
             return None
         try:
             headers = text_of(scope["headers"])
-            return self.served.cache_request(scope["method"], _url(scope, headers), headers, scope, None)
+            return self.executor.cache_request(scope["method"], _url(scope, headers), headers, scope, None)
         except Exception:  # noqa: BLE001 - a scope may hold anything
             return None
 
-    def choice(self, scope: Scope) -> DegradationAction:
+    def action(self, scope: Scope) -> DegradationAction:
         """Return the degradation action for a request."""
-        return self.served.action(self.ask(scope))
+        return self.executor.action(self.cache_request(scope))
 
     async def answer(
         self,
         scope: Scope,
-        why: tuple[str, Exception | None],
-        ask: CacheRequest | None,
-        choice: DegradationAction,
+        failure: tuple[str, Exception | None],
+        cache_request: CacheRequest | None,
+        action: DegradationAction,
     ) -> HttpAnswer | None:
         """Answer without the app, marked as degraded and counted. Returns None if no fallback has a response.
 
@@ -60,18 +60,18 @@ class Fallbacks:
         """
         if scope["type"] != "http":
             return None
-        cause, error = why
+        cause, error = failure
         context = FallbackContext(self.name, cause, error, (scope,))
         try:
-            found = await self.served.answer_async(context, ask, choice)
+            fallback_answer = await self.executor.answer_async(context, cache_request, action)
         except Exception:  # noqa: BLE001 - logged by the fallbacks; the original answer stands
             return None
-        if found is None:
+        if fallback_answer is None:
             return None
-        if isinstance(found.value, HttpAnswer):
-            return _sized(found.value, found.kind, cause)
-        kind = type(found.value).__name__
-        self.log.warn("kind", f"the {found.kind} fallback must give an HttpAnswer, not {kind}")
+        if isinstance(fallback_answer.value, HttpAnswer):
+            return _sized(fallback_answer.value, fallback_answer.kind, cause)
+        kind = type(fallback_answer.value).__name__
+        self.log.warn("kind", f"the {fallback_answer.kind} fallback must give an HttpAnswer, not {kind}")
         return None
 
 
@@ -87,10 +87,10 @@ def _url(scope: Scope, headers: Pairs) -> str:
     return f"{scope.get('scheme', 'http')}://{host}{path.decode('latin-1')}?{query.decode('latin-1')}"
 
 
-def _sized(answer: HttpAnswer, rung: FallbackKind, cause: str) -> HttpAnswer:
+def _sized(answer: HttpAnswer, kind: FallbackKind, cause: str) -> HttpAnswer:
     """Add the Content-Length, which a server needs to keep the connection, and the degradation mark."""
-    if rung is FallbackKind.STALE:  # marked already; for HEAD the length must be the app's
+    if kind is FallbackKind.STALE:  # marked already; for HEAD the length must be the app's
         return answer
     length = "content-length", str(len(answer.body))
     sized = any(name.lower() == length[0] for name, _ in answer.headers)
-    return mark_degraded(answer if sized else answer.with_header(length), rung, cause)
+    return mark_degraded(answer if sized else answer.with_header(length), kind, cause)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from autoglm_throttle.asgi.answers import refused_by
-from autoglm_throttle.asgi.app_guard import AppGuard
-from autoglm_throttle.asgi.deputy import give
+from autoglm_throttle.asgi.answers import rejected_by
+from autoglm_throttle.asgi.app_guard import AppBreaker
+from autoglm_throttle.asgi.deputy import send_answer
 from autoglm_throttle.asgi.hinted import MARKER
 from autoglm_throttle.model import Decision, Demand, GuardRejected, Reason
 from autoglm_throttle.permit import ProvisionalDemand, Rejection
@@ -16,18 +16,18 @@ from autoglm_throttle.resilience.fallback import LOAD
 from autoglm_throttle.snapshot import REPLACEABLE
 
 if TYPE_CHECKING:
-    from autoglm_throttle.asgi.fallbacks import Fallbacks
+    from autoglm_throttle.asgi.fallbacks import AppFallbacks
     from autoglm_throttle.resilience.http.answer import HttpAnswer
     from autoglm_throttle.throttle import Throttle
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[Any], Awaitable[None]]
 
-SPARED = Decision(False, Reason.GPU, "gpu:degraded", "gpu")
+DEGRADED_DECISION = Decision(False, Reason.GPU, "gpu:degraded", "gpu")
 """Decision under which a request is counted if a degradation level answered instead of the app."""
 
 
-class Guarded:
+class AppBreakerPath:
     """Answers requests that need no admission, by the state of the breaker and the degradation level.
 
     Such a request takes nothing from any limit. `AppBreaker` acquires the guard permit after admission.
@@ -43,14 +43,14 @@ class Guarded:
     def __init__(
         self,
         throttle: Throttle,
-        app: AppGuard,
+        app: AppBreaker,
         demand: Callable[[Scope], Demand],
-        answer: Callable[[Scope, Send, Decision, str], Awaitable[None]],
+        send_rejection: Callable[[Scope, Send, Decision, str], Awaitable[None]],
     ) -> None:
         self._throttle = throttle
         self._app = app
         self._demand = demand
-        self._answer = answer
+        self._send_rejection = send_rejection
         self._dry_run = throttle.settings.dry_run
 
     def demand(self, scope: Scope) -> Demand:
@@ -59,34 +59,34 @@ class Guarded:
         return demand if self._app.fallbacks is None else ProvisionalDemand.of(demand)
 
     @property
-    def quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         """Whether `applies_to` has nothing to do and need not be awaited."""
-        return self._app.quiet
+        return self._app.is_quiet
 
-    async def deals_with(self, scope: Scope, send: Send) -> bool:
+    async def applies_to(self, scope: Scope, send: Send) -> bool:
         """Answer or reject a request that needs no limits; False: the limits must decide."""
         fallbacks = self._app.fallbacks
-        choice = DegradationAction.SERVE if fallbacks is None or self._dry_run else fallbacks.choice(scope)
-        if fallbacks is not None and choice is not DegradationAction.SERVE:
-            return await self._spares(scope, send, fallbacks, choice)
-        refusal = self._app.refusal()
-        if refusal is None:
+        action = DegradationAction.SERVE if fallbacks is None or self._dry_run else fallbacks.action(scope)
+        if fallbacks is not None and action is not DegradationAction.SERVE:
+            return await self._degrade(scope, send, fallbacks, action)
+        guard_rejection = self._app.rejection()
+        if guard_rejection is None:
             return False
-        decision = refused_by(refusal)
+        decision = rejected_by(guard_rejection)
         if self._dry_run:
-            self._turn_away(scope, decision)
+            self._reject(scope, decision)
             return False
         answer: HttpAnswer | None = None
         try:
             if fallbacks is not None:
-                why = refusal.cause.value, GuardRejected(refusal)
-                answer = await fallbacks.answer(scope, why, fallbacks.ask(scope), choice)
+                failure = guard_rejection.cause.value, GuardRejected(guard_rejection)
+                answer = await fallbacks.answer(scope, failure, fallbacks.cache_request(scope), action)
         finally:  # a cancelled fallback still counts as a rejection
-            self._turn_away(scope, decision, degraded=answer is not None)
+            self._reject(scope, decision, degraded=answer is not None)
         if answer is not None:
-            await give(answer, scope, send)
+            await send_answer(answer, scope, send)
         else:
-            await self._answer(scope, send, decision, refusal.cause)
+            await self._send_rejection(scope, send, decision, guard_rejection.cause)
         return True
 
     async def replaces(self, scope: Scope, send: Send, rejection: Rejection) -> bool:
@@ -96,28 +96,30 @@ class Guarded:
             return False
         answer: HttpAnswer | None = None
         try:
-            answer = await fallbacks.answer(scope, (LOAD, None), fallbacks.ask(scope), DegradationAction.SHED)
+            answer = await fallbacks.answer(
+                scope, (LOAD, None), fallbacks.cache_request(scope), DegradationAction.SHED
+            )
         finally:
             self._throttle.record_rejection(rejection, degraded=answer is not None)
         if answer is not None:
-            await give(answer, scope, send)
+            await send_answer(answer, scope, send)
         return answer is not None
 
-    async def _spares(
-        self, scope: Scope, send: Send, fallbacks: Fallbacks, choice: DegradationAction
+    async def _degrade(
+        self, scope: Scope, send: Send, fallbacks: AppFallbacks, action: DegradationAction
     ) -> bool:
         """Answer a request that the current load level does not serve."""
-        answer = await fallbacks.answer(scope, (LOAD, None), fallbacks.ask(scope), choice)
+        answer = await fallbacks.answer(scope, (LOAD, None), fallbacks.cache_request(scope), action)
         if answer is not None:
-            self._turn_away(scope, SPARED, degraded=True)
-            await give(answer, scope, send)
-        elif choice is DegradationAction.SHED:
-            decision = refused_by(fallbacks.served.reject_shed())
-            self._turn_away(scope, decision)
-            await self._answer(scope, send, decision, LOAD)
-        return answer is not None or choice is DegradationAction.SHED
+            self._reject(scope, DEGRADED_DECISION, degraded=True)
+            await send_answer(answer, scope, send)
+        elif action is DegradationAction.SHED:
+            decision = rejected_by(fallbacks.executor.reject_shed())
+            self._reject(scope, decision)
+            await self._send_rejection(scope, send, decision, LOAD)
+        return answer is not None or action is DegradationAction.SHED
 
-    def _turn_away(self, scope: Scope, decision: Decision, *, degraded: bool = False) -> None:
+    def _reject(self, scope: Scope, decision: Decision, *, degraded: bool = False) -> None:
         """Count the decision made here, and store it in the scope for outer middleware."""
         rejection = self._throttle.reject(self._demand(scope), decision, degraded=degraded)
         if rejection is not None:

@@ -13,7 +13,7 @@ None if the request is exempt. In ``scope["state"]`` the entry that holds the `R
 """
 
 
-class Hinted:
+class AdviceMiddleware:
     """Puts the `ResourceAdvice` of each admitted request into ``scope["state"]`` of the app.
 
     Args:

@@ -22,19 +22,19 @@ from autoglm_throttle.settings import ConfigError, RoutePolicy
 ATTRIBUTE = "__autoglm_throttle__"
 _PARAMETER = re.compile(r"\{([^}:]*)(?::([^}]*))?\}")
 _LITERAL = re.compile(r"[^{}*?#%\s]+")
-_LAYERS_AT_MOST = 50
+_MAX_LAYERS = 50
 
-WALKS_AT_MOST = 64
+MAX_WALKS = 64
 """Walks along the routes; an app that keeps adding routes must not cost requests a walk for ever."""
 
-LEARNED_AT_MOST = 1000
+MAX_LEARNED = 1000
 """Policies learned from responses, for the same reason."""
 
 E = TypeVar("E", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class EndpointMark:
     """The mark of one endpoint."""
 
     priority: Priority | None = None
@@ -42,7 +42,7 @@ class Mark:
     exempt: bool = False
 
 
-UNMARKED = Mark()
+UNMARKED = EndpointMark()
 
 
 def mark(*, priority: Priority | str | None = None, cost: float = 1.0) -> Callable[[E], E]:
@@ -58,7 +58,7 @@ def mark(*, priority: Priority | str | None = None, cost: float = 1.0) -> Callab
     policy = RoutePolicy("/", priority=priority, cost=cost)
 
     def set_mark(endpoint: E) -> E:
-        setattr(endpoint, ATTRIBUTE, Mark(policy.priority, policy.cost))
+        setattr(endpoint, ATTRIBUTE, EndpointMark(policy.priority, policy.cost))
         return endpoint
 
     return set_mark
@@ -66,7 +66,7 @@ def mark(*, priority: Priority | str | None = None, cost: float = 1.0) -> Callab
 
 def exempt(endpoint: E) -> E:
     """Free an endpoint from the throttle: its requests are counted, never charged or rejected."""
-    setattr(endpoint, ATTRIBUTE, Mark(exempt=True))
+    setattr(endpoint, ATTRIBUTE, EndpointMark(exempt=True))
     return endpoint
 
 
@@ -75,7 +75,7 @@ class MarkPolicy(RoutePolicy):
 
     __slots__ = ()
 
-    def __init__(self, template: str, methods: Iterable[str] | None, mark: Mark) -> None:
+    def __init__(self, template: str, methods: Iterable[str] | None, mark: EndpointMark) -> None:
         super().__init__(
             _pattern(template),
             methods=sorted(methods) if methods else None,
@@ -86,7 +86,7 @@ class MarkPolicy(RoutePolicy):
         if mark is not UNMARKED:
             object.__setattr__(self, "name", f"mark {self.name}")
 
-    def says(self, mark: Mark) -> bool:
+    def equals_mark(self, mark: EndpointMark) -> bool:
         """Whether the policy equals the mark."""
         return (self.priority, self.cost, self.exempt) == (mark.priority, mark.cost, mark.exempt)
 
@@ -106,7 +106,7 @@ class Marks:
         self._learned: list[MarkPolicy] = []
         self._withdrawn: set[str] = set()
         self._walks = 0
-        self.any: bool = False
+        self.has_marks: bool = False
         """Whether any policy comes from a mark."""
         self._walk()
 
@@ -130,59 +130,62 @@ class Marks:
         if self._agrees(path, method, mark):
             return
         if mark is not UNMARKED:
-            policy = learned(scope, mark, root_path)
-            if policy is not None and policy not in self._learned and len(self._learned) < LEARNED_AT_MOST:
+            policy = learn_route(scope, mark, root_path)
+            if policy is not None and policy not in self._learned and len(self._learned) < MAX_LEARNED:
                 self._learned.insert(0, policy)
                 self._publish()
         self._withdraw(path, method, mark)
 
-    def _agrees(self, path: str, method: str, mark: Mark) -> bool:
+    def _agrees(self, path: str, method: str, mark: EndpointMark) -> bool:
         policy = self._table.match(path, method)
         if policy is None:
             return mark is UNMARKED
-        return not isinstance(policy, MarkPolicy) or policy.says(mark)
+        return not isinstance(policy, MarkPolicy) or policy.equals_mark(mark)
 
-    def _withdraw(self, path: str, method: str, mark: Mark) -> None:
+    def _withdraw(self, path: str, method: str, mark: EndpointMark) -> None:
         """Drop an exemption that matched an endpoint without one."""
         policy = self._table.match(path, method)
         if mark.exempt or not isinstance(policy, MarkPolicy) or not policy.exempt:
             return
-        LOGGER.warning("the exempt endpoint at %s covers others; its mark is ignored", policy.name)
+        LOGGER.warning(
+            "the pattern of the exempt endpoint at %s matches other endpoints too; its mark is ignored",
+            policy.name,
+        )
         self._withdrawn.add(policy.name)
         self._publish()
 
     def _walk(self) -> None:
-        if self._walks < WALKS_AT_MOST:
+        if self._walks < MAX_WALKS:
             self._walks += 1
-            self._visible = list(visible(self._app))
+            self._visible = list(visible_routes(self._app))
             self._publish()
 
     def _publish(self) -> None:
         policies = [*self._learned, *self._visible]
         policies = [known for known in policies if not (known.exempt and known.name in self._withdrawn)]
-        self.any = not all(known.says(UNMARKED) for known in policies)
-        self._table.learn(policies if self.any else ())
+        self.has_marks = not all(known.equals_mark(UNMARKED) for known in policies)
+        self._table.learn(policies if self.has_marks else ())
 
 
-def visible(app: object) -> Iterator[MarkPolicy]:
+def visible_routes(app: object) -> Iterator[MarkPolicy]:
     """Yield the policies of all endpoints reachable from ``app``, in the order of routing.
 
     Endpoints without a mark are included, since they shadow the marks behind them.
     Only public attributes are read: ``app`` down to ``routes``, and of each route its own ``routes``.
     """
-    for _ in range(_LAYERS_AT_MOST):
+    for _ in range(_MAX_LAYERS):
         mark = _mark_of(app)
         routes = getattr(app, "routes", None)
         if mark is not None:
             yield from _policy("/{rest:path}", None, mark)
             return
         if isinstance(routes, Iterable):
-            yield from _of_routes(routes, "")
+            yield from _route_policies(routes, "")
             return
         app = getattr(app, "app", None)
 
 
-def learned(scope: Mapping[str, Any], mark: Mark, root_path: str) -> MarkPolicy | None:
+def learn_route(scope: Mapping[str, Any], mark: EndpointMark, root_path: str) -> MarkPolicy | None:
     """Return the policy of a marked endpoint that has just answered; None if its template is not certain."""
     route = scope.get("route")
     template = str(getattr(route, "path_format", None) or getattr(route, "path", ""))
@@ -191,49 +194,51 @@ def learned(scope: Mapping[str, Any], mark: Mark, root_path: str) -> MarkPolicy 
     return next(_policy(full, getattr(route, "methods", None), mark), None) if full else None
 
 
-def _of_routes(routes: Iterable[Any], prefix: str, depth: int = 0) -> Iterator[MarkPolicy]:
-    for route in _effective(routes):
+def _route_policies(routes: Iterable[Any], prefix: str, depth: int = 0) -> Iterator[MarkPolicy]:
+    for route in _effective_routes(routes):
         path = getattr(route, "path", None)
-        if not isinstance(path, str) or depth >= _LAYERS_AT_MOST:
+        if not isinstance(path, str) or depth >= _MAX_LAYERS:
             continue
         inner = getattr(route, "routes", None)
         endpoint = getattr(route, "endpoint", None)
         if endpoint is not None:
             yield from _policy(prefix + path, getattr(route, "methods", None), _mark_of(endpoint))
         elif isinstance(inner, Iterable) and inner:
-            yield from _of_routes(inner, prefix + path, depth + 1)
+            yield from _route_policies(inner, prefix + path, depth + 1)
             yield from _policy(f"{prefix}{path}/{{rest:path}}", None, None)
         else:
             mark = _mark_of(getattr(route, "app", None))
             yield from _policy(f"{prefix}{path}/{{rest:path}}", None, mark)
 
 
-def _effective(routes: Iterable[Any]) -> Iterable[Any]:
+def _effective_routes(routes: Iterable[Any]) -> Iterable[Any]:
     """Return the routes including included routers, which FastAPI since 0.137 exposes through a function."""
     contexts = getattr(sys.modules.get("fastapi.routing"), "iter_route_contexts", None)
     effective: Iterable[Any] = contexts(routes) if contexts is not None else routes
     return effective
 
 
-def _mark_of(endpoint: object) -> Mark | None:
-    found = getattr(endpoint, ATTRIBUTE, None)
-    return found if isinstance(found, Mark) else None
+def _mark_of(endpoint: object) -> EndpointMark | None:
+    mark = getattr(endpoint, ATTRIBUTE, None)
+    return mark if isinstance(mark, EndpointMark) else None
 
 
-def _policy(template: str, methods: Iterable[str] | None, mark: Mark | None) -> Iterator[MarkPolicy]:
+def _policy(template: str, methods: Iterable[str] | None, mark: EndpointMark | None) -> Iterator[MarkPolicy]:
     """Yield the mark as a policy; nothing if even a wider pattern cannot express it."""
     try:
         yield MarkPolicy(template, methods, mark or UNMARKED)
     except ConfigError:
-        LOGGER.warning("no pattern can stand for the route %s; it falls under the others", template)
+        LOGGER.warning(
+            "no pattern can represent the route %s; the patterns of other routes apply to it", template
+        )
 
 
 def _pattern(template: str) -> str:
     """Convert the template to a pattern. Parts that a pattern cannot express become wider, never narrower."""
     segments: list[str] = []
     for segment in template.split("/"):
-        found = _PARAMETER.search(segment)
-        if found and found[2] == "path":
+        parameter = _PARAMETER.search(segment)
+        if parameter and parameter[2] == "path":
             segments.append("*")
             break
         if segment:

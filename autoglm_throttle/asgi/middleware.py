@@ -10,12 +10,12 @@ from starlette.requests import ClientDisconnect
 from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle.asgi import marks
-from autoglm_throttle.asgi.answers import EXPOSED_FIELDS, LEGACY_NAMES, Answers, refused_by
-from autoglm_throttle.asgi.blame import excuse
-from autoglm_throttle.asgi.callers import Callers, Identify
-from autoglm_throttle.asgi.hinted import MARKER, Hinted
-from autoglm_throttle.asgi.inbox import Inbox
-from autoglm_throttle.asgi.noted import noted
+from autoglm_throttle.asgi.answers import EXPOSED_FIELDS, LEGACY_NAMES, ResponseBuilder, rejected_by
+from autoglm_throttle.asgi.blame import attribute_to_throttle
+from autoglm_throttle.asgi.callers import Identify, RequestClassifier
+from autoglm_throttle.asgi.hinted import MARKER, AdviceMiddleware
+from autoglm_throttle.asgi.inbox import BufferedReceive
+from autoglm_throttle.asgi.noted import degraded_header
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.limiting.gate import Ticket
@@ -26,7 +26,7 @@ from autoglm_throttle.snapshot import REPLACEABLE, SourceView
 from autoglm_throttle.throttle import Throttle
 
 if TYPE_CHECKING:
-    from autoglm_throttle.asgi.guarded import Guarded
+    from autoglm_throttle.asgi.guarded import AppBreakerPath
 
 Message = dict[str, Any]
 Scope = MutableMapping[str, Any]
@@ -40,14 +40,14 @@ SWITCHING_PROTOCOLS = 101
 TRY_AGAIN_LATER = 1013
 """WebSocket close code (IANA registry, RFC 6455): the server is overloaded."""
 
-REASON_AT_MOST = 123
+MAX_REASON_BYTES = 123
 """Bytes of the reason in a close frame, RFC 6455 section 5.5; a guard's name may be longer."""
 
-FIRST_SAMPLE_WITHIN_S = 5.0
+FIRST_SAMPLE_TIMEOUT_S = 5.0
 """Longest wait at startup for a first sample of each source, if ``GPU_REQUIRED`` is set."""
 
-OURS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
-CLIENT_LEFT = (ClientDisconnect, WebSocketDisconnect)
+THROTTLE_FIELDS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
+CLIENT_DISCONNECTS = (ClientDisconnect, WebSocketDisconnect)
 
 _SUCCESS, _FAILURE = Outcome.SUCCESS, Outcome.FAILURE
 """Before Python 3.12 reading a member from its class costs as much as a dictionary lookup."""
@@ -80,116 +80,120 @@ class ThrottleMiddleware:
         breaker: str | None = None,
     ) -> None:
         self.app: App = app
-        self._guard: Guarded | None = None
+        self._breaker_path: AppBreakerPath | None = None
         try:
             self._prepare(throttle if throttle is not None else Throttle.from_env(), identify)
             if breaker is not None:
-                self._put_guard(breaker)
+                self._install_breaker(breaker)
         except ConfigError as error:
             if not _in_event_loop():
                 raise
             # Inside a running server an exception here means "no lifespan"; fail the startup instead.
-            self._fault = error
-            self.__class__ = _Unusable
+            self._config_error = error
+            self.__class__ = _MisconfiguredMiddleware
 
     def _prepare(self, throttle: Throttle, identify: Identify | None) -> None:
         self.throttle = throttle
         settings = throttle.settings
         self._routes = RouteTable(settings.routes)
-        self._callers = Callers(settings, self._routes, identify=identify, hint=throttle.record_oddity)
-        self._answers = Answers(
+        self._classifier = RequestClassifier(
+            settings, self._routes, identify=identify, record_oddity=throttle.record_oddity
+        )
+        self._response_builder = ResponseBuilder(
             settings.headers, retry_after_max_s=settings.retry_after_max_s, jitter=settings.retry_jitter
         )
         self._exempt = frozenset(settings.exempt_paths)
         self._marks = marks.Marks(self.app, self._routes)
         if settings.quotas:
-            self.app = Hinted(self.app, throttle)
-        self._nested = False
+            self.app = AdviceMiddleware(self.app, throttle)
+        self._nested_warned = False
 
-    def _put_guard(self, name: str) -> None:
+    def _install_breaker(self, name: str) -> None:
         """Put the breaker between the limits and the app."""
         from autoglm_throttle.asgi.app_guard import (
-            AppGuard,
+            AppBreaker,
         )  # imports all guards: not needed without one
-        from autoglm_throttle.asgi.guarded import Guarded
+        from autoglm_throttle.asgi.guarded import AppBreakerPath
 
-        self.app = guard = AppGuard(self.app, self.throttle, name, self._answer)
-        self._guard = Guarded(self.throttle, guard, self._callers.demand, self._answer)
+        self.app = app_breaker = AppBreaker(self.app, self.throttle, name, self._send_rejection)
+        self._breaker_path = AppBreakerPath(
+            self.throttle, app_breaker, self._classifier.demand, self._send_rejection
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901, PLR0912, PLR0915 - a call costs 1 %
         """Handle one connection."""
-        if not self._limits(scope):
-            await self._free(scope, receive, send)
+        if not self._is_limited(scope):
+            await self._pass_through(scope, receive, send)
             return
-        throttle, guard = self.throttle, self._guard
-        inbox = None
-        if guard is None:
-            demand = self._callers.demand(scope)
-        elif not guard.quiet and await guard.deals_with(scope, send):
+        throttle, breaker_path = self.throttle, self._breaker_path
+        buffered = None
+        if breaker_path is None:
+            demand = self._classifier.demand(scope)
+        elif not breaker_path.is_quiet and await breaker_path.applies_to(scope, send):
             return
         else:
-            demand = guard.demand(scope)
+            demand = breaker_path.demand(scope)
         if throttle.has_leases:
             await throttle.ensure_lease(demand)
         permit: Permit | Ticket | Rejection | None = throttle.try_admit(demand)
         if not isinstance(permit, Permit):
             if isinstance(permit, Ticket):
                 if permit.was_queued:
-                    inbox = Inbox(receive)
-                    receive = inbox.receive
-                    permit = await self._turn(permit, inbox)
+                    buffered = BufferedReceive(receive)
+                    receive = buffered.receive
+                    permit = await self._wait_for_slot(permit, buffered)
                 else:  # only the shared-store check is pending, for milliseconds
                     permit = await throttle.wait(permit)
             if not isinstance(permit, Permit):
-                await self._refuse(scope, send, permit)
+                await self._reject(scope, send, permit)
                 return
         if MARKER in scope:
-            self._note(scope, permit)
+            self._store_verdict(scope, permit)
         else:
             scope[MARKER] = {throttle: permit}
         root_path = scope.get("root_path")
-        watch = _Watch(send, permit, self._answers)
+        tracker = _ResponseTracker(send, permit, self._response_builder)
         try:
             if throttle.may_degrade:
-                await noted(self.app, scope, receive, watch.send)
+                await degraded_header(self.app, scope, receive, tracker.send)
             else:
-                await self.app(scope, receive, watch.send)
-        except (Rejected, GuardRejected) as refused:
-            watch.settle(Outcome.NEUTRAL)
-            if watch.status:
+                await self.app(scope, receive, tracker.send)
+        except (Rejected, GuardRejected) as rejected:
+            tracker.settle(Outcome.NEUTRAL)
+            if tracker.status:
                 raise
-            await self._answer(scope, send, *_decision(refused))
+            await self._send_rejection(scope, send, *_decision(rejected))
         except BaseException as error:
-            watch.settle(Outcome.NEUTRAL if watch.client_left else _outcome(error))
+            tracker.settle(Outcome.NEUTRAL if tracker.client_disconnected else _outcome(error))
             raise
         finally:
             # An http app that returned without a last byte proves nothing; a websocket has no last byte.
             if not permit.settled:
                 permit.settle(Outcome.NEUTRAL if scope["type"] == "http" else Outcome.SUCCESS)
-            if inbox is not None:
-                inbox.close()
+            if buffered is not None:
+                buffered.close()
             endpoint = scope.get("endpoint")
             if endpoint is not None:
                 self._check_mark(scope, root_path)
 
-    async def _turn(self, ticket: Ticket, inbox: Inbox) -> Permit | Rejection | None:
+    async def _wait_for_slot(self, ticket: Ticket, buffered: BufferedReceive) -> Permit | Rejection | None:
         """Wait for a slot while watching for disconnect. Returns None if the client disconnected."""
         verdict = None
         try:
-            verdict = await self.throttle.wait(ticket, inbox.left)
+            verdict = await self.throttle.wait(ticket, buffered.disconnected)
         finally:
             # With a Permit the app still reads from the buffer; __call__ closes it.
             if not isinstance(verdict, Permit):
-                inbox.close()
+                buffered.close()
         return verdict
 
-    async def _refuse(self, scope: Scope, send: Send, rejection: Rejection | None) -> None:
+    async def _reject(self, scope: Scope, send: Send, rejection: Rejection | None) -> None:
         if rejection is not None:
-            self._note(scope, rejection)
-            if self._guard is None or not await self._guard.replaces(scope, send, rejection):
-                await self._answer(scope, send, rejection.decision)
+            self._store_verdict(scope, rejection)
+            if self._breaker_path is None or not await self._breaker_path.replaces(scope, send, rejection):
+                await self._send_rejection(scope, send, rejection.decision)
 
-    def _note(self, scope: Scope, verdict: Permit | Rejection) -> None:
+    def _store_verdict(self, scope: Scope, verdict: Permit | Rejection) -> None:
         """Store the verdict in the scope for inner middleware."""
         charged = scope.get(MARKER)
         if isinstance(charged, dict):
@@ -197,7 +201,7 @@ class ThrottleMiddleware:
         else:
             scope[MARKER] = {self.throttle: verdict}
 
-    def _limits(self, scope: Scope) -> bool:
+    def _is_limited(self, scope: Scope) -> bool:
         """Whether the limits apply to the connection. They do if the scope is malformed."""
         kind = scope.get("type")
         if kind != "http" and kind != "websocket":  # noqa: PLR1714 - a set would hash what the server sent
@@ -208,7 +212,7 @@ class ThrottleMiddleware:
             path = path_of(scope) if scope.get("root_path") else scope["path"]
             if path in self._exempt or scope.get("method") == "OPTIONS":
                 return False
-            if not self._routes.any:
+            if not self._routes.has_routes:
                 return True
             route = self._routes.match(path, scope.get("method") or "GET")
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
@@ -216,7 +220,7 @@ class ThrottleMiddleware:
         # RouteTable collapses slashes, the app's router may not: such a path must not inherit an exemption.
         return route is None or not route.exempt or "//" in path
 
-    async def _free(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass_through(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run connections that are exempt, already charged by this throttle, or no requests."""
         kind = scope.get("type")
         if kind == "lifespan":
@@ -236,12 +240,14 @@ class ThrottleMiddleware:
                 self._check_mark(scope, root_path)
 
     def _warn_nested(self) -> None:
-        if not self._nested:
-            self._nested = True
-            LOGGER.warning("two middlewares share one throttle round the same app; the inner one passes")
+        if not self._nested_warned:
+            self._nested_warned = True
+            LOGGER.warning(
+                "two middlewares share one throttle around the same app; the inner one applies no limits"
+            )
 
     def _check_mark(self, scope: Scope, root_path: str | None) -> None:
-        if not (self._marks.any or hasattr(scope.get("endpoint"), marks.ATTRIBUTE)):
+        if not (self._marks.has_marks or hasattr(scope.get("endpoint"), marks.ATTRIBUTE)):
             return
         try:
             path = path_of({"path": scope["path"], "root_path": root_path})
@@ -249,9 +255,11 @@ class ThrottleMiddleware:
         except Exception:  # noqa: BLE001 - what cannot be learned must not break a request
             self.throttle.record_oddity("malformed_scope")
 
-    async def _answer(self, scope: Scope, send: Send, decision: Decision, cause: str = "load") -> None:
-        excuse(scope, cause if decision.reason in REPLACEABLE else "")
-        status, fields, body = self._answers.refusal(decision)
+    async def _send_rejection(
+        self, scope: Scope, send: Send, decision: Decision, cause: str = "load"
+    ) -> None:
+        attribute_to_throttle(scope, cause if decision.reason in REPLACEABLE else "")
+        status, fields, body = self._response_builder.rejection(decision)
         prefix = "http.response"
         if scope["type"] == "websocket":
             extensions = scope.get("extensions")
@@ -269,52 +277,52 @@ class ThrottleMiddleware:
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.throttle.start()
         try:
-            fault = self.throttle.unsupported_loop() or await self._no_sample()
-            if fault:
+            problem = self.throttle.unsupported_loop() or await self._missing_sample_error()
+            if problem:
                 await receive()
-                await send({"type": "lifespan.startup.failed", "message": fault})
+                await send({"type": "lifespan.startup.failed", "message": problem})
                 return
             await self.app(scope, receive, send)
         finally:
             self.throttle.stop()
 
-    async def _no_sample(self) -> str:
+    async def _missing_sample_error(self) -> str:
         """Return the reason why required first GPU samples are missing; empty if all arrived."""
         if not self.throttle.settings.gpu_required:
             return ""
-        deadline = anyio.current_time() + FIRST_SAMPLE_WITHIN_S
+        deadline = anyio.current_time() + FIRST_SAMPLE_TIMEOUT_S
         while True:
-            silent = [one for one in self.throttle.snapshot().sources if one.age_s is None]
-            if not silent and self.throttle.control_state().telemetry is TelemetryState.FRESH:
+            missing = [one for one in self.throttle.snapshot().sources if one.age_s is None]
+            if not missing and self.throttle.control_state().telemetry is TelemetryState.FRESH:
                 return ""
             if anyio.current_time() >= deadline:
-                why = "; ".join(_why_silent(one) for one in silent) or "no device tells its load"
-                within = f"within {FIRST_SAMPLE_WITHIN_S:g} s, and GPU_REQUIRED is set"
-                return f"no GPU sample {within}: {why}"
+                reason = "; ".join(_source_error(one) for one in missing) or "no device reports its load"
+                within = f"within {FIRST_SAMPLE_TIMEOUT_S:g} s, and GPU_REQUIRED is set"
+                return f"no GPU sample {within}: {reason}"
             await anyio.sleep(0.05)
 
 
-class _Unusable(ThrottleMiddleware):
+class _MisconfiguredMiddleware(ThrottleMiddleware):
     """Replaces a middleware with an invalid configuration: startup fails, and every request raises."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope.get("type") != "lifespan":
-            raise self._fault
+            raise self._config_error
         await receive()
-        await send({"type": "lifespan.startup.failed", "message": str(self._fault)})
+        await send({"type": "lifespan.startup.failed", "message": str(self._config_error)})
 
 
-class _Watch:
+class _ResponseTracker:
     """Wraps ``send``: adds the header fields, and settles the permit at the last byte."""
 
-    __slots__ = ("_answers", "_permit", "_send", "client_left", "status")
+    __slots__ = ("_response_builder", "_permit", "_send", "client_disconnected", "status")
 
-    def __init__(self, send: Send, permit: Permit, answers: Answers) -> None:
+    def __init__(self, send: Send, permit: Permit, response_builder: ResponseBuilder) -> None:
         self._send = send
         self._permit = permit
-        self._answers = answers
+        self._response_builder = response_builder
         self.status = 0
-        self.client_left = False
+        self.client_disconnected = False
 
     def send(self, message: Message) -> Awaitable[None]:
         """Forward a message. Not a coroutine itself: that would cost one more for each message."""
@@ -323,12 +331,12 @@ class _Watch:
         if kind == "http.response.body":
             if message.get("more_body"):
                 permit.record_chunk()
-                return self._pass_on(message)
+                return self._forward(message)
             if not permit.settled:
                 permit.settle(_FAILURE if self.status >= 500 else _SUCCESS)
         elif kind == "http.response.start" or kind == "websocket.accept":  # noqa: PLR1714 - as above
             self.status = message.get("status", SWITCHING_PROTOCOLS)
-            fields = self._answers.fields(permit.decision)
+            fields = self._response_builder.fields(permit.decision)
             if fields:
                 message = _with_fields(message, fields)
         elif kind == "http.response.pathsend" or (
@@ -337,12 +345,12 @@ class _Watch:
             self.settle(_FAILURE if self.status >= 500 else _SUCCESS)
         return self._send(message)
 
-    async def _pass_on(self, message: Message) -> None:
+    async def _forward(self, message: Message) -> None:
         """Send a part of a stream. A server may raise OSError after a disconnect (ASGI 2.4)."""
         try:
             await self._send(message)
         except OSError:
-            self.client_left = True
+            self.client_disconnected = True
             raise
 
     def settle(self, outcome: Outcome) -> None:
@@ -365,7 +373,7 @@ def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message
     if headers.__class__ is not list:
         headers = list(headers or ())  # any iterable is allowed, also one that can be read only once
     for name, _ in headers:
-        if name in OURS:
+        if name in THROTTLE_FIELDS:
             taken = {name for name, _ in headers}
             fields = [field for field in fields if field[0] not in taken]
             break
@@ -374,25 +382,25 @@ def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message
     return message
 
 
-def _decision(refused: Rejected | GuardRejected) -> tuple[Decision, str]:
+def _decision(rejected: Rejected | GuardRejected) -> tuple[Decision, str]:
     """Return the decision to send, and the cause passed to a fallback of an outer app."""
-    if isinstance(refused, Rejected):
-        return refused.decision, "load"
-    return refused_by(refused.rejection), refused.rejection.cause
+    if isinstance(rejected, Rejected):
+        return rejected.decision, "load"
+    return rejected_by(rejected.rejection), rejected.rejection.cause
 
 
 def close_reason(decision: Decision) -> str:
     """Return the reason in the close frame of a rejected websocket."""
-    return decision.detail.encode()[:REASON_AT_MOST].decode(errors="ignore")
+    return decision.detail.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
 
 
-def _why_silent(source: SourceView) -> str:
+def _source_error(source: SourceView) -> str:
     """Return the name of a source without samples, and its error."""
-    why = source.last_error or source.state
-    return why if why.startswith(source.name) else f"{source.name}: {why}"
+    reason = source.last_error or source.state
+    return reason if reason.startswith(source.name) else f"{source.name}: {reason}"
 
 
 def _outcome(error: BaseException) -> Outcome:
-    if isinstance(error, CLIENT_LEFT) or not isinstance(error, Exception):
+    if isinstance(error, CLIENT_DISCONNECTS) or not isinstance(error, Exception):
         return Outcome.NEUTRAL
     return Outcome.FAILURE

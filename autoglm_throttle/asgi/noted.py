@@ -10,7 +10,7 @@ from autoglm_throttle.resilience.notes import DegradedAnswer, degraded_answers
 FIELD = b"x-degraded"
 
 
-async def noted(
+async def degraded_header(
     app: Callable[[Any, Any, Any], Awaitable[None]],
     scope: MutableMapping[str, Any],
     receive: Callable[[], Awaitable[Any]],
@@ -23,20 +23,20 @@ async def noted(
     notes: list[DegradedAnswer] = []
     outer = degraded_answers.get()
 
-    def saying(message: Any) -> Awaitable[None]:  # noqa: ANN401 - an ASGI message
+    def send_with_field(message: Any) -> Awaitable[None]:  # noqa: ANN401 - an ASGI message
         if notes and message["type"] == "http.response.start":
-            message = _said(message, notes)
+            message = _with_degraded_field(message, notes)
         return send(message)
 
     degraded_answers.set(notes)
     try:
-        await app(scope, receive, saying)
+        await app(scope, receive, send_with_field)
     finally:
         degraded_answers.set(outer)  # reset(token) fails if the server ends the request in another context
 
 
-def _said(message: dict[str, Any], notes: Sequence[DegradedAnswer]) -> dict[str, Any]:
+def _with_degraded_field(message: dict[str, Any], notes: Sequence[DegradedAnswer]) -> dict[str, Any]:
     headers = list(message.get("headers") or ())  # any iterable may come
     if all(name.lower() != FIELD for name, _ in headers):
-        headers.append((FIELD, ", ".join(f"{rung}; cause={cause}" for rung, cause in notes).encode()))
+        headers.append((FIELD, ", ".join(f"{fallback}; cause={cause}" for fallback, cause in notes).encode()))
     return {**message, "headers": headers}

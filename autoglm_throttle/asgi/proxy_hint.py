@@ -12,34 +12,34 @@ SHARE = 0.9
 """Share of all requests from one private address above which it is more likely a proxy than a caller."""
 
 WARNING = (
-    "nearly all requests come from one private address: you are behind a proxy, "
+    "nearly all requests come from one private address: the service is behind a proxy, "
     "and all users count as one; set AUTOGLM_THROTTLE_TRUSTED_PROXIES"
 )
 
 
-class ProxyHint:
+class ProxyDetector:
     """Counts the peers of the first requests, for a service that trusts no proxy."""
 
     def __init__(self) -> None:
         self._peers: Counter[str] = Counter()
-        self._left = REQUESTS
+        self._remaining = REQUESTS
 
     @property
-    def done(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether enough requests have been inspected."""
-        return self._left <= 0
+        return self._remaining <= 0
 
-    def note(self, peer: str) -> bool:
+    def observe(self, peer: str) -> bool:
         """Count one request. Return True, at most once, if the counts now indicate a proxy.
 
         Args:
             peer: the other end of the connection; empty for a UNIX socket.
         """
-        if self._left <= 0:
+        if self._remaining <= 0:
             return False
         self._peers[peer] += 1
-        self._left -= 1
-        if self._left:
+        self._remaining -= 1
+        if self._remaining:
             return False
         peers, self._peers = self._peers, Counter()
         busiest = max(peers, key=peers.__getitem__)

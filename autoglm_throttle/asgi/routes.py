@@ -7,11 +7,11 @@ from typing import Any
 
 from autoglm_throttle.settings import RoutePolicy
 
-MATCHES_KEPT = 4096
+MAX_CACHED_MATCHES = 4096
 """Number of paths with a cached policy. Clients choose concrete paths, so the cache needs a bound."""
 
 
-REMEMBERED_LENGTH = 512
+MAX_CACHED_CHARS = 512
 """Characters of path and method together; longer ones are matched anew each time."""
 
 
@@ -26,7 +26,7 @@ class RouteTable:
         self._routes = list(routes)
         self._configured = len(self._routes)
         self._by_first: dict[str, list[RoutePolicy]] = {}
-        self._known: dict[tuple[str, str], RoutePolicy | None] = {}
+        self._cache: dict[tuple[str, str], RoutePolicy | None] = {}
         self._index()
 
     def learn(self, routes: Iterable[RoutePolicy]) -> None:
@@ -37,15 +37,15 @@ class RouteTable:
     def match(self, path: str, method: str) -> RoutePolicy | None:
         """Return the policy for a path, already without ``root_path``; None means the default policy."""
         key = (path, method)
-        if key in self._known:
-            return self._known[key]
-        found = self._search(path, method)
-        if len(path) + len(method) > REMEMBERED_LENGTH:
-            return found
-        if len(self._known) >= MATCHES_KEPT:
-            self._known.clear()
-        self._known[key] = found
-        return found
+        if key in self._cache:
+            return self._cache[key]
+        route = self._search(path, method)
+        if len(path) + len(method) > MAX_CACHED_CHARS:
+            return route
+        if len(self._cache) >= MAX_CACHED_MATCHES:
+            self._cache.clear()
+        self._cache[key] = route
+        return route
 
     def _search(self, path: str, method: str) -> RoutePolicy | None:
         segments = [segment for segment in path.split("/") if segment]
@@ -61,8 +61,8 @@ class RouteTable:
             for candidates in by_first.values() if first == _ANY else (by_first[first],):
                 candidates.append(route)
         self._by_first = by_first
-        self._known.clear()
-        self.any: bool = bool(self._routes)
+        self._cache.clear()
+        self.has_routes: bool = bool(self._routes)
         """Whether there is any policy."""
 
 

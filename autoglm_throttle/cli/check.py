@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from autoglm_throttle.cli.command import load
-from autoglm_throttle.cli.output import FINE, as_json, remark, write, write_json
+from autoglm_throttle.cli.output import EXIT_OK, as_json, note_line, write, write_json
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, Settings
 from autoglm_throttle.settings.remarks import collect_advice
@@ -22,11 +22,11 @@ def run(args: argparse.Namespace) -> int:
     warnings = collect_advice(settings)
     if args.format == "json":
         write_json({"ok": True, "problems": [], "warnings": as_json(warnings)})
-        return FINE
+        return EXIT_OK
     for warning in warnings:
-        write(remark("warning", warning))
+        write(note_line("warning", warning))
     write(f"no problem, {len(warnings)} warning{'' if len(warnings) == 1 else 's'}")
-    return FINE
+    return EXIT_OK
 
 
 def _check_sources(settings: Settings) -> None:

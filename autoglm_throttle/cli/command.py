@@ -23,7 +23,9 @@ class Command:
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
     """Add the options for the sources of settings and for the output format."""
-    parser.add_argument("--env-file", metavar="FILE", help="a .env file to read below the environment")
+    parser.add_argument(
+        "--env-file", metavar="FILE", help="a .env file, read with lower precedence than the environment"
+    )
     parser.add_argument("--config-file", metavar="FILE", help="the TOML file, instead of CONFIG_FILE")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
 

@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 from autoglm_throttle.cli import doctor_gpu
 from autoglm_throttle.cli.command import load
-from autoglm_throttle.cli.finding import Finding, Level
-from autoglm_throttle.cli.output import FINE, PROBLEM_FOUND, painted, write, write_json
+from autoglm_throttle.cli.finding import DoctorResult, Severity
+from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, colored, write, write_json
 from autoglm_throttle.settings import Settings
 
 
@@ -20,33 +20,33 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: the settings have problems.
     """
     settings = load(args)
-    findings = [*doctor_gpu.examine(settings), *_examine_store(settings)]
-    ok = all(finding.level is not Level.FAIL for finding in findings)
+    results = [*doctor_gpu.diagnose(settings), *_diagnose_store(settings)]
+    ok = all(result.level is not Severity.FAIL for result in results)
     if args.format == "json":
-        write_json({"ok": ok, "findings": [asdict(finding) for finding in findings]})
+        write_json({"ok": ok, "findings": [asdict(result) for result in results]})
     else:
-        write(_text(findings))
-    return FINE if ok else PROBLEM_FOUND
+        write(_text(results))
+    return EXIT_OK if ok else PROBLEM_FOUND
 
 
-def _examine_store(settings: Settings) -> list[Finding]:
+def _diagnose_store(settings: Settings) -> list[DoctorResult]:
     if settings.redis_url is not None:
         from autoglm_throttle.cli import doctor_redis
 
-        return doctor_redis.examine(settings)
+        return doctor_redis.diagnose(settings)
     if settings.user_storage is not None:
         from autoglm_throttle.cli import doctor_storage
 
-        return doctor_storage.examine(settings)
-    text = "neither REDIS_URL nor USER_STORAGE is set: each process counts users in its own memory"
-    return [Finding("store", "configured", Level.OK, text)]
+        return doctor_storage.diagnose(settings)
+    text = "neither REDIS_URL nor USER_STORAGE is set: each process counts user limits in its own memory"
+    return [DoctorResult("store", "configured", Severity.OK, text)]
 
 
-def _text(findings: Sequence[Finding]) -> str:
-    width = max(len(finding.part) for finding in findings)
+def _text(results: Sequence[DoctorResult]) -> str:
+    width = max(len(result.part) for result in results)
     lines = []
-    for finding in findings:
-        lines.append(f"{painted(finding.level, 4)}  {finding.part:<{width}}  {finding.message}")
-        if finding.hint:
-            lines.append(" " * (width + 8) + finding.hint)
+    for result in results:
+        lines.append(f"{colored(result.level, 4)}  {result.part:<{width}}  {result.message}")
+        if result.hint:
+            lines.append(" " * (width + 8) + result.hint)
     return "\n".join(lines)

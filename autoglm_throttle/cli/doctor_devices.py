@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from autoglm_throttle.cli.finding import Finding, Level
+from autoglm_throttle.cli.finding import DoctorResult, Severity
 from autoglm_throttle.gpu.merge import load_pct
 from autoglm_throttle.model import GpuSample
 
@@ -43,25 +43,25 @@ _GIB: Final = 1024**3
 _SM: Final = "SM activity"
 _PERMISSION: Final = (
     "load the kernel module nvidia with NVreg_RestrictProfilingToAdminUsers=0, or give this process "
-    "CAP_SYS_ADMIN; until then verdicts go by power"
+    "CAP_SYS_ADMIN; until then verdicts are based on power"
 )
-_OLDER: Final = "Hopper cards and later tell it the driver, older ones through dcgm:URL; verdicts go by power"
+_OLDER: Final = "Hopper and later report it through the driver, older devices through dcgm:URL; verdicts are based on power"
 _COUNTERS: Final = (
-    "name DCGM_FI_PROF_SM_ACTIVE and DCGM_FI_DEV_POWER_MGMT_LIMIT in the file of counters of dcgm-exporter "
-    "(option -f), where they are off by default: verdicts need one of them"
+    "add DCGM_FI_PROF_SM_ACTIVE and DCGM_FI_DEV_POWER_MGMT_LIMIT to the counters file of dcgm-exporter "
+    "(option -f), where they are disabled by default: verdicts need one of them"
 )
 _MIG: Final = (
-    "a MIG instance tells no utilization of its own, and this card no GPM: TIERS can not act on it. "
-    "dcgm:URL tells it, POLICY=gate needs none"
+    "a MIG instance reports no utilization of its own, and this device has no GPM: TIERS cannot act on it. "
+    "dcgm:URL reports it; POLICY=concurrency needs no telemetry"
 )
-_DUMB: Final = "TIERS can not act on it; POLICY=gate needs no telemetry"
-_LOST: Final = "it is left out; none left shuts the door under POLICY=tiers"
-_VAGUE: Final = (
-    "a busy card will be called 'unknown': whether it computes or hangs shows in its power or its SM activity"
+_NO_UTILIZATION: Final = "TIERS cannot act on it; POLICY=concurrency needs no telemetry"
+_LOST: Final = "the device is ignored; with no device left, POLICY=tiers rejects all requests"
+_AMBIGUOUS: Final = (
+    "a busy device gets the verdict 'unknown': only power or SM activity shows whether it computes or hangs"
 )
 
 
-def device(row: GpuSample, now: float) -> Iterator[Finding]:
+def device_results(row: GpuSample, now: float) -> Iterator[DoctorResult]:
     """Report on one row: the device's state, and its known quantities.
 
     Args:
@@ -71,17 +71,17 @@ def device(row: GpuSample, now: float) -> Iterator[Finding]:
     name = _name(row)
     if row.health == "lost":
         text = f"{name}: lost" + (f" ({'; '.join(row.notes)})" if row.notes else "")
-        yield Finding("gpu", "device", Level.FAIL, text, _LOST, row.device)
+        yield DoctorResult("gpu", "device", Severity.FAIL, text, _LOST, row.device)
         return
     engine = row.kind == "engine"
     age_ms = (max(0.0, now - row.taken_at_s) + row.age_s) * 1e3
     text = f"{name}: {_work(row) if engine else _load(row)}, {age_ms:.1f} ms old"
     if engine or load_pct(row) is not None:
-        yield Finding("gpu", "device", Level.OK, text, value=row.device)
+        yield DoctorResult("gpu", "device", Severity.OK, text, value=row.device)
     else:
-        hint = _MIG if row.kind == "mig" else _DUMB
-        yield Finding("gpu", "device", Level.WARN, text, hint, row.device)
-    yield _told(name, row)
+        hint = _MIG if row.kind == "mig" else _NO_UTILIZATION
+        yield DoctorResult("gpu", "device", Severity.WARN, text, hint, row.device)
+    yield _fields_result(name, row)
 
 
 def _name(row: GpuSample) -> str:
@@ -91,32 +91,36 @@ def _name(row: GpuSample) -> str:
     return f"{label} {row.name}".rstrip()
 
 
-def _told(name: str, row: GpuSample) -> Finding:
+def _fields_result(name: str, row: GpuSample) -> DoctorResult:
     quantities = OF_ENGINES if row.kind == "engine" else QUANTITIES
-    known = [what for what, fields in quantities if any(getattr(row, field) is not None for field in fields)]
-    missing = [what for what, _ in quantities if what not in known]
-    text = f"{name} tells {', '.join(known) or 'nothing'}; not {', '.join(missing)}"
+    known = [
+        quantity
+        for quantity, fields in quantities
+        if any(getattr(row, field) is not None for field in fields)
+    ]
+    missing = [quantity for quantity, _ in quantities if quantity not in known]
+    text = f"{name} reports {', '.join(known) or 'nothing'}; not {', '.join(missing)}"
     if not missing:
-        text = f"{name} tells everything that is looked for"
-    level, hint = _judged(row, missing)
-    return Finding("gpu", "tells", level, text, hint, missing)
+        text = f"{name} reports every quantity checked"
+    level, hint = _fields_severity(row, missing)
+    return DoctorResult("gpu", "quantities", level, text, hint, missing)
 
 
-def _judged(row: GpuSample, missing: list[str]) -> tuple[Level, str]:
+def _fields_severity(row: GpuSample, missing: list[str]) -> tuple[Severity, str]:
     notes = " ".join(row.notes)
     if row.kind == "engine":
-        silent = "requests waiting" in missing and "cache fill" in missing
-        return (Level.WARN, "SIGNAL=pressure has nothing to go by") if silent else (Level.OK, "")
+        has_no_load = "requests waiting" in missing and "cache fill" in missing
+        return (Severity.WARN, "SIGNAL=pressure has no input") if has_no_load else (Severity.OK, "")
     if _SM not in missing:
-        return Level.OK, "; ".join(row.notes)
+        return Severity.OK, "; ".join(row.notes)
     if FOR_ROOT in notes:
-        return Level.WARN, _PERMISSION
-    vague = row.kind == "gpu" and bool({"power", "power limit"} & set(missing))
-    level = Level.WARN if vague else Level.OK
+        return Severity.WARN, _PERMISSION
+    is_ambiguous = row.kind == "gpu" and bool({"power", "power limit"} & set(missing))
+    level = Severity.WARN if is_ambiguous else Severity.OK
     if row.source.startswith(("dcgm:", "prometheus:")):
         return level, _COUNTERS
-    if vague:
-        return level, _VAGUE
+    if is_ambiguous:
+        return level, _AMBIGUOUS
     return level, _OLDER if FOR_HOPPER in notes else "; ".join(row.notes)
 
 
@@ -142,4 +146,4 @@ def _work(row: GpuSample) -> str:
         parts.append(f"{row.queued} waiting")
     if row.kv_used_ratio is not None:
         parts.append(f"cache {row.kv_used_ratio:.0%} full")
-    return ", ".join(parts) or "tells nothing of its load"
+    return ", ".join(parts) or "reports no load"

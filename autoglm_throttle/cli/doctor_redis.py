@@ -12,8 +12,8 @@ from itertools import count, islice
 from typing import Any, Final
 
 from autoglm_throttle.cli.distance import ROUND_TRIPS, round_trip
-from autoglm_throttle.cli.doctor_rights import refused
-from autoglm_throttle.cli.finding import Finding, Level, within
+from autoglm_throttle.cli.doctor_rights import missing_permission
+from autoglm_throttle.cli.finding import DoctorResult, Severity, within
 from autoglm_throttle.gpu import fleet as gpu_fleet
 from autoglm_throttle.limiting.shared import redis_fleet
 from autoglm_throttle.limiting.shared.redis_script import RIGHTS, error_kind
@@ -26,34 +26,34 @@ from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.quantity import plain
 from autoglm_throttle.settings.redis_url import RedisAddress, Topology, parse_redis_url
 
-REPLY_S: Final = 0.5
+REPLY_TIMEOUT_S: Final = 0.5
 """Timeout of a connection, and of each reply: ten times the deadline of a decision."""
 
-ALL_S: Final = 5.0
+TOTAL_TIMEOUT_S: Final = 5.0
 """Timeout of the whole diagnosis: looking up a host's name has no timeout of its own."""
 
-KEEPS_KEYS: Final = ("noeviction", "volatile-ttl")
+SAFE_EVICTION_POLICIES: Final = ("noeviction", "volatile-ttl")
 """Eviction policies that never drop a user's window before its end."""
 
 OLDEST: Final = (6, 2)
 
-WORDS_AT_MOST: Final = 200
+MAX_ERROR_CHARS: Final = 200
 
 USERS_TRIED: Final = 200
 """Number of users tried in a cluster; each node that would count one of them is examined."""
 
-_BOTH_FORMS: Final = (UserLimit("doctor-1s", 1000, 1), UserLimit("doctor-2s", 1_000_000, 2))
+_BOTH_LAYOUTS: Final = (UserLimit("doctor-1s", 1000, 1), UserLimit("doctor-2s", 1_000_000, 2))
 """One limit stored as a list, one stored as sub-buckets."""
 
 _REMEDIES: Final[Mapping[StoreErrorKind, str]] = {
     StoreErrorKind.UNREACHABLE: "is it running, and does REDIS_URL name the right host and port?",
-    StoreErrorKind.TIMEOUT: "it is frozen or far away, or it waits for TLS (rediss://)",
-    StoreErrorKind.FORBIDDEN: "REDIS_URL must hold the user and password that the server knows",
-    StoreErrorKind.LOST: "does the other side want TLS (rediss://), or none?",
+    StoreErrorKind.TIMEOUT: "it hangs, has high latency, or expects TLS (rediss://)",
+    StoreErrorKind.FORBIDDEN: "REDIS_URL must contain the user and password of the server",
+    StoreErrorKind.LOST: "does the server expect TLS (rediss://), or plain TCP?",
 }
 
 
-Findings = list[Finding]
+DoctorResults = list[DoctorResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,64 +63,66 @@ class _Node:
     name: str
     """Empty if there is only one."""
     connection: Any
-    asked: CheckRequest
+    check_request: CheckRequest
     """A charge of an invented user with keys on this server."""
 
-    def ask(self, *words: object) -> Any:  # noqa: ANN401 - a reply may be anything
+    def execute(self, *tokens: object) -> Any:  # noqa: ANN401 - a reply may be anything
         """Send a command and read its reply.
 
         Raises:
             RedisError: an error of the server or of the connection.
         """
-        self.connection.send_command(*words)
+        self.connection.send_command(*tokens)
         return self.connection.read_response()
 
-    def finding(
+    def result(
         self,
         item: str,
-        level: Level,
+        level: Severity,
         message: str,
         hint: str = "",
         value: str | float | list[str] | None = None,
-    ) -> Finding:
+    ) -> DoctorResult:
         """Make a result for this server."""
-        return self.named(Finding("redis", item, level, message, hint, value))
+        return self.named(DoctorResult("redis", item, level, message, hint, value))
 
-    def named(self, finding: Finding) -> Finding:
+    def named(self, result: DoctorResult) -> DoctorResult:
         """Add the server's name to a result if there are several servers."""
-        return replace(finding, message=f"{self.name}: {finding.message}") if self.name else finding
+        return replace(result, message=f"{self.name}: {result.message}") if self.name else result
 
 
-def examine(settings: Settings) -> Findings:
+def diagnose(settings: Settings) -> DoctorResults:
     """Diagnose the server of ``REDIS_URL`` within `TOTAL_TIMEOUT_S`."""
     url = settings.text_of("redis_url")
     try:
-        return within(ALL_S, lambda: _examine(settings, url))
+        return within(TOTAL_TIMEOUT_S, lambda: _diagnose(settings, url))
     except TimeoutError:
-        text = f"{url}: no answer within {plain(ALL_S)} s"
-        return [Finding("redis", "connection", Level.FAIL, text, "can the name of its host be looked up?")]
+        text = f"{url}: no answer within {plain(TOTAL_TIMEOUT_S)} s"
+        return [DoctorResult("redis", "connection", Severity.FAIL, text, "can its host name be resolved?")]
 
 
-def _examine(settings: Settings, url: str) -> Findings:
+def _diagnose(settings: Settings, url: str) -> DoctorResults:
     from redis.exceptions import RedisClusterException, RedisError
 
-    findings: Findings = []
+    results: DoctorResults = []
     secret = settings.redis_url.get_secret_value() if settings.redis_url is not None else ""
     try:
         wire = WindowProtocol(settings.redis_prefix, settings.service, settings.redis_partitions)
         parts = parse_redis_url(secret)
-        with closing(RedisClients(RedisOptions(secret)).sync(REPLY_S)) as client:
+        with closing(RedisClients(RedisOptions(secret)).sync(REPLY_TIMEOUT_S)) as client:
             nodes = _nodes(client, wire, parts.cluster)
-            findings.append(_connected(parts, url, len(nodes)))
+            results.append(_connected(parts, url, len(nodes)))
             for node in nodes:
-                findings += [*_way(node, settings), *_server(node), *_allowed(node, settings, wire)]
+                results += [*_latency(node, settings), *_server(node), *_access(node, settings, wire)]
     except (RedisError, RedisClusterException, OSError) as error:  # RedisClusterException is no RedisError
-        trouble = error_kind(error, sent=False)
-        hint = _REMEDIES.get(trouble, "")
-        findings.append(
-            Finding("redis", "connection", Level.FAIL, f"{url}: {_words(error)}", hint, trouble.value)
+        error_kind = error_kind(error, sent=False)
+        hint = _REMEDIES.get(error_kind, "")
+        results.append(
+            DoctorResult(
+                "redis", "connection", Severity.FAIL, f"{url}: {_error_line(error)}", hint, error_kind.value
+            )
         )
-    return findings
+    return results
 
 
 def _nodes(client: Any, wire: WindowProtocol, cluster: bool) -> list[_Node]:  # noqa: ANN401 - redis-py's
@@ -130,32 +132,34 @@ def _nodes(client: Any, wire: WindowProtocol, cluster: bool) -> list[_Node]:  # 
         RedisError: there is no connection.
         OSError: the same.
     """
-    asks = (wire.build_check([StoreCharge("doctor", _BOTH_FORMS, secrets.token_hex(8), 1)]) for _ in count())
+    check_requests = (
+        wire.build_check([StoreCharge("doctor", _BOTH_LAYOUTS, secrets.token_hex(8), 1)]) for _ in count()
+    )
     if not cluster:
-        return [_Node("", client.connection_pool.get_connection(), next(asks))]
-    found: dict[str, tuple[Any, CheckRequest]] = {}
-    for asked in islice(asks, USERS_TRIED):
-        node = client.get_node_from_key(asked.keys[0])
-        found.setdefault(node.name, (node, asked))
+        return [_Node("", client.connection_pool.get_connection(), next(check_requests))]
+    nodes_by_name: dict[str, tuple[Any, CheckRequest]] = {}
+    for check_request in islice(check_requests, USERS_TRIED):
+        node = client.get_node_from_key(check_request.keys[0])
+        nodes_by_name.setdefault(node.name, (node, check_request))
     return [
-        _Node(name, client.get_redis_connection(node).connection_pool.get_connection(), asked)
-        for name, (node, asked) in sorted(found.items())
+        _Node(name, client.get_redis_connection(node).connection_pool.get_connection(), check_request)
+        for name, (node, check_request) in sorted(nodes_by_name.items())
     ]
 
 
-def _connected(parts: RedisAddress, url: str, nodes: int) -> Finding:
+def _connected(parts: RedisAddress, url: str, nodes: int) -> DoctorResult:
     kind = {
         Topology.SINGLE: "one server",
         Topology.SENTINEL: f"the primary of {parts.service}, as Sentinel names it",
-        Topology.CLUSTER: f"a cluster, our keys on {nodes} of its nodes",
+        Topology.CLUSTER: f"a cluster, keys of this service on {nodes} of its nodes",
     }[parts.topology]
     tls = "TLS" if parts.tls else "no TLS"
-    return Finding(
-        "redis", "connection", Level.OK, f"{url} answers: {kind}, {tls}", value=parts.topology.value
+    return DoctorResult(
+        "redis", "connection", Severity.OK, f"{url} answers: {kind}, {tls}", value=parts.topology.value
     )
 
 
-def _way(node: _Node, settings: Settings) -> Findings:
+def _latency(node: _Node, settings: Settings) -> DoctorResults:
     """Measure the round trip, and the difference between the two clocks."""
     from redis.exceptions import NoPermissionError
 
@@ -163,7 +167,7 @@ def _way(node: _Node, settings: Settings) -> Findings:
     try:
         for _ in range(ROUND_TRIPS):
             began, wall = time.monotonic(), time.time()
-            seconds, micros = node.ask("TIME")
+            seconds, micros = node.execute("TIME")
             took = time.monotonic() - began
             # TIME is assumed to be read in the middle of the round trip.
             times.append((took, int(seconds) + int(micros) / 1e6 - wall - took / 2))
@@ -174,141 +178,147 @@ def _way(node: _Node, settings: Settings) -> Findings:
     clock = f"clock {abs(offset) * 1e3:.1f} ms {'behind' if offset < 0 else 'ahead of'} this host's"
     return [
         node.named(round_trip("redis", [took for took, _ in times], settings.redis_deadline_s)),
-        node.finding("clock", Level.OK, f"{clock}; windows go by the server's alone", value=round(offset, 6)),
+        node.result(
+            "clock", Severity.OK, f"{clock}; windows use the server's clock only", value=round(offset, 6)
+        ),
     ]
 
 
-def _server(node: _Node) -> Findings:
+def _server(node: _Node) -> DoctorResults:
     """Report version, role and eviction policy of the server."""
     from redis.exceptions import NoPermissionError
 
     try:
-        text = node.ask("INFO").decode("utf-8", "replace")
+        text = node.execute("INFO").decode("utf-8", "replace")
     except NoPermissionError:
         hint = "grant +info to see its version, role and eviction policy"
-        return [node.finding("server", Level.WARN, "its user may not ask what it is", hint)]
+        return [node.result("server", Severity.WARN, "its user has no permission for INFO", hint)]
     info = dict(line.partition(":")[::2] for line in text.splitlines() if ":" in line)
     return [_version(node, info), _role(node, info), _eviction(node, info)]
 
 
-def _version(node: _Node, info: Mapping[str, str]) -> Finding:
+def _version(node: _Node, info: Mapping[str, str]) -> DoctorResult:
     version = info.get("valkey_version") or info.get("redis_version", "")
     name = f"{'Valkey' if 'valkey_version' in info else 'Redis'} {version}"
     numbers = tuple(int(part) for part in info.get("redis_version", "").split(".")[:2] if part.isdigit())
     if numbers < OLDEST:
-        return node.finding(
-            "version", Level.FAIL, f"{name} is too old", "Redis 6.2 or later, or Valkey", version
+        return node.result(
+            "version", Severity.FAIL, f"{name} is too old", "Redis 6.2 or later, or Valkey", version
         )
-    return node.finding("version", Level.OK, name, value=version)
+    return node.result("version", Severity.OK, name, value=version)
 
 
-def _role(node: _Node, info: Mapping[str, str]) -> Finding:
+def _role(node: _Node, info: Mapping[str, str]) -> DoctorResult:
     role = info.get("role", "")
     if role != "master":
-        hint = "name its primary, or let a Sentinel name it: redis+sentinel://"
-        return node.finding("role", Level.FAIL, "it is a replica, which counts nothing", hint, "replica")
-    return node.finding("role", Level.OK, "it is a primary", value="primary")
+        hint = "use the address of its primary, or let Sentinel find it: redis+sentinel://"
+        return node.result("role", Severity.FAIL, "it is a replica, which accepts no writes", hint, "replica")
+    return node.result("role", Severity.OK, "it is a primary", value="primary")
 
 
-def _eviction(node: _Node, info: Mapping[str, str]) -> Finding:
+def _eviction(node: _Node, info: Mapping[str, str]) -> DoctorResult:
     policy = info.get("maxmemory_policy", "")
-    text = f"eviction policy {policy or 'not told'}"
-    if policy in KEEPS_KEYS:
-        return node.finding("eviction", Level.OK, text, value=policy)
-    text += ": when its memory is full, a user may lose the window and so get a fresh limit"
-    return node.finding(
-        "eviction", Level.WARN, text, "set maxmemory-policy volatile-ttl or noeviction", policy
+    text = f"eviction policy {policy or 'not reported'}"
+    if policy in SAFE_EVICTION_POLICIES:
+        return node.result("eviction", Severity.OK, text, value=policy)
+    text += ": when its memory is full, a user's window may be evicted, which resets the user's limit"
+    return node.result(
+        "eviction", Severity.WARN, text, "set maxmemory-policy volatile-ttl or noeviction", policy
     )
 
 
-def _allowed(node: _Node, settings: Settings, wire: WindowProtocol) -> Findings:
+def _access(node: _Node, settings: Settings, wire: WindowProtocol) -> DoctorResults:
     """Check the permissions and the counting; counting is skipped if a permission is missing."""
-    rights = _rights(node, settings)
-    forbidden = any(finding.level is Level.FAIL for finding in rights)
-    return rights if forbidden else [*rights, _counts(node, wire)]
+    results_of_permissions = _permissions(node, settings)
+    forbidden = any(result.level is Severity.FAIL for result in results_of_permissions)
+    return results_of_permissions if forbidden else [*results_of_permissions, _counts(node, wire)]
 
 
-def _rights(node: _Node, settings: Settings) -> Findings:
+def _permissions(node: _Node, settings: Settings) -> DoctorResults:
     """Report missing permissions of the server's user."""
-    more = _of_fleets(settings)
-    found = refused(node.ask, dict.fromkeys([*RIGHTS.split(), *more]), node.asked.keys[0])
-    if found is None and not more:
+    more = _extra_commands(settings)
+    missing = missing_permission(
+        node.execute, dict.fromkeys([*RIGHTS.split(), *more]), node.check_request.keys[0]
+    )
+    if missing is None and not more:
         return []  # the counting check fails if one is missing
-    if found is None:
-        hint = "grant +multi +discard to have them looked at one by one"
-        text = "whether its user may do what a fleet needs was not looked at"
-        return [node.finding("rights", Level.WARN, text, hint)]
-    findings = []
-    if found.commands:
-        hint = "ACL SETUSER its name " + " ".join(f"+{command}" for command in found.commands)
-        text = f"its user may not run {', '.join(found.commands)}"
-        findings.append(node.finding("rights", Level.FAIL, text, hint, list(found.commands)))
-    for what, verb, sign in (("keys", "touch", "~"), ("channels", "use", "&")):
-        if getattr(found, what):
-            text = f"its user may not {verb} the {what} below {settings.redis_prefix}"
+    if missing is None:
+        hint = "grant +multi +discard so that each command can be checked"
+        text = "the permissions that a fleet needs were not checked"
+        return [node.result("rights", Severity.WARN, text, hint)]
+    results = []
+    if missing.commands:
+        hint = "ACL SETUSER its name " + " ".join(f"+{command}" for command in missing.commands)
+        text = f"its user has no permission for {', '.join(missing.commands)}"
+        results.append(node.result("rights", Severity.FAIL, text, hint, list(missing.commands)))
+    for scope, verb, sign in (("keys", "touch", "~"), ("channels", "use", "&")):
+        if getattr(missing, scope):
+            text = f"its user may not {verb} the {scope} with the prefix {settings.redis_prefix}"
             hint = f"ACL SETUSER its name {sign}{settings.redis_prefix}:*"
-            findings.append(node.finding("rights", Level.FAIL, text, hint, [what]))
-    if not findings:
-        findings.append(node.finding("rights", Level.OK, "its user may do all that is needed", value=[]))
-    return findings
+            results.append(node.result("rights", Severity.FAIL, text, hint, [scope]))
+    if not results:
+        results.append(node.result("rights", Severity.OK, "its user has all permissions needed", value=[]))
+    return results
 
 
-def _of_fleets(settings: Settings) -> list[str]:
+def _extra_commands(settings: Settings) -> list[str]:
     """Return the commands needed for more than user limits."""
     needed = (
         (settings.fleet, redis_fleet.RIGHTS),
         (settings.fleet_gpu, gpu_fleet.RIGHTS),
         (settings.breaker_shared, breakers.RIGHTS),
     )
-    return [command for asked, rights in needed if asked for command in rights.split()]
+    return [command for is_on, rights in needed if is_on for command in rights.split()]
 
 
-def _counts(node: _Node, wire: WindowProtocol) -> Finding:
+def _counts(node: _Node, wire: WindowProtocol) -> DoctorResult:
     """Charge one unit of an invented user, in both layouts, and refund it."""
     from redis.exceptions import ResponseError
 
     try:
-        (answer,) = wire.decode(_run(node, wire.encode([node.asked])), [node.asked])
+        (answer,) = wire.decode(_run(node, wire.encode([node.check_request])), [node.check_request])
         allowed = all(ok == 1 for ok in answer[::VALUES])
-        back = wire.build_refund(node.asked, answer)
+        back = wire.build_refund(node.check_request, answer)
         moved = wire.decode(_run(node, wire.encode([back])), [back])
     except ResponseError as error:
-        trouble = error_kind(error, sent=True)
-        hint = f"its user needs: {RIGHTS}" if trouble is StoreErrorKind.FORBIDDEN else ""
+        error_kind = error_kind(error, sent=True)
+        hint = f"its user needs: {RIGHTS}" if error_kind is StoreErrorKind.FORBIDDEN else ""
         _clear(node)
-        return node.finding("counting", Level.FAIL, f"it cannot count: {_words(error)}", hint, trouble.value)
+        return node.result(
+            "counting", Severity.FAIL, f"it cannot count: {_error_line(error)}", hint, error_kind.value
+        )
     except ValueError as error:
-        return node.finding(
-            "counting", Level.FAIL, f"it cannot count: {error}", value=StoreErrorKind.CONFUSED.value
+        return node.result(
+            "counting", Severity.FAIL, f"it cannot count: {error}", value=StoreErrorKind.CONFUSED.value
         )
     if not allowed or list(moved[0]) != [1, 1]:
-        text = f"it counts wrong: {list(answer)}, {list(moved[0])}"
-        return node.finding("counting", Level.FAIL, text, value=StoreErrorKind.CONFUSED.value)
-    return node.finding("counting", Level.OK, "it counts, and takes back", value="ok")
+        text = f"it counts incorrectly: {list(answer)}, {list(moved[0])}"
+        return node.result("counting", Severity.FAIL, text, value=StoreErrorKind.CONFUSED.value)
+    return node.result("counting", Severity.OK, "it charges and refunds correctly", value="ok")
 
 
-def _run(node: _Node, words: tuple[list[str], list[str | int]]) -> object:
+def _run(node: _Node, encoded: tuple[list[str], list[str | int]]) -> object:
     from redis.exceptions import NoScriptError
 
-    keys, arguments = words
+    keys, arguments = encoded
     text = script()
     try:
         digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
-        return node.ask("EVALSHA", digest, len(keys), *keys, *arguments)
+        return node.execute("EVALSHA", digest, len(keys), *keys, *arguments)
     except NoScriptError:
-        return node.ask("EVAL", text, len(keys), *keys, *arguments)
+        return node.execute("EVAL", text, len(keys), *keys, *arguments)
 
 
 def _clear(node: _Node) -> None:
     """Delete keys that a script without all permissions may have written without a time to live."""
     from redis.exceptions import ResponseError
 
-    for key in node.asked.keys:
+    for key in node.check_request.keys:
         with suppress(ResponseError):
-            node.ask("DEL", key)
+            node.execute("DEL", key)
 
 
-def _words(error: BaseException) -> str:
+def _error_line(error: BaseException) -> str:
     """Return an error in one line."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return text if len(text) <= WORDS_AT_MOST else f"{text[: WORDS_AT_MOST - 3]}..."
+    return text if len(text) <= MAX_ERROR_CHARS else f"{text[: MAX_ERROR_CHARS - 3]}..."

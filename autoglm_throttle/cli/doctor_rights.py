@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-Ask = Callable[..., Any]
+Execute = Callable[..., Any]
 """Sends a command and returns its reply; raises redis-py's errors."""
 
 _NO_SHA: Final = "0" * 40
@@ -44,7 +44,7 @@ ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class MissingPermission:
     """Missing permissions."""
 
     commands: tuple[str, ...]
@@ -54,7 +54,7 @@ class Refused:
     """The same for the channels."""
 
 
-def refused(ask: Ask, commands: Iterable[str], key: str) -> Refused | None:
+def missing_permission(execute: Execute, commands: Iterable[str], key: str) -> MissingPermission | None:
     """Return the missing permissions for some commands on a key; None if the server rejects the check.
 
     Nothing is written, independent of the replies.
@@ -62,14 +62,14 @@ def refused(ask: Ask, commands: Iterable[str], key: str) -> Refused | None:
     from redis.exceptions import NoPermissionError, ResponseError
 
     try:
-        ask("MULTI")
+        execute("MULTI")
     except NoPermissionError:
         return None
     missing: list[str] = []
     keys = channels = False
     for command in commands:
         try:
-            ask(*_call(command, key))
+            execute(*_call(command, key))
         except NoPermissionError as error:
             if "command" in str(error):
                 missing.append(command)
@@ -79,8 +79,8 @@ def refused(ask: Ask, commands: Iterable[str], key: str) -> Refused | None:
                 keys = True
         except ResponseError:
             pass  # another error, such as full memory: the counting check reports it
-    ask("DISCARD")
-    return Refused(tuple(missing), keys, channels)
+    execute("DISCARD")
+    return MissingPermission(tuple(missing), keys, channels)
 
 
 def _call(command: str, key: str) -> Sequence[object]:

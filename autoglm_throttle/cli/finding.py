@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     """Severity of a result."""
 
     OK = "ok"
@@ -20,14 +20,14 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorResult:
     """One line of a report."""
 
     part: str
     """Examined part: ``gpu``, ``redis``, ``storage``."""
     item: str
     """Examined item, as programs know it: ``round_trip``."""
-    level: Level
+    level: Severity
     message: str
     hint: str = ""
     """The remedy; may be empty."""
@@ -36,10 +36,10 @@ class Finding:
 
     def __post_init__(self) -> None:
         for name in ("message", "hint"):
-            object.__setattr__(self, name, printable(getattr(self, name)))
+            object.__setattr__(self, name, one_line(getattr(self, name)))
 
 
-def printable(text: str) -> str:
+def one_line(text: str) -> str:
     """Replace characters that could move a terminal's cursor: names come from servers and drivers."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from autoglm_throttle.cli.finding import printable
-from autoglm_throttle.cli.gpu_watch import Seen, Source
+from autoglm_throttle.cli.finding import one_line
+from autoglm_throttle.cli.gpu_watch import GpuReading, GpuSource
 from autoglm_throttle.cli.output import table
 from autoglm_throttle.gpu.merge import load_pct
 from autoglm_throttle.gpu.row import MEASURED
@@ -14,7 +14,7 @@ from autoglm_throttle.model import GpuCondition, GpuSample, GpuVerdict, GpuView
 from autoglm_throttle.observe.device_label import labelled
 from autoglm_throttle.settings.gpu_items import ENGINES
 
-NAME_AT_MOST: Final = 20
+MAX_NAME_CHARS: Final = 20
 """Characters of a product's or a model's name, so that a line fits into 120 columns."""
 
 UNKNOWN: Final = "-"
@@ -23,7 +23,7 @@ _GIB: Final = 1024**3
 _PLAIN: Final = frozenset({GpuCondition.IDLE, GpuCondition.WORKING, GpuCondition.PRODUCTIVE})
 """Verdicts that need no reason."""
 
-_CARDS: Final = (
+_DEVICE_HEADING: Final = (
     "gpu",
     "name",
     "util %",
@@ -39,56 +39,57 @@ _CARDS: Final = (
 _ENGINE_HEADING: Final = ("engine", "model", "running", "queued", "cache %", "tokens/s", "age s", "source")
 
 
-def as_text(seen: Seen) -> str:
+def as_text(reading: GpuReading) -> str:
     """Format the tables of devices and engines, the reasons, and the errors of sources."""
-    cards, engines = _split(seen)
+    devices, engines = _split(reading)
     parts = []
-    if cards:
-        rows = [_card(label, row, seen) for label, row in cards]
-        parts.append(table([_CARDS, *rows], right=frozenset({2, 3, 4, 5, 6, 7, 9})))
+    if devices:
+        rows = [_device_row(label, row, reading) for label, row in devices]
+        parts.append(table([_DEVICE_HEADING, *rows], right=frozenset({2, 3, 4, 5, 6, 7, 9})))
     if engines:
-        rows = [_engine(label, row, seen) for label, row in engines]
+        rows = [_engine_row(label, row, reading) for label, row in engines]
         parts.append(table([_ENGINE_HEADING, *rows], right=frozenset({2, 3, 4, 5, 6})))
     if not parts:
-        parts.append(_nothing(seen.sources))
-    remarks = [*_reasons(seen.view, cards), *map(_silent, seen.sources)]
-    if any(remarks):
-        parts.append("\n".join(printable(text) for text in remarks if text))
+        parts.append(_empty_text(reading.sources))
+    notes = [*_reasons(reading.view, devices), *map(_error_line, reading.sources)]
+    if any(notes):
+        parts.append("\n".join(one_line(text) for text in notes if text))
     return "\n\n".join(parts)
 
 
-def as_document(seen: Seen) -> dict[str, Any]:
+def as_document(reading: GpuReading) -> dict[str, Any]:
     """Return everything that is known; unknown values are null."""
-    cards, engines = _split(seen)
+    devices, engines = _split(reading)
     return {
         "gpus": [
-            _row(label, row, seen) | {"verdict": _judged(_verdict(seen.view, row), seen.at_s)}
-            for label, row in cards
+            _row_document(label, row, reading)
+            | {"verdict": _verdict_document(_verdict(reading.view, row), reading.at_s)}
+            for label, row in devices
         ],
-        "engines": [_row(label, row, seen) for label, row in engines],
-        "sources": [{"name": one.name, "state": one.state, "said": one.said} for one in seen.sources],
+        "engines": [_row_document(label, row, reading) for label, row in engines],
+        "sources": [{"name": one.name, "state": one.state, "error": one.error} for one in reading.sources],
     }
 
 
-def _nothing(sources: Sequence[Source]) -> str:
+def _empty_text(sources: Sequence[GpuSource]) -> str:
     kinds = {one.name.partition(":")[0] for one in sources}
-    asked = [
-        what for what, there in (("GPU", kinds - ENGINES or not kinds), ("engine", kinds & ENGINES)) if there
+    requested = [
+        kind for kind, there in (("GPU", kinds - ENGINES or not kinds), ("engine", kinds & ENGINES)) if there
     ]
-    return " and ".join(f"no {what}" for what in asked) + " is seen"
+    return " and ".join(f"no {kind}" for kind in requested) + " was found"
 
 
-def _silent(source: Source) -> str:
+def _error_line(source: GpuSource) -> str:
     """Return the error of a source; empty if it works."""
-    named = not source.said or source.said.startswith(source.name)
-    return source.said if named else f"{source.name}: {source.said}"
+    named = not source.error or source.error.startswith(source.name)
+    return source.error if named else f"{source.name}: {source.error}"
 
 
 Labelled = list[tuple[str, GpuSample]]
 
 
-def _split(seen: Seen) -> tuple[Labelled, Labelled]:
-    rows = [] if seen.view is None else labelled(seen.view.devices)
+def _split(reading: GpuReading) -> tuple[Labelled, Labelled]:
+    rows = [] if reading.view is None else labelled(reading.view.devices)
     return [one for one in rows if one[1].kind != "engine"], [one for one in rows if one[1].kind == "engine"]
 
 
@@ -96,10 +97,10 @@ def _verdict(view: GpuView | None, row: GpuSample) -> GpuVerdict | None:
     return None if view is None else view.verdicts.get((row.host, row.device))
 
 
-def _card(label: str, row: GpuSample, seen: Seen) -> Sequence[str]:
-    verdict = _verdict(seen.view, row)
+def _device_row(label: str, row: GpuSample, reading: GpuReading) -> Sequence[str]:
+    verdict = _verdict(reading.view, row)
     return (
-        printable(label),
+        one_line(label),
         _name(row),
         _number(load_pct(row)),
         _percent(row.sm_active_ratio),
@@ -108,49 +109,54 @@ def _card(label: str, row: GpuSample, seen: Seen) -> Sequence[str]:
         _number(row.sm_clock_mhz),
         _number(row.temperature_c),
         UNKNOWN if verdict is None else verdict.condition.value,
-        _age(row, seen),
-        printable(row.source),
+        _age(row, reading),
+        one_line(row.source),
     )
 
 
-def _engine(label: str, row: GpuSample, seen: Seen) -> Sequence[str]:
+def _engine_row(label: str, row: GpuSample, reading: GpuReading) -> Sequence[str]:
     return (
-        printable(label),
+        one_line(label),
         _name(row),
         _number(row.running),
         _number(row.queued),
         _percent(row.kv_used_ratio),
         _number(row.tokens_per_s),
-        _age(row, seen),
-        printable(row.source),
+        _age(row, reading),
+        one_line(row.source),
     )
 
 
-def _reasons(view: GpuView | None, cards: Labelled) -> Iterator[str]:
-    for label, row in cards:
+def _reasons(view: GpuView | None, devices: Labelled) -> Iterator[str]:
+    for label, row in devices:
         verdict = _verdict(view, row)
         if row.health == "lost":
             yield ": ".join([label, "lost", *(["; ".join(row.notes)] if row.notes else [])])
         elif verdict is not None and verdict.condition not in _PLAIN:
-            yield f"{label}: {_found(verdict)}"
+            yield f"{label}: {_explain(verdict)}"
 
 
-def _found(verdict: GpuVerdict) -> str:
+def _explain(verdict: GpuVerdict) -> str:
     """Format the verdict and its evidence; without a verdict nothing is certain."""
-    told = ", ".join(f"{name} {value:.3g}" for name, value in verdict.evidence.items()) or "nothing is known"
+    evidence = ", ".join(f"{name} {value:.3g}" for name, value in verdict.evidence.items()) or "no evidence"
     if verdict.condition is GpuCondition.UNKNOWN:
-        return f"not judged yet, as long as the measurements are too few or tell too little: {told}"
-    return f"{verdict.condition}, {verdict.confidence:.0%} sure: {told}"
+        return f"no verdict yet: too few measurements, or too little information: {evidence}"
+    return f"{verdict.condition}, {verdict.confidence:.0%} sure: {evidence}"
 
 
-def _row(label: str, row: GpuSample, seen: Seen) -> dict[str, Any]:
+def _row_document(label: str, row: GpuSample, reading: GpuReading) -> dict[str, Any]:
     named = ("device", "host", "kind", "name", "source", "health", "notes")
-    told = {name: getattr(row, name) for name in (*named, *MEASURED)}
-    told["throttle"] = None if row.throttle is None else sorted(row.throttle)
-    return {"label": label, **told, "age_s": round(_age_s(row, seen.at_s), 3), "stale": _stale(row, seen)}
+    values = {name: getattr(row, name) for name in (*named, *MEASURED)}
+    values["throttle"] = None if row.throttle is None else sorted(row.throttle)
+    return {
+        "label": label,
+        **values,
+        "age_s": round(_age_s(row, reading.at_s), 3),
+        "stale": _stale(row, reading),
+    }
 
 
-def _judged(verdict: GpuVerdict | None, now: float) -> dict[str, Any] | None:
+def _verdict_document(verdict: GpuVerdict | None, now: float) -> dict[str, Any] | None:
     if verdict is None:
         return None
     return {
@@ -162,8 +168,8 @@ def _judged(verdict: GpuVerdict | None, now: float) -> dict[str, Any] | None:
 
 
 def _name(row: GpuSample) -> str:
-    name = printable(row.name.removeprefix("NVIDIA ")) or UNKNOWN
-    return name if len(name) <= NAME_AT_MOST else name[: NAME_AT_MOST - 2] + ".."
+    name = one_line(row.name.removeprefix("NVIDIA ")) or UNKNOWN
+    return name if len(name) <= MAX_NAME_CHARS else name[: MAX_NAME_CHARS - 2] + ".."
 
 
 def _number(value: float | None) -> str:
@@ -189,10 +195,10 @@ def _age_s(row: GpuSample, now: float) -> float:
     return max(0.0, now - row.taken_at_s) + row.age_s
 
 
-def _age(row: GpuSample, seen: Seen) -> str:
-    return f"{_age_s(row, seen.at_s):.1f}{' stale' if _stale(row, seen) else ''}"
+def _age(row: GpuSample, reading: GpuReading) -> str:
+    return f"{_age_s(row, reading.at_s):.1f}{' stale' if _stale(row, reading) else ''}"
 
 
-def _stale(row: GpuSample, seen: Seen) -> bool:
+def _stale(row: GpuSample, reading: GpuReading) -> bool:
     """Whether the row holds the last numbers of a source that has stopped reporting."""
-    return any(one.name == row.source and one.said for one in seen.sources)
+    return any(one.name == row.source and one.error for one in reading.sources)

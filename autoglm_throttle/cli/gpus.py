@@ -13,22 +13,22 @@ from typing import Final
 
 from autoglm_throttle.cli.command import add_sources, load
 from autoglm_throttle.cli.gpu_table import as_document, as_text
-from autoglm_throttle.cli.gpu_watch import GpuWatch, Seen
-from autoglm_throttle.cli.output import FINE, PROBLEM_FOUND, reader_may_leave, write, write_json
+from autoglm_throttle.cli.gpu_watch import GpuReader, GpuReading
+from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, broken_pipe_ok, write, write_json
 from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, Settings
 
-LEAST_S: Final = 0.2
+MIN_INTERVAL_S: Final = 0.2
 """Shortest interval. Drivers average over as much, so faster reads show the same values."""
 
-_BAD: Final = frozenset({"failing", "hanging", "crashed", "misconfigured"})
-_FROM_THE_TOP: Final = "\x1b[H\x1b[2J"
+_FAILED_STATES: Final = frozenset({"failing", "hanging", "crashed", "misconfigured"})
+_CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add_sources(parser)
     parser.epilog = (
-        "Exit status: 0 all is well, 1 a source fails, a card is lost or the settings have problems (with "
+        "Exit status: 0 success, 1 a source fails, a device is lost or the settings have problems (with "
         "GPU_REQUIRED also if no GPU is found), 2 wrong usage."
     )
     parser.add_argument(
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--watch",
         metavar="S",
         type=_seconds,
-        help="show it again every S seconds, until interrupted; as JSON one line each time",
+        help="repeat every S seconds until interrupted; with JSON, one line each time",
     )
 
 
@@ -53,41 +53,43 @@ def run(args: argparse.Namespace) -> int:
     """
     settings = load(args)
     try:
-        watch = GpuWatch(settings)
+        reader = GpuReader(settings)
     except ValueError as error:
         raise ConfigError([Problem(SETTINGS["gpu"].variable, str(error))]) from None
-    if not watch.anything and args.format == "text":
-        write("GPU=none: nothing is read")
-        return FINE
-    with watch:
-        with contextlib.suppress(KeyboardInterrupt), reader_may_leave():
-            watch.settle()
+    if not reader.has_sources and args.format == "text":
+        write("GPU=none: no GPU is read")
+        return EXIT_OK
+    with reader:
+        with contextlib.suppress(KeyboardInterrupt), broken_pipe_ok():
+            reader.wait_until_ready()
             if args.watch is not None:
-                _repeat(watch, args.watch, as_lines=args.format == "json")
+                _repeat(reader, args.watch, as_lines=args.format == "json")
             elif args.format == "json":
-                write_json(as_document(watch.seen()))
+                write_json(as_document(reader.snapshot()))
             else:
-                write(as_text(watch.seen()))
-        return FINE if _well(watch.seen(), settings) else PROBLEM_FOUND
+                write(as_text(reader.snapshot()))
+        return EXIT_OK if _is_healthy(reader.snapshot(), settings) else PROBLEM_FOUND
 
 
-def _repeat(watch: GpuWatch, every_s: float, *, as_lines: bool) -> None:
+def _repeat(reader: GpuReader, every_s: float, *, as_lines: bool) -> None:
     pause = Event()
     while True:
-        seen, now = watch.seen(), datetime.now(UTC)
+        reading, now = reader.snapshot(), datetime.now(UTC)
         if as_lines:
-            write(json.dumps({"time": now.isoformat(timespec="milliseconds"), **as_document(seen)}))
+            write(json.dumps({"time": now.isoformat(timespec="milliseconds"), **as_document(reading)}))
         else:
-            top = _FROM_THE_TOP if sys.stdout.isatty() else ""
-            write(f"{top}{now.astimezone():%H:%M:%S}\n{as_text(seen)}\n")
+            top = _CLEAR_SCREEN if sys.stdout.isatty() else ""
+            write(f"{top}{now.astimezone():%H:%M:%S}\n{as_text(reading)}\n")
         sys.stdout.flush()
         pause.wait(every_s)
 
 
-def _well(seen: Seen, settings: Settings) -> bool:
-    bad = _BAD | ({"no_source"} if settings.gpu_required else frozenset())
-    devices = () if seen.view is None else seen.view.devices
-    return not any(one.state in bad for one in seen.sources) and all(row.health != "lost" for row in devices)
+def _is_healthy(reading: GpuReading, settings: Settings) -> bool:
+    bad = _FAILED_STATES | ({"no_source"} if settings.gpu_required else frozenset())
+    devices = () if reading.view is None else reading.view.devices
+    return not any(one.state in bad for one in reading.sources) and all(
+        row.health != "lost" for row in devices
+    )
 
 
 def _seconds(text: str) -> float:
@@ -95,6 +97,6 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not LEAST_S <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time of {LEAST_S:g} s or more")
+    if not MIN_INTERVAL_S <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration of {MIN_INTERVAL_S:g} s or more")
     return seconds

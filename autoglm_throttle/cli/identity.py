@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from autoglm_throttle.cli.command import add_sources, load
-from autoglm_throttle.cli.output import FINE, write, write_json
+from autoglm_throttle.cli.output import EXIT_OK, write, write_json
 from autoglm_throttle.identity import CallerHasher, ProxyChain
 from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
 
@@ -19,7 +19,7 @@ _KIND_OF = {"address": "address", "bearer": "key", "header": "key"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the kind to the shared options."""
     add_sources(parser)
-    parser.add_argument("--kind", choices=KINDS, help="what the value is; default: as IDENTITY says")
+    parser.add_argument("--kind", choices=KINDS, help="kind of the value; default: taken from IDENTITY")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,8 +32,8 @@ def run(args: argparse.Namespace) -> int:
     settings = load(args)
     key = settings.identity_key
     if key is None:
-        message = "is not set: each process would give another identity"
-        raise ConfigError([Problem(f"{PREFIX}KEY_SECRET", message, "set the one that the service has")])
+        message = "is not set: each process would compute a different identity"
+        raise ConfigError([Problem(f"{PREFIX}KEY_SECRET", message, "set the secret of the service")])
     value = sys.stdin.read().rstrip("\r\n")
     if not value:
         raise ConfigError(
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         write_json({"kind": kind, "identity": text})
     else:
         write(text)
-    return FINE
+    return EXIT_OK
 
 
 def _counted(settings: Settings, kind: str, value: str) -> str:

@@ -14,8 +14,8 @@ from autoglm_throttle.cli.command import Command, add_sources
 from autoglm_throttle.cli.output import (
     PROBLEM_FOUND,
     as_json,
-    reader_may_leave,
-    remark,
+    broken_pipe_ok,
+    note_line,
     write,
     write_json,
 )
@@ -24,7 +24,7 @@ from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.version import __version__
 
 
-def _later(name: str, text: str, module: str) -> Command:
+def _lazy_command(name: str, text: str, module: str) -> Command:
     """Make a command with a module that is imported only on use."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,24 +39,28 @@ def _later(name: str, text: str, module: str) -> Command:
 COMMANDS: Final = (
     Command("check", "print every problem and warning of the settings", add_sources, check.run),
     Command("show", "print the settings in force and where each came from", show.add_arguments, show.run),
-    Command("tiers", "print what each band of GPU utilization leaves of the rates", add_sources, tiers.run),
+    Command("tiers", "print the rates that apply in each band of GPU utilization", add_sources, tiers.run),
     Command(
         "identity",
-        "read a key or an address from standard input, print the text that stands for it",
+        "read a key or an address from standard input, print its hashed identity",
         identity.add_arguments,
         identity.run,
     ),
-    Command("doctor", "ask the GPUs and the shared store whether they answer", add_sources, doctor.run),
-    Command("gpus", "show what each GPU and each engine does", gpus.add_arguments, gpus.run),
-    _later("demo", "run a simulated service under load, on loopback", "autoglm_throttle.traffic.demo"),
-    _later("load", "send a load to a service and judge what became of it", "autoglm_throttle.cli.lab.load"),
-    _later("replay", "send recorded traffic to a service", "autoglm_throttle.cli.lab.replay"),
-    _later(
-        "record", "look at a recording of traffic, check or convert it", "autoglm_throttle.cli.lab.record"
+    Command("doctor", "check that the GPUs and the shared store respond", add_sources, doctor.run),
+    Command("gpus", "show the state of each GPU and inference engine", gpus.add_arguments, gpus.run),
+    _lazy_command("demo", "run a simulated service under load, on loopback", "autoglm_throttle.traffic.demo"),
+    _lazy_command(
+        "load", "send load to a service and report the results", "autoglm_throttle.cli.load_tests.load"
+    ),
+    _lazy_command("replay", "send recorded traffic to a service", "autoglm_throttle.cli.load_tests.replay"),
+    _lazy_command(
+        "record", "inspect, check or convert a recording of traffic", "autoglm_throttle.cli.load_tests.record"
     ),
 )
 
-COMPARE: Final = _later("load", "put two reports side by side", "autoglm_throttle.cli.lab.compare")
+COMPARE: Final = _lazy_command(
+    "load", "put two reports side by side", "autoglm_throttle.cli.load_tests.compare"
+)
 """Replaces ``load`` before the word ``compare``: it has options of its own."""
 
 
@@ -72,9 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = _parser(arguments).parse_args(arguments)
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
-    with reader_may_leave() as reader:
-        reader.status = _run(args.command, args)
-    return reader.status
+    with broken_pipe_ok() as output:
+        output.status = _run(args.command, args)
+    return output.status
 
 
 def _run(command: Command, args: argparse.Namespace) -> int:
@@ -90,19 +94,19 @@ def _run(command: Command, args: argparse.Namespace) -> int:
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="autoglm-throttle", description="Look at and try out the limits of a GPU service."
+        prog="autoglm-throttle", description="Inspect and test the limits of a GPU service."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    words = [word for word in arguments if not word.startswith("-")]
-    asked = words[0] if words else None
+    positionals = [word for word in arguments if not word.startswith("-")]
+    requested = positionals[0] if positionals else None
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for row in COMMANDS:
-        command = COMPARE if words[:2] == [row.name, "compare"] == ["load", "compare"] else row
+        command = COMPARE if positionals[:2] == [row.name, "compare"] == ["load", "compare"] else row
         own = commands.add_parser(
             command.name, help=command.help, description=command.help.capitalize() + "."
         )
         own.set_defaults(command=command)
-        if command.name == asked:
+        if command.name == requested:
             command.add_arguments(own)
     return parser
 
@@ -112,4 +116,4 @@ def _report(error: ConfigError, *, as_document: bool) -> None:
         write_json({"ok": False, "problems": as_json(error.problems), "warnings": []})
     else:
         for problem in error.problems:
-            write(remark("problem", problem))
+            write(note_line("problem", problem))

@@ -11,7 +11,7 @@ from typing import Final
 
 from autoglm_throttle.settings import Problem
 
-FINE: Final = 0
+EXIT_OK: Final = 0
 PROBLEM_FOUND: Final = 1
 
 _COLOURS: Final = {
@@ -35,25 +35,25 @@ def write_json(document: object) -> None:
     write(json.dumps(document, indent=2))
 
 
-def aside(text: str) -> None:
+def to_stderr(text: str) -> None:
     """Write to standard error; a closed pipe there does not stop the command."""
     with contextlib.suppress(OSError):
         sys.stderr.write(text)
         sys.stderr.flush()
 
 
-class Reader:
+class OutputStream:
     """The output of a command; its reader may close it before the end."""
 
-    status = FINE
+    status = EXIT_OK
     """The exit status if the reader closed it early."""
 
 
 @contextlib.contextmanager
-def reader_may_leave() -> Iterator[Reader]:
+def broken_pipe_ok() -> Iterator[OutputStream]:
     """Treat a broken pipe as success: the reader may need only the start, as ``head`` does."""
     try:
-        yield Reader()
+        yield OutputStream()
         sys.stdout.flush()
     except BrokenPipeError:
         # Else the interpreter flushes stdout at exit, and fails there as well.
@@ -78,9 +78,9 @@ def table(rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset())
     )
 
 
-def remark(kind: str, problem: Problem) -> str:
+def note_line(kind: str, problem: Problem) -> str:
     """Format a problem or warning as a line and, indented, its remedy."""
-    text = f"{painted(kind)}: {problem.variable}: {problem.message}"
+    text = f"{colored(kind)}: {problem.variable}: {problem.message}"
     return f"{text}\n    {problem.hint}" if problem.hint else text
 
 
@@ -89,7 +89,7 @@ def as_json(problems: Iterable[Problem]) -> list[dict[str, str]]:
     return [{"variable": p.variable, "message": p.message, "hint": p.hint} for p in problems]
 
 
-def painted(kind: str, width: int = 0) -> str:
+def colored(kind: str, width: int = 0) -> str:
     """Return the word in its colour if the terminal shows colours, padded with blanks to a width."""
     blanks = " " * (width - len(kind))
     if os.environ.get("NO_COLOR") or not sys.stdout.isatty():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autoglm_throttle.cli.command import add_sources, load
-from autoglm_throttle.cli.output import FINE, table, write, write_json
+from autoglm_throttle.cli.output import EXIT_OK, table, write, write_json
 from autoglm_throttle.cli.show_guards import NOT_SET, guards_document, guards_table
 from autoglm_throttle.model import Priority, StoreFailureMode, UserLimit
 from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, RoutePolicy, Settings, user_limits_text
@@ -22,7 +22,7 @@ MARK_NAMES = "mark "
 
 
 @dataclass(frozen=True)
-class Verdict:
+class EffectivePolicy:
     """The policy that applies to one request, and the reason."""
 
     why: str
@@ -33,9 +33,9 @@ class Verdict:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for one request to the shared options."""
     add_sources(parser)
-    parser.add_argument("--path", help="show what applies to a request of this path instead")
+    parser.add_argument("--path", help="show the policy of a request with this path instead")
     parser.add_argument("--method", default="GET", help="its method; default: GET")
-    parser.add_argument("--app", metavar="MODULE:NAME", help="an app whose marks count as well")
+    parser.add_argument("--app", metavar="MODULE:NAME", help="an app whose marks are applied as well")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,33 +48,33 @@ def run(args: argparse.Namespace) -> int:
     as_document = args.format == "json"
     if args.path is None:
         write_json(_document(settings)) if as_document else write(_text(settings))
-        return FINE
-    verdict = judge(settings, args.path, args.method.upper(), _app(args.app))
-    details = _details(settings, verdict)
+        return EXIT_OK
+    effective = evaluate(settings, args.path, args.method.upper(), _app(args.app))
+    details = _details(settings, effective)
     if as_document:
         write_json({"path": args.path, "method": args.method.upper(), **details})
     else:
         write(table((name, _plain(value)) for name, value in details.items()))
-    return FINE
+    return EXIT_OK
 
 
-def kept(settings: Settings) -> str:
+def user_limits_location(settings: Settings) -> str:
     """Describe the place where user limits are counted. Only ``doctor`` checks that it responds."""
     if not settings.shared:
         return "User limits are counted in the memory of each process."
     store = "Redis" if settings.redis_url is not None else "the storage of USER_STORAGE"
-    meanwhile = {
-        StoreFailureMode.LOCAL: f"each goes by 1/{settings.workers} of them",
-        StoreFailureMode.ALLOW: "none holds",
-        StoreFailureMode.DENY: "all whom one applies to are refused",
+    fallback_text = {
+        StoreFailureMode.LOCAL: f"each process enforces 1/{settings.workers} of them",
+        StoreFailureMode.ALLOW: "no user limit is enforced",
+        StoreFailureMode.DENY: "requests under a user limit are rejected",
     }[settings.redis_on_error]
     return (
-        f"User limits are counted in {store} for all processes; while it is away, {meanwhile}.\n"
-        "Whether it answers: autoglm-throttle doctor"
+        f"User limits are counted in {store} for all processes; while it is unavailable, {fallback_text}.\n"
+        "To check that it responds: autoglm-throttle doctor"
     )
 
 
-def judge(settings: Settings, path: str, method: str, app: object = None) -> Verdict:
+def evaluate(settings: Settings, path: str, method: str, app: object = None) -> EffectivePolicy:
     """Find the policy of a request, as the middleware does.
 
     Args:
@@ -87,23 +87,23 @@ def judge(settings: Settings, path: str, method: str, app: object = None) -> Ver
     from autoglm_throttle.asgi.routes import RouteTable
 
     if method == "OPTIONS":
-        return Verdict("OPTIONS is never charged", exempt=True)
+        return EffectivePolicy("OPTIONS is never charged", exempt=True)
     if path in settings.exempt_paths:
-        return Verdict("the path is in EXEMPT_PATHS", exempt=True)
+        return EffectivePolicy("the path is in EXEMPT_PATHS", exempt=True)
     routes = RouteTable(settings.routes)
     if app is not None:
-        routes.learn(marks.visible(app))
+        routes.learn(marks.visible_routes(app))
     route = routes.match(path, method)
     if route is None:
-        return Verdict("no pattern matches: the defaults apply", exempt=False)
+        return EffectivePolicy("no pattern matches: the defaults apply", exempt=False)
     origin = (
         "a mark on its endpoint" if route.name.startswith(MARK_NAMES) else "the first pattern that matches"
     )
-    return Verdict(origin, route.exempt, route)
+    return EffectivePolicy(origin, route.exempt, route)
 
 
-def _details(settings: Settings, verdict: Verdict) -> dict[str, Any]:
-    route = verdict.policy
+def _details(settings: Settings, effective: EffectivePolicy) -> dict[str, Any]:
+    route = effective.policy
     priority = settings.priority_default
     if route is not None and route.priority is not None:
         priority = route.priority
@@ -111,13 +111,13 @@ def _details(settings: Settings, verdict: Verdict) -> dict[str, Any]:
     limits = settings.user_limits[priority] if own is None else own
     return {
         "policy": None if route is None else route.name,
-        "why": verdict.why,
-        "exempt": verdict.exempt,
-        "priority": None if verdict.exempt else priority.label,
-        "cost": None if verdict.exempt else (1.0 if route is None else route.cost),
-        "user_limit": None if verdict.exempt else _limits_text(limits),
-        "slo_s": None if verdict.exempt else _slo_s(settings, route),
-        "resource_policy": None if verdict.exempt else _resource_policy(settings, route),
+        "why": effective.why,
+        "exempt": effective.exempt,
+        "priority": None if effective.exempt else priority.label,
+        "cost": None if effective.exempt else (1.0 if route is None else route.cost),
+        "user_limit": None if effective.exempt else _limits_text(limits),
+        "slo_s": None if effective.exempt else _slo_s(settings, route),
+        "resource_policy": None if effective.exempt else _resource_policy(settings, route),
     }
 
 
@@ -150,12 +150,12 @@ def _app(spec: str | None) -> object:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found: object = import_module(module)
+        target: object = import_module(module)
         for part in (name or "app").split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError([Problem("--app", f"cannot be imported: {error}")]) from None
-    return found
+    return target
 
 
 def _text(settings: Settings) -> str:
@@ -169,7 +169,7 @@ def _text(settings: Settings) -> str:
         )
         for name, known in SETTINGS.items()
     ]
-    parts = [table(rows), kept(settings)]
+    parts = [table(rows), user_limits_location(settings)]
     if settings.routes:
         heading = ("route", "priority", "cost", "user limit", "slo s")
         parts.append(table([heading, *map(_route_row, settings.routes)]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from autoglm_throttle.cli.command import load
-from autoglm_throttle.cli.output import FINE, table, write, write_json
+from autoglm_throttle.cli.output import EXIT_OK, table, write, write_json
 from autoglm_throttle.model import Policy, Priority, Signal
 from autoglm_throttle.settings import Settings, user_limits_text
 from autoglm_throttle.settings.gpu_items import ENGINES
@@ -16,7 +16,7 @@ from autoglm_throttle.settings.quantity import plain
 
 
 @dataclass(frozen=True)
-class Band:
+class TierBand:
     """A range of the signal, open below and closed above."""
 
     above_pct: float | None
@@ -30,13 +30,13 @@ class Band:
         return f"above {plain(self.above_pct)}{end} %"
 
 
-def bands(settings: Settings) -> Iterator[Band]:
+def bands(settings: Settings) -> Iterator[TierBand]:
     """Yield the bands of the table in force, from low to high utilization."""
     tiers = settings.tiers if settings.policy in {Policy.ADAPTIVE, Policy.TIERS} else ()
     edges = [edge for edge, _ in tiers]
     factors = [1.0, *(factor for _, factor in tiers)]
     for above, to, factor in zip([None, *edges], [*edges, None], factors, strict=True):
-        yield Band(above, to, factor)
+        yield TierBand(above, to, factor)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         write_json(_document(settings))
     else:
         write("\n\n".join(_paragraphs(settings)))
-    return FINE
+    return EXIT_OK
 
 
 def _rates(settings: Settings, factor: float, workers: int = 1) -> list[float]:
@@ -88,48 +88,48 @@ def _paragraphs(settings: Settings) -> Iterator[str]:
     yield _table(settings, f"requests/s, {together}", 1)
     if workers > 1:
         yield _table(settings, "requests/s, each worker", workers)
-    yield _DOES[settings.policy](settings)
+    yield _POLICY_TEXTS[settings.policy](settings)
     if settings.inflight_max:
-        yield f"In flight at most {settings.inflight_max} requests in each worker, whatever else decides."
+        yield f"In flight at most {settings.inflight_max} requests in each worker, in addition to all other limits."
     if settings.dry_run:
-        yield "DRY_RUN: all of this is only counted, nobody is refused."
-    yield f"Limit of one user, whatever the GPU does: {_user_limits(settings)}"
+        yield "DRY_RUN: decisions are only counted, no request is rejected."
+    yield f"Limit of one user, independent of the GPU: {_user_limits(settings)}"
 
 
-def _adaptive(settings: Settings) -> str:
+def _adaptive_text(settings: Settings) -> str:
     return (
-        f"{_gate(settings)}\n\n"
+        f"{_concurrency_text(settings)}\n\n"
         f"The table acts after {_samples(settings)},\n"
-        "and only while requests wait in line or are refused by the gate; it ends after "
+        "and only while requests are queued or rejected by the concurrency limit; it ends after "
         f"{settings.adaptive_release_samples} samples without.\n"
-        f"It never cuts below the service rate: {plain(settings.adaptive_headroom)} times what the service "
-        "finishes stays allowed in every band.\nWithout GPU telemetry the gate stands alone."
+        f"It never reduces rates below the service rate: {plain(settings.adaptive_headroom)} times what the service "
+        "finishes stays admitted in every band.\nWithout GPU telemetry only the concurrency limit applies."
     )
 
 
-def _tiers(settings: Settings) -> str:
+def _tiers_text(settings: Settings) -> str:
     return f"The table acts after {_samples(settings)}, with or without traffic."
 
 
-def _gate(settings: Settings) -> str:
+def _concurrency_text(settings: Settings) -> str:
     budget_s = plain(round(settings.latency_budget * settings.slo_s, 4))
     return (
-        f"The gate lets in flight what the service finishes within {budget_s} s, "
-        "or in a few times its own time if that is longer.\n"
-        "Others wait in line, high first, or are refused at once "
-        f"if their turn would come too late for an answer in {plain(settings.slo_s)} s."
+        f"The concurrency limit is the number of requests that the service finishes within {budget_s} s, "
+        "or within a few times its unloaded latency if that is longer.\n"
+        "Other requests are queued, high priority first, or rejected immediately "
+        f"if they would miss the objective of {plain(settings.slo_s)} s."
     )
 
 
-def _fixed(_: Settings) -> str:
-    return "The rates stay as they are; the GPU is only watched."
+def _fixed_text(_: Settings) -> str:
+    return "The rates are constant; the GPU is only observed."
 
 
-_DOES: Final[dict[Policy, Callable[[Settings], str]]] = {
-    Policy.ADAPTIVE: _adaptive,
-    Policy.TIERS: _tiers,
-    Policy.CONCURRENCY: lambda settings: f"{_gate(settings)}\nThe table of TIERS is not used.",
-    Policy.FIXED: _fixed,
+_POLICY_TEXTS: Final[dict[Policy, Callable[[Settings], str]]] = {
+    Policy.ADAPTIVE: _adaptive_text,
+    Policy.TIERS: _tiers_text,
+    Policy.CONCURRENCY: lambda settings: f"{_concurrency_text(settings)}\nThe table of TIERS is not used.",
+    Policy.FIXED: _fixed_text,
 }
 """Policy -> its effect beside the rates."""
 

@@ -1,6 +1,6 @@
 """Test doubles for services protected by this library; the fixtures are in `plugin`."""
 
-from autoglm_throttle.testing.answers import assert_admitted, assert_limited, assert_rejected
+from autoglm_throttle.testing.answers import assert_admitted, assert_limited, assert_shed
 from autoglm_throttle.testing.clock import ManualClock
 from autoglm_throttle.testing.gpu import FakeGpu
 from autoglm_throttle.testing.manual import ManualThrottle, throttle_for_tests
@@ -13,6 +13,6 @@ __all__ = [
     "ManualThrottle",
     "assert_admitted",
     "assert_limited",
-    "assert_rejected",
+    "assert_shed",
     "throttle_for_tests",
 ]

@@ -12,11 +12,11 @@ from autoglm_throttle.model import Reason
 from autoglm_throttle.snapshot import LIMITED
 
 LIMITED_STATUS = frozenset(STATUS[reason] for reason in LIMITED)
-REJECTED_STATUS = frozenset(STATUS[reason] for reason in Reason if reason in STATUS and reason not in LIMITED)
+SHED_STATUS = frozenset(STATUS[reason] for reason in Reason if reason in STATUS and reason not in LIMITED)
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _TestResponse:
     """Status and body of a response from any client library."""
 
     status: int
@@ -24,9 +24,9 @@ class _Answer:
     """None if only the status is known."""
 
     @property
-    def refused(self) -> bool:
+    def is_rejected(self) -> bool:
         """Whether the throttle wrote it; an app may answer 503 for reasons of its own."""
-        if self.status not in LIMITED_STATUS | REJECTED_STATUS:
+        if self.status not in LIMITED_STATUS | SHED_STATUS:
             return False
         return self.body is None or "violated-policies" in self.problem
 
@@ -40,9 +40,9 @@ class _Answer:
         return document if isinstance(document, dict) else {}
 
     def __str__(self) -> str:
-        said = self.problem.get("detail") or (self.body or b"")[:200].decode("utf-8", "replace")
-        kind = "from the throttle" if self.refused else "from the app"
-        return f"{self.status} {kind}" + (f": {said}" if said else "")
+        text = self.problem.get("detail") or (self.body or b"")[:200].decode("utf-8", "replace")
+        kind = "from the throttle" if self.is_rejected else "from the app"
+        return f"{self.status} {kind}" + (f": {text}" if text else "")
 
 
 def assert_admitted(response: object) -> None:
@@ -57,7 +57,7 @@ def assert_admitted(response: object) -> None:
         TypeError: no status can be found in ``response``.
     """
     answer = _read(response)
-    if answer.refused:
+    if answer.is_rejected:
         raise AssertionError(f"expected the request to be admitted, got {answer}")
 
 
@@ -72,10 +72,10 @@ def assert_limited(response: object, reason: str | None = None) -> None:
         AssertionError: it was admitted, or rejected for another reason.
         TypeError: no status can be found in ``response``.
     """
-    _assert_refused(response, LIMITED_STATUS, "limited (429, 413)", reason)
+    _assert_rejected(response, LIMITED_STATUS, "limited (429, 413)", reason)
 
 
-def assert_rejected(response: object, reason: str | None = None) -> None:
+def assert_shed(response: object, reason: str | None = None) -> None:
     """Assert that the service shed the request for lack of capacity: 503.
 
     Args:
@@ -86,35 +86,35 @@ def assert_rejected(response: object, reason: str | None = None) -> None:
         AssertionError: it was admitted, or rejected for another reason.
         TypeError: no status can be found in ``response``.
     """
-    _assert_refused(response, REJECTED_STATUS, "rejected (503)", reason)
+    _assert_rejected(response, SHED_STATUS, "shed (503)", reason)
 
 
-def _assert_refused(response: object, statuses: frozenset[int], word: str, reason: str | None) -> None:
+def _assert_rejected(response: object, statuses: frozenset[int], expected: str, reason: str | None) -> None:
     answer = _read(response)
-    if answer.status not in statuses or not answer.refused:
-        raise AssertionError(f"expected the request to be {word}, got {answer}")
+    if answer.status not in statuses or not answer.is_rejected:
+        raise AssertionError(f"expected the request to be {expected}, got {answer}")
     if reason is not None:
         detail = str(answer.problem.get("reason", ""))
         if reason not in {detail, detail.partition(":")[0]}:
             raise AssertionError(f"expected the reason {reason}, got {detail or 'none'}: {answer}")
 
 
-def _read(response: object) -> _Answer:
+def _read(response: object) -> _TestResponse:
     if isinstance(response, int):
-        return _Answer(response, None)
+        return _TestResponse(response, None)
     if isinstance(response, Sequence) and not isinstance(response, (str, bytes)):
         return _of_messages(response)
     for name in ("status_code", "status"):
         status = getattr(response, name, None)
         if isinstance(status, int):
             body = getattr(response, "content", getattr(response, "body", None))
-            return _Answer(status, body if isinstance(body, bytes) else None)
+            return _TestResponse(status, body if isinstance(body, bytes) else None)
     raise TypeError(f"no status can be found in {response!r}")
 
 
-def _of_messages(messages: Sequence[Any]) -> _Answer:
+def _of_messages(messages: Sequence[Any]) -> _TestResponse:
     start = next((one for one in messages if one["type"].endswith("http.response.start")), None)
     if start is None:
         raise TypeError("no http.response.start is among the messages")
     parts = [one.get("body", b"") for one in messages if one["type"].endswith("http.response.body")]
-    return _Answer(start["status"], b"".join(parts))
+    return _TestResponse(start["status"], b"".join(parts))

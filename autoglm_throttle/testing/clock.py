@@ -32,7 +32,7 @@ class ManualClock:
             ValueError: ``by_s`` is negative or not finite: a monotonic clock never goes back.
         """
         if not 0.0 <= by_s < math.inf:
-            raise ValueError(f"time passes by a finite number of seconds, 0 or more, not {by_s!r}")
+            raise ValueError(f"by_s must be a finite number of seconds, 0 or more, not {by_s!r}")
         self._now_s += by_s
         return self._now_s
 

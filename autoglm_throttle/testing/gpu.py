@@ -139,8 +139,8 @@ class FakeGpu:
         self.engines: int = engines
         self._clock = clock
         self._blocks = blocks
-        self._own: dict[int, dict[str, Any]] = {}
-        self._own_engine: dict[int, dict[str, Any]] = {}
+        self._overrides: dict[int, dict[str, Any]] = {}
+        self._engine_overrides: dict[int, dict[str, Any]] = {}
         self._lost: set[int] = set()
         self._error: Exception | None = None
         self._stale = False
@@ -175,7 +175,7 @@ class FakeGpu:
         """
         self._check(index)
         _check_names(readings, READINGS)
-        self._own.setdefault(index, {}).update(readings)
+        self._overrides.setdefault(index, {}).update(readings)
 
     def set_engine(self, index: int, **readings: Reading) -> None:
         """Give one engine readings of its own.
@@ -191,7 +191,7 @@ class FakeGpu:
         if not 0 <= index < self.engines:
             raise IndexError(f"there is no engine {index}, only {self.engines} of them, counted from 0")
         _check_names(readings, (*ENGINE_READINGS, *TIMING))
-        self._own_engine.setdefault(index, {}).update(readings)
+        self._engine_overrides.setdefault(index, {}).update(readings)
 
     def lose(self, index: int = 0) -> None:
         """Make a device fall off the bus: it is listed as lost and reports nothing.
@@ -218,7 +218,7 @@ class FakeGpu:
         """Make every read return the rows of the last good one, with their old times."""
         self._stale = True
 
-    def raises(self, error: Exception) -> None:
+    def fail_with(self, error: Exception) -> None:
         """Make every read raise ``error``."""
         self._error = error
 
@@ -260,12 +260,12 @@ class FakeGpu:
         device |= {"source": self.name, "taken_at_s": self._clock()}
         if index in self._lost:
             return GpuSample(**device, health="lost")
-        return GpuSample(**device, **(self._readings(READINGS) | self._own.get(index, {})))
+        return GpuSample(**device, **(self._readings(READINGS) | self._overrides.get(index, {})))
 
     def _engine_row(self, index: int) -> GpuSample:
         engine: dict[str, Any] = {"device": f"FAKE-ENGINE-{index}", "index": index, "kind": "engine"}
         engine |= {"source": self.name, "taken_at_s": self._clock()}
-        readings = self._readings((*ENGINE_READINGS, *TIMING)) | self._own_engine.get(index, {})
+        readings = self._readings((*ENGINE_READINGS, *TIMING)) | self._engine_overrides.get(index, {})
         return GpuSample(**engine, **readings)
 
     def _readings(self, names: Sequence[str]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class ManualThrottle(Throttle):
     def __init__(self, settings: Settings, clock: ManualClock, gpu: FakeGpu) -> None:
         if not callable(getattr(gpu, "read", None)):
             raise TypeError(
-                f"gpu must be a FakeGpu, not {gpu!r}: a test reads no driver; to read a stand-in for one, "
+                f"gpu must be a FakeGpu, not {gpu!r}: a test reads no driver; to read a simulated driver, "
                 "give Throttle the settings gpu='nvml' and use FakeNvml"
             )
         super().__init__(settings, gpu=gpu, sampling="manual", clock=clock)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
-from autoglm_throttle.testing.nvml_library import CALLS, DRIVER, VALUES, Library
+from autoglm_throttle.testing.nvml_library import CALLS, DRIVER, VALUES, FakeNvmlLibrary
 
 _BY_NUMBER: Final = re.compile(r"(field|gpm)_\d+", re.ASCII)
 
@@ -39,7 +39,7 @@ class FakeNvml:
     """
 
     def __init__(self, devices: int = 1) -> None:
-        self._library = Library({(DRIVER, "count"): devices})
+        self._library = FakeNvmlLibrary({(DRIVER, "count"): devices})
 
     def __repr__(self) -> str:
         return f"FakeNvml({self._library.state[DRIVER, 'count']} devices, opened {self.references} times)"
@@ -130,8 +130,8 @@ class FakeNvml:
             cache.update(functions)
 
 
-def _check_names(names: Iterable[str], known: frozenset[str], what: str) -> None:
+def _check_names(names: Iterable[str], known: frozenset[str], kind: str) -> None:
     unknown = [name for name in names if name not in known and not _BY_NUMBER.fullmatch(name)]
     if unknown:
         there = ", ".join([*sorted(known), "field_<id>", "gpm_<id>"])
-        raise AttributeError(f"no {what} is called {', '.join(unknown)}; there are {there}")
+        raise AttributeError(f"no {kind} is called {', '.join(unknown)}; there are {there}")

@@ -51,7 +51,7 @@ Pointer = Any
 """An argument from the binding: a handle, or a place for a result."""
 
 
-class Library:
+class FakeNvmlLibrary:
     """The library. A missing method is a missing symbol.
 
     Args:
@@ -63,7 +63,7 @@ class Library:
         self.calls: list[str] = []
         self.opened: int = 0
         self.references: int = 0
-        self.samples: dict[int, _Sample] = {}
+        self.samples: dict[int, _GpmSampleBuffer] = {}
         self._owner = 0
         self._fillings = 0
 
@@ -73,16 +73,16 @@ class Library:
     def _failure(self, device: int, call: str) -> int:
         return self._get(device, "err") or self._get(device, f"err_{call}")
 
-    def _alive(self) -> bool:
+    def _is_initialized(self) -> bool:
         """Whether the library is open in this process; its state does not survive a fork."""
         return self.references > 0 and self._owner == os.getpid()
 
-    def _enter(self, device: int, call: str) -> int:
+    def _begin_call(self, device: int, call: str) -> int:
         self.calls.append(call)
-        return self._failure(device, call) if self._alive() else UNINITIALIZED
+        return self._failure(device, call) if self._is_initialized() else UNINITIALIZED
 
-    def _tell(self, handle: Pointer, out: Pointer, call: str, key: str, otherwise: int = 0) -> int:
-        error = self._enter(handle.number, call)
+    def _reply(self, handle: Pointer, out: Pointer, call: str, key: str, otherwise: int = 0) -> int:
+        error = self._begin_call(handle.number, call)
         if not error:
             out._obj.value = self._get(handle.number, key, otherwise)
         return error
@@ -99,7 +99,7 @@ class Library:
         return error
 
     def nvmlShutdown(self) -> int:
-        if not self._alive():
+        if not self._is_initialized():
             return UNINITIALIZED
         self.references -= 1
         return self._failure(DRIVER, "shutdown")
@@ -107,91 +107,91 @@ class Library:
     def nvmlSystemGetDriverVersion(self, text: Pointer, size: Pointer) -> int:
         major, minor = self._get(DRIVER, "driver_major", 580), self._get(DRIVER, "driver_minor", 126)
         text.value = f"{major}.{minor}.09".encode()
-        return self._enter(DRIVER, "driver")
+        return self._begin_call(DRIVER, "driver")
 
     def nvmlDeviceGetCount_v2(self, out: Pointer) -> int:
         out._obj.value = self._get(DRIVER, "count")
-        return self._enter(DRIVER, "count")
+        return self._begin_call(DRIVER, "count")
 
     def nvmlDeviceGetHandleByIndex_v2(self, index: Pointer, out: Pointer) -> int:
         if index.value >= self._get(DRIVER, "count"):
             return INVALID
         out._obj.number = index.value
-        return self._enter(index.value, "handle")
+        return self._begin_call(index.value, "handle")
 
     def nvmlDeviceGetUUID(self, handle: Pointer, text: Pointer, size: Pointer) -> int:
         kind = "GPU" if handle.number < MIG_BASE else "MIG"
         number = self._get(handle.number, "uuid", handle.number)
         text.value = f"{kind}-00000000-0000-0000-0000-{number:012d}".encode()
-        return self._enter(handle.number, "uuid")
+        return self._begin_call(handle.number, "uuid")
 
     def nvmlDeviceGetName(self, handle: Pointer, text: Pointer, size: Pointer) -> int:
         text.value = f"Fake GPU {self._get(handle.number, 'model')}".encode()
-        return self._enter(handle.number, "name")
+        return self._begin_call(handle.number, "name")
 
     def nvmlDeviceGetPciInfo_v3(self, handle: Pointer, out: Pointer) -> int:
         bus = self._get(handle.number, "bus", handle.number + 1)
         out._obj.busId = f"00000000:{bus:02X}:00.0".encode()
-        return self._enter(handle.number, "pci")
+        return self._begin_call(handle.number, "pci")
 
     def nvmlDeviceGetUtilizationRates(self, handle: Pointer, out: Pointer) -> int:
         out._obj.gpu, out._obj.memory = self._get(handle.number, "gpu"), self._get(handle.number, "mem")
-        error = self._enter(handle.number, "util")
+        error = self._begin_call(handle.number, "util")
         return NOT_SUPPORTED if handle.number >= MIG_BASE else error
 
     def nvmlDeviceGetMemoryInfo(self, handle: Pointer, out: Pointer) -> int:
         out._obj.total = self._get(handle.number, "total", 1 << 30)
         out._obj.used = self._get(handle.number, "used") + self._get(handle.number, "reserved")
-        return self._enter(handle.number, "memory_old")
+        return self._begin_call(handle.number, "memory_old")
 
     def nvmlDeviceGetMemoryInfo_v2(self, handle: Pointer, out: Pointer) -> int:
         out._obj.total = self._get(handle.number, "total", 1 << 30)
         out._obj.used = self._get(handle.number, "used")
-        return self._enter(handle.number, "memory") or _version(out, 40 | 2 << 24)
+        return self._begin_call(handle.number, "memory") or _version(out, 40 | 2 << 24)
 
     def nvmlDeviceGetPowerUsage(self, handle: Pointer, out: Pointer) -> int:
-        return self._tell(handle, out, "power_mw", "power_mw", 100_000)
+        return self._reply(handle, out, "power_mw", "power_mw", 100_000)
 
     def nvmlDeviceGetEnforcedPowerLimit(self, handle: Pointer, out: Pointer) -> int:
-        return self._tell(handle, out, "limit_mw", "limit_mw", 700_000)
+        return self._reply(handle, out, "limit_mw", "limit_mw", 700_000)
 
     def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: Pointer, out: Pointer) -> int:
-        return self._tell(handle, out, "limit_default_mw", "limit_default_mw", 700_000)
+        return self._reply(handle, out, "limit_default_mw", "limit_default_mw", 700_000)
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Pointer, out: Pointer) -> int:
-        return self._tell(handle, out, "energy_mj", "energy_mj")
+        return self._reply(handle, out, "energy_mj", "energy_mj")
 
     def nvmlDeviceGetTemperatureV(self, handle: Pointer, out: Pointer) -> int:
         out._obj.temperature = self._get(handle.number, "temp", 40)
-        return self._enter(handle.number, "temp") or _version(out, 12 | 1 << 24)
+        return self._begin_call(handle.number, "temp") or _version(out, 12 | 1 << 24)
 
     def nvmlDeviceGetTemperature(self, handle: Pointer, sensor: Pointer, out: Pointer) -> int:
-        return self._tell(handle, out, "temp_old", "temp", 40)
+        return self._reply(handle, out, "temp_old", "temp", 40)
 
     def nvmlDeviceGetMarginTemperature(self, handle: Pointer, out: Pointer) -> int:
         out._obj.marginTemperature = self._get(handle.number, "margin", 45)
-        return self._enter(handle.number, "margin") or _version(out, 8 | 1 << 24)
+        return self._begin_call(handle.number, "margin") or _version(out, 8 | 1 << 24)
 
     def nvmlDeviceGetClockInfo(self, handle: Pointer, kind: Pointer, out: Pointer) -> int:
-        return self._tell(handle, out, "clock", "smclk", 1500)
+        return self._reply(handle, out, "clock", "smclk", 1500)
 
     def nvmlDeviceGetMaxClockInfo(self, handle: Pointer, kind: Pointer, out: Pointer) -> int:
-        return self._tell(handle, out, "clock_max", "smclk_max", 1980)
+        return self._reply(handle, out, "clock_max", "smclk_max", 1980)
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Pointer, out: Pointer) -> int:
-        return self._tell(handle, out, "reasons", "reasons")
+        return self._reply(handle, out, "reasons", "reasons")
 
     def nvmlDeviceGetPcieThroughput(self, handle: Pointer, counter: Pointer, out: Pointer) -> int:
-        return self._enter(handle.number, "pcie")
+        return self._begin_call(handle.number, "pcie")
 
     def nvmlDeviceGetNvLinkUtilizationCounter(self, handle: Pointer, *out: Pointer) -> int:
-        return self._enter(handle.number, "nvlink")
+        return self._begin_call(handle.number, "nvlink")
 
     def nvmlDeviceGetViolationStatus(self, handle: Pointer, policy: Pointer, out: Pointer) -> int:
-        return self._enter(handle.number, "violation")
+        return self._begin_call(handle.number, "violation")
 
     def nvmlDeviceGetFieldValues(self, handle: Pointer, count: Pointer, out: Pointer) -> int:
-        error = self._enter(handle.number, "fields")
+        error = self._begin_call(handle.number, "fields")
         for field in () if error else out._obj:
             rest = self._get(handle.number, "power_mw", 100_000) if field.fieldId == POWER_INSTANT else 0
             field.valueType = UNSIGNED_LONG_LONG
@@ -203,12 +203,12 @@ class Library:
 
     def nvmlGpmQueryDeviceSupport(self, handle: Pointer, out: Pointer) -> int:
         out._obj.isSupportedDevice = self._get(handle.number, "gpm", 1)
-        return self._enter(handle.number, "gpm_support") or _version(out, 1)
+        return self._begin_call(handle.number, "gpm_support") or _version(out, 1)
 
     def nvmlGpmSampleAlloc(self, out: Pointer) -> int:
-        error = self._enter(DRIVER, "gpm_alloc")
+        error = self._begin_call(DRIVER, "gpm_alloc")
         if not error:
-            sample = _Sample()
+            sample = _GpmSampleBuffer()
             address = ctypes.addressof(sample)
             self.samples[address] = sample
             out._obj.contents = type(out._obj)._type_.from_address(address)
@@ -216,21 +216,21 @@ class Library:
 
     def nvmlGpmSampleFree(self, sample: Pointer) -> int:
         self.samples.pop(_address(sample))
-        return self._enter(DRIVER, "gpm_free")
+        return self._begin_call(DRIVER, "gpm_free")
 
     def nvmlGpmSampleGet(self, handle: Pointer, sample: Pointer) -> int:
-        return self._enter(handle.number, "gpm") or self._fill(sample, handle.number)
+        return self._begin_call(handle.number, "gpm") or self._fill(sample, handle.number)
 
     def nvmlGpmMigSampleGet(self, handle: Pointer, instance: int, sample: Pointer) -> int:
         slots = range(MIG_BASE * (handle.number + 1), MIG_BASE * (handle.number + 1) + MIG_BASE)
         number = next(slot for slot in slots if self._get(slot, "gi", slot % MIG_BASE + 1) == instance)
-        error = self._enter(handle.number, "gpm") or self._failure(number, "gpm")
+        error = self._begin_call(handle.number, "gpm") or self._failure(number, "gpm")
         return error or self._fill(sample, number)
 
     def nvmlGpmMetricsGet(self, out: Pointer) -> int:
         wanted = out._obj
         first, second = (self.samples[_address(one)] for one in (wanted.sample1, wanted.sample2))
-        error = self._enter(second.device, "gpm_metrics") or _version(out, 1)
+        error = self._begin_call(second.device, "gpm_metrics") or _version(out, 1)
         if not 0 < first.filled < second.filled or first.device != second.device:
             return INVALID
         for metric in wanted.metrics[: wanted.numMetrics]:
@@ -245,25 +245,25 @@ class Library:
         return 0
 
     def nvmlDeviceGetMigMode(self, handle: Pointer, current: Pointer, pending: Pointer) -> int:
-        return self._tell(handle, current, "mig", "mig")
+        return self._reply(handle, current, "mig", "mig")
 
     def nvmlDeviceGetMaxMigDeviceCount(self, handle: Pointer, out: Pointer) -> int:
-        return self._tell(handle, out, "mig", "mig_max", 7)
+        return self._reply(handle, out, "mig", "mig_max", 7)
 
     def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Pointer, slot: Pointer, out: Pointer) -> int:
         out._obj.number = MIG_BASE * (handle.number + 1) + slot.value
         if slot.value >= self._get(handle.number, "mig_count"):
             return NOT_FOUND
-        return self._enter(handle.number, "mig") or self._failure(out._obj.number, "handle")
+        return self._begin_call(handle.number, "mig") or self._failure(out._obj.number, "handle")
 
     def nvmlDeviceGetGpuInstanceId(self, handle: Pointer, out: Pointer) -> int:
-        return self._tell(handle, out, "gi", "gi", handle.number % MIG_BASE + 1)
+        return self._reply(handle, out, "gi", "gi", handle.number % MIG_BASE + 1)
 
     def nvmlDeviceGetComputeInstanceId(self, handle: Pointer, out: Pointer) -> int:
-        return self._tell(handle, out, "ci", "ci")
+        return self._reply(handle, out, "ci", "ci")
 
 
-class _Sample(ctypes.Structure):
+class _GpmSampleBuffer(ctypes.Structure):
     """The memory behind the pointer to a GPM sample."""
 
     _fields_ = (("filled", ctypes.c_int), ("device", ctypes.c_int))

@@ -71,8 +71,8 @@ def no_throttle(monkeypatch: pytest.MonkeyPatch) -> ManualThrottle:
     The value is a throttle for tests that may be handed to an app that takes one.
     """
     from autoglm_throttle.testing.manual import throttle_for_tests
-    from autoglm_throttle.testing.open_door import admit_everything
+    from autoglm_throttle.testing.open_door import admit_all
     from autoglm_throttle.throttle import Throttle
 
-    monkeypatch.setattr(Throttle, "try_admit", admit_everything)
+    monkeypatch.setattr(Throttle, "try_admit", admit_all)
     return throttle_for_tests()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoglm_throttle.asgi.callers import Caller, Callers
+from autoglm_throttle.asgi.callers import Caller, RequestClassifier
 from autoglm_throttle.asgi.routes import RouteTable
 from autoglm_throttle.identity import CallerHasher
 from autoglm_throttle.model import Demand
@@ -24,10 +24,10 @@ def scope(headers: Any = (), client: Any = PEER, **more: Any) -> dict[str, Any]:
     return {"type": "http", "method": "GET", "path": "/", "headers": headers, "client": client, **more}
 
 
-def make(identify: Any = None, hints: list[str] | None = None, **settings: Any) -> Callers:
+def make(identify: Any = None, hints: list[str] | None = None, **settings: Any) -> RequestClassifier:
     chosen = Settings(key_secret=SECRET, **settings)
     seen = hints if hints is not None else []
-    return Callers(chosen, RouteTable(chosen.routes), identify=identify, hint=seen.append)
+    return RequestClassifier(chosen, RouteTable(chosen.routes), identify=identify, record_oddity=seen.append)
 
 
 def known_as(demand: Demand) -> tuple[str, str]:

@@ -13,12 +13,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autoglm_throttle.asgi.answers import (
-    BODIES_KEPT,
     EXPOSED_FIELDS,
-    FORMS_KEPT,
     LEGACY_NAMES,
+    MAX_CACHED_BODIES,
+    MAX_CACHED_TEMPLATES,
     STATUS,
-    Answers,
+    ResponseBuilder,
 )
 from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.limiting.user_windows import UserLimits
@@ -28,8 +28,8 @@ from tests.asgi.structured_fields import Item, read_list
 ALL_DIALECTS = ("ietf", "legacy", "none")
 
 
-def no_jitter(**options: Any) -> Answers:
-    return Answers(draw=lambda: 0.0, **options)
+def no_jitter(**options: Any) -> ResponseBuilder:
+    return ResponseBuilder(draw=lambda: 0.0, **options)
 
 
 def as_dict(fields: list[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -115,7 +115,7 @@ def test_the_fields_parse_and_agree_with_the_decision(drawn: list[tuple[int, int
         first.window_s,
         tuple(rest),
     )
-    policy, state = limits_of(Answers().fields(decision))
+    policy, state = limits_of(ResponseBuilder().fields(decision))
     assert list(state) == [item.name for item in items]
     for item in items:
         assert policy[item.name] == {"q": item.limit, "w": item.window_s}
@@ -124,7 +124,7 @@ def test_the_fields_parse_and_agree_with_the_decision(drawn: list[tuple[int, int
 
 @pytest.mark.parametrize("dialect", ALL_DIALECTS)
 def test_where_no_user_limit_applies_there_is_nothing_to_say(dialect: str) -> None:
-    assert Answers(dialect).fields(Decision(True, Reason.OK)) == []
+    assert ResponseBuilder(dialect).fields(Decision(True, Reason.OK)) == []
 
 
 def test_what_a_client_reads_is_what_the_window_then_does() -> None:
@@ -142,7 +142,7 @@ def test_what_a_client_reads_is_what_the_window_then_does() -> None:
     assert left == [(2, 5), (1, 4), (0, 3)]
     refusal = windows.hit(demand, now)
     assert refusal is not None
-    _, fields, _ = answers.refusal(refusal)
+    _, fields, _ = answers.rejection(refusal)
     wait = int(dict(fields)[b"retry-after"])
     assert (refusal.retry_after_s, wait) == (59.25, 60)
     ahead = windows.hit(demand, now + wait)
@@ -152,27 +152,27 @@ def test_what_a_client_reads_is_what_the_window_then_does() -> None:
 
 def test_legacy_adds_the_old_names() -> None:
     decision = Decision(True, Reason.OK, "", "user-60s", 100, 41, 0.0, 7.2, 60)
-    assert as_dict(Answers("legacy").fields(decision)) == {
+    assert as_dict(ResponseBuilder("legacy").fields(decision)) == {
         "ratelimit-policy": '"user-60s";q=100;w=60',
         "ratelimit": '"user-60s";r=41;t=8',
         "x-ratelimit-limit": "100",
         "x-ratelimit-remaining": "41",
         "x-ratelimit-reset": "8",
     }
-    _, fields, _ = no_jitter(dialect="legacy").refusal(refused(wait=12.3))
+    _, fields, _ = no_jitter(dialect="legacy").rejection(refused(wait=12.3))
     old = as_dict(fields)
     assert [old[name] for name in LEGACY_NAMES] == ["100", "0", "13"]
     too_large = Decision(
         False, Reason.TOO_LARGE, "too_large:user-60s", "user-60s", 100, 40, math.inf, 7.2, 60
     )
-    _, fields, _ = no_jitter(dialect="legacy").refusal(too_large)
+    _, fields, _ = no_jitter(dialect="legacy").rejection(too_large)
     assert as_dict(fields)["x-ratelimit-reset"] == "0", "waiting does not help"
 
 
 def test_none_says_only_when_to_come_back() -> None:
-    answers = Answers("none")
+    answers = ResponseBuilder("none")
     assert answers.fields(Decision(True, Reason.OK, "", "user-60s", 100, 41, 0.0, 7.2, 60)) == []
-    _, fields, _ = answers.refusal(refused())
+    _, fields, _ = answers.rejection(refused())
     assert set(as_dict(fields)) == {"retry-after", "retry-after-ms", "content-type", "content-length"}
 
 
@@ -199,7 +199,7 @@ def test_every_reason_to_refuse_has_a_status() -> None:
 
 @pytest.mark.parametrize(("decision", "status", "kind"), REFUSALS)
 def test_a_body_is_a_problem_with_all_its_members(decision: Decision, status: int, kind: str) -> None:
-    answered, fields, body = no_jitter().refusal(decision)
+    answered, fields, body = no_jitter().rejection(decision)
     problem = json.loads(body)
     assert answered == problem["status"] == status
     assert problem["type"] == f"https://iana.org/assignments/http-problem-types#{kind}"
@@ -222,15 +222,17 @@ def test_a_body_is_a_problem_with_all_its_members(decision: Decision, status: in
 def test_a_refusal_of_the_line_says_what_was_wrong_with_it() -> None:
     answers = no_jitter()
     said = {
-        detail: json.loads(answers.refusal(refused(Reason.QUEUE, f"queue:{detail}", "queue", window_s=0))[2])
+        detail: json.loads(
+            answers.rejection(refused(Reason.QUEUE, f"queue:{detail}", "queue", window_s=0))[2]
+        )
         for detail in ("slow", "wait", "full", "cap", "else")
     }
     sentences = {detail: problem["detail"] for detail, problem in said.items()}
     assert sentences == {
-        "slow": "The wait for a turn would be too long; try again in 13 s.",
-        "wait": "No turn came in time; try again in 13 s.",
-        "full": "The line is full; try again in 13 s.",
-        "cap": "As many requests are running as may run at once; try again in 13 s.",
+        "slow": "The request would wait too long in the queue; try again in 13 s.",
+        "wait": "The request timed out in the queue; try again in 13 s.",
+        "full": "The queue is full; try again in 13 s.",
+        "cap": "The concurrency limit is reached; try again in 13 s.",
         "else": "The service is busy; try again in 13 s.",
     }
 
@@ -240,7 +242,7 @@ def test_a_refusal_of_the_line_says_what_was_wrong_with_it() -> None:
 def test_field_names_are_lower_case_and_known(
     decision: Decision, status: int, kind: str, dialect: str
 ) -> None:
-    _, fields, _ = Answers(dialect).refusal(decision)
+    _, fields, _ = ResponseBuilder(dialect).rejection(decision)
     for name in as_dict(fields):
         assert re.fullmatch(r"[a-z0-9-]+", name), "ASGI wants lower case"
         assert name in {*EXPOSED_FIELDS, *LEGACY_NAMES, "content-type", "content-length"}
@@ -253,8 +255,8 @@ def test_field_names_are_lower_case_and_known(
     jitter=st.floats(0.0, 1.0),
 )
 def test_retry_after_is_never_early_never_0_and_capped(wait: float, draw: float, jitter: float) -> None:
-    answers = Answers(draw=lambda: draw, jitter=jitter, retry_after_max_s=120.0)
-    _, fields, body = answers.refusal(refused(wait=wait))
+    answers = ResponseBuilder(draw=lambda: draw, jitter=jitter, retry_after_max_s=120.0)
+    _, fields, body = answers.rejection(refused(wait=wait))
     headers = as_dict(fields)
     seconds, milliseconds = int(headers["retry-after"]), int(headers["retry-after-ms"])
     assert 1 <= seconds <= 120
@@ -281,16 +283,24 @@ def test_without_jitter_whole_seconds_stay_whole() -> None:
         (120.0, "120"),
         (1e9, "120"),
     ]:
-        _, fields, _ = no_jitter().refusal(refused(wait=wait))
+        _, fields, _ = no_jitter().rejection(refused(wait=wait))
         assert as_dict(fields)["retry-after"] == seconds
 
 
 def test_jitter_spreads_the_clients() -> None:
     draws = itertools.cycle([0.0, 0.25, 0.5, 0.75, 0.999])
-    answers = Answers(draw=lambda: next(draws), jitter=0.1)
-    waits = [int(as_dict(answers.refusal(refused(wait=100.0))[1])["retry-after"]) for _ in range(5)]
+    answers = ResponseBuilder(draw=lambda: next(draws), jitter=0.1)
+    waits = [int(as_dict(answers.rejection(refused(wait=100.0))[1])["retry-after"]) for _ in range(5)]
     assert waits == [100, 103, 105, 108, 110]
-    assert len({as_dict(Answers().refusal(refused(wait=100.0))[1])["retry-after-ms"] for _ in range(20)}) > 1
+    assert (
+        len(
+            {
+                as_dict(ResponseBuilder().rejection(refused(wait=100.0))[1])["retry-after-ms"]
+                for _ in range(20)
+            }
+        )
+        > 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -300,7 +310,7 @@ def test_what_can_never_fit_is_told_the_number_that_would(limit: float, text: st
     decision = Decision(
         False, Reason.TOO_LARGE, "too_large:user-1s", "user-1s", limit, 2, math.inf, 0.25, window_s=1
     )
-    status, fields, body = no_jitter().refusal(decision)
+    status, fields, body = no_jitter().rejection(decision)
     headers, problem = as_dict(fields), json.loads(body)
     assert status == problem["status"] == 413
     assert "retry-after" not in headers
@@ -317,7 +327,7 @@ def test_what_can_never_fit_is_told_the_number_that_would(limit: float, text: st
 def test_other_limits_stand_beside_the_one_that_refused() -> None:
     other = LimitStatus("user-3600s", 1000, 3600, 400, 1800.5)
     decision = Decision(False, Reason.USER, "user:user-60s", "user-60s", 100, 0, 12.3, 12.3, 60, (other,))
-    policy, state = limits_of(no_jitter().refusal(decision)[1])
+    policy, state = limits_of(no_jitter().rejection(decision)[1])
     assert policy == {"user-60s": {"q": 100, "w": 60}, "user-3600s": {"q": 1000, "w": 3600}}
     assert state == {"user-60s": {"r": 0, "t": 13}, "user-3600s": {"r": 400, "t": 1801}}
 
@@ -332,9 +342,9 @@ def test_no_caller_stands_in_an_answer(user: str, address: str) -> None:
         decision = windows.hit(demand, 0.0)
         assert decision is not None
         if decision.allowed:
-            texts += [b"%b: %b" % field for field in Answers("legacy").fields(decision)]
+            texts += [b"%b: %b" % field for field in ResponseBuilder("legacy").fields(decision)]
         else:
-            _, fields, body = Answers("legacy").refusal(decision)
+            _, fields, body = ResponseBuilder("legacy").rejection(decision)
             texts += [body, *[b"%b: %b" % field for field in fields]]
     assert b"<" not in b"\n".join(texts)
 
@@ -344,36 +354,36 @@ def test_no_caller_stands_in_an_answer(user: str, address: str) -> None:
 @example(name='a"b\\c\r\nd{policy}')
 def test_no_name_breaks_the_fields(name: str) -> None:
     decision = Decision(True, Reason.OK, "", name, 100, 41, 0.0, 7.2, 60)
-    policy, state = limits_of(Answers().fields(decision))
+    policy, state = limits_of(ResponseBuilder().fields(decision))
     assert list(policy.values()) == [{"q": 100, "w": 60}]
     assert list(state.values()) == [{"r": 41, "t": 8}]
-    _, fields, body = Answers().refusal(refused(policy=name, detail=f"user:{name}"))
+    _, fields, body = ResponseBuilder().rejection(refused(policy=name, detail=f"user:{name}"))
     limits_of(fields)
     assert json.loads(body)["violated-policies"] == [name]
 
 
 def test_prepared_texts_are_bounded_and_right_beyond_the_bound() -> None:
     answers = no_jitter()
-    for number in range(max(FORMS_KEPT, BODIES_KEPT) + 50):
-        _, fields, body = answers.refusal(refused(policy=f"user-{number}s", detail=f"user:user-{number}s"))
+    for number in range(max(MAX_CACHED_TEMPLATES, MAX_CACHED_BODIES) + 50):
+        _, fields, body = answers.rejection(refused(policy=f"user-{number}s", detail=f"user:user-{number}s"))
         assert f'"user-{number}s"' in as_dict(fields)["ratelimit"]
         assert f'"user:user-{number}s"' in body.decode()
-    assert (len(answers._forms), len(answers._bodies)) == (FORMS_KEPT, BODIES_KEPT)
+    assert (len(answers._templates), len(answers._bodies)) == (MAX_CACHED_TEMPLATES, MAX_CACHED_BODIES)
 
 
 def test_a_prepared_text_is_the_same_again_and_follows_the_wait() -> None:
     answers = no_jitter()
-    first, again = (answers.refusal(refused(wait=wait)) for wait in (12.3, 12.3))
+    first, again = (answers.rejection(refused(wait=wait)) for wait in (12.3, 12.3))
     assert first == again
     for wait in (12.2, 12.9, 13.1, 1000.0, 12.3):
-        problem = json.loads(answers.refusal(refused(wait=wait))[2])
+        problem = json.loads(answers.rejection(refused(wait=wait))[2])
         assert problem["retry_after_s"] == wait
         assert f"in {min(120, math.ceil(wait))} s" in problem["detail"]
-    assert answers.refusal(refused()) == first
+    assert answers.rejection(refused()) == first
 
 
 def test_one_name_under_two_limits_is_two_policies() -> None:
-    answers = Answers()
+    answers = ResponseBuilder()
     for limit in (100, 50, 100):
         decision = Decision(True, Reason.OK, "", "user-60s", limit, 41, 0.0, 7.2, 60)
         policy, _ = limits_of(answers.fields(decision))

@@ -16,7 +16,7 @@ from autoglm_throttle import Priority, Reason, Throttle, ThrottleMiddleware
 from autoglm_throttle.asgi import MARKER
 from autoglm_throttle.model import BreakerMode, BreakerState, Outcome
 from autoglm_throttle.settings import BreakerSettings
-from autoglm_throttle.testing import assert_rejected
+from autoglm_throttle.testing import assert_shed
 from tests.asgi.drive import Answer, http_scope, never, request, send_scope, websocket_scope
 from tests.asgi.guarding import (
     FAILURES,
@@ -85,7 +85,7 @@ async def test_open_it_answers_before_any_limit_is_asked() -> None:
     await service.fails()
     answer = await service.ask(200)
     assert service.calls == FAILURES
-    assert_rejected([*answer.messages], "breaker")
+    assert_shed([*answer.messages], "breaker")
     assert json.loads(answer.body) == {
         "type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
         "title": "Service Unavailable",
@@ -382,7 +382,7 @@ async def test_that_is_answered_without_a_breaker_too() -> None:
         raise REFUSED
 
     answer = await request(ThrottleMiddleware(app, throttle=throttle))
-    assert_rejected([*answer.messages], "breaker")
+    assert_shed([*answer.messages], "breaker")
     assert outcomes(throttle) == {"neutral": 1}
     assert counted(throttle) == {("admitted", "ok"): 1}
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from autoglm_throttle import Priority, Reason, ThrottleMiddleware
-from autoglm_throttle.asgi.blame import excuse
+from autoglm_throttle.asgi.blame import attribute_to_throttle
 from autoglm_throttle.model import BreakerState, FallbackContext, Outcome, Rejected
 from autoglm_throttle.model.decision import Decision
 from autoglm_throttle.resilience.feature import Fallback
@@ -200,7 +200,7 @@ async def test_a_further_charge_is_not_replaced_by_what_costs_too_much_then() ->
 
 async def test_a_refusal_that_must_stand_is_not_replaced() -> None:
     async def app(scope: Any, _receive: Any, send: Any) -> None:
-        excuse(scope)
+        attribute_to_throttle(scope)
         await plain(send, 503, b"closed")
 
     service = static()

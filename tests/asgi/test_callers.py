@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.asgi.callers import VALUE_AT_MOST, Caller
+from autoglm_throttle.asgi.callers import MAX_VALUE_BYTES, Caller
 from autoglm_throttle.model import Priority
 from autoglm_throttle.settings import RoutePolicy
 from tests.asgi.asking import ADDRESS, HASH, KEY, PEER, PLANS, PROXY, Headers, known_as, make, scope
@@ -83,7 +83,7 @@ KEYED = {
 
 ABSENT = (
     *(b"", b" ", b"\t", b"a\x00b", b"a\nb", b"a\rb", b"\x7f", b"\xff\xfe", "caf\xe9".encode()),
-    *("\u2028".encode(), b"k" * (VALUE_AT_MOST + 1), b"k" * 65536),
+    *("\u2028".encode(), b"k" * (MAX_VALUE_BYTES + 1), b"k" * 65536),
 )
 
 
@@ -128,7 +128,7 @@ def test_blanks_round_a_key_and_a_second_one_change_nothing() -> None:
 
 
 def test_the_longest_key_is_still_one() -> None:
-    key = b"k" * VALUE_AT_MOST
+    key = b"k" * MAX_VALUE_BYTES
     demand = make(identity="header:x-api-key").demand(scope([(b"x-api-key", key)]))
     assert known_as(demand) == (HASH.hash("key", key.decode()), ADDRESS)
 

@@ -95,7 +95,7 @@ async def test_nested_twice_is_charged_once_with_one_warning(
     assert answers[LIMIT - 1] != 429
     assert answers[LIMIT:] == [429] * 3
     assert [record.message for record in caplog.records if "share one throttle" in record.message] == [
-        "two middlewares share one throttle round the same app; the inner one passes"
+        "two middlewares share one throttle around the same app; the inner one applies no limits"
     ]
 
 

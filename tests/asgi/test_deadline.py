@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle import Permit
 from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
-from autoglm_throttle.asgi.callers import Callers
+from autoglm_throttle.asgi.callers import RequestClassifier
 from autoglm_throttle.asgi.routes import RouteTable
 from autoglm_throttle.limiting.gate import Ticket
 from autoglm_throttle.model import Demand, Priority
@@ -26,7 +26,7 @@ OBJECTIVES: dict[str, float | None] = {"/": None, "/quick": 0.5, "/slow": 30.0, 
 SLO_S = 2.0
 
 
-def callers(hints: list[str] | None = None, **more: Any) -> Callers:
+def callers(hints: list[str] | None = None, **more: Any) -> RequestClassifier:
     return make(None, hints, **{"deadline_header": "X-Deadline", "slo_s": SLO_S, "routes": ROUTES, **more})
 
 
@@ -175,6 +175,6 @@ def test_a_remembered_request_has_no_deadline_of_another() -> None:
 @pytest.mark.parametrize("broken", [{}, {"headers": None}, {"headers": [1]}, {"client": 7}])
 def test_a_malformed_websocket_counts_like_any_other(websockets: str, broken: dict[str, Any]) -> None:
     settings = Settings(websockets=websockets, identity="header:x-api-key")
-    demand = Callers(settings, RouteTable()).demand({"type": "websocket", **broken})
+    demand = RequestClassifier(settings, RouteTable()).demand({"type": "websocket", **broken})
     assert demand.holds_slot is (websockets == "slot")
-    assert Callers(settings, RouteTable()).demand({"type": "http", **broken}).holds_slot
+    assert RequestClassifier(settings, RouteTable()).demand({"type": "http", **broken}).holds_slot

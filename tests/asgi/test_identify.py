@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.asgi.callers import Caller, Callers
+from autoglm_throttle.asgi.callers import Caller, RequestClassifier
 from autoglm_throttle.asgi.routes import RouteTable
 from autoglm_throttle.identity import CallerHasher
 from autoglm_throttle.model import Priority
@@ -83,7 +83,7 @@ def test_a_failing_identify_is_logged_once_a_minute_without_what_it_said(
     def forged(scope: Any) -> Caller:
         raise ValueError("forged\nline")
 
-    callers = Callers(Settings(), RouteTable(), identify=forged, clock=clock)
+    callers = RequestClassifier(Settings(), RouteTable(), identify=forged, clock=clock)
     for seconds in (0.0, 59.0, 1.0, 30.0):
         clock.advance(seconds)
         callers.demand(scope())
@@ -136,7 +136,7 @@ def test_a_coroutine_function_cannot_identify() -> None:
         (Settings(identity=f"{__name__}:late_identify"), None),
     ):
         with pytest.raises(ConfigError, match="coroutine function"):
-            Callers(settings, RouteTable(), identify=identify)  # type: ignore[arg-type]
+            RequestClassifier(settings, RouteTable(), identify=identify)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("verified", "plan"), [(True, "gold"), (False, None)])
@@ -144,7 +144,9 @@ def test_a_verified_user_is_looked_up_among_the_members(verified: bool, plan: st
     secret = "a secret of some length"
     member = CallerHasher(secret.encode()).hash("user", "alice")
     settings = Settings(key_secret=secret, plans=[PlanPolicy("gold", priority="high", members=[member])])
-    callers = Callers(settings, RouteTable(), identify=lambda scope: Caller("alice", verified=verified))
+    callers = RequestClassifier(
+        settings, RouteTable(), identify=lambda scope: Caller("alice", verified=verified)
+    )
     demand = callers.demand({"headers": [], "client": ("10.0.0.1", 1)})
     assert demand.plan == plan
     assert demand.priority is (Priority.HIGH if verified else Priority.MID)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.asgi.inbox import KEPT_BYTES, PART_BYTES, Inbox
+from autoglm_throttle.asgi.inbox import BUFFER_BYTES, PART_OVERHEAD_BYTES, BufferedReceive
 from tests.asgi.line import part, settled
 
 pytestmark = pytest.mark.usefixtures("quiet_loop")
@@ -54,14 +54,14 @@ class Wire:
         return message
 
 
-async def stand(inbox: Inbox, until: Callable[[], Awaitable[None]]) -> bool:
+async def stand(inbox: BufferedReceive, until: Callable[[], Awaitable[None]]) -> bool:
     """Listen for the client until something else has happened; whether it left before."""
     left = False
     async with anyio.create_task_group() as group:
 
         async def listen() -> None:
             nonlocal left
-            await inbox.left()
+            await inbox.disconnected()
             left = True
             group.cancel_scope.cancel()
 
@@ -71,7 +71,7 @@ async def stand(inbox: Inbox, until: Callable[[], Awaitable[None]]) -> bool:
     return left
 
 
-async def read(inbox: Inbox) -> bytes:
+async def read(inbox: BufferedReceive) -> bytes:
     bodies = []
     while True:
         message = await inbox.receive()
@@ -84,7 +84,7 @@ async def read(inbox: Inbox) -> bytes:
 def test_a_body_that_came_in_line_reaches_the_app_in_order(backend: str) -> None:
     async def scenario() -> None:
         wire = Wire(part(b"a"), part(b"b"), part(b""), part(b"c", more=False))
-        inbox = Inbox(wire.receive)
+        inbox = BufferedReceive(wire.receive)
         assert not await stand(inbox, settled)
         assert await read(inbox) == b"abc"
         inbox.close()
@@ -95,7 +95,7 @@ def test_a_body_that_came_in_line_reaches_the_app_in_order(backend: str) -> None
 def test_the_rest_of_a_body_comes_after_what_was_kept(backend: str) -> None:
     async def scenario() -> None:
         wire = Wire(part(b"a"))
-        inbox = Inbox(wire.receive)
+        inbox = BufferedReceive(wire.receive)
         await stand(inbox, settled)
         wire.put(part(b"b"))
         wire.put(part(b"c", more=False))
@@ -111,7 +111,7 @@ def test_the_rest_of_a_body_comes_after_what_was_kept(backend: str) -> None:
 def test_a_turn_in_the_midst_of_a_part_loses_nothing_where_cancelling_would(steps: int) -> None:
     async def scenario() -> None:
         wire = Wire(part(b"a"), loses=True)
-        inbox = Inbox(wire.receive)
+        inbox = BufferedReceive(wire.receive)
 
         async def turn() -> None:
             await settled()
@@ -138,7 +138,7 @@ def test_whenever_the_turn_comes_the_body_is_whole(
 ) -> None:
     async def scenario() -> None:
         wire = Wire(loses=loses)
-        inbox = Inbox(wire.receive)
+        inbox = BufferedReceive(wire.receive)
         bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
 
         async def client() -> None:
@@ -167,7 +167,7 @@ def test_whenever_the_turn_comes_the_body_is_whole(
 def test_a_client_that_leaves_is_noticed(backend: str, kind: str) -> None:
     async def scenario() -> None:
         wire = Wire({"type": "websocket.connect"} if "web" in kind else part(b"", more=False))
-        inbox = Inbox(wire.receive)
+        inbox = BufferedReceive(wire.receive)
 
         async def leave() -> None:
             await settled()
@@ -184,7 +184,7 @@ def test_a_client_that_leaves_is_noticed(backend: str, kind: str) -> None:
 
 def test_a_client_that_leaves_in_the_midst_of_its_body_is_noticed(backend: str) -> None:
     async def scenario() -> None:
-        inbox = Inbox(Wire(part(b"a"), GONE).receive)
+        inbox = BufferedReceive(Wire(part(b"a"), GONE).receive)
         assert await stand(inbox, settled)
         inbox.close()
 
@@ -195,9 +195,9 @@ def test_a_client_that_leaves_in_the_midst_of_its_body_is_noticed(backend: str) 
 def test_what_is_kept_has_an_end(backend: str, size: int) -> None:
     async def scenario() -> None:
         wire = Wire(*[part(b"x" * size)] * 300, part(b"", more=False))
-        inbox = Inbox(wire.receive)
+        inbox = BufferedReceive(wire.receive)
         await stand(inbox, partial(settled, 2000))
-        assert wire.taken == math.ceil(KEPT_BYTES / (PART_BYTES + size))
+        assert wire.taken == math.ceil(BUFFER_BYTES / (PART_OVERHEAD_BYTES + size))
         assert len(await read(inbox)) == 300 * size
         inbox.close()
 
@@ -213,7 +213,7 @@ def test_a_server_that_never_stops_talking_is_not_listened_to_for_ever(backend: 
             asked += 1
             return part(b"", more=False)
 
-        inbox = Inbox(receive)
+        inbox = BufferedReceive(receive)
         assert not await stand(inbox, settled)
         assert asked == 2
         inbox.close()
@@ -224,7 +224,7 @@ def test_a_server_that_never_stops_talking_is_not_listened_to_for_ever(backend: 
 def test_two_who_want_the_part_under_way_get_one_each() -> None:
     async def scenario() -> None:
         wire = Wire(part(b"a"))
-        inbox = Inbox(wire.receive)
+        inbox = BufferedReceive(wire.receive)
         await stand(inbox, settled)
         wanted = [asyncio.ensure_future(inbox.receive()) for _ in range(3)]
         assert await wanted.pop(0) == part(b"a")
@@ -244,7 +244,7 @@ def test_an_app_may_cancel_its_receive_too() -> None:
 
     async def scenario() -> None:
         wire = Wire(part(b"a"), loses=True)
-        inbox = Inbox(wire.receive)
+        inbox = BufferedReceive(wire.receive)
         await stand(inbox, settled)
         assert await inbox.receive() == part(b"a")
         for _ in range(2):
@@ -271,7 +271,7 @@ def test_an_error_of_the_server_is_heard_or_forgotten_without_a_complaint(heard:
             await breaks.wait()
             raise Broken
 
-        inbox = Inbox(receive)
+        inbox = BufferedReceive(receive)
         await stand(inbox, settled)
         breaks.set()
         await settled()
@@ -289,9 +289,9 @@ def test_an_error_while_it_waits_ends_the_wait(backend: str) -> None:
         async def receive() -> Message:
             raise Broken
 
-        inbox = Inbox(receive)
+        inbox = BufferedReceive(receive)
         with pytest.raises(Broken):
-            await inbox.left()
+            await inbox.disconnected()
         inbox.close()
 
     anyio.run(scenario, backend=backend)
@@ -312,7 +312,7 @@ def test_a_part_that_nobody_wants_is_given_up_without_a_complaint(stubborn: bool
                 raise
             raise AssertionError
 
-        inbox = Inbox(receive)
+        inbox = BufferedReceive(receive)
         await stand(inbox, settled)
         inbox.close()
         await settled()
@@ -323,11 +323,11 @@ def test_a_part_that_nobody_wants_is_given_up_without_a_complaint(stubborn: bool
 
 def test_a_loop_that_ends_meanwhile_ends_the_part_too() -> None:
     async def scenario() -> None:
-        inbox = Inbox(Wire().receive)
+        inbox = BufferedReceive(Wire().receive)
 
         async def wait() -> None:
             try:
-                await inbox.left()
+                await inbox.disconnected()
             finally:
                 inbox.close()
 

@@ -234,8 +234,8 @@ async def test_what_can_never_be_learned_stops_neither_learning_nor_the_requests
     app = Starlette(routes=[Mount("/t/{tenant}", app=_Opaque(inner))])
     throttle = throttle_for_tests()
     wrapped = ThrottleMiddleware(app, throttle=throttle)
-    uncertain = marks.WALKS_AT_MOST + 10
+    uncertain = marks.MAX_WALKS + 10
     assert await statuses(wrapped, "/t/t/x/1", uncertain) == [200] * uncertain
-    assert wrapped._marks._walks == marks.WALKS_AT_MOST
+    assert wrapped._marks._walks == marks.MAX_WALKS
     assert await statuses(wrapped, "/t/acme/x/1", 2) == [200, 200]
     assert by_priority(throttle) == [0, uncertain + 1, 1]

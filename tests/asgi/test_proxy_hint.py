@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.asgi.callers import Callers
-from autoglm_throttle.asgi.proxy_hint import REQUESTS, ProxyHint
+from autoglm_throttle.asgi.callers import RequestClassifier
+from autoglm_throttle.asgi.proxy_hint import REQUESTS, ProxyDetector
 from autoglm_throttle.asgi.routes import RouteTable
 from autoglm_throttle.settings import Settings
 
 
 def noted(*peers: tuple[str, int]) -> list[bool]:
-    hint = ProxyHint()
-    return [hint.note(peer) for peer, times in peers for _ in range(times)]
+    hint = ProxyDetector()
+    return [hint.observe(peer) for peer, times in peers for _ in range(times)]
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_all_else_is_no_proxy(peers: list[tuple[str, int]]) -> None:
 
 
 def test_nothing_is_kept_once_it_is_done() -> None:
-    hint = ProxyHint()
+    hint = ProxyDetector()
     for number in range(REQUESTS):
-        assert not hint.done
-        hint.note(f"10.0.{number >> 8}.{number & 255}")
-    assert hint.done
-    assert not hint.note("10.0.0.1")
+        assert not hint.is_complete
+        hint.observe(f"10.0.{number >> 8}.{number & 255}")
+    assert hint.is_complete
+    assert not hint.observe("10.0.0.1")
     assert not hint._peers
 
 
@@ -57,8 +57,8 @@ def scope(peer: object) -> dict[str, Any]:
     return {"type": "http", "headers": [], "client": peer}
 
 
-def callers(hints: list[str], **settings: Any) -> Callers:
-    return Callers(Settings(**settings), RouteTable(), hint=hints.append)
+def callers(hints: list[str], **settings: Any) -> RequestClassifier:
+    return RequestClassifier(Settings(**settings), RouteTable(), record_oddity=hints.append)
 
 
 def test_one_warning_says_what_to_set(caplog: pytest.LogCaptureFixture) -> None:
@@ -72,7 +72,7 @@ def test_one_warning_says_what_to_set(caplog: pytest.LogCaptureFixture) -> None:
     assert "AUTOGLM_THROTTLE_TRUSTED_PROXIES" in record.getMessage()
     assert "10.1.2.3" not in record.getMessage()
     assert hints == ["behind_proxy"]
-    assert tested._proxy_hint is None, "after that it costs nothing"
+    assert tested._proxy_detector is None, "after that it costs nothing"
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from autoglm_throttle import Demand, Permit, Priority, ResourceAdvice, RoutePolicy, ThrottleMiddleware, mark
-from autoglm_throttle.asgi.hinted import Hinted
+from autoglm_throttle.asgi.hinted import AdviceMiddleware
 from autoglm_throttle.testing import (
     FakeGpu,
     ManualClock,
     ManualThrottle,
     assert_admitted,
-    assert_rejected,
+    assert_shed,
     throttle_for_tests,
 )
 from tests.asgi.asking import make, scope
@@ -79,7 +79,7 @@ async def test_the_answer_of_a_refusal() -> None:
     app, throttle = service()
     fill(throttle, 60)
     answer = await get(app)
-    assert_rejected(answer)
+    assert_shed(answer)
     assert answer.status_code == 503
     body = answer.json()
     assert (body["reason"], body["violated-policies"]) == ("gpu:memory", ["memory"])
@@ -119,7 +119,7 @@ async def test_a_route_may_have_labels_of_its_own() -> None:
     assert (await get(app)).json() == ["fp8", 0, 30 * GB]
     assert (await get(app, x_precision="int4")).json()[0] == "int4"
     fill(throttle, 40)
-    assert_rejected(await get(app))
+    assert_shed(await get(app))
 
 
 async def test_a_websocket_is_told_as_well() -> None:
@@ -149,13 +149,13 @@ async def test_the_state_of_the_server_stays() -> None:
 
 async def test_without_quotas_nothing_stands_between() -> None:
     app, _ = service(quotas=False, precisions=())
-    assert not isinstance(app.app, Hinted)
+    assert not isinstance(app.app, AdviceMiddleware)
     assert (await get(app)).json() is None
 
 
 async def test_marks_are_found_behind_it() -> None:
     app, throttle = service()
-    assert isinstance(app.app, Hinted)
+    assert isinstance(app.app, AdviceMiddleware)
     await get(app)
     low = [n for (priority, _, _), n in throttle.snapshot().requests.items() if priority is Priority.LOW]
     assert sum(low) == 1

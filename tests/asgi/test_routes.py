@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.asgi.routes import MATCHES_KEPT, REMEMBERED_LENGTH, RouteTable, path_of
+from autoglm_throttle.asgi.routes import MAX_CACHED_CHARS, MAX_CACHED_MATCHES, RouteTable, path_of
 from autoglm_throttle.settings import RoutePolicy
 
 segments = st.sampled_from(["a", "b", "c", "{x}", "*"])
@@ -60,7 +60,7 @@ def test_it_finds_what_a_naive_scan_finds(
     for path, method in requests * 2:
         assert table.match(path, method) is naive(configured, path, method)
     table.learn(learned)
-    assert table.any is bool(configured or learned)
+    assert table.has_routes is bool(configured or learned)
     for path, method in requests * 2:
         assert table.match(path, method) is naive(configured + learned, path, method)
 
@@ -84,20 +84,20 @@ def test_what_is_learned_comes_behind_and_is_replaced_when_learned_anew() -> Non
 
 
 def test_an_empty_table_says_so() -> None:
-    assert not RouteTable().any
+    assert not RouteTable().has_routes
     assert RouteTable().match("/", "GET") is None
 
 
 def test_endless_paths_and_methods_do_not_fill_the_memory() -> None:
     table = RouteTable([RoutePolicy("/a/*")])
-    for number in range(MATCHES_KEPT + 100):
+    for number in range(MAX_CACHED_MATCHES + 100):
         assert table.match(f"/a/{number}", "GET") is not None
-    assert len(table._known) <= MATCHES_KEPT
-    before = len(table._known)
+    assert len(table._cache) <= MAX_CACHED_MATCHES
+    before = len(table._cache)
     for number in range(10):
-        assert table.match(f"/a/{number}" + "x" * REMEMBERED_LENGTH, "GET") is not None
-        assert table.match(f"/a/{number}", "X" * REMEMBERED_LENGTH) is not None
-    assert len(table._known) == before, "long ones are matched anew each time"
+        assert table.match(f"/a/{number}" + "x" * MAX_CACHED_CHARS, "GET") is not None
+        assert table.match(f"/a/{number}", "X" * MAX_CACHED_CHARS) is not None
+    assert len(table._cache) == before, "long ones are matched anew each time"
 
 
 def test_what_is_remembered_is_remembered_by_method() -> None:

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from autoglm_throttle import Permit
 from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
-from autoglm_throttle.asgi.inbox import KEPT_BYTES
+from autoglm_throttle.asgi.inbox import BUFFER_BYTES
 from autoglm_throttle.model import Demand
 from tests.asgi.drive import http_scope
 from tests.asgi.line import Client, Service, part, settled, taken, used, with_places
@@ -68,7 +68,7 @@ def test_the_more_important_one_goes_first(backend: str) -> None:
     anyio.run(scenario, backend=backend)
 
 
-@pytest.mark.parametrize("size", [0, 10, KEPT_BYTES])
+@pytest.mark.parametrize("size", [0, 10, BUFFER_BYTES])
 def test_a_body_sent_before_and_after_the_turn_is_whole(backend: str, size: int) -> None:
     async def scenario() -> None:
         service = Service(with_places(1))

@@ -68,8 +68,8 @@ def test_the_first_service_drawn_is_one_on_which_no_rule_was_found(monkeypatch: 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--scenarios", "step_3x"), "step_3x is none of steady_0.5x"),
-        (("--policies", "gate,sluice"), "sluice is none of oracle"),
+        (("--scenarios", "step_3x"), "step_3x is not one of steady_0.5x"),
+        (("--policies", "gate,sluice"), "sluice is not one of oracle"),
         (("--set", "min_share"), "min_share is not a name, = and a number"),
     ],
 )

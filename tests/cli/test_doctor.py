@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import doctor_redis, main
-from autoglm_throttle.cli.finding import Finding, Level, within
+from autoglm_throttle.cli.finding import DoctorResult, Severity, within
 from tests.cli.findings import PASSWORD, WELL, Doctor, by_item, not_well
 from tests.stores.cluster import Cluster3
 from tests.stores.proxy import SlowProxy
@@ -40,7 +40,7 @@ def test_as_a_text(
     monkeypatch.setenv("AUTOGLM_THROTTLE_REDIS_URL", own_server.url)
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "ok    gpu    GPU=none: nothing is read"
+    assert lines[0] == "ok    gpu    GPU=none: no GPU is read"
     assert lines[1] == f"ok    redis  {own_server.url} answers: one server, no TLS"
     (warned,) = [place for place, line in enumerate(lines) if line.startswith("warn")]
     assert lines[warned].startswith("warn  redis  eviction policy allkeys-lru: ")
@@ -117,7 +117,7 @@ def test_a_server_that_dies_while_it_is_asked(
 ) -> None:
     asked = doctor_redis._server
 
-    def dies(node: Any) -> list[Finding]:
+    def dies(node: Any) -> list[DoctorResult]:
         own_server.kill()
         return asked(node)
 
@@ -159,8 +159,14 @@ def test_a_server_whose_memory_is_full(doctor: Doctor, own_server: RedisServer) 
     ("script", "said"),
     [
         ("return {1}", "it cannot count: "),
-        ("return ARGV[8] == '2' and {1, 0, 0, 9, 9, 0, 1, 9, 0, 9, 0} or {1, 1, 1}", "it counts wrong: "),
-        ("return ARGV[8] == '2' and {1, 1, 9, 0, 9, 0, 1, 9, 0, 9, 0} or {1, 0, 1}", "it counts wrong: "),
+        (
+            "return ARGV[8] == '2' and {1, 0, 0, 9, 9, 0, 1, 9, 0, 9, 0} or {1, 1, 1}",
+            "it counts incorrectly: ",
+        ),
+        (
+            "return ARGV[8] == '2' and {1, 1, 9, 0, 9, 0, 1, 9, 0, 9, 0} or {1, 0, 1}",
+            "it counts incorrectly: ",
+        ),
     ],
 )
 def test_a_server_that_counts_otherwise(
@@ -218,7 +224,7 @@ def test_an_old_server_and_one_of_another_kind() -> None:
 def test_a_cluster(doctor: Doctor, redis_cluster: Cluster3, redis_prefix: str) -> None:
     status, findings = doctor(REDIS_URL=redis_cluster.url)
     assert (status, not_well(findings)) == (0, [])
-    assert "a cluster, our keys on 3 of its nodes" in findings[0]["message"]
+    assert "a cluster, keys of this service on 3 of its nodes" in findings[0]["message"]
     nodes = {f["message"].partition(": ")[0] for f in findings[1:]}
     assert nodes == {f"127.0.0.1:{node.port}" for node in redis_cluster.nodes}
     assert [f["item"] for f in findings] == WELL[:1] + WELL[1:] * 3
@@ -253,5 +259,5 @@ def test_within_gives_what_the_work_gives_or_raises_what_it_raises() -> None:
 
 
 def test_a_finding_is_one_line_that_steers_no_terminal() -> None:
-    finding = Finding("redis", "x", Level.FAIL, "a\x1b[31m\nb", "c\r")
+    finding = DoctorResult("redis", "x", Severity.FAIL, "a\x1b[31m\nb", "c\r")
     assert (finding.message, finding.hint) == ("a [31m b", "c ")

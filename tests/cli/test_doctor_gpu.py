@@ -144,7 +144,7 @@ def test_no_gpu_at_all(gpus: Gpus) -> None:
 
 
 def test_nothing_is_expected(gpus: Gpus) -> None:
-    assert short(gpus()[1]) == [("source", "ok", "GPU=none: nothing is read")]
+    assert short(gpus()[1]) == [("source", "ok", "GPU=none: no GPU is read")]
 
 
 def test_a_driver_that_hangs(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_a_card_of_the_driver_tells_everything(gpus: Gpus, monkeypatch: pytest.M
     assert (status, source["value"], library.references) == (0, "nvml", 0)
     assert card["message"].startswith("0 Fake GPU 0: 92 % busy")
     assert (tells["level"], tells["value"]) == ("ok", [])
-    assert tells["message"] == "0 Fake GPU 0 tells everything that is looked for"
+    assert tells["message"] == "0 Fake GPU 0 reports every quantity checked"
 
 
 NOT_SUPPORTED, NO_PERMISSION, MISMATCH, UNKNOWN = 3, 4, 18, 999
@@ -294,8 +294,8 @@ def test_an_engine(gpus: Gpus, server: BadServer) -> None:
 def test_an_engine_that_tells_no_load(gpus: Gpus, server: BadServer) -> None:
     server.answer = page(b"vllm:prompt_tokens_total 5\n")
     _, (_, engine, tells) = gpus(GPU=f"vllm:{server.url()}")
-    assert "tells nothing of its load" in engine["message"]
-    assert (tells["level"], tells["hint"]) == ("warn", "SIGNAL=pressure has nothing to go by")
+    assert "reports no load" in engine["message"]
+    assert (tells["level"], tells["hint"]) == ("warn", "SIGNAL=pressure has no input")
 
 
 def test_cards_of_an_exporter_that_tells_all(gpus: Gpus, server: BadServer) -> None:

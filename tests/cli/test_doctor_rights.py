@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import autoglm_throttle
-from autoglm_throttle.cli.doctor_rights import ARGUMENTS, refused
+from autoglm_throttle.cli.doctor_rights import ARGUMENTS, missing_permission
 from autoglm_throttle.gpu import fleet as gpu_fleet
 from autoglm_throttle.limiting.shared import redis_fleet
 from autoglm_throttle.limiting.shared.redis_script import CLUSTER_RIGHTS, RIGHTS
@@ -141,7 +141,7 @@ def test_asking_for_rights_writes_nothing(own_server: RedisServer) -> None:
             return connection.read_response()
 
         every = [*ARGUMENTS, "time", "eval", "evalsha"]
-        found = refused(ask, every, "k")
+        found = missing_permission(ask, every, "k")
         client.connection_pool.release(connection)
     assert found is not None
     assert (found.commands, found.keys) == ((), False)

@@ -17,7 +17,7 @@ import pytest
 
 from autoglm_throttle.cli import gpu_watch, main
 from autoglm_throttle.cli.gpu_table import as_document, as_text
-from autoglm_throttle.cli.gpu_watch import GpuWatch, Seen, Source
+from autoglm_throttle.cli.gpu_watch import GpuReader, GpuReading, GpuSource
 from autoglm_throttle.gpu.row import MEASURED
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.gpu.verdict import VerdictRules, VerdictTracker
@@ -29,7 +29,7 @@ from tests.gpu.told import text
 
 GOLDEN = Path(__file__).parent / "golden"
 GIB = 1024**3
-LOOK_S = gpu_watch.LOOK_S
+LOOK_S = gpu_watch.MIN_SPAN_S
 
 Show = Callable[..., tuple[int, str]]
 
@@ -124,32 +124,36 @@ VERDICTS = {
     ("node-7", "GPU-e"): GpuVerdict(GpuCondition.UNKNOWN, 90.0, 0.0),
 }
 SOURCES = (
-    Source("nvml", "reading", ""),
-    Source("dcgm:node-7:9400", "reading", ""),
-    Source("vllm:10.0.0.7:8000", "hanging", "it has not answered for 4 s"),
-    Source("sglang:10.0.0.8:8000", "failing", "sglang:10.0.0.8:8000 cannot be reached: Connection refused"),
+    GpuSource("nvml", "reading", ""),
+    GpuSource("dcgm:node-7:9400", "reading", ""),
+    GpuSource("vllm:10.0.0.7:8000", "hanging", "it has not answered for 4 s"),
+    GpuSource(
+        "sglang:10.0.0.8:8000", "failing", "sglang:10.0.0.8:8000 cannot be reached: Connection refused"
+    ),
 )
 
 
-def seen(*devices: GpuSample, sources: tuple[Source, ...] = SOURCES) -> Seen:
+def seen(*devices: GpuSample, sources: tuple[GpuSource, ...] = SOURCES) -> GpuReading:
     view = GpuView(100.0, None, None, None, None, 0.75, devices, verdicts=VERDICTS)
-    return Seen(101.5, view, sources)
+    return GpuReading(101.5, view, sources)
 
 
-def as_json(seen: Seen) -> str:
+def as_json(seen: GpuReading) -> str:
     return json.dumps(as_document(seen), indent=2)
 
 
-CASES: dict[str, Seen] = {
+CASES: dict[str, GpuReading] = {
     "gpus_many": seen(*CARDS, *ENGINES),
     "gpus_engine": seen(ENGINES[0], sources=SOURCES[:1]),
-    "gpus_nothing": Seen(101.5, None, (Source("auto", "no_source", "no GPU found (nvml: no driver)"),)),
+    "gpus_nothing": GpuReading(
+        101.5, None, (GpuSource("auto", "no_source", "no GPU found (nvml: no driver)"),)
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(("form", "ending"), [(as_text, "txt"), (as_json, "json")])
-def test_output_is_as_agreed(name: str, form: Callable[[Seen], str], ending: str) -> None:
+def test_output_is_as_agreed(name: str, form: Callable[[GpuReading], str], ending: str) -> None:
     """To agree to a change: UPDATE_GOLDEN=1 pytest tests/cli, then read the diff."""
     out = form(CASES[name]) + "\n"
     golden = GOLDEN / f"{name}.{ending}"
@@ -171,13 +175,13 @@ def test_every_quantity_is_in_the_document() -> None:
 
 
 def test_what_was_asked_for_and_is_not_seen() -> None:
-    failing = [Source(name, "failing", "away") for name in ("vllm:h:1", "dcgm:h:2")]
-    assert as_text(Seen(1.0, None, tuple(failing[:1]))).startswith("no engine is seen\n")
-    assert as_text(Seen(1.0, None, tuple(failing))).startswith("no GPU and no engine is seen\n")
+    failing = [GpuSource(name, "failing", "away") for name in ("vllm:h:1", "dcgm:h:2")]
+    assert as_text(GpuReading(1.0, None, tuple(failing[:1]))).startswith("no engine is seen\n")
+    assert as_text(GpuReading(1.0, None, tuple(failing))).startswith("no GPU and no engine is seen\n")
 
 
 def test_the_last_numbers_of_a_dead_source_are_marked() -> None:
-    sources = (Source("nvml", "failing", "away"), *SOURCES[1:2])
+    sources = (GpuSource("nvml", "failing", "away"), *SOURCES[1:2])
     cards = seen(CARDS[0], CARDS[4], sources=sources)
     dead, alive = as_text(cards).splitlines()[1:3]
     assert re.search(r" 1\.5 stale  nvml$", dead)
@@ -196,7 +200,7 @@ def test_names_from_outside_move_no_cursor() -> None:
     evil = "\x1b[2J\nall is well"
     lost = row(evil, health="lost", notes=(evil,), host=evil, source=evil)
     engine = row(evil, kind="engine", host=evil, name=evil)
-    out = as_text(seen(lost, engine, sources=(Source("x", "failing", evil),)))
+    out = as_text(seen(lost, engine, sources=(GpuSource("x", "failing", evil),)))
     assert all(line.isprintable() for line in out.splitlines())
     assert "\nall is well" not in out
 
@@ -251,7 +255,7 @@ def test_without_a_gpu_it_says_what_was_tried(show: Show, monkeypatch: pytest.Mo
 
 
 def test_nothing_is_expected(show: Show) -> None:
-    assert show(GPU="none") == (0, "GPU=none: nothing is read\n")
+    assert show(GPU="none") == (0, "GPU=none: no GPU is read\n")
     status, out = show("--json", GPU="none")
     assert (status, json.loads(out)) == (0, {"gpus": [], "engines": [], "sources": []})
 
@@ -341,12 +345,12 @@ class Recovers:
 def test_a_source_that_recovers_is_read_again(clean_env: None, monkeypatch: pytest.MonkeyPatch) -> None:
     late = Recovers()
     monkeypatch.setattr("autoglm_throttle.cli.gpu_watch.providers", lambda *_, **__: (late,))
-    with GpuWatch(Settings(sample_interval_s=0.2)) as watch:
-        watch.settle()
-        assert watch.seen().sources == (Source("late", "failing", "not yet"),)
+    with GpuReader(Settings(sample_interval_s=0.2)) as watch:
+        watch.wait_until_ready()
+        assert watch.snapshot().sources == (GpuSource("late", "failing", "not yet"),)
         assert late.well.wait(10)
-        seen = watch.seen()
-    assert seen.sources == (Source("late", "reading", ""),)
+        seen = watch.snapshot()
+    assert seen.sources == (GpuSource("late", "reading", ""),)
     assert seen.view is not None
 
 
@@ -354,7 +358,7 @@ def test_a_source_that_tells_of_nothing(show: Show, monkeypatch: pytest.MonkeyPa
     empty = Hung()
     empty.over.set()
     monkeypatch.setattr("autoglm_throttle.cli.gpu_watch.providers", lambda *_, **__: (empty,))
-    assert show() == (0, "no GPU is seen\n\nhung: it tells of no device\n")
+    assert show() == (0, "no GPU is seen\n\nhung: it reports no device\n")
 
 
 def test_a_driver_that_hangs_hides_no_engine(
@@ -412,7 +416,7 @@ def test_times_that_are_none(seconds: str, capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit) as caught:
         main(["gpus", f"--watch={seconds}"])
     assert caught.value.code == 2
-    assert f"'{seconds}' is no time of 0.2 s or more" in capsys.readouterr().err
+    assert f"'{seconds}' is not a duration of 0.2 s or more" in capsys.readouterr().err
 
 
 def test_whoever_reads_a_command_may_leave() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle import Demand, Policy, Priority, Reason, Settings, TelemetryState, Throttle
-from autoglm_throttle.asgi.answers import _QUEUE_SENTENCES, EXPOSED_FIELDS, STATUS
+from autoglm_throttle.asgi.answers import _QUEUE_DETAIL_TEXTS, EXPOSED_FIELDS, STATUS
 from autoglm_throttle.cli.tiers import bands
 from autoglm_throttle.settings import PREFIX, SETTINGS
 from autoglm_throttle.testing import throttle_for_tests
@@ -155,7 +155,7 @@ def test_every_status_and_every_field_is_explained() -> None:
 def test_every_reason_is_named_on_the_page() -> None:
     for reason in set(Reason) - {Reason.OK}:
         assert f"`{reason.value}:" in CLIENTS
-    assert set(re.findall(r"^\| `(queue:\w+)` \|", CLIENTS, re.MULTILINE)) == _QUEUE_SENTENCES.keys()
+    assert set(re.findall(r"^\| `(queue:\w+)` \|", CLIENTS, re.MULTILINE)) == _QUEUE_DETAIL_TEXTS.keys()
 
 
 def test_without_a_fresh_sample_adaptive_cuts_nothing() -> None:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from autoglm_throttle import Demand
-from autoglm_throttle.testing import assert_admitted, assert_limited, assert_rejected, throttle_for_tests
+from autoglm_throttle.testing import assert_admitted, assert_limited, assert_shed, throttle_for_tests
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "__init__.py")
@@ -111,7 +111,7 @@ async def test_the_llm_service_lets_wait_as_long_as_is_of_use(
         assert not asked.done()
         throttle.clock.advance(0.02)
         throttle.called()
-        assert_rejected(await asked, "queue")
+        assert_shed(await asked, "queue")
 
 
 async def test_an_existing_app_is_limited_without_being_touched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,5 +172,5 @@ async def test_the_guarded_downstream_goes_on_without_its_recommender() -> None:
             with pytest.raises(httpx.HTTPStatusError):
                 await caller.get("/search/cats")
         refused = await caller.get("/search/cats")
-        assert_rejected(refused, "breaker")
+        assert_shed(refused, "breaker")
         assert 1 <= int(refused.headers["retry-after"]) <= 6

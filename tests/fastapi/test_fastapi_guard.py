@@ -16,7 +16,7 @@ from autoglm_throttle.asgi.blame import SCOPE_KEY
 from autoglm_throttle.fastapi import guard_rejected, limit
 from autoglm_throttle.model import GuardRejected
 from autoglm_throttle.resilience.feature import Fallback
-from autoglm_throttle.testing import ManualThrottle, assert_rejected, throttle_for_tests
+from autoglm_throttle.testing import ManualThrottle, assert_shed, throttle_for_tests
 from tests.asgi.drive import connect
 from tests.asgi.guarding import FAILURES, REFUSED, SORRY, limits, outcomes
 from tests.fastapi.test_fastapi_limit import client
@@ -77,7 +77,7 @@ async def test_a_refused_guard_is_503_and_opens_nothing(attach: Attach, path: st
     async with client(attach(throttle, service())) as caller:
         for _ in range(2 * FAILURES):
             answer = await caller.get(path)
-            assert_rejected(answer, "breaker")
+            assert_shed(answer, "breaker")
             assert answer.json()["reason"] == "breaker:vectors"
             assert answer.headers["retry-after"] == "8"
             assert answer.headers["content-type"] == "application/problem+json"
@@ -90,7 +90,7 @@ async def test_a_refused_guard_is_503_and_opens_nothing(attach: Attach, path: st
 async def test_an_app_that_adds_the_middleware_needs_no_handler() -> None:
     throttle = limits()
     async with client(added(throttle, service(handled=False))) as caller:
-        assert_rejected(await caller.get("/answer"), "breaker")
+        assert_shed(await caller.get("/answer"), "breaker")
 
 
 @pytest.mark.parametrize("attach", ATTACH)
@@ -118,7 +118,7 @@ async def test_a_fallback_answers_for_both(attach: Attach, path: str) -> None:
 
 async def test_without_a_middleware_it_answers_all_the_same() -> None:
     async with client(service()) as caller:
-        assert_rejected(await caller.get("/answer"), "breaker")
+        assert_shed(await caller.get("/answer"), "breaker")
 
 
 @pytest.mark.parametrize("attach", ATTACH)

@@ -12,7 +12,7 @@ from autoglm_throttle.gpu.none import PackageMissingError
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.model import GpuProvider
 from autoglm_throttle.testing import FakeNvml
-from autoglm_throttle.testing.nvml_library import Library
+from autoglm_throttle.testing.nvml_library import FakeNvmlLibrary
 from tests.fake_nvml.cases import World, provider, state_key
 from tests.fake_nvml.every import CASES
 
@@ -59,7 +59,7 @@ def test_it_is_a_provider() -> None:
 def test_a_missing_symbol_and_an_older_binding_are_unknown_numbers(
     world: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(Library, "nvmlDeviceGetTotalEnergyConsumption")
+    monkeypatch.delattr(FakeNvmlLibrary, "nvmlDeviceGetTotalEnergyConsumption")
     monkeypatch.delattr("pynvml.nvmlDeviceGetTemperatureV")
     (row,) = provider(world).read()
     assert (row.energy_j, row.temperature_c, row.health) == (None, 40, "ok")
@@ -80,13 +80,13 @@ def test_a_binding_without_a_structure_is_an_unknown_number(
 
 
 def test_a_sample_without_its_fellow_is_given_back(world: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
-    allocate = Library.nvmlGpmSampleAlloc
+    allocate = FakeNvmlLibrary.nvmlGpmSampleAlloc
 
-    def one_only(library: Library, out: object) -> int:
+    def one_only(library: FakeNvmlLibrary, out: object) -> int:
         return allocate(library, out) if not library.samples else 20
 
     with monkeypatch.context() as patch:
-        patch.setattr(Library, "nvmlGpmSampleAlloc", one_only)
+        patch.setattr(FakeNvmlLibrary, "nvmlGpmSampleAlloc", one_only)
         (row,) = provider(world).read()
     assert (row.sm_active_ratio, row.health, world.samples()) == (None, "degraded", 0)
 

@@ -97,7 +97,7 @@ def test_each_change_over_of_the_signal_is_one_line(caplog: pytest.LogCaptureFix
     station = Station((engine, card), clock)
     station.tick(5)
     assert not keys(caplog.records, "signal_changed"), "the first signal replaces none"
-    engine.raises(OSError("gone"))
+    engine.fail_with(OSError("gone"))
     station.tick(40)
     engine.recover()
     station.tick(20)

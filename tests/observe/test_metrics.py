@@ -166,7 +166,7 @@ def test_between_two_steps_the_last_one_reached_is_in_force() -> None:
 
 def test_failed_reads_are_counted() -> None:
     throttle = throttle_for_tests()
-    throttle.gpu.raises(OSError("driver"))
+    throttle.gpu.fail_with(OSError("driver"))
     throttle.tick(2)
     assert value(throttle, "controller_errors_total") == 2
 

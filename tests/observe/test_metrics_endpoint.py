@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message
 
 from autoglm_throttle import ConfigError, ThrottleMiddleware
 from autoglm_throttle.observe import METRICS, collector, metrics_app
-from autoglm_throttle.testing import ManualThrottle, assert_rejected, throttle_for_tests
+from autoglm_throttle.testing import ManualThrottle, assert_shed, throttle_for_tests
 
 
 def client(app: Any) -> httpx.AsyncClient:
@@ -72,7 +72,7 @@ async def test_is_served_while_the_door_is_shut(attach: Callable[[ManualThrottle
     throttle.gpu.utilization_pct = 99.0
     throttle.tick(3)
     async with client(attach(throttle)) as scraper:
-        assert_rejected(await scraper.get("/other"))
+        assert_shed(await scraper.get("/other"))
         for path in ("/metrics", "/metrics/"):
             answer = await scraper.get(path)
             if attach is starlette_route and path == "/metrics/":

@@ -300,7 +300,7 @@ def test_a_source_that_fails_is_counted_under_its_name() -> None:
     throttle = throttle_for_tests()
     throttle.tick()
     assert value(throttle, "gpu_source_state", source="fake", state="reading") == 1
-    throttle.gpu.raises(OSError("driver"))
+    throttle.gpu.fail_with(OSError("driver"))
     throttle.tick(2)
     assert value(throttle, "gpu_source_failures_total", source="fake") == 2
     assert value(throttle, "controller_errors_total") == 2

@@ -103,9 +103,9 @@ def test_planted_long_key_is_found() -> None:
 
 def test_identity_is_16_hex_digits_whatever_the_key() -> None:
     throttle = throttle_for_tests(identity="bearer")
-    from autoglm_throttle.asgi import Callers, RouteTable
+    from autoglm_throttle.asgi import RequestClassifier, RouteTable
 
-    callers = Callers(throttle.settings, RouteTable())
+    callers = RequestClassifier(throttle.settings, RouteTable())
     for key in (b"a", b"k" * 8000, b"sk-\x7f"):
         user = callers.demand(
             {"headers": [(b"authorization", b"Bearer " + key)], "client": ("1.2.3.4", 1)}

@@ -174,7 +174,7 @@ def test_a_step_needs_its_time_and_a_success() -> None:
     ramp.admit(105.0)
     assert ramp.share == 0.5
     ramp.admit(300.0)
-    assert not ramp.is_done(300.0), "a success of the step before is none of this"
+    assert not ramp.is_done(300.0), "a success of the step before is not one of this"
     ramp.record_success()
     assert not ramp.is_done(109.875), "the step began when it was asked for"
     assert ramp.is_done(110.0)

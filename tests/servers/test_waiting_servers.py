@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.asgi.inbox import KEPT_BYTES
+from autoglm_throttle.asgi.inbox import BUFFER_BYTES
 from autoglm_throttle.doorbell import DISCONNECT_WATCH_DELAY_S
 from tests.servers.server import Server
 from tests.servers.test_servers import GRANIAN, HYPERCORN, UVICORN
@@ -136,7 +136,7 @@ def chunked(wire: Wire, body: bytes) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("form", [sized, chunked])
-@pytest.mark.parametrize("size", [20, 30_000, 4 * KEPT_BYTES])
+@pytest.mark.parametrize("size", [20, 30_000, 4 * BUFFER_BYTES])
 def test_an_upload_during_the_wait_arrives_whole(
     server: Server, form: Callable[[Wire, bytes], tuple[bytes, bytes]], size: int
 ) -> None:

@@ -65,7 +65,7 @@ def test_no_source_in_a_list_is_no_source(clock: ManualClock) -> None:
 
 def test_silence_of_the_engine_hands_over_to_the_cards(station: Station, engine: Named) -> None:
     station.tick(5)
-    engine.raises(GONE)
+    engine.fail_with(GONE)
     for _ in range(STALE_S):
         regime = station.tick()
         assert (regime.signal, regime.factor) == (Signal.PRESSURE, 1.0)
@@ -80,7 +80,7 @@ def test_silence_of_the_engine_hands_over_to_the_cards(station: Station, engine:
 
 def test_the_engine_is_heard_again_at_its_first_word(station: Station, card: Named, engine: Named) -> None:
     station.tick(5)
-    engine.raises(GONE)
+    engine.fail_with(GONE)
     station.tick(10)
     assert station.throttle.control_state().factor == 0.0
     engine.recover()
@@ -91,7 +91,7 @@ def test_the_engine_is_heard_again_at_its_first_word(station: Station, card: Nam
 
 def test_an_engine_that_flickers_is_held_for_alive(station: Station, engine: Named) -> None:
     for _ in range(10):
-        engine.raises(GONE)
+        engine.fail_with(GONE)
         station.tick(2)
         engine.recover()
         assert station.tick().signal is Signal.PRESSURE
@@ -190,7 +190,7 @@ def test_an_engine_on_a_machine_without_cards_is_heard_alone(clock: ManualClock,
     assert [one.state for one in station.throttle.snapshot().sources] == ["no_source", "reading"]
     engine.kv_used_ratio = 0.72
     assert station.tick(3).factor == 0.7
-    engine.raises(GONE)
+    engine.fail_with(GONE)
     states = [station.tick().telemetry for _ in range(5)]
     assert states[-1] is TelemetryState.STALE, "its silence is no absence"
     assert station.throttle.snapshot().ready
@@ -205,7 +205,7 @@ def test_neither_card_nor_engine_is_no_source(clock: ManualClock) -> None:
 def test_an_engine_that_was_never_heard_leaves_the_cards_in_charge(
     clock: ManualClock, card: Named, engine: Named
 ) -> None:
-    engine.raises(GONE)
+    engine.fail_with(GONE)
     card.utilization_pct = 92.0
     regime = Station((card, engine), clock).tick(3)
     assert (regime.signal, regime.factor) == (Signal.UTILIZATION, 0.4)

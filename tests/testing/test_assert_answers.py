@@ -7,16 +7,16 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from autoglm_throttle.asgi.answers import STATUS, Answers
+from autoglm_throttle.asgi.answers import STATUS, ResponseBuilder
 from autoglm_throttle.model import Decision, Reason
-from autoglm_throttle.testing import assert_admitted, assert_limited, assert_rejected
-from autoglm_throttle.testing.answers import LIMITED_STATUS, REJECTED_STATUS
+from autoglm_throttle.testing import assert_admitted, assert_limited, assert_shed
+from autoglm_throttle.testing.answers import LIMITED_STATUS, SHED_STATUS
 
 
 def body_of(reason: Reason) -> bytes:
     wait = float("inf") if reason is Reason.TOO_LARGE else 2.0
     decision = Decision(False, reason, f"{reason.value}:it", "it", limit=1.0, retry_after_s=wait)
-    _, _, body = Answers().refusal(decision)
+    _, _, body = ResponseBuilder().rejection(decision)
     return body
 
 
@@ -33,14 +33,12 @@ def answers(status: int, body: bytes) -> list[object]:
 
 def test_the_statuses_are_those_of_the_answers() -> None:
     assert sorted(LIMITED_STATUS) == [413, 429]
-    assert sorted(REJECTED_STATUS) == [503]
+    assert sorted(SHED_STATUS) == [503]
 
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.OK])
 def test_each_refusal_is_known_in_each_form(reason: Reason) -> None:
-    fits, other = (
-        (assert_rejected, assert_limited) if STATUS[reason] == 503 else (assert_limited, assert_rejected)
-    )
+    fits, other = (assert_shed, assert_limited) if STATUS[reason] == 503 else (assert_limited, assert_shed)
     for answer in answers(STATUS[reason], body_of(reason)):
         fits(answer)
         fits(answer, reason.value)
@@ -57,7 +55,7 @@ def test_each_refusal_is_known_in_each_form(reason: Reason) -> None:
 def test_what_the_app_says_was_admitted(status: int) -> None:
     for answer in (JSONResponse({"detail": "busy"}, status), PlainTextResponse("busy", status)):
         assert_admitted(answer)
-        for wrong in (assert_limited, assert_rejected):
+        for wrong in (assert_limited, assert_shed):
             with pytest.raises(AssertionError, match=f"got {status} from the app"):
                 wrong(answer)
     assert_admitted(JSONResponse([], status))
@@ -66,7 +64,7 @@ def test_what_the_app_says_was_admitted(status: int) -> None:
 def test_a_bare_status_is_taken_at_its_word() -> None:
     assert_limited(429)
     assert_limited(413)
-    assert_rejected(503)
+    assert_shed(503)
     assert_admitted(200)
     with pytest.raises(AssertionError, match="got 429 from the throttle"):
         assert_admitted(429)
@@ -78,7 +76,7 @@ def test_any_object_with_a_status_will_do() -> None:
     class Answer:
         status = 503
 
-    assert_rejected(Answer())
+    assert_shed(Answer())
 
 
 @pytest.mark.parametrize(

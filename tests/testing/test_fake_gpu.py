@@ -169,7 +169,7 @@ def test_stale_rows_keep_their_old_time() -> None:
 
 def test_raises_what_it_is_told_to_raise() -> None:
     gpu = FakeGpu()
-    gpu.raises(ProviderUnavailable("driver gone"))
+    gpu.fail_with(ProviderUnavailable("driver gone"))
     with pytest.raises(ProviderUnavailable, match="driver gone"):
         gpu.read()
     gpu.recover()

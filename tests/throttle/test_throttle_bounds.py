@@ -141,7 +141,9 @@ class TestHardBound:
             ticket = throttle.try_admit(Demand(HIGH))
             throttle.clock.advance(0.01)
             for _ in range(2):
-                throttle._settlement.limiter.release(throttle.clock() - 0.01, Outcome.SUCCESS, throttle.clock())
+                throttle._settlement.limiter.release(
+                    throttle.clock() - 0.01, Outcome.SUCCESS, throttle.clock()
+                )
             for _, permit in throttle.called():
                 assert isinstance(permit, Permit)
                 permit.settle()

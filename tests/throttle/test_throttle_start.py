@@ -56,7 +56,7 @@ class TestGpuRequired:
     async def test_no_sample_ends_the_start_with_its_cause(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(middleware, "FIRST_SAMPLE_WITHIN_S", 0.01)
         gpu = FakeGpu()
-        gpu.raises(ProviderUnavailable("no driver"))
+        gpu.fail_with(ProviderUnavailable("no driver"))
         lifespan = Lifespan()
         throttle = Throttle(Settings(gpu_required=True), gpu=gpu)
         assert await lifespan.drive(throttle) == ["startup.failed"]
@@ -73,7 +73,7 @@ class TestGpuRequired:
         monkeypatch.setattr(middleware, "FIRST_SAMPLE_WITHIN_S", 0.3)
         cards, engine = FakeGpu(), FakeGpu(devices=0, engines=1)
         engine.name = "engine"
-        cards.raises(NoSourceError("no GPU found (nvml: no driver)"))
+        cards.fail_with(NoSourceError("no GPU found (nvml: no driver)"))
         lifespan = Lifespan()
         throttle = Throttle(Settings(gpu_required=True), gpu=[cards, engine])
         assert await lifespan.drive(throttle) == ["startup.failed"]
@@ -86,7 +86,7 @@ class TestGpuRequired:
         lifespan = Lifespan()
         throttle = Throttle(Settings(gpu_required=True), gpu=gpu)
         assert await lifespan.drive(throttle) == ["startup.failed"]
-        assert lifespan.sent[0]["message"].endswith(": no device tells its load")
+        assert lifespan.sent[0]["message"].endswith(": no device reports its load")
 
     async def test_else_a_service_starts_without_any_sample(self) -> None:
         gpu = FakeGpu(blocks=True)

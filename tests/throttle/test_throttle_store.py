@@ -179,5 +179,7 @@ def test_a_store_that_does_not_count_exactly_is_told_once_at_the_start(
     site.throttle.start()
     site.throttle.start()
     said = [record.getMessage() for record in caplog.records if "approximately" in record.getMessage()]
-    wanted = "scripted counts user limits approximately: up to 1.97 times a limit may pass in one window"
+    wanted = (
+        "scripted counts user limits approximately: up to 1.97 times a limit may be admitted in one window"
+    )
     assert said == [wanted] * approximate

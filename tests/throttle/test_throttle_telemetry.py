@@ -135,14 +135,14 @@ class TestTrouble:
     )
     def test_what_is_assumed_of_a_silent_gpu_is_a_setting(self, unknown: str, factor: float) -> None:
         throttle = heated(throttle_for_tests(gpu_unknown=unknown), 92.0)
-        throttle.gpu.raises(ProviderUnavailable("gone"))
+        throttle.gpu.fail_with(ProviderUnavailable("gone"))
         assert throttle.tick(40).factor == pytest.approx(factor)
         assert throttle.control_state().telemetry is TelemetryState.BLIND
         assert throttle.snapshot().controller_errors == 40
 
     def test_a_broken_configuration_is_blindness_at_once(self) -> None:
         throttle = heated(throttle_for_tests(), 92.0)
-        throttle.gpu.raises(ProviderMisconfigured("no such device"))
+        throttle.gpu.fail_with(ProviderMisconfigured("no such device"))
         assert throttle.tick().telemetry is TelemetryState.BLIND
 
     def test_a_lost_device_lowers_the_capacity_and_is_not_idle(self) -> None:

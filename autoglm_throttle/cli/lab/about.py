@@ -13,7 +13,7 @@ from autoglm_throttle.traffic.report.schema import About
 from autoglm_throttle.version import __version__
 
 
-def about(command: str, loop: str) -> About:
+def environment_info(command: str, loop: str) -> About:
     """Describe this machine and these versions.
 
     Args:
@@ -41,10 +41,10 @@ def processor() -> str:
             if name.strip() == "model name":
                 return value.strip()
         command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
-        done = subprocess.run(  # noqa: S603 - fixed words
+        result = subprocess.run(  # noqa: S603 - fixed words
             command, capture_output=True, text=True, check=False, timeout=2.0
         )
-        name = done.stdout.strip()
+        name = result.stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         name = ""
     return name or platform.machine()

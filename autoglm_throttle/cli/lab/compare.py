@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from autoglm_throttle.cli.lab.faults import Faults, Unusable, guarded
+from autoglm_throttle.cli.lab.faults import ProblemList, UsageError, run_command
 from autoglm_throttle.cli.lab.judging import is_json
-from autoglm_throttle.cli.output import FINE, write, write_json
+from autoglm_throttle.cli.output import EXIT_OK, write, write_json
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import Document, compare, comparison, loads
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "autoglm-throttle load compare A B [--format text|json]"
     parser.description = "Put two reports side by side."
     parser.add_argument("words", metavar="A B", nargs="+", help="the JSON of two reports")
-    parser.add_argument("--format", metavar="text|json", help="of what is printed (default: text)")
+    parser.add_argument("--format", metavar="text|json", help="output format (default: text)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0; 2 if they cannot be read.
     """
-    return guarded("load", lambda: compare_files(args.words[1:], args.format))
+    return run_command("load", lambda: compare_files(args.words[1:], args.format))
 
 
 def compare_files(names: Sequence[str], form: str | None) -> int:
@@ -41,18 +41,18 @@ def compare_files(names: Sequence[str], form: str | None) -> int:
         UsageError: other than two files, or one that cannot be read.
     """
     if len(names) != 2:
-        raise Unusable(["compare: takes the JSON of two reports, A and B"])
-    faults = Faults()
-    as_json = faults.read("--format", is_json, form, other=False)
-    first, second = (faults.read("compare", _read, name, None) for name in names)
-    faults.end()
+        raise UsageError(["compare: takes the JSON of two reports, A and B"])
+    problems = ProblemList()
+    as_json = problems.read("--format", is_json, form, other=False)
+    first, second = (problems.read("compare", _read, name, None) for name in names)
+    problems.raise_if_any()
     if first is None or second is None:  # pragma: no cover - then there was a fault
         raise AssertionError
     if as_json:
         write_json(comparison(first, second))
     else:
         write("\n".join(compare(first, second)))
-    return FINE
+    return EXIT_OK
 
 
 def _read(name: str) -> Document:

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from autoglm_throttle.cli.output import aside
+from autoglm_throttle.cli.output import to_stderr
 from autoglm_throttle.model import ThrottleError
 from autoglm_throttle.traffic.errors import TrafficError
 
@@ -19,27 +19,27 @@ INTERRUPTED: Final = 130
 T = TypeVar("T")
 
 
-class Unusable(TrafficError):
+class UsageError(TrafficError):
     """The command cannot run with these arguments.
 
     Args:
         faults: the problems, one sentence each.
     """
 
-    def __init__(self, faults: list[str]) -> None:
-        super().__init__("\n".join(faults))
-        self.faults: tuple[str, ...] = tuple(faults)
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems: tuple[str, ...] = tuple(problems)
 
 
-class Faults:
+class ProblemList:
     """List of problems, filled while options are read."""
 
     def __init__(self) -> None:
-        self._found: list[str] = []
+        self._problems: list[str] = []
 
-    def note(self, option: str, fault: object) -> None:
+    def add(self, option: str, problem: object) -> None:
         """Add a problem."""
-        self._found.append(f"{option}: {fault}")
+        self._problems.append(f"{option}: {problem}")
 
     def read(self, option: str, read: Callable[[str], T], text: str | None, other: T) -> T:
         """Parse the text of an option.
@@ -55,9 +55,9 @@ class Faults:
         try:
             return read(text)
         except OSError as error:
-            self.note(option, f"{text}: {error.strerror or error}")
+            self.add(option, f"{text}: {error.strerror or error}")
         except (TrafficError, ValueError) as error:
-            self.note(option, error)
+            self.add(option, error)
         return other
 
     def make(self, option: str, make: Callable[[], T], other: T) -> T:
@@ -70,17 +70,17 @@ class Faults:
         """
         return self.read(option, lambda _: make(), "", other)
 
-    def end(self) -> None:
+    def raise_if_any(self) -> None:
         """Raise if there are problems.
 
         Raises:
             UsageError: with all of them.
         """
-        if self._found:
-            raise Unusable(self._found)
+        if self._problems:
+            raise UsageError(self._problems)
 
 
-def guarded(name: str, work: Callable[[], int]) -> int:
+def run_command(name: str, work: Callable[[], int]) -> int:
     """Run a command; an error before its start is printed and ends with 2.
 
     An unexpected exception ends with 2 as well, with its traceback: 1 would mean that an objective failed.
@@ -91,20 +91,20 @@ def guarded(name: str, work: Callable[[], int]) -> int:
     """
     try:
         return work()
-    except Unusable as error:
-        aside("".join(f"autoglm-throttle {name}: {fault}\n" for fault in error.faults))
+    except UsageError as error:
+        to_stderr("".join(f"autoglm-throttle {name}: {fault}\n" for fault in error.problems))
         return USAGE
     except ThrottleError as error:
-        aside(f"autoglm-throttle {name}: {error}\n")
+        to_stderr(f"autoglm-throttle {name}: {error}\n")
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # an OSError, but no failure: main() treats it as success
         raise
     except (OSError, MemoryError) as error:
-        aside(f"autoglm-throttle {name}: {str(error) or 'out of memory'}\n")
+        to_stderr(f"autoglm-throttle {name}: {str(error) or 'out of memory'}\n")
         return USAGE
     except Exception:  # noqa: BLE001 - printed in full
-        fault = f"autoglm-throttle {name}: this is a fault of autoglm-throttle itself; please report it\n"
-        aside(traceback.format_exc() + fault)
+        fault = f"autoglm-throttle {name}: this is a bug in autoglm-throttle; please report it\n"
+        to_stderr(traceback.format_exc() + fault)
         return USAGE

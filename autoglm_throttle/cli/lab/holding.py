@@ -9,30 +9,30 @@ from collections.abc import Iterator
 from autoglm_throttle.traffic.generator.launch import stopping
 
 
-class Held:
+class SignalGuard:
     """Records a stop request that cannot be executed at once."""
 
     def __init__(self) -> None:
-        self.pressed: bool = False
+        self.stop_requested: bool = False
         """Whether a stop was requested while nothing was being sent."""
 
-    def press(self) -> None:
+    def request_stop(self) -> None:
         """Record the request."""
-        self.pressed = True
+        self.stop_requested = True
 
-    def pass_on(self) -> None:
+    def deliver(self) -> None:
         """Deliver a deferred signal to the sender that runs by now."""
-        if self.pressed:
-            self.pressed = False
+        if self.stop_requested:
+            self.stop_requested = False
             signal.raise_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager
-def holding() -> Iterator[Held]:
+def defer_signals() -> Iterator[SignalGuard]:
     """Defer Ctrl-C and SIGTERM. A run, which handles them itself, may begin and end meanwhile.
 
     Without this, a signal between the run's last response and the end of its report would lose the report.
     """
-    held = Held()
-    with stopping(held.press):
-        yield held
+    signal_guard = SignalGuard()
+    with stopping(signal_guard.request_stop):
+        yield signal_guard

@@ -9,29 +9,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from autoglm_throttle.cli.lab.faults import Faults
+from autoglm_throttle.cli.lab.faults import ProblemList
 from autoglm_throttle.cli.lab.option import Option
 from autoglm_throttle.cli.lab.sending import time_s
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import LIMITS_S, Objectives
 
-_USUAL: Final = ",".join(f"{priority.label}={limit_s:g}s" for priority, limit_s in LIMITS_S.items())
+_DEFAULT_LIMITS: Final = ",".join(f"{priority.label}={limit_s:g}s" for priority, limit_s in LIMITS_S.items())
 
 OPTIONS: Final = (
     Option("--slo", "TERMS", "objectives, such as 'p99<500ms,error<0.5%%,goodput.high>0.99,rps>=100/s'"),
-    Option("--within", "LIMITS", f"an answer later than this is no goodput (default: {_USUAL})"),
-    Option("--title", "TEXT", "of the report (default: host and shape)"),
+    Option("--within", "LIMITS", f"a response later than this is not goodput (default: {_DEFAULT_LIMITS})"),
+    Option("--title", "TEXT", "title of the report (default: host and shape)"),
     Option("--json", "FILE", "write the report as JSON"),
     Option("--html", "FILE", "write the report as one HTML page with plots"),
-    Option("--format", "text|json", "of what is printed at the end (default: text)"),
+    Option("--format", "text|json", "format of the printed report (default: text)"),
     Option("--quiet", None, "show no progress"),
-    Option("--dry-run", None, "print what would be sent, and send nothing"),
+    Option("--dry-run", None, "print the plan, and send nothing"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judging:
+class ReportOptions:
     """Objectives of a run, and form and destinations of its report."""
 
     objectives: Objectives
@@ -45,19 +45,19 @@ class Judging:
     dry_run: bool
 
 
-def read(args: argparse.Namespace, faults: Faults) -> Judging:
+def read(args: argparse.Namespace, problems: ProblemList) -> ReportOptions:
     """Read these options."""
-    told = faults.read("--json", writable, args.json, None)
-    page = faults.read("--html", writable, args.html, None)
-    if told is not None and page is not None and told.resolve() == page.resolve():
-        faults.note("--html", f"{page} is what --json writes: name another file")
-    return Judging(
-        objectives=faults.read("--slo", _objectives, args.slo, Objectives()),
-        limits_s=faults.read("--within", _limits, args.within, LIMITS_S),
+    json_path = problems.read("--json", writable, args.json, None)
+    html_path = problems.read("--html", writable, args.html, None)
+    if json_path is not None and html_path is not None and json_path.resolve() == html_path.resolve():
+        problems.add("--html", f"{html_path} is the file of --json: use another file")
+    return ReportOptions(
+        objectives=problems.read("--slo", _objectives, args.slo, Objectives()),
+        limits_s=problems.read("--within", _limits, args.within, LIMITS_S),
         title=args.title,
-        json=told,
-        html=page,
-        as_json=faults.read("--format", is_json, args.format, other=False),
+        json=json_path,
+        html=html_path,
+        as_json=problems.read("--format", is_json, args.format, other=False),
         quiet=args.quiet,
         dry_run=args.dry_run,
     )
@@ -65,7 +65,9 @@ def read(args: argparse.Namespace, faults: Faults) -> Judging:
 
 def _objectives(text: str) -> Objectives:
     if not text.strip():
-        raise TrafficError("states no objective; a variable that is not set? leave it out if none is meant")
+        raise TrafficError(
+            "contains no objective; is a variable not set? omit the option if no objective is intended"
+        )
     return Objectives.parse(text)
 
 
@@ -74,8 +76,8 @@ def _limits(text: str) -> Mapping[Priority, float]:
     if "=" not in text:
         return dict.fromkeys(Priority, time_s(text))
     limits = dict(LIMITS_S)
-    for word in text.split(","):
-        name, _, limit = word.partition("=")
+    for item in text.split(","):
+        name, _, limit = item.partition("=")
         try:
             limits[Priority[name.strip().upper()]] = time_s(limit.strip())
         except KeyError:
@@ -83,15 +85,15 @@ def _limits(text: str) -> Mapping[Priority, float]:
     return limits
 
 
-def is_json(word: str) -> bool:
+def is_json(text: str) -> bool:
     """Whether the output format is JSON.
 
     Raises:
         TrafficError: neither ``text`` nor ``json``.
     """
-    if word not in ("text", "json"):
-        raise TrafficError(f"{word!r} is neither text nor json")
-    return word == "json"
+    if text not in ("text", "json"):
+        raise TrafficError(f"{text!r} is neither text nor json")
+    return text == "json"
 
 
 def writable(text: str) -> Path:

@@ -8,7 +8,7 @@ from typing import Final
 
 from autoglm_throttle.cli.lab import load_asked, load_run
 from autoglm_throttle.cli.lab.compare import compare_files
-from autoglm_throttle.cli.lab.faults import Unusable, guarded
+from autoglm_throttle.cli.lab.faults import UsageError, run_command
 
 SHAPES: Final = (
     "fixed:RATE:TIME                  one rate",
@@ -16,8 +16,8 @@ SHAPES: Final = (
     "step:FROM:TO:STEPS:TIME          equal steps, each for TIME",
     "spike:BASE:PEAK:BASE_TIME:PEAK_TIME",
     "                                 a rate, a higher one, the first again",
-    "ramp:FROM:TO:TIME                a rate that grows or falls evenly",
-    "users:N:TIME[:THINK]             users who wait for each answer, and think (closed loop)",
+    "ramp:FROM:TO:TIME                a rate that rises or falls linearly",
+    "users:N:TIME[:THINK]             users that wait for each response, then think (closed loop)",
     "users:FROM:TO:STEPS:TIME         the same in equal steps",
     "trace:PATH                       the times of a recording, or a CSV of token numbers with its requests",
 )
@@ -28,9 +28,9 @@ shapes:
   rates are requests/s; durations take ms, s or m
 
 objectives of --slo, with commas between them: METRIC[.PRIORITY][@SEGMENT] OP VALUE
-  mean, max, p50 .. p99.9          response time of the served, from the intended start: p99<500ms
-  service., first_byte., refusal.  before these: from the write; of the first byte; of refusals
-  error, limited, rejected, dropped, done, goodput
+  mean, max, p50 .. p99.9          response time of served requests, from the intended start: p99<500ms
+  service., first_byte., rejection. prefix of these: from the write; to the first byte; of rejections
+  error, limited, shed, dropped, done, goodput
                                    shares of the requests: error<0.5%, goodput.high>0.99
   goodput.rps, rps                 per second: rps@2>=100/s
   OP is < <= > or >=; SEGMENT is a name or number of the shape; values take us, ms, s, % or /s
@@ -47,7 +47,7 @@ examples:
 a line of --requests FILE:
   {{"method": "POST", "target": "/v1/x", "body": {{"tokens": 5}}, "share": 70, "cost": 4, "name": "short"}}
 
-exit status: 0 done and all objectives hold, 1 an objective failed, 2 it could not begin, 3 the run is not
+exit status: 0 all objectives hold, 1 an objective failed, 2 the run could not start, 3 the run is not
 valid because the generator or the machine was too slow, 130 stopped by Ctrl-C (the report is written)
 """
 
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES.format(shapes="\n".join(f"  {line}" for line in SHAPES))
     parser.add_argument(
-        "words", metavar="URL", nargs="+", help="of the service; or compare and the JSON of two reports"
+        "words", metavar="URL", nargs="+", help="URL of the service; or compare and the JSON of two reports"
     )
     load_asked.add_arguments(parser)
 
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         0 if all objectives hold, 1 if one failed, 2 if the run could not start, 3 if it is not valid, 130
         after Ctrl-C.
     """
-    return guarded("load", lambda: _run(args))
+    return run_command("load", lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -80,5 +80,5 @@ def _run(args: argparse.Namespace) -> int:
     if words[0] == "compare":  # after an option
         return compare_files(words[1:], args.format)
     if len(words) != 1:
-        raise Unusable([f"URL: one service is loaded at a time, not {' '.join(words)}"])
+        raise UsageError([f"URL: one service is loaded at a time, not {' '.join(words)}"])
     return load_run.run(load_asked.read(args, words[0]))

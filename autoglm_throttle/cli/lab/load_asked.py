@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from autoglm_throttle.cli.lab import judging, requested, sending, watching
-from autoglm_throttle.cli.lab.faults import Faults
-from autoglm_throttle.cli.lab.judging import Judging
+from autoglm_throttle.cli.lab.faults import ProblemList
+from autoglm_throttle.cli.lab.judging import ReportOptions
 from autoglm_throttle.cli.lab.option import Option, add_options, command, hidden_query
-from autoglm_throttle.cli.lab.requested import Drawn, above_zero
-from autoglm_throttle.cli.lab.sending import Sending, cut_url, time_s
+from autoglm_throttle.cli.lab.requested import WeightedRequests, above_zero
+from autoglm_throttle.cli.lab.sending import SendOptions, split_url, time_s
 from autoglm_throttle.traffic.arrivals import (
     Arrivals,
     Crowd,
@@ -28,28 +28,28 @@ from autoglm_throttle.traffic.watch import Look
 TRIAL_S: Final = 10.0
 """Length of each trial of a search: enough for queues to fill up; ten trials take two minutes."""
 
-OFFERED: Final = (
-    Option("--shape", "SHAPE", "how much, for how long; see below"),
+LOAD_OPTIONS: Final = (
+    Option("--shape", "SHAPE", "rate and duration; see below"),
     Option("--arrivals", "PROCESS", "uniform, poisson or gamma:K, K below 1 in bursts (default: uniform)"),
     Option("--mix", "SHARES", "percent of the priorities (default: high=10,mid=30,low=60)"),
-    Option("--clients", "N", "different callers (default: 1); see --identity-header"),
-    Option("--skew", "S", "Zipf exponent of the callers' shares; 0: all alike (default: 0)"),
-    Option("--seed", "N", "of all draws (default: 0)"),
-    Option("--speed", "X", "how many times faster a trace is played (default: 1)"),
-    Option("--rate", "R", "the mean rate at which a trace is played, in requests/s"),
+    Option("--clients", "N", "number of distinct callers (default: 1); see --identity-header"),
+    Option("--skew", "S", "Zipf exponent of the callers' shares; 0: equal shares (default: 0)"),
+    Option("--seed", "N", "seed of all random draws (default: 0)"),
+    Option("--speed", "X", "speed factor for a trace (default: 1)"),
+    Option("--rate", "R", "mean rate for a trace, in requests/s"),
     Option(
         "--find-peak",
         "LOW:HIGH[:TIME]",
-        "instead of a shape: search the greatest rate that holds --slo; a trial takes TIME "
+        "instead of a shape: search for the highest rate that meets --slo; a trial takes TIME "
         f"(default: {TRIAL_S:g}s)",
     ),
 )
 
 OPTIONS: Final = (
-    *OFFERED,
+    *LOAD_OPTIONS,
     *requested.OPTIONS,
-    *sending.FIELDS,
-    *sending.EFFORT,
+    *sending.FIELD_OPTIONS,
+    *sending.EFFORT_OPTIONS,
     *judging.OPTIONS,
     *watching.OPTIONS,
 )
@@ -76,79 +76,81 @@ UNREADABLE: Final = Search(1.0, 2.0, TRIAL_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class LoadArguments:
     """Parsed arguments of ``load``."""
 
     offer: Offer | Search
     shape_text: str
     arrivals: Arrivals
-    crowd: Crowd
+    priority_mix: Crowd
     seed: int
     speed: float
     rate_rps: float | None
-    drawn: Drawn
+    weighted_requests: WeightedRequests
     path: str
     """Path of the URL; the target of a trace."""
-    sending: Sending
-    judging: Judging
-    looks: tuple[Look, ...]
+    send_options: SendOptions
+    report_options: ReportOptions
+    probes: tuple[Look, ...]
     command: str
     """In a form without secrets."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    add_options(parser, "what is offered", OFFERED)
-    add_options(parser, "what is requested", requested.OPTIONS)
-    add_options(parser, "where, and with which fields", sending.FIELDS)
-    add_options(parser, "how it is sent", sending.EFFORT)
-    add_options(parser, "how it is judged and told", judging.OPTIONS)
-    add_options(parser, "what is watched meanwhile, once a second", watching.OPTIONS)
+    add_options(parser, "offered load", LOAD_OPTIONS)
+    add_options(parser, "requests", requested.OPTIONS)
+    add_options(parser, "target and header fields", sending.FIELD_OPTIONS)
+    add_options(parser, "sending", sending.EFFORT_OPTIONS)
+    add_options(parser, "objectives and report", judging.OPTIONS)
+    add_options(parser, "monitoring during the run, once a second", watching.OPTIONS)
 
 
-def read(args: argparse.Namespace, url: str) -> Asked:
+def read(args: argparse.Namespace, url: str) -> LoadArguments:
     """Read a command line.
 
     Raises:
         UsageError: with every problem that is visible before anything is sent.
     """
-    faults = Faults()
-    place, path = cut_url(url)
+    problems = ProblemList()
+    place, path = split_url(url)
     named = bool(args.route) or args.requests is not None
-    drawn = requested.read(args, path, faults)
-    shape = faults.read("--shape", parse_shape, args.shape, None)
-    search = faults.read("--find-peak", _search, args.find_peak, None)
-    crowd = _crowd(args, drawn, faults)
-    asked = Asked(
+    weighted_requests = requested.read(args, path, problems)
+    shape = problems.read("--shape", parse_shape, args.shape, None)
+    search = problems.read("--find-peak", _search, args.find_peak, None)
+    priority_mix = _priority_mix(args, weighted_requests, problems)
+    arguments = LoadArguments(
         offer=shape or search or UNREADABLE,
         shape_text=args.shape or args.find_peak or "",
-        arrivals=faults.read("--arrivals", Arrivals.parse, args.arrivals, Arrivals.UNIFORM),
-        crowd=crowd,
-        seed=faults.read("--seed", _seed, args.seed, 0),
-        speed=faults.read("--speed", above_zero, args.speed, 1.0),
-        rate_rps=faults.read("--rate", above_zero, args.rate, None),
-        drawn=drawn,
+        arrivals=problems.read("--arrivals", Arrivals.parse, args.arrivals, Arrivals.UNIFORM),
+        priority_mix=priority_mix,
+        seed=problems.read("--seed", _seed, args.seed, 0),
+        speed=problems.read("--speed", above_zero, args.speed, 1.0),
+        rate_rps=problems.read("--rate", above_zero, args.rate, None),
+        weighted_requests=weighted_requests,
         path=path,
-        sending=sending.read(args, url, url if named else place, faults),
-        judging=judging.read(args, faults),
-        looks=watching.read(args, faults),
+        send_options=sending.read(args, url, url if named else place, problems),
+        report_options=judging.read(args, problems),
+        probes=watching.read(args, problems),
         command=command(["load", hidden_query(url)], OPTIONS, args),
     )
-    _together(args, asked, faults)
+    _check_together(args, arguments, problems)
     if search is not None:
-        _searched(search, asked, faults)
-    faults.end()
-    return asked
+        _check_search(search, arguments, problems)
+    problems.raise_if_any()
+    return arguments
 
 
-def _crowd(args: argparse.Namespace, drawn: Drawn, faults: Faults) -> Crowd:
-    usual = Crowd(kinds=drawn.shares)
-    mix = faults.read("--mix", parse_mix, args.mix, dict(usual.mix))
-    clients = faults.read(
-        "--clients", lambda text: Crowd(clients=sending.whole(1)(text)).clients, args.clients, 1
+def _priority_mix(
+    args: argparse.Namespace, weighted_requests: WeightedRequests, problems: ProblemList
+) -> Crowd:
+    default = Crowd(kinds=weighted_requests.shares)
+    mix = problems.read("--mix", parse_mix, args.mix, dict(default.mix))
+    clients = problems.read(
+        "--clients", lambda text: Crowd(clients=sending.whole_number(1)(text)).clients, args.clients, 1
     )
-    skew = faults.read("--skew", lambda text: Crowd(skew=float(text)).skew, args.skew, 0.0)
-    return Crowd(mix, clients, skew, drawn.shares)
+    skew = problems.read("--skew", lambda text: Crowd(skew=float(text)).skew, args.skew, 0.0)
+    return Crowd(mix, clients, skew, weighted_requests.shares)
 
 
 def _seed(text: str) -> int:
@@ -159,51 +161,51 @@ def _seed(text: str) -> int:
 
 
 def _search(text: str) -> Search:
-    words = text.split(":")
-    if not 2 <= len(words) <= 3:
+    parts = text.split(":")
+    if not 2 <= len(parts) <= 3:
         raise TrafficError(f"{text!r} is not LOW:HIGH[:TIME], such as 100:5000:10s")
-    low_rps, high_rps = above_zero(words[0]), above_zero(words[1])
+    low_rps, high_rps = above_zero(parts[0]), above_zero(parts[1])
     if low_rps >= high_rps:
-        raise TrafficError(f"{words[0]} is not below {words[1]}")
-    return Search(low_rps, high_rps, time_s(words[2]) if len(words) == 3 else TRIAL_S)
+        raise TrafficError(f"{parts[0]} is not below {parts[1]}")
+    return Search(low_rps, high_rps, time_s(parts[2]) if len(parts) == 3 else TRIAL_S)
 
 
-def _together(args: argparse.Namespace, asked: Asked, faults: Faults) -> None:
+def _check_together(args: argparse.Namespace, arguments: LoadArguments, problems: ProblemList) -> None:
     """Check options that are valid alone but not together."""
     searched, shaped = args.find_peak is not None, args.shape is not None
     # An unreadable shape may have been a trace: report no second problem about its options.
-    unreadable = shaped and isinstance(asked.offer, Search)
-    traced = isinstance(asked.offer, TraceShape) or unreadable
-    aims = bool(asked.judging.objectives.terms) or args.slo is not None
-    for holds, option, fault in (
-        (not shaped and not searched, "--shape", "say how much, such as fixed:100:10s, or use --find-peak"),
-        (shaped and searched, "--find-peak", "makes its own shapes: leave --shape out"),
-        (searched and not aims, "--find-peak", "needs --slo: what the service must reach"),
-        (args.speed is not None and not traced, "--speed", "is for trace:PATH alone"),
-        (args.rate is not None and not traced, "--rate", "is for trace:PATH alone"),
-        (args.speed is not None and args.rate is not None, "--rate", "sets the speed: leave --speed out"),
+    unreadable = shaped and isinstance(arguments.offer, Search)
+    traced = isinstance(arguments.offer, TraceShape) or unreadable
+    aims = bool(arguments.report_options.objectives.terms) or args.slo is not None
+    for holds, option, problem in (
+        (not shaped and not searched, "--shape", "is required, such as fixed:100:10s; or use --find-peak"),
+        (shaped and searched, "--find-peak", "creates its own shapes: omit --shape"),
+        (searched and not aims, "--find-peak", "needs --slo with the objectives to meet"),
+        (args.speed is not None and not traced, "--speed", "applies only to trace:PATH"),
+        (args.rate is not None and not traced, "--rate", "applies only to trace:PATH"),
+        (args.speed is not None and args.rate is not None, "--rate", "sets the speed: omit --speed"),
         (
-            args.arrivals is not None and isinstance(asked.offer, Users | TraceShape),
+            args.arrivals is not None and isinstance(arguments.offer, Users | TraceShape),
             "--arrivals",
-            "users come when their answers let them, and a trace has its own times: leave it out",
+            "users start after their previous response, and a trace has its own times: omit it",
         ),
     ):
         if holds:
-            faults.note(option, fault)
+            problems.add(option, problem)
 
 
-def _searched(search: Search, asked: Asked, faults: Faults) -> None:
+def _check_search(search: Search, arguments: LoadArguments, problems: ProblemList) -> None:
     """Check for errors that would end every search at its first trial, or in the middle."""
-    faults.make("--find-peak", lambda: Shape([Level(search.high_rps, search.trial_s)]), None)
-    for term in asked.judging.objectives.terms:
+    problems.make("--find-peak", lambda: Shape([Level(search.high_rps, search.trial_s)]), None)
+    for term in arguments.report_options.objectives.terms:
         if term.segment not in (None, ONLY_SEGMENT):
-            faults.note(
+            problems.add(
                 "--slo", f"{term.text}: a trial of --find-peak has one segment: leave @{term.segment} out"
             )
-        share = 1.0 if term.priority is None else asked.crowd.mix.get(term.priority, 0.0) / 100.0
+        share = 1.0 if term.priority is None else arguments.priority_mix.mix.get(term.priority, 0.0) / 100.0
         if term.unit == "rps" and ">" in term.operator and term.bound >= share * search.low_rps:
-            faults.note(
+            problems.add(
                 "--slo",
-                f"{term.text}: fails at {search.low_rps:g}/s, where the search begins, however good the "
-                "service: state ratios, such as done>0.99",
+                f"{term.text}: fails at {search.low_rps:g}/s, where the search starts, even for a perfect "
+                "service: use ratios, such as done>0.99",
             )

@@ -8,13 +8,13 @@ from typing import Final, Literal
 
 from autoglm_throttle.cli.lab import preview
 from autoglm_throttle.cli.lab.faults import USAGE
-from autoglm_throttle.cli.lab.holding import Held, holding
-from autoglm_throttle.cli.lab.load_asked import Asked, Search
-from autoglm_throttle.cli.lab.offered import offered, trial
-from autoglm_throttle.cli.lab.running import carry_out
-from autoglm_throttle.cli.lab.telling import facts, tell
-from autoglm_throttle.cli.lab.watching import ready
-from autoglm_throttle.cli.output import PROBLEM_FOUND, aside, write
+from autoglm_throttle.cli.lab.holding import SignalGuard, defer_signals
+from autoglm_throttle.cli.lab.load_asked import LoadArguments, Search
+from autoglm_throttle.cli.lab.offered import build_load, trial_load
+from autoglm_throttle.cli.lab.running import run_load
+from autoglm_throttle.cli.lab.telling import run_info, write_report
+from autoglm_throttle.cli.lab.watching import check_probes
+from autoglm_throttle.cli.output import PROBLEM_FOUND, to_stderr, write
 from autoglm_throttle.traffic.arrivals import TraceShape, Users
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Roster
@@ -27,15 +27,15 @@ from autoglm_throttle.traffic.report.lines import table
 VERDICTS: Final = {0: Verdict.HOLDS, 1: Verdict.FAILS, 3: Verdict.INVALID, 130: Verdict.ABORTED}
 """Verdict on a trial, by its exit status."""
 
-REFUSED: Final[tuple[Literal["limited_ratio", "rejected_ratio"], ...]] = ("limited_ratio", "rejected_ratio")
+REJECTION_RATIOS: Final[tuple[Literal["limited_ratio", "shed_ratio"], ...]] = ("limited_ratio", "shed_ratio")
 
-FIGURES: Final = ("goodput", "limited", "rejected", "errors", "p99")
+FIGURES: Final = ("goodput", "limited", "shed", "errors", "p99")
 """Printed for each trial."""
 
 STATUSES: Final = {verdict: status for status, verdict in VERDICTS.items()}
 
 
-def run(asked: Asked) -> int:
+def run(arguments: LoadArguments) -> int:
     """Send the load or search for the peak, and report the results.
 
     Returns:
@@ -45,39 +45,51 @@ def run(asked: Asked) -> int:
         TrafficError: it cannot start.
         KeyboardInterrupt: stopped before the first request was due.
     """
-    if asked.judging.dry_run:
-        write("\n".join(preview.of_load(asked)))
+    if arguments.report_options.dry_run:
+        write("\n".join(preview.load_preview(arguments)))
         return 0
-    if asked.crowd.clients > 1 and asked.sending.target.identity_header is None:
-        aside(f"note: {preview.clients(asked.crowd.clients, asked.sending)}\n")
-    ready(asked.looks)
-    if isinstance(asked.offer, Search):
-        with holding() as held:
-            return _search(asked, asked.offer, held)
-    what = offered(asked, asked.offer)
-    with holding() as held:
-        return tell(_report(asked, what, held), asked.judging)
+    if arguments.priority_mix.clients > 1 and arguments.send_options.target.identity_header is None:
+        to_stderr(f"note: {preview.clients_text(arguments.priority_mix.clients, arguments.send_options)}\n")
+    check_probes(arguments.probes)
+    if isinstance(arguments.offer, Search):
+        with defer_signals() as signal_guard:
+            return _search(arguments, arguments.offer, signal_guard)
+    load = build_load(arguments, arguments.offer)
+    with defer_signals() as signal_guard:
+        return write_report(_report(arguments, load, signal_guard), arguments.report_options)
 
 
-def _report(asked: Asked, what: Load | Roster, held: Held) -> Document:
-    result = carry_out(what, asked.sending, asked.looks, quiet=asked.judging.quiet, held=held)
+def _report(arguments: LoadArguments, load: Load | Roster, signal_guard: SignalGuard) -> Document:
+    result = run_load(
+        load,
+        arguments.send_options,
+        arguments.probes,
+        quiet=arguments.report_options.quiet,
+        signal_guard=signal_guard,
+    )
     known = replace(
-        facts(asked.judging, asked.sending, asked.shape_text, asked.command, result.effort.loop),
-        arrivals=_arrivals(asked),
-        seed=asked.seed,
-        mix=asked.crowd.mix,
+        run_info(
+            arguments.report_options,
+            arguments.send_options,
+            arguments.shape_text,
+            arguments.command,
+            result.effort.loop,
+        ),
+        arrivals=_arrivals(arguments),
+        seed=arguments.seed,
+        mix=arguments.priority_mix.mix,
     )
     return make(result, known)
 
 
-def _arrivals(asked: Asked) -> str:
+def _arrivals(arguments: LoadArguments) -> str:
     """Return the process that determines due times."""
-    if isinstance(asked.offer, Users):
+    if isinstance(arguments.offer, Users):
         return "closed-loop"
-    return "recorded" if isinstance(asked.offer, TraceShape) else str(asked.arrivals)
+    return "recorded" if isinstance(arguments.offer, TraceShape) else str(arguments.arrivals)
 
 
-class _Trials:
+class _PeakTrials:
     """The trials of a search, one after another.
 
     Args:
@@ -86,15 +98,15 @@ class _Trials:
         held: stop requests between two trials.
     """
 
-    def __init__(self, asked: Asked, trial_s: float, held: Held) -> None:
-        self._asked = asked
+    def __init__(self, arguments: LoadArguments, trial_s: float, signal_guard: SignalGuard) -> None:
+        self._arguments = arguments
         self._trial_s = trial_s
-        self._held = held
+        self._signal_guard = signal_guard
         self.reports: dict[float, Document] = {}
         """The last one by rate."""
         self.rows: list[tuple[str, ...]] = []
         """All of them, in their order."""
-        self.lost = ""
+        self.error = ""
         """The error that ended the search early."""
 
     def make(self, rate_rps: float) -> Verdict:
@@ -111,7 +123,7 @@ class _Trials:
             figures = ", ".join(
                 f"{name} {cell}" for name, cell in zip(FIGURES, self.rows[-1][2:], strict=True)
             )
-            aside(f"{rate_rps:g}/s: {report['verdict']['text']} ({figures})\n")
+            to_stderr(f"{rate_rps:g}/s: {report['verdict']['text']} ({figures})\n")
         return verdict
 
     def _report(self, rate_rps: float) -> Document | None:
@@ -121,32 +133,36 @@ class _Trials:
             TrafficError: not even the first one could start.
         """
         try:
-            load = trial(self._asked, rate_rps, self._trial_s)
-            return None if self._held.pressed else _report(self._asked, load, self._held)
+            load = trial_load(self._arguments, rate_rps, self._trial_s)
+            return (
+                None
+                if self._signal_guard.stop_requested
+                else _report(self._arguments, load, self._signal_guard)
+            )
         except KeyboardInterrupt:
             return None
         except TrafficError as error:
-            fault = f"after {len(self.reports)} trials, at {rate_rps:g}/s: {error}"
+            problem = f"after {len(self.reports)} trials, at {rate_rps:g}/s: {error}"
             if not self.reports:
-                raise TrafficError(fault) from None
-            self.lost = fault  # nothing was sent: no result at this rate, earlier results stay
+                raise TrafficError(problem) from None
+            self.error = problem  # nothing was sent: no result at this rate, earlier results stay
             return None
 
 
-def _search(asked: Asked, search: Search, held: Held) -> int:
+def _search(arguments: LoadArguments, search: Search, signal_guard: SignalGuard) -> int:
     """Search for the highest rate. The report is of the highest rate that held, or of the last trial."""
-    trials = _Trials(asked, search.trial_s, held)
+    trials = _PeakTrials(arguments, search.trial_s, signal_guard)
     peak = find_peak(trials.make, search.low_rps, search.high_rps)
-    status = PROBLEM_FOUND if trials.lost else STATUSES[peak.verdict]
+    status = PROBLEM_FOUND if trials.error else STATUSES[peak.verdict]
     if not trials.reports:
         return status
-    told = trials.reports.get(peak.holds_rps or 0.0) or list(trials.reports.values())[-1]
-    text = f"{peak.text}; {trials.lost}" if trials.lost else peak.text
-    told["title"] = f"{told['title']}: {text}"
+    report = trials.reports.get(peak.holds_rps or 0.0) or list(trials.reports.values())[-1]
+    text = f"{peak.text}; {trials.error}" if trials.error else peak.text
+    report["title"] = f"{report['title']}: {text}"
     rows = [("trial", "verdict", *FIGURES), *trials.rows]
-    more = ["", *table(rows), "", *_hint(trials.reports.values()), f"peak: {text}"]
-    kept = tell(told, asked.judging, more)
-    return USAGE if kept == USAGE else status
+    more = ["", *table(rows), "", *_limit_note(trials.reports.values()), f"peak: {text}"]
+    write_status = write_report(report, arguments.report_options, more)
+    return USAGE if write_status == USAGE else status
 
 
 def _row(rate_rps: float, verdict: Verdict, report: Document | None) -> tuple[str, ...]:
@@ -154,11 +170,11 @@ def _row(rate_rps: float, verdict: Verdict, report: Document | None) -> tuple[st
     if report is None:
         return f"{rate_rps:g}/s", verdict, *[NOTHING] * len(FIGURES)
     totals = report["totals"]
-    shares = (totals["goodput"]["ratio"], *(totals[name] for name in REFUSED), totals["error_ratio"])
+    shares = (totals["goodput"]["ratio"], *(totals[name] for name in REJECTION_RATIOS), totals["error_ratio"])
     return f"{rate_rps:g}/s", verdict, *map(share, shares), duration(totals["response"]["p99_s"])
 
 
-def _hint(reports: Iterable[Document]) -> list[str]:
+def _limit_note(reports: Iterable[Document]) -> list[str]:
     """Return a note on trials that failed by a limit instead of the service's own capacity."""
     failed = [report["totals"] for report in reports if report["verdict"]["status"] == PROBLEM_FOUND]
     limited = [
@@ -169,6 +185,6 @@ def _hint(reports: Iterable[Document]) -> list[str]:
     if not limited:
         return []
     return [
-        "most of what failed was refused by a limit of the caller (429): this is the peak of the limits, not"
+        "most failed requests were shed by a limit of the caller (429): this is the peak of the limits, not"
         " of the service; see --clients with --identity-header, or raise them"
     ]

@@ -11,14 +11,14 @@ from autoglm_throttle.model import GpuProvider, GpuSample
 from autoglm_throttle.traffic.watch import Gone
 
 
-def _utilization(card: GpuSample) -> float | None:
-    return None if card.utilization_pct is None else card.utilization_pct / 100.0
+def _utilization(device: GpuSample) -> float | None:
+    return None if device.utilization_pct is None else device.utilization_pct / 100.0
 
 
-def _fill(card: GpuSample) -> float | None:
-    if card.memory_used_bytes is None or not card.memory_total_bytes:
+def _fill(device: GpuSample) -> float | None:
+    if device.memory_used_bytes is None or not device.memory_total_bytes:
         return None
-    return card.memory_used_bytes / card.memory_total_bytes
+    return device.memory_used_bytes / device.memory_total_bytes
 
 
 _NUMBERS: Final[tuple[tuple[str, Callable[[GpuSample], float | None], bool], ...]] = (
@@ -29,7 +29,7 @@ _NUMBERS: Final[tuple[tuple[str, Callable[[GpuSample], float | None], bool], ...
 """Number of the report, its reader for one device, and whether several devices give a mean, not a sum."""
 
 
-class LocalGpus:
+class LocalGpuProbe:
     """Samples all devices of the driver; without a driver there are no samples.
 
     Args:
@@ -40,7 +40,7 @@ class LocalGpus:
         self.name: str = "GPUs"
         self._provider = providers(["auto"])[0] if provider is None else provider
 
-    def look(self, now: float) -> dict[str, float]:  # noqa: ARG002 - the driver reports the present
+    def sample(self, now: float) -> dict[str, float]:  # noqa: ARG002 - the driver reports the present
         """Return mean utilization and memory fill, and total power.
 
         Raises:
@@ -48,14 +48,14 @@ class LocalGpus:
             Exception: the driver fails.
         """
         try:
-            cards = self._provider.read()
+            devices = self._provider.read()
         except NoSourceError:
             raise Gone from None
-        return dict(_numbers(cards))
+        return dict(_numbers(devices))
 
 
-def _numbers(cards: Sequence[GpuSample]) -> Iterable[tuple[str, float]]:
+def _numbers(devices: Sequence[GpuSample]) -> Iterable[tuple[str, float]]:
     for name, read, is_mean in _NUMBERS:
-        told = [value for value in map(read, cards) if value is not None]
-        if told:
-            yield name, sum(told) / len(told) if is_mean else sum(told)
+        values = [value for value in map(read, devices) if value is not None]
+        if values:
+            yield name, sum(values) / len(values) if is_mean else sum(values)

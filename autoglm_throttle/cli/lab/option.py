@@ -59,7 +59,7 @@ class Option:
         else:
             group.add_argument(self.name, dest=self.dest, metavar=self.metavar, help=self.help)
 
-    def words(self, args: argparse.Namespace) -> list[str]:
+    def tokens(self, args: argparse.Namespace) -> list[str]:
         """Return the arguments as given, without secrets; empty if the option was not given."""
         value = getattr(args, self.dest)
         if self.metavar is None:
@@ -75,7 +75,7 @@ def add_options(parser: argparse.ArgumentParser, title: str, options: Iterable[O
         option.add(group)
 
 
-def command(words: Iterable[str], options: Iterable[Option], args: argparse.Namespace) -> str:
+def command(tokens: Iterable[str], options: Iterable[Option], args: argparse.Namespace) -> str:
     """Return the command line in a form that can be shown and run again, without secrets.
 
     Args:
@@ -83,5 +83,5 @@ def command(words: Iterable[str], options: Iterable[Option], args: argparse.Name
         options: its options, in the order to show them.
         args: the parsed arguments.
     """
-    given = [word for option in options for word in option.words(args)]
-    return shlex.join(["autoglm-throttle", *words, *given])
+    given = [word for option in options for word in option.tokens(args)]
+    return shlex.join(["autoglm-throttle", *tokens, *given])

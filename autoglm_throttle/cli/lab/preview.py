@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.cli.lab.judging import Judging
-from autoglm_throttle.cli.lab.load_asked import Asked, Search
-from autoglm_throttle.cli.lab.offered import offered
-from autoglm_throttle.cli.lab.sending import Sending
+from autoglm_throttle.cli.lab.judging import ReportOptions
+from autoglm_throttle.cli.lab.load_asked import LoadArguments, Search
+from autoglm_throttle.cli.lab.offered import build_load
+from autoglm_throttle.cli.lab.sending import SendOptions
 from autoglm_throttle.traffic.arrivals import timetable
 from autoglm_throttle.traffic.generator import Roster
 
 
-def of_load(asked: Asked) -> list[str]:
+def load_preview(arguments: LoadArguments) -> list[str]:
     """Return the preview of a load.
 
     Raises:
         TrafficError: the file of a trace cannot be read or played, or an objective names another segment.
     """
-    lines = [_where(asked.sending), _judged(asked.judging), clients(asked.crowd.clients, asked.sending)]
-    if isinstance(asked.offer, Search):
-        search = asked.offer
+    lines = [
+        _target_text(arguments.send_options),
+        _objectives_text(arguments.report_options),
+        clients_text(arguments.priority_mix.clients, arguments.send_options),
+    ]
+    if isinstance(arguments.offer, Search):
+        search = arguments.offer
         bounds = f"{search.low_rps:g}/s, {search.high_rps:g}/s and rates between them"
-        return [*lines, *_requests(asked), f"trials of {search.trial_s:g} s at {bounds}"]
-    what = offered(asked, asked.offer)
-    if what.requests is asked.drawn.requests:
-        lines += _requests(asked)
+        return [*lines, *_requests(arguments), f"trials of {search.trial_s:g} s at {bounds}"]
+    load = build_load(arguments, arguments.offer)
+    if load.requests is arguments.weighted_requests.requests:
+        lines += _requests(arguments)
     else:
-        lines.append(f"{len(what.requests)} different requests, by the trace")
-    if isinstance(what, Roster):
-        return [*lines, *(f"{users} users for {length_s:g} s" for users, length_s in what.users.steps)]
-    return [*lines, "", *timetable(what.plan)]
+        lines.append(f"{len(load.requests)} distinct requests, from the trace")
+    if isinstance(load, Roster):
+        return [*lines, *(f"{users} users for {length_s:g} s" for users, length_s in load.users.steps)]
+    return [*lines, "", *timetable(load.plan)]
 
 
-def of_replay(sending: Sending, judging: Judging, different: int) -> list[str]:
+def replay_preview(send_options: SendOptions, report_options: ReportOptions, count: int) -> list[str]:
     """Return the preview of a replay, without its timetable.
 
     Args:
@@ -39,33 +43,42 @@ def of_replay(sending: Sending, judging: Judging, different: int) -> list[str]:
         judging: the objectives.
         different: clients of the recording.
     """
-    return [_where(sending), _judged(judging), clients(different, sending), ""]
+    return [
+        _target_text(send_options),
+        _objectives_text(report_options),
+        clients_text(count, send_options),
+        "",
+    ]
 
 
-def clients(different: int, sending: Sending) -> str:
+def clients_text(count: int, send_options: SendOptions) -> str:
     """Return the number of callers, and whether the service can distinguish them."""
-    name = sending.target.identity_header
-    told = (
-        f"told apart by {name}" if name else "which the service cannot tell apart without --identity-header"
+    name = send_options.target.identity_header
+    distinction = (
+        f"distinguished by {name}"
+        if name
+        else "which the service cannot distinguish without --identity-header"
     )
-    return "1 client" if different == 1 else f"{different} clients, {told}"
+    return "1 client" if count == 1 else f"{count} clients, {distinction}"
 
 
-def _where(sending: Sending) -> str:
-    target = sending.target
-    return f"nothing is sent; this would go to {target.scheme}://{target.address}{target.base}"
+def _target_text(send_options: SendOptions) -> str:
+    target = send_options.target
+    return f"nothing is sent; the target would be {target.scheme}://{target.address}{target.base}"
 
 
-def _judged(judging: Judging) -> str:
-    terms = ", ".join(term.text for term in judging.objectives.terms)
-    return f"judged by {terms}" if terms else "no objectives: --slo states them"
+def _objectives_text(report_options: ReportOptions) -> str:
+    terms = ", ".join(term.text for term in report_options.objectives.terms)
+    return f"objectives: {terms}" if terms else "no objectives: set them with --slo"
 
 
-def _requests(asked: Asked) -> list[str]:
+def _requests(arguments: LoadArguments) -> list[str]:
     """List each kind with its share and its whole path."""
-    total, base = sum(asked.drawn.shares), asked.sending.target.base
+    total, base = sum(arguments.weighted_requests.shares), arguments.send_options.target.base
     return [
         f"{share / total:>7.1%} {request.method} {base}{request.target}"
         + (f" ({request.name})" if request.name else "")
-        for request, share in zip(asked.drawn.requests, asked.drawn.shares, strict=True)
+        for request, share in zip(
+            arguments.weighted_requests.requests, arguments.weighted_requests.shares, strict=True
+        )
     ]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from autoglm_throttle.cli.lab import converting
-from autoglm_throttle.cli.lab.faults import guarded
-from autoglm_throttle.cli.output import FINE, PROBLEM_FOUND, write, write_json
+from autoglm_throttle.cli.lab.faults import run_command
+from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, write, write_json
 from autoglm_throttle.traffic.record import Info, check, info
 
 EXAMPLES: Final = """\
@@ -21,7 +21,7 @@ examples:
 
 Recordings are made by RecorderMiddleware, just outside ThrottleMiddleware, where RECORD_PATH is set.
 
-exit status: 0 done, 1 the check found something, 2 it could not begin
+exit status: 0 success, 1 the check found problems, 2 the command could not start
 """
 
 
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         title="commands", metavar="COMMAND", required=True, prog="autoglm-throttle record"
     )
     for name, text, work in (
-        ("info", "count requests, clients, decisions and what was kept", _info),
-        ("check", "look for what must not be in a recording: form, order, secrets", _check),
+        ("info", "count requests, clients, decisions and stored data", _info),
+        ("check", "check a recording for format errors, wrong order and secrets", _check),
     ):
         own = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         own.add_argument("file", metavar="FILE", help="a recording")
@@ -55,47 +55,47 @@ def run(args: argparse.Namespace) -> int:
         0; 1 if the check found problems; 2 if the file cannot be read.
     """
     work: Callable[[argparse.Namespace], int] = args.work
-    return guarded("record", lambda: work(args))
+    return run_command("record", lambda: work(args))
 
 
 def _info(args: argparse.Namespace) -> int:
-    found = info(Path(args.file))
+    summary = info(Path(args.file))
     if args.format == "json":
-        write_json(_document(found))
+        write_json(_document(summary))
     else:
-        write("\n".join(found.lines()))
-    return FINE
+        write("\n".join(summary.lines()))
+    return EXIT_OK
 
 
-def _document(found: Info) -> dict[str, Any]:
-    heading, end = found.heading, found.end
+def _document(summary: Info) -> dict[str, Any]:
+    heading, end = summary.heading, summary.end
     return {
         "start": heading.start,
         "library": heading.made_by,
         "sample": heading.sample,
         "redaction": dict(heading.redaction),
-        "requests": found.entries,
-        "first_s": found.first_s,
-        "span_s": found.span_s,
-        "rps": found.rps,
-        "busiest": found.busiest,
-        "clients": found.clients,
-        "bodies_bytes": found.bodies_bytes,
-        "priorities": dict(found.priorities),
-        "decisions": dict(found.decisions),
-        "statuses": {str(status): count for status, count in found.statuses.items()},
+        "requests": summary.entries,
+        "first_s": summary.first_s,
+        "span_s": summary.span_s,
+        "rps": summary.rps,
+        "busiest": summary.busiest,
+        "clients": summary.clients,
+        "bodies_bytes": summary.bodies_bytes,
+        "priorities": dict(summary.priorities),
+        "decisions": dict(summary.decisions),
+        "statuses": {str(status): count for status, count in summary.statuses.items()},
         "end": None if end is None else {"reason": end.reason, "dropped": end.dropped},
-        "faults": {"count": found.faults.count, "told": list(found.faults)},
+        "faults": {"count": summary.faults.count, "messages": list(summary.faults)},
     }
 
 
 def _check(args: argparse.Namespace) -> int:
-    found = check(Path(args.file))
+    result = check(Path(args.file))
     if args.format == "json":
-        told: dict[str, Any] = {"entries": found.entries, "count": found.count, "told": found.told}
-        write_json({"ok": found.clean} | told | {"sorts": dict(found.sorts)})
+        document: dict[str, Any] = {"entries": result.entries, "count": result.count, "messages": result.told}
+        write_json({"ok": result.clean} | document | {"sorts": dict(result.sorts)})
     else:
-        sums = [f"{count} x {what}" for what, count in sorted(found.sorts.items())]
-        good = f"{found.entries} requests, nothing found"
-        write("\n".join([good] if found.clean else [*found.told, "", *sums]))
-    return FINE if found.clean else PROBLEM_FOUND
+        sums = [f"{count} x {what}" for what, count in sorted(result.sorts.items())]
+        good = f"{result.entries} requests, no problems"
+        write("\n".join([good] if result.clean else [*result.told, "", *sums]))
+    return EXIT_OK if result.clean else PROBLEM_FOUND

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoglm_throttle.cli.lab import preview, replay_asked
-from autoglm_throttle.cli.lab.faults import guarded
-from autoglm_throttle.cli.lab.holding import holding
-from autoglm_throttle.cli.lab.replay_asked import Asked
-from autoglm_throttle.cli.lab.running import carry_out
-from autoglm_throttle.cli.lab.telling import facts, tell
-from autoglm_throttle.cli.lab.watching import ready
-from autoglm_throttle.cli.output import FINE, write
+from autoglm_throttle.cli.lab.faults import run_command
+from autoglm_throttle.cli.lab.holding import defer_signals
+from autoglm_throttle.cli.lab.replay_asked import ReplayArguments
+from autoglm_throttle.cli.lab.running import run_load
+from autoglm_throttle.cli.lab.telling import run_info, write_report
+from autoglm_throttle.cli.lab.watching import check_probes
+from autoglm_throttle.cli.output import EXIT_OK, write
 from autoglm_throttle.traffic.arrivals import timetable
 from autoglm_throttle.traffic.replay import Manner, Replay, differences, exceeds, open_replay, told
 from autoglm_throttle.traffic.report import make
@@ -29,7 +29,7 @@ examples:
       --identity-header x-api-key --check 1% --html report.html
   autoglm-throttle replay traffic.jsonl http://127.0.0.1:8000 --rate 500 --loop forever --duration 10m
 
-exit status: 0 done and all objectives hold, 1 one failed or --check did, 2 it could not begin, 3 the run is
+exit status: 0 all objectives hold, 1 an objective or --check failed, 2 the run could not start, 3 the run is
 not valid because the generator or the machine was too slow, 130 stopped by Ctrl-C (the report is written)
 """
 
@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", metavar="FILE", help="a recording, a HAR or .gor file, or a CSV of token numbers"
     )
-    parser.add_argument("url", metavar="URL", help="of the service; its path is put before the recorded ones")
+    parser.add_argument(
+        "url", metavar="URL", help="URL of the service; its path is prefixed to the recorded paths"
+    )
     replay_asked.add_arguments(parser)
 
 
@@ -52,41 +54,57 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         As of ``load``; 1 also if more outcomes differ than ``--check`` allows.
     """
-    return guarded("replay", lambda: _run(replay_asked.read(args)))
+    return run_command("replay", lambda: _run(replay_asked.read(args)))
 
 
-def _run(asked: Asked) -> int:
+def _run(arguments: ReplayArguments) -> int:
     manner = Manner(
-        bodies=asked.fill, priority_header=asked.sending.target.priority_header, decided=asked.decided
+        bodies=arguments.fill,
+        priority_header=arguments.send_options.target.priority_header,
+        decided=arguments.decided,
     )
-    played = open_replay(asked.path, asked.cut, manner)
-    sys.stderr.writelines(f"{asked.path}: {note}\n" for note in played.notes)
-    asked.judging.objectives.check(played.load.plan.names)
-    if asked.judging.dry_run:
-        told_first = preview.of_replay(asked.sending, asked.judging, len(played.load.clients or "1"))
-        write("\n".join([*told_first, *timetable(played.load.plan)]))
-        return FINE
-    ready(asked.looks)
-    with holding() as held:
-        result = carry_out(played.load, asked.sending, asked.looks, quiet=asked.judging.quiet, held=held)
-        return _tell(asked, played, result)
+    played = open_replay(arguments.path, arguments.selection, manner)
+    sys.stderr.writelines(f"{arguments.path}: {note}\n" for note in played.notes)
+    arguments.report_options.objectives.check(played.load.plan.names)
+    if arguments.report_options.dry_run:
+        header = preview.replay_preview(
+            arguments.send_options, arguments.report_options, len(played.load.clients or "1")
+        )
+        write("\n".join([*header, *timetable(played.load.plan)]))
+        return EXIT_OK
+    check_probes(arguments.probes)
+    with defer_signals() as signal_guard:
+        result = run_load(
+            played.load,
+            arguments.send_options,
+            arguments.probes,
+            quiet=arguments.report_options.quiet,
+            signal_guard=signal_guard,
+        )
+        return _report(arguments, played, result)
 
 
-def _tell(asked: Asked, played: Replay, result: Result) -> int:
+def _report(arguments: ReplayArguments, played: Replay, result: Result) -> int:
     """Write the report and the comparison with the recording; return the exit status."""
-    found = differences(played, result)
-    known = facts(asked.judging, asked.sending, asked.played, asked.command, result.effort.loop)
-    judged = () if asked.limit is None else (_checked(asked.limit, found),)
-    report = make(result, replace(known, arrivals="recorded", replay=found, judged=judged))
-    more = ["", *told(found)] if found else ["", "the file tells of no answers to compare with"]
-    return tell(report, asked.judging, more)
+    comparison = differences(played, result)
+    known = run_info(
+        arguments.report_options,
+        arguments.send_options,
+        arguments.playback_text,
+        arguments.command,
+        result.effort.loop,
+    )
+    judged = () if arguments.limit is None else (_checked(arguments.limit, comparison),)
+    report = make(result, replace(known, arrivals="recorded", replay=comparison, judged=judged))
+    more = ["", *told(comparison)] if comparison else ["", "the file contains no responses to compare with"]
+    return write_report(report, arguments.report_options, more)
 
 
-def _checked(limit: float, found: Mapping[str, Any] | None) -> Judged:
+def _checked(limit: float, comparison: Mapping[str, Any] | None) -> Judged:
     """Return the objective of ``--check``; it fails for a file without recorded responses."""
     return {
         "term": f"--check {limit:.2%}",
-        "value": None if found is None else found["differ"]["ratio"],
+        "value": None if comparison is None else comparison["differ"]["ratio"],
         "unit": "ratio",
-        "holds": found is not None and not exceeds(found, limit),
+        "holds": comparison is not None and not exceeds(comparison, limit),
     }

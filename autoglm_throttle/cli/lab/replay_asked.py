@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from autoglm_throttle.cli.lab import judging, sending, watching
-from autoglm_throttle.cli.lab.faults import Faults
-from autoglm_throttle.cli.lab.judging import Judging
+from autoglm_throttle.cli.lab.faults import ProblemList
+from autoglm_throttle.cli.lab.judging import ReportOptions
 from autoglm_throttle.cli.lab.option import Option, add_options, command
 from autoglm_throttle.cli.lab.requested import above_zero
-from autoglm_throttle.cli.lab.sending import Sending, time_s, whole
+from autoglm_throttle.cli.lab.sending import SendOptions, time_s, whole_number
 from autoglm_throttle.traffic.arrivals import duration, number
 from autoglm_throttle.traffic.convert import Fill
 from autoglm_throttle.traffic.errors import TrafficError
@@ -21,104 +21,118 @@ from autoglm_throttle.traffic.replay import Cut
 from autoglm_throttle.traffic.report.schema import KIND
 from autoglm_throttle.traffic.watch import Look
 
-PLAYED: Final = (
-    Option("--speed", "X", "how many times faster (default: 1)"),
-    Option("--rate", "R", "the mean rate to play at, in requests/s, instead of a speed"),
-    Option("--loop", "N|forever", "how often; forever needs --duration (default: 1)"),
-    Option("--duration", "TIME", "where it ends at the latest (default: with the last loop)"),
+PLAYBACK_OPTIONS: Final = (
+    Option("--speed", "X", "speed factor (default: 1)"),
+    Option("--rate", "R", "mean rate of the replay in requests/s, instead of --speed"),
+    Option("--loop", "N|forever", "number of repetitions; forever needs --duration (default: 1)"),
+    Option("--duration", "TIME", "longest duration of the replay (default: until the last loop ends)"),
     Option("--max-gap", "TIME", "shorten longer gaps of the recording to this (default: none)"),
-    Option("--sample", "SHARE", "of the clients, each with all its requests, such as 10%% (default: all)"),
-    Option("--from", "TIME", "leave out what was recorded earlier"),
-    Option("--to", "TIME", "leave out what was recorded from here on"),
-    Option("--body", "FILE", "stands in for bodies that were not recorded"),
-    Option("--fill", None, "spaces of the recorded length stand in for them"),
+    Option(
+        "--sample",
+        "SHARE",
+        "share of the clients to replay, each with all its requests, such as 10%% (default: all)",
+    ),
+    Option("--from", "TIME", "skip requests recorded earlier"),
+    Option("--to", "TIME", "skip requests recorded from this time on"),
+    Option("--body", "FILE", "body to use where none was recorded"),
+    Option("--fill", None, "use spaces of the recorded length instead"),
     Option(
         "--decided",
         None,
-        "state the priority that the throttle decided on also where the request stated none",
+        "send the priority that the throttle assigned even if the request named none",
     ),
-    Option("--check", "SHARE", "exit with 1 if more requests than this end otherwise than recorded"),
+    Option(
+        "--check", "SHARE", "exit with 1 if the outcome of more requests than this differs from the recording"
+    ),
 )
 
 START_BYTES: Final = 4096
 """Bytes of a file inspected to detect its kind."""
 
-OTHERS: Final = {
-    rf'\A\{{\s*"schema": \d+,\s*"kind": "{KIND}"': "is a report and no recording: see load compare",
+OTHER_FILE_KINDS: Final = {
+    rf'\A\{{\s*"schema": \d+,\s*"kind": "{KIND}"': "is a report, not a recording: see load compare",
     r'\A\s*\{(?=[^\n]*"method":)[^\n]*"url":\s*"https?:': (
-        "holds targets of vegeta, which have no times: give them some by"
+        "contains vegeta targets, which have no times: add times with"
         " record convert FILE OUT.jsonl --from vegeta --shape SHAPE"
     ),
 }
 """Files easily mistaken for a recording: pattern of their start -> error message."""
 
-OPTIONS: Final = (*PLAYED, *sending.FIELDS, *sending.EFFORT, *judging.OPTIONS, *watching.OPTIONS)
+OPTIONS: Final = (
+    *PLAYBACK_OPTIONS,
+    *sending.FIELD_OPTIONS,
+    *sending.EFFORT_OPTIONS,
+    *judging.OPTIONS,
+    *watching.OPTIONS,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ReplayArguments:
     """Parsed arguments of ``replay``."""
 
     path: Path
-    cut: Cut
+    selection: Cut
     fill: Fill
     decided: bool
     limit: float | None
     """Share of the requests that may end otherwise; None: any."""
-    played: str
+    playback_text: str
     """Playback options as text."""
-    sending: Sending
-    judging: Judging
-    looks: tuple[Look, ...]
+    send_options: SendOptions
+    report_options: ReportOptions
+    probes: tuple[Look, ...]
     command: str
     """In a form without secrets."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    add_options(parser, "what is played, and how fast", PLAYED)
-    add_options(parser, "where, and with which fields", sending.FIELDS)
-    add_options(parser, "how it is sent", sending.EFFORT)
-    add_options(parser, "how it is judged and told", judging.OPTIONS)
-    add_options(parser, "what is watched meanwhile, once a second", watching.OPTIONS)
+    add_options(parser, "selection and speed", PLAYBACK_OPTIONS)
+    add_options(parser, "target and header fields", sending.FIELD_OPTIONS)
+    add_options(parser, "sending", sending.EFFORT_OPTIONS)
+    add_options(parser, "objectives and report", judging.OPTIONS)
+    add_options(parser, "monitoring during the run, once a second", watching.OPTIONS)
 
 
-def read(args: argparse.Namespace) -> Asked:
+def read(args: argparse.Namespace) -> ReplayArguments:
     """Read a command line.
 
     Raises:
         UsageError: with every problem that is visible before anything is sent.
     """
-    faults = Faults()
-    path = faults.read("FILE", _existing, args.file, Path())
-    asked = Asked(
+    problems = ProblemList()
+    path = problems.read("FILE", _existing, args.file, Path())
+    arguments = ReplayArguments(
         path=path,
-        cut=_cut(args, faults),
-        fill=_fill(args, faults),
+        selection=_selection(args, problems),
+        fill=_fill(args, problems),
         decided=args.decided,
-        limit=faults.read("--check", share, args.check, None),
-        played=" ".join([args.file, *(word for option in PLAYED for word in option.words(args))]),
-        sending=sending.read(args, args.url, args.url, faults),
-        judging=judging.read(args, faults),
-        looks=watching.read(args, faults),
+        limit=problems.read("--check", share, args.check, None),
+        playback_text=" ".join(
+            [args.file, *(word for option in PLAYBACK_OPTIONS for word in option.tokens(args))]
+        ),
+        send_options=sending.read(args, args.url, args.url, problems),
+        report_options=judging.read(args, problems),
+        probes=watching.read(args, problems),
         command=command(["replay", args.file, args.url], OPTIONS, args),
     )
-    faults.end()
-    return asked
+    problems.raise_if_any()
+    return arguments
 
 
-def _cut(args: argparse.Namespace, faults: Faults) -> Cut:
-    speed = faults.read("--speed", above_zero, args.speed, 1.0)
-    rate_rps = faults.read("--rate", above_zero, args.rate, None)
+def _selection(args: argparse.Namespace, problems: ProblemList) -> Cut:
+    speed = problems.read("--speed", above_zero, args.speed, 1.0)
+    rate_rps = problems.read("--rate", above_zero, args.rate, None)
     once: int | None = 1
-    loops = faults.read("--loop", _loops, args.loop, once)
-    duration_s = faults.read("--duration", time_s, args.duration, None)
-    max_gap_s = faults.read("--max-gap", time_s, args.max_gap, None)
-    sample = faults.read("--sample", share, args.sample, 1.0)
-    from_s = faults.read("--from", duration, getattr(args, "from"), None)
-    to_s = faults.read("--to", duration, args.to, None)
-    return faults.make(
-        "what is played",
+    loops = problems.read("--loop", _loops, args.loop, once)
+    duration_s = problems.read("--duration", time_s, args.duration, None)
+    max_gap_s = problems.read("--max-gap", time_s, args.max_gap, None)
+    sample = problems.read("--sample", share, args.sample, 1.0)
+    from_s = problems.read("--from", duration, getattr(args, "from"), None)
+    to_s = problems.read("--to", duration, args.to, None)
+    return problems.make(
+        "selection",
         lambda: Cut(
             speed=speed,
             rate_rps=rate_rps,
@@ -133,9 +147,9 @@ def _cut(args: argparse.Namespace, faults: Faults) -> Cut:
     )
 
 
-def _fill(args: argparse.Namespace, faults: Faults) -> Fill:
-    body = faults.read("--body", _bytes, args.body, None)
-    return faults.make("--fill", lambda: Fill(body, spaces=args.fill), Fill())
+def _fill(args: argparse.Namespace, problems: ProblemList) -> Fill:
+    body = problems.read("--body", _bytes, args.body, None)
+    return problems.make("--fill", lambda: Fill(body, spaces=args.fill), Fill())
 
 
 def _bytes(name: str) -> bytes | None:
@@ -148,23 +162,23 @@ def _existing(name: str) -> Path:
         raise TrafficError(f"there is no file {name}")
     with path.open("rb") as file:
         start = file.read(START_BYTES).decode("utf-8", "replace")
-    for mark, fault in OTHERS.items():
+    for mark, problem in OTHER_FILE_KINDS.items():
         if re.search(mark, start):
-            raise TrafficError(f"{name} {fault}")
+            raise TrafficError(f"{name} {problem}")
     return path
 
 
-def _loops(word: str) -> int | None:
-    return None if word == "forever" else whole(1)(word)
+def _loops(text: str) -> int | None:
+    return None if text == "forever" else whole_number(1)(text)
 
 
-def share(word: str) -> float:
+def share(text: str) -> float:
     """Parse a share such as 0.1 or 10%.
 
     Raises:
         TrafficError: no share, or one above 1.
     """
-    value = number(word.removesuffix("%")) / (100.0 if word.endswith("%") else 1.0)
+    value = number(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     if not 0.0 <= value <= 1.0:
-        raise TrafficError(f"{word!r} is no share: 0.1 or 10%")
+        raise TrafficError(f"{text!r} is not a share, such as 0.1 or 10%")
     return value

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from autoglm_throttle.cli.lab.faults import Faults
+from autoglm_throttle.cli.lab.faults import ProblemList
 from autoglm_throttle.cli.lab.option import Option, hidden, hidden_query
 from autoglm_throttle.traffic.arrivals import number
 from autoglm_throttle.traffic.errors import TrafficError
@@ -29,17 +29,17 @@ JSON: Final = (("content-type", "application/json"),)
 FIELDS: Final = ("method", "target", "headers", "body", "share", "cost", "name")
 """Fields of a request in a file."""
 
-MOST: Final = sys.float_info.max
+MAX_NUMBER: Final = sys.float_info.max
 """Greatest number in a file: JSON and TOML allow greater whole numbers."""
 
 
 def hidden_route(text: str) -> str:
     """Return a route or its cost without the values of its query. The share is not one of them."""
-    place, equals, share = _cut(text)
+    place, equals, share = _split_share(text)
     return f"{hidden_query(place)}{equals}{share}"
 
 
-def _cut(text: str) -> tuple[str, str, str]:
+def _split_share(text: str) -> tuple[str, str, str]:
     """Split at the last ``=``; the whole text is the first part if there is none."""
     place, equals, share = text.rpartition("=")
     return (place, equals, share) if equals else (text, "", "")
@@ -50,14 +50,14 @@ OPTIONS: Final = (
     Option(
         "--body",
         "TEXT",
-        "what POST, PUT and PATCH send (default: {}), and the only --method, whatever it is",
+        "body of POST, PUT and PATCH (default: {}); with --method, of that method",
         shown=hidden,
     ),
     Option("--body-file", "FILE", "the same, from a file"),
     Option(
         "--route",
         "'METHOD PATH=SHARE'",
-        "one of several routes below URL and its share of the requests, such as 'POST /v1/x=70'",
+        "a route below URL and its share of the requests, such as 'POST /v1/x=70'; repeatable",
         many=True,
         shown=hidden_route,
     ),
@@ -77,18 +77,18 @@ OPTIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class WeightedRequests:
     """The requests, and their shares."""
 
     requests: tuple[Request, ...]
     shares: tuple[float, ...]
 
 
-ONE: Final = Drawn((Request(target="/"),), (1.0,))
+ONE: Final = WeightedRequests((Request(target="/"),), (1.0,))
 """Placeholder for requests that could not be read."""
 
 
-def read(args: argparse.Namespace, path: str, faults: Faults) -> Drawn:
+def read(args: argparse.Namespace, path: str, problems: ProblemList) -> WeightedRequests:
     """Read the requests of a command line.
 
     Args:
@@ -99,22 +99,22 @@ def read(args: argparse.Namespace, path: str, faults: Faults) -> Drawn:
     if args.requests is not None:
         for option in ("route", "body", "body_file", "method", "cost"):
             if getattr(args, option):
-                faults.note(
-                    "--requests", f"states all there is to a request: leave --{option.replace('_', '-')} out"
+                problems.add(
+                    "--requests", f"defines the whole request: leave --{option.replace('_', '-')} out"
                 )
-        return faults.read("--requests", _file, args.requests, ONE)
+        return problems.read("--requests", _file, args.requests, ONE)
     if args.body is not None and args.body_file is not None:
-        faults.note("--body-file", "leave it or --body out")
-    body = faults.read("--body-file", _bytes, args.body_file, None)
-    body = faults.read("--body", str.encode, args.body, body)
+        problems.add("--body-file", "use either --body or --body-file")
+    body = problems.read("--body-file", _bytes, args.body_file, None)
+    body = problems.read("--body", str.encode, args.body, body)
     method = args.method or "POST"
-    routes = [faults.read("--route", lambda text: _route(text, method), text, None) for text in args.route]
+    routes = [problems.read("--route", lambda text: _route(text, method), text, None) for text in args.route]
     known = [route for route in routes if route is not None] if args.route else [(method, path, 1.0)]
     if body is not None and args.route and all(route[0] in WITHOUT_BODY for route in known):
-        faults.note("--body", "no route of these sends one: leave it out, or state it by --requests")
+        problems.add("--body", "no route sends a body: omit it, or define it with --requests")
     made = [
         (
-            faults.make(
+            problems.make(
                 "--route", partial(_request, method, target, _body_of(args, method, body)), ONE.requests[0]
             ),
             share,
@@ -123,8 +123,8 @@ def read(args: argparse.Namespace, path: str, faults: Faults) -> Drawn:
     ]
     if not made:
         return ONE
-    requests = _priced([request for request, _ in made], args.cost, faults)
-    return Drawn(tuple(requests), tuple(share for _, share in made))
+    requests = _with_costs([request for request, _ in made], args.cost, problems)
+    return WeightedRequests(tuple(requests), tuple(share for _, share in made))
 
 
 def _bytes(path: str) -> bytes | None:
@@ -146,59 +146,59 @@ def _route(text: str, method: str) -> tuple[str, str, float] | None:
     """Read ``POST /v1/x=70``, ``/v1/x=70`` or ``/v1/x``; after a query with values the share is required."""
     last = text.partition("?")[2].rpartition("&")[2]
     if "=" in text.partition("?")[2] and last.count("=") < 2:
-        raise TrafficError("where a query states values its share must follow, such as 'GET /v1/x?y=5=1'")
-    place, equals, share = _cut(text)
-    words = place.split()
-    if not 1 <= len(words) <= 2 or not words[-1].startswith("/"):
+        raise TrafficError("a path with query values must end with its share, such as 'GET /v1/x?y=5=1'")
+    place, equals, share = _split_share(text)
+    parts = place.split()
+    if not 1 <= len(parts) <= 2 or not parts[-1].startswith("/"):
         raise TrafficError(f"{text!r} is not METHOD PATH=SHARE, such as 'POST /v1/x=70'")
-    return (words[0] if len(words) == 2 else method), words[-1], above_zero(share if equals else "1")
+    return (parts[0] if len(parts) == 2 else method), parts[-1], above_zero(share if equals else "1")
 
 
-def above_zero(word: str) -> float:
+def above_zero(text: str) -> float:
     """A finite number above 0.
 
     Raises:
         TrafficError: another number, or none.
     """
-    value = number(word)
+    value = number(text)
     if not 0.0 < value < float("inf"):
-        raise TrafficError(f"{word!r} must be a finite number above 0")
+        raise TrafficError(f"{text!r} must be a finite number above 0")
     return value
 
 
-def _priced(requests: Sequence[Request], costs: Iterable[str], faults: Faults) -> list[Request]:
+def _with_costs(requests: Sequence[Request], costs: Iterable[str], problems: ProblemList) -> list[Request]:
     """Return the requests with their costs: one for all, or by route."""
-    priced = list(requests)
+    requests_with_costs = list(requests)
     for text in costs:
         place, _, cost = text.rpartition("=")
-        units = faults.read("--cost", above_zero, cost, 1.0)
-        words = place.split()
-        method = words[0] if len(words) == 2 else None
-        meant = [
+        units = problems.read("--cost", above_zero, cost, 1.0)
+        parts = place.split()
+        method = parts[0] if len(parts) == 2 else None
+        matching = [
             index
-            for index, request in enumerate(priced)
-            if not words or (request.target == words[-1] and method in (None, request.method))
+            for index, request in enumerate(requests_with_costs)
+            if not parts or (request.target == parts[-1] and method in (None, request.method))
         ]
-        if not meant:
-            faults.note("--cost", f"there is no route {place!r}")
-        for index in meant:
-            priced[index] = replace(priced[index], cost=units)
-    return priced
+        if not matching:
+            problems.add("--cost", f"there is no route {place!r}")
+        for index in matching:
+            requests_with_costs[index] = replace(requests_with_costs[index], cost=units)
+    return requests_with_costs
 
 
-def _file(path: str) -> Drawn:
+def _file(path: str) -> WeightedRequests:
     raw = Path(path).read_text("utf-8")
     rows = _toml(raw) if path.endswith(".toml") else _lines(raw)
-    found: list[tuple[Request, float]] = []
-    faults: list[str] = []
+    parsed: list[tuple[Request, float]] = []
+    problems: list[str] = []
     for place, row in rows:
         try:
-            found.append(_row(row))
+            parsed.append(_row(row))
         except TrafficError as error:
-            faults.append(f"{place}: {error}")
-    if faults or not found:
-        raise TrafficError(f"{path}: {'; '.join(faults) or 'holds no request'}")
-    return Drawn(tuple(request for request, _ in found), tuple(share for _, share in found))
+            problems.append(f"{place}: {error}")
+    if problems or not parsed:
+        raise TrafficError(f"{path}: {'; '.join(problems) or 'contains no requests'}")
+    return WeightedRequests(tuple(request for request, _ in parsed), tuple(share for _, share in parsed))
 
 
 def _toml(raw: str) -> list[tuple[str, object]]:
@@ -208,7 +208,7 @@ def _toml(raw: str) -> list[tuple[str, object]]:
         raise TrafficError(f"not TOML: {error}") from None
     rows = document.get("requests")
     if not isinstance(rows, list) or set(document) != {"requests"}:
-        raise TrafficError("a TOML file of requests holds [[requests]] and nothing else")
+        raise TrafficError("a TOML file of requests must contain only [[requests]]")
     return [(f"request {count}", row) for count, row in enumerate(rows, 1)]
 
 
@@ -244,13 +244,13 @@ def _row(row: object) -> tuple[Request, float]:
 def _text(row: Mapping[str, Any], field: str, other: str) -> str:
     value = row.get(field, other)
     if not isinstance(value, str):
-        raise TrafficError(f"{field} is not a text")
+        raise TrafficError(f"{field} is not a string")
     return value
 
 
 def _number(row: Mapping[str, Any], field: str) -> float:
     value = row.get(field, 1.0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= MOST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= MAX_NUMBER:
         raise TrafficError(f"{field} is not a finite number above 0")
     return float(value)
 
@@ -262,5 +262,5 @@ def _body(value: object) -> bytes:
 
 def _headers(value: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise TrafficError("headers is not an object of texts")
+        raise TrafficError("headers is not an object with string values")
     return tuple((name.lower(), text) for name, text in value.items())

@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autoglm_throttle.cli.lab.holding import Held
-from autoglm_throttle.cli.lab.sending import Sending
-from autoglm_throttle.cli.output import aside
+from autoglm_throttle.cli.lab.holding import SignalGuard
+from autoglm_throttle.cli.lab.sending import SendOptions
+from autoglm_throttle.cli.output import to_stderr
 from autoglm_throttle.traffic.generator import Observer, Roster, launch
 from autoglm_throttle.traffic.load import Load
 from autoglm_throttle.traffic.report import Progress
@@ -26,8 +26,8 @@ class Display:
         quiet: write nothing.
     """
 
-    def __init__(self, what: Load | Roster, *, quiet: bool) -> None:
-        planned, duration_s = (0, what.ends_s[-1]) if isinstance(what, Roster) else _extent(what)
+    def __init__(self, load: Load | Roster, *, quiet: bool) -> None:
+        planned, duration_s = (0, load.ends_s[-1]) if isinstance(load, Roster) else _extent(load)
         self._progress = Progress(
             planned,
             duration_s,
@@ -45,20 +45,25 @@ class Display:
         if self.start_s is None:
             self.start_s = time.monotonic() - elapsed_s
         if not self._quiet:
-            aside(self._progress.line(elapsed_s, launched, in_flight))
+            to_stderr(self._progress.line(elapsed_s, launched, in_flight))
 
     def end(self) -> None:
         """Finish the progress line."""
         if not self._quiet:
-            aside(self._progress.close())
+            to_stderr(self._progress.close())
 
 
 def _extent(load: Load) -> tuple[int, float]:
     return len(load.plan), load.plan.duration_s
 
 
-def carry_out(
-    what: Load | Roster, sending: Sending, looks: Sequence[Look], *, quiet: bool, held: Held
+def run_load(
+    load: Load | Roster,
+    send_options: SendOptions,
+    probes: Sequence[Look],
+    *,
+    quiet: bool,
+    signal_guard: SignalGuard,
 ) -> Result:
     """Send the load and wait for the end.
 
@@ -75,19 +80,19 @@ def carry_out(
         TrafficError: nothing could be sent.
         KeyboardInterrupt: stopped before the first request was due.
     """
-    display = Display(what, quiet=quiet)
+    display = Display(load, quiet=quiet)
 
     def beat(elapsed_s: float, launched: int, in_flight: int) -> None:
-        held.pass_on()
+        signal_guard.deliver()
         display.beat(elapsed_s, launched, in_flight)
 
-    with Watch(looks) as watch:
+    with Watch(probes) as watch:
         try:
             result = launch(
-                what,
-                sending.target,
-                sending.options,
-                processes=sending.processes,
+                load,
+                send_options.target,
+                send_options.options,
+                processes=send_options.processes,
                 observer=display.observer,
                 beat=beat,
             )
@@ -95,9 +100,9 @@ def carry_out(
             display.end()
         elapsed_s = result.effort.elapsed_s
         start_s = time.monotonic() - elapsed_s if display.start_s is None else display.start_s
-    for fault in watch.faults:
-        aside(f"not watched: {fault}\n")
+    for problem in watch.faults:
+        to_stderr(f"not monitored: {problem}\n")
     effort = result.effort
-    if sending.options.spin:  # spinning uses a whole core: no sign of a slow generator
+    if send_options.options.spin:  # spinning uses a whole core: no sign of a slow generator
         effort = replace(effort, cpu_share=None)
     return replace(result, effort=effort, watched=watch.seen(start_s, start_s + elapsed_s))

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoglm_throttle.cli.lab.about import about
+from autoglm_throttle.cli.lab.about import environment_info
 from autoglm_throttle.cli.lab.faults import USAGE
-from autoglm_throttle.cli.lab.judging import Judging
-from autoglm_throttle.cli.lab.sending import Sending
-from autoglm_throttle.cli.output import aside, reader_may_leave, write
+from autoglm_throttle.cli.lab.judging import ReportOptions
+from autoglm_throttle.cli.lab.sending import SendOptions
+from autoglm_throttle.cli.output import broken_pipe_ok, to_stderr, write
 from autoglm_throttle.traffic.report import Document, Facts, dumps, lines
 from autoglm_throttle.traffic.report.page import render
 
 
-def facts(judging: Judging, sending: Sending, shape: str, command: str, loop: str) -> Facts:
+def run_info(
+    report_options: ReportOptions, send_options: SendOptions, shape: str, command: str, loop: str
+) -> Facts:
     """Return the part of a report that is known beside the run itself."""
     return Facts(
-        title=judging.title or f"{sending.target.address}, {shape}",
+        title=report_options.title or f"{send_options.target.address}, {shape}",
         shape=shape,
-        limits_s=judging.limits_s,
-        objectives=judging.objectives,
-        about=about(command, loop),
+        limits_s=report_options.limits_s,
+        objectives=report_options.objectives,
+        about=environment_info(command, loop),
     )
 
 
-def tell(report: Document, judging: Judging, more: Sequence[str] = ()) -> int:
+def write_report(report: Document, report_options: ReportOptions, more: Sequence[str] = ()) -> int:
     """Write a report to its files, then print it; a reader of the output may close it early.
 
     Args:
@@ -37,16 +39,19 @@ def tell(report: Document, judging: Judging, more: Sequence[str] = ()) -> int:
     """
     status = report["verdict"]["status"]
     text = dumps(report)
-    for path, content in ((judging.json, text), (judging.html, render(report) if judging.html else "")):
+    for path, content in (
+        (report_options.json, text),
+        (report_options.html, render(report) if report_options.html else ""),
+    ):
         if path is not None:
             try:
                 path.write_text(content, "utf-8")
-                if not judging.quiet:
-                    aside(f"{path} is written\n")
+                if not report_options.quiet:
+                    to_stderr(f"{path} is written\n")
             except OSError as error:
-                aside(f"{path} cannot be written: {error.strerror}\n")
+                to_stderr(f"{path} cannot be written: {error.strerror}\n")
                 status = USAGE
     # Files first: a closed pipe must not lose them.
-    with reader_may_leave():
-        write(text if judging.as_json else "\n".join([*lines(report), *more]))
+    with broken_pipe_ok():
+        write(text if report_options.as_json else "\n".join([*lines(report), *more]))
     return status

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Iterable
 from typing import Final
 
-from autoglm_throttle.cli.lab.faults import Faults
+from autoglm_throttle.cli.lab.faults import ProblemList
 from autoglm_throttle.cli.lab.option import Option
-from autoglm_throttle.cli.lab.sending import whole
+from autoglm_throttle.cli.lab.sending import whole_number
 from autoglm_throttle.settings.masked import masked_url
 from autoglm_throttle.traffic.watch import Look, MetricsLook, ProcessLook
 
@@ -21,31 +21,31 @@ OPTIONS: Final = (
     Option(
         "--metrics",
         "URL",
-        "metrics of a service with this library: its factor, requests inside and waiting, GPUs",
+        "metrics of a service with this library: its factor, requests in flight and queued, GPUs",
         shown=masked_url,
     ),
 )
 
 
-def ready(looks: Iterable[Look]) -> None:
+def check_probes(probes: Iterable[Look]) -> None:
     """Sample once the probes that may be misconfigured, before anything is sent.
 
     Raises:
         TrafficError: a page of metrics cannot be read.
     """
-    for look in looks:
-        if isinstance(look, MetricsLook):
-            look.ready()
+    for probe in probes:
+        if isinstance(probe, MetricsLook):
+            probe.ready()
 
 
-def read(args: argparse.Namespace, faults: Faults) -> tuple[Look, ...]:
+def read(args: argparse.Namespace, problems: ProblemList) -> tuple[Look, ...]:
     """Create the probes of a command line."""
-    looks: list[Look | None] = [
-        faults.read("--watch", lambda text: ProcessLook(whole(1)(text)), args.watch, None),
-        faults.read("--metrics", MetricsLook, args.metrics, None),
+    probes: list[Look | None] = [
+        problems.read("--watch", lambda text: ProcessLook(whole_number(1)(text)), args.watch, None),
+        problems.read("--metrics", MetricsLook, args.metrics, None),
     ]
     if args.watch is not None and args.metrics is None:
-        from autoglm_throttle.cli.lab.local_gpus import LocalGpus
+        from autoglm_throttle.cli.lab.local_gpus import LocalGpuProbe
 
-        looks.append(LocalGpus())
-    return tuple(look for look in looks if look is not None)
+        probes.append(LocalGpuProbe())
+    return tuple(probe for probe in probes if probe is not None)

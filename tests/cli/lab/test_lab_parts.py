@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli.lab import about, load_run
-from autoglm_throttle.cli.lab.faults import guarded
+from autoglm_throttle.cli.lab.faults import run_command
 from autoglm_throttle.cli.lab.running import Display
 from autoglm_throttle.traffic.arrivals import Crowd, Users
 from autoglm_throttle.traffic.ending import Ending
@@ -46,7 +46,7 @@ def test_ctrl_c_before_anything_was_sent() -> None:
     def stopped() -> int:
         raise KeyboardInterrupt
 
-    assert guarded("load", stopped) == 130
+    assert run_command("load", stopped) == 130
 
 
 def test_a_search_stopped_before_anything_was_sent(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

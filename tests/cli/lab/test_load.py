@@ -138,7 +138,7 @@ def test_130_stopped_while_it_searches(url: str, tmp_path: Path) -> None:
     told = tmp_path / "r.json"
     status, out = interrupted("load", url, "--find-peak", "20:40:60s", "--slo", "p99<1s", "--json", told)
     assert status == 130
-    assert "peak: stopped before the end; nothing is known of the service" in out
+    assert "peak: stopped before the end; no evidence of the service" in out
     assert json.loads(told.read_text())["verdict"]["aborted"] is True
 
 
@@ -162,9 +162,9 @@ def test_a_dry_run_sends_nothing(run: Run) -> None:
             "GET /b",
         )
         assert (done.status, done.err) == (0, "")
-        assert f"nothing is sent; this would go to {address}/base" in done.out
+        assert f"nothing is sent; the target would be {address}/base" in done.out
         assert "75.0% POST /base/a\n  25.0% GET /base/b" in done.out
-        assert "judged by p99<1s, error<1%\n7 clients, which the service cannot tell apart" in done.out
+        assert "objectives: p99<1s, error<1%\n7 clients, which the service cannot tell apart" in done.out
         assert "10/s" in done.out
         assert [line.split()[:2] for line in done.out.splitlines()[-4:]] == [
             ["0", "10"],
@@ -173,7 +173,7 @@ def test_a_dry_run_sends_nothing(run: Run) -> None:
             ["3", "20"],
         ]
         users = run("load", address, "--shape", "users:3:2s", "--dry-run")
-        assert "no objectives: --slo states them\n1 client\n 100.0% POST /\n3 users for 2 s" in users.out
+        assert "no objectives: set them with --slo\n1 client\n 100.0% POST /\n3 users for 2 s" in users.out
         search = run("load", address, "--find-peak", "10:20:3s", "--slo", "p99<1s", "--dry-run")
         assert "trials of 3 s at 10/s, 20/s and rates between them" in search.out
         with pytest.raises(BlockingIOError):
@@ -239,7 +239,7 @@ def test_a_trace_of_token_numbers(url: str, run: Run, tmp_path: Path) -> None:
     assert done.document["load"]["duration_s"] == pytest.approx(0.4)
     assert set(done.document["load"]["requests"]) == {"POST /v1/predict"}
     dry = run("load", url, "--shape", "trace:t.csv", "--rate", "1", "--dry-run")
-    assert "5 different requests, by the trace" in dry.out
+    assert "5 distinct requests, from the trace" in dry.out
     assert "4 s" in dry.out
 
 
@@ -330,7 +330,7 @@ def test_a_watched_process_that_dies_ends_nothing(url: str, once: Run, service: 
             words = ("--watch", watched.pid)
             done = once("load", url, "--shape", "fixed:20:3s", "--quiet", "--format", "json", *words)
             killer.join()
-            assert f"not watched: process {watched.pid} has ended" in done.err
+            assert f"not monitored: process {watched.pid} has ended" in done.err
         return done
 
     done = valid(attempt)
@@ -387,7 +387,7 @@ def test_the_peak_of_a_limit_is_no_peak_of_the_service(start: Start, run: Run) -
     assert "refused by a limit of the caller (429)" in done.out
     assert "limited" in next(line for line in done.out.splitlines() if line.startswith("trial "))
     assert done.err.startswith(
-        "note: 3 clients, which the service cannot tell apart without --identity-header"
+        "note: 3 clients, which the service cannot distinguish without --identity-header"
     )
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.cli.lab import load_asked
-from autoglm_throttle.cli.lab.faults import Unusable
-from autoglm_throttle.cli.lab.load_asked import Asked, Search
-from autoglm_throttle.cli.lab.local_gpus import LocalGpus
-from autoglm_throttle.cli.lab.sending import cut_url, is_loopback
+from autoglm_throttle.cli.lab.faults import UsageError
+from autoglm_throttle.cli.lab.load_asked import LoadArguments, Search
+from autoglm_throttle.cli.lab.local_gpus import LocalGpuProbe
+from autoglm_throttle.cli.lab.sending import is_loopback, split_url
 from autoglm_throttle.gpu.none import NoSourceError
 from autoglm_throttle.model import GpuSample, Priority
 from autoglm_throttle.traffic.arrivals import Arrivals, Shape, TraceShape, Users
@@ -27,25 +27,25 @@ HOST = "http://127.0.0.1:8000"
 SHAPE = ("--shape", "fixed:100:2s")
 
 
-def asked(*words: str, url: str = URL) -> Asked:
+def asked(*words: str, url: str = URL) -> LoadArguments:
     parser = argparse.ArgumentParser()
     load_asked.add_arguments(parser)
     return load_asked.read(parser.parse_args(words), url)
 
 
 def faults(*words: str, url: str = URL) -> tuple[str, ...]:
-    with pytest.raises(Unusable) as caught:
+    with pytest.raises(UsageError) as caught:
         asked(*words, url=url)
-    return caught.value.faults
+    return caught.value.problems
 
 
 def test_what_stands_where_nothing_is_said() -> None:
     found = asked(*SHAPE)
     assert isinstance(found.offer, Shape)
     assert (found.offer.requests, found.arrivals, found.seed) == (200, Arrivals.UNIFORM, 0)
-    assert found.drawn.requests == (Request(target="/v1/predict"),)
-    assert (found.crowd.clients, found.crowd.skew, found.crowd.kinds) == (1, 0.0, (1.0,))
-    target, options = found.sending.target, found.sending.options
+    assert found.weighted_requests.requests == (Request(target="/v1/predict"),)
+    assert (found.priority_mix.clients, found.priority_mix.skew, found.priority_mix.kinds) == (1, 0.0, (1.0,))
+    target, options = found.send_options.target, found.send_options.options
     assert (target.host, target.port, target.base, target.scheme) == ("127.0.0.1", 8000, "", "http")
     assert (target.priority_header, target.identity_header, target.cost_header) == ("x-priority", None, None)
     assert (options.connections, options.max_inflight, options.timeout_s, options.drain_s) == (
@@ -54,11 +54,11 @@ def test_what_stands_where_nothing_is_said() -> None:
         30,
         30,
     )
-    assert (found.sending.processes, options.spin) == (1, False)
-    assert found.judging.limits_s == LIMITS_S
-    judging = found.judging
-    assert (judging.quiet, judging.dry_run, judging.as_json, found.looks) == (False, False, False, ())
-    assert found.judging.objectives.terms == ()
+    assert (found.send_options.processes, options.spin) == (1, False)
+    assert found.report_options.limits_s == LIMITS_S
+    judging = found.report_options
+    assert (judging.quiet, judging.dry_run, judging.as_json, found.probes) == (False, False, False, ())
+    assert found.report_options.objectives.terms == ()
     assert found.command == f"autoglm-throttle load {URL} --shape fixed:100:2s"
 
 
@@ -87,11 +87,14 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
         *("--metrics", "http://127.0.0.1:9", "--insecure", "--server-name", "x"),
         url="https://gpu.example/v1/x?a=b",
     )
-    assert (str(found.arrivals), found.crowd.mix) == ("gamma:0.5", {Priority.HIGH: 50, Priority.LOW: 50})
-    assert (found.crowd.clients, found.crowd.skew, found.seed) == (7, 1.5, -3)
+    assert (str(found.arrivals), found.priority_mix.mix) == (
+        "gamma:0.5",
+        {Priority.HIGH: 50, Priority.LOW: 50},
+    )
+    assert (found.priority_mix.clients, found.priority_mix.skew, found.seed) == (7, 1.5, -3)
     request = Request(method="PUT", target="/v1/x?a=b", body=b"\x00raw", cost=3)
-    assert found.drawn.requests == (request,)
-    target, options = found.sending.target, found.sending.options
+    assert found.weighted_requests.requests == (request,)
+    target, options = found.send_options.target, found.send_options.options
     assert target.headers == (("authorization", "Bearer x:y"),)
     assert (target.scheme, target.host, target.port, target.verify) == ("https", "gpu.example", 443, False)
     assert (target.priority_header, target.identity_header, target.cost_header) == (
@@ -106,19 +109,26 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
         1.5,
         0.5,
     )
-    assert (found.sending.processes, options.spin) == (2, True)
-    assert found.judging.limits_s == {Priority.HIGH: 0.2, Priority.MID: 1.0, Priority.LOW: 5.0}
-    assert [term.text for term in found.judging.objectives.terms] == ["p99<500ms", "error<0.5%"]
-    assert (found.judging.json, found.judging.html) == (tmp_path / "a.json", tmp_path / "a.html")
-    assert (found.judging.as_json, found.judging.quiet, found.judging.dry_run) == (True, True, True)
-    assert (found.judging.title, [look.name for look in found.looks]) == (
+    assert (found.send_options.processes, options.spin) == (2, True)
+    assert found.report_options.limits_s == {Priority.HIGH: 0.2, Priority.MID: 1.0, Priority.LOW: 5.0}
+    assert [term.text for term in found.report_options.objectives.terms] == ["p99<500ms", "error<0.5%"]
+    assert (found.report_options.json, found.report_options.html) == (
+        tmp_path / "a.json",
+        tmp_path / "a.html",
+    )
+    assert (found.report_options.as_json, found.report_options.quiet, found.report_options.dry_run) == (
+        True,
+        True,
+        True,
+    )
+    assert (found.report_options.title, [look.name for look in found.probes]) == (
         "t",
         [f"process {os.getpid()}", "metrics of 127.0.0.1:9"],
     )
 
 
 def test_the_machines_gpus_are_watched_beside_a_process() -> None:
-    assert [look.name for look in asked(*SHAPE, "--watch", str(os.getpid())).looks] == [
+    assert [look.name for look in asked(*SHAPE, "--watch", str(os.getpid())).probes] == [
         f"process {os.getpid()}",
         "GPUs",
     ]
@@ -132,7 +142,7 @@ def test_other_offers() -> None:
     search = asked("--find-peak", "100:5000", "--slo", "p99<1s")
     assert search.offer == Search(100.0, 5000.0, 10.0)
     assert asked("--find-peak", "1:2:500ms", "--slo", "p99<1s").offer == Search(1.0, 2.0, 0.5)
-    assert asked(*SHAPE, "--within", "300ms").judging.limits_s == dict.fromkeys(Priority, 0.3)
+    assert asked(*SHAPE, "--within", "300ms").report_options.limits_s == dict.fromkeys(Priority, 0.3)
 
 
 ALL_WRONG = (
@@ -172,11 +182,14 @@ def test_every_fault_is_told_at_once() -> None:
         ((*SHAPE, "--find-peak", "1:2", "--slo", "p99<1s"), "--find-peak: makes its own shapes"),
         (("--find-peak", "1:2"), "--find-peak: needs --slo"),
         (("--find-peak", "1", "--slo", "p99<1s"), "--find-peak: '1' is not LOW:HIGH"),
-        ((*SHAPE, "--speed", "2"), "--speed: is for trace:PATH alone"),
-        ((*SHAPE, "--rate", "2"), "--rate: is for trace:PATH alone"),
+        ((*SHAPE, "--speed", "2"), "--speed: applies only to trace:PATH"),
+        ((*SHAPE, "--rate", "2"), "--rate: applies only to trace:PATH"),
         (("--shape", "trace:x", "--rate", "2", "--speed", "2"), "--rate: sets the speed"),
         (("--shape", "users:5:2s", "--arrivals", "poisson"), "--arrivals: users come"),
-        ((*SHAPE, "--body", "x", "--body-file", "/dev/null"), "--body-file: leave it or --body out"),
+        (
+            (*SHAPE, "--body", "x", "--body-file", "/dev/null"),
+            "--body-file: use either --body or --body-file",
+        ),
         ((*SHAPE, "--requests", "/nowhere"), "--requests: /nowhere: No such file"),
         ((*SHAPE, "--route", "x=1"), "--route: 'x=1' is not METHOD PATH=SHARE"),
         ((*SHAPE, "--route", "POST /x=0"), "--route: '0' must be a finite number above 0"),
@@ -240,7 +253,7 @@ def test_what_is_this_machine_for_certain(host: str, here: bool) -> None:
     ],
 )
 def test_a_url_is_cut_in_two(url: str, parts: tuple[str, str]) -> None:
-    assert cut_url(url) == parts
+    assert split_url(url) == parts
 
 
 def test_routes_stand_below_the_url() -> None:
@@ -250,9 +263,9 @@ def test_routes_stand_below_the_url() -> None:
         *("--cost", "2", "--cost", "GET /b?c=d=5", "--cost", "/c=7"),
         url=f"{HOST}/base/",
     )
-    assert found.sending.target.base == "/base"
-    assert found.crowd.kinds == (70.0, 30.0, 1.0)
-    assert found.drawn.requests == (
+    assert found.send_options.target.base == "/base"
+    assert found.priority_mix.kinds == (70.0, 30.0, 1.0)
+    assert found.weighted_requests.requests == (
         Request(target="/a", cost=2),
         Request(method="GET", target="/b?c=d", headers=(), body=b"", cost=5),
         Request(target="/c", cost=7),
@@ -260,7 +273,7 @@ def test_routes_stand_below_the_url() -> None:
 
 
 def test_a_body_is_sent_whatever_the_method() -> None:
-    (request,) = asked(*SHAPE, "--method", "DELETE", "--body", '{"a": "ü"}').drawn.requests
+    (request,) = asked(*SHAPE, "--method", "DELETE", "--body", '{"a": "ü"}').weighted_requests.requests
     assert request.body == '{"a": "ü"}'.encode()
     assert request.headers == (("content-type", "application/json"),)
 
@@ -293,10 +306,10 @@ body = "text"
 def test_requests_of_a_file(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     found = asked(*SHAPE, "--requests", str(tmp_path / name), url=f"{HOST}/base")
-    assert found.sending.target.base == "/base"
-    assert found.crowd.kinds == (3.0, 1.0, 1.0)
+    assert found.send_options.target.base == "/base"
+    assert found.priority_mix.kinds == (3.0, 1.0, 1.0)
     fields = (("x-a", "b"), ("content-type", "a/b"))
-    assert found.drawn.requests == (
+    assert found.weighted_requests.requests == (
         Request(method="GET", target="/a", headers=(), body=b"", name="first"),
         Request(target="/b", headers=fields, body=b'{"tokens": 5}', cost=2.5),
         Request(target="/", body=b"text"),
@@ -306,7 +319,7 @@ def test_requests_of_a_file(name: str, content: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("r.jsonl", "", ["holds no request"]),
+        ("r.jsonl", "", ["contains no requests"]),
         (
             "r.jsonl",
             'x\n[]\n{"a": 1}',
@@ -316,7 +329,7 @@ def test_requests_of_a_file(name: str, content: str, tmp_path: Path) -> None:
         (
             "r.jsonl",
             '{"method": 1}\n{"target": "x"}',
-            ["method is not a text", "does not begin with a slash"],
+            ["method is not a string", "does not begin with a slash"],
         ),
         (
             "r.jsonl",
@@ -343,7 +356,7 @@ def test_a_file_of_requests_says_everything_itself(tmp_path: Path) -> None:
     others = ("--method", "GET", "--body", "x", "--body-file", "x", "--cost", "1", "--route", "/x=1")
     found = faults(*SHAPE, "--requests", str(tmp_path / "r.jsonl"), *others)
     assert len(found) == 5
-    assert "--requests: states all there is to a request: leave --body-file out" in found
+    assert "--requests: defines the whole request: leave --body-file out" in found
 
 
 @given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=8, max_size=20))
@@ -382,20 +395,23 @@ def card(**told: float) -> GpuSample:
 def test_what_the_cards_of_this_machine_tell() -> None:
     one = card(utilization_pct=50, memory_used_bytes=1, memory_total_bytes=4, power_w=100)
     other = card(utilization_pct=100, memory_used_bytes=3, memory_total_bytes=4, power_w=200)
-    assert LocalGpus(Cards(one, other)).look(0.0) == {
+    assert LocalGpuProbe(Cards(one, other)).sample(0.0) == {
         "gpu_utilization_ratio": 0.75,
         "gpu_memory_ratio": 0.5,
         "gpu_power_w": 300,
     }
-    assert LocalGpus(Cards(card(memory_used_bytes=1))).look(0.0) == {}
+    assert LocalGpuProbe(Cards(card(memory_used_bytes=1))).sample(0.0) == {}
     with pytest.raises(Gone):
-        LocalGpus(Cards()).look(0.0)
+        LocalGpuProbe(Cards()).sample(0.0)
 
 
 def test_a_body_goes_out_only_with_methods_that_take_one() -> None:
     routes = ("--route", "POST /a", "--route", "GET /b", "--body", "x")
-    assert [request.body for request in asked(*SHAPE, *routes, url=HOST).drawn.requests] == [b"x", b""]
-    told = ("--body: no route of these sends one: leave it out, or state it by --requests",)
+    assert [request.body for request in asked(*SHAPE, *routes, url=HOST).weighted_requests.requests] == [
+        b"x",
+        b"",
+    ]
+    told = ("--body: no route sends a body: omit it, or define it with --requests",)
     assert faults(*SHAPE, "--route", "GET /b", "--body", "x", url=HOST) == told
 
 

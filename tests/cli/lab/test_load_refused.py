@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.cli.lab.faults import guarded
+from autoglm_throttle.cli.lab.faults import run_command
 from autoglm_throttle.traffic.generator import Options
 from tests.cli.lab.conftest import Run
 from tests.cli.lab.test_load_asked import HOST, SHAPE, asked, faults
@@ -20,11 +20,11 @@ VALUES = st.text("abcXYZ019%._~:/?@!$'()*+,;-", min_size=1).map("s3cr3t{}".forma
 def test_no_value_of_a_query_is_kept(first: str, second: str) -> None:
     route = f"GET /b?x={first}&y={second}"
     found = asked(*SHAPE, "--route", f"{route}=2", "--route", f"/c?{second}", "--cost", f"{route}=4.5")
-    assert found.drawn.requests[0].target == f"/b?x={first}&y={second}"
+    assert found.weighted_requests.requests[0].target == f"/b?x={first}&y={second}"
     assert "s3cr3t" not in found.command
     assert "--route 'GET /b?x=***&y=***=2' --route '/c?***' --cost 'GET /b?x=***&y=***=4.5'" in found.command
     alone = asked(*SHAPE, url=f"{HOST}/a?token={first}&{second}")
-    assert alone.drawn.requests[0].target == f"/a?token={first}&{second}"
+    assert alone.weighted_requests.requests[0].target == f"/a?token={first}&{second}"
     assert alone.command == f"autoglm-throttle load '{HOST}/a?token=***&***' --shape fixed:100:2s"
 
 
@@ -45,7 +45,7 @@ def test_a_value_of_a_query_is_not_taken_for_a_share(route: str) -> None:
 )
 def test_a_share_that_cannot_be_taken_for_anything_else(route: str, target: str, share: float) -> None:
     found = asked(*SHAPE, "--route", route)
-    assert (found.drawn.requests[0].target, found.drawn.shares) == (target, (share,))
+    assert (found.weighted_requests.requests[0].target, found.weighted_requests.shares) == (target, (share,))
 
 
 @pytest.mark.parametrize("field", ["share", "cost"])
@@ -77,7 +77,7 @@ def test_two_reports_need_two_files(other: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     Path("link").symlink_to(tmp_path)
     (found,) = faults(*SHAPE, "--json", "r.x", "--html", other)
-    assert found == f"--html: {Path(other)} is what --json writes: name another file"
+    assert found == f"--html: {Path(other)} is the file of --json: use another file"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_the_machine_lacks(error: Exception, told: str, capsys: pytest.Capt
     def fail() -> int:
         raise error
 
-    assert guarded("load", fail) == 2
+    assert run_command("load", fail) == 2
     assert capsys.readouterr().err == f"autoglm-throttle load: {told}\n"
 
 
@@ -100,7 +100,7 @@ def test_what_nobody_expected_is_no_failed_objective(run: Run, monkeypatch: pyte
     done = run("load", HOST, *SHAPE)
     assert (done.status, done.out) == (2, "")
     assert "KeyError: 'x'" in done.err
-    assert done.err.endswith("this is a fault of autoglm-throttle itself; please report it\n")
+    assert done.err.endswith("this is a bug in autoglm-throttle; please report it\n")
 
 
 def test_whoever_reads_may_leave_meanwhile() -> None:
@@ -108,4 +108,4 @@ def test_whoever_reads_may_leave_meanwhile() -> None:
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        guarded("record", left)
+        run_command("record", left)

@@ -60,7 +60,7 @@ def test_what_was_recorded_is_told_and_played_again(recorded: tuple[Path, Server
     assert told.document["end"] == {"reason": "closed", "dropped": 0}
     assert "requests   100 in" in run("record", "info", path).out
     checked = run("record", "check", path)
-    assert (checked.status, checked.out) == (0, "100 requests, nothing found\n")
+    assert (checked.status, checked.out) == (0, "100 requests, no problems\n")
 
     url = f"http://127.0.0.1:{server.port}"
     Path("b.json").write_text("{}")  # of requests that were refused nobody has read the body
@@ -87,7 +87,7 @@ def test_what_was_recorded_is_told_and_played_again(recorded: tuple[Path, Server
 
     fast = run("replay", path, url, *words, "--speed", "20", "--sample", "50%", "--loop", "2", "--dry-run")
     assert fast.status == 0
-    assert f"nothing is sent; this would go to {url}" in fast.out
+    assert f"nothing is sent; the target would be {url}" in fast.out
 
 
 @pytest.mark.server
@@ -143,9 +143,9 @@ def test_every_fault_of_a_replay(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (("--loop", "forever"), "what is played: a replay that goes on forever needs a duration"),
-        (("--speed", "2", "--rate", "5"), "what is played: speed and rate cannot both be given"),
-        (("--from", "5s", "--to", "1s"), "what is played: an interval begins"),
+        (("--loop", "forever"), "selection: a replay that goes on forever needs a duration"),
+        (("--speed", "2", "--rate", "5"), "selection: speed and rate cannot both be given"),
+        (("--from", "5s", "--to", "1s"), "selection: an interval begins"),
         (("--fill", "--slo", "p99@peak<1s"), "no such segment"),
         ((), "1 requests have a body that was not kept"),
         (("--fill", "--body", "r.jsonl"), "--fill: missing bodies are filled"),
@@ -286,7 +286,7 @@ def test_every_fault_of_a_conversion(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (dumps(make(made([Sent()]), FACTS)), "FILE: x.json is a report and no recording: see load compare"),
+        (dumps(make(made([Sent()]), FACTS)), "FILE: x.json is a report, not a recording: see load compare"),
         ('{"method": "GET", "url": "http://x/"}\n', "x.json holds targets of vegeta, which have no times"),
         ('{"url":"https://x/","method":"POST"}', "record convert FILE OUT.jsonl --from vegeta --shape SHAPE"),
     ],
