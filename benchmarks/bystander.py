@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from autoglm_throttle.traffic.demo.child import Child
+from autoglm_throttle.traffic.demo.child import DemoProcess
 from benchmarks.sampled import TOLD_PATH, Asked
 from benchmarks.shared.bars import Bar
 
@@ -130,13 +130,13 @@ class Service:
     """A row that runs."""
 
     row: Row
-    child: Child
+    child: DemoProcess
     state: Path
     client: Client
 
     def told(self) -> dict[str, Any]:
         """What its throttle sees."""
-        return asyncio.run(self.child.ask(TOLD_PATH)) or {}
+        return asyncio.run(self.child.request(TOLD_PATH)) or {}
 
     def until(self, wanted: Mapping[str, Any]) -> None:
         """Wait until it sees this.
@@ -160,7 +160,7 @@ def running(rows: Mapping[str, Row], folder: Path) -> Iterator[dict[str, Service
         for name, row in rows.items():
             state = folder / f"{name}.state"
             state.write_text(f"-1.count={CARDS}\n")
-            child = stack.enter_context(Child(SERVER, asdict(Asked(row.interval_s, str(state)))))
+            child = stack.enter_context(DemoProcess(SERVER, asdict(Asked(row.interval_s, str(state)))))
             client = stack.enter_context(contextlib.closing(Client(child.port)))
             services[name] = Service(row, child, state, client)
         for service in services.values():

@@ -40,7 +40,7 @@ from typing import Any
 
 from autoglm_throttle.model import ProviderUnavailable
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Plan, Shape, plan
-from autoglm_throttle.traffic.demo.child import Child
+from autoglm_throttle.traffic.demo.child import DemoProcess
 from autoglm_throttle.traffic.files import most_connections
 from autoglm_throttle.traffic.generator import Options
 from autoglm_throttle.traffic.histogram import Histogram
@@ -153,7 +153,7 @@ class Bench:
         self.scale = scale
         self.capacity_rps: float = scale.target_rps
 
-    def child(self, row: str) -> Child:
+    def child(self, row: str) -> DemoProcess:
         """A server of a row, not yet started."""
         asked = {
             "row": row,
@@ -162,7 +162,7 @@ class Bench:
             "interval_s": self.scale.interval_s,
             "capacity_rps": self.capacity_rps,
         }
-        return Child(SERVER, asked)
+        return DemoProcess(SERVER, asked)
 
     def measure_capacity(self) -> dict[str, Any]:
         """Answers per second with more and more requests inside; the most is the capacity."""
@@ -172,7 +172,7 @@ class Bench:
         self.capacity_rps = best["rps"]
         return {"rps": best["rps"], "inside": best["inside"], "steps": steps}
 
-    def _step(self, child: Child, inside: int) -> dict[str, Any]:
+    def _step(self, child: DemoProcess, inside: int) -> dict[str, Any]:
         """A closed loop: the next request follows within a millisecond or two of an answer."""
         scale = self.scale
         made = made_plan(10.0 * scale.target_rps, scale.step_s, Arrivals.UNIFORM, 0)
@@ -220,10 +220,10 @@ def made_plan(rate_rps: float, seconds: float, arrivals: Arrivals, seed: int) ->
     return plan(Shape.parse(f"fixed:{rate_rps}:{seconds}"), arrivals, Crowd(), seed)
 
 
-async def heard(child: Child) -> dict[str, Any]:
+async def heard(child: DemoProcess) -> dict[str, Any]:
     """What the witness of a server has seen; an overloaded server may need a while to say it."""
     give_up_s = time.monotonic() + overload.TELLING_S
-    while (told := await child.ask(TOLD_PATH)) is None:
+    while (told := await child.request(TOLD_PATH)) is None:
         if time.monotonic() > give_up_s:
             return {"series": [], "failures": {"the witness did not answer": 1}, "own": None}
         await asyncio.sleep(0.1)

@@ -18,12 +18,12 @@ from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
 from autoglm_throttle.traffic.load import Load
 from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.simulate import BatchSpec, SimGpu, SimSpec, service
+from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 from benchmarks import harness
 from benchmarks.shared.bars import Bar
 
 SHAPE = "fixed:1000:10"
-SPEC = SimSpec(work=BatchSpec(max_batch=64, base_s=0.005, capacity_rps=2000.0))
+SPEC = SimulatedGpuSpec(work=BatchSpec(max_batch=64, base_s=0.005, capacity_rps=2000.0))
 BOUND_US = 60.0
 CONTROL_US = 25.0
 """The floor is about 20 us on a quiet machine; above this the machine is busy with other things."""
@@ -51,13 +51,13 @@ def floor(sent: Load) -> Result:
 def bare(sent: Load) -> Result:
     """The simulated service."""
     clock = VirtualClock()
-    return run_inprocess(service(SimGpu(SPEC, clock=clock)), sent, clock=clock)
+    return run_inprocess(service(SimulatedGpu(SPEC, clock=clock)), sent, clock=clock)
 
 
 def throttled(sent: Load) -> Result:
     """The simulated service behind the throttle, which reads the modelled card once a second."""
     clock = VirtualClock()
-    sim = SimGpu(SPEC, clock=clock)
+    sim = SimulatedGpu(SPEC, clock=clock)
     settings = Settings(policy="adaptive", rate_high_rps=1e6, rate_mid_rps=1e6, rate_low_rps=1e6)
     throttle = Throttle(settings, gpu=sim, sampling="manual", clock=clock)
 

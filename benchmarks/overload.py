@@ -22,7 +22,7 @@ from typing import Any
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Plan, Shape, plan
-from autoglm_throttle.traffic.demo.child import Child
+from autoglm_throttle.traffic.demo.child import DemoProcess
 from autoglm_throttle.traffic.files import most_connections
 from autoglm_throttle.traffic.generator import Generator, Options, Target
 from autoglm_throttle.traffic.histogram import Histogram
@@ -97,7 +97,7 @@ class Run:
     """Share of a core."""
 
 
-async def drive(child: Child, made: Plan, ledger: Ledger, options: Options) -> Run:
+async def drive(child: DemoProcess, made: Plan, ledger: Ledger, options: Options) -> Run:
     """Play a plan against a service."""
     generator = Generator(Load(made), Target(port=child.port), options, ledger.note)
     server_s, client_s, began_s = await _cpu_s(child), time.process_time(), time.monotonic()
@@ -107,9 +107,9 @@ async def drive(child: Child, made: Plan, ledger: Ledger, options: Options) -> R
     return Run(ledger, result, server_s / elapsed_s, client_s / elapsed_s)
 
 
-async def _cpu_s(child: Child) -> float:
+async def _cpu_s(child: DemoProcess) -> float:
     give_up_s = time.monotonic() + TELLING_S
-    while (told := await child.ask(CPU_PATH)) is None:
+    while (told := await child.request(CPU_PATH)) is None:
         if time.monotonic() > give_up_s:
             raise RuntimeError("the server does not tell its CPU time")
         await asyncio.sleep(0.05)
@@ -138,7 +138,7 @@ def capacity_rps(scale: Scale) -> float:
 
 def _served(row: str, scale: Scale, load: Plan, ledger: Ledger, options: Options) -> Run:
     asked = {"row": row, "capacity_rps": scale.capacity_rps, "slo_s": scale.slo_s}
-    with Child(SERVER, asked) as child:
+    with DemoProcess(SERVER, asked) as child:
         return asyncio.run(drive(child, load, ledger, options))
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoglm_throttle import Policy, Settings, Throttle, ThrottleMiddleware
-from autoglm_throttle.traffic.demo.serving import asked_for, serve
-from autoglm_throttle.traffic.simulate import BatchSpec, SimGpu, SimSpec, service
+from autoglm_throttle.traffic.demo.serving import read_config, serve
+from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 from benchmarks import asgi_rows
 from benchmarks.asgi_rows import App, Scope
 
@@ -38,22 +38,22 @@ class Asked:
     slo_s: float
 
 
-def gpu(capacity_rps: float) -> SimGpu:
+def gpu(capacity_rps: float) -> SimulatedGpu:
     """The GPU of `benchmarks.closed_loop`: batches of 16, 10 ms of each for the batch itself.
 
     Memory is no question here, so a request takes 1 % of its usual memory: the rows without a limit are
     slow, and not dead.
     """
     work = BatchSpec(max_batch=16, base_s=1.0 / capacity_rps, capacity_rps=capacity_rps)
-    return SimGpu(SimSpec(work=work, request_bytes=SimSpec().request_bytes // 100))
+    return SimulatedGpu(SimulatedGpuSpec(work=work, request_bytes=SimulatedGpuSpec().request_bytes // 100))
 
 
-def instant() -> SimGpu:
+def instant() -> SimulatedGpu:
     """A GPU that takes no time: what is slow then are the server and the client."""
     return gpu(1e6)
 
 
-def ours(app: App, sim: SimGpu, asked: Asked, **settings: Any) -> App:
+def ours(app: App, sim: SimulatedGpu, asked: Asked, **settings: Any) -> App:
     """Behind the throttle, which reads the simulated GPU."""
     chosen = Settings(slo_s=asked.slo_s, priority_header_trust="any", **settings)
     return ThrottleMiddleware(app, throttle=Throttle(chosen, gpu=sim))
@@ -106,23 +106,23 @@ class Row:
     """What stands in front of the service."""
 
     title: str
-    wrap: Callable[[App, SimGpu, Asked], App]
+    wrap: Callable[[App, SimulatedGpu, Asked], App]
     instant: bool = False
     """Whether the GPU takes no time: a control."""
     limit_concurrency: int | None = None
     """Of uvicorn."""
 
 
-def _policy(policy: Policy) -> Callable[[App, SimGpu, Asked], App]:
+def _policy(policy: Policy) -> Callable[[App, SimulatedGpu, Asked], App]:
     return lambda app, sim, asked: ours(app, sim, asked, policy=policy)
 
 
-def _unbound(app: App, sim: SimGpu, asked: Asked) -> App:
+def _unbound(app: App, sim: SimulatedGpu, asked: Asked) -> App:
     rates = {f"rate_{name}_rps": 1e6 for name in ("high", "mid", "low")}
     return ours(app, sim, asked, policy=Policy.ADAPTIVE, **rates)
 
 
-def _alone(app: App, _sim: SimGpu, _asked: Asked) -> App:
+def _alone(app: App, _sim: SimulatedGpu, _asked: Asked) -> App:
     return app
 
 
@@ -171,7 +171,7 @@ def build(asked: Asked) -> App:
 def main() -> None:
     """Serve what the first line of the standard input asks for."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
-    asked = Asked(**asked_for())
+    asked = Asked(**read_config())
     limit = ROWS[asked.row].limit_concurrency
     serve(build(asked), connections=CONNECTIONS, limit_concurrency=limit)
 

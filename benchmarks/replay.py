@@ -23,7 +23,7 @@ from random import Random
 from typing import Any
 
 from autoglm_throttle.traffic.arrivals import Crowd
-from autoglm_throttle.traffic.demo.child import Child
+from autoglm_throttle.traffic.demo.child import DemoProcess
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.generator import Options, Target, launch
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
@@ -65,7 +65,7 @@ def made_up(path: Path, seed: int) -> Path:
 def over_http(load: Load, speed: float, *, control: bool) -> Result:
     """A run against a service in a process of its own."""
     options = Options(connections=256, more_connections=CONNECTIONS - 256)
-    with Child(SERVER, {"speed": speed, "control": control}) as child:
+    with DemoProcess(SERVER, {"speed": speed, "control": control}) as child:
         return launch(load, Target(port=child.port, identity_header="x-client"), options)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.model import Clock
-from autoglm_throttle.traffic.demo.serving import asked_for, serve
-from autoglm_throttle.traffic.simulate import LlmSpec, SimGpu, SimSpec, service
+from autoglm_throttle.traffic.demo.serving import read_config, serve
+from autoglm_throttle.traffic.simulate import LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
 from benchmarks.asgi_rows import App
 
 CONNECTIONS = 2_000
@@ -30,13 +30,13 @@ SETTINGS: dict[str, Any] = {
 
 def throttled(speed: float, clock: Clock | None = None) -> tuple[App, Throttle]:
     """The service behind a throttle; with a clock of its own nothing happens by itself."""
-    spec = SimSpec(work=LlmSpec().faster(speed))
+    spec = SimulatedGpuSpec(work=LlmSpec().faster(speed))
     settings = Settings(**SETTINGS)
     if clock is None:
-        sim = SimGpu(spec)
+        sim = SimulatedGpu(spec)
         throttle = Throttle(settings, gpu=sim)
     else:
-        sim = SimGpu(spec, clock=clock)
+        sim = SimulatedGpu(spec, clock=clock)
         throttle = Throttle(settings, gpu=sim, sampling="manual", clock=clock)
     return ThrottleMiddleware(service(sim), throttle=throttle), throttle
 
@@ -54,7 +54,7 @@ async def instant(scope: Any, receive: Any, send: Any) -> None:
 def main() -> None:
     """Serve what the first line of the standard input asks for."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
-    asked = asked_for()
+    asked = read_config()
     serve(instant if asked["control"] else throttled(asked["speed"])[0], connections=CONNECTIONS)
 
 

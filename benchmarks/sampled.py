@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
-from autoglm_throttle.traffic.demo.serving import asked_for, serve
+from autoglm_throttle.traffic.demo.serving import read_config, serve
 from benchmarks import asgi_rows
 from benchmarks.asgi_rows import App, Scope
 
@@ -69,7 +69,7 @@ def told(app: App, throttle: Throttle) -> App:
 def main() -> None:
     """Serve what the first line of the standard input asks for."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
-    throttle = throttle_of(Asked(**asked_for()))
+    throttle = throttle_of(Asked(**read_config()))
     app = ThrottleMiddleware(asgi_rows.bare, throttle=throttle)
     serve(told(app, throttle), connections=CONNECTIONS)
     throttle.stop()

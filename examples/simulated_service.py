@@ -18,17 +18,17 @@ from collections.abc import Mapping
 from starlette.types import ASGIApp
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
-from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimGpu, SimSpec, service
+from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
 
 DEFAULTS = {"AUTOGLM_THROTTLE_PRIORITY_HEADER_TRUST": "any"}
 """The load lab states priorities as no client may by default; the environment overrides it."""
 
 
-def spec(environment: Mapping[str, str]) -> SimSpec:
+def spec(environment: Mapping[str, str]) -> SimulatedGpuSpec:
     """The card that the environment describes."""
     if environment.get("SIM_MODE") == "llm":
-        return SimSpec(work=LlmSpec())
-    return SimSpec(
+        return SimulatedGpuSpec(work=LlmSpec())
+    return SimulatedGpuSpec(
         work=BatchSpec(
             max_batch=int(environment.get("SIM_MAX_BATCH", "16")),
             base_s=float(environment.get("SIM_BASE_S", "0.010")),
@@ -39,7 +39,7 @@ def spec(environment: Mapping[str, str]) -> SimSpec:
 
 def create_app(environment: Mapping[str, str] = os.environ) -> ASGIApp:
     """The service; its throttle reads the card that the service runs on."""
-    sim = SimGpu(spec(environment))
+    sim = SimulatedGpu(spec(environment))
     throttle = Throttle(Settings.from_env(DEFAULTS | dict(environment)), gpu=sim)
     return ThrottleMiddleware(service(sim), throttle=throttle)
 

@@ -20,7 +20,7 @@ from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.inproc import run_inprocess
 from autoglm_throttle.traffic.load import Load, Request
 from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.simulate import BatchSpec, SimGpu, SimSpec, service
+from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 
 LIMITS = {"policy": "adaptive", "user_limit": "30/second", "priority_header_trust": "any"}
 """What this service runs with; nobody but the test can reach it, so every stated priority is believed."""
@@ -29,7 +29,7 @@ LIMITS = {"policy": "adaptive", "user_limit": "30/second", "priority_header_trus
 def played(shape: str, seed: int = 1) -> Result:
     """The service behind its throttle, before a load; everything goes by one clock that the run moves."""
     clock = ManualClock()
-    gpu = SimGpu(SimSpec(work=BatchSpec(capacity_rps=100.0)), clock=clock)
+    gpu = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(capacity_rps=100.0)), clock=clock)
     throttle = Throttle(Settings(**LIMITS, retry_jitter=0.0), gpu=gpu, sampling="manual", clock=clock)
 
     def every_second(_t_s: float) -> dict[str, float]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoglm_throttle.model import ServiceStats as Told
-from autoglm_throttle.traffic.demo.serving import asked_for
+from autoglm_throttle.traffic.demo.serving import read_config
 from benchmarks.gpu.engine import here, seen
 from benchmarks.gpu.watch import Watch, summary
 from benchmarks.gpu.work import KERNELS, MAX_BATCH, Job, Work
@@ -94,7 +94,7 @@ def batch_s(work: Work) -> float:
 
 def main() -> None:
     """Do all kernels, then time the batch."""
-    told = asked_for()
+    told = read_config()
     asked = Asked(**{**told, "job": Job(**told["job"])})
     work, sources = seen(here(asked.job), asked.job)
     for name in KERNELS:

@@ -14,7 +14,7 @@ from typing import Any
 
 from autoglm_throttle import Policy, Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.gpu.host_load import HostSampler
-from autoglm_throttle.traffic.demo.serving import asked_for, serve
+from autoglm_throttle.traffic.demo.serving import read_config, serve
 from benchmarks import asgi_rows, overloaded
 from benchmarks.asgi_rows import App, Scope
 from benchmarks.gpu.batcher import Batcher
@@ -122,7 +122,7 @@ def told(door: Door, watch: Watch) -> App:
 def main() -> None:
     """Serve what the first line of the standard input asks for."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
-    given = asked_for()
+    given = read_config()
     asked = Asked(**{**given, "job": Job(**given["job"])})
     work, sources = seen(Engine(asked.job), asked.job)
     host = HostSampler()

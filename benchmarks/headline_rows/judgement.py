@@ -50,8 +50,8 @@ def rows(rounds: Sequence[Round], scale: Scale) -> list[dict[str, Any]]:
 
 def _row(rounds: Sequence[Round], case: Case, level: str) -> dict[str, Any]:
     seen = points(rounds, level)
-    judged = control.judge(seen, case.key)
-    counted = [one for one, point in zip(rounds, seen, strict=True) if control.counts(point)] or rounds
+    judged = control.evaluate(seen, case.key)
+    counted = [one for one, point in zip(rounds, seen, strict=True) if control.is_counted(point)] or rounds
     ratios = {
         "done_of_control": control.done_ratio(seen, case.key),
         "p99_of_control": control.p99_ratio(seen, case.key),

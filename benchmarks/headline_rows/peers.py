@@ -11,8 +11,8 @@ from typing import Any
 from fastapi import Depends, FastAPI, Request
 from pydantic import BaseModel
 
-from autoglm_throttle.traffic.simulate import SimGpu
-from autoglm_throttle.traffic.simulate.desk import Desk
+from autoglm_throttle.traffic.simulate import SimulatedGpu
+from autoglm_throttle.traffic.simulate.desk import BatchQueue
 from benchmarks.headline_rows.cases import PATH
 
 
@@ -30,7 +30,7 @@ class Answered(BaseModel):
     took_s: float
 
 
-async def work(desk: Desk, asked: Asked) -> Answered:
+async def work(desk: BatchQueue, asked: Asked) -> Answered:
     """Wait for the device."""
     began_s = desk.sim.clock()
     done = await desk.submit(asked.context_tokens, asked.tokens)[1]
@@ -39,9 +39,9 @@ async def work(desk: Desk, asked: Asked) -> Answered:
     return Answered(tokens=asked.tokens, took_s=round(done.done_s - began_s, 6))
 
 
-def alone(sim: SimGpu) -> FastAPI:
+def alone(sim: SimulatedGpu) -> FastAPI:
     """The app without a limit."""
-    app, desk = FastAPI(), Desk(sim)
+    app, desk = FastAPI(), BatchQueue(sim)
 
     @app.post(PATH)
     async def generate(asked: Asked) -> Answered:
@@ -50,12 +50,12 @@ def alone(sim: SimGpu) -> FastAPI:
     return app
 
 
-def slowapi(sim: SimGpu, limit_rps: int) -> FastAPI:
+def slowapi(sim: SimulatedGpu, limit_rps: int) -> FastAPI:
     """Behind slowapi's decorator, as its documentation begins."""
     from slowapi import Limiter, _rate_limit_exceeded_handler
     from slowapi.errors import RateLimitExceeded
 
-    app, desk = FastAPI(), Desk(sim)
+    app, desk = FastAPI(), BatchQueue(sim)
     limiter = Limiter(key_func=lambda: "all")
     app.state.limiter = limiter
     handler: Any = _rate_limit_exceeded_handler
@@ -68,12 +68,12 @@ def slowapi(sim: SimGpu, limit_rps: int) -> FastAPI:
     return app
 
 
-def fastapi_limiter(sim: SimGpu, limit_rps: int) -> FastAPI:
+def fastapi_limiter(sim: SimulatedGpu, limit_rps: int) -> FastAPI:
     """Behind the dependency of fastapi-limiter, as its documentation begins."""
     from fastapi_limiter.depends import RateLimiter
     from pyrate_limiter import Duration, Limiter, Rate
 
-    app, desk = FastAPI(), Desk(sim)
+    app, desk = FastAPI(), BatchQueue(sim)
     limited = Depends(RateLimiter(limiter=Limiter(Rate(limit_rps, Duration.SECOND))))
 
     @app.post(PATH, dependencies=[limited])

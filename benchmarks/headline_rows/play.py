@@ -7,15 +7,15 @@ import time
 from typing import Any
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.demo.child import Child
+from autoglm_throttle.traffic.demo.child import DemoProcess
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.files import most_connections
 from autoglm_throttle.traffic.generator import Options, Target, launch
 from autoglm_throttle.traffic.load import Load, Request
 from autoglm_throttle.traffic.report import control
 from autoglm_throttle.traffic.report.document import make
-from autoglm_throttle.traffic.report.facts import Facts
-from autoglm_throttle.traffic.report.schema import Document, SegmentPart, Tally
+from autoglm_throttle.traffic.report.facts import RunInfo
+from autoglm_throttle.traffic.report.schema import Document, SegmentPart, TallyDocument
 from benchmarks.headline_rows.cases import CONNECTIONS, PATH, Case, Scale
 from benchmarks.headline_rows.cores import cores, on
 from benchmarks.overloaded import CPU_PATH
@@ -40,18 +40,18 @@ def play(case: Case, scale: Scale, redis_url: str) -> dict[str, Any]:
     options = Options(
         connections=min(CONNECTIONS, most_connections()), timeout_s=PATIENCE_S, drain_s=PATIENCE_S + 1.0
     )
-    with Child(SERVER, asked) as child, on(generator):
+    with DemoProcess(SERVER, asked) as child, on(generator):
         before_s, began_s = asyncio.run(_cpu_s(child)), time.monotonic()
         result = launch(load, Target(port=child.port, identity_header="x-user"), options)
         elapsed_s = time.monotonic() - began_s
         server_cpu = (asyncio.run(_cpu_s(child)) - before_s) / elapsed_s
     limits_s = dict.fromkeys(Priority, control.P99_S)
-    return figures(make(result, Facts(title=case.key, shape=str(scale), limits_s=limits_s)), server_cpu)
+    return figures(make(result, RunInfo(title=case.key, shape=str(scale), limits_s=limits_s)), server_cpu)
 
 
-async def _cpu_s(child: Child) -> float:
+async def _cpu_s(child: DemoProcess) -> float:
     give_up_s = time.monotonic() + TELLING_S
-    while (told := await child.ask(CPU_PATH)) is None:
+    while (told := await child.request(CPU_PATH)) is None:
         if time.monotonic() > give_up_s:
             raise RuntimeError("the server does not tell its CPU time")
         await asyncio.sleep(0.05)
@@ -86,7 +86,7 @@ def level(segment: SegmentPart) -> dict[str, Any]:
     }
 
 
-def _counts(tally: Tally) -> dict[str, int]:
+def _counts(tally: TallyDocument) -> dict[str, int]:
     classes = tally["classes"]
     return {
         "planned": tally["planned"],

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoglm_throttle import Caller, Settings, Throttle, ThrottleMiddleware
-from autoglm_throttle.traffic.demo.serving import asked_for, serve
-from autoglm_throttle.traffic.simulate import BatchSpec, SimGpu, SimSpec, service
+from autoglm_throttle.traffic.demo.serving import read_config, serve
+from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 from benchmarks.asgi_rows import App, Scope
 from benchmarks.headline_rows import peers
 from benchmarks.headline_rows.cases import CONNECTIONS, VARIANTS
@@ -34,14 +34,14 @@ class Asked:
     core: int | None = None
 
 
-def gpu(capacity_rps: float) -> SimGpu:
+def gpu(capacity_rps: float) -> SimulatedGpu:
     """Batches of 128, 5 ms of each for the batch itself.
 
     Memory is no question here, so a request takes 1 % of its usual memory: what has no limit becomes slow,
     and does not die.
     """
     work = BatchSpec(max_batch=128, base_s=0.005, capacity_rps=capacity_rps)
-    return SimGpu(SimSpec(work=work, request_bytes=SimSpec().request_bytes // 100))
+    return SimulatedGpu(SimulatedGpuSpec(work=work, request_bytes=SimulatedGpuSpec().request_bytes // 100))
 
 
 def signed_in(scope: Scope) -> Caller | None:
@@ -52,7 +52,7 @@ def signed_in(scope: Scope) -> Caller | None:
     return None
 
 
-def ours(sim: SimGpu, asked: Asked) -> App:
+def ours(sim: SimulatedGpu, asked: Asked) -> App:
     """Behind the throttle, which reads the simulated GPU; on Redis it asks for the limit of the user."""
     chosen: dict[str, Any] = {"priority_header_trust": "any", **VARIANTS[asked.variant].settings}
     if asked.row == "redis":
@@ -89,7 +89,7 @@ def collect_seldom() -> None:
 def main() -> None:
     """Serve what the first line of the standard input asks for."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
-    asked = Asked(**asked_for())
+    asked = Asked(**read_config())
     stay_on(asked.core)
     app = build(asked)
     collect_seldom()

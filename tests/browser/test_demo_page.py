@@ -22,7 +22,7 @@ def test_the_page_of_a_demonstration_opens_without_a_word(
     add_arguments(parser)
     with Chromium(tmp_path) as browser:
         assert run(parser.parse_args(["--seconds", "4", "--report", str(path)])) == 0
-        assert f"All this as a page for a browser: {path}" in capsys.readouterr().out.splitlines()
+        assert f"Report page: {path}" in capsys.readouterr().out.splitlines()
         browser.open(path)
         assert sight.faults(browser, path.as_uri()) == []
         drawn = browser.accessible("image")

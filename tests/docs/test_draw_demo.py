@@ -7,7 +7,13 @@ from xml.etree import ElementTree
 import pytest
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.demo.screen import ClassFrame, Frame, GateFrame, TableFrame, draw
+from autoglm_throttle.traffic.demo.screen import (
+    ClassFrame,
+    ConcurrencyFrame,
+    ScreenFrame,
+    TierTableFrame,
+    draw,
+)
 from docs import draw_demo
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -15,9 +21,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def frame(phase: str, factor: float, limited: float, rejected: float) -> list[str]:
     classes = {priority: ClassFrame(100.0, 3, 5.0, limited, rejected, 0.1) for priority in Priority}
-    table = TableFrame(((85.0, 0.7), (90.0, 0.4), (95.0, 0.0)), 0.4, "armed")
-    gate = GateFrame(30, 30.0, 170.0)
-    shown = Frame(1.0, 60.0, phase, 9.0, 3, 91.0, 400.0, table, factor, "tier", 196.0, gate, classes, None)
+    table = TierTableFrame(((85.0, 0.7), (90.0, 0.4), (95.0, 0.0)), 0.4, "armed")
+    gate = ConcurrencyFrame(30, 30.0, 170.0)
+    shown = ScreenFrame(
+        1.0, 60.0, phase, 9.0, 3, 91.0, 400.0, table, factor, "tier", 196.0, gate, classes, None
+    )
     return draw(shown, color=True)
 
 

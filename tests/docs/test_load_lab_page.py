@@ -21,7 +21,7 @@ from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
 from autoglm_throttle.traffic.inproc import run_inprocess
 from autoglm_throttle.traffic.load import Load, Request
 from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware
-from autoglm_throttle.traffic.simulate import SimGpu, service
+from autoglm_throttle.traffic.simulate import SimulatedGpu, service
 from tests.docs.pages import LAB_COMMANDS, ROOT, Command, commands
 
 pytestmark = pytest.mark.server
@@ -59,7 +59,7 @@ def served() -> Iterator[str]:
 def recorded(tmp_path: Path) -> Path:
     """A recording of two seconds of the simulated service, where the page's commands look for it."""
     clock = ManualClock()
-    sim = SimGpu(clock=clock)
+    sim = SimulatedGpu(clock=clock)
     throttle = Throttle(Settings(gpu="none"), gpu=sim, sampling="manual", clock=clock)
     recorder = Recorder(tmp_path / "traffic.jsonl", clock=clock)
     app = RecorderMiddleware(ThrottleMiddleware(service(sim), throttle=throttle), recorder)

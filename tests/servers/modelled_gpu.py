@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.traffic.demo.serving import asked_for, serve
-from autoglm_throttle.traffic.simulate import BatchSpec, SimGpu, SimSpec, service
+from autoglm_throttle.traffic.demo.serving import read_config, serve
+from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 
 
 def main() -> None:
     """Serve a GPU that does as many requests/s as the first line of the standard input says."""
-    capacity_rps = asked_for()["capacity_rps"]
+    capacity_rps = read_config()["capacity_rps"]
     work = BatchSpec(max_batch=16, base_s=1.0 / capacity_rps, capacity_rps=capacity_rps)
-    sim = SimGpu(SimSpec(work=work, request_bytes=SimSpec().request_bytes // 100))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=work, request_bytes=SimulatedGpuSpec().request_bytes // 100))
     serve(service(sim), connections=2_000)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
-from autoglm_throttle.traffic.demo.child import Child
+from autoglm_throttle.traffic.demo.child import DemoProcess
 from autoglm_throttle.traffic.generator import Generator, Options, Target
 from autoglm_throttle.traffic.load import Load
 from benchmarks.ledger import Ledger
@@ -38,13 +38,13 @@ RATES_RPS = {"high": 1000.0, "mid": 500.0, "low": 2000.0}
 
 
 @pytest.fixture(scope="module")
-def gpu() -> Iterator[Child]:
-    with Child("tests.servers.modelled_gpu", {"capacity_rps": CAPACITY_RPS}) as child:
+def gpu() -> Iterator[DemoProcess]:
+    with DemoProcess("tests.servers.modelled_gpu", {"capacity_rps": CAPACITY_RPS}) as child:
         yield child
 
 
 @pytest.fixture
-def environment(gpu: Child, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def environment(gpu: DemoProcess, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """That of a service whose operator has said what it is, without the number of workers."""
     ours: dict[str, Any] = {
         "POLICY": "adaptive",

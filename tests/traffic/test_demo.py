@@ -19,8 +19,8 @@ from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.demo import add_arguments, command, run
 from autoglm_throttle.traffic.demo import store as demo_store
-from autoglm_throttle.traffic.demo.child import Child
-from autoglm_throttle.traffic.demo.command import SERVER, _Performance
+from autoglm_throttle.traffic.demo.child import DemoProcess
+from autoglm_throttle.traffic.demo.command import SERVER, _DemoRun
 from autoglm_throttle.traffic.demo.scenario import STATE_PATH, environment, phases
 from autoglm_throttle.traffic.errors import TrafficError
 from tests.traffic.test_trace import synthetic, written
@@ -120,10 +120,10 @@ def test_a_missing_server_is_said_before_anything_is_started(
 
 def test_a_page_that_can_no_longer_be_written_does_not_hide_what_happened(tmp_path: Path) -> None:
     with demo_store.DemoStore() as store:
-        played = _Performance(phases(5.0), Policy.FIXED, store, tmp_path / "gone" / "page.html")
-        assert played._written("page").startswith("The page of all this could not be written: ")
-        played = _Performance(phases(5.0), Policy.FIXED, store, tmp_path / "page.html")
-        assert played._written("page") == f"All this as a page for a browser: {tmp_path / 'page.html'}"
+        played = _DemoRun(phases(5.0), Policy.FIXED, store, tmp_path / "gone" / "page.html")
+        assert played._write_page("page").startswith("The report page could not be written: ")
+        played = _DemoRun(phases(5.0), Policy.FIXED, store, tmp_path / "page.html")
+        assert played._write_page("page") == f"Report page: {tmp_path / 'page.html'}"
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == "page"
 
 
@@ -145,15 +145,15 @@ def test_impossible_options_are_usage_errors(words: tuple[str, str]) -> None:
 def test_a_service_that_cannot_start_says_why() -> None:
     with (
         pytest.raises(TrafficError, match=r"(?s)did not start.*USER_LIMIT"),
-        Child(SERVER, ASKED | {"environment": SETTINGS | {"AUTOGLM_THROTTLE_USER_LIMIT": "many"}}),
+        DemoProcess(SERVER, ASKED | {"environment": SETTINGS | {"AUTOGLM_THROTTLE_USER_LIMIT": "many"}}),
     ):
         pass
 
 
 async def test_the_child_shows_the_gate_where_there_is_one() -> None:
     adaptive = {"environment": environment(Policy.ADAPTIVE), "speed": None, "length_s": 60.0}
-    with Child(SERVER, adaptive) as child:
-        state = await child.ask(STATE_PATH)
+    with DemoProcess(SERVER, adaptive) as child:
+        state = await child.request(STATE_PATH)
     assert state is not None
     assert (state["policy"], state["armed"], state["budget_rps"]) == ("adaptive", False, None)
     assert state["gate"] == {
@@ -165,17 +165,17 @@ async def test_the_child_shows_the_gate_where_there_is_one() -> None:
 
 
 async def test_the_child_shows_its_throttle_and_ends_with_the_block() -> None:
-    with Child(SERVER, ASKED) as child:
+    with DemoProcess(SERVER, ASKED) as child:
         assert child.running
-        state = await child.ask(STATE_PATH)
+        state = await child.request(STATE_PATH)
         assert state is not None
         assert state["rate_rps"] == {"high": 1000.0, "mid": 500.0, "low": 100.0}
         assert (state["policy"], state["table_factor"], state["gate"]) == ("tiers", 1.0, None)
         assert state["tiers"] == [[85.0, 0.7], [90.0, 0.4], [95.0, 0.0]]
-        assert await child.ask("/nowhere") is None
+        assert await child.request("/nowhere") is None
         port = child.port
     assert gone(port)
-    assert await child.ask(STATE_PATH) is None
+    assert await child.request(STATE_PATH) is None
 
 
 PARENT = """

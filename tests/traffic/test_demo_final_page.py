@@ -31,7 +31,7 @@ def played(of: scenario.Scenario, ending: Ending = Ending.OK) -> Result:
         sheet.lag_s[index] = 0.001
         sheet.service_s[index] = 0.02
         sheet.close(index, ending, 0.02)
-    looks = tuple(final_page.look(STATE, 0.5 * turn) for turn in range(4))
+    looks = tuple(final_page.page_sample(STATE, 0.5 * turn) for turn in range(4))
     return Result(of.load, sheet, Effort(elapsed_s=of.length_s), watched=looks)
 
 
@@ -41,7 +41,7 @@ def texts(page: str, path: str) -> list[str]:
 
 
 def test_a_look_at_the_throttle_becomes_numbers() -> None:
-    assert final_page.look(STATE, 1.5) == {
+    assert final_page.page_sample(STATE, 1.5) == {
         "t_s": 1.5,
         "factor_ratio": 0.4,
         "gpu_utilization_ratio": 0.97,
@@ -50,7 +50,7 @@ def test_a_look_at_the_throttle_becomes_numbers() -> None:
         "waiting": 12.0,
     }
     unknown = STATE | dict.fromkeys(("utilization_pct", "power_w", "gate"))
-    assert final_page.look(unknown, 1.5) == {"t_s": 1.5, "factor_ratio": 0.4}
+    assert final_page.page_sample(unknown, 1.5) == {"t_s": 1.5, "factor_ratio": 0.4}
 
 
 def test_a_place_that_cannot_be_written_is_said_before_a_minute_is_spent(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_the_page_says_what_was_played_and_shows_factor_and_gpu() -> None:
     assert texts(page, "body/main/section/p") == ["Passedall objectives hold"]
     assert texts(page, "body/main/p") == ["All was well."]
     titles = texts(page, ".//figure/figcaption/h3")
-    assert {"Throttle and GPU", "GPU power", "Inside the service"} < set(titles)
+    assert {"Throttle and GPU", "GPU power", "Requests in the service"} < set(titles)
     assert "Factor on the rates 40 %, GPU utilization 97 %." in texts(page, ".//figure/figcaption/p")
 
 

@@ -11,7 +11,7 @@ from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.arrivals import Plan
 from autoglm_throttle.traffic.demo import scenario
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.simulate import BatchSpec, Item, LlmSpec, SimGpu
+from autoglm_throttle.traffic.simulate import BatchSpec, Item, LlmSpec, SimulatedGpu
 from tests.traffic.test_trace import synthetic, written
 
 INTERVAL_S = 0.5
@@ -19,7 +19,7 @@ INTERVAL_S = 0.5
 
 def readings(plan: Plan, name: str) -> list[float]:
     """What the card shows in a phase if all of it is let in, from 1 s after the phase began."""
-    sim = SimGpu(scenario.card(None))
+    sim = SimulatedGpu(scenario.gpu_spec(None))
     sent = [
         offset
         for offset, segment in zip(plan.offsets, plan.segments, strict=True)
@@ -51,7 +51,7 @@ def test_what_the_rates_and_the_user_limit_let_through_overloads_the_card(name: 
         p: scenario.CAPACITY_RPS * load * share for p, share in zip(Priority, (0.1, 0.3, 0.6), strict=True)
     }
     rated = sum(min(offered[p], settings.rates_rps[p]) for p in Priority)
-    shares = [(rank + 1.0) ** -scenario.CROWD.skew for rank in range(scenario.CROWD.clients)]
+    shares = [(rank + 1.0) ** -scenario.PRIORITY_MIX.skew for rank in range(scenario.PRIORITY_MIX.clients)]
     (limit,) = settings.user_limit
     let_in = sum(min(rated * share / sum(shares), limit.limit / limit.window_s) for share in shares)
     assert let_in > 1.2 * scenario.CAPACITY_RPS
@@ -86,8 +86,8 @@ def test_a_trace_becomes_requests_with_its_tokens(tmp_path: Path) -> None:
 
 
 def test_the_card_fits_the_scenario() -> None:
-    assert isinstance(scenario.card(None).work, BatchSpec)
-    fast = scenario.card(10.0).work
+    assert isinstance(scenario.gpu_spec(None).work, BatchSpec)
+    fast = scenario.gpu_spec(10.0).work
     assert isinstance(fast, LlmSpec)
     assert fast.step_s == LlmSpec().step_s / 10.0
 

@@ -34,15 +34,15 @@ async def test_a_downstream_in_trouble_is_asked_five_times_then_memory_answers_u
     clock = ManualClock()
     throttle = throttle_for_tests(clock=clock, breaker_open_s=10)
     downstream = Downstream(throttle, 60.0, clock)
-    answers = [await downstream.ask() for _ in range(ITEMS)]
+    answers = [await downstream.request() for _ in range(ITEMS)]
     assert downstream.state()["state"] == "closed"
     clock.advance(3.0)
-    assert [await downstream.ask() for _ in range(ITEMS)] == answers
+    assert [await downstream.request() for _ in range(ITEMS)] == answers
     state = downstream.state()
     assert (state["failed"], state["state"], state["openings"]) == (5, "open", 1)
     assert state["instead"] == {"trouble": ITEMS}
     clock.advance(10.0)
-    assert await downstream.ask() == answers[0]
+    assert await downstream.request() == answers[0]
     state = downstream.state()
     assert (state["failed"], state["state"], state["calls"]) == (5, "closed", ITEMS + 6)
 
@@ -55,6 +55,6 @@ async def test_under_load_the_downstream_is_spared() -> None:
     for _ in range(4):
         clock.advance(1.0)
         throttle.tick()
-    assert await downstream.ask() == ()
+    assert await downstream.request() == ()
     state = downstream.state()
     assert (state["level"], state["instead"], state["calls"]) == ("shed", {"load": 1}, 0)

@@ -12,8 +12,8 @@ from autoglm_throttle.model import Policy, Priority
 from autoglm_throttle.traffic import sheet
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Shape, plan
 from autoglm_throttle.traffic.demo import scenario, screen, story
-from autoglm_throttle.traffic.demo.tally import REMEMBERED, Lately
-from autoglm_throttle.traffic.demo.view import PLAIN_TURNS, View, fate
+from autoglm_throttle.traffic.demo.tally import RECENT_TURNS, RecentCounts
+from autoglm_throttle.traffic.demo.view import PLAIN_TURNS, DemoView, outcome_of
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.load import Load
 from autoglm_throttle.traffic.result import Effort, Result
@@ -25,10 +25,10 @@ def picture(
     utilization_pct: float | None = 62.0,
     factor: float = 1.0,
     *,
-    gate: screen.GateFrame | None = None,
+    gate: screen.ConcurrencyFrame | None = None,
     downstream: screen.DownstreamFrame | None = None,
-) -> screen.Frame:
-    return screen.Frame(
+) -> screen.ScreenFrame:
+    return screen.ScreenFrame(
         elapsed_s=12.25,
         length_s=60.0,
         phase="2x",
@@ -36,18 +36,18 @@ def picture(
         open=33,
         utilization_pct=utilization_pct,
         power_w=None if utilization_pct is None else 420.0,
-        table=screen.TableFrame(TIERS, 0.4, "not applied: nobody waits"),
+        table=screen.TierTableFrame(TIERS, 0.4, "not applied: no request is queued"),
         factor=factor,
-        why="tier",
+        cause="tier",
         budget_rps=None if gate is None else 229.6,
-        gate=gate,
+        concurrency=gate,
         classes={
             priority: screen.ClassFrame(
                 rate_rps=1000.0 * factor,
                 waiting=None if gate is None else 3 + priority,
                 admitted_rps=40.0,
                 limited_rps=2.0,
-                rejected_rps=1.0,
+                shed_rps=1.0,
                 p95_s=None if priority else 0.018,
             )
             for priority in Priority
@@ -57,7 +57,7 @@ def picture(
 
 
 OPEN = screen.DownstreamFrame("related", "open", 10.0, "static", 123_456)
-BUSY = screen.GateFrame(in_flight=31, limit=32.4, service_rps=198.3)
+BUSY = screen.ConcurrencyFrame(in_flight=31, limit=32.4, service_rps=198.3)
 
 
 def test_the_view_shows_gpu_table_factor_and_every_class() -> None:
@@ -65,8 +65,8 @@ def test_the_view_shows_gpu_table_factor_and_every_class() -> None:
     assert lines[0] == " 12.2 of 60 s   phase 2x        offered    401/s   open    33"
     assert lines[1] == "GPU     [" + "#" * 37 + " " * 14 + "|  |  |  ]  62.0 %"
     assert lines[2] == "  420 W " + " " * 52 + "85 90 95"
-    assert lines[3] == "table   above 85 % x 0.7, above 90 % x 0.4, above 95 % x 0; it says x 0.4"
-    assert lines[4] == "        not applied: nobody waits"
+    assert lines[3] == "table   above 85 % x 0.7, above 90 % x 0.4, above 95 % x 0; now x 0.4"
+    assert lines[4] == "        not applied: no request is queued"
     assert lines[5] == "factor  1.00  (tier)"
     assert [line.split()[0] for line in lines[9:]] == ["high", "mid", "low"]
     assert lines[9].split()[1:] == ["1000/s", "-", "40/s", "2/s", "1/s", "18", "ms"]
@@ -76,7 +76,7 @@ def test_the_view_shows_gpu_table_factor_and_every_class() -> None:
 def test_the_view_shows_the_line_by_class_the_limit_and_the_service_rate() -> None:
     lines = screen.draw(picture(gate=BUSY), color=False)
     assert lines[5] == "factor  1.00  (tier)   at most 230/s in all"
-    assert lines[6] == "gate    31 of 32 in flight, 12 in line, service 198/s"
+    assert lines[6] == "gate    31 of 32 in flight, 12 queued, service 198/s"
     assert [line.split()[2] for line in lines[9:]] == ["3", "4", "5"]
     heading = lines[8].index("waiting") + len("waiting")
     assert [line[:heading].split()[-1] for line in lines[9:]] == ["3", "4", "5"]
@@ -88,33 +88,39 @@ def test_the_view_shows_the_line_by_class_the_limit_and_the_service_rate() -> No
 def test_the_view_shows_the_guard_of_the_downstream(state: str, shade: str) -> None:
     seen = screen.DownstreamFrame("related", state, 0.0, "full", 7)
     line = screen.draw(picture(downstream=seen), color=False)[7]
-    assert line == f"guard   related {state}; 7 from memory; degradation full"
+    assert line == f"guard   related {state}; 7 by fallback; degradation full"
     assert shade in screen.draw(picture(downstream=seen), color=True)[7]
-    assert screen.draw(picture(), color=False)[7] == "guard   nobody has asked the downstream yet"
+    assert screen.draw(picture(), color=False)[7] == "guard   no call to the downstream yet"
 
 
 def test_a_gate_that_is_not_there_or_knows_no_rate_says_so() -> None:
     assert screen.draw(picture(), color=False)[6] == "gate    none under this policy"
-    new = screen.draw(picture(gate=screen.GateFrame(0, 64.0, None)), color=False)[6]
+    new = screen.draw(picture(gate=screen.ConcurrencyFrame(0, 64.0, None)), color=False)[6]
     assert new.endswith("service not known yet")
 
 
 def test_one_line_says_the_same() -> None:
     line = screen.plain(picture(gate=BUSY, downstream=OPEN))
-    assert "guard related open, trial in 10.0 s; 123456 from memory; degradation static  " in line
-    for part in ("2x", "62 %", "factor 1.00", "table 0.4, not applied: nobody waits", "31 of 32 in flight"):
+    assert "guard related open, probe in 10.0 s; 123456 by fallback; degradation static  " in line
+    for part in (
+        "2x",
+        "62 %",
+        "factor 1.00",
+        "table 0.4, not applied: no request is queued",
+        "31 of 32 in flight",
+    ):
         assert part in line
     assert "high 40/2/1 p95 18 ms" in line
 
 
 PICTURES = [
     *(picture(pct) for pct in (None, 0.0, 100.0)),
-    picture(100.0, 0.0, gate=screen.GateFrame(12_345, 12_345.0, 12_345.0), downstream=OPEN),
+    picture(100.0, 0.0, gate=screen.ConcurrencyFrame(12_345, 12_345.0, 12_345.0), downstream=OPEN),
 ]
 
 
 @pytest.mark.parametrize("frame", PICTURES)
-def test_no_line_is_wider_than_a_terminal(frame: screen.Frame) -> None:
+def test_no_line_is_wider_than_a_terminal(frame: screen.ScreenFrame) -> None:
     assert max(map(len, screen.draw(frame, color=False))) <= 80
 
 
@@ -174,7 +180,7 @@ def test_a_terminal_is_drawn_over_and_anything_else_gets_a_line_now_and_then(
     monkeypatch.delenv("NO_COLOR", raising=False)
     terminal, file = Terminal(), io.StringIO()
     for out in (terminal, file):
-        view = View(out)
+        view = DemoView(out)
         for _ in range(PLAIN_TURNS + 1):
             view.show(picture())
     lines = len(screen.draw(picture(), color=False))
@@ -192,25 +198,25 @@ def test_colors_and_drawing_can_be_switched_off(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv(name, value)
     terminal = Terminal()
-    View(terminal).show(picture())
+    DemoView(terminal).show(picture())
     assert escape not in terminal.getvalue()
 
 
 def test_lately_forgets_and_keeps_the_priorities_apart() -> None:
-    lately = Lately(bytes((Priority.HIGH, Priority.LOW)))
-    lately.note(0, Ending.OK, 0.1)
-    lately.note(1, Ending.LIMITED, 0.0)
-    lately.note(1, Ending.REJECTED, 0.0)
-    lately.note(1, Ending.TIMEOUT, 0.0)
+    lately = RecentCounts(bytes((Priority.HIGH, Priority.LOW)))
+    lately.record(0, Ending.OK, 0.1)
+    lately.record(1, Ending.LIMITED, 0.0)
+    lately.record(1, Ending.REJECTED, 0.0)
+    lately.record(1, Ending.TIMEOUT, 0.0)
     high, low = lately.of(Priority.HIGH), lately.of(Priority.LOW)
-    assert (high.admitted, high.limited, high.rejected, high.failed) == (1, 0, 0, 0)
-    assert (low.admitted, low.limited, low.rejected, low.failed) == (0, 1, 1, 1)
+    assert (high.admitted, high.limited, high.shed, high.failed) == (1, 0, 0, 0)
+    assert (low.admitted, low.limited, low.shed, low.failed) == (0, 1, 1, 1)
     assert lately.offered(2) == 2
-    for turn in range(REMEMBERED):
+    for turn in range(RECENT_TURNS):
         lately.turn(2 + turn)
     assert lately.of(Priority.HIGH).admitted == 0
     assert lately.offered(10) == 8
-    assert lately.turns == REMEMBERED
+    assert lately.turns == RECENT_TURNS
 
 
 def played(endings: dict[str, list[Ending]], *, aborted: bool = False) -> Result:
@@ -236,16 +242,16 @@ ORDERLY = {"2x": [Ending.LIMITED], "5x": [Ending.REJECTED] * 3}
 
 
 def test_an_orderly_run_has_no_problems() -> None:
-    assert story.problems(played(ORDERLY), story.Watched(downstream=GUARDED), phased=True) == []
-    assert story.problems(played({}), story.Watched(), phased=False) == []
-    assert story.problems(played({}, aborted=True), story.Watched(), phased=True) == []
+    assert story.problems(played(ORDERLY), story.DemoObserver(downstream=GUARDED), phased=True) == []
+    assert story.problems(played({}), story.DemoObserver(), phased=False) == []
+    assert story.problems(played({}, aborted=True), story.DemoObserver(), phased=True) == []
 
 
 @pytest.mark.parametrize(
     ("endings", "problem"),
     [
-        ({"2x": [Ending.LIMITED]}, "nobody was refused at 5x"),
-        ({"5x": [Ending.LIMITED]}, "nobody was refused at 2x"),
+        ({"2x": [Ending.LIMITED]}, "no request was rejected at 5x"),
+        ({"5x": [Ending.LIMITED]}, "no request was rejected at 2x"),
         (
             ORDERLY | {"calm": [Ending.TIMEOUT, Ending.SERVER_ERROR]},
             "2 requests failed: server_error 1, timeout 1",
@@ -253,27 +259,27 @@ def test_an_orderly_run_has_no_problems() -> None:
     ],
 )
 def test_problems_are_named(endings: dict[str, list[Ending]], problem: str) -> None:
-    assert story.problems(played(endings), story.Watched(downstream=GUARDED), phased=True) == [problem]
+    assert story.problems(played(endings), story.DemoObserver(downstream=GUARDED), phased=True) == [problem]
 
 
 @pytest.mark.parametrize(
     ("seen", "problem"),
     [
-        (None, "nobody asked the downstream"),
+        (None, "the downstream was never called"),
         (GUARDED | {"openings": 0}, "the breaker of the downstream never opened"),
         (
             GUARDED | {"instead": {"load": 9}},
-            "nothing was answered from memory while the downstream was in trouble",
+            "no call was answered by a fallback while the downstream was unavailable",
         ),
         (GUARDED | {"state": "open"}, "the breaker of the downstream is open at the end"),
     ],
 )
 def test_a_downstream_that_was_not_guarded_is_a_problem(seen: dict[str, object] | None, problem: str) -> None:
-    assert story.problems(played(ORDERLY), story.Watched(downstream=seen), phased=True) == [problem]
+    assert story.problems(played(ORDERLY), story.DemoObserver(downstream=seen), phased=True) == [problem]
 
 
 def test_what_became_of_the_downstream_is_told() -> None:
-    told = story.of_the_downstream(GUARDED)
+    told = story.downstream_sentence(GUARDED)
     assert told == (
         "The downstream 'related' failed 5 times and its breaker opened once: 40 calls were answered from"
         " memory in its trouble and 2 under load, 90 were made. It is closed now."
@@ -283,7 +289,7 @@ def test_what_became_of_the_downstream_is_told() -> None:
 def test_lost_requests_and_a_dead_service_are_problems() -> None:
     result = played(ORDERLY)
     result.sheet.endings[0] = sheet.OPEN
-    found = story.problems(result, story.Watched(died=True, downstream=GUARDED), phased=True)
+    found = story.problems(result, story.DemoObserver(has_exited=True, downstream=GUARDED), phased=True)
     assert [text.split()[0] for text in found] == ["the", "the"]
     assert "do not balance" in found[1]
 
@@ -298,39 +304,39 @@ def looked(
 
 
 def test_what_the_store_did_is_told() -> None:
-    watched = story.Watched()
+    watched = story.DemoObserver()
     counts = {"decisions": 900, "round_trips": 300, "spared": 0, "without": 0}
-    watched.see(looked(50.0, 1.0) | {"store": counts})
-    watched.see(looked(50.0, 1.0))
+    watched.observe(looked(50.0, 1.0) | {"store": counts})
+    watched.observe(looked(50.0, 1.0))
     assert watched.store == counts
-    told = story.of_the_store("Valkey 9.1.2", counts)
+    told = story.store_sentence("Valkey 9.1.2", counts)
     assert told == "Valkey 9.1.2 took 900 decisions on user limits in 300 round trips."
-    told = story.of_the_store("Redis 7.0.15", counts | {"spared": 40, "without": 3})
+    told = story.store_sentence("Redis 7.0.15", counts | {"spared": 40, "without": 3})
     assert told.endswith("and was spared 40 about callers whom it had just refused; 3 were taken without it.")
 
 
 def test_the_sentence_tells_true_numbers() -> None:
-    watched = story.Watched()
+    watched = story.DemoObserver()
     for pct, factor in ((50.0, 1.0), (97.0, 0.4), (99.5, 0.0), (None, 1.0), (96.0, 0.7)):
-        watched.see(looked(pct, factor, factor))
+        watched.observe(looked(pct, factor, factor))
     told = story.sentence(played(ORDERLY), watched)
     assert told.startswith(
         "The card rose to 100 % (by the table x 0.7, x 0.4, x 0)"
         " and the throttle cut the rates 3 times, down to 0 of nominal:"
     )
     assert "of 60 requests 56 were served, 4 were told when to come back, 0 failed" in told
-    calm = story.sentence(played({}), story.Watched(peak_pct=60.0))
+    calm = story.sentence(played({}), story.DemoObserver(peak_pct=60.0))
     assert calm.startswith(
         "The card rose to 60 % and the throttle never cut the rates: of 60 requests 60 were"
     )
 
 
 def test_the_sentence_tells_of_the_line() -> None:
-    watched = story.Watched()
+    watched = story.DemoObserver()
     for factor, waiting in ((0.124, 3), (0.118, 41), (0.12, 7)):
-        watched.see(looked(100.0, factor, 0.0, waiting))
+        watched.observe(looked(100.0, factor, 0.0, waiting))
     told = story.sentence(played(ORDERLY), watched)
-    assert "cut the rates once, down to 0.12 of nominal, and let up to 41 wait in line: of" in told
+    assert "cut the rates once, down to 0.12 of nominal, and queued up to 41 wait in line: of" in told
 
 
 def test_the_table_shows_phases_priorities_and_reasons() -> None:
@@ -349,16 +355,16 @@ def test_the_table_shows_phases_priorities_and_reasons() -> None:
 @pytest.mark.parametrize(
     ("policy", "armed", "waiting", "told"),
     [
-        (Policy.ADAPTIVE, True, 5, "armed: requests wait; never below what the GPU completes"),
-        (Policy.ADAPTIVE, False, 5, "not armed yet: requests wait, but not for three samples"),
-        (Policy.ADAPTIVE, False, 0, "not applied: nobody waits"),
-        (Policy.TIERS, False, None, "taken literally: policy tiers"),
-        (Policy.CONCURRENCY, False, 5, "not asked: policy gate"),
-        (Policy.FIXED, False, None, "not asked: policy fixed"),
+        (Policy.ADAPTIVE, True, 5, "armed: requests are queued; never below the completion rate"),
+        (Policy.ADAPTIVE, False, 5, "not armed yet: requests were queued for fewer than three samples"),
+        (Policy.ADAPTIVE, False, 0, "not applied: no request is queued"),
+        (Policy.TIERS, False, None, "applied as it is: policy tiers"),
+        (Policy.CONCURRENCY, False, 5, "not used: policy gate"),
+        (Policy.FIXED, False, None, "not used: policy fixed"),
     ],
 )
 def test_the_view_says_what_becomes_of_the_table(
     policy: Policy, armed: bool, waiting: int | None, told: str
 ) -> None:
     gate = None if waiting is None else {"waiting": {"high": 0, "mid": 0, "low": waiting}}
-    assert fate({"policy": policy.value, "armed": armed, "gate": gate}) == told
+    assert outcome_of({"policy": policy.value, "armed": armed, "gate": gate}) == told

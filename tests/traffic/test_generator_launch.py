@@ -22,7 +22,7 @@ from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Options, Roster, Target, fleet, launch, worker
 from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.report import Facts, make
+from autoglm_throttle.traffic.report import RunInfo, make
 from tests.traffic.scripted_server import OK, always, beside, request
 
 BRISK = Options(connections=4, timeout_s=5.0, drain_s=5.0)
@@ -149,7 +149,7 @@ def test_what_the_others_sent_is_kept_when_a_sending_process_is_killed(
     assert (result.effort.processes, result.effort.lost, result.aborted) == (2, 1, False)
     total = result.books.total()
     assert total.endings[Ending.OK] == total.sent >= 20
-    report = make(result, Facts(title="one lost", shape="any"))
+    report = make(result, RunInfo(title="one lost", shape="any"))
     assert report["load"].get("sent_s") == 0.5
     assert report["verdict"]["status"] == 3
     assert "1 of 2 sending processes ended early" in report["verdict"]["text"]

@@ -8,16 +8,16 @@ import json
 import pytest
 from starlette.types import Message
 
-from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimGpu, SimSpec, service
+from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
 from autoglm_throttle.traffic.simulate.exchange import BODY_BYTES
 from tests.traffic.asgi_driver import ask
 
-FAST = SimSpec(work=BatchSpec(max_batch=8, base_s=1e-4, capacity_rps=10_000.0))
-FAST_LLM = SimSpec(work=LlmSpec().faster(100.0))
+FAST = SimulatedGpuSpec(work=BatchSpec(max_batch=8, base_s=1e-4, capacity_rps=10_000.0))
+FAST_LLM = SimulatedGpuSpec(work=LlmSpec().faster(100.0))
 
 
 async def test_predict_answers_when_the_batch_is_done() -> None:
-    app = service(SimGpu(FAST))
+    app = service(SimulatedGpu(FAST))
     answer = await ask(app, "POST", "/v1/predict")
     assert answer.status == 200
     assert answer.headers[b"content-length"] == b"%d" % len(answer.chunks[0])
@@ -26,12 +26,12 @@ async def test_predict_answers_when_the_batch_is_done() -> None:
 
 
 async def test_predict_is_called_generate_too() -> None:
-    answer = await ask(service(SimGpu(FAST)), "POST", "/v1/generate", b'{"tokens":2}')
+    answer = await ask(service(SimulatedGpu(FAST)), "POST", "/v1/generate", b'{"tokens":2}')
     assert (answer.status, answer.json["tokens"]) == (200, 2)
 
 
 async def test_many_at_once_are_batched_and_all_answered() -> None:
-    sim = SimGpu(FAST)
+    sim = SimulatedGpu(FAST)
     app = service(sim)
     answers = await asyncio.gather(
         *(ask(app, "POST", "/v1/predict", b'{"tok', b'ens":3}') for _ in range(50))
@@ -62,19 +62,19 @@ async def test_many_at_once_are_batched_and_all_answered() -> None:
     ],
 )
 async def test_bad_requests_are_told_so(method: str, path: str, body: bytes, status: int) -> None:
-    answer = await ask(service(SimGpu(FAST)), method, path, body)
+    answer = await ask(service(SimulatedGpu(FAST)), method, path, body)
     assert answer.status == status
     assert answer.json["error"]
 
 
 async def test_a_client_that_leaves_early_gets_no_answer() -> None:
-    sim = SimGpu(FAST)
+    sim = SimulatedGpu(FAST)
     assert (await ask(service(sim), "POST", "/v1/predict", b"{", gone=True)).status == 0
     assert sim.state(sim.clock())["submitted"] == 0
 
 
 async def test_work_of_a_client_that_left_goes_on() -> None:
-    sim = SimGpu(FAST)
+    sim = SimulatedGpu(FAST)
     app = service(sim)
     leaving = asyncio.create_task(ask(app, "POST", "/v1/predict"))
     await asyncio.sleep(0)
@@ -89,7 +89,9 @@ CHAT = {"messages": [{"role": "user", "content": "x" * 41}], "max_tokens": 30}
 
 
 async def test_chat_answers_in_the_usual_form() -> None:
-    answer = await ask(service(SimGpu(FAST_LLM)), "POST", "/v1/chat/completions", json.dumps(CHAT).encode())
+    answer = await ask(
+        service(SimulatedGpu(FAST_LLM)), "POST", "/v1/chat/completions", json.dumps(CHAT).encode()
+    )
     assert answer.status == 200
     assert answer.json["object"] == "chat.completion"
     assert answer.json["usage"] == {"prompt_tokens": 11, "completion_tokens": 30, "total_tokens": 41}
@@ -97,7 +99,7 @@ async def test_chat_answers_in_the_usual_form() -> None:
 
 
 async def test_chat_streams_every_token_once_and_then_the_usage() -> None:
-    sim = SimGpu(SimSpec(work=LlmSpec().faster(4.0)))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec().faster(4.0)))
     body = json.dumps(CHAT | {"stream": True}).encode()
     answer = await ask(service(sim), "POST", "/v1/chat/completions", body)
     assert answer.headers[b"content-type"] == b"text/event-stream"
@@ -112,14 +114,14 @@ async def test_chat_streams_every_token_once_and_then_the_usage() -> None:
 
 
 async def test_a_batching_card_streams_everything_at_the_end() -> None:
-    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=1, base_s=0.1, capacity_rps=9.0)))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(max_batch=1, base_s=0.1, capacity_rps=9.0)))
     body = json.dumps(CHAT | {"stream": True}).encode()
     answer = await ask(service(sim), "POST", "/v1/chat/completions", body)
     assert len(answer.chunks) == 3
 
 
 async def test_a_device_that_dies_in_a_stream_says_so_at_the_end() -> None:
-    sim = SimGpu(SimSpec(work=LlmSpec()))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec()))
     streaming = asyncio.create_task(
         ask(service(sim), "POST", "/v1/chat/completions", json.dumps(CHAT | {"stream": True}).encode())
     )
@@ -132,7 +134,7 @@ async def test_a_device_that_dies_in_a_stream_says_so_at_the_end() -> None:
 
 
 async def test_failed_work_is_a_500_and_work_that_never_fits_a_400() -> None:
-    sim = SimGpu(SimSpec(work=LlmSpec(kv_tokens=100).faster(100.0)))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec(kv_tokens=100).faster(100.0)))
     app = service(sim, allow_faults=True)
     assert (await ask(app, "POST", "/v1/predict", b'{"tokens":101}')).status == 400
     assert (await ask(app, "POST", "/sim/fault", b'{"fault":"lose"}')).json["gone"] is True
@@ -146,7 +148,7 @@ async def test_failed_work_is_a_500_and_work_that_never_fits_a_400() -> None:
 
 @pytest.mark.parametrize("fault", ["stall", "slow", "fake_busy", "hang_reads"])
 async def test_every_fault_can_be_planted(fault: str) -> None:
-    app = service(SimGpu(FAST), allow_faults=True)
+    app = service(SimulatedGpu(FAST), allow_faults=True)
     answer = await ask(app, "POST", "/sim/fault", json.dumps({"fault": fault, "number": 0.01}).encode())
     assert answer.status == 200
 
@@ -155,17 +157,19 @@ async def test_every_fault_can_be_planted(fault: str) -> None:
     "body", [b"{}", b'{"fault":"fire"}', b'{"fault":"slow","number":-1}', b'{"number":"x"}']
 )
 async def test_unknown_faults_are_refused(body: bytes) -> None:
-    assert (await ask(service(SimGpu(FAST), allow_faults=True), "POST", "/sim/fault", body)).status == 400
+    assert (
+        await ask(service(SimulatedGpu(FAST), allow_faults=True), "POST", "/sim/fault", body)
+    ).status == 400
 
 
 async def test_the_state_shows_a_sample() -> None:
-    answer = await ask(service(SimGpu(FAST)), "GET", "/sim/state")
+    answer = await ask(service(SimulatedGpu(FAST)), "GET", "/sim/state")
     assert answer.json["sample"]["utilization_pct"] == 0.0
     assert answer.json["resident"] == 0
 
 
 def test_loops_may_follow_each_other() -> None:
-    sim = SimGpu(FAST)
+    sim = SimulatedGpu(FAST)
     app = service(sim)
 
     async def leave_early() -> None:
@@ -178,7 +182,7 @@ def test_loops_may_follow_each_other() -> None:
 
 
 async def test_lifespan_is_answered_and_websockets_are_closed() -> None:
-    app = service(SimGpu(FAST))
+    app = service(SimulatedGpu(FAST))
     inbox: list[Message] = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
     outbox: list[Message] = []
 

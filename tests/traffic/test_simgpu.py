@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoglm_throttle.model import GpuProvider
-from autoglm_throttle.traffic.simulate import BatchSpec, Done, Item, LlmSpec, SimGpu, SimSpec
+from autoglm_throttle.traffic.simulate import BatchSpec, Done, Item, LlmSpec, SimulatedGpu, SimulatedGpuSpec
 
 GIB = 1 << 30
 SPECS = {
-    "batch": SimSpec(work=BatchSpec(max_batch=4, base_s=0.01, capacity_rps=50.0), request_bytes=2 * GIB),
-    "llm": SimSpec(work=LlmSpec(max_running=3, kv_tokens=400)),
+    "batch": SimulatedGpuSpec(
+        work=BatchSpec(max_batch=4, base_s=0.01, capacity_rps=50.0), request_bytes=2 * GIB
+    ),
+    "llm": SimulatedGpuSpec(work=LlmSpec(max_running=3, kv_tokens=400)),
 }
 specs = st.sampled_from(sorted(SPECS))
 gaps = st.floats(min_value=0.0, max_value=0.3)
@@ -26,7 +28,7 @@ faults = st.lists(
     st.tuples(st.floats(0.0, 6.0), st.sampled_from(["stall", "slow", "lose", "recover", "fake_busy"])),
     max_size=4,
 )
-FAULTS: dict[str, Callable[[SimGpu, float], None]] = {
+FAULTS: dict[str, Callable[[SimulatedGpu, float], None]] = {
     "stall": lambda sim, now: sim.stall(0.7, now),
     "slow": lambda sim, now: sim.slow(3.0, now),
     "lose": lambda sim, now: sim.lose(now),
@@ -36,10 +38,13 @@ FAULTS: dict[str, Callable[[SimGpu, float], None]] = {
 
 
 def play(
-    spec: SimSpec, work: list[tuple[float, int, int]], trouble: list[tuple[float, str]], step_s: float
+    spec: SimulatedGpuSpec,
+    work: list[tuple[float, int, int]],
+    trouble: list[tuple[float, str]],
+    step_s: float,
 ) -> list[Done]:
     """Everything that ended within 60 s, looking every ``step_s`` seconds as well."""
-    sim = SimGpu(spec, clock=lambda: 0.0)
+    sim = SimulatedGpu(spec, clock=lambda: 0.0)
     at_s = 0.0
     events: list[tuple[float, int, Callable[[float], None]]] = []
     for number, (gap_s, context, tokens) in enumerate(work):
@@ -75,10 +80,10 @@ def test_everything_ends_once_and_how_often_one_looks_changes_nothing(
 
 
 def given_up(
-    spec: SimSpec, work: list[tuple[float, int, int]], dropped: set[int], step_s: float
+    spec: SimulatedGpuSpec, work: list[tuple[float, int, int]], dropped: set[int], step_s: float
 ) -> list[Done]:
     """Everything that ended when some of the requests are given up half a second after they came."""
-    sim, at_s = SimGpu(spec, clock=lambda: 0.0), 0.0
+    sim, at_s = SimulatedGpu(spec, clock=lambda: 0.0), 0.0
     events: list[tuple[float, int, Callable[[float], None]]] = []
     for number, (gap_s, context, tokens) in enumerate(work):
         at_s += gap_s
@@ -109,7 +114,7 @@ def test_what_is_given_up_ends_once_and_leaves_nothing_behind(
 @given(st.lists(st.integers(1, 100), min_size=2, max_size=60), st.data())
 def test_who_stays_ends_in_the_order_of_its_tokens(tokens: list[int], data: st.DataObject) -> None:
     dropped = data.draw(st.lists(st.sampled_from(range(len(tokens))), unique=True))
-    sim = SimGpu(SimSpec(work=LlmSpec()))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec()))
     for number, wanted in enumerate(tokens):
         sim.submit(Item(number, 0, wanted), 0.0)
     sim.advance(0.5)
@@ -120,7 +125,7 @@ def test_who_stays_ends_in_the_order_of_its_tokens(tokens: list[int], data: st.D
 
 
 def test_a_sequence_that_is_given_up_makes_room_after_the_running_step() -> None:
-    sim = SimGpu(SimSpec(work=LlmSpec(kv_tokens=200)))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec(kv_tokens=200)))
     sim.submit(Item(1, 0, 150), 0.0)
     sim.submit(Item(2, 0, 100), 0.0)
     sim.cancel(1, 0.1)
@@ -133,7 +138,7 @@ def test_a_sequence_that_is_given_up_makes_room_after_the_running_step() -> None
 
 
 def test_a_batch_that_runs_is_not_cut() -> None:
-    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=1, base_s=0.5, capacity_rps=1.0)))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(max_batch=1, base_s=0.5, capacity_rps=1.0)))
     sim.submit(Item(1), 0.0)
     sim.submit(Item(2), 0.0)
     sim.cancel(1, 0.1)
@@ -147,7 +152,7 @@ def test_no_window_between_completions_holds_more_than_the_capacity(
     spaces: list[float], max_batch: int
 ) -> None:
     work = BatchSpec(max_batch=max_batch, base_s=0.004, capacity_rps=80.0)
-    told = play(SimSpec(work=work), [(gap_s, 0, 1) for gap_s in spaces], [], 30.0)
+    told = play(SimulatedGpuSpec(work=work), [(gap_s, 0, 1) for gap_s in spaces], [], 30.0)
     ends = sorted({done.done_s for done in told})
     for first, begin_s in enumerate(ends):
         for end_s in ends[first + 1 :]:
@@ -156,7 +161,7 @@ def test_no_window_between_completions_holds_more_than_the_capacity(
 
 
 def test_a_full_batch_runs_at_the_stated_capacity() -> None:
-    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=16, base_s=0.01, capacity_rps=100.0)))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(max_batch=16, base_s=0.01, capacity_rps=100.0)))
     for number in range(17):
         sim.submit(Item(number), 0.0)
     assert sim.next_event() == pytest.approx(0.01 + 0.009375)
@@ -168,7 +173,7 @@ def test_a_full_batch_runs_at_the_stated_capacity() -> None:
 
 def test_llm_steps_give_each_sequence_a_token_and_prefill_takes_time() -> None:
     spec = LlmSpec(step_s=0.01, per_seq_s=0.001, prefill_tps=1000.0, max_running=2, kv_tokens=1000)
-    sim = SimGpu(SimSpec(work=spec))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=spec))
     sim.submit(Item(1, 100, 3), 0.0)
     assert sim.advance(0.11) == []
     assert sim.generated(1, 0.112) == 1
@@ -182,7 +187,7 @@ def test_llm_steps_give_each_sequence_a_token_and_prefill_takes_time() -> None:
 
 def test_a_sequence_waits_until_its_tokens_fit() -> None:
     spec = LlmSpec(step_s=0.01, per_seq_s=0.001, prefill_tps=1e9, max_running=8, kv_tokens=100)
-    sim = SimGpu(SimSpec(work=spec))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=spec))
     sim.submit(Item(1, 60, 10), 0.0)
     sim.submit(Item(2, 25, 10), 0.0)
     sim.submit(Item(3, 95, 10), 0.0)
@@ -194,14 +199,14 @@ def test_a_sequence_waits_until_its_tokens_fit() -> None:
 
 
 def test_utilization_is_the_busy_share_of_the_last_second() -> None:
-    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=1, base_s=0.1, capacity_rps=5.0)))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(max_batch=1, base_s=0.1, capacity_rps=5.0)))
     sim.submit(Item(1), 10.0)
     shares = [sim.sample(now).utilization_pct for now in (10.1, 10.2, 10.7, 11.0, 11.1, 11.3)]
     assert shares == [pytest.approx(share) for share in (10.0, 20.0, 20.0, 20.0, 10.0, 0.0)]
 
 
 def test_power_and_memory_follow_the_work() -> None:
-    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=2, base_s=1.0, capacity_rps=1.0)))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(max_batch=2, base_s=1.0, capacity_rps=1.0)))
     idle = sim.sample(0.0)
     assert (idle.power_w, idle.memory_used_bytes, idle.power_limit_w) == (70.0, 2 * GIB, 700.0)
     sim.submit(Item(1), 0.0)
@@ -212,7 +217,7 @@ def test_power_and_memory_follow_the_work() -> None:
 
 
 def test_the_published_memory_of_a_model_server() -> None:
-    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=32)).with_published_memory())
+    sim = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(max_batch=32)).with_published_memory())
     seen = []
     for number in range(32):
         sim.submit(Item(number), 0.0)
@@ -222,7 +227,7 @@ def test_the_published_memory_of_a_model_server() -> None:
 
 def test_tokens_above_the_total_memory_fail_all_as_the_sequence_starts() -> None:
     spec = LlmSpec(kv_tokens=1_000_000, max_running=8)
-    sim = SimGpu(SimSpec(work=spec, memory_total_bytes=3 * GIB, restart_s=5.0))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=spec, memory_total_bytes=3 * GIB, restart_s=5.0))
     sim.submit(Item(0, 4000, 100), 0.0)
     sim.submit(Item(1, 5000, 100), 0.0)
     told = sim.advance(1.0)
@@ -233,7 +238,7 @@ def test_tokens_above_the_total_memory_fail_all_as_the_sequence_starts() -> None
 
 
 def test_memory_above_the_total_fails_all_and_takes_the_device_away() -> None:
-    sim = SimGpu(SimSpec(memory_total_bytes=3 * GIB, request_bytes=GIB // 2, restart_s=5.0))
+    sim = SimulatedGpu(SimulatedGpuSpec(memory_total_bytes=3 * GIB, request_bytes=GIB // 2, restart_s=5.0))
     for number in range(3):
         sim.submit(Item(number), 0.0)
     assert [(done.id, done.failed) for done in sim.advance(0.0)] == [
@@ -251,7 +256,7 @@ def test_memory_above_the_total_fails_all_and_takes_the_device_away() -> None:
 
 
 def test_a_stall_holds_what_runs_and_what_comes_and_looks_busy() -> None:
-    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=1, base_s=0.1, capacity_rps=5.0)))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(max_batch=1, base_s=0.1, capacity_rps=5.0)))
     sim.stall(2.0, 0.0)
     sim.submit(Item(1), 0.5)
     assert sim.next_event() == 2.0
@@ -266,7 +271,7 @@ def test_a_stall_holds_what_runs_and_what_comes_and_looks_busy() -> None:
 
 
 def test_a_slow_card_is_slow_from_the_next_batch_on() -> None:
-    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=1, base_s=0.1, capacity_rps=5.0)))
+    sim = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(max_batch=1, base_s=0.1, capacity_rps=5.0)))
     sim.submit(Item(1), 0.0)
     sim.slow(3.0, 0.1)
     sim.submit(Item(2), 0.1)
@@ -276,7 +281,7 @@ def test_a_slow_card_is_slow_from_the_next_batch_on() -> None:
 
 
 def test_fake_busy_shows_much_and_draws_little_at_normal_speed() -> None:
-    sim = SimGpu()
+    sim = SimulatedGpu()
     sim.fake_busy(on=True)
     sample = sim.sample(0.0)
     assert sample.utilization_pct == 98.0
@@ -284,7 +289,7 @@ def test_fake_busy_shows_much_and_draws_little_at_normal_speed() -> None:
 
 
 def test_a_lost_device_fails_everything_until_it_recovers() -> None:
-    sim = SimGpu()
+    sim = SimulatedGpu()
     sim.submit(Item(1), 0.0)
     sim.lose(0.01)
     assert sim.next_event() == 0.01
@@ -298,7 +303,7 @@ def test_a_lost_device_fails_everything_until_it_recovers() -> None:
 
 
 def test_recovery_ends_a_stall_for_those_who_wait() -> None:
-    sim = SimGpu()
+    sim = SimulatedGpu()
     sim.stall(100.0, 0.0)
     sim.submit(Item(1), 0.0)
     sim.recover(1.0)
@@ -306,7 +311,7 @@ def test_recovery_ends_a_stall_for_those_who_wait() -> None:
 
 
 def test_time_never_goes_back() -> None:
-    sim = SimGpu()
+    sim = SimulatedGpu()
     sim.submit(Item(1), 1.0)
     sim.submit(Item(2), 0.5)
     assert sim.advance(0.0) == []
@@ -316,7 +321,7 @@ def test_time_never_goes_back() -> None:
 
 
 def test_it_is_a_provider_that_reads_by_its_own_clock() -> None:
-    sim = SimGpu(clock=lambda: 7.0)
+    sim = SimulatedGpu(clock=lambda: 7.0)
     assert isinstance(sim, GpuProvider)
     (sample,) = sim.read()
     assert (sample.taken_at_s, sample.utilization_pct, sample.source) == (7.0, 0.0, "simulated")
@@ -326,7 +331,7 @@ def test_it_is_a_provider_that_reads_by_its_own_clock() -> None:
 
 
 def test_hanging_reads_block_their_thread_and_nobody_else() -> None:
-    sim = SimGpu(clock=lambda: 0.0)
+    sim = SimulatedGpu(clock=lambda: 0.0)
     sim.hang_reads(60.0, 0.0)
     began, ended = threading.Event(), threading.Event()
 
@@ -346,8 +351,8 @@ def test_hanging_reads_block_their_thread_and_nobody_else() -> None:
 
 
 def test_a_faster_card_plays_the_same_film_faster() -> None:
-    slow = SimGpu(SimSpec(work=LlmSpec()))
-    fast = SimGpu(SimSpec(work=LlmSpec().faster(10.0)))
+    slow = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec()))
+    fast = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec().faster(10.0)))
     for number in range(5):
         slow.submit(Item(number, 100, 50), number * 1.0)
         fast.submit(Item(number, 100, 50), number * 0.1)
@@ -362,9 +367,9 @@ def test_a_faster_card_plays_the_same_film_faster() -> None:
         lambda: BatchSpec(base_s=math.nan),
         lambda: BatchSpec(base_s=1.0, capacity_rps=100.0),
         lambda: LlmSpec(kv_tokens=0),
-        lambda: SimSpec(memory_idle_bytes=90 * GIB),
-        lambda: SimSpec(idle_w=800.0),
-        lambda: SimSpec(restart_s=-1.0),
+        lambda: SimulatedGpuSpec(memory_idle_bytes=90 * GIB),
+        lambda: SimulatedGpuSpec(idle_w=800.0),
+        lambda: SimulatedGpuSpec(restart_s=-1.0),
     ],
 )
 def test_impossible_cards_are_refused(make: Callable[[], object]) -> None:

@@ -11,11 +11,19 @@ from autoglm_throttle.cli.lab.faults import ProblemList
 from autoglm_throttle.cli.lab.option import Option, add_options
 from autoglm_throttle.cli.output import EXIT_OK, write
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
-from autoglm_throttle.traffic.convert import Bodies, Fill, Form, Options, convert, kept_of, open_source
+from autoglm_throttle.traffic.convert import (
+    Bodies,
+    FileFormat,
+    Fill,
+    GorOptions,
+    convert,
+    open_source,
+    recorded_names,
+)
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import Redaction
 
-_FORM_NAMES: Final = "|".join(Form)
+_FORM_NAMES: Final = "|".join(FileFormat)
 
 FORM_OPTIONS: Final = (
     Option("--from", _FORM_NAMES, "the form of FILE (default: by how it begins)"),
@@ -49,7 +57,7 @@ RETENTION_OPTIONS: Final = (
     Option("--mask-path", "PATTERN", "mask segments of paths, such as /users/{id} or /reset/*", many=True),
 )
 
-_SUFFIXES: Final = {".jsonl": Form.JSONL, ".gor": Form.GOR, ".har": Form.HAR}
+_SUFFIXES: Final = {".jsonl": FileFormat.JSONL, ".gor": FileFormat.GOR, ".har": FileFormat.HAR}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,42 +77,44 @@ def run(args: argparse.Namespace) -> int:
     problems = ProblemList()
     out = Path(args.out)
     form = problems.read("--from", _form, getattr(args, "from"), None)
-    to = problems.make("--to", lambda: _target(args.to, out), Form.JSONL)
+    to = problems.make("--to", lambda: _target(args.to, out), FileFormat.JSONL)
     options = _options(args, problems)
     redaction = _redaction(args, problems)
     times_s = _times(args, problems)
     problems.raise_if_any()
     path = Path(args.file)
     if redaction is not None:
-        headers, query = kept_of(path, form)
+        headers, query = recorded_names(path, form)
         redaction = _redaction_of(args, args.allow_header or headers, args.keep_query or query)
     account = convert(open_source(path, form, redaction, times_s), out, to, options)
     write("\n".join(account.lines()))
     return EXIT_OK
 
 
-def _form(text: str) -> Form:
+def _form(text: str) -> FileFormat:
     try:
-        return Form(text)
+        return FileFormat(text)
     except ValueError:
-        raise TrafficError(f"{text!r} is not one of {', '.join(Form)}") from None
+        raise TrafficError(f"{text!r} is not one of {', '.join(FileFormat)}") from None
 
 
-def _target(text: str | None, out: Path) -> Form:
+def _target(text: str | None, out: Path) -> FileFormat:
     if text is not None:
         return _form(text)
     form = _SUFFIXES.get(Path(out.stem).suffix if out.suffix == ".gz" else out.suffix)
     if form is None:
-        raise TrafficError(f"state the format of {out.name} with --to: {', '.join(Form)}")
+        raise TrafficError(f"state the format of {out.name} with --to: {', '.join(FileFormat)}")
     return form
 
 
-def _options(args: argparse.Namespace, problems: ProblemList) -> Options:
+def _options(args: argparse.Namespace, problems: ProblemList) -> GorOptions:
     body = problems.read("--body", _bytes, args.body, None)
     fill = problems.make("--fill", lambda: Fill(body, spaces=args.fill), Fill())
     keep = problems.read("--bodies", _bodies, args.bodies, Bodies.HASH)
     base_url = args.base_url or ""
-    return problems.make("--base-url", lambda: Options(base_url=base_url, bodies=fill, keep=keep), Options())
+    return problems.make(
+        "--base-url", lambda: GorOptions(base_url=base_url, bodies=fill, keep=keep), GorOptions()
+    )
 
 
 def _bytes(name: str) -> bytes | None:

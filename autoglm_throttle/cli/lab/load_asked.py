@@ -23,7 +23,7 @@ from autoglm_throttle.traffic.arrivals import (
     parse_shape,
 )
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.watch import Look
+from autoglm_throttle.traffic.watch import Probe
 
 TRIAL_S: Final = 10.0
 """Length of each trial of a search: enough for queues to fill up; ten trials take two minutes."""
@@ -91,7 +91,7 @@ class LoadArguments:
     """Path of the URL; the target of a trace."""
     send_options: SendOptions
     report_options: ReportOptions
-    probes: tuple[Look, ...]
+    probes: tuple[Probe, ...]
     command: str
     """In a form without secrets."""
 

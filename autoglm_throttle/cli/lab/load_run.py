@@ -21,7 +21,7 @@ from autoglm_throttle.traffic.generator import Roster
 from autoglm_throttle.traffic.load import Load
 from autoglm_throttle.traffic.peak import Verdict, find_peak
 from autoglm_throttle.traffic.report import Document, make
-from autoglm_throttle.traffic.report.figures import NOTHING, duration, share
+from autoglm_throttle.traffic.report.figures import NO_DATA, duration, share
 from autoglm_throttle.traffic.report.lines import table
 
 VERDICTS: Final = {0: Verdict.HOLDS, 1: Verdict.FAILS, 3: Verdict.INVALID, 130: Verdict.ABORTED}
@@ -168,7 +168,7 @@ def _search(arguments: LoadArguments, search: Search, signal_guard: SignalGuard)
 def _row(rate_rps: float, verdict: Verdict, report: Document | None) -> tuple[str, ...]:
     """Format a trial's verdict and figures."""
     if report is None:
-        return f"{rate_rps:g}/s", verdict, *[NOTHING] * len(FIGURES)
+        return f"{rate_rps:g}/s", verdict, *[NO_DATA] * len(FIGURES)
     totals = report["totals"]
     shares = (totals["goodput"]["ratio"], *(totals[name] for name in REJECTION_RATIOS), totals["error_ratio"])
     return f"{rate_rps:g}/s", verdict, *map(share, shares), duration(totals["response"]["p99_s"])

@@ -8,7 +8,7 @@ from typing import Final
 from autoglm_throttle.gpu.none import NoSourceError
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.model import GpuProvider, GpuSample
-from autoglm_throttle.traffic.watch import Gone
+from autoglm_throttle.traffic.watch import ProbeTargetLostError
 
 
 def _utilization(device: GpuSample) -> float | None:
@@ -50,7 +50,7 @@ class LocalGpuProbe:
         try:
             devices = self._provider.read()
         except NoSourceError:
-            raise Gone from None
+            raise ProbeTargetLostError from None
         return dict(_numbers(devices))
 
 

@@ -19,7 +19,7 @@ from autoglm_throttle.cli.output import EXIT_OK, write
 from autoglm_throttle.traffic.arrivals import timetable
 from autoglm_throttle.traffic.replay import Manner, Replay, differences, exceeds, open_replay, told
 from autoglm_throttle.traffic.report import make
-from autoglm_throttle.traffic.report.schema import Judged
+from autoglm_throttle.traffic.report.schema import ObjectiveResult
 from autoglm_throttle.traffic.result import Result
 
 EXAMPLES: Final = """\
@@ -100,7 +100,7 @@ def _report(arguments: ReplayArguments, played: Replay, result: Result) -> int:
     return write_report(report, arguments.report_options, more)
 
 
-def _checked(limit: float, comparison: Mapping[str, Any] | None) -> Judged:
+def _checked(limit: float, comparison: Mapping[str, Any] | None) -> ObjectiveResult:
     """Return the objective of ``--check``; it fails for a file without recorded responses."""
     return {
         "term": f"--check {limit:.2%}",

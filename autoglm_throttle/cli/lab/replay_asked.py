@@ -19,7 +19,7 @@ from autoglm_throttle.traffic.convert import Fill
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.replay import Cut
 from autoglm_throttle.traffic.report.schema import KIND
-from autoglm_throttle.traffic.watch import Look
+from autoglm_throttle.traffic.watch import Probe
 
 PLAYBACK_OPTIONS: Final = (
     Option("--speed", "X", "speed factor (default: 1)"),
@@ -81,7 +81,7 @@ class ReplayArguments:
     """Playback options as text."""
     send_options: SendOptions
     report_options: ReportOptions
-    probes: tuple[Look, ...]
+    probes: tuple[Probe, ...]
     command: str
     """In a form without secrets."""
 

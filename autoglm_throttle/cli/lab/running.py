@@ -13,9 +13,9 @@ from autoglm_throttle.cli.lab.sending import SendOptions
 from autoglm_throttle.cli.output import to_stderr
 from autoglm_throttle.traffic.generator import Observer, Roster, launch
 from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.report import Progress
+from autoglm_throttle.traffic.report import ProgressLine
 from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.watch import Look, Watch
+from autoglm_throttle.traffic.watch import Probe, Prober
 
 
 class Display:
@@ -28,14 +28,14 @@ class Display:
 
     def __init__(self, load: Load | Roster, *, quiet: bool) -> None:
         planned, duration_s = (0, load.ends_s[-1]) if isinstance(load, Roster) else _extent(load)
-        self._progress = Progress(
+        self._progress = ProgressLine(
             planned,
             duration_s,
             terminal=sys.stderr.isatty(),
             width=shutil.get_terminal_size().columns,
         )
         self._quiet = quiet
-        self.observer: Observer | None = None if quiet else self._progress.note
+        self.observer: Observer | None = None if quiet else self._progress.record
         """Receives the results of requests."""
         self.start_s: float | None = None
         """Start of the run, monotonic; None: not known yet."""
@@ -60,7 +60,7 @@ def _extent(load: Load) -> tuple[int, float]:
 def run_load(
     load: Load | Roster,
     send_options: SendOptions,
-    probes: Sequence[Look],
+    probes: Sequence[Probe],
     *,
     quiet: bool,
     signal_guard: SignalGuard,
@@ -86,7 +86,7 @@ def run_load(
         signal_guard.deliver()
         display.beat(elapsed_s, launched, in_flight)
 
-    with Watch(probes) as watch:
+    with Prober(probes) as watch:
         try:
             result = launch(
                 load,
@@ -105,4 +105,4 @@ def run_load(
     effort = result.effort
     if send_options.options.spin:  # spinning uses a whole core: no sign of a slow generator
         effort = replace(effort, cpu_share=None)
-    return replace(result, effort=effort, watched=watch.seen(start_s, start_s + elapsed_s))
+    return replace(result, effort=effort, watched=watch.samples(start_s, start_s + elapsed_s))

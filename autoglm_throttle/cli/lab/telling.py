@@ -9,15 +9,15 @@ from autoglm_throttle.cli.lab.faults import USAGE
 from autoglm_throttle.cli.lab.judging import ReportOptions
 from autoglm_throttle.cli.lab.sending import SendOptions
 from autoglm_throttle.cli.output import broken_pipe_ok, to_stderr, write
-from autoglm_throttle.traffic.report import Document, Facts, dumps, lines
+from autoglm_throttle.traffic.report import Document, RunInfo, dumps, lines
 from autoglm_throttle.traffic.report.page import render
 
 
 def run_info(
     report_options: ReportOptions, send_options: SendOptions, shape: str, command: str, loop: str
-) -> Facts:
+) -> RunInfo:
     """Return the part of a report that is known beside the run itself."""
-    return Facts(
+    return RunInfo(
         title=report_options.title or f"{send_options.target.address}, {shape}",
         shape=shape,
         limits_s=report_options.limits_s,

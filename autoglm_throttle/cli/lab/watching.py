@@ -10,7 +10,7 @@ from autoglm_throttle.cli.lab.faults import ProblemList
 from autoglm_throttle.cli.lab.option import Option
 from autoglm_throttle.cli.lab.sending import whole_number
 from autoglm_throttle.settings.masked import masked_url
-from autoglm_throttle.traffic.watch import Look, MetricsLook, ProcessLook
+from autoglm_throttle.traffic.watch import MetricsProbe, Probe, ProcessProbe
 
 OPTIONS: Final = (
     Option(
@@ -27,22 +27,22 @@ OPTIONS: Final = (
 )
 
 
-def check_probes(probes: Iterable[Look]) -> None:
+def check_probes(probes: Iterable[Probe]) -> None:
     """Sample once the probes that may be misconfigured, before anything is sent.
 
     Raises:
         TrafficError: a page of metrics cannot be read.
     """
     for probe in probes:
-        if isinstance(probe, MetricsLook):
-            probe.ready()
+        if isinstance(probe, MetricsProbe):
+            probe.check()
 
 
-def read(args: argparse.Namespace, problems: ProblemList) -> tuple[Look, ...]:
+def read(args: argparse.Namespace, problems: ProblemList) -> tuple[Probe, ...]:
     """Create the probes of a command line."""
-    probes: list[Look | None] = [
-        problems.read("--watch", lambda text: ProcessLook(whole_number(1)(text)), args.watch, None),
-        problems.read("--metrics", MetricsLook, args.metrics, None),
+    probes: list[Probe | None] = [
+        problems.read("--watch", lambda text: ProcessProbe(whole_number(1)(text)), args.watch, None),
+        problems.read("--metrics", MetricsProbe, args.metrics, None),
     ]
     if args.watch is not None and args.metrics is None:
         from autoglm_throttle.cli.lab.local_gpus import LocalGpuProbe

@@ -1,23 +1,23 @@
 """Converts recordings to and from the files of vegeta, GoReplay and HAR."""
 
-from autoglm_throttle.traffic.convert.conversion import Account, Bodies, Options, convert, write
+from autoglm_throttle.traffic.convert.conversion import Bodies, GorOptions, ImportSummary, convert, write
 from autoglm_throttle.traffic.convert.fill import Fill
-from autoglm_throttle.traffic.convert.form import Form, recognise
-from autoglm_throttle.traffic.convert.imported import Imported
-from autoglm_throttle.traffic.convert.source import Kept, Source, kept_of, open_source
+from autoglm_throttle.traffic.convert.form import FileFormat, detect_format
+from autoglm_throttle.traffic.convert.imported import ImportedFile
+from autoglm_throttle.traffic.convert.source import ImportSource, RecordingSource, open_source, recorded_names
 
 __all__ = [
-    "Account",
+    "ImportSummary",
     "Bodies",
     "Fill",
-    "Form",
-    "Imported",
-    "Kept",
-    "Options",
-    "Source",
+    "FileFormat",
+    "ImportedFile",
+    "RecordingSource",
+    "GorOptions",
+    "ImportSource",
     "convert",
-    "kept_of",
+    "recorded_names",
     "open_source",
-    "recognise",
+    "detect_format",
     "write",
 ]

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from autoglm_throttle.traffic.convert import gor, har, vegeta
-from autoglm_throttle.traffic.convert.fill import Fill, Missing
-from autoglm_throttle.traffic.convert.form import Form
-from autoglm_throttle.traffic.convert.source import Source, start_ns
+from autoglm_throttle.traffic.convert.fill import Fill, MissingBodies
+from autoglm_throttle.traffic.convert.form import FileFormat
+from autoglm_throttle.traffic.convert.source import ImportSource, start_ns
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import Entry, Heading
 from autoglm_throttle.traffic.record.entry import BODY_AT_MOST
 from autoglm_throttle.version import __version__
 
-SOMEWHERE = "http://localhost"
+PLACEHOLDER_URL = "http://localhost"
 """Base URL for formats that need a host, if none was given; never requested."""
 
 _BASE = re.compile(r"https?://[A-Za-z0-9._~:\[\]-]+", re.IGNORECASE)
@@ -39,7 +39,7 @@ class Bodies(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class GorOptions:
     """Options of a conversion.
 
     Raises:
@@ -60,7 +60,7 @@ class Options:
 
 
 @dataclass(slots=True)
-class Account:
+class ImportSummary:
     """Result of a conversion."""
 
     written: int = 0
@@ -76,7 +76,9 @@ class Account:
         return [f"{self.written} requests written", *lost, *self.faults]
 
 
-def convert(source: Source, destination: Path, to: Form, options: Options | None = None) -> Account:
+def convert(
+    source: ImportSource, destination: Path, file_format: FileFormat, options: GorOptions | None = None
+) -> ImportSummary:
     """Convert a source to a file, which appears only when complete, with mode 0600.
 
     Args:
@@ -98,8 +100,10 @@ def convert(source: Source, destination: Path, to: Form, options: Options | None
     try:
         # mkstemp creates the file with mode 0600, which the hard link keeps.
         with os.fdopen(number, "wb") as stored:
-            account = _packed(source, stored, to, options or Options(), packed=destination.suffix == ".gz")
-        _put(Path(name), destination)
+            summary = _write_packed(
+                source, stored, file_format, options or GorOptions(), packed=destination.suffix == ".gz"
+            )
+        _publish(Path(name), destination)
     except FileExistsError:
         raise TrafficError(f"{destination}: exists already") from None
     except OSError as error:
@@ -107,10 +111,10 @@ def convert(source: Source, destination: Path, to: Form, options: Options | None
     finally:
         with suppress(FileNotFoundError):
             Path(name).unlink()
-    return account
+    return summary
 
 
-def _put(made: Path, destination: Path) -> None:
+def _publish(made: Path, destination: Path) -> None:
     """Give the file its final name without replacing a file that appeared meanwhile."""
     try:
         destination.hardlink_to(made)
@@ -125,79 +129,83 @@ def _put(made: Path, destination: Path) -> None:
             raise
 
 
-def write(source: Source, out: BinaryIO, to: Form, options: Options | None = None) -> Account:
+def write(
+    source: ImportSource, out: BinaryIO, file_format: FileFormat, options: GorOptions | None = None
+) -> ImportSummary:
     """Convert a source to a stream.
 
     Raises:
         TrafficError: as in `convert`, but parts written before remain.
     """
-    return _Conversion(source, to, options or Options()).write(out)
+    return _Conversion(source, file_format, options or GorOptions()).write(out)
 
 
-def _packed(source: Source, stored: BinaryIO, to: Form, options: Options, *, packed: bool) -> Account:
+def _write_packed(
+    source: ImportSource, stored: BinaryIO, file_format: FileFormat, options: GorOptions, *, packed: bool
+) -> ImportSummary:
     if not packed:
-        return write(source, stored, to, options)
+        return write(source, stored, file_format, options)
     # No time stamp inside: the same source gives the same bytes.
     with closing(gzip.GzipFile(fileobj=stored, mode="wb", filename="", mtime=0)) as out:
-        return write(source, cast("BinaryIO", out), to, options)
+        return write(source, cast("BinaryIO", out), file_format, options)
 
 
 class _Conversion:
-    def __init__(self, source: Source, to: Form, options: Options) -> None:
-        if to is Form.VEGETA and not options.base_url:
+    def __init__(self, source: ImportSource, file_format: FileFormat, options: GorOptions) -> None:
+        if file_format is FileFormat.VEGETA and not options.base_url:
             raise TrafficError("targets of vegeta are absolute: give --base-url http://HOST:PORT")
         self._source = source
         self._options = options
-        self._base_url = options.base_url or SOMEWHERE
+        self._base_url = options.base_url or PLACEHOLDER_URL
         self._start_ns = start_ns(source.heading)
-        self._missing = Missing(importing=source.whole)
-        self._refused: list[str] = []
-        self._to = to
+        self._missing = MissingBodies(importing=source.has_bodies)
+        self._rejected: list[str] = []
+        self._file_format = file_format
 
-    def write(self, out: BinaryIO) -> Account:
-        parts, lost = _WRITERS[self._to]
-        account = Account(lost=lost)
-        for entry in self._opened(out):
+    def write(self, out: BinaryIO) -> ImportSummary:
+        parts, lost = _WRITERS[self._file_format]
+        summary = ImportSummary(lost=lost)
+        for entry in self._framed_entries(out):
             try:
-                part = parts(self, entry, account.written)
+                part = parts(self, entry, summary.written)
             except TrafficError as problem:
-                self._refused.append(str(problem))
+                self._rejected.append(str(problem))
                 continue
             if part is not None:
                 out.write(part)
-                account.written += 1
-        self._missing.end()
-        account.faults = [*self._source.told(), *self._refused]
-        return account
+                summary.written += 1
+        self._missing.raise_if_any()
+        summary.faults = [*self._source.problem_lines(), *self._rejected]
+        return summary
 
-    def _opened(self, out: BinaryIO) -> Iterator[Entry]:
+    def _framed_entries(self, out: BinaryIO) -> Iterator[Entry]:
         """Yield the entries; write the opening before the first and the closing after the last."""
-        if self._to is Form.JSONL:
+        if self._file_format is FileFormat.JSONL:
             out.write(self._heading().to_line().encode() + b"\n")
-        elif self._to is Form.HAR:
+        elif self._file_format is FileFormat.HAR:
             out.write(har.opening(__version__))
         yield from self._source.entries()
-        if self._to is Form.JSONL:
+        if self._file_format is FileFormat.JSONL:
             if self._source.end is not None:
                 out.write(self._source.end.to_line().encode() + b"\n")
-        elif self._to is Form.HAR:
+        elif self._file_format is FileFormat.HAR:
             out.write(har.closing())
 
     def _heading(self) -> Heading:
         heading = self._source.heading
-        if not self._source.whole:
+        if not self._source.has_bodies:
             return heading
         redaction = dict(heading.redaction) | {"body": self._options.keep.value}
         return replace(heading, made_by=__version__, redaction=redaction)
 
     def jsonl(self, entry: Entry, _: int) -> bytes:
-        kept = self._kept(entry)
-        if kept.body is not None and len(kept.body) > BODY_AT_MOST and self._source.whole:
-            kept = replace(kept, body=None)
-        return kept.to_line().encode() + b"\n"
+        stored = self._with_stored_body(entry)
+        if stored.body is not None and len(stored.body) > BODY_AT_MOST and self._source.has_bodies:
+            stored = replace(stored, body=None)
+        return stored.to_line().encode() + b"\n"
 
     def vegeta(self, entry: Entry, _: int) -> bytes | None:
-        body = self._body(_path(entry))
+        body = self._body(_require_path(entry))
         return None if body is None else vegeta.write(entry, body, self._base_url)
 
     def gor(self, entry: Entry, _: int) -> bytes | None:
@@ -206,25 +214,27 @@ class _Conversion:
         return None if body is None else gor.write(entry, body, self._start_ns, host)
 
     def har(self, entry: Entry, written: int) -> bytes:
-        return har.write(self._kept(_path(entry)), self._start_ns, self._base_url, first=not written)
+        return har.write(
+            self._with_stored_body(_require_path(entry)), self._start_ns, self._base_url, first=not written
+        )
 
     def _body(self, entry: Entry) -> bytes | None:
-        kept = self._kept(entry)
-        body = self._options.bodies.of(kept)
+        stored = self._with_stored_body(entry)
+        body = self._options.bodies.of(stored)
         if body is None:
-            self._missing.add(kept)
+            self._missing.add(stored)
         return body
 
-    def _kept(self, entry: Entry) -> Entry:
+    def _with_stored_body(self, entry: Entry) -> Entry:
         body, keep = entry.body, self._options.keep
-        if body is None or not self._source.whole:
+        if body is None or not self._source.has_bodies:
             return entry
         hashed = hashlib.sha256(body).hexdigest() if body and keep is not Bodies.NONE else ""
-        kept = body if body and keep is Bodies.FULL else None
-        return replace(entry, body=kept, body_sha256=hashed)
+        stored = body if body and keep is Bodies.FULL else None
+        return replace(entry, body=stored, body_sha256=hashed)
 
 
-def _path(entry: Entry) -> Entry:
+def _require_path(entry: Entry) -> Entry:
     """Return the entry unchanged.
 
     Raises:
@@ -236,9 +246,9 @@ def _path(entry: Entry) -> Entry:
 
 
 _Part = Callable[[_Conversion, Entry, int], bytes | None]
-_WRITERS: dict[Form, tuple[_Part, tuple[str, ...]]] = {
-    Form.JSONL: (_Conversion.jsonl, ()),
-    Form.VEGETA: (_Conversion.vegeta, vegeta.LOST),
-    Form.GOR: (_Conversion.gor, gor.LOST),
-    Form.HAR: (_Conversion.har, har.LOST),
+_WRITERS: dict[FileFormat, tuple[_Part, tuple[str, ...]]] = {
+    FileFormat.JSONL: (_Conversion.jsonl, ()),
+    FileFormat.VEGETA: (_Conversion.vegeta, vegeta.LOST),
+    FileFormat.GOR: (_Conversion.gor, gor.LOST),
+    FileFormat.HAR: (_Conversion.har, har.LOST),
 }

@@ -22,7 +22,7 @@ CHUNK: Final = 64 << 10
 _NOT_BLANK = re.compile(r"[^ \t\r\n]")
 
 
-class Window:
+class JsonWindow:
     """A window of a JSON document, with a read position.
 
     Args:
@@ -39,7 +39,7 @@ class Window:
         self._at = 0
         self._ended = False
 
-    def enter(self, *names: str) -> None:
+    def enter_array(self, *names: str) -> None:
         """Go to the array at this path of object keys, past its opening bracket.
 
         Raises:
@@ -100,15 +100,15 @@ class Window:
         self.peek()
         while True:
             try:
-                found, end = self._decoder.raw_decode(self._text, self._at)
+                value, end = self._decoder.raw_decode(self._text, self._at)
             except RecursionError:
                 raise TrafficError(f"line {self.line}: too deep") from None
             except ValueError:
                 # The value may be incomplete: extend the window and try again.
-                found, end = None, 0
+                value, end = None, 0
             if end and (end < len(self._text) or self._ended):  # a number at the end may continue
                 self._read_to(end)
-                return found
+                return value
             if len(self._text) - self._at > VALUE_AT_MOST:
                 raise TrafficError(f"line {self.line}: not JSON, or longer than {VALUE_AT_MOST} characters")
             if not self._more() and not end:
@@ -123,11 +123,11 @@ class Window:
         if self._ended:
             return False
         # Doubled each time, so that a long value is decoded only O(log n) times.
-        kept = self._text[self._at :]
-        part = self._stored.read(max(CHUNK, len(kept)))
+        rest = self._text[self._at :]
+        part = self._stored.read(max(CHUNK, len(rest)))
         self._ended = not part
         try:
-            self._text, self._at = kept + self._bytes.decode(part, final=self._ended), 0
+            self._text, self._at = rest + self._bytes.decode(part, final=self._ended), 0
         except UnicodeDecodeError:
             raise TrafficError(f"line {self.line}: not UTF-8") from None
-        return not self._ended or len(self._text) > len(kept)
+        return not self._ended or len(self._text) > len(rest)

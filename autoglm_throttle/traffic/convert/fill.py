@@ -12,7 +12,7 @@ FILLED_AT_MOST = 64 << 20
 """Most bytes of spaces for one body, like the limit for answers. A recorded length is not trusted."""
 
 
-REFUSED = ("limited", "rejected", "degraded")
+REJECTED_DECISIONS = ("limited", "shed", "degraded")
 """Decisions after which the body was not read."""
 
 
@@ -48,7 +48,7 @@ class Fill:
         return b" " * entry.body_len
 
 
-class Missing:
+class MissingBodies:
     """Counts bodies without a replacement, and the reasons why they are missing.
 
     Args:
@@ -58,14 +58,14 @@ class Missing:
     def __init__(self, *, importing: bool = False) -> None:
         self._importing = importing
         self._methods: Counter[str] = Counter()
-        self._whys: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
 
     def add(self, entry: Entry) -> None:
         """Count a request without its body."""
         self._methods[entry.method] += 1
-        self._whys[_why(entry)] += 1
+        self._reasons[_missing_reason(entry)] += 1
 
-    def end(self) -> None:
+    def raise_if_any(self) -> None:
         """Check that no body is missing.
 
         Raises:
@@ -73,20 +73,20 @@ class Missing:
         """
         if not self._methods:
             return
-        methods, whys = (
+        methods, reasons = (
             ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
-            for counts in (self._methods, self._whys)
+            for counts in (self._methods, self._reasons)
         )
         whole = ", --bodies full to write those of the file" if self._importing else ""
         raise TrafficError(
-            f"{self._methods.total()} requests have a body that was not kept ({methods}; {whys}):"
+            f"{self._methods.total()} requests have a body that was not recorded ({methods}; {reasons}):"
             f" give one with --body FILE, or --fill for spaces of the same length{whole}"
         )
 
 
-def _why(entry: Entry) -> str:
+def _missing_reason(entry: Entry) -> str:
     if entry.body_sha256:
         return "as a hash only"
-    if entry.decision in REFUSED:
-        return "refused before the body was read"
+    if entry.decision in REJECTED_DECISIONS:
+        return "rejected before the body was read"
     return "not recorded or not read to the end"

@@ -13,14 +13,14 @@ from typing import IO, cast
 
 from autoglm_throttle.traffic.errors import TrafficError
 
-LOOK_BYTES = 4_096
+DETECTION_BYTES = 4_096
 """Bytes of a file that are enough to detect its format."""
 
 _GOR = re.compile(rb"[123] [!-~]+ \d+( -?\d+)?\r?\n")
 _TARGET = re.compile(rb'"(method|url)"\s*:')
 
 
-class Form(StrEnum):
+class FileFormat(StrEnum):
     """Formats of files that hold requests."""
 
     JSONL = "jsonl"
@@ -30,30 +30,30 @@ class Form(StrEnum):
     HAR = "har"
 
 
-def recognise(path: Path) -> Form:
+def detect_format(path: Path) -> FileFormat:
     """Detect the format of a file from its first bytes.
 
     Raises:
         TrafficError: the file cannot be read, or has no known format.
     """
     try:
-        with closing(opened(path)) as stored:
-            begin = stored.read(LOOK_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+        with closing(open_packed(path)) as stored:
+            begin = stored.read(DETECTION_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     except (OSError, EOFError, zlib.error) as problem:
         raise TrafficError(f"{path}: cannot be read: {problem}") from None
     if _GOR.match(begin):
-        return Form.GOR
+        return FileFormat.GOR
     first = begin.partition(b"\n")[0]
-    if b'"log"' in begin and begin.startswith(b"{") and not _names(first, "v"):
-        return Form.HAR
-    if first.startswith(b'{"v"') or _names(first, "v"):
-        return Form.JSONL
+    if b'"log"' in begin and begin.startswith(b"{") and not _has_key(first, "v"):
+        return FileFormat.HAR
+    if first.startswith(b'{"v"') or _has_key(first, "v"):
+        return FileFormat.JSONL
     if begin.startswith(b"{") and _TARGET.search(first):
-        return Form.VEGETA
-    raise TrafficError(f"{path}: none of {', '.join(Form)}")
+        return FileFormat.VEGETA
+    raise TrafficError(f"{path}: none of {', '.join(FileFormat)}")
 
 
-def opened(path: Path) -> IO[bytes]:
+def open_packed(path: Path) -> IO[bytes]:
     """Open a file for reading; decompress it if its name ends in ``.gz``.
 
     Raises:
@@ -62,10 +62,10 @@ def opened(path: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 
-def _names(line: bytes, name: str) -> bool:
+def _has_key(line: bytes, name: str) -> bool:
     """Whether a line is a JSON object with this key."""
     try:
-        found = json.loads(line)
+        parsed = json.loads(line)
     except (ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and name in found
+    return isinstance(parsed, dict) and name in parsed

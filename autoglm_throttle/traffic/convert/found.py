@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from autoglm_throttle.traffic.errors import TrafficError
 
-NAMED = 20
+MAX_NAMED = 20
 """Problems that are listed one by one; the others are only counted."""
 
 _USER = re.compile(r"(?:/{2,}[^/?#]*@[^/?#]*)+")
@@ -18,7 +18,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*([^#]*)(?:#.*)?", re.DOTALL
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
+class ParsedRequest:
     """A request parsed from a file of another program; its fields are not trusted."""
 
     at_ns: int | None
@@ -32,11 +32,11 @@ class Found:
     """None: not in the file."""
     status: int = 0
     ms: float = 0.0
-    kept: Mapping[str, object] = field(default_factory=dict)
+    recorded_fields: Mapping[str, object] = field(default_factory=dict)
     """Fields of a recording that the file carries in addition."""
 
 
-class Faults:
+class GorProblems:
     """Collects reading problems: place and reason."""
 
     def __init__(self) -> None:
@@ -44,11 +44,11 @@ class Faults:
         self.named: list[str] = []
         """The first `MAX_NAMED` of them."""
 
-    def add(self, where: str, why: object) -> None:
+    def add(self, where: str, reason: object) -> None:
         """Add a problem."""
         self.count += 1
-        if len(self.named) < NAMED:
-            self.named.append(f"{where}: {why}")
+        if len(self.named) < MAX_NAMED:
+            self.named.append(f"{where}: {reason}")
 
     def lines(self) -> list[str]:
         """Format all problems as lines of text."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from autoglm_throttle.traffic.convert.found import Faults, Found, target_of
+from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest, target_of
 from autoglm_throttle.traffic.convert.message import decoded, parse
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.entry import LINE_AT_MOST, Entry
@@ -23,20 +23,20 @@ LOST = (
     "times to the first byte",
     "host and transfer-encoding",
     "when the recording began and why it ended",
-    "what was dropped, sampled and redacted",
+    "records of dropping, sampling and redaction",
 )
 """Data that the format cannot hold."""
 
 MONKEYS = "\U0001f435\U0001f648\U0001f649".encode()
-ASKED, ANSWERED = b"1", b"2"
+REQUEST_KIND, RESPONSE_KIND = b"1", b"2"
 
 FRAMING = ("host", "content-length", "transfer-encoding")
 """Header fields that are written anew: a body is written whole, never in chunks."""
 
-WAITING = 1_000
+MAX_PENDING = 1_000
 """Most requests that wait for an answer further down in the file; older ones are returned without it."""
 
-_ABOUT = re.compile(rb"([123]) ([!-~]{1,200}) (\d{1,19})(?: (-?\d{1,19}))?\s*")
+_HEADER = re.compile(rb"([123]) ([!-~]{1,200}) (\d{1,19})(?: (-?\d{1,19}))?\s*")
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 
@@ -58,48 +58,48 @@ class _Block:
             self.parts.append(part)
 
 
-class _Waiting:
+class _PendingRequests:
     """Requests that wait for their answers, in file order."""
 
     def __init__(self) -> None:
-        self._asked: dict[int, tuple[bytes, Found]] = {}
+        self._requests: dict[int, tuple[bytes, ParsedRequest]] = {}
         self._open: dict[bytes, int] = {}
         self._count = 0
 
-    def ask(self, serial: bytes, found: Found) -> None:
+    def add_request(self, serial: bytes, parsed: ParsedRequest) -> None:
         """Add a request; of two with one serial, the later one gets the answer."""
         self._open[serial] = self._count
-        self._asked[self._count] = serial, found
+        self._requests[self._count] = serial, parsed
         self._count += 1
 
-    def answered(self, serial: bytes) -> Found | None:
+    def match_response(self, serial: bytes) -> ParsedRequest | None:
         """Return the request of an answer; None if it does not wait any more."""
         number = self._open.pop(serial, None)
-        return None if number is None else self._asked[number][1]
+        return None if number is None else self._requests[number][1]
 
-    def ready(self, at_most: int) -> Iterator[Found]:
+    def pop_ready(self, at_most: int) -> Iterator[ParsedRequest]:
         """Remove and yield requests from the front that have their answer, or exceed ``at_most``."""
-        while self._asked:
-            number, (serial, found) = next(iter(self._asked.items()))
+        while self._requests:
+            number, (serial, parsed) = next(iter(self._requests.items()))
             waits = self._open.get(serial) == number
-            if waits and len(self._asked) <= at_most:
+            if waits and len(self._requests) <= at_most:
                 return
             if waits:
                 del self._open[serial]
-            del self._asked[number]
-            yield found
+            del self._requests[number]
+            yield parsed
 
 
-def read(stored: BinaryIO, faults: Faults) -> Iterator[Found]:
+def read(stored: BinaryIO, faults: GorProblems) -> Iterator[ParsedRequest]:
     """Yield the requests of a file, with status and duration of their answers if present."""
-    waiting = _Waiting()
+    pending = _PendingRequests()
     for block in _blocks(stored):
         try:
-            _enter(block, waiting)
+            _process_block(block, pending)
         except TrafficError as problem:
             faults.add(f"line {block.line}", problem)
-        yield from waiting.ready(WAITING)
-    yield from waiting.ready(0)
+        yield from pending.pop_ready(MAX_PENDING)
+    yield from pending.pop_ready(0)
 
 
 def write(entry: Entry, body: bytes, start_ns: int, host: str) -> bytes:
@@ -115,23 +115,23 @@ def write(entry: Entry, body: bytes, start_ns: int, host: str) -> bytes:
         TrafficError: the body contains the separator line.
     """
     if b"\n" + MONKEYS in b"\n" + body:
-        raise TrafficError(f"request {entry.id}: its body holds the line of GoReplay that would end it")
+        raise TrafficError(f"request {entry.id}: its body contains the separator line of GoReplay")
     at_ns = start_ns + round(entry.t_s * 1e6) * 1_000
     lines = [f"{entry.method} {entry.target} HTTP/1.1", f"host: {host}"]
     lines += [f"{name}: {value}" for name, value in entry.headers if name not in FRAMING]
     if body or any(name == "content-length" for name, _ in entry.headers):
         lines.append(f"content-length: {len(body)}")
     head = "\r\n".join((*lines, "", "")).encode("ascii")
-    asked = _framed(f"1 {entry.id:024x} {at_ns} 0", head + body)
+    request = _framed(f"1 {entry.id:024x} {at_ns} 0", head + body)
     if not entry.status:
-        return asked
+        return request
     took_ns = round(entry.ms * 1e3) * 1_000
     answer = f"HTTP/1.1 {entry.status} \r\ncontent-length: 0\r\n\r\n".encode("ascii")
-    return asked + _framed(f"2 {entry.id:024x} {at_ns + took_ns} {took_ns}", answer)
+    return request + _framed(f"2 {entry.id:024x} {at_ns + took_ns} {took_ns}", answer)
 
 
-def _framed(about: str, payload: bytes) -> bytes:
-    return about.encode("ascii") + b"\n" + payload + b"\n" + MONKEYS + b"\n"
+def _framed(header: str, payload: bytes) -> bytes:
+    return header.encode("ascii") + b"\n" + payload + b"\n" + MONKEYS + b"\n"
 
 
 def _blocks(stored: BinaryIO) -> Iterator[_Block]:
@@ -151,41 +151,41 @@ def _blocks(stored: BinaryIO) -> Iterator[_Block]:
         yield block
 
 
-def _enter(block: _Block, waiting: _Waiting) -> None:
+def _process_block(block: _Block, pending: _PendingRequests) -> None:
     if block.size > LINE_AT_MOST:
         raise TrafficError(f"longer than {LINE_AT_MOST} bytes")
-    about = _ABOUT.fullmatch(block.parts[0]) if block.parts else None
-    if about is None:
+    header = _HEADER.fullmatch(block.parts[0]) if block.parts else None
+    if header is None:
         raise TrafficError("expected KIND ID START LATENCY")
-    kind, serial, at_ns, latency_ns = about.groups()
+    kind, serial, at_ns, latency_ns = header.groups()
     payload = b"".join(block.parts[1:]).removesuffix(b"\n")
-    if kind == ASKED:
-        waiting.ask(serial, _request(int(at_ns), payload))
-    elif kind == ANSWERED:
-        asked = waiting.answered(serial)
-        if asked is not None:
-            _answer(asked, payload, int(at_ns), int(latency_ns or 0))
+    if kind == REQUEST_KIND:
+        pending.add_request(serial, _request(int(at_ns), payload))
+    elif kind == RESPONSE_KIND:
+        parsed = pending.match_response(serial)
+        if parsed is not None:
+            _add_response(parsed, payload, int(at_ns), int(latency_ns or 0))
 
 
-def _request(at_ns: int, payload: bytes) -> Found:
+def _request(at_ns: int, payload: bytes) -> ParsedRequest:
     first, headers, body = parse(payload)
-    words = first.split(" ")
-    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+    parts = first.split(" ")
+    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
         raise TrafficError("expected METHOD TARGET HTTP/1.1")
-    return Found(
+    return ParsedRequest(
         at_ns=at_ns,
-        method=words[0],
-        target=target_of(words[1]),
+        method=parts[0],
+        target=target_of(parts[1]),
         headers=headers,
         body=decoded(headers, body),
     )
 
 
-def _answer(found: Found, payload: bytes, at_ns: int, latency_ns: int) -> None:
+def _add_response(parsed: ParsedRequest, payload: bytes, at_ns: int, latency_ns: int) -> None:
     status = _STATUS.match(payload)
     if status is None:
         raise TrafficError("expected HTTP/1.1 STATUS")
-    found.status = int(status[1])
+    parsed.status = int(status[1])
     # Older files have no latency: use the difference of the two start times.
-    took_ns = latency_ns if latency_ns > 0 else at_ns - (found.at_ns or 0)
-    found.ms = max(0, took_ns) / 1e6
+    took_ns = latency_ns if latency_ns > 0 else at_ns - (parsed.at_ns or 0)
+    parsed.ms = max(0, took_ns) / 1e6

@@ -13,32 +13,32 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, BinaryIO
 
-from autoglm_throttle.traffic.convert.elements import Window
-from autoglm_throttle.traffic.convert.found import Faults, Found, target_of
+from autoglm_throttle.traffic.convert.elements import JsonWindow
+from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest, target_of
 from autoglm_throttle.traffic.convert.moment import nanoseconds, stamp
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.entry import Entry
 
-LOST = ("when the recording began and why it ended", "what was dropped, sampled and redacted")
+LOST = ("when the recording began and why it ended", "records of dropping, sampling and redaction")
 """Data that the format cannot hold."""
 
 OURS = "_autoglm"
 
-_KEPT = ("id", "client", "priority", "decision", "reason", "ttfb_ms", "body_len", "body_sha256")
+_RECORDED_FIELDS = ("id", "client", "priority", "decision", "reason", "ttfb_ms", "body_len", "body_sha256")
 """Fields of a recording that go into `OURS`."""
 
 
-def read(stored: BinaryIO, faults: Faults) -> Iterator[Found]:
+def read(stored: BinaryIO, faults: GorProblems) -> Iterator[ParsedRequest]:
     """Yield the requests of a document; invalid ones become problems with their line number.
 
     After invalid JSON the rest is lost, since the start of the next request is unknown.
     """
-    window = Window(stored)
+    window = JsonWindow(stored)
     try:
-        window.enter("log", "entries")
+        window.enter_array("log", "entries")
         for line, element in window.elements():
             try:
-                yield _found(element)
+                yield _parsed(element)
             except TrafficError as problem:
                 faults.add(f"line {line}", problem)
     except TrafficError as problem:
@@ -67,7 +67,7 @@ def write(entry: Entry, start_ns: int, base_url: str, *, first: bool) -> bytes:
     """
     at_us = start_ns // 1_000 + round(entry.t_s * 1e6)
     first_ms = entry.ms if entry.ttfb_ms is None else min(entry.ttfb_ms, entry.ms)
-    ours = {name: getattr(entry, name) for name in _KEPT}
+    ours = {name: getattr(entry, name) for name in _RECORDED_FIELDS}
     element: dict[str, Any] = {
         "startedDateTime": stamp(at_us),
         "time": entry.ms,
@@ -116,20 +116,20 @@ def _response(status: int) -> dict[str, Any]:
     }
 
 
-def _found(element: object) -> Found:
+def _parsed(element: object) -> ParsedRequest:
     try:
-        return _request_of(_object(element))
+        return _parsed_request(_object(element))
     except (KeyError, TypeError, ValueError, OverflowError) as problem:
-        raise TrafficError(_why(problem)) from None
+        raise TrafficError(_problem_text(problem)) from None
 
 
-def _request_of(element: Mapping[str, Any]) -> Found:
+def _parsed_request(element: Mapping[str, Any]) -> ParsedRequest:
     request, response = _object(element["request"]), element.get("response")
     ours = element.get(OURS)
-    kept = ours if isinstance(ours, dict) else {}
+    recorded = ours if isinstance(ours, dict) else {}
     status = response.get("status") if isinstance(response, dict) else 0
     took_ms = element.get("time")
-    return Found(
+    return ParsedRequest(
         at_ns=_nanoseconds(_text(element["startedDateTime"])),
         method=_text(request["method"]),
         target=target_of(_text(request["url"])),
@@ -137,10 +137,10 @@ def _request_of(element: Mapping[str, Any]) -> Found:
             (_text(_object(pair)["name"]).lower(), _text(pair["value"]))
             for pair in request.get("headers", ())
         ],
-        body=_body(request, kept),
+        body=_body(request, recorded),
         status=status if type(status) is int and 0 <= status <= 999 else 0,
         ms=float(took_ms) if isinstance(took_ms, (int, float)) and took_ms > 0 else 0.0,
-        kept={name: kept[name] for name in _KEPT if name in kept},
+        recorded_fields={name: recorded[name] for name in _RECORDED_FIELDS if name in recorded},
     )
 
 
@@ -155,27 +155,27 @@ def _body(request: Mapping[str, Any], ours: Mapping[str, Any]) -> bytes | None:
 
 
 def _nanoseconds(text: str) -> int:
-    found = nanoseconds(datetime.fromisoformat(text))
-    if found is None:
+    at_ns = nanoseconds(datetime.fromisoformat(text))
+    if at_ns is None:
         raise ValueError
-    return found
+    return at_ns
 
 
-def _object(found: object) -> Mapping[str, Any]:
-    if not isinstance(found, dict):
+def _object(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
         raise TypeError
-    return found
+    return value
 
 
-def _text(found: object) -> str:
-    if not isinstance(found, str):
+def _text(value: object) -> str:
+    if not isinstance(value, str):
         raise TypeError
-    return found
+    return value
 
 
-def _why(problem: Exception) -> str:
+def _problem_text(problem: Exception) -> str:
     if isinstance(problem, KeyError):
         return f"{problem.args[0]} is missing"
     if isinstance(problem, binascii.Error):
         return "body_b64 is not base64"
-    return "a part of it is of another type, or no time"
+    return "a part has the wrong type, or a time cannot be read"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from autoglm_throttle.traffic.convert.found import Faults
+from autoglm_throttle.traffic.convert.found import GorProblems
 from autoglm_throttle.traffic.record.entry import LINE_AT_MOST
 
 
-def numbered(stored: BinaryIO, faults: Faults) -> Iterator[tuple[int, bytes]]:
+def numbered(stored: BinaryIO, faults: GorProblems) -> Iterator[tuple[int, bytes]]:
     """Yield each line with its number from 1 and its line end; skip oversized lines and report them."""
     number = 0
     while line := stored.readline(LINE_AT_MOST + 1):

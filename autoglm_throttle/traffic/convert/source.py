@@ -10,20 +10,20 @@ from typing import Protocol
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.settings.record_fields import identifies_caller
-from autoglm_throttle.traffic.convert.form import Form, recognise
+from autoglm_throttle.traffic.convert.form import FileFormat, detect_format
 from autoglm_throttle.traffic.convert.found import target_of
-from autoglm_throttle.traffic.convert.imported import Imported
+from autoglm_throttle.traffic.convert.imported import ImportedFile
 from autoglm_throttle.traffic.convert.moment import nanoseconds
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import End, Entry, Heading, Recording, Redaction, open_recording
 
 
-class Source(Protocol):
+class ImportSource(Protocol):
     """A file of recorded requests."""
 
     heading: Heading
     """Header of the recording."""
-    whole: bool
+    has_bodies: bool
     """Whether entries carry bodies that a recording need not store."""
 
     @property
@@ -35,12 +35,12 @@ class Source(Protocol):
         """Yield all entries; each call reads the file anew."""
         ...
 
-    def told(self) -> list[str]:
+    def problem_lines(self) -> list[str]:
         """Problems and removed data, so far."""
         ...
 
 
-class Kept:
+class RecordingSource:
     """A recording of this library. Data that may never be recorded is removed, wherever it came from.
 
     Args:
@@ -48,7 +48,7 @@ class Kept:
         redaction: applied once more; None: unchanged.
     """
 
-    whole = False
+    has_bodies = False
 
     def __init__(self, recording: Recording, redaction: Redaction | None = None) -> None:
         self._recording = recording
@@ -68,9 +68,9 @@ class Kept:
         """All entries in order of time."""
         self._fields = self._targets = 0
         for entry in self._recording.entries():
-            yield self._sifted(entry)
+            yield self._filtered(entry)
 
-    def _sifted(self, entry: Entry) -> Entry:
+    def _filtered(self, entry: Entry) -> Entry:
         headers, target = entry.headers, _origin_form(entry.target)
         if self._redaction is not None:
             pairs = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers]
@@ -84,7 +84,7 @@ class Kept:
             else replace(entry, headers=headers, target=target)
         )
 
-    def told(self) -> list[str]:
+    def problem_lines(self) -> list[str]:
         """Problems and removed data, so far."""
         faults = self._recording.faults
         more = len(faults) - len(faults.told)
@@ -98,10 +98,10 @@ class Kept:
 
 def open_source(
     path: Path,
-    form: Form | None = None,
+    file_format: FileFormat | None = None,
     redaction: Redaction | None = None,
     times_s: Sequence[float] | None = None,
-) -> Source:
+) -> ImportSource:
     """Open a file of any format.
 
     Args:
@@ -113,10 +113,10 @@ def open_source(
     Raises:
         TrafficError: the file cannot be read, or has no known format.
     """
-    chosen = form or recognise(path)
-    if chosen is Form.JSONL:
-        return Kept(open_recording(path), redaction)
-    return Imported(path, chosen, redaction, times_s)
+    chosen = file_format or detect_format(path)
+    if chosen is FileFormat.JSONL:
+        return RecordingSource(open_recording(path), redaction)
+    return ImportedFile(path, chosen, redaction, times_s)
 
 
 def _origin_form(target: str) -> str:
@@ -127,7 +127,7 @@ def _origin_form(target: str) -> str:
         return target.partition("#")[0] or "/"
 
 
-def kept_of(path: Path, form: Form | None = None) -> tuple[list[str], list[str]]:
+def recorded_names(path: Path, file_format: FileFormat | None = None) -> tuple[list[str], list[str]]:
     """Return the names of header fields and of query parameters that a recording lists as stored.
 
     Both are empty for a file of another program. A name that may not be allowed is left out. A `Redaction`
@@ -140,18 +140,20 @@ def kept_of(path: Path, form: Form | None = None) -> tuple[list[str], list[str]]
     Raises:
         TrafficError: the file cannot be read, or has no known format.
     """
-    if (form or recognise(path)) is not Form.JSONL:
+    if (file_format or detect_format(path)) is not FileFormat.JSONL:
         return [], []
-    said = open_recording(path).heading.redaction
-    return [name for name in _names(said, "headers") if _may_be_kept(name)], _names(said, "query")
+    redaction = open_recording(path).heading.redaction
+    return [name for name in _names(redaction, "headers") if _is_allowed_header(name)], _names(
+        redaction, "query"
+    )
 
 
-def _names(said: Mapping[str, object], what: str) -> list[str]:
-    names = said.get(what)
+def _names(redaction: Mapping[str, object], key: str) -> list[str]:
+    names = redaction.get(key)
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
-def _may_be_kept(name: str) -> bool:
+def _is_allowed_header(name: str) -> bool:
     try:
         Redaction(allow_headers=[name])
     except TrafficError:

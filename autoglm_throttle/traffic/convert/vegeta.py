@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from autoglm_throttle.traffic.convert.found import Faults, Found, target_of
+from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest, target_of
 from autoglm_throttle.traffic.convert.lines import numbered
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.entry import Entry, parsed
@@ -25,18 +25,18 @@ LOST = (
     "content-length",
     "the order of header fields",
     "when the recording began and why it ended",
-    "what was dropped, sampled and redacted",
+    "records of dropping, sampling and redaction",
 )
 """Data that the format cannot hold."""
 
 
-def read(stored: BinaryIO, faults: Faults) -> Iterator[Found]:
+def read(stored: BinaryIO, faults: GorProblems) -> Iterator[ParsedRequest]:
     """Yield the targets of a file; invalid ones become problems with their line number."""
     for number, line in numbered(stored, faults):
         if not line.strip():
             continue
         try:
-            yield _found(parsed(line))
+            yield _parsed(parsed(line))
         except TrafficError as problem:
             faults.add(f"line {number}", problem)
 
@@ -61,7 +61,7 @@ def write(entry: Entry, body: bytes, base_url: str) -> bytes:
     return json.dumps(target, separators=(",", ":")).encode() + b"\n"
 
 
-def _found(target: dict[str, Any]) -> Found:
+def _parsed(target: dict[str, Any]) -> ParsedRequest:
     method, url, body = target.get("method"), target.get("url"), target.get("body") or ""
     if not isinstance(method, str) or not isinstance(url, str) or not isinstance(body, str):
         raise TrafficError("a target needs method and url, and a body in base64 if any")
@@ -69,7 +69,7 @@ def _found(target: dict[str, Any]) -> Found:
         plain = base64.b64decode(body, validate=True)
     except (binascii.Error, ValueError):
         raise TrafficError("the body is not base64") from None
-    return Found(
+    return ParsedRequest(
         at_ns=None, method=method, target=target_of(url), headers=_headers(target.get("header")), body=plain
     )
 

@@ -17,7 +17,7 @@ from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.installing import how_to_install
 from autoglm_throttle.traffic.arrivals import duration
 from autoglm_throttle.traffic.demo import final_page, screen, story
-from autoglm_throttle.traffic.demo.child import Child
+from autoglm_throttle.traffic.demo.child import DemoProcess
 from autoglm_throttle.traffic.demo.scenario import (
     CONNECTIONS,
     IDENTITY_HEADER,
@@ -29,18 +29,21 @@ from autoglm_throttle.traffic.demo.scenario import (
     traced,
 )
 from autoglm_throttle.traffic.demo.store import DemoStore
-from autoglm_throttle.traffic.demo.tally import Lately
-from autoglm_throttle.traffic.demo.view import TURN_S, View, frame
+from autoglm_throttle.traffic.demo.tally import RecentCounts
+from autoglm_throttle.traffic.demo.view import TURN_S, DemoView, frame
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Generator, Options, Target
 from autoglm_throttle.traffic.result import Result
 
 SERVER = "autoglm_throttle.traffic.demo.server"
-OPENED = 100
+INITIAL_CONNECTIONS = 100
 """Connections before the start: no more than the shortest backlog of a listening socket (macOS: 128)."""
 
 OPTIONS = Options(
-    connections=OPENED, more_connections=max(0, CONNECTIONS - OPENED), timeout_s=120.0, drain_s=60.0
+    connections=INITIAL_CONNECTIONS,
+    more_connections=max(0, CONNECTIONS - INITIAL_CONNECTIONS),
+    timeout_s=120.0,
+    drain_s=60.0,
 )
 """Long timeouts: under policy ``fixed`` answers may take half a minute, which the demonstration shows."""
 
@@ -69,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=final_page.PATH,
         metavar="PATH",
-        help=f"where to write the page of what happened (default: {final_page.PATH})",
+        help=f"where to write the report page (default: {final_page.PATH})",
     )
 
 
@@ -84,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         _check_server()
         final_page.check(args.report)
         with DemoStore() as store:
-            return _Performance(_scenario(args), Policy(args.policy), store, args.report).run(sys.stdout)
+            return _DemoRun(_scenario(args), Policy(args.policy), store, args.report).run(sys.stdout)
     except TrafficError as problem:
         sys.stderr.write(f"autoglm-throttle demo: {problem}\n")
         return USAGE
@@ -103,7 +106,7 @@ def _check_server() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Performance:
+class _DemoRun:
     scenario: Scenario
     policy: Policy
     store: DemoStore
@@ -115,43 +118,43 @@ class _Performance:
         shown = (f"  {name}={value}\n" for name, value in settings.items() if not name.endswith("_SECRET"))
         out.write(f"{scenario.title}\n{''.join(shown)}  {store.sentence()}\n")
         out.flush()
-        with Child(SERVER, _asked(scenario, settings)) as child:
-            result, watched = asyncio.run(_play(scenario, child, out))
-            found = story.problems(result, watched, phased=scenario.speed is None)
-            words = child.last_words() if found else []
-        told = self._told(result, watched)
-        lines = ["", *screen.table(result.books), "", *story.MEANINGS, ""]
-        for sentence in told[1:]:
+        with DemoProcess(SERVER, _server_config(scenario, settings)) as child:
+            result, observer = asyncio.run(_drive(scenario, child, out))
+            problems = story.problems(result, observer, phased=scenario.speed is None)
+            stderr = child.stderr_tail() if problems else []
+        sentences = self._sentences(result, observer)
+        lines = ["", *screen.table(result.books), "", *story.REASON_MEANINGS, ""]
+        for sentence in sentences[1:]:
             lines += [sentence, ""]
         if result.balanced:
-            page = final_page.page(scenario, self.policy, result, told, found)
-            lines += [self._written(page), ""]
-        lines.append(told[0])
+            page = final_page.page(scenario, self.policy, result, sentences, problems)
+            lines += [self._write_page(page), ""]
+        lines.append(sentences[0])
         out.write("\n".join(lines) + "\n")
-        out.writelines(f"PROBLEM: {problem}\n" for problem in [*found, *words])
-        if result.aborted and not watched.died:
+        out.writelines(f"PROBLEM: {problem}\n" for problem in [*problems, *stderr])
+        if result.aborted and not observer.has_exited:
             return INTERRUPTED
-        return 1 if found else 0
+        return 1 if problems else 0
 
-    def _told(self, result: Result, watched: story.Watched) -> list[str]:
+    def _sentences(self, result: Result, observer: story.DemoObserver) -> list[str]:
         """Return the sentences on the run, the store and the downstream."""
-        told = [story.sentence(result, watched)]
-        if watched.store is not None:
-            told.append(story.of_the_store(self.store.name, watched.store))
-        if watched.downstream is not None:
-            told.append(story.of_the_downstream(watched.downstream))
-        return told
+        sentences = [story.sentence(result, observer)]
+        if observer.store is not None:
+            sentences.append(story.store_sentence(self.store.name, observer.store))
+        if observer.downstream is not None:
+            sentences.append(story.downstream_sentence(observer.downstream))
+        return sentences
 
-    def _written(self, page: str) -> str:
+    def _write_page(self, page: str) -> str:
         """Write the report page and return a sentence with its path."""
         try:
             self.report.write_text(page, encoding="utf-8")
         except OSError as problem:
-            return f"The page of all this could not be written: {problem}"
-        return f"All this as a page for a browser: {self.report}"
+            return f"The report page could not be written: {problem}"
+        return f"Report page: {self.report}"
 
 
-def _asked(scenario: Scenario, settings: dict[str, str]) -> dict[str, Any]:
+def _server_config(scenario: Scenario, settings: dict[str, str]) -> dict[str, Any]:
     """Return the configuration of the service."""
     return {"environment": settings, "speed": scenario.speed, "length_s": scenario.length_s}
 
@@ -162,35 +165,35 @@ def _scenario(args: argparse.Namespace) -> Scenario:
     return phases(SECONDS if args.seconds is None else args.seconds)
 
 
-async def _play(scenario: Scenario, child: Child, out: TextIO) -> tuple[Result, story.Watched]:
-    await child.ask(STATE_PATH)
+async def _drive(scenario: Scenario, child: DemoProcess, out: TextIO) -> tuple[Result, story.DemoObserver]:
+    await child.request(STATE_PATH)
     target = Target(port=child.port, identity_header=IDENTITY_HEADER)
-    lately = Lately(scenario.plan.priorities)
-    generator = Generator(scenario.load, target, OPTIONS, lately.note)
+    recent = RecentCounts(scenario.plan.priorities)
+    generator = Generator(scenario.load, target, OPTIONS, recent.record)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, generator.stop)
-    watched = story.Watched()
+    observer = story.DemoObserver()
     running = loop.create_task(generator.run())
-    view = View(out)
+    view = DemoView(out)
     state: dict[str, Any] | None = None
-    looks: list[dict[str, float]] = []
+    samples: list[dict[str, float]] = []
     while not running.done():
         await asyncio.wait((running,), timeout=TURN_S)
-        if not (child.running or watched.died):
-            watched.died = True
+        if not (child.running or observer.has_exited):
+            observer.has_exited = True
             # The first stop ends the sending, the second one the wait for answers.
             generator.stop()
             generator.stop()
-        seen = await child.ask(STATE_PATH)
-        if seen is not None and generator.elapsed_s >= 0.0:
-            looks.append(final_page.look(seen, generator.elapsed_s))
-        state = seen or state
+        new_state = await child.request(STATE_PATH)
+        if new_state is not None and generator.elapsed_s >= 0.0:
+            samples.append(final_page.page_sample(new_state, generator.elapsed_s))
+        state = new_state or state
         if state is not None:
-            watched.see(state)
-            view.show(frame(scenario, generator, lately, state))
-        lately.turn(generator.launched)
-    return replace(await running, watched=tuple(looks)), watched
+            observer.observe(state)
+            view.show(frame(scenario, generator, recent, state))
+        recent.turn(generator.launched)
+    return replace(await running, watched=tuple(samples)), observer
 
 
 def _seconds(text: str) -> float:

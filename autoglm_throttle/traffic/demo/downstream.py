@@ -10,7 +10,7 @@ from typing import Final
 from autoglm_throttle.model import Criticality, FallbackKind
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.throttle import Throttle
-from autoglm_throttle.traffic.demo.scenario import TROUBLE
+from autoglm_throttle.traffic.demo.scenario import OUTAGE
 
 NAME: Final = "related"
 ITEMS: Final = 50
@@ -34,18 +34,18 @@ class Downstream:
         """Calls that reached the downstream."""
         self.failed: int = 0
         self._throttle = throttle
-        self._trouble = tuple(share * length_s for share in TROUBLE)
+        self._outage_s = tuple(share * length_s for share in OUTAGE)
         self._clock = clock
         self._begun_s: float | None = None
         self._turns = count()
         guard = throttle.feature(
             NAME, criticality=Criticality.NON_CORE, fallback=Fallback(stale=True, static=())
         )
-        self._asked = guard(self._answer)
+        self._guarded_call = guard(self._answer)
 
-    async def ask(self) -> tuple[int, ...]:
+    async def request(self) -> tuple[int, ...]:
         """Return the items related to the next item; if the call is not possible, the stale ones or none."""
-        return await self._asked(next(self._turns) % ITEMS)
+        return await self._guarded_call(next(self._turns) % ITEMS)
 
     def state(self) -> dict[str, object]:
         """Return the downstream's part of the live view, ready for JSON."""
@@ -54,9 +54,9 @@ class Downstream:
         if guards is None or breaker is None:
             return {}
         by_cause: dict[str, int] = {}
-        for (_, rung, cause), number in guards.degraded.items():
-            key = "load" if cause in {"load", "shed"} else "trouble"
-            by_cause[key] = by_cause.get(key, 0) + number * (rung is not FallbackKind.SHED)
+        for (_, fallback, cause), number in guards.degraded.items():
+            key = "load" if cause in {"load", "shed"} else "outage"
+            by_cause[key] = by_cause.get(key, 0) + number * (fallback is not FallbackKind.SHED)
         openings = sum(n for (_, state), n in guards.transitions.items() if state.value == "open")
         return {
             "name": NAME,
@@ -73,10 +73,10 @@ class Downstream:
         now = self._clock()
         if self._begun_s is None:
             self._begun_s = now
-        begins_s, ends_s = self._trouble
+        begins_s, ends_s = self._outage_s
         self.calls += 1
         await asyncio.sleep(ANSWER_S)
         if begins_s <= now - self._begun_s < ends_s:
             self.failed += 1
-            raise ConnectionError("the downstream of the demonstration is in trouble")
+            raise ConnectionError("the downstream of the demonstration is unavailable")
         return (item + 1, item + 2)

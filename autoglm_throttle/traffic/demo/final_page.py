@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from autoglm_throttle.model import Policy, Priority
-from autoglm_throttle.traffic.demo.scenario import CROWD, SLO_S, Scenario
+from autoglm_throttle.traffic.demo.scenario import PRIORITY_MIX, SLO_S, Scenario
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.report import Facts, Objectives, make
+from autoglm_throttle.traffic.report import Objectives, RunInfo, make
 from autoglm_throttle.traffic.report.page import render
 from autoglm_throttle.traffic.report.schema import About
 from autoglm_throttle.traffic.result import Result
@@ -24,22 +24,22 @@ OBJECTIVES = "done>=100%,error<=0%"
 """Minimal guarantee of the throttle at any load: every request gets an answer, and none fails."""
 
 
-def look(state: dict[str, Any], t_s: float) -> dict[str, float]:
+def page_sample(state: dict[str, Any], t_s: float) -> dict[str, float]:
     """Convert a state of the throttle to a sample of the report.
 
     Args:
         state: as served by the service.
         t_s: seconds since the first intended start.
     """
-    seen = {"t_s": t_s, "factor_ratio": float(state["factor"])}
+    sample = {"t_s": t_s, "factor_ratio": float(state["factor"])}
     if state["utilization_pct"] is not None:
-        seen["gpu_utilization_ratio"] = state["utilization_pct"] / 100.0
+        sample["gpu_utilization_ratio"] = state["utilization_pct"] / 100.0
     if state["power_w"] is not None:
-        seen["gpu_power_w"] = float(state["power_w"])
-    if state["gate"] is not None:
-        seen["inflight"] = float(state["gate"]["in_flight"])
-        seen["waiting"] = float(sum(state["gate"]["waiting"].values()))
-    return seen
+        sample["gpu_power_w"] = float(state["power_w"])
+    if state["concurrency"] is not None:
+        sample["inflight"] = float(state["concurrency"]["in_flight"])
+        sample["waiting"] = float(sum(state["concurrency"]["waiting"].values()))
+    return sample
 
 
 def check(path: Path) -> None:
@@ -54,7 +54,7 @@ def check(path: Path) -> None:
 
 
 def page(
-    scenario: Scenario, policy: Policy, result: Result, told: Sequence[str], found: Sequence[str]
+    scenario: Scenario, policy: Policy, result: Result, sentences: Sequence[str], problems: Sequence[str]
 ) -> str:
     """Render the page.
 
@@ -65,17 +65,17 @@ def page(
         sentences: shown below the verdict.
         problems: of the run.
     """
-    facts = Facts(
+    run_info = RunInfo(
         title=f"Policy {policy}: {scenario.title}",
         shape=_shape(scenario),
         arrivals="uniform" if scenario.speed is None else "of the trace",
-        mix=CROWD.mix,
+        mix=PRIORITY_MIX.mix,
         limits_s=dict.fromkeys(Priority, SLO_S),
         objectives=Objectives.parse(OBJECTIVES),
         about=_about(policy),
-        doubts=tuple(found),
+        caveats=tuple(problems),
     )
-    return render(make(result, facts), told)
+    return render(make(result, run_info), sentences)
 
 
 def _shape(scenario: Scenario) -> str:

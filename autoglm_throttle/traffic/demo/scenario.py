@@ -19,7 +19,7 @@ from autoglm_throttle.settings import PREFIX
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Plan, Shape, plan, replay
 from autoglm_throttle.traffic.files import most_connections
 from autoglm_throttle.traffic.load import Load, Request
-from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimSpec
+from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimulatedGpuSpec
 from autoglm_throttle.traffic.trace import load_azure_llm
 
 CAPACITY_RPS = 170.0
@@ -53,7 +53,7 @@ PHASES = (
 OVERLOADED = ("2x", "5x")
 """Phases in which some requests must be rejected."""
 
-TROUBLE = (0.04, 0.14)
+OUTAGE = (0.04, 0.14)
 """Start and end of the downstream's outage, as shares of the time.
 
 It ends before the load is high enough for degradation, which would skip the downstream anyway.
@@ -68,7 +68,7 @@ STATE_PATH = "/demo/state"
 CONNECTIONS = min(6_000, most_connections())
 """Each request in flight has one: some hundred under ``tiers``, almost 5000 under ``fixed``."""
 
-CROWD = Crowd(clients=8, skew=0.8)
+PRIORITY_MIX = Crowd(clients=8, skew=0.8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ def phases(seconds: float) -> Scenario:
     levels = [Level(CAPACITY_RPS * load, seconds * share, name) for name, load, share in PHASES]
     shape = Shape(levels)
     loads = ", ".join(f"{load:g}x" for _, load, _ in PHASES)
-    title = f"a card that does {CAPACITY_RPS:g} requests/s, loaded to {loads} of that"
-    return Scenario(Load(plan(shape, Arrivals.UNIFORM, CROWD)), None, shape.duration_s, title)
+    title = f"a GPU with a capacity of {CAPACITY_RPS:g} requests/s, loaded to {loads} of it"
+    return Scenario(Load(plan(shape, Arrivals.UNIFORM, PRIORITY_MIX)), None, shape.duration_s, title)
 
 
 def traced(path: Path, speed: float, seconds: float | None) -> Scenario:
@@ -110,7 +110,7 @@ def traced(path: Path, speed: float, seconds: float | None) -> Scenario:
     trace = load_azure_llm(path)
     until_s = trace.duration_s if seconds is None else seconds * speed
     items = list(takewhile(lambda item: item.t_s <= until_s, trace.items))
-    made = replay((item.t_s for item in items), CROWD, speed=speed)
+    made = replay((item.t_s for item in items), PRIORITY_MIX, speed=speed)
     bodies = [
         json.dumps({"context_tokens": item.context_tokens, "tokens": max(1, item.generated_tokens)}).encode()
         for item in items
@@ -118,17 +118,17 @@ def traced(path: Path, speed: float, seconds: float | None) -> Scenario:
     numbers = {body: number for number, body in enumerate(dict.fromkeys(bodies))}
     made = replace(made, kinds=array("I", (numbers[body] for body in bodies)))
     load = Load(made, [Request(body=body) for body in numbers])
-    title = f"{len(items)} requests of {path.name}, {speed:g} times as fast, on a card {speed:g} times faster"
+    title = f"{len(items)} requests of {path.name}, {speed:g} times as fast, on a GPU {speed:g} times faster"
     return Scenario(load, speed, made.offsets[-1], title)
 
 
-def card(speed: float | None) -> SimSpec:
+def gpu_spec(speed: float | None) -> SimulatedGpuSpec:
     """Return the simulated GPU of a scenario: batches for the phases, tokens for a trace."""
     if speed is not None:
-        return SimSpec(work=LlmSpec().faster(speed))
+        return SimulatedGpuSpec(work=LlmSpec().faster(speed))
     # 1 % of a request's usual memory: a queue of thousands must show as latency, not as a crash.
     work = BatchSpec(max_batch=16, base_s=BASE_S, capacity_rps=CAPACITY_RPS)
-    return SimSpec(work=work, request_bytes=SimSpec().request_bytes // 100)
+    return SimulatedGpuSpec(work=work, request_bytes=SimulatedGpuSpec().request_bytes // 100)
 
 
 def environment(policy: Policy, redis_url: str | None = None, length_s: float = SECONDS) -> dict[str, str]:

@@ -24,12 +24,12 @@ class ClassFrame:
     """Queued requests; None where the policy has no queue."""
     admitted_rps: float
     limited_rps: float
-    rejected_rps: float
+    shed_rps: float
     p95_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class GateFrame:
+class ConcurrencyFrame:
     """State of the concurrency limiter."""
 
     in_flight: int
@@ -39,14 +39,14 @@ class GateFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class TableFrame:
+class TierTableFrame:
     """The tier table, and its use."""
 
     tiers: Sequence[Sequence[float]]
     """Pairs of utilization in percent and the factor above it."""
     factor: float
     """Current factor of the table, applied or not."""
-    fate: str
+    status: str
     """Whether the factor is applied, and the reason."""
 
 
@@ -60,12 +60,12 @@ class DownstreamFrame:
     retry_after_s: float
     level: str
     """Degradation level."""
-    instead: int
+    fallback_count: int
     """Calls answered by a fallback so far."""
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ScreenFrame:
     """Content of the live view."""
 
     elapsed_s: float
@@ -76,12 +76,12 @@ class Frame:
     """Requests that have not ended for their clients."""
     utilization_pct: float | None
     power_w: float | None
-    table: TableFrame
+    table: TierTableFrame
     factor: float
-    why: str
+    cause: str
     budget_rps: float | None
     """Limit for all classes together; None: not in force."""
-    gate: GateFrame | None
+    concurrency: ConcurrencyFrame | None
     classes: Mapping[Priority, ClassFrame]
     downstream: DownstreamFrame | None
     """None before its first call."""
@@ -92,7 +92,7 @@ class Frame:
         return sum(one.waiting or 0 for one in self.classes.values())
 
 
-def draw(frame: Frame, *, color: bool) -> list[str]:
+def draw(frame: ScreenFrame, *, color: bool) -> list[str]:
     """Format the live view: always the same number of lines, at most 80 characters each."""
     known = frame.utilization_pct is not None
     gpu = f"{frame.utilization_pct:5.1f} %" if known else "unknown"
@@ -106,54 +106,60 @@ def draw(frame: Frame, *, color: bool) -> list[str]:
         f"{power:8}" + scale(tiers),
         "table   "
         + ", ".join(f"above {edge:g} % x {factor:g}" for edge, factor in tiers)
-        + f"; it says x {frame.table.factor:g}",
-        f"        {frame.table.fate}",
-        f"factor  {_bright(f'{frame.factor:4.2f}', _shade(1.0 - frame.factor), color)}"
-        f"  ({frame.why}){budget}",
-        f"gate    {_gate(frame)}",
-        f"guard   {_bright(_guard(frame.downstream), _trouble(frame.downstream), color)}",
-        "         rate now   waiting  admitted   limited  rejected       p95",
+        + f"; now x {frame.table.factor:g}",
+        f"        {frame.table.status}",
+        f"factor  {_colored(f'{frame.factor:4.2f}', _shade(1.0 - frame.factor), color)}"
+        f"  ({frame.cause}){budget}",
+        f"limit   {_concurrency(frame)}",
+        f"guard   {_colored(_guard(frame.downstream), _downstream_color(frame.downstream), color)}",
+        "         rate now   waiting  admitted   limited      shed       p95",
     ]
     for priority, one in frame.classes.items():
         waiting = "-" if one.waiting is None else str(one.waiting)
         lines.append(
             f"{priority.label:<8}{one.rate_rps:7.0f}/s {waiting:>9} {one.admitted_rps:7.0f}/s"
-            f" {one.limited_rps:7.0f}/s {one.rejected_rps:7.0f}/s {seconds(one.p95_s):>9}"
+            f" {one.limited_rps:7.0f}/s {one.shed_rps:7.0f}/s {seconds(one.p95_s):>9}"
         )
     return lines
 
 
-def plain(frame: Frame) -> str:
+def plain(frame: ScreenFrame) -> str:
     """Format the live view as one line, for output that is no terminal."""
     gpu = "unknown" if frame.utilization_pct is None else f"{frame.utilization_pct:.0f} %"
     classes = "  ".join(
-        f"{priority.label} {one.admitted_rps:.0f}/{one.limited_rps:.0f}/{one.rejected_rps:.0f}"
+        f"{priority.label} {one.admitted_rps:.0f}/{one.limited_rps:.0f}/{one.shed_rps:.0f}"
         f" p95 {seconds(one.p95_s)}"
         for priority, one in frame.classes.items()
     )
     start = f"{frame.elapsed_s:5.1f} s  {frame.phase:<8}  GPU {gpu:>5}  factor {frame.factor:4.2f}"
-    table = f"table {frame.table.factor:g}, {frame.table.fate}"
+    table = f"table {frame.table.factor:g}, {frame.table.status}"
     guard = f"guard {_guard(frame.downstream)}"
-    return f"{start}  {table}  gate {_gate(frame)}  {guard}  admitted/limited/rejected per s: {classes}"
+    return f"{start}  {table}  limit {_concurrency(frame)}  {guard}  admitted/limited/shed per s: {classes}"
 
 
-def _gate(frame: Frame) -> str:
-    gate = frame.gate
-    if gate is None:
+def _concurrency(frame: ScreenFrame) -> str:
+    concurrency = frame.concurrency
+    if concurrency is None:
         return "none under this policy"
-    service = "not known yet" if gate.service_rps is None else f"{gate.service_rps:.0f}/s"
-    return f"{gate.in_flight} of {gate.limit:.0f} in flight, {frame.waiting} in line, service {service}"
+    service = "not known yet" if concurrency.service_rps is None else f"{concurrency.service_rps:.0f}/s"
+    return f"{concurrency.in_flight} of {concurrency.limit:.0f} in flight, {frame.waiting} queued, service {service}"
 
 
-def _guard(seen: DownstreamFrame | None) -> str:
-    if seen is None:
-        return "nobody has asked the downstream yet"
-    trial = f", trial in {seen.retry_after_s:.1f} s" if seen.retry_after_s else ""
-    return f"{seen.name} {seen.state}{trial}; {seen.instead} from memory; degradation {seen.level}"
+def _guard(downstream: DownstreamFrame | None) -> str:
+    if downstream is None:
+        return "no call to the downstream yet"
+    probe = f", probe in {downstream.retry_after_s:.1f} s" if downstream.retry_after_s else ""
+    return f"{downstream.name} {downstream.state}{probe}; {downstream.fallback_count} by fallback; degradation {downstream.level}"
 
 
-def _trouble(seen: DownstreamFrame | None) -> str:
-    return _shade(0.0 if seen is None or seen.state == "closed" else 1.0 if seen.state == "open" else 0.5)
+def _downstream_color(downstream: DownstreamFrame | None) -> str:
+    return _shade(
+        0.0
+        if downstream is None or downstream.state == "closed"
+        else 1.0
+        if downstream.state == "open"
+        else 0.5
+    )
 
 
 def bar(utilization_pct: float, tiers: Sequence[Sequence[float]], *, color: bool) -> str:
@@ -162,7 +168,7 @@ def bar(utilization_pct: float, tiers: Sequence[Sequence[float]], *, color: bool
     marks = {min(BAR - 1, int(BAR * edge / 100.0)) for edge, _ in tiers}
     cells = [("|" if cell in marks else "#" if cell < filled else " ") for cell in range(BAR)]
     passed = sum(utilization_pct > edge for edge, _ in tiers)
-    return _bright("".join(cells), _shade(passed / max(1, len(tiers))), color)
+    return _colored("".join(cells), _shade(passed / max(1, len(tiers))), color)
 
 
 def scale(tiers: Sequence[Sequence[float]]) -> str:
@@ -178,7 +184,7 @@ def _shade(badness: float) -> str:
     return GREEN if badness <= 0.0 else RED if badness >= 1.0 else YELLOW
 
 
-def _bright(text: str, shade: str, color: bool) -> str:
+def _colored(text: str, shade: str, color: bool) -> str:
     return f"{shade}{text}{RESET}" if color else text
 
 
@@ -189,26 +195,26 @@ def seconds(duration_s: float | None) -> str:
     return f"{1e3 * duration_s:.0f} ms" if duration_s < 1.0 else f"{duration_s:.1f} s"
 
 
-HEADINGS = ("phase", "priority", "sent", "admitted", "limited", "rejected", "failed", "p95", "why refused")
+HEADINGS = ("phase", "priority", "sent", "admitted", "limited", "shed", "failed", "p95", "reasons")
 
 
-def table(books: Books) -> list[str]:
+def table(summary: Books) -> list[str]:
     """Format the results by phase and priority, and their sum."""
     rows: list[tuple[str, ...]] = [HEADINGS]
-    for segment, name in enumerate(books.segments):
+    for segment, name in enumerate(summary.segments):
         rows += [
-            _cells(name, priority.label, books.rows[segment, priority])
+            _cells(name, priority.label, summary.rows[segment, priority])
             for priority in Priority
-            if books.rows[segment, priority].sent
+            if summary.rows[segment, priority].sent
         ]
-    rows.append(_cells("all", "", books.total()))
+    rows.append(_cells("all", "", summary.total()))
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     return [_line(row, widths) for row in rows]
 
 
 def _cells(name: str, label: str, row: Row) -> tuple[str, ...]:
     numbers = (row.sent, row.admitted, row.limited, row.rejected, row.failed)
-    reasons = ", ".join(f"{reason or 'not said'} {count}" for reason, count in row.reasons.most_common())
+    reasons = ", ".join(f"{reason or 'not given'} {count}" for reason, count in row.reasons.most_common())
     return (name, label, *map(str, numbers), seconds(row.response.percentile(0.95)), reasons or "-")
 
 

@@ -17,16 +17,16 @@ from autoglm_throttle.model import Priority
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.traffic.demo.downstream import Downstream
-from autoglm_throttle.traffic.demo.scenario import CONNECTIONS, STATE_PATH, card
-from autoglm_throttle.traffic.demo.serving import asked_for, serve
-from autoglm_throttle.traffic.simulate import SimGpu, service
-from autoglm_throttle.traffic.simulate.exchange import Exchange
+from autoglm_throttle.traffic.demo.scenario import CONNECTIONS, STATE_PATH, gpu_spec
+from autoglm_throttle.traffic.demo.serving import read_config, serve
+from autoglm_throttle.traffic.simulate import SimulatedGpu, service
+from autoglm_throttle.traffic.simulate.exchange import SimulatedResponse
 
 
 class DemoService:
     """The simulated service, which calls a downstream first; serves the throttle's state on its own path."""
 
-    def __init__(self, sim: SimGpu, throttle: Throttle, downstream: Downstream) -> None:
+    def __init__(self, sim: SimulatedGpu, throttle: Throttle, downstream: Downstream) -> None:
         self._throttle = throttle
         self._downstream = downstream
         self._inner = service(sim)
@@ -36,30 +36,30 @@ class DemoService:
         if scope["type"] == "http":
             if scope["path"] == STATE_PATH:
                 state = state_of(self._throttle) | {"downstream": self._downstream.state()}
-                await Exchange(scope, receive, send).answer(200, state)
+                await SimulatedResponse(scope, receive, send).answer(200, state)
                 return
-            await self._downstream.ask()
+            await self._downstream.request()
         await self._inner(scope, receive, send)
 
 
 def state_of(throttle: Throttle) -> dict[str, object]:
     """Return the throttle's part of the live view, ready for JSON."""
     snapshot = throttle.snapshot()
-    regime = snapshot.control
+    control = snapshot.control
     device = snapshot.devices[0] if snapshot.devices else None
     return {
         "policy": snapshot.policy.value,
-        "factor": regime.factor,
-        "why": regime.cause.value,
-        "budget_rps": regime.budget_rps,
-        "table_factor": regime.table_factor,
-        "armed": regime.armed,
-        "telemetry": regime.telemetry.value,
+        "factor": control.factor,
+        "cause": control.cause.value,
+        "budget_rps": control.budget_rps,
+        "table_factor": control.table_factor,
+        "armed": control.armed,
+        "telemetry": control.telemetry.value,
         "utilization_pct": device.utilization_pct if device else None,
         "power_w": device.power_w if device else None,
         "tiers": throttle.settings.tiers,
         "rate_rps": {priority.label: snapshot.rate_limit_rps[priority] for priority in Priority},
-        "gate": None if snapshot.concurrency is None else _gate(snapshot.concurrency),
+        "concurrency": None if snapshot.concurrency is None else _concurrency(snapshot.concurrency),
         "store": None if snapshot.store is None else _store(snapshot.store),
     }
 
@@ -68,12 +68,12 @@ def _store(view: StoreView) -> dict[str, object]:
     return {
         "decisions": view.stats.sent,
         "round_trips": view.stats.calls,
-        "spared": view.deny_cache_hits,
+        "deny_cache_hits": view.deny_cache_hits,
         "without": sum(view.fallbacks.values()),
     }
 
 
-def _gate(view: ConcurrencyView) -> dict[str, object]:
+def _concurrency(view: ConcurrencyView) -> dict[str, object]:
     return {
         "in_flight": view.in_flight,
         "limit": min(view.limit, view.memory_cap),
@@ -90,7 +90,7 @@ def build(settings: Mapping[str, str], speed: float | None, length_s: float) -> 
         speed: of a trace; None: the phases.
         length_s: of the demonstration.
     """
-    sim = SimGpu(card(speed))
+    sim = SimulatedGpu(gpu_spec(speed))
     throttle = Throttle(Settings.from_env(settings), gpu=sim)
     downstream = Downstream(throttle, length_s, time.monotonic)
     return ThrottleMiddleware(DemoService(sim, throttle, downstream), throttle=throttle)
@@ -98,8 +98,8 @@ def build(settings: Mapping[str, str], speed: float | None, length_s: float) -> 
 
 def main() -> None:
     """Serve with the configuration from the first line of the standard input."""
-    asked = asked_for()
-    serve(build(asked["environment"], asked["speed"], asked["length_s"]), connections=CONNECTIONS)
+    config = read_config()
+    serve(build(config["environment"], config["speed"], config["length_s"]), connections=CONNECTIONS)
 
 
 if __name__ == "__main__":

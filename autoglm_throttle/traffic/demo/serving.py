@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 BACKLOG = 1024
 """Connections that may wait to be accepted; Linux allows 4096 by default, macOS 128."""
 
-PATIENCE_S = 3.0
+SHUTDOWN_TIMEOUT_S = 3.0
 """Seconds after the end of the input to close connections before the process exits anyway."""
 
 
-def asked_for() -> dict[str, Any]:
+def read_config() -> dict[str, Any]:
     """Read the configuration from the first line of the standard input."""
     return cast("dict[str, Any]", json.loads(sys.stdin.readline()))
 
@@ -56,7 +56,7 @@ def serve(app: ASGIApp, *, connections: int, limit_concurrency: int | None = Non
         limit_concurrency=limit_concurrency,
     )
     server = uvicorn.Server(config)
-    threading.Thread(target=_watch, args=(server,), daemon=True).start()
+    threading.Thread(target=_exit_at_eof, args=(server,), daemon=True).start()
     # asyncio disables Nagle's algorithm only if the protocol is given; otherwise answers wait for an ACK.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
@@ -66,9 +66,9 @@ def serve(app: ASGIApp, *, connections: int, limit_concurrency: int | None = Non
         server.run(sockets=[listener])
 
 
-def _watch(server: uvicorn.Server) -> None:
+def _exit_at_eof(server: uvicorn.Server) -> None:
     sys.stdin.read()
     server.should_exit = True
-    time.sleep(PATIENCE_S)
+    time.sleep(SHUTDOWN_TIMEOUT_S)
     # Not sys.exit: this is not the main thread, and uvicorn may still wait for connections.
     os._exit(1)

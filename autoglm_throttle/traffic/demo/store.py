@@ -16,9 +16,9 @@ from pathlib import Path
 START_S = 3.0
 """Start timeout: a server without data listens after some hundredths of a second."""
 
-LOOK_EVERY_S = 0.01
+POLL_INTERVAL_S = 0.01
 
-_UNTIL_WE_END = '"$@" > /dev/null 2>&1 & read -r _; kill $!'
+_RUN_UNTIL_EOF = '"$@" > /dev/null 2>&1 & read -r _; kill $!'
 """Shell script: its standard input closes when this process ends for any reason, and the server stops."""
 
 
@@ -58,7 +58,7 @@ class DemoStore:
     def _start(self, program: Path) -> str:
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="athr-")))
         path = folder / "s"
-        words: list[str | Path] = [
+        arguments: list[str | Path] = [
             "--port",
             "0",
             "--unixsocket",
@@ -71,9 +71,9 @@ class DemoStore:
             "no",
         ]
         process = subprocess.Popen(  # noqa: S603 - a server that is installed here
-            ["/bin/sh", "-c", _UNTIL_WE_END, "sh", program, *words], stdin=subprocess.PIPE
+            ["/bin/sh", "-c", _RUN_UNTIL_EOF, "sh", program, *arguments], stdin=subprocess.PIPE
         )
-        self._stack.callback(_end, process)
+        self._stack.callback(_stop, process)
         _wait_for(path)
         return f"unix://{path}"
 
@@ -95,12 +95,12 @@ def _name(program: Path) -> str:
         OSError, subprocess.SubprocessError: it does not run.
         ValueError: it is neither Redis nor Valkey.
     """
-    said = subprocess.run(  # noqa: S603 - as above
+    completed = subprocess.run(  # noqa: S603 - as above
         [program, "--version"], capture_output=True, text=True, timeout=START_S, check=True
     )
-    found = re.match(r"(\w+) server v=([\d.]+)", said.stdout)
+    found = re.match(r"(\w+) server v=([\d.]+)", completed.stdout)
     if found is None:
-        raise ValueError(said.stdout)
+        raise ValueError(completed.stdout)
     return f"{found[1]} {found[2]}"
 
 
@@ -118,12 +118,12 @@ def _wait_for(path: Path) -> None:
         except OSError:
             if time.monotonic() >= give_up_s:
                 raise
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
         else:
             return
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         process.stdin.close()
     process.wait()

@@ -9,21 +9,21 @@ from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.histogram import Histogram
 
-REMEMBERED = 4
+RECENT_TURNS = 4
 """Turns in the recent window: 2 s at two turns a second, enough for a meaningful percentile."""
 
 
 @dataclass(slots=True)
-class Tally:
+class DemoCounts:
     """Result counts of one priority."""
 
     admitted: int = 0
     limited: int = 0
-    rejected: int = 0
+    shed: int = 0
     failed: int = 0
     response: Histogram = field(default_factory=Histogram)
 
-    def note(self, ending: Ending, response_s: float) -> None:
+    def record(self, ending: Ending, response_s: float) -> None:
         """Count one result."""
         if ending.served:
             self.admitted += 1
@@ -31,26 +31,26 @@ class Tally:
         elif ending is Ending.LIMITED:
             self.limited += 1
         elif ending is Ending.REJECTED:
-            self.rejected += 1
+            self.shed += 1
         else:
             self.failed += 1
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: DemoCounts) -> None:
         """Add other counts to these."""
         self.admitted += other.admitted
         self.limited += other.limited
-        self.rejected += other.rejected
+        self.shed += other.shed
         self.failed += other.failed
         self.response.merge(other.response)
 
 
-class Lately:
+class RecentCounts:
     """Counts of the last few turns."""
 
     def __init__(self, priorities: bytes) -> None:
         self._priorities = priorities
-        self._turns: deque[tuple[Tally, ...]] = deque(maxlen=REMEMBERED)
-        self._launched: deque[int] = deque(maxlen=REMEMBERED)
+        self._turns: deque[tuple[DemoCounts, ...]] = deque(maxlen=RECENT_TURNS)
+        self._launched: deque[int] = deque(maxlen=RECENT_TURNS)
         self.turn(0)
 
     @property
@@ -60,20 +60,20 @@ class Lately:
 
     def turn(self, launched: int) -> None:
         """Begin a new turn; ``launched`` requests were sent before it."""
-        self._turns.append(tuple(Tally() for _ in Priority))
+        self._turns.append(tuple(DemoCounts() for _ in Priority))
         self._launched.append(launched)
 
     def offered(self, launched: int) -> int:
         """Requests sent within the window, given the total sent."""
         return launched - self._launched[0]
 
-    def note(self, index: int, ending: Ending, response_s: float) -> None:
+    def record(self, index: int, ending: Ending, response_s: float) -> None:
         """Count one result; called by the generator."""
-        self._turns[-1][self._priorities[index]].note(ending, response_s)
+        self._turns[-1][self._priorities[index]].record(ending, response_s)
 
-    def of(self, priority: Priority) -> Tally:
+    def of(self, priority: Priority) -> DemoCounts:
         """Sum the counts of a priority over the window."""
-        whole = Tally()
+        whole = DemoCounts()
         for turn in self._turns:
             whole.add(turn[priority])
         return whole

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 from autoglm_throttle.model import Policy, Priority
 from autoglm_throttle.traffic.demo import screen
 from autoglm_throttle.traffic.demo.scenario import Scenario
-from autoglm_throttle.traffic.demo.tally import Lately
+from autoglm_throttle.traffic.demo.tally import RecentCounts
 from autoglm_throttle.traffic.generator import Generator
 
 TURN_S = 0.5
@@ -18,7 +18,7 @@ PLAIN_TURNS = 10
 """Turns between two lines on output that is no terminal."""
 
 
-class View:
+class DemoView:
     """Writes frames over each other on a terminal, and occasional lines to other outputs."""
 
     def __init__(self, out: TextIO) -> None:
@@ -28,7 +28,7 @@ class View:
         self._lines = 0
         self._turns = 0
 
-    def show(self, frame: screen.Frame) -> None:
+    def show(self, frame: screen.ScreenFrame) -> None:
         """Show a frame, if it is due."""
         if self._terminal:
             lines = screen.draw(frame, color=self._color)
@@ -41,62 +41,64 @@ class View:
         self._out.flush()
 
 
-def frame(scenario: Scenario, generator: Generator, lately: Lately, state: dict[str, Any]) -> screen.Frame:
+def frame(
+    scenario: Scenario, generator: Generator, recent: RecentCounts, state: dict[str, Any]
+) -> screen.ScreenFrame:
     """Build a frame from the generator, the recent results and the throttle's state."""
     plan, elapsed_s = scenario.plan, generator.elapsed_s
-    span_s = TURN_S * lately.turns
-    gate = state["gate"]
+    span_s = TURN_S * recent.turns
+    concurrency = state["concurrency"]
     classes = {}
     for priority in Priority:
-        tally = lately.of(priority)
+        tally = recent.of(priority)
         classes[priority] = screen.ClassFrame(
             rate_rps=state["rate_rps"][priority.label],
-            waiting=None if gate is None else gate["waiting"][priority.label],
+            waiting=None if concurrency is None else concurrency["waiting"][priority.label],
             admitted_rps=tally.admitted / span_s,
             limited_rps=tally.limited / span_s,
-            rejected_rps=tally.rejected / span_s,
+            shed_rps=tally.shed / span_s,
             p95_s=tally.response.percentile(0.95),
         )
-    return screen.Frame(
+    return screen.ScreenFrame(
         elapsed_s=max(0.0, elapsed_s),
         length_s=scenario.length_s,
         phase=plan.names[plan.segments[generator.launched - 1]] if generator.launched else plan.names[0],
-        offered_rps=lately.offered(generator.launched) / span_s,
+        offered_rps=recent.offered(generator.launched) / span_s,
         open=generator.in_flight,
         utilization_pct=state["utilization_pct"],
         power_w=state["power_w"],
-        table=screen.TableFrame(state["tiers"], state["table_factor"], fate(state)),
+        table=screen.TierTableFrame(state["tiers"], state["table_factor"], outcome_of(state)),
         factor=state["factor"],
-        why=state["why"],
+        cause=state["cause"],
         budget_rps=state["budget_rps"],
-        gate=None if gate is None else _gate(gate),
+        concurrency=None if concurrency is None else _concurrency(concurrency),
         classes=classes,
         downstream=_downstream(state["downstream"]),
     )
 
 
-def fate(state: dict[str, Any]) -> str:
+def outcome_of(state: dict[str, Any]) -> str:
     """Describe the use of the tier table's factor, and the reason."""
     policy = Policy(state["policy"])
     if policy is Policy.TIERS:
-        return "taken literally: policy tiers"
+        return "applied as it is: policy tiers"
     if policy is not Policy.ADAPTIVE:
-        return f"not asked: policy {policy}"
+        return f"not used: policy {policy}"
     if state["armed"]:
-        return "armed: requests wait; never below what the GPU completes"
-    if any(state["gate"]["waiting"].values()):
-        return "not armed yet: requests wait, but not for three samples"
-    return "not applied: nobody waits"
+        return "armed: requests are queued; never below the completion rate"
+    if any(state["concurrency"]["waiting"].values()):
+        return "not armed yet: requests were queued for fewer than three samples"
+    return "not applied: no request is queued"
 
 
 def _downstream(state: dict[str, Any]) -> screen.DownstreamFrame | None:
     if not state:
         return None
-    instead = sum(state["instead"].values())
+    fallback_count = sum(state["instead"].values())
     return screen.DownstreamFrame(
-        state["name"], state["state"], state["retry_after_s"], state["level"], instead
+        state["name"], state["state"], state["retry_after_s"], state["level"], fallback_count
     )
 
 
-def _gate(gate: dict[str, Any]) -> screen.GateFrame:
-    return screen.GateFrame(gate["in_flight"], gate["limit"], gate["service_rps"])
+def _concurrency(concurrency: dict[str, Any]) -> screen.ConcurrencyFrame:
+    return screen.ConcurrencyFrame(concurrency["in_flight"], concurrency["limit"], concurrency["service_rps"])

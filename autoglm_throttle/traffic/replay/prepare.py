@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Plan
-from autoglm_throttle.traffic.convert.fill import Fill, Missing
+from autoglm_throttle.traffic.convert.fill import Fill, MissingBodies
 from autoglm_throttle.traffic.load import Load, Request
 from autoglm_throttle.traffic.record.entry import Entry
 from autoglm_throttle.traffic.record.redaction import MASK
@@ -122,7 +122,7 @@ def prepare(
     """
     chosen, fill = cut or Cut(), bodies or Fill()
     cast = _Cast(priority_header, decided=decided)
-    times, missing = array("d"), Missing()
+    times, missing = array("d"), MissingBodies()
     for entry in entries:
         if not chosen.keeps(entry.t_s, entry.client, entry.id):
             continue
@@ -132,7 +132,7 @@ def prepare(
             continue
         times.append(entry.t_s)
         cast.add(entry, body)
-    missing.end()
+    missing.raise_if_any()
     offsets = chosen.offsets(times)
     return Replay(cast.load(offsets, chosen.duration_s), cast.recorded, tuple(cast.notes()))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from autoglm_throttle.traffic.arrivals import Crowd
 from autoglm_throttle.traffic.arrivals import replay as played
 from autoglm_throttle.traffic.convert import Fill, open_source
-from autoglm_throttle.traffic.convert.form import opened
+from autoglm_throttle.traffic.convert.form import open_packed
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.load import Load
 from autoglm_throttle.traffic.record import Redaction
@@ -56,11 +56,11 @@ def open_replay(path: Path, cut: Cut | None = None, manner: Manner | None = None
         notes = (f"{trace.malformed} malformed lines were left out",) if trace.malformed else ()
         return Replay(of_trace(trace, cut, manner), None, notes)
     source = open_source(path, redaction=manner.redaction)
-    entries = sorted(source.entries(), key=lambda entry: entry.t_s) if source.whole else source.entries()
+    entries = sorted(source.entries(), key=lambda entry: entry.t_s) if source.has_bodies else source.entries()
     made = prepare(
         entries, cut, manner.bodies, priority_header=manner.priority_header, decided=manner.decided
     )
-    return replace(made, notes=(*source.told(), *made.notes))
+    return replace(made, notes=(*source.problem_lines(), *made.notes))
 
 
 def of_trace(trace: Trace, cut: Cut, manner: Manner) -> Load:
@@ -97,7 +97,7 @@ def is_trace(path: Path) -> bool:
         TrafficError: it cannot be read.
     """
     try:
-        with closing(opened(path)) as stored:
+        with closing(open_packed(path)) as stored:
             begin = stored.read(BEGIN_BYTES)
     except (OSError, EOFError, zlib.error) as problem:
         raise TrafficError(f"{path}: cannot be read: {problem}") from None

@@ -2,10 +2,10 @@
 
 from autoglm_throttle.traffic.report.compare import Comparison, compare, comparison
 from autoglm_throttle.traffic.report.document import make
-from autoglm_throttle.traffic.report.facts import LIMITS_S, Facts
+from autoglm_throttle.traffic.report.facts import LIMITS_S, RunInfo
 from autoglm_throttle.traffic.report.lines import lines
 from autoglm_throttle.traffic.report.objectives import Objectives
-from autoglm_throttle.traffic.report.progress import Progress
+from autoglm_throttle.traffic.report.progress import ProgressLine
 from autoglm_throttle.traffic.report.schema import Document
 from autoglm_throttle.traffic.report.text import dumps, loads
 
@@ -13,9 +13,9 @@ __all__ = [
     "LIMITS_S",
     "Comparison",
     "Document",
-    "Facts",
+    "RunInfo",
     "Objectives",
-    "Progress",
+    "ProgressLine",
     "compare",
     "comparison",
     "dumps",

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, TypedDict
 
-from autoglm_throttle.traffic.report.figures import NOTHING, plain, quantity
+from autoglm_throttle.traffic.report.figures import NO_DATA, printable, quantity
 from autoglm_throttle.traffic.report.lines import table
-from autoglm_throttle.traffic.report.schema import Document, Tally
+from autoglm_throttle.traffic.report.schema import Document, TallyDocument
 
 Unit = Literal["s", "ratio", "rps"]
 
-METRICS: Mapping[str, tuple[Unit, Callable[[Tally], float | None]]] = {
+METRICS: Mapping[str, tuple[Unit, Callable[[TallyDocument], float | None]]] = {
     "answers": ("rps", lambda tally: tally["rps"]),
     "done": ("ratio", lambda tally: tally["done_ratio"]),
     "goodput": ("ratio", lambda tally: tally["goodput"]["ratio"]),
     "limited": ("ratio", lambda tally: tally["limited_ratio"]),
-    "rejected": ("ratio", lambda tally: tally["rejected_ratio"]),
+    "shed": ("ratio", lambda tally: tally["shed_ratio"]),
     "errors": ("ratio", lambda tally: tally["error_ratio"]),
     "mean": ("s", lambda tally: tally["response"]["mean_s"]),
     "p50": ("s", lambda tally: tally["response"]["p50_s"]),
@@ -39,7 +39,7 @@ LOAD: tuple[Literal["shape", "arrivals", "seed", "mix", "clients", "requests", "
 """Keys of `load` that must be equal for two runs to have the same load and the same measure of goodput."""
 
 
-class Compared(TypedDict):
+class ComparisonRow(TypedDict):
     """One number in both reports."""
 
     segment: str
@@ -58,18 +58,18 @@ class Comparison(TypedDict):
     """Two reports side by side."""
 
     titles: list[str]
-    remarks: list[str]
+    caveats: list[str]
     """Reasons why the numbers may not be comparable; empty if they are."""
-    rows: list[Compared]
+    rows: list[ComparisonRow]
 
 
 def comparison(a: Document, b: Document) -> Comparison:
     """Compare all common numbers: in total, by priority and, for equal shapes, by segment."""
     return {
         "titles": [a["title"], b["title"]],
-        "remarks": _remarks(a, b),
+        "caveats": _caveats(a, b),
         "rows": [
-            _compared(segment, priority, metric, mine, theirs)
+            _comparison_row(segment, priority, metric, mine, theirs)
             for segment, priority, mine, theirs in _pairs(a, b)
             for metric in METRICS
         ],
@@ -78,7 +78,7 @@ def comparison(a: Document, b: Document) -> Comparison:
 
 def compare(a: Document, b: Document) -> list[str]:
     """Format two reports side by side for the terminal; metrics that are zero in both are left out."""
-    found = comparison(a, b)
+    result = comparison(a, b)
     rows = [("segment", "priority", "metric", "A", "B", "B/A")]
     rows += [
         (
@@ -87,31 +87,37 @@ def compare(a: Document, b: Document) -> list[str]:
             row["metric"],
             quantity(row["a"], row["unit"]),
             quantity(row["b"], row["unit"]),
-            NOTHING if row["ratio"] is None else f"{row['ratio']:.2f}",
+            NO_DATA if row["ratio"] is None else f"{row['ratio']:.2f}",
         )
-        for row in found["rows"]
+        for row in result["rows"]
         if row["a"] or row["b"]
     ]
-    remarks = [f"note: {remark}" for remark in found["remarks"]]
-    told = [f"A: {found['titles'][0]}", f"B: {found['titles'][1]}", *remarks, "", *table(rows, words=3)]
-    return [plain(line) for line in told]
+    caveats = [f"note: {caveat}" for caveat in result["caveats"]]
+    output = [
+        f"A: {result['titles'][0]}",
+        f"B: {result['titles'][1]}",
+        *caveats,
+        "",
+        *table(rows, text_columns=3),
+    ]
+    return [printable(line) for line in output]
 
 
-def _remarks(a: Document, b: Document) -> list[str]:
-    remarks = [
+def _caveats(a: Document, b: Document) -> list[str]:
+    caveats = [
         f"not the same {part.removesuffix('_s')}: {a['load'][part]} and {b['load'][part]}"
         for part in LOAD
         if a["load"][part] != b["load"][part]
     ]
     for name, document in (("A", a), ("B", b)):
-        judged = document["verdict"]
-        remarks += [f"{name} is not valid: {doubt}" for doubt in judged["doubts"]]
-        if judged["aborted"]:
-            remarks.append(f"{name} was stopped before its end")
-    return remarks
+        verdict = document["verdict"]
+        caveats += [f"{name} is not valid: {caveat}" for caveat in verdict["caveats"]]
+        if verdict["aborted"]:
+            caveats.append(f"{name} was stopped before its end")
+    return caveats
 
 
-def _pairs(a: Document, b: Document) -> Iterator[tuple[str, str, Tally, Tally]]:
+def _pairs(a: Document, b: Document) -> Iterator[tuple[str, str, TallyDocument, TallyDocument]]:
     yield "all", "all", a["totals"], b["totals"]
     for label in (name for name in a["priorities"] if name in b["priorities"]):
         yield "all", label, a["priorities"][label], b["priorities"][label]
@@ -121,7 +127,9 @@ def _pairs(a: Document, b: Document) -> Iterator[tuple[str, str, Tally, Tally]]:
             yield f"{number} ({mine['name']})", "all", mine["tally"], theirs["tally"]
 
 
-def _compared(segment: str, priority: str, metric: str, mine: Tally, theirs: Tally) -> Compared:
+def _comparison_row(
+    segment: str, priority: str, metric: str, mine: TallyDocument, theirs: TallyDocument
+) -> ComparisonRow:
     unit, measure = METRICS[metric]
     a, b = measure(mine), measure(theirs)
     ratio = None if a is None or b is None or not a else b / a

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from autoglm_throttle.traffic.report.schema import Tally
+from autoglm_throttle.traffic.report.schema import TallyDocument
 
 CONTROL = "control"
 """Name of the control row."""
@@ -37,7 +37,7 @@ class Point:
     error_ratio: float | None
 
     @classmethod
-    def of(cls, tally: Tally) -> Point:
+    def of(cls, tally: TallyDocument) -> Point:
         """Read the three numbers from a tally of a report."""
         return cls(tally["done_ratio"], tally["response"]["p99_s"], tally["error_ratio"])
 
@@ -52,17 +52,17 @@ class Point:
 Round = Mapping[str, Point]
 """Rows of one round by name, including the control."""
 
-Outcome = Literal["pass", "fail", "inconclusive"]
+ControlOutcome = Literal["pass", "fail", "inconclusive"]
 
-STATUS: Mapping[Outcome, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
+STATUS: Mapping[ControlOutcome, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
 """The exit status of each outcome."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class ControlResult:
     """Result of a row over all rounds."""
 
-    outcome: Outcome
+    outcome: ControlOutcome
     rounds: int
     counted: int
     """Rounds with a passed control."""
@@ -87,7 +87,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Quantiles:
     """Median, minimum and maximum of a ratio over the rounds."""
 
     median: float
@@ -103,13 +103,13 @@ def majority(rounds: int) -> int:
     return rounds // 2 + 1
 
 
-def counts(one: Round) -> bool:
+def is_counted(one: Round) -> bool:
     """Whether a round counts: its control ran and passed."""
     control = one.get(CONTROL)
     return control is not None and control.passes
 
 
-def judge(rounds: Sequence[Round], row: str, needed: int | None = None) -> Judgement:
+def evaluate(rounds: Sequence[Round], row: str, needed: int | None = None) -> ControlResult:
     """Evaluate a row over the rounds.
 
     Args:
@@ -118,22 +118,22 @@ def judge(rounds: Sequence[Round], row: str, needed: int | None = None) -> Judge
         needed: counted rounds that must pass; None: more than half of all rounds.
     """
     wanted = majority(len(rounds)) if needed is None else needed
-    counted = [one for one in rounds if counts(one)]
+    counted = [one for one in rounds if is_counted(one)]
     passed = sum(1 for one in counted if row in one and one[row].passes)
-    outcome: Outcome = "pass" if passed >= wanted else "fail"
+    outcome: ControlOutcome = "pass" if passed >= wanted else "fail"
     if len(counted) < wanted:
         outcome = "inconclusive"
-    return Judgement(outcome, len(rounds), len(counted), passed, wanted)
+    return ControlResult(outcome, len(rounds), len(counted), passed, wanted)
 
 
-def done_ratio(rounds: Sequence[Round], row: str) -> Spread | None:
+def done_ratio(rounds: Sequence[Round], row: str) -> Quantiles | None:
     """Answers of a row divided by answers of its control, over all rounds that have both."""
-    return _spread([(one[row].done_ratio, one[CONTROL].done_ratio) for one in _both(rounds, row)])
+    return _quantiles([(one[row].done_ratio, one[CONTROL].done_ratio) for one in _both(rounds, row)])
 
 
-def p99_ratio(rounds: Sequence[Round], row: str) -> Spread | None:
+def p99_ratio(rounds: Sequence[Round], row: str) -> Quantiles | None:
     """The p99 of a row divided by the p99 of its control, over all rounds that have both."""
-    return _spread([(one[row].p99_s, one[CONTROL].p99_s) for one in _both(rounds, row)])
+    return _quantiles([(one[row].p99_s, one[CONTROL].p99_s) for one in _both(rounds, row)])
 
 
 def order(rows: Sequence[str], number: int) -> list[str]:
@@ -146,6 +146,6 @@ def _both(rounds: Sequence[Round], row: str) -> list[Round]:
     return [one for one in rounds if row in one and CONTROL in one]
 
 
-def _spread(pairs: Sequence[tuple[float | None, float | None]]) -> Spread | None:
+def _quantiles(pairs: Sequence[tuple[float | None, float | None]]) -> Quantiles | None:
     ratios = [mine / theirs for mine, theirs in pairs if mine is not None and theirs]
-    return Spread(median(ratios), min(ratios), max(ratios)) if ratios else None
+    return Quantiles(median(ratios), min(ratios), max(ratios)) if ratios else None

@@ -11,7 +11,7 @@ from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Plan
 from autoglm_throttle.traffic.books import Key, Kind, Row, rows
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.report.facts import Facts
+from autoglm_throttle.traffic.report.facts import RunInfo
 from autoglm_throttle.traffic.report.schema import (
     KIND,
     SCHEMA,
@@ -24,24 +24,24 @@ from autoglm_throttle.traffic.report.schema import (
 from autoglm_throttle.traffic.report.seconds import seconds
 from autoglm_throttle.traffic.report.tally import tally
 from autoglm_throttle.traffic.report.times import times
-from autoglm_throttle.traffic.report.verdict import doubts, remark, verdict
+from autoglm_throttle.traffic.report.verdict import caveats, describe_total_failure, verdict
 from autoglm_throttle.traffic.result import Effort, Result
 from autoglm_throttle.traffic.sheet import UNSENT
 
-MOST_LABELS = 50
+MAX_LABELS = 50
 """Most request labels listed separately, by frequency; a replay may have thousands of targets."""
 
-MOMENT_S = 1e-6
+TIME_RESOLUTION_S = 1e-6
 """Resolution of all recorded times, seconds."""
 
-STEPS = 200
+RATE_STEPS = 200
 """Time steps per shortest segment: the rate of a slow service is at most 1/200 too high."""
 
-OTHERS = "others"
+OTHER_LABEL = "others"
 """Label of all further requests."""
 
 
-def make(result: Result, facts: Facts) -> Document:
+def make(result: Result, run_info: RunInfo) -> Document:
     """Build the report of a finished run, at about 2 us per request.
 
     Equal inputs give equal documents. Only ``about`` names the machine and the date.
@@ -51,11 +51,11 @@ def make(result: Result, facts: Facts) -> Document:
     """
     plan, sheet = result.load.plan, result.sheet
     if not sheet.balanced:
-        raise RuntimeError("the sheet has requests that are still open: the run is not over")
+        raise RuntimeError("the request log has open requests: the run is not over")
     labels, kinds = _kinds(result)
     sent_s = _sent_s(result)
     step_s = _step_s(plan, sent_s)
-    cells = rows(plan, sheet, kinds, facts.limits_s, step_s)
+    cells = rows(plan, sheet, kinds, run_info.limits_s, step_s)
     segments = [_segment(number, plan, cells, sent_s, step_s) for number in range(len(plan.names))]
     priorities = {
         priority.label: tally(_sum(cells, priority=priority), sent_s, step_s) for priority in Priority
@@ -65,40 +65,40 @@ def make(result: Result, facts: Facts) -> Document:
     return {
         "schema": SCHEMA,
         "kind": KIND,
-        "title": facts.title,
-        "about": facts.about,
-        "load": _load(result, facts, labels, sent_s),
+        "title": run_info.title,
+        "about": run_info.about,
+        "load": _load(result, run_info, labels, sent_s),
         "verdict": verdict(
-            [*facts.objectives.judge(totals, priorities, segments), *facts.judged],
-            [*facts.doubts, *_lost(result.effort), *doubts(generator, plan.duration_s)],
+            [*run_info.objectives.evaluate(totals, priorities, segments), *run_info.extra_objectives],
+            [*run_info.caveats, *_process_caveats(result.effort), *caveats(generator, plan.duration_s)],
             aborted=result.aborted,
-            remarked=remark(totals, sheet.endings),
+            failure=describe_total_failure(totals, sheet.endings),
         ),
         "totals": totals,
         "priorities": priorities,
         "segments": segments,
         "requests": _requests(labels, cells, sent_s, step_s),
         "seconds": seconds(plan, sheet),
-        "watched": [_finite(seen) for seen in result.watched],
+        "watched": [_finite(sample) for sample in result.watched],
         "generator": generator,
-        "replay": facts.replay,
+        "replay": run_info.replay,
     }
 
 
 def _kinds(result: Result) -> tuple[list[str], list[Kind]]:
     """Return the labels in order of their first kind, and each kind's label index and cost."""
     requests = result.load.requests
-    if len(requests) > MOST_LABELS:
+    if len(requests) > MAX_LABELS:
         counts: Counter[str] = Counter()
         for kind, count in Counter(result.load.plan.kinds).items():
             counts[requests[kind].label] += count
-        shown = {label for label, _ in counts.most_common(MOST_LABELS)}
+        shown = {label for label, _ in counts.most_common(MAX_LABELS)}
     else:
         shown = {request.label for request in requests}
     numbers: dict[str, int] = {}
     kinds = []
     for request in requests:
-        label = request.label if request.label in shown else OTHERS
+        label = request.label if request.label in shown else OTHER_LABEL
         kinds.append(Kind(numbers.setdefault(label, len(numbers)), request.cost))
     return list(numbers), kinds
 
@@ -117,7 +117,7 @@ def _sent_s(result: Result) -> float:
 def _step_s(plan: Plan, sent_s: float) -> float:
     """Time step for answer rates: a part of the shortest segment in which requests were sent."""
     lengths_s = (min(end_s, sent_s) - start_s for start_s, end_s in pairwise((0.0, *plan.ends_s)))
-    return min((length_s for length_s in lengths_s if length_s > MOMENT_S), default=1.0) / STEPS
+    return min((length_s for length_s in lengths_s if length_s > TIME_RESOLUTION_S), default=1.0) / RATE_STEPS
 
 
 def _sum(cells: Mapping[Key, Row], *, priority: int | None = None, group: int | None = None) -> Row:
@@ -151,20 +151,20 @@ def _requests(
     ]
 
 
-def _load(result: Result, facts: Facts, labels: list[str], sent_s: float) -> LoadPart:
+def _load(result: Result, run_info: RunInfo, labels: list[str], sent_s: float) -> LoadPart:
     plan = result.load.plan
     return {
-        "shape": facts.shape,
-        "arrivals": facts.arrivals,
-        "seed": facts.seed,
-        "mix": {priority.label: facts.mix.get(priority, 0.0) for priority in Priority},
+        "shape": run_info.shape,
+        "arrivals": run_info.arrivals,
+        "seed": run_info.seed,
+        "mix": {priority.label: run_info.mix.get(priority, 0.0) for priority in Priority},
         "clients": len(set(plan.clients)),
         "requests": labels,
         "loop": "closed" if result.closed_loop else "open",
         "planned": len(plan),
         "duration_s": plan.duration_s,
         "sent_s": sent_s,
-        "limits_s": {priority.label: limit_s for priority, limit_s in sorted(facts.limits_s.items())},
+        "limits_s": {priority.label: limit_s for priority, limit_s in sorted(run_info.limits_s.items())},
     }
 
 
@@ -182,15 +182,15 @@ def _generator(result: Result) -> GeneratorPart:
     }
 
 
-def _lost(effort: Effort) -> list[str]:
+def _process_caveats(effort: Effort) -> list[str]:
     if not effort.lost:
         return []
     return [
-        f"{effort.lost} of {effort.processes} sending processes ended early, and their share was left out:"
-        " see what the system did to them, such as ending them for their memory, and send again"
+        f"{effort.lost} of {effort.processes} sending processes ended early, and their share of the requests was left out:"
+        " check whether the system killed them, for example for memory, and run again"
     ]
 
 
-def _finite(seen: Mapping[str, float]) -> dict[str, float]:
+def _finite(sample: Mapping[str, float]) -> dict[str, float]:
     """Drop values that JSON cannot represent."""
-    return {name: value for name, value in seen.items() if math.isfinite(value)}
+    return {name: value for name, value in sample.items() if math.isfinite(value)}

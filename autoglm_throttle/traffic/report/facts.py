@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.report.objectives import Objectives
-from autoglm_throttle.traffic.report.schema import About, Judged
+from autoglm_throttle.traffic.report.schema import About, ObjectiveResult
 
 LIMITS_S: Mapping[Priority, float] = {Priority.HIGH: 0.5, Priority.MID: 1.0, Priority.LOW: 2.0}
 """Latency limits for goodput, seconds by priority.
@@ -18,7 +18,7 @@ begins to wait; the middle lies between. Decisions of this project: state your o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class RunInfo:
     """Title, load parameters and objectives of a run."""
 
     title: str
@@ -31,10 +31,10 @@ class Facts:
     limits_s: Mapping[Priority, float] = field(default_factory=lambda: LIMITS_S)
     """Latency limits for goodput; without a limit all served requests of a priority are goodput."""
     objectives: Objectives = field(default_factory=Objectives)
-    judged: tuple[Judged, ...] = ()
+    extra_objectives: tuple[ObjectiveResult, ...] = ()
     """Results of further objectives, such as the similarity of a replay."""
     about: About = field(default_factory=About)
-    doubts: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
     """Further reasons why the run is not valid, such as a failed control; one sentence each."""
     replay: dict[str, object] | None = None
     """Comparison of a recording with its replay."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-NOTHING = "-"
+NO_DATA = "-"
 """Shown in place of missing data."""
 
 
 def duration(seconds: float | None) -> str:
     """Format with three digits and a unit: ``850 us``, ``20.5 ms``, ``1.20 s``."""
     if seconds is None:
-        return NOTHING
+        return NO_DATA
     if seconds < 0.001:
         return f"{seconds * 1e6:.0f} us"
     if seconds < 1.0:
@@ -20,13 +20,13 @@ def duration(seconds: float | None) -> str:
 def share(ratio: float | None) -> str:
     """Format as percent, with two decimals unless exactly 0 or 1: ``0 %``, ``0.35 %``, ``100 %``."""
     if ratio is None:
-        return NOTHING
+        return NO_DATA
     return f"{ratio * 100:.0f} %" if ratio in {0.0, 1.0} else f"{ratio * 100:.2f} %"
 
 
 def rate(per_second: float | None) -> str:
     """Format as a rate per second: ``4969/s``, ``5.53/s``."""
-    return NOTHING if per_second is None else f"{_digits(per_second)}/s"
+    return NO_DATA if per_second is None else f"{_digits(per_second)}/s"
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -34,7 +34,7 @@ def quantity(value: float | None, unit: str) -> str:
     return {"s": duration, "ratio": share, "rps": rate}[unit](value)
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """Replace control characters in external text, such as a reason in an answer, to protect the terminal."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 

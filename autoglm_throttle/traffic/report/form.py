@@ -8,7 +8,7 @@ from types import UnionType
 from typing import Literal, get_args, get_origin, get_type_hints, is_typeddict
 
 
-def misfit(value: object, hint: object, place: str = "") -> str | None:
+def schema_error(value: object, hint: object, place: str = "") -> str | None:
     """Find the first place where data does not match its schema.
 
     Args:
@@ -20,47 +20,47 @@ def misfit(value: object, hint: object, place: str = "") -> str | None:
         The path, such as ``totals.response.count``; None if the data matches.
     """
     if is_typeddict(hint):
-        return _misfit_of_parts(value, hint, place)
+        return _typed_dict_error(value, hint, place)
     origin, within = get_origin(hint), get_args(hint)
     if origin is list:
-        return _first(value, list, within[0], place)
+        return _first_error(value, list, within[0], place)
     if origin is dict:
-        return _first(value, dict, within[1], place)
+        return _first_error(value, dict, within[1], place)
     if origin is UnionType:
-        return None if any(misfit(value, one, place) is None for one in within) else place
-    fits = value in within if origin is Literal else _plain(value, hint)
+        return None if any(schema_error(value, one, place) is None for one in within) else place
+    fits = value in within if origin is Literal else _is_plain(value, hint)
     return None if fits else place
 
 
 @lru_cache
-def _parts(form: type) -> dict[str, object]:
-    return dict(get_type_hints(form))
+def _parts(schema: type) -> dict[str, object]:
+    return dict(get_type_hints(schema))
 
 
-def _misfit_of_parts(value: object, form: object, place: str) -> str | None:
-    if not isinstance(value, dict) or not isinstance(form, type):
+def _typed_dict_error(value: object, schema: object, place: str) -> str | None:
+    if not isinstance(value, dict) or not isinstance(schema, type):
         return place
-    required: frozenset[str] = getattr(form, "__required_keys__")  # noqa: B009 - mypy knows no TypedDict's
-    for name, hint in _parts(form).items():
+    required: frozenset[str] = getattr(schema, "__required_keys__")  # noqa: B009 - mypy knows no TypedDict's
+    for name, hint in _parts(schema).items():
         inner = f"{place}.{name}" if place else name
         if name not in value:
             if name in required:
                 return inner
-        elif (found := misfit(value[name], hint, inner)) is not None:
-            return found
+        elif (error := schema_error(value[name], hint, inner)) is not None:
+            return error
     return None
 
 
-def _first(value: object, kind: type, hint: object, place: str) -> str | None:
+def _first_error(value: object, kind: type, hint: object, place: str) -> str | None:
     """Return the first error among the entries of a list or a dictionary."""
     if not isinstance(value, kind):
         return place
     entries: Iterable[tuple[object, object]] = value.items() if isinstance(value, dict) else enumerate(value)  # type: ignore[arg-type]
-    found = (misfit(entry, hint, f"{place}.{name}") for name, entry in entries)
-    return next((one for one in found if one is not None), None)
+    errors = (schema_error(entry, hint, f"{place}.{name}") for name, entry in entries)
+    return next((one for one in errors if one is not None), None)
 
 
-def _plain(value: object, hint: object) -> bool:
+def _is_plain(value: object, hint: object) -> bool:
     """Whether a value has a plain type; an int is a valid float, a bool is not."""
     # bool is a subclass of int, so it would pass as a number.
     if isinstance(value, bool):

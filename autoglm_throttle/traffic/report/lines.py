@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.report.figures import NOTHING, duration, plain, quantity, rate, share
-from autoglm_throttle.traffic.report.schema import Document, GeneratorPart, Tally
+from autoglm_throttle.traffic.report.figures import NO_DATA, duration, printable, quantity, rate, share
+from autoglm_throttle.traffic.report.schema import Document, GeneratorPart, TallyDocument
 
 HEADINGS: tuple[str, ...] = (
     "segment",
@@ -14,7 +14,7 @@ HEADINGS: tuple[str, ...] = (
     "planned",
     "answers",
     "limited",
-    "rejected",
+    "shed",
     "errors",
     "goodput",
     "mean",
@@ -35,10 +35,10 @@ def lines(document: Document) -> list[str]:
     Returns:
         Lines without line ends; neither the first nor the last is empty.
     """
-    told = [
+    text = [
         document["title"],
         document["verdict"]["text"],
-        *_doubts(document),
+        *_caveats(document),
         *_objectives(document),
         "",
         _load(document),
@@ -48,10 +48,10 @@ def lines(document: Document) -> list[str]:
         *_details(document["totals"]),
         _generator(document["generator"]),
     ]
-    return [plain(line) for line in told]
+    return [printable(line) for line in text]
 
 
-def table(rows: Sequence[Sequence[str]], words: int = 2) -> list[str]:
+def table(rows: Sequence[Sequence[str]], text_columns: int = 2) -> list[str]:
     """Align columns under their headings: text to the left, numbers to the right.
 
     Args:
@@ -61,26 +61,26 @@ def table(rows: Sequence[Sequence[str]], words: int = 2) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
-            cell.ljust(width) if place < words else cell.rjust(width)
+            cell.ljust(width) if place < text_columns else cell.rjust(width)
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]
 
 
-def _doubts(document: Document) -> list[str]:
+def _caveats(document: Document) -> list[str]:
     """Caveats that the sentence of the verdict does not contain."""
     text = document["verdict"]["text"]
-    return [f"doubt: {doubt}" for doubt in document["verdict"]["doubts"] if doubt not in text]
+    return [f"caveat: {caveat}" for caveat in document["verdict"]["caveats"] if caveat not in text]
 
 
 def _objectives(document: Document) -> list[str]:
-    judged = document["verdict"]["objectives"]
-    width = max((len(one["term"]) for one in judged), default=0)
+    results = document["verdict"]["objectives"]
+    width = max((len(one["term"]) for one in results), default=0)
     return [
         f"  {'holds ' if one['holds'] else 'failed'}  {one['term']:<{width}}"
         f"  {quantity(one['value'], one['unit'])}"
-        for one in judged
+        for one in results
     ]
 
 
@@ -110,14 +110,16 @@ def _rows(document: Document) -> list[tuple[str, ...]]:
     return rows
 
 
-def _segment(name: str, whole: Tally, priorities: Mapping[str, Tally]) -> list[tuple[str, ...]]:
+def _segment(
+    name: str, whole: TallyDocument, priorities: Mapping[str, TallyDocument]
+) -> list[tuple[str, ...]]:
     parts = [(label, tally) for label, tally in priorities.items() if tally["planned"]]
     if len(parts) == 1:
         return [_row(name, parts[0][0], whole)]
     return [_row(name, "all", whole), *(_row("", label, tally) for label, tally in parts)]
 
 
-def _row(segment: str, priority: str, tally: Tally) -> tuple[str, ...]:
+def _row(segment: str, priority: str, tally: TallyDocument) -> tuple[str, ...]:
     response = tally["response"]
     return (
         segment,
@@ -125,7 +127,7 @@ def _row(segment: str, priority: str, tally: Tally) -> tuple[str, ...]:
         str(tally["planned"]),
         rate(tally["rps"]),
         share(tally["limited_ratio"]),
-        share(tally["rejected_ratio"]),
+        share(tally["shed_ratio"]),
         share(tally["error_ratio"]),
         share(tally["goodput"]["ratio"]),
         duration(response["mean_s"]),
@@ -137,18 +139,18 @@ def _row(segment: str, priority: str, tally: Tally) -> tuple[str, ...]:
 
 
 def _limits(limits_s: Mapping[str, float]) -> str:
-    told = ", ".join(f"{name} {duration(limit_s)}" for name, limit_s in limits_s.items())
-    return f"goodput: served within {told}" if told else "goodput: all that was served"
+    limits = ", ".join(f"{name} {duration(limit_s)}" for name, limit_s in limits_s.items())
+    return f"goodput: served within {limits}" if limits else "goodput: everything served"
 
 
-def _details(totals: Tally) -> list[str]:
+def _details(totals: TallyDocument) -> list[str]:
     errors = [
         (ending.label, totals["classes"][ending.label])
         for ending in Ending
         if ending.failed and totals["classes"][ending.label]
     ]
     reasons = [(reason or "no reason given", count) for reason, count in totals["reasons"].items()]
-    found = [("statuses", totals["statuses"].items()), ("refused for", reasons), ("errors", errors)]
+    found = [("statuses", totals["statuses"].items()), ("rejected for", reasons), ("errors", errors)]
     details = [f"{name}: {_counted(counts)}" for name, counts in found if counts]
     if totals["service"]["count"]:
         details.append(
@@ -170,7 +172,7 @@ def _counted(counts: Iterable[tuple[str, int]]) -> str:
 
 def _generator(generator: GeneratorPart) -> str:
     cpu = generator["cpu_share"]
-    busy = NOTHING if cpu is None else share(cpu)
+    busy = NO_DATA if cpu is None else share(cpu)
     return (
         f"generator: lag p99 {duration(generator['lag']['p99_s'])}, {busy} of a core,"
         f" {generator['connections']} connections, {generator['resent']} sent again"

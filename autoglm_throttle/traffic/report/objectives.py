@@ -12,15 +12,15 @@ from typing import Literal
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import times
-from autoglm_throttle.traffic.report.schema import Judged, SegmentPart, Tally, Times
+from autoglm_throttle.traffic.report.schema import ObjectiveResult, SegmentPart, TallyDocument, Times
 
 Unit = Literal["s", "ratio", "rps"]
-Measure = Callable[[Tally], float | None]
+Measure = Callable[[TallyDocument], float | None]
 
 METRICS: Mapping[str, tuple[Unit, Measure]] = {
     "error": ("ratio", lambda tally: tally["error_ratio"]),
     "limited": ("ratio", lambda tally: tally["limited_ratio"]),
-    "rejected": ("ratio", lambda tally: tally["rejected_ratio"]),
+    "shed": ("ratio", lambda tally: tally["shed_ratio"]),
     "dropped": ("ratio", lambda tally: tally["dropped_ratio"]),
     "done": ("ratio", lambda tally: tally["done_ratio"]),
     "goodput": ("ratio", lambda tally: tally["goodput"]["ratio"]),
@@ -29,11 +29,11 @@ METRICS: Mapping[str, tuple[Unit, Measure]] = {
 }
 """Metrics other than durations: unit, and the function that reads it from a tally."""
 
-DURATIONS: Mapping[str, Callable[[Tally], Times]] = {
+DURATIONS: Mapping[str, Callable[[TallyDocument], Times]] = {
     "": lambda tally: tally["response"],
     "service.": lambda tally: tally["service"],
     "first_byte.": lambda tally: tally["first_byte"],
-    "refusal.": lambda tally: tally["refusal"],
+    "rejection.": lambda tally: tally["rejection"],
 }
 """Prefixes of ``mean``, ``max`` and ``p99``."""
 
@@ -48,7 +48,7 @@ OPERATORS: Mapping[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "
 
 GRAMMAR = (
     "metric[.priority][@segment] op value; metrics: mean, max, p50 .. p99.9 (also service., first_byte.,"
-    " refusal.), error, limited, rejected, dropped, done, goodput, goodput.rps, rps; op: < <= > >=;"
+    " rejection.), error, limited, shed, dropped, done, goodput, goodput.rps, rps; op: < <= > >=;"
     " units: us ms s % /s"
 )
 
@@ -56,11 +56,11 @@ _TERM = re.compile(
     r"(?P<metric>[a-z0-9_.]+?)(?:\.(?P<priority>high|mid|low))?(?:@(?P<segment>[^<>=]+?))?"
     r"\s*(?P<op><=|>=|<|>)\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<suffix>us|ms|s|%|/s|)"
 )
-_DURATION = re.compile(r"(service\.|first_byte\.|refusal\.|)(mean|max|p(\d{1,2}(?:\.\d{1,3})?))")
+_DURATION = re.compile(r"(service\.|first_byte\.|rejection\.|)(mean|max|p(\d{1,2}(?:\.\d{1,3})?))")
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class ObjectiveTerm:
     """One objective."""
 
     text: str
@@ -76,7 +76,7 @@ class Term:
     """Name of a segment, or its number from 1; a repeated name selects all segments of that name."""
 
     @classmethod
-    def parse(cls, text: str) -> Term:
+    def parse(cls, text: str) -> ObjectiveTerm:
         """Parse ``p99.high@peak<500ms``.
 
         Raises:
@@ -101,12 +101,12 @@ class Term:
         """Whether a value meets the objective; None never does."""
         return value is not None and OPERATORS[self.operator](value, self.bound)
 
-    def judged(self, tally: Tally | None) -> Judged:
+    def evaluate(self, tally: TallyDocument | None) -> ObjectiveResult:
         """Evaluate the objective; None stands for a segment that the run did not have."""
         value = None if tally is None else self.measure(tally)
         return {"term": self.text, "value": value, "unit": self.unit, "holds": self.holds(value)}
 
-    def means(self, number: int, name: str) -> bool:
+    def applies_to(self, number: int, name: str) -> bool:
         """Whether the objective selects this segment, by name or by number from 0."""
         return self.segment in {name, str(number + 1)}
 
@@ -115,7 +115,7 @@ class Term:
 class Objectives:
     """All objectives of a run; an empty set is met by every run."""
 
-    terms: tuple[Term, ...] = ()
+    terms: tuple[ObjectiveTerm, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Objectives:
@@ -124,11 +124,11 @@ class Objectives:
         Raises:
             TrafficError: the problems of all invalid terms.
         """
-        terms: list[Term] = []
+        terms: list[ObjectiveTerm] = []
         faults: list[str] = []
-        for word in text.split(",") if text.strip() else ():
+        for part in text.split(",") if text.strip() else ():
             try:
-                terms.append(Term.parse(word.strip()))
+                terms.append(ObjectiveTerm.parse(part.strip()))
             except TrafficError as fault:
                 faults.append(str(fault))
         if faults:
@@ -147,18 +147,18 @@ class Objectives:
         missing = [
             term.text
             for term in self.terms
-            if term.segment and not any(term.means(number, name) for number, name in enumerate(segments))
+            if term.segment and not any(term.applies_to(number, name) for number, name in enumerate(segments))
         ]
         if missing:
             known = ", ".join(f"{number} ({name})" for number, name in enumerate(segments, 1))
             raise TrafficError(f"no such segment: {', '.join(missing)}; there are {known}")
 
-    def judge(
-        self, totals: Tally, priorities: Mapping[str, Tally], segments: Sequence[SegmentPart]
-    ) -> list[Judged]:
+    def evaluate(
+        self, totals: TallyDocument, priorities: Mapping[str, TallyDocument], segments: Sequence[SegmentPart]
+    ) -> list[ObjectiveResult]:
         """Evaluate each objective; for a repeated segment, once for each occurrence."""
         return [
-            term.judged(tally)
+            term.evaluate(tally)
             for term in self.terms
             for tally in _tallies(term, totals, priorities, segments)
         ]
@@ -192,11 +192,14 @@ def _bound(unit: Unit, number: str, suffix: str, text: str) -> float:
 
 
 def _tallies(
-    term: Term, totals: Tally, priorities: Mapping[str, Tally], segments: Sequence[SegmentPart]
-) -> list[Tally | None]:
+    term: ObjectiveTerm,
+    totals: TallyDocument,
+    priorities: Mapping[str, TallyDocument],
+    segments: Sequence[SegmentPart],
+) -> list[TallyDocument | None]:
     if term.segment is None:
         return [totals if term.priority is None else priorities[term.priority.label]]
-    meant = [part for number, part in enumerate(segments) if term.means(number, part["name"])]
+    matching = [part for number, part in enumerate(segments) if term.applies_to(number, part["name"])]
     if term.priority is None:
-        return [part["tally"] for part in meant] or [None]
-    return [part["priorities"][term.priority.label] for part in meant] or [None]
+        return [part["tally"] for part in matching] or [None]
+    return [part["priorities"][term.priority.label] for part in matching] or [None]

@@ -15,7 +15,7 @@ PLAIN_S = 10.0
 _RETURN, _CLEAR = "\r", "\x1b[K"
 
 
-class Progress:
+class ProgressLine:
     """Counts results as they happen and formats the progress of the run.
 
     Args:
@@ -33,13 +33,13 @@ class Progress:
         self._every_s = TERMINAL_S if terminal else PLAIN_S
         self._due_s = self._every_s
         self._endings = [0] * len(Ending)
-        self._lately = Histogram()
+        self._recent = Histogram()
 
-    def note(self, index: int, ending: Ending, response_s: float) -> None:  # noqa: ARG002 - an observer's
+    def record(self, index: int, ending: Ending, response_s: float) -> None:  # noqa: ARG002 - an observer's
         """Count one result; called by a generator."""
         self._endings[ending] += 1
         if ending <= Ending.DEGRADED:
-            self._lately.record(response_s)
+            self._recent.record(response_s)
 
     def line(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None = None) -> str:
         """Return the text to write now, including control characters; empty when no update is due.
@@ -55,7 +55,7 @@ class Progress:
         # Missed updates are skipped, not caught up.
         self._due_s += self._every_s * (1 + (elapsed_s - self._due_s) // self._every_s)
         text = self._text(elapsed_s, launched, in_flight, lag_s)
-        self._lately = Histogram()
+        self._recent = Histogram()
         return f"{_RETURN}{text[: self._width - 1]}{_CLEAR}" if self._terminal else f"{text}\n"
 
     def close(self) -> str:
@@ -65,7 +65,7 @@ class Progress:
     def _text(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None) -> str:
         endings = self._endings
         planned = f"/{self._planned}" if self._planned else ""
-        p50_s, p99_s = self._lately.percentiles((0.5, 0.99))
+        p50_s, p99_s = self._recent.percentiles((0.5, 0.99))
         length_s = self._duration_s
         when = (
             f"{elapsed_s:.0f}/{length_s:.0f} s" if elapsed_s <= length_s else f"{elapsed_s:.0f} s, all sent"

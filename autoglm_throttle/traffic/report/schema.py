@@ -30,14 +30,14 @@ class About(TypedDict, total=False):
     date: str
 
 
-class Sent(TypedDict, total=False):
+class OptionalLoadPart(TypedDict, total=False):
     """Keys that older reports lack."""
 
     sent_s: float
     """Seconds of the plan that were sent; less than ``duration_s`` if the run was stopped."""
 
 
-class LoadPart(Sent):
+class LoadPart(OptionalLoadPart):
     """The planned load."""
 
     shape: str
@@ -55,7 +55,7 @@ class LoadPart(Sent):
     """Latency limit by priority: a later answer is no goodput."""
 
 
-class Judged(TypedDict):
+class ObjectiveResult(TypedDict):
     """One objective and its result."""
 
     term: str
@@ -72,10 +72,10 @@ class VerdictPart(TypedDict):
     """The exit status: 0, 1, 3 or 130."""
     text: str
     valid: bool
-    doubts: list[str]
+    caveats: list[str]
     """Reasons why the run is not valid, each with a remedy."""
     aborted: bool
-    objectives: list[Judged]
+    objectives: list[ObjectiveResult]
 
 
 class Times(TypedDict):
@@ -108,7 +108,7 @@ class Goodput(TypedDict):
     rps: float
 
 
-class Tally(TypedDict):
+class TallyDocument(TypedDict):
     """Results of a set of planned requests. Ratios are relative to planned requests, less skipped ones."""
 
     planned: int
@@ -122,7 +122,7 @@ class Tally(TypedDict):
     done_ratio: float | None
     error_ratio: float | None
     limited_ratio: float | None
-    rejected_ratio: float | None
+    shed_ratio: float | None
     dropped_ratio: float | None
     goodput: Goodput
     rps: float
@@ -133,7 +133,7 @@ class Tally(TypedDict):
     """Served requests, from the write."""
     first_byte: Times
     """Served requests, from the intended start."""
-    refusal: Times
+    rejection: Times
     """Rejected requests, from the intended start."""
     promised: Times
     """Values of Retry-After in rejections."""
@@ -145,15 +145,15 @@ class SegmentPart(TypedDict):
     name: str
     start_s: float
     end_s: float
-    tally: Tally
-    priorities: dict[str, Tally]
+    tally: TallyDocument
+    priorities: dict[str, TallyDocument]
 
 
 class RequestPart(TypedDict):
     """One kind of request."""
 
     label: str
-    tally: Tally
+    tally: TallyDocument
 
 
 class PrioritySeconds(TypedDict):
@@ -162,7 +162,7 @@ class PrioritySeconds(TypedDict):
     planned: list[int]
     served: list[int]
     limited: list[int]
-    rejected: list[int]
+    shed: list[int]
     failed: list[int]
     dropped: list[int]
     unsent: list[int]
@@ -180,7 +180,7 @@ class Seconds(TypedDict):
     ok: list[int]
     degraded: list[int]
     limited: list[int]
-    rejected: list[int]
+    shed: list[int]
     failed: list[int]
     dropped: list[int]
     unsent: list[int]
@@ -214,8 +214,8 @@ class Document(TypedDict):
     about: About
     load: LoadPart
     verdict: VerdictPart
-    totals: Tally
-    priorities: dict[str, Tally]
+    totals: TallyDocument
+    priorities: dict[str, TallyDocument]
     segments: list[SegmentPart]
     requests: list[RequestPart]
     seconds: Seconds

@@ -24,7 +24,7 @@ FAILED = tuple(ending for ending in Ending if ending.failed and ending is not En
 """Results that count as failed; dropped requests have a curve of their own."""
 
 
-class _Moment(NamedTuple):
+class _SecondStats(NamedTuple):
     """Exact percentiles of one second."""
 
     p50_s: float | None
@@ -75,26 +75,26 @@ def seconds(plan: Plan, sheet: Sheet) -> Seconds:
         Counter(zip(columns.priorities[first:stop], columns.endings[first:stop], strict=True))
         for first, stop in pairwise(edges)
     ]
-    moments = [_moment(columns, slice(first, stop)) for first, stop in pairwise(edges)]
+    stats = [_second_stats(columns, slice(first, stop)) for first, stop in pairwise(edges)]
     return {
         "planned": [tally.total() for tally in counts],
         "ok": _curve(counts, Priority, (Ending.OK,)),
         "degraded": _curve(counts, Priority, (Ending.DEGRADED,)),
         "limited": _curve(counts, Priority, (Ending.LIMITED,)),
-        "rejected": _curve(counts, Priority, (Ending.REJECTED,)),
+        "shed": _curve(counts, Priority, (Ending.REJECTED,)),
         "failed": _curve(counts, Priority, FAILED),
         "dropped": _curve(counts, Priority, (Ending.DROPPED,)),
         "unsent": _curve(counts, Priority, (UNSENT,)),
         "inflight": peaks(columns.offsets, columns.lag_s, columns.response_s, columns.endings, count),
-        "p50_s": [moment.p50_s for moment in moments],
-        "p95_s": [moment.p95_s for moment in moments],
-        "p99_s": [moment.p99_s for moment in moments],
-        "lag_p99_s": [moment.lag_p99_s for moment in moments],
-        "priorities": {priority.label: _of_priority(counts, moments, priority) for priority in Priority},
+        "p50_s": [one_second.p50_s for one_second in stats],
+        "p95_s": [one_second.p95_s for one_second in stats],
+        "p99_s": [one_second.p99_s for one_second in stats],
+        "lag_p99_s": [one_second.lag_p99_s for one_second in stats],
+        "priorities": {priority.label: _of_priority(counts, stats, priority) for priority in Priority},
     }
 
 
-def exact(rising: Sequence[float], share: float) -> float | None:
+def exact_percentile(rising: Sequence[float], share: float) -> float | None:
     """Return a percentile of sorted values: the least value that is not below this share of them.
 
     Returns:
@@ -104,18 +104,18 @@ def exact(rising: Sequence[float], share: float) -> float | None:
 
 
 def _of_priority(
-    counts: Sequence[Counter[tuple[int, int]]], moments: Sequence[_Moment], priority: Priority
+    counts: Sequence[Counter[tuple[int, int]]], stats: Sequence[_SecondStats], priority: Priority
 ) -> PrioritySeconds:
     one = (priority,)
     return {
         "planned": _curve(counts, one, (*Ending, UNSENT)),
         "served": _curve(counts, one, (Ending.OK, Ending.DEGRADED)),
         "limited": _curve(counts, one, (Ending.LIMITED,)),
-        "rejected": _curve(counts, one, (Ending.REJECTED,)),
+        "shed": _curve(counts, one, (Ending.REJECTED,)),
         "failed": _curve(counts, one, FAILED),
         "dropped": _curve(counts, one, (Ending.DROPPED,)),
         "unsent": _curve(counts, one, (UNSENT,)),
-        "p95_s": [moment.by_priority[priority] for moment in moments],
+        "p95_s": [one_second.by_priority[priority] for one_second in stats],
     }
 
 
@@ -126,7 +126,7 @@ def _curve(
     return [sum(tally.get(key, 0) for key in wanted) for tally in counts]
 
 
-def _moment(columns: _Columns, span: slice) -> _Moment:
+def _second_stats(columns: _Columns, span: slice) -> _SecondStats:
     served: tuple[list[float], ...] = tuple([] for _ in Priority)
     last_served = Ending.DEGRADED.value
     for ending, priority, response_s in zip(
@@ -138,10 +138,10 @@ def _moment(columns: _Columns, span: slice) -> _Moment:
         responses.sort()
     whole = sorted(chain.from_iterable(served))  # already rising by priority, which is quick to merge
     lag = sorted([lag_s for lag_s in columns.lag_s[span] if not math.isnan(lag_s)])
-    return _Moment(
-        exact(whole, 0.5),
-        exact(whole, 0.95),
-        exact(whole, 0.99),
-        exact(lag, 0.99),
-        tuple(exact(responses, 0.95) for responses in served),
+    return _SecondStats(
+        exact_percentile(whole, 0.5),
+        exact_percentile(whole, 0.95),
+        exact_percentile(whole, 0.99),
+        exact_percentile(lag, 0.99),
+        tuple(exact_percentile(responses, 0.95) for responses in served),
     )

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from autoglm_throttle.traffic.books import Row
 from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.report.schema import Tally
+from autoglm_throttle.traffic.report.schema import TallyDocument
 from autoglm_throttle.traffic.report.times import times
 
 
-def tally(row: Row, length_s: float, step_s: float) -> Tally:
+def tally(row: Row, length_s: float, step_s: float) -> TallyDocument:
     """Build a tally from sums.
 
     Args:
@@ -36,14 +36,14 @@ def tally(row: Row, length_s: float, step_s: float) -> Tally:
         "done_ratio": ratio(row.answered),
         "error_ratio": ratio(row.failed),
         "limited_ratio": ratio(row.limited),
-        "rejected_ratio": ratio(row.rejected),
+        "shed_ratio": ratio(row.rejected),
         "dropped_ratio": ratio(row.endings[Ending.DROPPED]),
         "goodput": {"requests": row.timely, "ratio": ratio(row.timely), "rps": rate(row.timely_answers)},
         "rps": rate(row.answers),
         "response": times(row.response),
         "service": times(row.service),
         "first_byte": times(row.first_byte),
-        "refusal": times(row.refusal),
+        "rejection": times(row.refusal),
         "promised": times(row.promised),
     }
 

@@ -6,7 +6,7 @@ import json
 from typing import NoReturn, cast
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.report.form import misfit
+from autoglm_throttle.traffic.report.form import schema_error
 from autoglm_throttle.traffic.report.schema import KIND, SCHEMA, Document
 
 
@@ -31,18 +31,18 @@ def loads(text: str) -> Document:
     """
     try:
         # json.loads accepts NaN and Infinity unless parse_constant rejects them.
-        read = json.loads(text, parse_constant=_refuse)
+        read = json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as fault:
         raise TrafficError(f"this is no JSON: {fault}") from None
     if not isinstance(read, dict) or read.get("kind") != KIND:
         raise TrafficError(f'this is no report: its "kind" must be "{KIND}"')
     if read.get("schema") != SCHEMA:
         raise TrafficError(f"a report of schema {read.get('schema')!r}; this version reads schema {SCHEMA}")
-    place = misfit(read, Document)
+    place = schema_error(read, Document)
     if place is not None:
-        raise TrafficError(f"the report is damaged: {place} is missing or not what it should be")
+        raise TrafficError(f"the report is damaged: {place} is missing or of the wrong type")
     return cast(Document, read)
 
 
-def _refuse(constant: str) -> NoReturn:
+def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a number in JSON")

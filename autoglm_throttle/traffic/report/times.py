@@ -27,7 +27,7 @@ def times(histogram: Histogram) -> Times:
     }
 
 
-def percentile(told: Times, share: float) -> float | None:
+def percentile(durations: Times, share: float) -> float | None:
     """Compute a percentile of durations in a report.
 
     Args:
@@ -37,8 +37,8 @@ def percentile(told: Times, share: float) -> float | None:
     Returns:
         Seconds; None without data.
     """
-    pairs = [(edge, count) for edge, count in told["histogram"]]
-    histogram = Histogram.restored(pairs, told["max_s"] or 0.0)
+    pairs = [(edge, count) for edge, count in durations["histogram"]]
+    histogram = Histogram.restored(pairs, durations["max_s"] or 0.0)
     return rounded(histogram.percentile(share))
 
 

@@ -6,10 +6,16 @@ from collections.abc import Sequence
 
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.report import times
-from autoglm_throttle.traffic.report.schema import GeneratorPart, Judged, Tally, Times, VerdictPart
+from autoglm_throttle.traffic.report.schema import (
+    GeneratorPart,
+    ObjectiveResult,
+    TallyDocument,
+    Times,
+    VerdictPart,
+)
 from autoglm_throttle.traffic.sheet import UNSENT
 
-HELD = 0
+PASSED = 0
 """All objectives hold, or there were none."""
 FAILED = 1
 """An objective failed."""
@@ -30,40 +36,40 @@ OVERRUN_S = 0.050
 CPU_SHARE = 0.95
 """Share of one core; above it the run measured the generator itself."""
 
-LOST = frozenset((Ending.CONNECTION, Ending.TIMEOUT, Ending.UNANSWERED, Ending.DROPPED))
+UNANSWERED = frozenset((Ending.CONNECTION, Ending.TIMEOUT, Ending.UNANSWERED, Ending.DROPPED))
 """Results of requests that a service no longer accepts."""
 
-LEAST_LOST = 5
+MIN_UNANSWERED = 5
 """Unanswered requests at the end of a run; fewer may be broken by chance."""
 
 
-def doubts(generator: GeneratorPart, duration_s: float) -> list[str]:
+def caveats(generator: GeneratorPart, duration_s: float) -> list[str]:
     """List the reasons why a run is not valid, each with a remedy; empty if it is valid.
 
     Args:
         generator: lag and resources of the generator.
         duration_s: length of the plan.
     """
-    found: list[str] = []
+    reasons: list[str] = []
     lag_s = _lag_s(generator["lag"])
     if lag_s > LAG_P99_S:
-        found.append(
-            f"requests left late (lag p99 {lag_s * 1e3:.1f} ms, allowed {LAG_P99_S * 1e3:.0f} ms):"
+        reasons.append(
+            f"requests were sent late (lag p99 {lag_s * 1e3:.1f} ms, allowed {LAG_P99_S * 1e3:.0f} ms):"
             " free a core for the generator, use more processes or lower the rate"
         )
     allowed_s = max(OVERRUN * duration_s, OVERRUN_S)
     if generator["overrun_s"] > allowed_s:
-        found.append(
+        reasons.append(
             f"sending ran over by {generator['overrun_s']:.2f} s of {duration_s:g} s (allowed"
             f" {allowed_s:.2g} s): use more processes or lower the rate"
         )
     share = generator["cpu_share"]
     if share is not None and share > CPU_SHARE:
-        found.append(
+        reasons.append(
             f"the generator used {share:.0%} of a core (allowed {CPU_SHARE:.0%}):"
             " use more processes, plain http or smaller answers"
         )
-    return found
+    return reasons
 
 
 def _lag_s(lag: Times) -> float:
@@ -76,16 +82,16 @@ def _lag_s(lag: Times) -> float:
     return p99_s if second_s is None else min(p99_s, second_s)
 
 
-def remark(totals: Tally, endings: Sequence[int]) -> str:
+def describe_total_failure(totals: TallyDocument, endings: Sequence[int]) -> str:
     """Describe a run that failed as a whole; empty if it did not.
 
     Args:
         totals: tally of the run.
         endings: result codes in order of the plan.
     """
-    lost = _lost(endings)
-    if lost >= LEAST_LOST:
-        return f"the service stopped accepting connections: the last {lost} requests got no answer"
+    unanswered = _unanswered_at_end(endings)
+    if unanswered >= MIN_UNANSWERED:
+        return f"the service stopped accepting connections: the last {unanswered} requests got no answer"
     classes = totals["classes"]
     if totals["planned"] == totals["unsent"] or classes["ok"] or classes["degraded"]:
         return ""
@@ -98,21 +104,21 @@ def remark(totals: Tally, endings: Sequence[int]) -> str:
     return f"nothing was served: {', '.join([*answers, *failures])}"
 
 
-def _lost(endings: Sequence[int]) -> int:
+def _unanswered_at_end(endings: Sequence[int]) -> int:
     """Count requests without an answer at the end of a run; 0 unless a connection failed among them."""
-    lost, refused = 0, False
+    unanswered, broken = 0, False
     for ending in reversed(endings):
         if ending == UNSENT:
             continue
-        if ending not in LOST:
+        if ending not in UNANSWERED:
             break
-        lost += 1
-        refused = refused or ending == Ending.CONNECTION
-    return lost if refused else 0
+        unanswered += 1
+        broken = broken or ending == Ending.CONNECTION
+    return unanswered if broken else 0
 
 
 def verdict(
-    judged: Sequence[Judged], doubted: Sequence[str], *, aborted: bool, remarked: str = ""
+    objectives: Sequence[ObjectiveResult], reasons: Sequence[str], *, aborted: bool, failure: str = ""
 ) -> VerdictPart:
     """Build the verdict of a run.
 
@@ -124,24 +130,24 @@ def verdict(
         aborted: whether the run was stopped early.
         failure: sentence of `describe_total_failure`.
     """
-    more = f"; {remarked}" if remarked else ""
-    failed = [one["term"] for one in judged if not one["holds"]]
+    more = f"; {failure}" if failure else ""
+    failed = [one["term"] for one in objectives if not one["holds"]]
     if aborted:
-        status, text = INTERRUPTED, "interrupted: what was sent until then is reported"
-    elif doubted:
-        status, text = NOT_VALID, f"not valid: {remarked}{'; ' * bool(remarked)}{doubted[0]}"
+        status, text = INTERRUPTED, "interrupted: the report covers the requests sent until then"
+    elif reasons:
+        status, text = NOT_VALID, f"not valid: {failure}{'; ' * bool(failure)}{reasons[0]}"
     elif failed:
         status, text = FAILED, f"failed: {', '.join(failed)}{more}"
-    elif judged:
-        text = "all objectives hold" if len(judged) > 1 else "the objective holds"
-        status, text = HELD, text + more
+    elif objectives:
+        text = "all objectives hold" if len(objectives) > 1 else "the objective holds"
+        status, text = PASSED, text + more
     else:
-        status, text = HELD, f"{remarked or 'done'}; no objectives were stated"
+        status, text = PASSED, f"{failure or 'done'}; no objectives were stated"
     return {
         "status": status,
         "text": text,
-        "valid": not doubted,
-        "doubts": list(doubted),
+        "valid": not reasons,
+        "caveats": list(reasons),
         "aborted": aborted,
-        "objectives": list(judged),
+        "objectives": list(objectives),
     }

@@ -64,16 +64,16 @@ class BatchEngine:
         if self.ends_s is not None:
             self.ends_s += by_s
 
-    def cut(self, _now: float) -> None:
+    def truncate(self, _now: float) -> None:
         """Do nothing: a batch cannot be shortened; a new speed holds from the next one on."""
 
     def drop(self, item_id: int, _now: float) -> bool:
         """Remove a queued item; False if it is not queued. A running batch is not shortened."""
         waiting = [item for item in self._queue if item.id != item_id]
-        found = len(waiting) < len(self._queue)
-        if found:
+        removed = len(waiting) < len(self._queue)
+        if removed:
             self._queue = deque(waiting)
-        return found
+        return removed
 
     def generated(self, _id: int, _now: float) -> int:
         """No tokens in this mode."""

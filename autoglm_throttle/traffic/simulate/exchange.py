@@ -15,7 +15,7 @@ _decode = json.JSONDecoder().decode
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class BadRequest(Exception):
+class BadRequestError(Exception):
     """An invalid request.
 
     Args:
@@ -28,11 +28,11 @@ class BadRequest(Exception):
         self.status = status
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """The client disconnected before its request was complete."""
 
 
-class Exchange:
+class SimulatedResponse:
     """Request and answer of one ASGI call."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,20 +53,20 @@ class Exchange:
         while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise ClientGone
+                raise ClientDisconnected
             raw += message.get("body", b"")
             more = message.get("more_body", False)
             if len(raw) > BODY_BYTES:
-                raise BadRequest(413, f"the body is larger than {BODY_BYTES} bytes")
+                raise BadRequestError(413, f"the body is larger than {BODY_BYTES} bytes")
         try:
             read = _decode(raw.decode()) if raw else {}
         except (ValueError, RecursionError):
-            raise BadRequest(400, "the body is not JSON") from None
+            raise BadRequestError(400, "the body is not JSON") from None
         if not isinstance(read, dict):
-            raise BadRequest(400, "the body is not a JSON object")
+            raise BadRequestError(400, "the body is not a JSON object")
         return read
 
-    async def gone(self) -> None:
+    async def wait_disconnected(self) -> None:
         """Wait until the client has disconnected; call it after the body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
@@ -90,13 +90,13 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
 
 
-def whole(asked: Mapping[str, object], name: str, default: int, least: int) -> int:
+def integer_field(body: Mapping[str, object], name: str, default: int, least: int) -> int:
     """Read an integer from a request's body.
 
     Raises:
         BadRequestError: not an integer from ``least`` to 1 000 000.
     """
-    number = asked.get(name, default)
+    number = body.get(name, default)
     if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= 1_000_000:
-        raise BadRequest(400, f"{name} must be a whole number from {least} to 1000000")
+        raise BadRequestError(400, f"{name} must be a whole number from {least} to 1000000")
     return number

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from autoglm_throttle.model import Clock, GpuSample
 from autoglm_throttle.traffic.simulate.batch import BatchEngine
 from autoglm_throttle.traffic.simulate.llm import LlmEngine
-from autoglm_throttle.traffic.simulate.meter import Meter
-from autoglm_throttle.traffic.simulate.spec import BatchSpec, Done, Item, LlmSpec, SimSpec
+from autoglm_throttle.traffic.simulate.meter import UtilizationMeter
+from autoglm_throttle.traffic.simulate.spec import BatchSpec, Done, Item, LlmSpec, SimulatedGpuSpec
 
 DEVICE = "GPU-simulated-0"
 FAKE_BUSY_PCT = 98.0
@@ -26,7 +26,7 @@ FAKE_BUSY_DRAW = 0.1
 
 
 @dataclass(slots=True)
-class SimState:
+class SimulatedGpuState:
     """Counters and gauges of a simulated device."""
 
     submitted: int = 0
@@ -37,10 +37,10 @@ class SimState:
     queued: int = 0
     kv_used: int = 0
     """Tokens."""
-    gone: bool = False
+    lost: bool = False
 
 
-class SimGpu:
+class SimulatedGpu:
     """A modelled GPU that works in batches. Every method may be called from any thread.
 
     Time never goes back: a ``now`` before the latest one counts as the latest one.
@@ -53,20 +53,20 @@ class SimGpu:
     name = "simulated"
     min_interval_s: float = 0.05
 
-    def __init__(self, spec: SimSpec | None = None, *, clock: Clock = time.monotonic) -> None:
-        self.spec: SimSpec = spec or SimSpec()
+    def __init__(self, spec: SimulatedGpuSpec | None = None, *, clock: Clock = time.monotonic) -> None:
+        self.spec: SimulatedGpuSpec = spec or SimulatedGpuSpec()
         self.clock = clock
         work = self.spec.work
         self._engine = BatchEngine(work) if isinstance(work, BatchSpec) else LlmEngine(work)
-        self._meter = Meter()
+        self._meter = UtilizationMeter()
         self._lock = threading.Lock()
         self._now = -math.inf
-        self._outbox: list[Done] = []
-        self._state = SimState()
+        self._finished: list[Done] = []
+        self._state = SimulatedGpuState()
         self._slowness = 1.0
         self._fake_busy = False
         self._stalled_until_s = -math.inf
-        self._gone_until_s = -math.inf
+        self._lost_until_s = -math.inf
         self._hangs_until_s = -math.inf
         self._readable = threading.Event()
         self._readable.set()
@@ -74,9 +74,9 @@ class SimGpu:
     def submit(self, item: Item, now: float) -> None:
         """Submit a request; ``advance`` returns its result later."""
         with self._lock:
-            now = self._run(now)
+            now = self._run_until(now)
             self._state.submitted += 1
-            if now < self._gone_until_s:
+            if now < self._lost_until_s:
                 self._fail([item], now, "lost")
             elif not self._engine.fits(item):
                 self._fail([item], now, "too_large")
@@ -88,15 +88,15 @@ class SimGpu:
     def cancel(self, item_id: int, now: float) -> None:
         """Cancel a request: it fails as ``cancelled``, unless its batch runs already or it is unknown."""
         with self._lock:
-            now = self._run(now)
+            now = self._run_until(now)
             if self._engine.drop(item_id, now):
                 self._state.failed += 1
-                self._outbox.append(Done(item_id, now, "cancelled"))
+                self._finished.append(Done(item_id, now, "cancelled"))
 
     def next_event(self) -> float | None:
         """Return the earliest time at which ``advance`` can return results; None if no work is pending."""
         with self._lock:
-            return self._now if self._outbox else self._next()
+            return self._now if self._finished else self._next()
 
     def advance(self, now: float) -> list[Done]:
         """Return results up to ``now`` that were not returned yet, in order of time.
@@ -104,20 +104,20 @@ class SimGpu:
         The number of calls does not change the times of events.
         """
         with self._lock:
-            self._run(now)
-            told, self._outbox = self._outbox, []
-            return told
+            self._run_until(now)
+            finished, self._finished = self._finished, []
+            return finished
 
     def generated(self, item_id: int, now: float) -> int:
         """Return the tokens generated so far by a running sequence; 0 if it is queued or unknown."""
         with self._lock:
-            return self._engine.generated(item_id, self._run(now))
+            return self._engine.generated(item_id, self._run_until(now))
 
     def sample(self, now: float) -> GpuSample:
         """Return the sample that a driver would report at ``now``."""
         with self._lock:
-            now = self._run(now)
-            if now < self._gone_until_s:
+            now = self._run_until(now)
+            if now < self._lost_until_s:
                 return GpuSample(device=DEVICE, index=0, taken_at_s=now, source=self.name, health="lost")
             busy, weighted = self._meter.shares(now)
             utilization_pct, drawn = 100.0 * busy, weighted
@@ -139,11 +139,11 @@ class SimGpu:
     def state(self, now: float) -> dict[str, int | bool]:
         """Return counters and gauges at ``now``, as one flat mapping."""
         with self._lock:
-            now = self._run(now)
+            now = self._run_until(now)
             self._state.resident = self._engine.resident
             self._state.queued = self._engine.queued
             self._state.kv_used = self._engine.kv_used
-            self._state.gone = now < self._gone_until_s
+            self._state.lost = now < self._lost_until_s
             return asdict(self._state)
 
     def read(self) -> tuple[GpuSample]:
@@ -165,7 +165,7 @@ class SimGpu:
     def stall(self, duration_s: float, now: float) -> None:
         """Stop all progress for ``duration_s``; running work counts as busy, as with a hung kernel."""
         with self._lock:
-            now = self._run(now)
+            now = self._run_until(now)
             until_s = max(self._stalled_until_s, now + duration_s)
             self._engine.delay(now, until_s - max(self._stalled_until_s, now))
             self._stalled_until_s = until_s
@@ -179,7 +179,7 @@ class SimGpu:
         if not 0.0 < factor < math.inf:
             raise ValueError(f"factor must be a finite number above 0, not {factor!r}")
         with self._lock:
-            self._engine.cut(self._run(now))
+            self._engine.truncate(self._run_until(now))
             self._slowness = factor
 
     def fake_busy(self, *, on: bool) -> None:
@@ -190,7 +190,7 @@ class SimGpu:
     def lose(self, now: float) -> None:
         """Lose the device: all current and new requests fail until ``recover``."""
         with self._lock:
-            self._vanish(self._run(now), math.inf, "lost")
+            self._lose_all(self._run_until(now), math.inf, "lost")
 
     def recover(self, now: float) -> None:
         """End every fault: the device returns at full speed, without stall, with true and readable samples.
@@ -198,8 +198,8 @@ class SimGpu:
         Delays caused by a stall remain.
         """
         with self._lock:
-            now = self._run(now)
-            self._gone_until_s = self._stalled_until_s = self._hangs_until_s = -math.inf
+            now = self._run_until(now)
+            self._lost_until_s = self._stalled_until_s = self._hangs_until_s = -math.inf
             self._slowness = 1.0
             self._fake_busy = False
             self._readable.set()
@@ -211,7 +211,7 @@ class SimGpu:
             self._hangs_until_s = now + duration_s
             self._readable.clear()
 
-    def _run(self, now: float) -> float:
+    def _run_until(self, now: float) -> float:
         """Process all due events and return the resulting time."""
         now = max(now, self._now)
         due = self._next()
@@ -220,7 +220,7 @@ class SimGpu:
                 self._meter.end(due)
                 ended = self._engine.finish()
                 self._state.done += len(ended)
-                self._outbox.extend(Done(item.id, due) for item in ended)
+                self._finished.extend(Done(item.id, due) for item in ended)
             self._start(due)
             due = self._next()
         self._now = now
@@ -244,16 +244,16 @@ class SimGpu:
         In batch mode requests occupy memory on arrival; in llm mode tokens do when a sequence starts.
         """
         if self._memory_bytes() > self.spec.memory_total_bytes:
-            self._vanish(now, now + self.spec.restart_s, "memory")
+            self._lose_all(now, now + self.spec.restart_s, "memory")
 
-    def _vanish(self, now: float, until_s: float, why: str) -> None:
+    def _lose_all(self, now: float, until_s: float, reason: str) -> None:
         self._meter.end(now)
-        self._fail(self._engine.clear(), now, why)
-        self._gone_until_s = until_s
+        self._fail(self._engine.clear(), now, reason)
+        self._lost_until_s = until_s
 
-    def _fail(self, items: list[Item], now: float, why: str) -> None:
+    def _fail(self, items: list[Item], now: float, reason: str) -> None:
         self._state.failed += len(items)
-        self._outbox.extend(Done(item.id, now, why) for item in items)
+        self._finished.extend(Done(item.id, now, reason) for item in items)
 
     def _memory_bytes(self) -> int:
         work = self.spec.work

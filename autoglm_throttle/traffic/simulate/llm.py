@@ -62,14 +62,14 @@ class LlmEngine:
     def add(self, item: Item, now: float) -> None:
         """Queue an item; it joins after the running step if there is capacity."""
         self._queue.append(item)
-        if self._room():
-            self.cut(now)
+        if self._has_capacity():
+            self.truncate(now)
 
     def begin(self, now: float, slowness: float) -> bool:
         """Start queued items that fit, and the next stretch; False if there is no work."""
         context = 0
         joined = False
-        while self._room():
+        while self._has_capacity():
             item = self._queue.popleft()
             self._join(item)
             context += item.context_tokens
@@ -100,12 +100,12 @@ class LlmEngine:
 
     def delay(self, now: float, by_s: float) -> None:
         """Postpone the end of the running step, and of the stretch."""
-        self.cut(now)
+        self.truncate(now)
         if self.ends_s is not None:
             self.ends_s += by_s
             self._fixed = True
 
-    def cut(self, now: float) -> None:
+    def truncate(self, now: float) -> None:
         """End the stretch with the running step."""
         if self.ends_s is None or self._fixed:
             return
@@ -118,10 +118,10 @@ class LlmEngine:
         sequence = self._by_id.pop(item_id, None)
         if sequence is None:
             waiting = [item for item in self._queue if item.id != item_id]
-            found = len(waiting) < len(self._queue)
+            removed = len(waiting) < len(self._queue)
             self._queue = deque(waiting)
-            return found
-        self.cut(now)
+            return removed
+        self.truncate(now)
         self._running.remove(sequence)
         # list.remove breaks the heap order.
         heapq.heapify(self._running)
@@ -147,7 +147,7 @@ class LlmEngine:
         self.ends_s = None
         return lost
 
-    def _room(self) -> bool:
+    def _has_capacity(self) -> bool:
         if not self._queue or len(self._running) >= self._spec.max_running:
             return False
         return self.kv_used + _kv(self._queue[0]) <= self._spec.kv_tokens

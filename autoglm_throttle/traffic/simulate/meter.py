@@ -12,7 +12,7 @@ WINDOW_S = 1.0
 """NVML documents its sampling period as between 1/6 s and 1 s, depending on the product."""
 
 
-class Meter:
+class UtilizationMeter:
     """Measures the busy time of the last second."""
 
     def __init__(self) -> None:

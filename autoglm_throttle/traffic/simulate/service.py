@@ -18,9 +18,14 @@ from dataclasses import asdict
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from autoglm_throttle.traffic.simulate.desk import Desk
-from autoglm_throttle.traffic.simulate.exchange import BadRequest, ClientGone, Exchange, whole
-from autoglm_throttle.traffic.simulate.gpu import SimGpu
+from autoglm_throttle.traffic.simulate.desk import BatchQueue
+from autoglm_throttle.traffic.simulate.exchange import (
+    BadRequestError,
+    ClientDisconnected,
+    SimulatedResponse,
+    integer_field,
+)
+from autoglm_throttle.traffic.simulate.gpu import SimulatedGpu
 from autoglm_throttle.traffic.simulate.spec import Done
 
 CHARS_PER_TOKEN = 4
@@ -36,7 +41,7 @@ STATUS = {"memory": 500, "lost": 500, "too_large": 400, "cancelled": 499}
 """HTTP status of failed work, by ``Done.failed``; no client sees 499."""
 
 
-def service(sim: SimGpu, *, allow_faults: bool = False, cancel_on_disconnect: bool = False) -> ASGIApp:
+def service(sim: SimulatedGpu, *, allow_faults: bool = False, cancel_on_disconnect: bool = False) -> ASGIApp:
     """Build an ASGI application that serves from a simulated device.
 
     Args:
@@ -44,15 +49,15 @@ def service(sim: SimGpu, *, allow_faults: bool = False, cancel_on_disconnect: bo
         allow_faults: whether ``POST /sim/fault`` exists.
         cancel_on_disconnect: cancel the work of a disconnected client; on most servers it continues.
     """
-    return _Service(sim, allow_faults=allow_faults, cancels=cancel_on_disconnect)
+    return _SimulatedService(sim, allow_faults=allow_faults, cancels=cancel_on_disconnect)
 
 
-class _Service:
-    def __init__(self, sim: SimGpu, *, allow_faults: bool, cancels: bool) -> None:
+class _SimulatedService:
+    def __init__(self, sim: SimulatedGpu, *, allow_faults: bool, cancels: bool) -> None:
         self._sim = sim
         self._cancels = cancels
-        self._desk = Desk(sim)
-        self._routes: dict[str, tuple[str, Callable[[Exchange], Awaitable[None]]]] = {
+        self._batch_queue = BatchQueue(sim)
+        self._routes: dict[str, tuple[str, Callable[[SimulatedResponse], Awaitable[None]]]] = {
             "/v1/predict": ("POST", self._predict),
             "/v1/generate": ("POST", self._predict),
             "/v1/chat/completions": ("POST", self._chat),
@@ -64,62 +69,62 @@ class _Service:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._serve(Exchange(scope, receive, send))
+            await self._serve(SimulatedResponse(scope, receive, send))
         elif scope["type"] == "lifespan":
-            await _live(receive, send)
+            await _run_lifespan(receive, send)
         else:
             await send({"type": "websocket.close", "code": 1000})
 
-    async def _serve(self, exchange: Exchange) -> None:
+    async def _serve(self, exchange: SimulatedResponse) -> None:
         try:
             await self._handler(exchange)(exchange)
-        except BadRequest as problem:
+        except BadRequestError as problem:
             await exchange.answer(problem.status, {"error": str(problem)})
-        except ClientGone:
+        except ClientDisconnected:
             pass
 
-    def _handler(self, exchange: Exchange) -> Callable[[Exchange], Awaitable[None]]:
+    def _handler(self, exchange: SimulatedResponse) -> Callable[[SimulatedResponse], Awaitable[None]]:
         if exchange.path not in self._routes:
-            raise BadRequest(404, "no such path")
+            raise BadRequestError(404, "no such path")
         method, handler = self._routes[exchange.path]
         if exchange.method != method:
-            raise BadRequest(405, f"use {method}")
+            raise BadRequestError(405, f"use {method}")
         return handler
 
-    async def _predict(self, exchange: Exchange) -> None:
-        asked = await exchange.body()
-        context = whole(asked, "context_tokens", 0, 0)
-        tokens = whole(asked, "tokens", 1, 1)
+    async def _predict(self, exchange: SimulatedResponse) -> None:
+        body = await exchange.body()
+        context = integer_field(body, "context_tokens", 0, 0)
+        tokens = integer_field(body, "tokens", 1, 1)
         began_s = self._sim.clock()
         done = await self._submit(exchange, context, tokens)[1]
         _raise_failure(done)
         await exchange.answer(200, {"tokens": tokens, "took_s": round(done.done_s - began_s, 6)})
 
     def _submit(
-        self, exchange: Exchange, context_tokens: int, tokens: int
+        self, exchange: SimulatedResponse, context_tokens: int, tokens: int
     ) -> tuple[int, asyncio.Future[Done]]:
-        number, future = self._desk.submit(context_tokens, tokens)
+        number, future = self._batch_queue.submit(context_tokens, tokens)
         if self._cancels:
             # The future holds the watching task through its callback, and ends it.
-            listening = asyncio.ensure_future(self._cancel_when_gone(exchange, number))
-            future.add_done_callback(lambda _: listening.cancel())
+            watching = asyncio.ensure_future(self._cancel_on_disconnect(exchange, number))
+            future.add_done_callback(lambda _: watching.cancel())
         return number, future
 
-    async def _cancel_when_gone(self, exchange: Exchange, number: int) -> None:
-        await exchange.gone()
-        self._desk.cancel(number)
+    async def _cancel_on_disconnect(self, exchange: SimulatedResponse, number: int) -> None:
+        await exchange.wait_disconnected()
+        self._batch_queue.cancel(number)
 
-    async def _chat(self, exchange: Exchange) -> None:
-        asked = await exchange.body()
-        context = _context_tokens(asked)
-        tokens = whole(asked, "max_tokens", DEFAULT_TOKENS, 1)
+    async def _chat(self, exchange: SimulatedResponse) -> None:
+        body = await exchange.body()
+        context = _context_tokens(body)
+        tokens = integer_field(body, "max_tokens", DEFAULT_TOKENS, 1)
         usage = {
             "prompt_tokens": context,
             "completion_tokens": tokens,
             "total_tokens": context + tokens,
         }
         number, future = self._submit(exchange, context, tokens)
-        if asked.get("stream") is True:
+        if body.get("stream") is True:
             await self._stream(exchange, number, future, usage)
             return
         _raise_failure(await future)
@@ -131,46 +136,46 @@ class _Service:
         await exchange.answer(200, _completion("chat.completion", number, [choice]) | {"usage": usage})
 
     async def _stream(
-        self, exchange: Exchange, number: int, future: asyncio.Future[Done], usage: Mapping[str, int]
+        self, exchange: SimulatedResponse, number: int, future: asyncio.Future[Done], usage: Mapping[str, int]
     ) -> None:
-        kind, told, total = "chat.completion.chunk", 0, usage["completion_tokens"]
+        kind, sent, total = "chat.completion.chunk", 0, usage["completion_tokens"]
         await exchange.begin_stream()
         while not future.done():
             await asyncio.wait((future,), timeout=STREAM_EVERY_S)
             ready = total if future.done() else self._sim.generated(number, self._sim.clock())
-            if ready > told and not (future.done() and future.result().failed):
-                choice = {"index": 0, "delta": {"content": _text(ready - told)}, "finish_reason": None}
+            if ready > sent and not (future.done() and future.result().failed):
+                choice = {"index": 0, "delta": {"content": _text(ready - sent)}, "finish_reason": None}
                 await exchange.event(_completion(kind, number, [choice]))
-                told = ready
+                sent = ready
         if future.result().failed:
-            await exchange.event({"error": _complaint(future.result())}, last=True)
+            await exchange.event({"error": _failure_text(future.result())}, last=True)
             return
-        ending = {"index": 0, "delta": {}, "finish_reason": "length"}
-        await exchange.event(_completion(kind, number, [ending]) | {"usage": usage})
+        last_choice = {"index": 0, "delta": {}, "finish_reason": "length"}
+        await exchange.event(_completion(kind, number, [last_choice]) | {"usage": usage})
         await exchange.event("[DONE]", last=True)
 
-    async def _health(self, exchange: Exchange) -> None:
-        gone = self._sim.state(self._sim.clock())["gone"]
-        await exchange.answer(503 if gone else 200, {"status": "gone" if gone else "ok"})
+    async def _health(self, exchange: SimulatedResponse) -> None:
+        lost = self._sim.state(self._sim.clock())["lost"]
+        await exchange.answer(503 if lost else 200, {"status": "lost" if lost else "ok"})
 
-    async def _state(self, exchange: Exchange) -> None:
+    async def _state(self, exchange: SimulatedResponse) -> None:
         now = self._sim.clock()
         await exchange.answer(200, self._sim.state(now) | {"sample": asdict(self._sim.sample(now))})
 
-    async def _fault(self, exchange: Exchange) -> None:
-        asked = await exchange.body()
-        number = asked.get("number", 1.0)
+    async def _fault(self, exchange: SimulatedResponse) -> None:
+        body = await exchange.body()
+        number = body.get("number", 1.0)
         if isinstance(number, bool) or not isinstance(number, int | float):
-            raise BadRequest(400, "number must be a number")
+            raise BadRequestError(400, "number must be a number")
         try:
-            _plant(self._sim, str(asked.get("fault")), float(number))
+            _inject_fault(self._sim, str(body.get("fault")), float(number))
         except (ValueError, OverflowError) as problem:
-            raise BadRequest(400, str(problem)) from None
-        self._desk.pump()
+            raise BadRequestError(400, str(problem)) from None
+        self._batch_queue.start_next()
         await exchange.answer(200, self._sim.state(self._sim.clock()))
 
 
-def _plant(sim: SimGpu, fault: str, number: float) -> None:
+def _inject_fault(sim: SimulatedGpu, fault: str, number: float) -> None:
     now = sim.clock()
     faults: dict[str, Callable[[], None]] = {
         "stall": lambda: sim.stall(number, now),
@@ -185,10 +190,10 @@ def _plant(sim: SimGpu, fault: str, number: float) -> None:
     faults[fault]()
 
 
-def _context_tokens(asked: Mapping[str, object]) -> int:
-    messages = asked.get("messages")
+def _context_tokens(body: Mapping[str, object]) -> int:
+    messages = body.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise BadRequest(400, "messages must be a list of objects")
+        raise BadRequestError(400, "messages must be a list of objects")
     chars = sum(len(str(message.get("content", ""))) for message in messages)
     return -(-chars // CHARS_PER_TOKEN)
 
@@ -201,16 +206,16 @@ def _completion(kind: str, number: int, choices: list[dict[str, object]]) -> dic
     return {"id": f"chatcmpl-{number}", "object": kind, "model": "simulated", "choices": choices}
 
 
-def _complaint(done: Done) -> str:
+def _failure_text(done: Done) -> str:
     return f"the device failed: {done.failed}"
 
 
 def _raise_failure(done: Done) -> None:
     if done.failed:
-        raise BadRequest(STATUS[done.failed], _complaint(done))
+        raise BadRequestError(STATUS[done.failed], _failure_text(done))
 
 
-async def _live(receive: Receive, send: Send) -> None:
+async def _run_lifespan(receive: Receive, send: Send) -> None:
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

@@ -93,7 +93,7 @@ class LlmSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimSpec:
+class SimulatedGpuSpec:
     """Memory, power and work model of a device.
 
     Raises:
@@ -116,7 +116,7 @@ class SimSpec:
         if not 0.0 <= self.idle_w <= self.peak_w or not self.restart_s >= 0.0:
             raise ValueError("idle_w must not be above peak_w, restart_s not negative")
 
-    def with_published_memory(self) -> SimSpec:
+    def with_published_memory(self) -> SimulatedGpuSpec:
         """Return the same device with the published memory: 1.03 GB, and 0.768 GB per request in flight.
 
         For batch mode; in llm mode the tokens decide.

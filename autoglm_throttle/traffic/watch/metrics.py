@@ -42,7 +42,7 @@ _TOTAL: Final = PREFIX + "gpu_memory_total_bytes"
 _WANTED: Final = (*(PREFIX + metric for _, metric, _ in NUMBERS), _USED, _TOTAL)
 
 
-class MetricsLook:
+class MetricsProbe:
     """Probes the metrics page of a service.
 
     Args:
@@ -59,29 +59,29 @@ class MetricsLook:
         self._clock = clock
         self._path = self._url.path or "/metrics"
 
-    def look(self, now: float) -> dict[str, float]:  # noqa: ARG002 - the page is of the time of its answer
+    def sample(self, now: float) -> dict[str, float]:  # noqa: ARG002 - the page is of the time of its answer
         """Read the numbers of the page.
 
         Raises:
             ProviderUnavailable: it cannot be read.
         """
         try:
-            series = parse(_ours(self._page()))
+            series = parse(_wanted_lines(self._page()))
         except MalformedExpositionError as error:
             raise ProviderUnavailable(str(error)) from None
-        seen = numbers(series)
-        if not seen:
-            raise ProviderUnavailable("tells nothing of this library")
-        return seen
+        values = numbers(series)
+        if not values:
+            raise ProviderUnavailable("has no metrics of this library")
+        return values
 
-    def ready(self) -> None:
+    def check(self) -> None:
         """Read the page once before a run.
 
         Raises:
             TrafficError: it cannot be read, so the run would have no samples either.
         """
         try:
-            self.look(0.0)
+            self.sample(0.0)
         except ProviderUnavailable as error:
             raise TrafficError(f"--metrics: {self.name} {error}") from None
 
@@ -109,10 +109,10 @@ def _parse(url: str) -> ScrapeUrl:
     return item.url
 
 
-def _ours(page: HttpPage) -> str:
+def _wanted_lines(page: HttpPage) -> str:
     """Return only the needed lines: there may be thousands of others, and parsing blocks the generator."""
-    whole = page.body.decode("utf-8", "replace").split("\n")[:-1]
-    return "".join(f"{line}\n" for line in whole if line.startswith(_WANTED))
+    lines = page.body.decode("utf-8", "replace").split("\n")[:-1]
+    return "".join(f"{line}\n" for line in lines if line.startswith(_WANTED))
 
 
 def numbers(series: Iterable[Series]) -> dict[str, float]:
@@ -122,8 +122,10 @@ def numbers(series: Iterable[Series]) -> dict[str, float]:
         # NaN is unequal to itself.
         if one.value == one.value:
             found.setdefault(one.name, []).append(one.value)
-    seen = {name: join(found[PREFIX + metric]) for name, metric, join in NUMBERS if PREFIX + metric in found}
+    values = {
+        name: join(found[PREFIX + metric]) for name, metric, join in NUMBERS if PREFIX + metric in found
+    }
     total = sum(found.get(_TOTAL, ()))
     if total > 0.0 and _USED in found:
-        seen["gpu_memory_ratio"] = sum(found[_USED]) / total
-    return seen
+        values["gpu_memory_ratio"] = sum(found[_USED]) / total
+    return values

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.watch.watch import Gone
+from autoglm_throttle.traffic.watch.watch import ProbeTargetLostError
 
 PROC: Final = Path("/proc")
-FAMILY_LOOKS: Final = 10
+CHILD_SEARCH_SAMPLES: Final = 10
 """Samples between two searches for new children.
 
 On a host with thousands of processes a search takes tens of milliseconds, and servers start their workers at
@@ -33,20 +33,20 @@ class Usage(NamedTuple):
 
     pid: int
     parent: int
-    born: str
+    started: str
     """Start time as written by the system; distinguishes processes with a reused number."""
     cpu_s: float
     rss_bytes: int
 
 
-Table = Mapping[int, Usage]
+ProcessTable = Mapping[int, Usage]
 """Processes by number."""
 
-Read = Callable[[frozenset[int] | None], Table]
+Read = Callable[[frozenset[int] | None], ProcessTable]
 """Reads these processes, or all; missing ones are left out."""
 
 
-def of_stat(text: str, tick_hz: int, page_bytes: int) -> Usage | None:
+def parse_stat(text: str, tick_hz: int, page_bytes: int) -> Usage | None:
     """Parse a line of ``/proc/PID/stat``; None for a zombie or dead process.
 
     Args:
@@ -67,19 +67,19 @@ def of_stat(text: str, tick_hz: int, page_bytes: int) -> Usage | None:
     return Usage(int(head.split()[0]), int(fields[1]), fields[19], cpu_s, int(fields[21]) * page_bytes)
 
 
-def of_ps(text: str) -> dict[int, Usage]:
+def parse_ps(text: str) -> dict[int, Usage]:
     """Parse the `COLUMNS` written by ``ps``; memory there is in KiB.
 
     Raises:
         ValueError: an invalid line.
     """
     rows = (line.split() for line in text.splitlines() if line.strip())
-    found = (
+    usages = (
         Usage(int(pid), int(parent), "", _clock_s(time), int(rss) * 1024)
         for pid, parent, rss, time, state in rows
         if not state.startswith("Z")
     )
-    return {usage.pid: usage for usage in found}
+    return {usage.pid: usage for usage in usages}
 
 
 def _clock_s(text: str) -> float:
@@ -99,20 +99,20 @@ def read_proc(pids: frozenset[int] | None) -> dict[int, Usage]:
         pids: the processes; None: all.
     """
     tick_hz, page_bytes = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-    wanted: Iterable[int] = pids if pids is not None else _everybody()
+    wanted: Iterable[int] = pids if pids is not None else _all_pids()
     table = {}
     for pid in wanted:
         try:
             text = (PROC / str(pid) / "stat").read_text("utf-8", "replace")
         except OSError:
             continue
-        usage = of_stat(text, tick_hz, page_bytes)
+        usage = parse_stat(text, tick_hz, page_bytes)
         if usage is not None:
             table[pid] = usage
     return table
 
 
-def _everybody() -> list[int]:
+def _all_pids() -> list[int]:
     return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
 
 
@@ -126,16 +126,16 @@ def read_ps(pids: frozenset[int] | None) -> dict[int, Usage]:
         OSError: there is no ``ps``.
         subprocess.TimeoutExpired: it hangs.
     """
-    which = ["-A"] if pids is None else ["-p", ",".join(map(str, sorted(pids)))]
-    columns = [word for name in COLUMNS for word in ("-o", f"{name}=")]
-    command = ["ps", *which, *columns]
+    selection = ["-A"] if pids is None else ["-p", ",".join(map(str, sorted(pids)))]
+    columns = [option for name in COLUMNS for option in ("-o", f"{name}=")]
+    command = ["ps", *selection, *columns]
     done = subprocess.run(  # noqa: S603 - fixed words and numbers
         command, capture_output=True, text=True, check=False, timeout=PS_TIMEOUT_S
     )
-    return of_ps(done.stdout)
+    return parse_ps(done.stdout)
 
 
-class ProcessLook:
+class ProcessProbe:
     """Probes a process and all its descendants.
 
     Args:
@@ -150,14 +150,14 @@ class ProcessLook:
         self.name: str = f"process {pid}"
         self._pid = pid
         self._read = read or (read_proc if (PROC / "self" / "stat").exists() else read_ps)
-        self._looks = 0
+        self._sample_count = 0
         self._family: frozenset[int] = frozenset((pid,))
-        self._before: Table = self._look()
+        self._before: ProcessTable = self._read_table()
         self._before_s: float | None = None
         if pid not in self._before:
             raise TrafficError(f"there is no process {pid} to watch")
 
-    def look(self, now: float) -> dict[str, float]:
+    def sample(self, now: float) -> dict[str, float]:
         """Return ``rss_bytes`` and, from the second sample on, ``cpu_share`` in cores.
 
         Args:
@@ -166,46 +166,46 @@ class ProcessLook:
         Raises:
             ProbeTargetLostError: the process has ended.
         """
-        table = self._look()
+        table = self._read_table()
         mine = table.get(self._pid)
-        if mine is None or mine.born != self._before[self._pid].born:
-            raise Gone(f"process {self._pid} has ended")
-        seen = {"rss_bytes": float(sum(usage.rss_bytes for usage in table.values()))}
+        if mine is None or mine.started != self._before[self._pid].started:
+            raise ProbeTargetLostError(f"process {self._pid} has ended")
+        values = {"rss_bytes": float(sum(usage.rss_bytes for usage in table.values()))}
         if self._before_s is not None and now > self._before_s:
             used_s = sum(self._used_s(usage) for usage in table.values())
-            seen["cpu_share"] = used_s / (now - self._before_s)
+            values["cpu_share"] = used_s / (now - self._before_s)
         self._before, self._before_s = table, now
-        return seen
+        return values
 
     def _used_s(self, usage: Usage) -> float:
         """Return the CPU seconds of a process since the last sample; 0 in its first sample."""
         # CPU time before the first sample is unknown, so a new process counts from its second one.
         before = self._before.get(usage.pid)
-        if before is None or before.born != usage.born:
+        if before is None or before.started != usage.started:
             return 0.0
         return max(0.0, usage.cpu_s - before.cpu_s)
 
-    def _look(self) -> Table:
-        if self._looks % FAMILY_LOOKS == 0:
-            everybody = self._read(None)
-            self._family = descendants(everybody, self._pid)
-            table: Table = {pid: everybody[pid] for pid in self._family}
+    def _read_table(self) -> ProcessTable:
+        if self._sample_count % CHILD_SEARCH_SAMPLES == 0:
+            all_processes = self._read(None)
+            self._family = descendants(all_processes, self._pid)
+            table: ProcessTable = {pid: all_processes[pid] for pid in self._family}
         else:
             table = self._read(self._family)
-        self._looks += 1
+        self._sample_count += 1
         return table
 
 
-def descendants(table: Table, pid: int) -> frozenset[int]:
+def descendants(table: ProcessTable, pid: int) -> frozenset[int]:
     """Return a process of a table and all its descendants; empty if it is not there."""
     children: dict[int, list[int]] = {}
     for usage in table.values():
         children.setdefault(usage.parent, []).append(usage.pid)
     found: set[int] = set()
-    line = [pid] if pid in table else []
-    while line:
-        one = line.pop()
+    pending = [pid] if pid in table else []
+    while pending:
+        one = pending.pop()
         if one not in found:
             found.add(one)
-            line += children.get(one, ())
+            pending += children.get(one, ())
     return frozenset(found)

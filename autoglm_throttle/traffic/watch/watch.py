@@ -8,24 +8,24 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-EVERY_S: Final = 1.0
+INTERVAL_S: Final = 1.0
 """Seconds between two samples: the grid of the report."""
 
 JOIN_S: Final = 0.5
 """Seconds to wait for the end of a sample; a hung probe is abandoned."""
 
 
-class Gone(Exception):
+class ProbeTargetLostError(Exception):
     """The target of a probe is lost for good; without a text it is not reported."""
 
 
-class Look(Protocol):
+class Probe(Protocol):
     """A target that can be sampled."""
 
     name: str
     """Name for people."""
 
-    def look(self, now: float) -> dict[str, float]:
+    def sample(self, now: float) -> dict[str, float]:
         """Take a sample; blocks for 2 s at most.
 
         Args:
@@ -37,7 +37,7 @@ class Look(Protocol):
         """
 
 
-class Watch:
+class Prober:
     """Samples each target on a thread of its own, so that a hung one delays no other.
 
     A failing probe never ends a run: its samples are missing, and `faults` say why. Use it with ``with``.
@@ -49,23 +49,27 @@ class Watch:
     """
 
     def __init__(
-        self, looks: Sequence[Look], *, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic
+        self,
+        probes: Sequence[Probe],
+        *,
+        every_s: float = INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._looks = looks
+        self._probes = probes
         self._every_s = every_s
         self._clock = clock
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._seen: list[tuple[float, dict[str, float]]] = []
+        self._samples: list[tuple[float, dict[str, float]]] = []
         self._faults: dict[str, str] = {}
         self._missed: dict[str, int] = {}
         self._threads: list[threading.Thread] = []
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Prober:
         """Start sampling."""
-        for look in self._looks:
+        for probe in self._probes:
             thread = threading.Thread(
-                target=self._watch, args=(look,), name=f"watch {look.name}", daemon=True
+                target=self._run, args=(probe,), name=f"watch {probe.name}", daemon=True
             )
             self._threads.append(thread)
             thread.start()
@@ -73,7 +77,7 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         """Stop sampling."""
-        self._over.set()
+        self._stopped.set()
         for thread in self._threads:
             thread.join(JOIN_S)
 
@@ -82,11 +86,11 @@ class Watch:
         """Last error of each failing probe, one sentence each."""
         with self._lock:
             return [
-                f"{text} ({self._missed[name]} looks in vain)" if self._missed.get(name, 0) > 1 else text
+                f"{text} ({self._missed[name]} failed samples)" if self._missed.get(name, 0) > 1 else text
                 for name, text in self._faults.items()
             ]
 
-    def seen(self, start_s: float, end_s: float) -> tuple[dict[str, float], ...]:
+    def samples(self, start_s: float, end_s: float) -> tuple[dict[str, float], ...]:
         """Return the samples of all probes, second by second: ``t_s`` and the numbers.
 
         Args:
@@ -95,32 +99,32 @@ class Watch:
         """
         rows: dict[int, dict[str, float]] = {}
         with self._lock:
-            seen = sorted(self._seen, key=lambda one: one[0])
-        for at_s, numbers in seen:
+            samples = sorted(self._samples, key=lambda one: one[0])
+        for at_s, numbers in samples:
             if start_s <= at_s <= end_s:
                 second = math.floor((at_s - start_s) / self._every_s)
                 rows.setdefault(second, {"t_s": round(at_s - start_s, 3)}).update(numbers)
         return tuple(rows[second] for second in sorted(rows))
 
-    def _watch(self, look: Look) -> None:
+    def _run(self, probe: Probe) -> None:
         next_s = self._clock()
-        while not self._over.wait(max(0.0, next_s - self._clock())):
+        while not self._stopped.wait(max(0.0, next_s - self._clock())):
             now = self._clock()
             # After a slow sample the next one follows at once; missed ones are not caught up.
             next_s = max(next_s + self._every_s, now)
             try:
-                numbers = look.look(now)
-            except Gone as error:
+                numbers = probe.sample(now)
+            except ProbeTargetLostError as error:
                 if str(error):
-                    self._note(look, str(error))
+                    self._record_fault(probe, str(error))
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
-                self._note(look, f"{look.name} {error}")
+                self._record_fault(probe, f"{probe.name} {error}")
             else:
                 with self._lock:
-                    self._seen.append((now, numbers))
+                    self._samples.append((now, numbers))
 
-    def _note(self, look: Look, text: str) -> None:
+    def _record_fault(self, probe: Probe, text: str) -> None:
         with self._lock:
-            self._faults[look.name] = text
-            self._missed[look.name] = self._missed.get(look.name, 0) + 1
+            self._faults[probe.name] = text
+            self._missed[probe.name] = self._missed.get(probe.name, 0) + 1

@@ -17,7 +17,7 @@ from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.observe import metrics_app
 from autoglm_throttle.traffic.record import RecorderMiddleware
-from autoglm_throttle.traffic.simulate import BatchSpec, SimGpu, SimSpec
+from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec
 from autoglm_throttle.traffic.simulate.service import service
 
 
@@ -39,7 +39,7 @@ async def state(scope: Scope, receive: Receive, send: Send) -> None:
 
 def build(capacity_rps: float, settings: dict[str, str]) -> ASGIApp:
     work = BatchSpec(max_batch=16, base_s=0.004, capacity_rps=capacity_rps)
-    sim = SimGpu(SimSpec(work=work), clock=time.monotonic)
+    sim = SimulatedGpu(SimulatedGpuSpec(work=work), clock=time.monotonic)
     plain = service(sim)
     if not settings:
         return Front(plain, state=state)

@@ -20,7 +20,7 @@ from autoglm_throttle.model import GpuSample, Priority
 from autoglm_throttle.traffic.arrivals import Arrivals, Shape, TraceShape, Users
 from autoglm_throttle.traffic.load import Request
 from autoglm_throttle.traffic.report import LIMITS_S
-from autoglm_throttle.traffic.watch import Gone
+from autoglm_throttle.traffic.watch import ProbeTargetLostError
 
 URL = "http://127.0.0.1:8000/v1/predict"
 HOST = "http://127.0.0.1:8000"
@@ -401,7 +401,7 @@ def test_what_the_cards_of_this_machine_tell() -> None:
         "gpu_power_w": 300,
     }
     assert LocalGpuProbe(Cards(card(memory_used_bytes=1))).sample(0.0) == {}
-    with pytest.raises(Gone):
+    with pytest.raises(ProbeTargetLostError):
         LocalGpuProbe(Cards()).sample(0.0)
 
 

@@ -101,7 +101,7 @@ def test_a_replay_that_ends_otherwise_fails_its_check(service: Server, run: Run,
     verdict = json.loads(Path("r.json").read_text())["verdict"]
     assert (verdict["status"], [one["holds"] for one in verdict["objectives"]]) == (1, [False])
     assert 'class="verdict bad"' in Path("r.html").read_text()
-    assert "20 of 20 requests (100.00 %) ended otherwise" in done.out
+    assert "20 of 20 requests (100.00 %) had a different outcome" in done.out
     assert run("replay", path, url, "--quiet", "--check", "1").status == 0
 
 

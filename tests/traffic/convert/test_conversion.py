@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.convert import (
     Bodies,
+    FileFormat,
     Fill,
-    Form,
-    Options,
+    GorOptions,
     convert,
     open_source,
     write,
@@ -85,17 +85,17 @@ def stored(path: Path, found: list[Entry], start: str = START) -> Path:
     return path
 
 
-def there_and_back(folder: Path, found: list[Entry], form: Form) -> tuple[list[Entry], datetime]:
+def there_and_back(folder: Path, found: list[Entry], form: FileFormat) -> tuple[list[Entry], datetime]:
     """The entries after a way through another form, and when the new recording begins."""
     there, back = folder / "there", folder / "back.jsonl"
     for path in (there, back, folder / "from.jsonl"):
         path.unlink(missing_ok=True)
     source = open_source(stored(folder / "from.jsonl", found))
-    convert(source, there, form, Options(base_url=BASE))
+    convert(source, there, form, GorOptions(base_url=BASE))
     redaction = Redaction(keep_query=["keep"])
-    times = [one.t_s for one in found] if form is Form.VEGETA else None
-    options = Options(keep=Bodies.FULL)
-    account = convert(open_source(there, form, redaction, times), back, Form.JSONL, options)
+    times = [one.t_s for one in found] if form is FileFormat.VEGETA else None
+    options = GorOptions(keep=Bodies.FULL)
+    account = convert(open_source(there, form, redaction, times), back, FileFormat.JSONL, options)
     assert account.written == len(found)
     recording = open_recording(back)
     return list(recording.entries()), datetime.fromisoformat(recording.heading.start)
@@ -108,11 +108,13 @@ def plain(one: Entry) -> tuple[str, str, list[tuple[str, str]], bytes]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(found=entries())
-@pytest.mark.parametrize("form", [Form.GOR, Form.HAR, Form.JSONL])
-def test_there_and_back_keeps_requests_and_times(tmp_path: Path, form: Form, found: list[Entry]) -> None:
+@pytest.mark.parametrize("form", [FileFormat.GOR, FileFormat.HAR, FileFormat.JSONL])
+def test_there_and_back_keeps_requests_and_times(
+    tmp_path: Path, form: FileFormat, found: list[Entry]
+) -> None:
     came, start = there_and_back(tmp_path, found, form)
     assert [plain(one) for one in came] == [plain(one) for one in found]
-    timed = [one for one in zip(found, came, strict=True) if one[0].status or form is not Form.GOR]
+    timed = [one for one in zip(found, came, strict=True) if one[0].status or form is not FileFormat.GOR]
     assert [(after.status, after.ms) for _, after in timed] == [
         (before.status, before.ms) for before, _ in timed
     ]
@@ -125,7 +127,7 @@ def test_there_and_back_keeps_requests_and_times(tmp_path: Path, form: Form, fou
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(found=entries())
 def test_through_vegeta_the_order_of_fields_of_one_name_is_kept(tmp_path: Path, found: list[Entry]) -> None:
-    came, _ = there_and_back(tmp_path, found, Form.VEGETA)
+    came, _ = there_and_back(tmp_path, found, FileFormat.VEGETA)
     for before, after in zip(found, came, strict=True):
         assert (before.method, before.target, before.body) == (after.method, after.target, after.body)
         assert sorted(before.headers, key=lambda pair: pair[0]) == sorted(
@@ -136,7 +138,7 @@ def test_through_vegeta_the_order_of_fields_of_one_name_is_kept(tmp_path: Path, 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(found=entries())
 def test_through_har_nothing_is_lost(tmp_path: Path, found: list[Entry]) -> None:
-    came, _ = there_and_back(tmp_path, found, Form.HAR)
+    came, _ = there_and_back(tmp_path, found, FileFormat.HAR)
     first = came[0].t_s - found[0].t_s
     for before, after in zip(found, came, strict=True):
         assert after.t_s - first == pytest.approx(before.t_s, abs=1.1e-6)
@@ -147,24 +149,24 @@ ONE = Entry(t_s=0, id=0, method="POST", target="/a", body=b"xy", body_len=2)
 HASHED = Entry(t_s=1, id=1, method="POST", target="/b", body_len=3, body_sha256="1" * 64)
 
 
-@pytest.mark.parametrize("form", [Form.VEGETA, Form.GOR])
-def test_missing_bodies_stop_the_conversion_and_are_counted(tmp_path: Path, form: Form) -> None:
+@pytest.mark.parametrize("form", [FileFormat.VEGETA, FileFormat.GOR])
+def test_missing_bodies_stop_the_conversion_and_are_counted(tmp_path: Path, form: FileFormat) -> None:
     path = stored(tmp_path / "r.jsonl", [ONE, HASHED, HASHED])
     with pytest.raises(TrafficError, match="2 requests have a body that was not kept"):
-        convert(open_source(path), tmp_path / "out", form, Options(base_url=BASE))
+        convert(open_source(path), tmp_path / "out", form, GorOptions(base_url=BASE))
     assert [one.name for one in tmp_path.iterdir()] == ["r.jsonl"]
     for fill, body in ((Fill(spaces=True), b"   "), (Fill(body=b"{}"), b"{}")):
-        options = Options(base_url=BASE, bodies=fill)
+        options = GorOptions(base_url=BASE, bodies=fill)
         out = tmp_path / f"out{len(body)}"
         assert convert(open_source(path), out, form, options).written == 3
-        times = [0.0, 1.0, 2.0] if form is Form.VEGETA else None
+        times = [0.0, 1.0, 2.0] if form is FileFormat.VEGETA else None
         bodies = [one.body for one in open_source(out, form, None, times).entries()]
         assert bodies == [b"xy", body, body]
 
 
 def test_har_keeps_a_hash_as_it_is(tmp_path: Path) -> None:
     out = tmp_path / "out.har"
-    convert(open_source(stored(tmp_path / "r.jsonl", [HASHED])), out, Form.HAR)
+    convert(open_source(stored(tmp_path / "r.jsonl", [HASHED])), out, FileFormat.HAR)
     (back,) = open_source(out).entries()
     assert (back.body, back.body_len, back.body_sha256) == (None, 3, "1" * 64)
 
@@ -177,8 +179,8 @@ def test_an_import_keeps_of_bodies_what_was_asked_for(
     tmp_path: Path, keep: Bodies, body: bytes | None, hashed: bool
 ) -> None:
     gor, out = tmp_path / "a.gor", tmp_path / "b.jsonl"
-    convert(open_source(stored(tmp_path / "r.jsonl", [ONE])), gor, Form.GOR)
-    convert(open_source(gor), out, Form.JSONL, Options(keep=keep))
+    convert(open_source(stored(tmp_path / "r.jsonl", [ONE])), gor, FileFormat.GOR)
+    convert(open_source(gor), out, FileFormat.JSONL, GorOptions(keep=keep))
     (entry,) = open_recording(out).entries()
     assert (entry.body, entry.body_len) == (body, 2)
     assert entry.body_sha256 == (hashlib.sha256(b"xy").hexdigest() if hashed else "")
@@ -187,8 +189,13 @@ def test_an_import_keeps_of_bodies_what_was_asked_for(
 def test_the_first_line_says_what_was_kept(tmp_path: Path) -> None:
     path, gor, out = stored(tmp_path / "r.jsonl", [ONE]), tmp_path / "a.gor", tmp_path / "b.jsonl"
     assert open_source(path).heading == open_recording(path).heading
-    convert(open_source(path), gor, Form.GOR)
-    convert(open_source(gor, None, Redaction(keep_query=["q"])), out, Form.JSONL, Options(keep=Bodies.NONE))
+    convert(open_source(path), gor, FileFormat.GOR)
+    convert(
+        open_source(gor, None, Redaction(keep_query=["q"])),
+        out,
+        FileFormat.JSONL,
+        GorOptions(keep=Bodies.NONE),
+    )
     said = open_recording(out).heading.redaction
     assert (said["query"], said["body"], said["key"]) == (["q"], "none", "none")
     stricter = open_source(out, None, Redaction())
@@ -201,7 +208,7 @@ def test_a_body_above_the_limit_is_kept_as_a_hash(tmp_path: Path) -> None:
     element = {"startedDateTime": "2024-01-01T00:00:00Z", "request": request}
     har = tmp_path / "a.har"
     har.write_text(json.dumps({"log": {"entries": [element]}}))
-    convert(open_source(har), tmp_path / "b.jsonl", Form.JSONL, Options(keep=Bodies.FULL))
+    convert(open_source(har), tmp_path / "b.jsonl", FileFormat.JSONL, GorOptions(keep=Bodies.FULL))
     (entry,) = open_recording(tmp_path / "b.jsonl").entries()
     assert (entry.body, entry.body_len) == (None, len(long))
     assert entry.body_sha256 == hashlib.sha256(long.encode()).hexdigest()
@@ -210,14 +217,14 @@ def test_a_body_above_the_limit_is_kept_as_a_hash(tmp_path: Path) -> None:
 SECRET = "s3cr3t-S3CR3T"
 
 
-def planted(form: Form) -> bytes:
+def planted(form: FileFormat) -> bytes:
     """A file of another program with secrets in every place that a recorder does not keep."""
     names = ["Authorization", "Cookie", "X-Api-Key", "X-Else"]
     url = f"http://user:{SECRET}@h/a?token={SECRET}"
-    if form is Form.VEGETA:
+    if form is FileFormat.VEGETA:
         header = {name: [SECRET] for name in names}
         return json.dumps({"method": "GET", "url": url, "header": header}).encode()
-    if form is Form.HAR:
+    if form is FileFormat.HAR:
         headers = [{"name": name, "value": SECRET} for name in names]
         request = {"method": "GET", "url": url, "headers": headers, "cookies": [{"name": SECRET}]}
         element = {"startedDateTime": "2024-01-01T00:00:00Z", "request": request, "comment": SECRET}
@@ -226,23 +233,23 @@ def planted(form: Form) -> bytes:
     return f"1 {SECRET} 5 0\nGET {url} HTTP/1.1\r\n{head}\r\n\n\U0001f435\U0001f648\U0001f649\n".encode()
 
 
-@pytest.mark.parametrize("form", [Form.VEGETA, Form.GOR, Form.HAR])
-@pytest.mark.parametrize("to", list(Form))
-def test_no_secret_of_a_foreign_file_is_written(tmp_path: Path, form: Form, to: Form) -> None:
+@pytest.mark.parametrize("form", [FileFormat.VEGETA, FileFormat.GOR, FileFormat.HAR])
+@pytest.mark.parametrize("to", list(FileFormat))
+def test_no_secret_of_a_foreign_file_is_written(tmp_path: Path, form: FileFormat, to: FileFormat) -> None:
     path = tmp_path / "planted"
     path.write_bytes(planted(form))
     out = tmp_path / "out"
-    account = convert(open_source(path, form, None, [0.0]), out, to, Options(base_url=BASE))
+    account = convert(open_source(path, form, None, [0.0]), out, to, GorOptions(base_url=BASE))
     assert account.written == 1
     assert SECRET.encode() not in out.read_bytes()
-    assert "4 header fields that a recorder does not keep were left out" in account.lines()
+    assert "4 header fields that a recorder does not store were left out" in account.lines()
     assert not any(SECRET in line for line in account.lines())
 
 
 def test_a_hand_made_recording_passes_the_list_of_what_is_never_kept(tmp_path: Path) -> None:
     entry = Entry(t_s=0, id=0, method="GET", target="/a?t=1", headers=(("cookie", SECRET), ("x-own", "1")))
     path = stored(tmp_path / "r.jsonl", [entry])
-    account = convert(open_source(path), tmp_path / "a", Form.HAR)
+    account = convert(open_source(path), tmp_path / "a", FileFormat.HAR)
     assert SECRET not in (tmp_path / "a").read_text()
     assert "1 header fields were left out" in account.lines()
     assert [one.headers for one in open_source(path).entries()] == [(("x-own", "1"),)]
@@ -253,7 +260,7 @@ def test_a_hand_made_recording_passes_the_list_of_what_is_never_kept(tmp_path: P
 def test_the_file_is_private_whole_and_never_in_place_of_another(tmp_path: Path) -> None:
     source = open_source(stored(tmp_path / "r.jsonl", [ONE]))
     out = tmp_path / "out.gor.gz"
-    convert(source, out, Form.GOR)
+    convert(source, out, FileFormat.GOR)
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     assert gzip.decompress(out.read_bytes()).startswith(b"1 ")
     assert [one.body for one in open_source(out).entries()] == [b"xy"]
@@ -261,31 +268,31 @@ def test_the_file_is_private_whole_and_never_in_place_of_another(tmp_path: Path)
     link.symlink_to(tmp_path / "elsewhere")
     for there in (out, link):
         with pytest.raises(TrafficError, match="exists already"):
-            convert(source, there, Form.GOR)
+            convert(source, there, FileFormat.GOR)
     with pytest.raises(TrafficError, match="cannot be written"):
-        convert(source, tmp_path / "no" / "folder", Form.GOR)
+        convert(source, tmp_path / "no" / "folder", FileFormat.GOR)
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_the_same_source_gives_the_same_packed_bytes(tmp_path: Path) -> None:
     source = open_source(stored(tmp_path / "r.jsonl", [ONE]))
     for name in ("a.gz", "b.gz"):
-        convert(source, tmp_path / name, Form.JSONL)
+        convert(source, tmp_path / name, FileFormat.JSONL)
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
 
 
 def test_vegeta_needs_times_on_the_way_in_and_a_host_on_the_way_out(tmp_path: Path) -> None:
     path = stored(tmp_path / "r.jsonl", [ONE])
     with pytest.raises(TrafficError, match="--base-url"):
-        convert(open_source(path), tmp_path / "t", Form.VEGETA)
-    convert(open_source(path), tmp_path / "t", Form.VEGETA, Options(base_url=BASE))
+        convert(open_source(path), tmp_path / "t", FileFormat.VEGETA)
+    convert(open_source(path), tmp_path / "t", FileFormat.VEGETA, GorOptions(base_url=BASE))
     with pytest.raises(TrafficError, match="no times: give a shape"):
         open_source(tmp_path / "t")
     with (tmp_path / "t").open("ab") as more:
         more.write((tmp_path / "t").read_bytes())
     source = open_source(tmp_path / "t", None, None, [4.5])
     assert [one.t_s for one in source.entries()] == [4.5]
-    assert source.told() == ["1 requests after the end of the shape were left out"]
+    assert source.problem_lines() == ["1 requests after the end of the shape were left out"]
 
 
 @pytest.mark.parametrize(
@@ -293,7 +300,7 @@ def test_vegeta_needs_times_on_the_way_in_and_a_host_on_the_way_out(tmp_path: Pa
 )
 def test_a_base_url_is_a_scheme_and_a_host(url: str) -> None:
     with pytest.raises(TrafficError, match="a base URL is") as told:
-        Options(base_url=url)
+        GorOptions(base_url=url)
     assert "hunter2" not in str(told.value)
 
 
@@ -308,18 +315,18 @@ def test_what_has_no_place_in_the_new_form_is_told(tmp_path: Path) -> None:
         body_len=14,
     )
     path = stored(tmp_path / "r.jsonl", [odd, ONE, ending])
-    options = Options(base_url=BASE)
-    vegeta = write(open_source(path), io.BytesIO(), Form.VEGETA, options)
+    options = GorOptions(base_url=BASE)
+    vegeta = write(open_source(path), io.BytesIO(), FileFormat.VEGETA, options)
     assert vegeta.lines()[:2] == [
         "2 requests written",
         "lost: times, clients, priorities as decided, decisions, answers, content-length, the order of header"
         " fields, when the recording began and why it ended, what was dropped, sampled and redacted",
     ]
     assert vegeta.lines()[2] == "request 4: its target is no path"
-    gor = write(open_source(path), io.BytesIO(), Form.GOR, options)
+    gor = write(open_source(path), io.BytesIO(), FileFormat.GOR, options)
     assert gor.written == 2
     assert "request 5: its body holds the line" in gor.lines()[2]
-    har = write(open_source(path), io.BytesIO(), Form.HAR, options)
+    har = write(open_source(path), io.BytesIO(), FileFormat.HAR, options)
     assert (har.written, har.lost[-1]) == (2, "what was dropped, sampled and redacted")
 
 
@@ -327,7 +334,7 @@ def test_faults_of_the_file_are_told_with_their_lines(tmp_path: Path) -> None:
     path = stored(tmp_path / "r.jsonl", [ONE])
     with path.open("a") as more:
         more.write("nonsense\n" * 30)
-    account = write(open_source(path), io.BytesIO(), Form.HAR)
+    account = write(open_source(path), io.BytesIO(), FileFormat.HAR)
     assert account.written == 1
     assert account.faults[0] == "line 4: not JSON"
     assert account.faults[-1] == "and 10 more"
@@ -356,12 +363,12 @@ def test_a_request_that_no_entry_can_hold_is_told_and_left_out(tmp_path: Path) -
     source = open_source(path)
     (entry,) = source.entries()
     assert (entry.method, entry.target) == ("*", "/%0A%C3%A9")
-    assert source.told() == ["request 1: t, ms and ttfb_ms must be from 0 to 1e+09"]
+    assert source.problem_lines() == ["request 1: t, ms and ttfb_ms must be from 0 to 1e+09"]
 
 
 def test_gor_itself_reads_what_is_written(tmp_path: Path) -> None:
     out = tmp_path / "out.gor"
-    convert(open_source(stored(tmp_path / "r.jsonl", [ONE])), out, Form.GOR)
+    convert(open_source(stored(tmp_path / "r.jsonl", [ONE])), out, FileFormat.GOR)
     program = shutil.which("gor") or shutil.which("goreplay")
     if program is None:
         return
@@ -384,12 +391,12 @@ def test_what_goes_wrong_while_writing_leaves_nothing_behind(tmp_path: Path) -> 
             return []
 
     with pytest.raises(TrafficError, match="exists already"):
-        convert(InTheWay(), out, Form.HAR)
+        convert(InTheWay(), out, FileFormat.HAR)
     assert list(tmp_path.iterdir()) == [out]
 
 
-@pytest.mark.parametrize("form", [Form.GOR, Form.HAR])
-def test_times_whose_product_falls_short_of_a_whole_number_are_kept(tmp_path: Path, form: Form) -> None:
+@pytest.mark.parametrize("form", [FileFormat.GOR, FileFormat.HAR])
+def test_times_whose_product_falls_short_of_a_whole_number_are_kept(tmp_path: Path, form: FileFormat) -> None:
     hard = [us for us in range(1, 200_000) if int(us / 1e6 * 1e6) != us][:5]
     assert hard
     found = [Entry(t_s=us / 1e6, id=us, method="GET", target="/") for us in [0, *hard]]

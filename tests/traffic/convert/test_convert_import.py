@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.traffic.convert import Form, open_source, recognise
+from autoglm_throttle.traffic.convert import FileFormat, detect_format, open_source
 from autoglm_throttle.traffic.errors import TrafficError
 
 
@@ -23,27 +23,27 @@ def test_fields_of_ours_in_a_foreign_file_are_judged(tmp_path: Path, ours: dict[
     path.write_text(json.dumps({"log": {"entries": [element]}}))
     source = open_source(path)
     assert list(source.entries()) == []
-    assert source.told()[0].startswith("request 1: ")
+    assert source.problem_lines()[0].startswith("request 1: ")
 
 
 @pytest.mark.parametrize(
     ("begin", "form"),
     [
-        ('{"v":1,"kind":"autoglm-throttle-traffic"}\n', Form.JSONL),
-        ('{"kind":"autoglm-throttle-traffic","v":1,"log":1}\n', Form.JSONL),
-        ('\ufeff\n {"log": {"entries": []}}', Form.HAR),
-        ('{"log":{"creator":{"name":"' + "x" * 5000, Form.HAR),
-        ("1 ab 5 0\nGET / HTTP/1.1\n", Form.GOR),
-        ("1 ab 5\r\nGET / HTTP/1.1\n", Form.GOR),
-        ('{"url":"http://h/","method":"GET"}', Form.VEGETA),
-        ('{"method":"POST","url":"http://h/","body":"' + "A" * 9000, Form.VEGETA),
+        ('{"v":1,"kind":"autoglm-throttle-traffic"}\n', FileFormat.JSONL),
+        ('{"kind":"autoglm-throttle-traffic","v":1,"log":1}\n', FileFormat.JSONL),
+        ('\ufeff\n {"log": {"entries": []}}', FileFormat.HAR),
+        ('{"log":{"creator":{"name":"' + "x" * 5000, FileFormat.HAR),
+        ("1 ab 5 0\nGET / HTTP/1.1\n", FileFormat.GOR),
+        ("1 ab 5\r\nGET / HTTP/1.1\n", FileFormat.GOR),
+        ('{"url":"http://h/","method":"GET"}', FileFormat.VEGETA),
+        ('{"method":"POST","url":"http://h/","body":"' + "A" * 9000, FileFormat.VEGETA),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_form_is_told_by_how_it_begins(tmp_path: Path, begin: str, form: Form, packed: bool) -> None:
+def test_a_form_is_told_by_how_it_begins(tmp_path: Path, begin: str, form: FileFormat, packed: bool) -> None:
     path = tmp_path / ("a.gz" if packed else "a")
     path.write_bytes(gzip.compress(begin.encode()) if packed else begin.encode())
-    assert recognise(path) is form
+    assert detect_format(path) is form
 
 
 @pytest.mark.parametrize("begin", [b"", b"TIMESTAMP,a\n", b"{", b"[" * 5000, b"\x1f\x8b garbage"])
@@ -51,18 +51,18 @@ def test_what_is_of_no_known_form_is_refused(tmp_path: Path, begin: bytes) -> No
     path = tmp_path / "a"
     path.write_bytes(begin)
     with pytest.raises(TrafficError, match="none of jsonl, vegeta, gor, har"):
-        recognise(path)
+        detect_format(path)
 
 
 def test_files_that_cannot_be_read_are_said(tmp_path: Path) -> None:
     with pytest.raises(TrafficError, match="cannot be read"):
-        recognise(tmp_path / "nowhere")
+        detect_format(tmp_path / "nowhere")
     broken = tmp_path / "a.gz"
     broken.write_bytes(b"not packed")
     with pytest.raises(TrafficError, match="cannot be read"):
-        recognise(broken)
+        detect_format(broken)
     with pytest.raises(TrafficError, match="cannot be read"):
-        open_source(tmp_path / "nowhere", Form.GOR)
+        open_source(tmp_path / "nowhere", FileFormat.GOR)
 
 
 def test_a_packed_file_that_ends_in_the_middle_gives_what_is_whole(tmp_path: Path) -> None:
@@ -71,4 +71,4 @@ def test_a_packed_file_that_ends_in_the_middle_gives_what_is_whole(tmp_path: Pat
     path.write_bytes(gzip.compress(b"".join(block % n for n in range(10_000)))[:-200])
     source = open_source(path)
     assert len(list(source.entries())) > 100
-    assert any("packed data ends in the middle" in line for line in source.told())
+    assert any("packed data ends in the middle" in line for line in source.problem_lines())

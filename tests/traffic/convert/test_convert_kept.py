@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.traffic.convert import Bodies, Fill, Form, Options, convert, kept_of, open_source
+from autoglm_throttle.traffic.convert import (
+    Bodies,
+    FileFormat,
+    Fill,
+    GorOptions,
+    convert,
+    open_source,
+    recorded_names,
+)
 from autoglm_throttle.traffic.convert.found import target_of
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import End, Entry, Heading, open_recording
@@ -34,22 +42,22 @@ def recording(path: Path, *entries: Entry, end: End | None = None, **heading: ob
     return path
 
 
-@pytest.mark.parametrize("to", list(Form))
-def test_bodies_of_an_import_are_written_only_if_asked_for(tmp_path: Path, to: Form) -> None:
+@pytest.mark.parametrize("to", list(FileFormat))
+def test_bodies_of_an_import_are_written_only_if_asked_for(tmp_path: Path, to: FileFormat) -> None:
     har, out = browser(tmp_path / "a.har"), tmp_path / "out"
     base = "http://h"
-    if to in (Form.VEGETA, Form.GOR):
+    if to in (FileFormat.VEGETA, FileFormat.GOR):
         with pytest.raises(TrafficError, match=r"1 requests have a body .*or --fill .*--bodies full"):
-            convert(open_source(har), out, to, Options(base_url=base))
+            convert(open_source(har), out, to, GorOptions(base_url=base))
         assert not out.exists()
-    convert(open_source(har), out, to, Options(base_url=base, bodies=Fill(spaces=True)))
+    convert(open_source(har), out, to, GorOptions(base_url=base, bodies=Fill(spaces=True)))
     assert SECRET not in "".join(_shown(out, to))
     whole = tmp_path / "whole"
-    convert(open_source(har), whole, to, Options(base_url=base, keep=Bodies.FULL))
+    convert(open_source(har), whole, to, GorOptions(base_url=base, keep=Bodies.FULL))
     assert SECRET in "".join(_shown(whole, to))
 
 
-def _shown(path: Path, form: Form) -> Iterator[str]:
+def _shown(path: Path, form: FileFormat) -> Iterator[str]:
     yield path.read_text()
     for entry in open_source(path, form, None, [0.0]).entries():
         yield (entry.body or b"").decode()
@@ -58,7 +66,7 @@ def _shown(path: Path, form: Form) -> Iterator[str]:
 def test_a_long_body_is_written_whole_where_no_recording_is_made(tmp_path: Path) -> None:
     long = "x" * (64 * 1024 + 1)
     har = browser(tmp_path / "a.har", long)
-    convert(open_source(har), tmp_path / "a.gor", Form.GOR, Options(keep=Bodies.FULL))
+    convert(open_source(har), tmp_path / "a.gor", FileFormat.GOR, GorOptions(keep=Bodies.FULL))
     (entry,) = open_source(tmp_path / "a.gor").entries()
     assert entry.body == long.encode()
 
@@ -93,7 +101,7 @@ def test_what_no_recorder_keeps_is_left_out_of_a_recording_too(tmp_path: Path) -
     kept = list(source.entries())
     assert [one.target for one in kept] == ["/a?b=1", "/cb?c", "/d", "*", "h:80", "/"]
     assert {one.headers for one in kept} == {(("x-auth-priority", "high"), ("x-own", "1"))}
-    assert source.told() == [
+    assert source.problem_lines() == [
         "18 header fields were left out",
         "of 4 requests a part of the URL was left out or masked",
     ]
@@ -109,14 +117,14 @@ def test_what_no_recorder_keeps_is_left_out_of_a_recording_too(tmp_path: Path) -
 def test_what_a_recording_says_it_kept_is_judged(
     tmp_path: Path, said: dict[str, object], kept: tuple[list[str], list[str]]
 ) -> None:
-    assert kept_of(recording(tmp_path / "r.jsonl", ONE, redaction=said)) == kept
-    assert kept_of(browser(tmp_path / "a.har")) == ([], [])
+    assert recorded_names(recording(tmp_path / "r.jsonl", ONE, redaction=said)) == kept
+    assert recorded_names(browser(tmp_path / "a.har")) == ([], [])
 
 
 @pytest.mark.parametrize("end", [End("max_bytes", 7), End("max_s", 0), None])
 def test_the_end_and_the_share_of_a_recording_are_carried_over(tmp_path: Path, end: End | None) -> None:
     path = recording(tmp_path / "r.jsonl", ONE, end=end, sample=0.25, start="2026-01-02T03:04:05+00:00")
-    convert(open_source(path), tmp_path / "s.jsonl", Form.JSONL)
+    convert(open_source(path), tmp_path / "s.jsonl", FileFormat.JSONL)
     there, back = open_recording(path), open_recording(tmp_path / "s.jsonl")
     assert list(back.entries()) == list(there.entries())
     assert (back.end, back.heading) == (end, there.heading)
@@ -126,9 +134,9 @@ def test_the_end_and_the_share_of_a_recording_are_carried_over(tmp_path: Path, e
 def test_moments_that_no_recording_can_have_are_faults(tmp_path: Path, moment: str) -> None:
     source = open_source(browser(tmp_path / "a.har", moment=moment))
     assert list(source.entries()) == []
-    assert source.told() == ["line 1: a part of it is of another type, or no time"]
+    assert source.problem_lines() == ["line 1: a part has the wrong type, or a time cannot be read"]
     path = recording(tmp_path / "r.jsonl", ONE, start=moment)
-    convert(open_source(path), tmp_path / "b.har", Form.HAR)
+    convert(open_source(path), tmp_path / "b.har", FileFormat.HAR)
     assert "1970-01-01T00:00:00" in (tmp_path / "b.har").read_text()
 
 
@@ -136,13 +144,13 @@ def test_a_recording_that_does_not_say_when_it_began_begins_in_1970(tmp_path: Pa
     convert(
         open_source(recording(tmp_path / "r.jsonl", replace(ONE, t_s=1.0), start="")),
         tmp_path / "a.har",
-        Form.HAR,
+        FileFormat.HAR,
     )
     assert open_source(tmp_path / "a.har").heading.start == "1970-01-01T00:00:01.000000+00:00"
     convert(
         open_source(recording(tmp_path / "s.jsonl", ONE, start="2024-01-01T00:00:00")),
         tmp_path / "b.har",
-        Form.HAR,
+        FileFormat.HAR,
     )
     assert open_source(tmp_path / "b.har").heading.start == "2024-01-01T00:00:00.000000+00:00"
 
@@ -158,7 +166,7 @@ def test_chunks_are_not_promised_for_a_body_that_is_written_whole(tmp_path: Path
         headers=(("transfer-encoding", "chunked"), ("accept", "a")),
     )
     path = recording(tmp_path / "r.jsonl", chunked)
-    convert(open_source(path), tmp_path / "a.gor", Form.GOR)
+    convert(open_source(path), tmp_path / "a.gor", FileFormat.GOR)
     source = open_source(tmp_path / "a.gor")
     (entry,) = source.entries()
     assert entry.body == b"xy"
@@ -176,13 +184,13 @@ def test_a_file_that_appears_meanwhile_is_not_written_over(
             raise PermissionError(1, "no links here")
 
         monkeypatch.setattr(Path, "hardlink_to", no_links)
-    convert(source, out, Form.GOR)
+    convert(source, out, FileFormat.GOR)
     assert [one.body for one in open_source(out).entries()] == [b"xy"]
     assert out.stat().st_mode & 0o777 == 0o600
     monkeypatch.setattr(Path, "exists", lambda *_, **__: False)
     before = out.read_bytes()
     with pytest.raises(TrafficError, match="exists already"):
-        convert(source, out, Form.HAR)
+        convert(source, out, FileFormat.HAR)
     assert out.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -196,5 +204,5 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Path, "hardlink_to", full)
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(TrafficError, match="cannot be written: No space left on device"):
-        convert(source, tmp_path / "out.gor", Form.GOR)
+        convert(source, tmp_path / "out.gor", FileFormat.GOR)
     assert [one.name for one in tmp_path.iterdir()] == ["r.jsonl"]

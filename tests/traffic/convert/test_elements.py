@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.convert import elements
-from autoglm_throttle.traffic.convert.elements import Window
+from autoglm_throttle.traffic.convert.elements import JsonWindow
 from autoglm_throttle.traffic.errors import TrafficError
 
 LEAVES = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(-1e6, 1e6) | st.text(max_size=6)
@@ -24,8 +24,8 @@ VALUES = st.recursive(
 
 def read(document: bytes, chunk: int) -> list[tuple[int, object]]:
     with patch.object(elements, "CHUNK", chunk):
-        window = Window(io.BytesIO(document))
-        window.enter("log", "entries")
+        window = JsonWindow(io.BytesIO(document))
+        window.enter_array("log", "entries")
         return list(window.elements())
 
 

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from autoglm_throttle.traffic.convert import gor
-from autoglm_throttle.traffic.convert.found import Faults, Found
+from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import Entry
 
@@ -30,8 +30,8 @@ CAPTURE = (
 )
 
 
-def read(text: bytes) -> tuple[list[Found], list[str]]:
-    faults = Faults()
+def read(text: bytes) -> tuple[list[ParsedRequest], list[str]]:
+    faults = GorProblems()
     return list(gor.read(io.BytesIO(text), faults)), faults.lines()
 
 
@@ -136,14 +136,14 @@ def test_the_number_of_a_line_is_right_after_a_block_that_was_too_long() -> None
 
 def test_no_more_than_some_wait_for_their_answers() -> None:
     blocks = b"".join(
-        b"1 %d %d 0\nGET /%d HTTP/1.1\r\n\r\n" % (n, n, n) + END for n in range(gor.WAITING + 50)
+        b"1 %d %d 0\nGET /%d HTTP/1.1\r\n\r\n" % (n, n, n) + END for n in range(gor.MAX_PENDING + 50)
     )
-    faults = Faults()
+    faults = GorProblems()
     stored = io.BytesIO(blocks + b"2 0 1 1\nHTTP/1.1 200 OK\r\n\r\n" + END)
     reading = gor.read(stored, faults)
     assert next(reading).target == "/0"
     assert stored.tell() < len(blocks)
-    assert [one.target for one in reading] == [f"/{n}" for n in range(1, gor.WAITING + 50)]
+    assert [one.target for one in reading] == [f"/{n}" for n in range(1, gor.MAX_PENDING + 50)]
 
 
 def test_requests_of_one_serial_are_all_kept() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.traffic.convert import har
-from autoglm_throttle.traffic.convert.found import Faults, Found
+from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest
 from autoglm_throttle.traffic.record import Entry
 
 BROWSER = """\ufeff{
@@ -33,8 +33,8 @@ BROWSER = """\ufeff{
 """
 
 
-def read(text: str | bytes) -> tuple[list[Found], list[str]]:
-    faults = Faults()
+def read(text: str | bytes) -> tuple[list[ParsedRequest], list[str]]:
+    faults = GorProblems()
     stored = io.BytesIO(text.encode() if isinstance(text, str) else text)
     return list(har.read(stored, faults)), faults.lines()
 
@@ -124,7 +124,7 @@ def test_what_is_not_of_its_type_is_not_believed() -> None:
     )
     found, faults = read(document(odd))
     assert faults == []
-    assert (found[0].ms, found[0].status, found[0].body, found[0].kept) == (0.0, 0, None, {})
+    assert (found[0].ms, found[0].status, found[0].body, found[0].recorded_fields) == (0.0, 0, None, {})
 
 
 def test_a_document_without_requests_is_read() -> None:
@@ -152,7 +152,7 @@ def test_requests_are_read_one_at_a_time() -> None:
 
     text = document(*[element(comment="x" * 10_000) for _ in range(1000)]).encode()
     stored = Counted(text)
-    reading = har.read(stored, Faults())
+    reading = har.read(stored, GorProblems())
     next(reading)
     assert stored.given < len(text) / 50
     assert sum(1 for _ in reading) == 999
@@ -202,5 +202,5 @@ def test_what_is_written_is_one_document_that_others_can_read() -> None:
     found, faults = read(text)
     assert faults == []
     assert [one.body for one in found] == [b"x", b"\xff", None]
-    assert found[0].kept["decision"] == "limited"
-    assert found[2].kept["body_sha256"] == "0" * 64
+    assert found[0].recorded_fields["decision"] == "limited"
+    assert found[2].recorded_fields["body_sha256"] == "0" * 64

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from autoglm_throttle.traffic.convert import vegeta
-from autoglm_throttle.traffic.convert.found import Faults, Found
+from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest
 from autoglm_throttle.traffic.record import Entry
 
 TARGETS = (
@@ -22,8 +22,8 @@ TARGETS = (
 ).encode()
 
 
-def read(text: bytes) -> tuple[list[Found], list[str]]:
-    faults = Faults()
+def read(text: bytes) -> tuple[list[ParsedRequest], list[str]]:
+    faults = GorProblems()
     return list(vegeta.read(io.BytesIO(text), faults)), faults.lines()
 
 

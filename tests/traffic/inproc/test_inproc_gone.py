@@ -9,7 +9,7 @@ import pytest
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
 from autoglm_throttle.traffic.load import Load, Request
-from autoglm_throttle.traffic.simulate import LlmSpec, SimGpu, SimSpec, service
+from autoglm_throttle.traffic.simulate import LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 100}
 
@@ -18,7 +18,7 @@ def state_after(
     request: Request, *, abort: float, cancels: bool, timeout_s: float = 30.0
 ) -> dict[str, int | bool]:
     clock = VirtualClock()
-    sim = SimGpu(SimSpec(work=LlmSpec()), clock=clock)
+    sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec()), clock=clock)
     load = Load(plan(Shape.parse("fixed:20:5"), Arrivals.UNIFORM, Crowd(), 1), (request,))
     app = service(sim, cancel_on_disconnect=cancels)
     run_inprocess(app, load, clock=clock, abort=abort, timeout_s=timeout_s)

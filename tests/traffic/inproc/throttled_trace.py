@@ -19,7 +19,7 @@ from autoglm_throttle.traffic.arrivals import Crowd
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
 from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.simulate import LlmSpec, SimGpu, SimSpec, service
+from autoglm_throttle.traffic.simulate import LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
 from autoglm_throttle.traffic.trace import HEADER, load_azure_llm, load_of
 
 ROWS = 250
@@ -41,7 +41,7 @@ def write_trace(path: Path, seed: int) -> None:
 def play(path: Path, seed: int) -> Result:
     """One run: the real throttle with a manual sampler that reads the modelled card once a second."""
     clock = VirtualClock()
-    sim = SimGpu(SimSpec(work=LlmSpec()), clock=clock)
+    sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec()), clock=clock)
     throttle = Throttle(
         Settings(policy="adaptive", user_limit="4/second", retry_jitter=0.0),
         gpu=sim,

@@ -9,7 +9,7 @@ from autoglm_throttle.traffic.report.schema import (
     Document,
     PrioritySeconds,
     SegmentPart,
-    Tally,
+    TallyDocument,
     Times,
     VerdictPart,
 )
@@ -49,7 +49,7 @@ def times(middle_s: float, count: int) -> Times:
     }
 
 
-def tally(counts: Iterable[int], seconds: float) -> Tally:
+def tally(counts: Iterable[int], seconds: float) -> TallyDocument:
     """What became of so many, of them so many served, limited and failed; the rest was rejected."""
     planned, served, limited, failed = counts
     rejected = planned - served - limited - failed

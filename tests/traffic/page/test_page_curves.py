@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.report.page.curves import band, line, stacked, stairs
-from autoglm_throttle.traffic.report.page.timeline import MOST, Mark, Timeline
+from autoglm_throttle.traffic.report.page.timeline import MAX_STEPS, Timeline, TimelineMark
 
 
 def test_a_gap_lifts_the_pen_and_a_lone_point_is_a_dot() -> None:
@@ -41,14 +41,14 @@ def test_every_second_is_in_one_step(seconds: int) -> None:
     steps = Timeline(seconds)
     assert steps.edges_s[0] == 0.0
     assert steps.edges_s[-1] == seconds
-    assert len(steps.edges_s) - 1 == len(steps.names) == len(steps.middles_s) <= MOST
+    assert len(steps.edges_s) - 1 == len(steps.names) == len(steps.middles_s) <= MAX_STEPS
     counts = steps.mean([6] * seconds)
     assert counts == [6.0] * len(steps.names)
-    assert bool(steps.note) is (seconds > MOST)
+    assert bool(steps.note) is (seconds > MAX_STEPS)
 
 
 def test_a_step_tells_means_of_counts_and_the_worst_of_the_rest() -> None:
-    steps = Timeline(2 * MOST + 1)
+    steps = Timeline(2 * MAX_STEPS + 1)
     assert steps.step_s == 3
     assert steps.mean([1, 2, 6, 5])[:2] == [3.0, 5.0]
     assert steps.worst([0.1, None, 0.3, None, None, None, 0.2]) == [0.3, None, 0.2]
@@ -56,6 +56,6 @@ def test_a_step_tells_means_of_counts_and_the_worst_of_the_rest() -> None:
 
 
 def test_marks_are_the_segments() -> None:
-    assert Mark(0.0, 7.0, "calm") == Mark(0.0, 7.0, "calm")
+    assert TimelineMark(0.0, 7.0, "calm") == TimelineMark(0.0, 7.0, "calm")
     with pytest.raises(AttributeError):
         Timeline(1).seconds = 2  # type: ignore[misc]

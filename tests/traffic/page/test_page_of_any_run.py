@@ -11,7 +11,7 @@ from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Shape, plan
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.report import Facts, Objectives, make
+from autoglm_throttle.traffic.report import Objectives, RunInfo, make
 from autoglm_throttle.traffic.report.page import render
 from autoglm_throttle.traffic.result import Effort, Result
 from autoglm_throttle.traffic.sheet import Sheet
@@ -53,7 +53,7 @@ def played(shape: Shape, data: st.DataObject) -> Result:
 def test_the_page_of_any_run_is_well_formed_and_every_number_is_one(
     levels: list[Level], data: st.DataObject
 ) -> None:
-    facts = Facts(title="any", shape="any", objectives=Objectives.parse("p99.mid<1s,error<=0%"))
+    facts = RunInfo(title="any", shape="any", objectives=Objectives.parse("p99.mid<1s,error<=0%"))
     text = render(make(played(Shape(levels), data), facts))
     page = ElementTree.fromstring(text.partition("\n")[2])
     drawn = [one.get("d") or "" for one in page.iter("path")]
@@ -75,4 +75,4 @@ def test_the_rate_sent_is_that_of_the_time_of_sending() -> None:
         else:
             sheet.leave_out(index)
     result = Result(Load(made), sheet, Effort(elapsed_s=3.0, stopped_s=2.0), aborted=True)
-    assert "10/s on average" in render(make(result, Facts(title="stopped", shape="fixed")))
+    assert "10/s on average" in render(make(result, RunInfo(title="stopped", shape="fixed")))

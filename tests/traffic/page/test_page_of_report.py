@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.report.page import render
 from autoglm_throttle.traffic.report.page.latencies import slower
-from autoglm_throttle.traffic.report.page.requests import FATES
+from autoglm_throttle.traffic.report.page.requests import RESULT_NAMES
 from autoglm_throttle.traffic.report.schema import Document
 from tests.traffic.page.made_up import document, tally, times
 
@@ -66,7 +66,7 @@ def test_the_verdict_stands_first_and_the_failed_objectives_before_the_others() 
     ]
     figures = texts(page, "body/main/dl[@class='figures']/div")
     assert figures[0] == "Sent19,293322/s on average"
-    assert figures[3] == "Refused53.1 %10,242 told when to come back"
+    assert figures[3] == "Refused53.1 %10,242 with Retry-After"
 
 
 def test_sentences_stand_below_the_verdict() -> None:
@@ -166,10 +166,10 @@ def test_nothing_is_loaded_and_nothing_runs() -> None:
 def test_every_plot_has_a_name_a_sentence_and_its_numbers() -> None:
     figures = list(made_up_page().iter("figure"))
     assert texts(made_up_page(), ".//figure/figcaption/h3") == [
-        "Requests, and what became of them",
+        "Requests by outcome",
         *("Priority high", "Priority mid", "Priority low"),
         *("Latency", "Latency by priority", "How many waited longer"),
-        *("Throttle and GPU", "Inside the service", "GPU power"),
+        *("Throttle and GPU", "Requests in the service", "GPU power"),
         *("In flight", "Lag of the generator"),
     ]
     for figure in figures:
@@ -182,11 +182,11 @@ def test_every_plot_has_a_name_a_sentence_and_its_numbers() -> None:
 
 
 def test_the_plot_of_requests_adds_up_to_what_was_offered() -> None:
-    rows = table(made_up_page(), "Requests, and what became of them")
+    rows = table(made_up_page(), "Requests by outcome")
     assert rows[0] == [
         "time",
         "offered",
-        *(FATES[name] for name in ("ok", "degraded", "limited", "rejected")),
+        *(RESULT_NAMES[name] for name in ("ok", "degraded", "limited", "rejected")),
     ]
     assert rows[-20] == ["40 s", "850/s", "216/s", "4.0/s", "410/s", "220/s"]
     for cells in rows[1:]:
@@ -207,7 +207,7 @@ def test_segments_and_priorities_are_in_one_table_with_the_sums_in_bold() -> Non
 
 def test_reasons_and_statuses_are_counted() -> None:
     page = made_up_page()
-    assert table(page, "Why requests were refused") == [
+    assert table(page, "Why requests were rejected") == [
         ["reason", "mid", "low", "all"],
         ["rate:low", "0", "6,578", "6,578"],
         ["queue:slow", "3,039", "625", "3,664"],
@@ -226,14 +226,14 @@ def test_what_had_no_answer_is_told_beside_the_statuses() -> None:
     report["totals"]["reasons"] = {"": 7}
     page = read(report)
     assert table(page, "Statuses of the answers")[-2:] == [["none: timeout", "3"], ["none: dropped", "4"]]
-    assert table(page, "Why requests were refused") == [["reason", "low", "all"], ["not said", "7", "7"]]
+    assert table(page, "Why requests were rejected") == [["reason", "low", "all"], ["not given", "7", "7"]]
 
 
 def test_where_nobody_was_refused_no_reasons_are_told() -> None:
     report = changed()
     for part in report["priorities"].values():
         part["reasons"] = {}
-    assert "Why requests were refused" not in texts(read(report), ".//caption")
+    assert "Why requests were rejected" not in texts(read(report), ".//caption")
 
 
 def test_one_kind_of_request_and_one_segment_need_no_table_and_no_mark() -> None:
@@ -315,8 +315,8 @@ def test_a_calm_run_is_told_as_such() -> None:
 def test_what_the_generator_dropped_is_piled_up_and_counted_as_failed() -> None:
     page = read(changed(seconds__dropped=[40] + [0] * 59))
     assert texts(page, ".//figure/figcaption/p")[0].endswith(", and 40 failed.")
-    rows = table(page, "Requests, and what became of them")
-    assert (rows[0][-1], rows[1][-1]) == (FATES["dropped"], "40/s")
+    rows = table(page, "Requests by outcome")
+    assert (rows[0][-1], rows[1][-1]) == (RESULT_NAMES["dropped"], "40/s")
 
 
 def test_a_run_in_which_nothing_was_served_says_so() -> None:

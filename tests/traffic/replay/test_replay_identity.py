@@ -22,7 +22,7 @@ from autoglm_throttle.traffic.load import Load, Request
 from autoglm_throttle.traffic.record import Entry, Recorder, RecorderMiddleware, open_recording
 from autoglm_throttle.traffic.replay import Cut, Replay, differences, exceeds, prepare
 from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.simulate import BatchSpec, SimGpu, SimSpec, service
+from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 
 SERIAL = itertools.count()
 VALUES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=9)
@@ -117,7 +117,7 @@ def test_a_replay_is_recorded_as_the_recording_was(
 def throttled(folder: Path, load: Load) -> tuple[Result, list[Entry]]:
     """A load on the simulated service behind a throttle that refuses some of it."""
     clock = VirtualClock()
-    sim = SimGpu(SimSpec(work=BatchSpec(capacity_rps=60.0)), clock=clock)
+    sim = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(capacity_rps=60.0)), clock=clock)
     chosen = Settings(
         policy="adaptive",
         identity="header:x-client",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.traffic.arrivals import Crowd
-from autoglm_throttle.traffic.convert import Form, Options, convert, open_source
+from autoglm_throttle.traffic.convert import FileFormat, GorOptions, convert, open_source
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import Entry, Heading
 from autoglm_throttle.traffic.replay import Cut, Manner, open_replay, times_of
@@ -79,8 +79,8 @@ def test_a_recording_is_played_in_order_of_time_and_its_faults_are_told(recordin
     assert made.notes == ("line 4: not JSON; the file ends in it",)
 
 
-@pytest.mark.parametrize("form", [Form.GOR, Form.HAR])
-def test_files_of_other_programs_are_played_too(tmp_path: Path, recording: Path, form: Form) -> None:
+@pytest.mark.parametrize("form", [FileFormat.GOR, FileFormat.HAR])
+def test_files_of_other_programs_are_played_too(tmp_path: Path, recording: Path, form: FileFormat) -> None:
     path = tmp_path / "other"
     convert(open_source(recording), path, form)
     made = open_replay(path)
@@ -102,7 +102,7 @@ def test_requests_of_a_foreign_file_are_put_in_order(tmp_path: Path) -> None:
 
 def test_targets_of_vegeta_cannot_be_played_without_times(tmp_path: Path, recording: Path) -> None:
     path = tmp_path / "targets"
-    convert(open_source(recording), path, Form.VEGETA, Options(base_url="http://h"))
+    convert(open_source(recording), path, FileFormat.VEGETA, GorOptions(base_url="http://h"))
     with pytest.raises(TrafficError, match="give a shape"):
         open_replay(path)
 

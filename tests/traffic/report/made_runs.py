@@ -13,7 +13,7 @@ from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Plan
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.load import Load, Request
-from autoglm_throttle.traffic.report import Facts
+from autoglm_throttle.traffic.report import RunInfo
 from autoglm_throttle.traffic.result import Effort, Result
 from autoglm_throttle.traffic.sheet import Sheet
 
@@ -26,7 +26,7 @@ STATUS = {
     Ending.SERVER_ERROR: 500,
 }
 
-FACTS = Facts(title="a run", shape="by hand")
+FACTS = RunInfo(title="a run", shape="by hand")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

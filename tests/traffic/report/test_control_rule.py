@@ -12,9 +12,9 @@ from autoglm_throttle.traffic.report.control import (
     CONTROL,
     Point,
     Round,
-    counts,
     done_ratio,
-    judge,
+    evaluate,
+    is_counted,
     majority,
     order,
     p99_ratio,
@@ -75,7 +75,7 @@ def test_a_point_is_read_from_a_tally() -> None:
 def test_the_judgement(
     letters: tuple[str, ...], outcome: str, counted: int, passed: int, status: int
 ) -> None:
-    told = judge(rounds(*letters), "row")
+    told = evaluate(rounds(*letters), "row")
     assert (told.outcome, told.rounds, told.counted, told.passed, told.status) == (
         outcome,
         len(letters),
@@ -87,12 +87,12 @@ def test_the_judgement(
 
 
 def test_how_many_must_pass_can_be_said() -> None:
-    assert judge(rounds("gg", "gb", "gb"), "row", needed=1).outcome == "pass"
-    assert judge(rounds("gg", "gg", "gg"), "row", needed=4).outcome == "inconclusive"
+    assert evaluate(rounds("gg", "gb", "gb"), "row", needed=1).outcome == "pass"
+    assert evaluate(rounds("gg", "gg", "gg"), "row", needed=4).outcome == "inconclusive"
 
 
 def test_the_control_is_judged_like_any_row() -> None:
-    assert judge(rounds("gb", "gb", "bb"), CONTROL).outcome == "pass"
+    assert evaluate(rounds("gb", "gb", "bb"), CONTROL).outcome == "pass"
 
 
 @pytest.mark.parametrize(("count", "needed"), [(1, 1), (2, 2), (3, 2), (5, 3), (10, 6)])
@@ -102,12 +102,14 @@ def test_more_than_half_must_pass(count: int, needed: int) -> None:
 
 @given(st.lists(st.sampled_from(["gg", "gb", "bg", "bb", "g-", "-g"]), min_size=1, max_size=9))
 def test_a_round_without_a_passing_control_decides_nothing(letters: list[str]) -> None:
-    told = judge(rounds(*letters), "row")
-    counted = [one for one in rounds(*letters) if counts(one)]
+    told = evaluate(rounds(*letters), "row")
+    counted = [one for one in rounds(*letters) if is_counted(one)]
     assert told.counted == len(counted)
     assert (told.outcome == "pass") == (told.passed >= told.needed)
     assert (told.outcome == "inconclusive") == (told.counted < told.needed)
-    better = judge([{**one, "row": GOOD} if not counts(one) else one for one in rounds(*letters)], "row")
+    better = evaluate(
+        [{**one, "row": GOOD} if not is_counted(one) else one for one in rounds(*letters)], "row"
+    )
     assert (better.outcome, better.passed) == (told.outcome, told.passed)
 
 

@@ -15,19 +15,19 @@ from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.load import Request
-from autoglm_throttle.traffic.report import Facts, Objectives, dumps, loads, make
-from autoglm_throttle.traffic.report.document import MOST_LABELS, OTHERS
-from autoglm_throttle.traffic.report.schema import Document, Tally, Times
+from autoglm_throttle.traffic.report import Objectives, RunInfo, dumps, loads, make
+from autoglm_throttle.traffic.report.document import MAX_LABELS, OTHER_LABEL
+from autoglm_throttle.traffic.report.schema import Document, TallyDocument, Times
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.sheet import OPEN
 from tests.traffic.report.made_runs import FACTS, REQUESTS, Sent, made, runs, sents
 
 
-def document(sent: list[Sent], facts: Facts = FACTS) -> Document:
+def document(sent: list[Sent], facts: RunInfo = FACTS) -> Document:
     return make(made(sent), facts)
 
 
-def tallies(told: Document) -> list[Tally]:
+def tallies(told: Document) -> list[TallyDocument]:
     return [
         told["totals"],
         *told["priorities"].values(),
@@ -111,7 +111,7 @@ def test_who_made_it_is_a_line_of_its_own_and_changes_nothing_else() -> None:
 
 
 def test_what_was_asked_for_is_said() -> None:
-    facts = Facts(
+    facts = RunInfo(
         title="peak",
         shape="fixed:2:1s",
         arrivals="poisson",
@@ -233,18 +233,18 @@ def test_requests_with_one_label_are_one_part() -> None:
 
 
 def test_of_very_many_requests_the_most_frequent_are_told_apart() -> None:
-    requests = [Request(target=f"/{number}") for number in range(MOST_LABELS + 10)]
-    often = MOST_LABELS + 5
+    requests = [Request(target=f"/{number}") for number in range(MAX_LABELS + 10)]
+    often = MAX_LABELS + 5
     told = make(made([Sent(kind=kind) for kind in (*range(len(requests)), often)], requests=requests), FACTS)
     labels = {part["label"]: part["tally"]["planned"] for part in told["requests"]}
-    assert len(labels) == MOST_LABELS + 1
+    assert len(labels) == MAX_LABELS + 1
     assert labels[f"POST /{often}"] == 2
-    assert labels[OTHERS] == 10
+    assert labels[OTHER_LABEL] == 10
     assert sum(labels.values()) == len(requests) + 1
 
 
 def test_many_requests_with_few_labels_need_no_others() -> None:
-    requests = [Request(body=b"%d" % number) for number in range(MOST_LABELS + 10)]
+    requests = [Request(body=b"%d" % number) for number in range(MAX_LABELS + 10)]
     told = make(made([Sent(kind=kind) for kind in range(len(requests))], requests=requests), FACTS)
     assert told["load"]["requests"] == ["POST /v1/predict"]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import dumps, loads, make
-from autoglm_throttle.traffic.report.form import misfit
+from autoglm_throttle.traffic.report.form import schema_error
 from autoglm_throttle.traffic.report.schema import About, Cost, Document
 from tests.traffic.report.made_runs import FACTS, Sent, made
 
@@ -49,7 +49,7 @@ def changed(path: Path) -> tuple[dict[str, Any], Any]:
 
 
 def test_what_was_written_fits() -> None:
-    assert misfit(TOLD, Document) is None
+    assert schema_error(TOLD, Document) is None
 
 
 @given(st.sampled_from(PLACES))
@@ -57,7 +57,7 @@ def test_a_part_of_another_form_is_found_where_it_is(path: Path) -> None:
     whole, holder = changed(path)
     holder[path[-1]] = {"a": [True]} if path[-1] != "replay" else True
     place = ".".join(map(str, path))
-    found = misfit(whole, Document)
+    found = schema_error(whole, Document)
     assert found is not None
     assert found.startswith(place)
     with pytest.raises(TrafficError, match="the report is damaged"):
@@ -69,7 +69,7 @@ def test_a_part_that_is_missing_is_named(path: Path) -> None:
     whole, holder = changed(path)
     if isinstance(holder, dict) and path[-2:-1] != ("priorities",):
         del holder[path[-1]]
-        assert misfit(whole, Document) == ".".join(map(str, path))
+        assert schema_error(whole, Document) == ".".join(map(str, path))
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ def test_a_part_that_is_missing_is_named(path: Path) -> None:
     ],
 )
 def test_each_kind_of_type(value: object, hint: object, place: str | None) -> None:
-    assert misfit(value, hint, "here") == place
+    assert schema_error(value, hint, "here") == place

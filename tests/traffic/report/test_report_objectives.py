@@ -10,8 +10,8 @@ from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import Document, Objectives, make
-from autoglm_throttle.traffic.report.objectives import METRICS, OPERATORS, Term
-from autoglm_throttle.traffic.report.schema import Judged
+from autoglm_throttle.traffic.report.objectives import METRICS, OPERATORS, ObjectiveTerm
+from autoglm_throttle.traffic.report.schema import ObjectiveResult
 from tests.traffic.report.made_runs import FACTS, Sent, made
 
 
@@ -37,8 +37,8 @@ def run_of_ten() -> Document:
 RUN = run_of_ten()
 
 
-def judged(text: str) -> list[Judged]:
-    return Objectives.parse(text).judge(RUN["totals"], RUN["priorities"], RUN["segments"])
+def judged(text: str) -> list[ObjectiveResult]:
+    return Objectives.parse(text).evaluate(RUN["totals"], RUN["priorities"], RUN["segments"])
 
 
 @pytest.mark.parametrize(
@@ -115,16 +115,16 @@ def test_the_usual_percentiles_are_those_of_the_report() -> None:
     ],
 )
 def test_units_are_those_of_the_metric(text: str, unit: str, bound: float) -> None:
-    term = Term.parse(text)
+    term = ObjectiveTerm.parse(text)
     assert term.unit == unit
     assert term.bound == pytest.approx(bound)
 
 
 @given(st.sampled_from(sorted(METRICS)), st.sampled_from(sorted(OPERATORS)), st.sampled_from(Priority))
 def test_what_is_written_is_read(metric: str, operator: str, priority: Priority) -> None:
-    term = Term.parse(f"{metric}.{priority.label}@a b:1{operator}0.5")
+    term = ObjectiveTerm.parse(f"{metric}.{priority.label}@a b:1{operator}0.5")
     assert (term.operator, term.bound, term.priority, term.segment) == (operator, 0.5, priority, "a b:1")
-    assert Term.parse(f"{metric}{operator}0.5").priority is None
+    assert ObjectiveTerm.parse(f"{metric}{operator}0.5").priority is None
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_what_is_written_is_read(metric: str, operator: str, priority: Priority)
     ],
 )
 def test_operators_are_what_they_look_like(operator: str, holds: tuple[bool, ...]) -> None:
-    term = Term.parse(f"rps{operator}2")
+    term = ObjectiveTerm.parse(f"rps{operator}2")
     assert tuple(term.holds(value) for value in (1.0, 2.0, 3.0)) == holds
     assert not term.holds(None)
 
@@ -190,7 +190,7 @@ def test_a_name_that_occurs_twice_is_judged_twice() -> None:
     sent = [Sent(segment=0), Sent(at_s=1.0, segment=1), Sent(at_s=2.0, segment=2, ending=Ending.TIMEOUT)]
     told = make(made(sent, ends_s=[1, 2, 3], names=["base", "peak", "base"]), FACTS)
     objectives = Objectives.parse("error@base<1%")
-    verdicts = objectives.judge(told["totals"], told["priorities"], told["segments"])
+    verdicts = objectives.evaluate(told["totals"], told["priorities"], told["segments"])
     assert [(one["value"], one["holds"]) for one in verdicts] == [(0.0, True), (1.0, False)]
 
 
@@ -198,5 +198,5 @@ def test_a_name_that_occurs_twice_is_judged_twice() -> None:
 def test_a_percentile_is_taken_as_it_is_written(metric: str, value: float) -> None:
     sent = [Sent(response_s=4.0 if n == 999 else 0.01) for n in range(1000)]
     told = make(made(sent), FACTS)
-    (one,) = Objectives.parse(f"{metric}<1s").judge(told["totals"], told["priorities"], told["segments"])
+    (one,) = Objectives.parse(f"{metric}<1s").evaluate(told["totals"], told["priorities"], told["segments"])
     assert one["value"] == pytest.approx(value, rel=0.01)

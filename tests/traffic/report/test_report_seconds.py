@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.report.inflight import peaks
-from autoglm_throttle.traffic.report.seconds import exact, seconds
+from autoglm_throttle.traffic.report.seconds import exact_percentile, seconds
 from autoglm_throttle.traffic.result import Result
 from tests.traffic.report.made_runs import ENDS_S, Sent, made, runs, sents
 
@@ -117,7 +117,7 @@ def test_nothing_planned_is_one_curve_of_nothing() -> None:
     ("share", "value"), [(0.5, 2.0), (0.51, 3.0), (0.75, 3.0), (0.76, 4.0), (1.0, 4.0), (0.0, 1.0)]
 )
 def test_an_exact_percentile_is_the_least_value_that_covers_its_share(share: float, value: float) -> None:
-    assert exact([1.0, 2.0, 3.0, 4.0], share) == value
+    assert exact_percentile([1.0, 2.0, 3.0, 4.0], share) == value
 
 
 def in_flight(result: Result, moment: float) -> int:
@@ -176,4 +176,4 @@ def test_the_percentiles_of_a_second_are_not_the_same() -> None:
 
 @pytest.mark.parametrize("percent", [7, 14, 28, 55, 56, 99])
 def test_a_share_takes_its_own_rank(percent: int) -> None:
-    assert exact(range(1, 101), percent / 100) == percent
+    assert exact_percentile(range(1, 101), percent / 100) == percent

@@ -10,13 +10,13 @@ import pytest
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.report import make
-from autoglm_throttle.traffic.report.schema import GeneratorPart, Judged
+from autoglm_throttle.traffic.report.schema import GeneratorPart, ObjectiveResult
 from autoglm_throttle.traffic.report.times import times
-from autoglm_throttle.traffic.report.verdict import doubts, verdict
+from autoglm_throttle.traffic.report.verdict import caveats, verdict
 from tests.traffic.report.made_runs import FACTS, Sent, made
 
-HOLDS: Judged = {"term": "error<1%", "value": 0.0, "unit": "ratio", "holds": True}
-FAILS: Judged = {"term": "p99<1s", "value": None, "unit": "s", "holds": False}
+HOLDS: ObjectiveResult = {"term": "error<1%", "value": 0.0, "unit": "ratio", "holds": True}
+FAILS: ObjectiveResult = {"term": "p99<1s", "value": None, "unit": "s", "holds": False}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ FAILS: Judged = {"term": "p99<1s", "value": None, "unit": "s", "holds": False}
     ],
 )
 def test_the_exit_status(
-    judged: list[Judged], doubted: list[str], aborted: bool, status: int, text: str
+    judged: list[ObjectiveResult], doubted: list[str], aborted: bool, status: int, text: str
 ) -> None:
     told = verdict(judged, doubted, aborted=aborted)
     assert told["status"] == status
@@ -72,7 +72,7 @@ def generator(lag_s: float | None = 0.001, late: int = 2, **changed: Any) -> Gen
     ],
 )
 def test_a_run_is_doubted_by_what_the_generator_needed(part: GeneratorPart, said: str | None) -> None:
-    found = doubts(part, 20.0)
+    found = caveats(part, 20.0)
     assert len(found) == (said is not None)
     for doubt in found:
         assert said is not None
@@ -81,14 +81,14 @@ def test_a_run_is_doubted_by_what_the_generator_needed(part: GeneratorPart, said
 
 
 def test_every_doubt_is_told() -> None:
-    assert doubts(generator(overrun_s=0.050), 0.08) == [], "as late as a pause for once"
-    assert doubts(generator(overrun_s=0.051), 0.08) != []
-    assert len(doubts(generator(lag_s=1.0, overrun_s=5.0, cpu_share=1.0), 20.0)) == 3
+    assert caveats(generator(overrun_s=0.050), 0.08) == [], "as late as a pause for once"
+    assert caveats(generator(overrun_s=0.051), 0.08) != []
+    assert len(caveats(generator(lag_s=1.0, overrun_s=5.0, cpu_share=1.0), 20.0)) == 3
 
 
 def test_one_late_request_of_a_few_is_chance() -> None:
-    assert doubts(generator(lag_s=0.5, late=1), 20.0) == []
-    assert doubts(generator(lag_s=0.5, late=2), 20.0) != []
+    assert caveats(generator(lag_s=0.5, late=1), 20.0) == []
+    assert caveats(generator(lag_s=0.5, late=2), 20.0) != []
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_run_that_went_wrong_as_a_whole_says_so(endings: list[Ending | None], 
 
 def test_what_went_wrong_stands_beside_every_verdict() -> None:
     said = {
-        verdict(judged, doubted, aborted=False, remarked="every answer was 404")["text"]
+        verdict(judged, doubted, aborted=False, failure="every answer was 404")["text"]
         for judged, doubted in (([FAILS], []), ([HOLDS], []), ([], ["too slow"]))
     }
     assert said == {

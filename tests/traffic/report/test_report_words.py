@@ -12,15 +12,15 @@ from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.load import Request
 from autoglm_throttle.traffic.report import (
     Document,
-    Facts,
     Objectives,
-    Progress,
+    ProgressLine,
+    RunInfo,
     compare,
     comparison,
     lines,
     make,
 )
-from autoglm_throttle.traffic.report.figures import duration, plain, quantity, rate, share
+from autoglm_throttle.traffic.report.figures import duration, printable, quantity, rate, share
 from autoglm_throttle.traffic.result import Result
 from tests.traffic.report.made_runs import FACTS, REQUESTS, Sent, made, runs
 
@@ -28,7 +28,7 @@ OBJECTIVES = Objectives.parse("p99<500ms,error<0.5%,rps>=1/s")
 
 
 def document(
-    sent: list[Sent], facts: Facts = FACTS, ends_s: tuple[float, ...] = (10.0,), names: tuple[str, ...] = ()
+    sent: list[Sent], facts: RunInfo = FACTS, ends_s: tuple[float, ...] = (10.0,), names: tuple[str, ...] = ()
 ) -> Document:
     return make(made(sent, ends_s=ends_s, names=names or None), facts)
 
@@ -65,7 +65,7 @@ def test_rates_are_per_second() -> None:
 
 
 def test_text_from_outside_steers_no_terminal() -> None:
-    assert plain("a\x1b[2Jb\nc\u202ed") == "a?[2Jb?c?d"
+    assert printable("a\x1b[2Jb\nc\u202ed") == "a?[2Jb?c?d"
     hostile = document([Sent(ending=Ending.LIMITED, reason="\x1b[2J")])
     assert all(line.isprintable() for line in lines(hostile))
     titled = document([Sent()], replace(FACTS, title="\x1b]0;x"))
@@ -106,7 +106,7 @@ def test_a_run_of_one_segment_and_priority_is_one_row() -> None:
 
 def test_the_first_byte_is_told_where_it_is_known() -> None:
     told = lines(document([Sent(first_byte_s=0.02), Sent(first_byte_s=0.04)], replace(FACTS, limits_s={})))
-    assert "goodput: all that was served" in told
+    assert "goodput: everything served" in told
     assert "first byte (from the intended start): p50 20.1 ms, p99 40.0 ms" in told
 
 
@@ -215,12 +215,12 @@ def test_what_makes_two_reports_incomparable_is_said_first() -> None:
 
 
 def test_a_terminal_gets_one_line_rewritten_each_second() -> None:
-    progress = Progress(100, 60.0, terminal=True, width=200)
-    progress.note(0, Ending.OK, 0.02)
-    progress.note(1, Ending.LIMITED, 0.001)
-    progress.note(2, Ending.REJECTED, 0.001)
-    progress.note(3, Ending.TIMEOUT, 30.0)
-    progress.note(4, Ending.SERVER_ERROR, 0.02)
+    progress = ProgressLine(100, 60.0, terminal=True, width=200)
+    progress.record(0, Ending.OK, 0.02)
+    progress.record(1, Ending.LIMITED, 0.001)
+    progress.record(2, Ending.REJECTED, 0.001)
+    progress.record(3, Ending.TIMEOUT, 30.0)
+    progress.record(4, Ending.SERVER_ERROR, 0.02)
     assert progress.line(0.99, 10, 6) == ""
     assert progress.line(1.0, 10, 6, 0.0003) == (
         "\r1/60 s  sent 10/100  done 4  in flight 6  p50 20.0 ms  p99 20.0 ms  429 1  503 1  errors 2"
@@ -237,12 +237,12 @@ def test_a_terminal_gets_one_line_rewritten_each_second() -> None:
 
 
 def test_a_line_fits_the_terminal() -> None:
-    progress = Progress(100, 60.0, terminal=True, width=41)
+    progress = ProgressLine(100, 60.0, terminal=True, width=41)
     assert progress.line(1.0, 10, 6) == "\r1/60 s  sent 10/100  done 0  in flight 6\x1b[K"
 
 
 def test_a_log_gets_a_line_each_ten_seconds() -> None:
-    progress = Progress(0, 60.0, terminal=False)
+    progress = ProgressLine(0, 60.0, terminal=False)
     assert progress.line(9.0, 10, 6) == ""
     assert progress.line(10.0, 10, 6).startswith("10/60 s  sent 10  done 0")
     assert progress.line(10.5, 10, 6) == ""

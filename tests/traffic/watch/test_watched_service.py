@@ -19,16 +19,16 @@ from autoglm_throttle.gpu.exposition import Series
 from autoglm_throttle.model import ProviderUnavailable
 from autoglm_throttle.observe.metrics import METRICS
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.watch import Gone, Look, MetricsLook, ProcessLook, Watch
+from autoglm_throttle.traffic.watch import MetricsProbe, Probe, Prober, ProbeTargetLostError, ProcessProbe
 from autoglm_throttle.traffic.watch import metrics as metrics_page
 from autoglm_throttle.traffic.watch.process import (
-    FAMILY_LOOKS,
+    CHILD_SEARCH_SAMPLES,
     PROC,
-    Table,
+    ProcessTable,
     Usage,
     descendants,
-    of_ps,
-    of_stat,
+    parse_ps,
+    parse_stat,
     read_proc,
     read_ps,
 )
@@ -38,23 +38,23 @@ STAT = "77 (a (b) c) S 1 77 77 0 -1 4194560 9 8 7 6 250 50 3 2 20 0 5 0 12345 10
 
 
 def test_a_line_of_stat() -> None:
-    usage = of_stat(STAT, 100, 4096)
+    usage = parse_stat(STAT, 100, 4096)
     assert usage == Usage(77, 1, "12345", 3.0, 512 * 4096)
 
 
 @pytest.mark.parametrize("state", ["Z", "X"])
 def test_a_process_that_has_ended_uses_nothing(state: str) -> None:
-    assert of_stat(STAT.replace(") S ", f") {state} "), 100, 4096) is None
+    assert parse_stat(STAT.replace(") S ", f") {state} "), 100, 4096) is None
 
 
 @pytest.mark.parametrize("text", ["", "77 (x) S 1", "nonsense"])
 def test_no_line_of_stat(text: str) -> None:
     with pytest.raises(ValueError, match="stat"):
-        of_stat(text, 100, 4096)
+        parse_stat(text, 100, 4096)
 
 
 def test_what_ps_writes() -> None:
-    found = of_ps("  77     1  2048   0:03.52 S\n 78 77 1024 1-02:03:04 R+\n 79 77 0 00:00:00 Z+\n\n")
+    found = parse_ps("  77     1  2048   0:03.52 S\n 78 77 1024 1-02:03:04 R+\n 79 77 0 00:00:00 Z+\n\n")
     assert found == {
         77: Usage(77, 1, "", 3.52, 2048 * 1024),
         78: Usage(78, 77, "", 93_784.0, 1024 * 1024),
@@ -87,44 +87,44 @@ def busy() -> Iterator[subprocess.Popen[bytes]]:
 def test_a_real_process_with_its_child(read: object, busy: subprocess.Popen[bytes]) -> None:
     if read is read_proc and not PROC.exists():
         read = read_ps
-    look = ProcessLook(busy.pid, read)  # type: ignore[arg-type]
-    first = look.look(1.0)
+    look = ProcessProbe(busy.pid, read)  # type: ignore[arg-type]
+    first = look.sample(1.0)
     assert 55_000_000 < first["rss_bytes"] < 500_000_000
     assert "cpu_share" not in first
-    assert 0.0 <= look.look(2.0)["cpu_share"] < 1.0
+    assert 0.0 <= look.sample(2.0)["cpu_share"] < 1.0
     busy.kill()
     busy.wait(WAIT_S)
-    with pytest.raises(Gone, match=f"process {busy.pid} has ended"):
-        look.look(3.0)
+    with pytest.raises(ProbeTargetLostError, match=f"process {busy.pid} has ended"):
+        look.sample(3.0)
 
 
 def test_our_own_work_is_seen() -> None:
-    look = ProcessLook(os.getpid())
-    look.look(0.0)
+    look = ProcessProbe(os.getpid())
+    look.sample(0.0)
     until_s = time.process_time() + 0.2
     while time.process_time() < until_s:
         pass
-    assert 0.15 <= look.look(1.0)["cpu_share"] < 2.0
+    assert 0.15 <= look.sample(1.0)["cpu_share"] < 2.0
 
 
 def test_a_process_that_is_not_there_cannot_be_watched() -> None:
     with pytest.raises(TrafficError, match="there is no process 0 to watch"):
-        ProcessLook(0, lambda pids: {})
+        ProcessProbe(0, lambda pids: {})
 
 
 def _usage(pid: int, cpu_s: float, *, parent: int = 1, born: str = "1") -> Usage:
     return Usage(pid, parent, born, cpu_s, 100)
 
 
-def _scripted(*tables: list[Usage]) -> ProcessLook:
+def _scripted(*tables: list[Usage]) -> ProcessProbe:
     script = iter([{usage.pid: usage for usage in table} for table in tables])
-    return ProcessLook(7, lambda pids: next(script))
+    return ProcessProbe(7, lambda pids: next(script))
 
 
 def test_a_number_that_another_process_got_is_not_ours() -> None:
     look = _scripted([_usage(7, 1.0)], [_usage(7, 0.5, born="2")])
-    with pytest.raises(Gone):
-        look.look(1.0)
+    with pytest.raises(ProbeTargetLostError):
+        look.sample(1.0)
 
 
 def test_workers_that_come_and_go() -> None:
@@ -133,22 +133,25 @@ def test_workers_that_come_and_go() -> None:
 
     seen: list[frozenset[int] | None] = []
     script = [table(8, cpu_s=1.0), table(cpu_s=1.0), table(cpu_s=1.5)]
-    script += [table(cpu_s=1.5)] * (FAMILY_LOOKS - len(script)) + [table(9, cpu_s=1.75), table(9, cpu_s=2.0)]
+    script += [table(cpu_s=1.5)] * (CHILD_SEARCH_SAMPLES - len(script)) + [
+        table(9, cpu_s=1.75),
+        table(9, cpu_s=2.0),
+    ]
     tables = iter(script)
 
-    def read(pids: frozenset[int] | None) -> Table:
+    def read(pids: frozenset[int] | None) -> ProcessTable:
         seen.append(pids)
         return {usage.pid: usage for usage in next(tables)}
 
-    look = ProcessLook(7, read)
-    assert look.look(1.0)["rss_bytes"] == 100.0
-    assert look.look(2.0)["cpu_share"] == 0.5
-    for second in range(3, FAMILY_LOOKS):
-        look.look(float(second))
-    last = look.look(float(FAMILY_LOOKS))
+    look = ProcessProbe(7, read)
+    assert look.sample(1.0)["rss_bytes"] == 100.0
+    assert look.sample(2.0)["cpu_share"] == 0.5
+    for second in range(3, CHILD_SEARCH_SAMPLES):
+        look.sample(float(second))
+    last = look.sample(float(CHILD_SEARCH_SAMPLES))
     assert last == {"rss_bytes": 200.0, "cpu_share": 0.25}
-    assert look.look(FAMILY_LOOKS + 1.0)["cpu_share"] == 0.25 + 0.25
-    assert [pids is None for pids in seen] == [True, *[False] * (FAMILY_LOOKS - 1), True, False]
+    assert look.sample(CHILD_SEARCH_SAMPLES + 1.0)["cpu_share"] == 0.25 + 0.25
+    assert [pids is None for pids in seen] == [True, *[False] * (CHILD_SEARCH_SAMPLES - 1), True, False]
     assert seen[1] == frozenset((7, 8))
 
 
@@ -233,15 +236,15 @@ def served() -> Iterator[PageServer]:
 
 
 def test_the_page_of_a_service(served: PageServer) -> None:
-    assert MetricsLook(served.url).look(0.0) == NUMBERS
-    assert MetricsLook(f"{served.url}/other?x=1").look(0.0) == NUMBERS
+    assert MetricsProbe(served.url).sample(0.0) == NUMBERS
+    assert MetricsProbe(f"{served.url}/other?x=1").sample(0.0) == NUMBERS
     assert served.paths == ["/metrics", "/other?x=1"]
 
 
 def test_the_page_of_an_application_that_is_mounted(served: PageServer) -> None:
     served.mounted = True
-    look = MetricsLook(f"{served.url}/metrics?x=1")
-    assert [look.look(0.0), look.look(1.0)] == [NUMBERS, NUMBERS]
+    look = MetricsProbe(f"{served.url}/metrics?x=1")
+    assert [look.sample(0.0), look.sample(1.0)] == [NUMBERS, NUMBERS]
     assert served.paths == ["/metrics?x=1", "/metrics/?x=1", "/metrics/?x=1"], "it is asked astray only once"
 
 
@@ -250,29 +253,29 @@ def test_another_redirect_is_not_followed(
     path: str, served: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served, "answers", lambda _: False)
-    look = MetricsLook(f"{served.url}{path}")
+    look = MetricsProbe(f"{served.url}{path}")
     with pytest.raises(TrafficError, match=r"--metrics: metrics of 127\.0\.0\.1:\d+ answers 307"):
-        look.ready()
+        look.check()
     assert len(served.paths) == 2 - path.endswith("/")
 
 
 @pytest.mark.parametrize(
     ("page", "said"),
     [
-        (b"up 1\n", "tells nothing of this library"),
+        (b"up 1\n", "has no metrics of this library"),
         (b"autoglm_throttle_factor_ratio one\n", "is no series"),
     ],
 )
 def test_a_page_that_says_nothing(page: bytes, said: str, served: PageServer) -> None:
     served.page = page
     with pytest.raises(ProviderUnavailable, match=said):
-        MetricsLook(served.url).look(0.0)
+        MetricsProbe(served.url).sample(0.0)
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:80", "ftp://x", "http://", ""])
 def test_no_url(url: str) -> None:
     with pytest.raises(TrafficError):
-        MetricsLook(url)
+        MetricsProbe(url)
 
 
 def test_without_a_gate_the_admitted_are_those_inside() -> None:
@@ -313,26 +316,26 @@ def test_things_are_seen_side_by_side_and_none_ends_the_others() -> None:
     well, ill, gone = (
         Scripted("a", 1.0, 2.0, 3.0),
         Scripted("b", OSError("no"), 5.0),
-        Scripted("c", Gone("off")),
+        Scripted("c", ProbeTargetLostError("off")),
     )
     begun_s = time.monotonic()
-    with Watch([well, ill, gone], every_s=0.02) as watch:
+    with Prober([well, ill, gone], every_s=0.02) as watch:
         for look in (well, ill, gone):
             assert look.ended.wait(WAIT_S)
         ended_s = time.monotonic()
-    rows = watch.seen(begun_s, ended_s + 1.0)
+    rows = watch.samples(begun_s, ended_s + 1.0)
     assert {"a", "b", "t_s"} in [set(row) for row in rows]
     assert [row["t_s"] for row in rows] == sorted(row["t_s"] for row in rows)
     assert all("c" not in row for row in rows)
     assert sorted(watch.faults) == ["b no", "off"]
-    assert watch.seen(ended_s + 1.0, ended_s + 2.0) == ()
+    assert watch.samples(ended_s + 1.0, ended_s + 2.0) == ()
 
 
 def test_looks_in_vain_are_counted() -> None:
     look = Scripted("x", OSError("no"), OSError("no"), OSError("no"), 1.0)
-    with Watch([look], every_s=0.001) as watch:
+    with Prober([look], every_s=0.001) as watch:
         assert look.ended.wait(WAIT_S)
-    assert watch.faults == ["x no (3 looks in vain)"]
+    assert watch.faults == ["x no (3 failed samples)"]
 
 
 def test_a_url_where_nobody_listens_and_one_that_hangs_delay_nothing() -> None:
@@ -341,13 +344,13 @@ def test_a_url_where_nobody_listens_and_one_that_hangs_delay_nothing() -> None:
         with socket.create_server(("127.0.0.1", 0)) as closed:
             dead = closed.getsockname()[1]
         well = Scripted("a", 1.0, 1.0, 1.0)
-        looks: list[Look] = [
-            MetricsLook(f"http://127.0.0.1:{port}"),
-            MetricsLook(f"http://127.0.0.1:{dead}"),
+        looks: list[Probe] = [
+            MetricsProbe(f"http://127.0.0.1:{port}"),
+            MetricsProbe(f"http://127.0.0.1:{dead}"),
             well,
         ]
         begun_s = time.monotonic()
-        with Watch(looks, every_s=0.01) as watch:
+        with Prober(looks, every_s=0.01) as watch:
             assert well.ended.wait(WAIT_S)
             while not watch.faults and time.monotonic() < begun_s + WAIT_S:
                 well.ended.wait(0.01)

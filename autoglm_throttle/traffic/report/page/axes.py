@@ -24,7 +24,7 @@ class Axis:
     ticks: tuple[Tick, ...]
 
 
-def linear(most: float, says: Callable[[float], str], *, ticks: int = 4, power: int = 1) -> Axis:
+def linear(most: float, label: Callable[[float], str], *, ticks: int = 4, power: int = 1) -> Axis:
     """Build an axis from 0 to a round number that is at least ``most``.
 
     Args:
@@ -39,11 +39,11 @@ def linear(most: float, says: Callable[[float], str], *, ticks: int = 4, power: 
     steps = max(1, math.ceil(most / step - 1e-9))
     top = steps * step
     return Axis(
-        lambda number: number / top, tuple((turn / steps, says(turn * step)) for turn in range(steps + 1))
+        lambda number: number / top, tuple((turn / steps, label(turn * step)) for turn in range(steps + 1))
     )
 
 
-def logarithmic(numbers: Sequence[float], says: Callable[[float], str]) -> Axis:
+def logarithmic(numbers: Sequence[float], label: Callable[[float], str]) -> Axis:
     """Build an axis over whole powers of ten that cover the numbers.
 
     Args:
@@ -55,17 +55,18 @@ def logarithmic(numbers: Sequence[float], says: Callable[[float], str]) -> Axis:
     decades = high - low
     return Axis(
         lambda number: (math.log10(max(number, 10.0**low)) - low) / decades,
-        tuple((turn / decades, says(10.0 ** (low + turn))) for turn in range(decades + 1)),
+        tuple((turn / decades, label(10.0 ** (low + turn))) for turn in range(decades + 1)),
     )
 
 
-def time(length_s: float, says: Callable[[float], str], *, ticks: int = 6) -> Axis:
+def time(length_s: float, label: Callable[[float], str], *, ticks: int = 6) -> Axis:
     """Build an axis from 0 to exactly ``length_s``, above 0, with at most ``ticks`` steps."""
     fitting = (step for step in STEPS_S if length_s / step <= ticks)
     step_s = next(fitting, DAY_S * math.ceil(length_s / DAY_S / ticks))
     named = range(int(length_s / step_s + 1e-9) + 1)
     return Axis(
-        lambda at_s: at_s / length_s, tuple((turn * step_s / length_s, says(turn * step_s)) for turn in named)
+        lambda at_s: at_s / length_s,
+        tuple((turn * step_s / length_s, label(turn * step_s)) for turn in named),
     )
 
 

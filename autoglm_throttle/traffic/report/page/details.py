@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterator
 
 from autoglm_throttle.traffic.report.page import units
-from autoglm_throttle.traffic.report.page.latencies import SHARES, spread
+from autoglm_throttle.traffic.report.page.latencies import SHARES, quantile_row
 from autoglm_throttle.traffic.report.page.markup import Markup, tag
 from autoglm_throttle.traffic.report.page.tables import Table
-from autoglm_throttle.traffic.report.schema import Document, Tally
+from autoglm_throttle.traffic.report.schema import Document, TallyDocument
 
 NAMES = {"loop": "Event loop"}
 """Display names of keys of ``about`` that are unclear by themselves."""
 
-HEAD = ("sent", "served", "in time", "limited", "rejected", "errors", "p50", "p95", "p99")
+HEAD = ("sent", "served", "in time", "limited", "shed", "errors", "p50", "p95", "p99")
 
 
 def tables(document: Document) -> Iterator[Table]:
@@ -26,15 +26,15 @@ def tables(document: Document) -> Iterator[Table]:
             for part in document["requests"]
         ]
         yield Table("Kinds of requests", ("request", *HEAD, "first byte p99"), rows)
-    yield from _refusals(document)
+    yield from _rejections(document)
     yield _times(document)
 
 
-def facts(document: Document) -> Markup:
+def run_details(document: Document) -> Markup:
     """Build the list of load parameters and generator figures."""
     return tag(
         "dl",
-        *(tag("div", tag("dt", name), tag("dd", value)) for name, value in _facts(document)),
+        *(tag("div", tag("dt", name), tag("dd", value)) for name, value in _run_details(document)),
         class_="facts",
     )
 
@@ -53,11 +53,11 @@ def _segments(document: Document) -> Table:
     return Table("By segment and priority", ("segment", *HEAD), rows, frozenset(strong))
 
 
-def _priorities(tallies: dict[str, Tally]) -> list[tuple[str, ...]]:
+def _priorities(tallies: dict[str, TallyDocument]) -> list[tuple[str, ...]]:
     return [(name, *_cells(tally)) for name, tally in tallies.items() if tally["planned"]]
 
 
-def _cells(tally: Tally) -> tuple[str, ...]:
+def _cells(tally: TallyDocument) -> tuple[str, ...]:
     sent, classes, response = tally["planned"] - tally["unsent"], tally["classes"], tally["response"]
     served = classes["ok"] + classes["degraded"]
     return (
@@ -65,26 +65,26 @@ def _cells(tally: Tally) -> tuple[str, ...]:
         units.share(served / sent if sent else None),
         units.share(tally["goodput"]["ratio"]),
         units.share(tally["limited_ratio"]),
-        units.share(tally["rejected_ratio"]),
+        units.share(tally["shed_ratio"]),
         units.share(tally["error_ratio"]),
         *map(units.seconds, (response["p50_s"], response["p95_s"], response["p99_s"])),
     )
 
 
-def _refusals(document: Document) -> Iterator[Table]:
+def _rejections(document: Document) -> Iterator[Table]:
     names = [name for name, tally in document["priorities"].items() if tally["reasons"]]
     if names:
         whole = Counter(document["totals"]["reasons"]).most_common()
         reasons = {name: document["priorities"][name]["reasons"] for name in names}
         rows = [
             (
-                reason or "not said",
+                reason or "not given",
                 *(units.count(reasons[name].get(reason, 0)) for name in names),
                 units.count(total),
             )
             for reason, total in whole
         ]
-        yield Table("Why requests were refused", ("reason", *names, "all"), rows)
+        yield Table("Why requests were rejected", ("reason", *names, "all"), rows)
     statuses = document["totals"]["statuses"]
     rows = [(f"{status}", units.count(number)) for status, number in statuses.items()]
     errors = {
@@ -98,19 +98,21 @@ def _refusals(document: Document) -> Iterator[Table]:
 
 def _times(document: Document) -> Table:
     totals = document["totals"]
-    told = {
+    durations = {
         "response, from the intended start": totals["response"],
         "service, from the write": totals["service"],
         "first byte": totals["first_byte"],
-        "refusals": totals["refusal"],
-        "promised by Retry-After": totals["promised"],
+        "rejections": totals["rejection"],
+        "wait given by Retry-After": totals["promised"],
         "lag of the generator": document["generator"]["lag"],
     }
     head = ("time", "count", "mean", *(name.removesuffix("_s").replace("p999", "p99.9") for name in SHARES))
-    return Table("Times", head, [spread(name, times) for name, times in told.items() if times["count"]])
+    return Table(
+        "Times", head, [quantile_row(name, times) for name, times in durations.items() if times["count"]]
+    )
 
 
-def _facts(document: Document) -> Iterator[tuple[str, str]]:
+def _run_details(document: Document) -> Iterator[tuple[str, str]]:
     load, made = document["load"], document["generator"]
     processes = units.many(made["processes"], "process", "processes")
     loop = (
@@ -133,6 +135,6 @@ def _facts(document: Document) -> Iterator[tuple[str, str]]:
         f"{units.many(made['connections'], 'connection')}, {processes}, {made['resent']:,} sent again",
     )
     yield "Its share of a core", units.share(made["cpu_share"])
-    yield "Sent over time by", units.seconds(made["overrun_s"])
+    yield "Sending overran by", units.seconds(made["overrun_s"])
     names = ((NAMES.get(name, name.capitalize()), value) for name, value in document["about"].items())
     yield from ((name, f"{value}") for name, value in names)

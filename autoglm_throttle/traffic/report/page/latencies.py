@@ -13,7 +13,7 @@ from autoglm_throttle.traffic.report.page.tables import Table
 from autoglm_throttle.traffic.report.page.timeline import Timeline
 from autoglm_throttle.traffic.report.schema import Document, Times
 
-LEAST_S = 1e-4
+MIN_AXIS_S = 1e-4
 """Lower end of a logarithmic axis; shorter times are of no interest."""
 
 SHARES = ("p50_s", "p90_s", "p95_s", "p99_s", "p999_s", "max_s")
@@ -42,18 +42,16 @@ def by_priority(document: Document, line: Timeline) -> Plot:
         name: max((number for number in column if number is not None), default=None)
         for name, column in columns.items()
     }
-    told = ", ".join(f"{name} {units.seconds(number)}" for name, number in worst.items())
+    text = ", ".join(f"{name} {units.seconds(number)}" for name, number in worst.items())
     return _curves(
-        "Latency by priority", f"The p95 of the served in their worst second: {told}.", line, columns
+        "Latency by priority", f"The p95 of the served in their worst second: {text}.", line, columns
     )
 
 
 def lag(document: Document, line: Timeline) -> Plot:
     """Plot the lag of the generator."""
     p99_s = document["generator"]["lag"]["p99_s"]
-    summary = (
-        f"The generator's own delay, of which the service knows nothing: p99 {units.seconds(p99_s)} in all."
-    )
+    summary = f"The generator's own delay, not caused by the service: p99 {units.seconds(p99_s)} in all."
     return _curves(
         "Lag of the generator", summary, line, {"p99 of the lag": document["seconds"]["lag_p99_s"]}
     )
@@ -66,7 +64,7 @@ def distribution(document: Document) -> Plot:
         for name, tally in document["priorities"].items()
         if tally["response"]["count"]
     }
-    edges = [max(LEAST_S, us / 1e6) for times in responses.values() for us, _ in times["histogram"]]
+    edges = [max(MIN_AXIS_S, us / 1e6) for times in responses.values() for us, _ in times["histogram"]]
     across = axes.logarithmic(edges, units.seconds)
     rarest = min((1.0 / times["count"] for times in responses.values()), default=0.01)
     up = axes.logarithmic([rarest, 1.0], units.power_of_ten)
@@ -76,12 +74,12 @@ def distribution(document: Document) -> Plot:
     ]
     limits_s = document["load"]["limits_s"]
     late = {name: _late(times, limits_s[name]) for name, times in responses.items() if name in limits_s}
-    told = ", ".join(
+    text = ", ".join(
         f"{name} {units.share(ratio)} of {units.seconds(limits_s[name])}" for name, ratio in late.items()
     )
     return Plot(
         title="How many waited longer",
-        summary=f"The share of the served that took longer. Beyond their limit: {told or 'none'}.",
+        summary=f"The share of the served that took longer. Beyond their limit: {text or 'none'}.",
         across=across,
         up=up,
         layers=layers,
@@ -94,12 +92,12 @@ def distribution(document: Document) -> Plot:
                 "mean",
                 *(name.removesuffix("_s").replace("p999", "p99.9") for name in SHARES),
             ),
-            [spread(name, times) for name, times in responses.items()],
+            [quantile_row(name, times) for name, times in responses.items()],
         ),
     )
 
 
-def spread(name: str, times: Times) -> list[str]:
+def quantile_row(name: str, times: Times) -> list[str]:
     """Build the table row of one distribution."""
     named = [times["p50_s"], times["p90_s"], times["p95_s"], times["p99_s"], times["p999_s"], times["max_s"]]
     return [name, units.count(times["count"]), *map(units.seconds, (times["mean_s"], *named))]
@@ -111,10 +109,10 @@ def slower(times: Times) -> list[tuple[float, float]]:
     The last share is one request, since a logarithmic axis has no zero.
     """
     total = times["count"]
-    seen = accumulate(count for _, count in times["histogram"])
+    cumulative = accumulate(count for _, count in times["histogram"])
     corners = [
-        (max(LEAST_S, us / 1e6), (total - before) / total)
-        for (us, count), so_far in zip(times["histogram"], seen, strict=True)
+        (max(MIN_AXIS_S, us / 1e6), (total - before) / total)
+        for (us, count), so_far in zip(times["histogram"], cumulative, strict=True)
         for before in (so_far - count,)
     ]
     ends = [share for _, share in corners[1:]] + [1.0 / total]
@@ -129,7 +127,7 @@ def _late(times: Times, limit_s: float) -> float:
 
 def _curves(title: str, summary: str, line: Timeline, columns: Mapping[str, Sequence[float | None]]) -> Plot:
     worst = {name: line.worst(column) for name, column in columns.items()}
-    known = [max(LEAST_S, number) for column in worst.values() for number in column if number is not None]
+    known = [max(MIN_AXIS_S, number) for column in worst.values() for number in column if number is not None]
     across, up = axes.time(line.seconds, units.clock), axes.logarithmic(known, units.seconds)
     layers = []
     for name, column in worst.items():
@@ -146,7 +144,7 @@ def _curves(title: str, summary: str, line: Timeline, columns: Mapping[str, Sequ
         up=up,
         layers=layers,
         bands=bands(line),
-        hints=[
+        tooltips=[
             f"{when}: " + ", ".join(f"{name} {cell}" for name, cell in zip(worst, row, strict=True))
             for when, row in zip(line.names, rows, strict=True)
         ],

@@ -16,7 +16,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Content security policy: the page may load only its own style."""
 
 
-def render(document: Document, told: Sequence[str] = ()) -> str:
+def render(document: Document, sentences: Sequence[str] = ()) -> str:
     """Render the page of a report; the result depends only on the arguments.
 
     Args:
@@ -31,24 +31,24 @@ def render(document: Document, told: Sequence[str] = ()) -> str:
         tag("title", document["title"]),
         tag("style", Markup(STYLE)),
     )
-    body = tag("body", tag("main", *_body(document, told)))
+    body = tag("body", tag("main", *_body(document, sentences)))
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def _body(document: Document, told: Sequence[str]) -> Iterator[Markup]:
+def _body(document: Document, sentences: Sequence[str]) -> Iterator[Markup]:
     load = document["load"]
     loop = "closed loop: users wait for their answers" if load["loop"] == "closed" else "open loop"
     shape = tag("p", f"{load['shape']}; arrivals {load['arrivals']}; {loop}")
     yield tag("header", tag("h1", document["title"]), shape)
     yield verdict.section(document)
-    yield from (tag("p", sentence, class_="told") for sentence in told)
+    yield from (tag("p", sentence, class_="told") for sentence in sentences)
     if document["totals"]["planned"]:
         yield from _plots(document)
     yield from replayed.section(document)
     yield tag("h2", "In numbers")
     yield from (shown(table) for table in details.tables(document))
     yield tag("h2", "How it was measured")
-    yield details.facts(document)
+    yield details.run_details(document)
 
 
 def _plots(document: Document) -> Iterator[Markup]:
@@ -68,5 +68,5 @@ def _plots(document: Document) -> Iterator[Markup]:
     yield _side_by_side([figure(plot) for plot in pairs], "two")
 
 
-def _side_by_side(figures: list[Markup], look: str) -> Markup:
-    return tag("div", join(*figures), class_=f"grid {look}")
+def _side_by_side(figures: list[Markup], layout: str) -> Markup:
+    return tag("div", join(*figures), class_=f"grid {layout}")

@@ -14,14 +14,14 @@ from autoglm_throttle.traffic.report.page.curves import FIELD
 from autoglm_throttle.traffic.report.page.markup import Markup, join, tag
 from autoglm_throttle.traffic.report.page.tables import Table, folded
 
-ROOMS = ((230.0, "mark"), (380.0, "mark roomy"), (880.0, "mark vast"))
+LABEL_WIDTHS = ((230.0, "mark"), (380.0, "mark roomy"), (880.0, "mark vast"))
 """Minimal widths of a drawing in pixels, and the CSS class of a label that fits there.
 
 The widths are those of any layout, of two plots side by side, and of a plot with a row of its own. The style
 hides a label elsewhere.
 """
 
-LETTER = 7.0
+LETTER_PX = 7.0
 """Approximate width of a letter in pixels."""
 
 
@@ -33,14 +33,14 @@ class Layer:
     """Path data; empty: nothing to draw."""
     kind: str
     """``area`` or ``line``."""
-    look: str
+    css_class: str
     """CSS class that sets the colour."""
     name: str = ""
     """Name in the legend; empty: not listed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class PlotBand:
     """A named interval of the field, 0..1."""
 
     start: float
@@ -59,8 +59,8 @@ class Plot:
     up: Axis
     layers: Sequence[Layer]
     table: Table
-    bands: Sequence[Band] = ()
-    hints: Sequence[str] = ()
+    bands: Sequence[PlotBand] = ()
+    tooltips: Sequence[str] = ()
     """Tooltips over equal parts of the field, one for each part."""
     across_name: str = ""
 
@@ -90,10 +90,10 @@ def _drawing(plot: Plot) -> Markup:
 
 def _paths(plot: Plot) -> Iterable[Markup]:
     for layer in plot.layers:
-        yield tag("path", d=layer.data, class_=f"{layer.kind} {layer.look}")
-    width = FIELD / max(1, len(plot.hints))
-    for number, hint in enumerate(plot.hints):
-        title = tag("title", hint)
+        yield tag("path", d=layer.data, class_=f"{layer.kind} {layer.css_class}")
+    width = FIELD / max(1, len(plot.tooltips))
+    for number, tooltip in enumerate(plot.tooltips):
+        title = tag("title", tooltip)
         yield tag(
             "rect",
             title,
@@ -107,34 +107,38 @@ def _paths(plot: Plot) -> Iterable[Markup]:
 
 def _grid(ticks: Iterable[tuple[float, str]]) -> Markup:
     parts = []
-    for place, says in ticks:
+    for place, label in ticks:
         y = _percent(1.0 - place)
         parts.append(tag("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
-        parts.append(tag("text", says, x="-8", y=y, dy="4", class_="up"))
+        parts.append(tag("text", label, x="-8", y=y, dy="4", class_="up"))
     return join(*parts)
 
 
 def _ticks(ticks: Iterable[tuple[float, str]]) -> Iterable[Markup]:
-    for place, says in ticks:
+    for place, label in ticks:
         side = "last" if place > 0.97 else "across"
-        yield tag("text", says, x=_percent(place), y="100%", dy="18", class_=side)
+        yield tag("text", label, x=_percent(place), y="100%", dy="18", class_=side)
 
 
-def _band(band: Band) -> Markup:
+def _band(band: PlotBand) -> Markup:
     """Draw a line at the start of a band, and its name above if the name fits."""
-    x, wanted = _percent(band.start), LETTER * (len(band.name) + 1)
+    x, wanted = _percent(band.start), LETTER_PX * (len(band.name) + 1)
     line = tag("line", x1=x, x2=x, y1="-16", y2="100%", class_="band")
-    look = next((look for pixels, look in ROOMS if (band.end - band.start) * pixels >= wanted), None)
-    if look is None:
+    css_class = next(
+        (css_class for pixels, css_class in LABEL_WIDTHS if (band.end - band.start) * pixels >= wanted), None
+    )
+    if css_class is None:
         return line
-    return join(line, tag("text", band.name, x=x, y="0", dx="4", dy="-6", class_=look))
+    return join(line, tag("text", band.name, x=x, y="0", dx="4", dy="-6", class_=css_class))
 
 
 def _legend(layers: Iterable[Layer]) -> Markup:
     named = [layer for layer in layers if layer.name]
     if not named:
         return Markup()
-    items = (tag("li", tag("span", class_=f"key {layer.kind} {layer.look}"), layer.name) for layer in named)
+    items = (
+        tag("li", tag("span", class_=f"key {layer.kind} {layer.css_class}"), layer.name) for layer in named
+    )
     return tag("ul", *items, class_="legend")
 
 

@@ -15,18 +15,16 @@ SIDES = ("recorded", "replayed")
 
 def section(document: Document) -> Iterator[Markup]:
     """Render the comparison; empty if the load was not recorded, or its answers were not."""
-    found = cast("Mapping[str, Any] | None", document.get("replay"))
-    if found is None:
+    comparison = cast("Mapping[str, Any] | None", document.get("replay"))
+    if comparison is None:
         return
     yield tag("h2", "Recorded and replayed")
-    differ, changed = found["differ"], found["changed"]
-    otherwise = (
-        f"{units.share(differ['ratio'])} of {units.many(found['requests'], 'request')} ended otherwise"
-    )
+    differ, changed = comparison["differ"], comparison["changed"]
+    otherwise = f"{units.share(differ['ratio'])} of {units.many(comparison['requests'], 'request')} had a different outcome"
     one_by_one = f"counted by second; {units.count(changed['requests'])} one by one."
     yield tag("p", f"{otherwise}, {one_by_one}", class_="told")
-    yield shown(Table("Both sides", ("", *SIDES), _sides(found)))
-    if found["seconds"]:
+    yield shown(Table("Both sides", ("", *SIDES), _sides(comparison)))
+    if comparison["seconds"]:
         rows = [
             (
                 units.clock(row["second"]),
@@ -34,20 +32,20 @@ def section(document: Document) -> Iterator[Markup]:
                 units.count(row["differ"]),
                 *_both(row),
             )
-            for row in found["seconds"]
+            for row in comparison["seconds"]
         ]
-        yield shown(Table("The most different seconds", ("second", "requests", "otherwise", *SIDES), rows))
+        yield shown(Table("The most different seconds", ("second", "requests", "different", *SIDES), rows))
 
 
-def _sides(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _sides(comparison: Mapping[str, Any]) -> list[tuple[str, ...]]:
     rows = [
         (name, *(units.count(counts[side]) for side in SIDES))
         for table in ("decisions", "statuses")
-        for name, counts in found[table].items()
+        for name, counts in comparison[table].items()
     ]
     return rows + [
         (f"{name.removesuffix('_s')} of the served", *(units.seconds(times[side]) for side in SIDES))
-        for name, times in found["served"].items()
+        for name, times in comparison["served"].items()
     ]
 
 

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from autoglm_throttle.traffic.report.page import axes, units
 from autoglm_throttle.traffic.report.page.curves import band, stacked, stairs
-from autoglm_throttle.traffic.report.page.plot import Band, Layer, Plot
+from autoglm_throttle.traffic.report.page.plot import Layer, Plot, PlotBand
 from autoglm_throttle.traffic.report.page.tables import Table
 from autoglm_throttle.traffic.report.page.timeline import Timeline
 from autoglm_throttle.traffic.report.schema import Document
 
-FATES = {
+RESULT_NAMES = {
     "ok": "served",
     "degraded": "served by a fallback",
     "limited": "limited (429)",
-    "rejected": "rejected (503)",
+    "shed": "shed (503)",
     "failed": "failed",
     "dropped": "dropped by the generator",
 }
@@ -27,27 +27,25 @@ OFFERED = "offered"
 def offered(document: Document, line: Timeline) -> Plot:
     """Plot all requests: the offered load and its results."""
     seconds = document["seconds"]
-    fates = {
+    results = {
         "ok": seconds["ok"],
         "degraded": seconds["degraded"],
         "limited": seconds["limited"],
-        "rejected": seconds["rejected"],
+        "shed": seconds["shed"],
         "failed": seconds["failed"],
         "dropped": seconds["dropped"],
     }
     most = max(line.mean(seconds["planned"]), default=0.0)
-    refused = max(
-        line.mean([a + b for a, b in zip(fates["limited"], fates["rejected"], strict=True)]), default=0.0
+    rejected = max(
+        line.mean([a + b for a, b in zip(results["limited"], results["shed"], strict=True)]), default=0.0
     )
-    failed = sum(fates["failed"]) + sum(fates["dropped"])
-    back = (
-        f"in the worst second {units.count(refused)} were told to come back"
-        if refused
-        else "none was refused"
+    failed = sum(results["failed"]) + sum(results["dropped"])
+    rejections = (
+        f"in the worst second {units.count(rejected)} were rejected" if rejected else "none was rejected"
     )
-    lost = units.count(failed) if failed else "none"
-    summary = f"At most {units.rate(most)} were offered; {back}, and {lost} failed."
-    return _piled("Requests, and what became of them", summary, line, seconds["planned"], fates)
+    failures = units.count(failed) if failed else "none"
+    summary = f"At most {units.rate(most)} were offered; {rejections}, and {failures} failed."
+    return _stacked_plot("Requests by outcome", summary, line, seconds["planned"], results)
 
 
 def by_priority(document: Document, line: Timeline) -> list[Plot]:
@@ -57,17 +55,17 @@ def by_priority(document: Document, line: Timeline) -> list[Plot]:
         if not tally["planned"]:
             continue
         seconds = document["seconds"]["priorities"][name]
-        fates = {
+        results = {
             "ok": seconds["served"],
             "limited": seconds["limited"],
-            "rejected": seconds["rejected"],
+            "shed": seconds["shed"],
             "failed": seconds["failed"],
             "dropped": seconds["dropped"],
         }
         sent = tally["planned"] - tally["unsent"]
         served = sum(seconds["served"]) / sent if sent else None
         summary = f"{units.share(served)} of {units.count(sent)} requests were served."
-        plots.append(_piled(f"Priority {name}", summary, line, seconds["planned"], fates, ticks=4))
+        plots.append(_stacked_plot(f"Priority {name}", summary, line, seconds["planned"], results, ticks=4))
     return plots
 
 
@@ -85,7 +83,7 @@ def in_flight(document: Document, line: Timeline) -> Plot:
         up=up,
         layers=[Layer(band(edges, [0.0] * len(tops), tops), "area", "calm")],
         bands=bands(line),
-        hints=[f"{name}: {units.count(height)}" for name, height in zip(line.names, heights, strict=True)],
+        tooltips=[f"{name}: {units.count(height)}" for name, height in zip(line.names, heights, strict=True)],
         table=Table(
             "In flight, the most of each second",
             ("time", "in flight"),
@@ -94,32 +92,37 @@ def in_flight(document: Document, line: Timeline) -> Plot:
     )
 
 
-def bands(line: Timeline, length_s: float | None = None) -> list[Band]:
+def bands(line: Timeline, length_s: float | None = None) -> list[PlotBand]:
     """Return the segments of the run as bands on a time axis; default length: the plan."""
     whole_s = length_s or line.seconds
-    return [Band(mark.start_s / whole_s, mark.end_s / whole_s, mark.name) for mark in line.marks]
+    return [PlotBand(mark.start_s / whole_s, mark.end_s / whole_s, mark.name) for mark in line.marks]
 
 
-def _piled(
+def _stacked_plot(
     title: str,
     summary: str,
     line: Timeline,
     planned: Sequence[int],
-    fates: Mapping[str, Sequence[int]],
+    results: Mapping[str, Sequence[int]],
     *,
     ticks: int = 6,
 ) -> Plot:
-    present = {name: line.mean(counts) for name, counts in fates.items() if any(counts)}
+    present = {name: line.mean(counts) for name, counts in results.items() if any(counts)}
     offers = line.mean(planned)
     across = axes.time(line.seconds, units.clock, ticks=ticks)
     up = axes.linear(max(offers, default=0.0), units.rate)
     edges = [across.place(edge) for edge in line.edges_s]
     layers = [
-        Layer(band(edges, list(map(up.place, lower)), list(map(up.place, upper))), "area", name, FATES[name])
+        Layer(
+            band(edges, list(map(up.place, lower)), list(map(up.place, upper))),
+            "area",
+            name,
+            RESULT_NAMES[name],
+        )
         for name, (lower, upper) in zip(present, stacked(present.values()), strict=True)
     ]
     layers.append(Layer(stairs(edges, list(map(up.place, offers))), "line", "offered", OFFERED))
-    columns = {OFFERED: offers} | {FATES[name]: rates for name, rates in present.items()}
+    columns = {OFFERED: offers} | {RESULT_NAMES[name]: rates for name, rates in present.items()}
     rows = [[units.rate(column[step]) for column in columns.values()] for step in range(len(offers))]
     return Plot(
         title=title,
@@ -128,7 +131,7 @@ def _piled(
         up=up,
         layers=layers,
         bands=bands(line),
-        hints=[
+        tooltips=[
             f"{when}: " + ", ".join(f"{name} {cell}" for name, cell in zip(columns, row, strict=True))
             for when, row in zip(line.names, rows, strict=True)
         ],

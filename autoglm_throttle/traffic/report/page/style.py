@@ -11,7 +11,7 @@ STYLE = """
   color-scheme: light dark;
   --ground: #fcfcfb; --sheet: #ffffff; --ink: #1c2128; --soft: #57606a; --rule: #d9dde3; --grid: #e7eaee;
   --good: #17693a; --bad: #b3202c; --doubt: #8a5300;
-  --ok: #2f74c0; --degraded: #0f8a8a; --limited: #b87a00; --rejected: #8150c4; --failed: #c9283e;
+  --ok: #2f74c0; --degraded: #0f8a8a; --limited: #b87a00; --shed: #8150c4; --failed: #c9283e;
   --dropped: #4d5561; --offered: #1c2128;
   --one: #17457f; --two: #b3540b; --three: #0f8078;
 }
@@ -19,7 +19,7 @@ STYLE = """
   :root {
     --ground: #14171c; --sheet: #1a1e25; --ink: #e7eaee; --soft: #a3acb8; --rule: #343b46; --grid: #2a303a;
     --good: #63d391; --bad: #ff8589; --doubt: #e9b04a;
-    --ok: #5c9fea; --degraded: #3dbdb0; --limited: #dba43a; --rejected: #b08df0; --failed: #ff6f79;
+    --ok: #5c9fea; --degraded: #3dbdb0; --limited: #dba43a; --shed: #b08df0; --failed: #ff6f79;
     --dropped: #98a1ad; --offered: #e7eaee;
     --one: #84b7f5; --two: #f0a35c; --three: #4cc9bd;
   }
@@ -77,7 +77,7 @@ path { vector-effect: non-scaling-stroke; stroke-linecap: round; stroke-linejoin
 .area { fill: var(--tint); stroke: var(--sheet); stroke-width: .5 } .three .area { stroke: none }
 .hint { fill: transparent } .hint:hover { fill: var(--ink); fill-opacity: .12 }
 .ok { --tint: var(--ok) } .degraded { --tint: var(--degraded) } .limited { --tint: var(--limited) }
-.rejected { --tint: var(--rejected) } .failed { --tint: var(--failed) } .dropped { --tint: var(--dropped) }
+.shed { --tint: var(--shed) } .failed { --tint: var(--failed) } .dropped { --tint: var(--dropped) }
 .calm { --tint: var(--ok) } .offered { --tint: var(--offered) }
 .line.offered { stroke-width: 1.5 }
 .of-high, .of-p99, .of-factor_ratio, .of-inflight { --tint: var(--one) }

@@ -34,5 +34,5 @@ def folded(table: Table) -> Markup:
 
 def _row(cells: Sequence[str], *, strong: bool) -> Markup:
     first, *rest = cells
-    inside = [tag("th", first, scope="row"), *(tag("td", cell) for cell in rest)]
-    return tag("tr", *inside, class_="strong") if strong else tag("tr", *inside)
+    row_cells = [tag("th", first, scope="row"), *(tag("td", cell) for cell in rest)]
+    return tag("tr", *row_cells, class_="strong") if strong else tag("tr", *row_cells)

@@ -9,12 +9,12 @@ from itertools import pairwise
 from autoglm_throttle.traffic.report.page import units
 from autoglm_throttle.traffic.report.schema import Document
 
-MOST = 240
+MAX_STEPS = 240
 """Most steps: 3 pixels each on a wide screen."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TimelineMark:
     """A named interval of the run."""
 
     start_s: float
@@ -28,19 +28,19 @@ class Timeline:
 
     seconds: int
     """Length of the plan, at least 1."""
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[TimelineMark, ...] = ()
 
     @classmethod
     def of(cls, document: Document) -> Timeline:
         """Build the timeline of a report; a single segment gets no mark."""
         parts = document["segments"] if len(document["segments"]) > 1 else []
-        marks = tuple(Mark(part["start_s"], part["end_s"], part["name"]) for part in parts)
+        marks = tuple(TimelineMark(part["start_s"], part["end_s"], part["name"]) for part in parts)
         return cls(max(1, len(document["seconds"]["planned"])), marks)
 
     @property
     def step_s(self) -> int:
         """Length of a step."""
-        return -(-self.seconds // MOST)
+        return -(-self.seconds // MAX_STEPS)
 
     @property
     def edges_s(self) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-NONE = "–"
+NO_DATA = "–"
 """Shown in place of missing data."""
 
 
@@ -30,14 +30,14 @@ def brief(number: float) -> str:
 def rate(rps: float | None) -> str:
     """Format a rate per second, below 10 with one decimal."""
     if rps is None:
-        return NONE
+        return NO_DATA
     return f"{rps:,.1f}/s" if 0.0 < rps < 10.0 else f"{rps:,.0f}/s"
 
 
 def share(ratio: float | None) -> str:
     """Format a ratio in percent; never "0 %" for some, never "100 %" for almost all."""
     if ratio is None:
-        return NONE
+        return NO_DATA
     if 0.0 < ratio < 0.001:
         return "< 0.1 %"
     if 0.999 < ratio < 1.0:
@@ -53,7 +53,7 @@ def power_of_ten(ratio: float) -> str:
 def seconds(duration_s: float | None) -> str:
     """Format a duration in ms or s, with at most three digits."""
     if duration_s is None:
-        return NONE
+        return NO_DATA
     # From 0.9995 s on, three digits would round to "1,000 ms".
     if duration_s < 0.9995:
         return f"{_three(1e3 * duration_s)} ms"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from autoglm_throttle.traffic.report.page import units
 from autoglm_throttle.traffic.report.page.markup import Markup, join, tag
 from autoglm_throttle.traffic.report.page.tables import Table, shown
-from autoglm_throttle.traffic.report.schema import Document, Judged
+from autoglm_throttle.traffic.report.schema import Document, ObjectiveResult
 
-WORDS = {
+STATUS_LABELS = {
     0: ("good", "Passed"),
     1: ("bad", "Failed"),
     3: ("doubt", "Not valid"),
@@ -27,22 +27,22 @@ NOTHING_SERVED = ("doubt", "Measured")
 def section(document: Document) -> Markup:
     """Render the verdict, the caveats, the objectives with failed ones first, and the main figures."""
     verdict = document["verdict"]
-    look, word = WORDS[verdict["status"]]
+    css_class, label = STATUS_LABELS[verdict["status"]]
     if verdict["status"] == 0 and not verdict["objectives"]:
         classes, planned = document["totals"]["classes"], document["totals"]["planned"]
         served = classes["ok"] + classes["degraded"]
-        look, word = MEASURED if served or not planned else NOTHING_SERVED
-    text = verdict["text"].removeprefix(f"{word.lower()}: ")
-    said = tag("p", tag("strong", word, class_="word"), text, class_="said")
-    doubts = (tag("p", doubt, class_="doubts") for doubt in verdict["doubts"] if doubt not in text)
-    judged = _objectives(verdict["objectives"])
+        css_class, label = MEASURED if served or not planned else NOTHING_SERVED
+    text = verdict["text"].removeprefix(f"{label.lower()}: ")
+    sentence = tag("p", tag("strong", label, class_="word"), text, class_="said")
+    caveats = (tag("p", caveat, class_="doubts") for caveat in verdict["caveats"] if caveat not in text)
+    objectives = _objectives(verdict["objectives"])
     return join(
-        tag("section", said, *doubts, judged, class_=f"verdict {look}", aria_label="Verdict"),
+        tag("section", sentence, *caveats, objectives, class_=f"verdict {css_class}", aria_label="Verdict"),
         tag("dl", *_figures(document), class_="figures"),
     )
 
 
-def _objectives(objectives: list[Judged]) -> Markup:
+def _objectives(objectives: list[ObjectiveResult]) -> Markup:
     if not objectives:
         return Markup()
     order = sorted(objectives, key=lambda one: one["holds"])
@@ -58,9 +58,9 @@ def _figures(document: Document) -> Iterator[Markup]:
     totals = document["totals"]
     sent = totals["planned"] - totals["unsent"]
     served = totals["classes"]["ok"] + totals["classes"]["degraded"]
-    refused = totals["classes"]["limited"] + totals["classes"]["rejected"]
+    rejected = totals["classes"]["limited"] + totals["classes"]["shed"]
     duration_s = document["load"].get("sent_s", document["load"]["duration_s"])
-    told = (
+    figures = (
         ("Sent", units.count(sent), f"{units.rate(sent / duration_s if duration_s else None)} on average"),
         ("Answered", units.share(totals["done_ratio"]), f"{units.rate(totals['rps'])} answers"),
         (
@@ -69,9 +69,9 @@ def _figures(document: Document) -> Iterator[Markup]:
             f"{units.share(totals['goodput']['ratio'])} in time",
         ),
         (
-            "Refused",
-            units.share(refused / sent if sent else None),
-            f"{units.count(refused)} told when to come back",
+            "Rejected",
+            units.share(rejected / sent if sent else None),
+            f"{units.count(rejected)} with Retry-After",
         ),
         ("Errors", units.share(totals["error_ratio"]), units.many(_errors(document), "request")),
         (
@@ -80,10 +80,10 @@ def _figures(document: Document) -> Iterator[Markup]:
             f"p50 {units.seconds(totals['response']['p50_s'])}",
         ),
     )
-    for name, figure, more in told:
+    for name, figure, more in figures:
         yield tag("div", tag("dt", name), tag("dd", figure, class_="figure"), tag("dd", more))
 
 
 def _errors(document: Document) -> int:
-    orderly = ("ok", "degraded", "limited", "rejected")
+    orderly = ("ok", "degraded", "limited", "shed")
     return sum(number for name, number in document["totals"]["classes"].items() if name not in orderly)
