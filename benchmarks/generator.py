@@ -23,7 +23,7 @@ import timeit
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from autoglm_throttle.traffic.generator.launch import on_a_loop
+from autoglm_throttle.traffic.generator.launch import run_on_loop
 from autoglm_throttle.traffic.histogram import Histogram
 from benchmarks import harness
 from benchmarks.generators import peers
@@ -80,7 +80,7 @@ async def _idle(seconds: float) -> Figures:
 
 def idle(_port: int, seconds: float) -> Figures:
     """The lag of a loop that sends nothing."""
-    return on_a_loop(_idle(seconds))
+    return run_on_loop(_idle(seconds))
 
 
 def rows(locust: str | None) -> dict[str, peers.Peer]:

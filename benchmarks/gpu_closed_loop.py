@@ -39,10 +39,10 @@ from pathlib import Path
 from typing import Any
 
 from autoglm_throttle.model import ProviderUnavailable
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Plan, Shape, plan
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadPlan, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.demo.child import DemoProcess
-from autoglm_throttle.traffic.files import most_connections
-from autoglm_throttle.traffic.generator import Options
+from autoglm_throttle.traffic.files import max_connections
+from autoglm_throttle.traffic.generator import ClientOptions
 from autoglm_throttle.traffic.histogram import Histogram
 from benchmarks import harness, overload
 from benchmarks.gpu import table
@@ -177,7 +177,7 @@ class Bench:
         scale = self.scale
         made = made_plan(10.0 * scale.target_rps, scale.step_s, Arrivals.UNIFORM, 0)
         ledger = Ledger(made, 60.0, scale.step_s / 4.0, scale.step_s)
-        options = Options(connections=inside, max_inflight=inside)
+        options = ClientOptions(connections=inside, max_inflight=inside)
         asyncio.run(overload.drive(child, made, ledger, options))
         response = Histogram.of(book.response for book in ledger.classes.values())
         return {"inside": inside, "rps": ledger.completed_rps(), "p50_s": response.percentile(0.5)}
@@ -187,10 +187,10 @@ class Bench:
         scale = self.scale
         made = made_plan(load * self.capacity_rps, scale.seconds, Arrivals.POISSON, seed)
         ledger = Ledger(made, scale.slo_s, scale.warm_s, scale.seconds)
-        opened = min(overload.OPENED, most_connections())
-        options = Options(
+        opened = min(overload.OPENED, max_connections())
+        options = ClientOptions(
             connections=opened,
-            more_connections=max(0, min(CONNECTIONS, most_connections()) - opened),
+            more_connections=max(0, min(CONNECTIONS, max_connections()) - opened),
             timeout_s=scale.slo_s,
             drain_s=scale.slo_s + 1.0,
         )
@@ -215,9 +215,9 @@ def percentile(ledger: Ledger, share: float) -> float | None:
     return Histogram.of(book.response for book in ledger.classes.values()).percentile(share)
 
 
-def made_plan(rate_rps: float, seconds: float, arrivals: Arrivals, seed: int) -> Plan:
+def made_plan(rate_rps: float, seconds: float, arrivals: Arrivals, seed: int) -> LoadPlan:
     """The requests of a run."""
-    return plan(Shape.parse(f"fixed:{rate_rps}:{seconds}"), arrivals, Crowd(), seed)
+    return make_plan(LoadShape.parse(f"fixed:{rate_rps}:{seconds}"), arrivals, PriorityMix(), seed)
 
 
 async def heard(child: DemoProcess) -> dict[str, Any]:

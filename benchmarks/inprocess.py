@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
-from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.load import RequestSource
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 from benchmarks import harness
@@ -29,9 +29,9 @@ CONTROL_US = 25.0
 """The floor is about 20 us on a quiet machine; above this the machine is busy with other things."""
 
 
-def load() -> Load:
+def load() -> RequestSource:
     """1000 requests/s for 10 s of ten callers; half of what the service can do."""
-    return Load(plan(Shape.parse(SHAPE), Arrivals.POISSON, Crowd(clients=10), 1))
+    return RequestSource(make_plan(LoadShape.parse(SHAPE), Arrivals.POISSON, PriorityMix(clients=10), 1))
 
 
 async def sleeper(scope: Any, _receive: Any, send: Any) -> None:
@@ -43,18 +43,18 @@ async def sleeper(scope: Any, _receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"{}"})
 
 
-def floor(sent: Load) -> Result:
+def floor(sent: RequestSource) -> Result:
     """The loop and the driver alone."""
     return run_inprocess(sleeper, sent)
 
 
-def bare(sent: Load) -> Result:
+def bare(sent: RequestSource) -> Result:
     """The simulated service."""
     clock = VirtualClock()
     return run_inprocess(service(SimulatedGpu(SPEC, clock=clock)), sent, clock=clock)
 
 
-def throttled(sent: Load) -> Result:
+def throttled(sent: RequestSource) -> Result:
     """The simulated service behind the throttle, which reads the modelled card once a second."""
     clock = VirtualClock()
     sim = SimulatedGpu(SPEC, clock=clock)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Plan
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.arrivals import LoadPlan
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.histogram import Histogram
 
-ANSWERED_NO = (Ending.LIMITED, Ending.REJECTED, Ending.CLIENT_ERROR, Ending.SERVER_ERROR)
+ANSWERED_NO = (
+    RequestResult.LIMITED,
+    RequestResult.SHED,
+    RequestResult.CLIENT_ERROR,
+    RequestResult.SERVER_ERROR,
+)
 """Refusals, the uncouth ones included: uvicorn's own has no Retry-After."""
 
 
@@ -37,7 +42,7 @@ class Ledger:
         end_s: of the window.
     """
 
-    def __init__(self, plan: Plan, slo_s: float, begin_s: float, end_s: float) -> None:
+    def __init__(self, plan: LoadPlan, slo_s: float, begin_s: float, end_s: float) -> None:
         self.classes: dict[Priority, ClassBook] = {priority: ClassBook() for priority in Priority}
         self.refusal: Histogram = Histogram()
         """How long a refusal took, of all planned inside the window."""
@@ -51,7 +56,7 @@ class Ledger:
         """Of the window."""
         return self._end_s - self._begin_s
 
-    def note(self, index: int, ending: Ending, response_s: float) -> None:
+    def note(self, index: int, ending: RequestResult, response_s: float) -> None:
         """Enter one ending."""
         sent_s = self._plan.offsets[index]
         book = self.classes[Priority(self._plan.priorities[index])]

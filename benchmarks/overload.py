@@ -21,12 +21,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Plan, Shape, plan
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadPlan, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.demo.child import DemoProcess
-from autoglm_throttle.traffic.files import most_connections
-from autoglm_throttle.traffic.generator import Generator, Options, Target
+from autoglm_throttle.traffic.files import max_connections
+from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.load import RequestSource
 from autoglm_throttle.traffic.result import Result
 from benchmarks import harness
 from benchmarks.ledger import Ledger
@@ -68,10 +68,10 @@ class Scale:
         """Of each run."""
         return self.warm_s + self.window_s
 
-    def plan(self, load: float, seed: int) -> Plan:
+    def plan(self, load: float, seed: int) -> LoadPlan:
         """The requests of a run."""
-        shape = Shape.parse(f"fixed:{load * self.capacity_rps}:{self.seconds}")
-        return plan(shape, Arrivals.POISSON, Crowd(), seed)
+        shape = LoadShape.parse(f"fixed:{load * self.capacity_rps}:{self.seconds}")
+        return make_plan(shape, Arrivals.POISSON, PriorityMix(), seed)
 
     def cases(self) -> list[tuple[str, float]]:
         """Every row and load, the controls at the highest load only."""
@@ -97,9 +97,9 @@ class Run:
     """Share of a core."""
 
 
-async def drive(child: DemoProcess, made: Plan, ledger: Ledger, options: Options) -> Run:
+async def drive(child: DemoProcess, made: LoadPlan, ledger: Ledger, options: ClientOptions) -> Run:
     """Play a plan against a service."""
-    generator = Generator(Load(made), Target(port=child.port), options, ledger.note)
+    generator = OpenLoopSender(RequestSource(made), TargetUrl(port=child.port), options, ledger.note)
     server_s, client_s, began_s = await _cpu_s(child), time.process_time(), time.monotonic()
     result = await generator.run()
     elapsed_s = time.monotonic() - began_s
@@ -118,9 +118,9 @@ async def _cpu_s(child: DemoProcess) -> float:
 
 def run(row: str, load: float, scale: Scale, seed: int) -> Run:
     """A row under a load, from the start of its server to its end."""
-    options = Options(
+    options = ClientOptions(
         connections=OPENED,
-        more_connections=min(CONNECTIONS, most_connections()) - OPENED,
+        more_connections=min(CONNECTIONS, max_connections()) - OPENED,
         timeout_s=scale.slo_s,
         drain_s=scale.slo_s + 1.0,
     )
@@ -132,11 +132,11 @@ def capacity_rps(scale: Scale) -> float:
     """What the GPU completes per second while there is always more to do."""
     made = scale.plan(EAGER, 0)
     ledger = Ledger(made, scale.seconds, scale.warm_s, scale.seconds)
-    _served("none", scale, made, ledger, Options(connections=INSIDE, max_inflight=INSIDE))
+    _served("none", scale, made, ledger, ClientOptions(connections=INSIDE, max_inflight=INSIDE))
     return ledger.completed_rps()
 
 
-def _served(row: str, scale: Scale, load: Plan, ledger: Ledger, options: Options) -> Run:
+def _served(row: str, scale: Scale, load: LoadPlan, ledger: Ledger, options: ClientOptions) -> Run:
     asked = {"row": row, "capacity_rps": scale.capacity_rps, "slo_s": scale.slo_s}
     with DemoProcess(SERVER, asked) as child:
         return asyncio.run(drive(child, load, ledger, options))
@@ -161,13 +161,13 @@ def figures(done: Run, capacity: float, *, instant: bool) -> dict[str, Any]:
         "server_cpu": done.server_cpu,
         "client_cpu": done.client_cpu,
         "lag_p99_s": _lag(done.result).percentile(0.99),
-        "reasons": dict(done.result.books.total().reasons.most_common()),
+        "reasons": dict(done.result.summary.total().reasons.most_common()),
     }
 
 
 def _lag(result: Result) -> Histogram:
     lag = Histogram()
-    for late_s in result.sheet.lag_s:
+    for late_s in result.request_log.lag_s:
         if not math.isnan(late_s):
             lag.record(late_s)
     return lag

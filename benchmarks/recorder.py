@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
-from autoglm_throttle.traffic.generator import Generator, Options, Target
-from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, open_recording
 from benchmarks import harness
 from benchmarks.shared.bars import Bar
@@ -134,14 +134,16 @@ def cpu_s(port: int) -> float:
 
 def share_answered(row: str, micros: dict[str, list[float]]) -> float:
     """Share of the offered requests that were answered in time; server CPU for each goes to ``micros``."""
-    made = plan(Shape.parse(f"fixed:{RATE_RPS}:{SECONDS}"), Arrivals.UNIFORM, Crowd(clients=100), 1)
-    load = Load(made, (Request(body=BODY),))
+    made = make_plan(
+        LoadShape.parse(f"fixed:{RATE_RPS}:{SECONDS}"), Arrivals.UNIFORM, PriorityMix(clients=100), 1
+    )
+    load = RequestSource(made, (PlannedRequest(body=BODY),))
     with tempfile.TemporaryDirectory() as folder:
         with served(row, folder) as port:
             before = cpu_s(port)
-            options = Options(connections=64, timeout_s=2.0, drain_s=2.0)
-            result = asyncio.run(Generator(load, Target(port=port), options).run())
-            answered = sum(one.admitted for one in result.books.rows.values())
+            options = ClientOptions(connections=64, timeout_s=2.0, drain_s=2.0)
+            result = asyncio.run(OpenLoopSender(load, TargetUrl(port=port), options).run())
+            answered = sum(one.admitted for one in result.summary.tallies.values())
             micros.setdefault(row, []).append((cpu_s(port) - before) / max(1, answered) * 1e6)
         if ROWS[row]:
             _account(Path(folder) / ROWS[row], answered)

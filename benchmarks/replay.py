@@ -22,15 +22,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from autoglm_throttle.traffic.arrivals import Crowd
+from autoglm_throttle.traffic.arrivals import PriorityMix
 from autoglm_throttle.traffic.demo.child import DemoProcess
-from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.generator import Options, Target, launch
+from autoglm_throttle.traffic.ending import RequestResult
+from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, launch
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
-from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.replay import Cut, Manner, open_replay
+from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.replay import ReplayOptions, Selection, open_replay
 from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.sheet import UNSENT, Sheet
+from autoglm_throttle.traffic.sheet import UNSENT, RequestLog
 from autoglm_throttle.traffic.trace import HEADER
 from benchmarks import harness
 from benchmarks.replayed import CONNECTIONS, throttled
@@ -42,7 +42,7 @@ LAG_S = 0.005
 """What the schedule may be missed by, at the 99th percentile."""
 
 CONTROL_S = 5.0
-CROWD = Crowd(clients=50, skew=0.8)
+CROWD = PriorityMix(clients=50, skew=0.8)
 MADE_UP_S = 600.0
 """Of the made-up trace, before it is played faster."""
 
@@ -62,14 +62,14 @@ def made_up(path: Path, seed: int) -> Path:
     return path
 
 
-def over_http(load: Load, speed: float, *, control: bool) -> Result:
+def over_http(load: RequestSource, speed: float, *, control: bool) -> Result:
     """A run against a service in a process of its own."""
-    options = Options(connections=256, more_connections=CONNECTIONS - 256)
+    options = ClientOptions(connections=256, more_connections=CONNECTIONS - 256)
     with DemoProcess(SERVER, {"speed": speed, "control": control}) as child:
-        return launch(load, Target(port=child.port, identity_header="x-client"), options)
+        return launch(load, TargetUrl(port=child.port, identity_header="x-client"), options)
 
 
-def in_process(load: Load, speed: float) -> Result:
+def in_process(load: RequestSource, speed: float) -> Result:
     """The same in virtual time; the throttle reads its card once a second."""
     clock = VirtualClock()
     app, throttle = throttled(speed, clock)
@@ -82,24 +82,24 @@ def in_process(load: Load, speed: float) -> Result:
 
 def digest(result: Result) -> str:
     """Of everything that was decided, and when."""
-    told = hashlib.sha256(result.sheet.endings)
+    told = hashlib.sha256(result.request_log.results)
     for name in COLUMNS:
-        told.update(getattr(result.sheet, name).tobytes())
-    told.update(repr((result.sheet.stated, result.watched)).encode())
+        told.update(getattr(result.request_log, name).tobytes())
+    told.update(repr((result.request_log.reason_texts, result.watched)).encode())
     return told.hexdigest()[:16]
 
 
-def decisions(sheet: Sheet) -> dict[str, int]:
+def decisions(sheet: RequestLog) -> dict[str, int]:
     """Endings, those of refusals with their reason."""
     counts: Counter[str] = Counter()
-    for number, reason in zip(sheet.endings, sheet.reasons, strict=True):
+    for number, reason in zip(sheet.results, sheet.reasons, strict=True):
         if number < UNSENT:
-            words = (Ending(number).label, sheet.stated[reason])
+            words = (RequestResult(number).label, sheet.reason_texts[reason])
             counts[" ".join(word for word in words if word)] += 1
     return dict(sorted(counts.items()))
 
 
-def lags(sheet: Sheet) -> tuple[float, float]:
+def lags(sheet: RequestLog) -> tuple[float, float]:
     """99th percentile and maximum of the lag, in seconds: exact, from all of them."""
     late = sorted(lag_s for lag_s in sheet.lag_s if not isnan(lag_s))
     return late[min(len(late) - 1, int(0.99 * len(late)))], late[-1]
@@ -107,12 +107,12 @@ def lags(sheet: Sheet) -> tuple[float, float]:
 
 def report(name: str, result: Result) -> dict[str, Any]:
     """Print one run; the same for the record."""
-    planned, counts = len(result.load.plan), decisions(result.sheet)
-    lag_p99_s, lag_max_s = lags(result.sheet)
+    planned, counts = len(result.load.plan), decisions(result.request_log)
+    lag_p99_s, lag_max_s = lags(result.request_log)
     row = {
         "planned": planned,
         "accounted": sum(counts.values()) if result.balanced else 0,
-        "seconds": round(result.effort.elapsed_s, 2),
+        "seconds": round(result.run_cost.elapsed_s, 2),
         "lag_p99_s": round(lag_p99_s, 6),
         "lag_max_s": round(lag_max_s, 6),
         "decisions": counts,
@@ -128,9 +128,9 @@ def report(name: str, result: Result) -> dict[str, Any]:
 def measure(path: Path, speed: float, seed: int, to_s: float | None) -> tuple[dict[str, Any], list[Bar]]:
     """All runs of a trace, and what they must show."""
 
-    def load(until_s: float | None) -> Load:
-        cut = Cut(speed=speed, to_s=until_s)
-        return open_replay(path, cut, Manner(crowd=CROWD, seed=seed)).load
+    def load(until_s: float | None) -> RequestSource:
+        cut = Selection(speed=speed, to_s=until_s)
+        return open_replay(path, cut, ReplayOptions(mix=CROWD, seed=seed)).load
 
     control_s = speed * CONTROL_S
     played, short = load(to_s), load(control_s if to_s is None else min(to_s, control_s))

@@ -18,9 +18,9 @@ import time
 import urllib.request
 from collections.abc import Iterator
 
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
-from autoglm_throttle.traffic.generator import Generator, Options, Target
-from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
 from benchmarks import harness
 from benchmarks.shared.bars import Bar
 from tests.stores.server import RedisServer
@@ -40,7 +40,7 @@ ROWS = {
 RATE_RPS = 3000
 SECONDS = 4
 CONNECTIONS = 64
-REQUEST = Request(
+REQUEST = PlannedRequest(
     method="GET",
     headers=(
         ("accept", "*/*"),
@@ -87,14 +87,14 @@ def cpu_s(port: int) -> float:
 
 def micros_each(row: str, redis_url: str) -> float:
     """Server CPU per request, in microseconds, of one run."""
-    made = plan(Shape.parse(f"fixed:{RATE_RPS}:{SECONDS}"), Arrivals.UNIFORM, Crowd(), 1)
-    load = Load(made, (REQUEST,))
+    made = make_plan(LoadShape.parse(f"fixed:{RATE_RPS}:{SECONDS}"), Arrivals.UNIFORM, PriorityMix(), 1)
+    load = RequestSource(made, (REQUEST,))
     with served(row, redis_url) as port:
-        options = Options(connections=CONNECTIONS)
+        options = ClientOptions(connections=CONNECTIONS)
         before = cpu_s(port)
-        result = asyncio.run(Generator(load, Target(port=port), options).run())
+        result = asyncio.run(OpenLoopSender(load, TargetUrl(port=port), options).run())
         spent = cpu_s(port) - before
-    answered = sum(row.admitted for row in result.books.rows.values())
+    answered = sum(row.admitted for row in result.summary.tallies.values())
     if answered != len(made):
         raise RuntimeError(f"{row}: {answered} of {len(made)} requests were answered")
     return spent / answered * 1e6

@@ -22,15 +22,15 @@ from itertools import accumulate
 
 from locust import FastHttpUser, LoadTestShape, constant_throughput, tag, task
 
-from autoglm_throttle.traffic.arrivals import Shape
+from autoglm_throttle.traffic.arrivals import LoadShape
 
-SHAPE = Shape.parse(os.environ.get("SHAPE", "step:50,100,200:10"))
+SHAPE = LoadShape.parse(os.environ.get("SHAPE", "step:50,100,200:10"))
 PER_USER_RPS = float(os.environ.get("PER_USER_RPS", "1"))
 PATH = os.environ.get("REQUEST_PATH", "/v1/generate")
 BODY = os.environ.get("REQUEST_BODY", "{}")
 
 
-def rate_rps(shape: Shape, elapsed_s: float) -> float | None:
+def rate_rps(shape: LoadShape, elapsed_s: float) -> float | None:
     """The rate at a time, in requests/s; None when the shape is over."""
     ends_s = list(accumulate(level.duration_s for level in shape.levels))
     number = bisect_right(ends_s, elapsed_s)

@@ -15,10 +15,10 @@ import pytest
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.model import Priority
 from autoglm_throttle.testing import ManualClock
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.inproc import run_inprocess
-from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 
@@ -36,7 +36,10 @@ def played(shape: str, seed: int = 1) -> Result:
         return {"factor_ratio": throttle.tick().factor}
 
     app = ThrottleMiddleware(service(gpu), throttle=throttle)
-    load = Load(plan(Shape.parse(shape), Arrivals.POISSON, Crowd(clients=20), seed), (Request(),))
+    load = RequestSource(
+        make_plan(LoadShape.parse(shape), Arrivals.POISSON, PriorityMix(clients=20), seed),
+        (PlannedRequest(),),
+    )
     return run_inprocess(app, load, clock=clock, watch=every_second)
 
 
@@ -45,33 +48,35 @@ def overload() -> Result:
     return played("step:50,200:20")
 
 
-def shares(result: Result, segment: int, ending: Ending) -> dict[Priority, float]:
+def shares(result: Result, segment: int, ending: RequestResult) -> dict[Priority, float]:
     """By priority: the share of a segment's requests that ended so."""
     plan = result.load.plan
     planned, found = Counter[int](), Counter[int]()
-    for number, priority, ended in zip(plan.segments, plan.priorities, result.sheet.endings, strict=True):
+    for number, priority, ended in zip(
+        plan.segments, plan.priorities, result.request_log.results, strict=True
+    ):
         planned[priority] += number == segment
         found[priority] += number == segment and ended == ending
     return {priority: found[priority] / planned[priority] for priority in Priority}
 
 
 def test_at_half_load_nobody_is_refused(overload: Result) -> None:
-    assert set(shares(overload, 0, Ending.OK).values()) == {1.0}
+    assert set(shares(overload, 0, RequestResult.OK).values()) == {1.0}
 
 
 def test_at_twice_the_capacity_the_important_go_first(overload: Result) -> None:
-    served = shares(overload, 1, Ending.OK)
+    served = shares(overload, 1, RequestResult.OK)
     assert served[Priority.HIGH] > 0.99
     assert served[Priority.HIGH] >= served[Priority.MID] > served[Priority.LOW]
 
 
 def test_nobody_who_is_served_waits_longer_than_two_seconds(overload: Result) -> None:
-    sheet = overload.sheet
-    served = [index for index, ending in enumerate(sheet.endings) if ending == Ending.OK]
+    sheet = overload.request_log
+    served = [index for index, ending in enumerate(sheet.results) if ending == RequestResult.OK]
     assert max(sheet.response_s[index] for index in served) < 2.0
 
 
 def test_the_same_seed_gives_the_same_answers(overload: Result) -> None:
-    again = played("step:50,200:20").sheet
-    assert again.endings == overload.sheet.endings
-    assert again.response_s == overload.sheet.response_s
+    again = played("step:50,200:20").request_log
+    assert again.results == overload.request_log.results
+    assert again.response_s == overload.request_log.response_s

@@ -31,7 +31,7 @@ from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from autoglm_throttle.throttle import Throttle
-from autoglm_throttle.traffic.arrivals import Shape, Users, parse_shape
+from autoglm_throttle.traffic.arrivals import LoadShape, Users, parse_shape
 from autoglm_throttle.traffic.report import Objectives
 from benchmarks import headline
 from benchmarks.headline_rows import cases
@@ -253,7 +253,7 @@ def test_users() -> None:
     assert isinstance(steps, Users)
     assert (steps.steps[0], steps.steps[-1], len(steps.steps)) == ((50, 30.0), (2000, 30.0), 8)
     spike = parse_shape("spike:50:500:60s:30s")
-    assert isinstance(spike, Shape)
+    assert isinstance(spike, LoadShape)
     assert [level.rate_rps for level in spike.levels] == [50.0, 500.0, 50.0]
 
 

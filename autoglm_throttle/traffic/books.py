@@ -9,20 +9,20 @@ from itertools import compress
 from typing import NamedTuple
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Plan
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.arrivals import LoadPlan
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.sheet import UNSENT, Sheet
+from autoglm_throttle.traffic.sheet import UNSENT, RequestLog
 
 
 @dataclass(slots=True)
-class Row:
+class Tally:
     """Counts and latency histograms for a set of planned requests."""
 
     planned: int = 0
     unsent: int = 0
     """Left out because the run was stopped."""
-    endings: list[int] = field(default_factory=lambda: [0] * len(Ending))
+    results: list[int] = field(default_factory=lambda: [0] * len(RequestResult))
     """Indexed by `RequestResult`."""
     statuses: Counter[int] = field(default_factory=Counter)
     """Complete responses by HTTP status."""
@@ -43,7 +43,7 @@ class Row:
     """From the write to the socket, of served requests."""
     first_byte: Histogram = field(default_factory=Histogram)
     """From the intended start, of served requests."""
-    refusal: Histogram = field(default_factory=Histogram)
+    rejection: Histogram = field(default_factory=Histogram)
     """From the intended start, of rejected requests."""
     promised: Histogram = field(default_factory=Histogram)
     """Waits given by Retry-After, of rejected requests."""
@@ -56,38 +56,38 @@ class Row:
     @property
     def admitted(self) -> int:
         """Served, in full or by a fallback."""
-        return sum(self.endings[ending] for ending in Ending if ending.served)
+        return sum(self.results[result] for result in RequestResult if result.served)
 
     @property
     def limited(self) -> int:
         """Rejected with 429."""
-        return self.endings[Ending.LIMITED]
+        return self.results[RequestResult.LIMITED]
 
     @property
-    def rejected(self) -> int:
+    def shed(self) -> int:
         """Shed: rejected with 503 and a Retry-After."""
-        return self.endings[Ending.REJECTED]
+        return self.results[RequestResult.SHED]
 
     @property
     def failed(self) -> int:
         """Ended in an error."""
-        return sum(self.endings[ending] for ending in Ending if ending.failed)
+        return sum(self.results[result] for result in RequestResult if result.failed)
 
     @property
     def answered(self) -> int:
         """Ended in a complete response, of any status."""
-        return sum(self.endings[: Ending.CONNECTION])
+        return sum(self.results[: RequestResult.CONNECTION])
 
     @property
     def balanced(self) -> bool:
         """Whether each sent request has exactly one result."""
-        return self.sent == sum(self.endings)
+        return self.sent == sum(self.results)
 
-    def add(self, other: Row) -> None:
+    def add(self, other: Tally) -> None:
         """Add another tally to this one."""
         self.planned += other.planned
         self.unsent += other.unsent
-        self.endings = [mine + theirs for mine, theirs in zip(self.endings, other.endings, strict=True)]
+        self.results = [mine + theirs for mine, theirs in zip(self.results, other.results, strict=True)]
         self.statuses.update(other.statuses)
         self.reasons.update(other.reasons)
         self.timely += other.timely
@@ -98,11 +98,11 @@ class Row:
         self.response.merge(other.response)
         self.service.merge(other.service)
         self.first_byte.merge(other.first_byte)
-        self.refusal.merge(other.refusal)
+        self.rejection.merge(other.rejection)
         self.promised.merge(other.promised)
 
     @classmethod
-    def of(cls, rows: Iterable[Row]) -> Row:
+    def of(cls, rows: Iterable[Tally]) -> Tally:
         """Return the sum of several tallies."""
         whole = cls()
         for row in rows:
@@ -110,7 +110,7 @@ class Row:
         return whole
 
 
-class Kind(NamedTuple):
+class RequestKind(NamedTuple):
     """Properties of a kind of request that the summary needs."""
 
     group: int = 0
@@ -119,7 +119,7 @@ class Kind(NamedTuple):
     """Units of work."""
 
 
-class Key(NamedTuple):
+class TallyKey(NamedTuple):
     """Identifies the requests of a tally."""
 
     segment: int
@@ -127,9 +127,13 @@ class Key(NamedTuple):
     group: int
 
 
-def rows(
-    plan: Plan, sheet: Sheet, kinds: Sequence[Kind], limits_s: Mapping[Priority, float], step_s: float = 1.0
-) -> dict[Key, Row]:
+def tallies(
+    plan: LoadPlan,
+    request_log: RequestLog,
+    kinds: Sequence[RequestKind],
+    limits_s: Mapping[Priority, float],
+    step_s: float = 1.0,
+) -> dict[TallyKey, Tally]:
     """Sum a request log in two passes over its columns; keys without a request are left out.
 
     A request that is still open is counted as planned only.
@@ -141,17 +145,17 @@ def rows(
         limits_s: by priority, the longest response time that counts as timely.
         step_s: resolution of the completion times, in seconds.
     """
-    found: defaultdict[Key, Row] = defaultdict(Row)
-    _count(found, plan, sheet, kinds)
+    sums: defaultdict[TallyKey, Tally] = defaultdict(Tally)
+    _count(sums, plan, request_log, kinds)
     groups = [kind.group for kind in kinds]
     for start in range(0, len(plan), BLOCK):
-        columns = _gather(plan, sheet, groups, slice(start, start + BLOCK), 1.0 / step_s)
-        for place, lists in columns.items():
-            _record(found[Key(*place)], lists, limits_s.get(Priority(place[1])))
-    return dict(found)
+        columns = _collect(plan, request_log, groups, slice(start, start + BLOCK), 1.0 / step_s)
+        for key, lists in columns.items():
+            _record(sums[TallyKey(*key)], lists, limits_s.get(Priority(key[1])))
+    return dict(sums)
 
 
-class Books:
+class Summary:
     """One tally per segment and priority of a plan.
 
     Args:
@@ -159,47 +163,49 @@ class Books:
         request_log: their results.
     """
 
-    def __init__(self, plan: Plan, sheet: Sheet) -> None:
+    def __init__(self, plan: LoadPlan, request_log: RequestLog) -> None:
         self.segments: tuple[str, ...] = plan.names
-        entered = rows(plan, sheet, [Kind()] * (max(plan.kinds, default=0) + 1), {})
-        self.rows: dict[tuple[int, Priority], Row] = {
-            (segment, priority): entered.get(Key(segment, priority, 0), Row())
+        entered = tallies(plan, request_log, [RequestKind()] * (max(plan.kinds, default=0) + 1), {})
+        self.tallies: dict[tuple[int, Priority], Tally] = {
+            (segment, priority): entered.get(TallyKey(segment, priority, 0), Tally())
             for segment in range(len(plan.names))
             for priority in Priority
         }
 
-    def total(self) -> Row:
+    def total(self) -> Tally:
         """Return the sum of all tallies."""
-        return Row.of(self.rows.values())
+        return Tally.of(self.tallies.values())
 
 
-def _count(found: dict[Key, Row], plan: Plan, sheet: Sheet, kinds: Sequence[Kind]) -> None:
+def _count(
+    sums: dict[TallyKey, Tally], plan: LoadPlan, request_log: RequestLog, kinds: Sequence[RequestKind]
+) -> None:
     counts = Counter(
         zip(
             plan.segments,
             plan.priorities,
             plan.kinds,
-            sheet.endings,
-            sheet.statuses,
-            sheet.reasons,
+            request_log.results,
+            request_log.statuses,
+            request_log.reasons,
             strict=True,
         )
     )
     # Equal combinations are counted in C first: there are far fewer of them than requests.
     for (segment, priority, kind, number, status, reason), count in counts.items():
-        row = found[Key(segment, priority, kinds[kind].group)]
+        row = sums[TallyKey(segment, priority, kinds[kind].group)]
         cost = kinds[kind].cost * count
         row.planned += count
         row.cost_planned += cost
         if number >= UNSENT:
             row.unsent += count * (number == UNSENT)
             continue
-        ending = Ending(number)
-        row.endings[ending] += count
-        if ending.served:
+        result = RequestResult(number)
+        row.results[result] += count
+        if result.served:
             row.cost_served += cost
-        if ending.refused:
-            row.reasons[sheet.stated[reason]] += count
+        if result.rejected:
+            row.reasons[request_log.reason_texts[reason]] += count
         if status:
             row.statuses[status] += count
 
@@ -215,40 +221,44 @@ served requests; steps of all others.
 """
 
 
-def _gather(
-    plan: Plan, sheet: Sheet, groups: Sequence[int], block: slice, steps_hz: float
+def _collect(
+    plan: LoadPlan, request_log: RequestLog, groups: Sequence[int], block: slice, steps_hz: float
 ) -> dict[tuple[int, int, int], _Columns]:
     """Collect the durations of a block by segment, priority and group."""
     columns: defaultdict[tuple[int, int, int], _Columns] = defaultdict(lambda: ([], [], [], [], [], [], []))
     keys = zip(
         plan.segments[block], plan.priorities[block], map(groups.__getitem__, plan.kinds[block]), strict=True
     )
-    four = (sheet.response_s, sheet.service_s, sheet.first_byte_s, sheet.promised_s)
-    last_served, last_refused = Ending.DEGRADED.value, Ending.REJECTED.value
-    last_answered = Ending.SERVER_ERROR.value
-    for ending, key, offset_s, response_s, service_s, first_byte_s, promised_s in zip(
-        sheet.endings[block], keys, plan.offsets[block], *(column[block] for column in four), strict=True
+    four = (request_log.response_s, request_log.service_s, request_log.first_byte_s, request_log.promised_s)
+    last_served, last_rejected = RequestResult.DEGRADED.value, RequestResult.SHED.value
+    last_answered = RequestResult.SERVER_ERROR.value
+    for result, key, offset_s, response_s, service_s, first_byte_s, promised_s in zip(
+        request_log.results[block],
+        keys,
+        plan.offsets[block],
+        *(column[block] for column in four),
+        strict=True,
     ):
         # This loop runs once per request of a run, so it does as little as possible.
-        if ending > last_answered:
+        if result > last_answered:
             continue
         lists = columns[key]
         step = int((offset_s + response_s) * steps_hz)
-        if ending <= last_served:
+        if result <= last_served:
             lists[0].append(response_s)
             lists[1].append(service_s)
             lists[2].append(first_byte_s)
             lists[5].append(step)
             continue
         lists[6].append(step)
-        if ending <= last_refused:
+        if result <= last_rejected:
             lists[3].append(response_s)
             lists[4].append(promised_s)
     return columns
 
 
-def _record(row: Row, lists: _Columns, limit_s: float | None) -> None:
-    histograms = (row.response, row.service, row.first_byte, row.refusal, row.promised)
+def _record(row: Tally, lists: _Columns, limit_s: float | None) -> None:
+    histograms = (row.response, row.service, row.first_byte, row.rejection, row.promised)
     for histogram, durations in zip(histograms, lists[:5], strict=True):
         histogram.record_all(durations)
     served, others = lists[5:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Ending(IntEnum):
+class RequestResult(IntEnum):
     """Result of one planned request."""
 
     OK = 0
@@ -14,7 +14,7 @@ class Ending(IntEnum):
     """2xx with ``X-Degraded``: answered by a fallback."""
     LIMITED = 2
     """429: the caller's own limit."""
-    REJECTED = 3
+    SHED = 3
     """503 with Retry-After: load shedding."""
     CLIENT_ERROR = 4
     """Any other 4xx."""
@@ -39,20 +39,20 @@ class Ending(IntEnum):
     @property
     def served(self) -> bool:
         """Whether the work was done."""
-        return self <= Ending.DEGRADED
+        return self <= RequestResult.DEGRADED
 
     @property
-    def refused(self) -> bool:
+    def rejected(self) -> bool:
         """Whether the request got 429, or 503 with Retry-After: a response, and no error."""
-        return Ending.LIMITED <= self <= Ending.REJECTED
+        return RequestResult.LIMITED <= self <= RequestResult.SHED
 
     @property
     def failed(self) -> bool:
         """Whether the request failed, with or without a response."""
-        return self >= Ending.CLIENT_ERROR
+        return self >= RequestResult.CLIENT_ERROR
 
 
-def judge(status: int, *, retry_after: bool, degraded: bool) -> Ending:
+def classify_response(status: int, *, retry_after: bool, degraded: bool) -> RequestResult:
     """Classify a complete response.
 
     Args:
@@ -61,9 +61,9 @@ def judge(status: int, *, retry_after: bool, degraded: bool) -> Ending:
         degraded: whether the response has an X-Degraded field.
     """
     if status < 400:
-        return Ending.DEGRADED if degraded and status < 300 else Ending.OK
+        return RequestResult.DEGRADED if degraded and status < 300 else RequestResult.OK
     if status == 429:
-        return Ending.LIMITED
+        return RequestResult.LIMITED
     if status < 500:
-        return Ending.CLIENT_ERROR
-    return Ending.REJECTED if status == 503 and retry_after else Ending.SERVER_ERROR
+        return RequestResult.CLIENT_ERROR
+    return RequestResult.SHED if status == 503 and retry_after else RequestResult.SERVER_ERROR

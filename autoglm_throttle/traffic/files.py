@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from autoglm_throttle.traffic.errors import TrafficError
 
-SPARE = 64
+RESERVED_FILES = 64
 """Files reserved for the process besides the connections."""
 
-MANY = 10_000
+MAX_WITHOUT_LIMIT = 10_000
 """Where there is no hard limit, macOS still allows a process no more than 10 240 (its OPEN_MAX)."""
 
 
-def most_connections() -> int:
+def max_connections() -> int:
     """Return the connections this process could open with its soft limit raised to the hard one."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MANY if hard == resource.RLIM_INFINITY else max(0, hard - SPARE)
+    return MAX_WITHOUT_LIMIT if hard == resource.RLIM_INFINITY else max(0, hard - RESERVED_FILES)
 
 
 def allow_connections(count: int) -> None:
@@ -27,7 +27,7 @@ def allow_connections(count: int) -> None:
     """
     import resource
 
-    needed = count + SPARE
+    needed = count + RESERVED_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return

@@ -107,8 +107,10 @@ class Histogram:
         rising = self.pairs()
         if not rising:
             return [None for _ in shares]
-        seen = list(accumulate(count for _, count in rising))
-        return [self._edge_s(rising[bisect_left(seen, rank(share, seen[-1]))][0]) for share in shares]
+        cumulative = list(accumulate(count for _, count in rising))
+        return [
+            self._edge_s(rising[bisect_left(cumulative, rank(share, cumulative[-1]))][0]) for share in shares
+        ]
 
     def _edge_s(self, edge: int) -> float:
         width = 1 << max(0, edge.bit_length() - DIGITS)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoglm_throttle.traffic.arrivals import Plan
+from autoglm_throttle.traffic.arrivals import LoadPlan
 from autoglm_throttle.traffic.errors import TrafficError
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -15,7 +15,7 @@ _VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PlannedRequest:
     """One kind of request, independent of the target host.
 
     Raises:
@@ -53,11 +53,11 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class RequestSource:
     """The requests of a load test and their plan."""
 
-    plan: Plan
-    requests: Sequence[Request] = (Request(),)
+    plan: LoadPlan
+    requests: Sequence[PlannedRequest] = (PlannedRequest(),)
     """By ``LoadPlan.kinds``."""
     clients: Sequence[str] | None = None
     """Identity text of each client of the plan; None: ``client-0``, ``client-1`` and so on."""

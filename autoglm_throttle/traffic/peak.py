@@ -26,7 +26,7 @@ DIGITS: Final = 3
 """Significant digits of the tried rates: finer than the tolerance, and readable."""
 
 
-class Verdict(StrEnum):
+class PeakResult(StrEnum):
     """Result of a trial, or of the whole search."""
 
     HOLDS = "holds"
@@ -39,54 +39,54 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class PeakTrial:
     """One trial."""
 
     rate_rps: float
-    verdict: Verdict
+    result: PeakResult
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
     """Result of a search."""
 
-    trials: tuple[Trial, ...]
+    trials: tuple[PeakTrial, ...]
     """In order of execution."""
 
     @property
     def holds_rps(self) -> float | None:
         """The highest rate at which all objectives held, below every failed rate; None: at no rate."""
         fails_rps = self.fails_rps
-        held = [trial.rate_rps for trial in self.trials if trial.verdict is Verdict.HOLDS]
+        held = [trial.rate_rps for trial in self.trials if trial.result is PeakResult.HOLDS]
         return max((rate for rate in held if fails_rps is None or rate < fails_rps), default=None)
 
     @property
     def fails_rps(self) -> float | None:
         """The lowest rate at which an objective failed; None: at no rate."""
-        failed = (trial.rate_rps for trial in self.trials if trial.verdict is Verdict.FAILS)
+        failed = (trial.rate_rps for trial in self.trials if trial.result is PeakResult.FAILS)
         return min(failed, default=None)
 
     @property
-    def verdict(self) -> Verdict:
+    def result(self) -> PeakResult:
         """HOLDS: the objectives hold at some rate; FAILS: they do not hold even at the lowest."""
-        last = self.trials[-1].verdict
-        if last in (Verdict.INVALID, Verdict.ABORTED):
+        last = self.trials[-1].result
+        if last in (PeakResult.INVALID, PeakResult.ABORTED):
             return last
-        return Verdict.FAILS if self.holds_rps is None else Verdict.HOLDS
+        return PeakResult.FAILS if self.holds_rps is None else PeakResult.HOLDS
 
     @property
     def text(self) -> str:
         """The result in one sentence."""
         holds_rps, fails_rps = self.holds_rps, self.fails_rps
-        if self.verdict is Verdict.ABORTED:
+        if self.result is PeakResult.ABORTED:
             return f"stopped before the end; {_known(holds_rps, fails_rps)}"
-        if self.verdict is Verdict.INVALID:
+        if self.result is PeakResult.INVALID:
             rate = f"{self.trials[-1].rate_rps:g}/s"
-            return f"the generator could not make {rate} in {TRIES} tries; {_known(holds_rps, fails_rps)}"
+            return f"the generator could not reach {rate} in {TRIES} tries; {_known(holds_rps, fails_rps)}"
         if holds_rps is None:
             return f"the objectives do not hold even at {fails_rps:g}/s"
         if fails_rps is None:
-            return f"the objectives hold at {holds_rps:g}/s, the most that was to be tried"
+            return f"the objectives hold at {holds_rps:g}/s, the highest rate to try"
         return f"the objectives hold at {holds_rps:g}/s and fail at {fails_rps:g}/s"
 
 
@@ -99,7 +99,7 @@ def _known(holds_rps: float | None, fails_rps: float | None) -> str:
 
 
 def find_peak(
-    trial: Callable[[float], Verdict], low_rps: float, high_rps: float, *, tolerance: float = TOLERANCE
+    trial: Callable[[float], PeakResult], low_rps: float, high_rps: float, *, tolerance: float = TOLERANCE
 ) -> Peak:
     """Find the highest rate at which a trial holds.
 
@@ -117,13 +117,13 @@ def find_peak(
         raise TrafficError(f"the bounds must rise and be above 0, not {low_rps:g} and {high_rps:g}")
     if not tolerance > 0.0:
         raise TrafficError(f"the tolerance must be above 0, not {tolerance:g}")
-    trials: list[Trial] = []
-    with contextlib.suppress(_NothingSaid):
+    trials: list[PeakTrial] = []
+    with contextlib.suppress(_NoObjectiveError):
         _bisect(lambda rate_rps: _holds(trial, rate_rps, trials), low_rps, high_rps, tolerance)
     return Peak(tuple(trials))
 
 
-class _NothingSaid(Exception):
+class _NoObjectiveError(Exception):
     """No trial at a rate measured the objectives."""
 
 
@@ -140,16 +140,16 @@ def _bisect(holds: Callable[[float], bool], low_rps: float, high_rps: float, tol
             high_rps = middle_rps
 
 
-def _holds(trial: Callable[[float], Verdict], rate_rps: float, trials: list[Trial]) -> bool:
+def _holds(trial: Callable[[float], PeakResult], rate_rps: float, trials: list[PeakTrial]) -> bool:
     """Run trials at a rate until one holds or fails, and record each."""
     for _ in range(TRIES):
-        verdict = trial(rate_rps)
-        trials.append(Trial(rate_rps, verdict))
-        if verdict in (Verdict.HOLDS, Verdict.FAILS):
-            return verdict is Verdict.HOLDS
-        if verdict is Verdict.ABORTED:
+        result = trial(rate_rps)
+        trials.append(PeakTrial(rate_rps, result))
+        if result in (PeakResult.HOLDS, PeakResult.FAILS):
+            return result is PeakResult.HOLDS
+        if result is PeakResult.ABORTED:
             break
-    raise _NothingSaid
+    raise _NoObjectiveError
 
 
 def rounded(rate_rps: float) -> float:

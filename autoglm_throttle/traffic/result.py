@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autoglm_throttle.traffic.books import Books
-from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.sheet import Sheet
+from autoglm_throttle.traffic.books import Summary
+from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.sheet import RequestLog
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effort:
+class RunCost:
     """Cost of a run to the generator; it shows whether the measurements are valid."""
 
     elapsed_s: float
@@ -37,10 +37,10 @@ class Effort:
 class Result:
     """A finished run."""
 
-    load: Load
+    load: RequestSource
     """In a closed loop: the requests that were sent, since they are not known before."""
-    sheet: Sheet
-    effort: Effort
+    request_log: RequestLog
+    run_cost: RunCost
     aborted: bool = False
     """Stopped before the end of the plan."""
     closed_loop: bool = False
@@ -54,9 +54,9 @@ class Result:
     @property
     def balanced(self) -> bool:
         """Whether each planned request has exactly one result, or was skipped."""
-        return self.sheet.balanced
+        return self.request_log.balanced
 
     @cached_property
-    def books(self) -> Books:
+    def summary(self) -> Summary:
         """The sums by segment and priority."""
-        return Books(self.load.plan, self.sheet)
+        return Summary(self.load.plan, self.request_log)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from math import nan
 
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 
 OPEN = 255
 """In ``results``: not ended yet."""
@@ -20,11 +20,11 @@ UNSENT = 254
 MOST_REASONS = 1000
 """Bound on distinct reasons. A service has some dozen; numbers or names in them must not fill the report."""
 
-OTHERS = "other reasons"
+OTHER_REASONS = "other reasons"
 """Replaces reasons above `MOST_REASONS`."""
 
 
-class Sheet:
+class RequestLog:
     """Result of each request of a plan, by its index.
 
     Durations are single-precision seconds: exact to 2 us at 30 s. NaN means unknown.
@@ -35,19 +35,19 @@ class Sheet:
 
     __slots__ = (
         "_reason_numbers",
-        "endings",
+        "results",
         "first_byte_s",
         "lag_s",
         "promised_s",
         "reasons",
         "response_s",
         "service_s",
-        "stated",
+        "reason_texts",
         "statuses",
     )
 
     def __init__(self, count: int = 0) -> None:
-        self.endings: bytearray = bytearray([OPEN]) * count
+        self.results: bytearray = bytearray([OPEN]) * count
         """`RequestResult` values, ``OPEN`` or ``UNSENT``."""
         self.statuses: array[int] = array("H", bytes(2 * count))
         """HTTP status of a complete response; 0 without one."""
@@ -63,64 +63,64 @@ class Sheet:
         """The wait given by Retry-After."""
         self.reasons: array[int] = array("H", bytes(2 * count))
         """Index into ``reason_texts``; 0 is no reason."""
-        self.stated: list[str] = [""]
+        self.reason_texts: list[str] = [""]
         """The distinct reasons of rejections."""
         self._reason_numbers: dict[str, int] = {"": 0}
 
     def __len__(self) -> int:
-        return len(self.endings)
+        return len(self.results)
 
     def add(self) -> int:
         """Append one request and return its index."""
-        self.endings.append(OPEN)
+        self.results.append(OPEN)
         self.statuses.append(0)
         self.reasons.append(0)
         for column in (self.lag_s, self.response_s, self.service_s, self.first_byte_s, self.promised_s):
             column.append(nan)
-        return len(self.endings) - 1
+        return len(self.results) - 1
 
-    def close(self, index: int, ending: Ending, response_s: float) -> None:
+    def close(self, index: int, result: RequestResult, response_s: float) -> None:
         """Record the result of a request.
 
         Raises:
             RuntimeError: it ended before, which is a bug in the generator.
         """
-        if self.endings[index] != OPEN:
+        if self.results[index] != OPEN:
             raise RuntimeError(f"request {index} ended twice")
-        self.endings[index] = ending
+        self.results[index] = result
         self.response_s[index] = response_s
 
-    def leave_out(self, index: int) -> None:
+    def skip(self, index: int) -> None:
         """Mark a planned request as never tried, because the run was stopped.
 
         Raises:
             RuntimeError: it ended before.
         """
-        if self.endings[index] != OPEN:
+        if self.results[index] != OPEN:
             raise RuntimeError(f"request {index} ended twice")
-        self.endings[index] = UNSENT
+        self.results[index] = UNSENT
 
-    def refused(self, index: int, reason: str, promised_s: float | None) -> None:
+    def record_rejection(self, index: int, reason: str, promised_s: float | None) -> None:
         """Record the reason and the Retry-After of a rejection."""
         number = self._reason_numbers.get(reason)
-        self.reasons[index] = self._number_of(reason) if number is None else number
+        self.reasons[index] = self._reason_number(reason) if number is None else number
         if promised_s is not None:
             self.promised_s[index] = promised_s
 
-    def _number_of(self, reason: str) -> int:
+    def _reason_number(self, reason: str) -> int:
         """Return the index of a new reason; above `MOST_REASONS` that of `OTHER_REASONS`."""
-        if len(self.stated) >= MOST_REASONS:
-            reason = OTHERS
-        number = self._reason_numbers.setdefault(reason, len(self.stated))
-        if number == len(self.stated):
-            self.stated.append(reason)
+        if len(self.reason_texts) >= MOST_REASONS:
+            reason = OTHER_REASONS
+        number = self._reason_numbers.setdefault(reason, len(self.reason_texts))
+        if number == len(self.reason_texts):
+            self.reason_texts.append(reason)
         return number
 
     def is_closed(self, index: int) -> bool:
         """Whether this request has ended."""
-        return self.endings[index] != OPEN
+        return self.results[index] != OPEN
 
     @property
     def balanced(self) -> bool:
         """Whether every request has a result or was skipped."""
-        return OPEN not in self.endings
+        return OPEN not in self.results

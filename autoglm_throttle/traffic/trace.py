@@ -18,9 +18,9 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
-from autoglm_throttle.traffic.arrivals import Crowd, replay
+from autoglm_throttle.traffic.arrivals import PriorityMix, make_replay_plan
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 TICKS_PER_S = 10_000_000
@@ -79,9 +79,9 @@ def load_azure_llm(path: Path) -> Trace:
         raise TrafficError(f"{path}: cannot be read: {problem}") from problem
 
 
-def load_of(
-    trace: Trace, crowd: Crowd, *, speed: float = 1.0, seed: int = 0, target: str = "/v1/predict"
-) -> Load:
+def make_load(
+    trace: Trace, mix: PriorityMix, *, speed: float = 1.0, seed: int = 0, target: str = "/v1/predict"
+) -> RequestSource:
     """Build the load of a trace: its times, and its token counts as bodies for the simulated service.
 
     A trace has no callers and no priorities, so both are drawn from the mix. Requests with the same token
@@ -97,14 +97,14 @@ def load_of(
     Raises:
         TrafficError: a speed that is not a finite number above 0, or a target that is no path.
     """
-    made = replay((item.t_s for item in trace.items), crowd, speed=speed, seed=seed)
+    made = make_replay_plan((item.t_s for item in trace.items), mix, speed=speed, seed=seed)
     numbers: dict[tuple[int, int], int] = {}
     kinds = array("I")
     for item in trace.items:
         tokens = (item.context_tokens, max(1, item.generated_tokens))
         kinds.append(numbers.setdefault(tokens, len(numbers)))
-    requests = [Request(target=target, body=_body(*tokens)) for tokens in numbers]
-    return Load(replace(made, kinds=kinds), requests)
+    requests = [PlannedRequest(target=target, body=_body(*tokens)) for tokens in numbers]
+    return RequestSource(replace(made, kinds=kinds), requests)
 
 
 def _body(context_tokens: int, tokens: int) -> bytes:
@@ -140,11 +140,11 @@ def _read(lines: Iterable[str], name: str) -> Trace:
             raise TrafficError(f"{name}, line {number}: {(last - ticks) / TICKS_PER_S:g} s back in time")
         last = ticks
         items.append(TraceItem((ticks - first) / TICKS_PER_S, context, generated))
-    _judge(name, len(items), malformed)
+    _check_malformed(name, len(items), malformed)
     return Trace(tuple(items), len(malformed))
 
 
-def _judge(name: str, read: int, malformed: list[int]) -> None:
+def _check_malformed(name: str, read: int, malformed: list[int]) -> None:
     if len(malformed) > MALFORMED_SHARE * (read + len(malformed)):
         share = f"{len(malformed)} of {read + len(malformed)} lines are malformed"
         raise TrafficError(f"{name}: {share}, the first is line {malformed[0]}")
@@ -156,11 +156,11 @@ def _row(line: str) -> tuple[int, int, int] | None:
     """Ticks and both token counts of a line, or None if it is malformed."""
     if len(line) > LINE_CHARS:
         return None
-    words = [word.strip() for word in line.split(",")]
-    if len(words) != 3 or not _TOKENS.fullmatch(words[1]) or not _TOKENS.fullmatch(words[2]):
+    parts = [part.strip() for part in line.split(",")]
+    if len(parts) != 3 or not _TOKENS.fullmatch(parts[1]) or not _TOKENS.fullmatch(parts[2]):
         return None
-    ticks = _ticks(words[0])
-    return None if ticks is None else (ticks, int(words[1]), int(words[2]))
+    ticks = _ticks(parts[0])
+    return None if ticks is None else (ticks, int(parts[1]), int(parts[2]))
 
 
 def _ticks(stamp: str) -> int | None:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from typing import cast
 
-from autoglm_throttle.traffic.generator.launch import on_a_loop
+from autoglm_throttle.traffic.generator.launch import run_on_loop
 
 ANSWER = (
     b"HTTP/1.1 200 OK\r\ndate: Thu, 01 Jan 2026 00:00:00 GMT\r\nserver: answerer\r\n"
@@ -37,4 +37,4 @@ async def main() -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        on_a_loop(main())
+        run_on_loop(main())

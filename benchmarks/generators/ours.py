@@ -7,10 +7,10 @@ import sys
 from math import isnan
 from typing import Any
 
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
-from autoglm_throttle.traffic.generator import Options, Target, launch
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, launch
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.load import RequestSource
 
 CONNECTIONS = 64
 AT_ONCE_S = 0.1
@@ -24,17 +24,22 @@ PACED_RPS = 5000
 
 def send(port: int, seconds: float, *, paced: bool) -> dict[str, Any]:
     """At a fixed rate, or as fast as answers come."""
-    rate_rps, options = PACED_RPS, Options(connections=CONNECTIONS)
+    rate_rps, options = PACED_RPS, ClientOptions(connections=CONNECTIONS)
     if not paced:
         rate_rps = round(EXPECTED_RPS * seconds / AT_ONCE_S)
-        seconds, options = AT_ONCE_S, Options(connections=CONNECTIONS, max_inflight=10**8, timeout_s=300.0)
-    load = Load(plan(Shape.parse(f"fixed:{rate_rps}:{seconds}"), Arrivals.UNIFORM, Crowd()))
-    result = launch(load, Target(port=port), options)
-    total, lag = result.books.total(), Histogram()
-    for late_s in result.sheet.lag_s:
+        seconds, options = (
+            AT_ONCE_S,
+            ClientOptions(connections=CONNECTIONS, max_inflight=10**8, timeout_s=300.0),
+        )
+    load = RequestSource(
+        make_plan(LoadShape.parse(f"fixed:{rate_rps}:{seconds}"), Arrivals.UNIFORM, PriorityMix())
+    )
+    result = launch(load, TargetUrl(port=port), options)
+    total, lag = result.summary.total(), Histogram()
+    for late_s in result.request_log.lag_s:
         if not isnan(late_s):
             lag.record(late_s)
-    effort = result.effort
+    effort = result.run_cost
     return {
         "answers": total.admitted,
         "failed": total.failed,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Plan, Shape, plan
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadLevel, LoadPlan, LoadShape, PriorityMix, make_plan
 
 PATH = "/v1/generate"
 
@@ -130,11 +130,11 @@ class Scale:
         """Of the levels."""
         return tuple(f"{rate:g}/s" for rate in self.rates_rps)
 
-    def plan(self, seed: int = 1) -> Plan:
+    def plan(self, seed: int = 1) -> LoadPlan:
         """The requests of a run; the same for every row."""
         lengths_s = [*[self.seconds] * (len(self.rates_rps) - 1), self.last_s]
-        levels = [Level(rate, length_s) for rate, length_s in zip(self.rates_rps, lengths_s, strict=True)]
-        return plan(Shape(levels), Arrivals.UNIFORM, Crowd(clients=USERS), seed)
+        levels = [LoadLevel(rate, length_s) for rate, length_s in zip(self.rates_rps, lengths_s, strict=True)]
+        return make_plan(LoadShape(levels), Arrivals.UNIFORM, PriorityMix(clients=USERS), seed)
 
     def possible(self) -> Scale:
         """The same without the peers that are not installed."""

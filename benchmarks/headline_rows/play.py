@@ -8,10 +8,10 @@ from typing import Any
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.demo.child import DemoProcess
-from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.files import most_connections
-from autoglm_throttle.traffic.generator import Options, Target, launch
-from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.ending import RequestResult
+from autoglm_throttle.traffic.files import max_connections
+from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, launch
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.report import control
 from autoglm_throttle.traffic.report.document import make
 from autoglm_throttle.traffic.report.facts import RunInfo
@@ -28,7 +28,7 @@ PATIENCE_S = 10.0
 TELLING_S = 10.0
 """A server that was just overloaded may take its time to say how much CPU it used."""
 
-FAILED = tuple(ending.label for ending in Ending if ending.failed)
+FAILED = tuple(ending.label for ending in RequestResult if ending.failed)
 
 
 def play(case: Case, scale: Scale, redis_url: str) -> dict[str, Any]:
@@ -36,13 +36,13 @@ def play(case: Case, scale: Scale, redis_url: str) -> dict[str, Any]:
     chosen = cores()
     server, generator = chosen or (None, None)
     asked = {"variant": case.variant, "row": case.row, "redis_url": redis_url, "core": server}
-    load = Load(scale.plan(), (Request(target=PATH),))
-    options = Options(
-        connections=min(CONNECTIONS, most_connections()), timeout_s=PATIENCE_S, drain_s=PATIENCE_S + 1.0
+    load = RequestSource(scale.plan(), (PlannedRequest(target=PATH),))
+    options = ClientOptions(
+        connections=min(CONNECTIONS, max_connections()), timeout_s=PATIENCE_S, drain_s=PATIENCE_S + 1.0
     )
     with DemoProcess(SERVER, asked) as child, on(generator):
         before_s, began_s = asyncio.run(_cpu_s(child)), time.monotonic()
-        result = launch(load, Target(port=child.port, identity_header="x-user"), options)
+        result = launch(load, TargetUrl(port=child.port, identity_header="x-user"), options)
         elapsed_s = time.monotonic() - began_s
         server_cpu = (asyncio.run(_cpu_s(child)) - before_s) / elapsed_s
     limits_s = dict.fromkeys(Priority, control.P99_S)

@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Plan
-from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.result import Effort, Result
-from autoglm_throttle.traffic.sheet import Sheet
+from autoglm_throttle.traffic.arrivals import LoadPlan
+from autoglm_throttle.traffic.ending import RequestResult
+from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.sheet import RequestLog
 from benchmarks import overload, overloaded
 from benchmarks.asgi_rows import App
 from benchmarks.ledger import Ledger
 from tests.traffic.asgi_driver import ask
 
 OFFSETS = [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
-PLAN = Plan(
+PLAN = LoadPlan(
     offsets=array("d", OFFSETS),
     priorities=bytes([0, 0, 1, 1, 2, 2]),
     segments=array("H", [0] * 6),
@@ -39,27 +39,27 @@ def ledger() -> Ledger:
 
 def test_a_completion_counts_where_it_happens_and_a_request_where_it_was_to_be_sent() -> None:
     book = ledger()
-    book.note(0, Ending.OK, 0.6)
+    book.note(0, RequestResult.OK, 0.6)
     assert book.completed_rps(Priority.HIGH) == 0.5
     assert book.offered_rps() == 0.0
-    book.note(4, Ending.OK, 0.7)
+    book.note(4, RequestResult.OK, 0.7)
     assert book.completed_rps() == 0.5
     assert book.offered_rps(Priority.LOW) == 0.5
     assert book.classes[Priority.LOW].in_time == 1
-    book.note(5, Ending.OK, 0.0)
+    book.note(5, RequestResult.OK, 0.0)
     assert book.offered_rps() == 0.5
 
 
 def test_what_came_too_late_is_no_completion_but_has_a_latency() -> None:
     book = ledger()
-    book.note(1, Ending.OK, 1.001)
+    book.note(1, RequestResult.OK, 1.001)
     assert book.completed_rps() == 0.0
     high = book.classes[Priority.HIGH]
     assert (high.planned, high.in_time, high.response.count) == (1, 0, 1)
 
 
-@pytest.mark.parametrize("ending", Ending)
-def test_refusals_and_only_refusals_are_told_apart(ending: Ending) -> None:
+@pytest.mark.parametrize("ending", RequestResult)
+def test_refusals_and_only_refusals_are_told_apart(ending: RequestResult) -> None:
     book = ledger()
     book.note(2, ending, 0.004)
     answered_no = {"limited", "rejected", "client_error", "server_error"}
@@ -70,12 +70,12 @@ def test_refusals_and_only_refusals_are_told_apart(ending: Ending) -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 5), st.sampled_from(list(Ending)), st.floats(0.0, 5.0)),
+        st.tuples(st.integers(0, 5), st.sampled_from(list(RequestResult)), st.floats(0.0, 5.0)),
         unique_by=lambda noted: noted[0],
     )
 )
 def test_no_more_is_completed_than_was_served_and_no_more_planned_than_sent(
-    noted: list[tuple[int, Ending, float]],
+    noted: list[tuple[int, RequestResult, float]],
 ) -> None:
     book = ledger()
     for index, ending, response_s in noted:
@@ -91,12 +91,12 @@ def test_no_more_is_completed_than_was_served_and_no_more_planned_than_sent(
 def done(served: int) -> overload.Run:
     book = ledger()
     for index in (1, 2, 3, 4):
-        book.note(index, Ending.OK if index <= served else Ending.REJECTED, 0.25)
-    sheet = Sheet(len(PLAN))
+        book.note(index, RequestResult.OK if index <= served else RequestResult.SHED, 0.25)
+    sheet = RequestLog(len(PLAN))
     for index in (4, 5):
-        sheet.close(index, Ending.REJECTED, 0.25)
-        sheet.refused(index, "queue:slow", None)
-    result = Result(Load(PLAN), sheet, Effort(elapsed_s=3.0))
+        sheet.close(index, RequestResult.SHED, 0.25)
+        sheet.record_rejection(index, "queue:slow", None)
+    result = Result(RequestSource(PLAN), sheet, RunCost(elapsed_s=3.0))
     return overload.Run(book, result, 0.25, 0.125)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.sheet import Sheet
+from autoglm_throttle.traffic.ending import RequestResult
+from autoglm_throttle.traffic.sheet import RequestLog
 from autoglm_throttle.traffic.trace import load_azure_llm
 from benchmarks import replay
 
@@ -21,17 +21,17 @@ def test_the_made_up_trace_is_of_the_public_form(tmp_path: Path) -> None:
 
 
 def test_decisions_are_counted_with_their_reasons() -> None:
-    sheet = Sheet(4)
-    sheet.close(0, Ending.OK, 0.1)
+    sheet = RequestLog(4)
+    sheet.close(0, RequestResult.OK, 0.1)
     for index in (1, 2):
-        sheet.close(index, Ending.LIMITED, 0.1)
-        sheet.refused(index, "user", 1.0)
-    sheet.leave_out(3)
+        sheet.close(index, RequestResult.LIMITED, 0.1)
+        sheet.record_rejection(index, "user", 1.0)
+    sheet.skip(3)
     assert replay.decisions(sheet) == {"limited user": 2, "ok": 1}
 
 
 def test_lags_are_exact() -> None:
-    sheet = Sheet(201)
+    sheet = RequestLog(201)
     for index in range(200):
         sheet.lag_s[index] = (index + 1) / 1024.0
     assert replay.lags(sheet) == (199 / 1024.0, 200 / 1024.0)

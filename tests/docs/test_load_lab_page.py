@@ -17,9 +17,9 @@ import pytest
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.settings import PREFIX
 from autoglm_throttle.testing import ManualClock
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.inproc import run_inprocess
-from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware
 from autoglm_throttle.traffic.simulate import SimulatedGpu, service
 from tests.docs.pages import LAB_COMMANDS, ROOT, Command, commands
@@ -63,7 +63,10 @@ def recorded(tmp_path: Path) -> Path:
     throttle = Throttle(Settings(gpu="none"), gpu=sim, sampling="manual", clock=clock)
     recorder = Recorder(tmp_path / "traffic.jsonl", clock=clock)
     app = RecorderMiddleware(ThrottleMiddleware(service(sim), throttle=throttle), recorder)
-    load = Load(plan(Shape.parse("fixed:20:2s"), Arrivals.POISSON, Crowd(clients=5), 1), (Request(),))
+    load = RequestSource(
+        make_plan(LoadShape.parse("fixed:20:2s"), Arrivals.POISSON, PriorityMix(clients=5), 1),
+        (PlannedRequest(),),
+    )
     run_inprocess(app, load, clock=clock)
     recorder.close()
     return tmp_path

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from autoglm_throttle.traffic.arrivals import Shape
+from autoglm_throttle.traffic.arrivals import LoadShape
 from autoglm_throttle.traffic.errors import TrafficError
 
 ROOT = Path(__file__).parents[2]
@@ -123,18 +123,18 @@ def test_the_card_is_as_the_environment_says(monkeypatch: pytest.MonkeyPatch) ->
     assert spec(told).work == BatchSpec(max_batch=128, base_s=0.005, capacity_rps=6000.0)
 
 
-def rate_rps() -> Callable[[Shape, float], float | None]:
+def rate_rps() -> Callable[[LoadShape, float], float | None]:
     """The function of this name in the locustfile, which cannot be imported without Locust."""
     tree = ast.parse(LOCUSTFILE.read_text(encoding="utf-8"))
     found: list[ast.stmt] = [node for node in tree.body if getattr(node, "name", "") == "rate_rps"]
-    names: dict[str, Any] = {"Shape": Shape, "accumulate": accumulate, "bisect_right": bisect_right}
+    names: dict[str, Any] = {"Shape": LoadShape, "accumulate": accumulate, "bisect_right": bisect_right}
     exec(compile(ast.Module(found, []), str(LOCUSTFILE), "exec"), names)
     return names["rate_rps"]  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("text", SHAPES)
 def test_the_locustfile_follows_the_shape(text: str) -> None:
-    shape, rate = Shape.parse(text), rate_rps()
+    shape, rate = LoadShape.parse(text), rate_rps()
     begun_s = 0.0
     for level in shape.levels:
         middle = (level.rate_rps + level.last_rps) / 2
@@ -181,7 +181,7 @@ def test_k6_is_given_the_stages_of_the_shape(text: str, tmp_path: Path) -> None:
         return
     assert isinstance(found, dict), found
     scenario = found["options"]["scenarios"]["shape"]
-    levels = Shape.parse(text).levels
+    levels = LoadShape.parse(text).levels
     assert [stage["target"] for stage in scenario["stages"]] == [
         round(60 * rate) for level in levels for rate in (level.rate_rps, level.last_rps)
     ]
@@ -195,7 +195,7 @@ def test_k6_is_given_the_stages_of_the_shape(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", UNREADABLE)
 def test_k6_refuses_what_the_load_command_refuses(text: str, tmp_path: Path) -> None:
     with pytest.raises(TrafficError):
-        Shape.parse(text)
+        LoadShape.parse(text)
     found = k6(tmp_path, {"SHAPE": text or " "})
     assert found is None or "in a shape: fixed:RATE:SECONDS" in str(found)
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.demo.child import DemoProcess
-from autoglm_throttle.traffic.generator import Generator, Options, Target
-from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
+from autoglm_throttle.traffic.load import RequestSource
 from benchmarks.ledger import Ledger
 from tests.servers.server import Server, ask
 from tests.servers.test_servers import UVICORN
@@ -80,13 +80,15 @@ def overload(port: int, seed: int) -> Ledger:
     of new connections one worker would get nearly all.
     """
     seconds = WARM_S + WINDOW_S
-    made = plan(Shape.parse(f"fixed:{OVERLOAD * CAPACITY_RPS}:{seconds}"), Arrivals.POISSON, Crowd(), seed)
+    made = make_plan(
+        LoadShape.parse(f"fixed:{OVERLOAD * CAPACITY_RPS}:{seconds}"), Arrivals.POISSON, PriorityMix(), seed
+    )
     ledger = Ledger(made, SLO_S, WARM_S, seconds)
-    options = Options(connections=WORKERS, more_connections=600, timeout_s=SLO_S, drain_s=SLO_S)
-    target = Target(port=port)
+    options = ClientOptions(connections=WORKERS, more_connections=600, timeout_s=SLO_S, drain_s=SLO_S)
+    target = TargetUrl(port=port)
 
     async def run() -> None:
-        result = await Generator(Load(made), target, options, ledger.note).run()
+        result = await OpenLoopSender(RequestSource(made), target, options, ledger.note).run()
         assert result.balanced
 
     asyncio.run(run())

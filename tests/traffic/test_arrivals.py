@@ -14,22 +14,22 @@ from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import (
     MIX,
     Arrivals,
-    Crowd,
-    Level,
-    Plan,
-    Shape,
+    LoadLevel,
+    LoadPlan,
+    LoadShape,
+    PriorityMix,
     draw,
-    duration,
+    make_plan,
+    make_replay_plan,
+    parse_duration,
     parse_mix,
-    plan,
-    replay,
 )
 from autoglm_throttle.traffic.errors import TrafficError
 
 rates = st.floats(min_value=0.5, max_value=200.0)
 levels = st.lists(
     st.builds(
-        Level, rates, st.floats(min_value=0.1, max_value=5.0), end_rps=st.none() | st.just(0.0) | rates
+        LoadLevel, rates, st.floats(min_value=0.1, max_value=5.0), end_rps=st.none() | st.just(0.0) | rates
     ),
     min_size=1,
     max_size=5,
@@ -38,25 +38,25 @@ arrivals = st.sampled_from([Arrivals.UNIFORM, Arrivals.POISSON, Arrivals.gamma(0
 seeds = st.integers(min_value=0, max_value=2**32)
 
 
-def of_segment(made: Plan, segment: int) -> int:
+def of_segment(made: LoadPlan, segment: int) -> int:
     return sum(count for (where, _), count in made.planned().items() if where == segment)
 
 
 @given(levels, arrivals, seeds)
 def test_a_plan_is_sorted_inside_its_shape_and_a_function_of_its_inputs(
-    chosen: list[Level], process: Arrivals, seed: int
+    chosen: list[LoadLevel], process: Arrivals, seed: int
 ) -> None:
-    shape = Shape(chosen)
-    made = plan(shape, process, Crowd(clients=3), seed)
+    shape = LoadShape(chosen)
+    made = make_plan(shape, process, PriorityMix(clients=3), seed)
     assert list(made.offsets) == sorted(made.offsets)
     assert all(0.0 <= offset <= shape.duration_s for offset in made.offsets)
     assert list(made.segments) == sorted(made.segments)
-    assert made == plan(Shape(chosen), process, Crowd(clients=3), seed)
+    assert made == make_plan(LoadShape(chosen), process, PriorityMix(clients=3), seed)
 
 
 @given(levels, seeds)
-def test_uniform_arrivals_fill_each_segment_to_within_one(chosen: list[Level], seed: int) -> None:
-    made = plan(Shape(chosen), Arrivals.UNIFORM, Crowd(), seed)
+def test_uniform_arrivals_fill_each_segment_to_within_one(chosen: list[LoadLevel], seed: int) -> None:
+    made = make_plan(LoadShape(chosen), Arrivals.UNIFORM, PriorityMix(), seed)
     for segment, level in enumerate(chosen):
         assert abs(of_segment(made, segment) - level.requests) <= 1.0
 
@@ -64,17 +64,17 @@ def test_uniform_arrivals_fill_each_segment_to_within_one(chosen: list[Level], s
 @settings(max_examples=40)
 @given(levels, st.sampled_from([0.5, 1.0, 4.0]), seeds)
 def test_random_arrivals_fill_each_segment_to_within_five_sigma(
-    chosen: list[Level], k: float, seed: int
+    chosen: list[LoadLevel], k: float, seed: int
 ) -> None:
-    made = plan(Shape(chosen), Arrivals.gamma(k), Crowd(), seed)
+    made = make_plan(LoadShape(chosen), Arrivals.gamma(k), PriorityMix(), seed)
     for segment, level in enumerate(chosen):
         sigma = math.sqrt(level.requests / k)
         assert abs(of_segment(made, segment) - level.requests) <= 5.0 * sigma + 5.0 / min(1.0, k)
 
 
 @given(levels, arrivals, seeds)
-def test_segments_hold_what_lies_in_their_time(chosen: list[Level], process: Arrivals, seed: int) -> None:
-    made = plan(Shape(chosen), process, Crowd(), seed)
+def test_segments_hold_what_lies_in_their_time(chosen: list[LoadLevel], process: Arrivals, seed: int) -> None:
+    made = make_plan(LoadShape(chosen), process, PriorityMix(), seed)
     edge_s = 0.0
     for segment, level in enumerate(chosen):
         inside = [
@@ -86,17 +86,19 @@ def test_segments_hold_what_lies_in_their_time(chosen: list[Level], process: Arr
 
 @given(levels, arrivals, seeds)
 def test_changing_the_mix_or_the_clients_moves_no_arrival(
-    chosen: list[Level], process: Arrivals, seed: int
+    chosen: list[LoadLevel], process: Arrivals, seed: int
 ) -> None:
-    one = plan(Shape(chosen), process, Crowd(), seed)
-    other = plan(Shape(chosen), process, Crowd({Priority.HIGH: 100.0}, 7, 1.0, kinds=(1.0, 2.0)), seed)
+    one = make_plan(LoadShape(chosen), process, PriorityMix(), seed)
+    other = make_plan(
+        LoadShape(chosen), process, PriorityMix({Priority.HIGH: 100.0}, 7, 1.0, kinds=(1.0, 2.0)), seed
+    )
     assert one.offsets == other.offsets
     assert one.segments == other.segments
     assert set(other.priorities) <= {Priority.HIGH}
 
 
 def test_the_rate_changes_exactly_where_the_shape_says() -> None:
-    made = plan(Shape.parse("step:10,100:1"), Arrivals.UNIFORM, Crowd())
+    made = make_plan(LoadShape.parse("step:10,100:1"), Arrivals.UNIFORM, PriorityMix())
     assert len(made) == 110
     assert made.offsets[9] == pytest.approx(0.9)
     assert made.offsets[10] == pytest.approx(1.0)
@@ -113,7 +115,7 @@ def test_the_rate_changes_exactly_where_the_shape_says() -> None:
     ],
 )
 def test_the_squared_variation_of_gaps_is_the_inverse_of_k(process: Arrivals, wanted: float) -> None:
-    offsets = plan(Shape.parse("fixed:1000:20"), process, Crowd(), 1).offsets
+    offsets = make_plan(LoadShape.parse("fixed:1000:20"), process, PriorityMix(), 1).offsets
     gaps = [later - earlier for earlier, later in pairwise(offsets)]
     mean = sum(gaps) / len(gaps)
     assert mean == pytest.approx(0.001, rel=0.05)
@@ -122,33 +124,35 @@ def test_the_squared_variation_of_gaps_is_the_inverse_of_k(process: Arrivals, wa
 
 
 def test_the_mix_is_kept_in_the_long_run() -> None:
-    made = plan(Shape.parse("fixed:1000:20"), Arrivals.UNIFORM, Crowd())
+    made = make_plan(LoadShape.parse("fixed:1000:20"), Arrivals.UNIFORM, PriorityMix())
     for priority, share in MIX.items():
         assert made.priorities.count(priority) / len(made) == pytest.approx(share / 100.0, abs=0.015)
 
 
 def test_skewed_clients_follow_zipf() -> None:
-    made = plan(Shape.parse("fixed:1000:20"), Arrivals.UNIFORM, Crowd(clients=4, skew=1.0))
+    made = make_plan(LoadShape.parse("fixed:1000:20"), Arrivals.UNIFORM, PriorityMix(clients=4, skew=1.0))
     counts = [list(made.clients).count(client) for client in range(4)]
     assert [count / counts[0] for count in counts] == pytest.approx([1.0, 1 / 2, 1 / 3, 1 / 4], abs=0.03)
 
 
 def test_changing_one_part_of_the_crowd_leaves_the_others() -> None:
-    shape = Shape.parse("fixed:100:5")
-    one = plan(shape, Arrivals.POISSON, Crowd(clients=5), 3)
-    mixed = plan(shape, Arrivals.POISSON, Crowd({Priority.LOW: 100.0}, clients=5, kinds=(1.0, 1.0)), 3)
-    crowded = plan(shape, Arrivals.POISSON, Crowd(clients=9, kinds=(1.0, 1.0)), 3)
+    shape = LoadShape.parse("fixed:100:5")
+    one = make_plan(shape, Arrivals.POISSON, PriorityMix(clients=5), 3)
+    mixed = make_plan(
+        shape, Arrivals.POISSON, PriorityMix({Priority.LOW: 100.0}, clients=5, kinds=(1.0, 1.0)), 3
+    )
+    crowded = make_plan(shape, Arrivals.POISSON, PriorityMix(clients=9, kinds=(1.0, 1.0)), 3)
     assert one.clients == mixed.clients
     assert mixed.kinds == crowded.kinds
     assert one.priorities == crowded.priorities
 
 
 def test_kinds_are_drawn_by_their_shares() -> None:
-    made = plan(Shape.parse("fixed:1000:20"), Arrivals.UNIFORM, Crowd(kinds=(1.0, 4.0, 5.0)))
+    made = make_plan(LoadShape.parse("fixed:1000:20"), Arrivals.UNIFORM, PriorityMix(kinds=(1.0, 4.0, 5.0)))
     assert [made.kinds.count(kind) / len(made) for kind in range(3)] == pytest.approx(
         [0.1, 0.4, 0.5], abs=0.015
     )
-    assert set(plan(Shape.parse("fixed:10:1"), Arrivals.UNIFORM, Crowd()).kinds) == {0}
+    assert set(make_plan(LoadShape.parse("fixed:10:1"), Arrivals.UNIFORM, PriorityMix()).kinds) == {0}
 
 
 @pytest.mark.parametrize(
@@ -161,7 +165,7 @@ def test_kinds_are_drawn_by_their_shares() -> None:
     ],
 )
 def test_shapes_are_read(text: str, expected: list[tuple[float, float]]) -> None:
-    read = [(level.rate_rps, level.duration_s) for level in Shape.parse(text).levels]
+    read = [(level.rate_rps, level.duration_s) for level in LoadShape.parse(text).levels]
     assert read == [pytest.approx(pair) for pair in expected]
 
 
@@ -192,24 +196,24 @@ def test_shapes_are_read(text: str, expected: list[tuple[float, float]]) -> None
 )
 def test_what_is_no_shape_is_refused(text: str) -> None:
     with pytest.raises(TrafficError):
-        Shape.parse(text)
+        LoadShape.parse(text)
 
 
 def test_a_shape_needs_a_level_and_not_too_many() -> None:
-    for chosen in ([], [Level(1.0, 1.0)] * 65_536):
+    for chosen in ([], [LoadLevel(1.0, 1.0)] * 65_536):
         with pytest.raises(TrafficError, match="at least one"):
-            Shape(chosen)
-    assert Shape([Level(1.0, 1e-3)] * 65_535).duration_s == pytest.approx(65.535)
+            LoadShape(chosen)
+    assert LoadShape([LoadLevel(1.0, 1e-3)] * 65_535).duration_s == pytest.approx(65.535)
 
 
 def test_a_plan_holds_fifty_million_requests_and_no_more() -> None:
-    assert Shape.parse("fixed:500000:100").requests == 50_000_000
+    assert LoadShape.parse("fixed:500000:100").requests == 50_000_000
     with pytest.raises(TrafficError, match="50000000"):
-        Shape.parse("fixed:500001:100")
+        LoadShape.parse("fixed:500001:100")
 
 
 def test_durations_have_units() -> None:
-    assert [duration(word) for word in ("250ms", "20s", "2m", "1.5")] == [0.25, 20.0, 120.0, 1.5]
+    assert [parse_duration(word) for word in ("250ms", "20s", "2m", "1.5")] == [0.25, 20.0, 120.0, 1.5]
 
 
 def test_a_mix_is_read_and_checked() -> None:
@@ -235,13 +239,13 @@ def test_a_mix_is_read_and_checked() -> None:
 )
 def test_an_impossible_crowd_is_refused(fault: dict[str, object]) -> None:
     with pytest.raises(TrafficError):
-        Crowd(**fault)  # type: ignore[arg-type]
+        PriorityMix(**fault)  # type: ignore[arg-type]
 
 
 @given(st.lists(st.floats(min_value=0.0, max_value=1e6), min_size=1, max_size=30), seeds)
 def test_a_replay_keeps_every_gap_divided_by_the_speed(times: list[float], seed: int) -> None:
     times.sort()
-    made = replay(times, Crowd(), speed=4.0, seed=seed)
+    made = make_replay_plan(times, PriorityMix(), speed=4.0, seed=seed)
     assert made.offsets == array("d", ((time_s - times[0]) / 4.0 for time_s in times))
     assert list(made.segments) == [0] * len(times)
     assert made.names == ("trace",)
@@ -257,11 +261,11 @@ def test_an_impossible_replay_is_refused() -> None:
     )
     for times, speed in impossible:
         with pytest.raises(TrafficError):
-            replay(times, Crowd(), speed=speed)
+            make_replay_plan(times, PriorityMix(), speed=speed)
 
 
 def test_an_endless_trace_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draw, "MAX_PLANNED", 100)
-    assert len(replay(map(float, range(100)), Crowd())) == 100
+    assert len(make_replay_plan(map(float, range(100)), PriorityMix())) == 100
     with pytest.raises(TrafficError, match="no more than 100"):
-        replay(map(float, count()), Crowd())
+        make_replay_plan(map(float, count()), PriorityMix())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Shape, plan
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.errors import TrafficError
 
 RATES = st.floats(min_value=1e-3, max_value=1e5)
@@ -16,7 +16,7 @@ DURATIONS = st.floats(min_value=1e-3, max_value=1e4)
 SHARES = st.floats(min_value=0.0, max_value=1.0)
 
 
-def integral(level: Level, until_s: float) -> float:
+def integral(level: LoadLevel, until_s: float) -> float:
     rise = (level.last_rps - level.rate_rps) / level.duration_s
     return level.rate_rps * until_s + 0.5 * rise * until_s * until_s
 
@@ -26,32 +26,32 @@ def test_the_inverse_of_the_integrated_rate_is_exact(
     low: float, high: float, duration_s: float, share: float, falling: bool
 ) -> None:
     first, last = (high, low) if falling else (low, high)
-    level = Level(first, duration_s, end_rps=last)
+    level = LoadLevel(first, duration_s, end_rps=last)
     mass = share * level.requests
-    when_s = level.when(mass)
+    when_s = level.time_of(mass)
     assert -1e-9 * duration_s <= when_s <= duration_s * (1.0 + 1e-9)
     assert integral(level, when_s) == pytest.approx(mass, rel=1e-9, abs=1e-9 * level.requests)
 
 
 @given(RATES, DURATIONS, SHARES)
 def test_a_ramp_that_does_not_rise_is_a_level(rate_rps: float, duration_s: float, share: float) -> None:
-    level, flat = Level(rate_rps, duration_s), Level(rate_rps, duration_s, end_rps=rate_rps)
-    assert flat.when(share * flat.requests) == level.when(share * level.requests)
-    assert level.when(share * level.requests) == pytest.approx(share * duration_s, abs=1e-9 * duration_s)
+    level, flat = LoadLevel(rate_rps, duration_s), LoadLevel(rate_rps, duration_s, end_rps=rate_rps)
+    assert flat.time_of(share * flat.requests) == level.time_of(share * level.requests)
+    assert level.time_of(share * level.requests) == pytest.approx(share * duration_s, abs=1e-9 * duration_s)
     assert flat.label == level.label
 
 
 def test_the_ends_of_a_ramp_are_its_ends() -> None:
     for first, last in ((0.0, 50.0), (50.0, 0.0), (3.0, 7.0), (7.0, 3.0)):
-        level = Level(first, 10.0, end_rps=last)
-        assert level.when(0.0) == 0.0
-        assert level.when(level.requests) == 10.0
+        level = LoadLevel(first, 10.0, end_rps=last)
+        assert level.time_of(0.0) == 0.0
+        assert level.time_of(level.requests) == 10.0
 
 
 @pytest.mark.parametrize(("first", "last"), [(0.0, 1000.0), (1000.0, 0.0), (100.0, 900.0)])
 def test_uniform_arrivals_of_a_ramp_follow_the_rate_second_by_second(first: float, last: float) -> None:
-    shape = Shape.parse(f"ramp:{first}:{last}:10")
-    made = plan(shape, Arrivals.UNIFORM, Crowd())
+    shape = LoadShape.parse(f"ramp:{first}:{last}:10")
+    made = make_plan(shape, Arrivals.UNIFORM, PriorityMix())
     assert len(made) == 5000
     for second in range(10):
         planned = sum(second <= offset_s < second + 1 for offset_s in made.offsets)
@@ -60,15 +60,15 @@ def test_uniform_arrivals_of_a_ramp_follow_the_rate_second_by_second(first: floa
 
 
 def test_a_fall_mirrors_a_rise() -> None:
-    rise, fall = Level(0.0, 4.0, end_rps=10.0), Level(10.0, 4.0, end_rps=0.0)
+    rise, fall = LoadLevel(0.0, 4.0, end_rps=10.0), LoadLevel(10.0, 4.0, end_rps=0.0)
     for mass in (0.0, 1.0, 7.5, 19.0, 20.0):
-        assert rise.when(mass) == pytest.approx(4.0 - fall.when(20.0 - mass), abs=1e-12)
+        assert rise.time_of(mass) == pytest.approx(4.0 - fall.time_of(20.0 - mass), abs=1e-12)
 
 
 def test_ramps_stand_beside_levels_and_have_names_of_their_own() -> None:
-    shape = Shape([Level(10.0, 2.0), Level(10.0, 2.0, end_rps=30.0), Level(30.0, 1.0, "top")])
+    shape = LoadShape([LoadLevel(10.0, 2.0), LoadLevel(10.0, 2.0, end_rps=30.0), LoadLevel(30.0, 1.0, "top")])
     assert shape.requests == 20.0 + 40.0 + 30.0
-    made = plan(shape, Arrivals.UNIFORM, Crowd())
+    made = make_plan(shape, Arrivals.UNIFORM, PriorityMix())
     assert made.names == ("10/s", "10-30/s", "top")
     assert [made.segments.count(segment) for segment in range(3)] == [20, 40, 30]
     assert made.offsets[20] == 2.0
@@ -78,10 +78,10 @@ def test_ramps_stand_beside_levels_and_have_names_of_their_own() -> None:
 @pytest.mark.parametrize("ends", [(0.0, 0.0), (-1.0, 5.0), (5.0, -1.0), (math.nan, 1.0), (1.0, math.inf)])
 def test_a_ramp_needs_rates(ends: tuple[float, float]) -> None:
     with pytest.raises(TrafficError, match="rate"):
-        Level(ends[0], 1.0, end_rps=ends[1])
+        LoadLevel(ends[0], 1.0, end_rps=ends[1])
 
 
 @pytest.mark.parametrize("duration_s", [0.0, -1.0, math.nan, math.inf])
 def test_a_level_needs_a_duration(duration_s: float) -> None:
     with pytest.raises(TrafficError, match="duration"):
-        Level(1.0, duration_s)
+        LoadLevel(1.0, duration_s)

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from autoglm_throttle.traffic.arrivals import (
     GRAMMAR,
     Arrivals,
-    Crowd,
-    Shape,
+    LoadShape,
+    PriorityMix,
     TraceShape,
     Users,
+    format_plan,
+    make_plan,
     parse_shape,
-    plan,
-    timetable,
 )
 from autoglm_throttle.traffic.errors import TrafficError
 
@@ -34,11 +34,11 @@ def test_what_arrivals_write_they_read(k: float) -> None:
 
 
 def test_gamma_one_is_poisson() -> None:
-    shape = Shape.parse("fixed:50:10")
+    shape = LoadShape.parse("fixed:50:10")
     assert Arrivals.parse("gamma:1") == Arrivals.POISSON
     assert str(Arrivals.gamma(2)) == "gamma:2"
-    poisson = plan(shape, Arrivals.POISSON, Crowd(), 4).offsets
-    assert poisson != plan(shape, Arrivals.gamma(1.5), Crowd(), 4).offsets
+    poisson = make_plan(shape, Arrivals.POISSON, PriorityMix(), 4).offsets
+    assert poisson != make_plan(shape, Arrivals.gamma(1.5), PriorityMix(), 4).offsets
 
 
 @pytest.mark.parametrize("text", ["", "gamma", "gamma:", "gamma:0", "gamma:-1", "gamma:nan", "gamma:1e9"])
@@ -67,7 +67,7 @@ def test_users_are_read(text: str, steps: tuple[tuple[int, float], ...], think_s
     users = Users.parse(text)
     assert users == Users(steps, think_s)
     assert users.duration_s == sum(seconds for _, seconds in steps)
-    assert users.most == max(count for count, _ in steps)
+    assert users.peak_users == max(count for count, _ in steps)
     assert parse_shape(text) == users
 
 
@@ -93,8 +93,8 @@ def test_users_need_a_step() -> None:
 @pytest.mark.parametrize("text", ["fixed:5:1", "step:1,2:1", "step:1:3:3:1", "spike:1:5:1:1", "ramp:0:5:1"])
 def test_shapes_are_shapes(text: str) -> None:
     read = parse_shape(f" {text} ")
-    assert isinstance(read, Shape)
-    assert read.levels == Shape.parse(text).levels
+    assert isinstance(read, LoadShape)
+    assert read.levels == LoadShape.parse(text).levels
 
 
 def test_a_trace_is_its_path_whatever_is_in_it() -> None:
@@ -120,8 +120,8 @@ def test_a_slip_in_a_duration_is_told_which_units_there_are(text: str) -> None:
 
 
 def test_a_timetable_counts_by_segment_priority_and_second() -> None:
-    made = plan(Shape.parse("step:2,30:1500ms"), Arrivals.UNIFORM, Crowd(), 5)
-    lines = timetable(made)
+    made = make_plan(LoadShape.parse("step:2,30:1500ms"), Arrivals.UNIFORM, PriorityMix(), 5)
+    lines = format_plan(made)
     assert lines[0].split() == ["segment", "from", "to", "planned", "high", "mid", "low"]
     assert [line.split()[:6] for line in lines[1:4]] == [
         ["2/s", "0", "s", "1.5", "s", "3"],
@@ -138,7 +138,7 @@ def test_a_timetable_counts_by_segment_priority_and_second() -> None:
 
 
 def test_the_last_moment_of_a_timetable_belongs_to_a_second() -> None:
-    half = timetable(plan(Shape.parse("fixed:2:2500ms"), Arrivals.UNIFORM, Crowd()))
+    half = format_plan(make_plan(LoadShape.parse("fixed:2:2500ms"), Arrivals.UNIFORM, PriorityMix()))
     assert [line.split()[:2] for line in half[5:]] == [["0", "2"], ["1", "2"], ["2", "1"]]
 
 

@@ -11,14 +11,14 @@ from hypothesis import given
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic import books
-from autoglm_throttle.traffic.books import Books, Key, Kind, Row, rows
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.books import RequestKind, Summary, Tally, TallyKey, tallies
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.sheet import OPEN, UNSENT
 from tests.traffic.report.made_runs import REQUESTS, Sent, made, runs
 
-KINDS = [Kind(0, 1.5), Kind(1, 1.0), Kind(0, 0.25)]
+KINDS = [RequestKind(0, 1.5), RequestKind(1, 1.0), RequestKind(0, 0.25)]
 LIMITS_S = {Priority.HIGH: 1.0, Priority.MID: 5.0}
 
 
@@ -27,17 +27,17 @@ def known(histogram: Histogram, value: float) -> None:
         histogram.record(value)
 
 
-def enter(row: Row, result: Result, index: int, limit_s: float, cost: float) -> None:
+def enter(row: Tally, result: Result, index: int, limit_s: float, cost: float) -> None:
     """What one request adds to a row, one rule after another."""
-    sheet = result.sheet
+    sheet = result.request_log
     row.planned += 1
     row.cost_planned += cost
-    if sheet.endings[index] == UNSENT:
+    if sheet.results[index] == UNSENT:
         row.unsent += 1
         return
-    ending = Ending(sheet.endings[index])
-    row.endings[ending] += 1
-    answered = ending < Ending.CONNECTION
+    ending = RequestResult(sheet.results[index])
+    row.results[ending] += 1
+    answered = ending < RequestResult.CONNECTION
     step = int((result.load.plan.offsets[index] + sheet.response_s[index]) * 4.0) if answered else 0
     row.answers.update([step] * answered)
     if sheet.statuses[index]:
@@ -49,24 +49,24 @@ def enter(row: Row, result: Result, index: int, limit_s: float, cost: float) -> 
         row.response.record(sheet.response_s[index])
         row.service.record(sheet.service_s[index])
         known(row.first_byte, sheet.first_byte_s[index])
-    if ending.refused:
-        row.reasons[sheet.stated[sheet.reasons[index]]] += 1
-        row.refusal.record(sheet.response_s[index])
+    if ending.rejected:
+        row.reasons[sheet.reason_texts[sheet.reasons[index]]] += 1
+        row.rejection.record(sheet.response_s[index])
         known(row.promised, sheet.promised_s[index])
 
 
-def slowly(result: Result) -> dict[Key, Row]:
-    found: defaultdict[Key, Row] = defaultdict(Row)
+def slowly(result: Result) -> dict[TallyKey, Tally]:
+    found: defaultdict[TallyKey, Tally] = defaultdict(Tally)
     plan = result.load.plan
     for index in range(len(plan)):
         kind = KINDS[plan.kinds[index]]
-        key = Key(plan.segments[index], plan.priorities[index], kind.group)
+        key = TallyKey(plan.segments[index], plan.priorities[index], kind.group)
         limit_s = LIMITS_S.get(Priority(key.priority), math.inf)
         enter(found[key], result, index, limit_s, kind.cost)
     return found
 
 
-def plainly(row: Row) -> dict[str, object]:
+def plainly(row: Tally) -> dict[str, object]:
     told: dict[str, object] = {}
     for field in fields(row):
         value = getattr(row, field.name)
@@ -78,7 +78,7 @@ def plainly(row: Row) -> dict[str, object]:
 
 @given(runs)
 def test_adding_up_by_columns_is_adding_up_one_by_one(result: Result) -> None:
-    quickly = rows(result.load.plan, result.sheet, KINDS, LIMITS_S, 0.25)
+    quickly = tallies(result.load.plan, result.request_log, KINDS, LIMITS_S, 0.25)
     assert {key: plainly(row) for key, row in quickly.items()} == {
         key: plainly(row) for key, row in slowly(result).items()
     }
@@ -86,10 +86,10 @@ def test_adding_up_by_columns_is_adding_up_one_by_one(result: Result) -> None:
 
 @given(runs)
 def test_adding_up_in_blocks_is_adding_up_at_once(result: Result) -> None:
-    at_once = rows(result.load.plan, result.sheet, KINDS, LIMITS_S)
+    at_once = tallies(result.load.plan, result.request_log, KINDS, LIMITS_S)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(books, "BLOCK", 3)
-        in_blocks = rows(result.load.plan, result.sheet, KINDS, LIMITS_S)
+        in_blocks = tallies(result.load.plan, result.request_log, KINDS, LIMITS_S)
     assert {key: plainly(row) for key, row in in_blocks.items()} == {
         key: plainly(row) for key, row in at_once.items()
     }
@@ -97,38 +97,38 @@ def test_adding_up_in_blocks_is_adding_up_at_once(result: Result) -> None:
 
 @given(runs)
 def test_every_planned_request_is_in_exactly_one_place(result: Result) -> None:
-    total = Books(result.load.plan, result.sheet).total()
+    total = Summary(result.load.plan, result.request_log).total()
     assert total.planned == len(result.load.plan)
     assert total.balanced
-    assert total.sent == total.admitted + total.limited + total.rejected + total.failed
+    assert total.sent == total.admitted + total.limited + total.shed + total.failed
     assert total.answered == total.statuses.total()
     assert total.response.count == total.service.count == total.admitted == total.timely
-    assert total.refusal.count == total.limited + total.rejected == total.reasons.total()
+    assert total.rejection.count == total.limited + total.shed == total.reasons.total()
 
 
 @given(runs)
 def test_books_have_a_row_for_every_segment_and_priority(result: Result) -> None:
-    told = result.books
-    assert set(told.rows) == {(segment, priority) for segment in (0, 1) for priority in Priority}
-    assert {key: row.planned for key, row in told.rows.items()} == result.load.plan.planned()
+    told = result.summary
+    assert set(told.tallies) == {(segment, priority) for segment in (0, 1) for priority in Priority}
+    assert {key: row.planned for key, row in told.tallies.items()} == result.load.plan.planned()
 
 
 def test_a_request_that_is_still_open_is_planned_and_nothing_else() -> None:
     result = made([Sent(), Sent()])
-    result.sheet.endings[1] = OPEN
-    total = result.books.total()
+    result.request_log.results[1] = OPEN
+    total = result.summary.total()
     assert (total.planned, total.unsent, total.admitted) == (2, 0, 1)
     assert not total.balanced
 
 
 def test_an_empty_plan_has_empty_rows() -> None:
-    assert plainly(made([]).books.total()) == plainly(Row())
+    assert plainly(made([]).summary.total()) == plainly(Tally())
 
 
 @pytest.mark.parametrize(("response_s", "timely"), [(1.0, 1), (1.001, 0)])
 def test_an_answer_at_the_limit_is_in_time(response_s: float, timely: int) -> None:
     result = made([Sent(response_s=response_s, priority=Priority.HIGH)])
-    (row,) = rows(result.load.plan, result.sheet, [Kind()], LIMITS_S).values()
+    (row,) = tallies(result.load.plan, result.request_log, [RequestKind()], LIMITS_S).values()
     assert row.timely == timely
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from autoglm_throttle.model import Policy
 from autoglm_throttle.traffic.demo import final_page, scenario
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.result import Effort, Result
-from autoglm_throttle.traffic.sheet import Sheet
+from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.sheet import RequestLog
 from tests.traffic.test_trace import synthetic, written
 
 STATE = {
@@ -24,15 +24,15 @@ STATE = {
 }
 
 
-def played(of: scenario.Scenario, ending: Ending = Ending.OK) -> Result:
+def played(of: scenario.Scenario, ending: RequestResult = RequestResult.OK) -> Result:
     """A result in which every request ended alike."""
-    sheet = Sheet(len(of.plan))
+    sheet = RequestLog(len(of.plan))
     for index in range(len(sheet)):
         sheet.lag_s[index] = 0.001
         sheet.service_s[index] = 0.02
         sheet.close(index, ending, 0.02)
     looks = tuple(final_page.page_sample(STATE, 0.5 * turn) for turn in range(4))
-    return Result(of.load, sheet, Effort(elapsed_s=of.length_s), watched=looks)
+    return Result(of.load, sheet, RunCost(elapsed_s=of.length_s), watched=looks)
 
 
 def texts(page: str, path: str) -> list[str]:
@@ -78,7 +78,7 @@ def test_the_page_says_what_was_played_and_shows_factor_and_gpu() -> None:
 
 def test_what_was_not_as_it_should_be_comes_first() -> None:
     short = scenario.phases(6.0)
-    failed = final_page.page(short, Policy.FIXED, played(short, Ending.TIMEOUT), [], [])
+    failed = final_page.page(short, Policy.FIXED, played(short, RequestResult.TIMEOUT), [], [])
     assert texts(failed, "body/main/section/p") == [
         "Faileddone>=100%, error<=0%; nothing was served: timeout"
     ]

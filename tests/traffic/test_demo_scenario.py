@@ -8,7 +8,7 @@ import pytest
 
 from autoglm_throttle.model import Policy, Priority
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.traffic.arrivals import Plan
+from autoglm_throttle.traffic.arrivals import LoadPlan
 from autoglm_throttle.traffic.demo import scenario
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.simulate import BatchSpec, Item, LlmSpec, SimulatedGpu
@@ -17,7 +17,7 @@ from tests.traffic.test_trace import synthetic, written
 INTERVAL_S = 0.5
 
 
-def readings(plan: Plan, name: str) -> list[float]:
+def readings(plan: LoadPlan, name: str) -> list[float]:
     """What the card shows in a phase if all of it is let in, from 1 s after the phase began."""
     sim = SimulatedGpu(scenario.gpu_spec(None))
     sent = [

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.model import Policy, Priority
 from autoglm_throttle.traffic import sheet
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Shape, plan
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.demo import scenario, screen, story
 from autoglm_throttle.traffic.demo.tally import RECENT_TURNS, RecentCounts
 from autoglm_throttle.traffic.demo.view import PLAIN_TURNS, DemoView, outcome_of
-from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.result import Effort, Result
+from autoglm_throttle.traffic.ending import RequestResult
+from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.result import Result, RunCost
 
 TIERS = ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
 
@@ -204,10 +204,10 @@ def test_colors_and_drawing_can_be_switched_off(
 
 def test_lately_forgets_and_keeps_the_priorities_apart() -> None:
     lately = RecentCounts(bytes((Priority.HIGH, Priority.LOW)))
-    lately.record(0, Ending.OK, 0.1)
-    lately.record(1, Ending.LIMITED, 0.0)
-    lately.record(1, Ending.REJECTED, 0.0)
-    lately.record(1, Ending.TIMEOUT, 0.0)
+    lately.record(0, RequestResult.OK, 0.1)
+    lately.record(1, RequestResult.LIMITED, 0.0)
+    lately.record(1, RequestResult.SHED, 0.0)
+    lately.record(1, RequestResult.TIMEOUT, 0.0)
     high, low = lately.of(Priority.HIGH), lately.of(Priority.LOW)
     assert (high.admitted, high.limited, high.shed, high.failed) == (1, 0, 0, 0)
     assert (low.admitted, low.limited, low.shed, low.failed) == (0, 1, 1, 1)
@@ -219,15 +219,19 @@ def test_lately_forgets_and_keeps_the_priorities_apart() -> None:
     assert lately.turns == RECENT_TURNS
 
 
-def played(endings: dict[str, list[Ending]], *, aborted: bool = False) -> Result:
+def played(endings: dict[str, list[RequestResult]], *, aborted: bool = False) -> Result:
     """A result in which the requests of each phase ended as listed, the rest with OK."""
-    made = plan(Shape([Level(10.0, 1.0, name) for name, _, _ in scenario.PHASES]), Arrivals.UNIFORM, Crowd())
-    entered = sheet.Sheet(len(made))
+    made = make_plan(
+        LoadShape([LoadLevel(10.0, 1.0, name) for name, _, _ in scenario.PHASES]),
+        Arrivals.UNIFORM,
+        PriorityMix(),
+    )
+    entered = sheet.RequestLog(len(made))
     todo = {name: list(listed) for name, listed in endings.items()}
     for index, segment in enumerate(made.segments):
         listed = todo.get(made.names[segment], [])
-        entered.close(index, listed.pop() if listed else Ending.OK, 0.01)
-    return Result(Load(made), entered, Effort(elapsed_s=6.0), aborted)
+        entered.close(index, listed.pop() if listed else RequestResult.OK, 0.01)
+    return Result(RequestSource(made), entered, RunCost(elapsed_s=6.0), aborted)
 
 
 GUARDED = {
@@ -238,7 +242,7 @@ GUARDED = {
     "failed": 5,
     "instead": {"trouble": 40, "load": 2},
 }
-ORDERLY = {"2x": [Ending.LIMITED], "5x": [Ending.REJECTED] * 3}
+ORDERLY = {"2x": [RequestResult.LIMITED], "5x": [RequestResult.SHED] * 3}
 
 
 def test_an_orderly_run_has_no_problems() -> None:
@@ -250,15 +254,15 @@ def test_an_orderly_run_has_no_problems() -> None:
 @pytest.mark.parametrize(
     ("endings", "problem"),
     [
-        ({"2x": [Ending.LIMITED]}, "no request was rejected at 5x"),
-        ({"5x": [Ending.LIMITED]}, "no request was rejected at 2x"),
+        ({"2x": [RequestResult.LIMITED]}, "no request was rejected at 5x"),
+        ({"5x": [RequestResult.LIMITED]}, "no request was rejected at 2x"),
         (
-            ORDERLY | {"calm": [Ending.TIMEOUT, Ending.SERVER_ERROR]},
+            ORDERLY | {"calm": [RequestResult.TIMEOUT, RequestResult.SERVER_ERROR]},
             "2 requests failed: server_error 1, timeout 1",
         ),
     ],
 )
-def test_problems_are_named(endings: dict[str, list[Ending]], problem: str) -> None:
+def test_problems_are_named(endings: dict[str, list[RequestResult]], problem: str) -> None:
     assert story.problems(played(endings), story.DemoObserver(downstream=GUARDED), phased=True) == [problem]
 
 
@@ -288,7 +292,7 @@ def test_what_became_of_the_downstream_is_told() -> None:
 
 def test_lost_requests_and_a_dead_service_are_problems() -> None:
     result = played(ORDERLY)
-    result.sheet.endings[0] = sheet.OPEN
+    result.request_log.results[0] = sheet.OPEN
     found = story.problems(result, story.DemoObserver(has_exited=True, downstream=GUARDED), phased=True)
     assert [text.split()[0] for text in found] == ["the", "the"]
     assert "do not balance" in found[1]
@@ -341,9 +345,9 @@ def test_the_sentence_tells_of_the_line() -> None:
 
 def test_the_table_shows_phases_priorities_and_reasons() -> None:
     result = played(ORDERLY)
-    segment = result.books.segments.index("5x")
-    result.books.rows[segment, Priority.LOW].reasons.update({"gpu:overload": 3, "queue:slow": 4})
-    lines = screen.table(result.books)
+    segment = result.summary.segments.index("5x")
+    result.summary.tallies[segment, Priority.LOW].reasons.update({"gpu:overload": 3, "queue:slow": 4})
+    lines = screen.table(result.summary)
     assert lines[0].split() == [
         *("phase", "priority", "sent", "admitted", "limited", "rejected", "failed", "p95", "why", "refused")
     ]

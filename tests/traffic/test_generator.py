@@ -16,95 +16,105 @@ from unittest.mock import Mock
 import pytest
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Plan, Shape, plan
-from autoglm_throttle.traffic.ending import Ending, judge
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadPlan, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.ending import RequestResult, classify_response
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import Generator, Options, Target
+from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
 from autoglm_throttle.traffic.generator.connection import Connection, ParserLibrary
-from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.result import Result
 from tests.traffic.scripted_server import OK, ScriptedServer, Serve, always, once, request
 
-BRISK = Options(connections=1, timeout_s=5.0, drain_s=5.0)
+BRISK = ClientOptions(connections=1, timeout_s=5.0, drain_s=5.0)
 
 
-def some(requests: int = 3, crowd: Crowd | None = None) -> Plan:
-    return plan(Shape.parse(f"fixed:1000:{requests}ms"), Arrivals.UNIFORM, crowd or Crowd())
+def some(requests: int = 3, crowd: PriorityMix | None = None) -> LoadPlan:
+    return make_plan(LoadShape.parse(f"fixed:1000:{requests}ms"), Arrivals.UNIFORM, crowd or PriorityMix())
 
 
 async def drive(
-    serve: Serve, made: Plan, options: Options = BRISK, requests: Sequence[Request] = (Request(),)
+    serve: Serve,
+    made: LoadPlan,
+    options: ClientOptions = BRISK,
+    requests: Sequence[PlannedRequest] = (PlannedRequest(),),
 ) -> Result:
     async with ScriptedServer(serve) as server:
-        result = await Generator(Load(made, requests), Target(port=server.port), options).run()
+        result = await OpenLoopSender(
+            RequestSource(made, requests), TargetUrl(port=server.port), options
+        ).run()
     assert result.balanced
     return result
 
 
-def endings(result: Result) -> dict[Ending, int]:
+def endings(result: Result) -> dict[RequestResult, int]:
     return {
-        ending: count for ending, count in zip(Ending, result.books.total().endings, strict=True) if count
+        ending: count
+        for ending, count in zip(RequestResult, result.summary.total().results, strict=True)
+        if count
     }
 
 
 @pytest.mark.parametrize(
     ("answer", "ending"),
     [
-        ([OK], Ending.OK),
-        ([bytes([byte]) for byte in OK], Ending.OK),
-        ([b"HTTP/1.1 204 No Content\r\n\r\n"], Ending.OK),
-        ([b"HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n"], Ending.OK),
-        ([b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n", b"0\r\n\r\n"], Ending.OK),
-        ([b"HTTP/1.1 100 Continue\r\n\r\n", OK], Ending.OK),
-        ([b"HTTP/1.1 100 Continue\r\n\r\n" + OK], Ending.OK),
-        ([b"HTTP/1.1 103 Early Hints\r\nx-degraded: cache\r\n\r\n" + OK], Ending.OK),
+        ([OK], RequestResult.OK),
+        ([bytes([byte]) for byte in OK], RequestResult.OK),
+        ([b"HTTP/1.1 204 No Content\r\n\r\n"], RequestResult.OK),
+        ([b"HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n"], RequestResult.OK),
+        (
+            [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n", b"0\r\n\r\n"],
+            RequestResult.OK,
+        ),
+        ([b"HTTP/1.1 100 Continue\r\n\r\n", OK], RequestResult.OK),
+        ([b"HTTP/1.1 100 Continue\r\n\r\n" + OK], RequestResult.OK),
+        ([b"HTTP/1.1 103 Early Hints\r\nx-degraded: cache\r\n\r\n" + OK], RequestResult.OK),
         (
             [b"HTTP/1.1 103 E\r\nretry-after: 1\r\n\r\nHTTP/1.1 503 X\r\ncontent-length: 0\r\n\r\n"],
-            Ending.SERVER_ERROR,
+            RequestResult.SERVER_ERROR,
         ),
         (
             [b"HTTP/1.1 503 X\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nretry-after: 1\r\n\r\n"],
-            Ending.SERVER_ERROR,
+            RequestResult.SERVER_ERROR,
         ),
-        ([b"HTTP/1.1 200 OK\r\nX-Degraded: cache\r\ncontent-length: 0\r\n\r\n"], Ending.DEGRADED),
-        ([b"HTTP/1.1 429 X\r\ncontent-length: 0\r\n\r\n"], Ending.LIMITED),
-        ([b"HTTP/1.1 503 X\r\nRetry-After: 3\r\ncontent-length: 0\r\n\r\n"], Ending.REJECTED),
-        ([b"HTTP/1.1 503 X\r\ncontent-length: 0\r\n\r\n"], Ending.SERVER_ERROR),
-        ([b"HTTP/1.1 404 X\r\ncontent-length: 0\r\n\r\n"], Ending.CLIENT_ERROR),
-        ([b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"], Ending.OK),
-        ([OK + b"HTTP/1.1 429 X\r\ncontent-length: 0\r\n\r\n"], Ending.OK),
-        ([b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\nmore"], Ending.OK),
-        ([b"garbage\r\n\r\n"], Ending.MALFORMED),
-        ([b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"], Ending.MALFORMED),
-        ([b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"], Ending.MALFORMED),
+        ([b"HTTP/1.1 200 OK\r\nX-Degraded: cache\r\ncontent-length: 0\r\n\r\n"], RequestResult.DEGRADED),
+        ([b"HTTP/1.1 429 X\r\ncontent-length: 0\r\n\r\n"], RequestResult.LIMITED),
+        ([b"HTTP/1.1 503 X\r\nRetry-After: 3\r\ncontent-length: 0\r\n\r\n"], RequestResult.SHED),
+        ([b"HTTP/1.1 503 X\r\ncontent-length: 0\r\n\r\n"], RequestResult.SERVER_ERROR),
+        ([b"HTTP/1.1 404 X\r\ncontent-length: 0\r\n\r\n"], RequestResult.CLIENT_ERROR),
+        ([b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"], RequestResult.OK),
+        ([OK + b"HTTP/1.1 429 X\r\ncontent-length: 0\r\n\r\n"], RequestResult.OK),
+        ([b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\nmore"], RequestResult.OK),
+        ([b"garbage\r\n\r\n"], RequestResult.MALFORMED),
+        ([b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"], RequestResult.MALFORMED),
+        ([b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"], RequestResult.MALFORMED),
     ],
 )
-async def test_answers_are_told_apart(answer: list[bytes], ending: Ending) -> None:
+async def test_answers_are_told_apart(answer: list[bytes], ending: RequestResult) -> None:
     assert endings(await drive(always(*answer), some())) == {ending: 3}
 
 
 @pytest.mark.parametrize(
     ("serve", "ending"),
     [
-        (once(OK), Ending.OK),
-        (once(b"HTTP/1.1 200 OK\r\n\r\nuntil the end"), Ending.OK),
-        (once(b"HTTP/1.1 200 OK\r\n\r\nuntil the end", by_reset=True), Ending.CONNECTION),
-        (once(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"), Ending.CONNECTION),
-        (once(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nha"), Ending.CONNECTION),
-        (once(b"HTTP/1.1 200"), Ending.CONNECTION),
-        (once(b""), Ending.CONNECTION),
+        (once(OK), RequestResult.OK),
+        (once(b"HTTP/1.1 200 OK\r\n\r\nuntil the end"), RequestResult.OK),
+        (once(b"HTTP/1.1 200 OK\r\n\r\nuntil the end", by_reset=True), RequestResult.CONNECTION),
+        (once(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"), RequestResult.CONNECTION),
+        (once(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nha"), RequestResult.CONNECTION),
+        (once(b"HTTP/1.1 200"), RequestResult.CONNECTION),
+        (once(b""), RequestResult.CONNECTION),
     ],
 )
-async def test_connections_that_end_are_told_apart_and_replaced(serve: Serve, ending: Ending) -> None:
+async def test_connections_that_end_are_told_apart_and_replaced(serve: Serve, ending: RequestResult) -> None:
     assert endings(await drive(serve, some())) == {ending: 3}
 
 
 async def test_an_answer_too_many_ends_its_connection_so_it_is_never_taken_for_the_next() -> None:
     async with ScriptedServer(always(OK + b"HTTP/1.1 500 X\r\ncontent-length: 1\r\n\r\n", b"x")) as server:
-        made = plan(Shape.parse("fixed:50:60ms"), Arrivals.UNIFORM, Crowd())
-        target = Target(port=server.port)
-        result = await Generator(Load(made), target, BRISK).run()
-    assert endings(result) == {Ending.OK: 3}
+        made = make_plan(LoadShape.parse("fixed:50:60ms"), Arrivals.UNIFORM, PriorityMix())
+        target = TargetUrl(port=server.port)
+        result = await OpenLoopSender(RequestSource(made), target, BRISK).run()
+    assert endings(result) == {RequestResult.OK: 3}
     assert server.connections == 3
 
 
@@ -120,10 +130,10 @@ async def test_answers_to_head_have_no_body_whatever_they_state() -> None:
 
     made = some(4)
     mixed = replace(made, kinds=array("I", [0, 1, 0, 1]))
-    kinds = (Request(method="HEAD", body=b""), Request(method="GET", body=b""))
+    kinds = (PlannedRequest(method="HEAD", body=b""), PlannedRequest(method="GET", body=b""))
     async with ScriptedServer(serve) as server:
-        result = await Generator(Load(mixed, kinds), Target(port=server.port), BRISK).run()
-    assert endings(result) == {Ending.OK: 4}
+        result = await OpenLoopSender(RequestSource(mixed, kinds), TargetUrl(port=server.port), BRISK).run()
+    assert endings(result) == {RequestResult.OK: 4}
     assert server.connections == 1
 
 
@@ -134,7 +144,7 @@ async def test_an_endless_answer_is_malformed(monkeypatch: pytest.MonkeyPatch) -
         b"1f4\r\n" + b"x" * 500 + b"\r\n",
         b"1f5\r\n" + b"x" * 501,
     )
-    assert endings(await drive(serve, some(1))) == {Ending.MALFORMED: 1}
+    assert endings(await drive(serve, some(1))) == {RequestResult.MALFORMED: 1}
 
 
 async def test_an_idle_connection_closed_by_the_server_costs_nothing() -> None:
@@ -144,8 +154,8 @@ async def test_an_idle_connection_closed_by_the_server_costs_nothing() -> None:
         await reader.readuntil(b"\r\n\r\n")
 
     result = await drive(serve, some(6))
-    assert endings(result) == {Ending.OK: 6}
-    assert result.effort.resent == 5
+    assert endings(result) == {RequestResult.OK: 6}
+    assert result.run_cost.resent == 5
 
 
 async def test_a_request_is_sent_again_only_once() -> None:
@@ -160,8 +170,8 @@ async def test_a_request_is_sent_again_only_once() -> None:
             await request(reader)
 
     result = await drive(serve, some(2))
-    assert endings(result) == {Ending.OK: 1, Ending.CONNECTION: 1}
-    assert result.effort.resent == 1
+    assert endings(result) == {RequestResult.OK: 1, RequestResult.CONNECTION: 1}
+    assert result.run_cost.resent == 1
 
 
 async def test_unasked_bytes_close_an_idle_connection() -> None:
@@ -169,9 +179,13 @@ async def test_unasked_bytes_close_an_idle_connection() -> None:
         writer.write(b"HTTP/1.1 408 Too Late\r\ncontent-length: 0\r\n\r\n")
         await reader.read()
 
-    made = plan(Shape.parse("fixed:1:1"), Arrivals.UNIFORM, Crowd())
-    result = await drive(serve, made, Options(connections=2, timeout_s=0.3, drain_s=1.0))
-    assert endings(result) in ({Ending.CONNECTION: 1}, {Ending.TIMEOUT: 1}, {Ending.CLIENT_ERROR: 1})
+    made = make_plan(LoadShape.parse("fixed:1:1"), Arrivals.UNIFORM, PriorityMix())
+    result = await drive(serve, made, ClientOptions(connections=2, timeout_s=0.3, drain_s=1.0))
+    assert endings(result) in (
+        {RequestResult.CONNECTION: 1},
+        {RequestResult.TIMEOUT: 1},
+        {RequestResult.CLIENT_ERROR: 1},
+    )
 
 
 def test_an_idle_connection_to_which_somebody_speaks_is_dropped() -> None:
@@ -188,19 +202,19 @@ async def silent(reader: Reader, _writer: Writer) -> None:
 
 
 async def test_a_silent_server_times_out_from_the_intended_start() -> None:
-    result = await drive(silent, some(5), Options(connections=2, timeout_s=0.1, drain_s=5.0))
-    assert endings(result) == {Ending.TIMEOUT: 5}
-    assert result.effort.elapsed_s < 2.0
+    result = await drive(silent, some(5), ClientOptions(connections=2, timeout_s=0.1, drain_s=5.0))
+    assert endings(result) == {RequestResult.TIMEOUT: 5}
+    assert result.run_cost.elapsed_s < 2.0
 
 
 async def test_what_is_open_after_the_drain_is_unanswered() -> None:
-    result = await drive(silent, some(5), Options(connections=2, timeout_s=5.0, drain_s=0.05))
-    assert endings(result) == {Ending.UNANSWERED: 5}
+    result = await drive(silent, some(5), ClientOptions(connections=2, timeout_s=5.0, drain_s=0.05))
+    assert endings(result) == {RequestResult.UNANSWERED: 5}
 
 
 async def test_above_the_most_in_flight_requests_are_dropped_and_counted() -> None:
-    result = await drive(silent, some(9), Options(connections=2, max_inflight=4, timeout_s=0.2))
-    assert endings(result) == {Ending.TIMEOUT: 4, Ending.DROPPED: 5}
+    result = await drive(silent, some(9), ClientOptions(connections=2, max_inflight=4, timeout_s=0.2))
+    assert endings(result) == {RequestResult.TIMEOUT: 4, RequestResult.DROPPED: 5}
 
 
 async def test_reasons_and_promises_of_refusals_are_kept_by_priority() -> None:
@@ -216,13 +230,13 @@ async def test_reasons_and_promises_of_refusals_are_kept_by_priority() -> None:
                 % (retry, len(body), body)
             )
 
-    result = await drive(serve, some(5, Crowd({Priority.LOW: 100.0})))
-    row = result.books.rows[0, Priority.LOW]
+    result = await drive(serve, some(5, PriorityMix({Priority.LOW: 100.0})))
+    row = result.summary.tallies[0, Priority.LOW]
     assert row.reasons == {"user": 1, "": 4}
-    assert row.limited == row.refusal.count == 5
+    assert row.limited == row.rejection.count == 5
     assert row.promised.pairs() == [(6_979_584, 4)]
     assert row.response.count == row.failed == 0
-    assert result.books.rows[0, Priority.HIGH].sent == 0
+    assert result.summary.tallies[0, Priority.HIGH].sent == 0
 
 
 async def test_requests_carry_their_priority() -> None:
@@ -233,26 +247,26 @@ async def test_requests_carry_their_priority() -> None:
             heads.append(await request(reader))
             writer.write(OK)
 
-    await drive(serve, some(2, Crowd({Priority.HIGH: 100.0})))
+    await drive(serve, some(2, PriorityMix({Priority.HIGH: 100.0})))
     assert heads[0].startswith(b"POST /v1/predict HTTP/1.1\r\nhost: 127.0.0.1:")
     assert b"\r\nx-priority: high\r\ncontent-length: 2\r\n\r\n" in heads[0]
     assert heads[0] == heads[1]
 
 
 async def test_the_observer_sees_every_ending() -> None:
-    seen: list[tuple[int, Ending]] = []
+    seen: list[tuple[int, RequestResult]] = []
     made = some(4)
     async with ScriptedServer(always(OK)) as server:
-        target = Target(port=server.port)
-        generator = Generator(
-            Load(made), target, BRISK, lambda index, ending, _: seen.append((index, ending))
+        target = TargetUrl(port=server.port)
+        generator = OpenLoopSender(
+            RequestSource(made), target, BRISK, lambda index, ending, _: seen.append((index, ending))
         )
         await generator.run()
-    assert sorted(seen) == [(index, Ending.OK) for index in range(4)]
+    assert sorted(seen) == [(index, RequestResult.OK) for index in range(4)]
 
 
 async def test_stopping_leaves_the_rest_out_and_waits_for_what_is_under_way() -> None:
-    made = plan(Shape.parse("fixed:10:60"), Arrivals.UNIFORM, Crowd())
+    made = make_plan(LoadShape.parse("fixed:10:60"), Arrivals.UNIFORM, PriorityMix())
 
     async def slow(reader: Reader, writer: Writer) -> None:
         await request(reader)
@@ -261,17 +275,17 @@ async def test_stopping_leaves_the_rest_out_and_waits_for_what_is_under_way() ->
         await reader.read()
 
     async with ScriptedServer(slow) as server:
-        target = Target(port=server.port)
-        generator = Generator(Load(made), target, BRISK)
+        target = TargetUrl(port=server.port)
+        generator = OpenLoopSender(RequestSource(made), target, BRISK)
         result = await generator.run()
-    total = result.books.total()
+    total = result.summary.total()
     assert result.aborted
     assert result.balanced
     assert (total.planned, total.sent, total.admitted) == (600, 1, 1)
 
 
 async def test_a_cancelled_run_sends_no_more() -> None:
-    made = plan(Shape.parse("fixed:100:60"), Arrivals.UNIFORM, Crowd())
+    made = make_plan(LoadShape.parse("fixed:100:60"), Arrivals.UNIFORM, PriorityMix())
     arrived = asyncio.Event()
 
     async def serve(reader: Reader, writer: Writer) -> None:
@@ -280,8 +294,8 @@ async def test_a_cancelled_run_sends_no_more() -> None:
         await reader.read()
 
     async with ScriptedServer(serve) as server:
-        target = Target(port=server.port)
-        generator = Generator(Load(made), target, BRISK)
+        target = TargetUrl(port=server.port)
+        generator = OpenLoopSender(RequestSource(made), target, BRISK)
         running = asyncio.create_task(generator.run())
         await arrived.wait()
         running.cancel()
@@ -302,65 +316,65 @@ async def test_stopping_twice_ends_at_once() -> None:
         await reader.read()
 
     async with ScriptedServer(never) as server:
-        target = Target(port=server.port)
-        generator = Generator(Load(made), target, Options(connections=1, drain_s=60.0))
+        target = TargetUrl(port=server.port)
+        generator = OpenLoopSender(RequestSource(made), target, ClientOptions(connections=1, drain_s=60.0))
         result = await generator.run()
-    assert Ending.UNANSWERED in endings(result)
+    assert RequestResult.UNANSWERED in endings(result)
     assert result.balanced
-    assert result.effort.elapsed_s < 5.0
+    assert result.run_cost.elapsed_s < 5.0
 
 
 async def test_a_target_that_refuses_connections_is_an_error_before_the_start() -> None:
     async with ScriptedServer(silent) as server:
         port = server.port
-    target = Target(port=port)
+    target = TargetUrl(port=port)
     with pytest.raises(TrafficError, match=rf"127\.0\.0\.1:{port} refuses connections"):
-        await Generator(Load(some()), target, BRISK).run()
+        await OpenLoopSender(RequestSource(some()), target, BRISK).run()
 
 
 async def test_a_server_that_goes_away_and_comes_back_is_found_again() -> None:
-    made = plan(Shape.parse("fixed:100:400ms"), Arrivals.UNIFORM, Crowd())
+    made = make_plan(LoadShape.parse("fixed:100:400ms"), Arrivals.UNIFORM, PriorityMix())
     answered = asyncio.Event()
     async with ScriptedServer(once(OK)) as first:
-        target = Target(port=first.port)
-        generator = Generator(Load(made), target, BRISK, lambda *_: answered.set())
+        target = TargetUrl(port=first.port)
+        generator = OpenLoopSender(RequestSource(made), target, BRISK, lambda *_: answered.set())
         running = asyncio.create_task(generator.run())
         await answered.wait()
     second = await asyncio.start_server(ScriptedServer(always(OK))._one, "127.0.0.1", target.port)
     result = await running
     second.close()
-    assert result.books.total().admitted >= 38
+    assert result.summary.total().admitted >= 38
     assert result.balanced
 
 
 def test_too_few_open_files_are_an_error_that_names_both_numbers() -> None:
-    target = Target(port=1)
+    target = TargetUrl(port=1)
     with pytest.raises(TrafficError, match=r"10000064 open files are needed and \d+ allowed"):
-        Generator(Load(some()), target, Options(connections=10_000_000))
+        OpenLoopSender(RequestSource(some()), target, ClientOptions(connections=10_000_000))
 
 
 def test_more_open_files_than_there_are_numbers_for_are_an_error() -> None:
     with pytest.raises(TrafficError, match="10000000000000000064 open files are needed"):
-        Generator(Load(some()), Target(port=1), Options(connections=10**19))
+        OpenLoopSender(RequestSource(some()), TargetUrl(port=1), ClientOptions(connections=10**19))
 
 
 def test_without_httptools_the_error_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httptools", None)
-    target = Target(port=1)
+    target = TargetUrl(port=1)
     with pytest.raises(TrafficError, match="pip install 'httptools>="):
-        Generator(Load(some()), target, BRISK)
+        OpenLoopSender(RequestSource(some()), target, BRISK)
 
 
 @pytest.mark.parametrize("fault", ["connections", "max_inflight", "timeout_s", "drain_s"])
 def test_impossible_options_are_refused(fault: str) -> None:
     wrong: dict[str, Any] = {fault: 0}
     with pytest.raises(TrafficError, match="above 0"):
-        Options(**wrong)
+        ClientOptions(**wrong)
 
 
 def test_a_negative_number_of_connections_is_refused() -> None:
     with pytest.raises(TrafficError, match="negative"):
-        Options(more_connections=-1)
+        ClientOptions(more_connections=-1)
 
 
 async def test_more_connections_are_opened_when_all_are_busy() -> None:
@@ -378,20 +392,20 @@ async def test_more_connections_are_opened_when_all_are_busy() -> None:
         writer.write(OK)
         await reader.read()
 
-    result = await drive(together, made, Options(connections=1, more_connections=4, timeout_s=5.0))
-    assert endings(result) == {Ending.OK: 5}
+    result = await drive(together, made, ClientOptions(connections=1, more_connections=4, timeout_s=5.0))
+    assert endings(result) == {RequestResult.OK: 5}
 
 
 def test_every_ending_is_served_refused_or_failed() -> None:
-    for ending in Ending:
-        assert ending.served + ending.refused + ending.failed == 1
-    assert [ending.label for ending in Ending][:3] == ["ok", "degraded", "limited"]
+    for ending in RequestResult:
+        assert ending.served + ending.rejected + ending.failed == 1
+    assert [ending.label for ending in RequestResult][:3] == ["ok", "degraded", "limited"]
 
 
 @pytest.mark.parametrize("status", [200, 201, 302, 400, 413, 429, 499, 500, 502, 503])
 def test_judging_is_total(status: int) -> None:
-    plain = judge(status, retry_after=False, degraded=False)
-    waiting = judge(status, retry_after=True, degraded=False)
+    plain = classify_response(status, retry_after=False, degraded=False)
+    waiting = classify_response(status, retry_after=True, degraded=False)
     assert (plain is waiting) == (status != 503)
 
 
@@ -404,13 +418,13 @@ async def test_the_first_byte_of_a_stream_is_told_apart_from_its_end() -> None:
         writer.write(b"7\r\ndata: 2\r\n0\r\n\r\n")
         await reader.read()
 
-    sheet = (await drive(stream, some(1))).sheet
+    sheet = (await drive(stream, some(1))).request_log
     assert sheet.first_byte_s[0] < 0.09
     assert sheet.response_s[0] >= 0.1
 
 
 async def test_an_answer_without_a_body_has_its_first_byte_at_its_end() -> None:
-    sheet = (await drive(always(b"HTTP/1.1 204 No Content\r\n\r\n"), some(1))).sheet
+    sheet = (await drive(always(b"HTTP/1.1 204 No Content\r\n\r\n"), some(1))).request_log
     assert sheet.first_byte_s[0] == sheet.response_s[0] >= sheet.service_s[0]
 
 
@@ -422,11 +436,11 @@ async def test_a_trickle_that_takes_too_long_began_and_timed_out() -> None:
             writer.write(b"x")
             await asyncio.sleep(0.01)
 
-    result = await drive(trickle, some(1), Options(connections=1, timeout_s=0.1))
-    assert endings(result) == {Ending.TIMEOUT: 1}
-    assert result.sheet.first_byte_s[0] < 0.1
-    assert result.sheet.statuses[0] == 0
-    assert math.isnan(result.sheet.service_s[0])
+    result = await drive(trickle, some(1), ClientOptions(connections=1, timeout_s=0.1))
+    assert endings(result) == {RequestResult.TIMEOUT: 1}
+    assert result.request_log.first_byte_s[0] < 0.1
+    assert result.request_log.statuses[0] == 0
+    assert math.isnan(result.request_log.service_s[0])
 
 
 async def test_a_long_body_is_sent_whole_to_a_server_that_reads_slowly() -> None:
@@ -443,13 +457,13 @@ async def test_a_long_body_is_sent_whole_to_a_server_that_reads_slowly() -> None
         writer.write(OK)
         await reader.read()
 
-    assert endings(await drive(slow, some(1), requests=(Request(body=body),))) == {Ending.OK: 1}
+    assert endings(await drive(slow, some(1), requests=(PlannedRequest(body=body),))) == {RequestResult.OK: 1}
     assert lengths == [len(body)]
 
 
 async def test_a_fault_of_the_generator_ends_the_run_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ScriptedServer(silent) as server:
-        generator = Generator(Load(some()), Target(port=server.port), BRISK)
+        generator = OpenLoopSender(RequestSource(some()), TargetUrl(port=server.port), BRISK)
         monkeypatch.setattr(generator, "_expire", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             await generator.run()
@@ -457,14 +471,14 @@ async def test_a_fault_of_the_generator_ends_the_run_and_is_told(monkeypatch: py
 
 async def test_spinning_waits_for_no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autoglm_throttle.traffic.generator.sending.TICK_S", 3600.0)
-    made = plan(Shape.parse("fixed:500:200ms"), Arrivals.UNIFORM, Crowd())
+    made = make_plan(LoadShape.parse("fixed:500:200ms"), Arrivals.UNIFORM, PriorityMix())
     async with asyncio.timeout(20.0):
         result = await drive(always(OK), made, replace(BRISK, connections=4, spin=True))
-    assert endings(result) == {Ending.OK: 100}
+    assert endings(result) == {RequestResult.OK: 100}
 
 
 async def test_what_the_run_took_is_told() -> None:
-    effort = (await drive(always(OK), some(20), replace(BRISK, connections=3))).effort
+    effort = (await drive(always(OK), some(20), replace(BRISK, connections=3))).run_cost
     assert effort.connections == 3
     assert effort.elapsed_s >= 0.019
     assert 0.0 <= effort.overrun_s < 0.5
@@ -475,8 +489,8 @@ async def test_what_the_run_took_is_told() -> None:
 
 async def test_stopped_before_the_start_nothing_is_sent() -> None:
     async with ScriptedServer(silent) as server:
-        generator = Generator(Load(some()), Target(port=server.port), BRISK)
+        generator = OpenLoopSender(RequestSource(some()), TargetUrl(port=server.port), BRISK)
         generator.stop()
         result = await generator.run()
     assert result.aborted
-    assert result.books.total().unsent == 3
+    assert result.summary.total().unsent == 3

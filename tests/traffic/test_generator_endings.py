@@ -12,10 +12,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
-from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.generator import Generator, Options, Target
-from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.ending import RequestResult
+from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
+from autoglm_throttle.traffic.load import RequestSource
 from autoglm_throttle.traffic.result import Result
 from tests.traffic.scripted_server import OK, ScriptedServer, reset
 
@@ -44,7 +44,7 @@ MOVES = st.lists(
 )
 
 
-async def played(moves: Moves, options: Options) -> tuple[Result, Counter[int], list[Any]]:
+async def played(moves: Moves, options: ClientOptions) -> tuple[Result, Counter[int], list[Any]]:
     script, seen, faults = cycle(moves), Counter[int](), list[Any]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
 
@@ -62,13 +62,15 @@ async def played(moves: Moves, options: Options) -> tuple[Result, Counter[int], 
             if then == "say nothing more":
                 await reader.read()
 
-    made = plan(Shape.parse("fixed:1000:25ms"), Arrivals.UNIFORM, Crowd())
+    made = make_plan(LoadShape.parse("fixed:1000:25ms"), Arrivals.UNIFORM, PriorityMix())
 
-    def observe(index: int, _ending: Ending, _response_s: float) -> None:
+    def observe(index: int, _ending: RequestResult, _response_s: float) -> None:
         seen[index] += 1
 
     async with ScriptedServer(serve) as server:
-        result = await Generator(Load(made), Target(port=server.port), options, observe).run()
+        result = await OpenLoopSender(
+            RequestSource(made), TargetUrl(port=server.port), options, observe
+        ).run()
     return result, seen, faults
 
 
@@ -76,7 +78,7 @@ async def played(moves: Moves, options: Options) -> tuple[Result, Counter[int], 
 @given(
     MOVES,
     st.builds(
-        Options,
+        ClientOptions,
         connections=st.integers(1, 3),
         more_connections=st.integers(0, 2),
         max_inflight=st.sampled_from((1, 4, 1000)),
@@ -84,9 +86,9 @@ async def played(moves: Moves, options: Options) -> tuple[Result, Counter[int], 
         drain_s=st.sampled_from((0.02, 1.0)),
     ),
 )
-def test_every_request_ends_exactly_once(moves: Moves, options: Options) -> None:
+def test_every_request_ends_exactly_once(moves: Moves, options: ClientOptions) -> None:
     result, seen, faults = asyncio.run(played(moves, options))
     assert faults == []
     assert result.balanced
-    assert sum(result.books.total().endings) == 25
+    assert sum(result.summary.total().results) == 25
     assert seen == Counter(range(25))

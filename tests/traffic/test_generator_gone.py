@@ -10,10 +10,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
-from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.generator import Generator, Options, Target
-from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.ending import RequestResult
+from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
 from tests.traffic.scripted_server import OK, ScriptedServer, always, once, request
 from tests.traffic.test_generator import BRISK, drive, endings, silent, some
 
@@ -23,17 +23,19 @@ async def test_a_server_that_goes_away_for_good_is_told_as_such(monkeypatch: pyt
         monkeypatch.setattr(f"autoglm_throttle.traffic.generator.{module}.GRACE_S", 0.05)
     answered = asyncio.Event()
     async with ScriptedServer(once(OK)) as server:
-        made = plan(Shape.parse("fixed:100:300ms"), Arrivals.UNIFORM, Crowd())
-        generator = Generator(Load(made), Target(port=server.port), BRISK, lambda *_: answered.set())
+        made = make_plan(LoadShape.parse("fixed:100:300ms"), Arrivals.UNIFORM, PriorityMix())
+        generator = OpenLoopSender(
+            RequestSource(made), TargetUrl(port=server.port), BRISK, lambda *_: answered.set()
+        )
         running = asyncio.create_task(generator.run())
         await answered.wait()
     result = await running
-    assert set(endings(result)) == {Ending.OK, Ending.CONNECTION}
-    assert result.effort.elapsed_s < 3.0
+    assert set(endings(result)) == {RequestResult.OK, RequestResult.CONNECTION}
+    assert result.run_cost.elapsed_s < 3.0
     waited = [
         response_s
-        for ending, response_s in zip(result.sheet.endings, result.sheet.response_s, strict=True)
-        if ending == Ending.CONNECTION
+        for ending, response_s in zip(result.request_log.results, result.request_log.response_s, strict=True)
+        if ending == RequestResult.CONNECTION
     ]
     assert sum(response_s >= 0.05 for response_s in waited) >= 20
 
@@ -44,8 +46,8 @@ async def test_the_share_of_the_core_is_that_of_the_sending_without_the_drain(
     clock = Mock(side_effect=[0.0, 1.0])
     monkeypatch.setattr("autoglm_throttle.traffic.generator.sending.time.process_time", clock)
     result = await drive(silent, some(1), replace(BRISK, drain_s=0.5))
-    assert result.effort.cpu_share is not None
-    assert result.effort.cpu_share > 1.0 / 0.5
+    assert result.run_cost.cpu_share is not None
+    assert result.run_cost.cpu_share > 1.0 / 0.5
 
 
 async def test_when_a_run_was_stopped_is_told() -> None:
@@ -55,13 +57,13 @@ async def test_when_a_run_was_stopped_is_told() -> None:
         await reader.read()
 
     async with ScriptedServer(serve) as server:
-        made = plan(Shape.parse("fixed:10:60"), Arrivals.UNIFORM, Crowd())
-        options = Options(connections=1, drain_s=0.2)
-        generator = Generator(Load(made), Target(port=server.port), options)
-        effort = (await generator.run()).effort
+        made = make_plan(LoadShape.parse("fixed:10:60"), Arrivals.UNIFORM, PriorityMix())
+        options = ClientOptions(connections=1, drain_s=0.2)
+        generator = OpenLoopSender(RequestSource(made), TargetUrl(port=server.port), options)
+        effort = (await generator.run()).run_cost
     assert effort.stopped_s is not None
     assert 0.0 < effort.stopped_s <= effort.elapsed_s - 0.15
-    assert (await drive(always(OK), some(1))).effort.stopped_s is None
+    assert (await drive(always(OK), some(1))).run_cost.stopped_s is None
 
 
 async def test_a_peer_that_reads_no_more_keeps_no_place_in_the_pool() -> None:
@@ -71,6 +73,6 @@ async def test_a_peer_that_reads_no_more_keeps_no_place_in_the_pool() -> None:
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         await asyncio.sleep(3600.0)
 
-    large = (Request(body=bytes(16 << 20)),)
+    large = (PlannedRequest(body=bytes(16 << 20)),)
     result = await drive(serve, some(3), replace(BRISK, timeout_s=2.0), large)
-    assert endings(result) == {Ending.CLIENT_ERROR: 3}
+    assert endings(result) == {RequestResult.CLIENT_ERROR: 3}

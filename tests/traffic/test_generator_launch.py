@@ -17,20 +17,23 @@ from contextlib import contextmanager
 
 import pytest
 
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, Users, plan
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, Users, make_plan
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import Options, Roster, Target, fleet, launch, worker
-from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, UserSchedule, fleet, launch, worker
+from autoglm_throttle.traffic.load import RequestSource
 from autoglm_throttle.traffic.report import RunInfo, make
 from tests.traffic.scripted_server import OK, always, beside, request
 
-BRISK = Options(connections=4, timeout_s=5.0, drain_s=5.0)
+BRISK = ClientOptions(connections=4, timeout_s=5.0, drain_s=5.0)
 DEADLINE_S = 20.0
 
 
-def some(shape: str = "fixed:1000:40ms") -> Load:
-    return Load(plan(Shape.parse(shape), Arrivals.UNIFORM, Crowd(clients=9)), clients=tuple("abcdefghi"))
+def some(shape: str = "fixed:1000:40ms") -> RequestSource:
+    return RequestSource(
+        make_plan(LoadShape.parse(shape), Arrivals.UNIFORM, PriorityMix(clients=9)),
+        clients=tuple("abcdefghi"),
+    )
 
 
 async def silent(reader: Reader, _writer: Writer) -> None:
@@ -40,16 +43,18 @@ async def silent(reader: Reader, _writer: Writer) -> None:
 def test_one_process_sends_on_the_fastest_loop_there_is() -> None:
     seen: list[int] = []
     with beside(always(OK)) as server:
-        result = launch(some(), Target(port=server.port), BRISK, observer=lambda *told: seen.append(told[0]))
-    assert result.books.total().endings[Ending.OK] == 40
-    assert result.effort.loop == "uvloop"
+        result = launch(
+            some(), TargetUrl(port=server.port), BRISK, observer=lambda *told: seen.append(told[0])
+        )
+    assert result.summary.total().results[RequestResult.OK] == 40
+    assert result.run_cost.loop == "uvloop"
     assert sorted(seen) == list(range(40))
 
 
 def test_without_uvloop_the_loop_is_that_of_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
     with beside(always(OK)) as server:
-        assert launch(some(), Target(port=server.port), BRISK).effort.loop == "asyncio"
+        assert launch(some(), TargetUrl(port=server.port), BRISK).run_cost.loop == "asyncio"
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -58,8 +63,8 @@ def test_the_beat_tells_how_far_it_is(processes: int, monkeypatch: pytest.Monkey
     monkeypatch.setattr(fleet, "BEAT_S", 0.1)
     told: list[tuple[float, int, int]] = []
     with beside(always(OK)) as server:
-        made, target = some("fixed:100:1500ms"), Target(port=server.port)
-        launch(made, target, BRISK, processes=processes, beat=lambda *one: told.append(one))
+        made, target = some("fixed:100:1500ms"), TargetUrl(port=server.port)
+        launch(made, target, BRISK, processes=processes, on_progress=lambda *one: told.append(one))
     assert len(told) >= 5
     assert [at_s for at_s, _, _ in told] == sorted(at_s for at_s, _, _ in told)
     assert [launched for _, launched, _ in told] == sorted(launched for _, launched, _ in told)
@@ -69,7 +74,7 @@ def test_the_beat_tells_how_far_it_is(processes: int, monkeypatch: pytest.Monkey
 
 def test_the_target_is_told_before_the_start_when_it_refuses() -> None:
     with beside(silent) as server:
-        target = Target(port=server.port)
+        target = TargetUrl(port=server.port)
     for processes in (1, 2):
         with pytest.raises(TrafficError, match="refuses connections"):
             launch(some(), target, BRISK, processes=processes)
@@ -77,13 +82,13 @@ def test_the_target_is_told_before_the_start_when_it_refuses() -> None:
 
 def test_there_is_at_least_one_process() -> None:
     with pytest.raises(TrafficError, match="at least 1, not 0"):
-        launch(some(), Target(port=1), processes=0)
+        launch(some(), TargetUrl(port=1), processes=0)
 
 
 def test_another_thread_than_the_main_one_may_send() -> None:
     results = []
     with beside(always(OK)) as server:
-        target = Target(port=server.port)
+        target = TargetUrl(port=server.port)
         thread = threading.Thread(target=lambda: results.append(launch(some(), target, BRISK)))
         thread.start()
         thread.join(DEADLINE_S)
@@ -103,22 +108,22 @@ def test_several_processes_send_one_load() -> None:
 
     made = some("fixed:1000:300ms")
     with beside(serve) as server:
-        target = Target(port=server.port, identity_header="x-client")
+        target = TargetUrl(port=server.port, identity_header="x-client")
         result = launch(made, target, BRISK, processes=2, observer=lambda index, _, __: seen.update([index]))
     assert result.balanced
-    assert (result.effort.processes, result.effort.connections) == (2, 4)
+    assert (result.run_cost.processes, result.run_cost.connections) == (2, 4)
     assert clients == Counter(map(made.client, made.plan.clients))
     assert seen == Counter(range(300))
 
 
 def test_several_processes_share_the_users() -> None:
     with beside(always(OK)) as server:
-        roster = Roster(Users(((5, 0.4),), think_s=0.02))
-        result = launch(roster, Target(port=server.port), BRISK, processes=2)
+        roster = UserSchedule(Users(((5, 0.4),), think_s=0.02))
+        result = launch(roster, TargetUrl(port=server.port), BRISK, processes=2)
     assert result.closed_loop
     assert result.balanced
-    assert result.effort.connections == 5
-    assert 40 <= result.books.total().endings[Ending.OK] == len(result.sheet) <= 105
+    assert result.run_cost.connections == 5
+    assert 40 <= result.summary.total().results[RequestResult.OK] == len(result.request_log) <= 105
     offsets = result.load.plan.offsets
     assert list(offsets) == sorted(offsets)
 
@@ -126,14 +131,14 @@ def test_several_processes_share_the_users() -> None:
 def test_a_sending_process_that_ends_early_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "WORKER", "this")
     with pytest.raises(TrafficError, match="ended early"):
-        launch(some(), Target(port=1), BRISK, processes=2)
+        launch(some(), TargetUrl(port=1), BRISK, processes=2)
 
 
-@pytest.mark.parametrize("what", [some("fixed:100:500ms"), Roster(Users(((4, 0.5),), think_s=0.02))])
+@pytest.mark.parametrize("what", [some("fixed:100:500ms"), UserSchedule(Users(((4, 0.5),), think_s=0.02))])
 def test_what_the_others_sent_is_kept_when_a_sending_process_is_killed(
-    what: Load | Roster, monkeypatch: pytest.MonkeyPatch
+    what: RequestSource | UserSchedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell, told = fleet._say, list[object]()
+    tell, told = fleet._send_message, list[object]()
 
     def say(child: subprocess.Popen[bytes], said: object) -> None:
         tell(child, said)
@@ -144,11 +149,11 @@ def test_what_the_others_sent_is_kept_when_a_sending_process_is_killed(
 
     monkeypatch.setattr(fleet, "_say", say)
     with beside(always(OK)) as server:
-        result = launch(what, Target(port=server.port), BRISK, processes=2)
+        result = launch(what, TargetUrl(port=server.port), BRISK, processes=2)
     assert result.balanced
-    assert (result.effort.processes, result.effort.lost, result.aborted) == (2, 1, False)
-    total = result.books.total()
-    assert total.endings[Ending.OK] == total.sent >= 20
+    assert (result.run_cost.processes, result.run_cost.lost, result.aborted) == (2, 1, False)
+    total = result.summary.total()
+    assert total.results[RequestResult.OK] == total.sent >= 20
     report = make(result, RunInfo(title="one lost", shape="any"))
     assert report["load"].get("sent_s") == 0.5
     assert report["verdict"]["status"] == 3
@@ -156,7 +161,7 @@ def test_what_the_others_sent_is_kept_when_a_sending_process_is_killed(
 
 
 def test_when_all_sending_processes_are_killed_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell = fleet._say
+    tell = fleet._send_message
 
     def say(child: subprocess.Popen[bytes], said: object) -> None:
         tell(child, said)
@@ -165,12 +170,12 @@ def test_when_all_sending_processes_are_killed_nothing_is_known(monkeypatch: pyt
 
     monkeypatch.setattr(fleet, "_say", say)
     with beside(always(OK)) as server, pytest.raises(TrafficError, match="ended early"):
-        launch(some(), Target(port=server.port), BRISK, processes=2)
+        launch(some(), TargetUrl(port=server.port), BRISK, processes=2)
 
 
 def test_stopped_while_the_start_is_told_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[object] = []
-    tell = fleet._say
+    tell = fleet._send_message
 
     def say(child: subprocess.Popen[bytes], what: object) -> None:
         said.append(what)
@@ -180,20 +185,20 @@ def test_stopped_while_the_start_is_told_nothing_is_sent(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(fleet, "_say", say)
     with beside(always(OK)) as server, pytest.raises(KeyboardInterrupt):
-        launch(some(), Target(port=server.port), BRISK, processes=2)
+        launch(some(), TargetUrl(port=server.port), BRISK, processes=2)
     assert fleet.STOP not in said
 
 
 def test_sending_processes_that_are_never_ready_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "READY_S", 0.01)
     with pytest.raises(TrafficError, match=r"not ready within 0\.01 s"):
-        launch(some(), Target(port=1), BRISK, processes=2)
+        launch(some(), TargetUrl(port=1), BRISK, processes=2)
 
 
 def test_what_was_seen_is_told_once() -> None:
-    seen = worker.Seen()
-    seen.note(3, Ending.LIMITED, 0.5)
-    assert [list(column) for column in seen.take()] == [[3], [Ending.LIMITED], [0.5]]
+    seen = worker.WorkerCounts()
+    seen.record(3, RequestResult.LIMITED, 0.5)
+    assert [list(column) for column in seen.take()] == [[3], [RequestResult.LIMITED], [0.5]]
     assert [list(column) for column in seen.take()] == [[], [], []]
 
 
@@ -216,10 +221,10 @@ def test_this_process_can_be_asked_to_stop_and_has_its_own_handlers_back(process
 
     before = signal.getsignal(signal.SIGINT)
     with beside(serve) as server:
-        result = launch(some("fixed:20:60"), Target(port=server.port), BRISK, processes=processes)
+        result = launch(some("fixed:20:60"), TargetUrl(port=server.port), BRISK, processes=processes)
     assert result.aborted
     assert result.balanced
-    assert result.books.total().unsent > 1000
+    assert result.summary.total().unsent > 1000
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -234,7 +239,7 @@ def test_this_process_can_be_asked_to_stop_before_the_start(processes: int) -> N
         await reader.read()
 
     with beside(serve) as server, pytest.raises(KeyboardInterrupt):
-        launch(some(), Target(port=server.port, scheme="https"), BRISK, processes=processes)
+        launch(some(), TargetUrl(port=server.port, scheme="https"), BRISK, processes=processes)
 
 
 SCRIPT = """

@@ -6,9 +6,9 @@ import asyncio
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
-from autoglm_throttle.traffic.generator import Generator, Options, Target
-from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
+from autoglm_throttle.traffic.load import RequestSource
 from tests.traffic.scripted_server import OK, ScriptedServer, request
 
 STALL_S = 1.0
@@ -31,10 +31,12 @@ async def test_a_stall_shows_in_the_response_times_and_not_in_the_service_times(
             await stalled.wait()
             writer.write(OK)
 
-    made = plan(Shape.parse("fixed:1000:6"), Arrivals.UNIFORM, Crowd())
+    made = make_plan(LoadShape.parse("fixed:1000:6"), Arrivals.UNIFORM, PriorityMix())
     async with ScriptedServer(serve) as server:
-        result = await Generator(Load(made), Target(port=server.port), Options(connections=8)).run()
-    total = result.books.total()
+        result = await OpenLoopSender(
+            RequestSource(made), TargetUrl(port=server.port), ClientOptions(connections=8)
+        ).run()
+    total = result.summary.total()
     assert total.admitted == 6000
     response_s, service_s = total.response.percentile(0.99), total.service.percentile(0.99)
     assert response_s is not None

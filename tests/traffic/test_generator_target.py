@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import Target, wire
+from autoglm_throttle.traffic.generator import TargetUrl, wire
 from autoglm_throttle.traffic.generator.wire import encoder
-from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
 
-HERE = Target(port=8000)
+HERE = TargetUrl(port=8000)
 
 
-def head(target: Target, request: Request | None = None) -> list[str]:
-    return target.head(request or Request(), Priority.LOW, "ann").decode().split("\r\n")
+def head(target: TargetUrl, request: PlannedRequest | None = None) -> list[str]:
+    return target.head(request or PlannedRequest(), Priority.LOW, "ann").decode().split("\r\n")
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ def head(target: Target, request: Request | None = None) -> list[str]:
     ],
 )
 def test_urls_are_read(url: str, address: str, base: str) -> None:
-    target = Target.parse(url)
+    target = TargetUrl.parse(url)
     assert (target.address, target.base) == (address, base)
-    assert Target.parse(url, base="/other").base == "/other"
+    assert TargetUrl.parse(url, base="/other").base == "/other"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_urls_are_read(url: str, address: str, base: str) -> None:
 )
 def test_what_cannot_be_reached_is_refused_and_no_secret_is_repeated(url: str, text: str) -> None:
     with pytest.raises(TrafficError, match=text) as refused:
-        Target.parse(url)
+        TargetUrl.parse(url)
     assert "secret" not in str(refused.value)
 
 
@@ -86,7 +86,7 @@ def test_targets_that_would_smuggle_bytes_are_refused(fault: dict[str, Any]) -> 
 
 def test_a_request_says_where_it_goes_and_what_is_asked_for() -> None:
     target = replace(HERE, base="/api", identity_header="X-Client", cost_header="x-cost")
-    assert head(target, Request(cost=2.5)) == [
+    assert head(target, PlannedRequest(cost=2.5)) == [
         "POST /api/v1/predict HTTP/1.1",
         "host: 127.0.0.1:8000",
         "content-type: application/json",
@@ -102,13 +102,13 @@ def test_a_request_says_where_it_goes_and_what_is_asked_for() -> None:
 def test_only_what_is_wanted_is_told() -> None:
     assert not any(
         line.startswith(("x-", "content-length"))
-        for line in head(HERE, Request(method="GET", body=b"", priority=False))
+        for line in head(HERE, PlannedRequest(method="GET", body=b"", priority=False))
     )
-    assert "content-length: 0" in head(HERE, Request(body=b""))
+    assert "content-length: 0" in head(HERE, PlannedRequest(body=b""))
 
 
 def test_fields_of_the_target_replace_those_of_a_request_and_framing_is_ours() -> None:
-    recorded = Request(
+    recorded = PlannedRequest(
         headers=(
             ("accept", "a/b"),
             ("accept", "c/d"),
@@ -141,7 +141,7 @@ def test_fields_of_the_target_replace_those_that_the_generator_adds() -> None:
         ("cookie", "b"),
     )
     target = replace(HERE, identity_header="X-Client", cost_header="x-cost", headers=stated)
-    assert head(target, Request(headers=()))[1:-2] == [
+    assert head(target, PlannedRequest(headers=()))[1:-2] == [
         "x-priority: high",
         "host: inner.test",
         "x-client: me",
@@ -156,12 +156,16 @@ def test_fields_of_the_target_replace_those_that_the_generator_adds() -> None:
     ("cost", "told"), [(1_234_567.0, "1234567"), (1.0, "1"), (0.1, "0.1"), (1234.56789, "1234.56789")]
 )
 def test_a_cost_is_told_without_losing_a_digit(cost: float, told: str) -> None:
-    assert f"x-cost: {told}" in head(replace(HERE, cost_header="x-cost"), Request(cost=cost))
+    assert f"x-cost: {told}" in head(replace(HERE, cost_header="x-cost"), PlannedRequest(cost=cost))
 
 
-def load() -> Load:
-    made = plan(Shape.parse("fixed:300:1"), Arrivals.UNIFORM, Crowd(clients=3, kinds=(1.0, 1.0)), seed=1)
-    return Load(made, (Request(), Request(body=b'{"tokens":9}')), ("ann", "bob", "eve"))
+def load() -> RequestSource:
+    made = make_plan(
+        LoadShape.parse("fixed:300:1"), Arrivals.UNIFORM, PriorityMix(clients=3, kinds=(1.0, 1.0)), seed=1
+    )
+    return RequestSource(
+        made, (PlannedRequest(), PlannedRequest(body=b'{"tokens":9}')), ("ann", "bob", "eve")
+    )
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 400, 1 << 20])

@@ -11,30 +11,30 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import Generator, Options, Target
-from autoglm_throttle.traffic.generator.launch import on_a_loop
-from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
+from autoglm_throttle.traffic.generator.launch import run_on_loop
+from autoglm_throttle.traffic.load import RequestSource
 from autoglm_throttle.traffic.result import Result
 from tests.traffic.scripted_server import OK, ScriptedServer, Serve, always, once, request
 
 CERTIFICATE = Path(__file__).with_name("tls") / "localhost.pem"
-BRISK = Options(connections=2, timeout_s=5.0, drain_s=5.0)
+BRISK = ClientOptions(connections=2, timeout_s=5.0, drain_s=5.0)
 
 
 async def drive(serve: Serve, **overrides: Any) -> Result:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE)
     async with ScriptedServer(serve, context) as server:
-        target = Target.parse(f"https://127.0.0.1:{server.port}", **overrides)
-        made = plan(Shape.parse("fixed:1000:6ms"), Arrivals.UNIFORM, Crowd())
-        return await Generator(Load(made), target, BRISK).run()
+        target = TargetUrl.parse(f"https://127.0.0.1:{server.port}", **overrides)
+        made = make_plan(LoadShape.parse("fixed:1000:6ms"), Arrivals.UNIFORM, PriorityMix())
+        return await OpenLoopSender(RequestSource(made), target, BRISK).run()
 
 
 def served(result: Result) -> int:
-    return result.books.total().endings[Ending.OK]
+    return result.summary.total().results[RequestResult.OK]
 
 
 async def test_a_trusted_certificate_is_taken() -> None:
@@ -42,7 +42,7 @@ async def test_a_trusted_certificate_is_taken() -> None:
 
 
 def test_tls_works_on_the_loop_that_runs_are_made_on() -> None:
-    assert served(on_a_loop(drive(once(OK), ca_file=str(CERTIFICATE)))) == 6
+    assert served(run_on_loop(drive(once(OK), ca_file=str(CERTIFICATE)))) == 6
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_an_error_before_the_start() -> None:
@@ -75,10 +75,10 @@ async def test_https_to_a_server_that_speaks_http_is_an_error_before_the_start()
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     async with ScriptedServer(plain) as server:
-        target = Target(port=server.port, scheme="https")
-        made = plan(Shape.parse("fixed:1000:6ms"), Arrivals.UNIFORM, Crowd())
-        with pytest.raises(TrafficError, match=r"does not speak TLS; is it http:// instead"):
-            await Generator(Load(made), target, BRISK).run()
+        target = TargetUrl(port=server.port, scheme="https")
+        made = make_plan(LoadShape.parse("fixed:1000:6ms"), Arrivals.UNIFORM, PriorityMix())
+        with pytest.raises(TrafficError, match=r"does not use TLS; is it http:// instead"):
+            await OpenLoopSender(RequestSource(made), target, BRISK).run()
 
 
 async def test_bodies_that_end_with_the_connection_end_with_tls_too() -> None:

@@ -13,24 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Crowd, Users
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.arrivals import PriorityMix, Users
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import Crew, Options, Roster, Target
+from autoglm_throttle.traffic.generator import ClientOptions, ClosedLoopSender, TargetUrl, UserSchedule
 from autoglm_throttle.traffic.generator.roster import zipf_edges
-from autoglm_throttle.traffic.load import Request
+from autoglm_throttle.traffic.load import PlannedRequest
 from autoglm_throttle.traffic.result import Result
 from tests.traffic.scripted_server import OK, ScriptedServer, Serve, always, request
 
 STEPS = st.lists(st.tuples(st.integers(1, 9), st.floats(0.1, 5.0)), min_size=1, max_size=5).map(tuple)
-BRISK = Options(timeout_s=5.0, drain_s=5.0)
+BRISK = ClientOptions(timeout_s=5.0, drain_s=5.0)
 
 
 @given(STEPS, st.integers(0, 8), st.floats(0.0, 30.0))
 def test_a_user_works_when_there_are_more_users_than_its_number(
     steps: tuple[tuple[int, float], ...], user: int, at_s: float
 ) -> None:
-    roster = Roster(Users(steps))
+    roster = UserSchedule(Users(steps))
     due_s = roster.due(user, at_s)
     if due_s is None:
         assert all(users <= user for users, _ in steps[roster.step(at_s) :])
@@ -44,27 +44,29 @@ def test_a_user_works_when_there_are_more_users_than_its_number(
 @given(STEPS, st.integers(1, 9))
 def test_shares_of_the_users_are_all_users_once(steps: tuple[tuple[int, float], ...], shares: int) -> None:
     users = Users(steps)
-    if shares > users.most:
-        with pytest.raises(TrafficError, match=f"{users.most} users cannot be shared by {shares} processes"):
-            Roster(users, share=shares - 1, shares=shares)
+    if shares > users.peak_users:
+        with pytest.raises(
+            TrafficError, match=f"{users.peak_users} users cannot be shared by {shares} processes"
+        ):
+            UserSchedule(users, share=shares - 1, shares=shares)
         return
-    rosters = [Roster(users, share=share, shares=shares) for share in range(shares)]
-    assert sorted(user for roster in rosters for user in roster.numbers()) == list(range(users.most))
-    assert sum(roster.most for roster in rosters) == users.most
+    rosters = [UserSchedule(users, share=share, shares=shares) for share in range(shares)]
+    assert sorted(user for roster in rosters for user in roster.numbers()) == list(range(users.peak_users))
+    assert sum(roster.peak_users for roster in rosters) == users.peak_users
 
 
 def test_users_begin_within_one_think_time_of_their_step() -> None:
-    roster = Roster(Users(((3, 1.0), (9, 1.0)), think_s=0.2))
+    roster = UserSchedule(Users(((3, 1.0), (9, 1.0)), think_s=0.2))
     starts = roster.starts()
     assert starts == sorted(starts)
     assert [0.0 <= due_s < 0.2 for due_s, user in starts if user < 3] == [True] * 3
     assert [1.0 <= due_s < 1.2 for due_s, user in starts if user >= 3] == [True] * 6
-    assert Roster(roster.users, seed=1).starts() != starts
+    assert UserSchedule(roster.users, seed=1).starts() != starts
 
 
 def test_draws_follow_the_crowd_and_the_seed() -> None:
-    crowd = Crowd({Priority.HIGH: 50.0, Priority.LOW: 50.0}, clients=4, skew=1.0, kinds=(3.0, 1.0))
-    roster = Roster(Users(((2, 1.0),)), (Request(), Request(method="GET")), crowd)
+    crowd = PriorityMix({Priority.HIGH: 50.0, Priority.LOW: 50.0}, clients=4, skew=1.0, kinds=(3.0, 1.0))
+    roster = UserSchedule(Users(((2, 1.0),)), (PlannedRequest(), PlannedRequest(method="GET")), crowd)
     kinds = Counter(islice(roster.kinds(), 4000))
     assert 2850 <= kinds[0] <= 3150
     assert set(islice(roster.priorities(), 100)) == {Priority.HIGH, Priority.LOW}
@@ -75,24 +77,24 @@ def test_draws_follow_the_crowd_and_the_seed() -> None:
 
 def test_the_weights_of_many_clients_are_worked_out_once() -> None:
     zipf_edges.cache_clear()
-    roster = Roster(Users(((100, 1.0),)), crowd=Crowd(clients=1000, skew=0.5))
+    roster = UserSchedule(Users(((100, 1.0),)), mix=PriorityMix(clients=1000, skew=0.5))
     assert len(set(map(roster.client, roster.numbers()))) > 20
     assert zipf_edges.cache_info().misses == 1
 
 
 def test_a_client_without_a_weight_is_nobody() -> None:
-    roster = Roster(Users(((100, 1.0),)), crowd=Crowd(clients=3, skew=2000.0))
+    roster = UserSchedule(Users(((100, 1.0),)), mix=PriorityMix(clients=3, skew=2000.0))
     assert set(map(roster.client, roster.numbers())) == {0}
 
 
 def test_every_request_needs_a_share() -> None:
     with pytest.raises(TrafficError, match="1 shares of 2 requests"):
-        Roster(Users(((1, 1.0),)), (Request(), Request()))
+        UserSchedule(Users(((1, 1.0),)), (PlannedRequest(), PlannedRequest()))
 
 
-async def work(serve: Serve, roster: Roster, options: Options = BRISK) -> Result:
+async def work(serve: Serve, roster: UserSchedule, options: ClientOptions = BRISK) -> Result:
     async with ScriptedServer(serve) as server:
-        result = await Crew(roster, Target(port=server.port), options).run()
+        result = await ClosedLoopSender(roster, TargetUrl(port=server.port), options).run()
     assert result.balanced
     assert result.closed_loop
     return result
@@ -111,11 +113,11 @@ async def test_users_wait_for_their_answers_and_think() -> None:
             inside -= 1
             writer.write(OK)
 
-    result = await work(slow, Roster(Users(((2, 0.2), (4, 0.2)), think_s=0.02)))
-    plan, sheet = result.load.plan, result.sheet
+    result = await work(slow, UserSchedule(Users(((2, 0.2), (4, 0.2)), think_s=0.02)))
+    plan, sheet = result.load.plan, result.request_log
     assert most <= 4
-    assert result.effort.connections == 4
-    assert result.books.total().endings[Ending.OK] == len(plan)
+    assert result.run_cost.connections == 4
+    assert result.summary.total().results[RequestResult.OK] == len(plan)
     assert list(plan.offsets) == sorted(plan.offsets)
     assert plan.names == ("2 users", "4 users")
     assert plan.duration_s == pytest.approx(0.4)
@@ -126,8 +128,8 @@ async def test_users_wait_for_their_answers_and_think() -> None:
 
 
 async def test_a_user_never_asks_twice_at_a_time_and_thinks_in_between() -> None:
-    result = await work(always(OK), Roster(Users(((1, 0.2),), think_s=0.01)))
-    plan, sheet = result.load.plan, result.sheet
+    result = await work(always(OK), UserSchedule(Users(((1, 0.2),), think_s=0.01)))
+    plan, sheet = result.load.plan, result.request_log
     ends_s = [at_s + took_s for at_s, took_s in zip(plan.offsets, sheet.response_s, strict=True)]
     gaps_s = [later - end_s for end_s, (_, later) in zip(ends_s, pairwise(plan.offsets), strict=False)]
     assert len(gaps_s) > 5
@@ -136,9 +138,9 @@ async def test_a_user_never_asks_twice_at_a_time_and_thinks_in_between() -> None
 
 
 async def test_users_who_do_not_think_ask_again_at_once() -> None:
-    result = await work(always(OK), Roster(Users(((3, 0.2),), think_s=0.0)))
-    assert len(result.sheet) > 100
-    assert sorted(result.sheet.lag_s)[len(result.sheet) // 2] < 0.001
+    result = await work(always(OK), UserSchedule(Users(((3, 0.2),), think_s=0.0)))
+    assert len(result.request_log) > 100
+    assert sorted(result.request_log.lag_s)[len(result.request_log) // 2] < 0.001
 
 
 async def test_users_who_are_stopped_ask_no_more() -> None:
@@ -150,18 +152,20 @@ async def test_users_who_are_stopped_ask_no_more() -> None:
         await reader.read()
 
     async with ScriptedServer(serve) as server:
-        crew = Crew(Roster(Users(((1, 60.0),), think_s=0.01)), Target(port=server.port), BRISK)
+        crew = ClosedLoopSender(
+            UserSchedule(Users(((1, 60.0),), think_s=0.01)), TargetUrl(port=server.port), BRISK
+        )
         result = await crew.run()
     assert result.aborted
-    assert result.books.total().endings[Ending.OK] == len(result.sheet) == 1
+    assert result.summary.total().results[RequestResult.OK] == len(result.request_log) == 1
 
 
 async def test_users_go_on_after_errors() -> None:
     result = await work(
         always(b"HTTP/1.1 500 X\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"),
-        Roster(Users(((2, 0.2),), think_s=0.01)),
+        UserSchedule(Users(((2, 0.2),), think_s=0.01)),
     )
-    assert result.books.total().endings[Ending.SERVER_ERROR] == len(result.sheet) > 5
+    assert result.summary.total().results[RequestResult.SERVER_ERROR] == len(result.request_log) > 5
 
 
 async def test_users_who_are_stopped_do_not_ask_while_others_wait() -> None:
@@ -180,14 +184,16 @@ async def test_users_who_are_stopped_do_not_ask_while_others_wait() -> None:
         await reader.read()
 
     async with ScriptedServer(serve) as server:
-        crew = Crew(Roster(Users(((2, 60.0),), think_s=0.01)), Target(port=server.port), BRISK)
+        crew = ClosedLoopSender(
+            UserSchedule(Users(((2, 60.0),), think_s=0.01)), TargetUrl(port=server.port), BRISK
+        )
         result = await crew.run()
-    assert result.books.total().endings[Ending.OK] == len(result.sheet) == 2
+    assert result.summary.total().results[RequestResult.OK] == len(result.request_log) == 2
 
 
 def test_users_ask_nothing_that_would_begin_after_the_end() -> None:
-    roster = Roster(Users(((50, 0.1),), think_s=0.2))
-    crew = Crew(roster, Target(port=1))
+    roster = UserSchedule(Users(((50, 0.1),), think_s=0.2))
+    crew = ClosedLoopSender(roster, TargetUrl(port=1))
     before_the_end = sum(due_s < 0.1 for due_s, _ in roster.starts())
     assert not crew._send_due(10.0)
-    assert crew.launched == len(crew.sheet) == before_the_end < 50
+    assert crew.launched == len(crew.request_log) == before_the_end < 50

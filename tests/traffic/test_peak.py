@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.peak import TOLERANCE, TRIES, Peak, Trial, Verdict, find_peak
+from autoglm_throttle.traffic.peak import TOLERANCE, TRIES, Peak, PeakResult, PeakTrial, find_peak
 
-HOLDS, FAILS, INVALID, ABORTED = Verdict.HOLDS, Verdict.FAILS, Verdict.INVALID, Verdict.ABORTED
+HOLDS, FAILS, INVALID, ABORTED = PeakResult.HOLDS, PeakResult.FAILS, PeakResult.INVALID, PeakResult.ABORTED
 
 
 @given(
@@ -22,7 +22,7 @@ HOLDS, FAILS, INVALID, ABORTED = Verdict.HOLDS, Verdict.FAILS, Verdict.INVALID, 
 def test_a_capacity_between_the_bounds_is_found(low: float, times: float, share: float) -> None:
     capacity = low * times**share
     peak = find_peak(lambda rate: HOLDS if rate <= capacity else FAILS, low, low * times)
-    assert peak.verdict is HOLDS
+    assert peak.result is HOLDS
     assert peak.holds_rps is not None
     assert peak.holds_rps <= capacity
     assert all(low <= trial.rate_rps <= low * times for trial in peak.trials)
@@ -40,7 +40,7 @@ def test_a_capacity_between_the_bounds_is_found(low: float, times: float, share:
 
 
 def test_the_tolerance_decides_how_long_it_takes() -> None:
-    def trial(rate: float) -> Verdict:
+    def trial(rate: float) -> PeakResult:
         return HOLDS if rate <= 640 else FAILS
 
     fine, coarse = find_peak(trial, 100, 5000), find_peak(trial, 100, 5000, tolerance=0.5)
@@ -56,23 +56,23 @@ def test_rates_of_three_digits_end_the_search() -> None:
 
 def test_even_the_least_rate_may_fail() -> None:
     peak = find_peak(lambda rate: FAILS, 10, 1000)
-    assert peak.trials == (Trial(10, FAILS),)
-    assert (peak.verdict, peak.holds_rps) == (FAILS, None)
+    assert peak.trials == (PeakTrial(10, FAILS),)
+    assert (peak.result, peak.holds_rps) == (FAILS, None)
     assert peak.text == "the objectives do not hold even at 10/s"
 
 
 def test_the_greatest_rate_may_hold() -> None:
     peak = find_peak(lambda rate: HOLDS, 10, 1000)
     assert [trial.rate_rps for trial in peak.trials] == [10, 1000]
-    assert (peak.verdict, peak.holds_rps, peak.fails_rps) == (HOLDS, 1000, None)
-    assert peak.text == "the objectives hold at 1000/s, the most that was to be tried"
+    assert (peak.result, peak.holds_rps, peak.fails_rps) == (HOLDS, 1000, None)
+    assert peak.text == "the objectives hold at 1000/s, the highest rate to try"
 
 
 def test_a_trial_that_says_nothing_is_made_again() -> None:
     said = iter([INVALID, HOLDS, INVALID, INVALID, HOLDS])
     peak = find_peak(lambda rate: next(said), 10, 1000)
     assert [trial.rate_rps for trial in peak.trials] == [10, 10, 1000, 1000, 1000]
-    assert peak.verdict is HOLDS
+    assert peak.result is HOLDS
 
 
 @pytest.mark.parametrize(
@@ -83,24 +83,24 @@ def test_a_trial_that_says_nothing_is_made_again() -> None:
         ([HOLDS, FAILS], "the objectives hold at 10/s and fail at 1000/s"),
     ],
 )
-def test_a_generator_that_cannot_ends_the_search(before: list[Verdict], known: str) -> None:
+def test_a_generator_that_cannot_ends_the_search(before: list[PeakResult], known: str) -> None:
     said = iter([*before, *[INVALID] * TRIES])
     peak = find_peak(lambda rate: next(said), 10, 1000)
-    assert peak.verdict is INVALID
+    assert peak.result is INVALID
     rate = (10, 1000, 100)[len(before)]
-    assert peak.text == f"the generator could not make {rate}/s in {TRIES} tries; {known}"
+    assert peak.text == f"the generator could not reach {rate}/s in {TRIES} tries; {known}"
     assert next(said, None) is None
 
 
 def test_who_stops_a_trial_stops_the_search() -> None:
     said = iter([HOLDS, FAILS, ABORTED])
     peak = find_peak(lambda rate: next(said), 10, 1000)
-    assert peak.verdict is ABORTED
+    assert peak.result is ABORTED
     assert peak.text == "stopped before the end; the objectives hold at 10/s and fail at 1000/s"
 
 
 def test_a_rate_that_held_above_one_that_failed_is_not_the_answer() -> None:
-    peak = Peak((Trial(10, HOLDS), Trial(50, FAILS), Trial(100, HOLDS)))
+    peak = Peak((PeakTrial(10, HOLDS), PeakTrial(50, FAILS), PeakTrial(100, HOLDS)))
     assert peak.holds_rps == 10
 
 

@@ -12,9 +12,9 @@ import pytest
 from autoglm_throttle.traffic import files
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator.connection import Connection
-from autoglm_throttle.traffic.generator.options import Options
-from autoglm_throttle.traffic.generator.pool import Pool
-from autoglm_throttle.traffic.generator.target import Target
+from autoglm_throttle.traffic.generator.options import ClientOptions
+from autoglm_throttle.traffic.generator.pool import ConnectionPool
+from autoglm_throttle.traffic.generator.target import TargetUrl
 
 
 class Line:
@@ -31,9 +31,9 @@ def line() -> Connection:
     return cast("Connection", Line())
 
 
-def pool(monkeypatch: pytest.MonkeyPatch, refusals: int, size: int = 1, more: int = 0) -> Pool:
+def pool(monkeypatch: pytest.MonkeyPatch, refusals: int, size: int = 1, more: int = 0) -> ConnectionPool:
     """A pool whose first attempts to connect are refused."""
-    made = Pool(Target(port=1), Options(connections=size, more_connections=more), line)
+    made = ConnectionPool(TargetUrl(port=1), ClientOptions(connections=size, more_connections=more), line)
     left = refusals
 
     async def connect() -> None:
@@ -50,8 +50,8 @@ def pool(monkeypatch: pytest.MonkeyPatch, refusals: int, size: int = 1, more: in
 
 async def test_refused_connections_are_tried_again_until_one_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = pool(monkeypatch, refusals=5)
-    lines.want(1)
-    lines.want(1)
+    lines.open_more(1)
+    lines.open_more(1)
     (task,) = lines._opening
     await asyncio.wait_for(task, 5.0)
     assert len(lines._open) == 1
@@ -61,18 +61,18 @@ async def test_no_more_are_opened_than_the_pool_may_hold(monkeypatch: pytest.Mon
     lines = pool(monkeypatch, refusals=0, size=2, more=1)
     await lines._connect()
     await lines._connect()
-    lines.want(10)
+    lines.open_more(10)
     (task,) = lines._opening
     await task
-    lines.want(10)
+    lines.open_more(10)
     assert len(lines._open) == 3
 
 
 async def test_a_pool_that_was_shut_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = pool(monkeypatch, refusals=10**6)
-    lines.want(1)
+    lines.open_more(1)
     await asyncio.sleep(0)
-    lines.shut()
+    lines.close()
     await asyncio.wait(lines._opening)
     assert not lines._open
     late = line()
@@ -81,16 +81,16 @@ async def test_a_pool_that_was_shut_opens_nothing(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_the_most_recently_used_connection_comes_first_and_dead_ones_never() -> None:
-    lines = Pool(Target(port=1), Options(connections=3), line)
+    lines = ConnectionPool(TargetUrl(port=1), ClientOptions(connections=3), line)
     first, second, dead = line(), line(), line()
     for one in (first, second, dead):
         lines.opened(one)
-        lines.give_back(one)
+        lines.release(one)
     cast("Line", dead).reusable = False
-    assert [lines.take(), lines.take(), lines.take()] == [second, first, None]
-    lines.give_back(first)
+    assert [lines.acquire(), lines.acquire(), lines.acquire()] == [second, first, None]
+    lines.release(first)
     lines.closed(first)
-    assert lines.take() is None
+    assert lines.acquire() is None
 
 
 async def connected_to(
@@ -98,7 +98,7 @@ async def connected_to(
 ) -> list[str]:
     """The addresses that were tried, of a name that has these."""
     tried: list[str] = []
-    made = Pool(Target(port=1, host="name.test"), Options(connections=size), line)
+    made = ConnectionPool(TargetUrl(port=1, host="name.test"), ClientOptions(connections=size), line)
 
     async def found(*_: object, **__: object) -> list[tuple[object, ...]]:
         return [(0, 0, 0, "", (address, 1)) for address in addresses]
@@ -130,12 +130,12 @@ async def test_a_name_that_nobody_knows_is_told(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
     with pytest.raises(TrafficError, match=r"name\.test is not known: not in the book"):
-        await Pool(Target(port=1, host="name.test"), Options(), line).fill()
+        await ConnectionPool(TargetUrl(port=1, host="name.test"), ClientOptions(), line).fill()
 
 
 async def test_a_server_that_takes_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autoglm_throttle.traffic.generator.pool.CONNECT_S", 0.01)
-    made = Pool(Target(port=1), Options(connections=7), line)
+    made = ConnectionPool(TargetUrl(port=1), ClientOptions(connections=7), line)
     monkeypatch.setattr(made, "_connect", asyncio.Event().wait)
     with pytest.raises(TrafficError, match=r"did not take 7 connections within 0\.01 s"):
         await made.fill()
@@ -160,7 +160,7 @@ def test_the_soft_limit_is_raised_only_when_it_must_be(monkeypatch: pytest.Monke
     assert asked == []
     files.allow_connections(2000)
     assert asked == [(2064, 5000)]
-    assert files.most_connections() == 4936
+    assert files.max_connections() == 4936
     with pytest.raises(TrafficError, match="5064 open files are needed and 1000 allowed: ulimit -n 5064"):
         files.allow_connections(5000)
 
@@ -169,26 +169,26 @@ def test_without_limits_there_is_still_a_sane_number(monkeypatch: pytest.MonkeyP
     asked = limits(monkeypatch, resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     files.allow_connections(10**6)
     assert asked == []
-    assert files.most_connections() == files.MANY
+    assert files.max_connections() == files.MAX_WITHOUT_LIMIT
 
 
 async def test_a_target_is_gone_once_nothing_was_open_for_longer_than_the_grace() -> None:
-    lines, last = Pool(Target(port=1), Options(), line), line()
+    lines, last = ConnectionPool(TargetUrl(port=1), ClientOptions(), line), line()
     lines.opened(last)
-    lines._failed(10.0)
-    lines._failed(20.0)
-    assert not lines.refused
+    lines._record_failure(10.0)
+    lines._record_failure(20.0)
+    assert not lines.unreachable
     lines.closed(last)
-    lines._failed(30.0)
-    lines._failed(30.9)
-    assert not lines.refused
-    lines._failed(31.0)
-    told = [lines.refused]
+    lines._record_failure(30.0)
+    lines._record_failure(30.9)
+    assert not lines.unreachable
+    lines._record_failure(31.0)
+    told = [lines.unreachable]
     lines.opened(line())
-    assert [*told, lines.refused] == [True, False]
+    assert [*told, lines.unreachable] == [True, False]
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 70 + ".test"])
 async def test_a_name_that_no_host_can_have_is_told(host: str) -> None:
     with pytest.raises(TrafficError, match="cannot be the name of a host"):
-        await Pool(Target(port=1, host=host), Options(), line).fill()
+        await ConnectionPool(TargetUrl(port=1, host=host), ClientOptions(), line).fill()

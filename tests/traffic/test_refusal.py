@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.traffic.refusal import REASON_CHARS, promised_s, reason
+from autoglm_throttle.traffic.refusal import REASON_CHARS, parse_reason, parse_retry_after
 
 
 @pytest.mark.parametrize(
@@ -26,19 +26,19 @@ from autoglm_throttle.traffic.refusal import REASON_CHARS, promised_s, reason
     ],
 )
 def test_a_wait_is_a_plain_number_of_seconds(stated: bytes | None, wait_s: float | None) -> None:
-    assert promised_s(stated) == wait_s
+    assert parse_retry_after(stated) == wait_s
 
 
 @given(st.text(max_size=200))
 def test_a_reason_is_read_and_cut(stated: str) -> None:
-    assert reason(json.dumps({"reason": stated}).encode()) == stated[:REASON_CHARS]
+    assert parse_reason(json.dumps({"reason": stated}).encode()) == stated[:REASON_CHARS]
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_body(body: bytes) -> None:
-    assert isinstance(reason(body), str)
+    assert isinstance(parse_reason(body), str)
 
 
 @pytest.mark.parametrize("body", [b"[1]", b"{}", b'{"reason": 1}', b"[" * 200_000, b'"reason"'])
 def test_what_states_no_reason_has_none(body: bytes) -> None:
-    assert reason(body) == ""
+    assert parse_reason(body) == ""

@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-from autoglm_throttle.traffic.arrivals import Crowd
+from autoglm_throttle.traffic.arrivals import PriorityMix
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.trace import HEADER, Trace, TraceItem, load_azure_llm, load_of
+from autoglm_throttle.traffic.trace import HEADER, Trace, TraceItem, load_azure_llm, make_load
 
 
 def synthetic(lines: int = 200) -> list[str]:
@@ -154,7 +154,7 @@ def test_files_that_are_something_else_are_refused(tmp_path: Path) -> None:
 
 def test_a_trace_becomes_a_load_of_its_times_and_tokens() -> None:
     trace = Trace((TraceItem(0.0, 5, 7), TraceItem(1.5, 9, 0), TraceItem(3.0, 5, 7)), 0)
-    load = load_of(trace, Crowd(clients=3), speed=3.0, seed=4, target="/v1/generate?x=1")
+    load = make_load(trace, PriorityMix(clients=3), speed=3.0, seed=4, target="/v1/generate?x=1")
     assert list(load.plan.offsets) == [0.0, 0.5, 1.0]
     bodies = [json.loads(load.requests[kind].body) for kind in load.plan.kinds]
     assert bodies == [
@@ -169,11 +169,11 @@ def test_a_trace_becomes_a_load_of_its_times_and_tokens() -> None:
 
 def test_a_load_of_a_trace_is_the_same_for_the_same_seed_and_refuses_a_bad_speed(tmp_path: Path) -> None:
     trace = load_azure_llm(written(tmp_path / "t.csv", synthetic()))
-    crowd = Crowd(clients=50, skew=1.0)
-    assert load_of(trace, crowd, seed=1) == load_of(trace, crowd, seed=1)
-    assert load_of(trace, crowd, seed=1).plan.clients != load_of(trace, crowd, seed=2).plan.clients
+    crowd = PriorityMix(clients=50, skew=1.0)
+    assert make_load(trace, crowd, seed=1) == make_load(trace, crowd, seed=1)
+    assert make_load(trace, crowd, seed=1).plan.clients != make_load(trace, crowd, seed=2).plan.clients
     with pytest.raises(TrafficError, match="speed"):
-        load_of(trace, crowd, speed=0.0)
+        make_load(trace, crowd, speed=0.0)
 
 
 def test_nothing_is_held_of_a_line_without_end(tmp_path: Path) -> None:

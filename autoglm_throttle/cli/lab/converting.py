@@ -10,7 +10,7 @@ from typing import Final
 from autoglm_throttle.cli.lab.faults import ProblemList
 from autoglm_throttle.cli.lab.option import Option, add_options
 from autoglm_throttle.cli.output import EXIT_OK, write
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.convert import (
     Bodies,
     FileFormat,
@@ -145,6 +145,6 @@ def _redaction_of(args: argparse.Namespace, headers: Sequence[str], query: Seque
 
 
 def _times(args: argparse.Namespace, problems: ProblemList) -> Sequence[float] | None:
-    shape = problems.read("--shape", Shape.parse, args.shape, None)
+    shape = problems.read("--shape", LoadShape.parse, args.shape, None)
     arrivals = problems.read("--arrivals", Arrivals.parse, args.arrivals, Arrivals.UNIFORM)
-    return None if shape is None else plan(shape, arrivals, Crowd()).offsets
+    return None if shape is None else make_plan(shape, arrivals, PriorityMix()).offsets

@@ -6,7 +6,7 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
-from autoglm_throttle.traffic.generator.launch import stopping
+from autoglm_throttle.traffic.generator.launch import on_stop_signal
 
 
 class SignalGuard:
@@ -34,5 +34,5 @@ def defer_signals() -> Iterator[SignalGuard]:
     Without this, a signal between the run's last response and the end of its report would lose the report.
     """
     signal_guard = SignalGuard()
-    with stopping(signal_guard.request_stop):
+    with on_stop_signal(signal_guard.request_stop):
         yield signal_guard

@@ -14,9 +14,9 @@ from autoglm_throttle.cli.lab.requested import WeightedRequests, above_zero
 from autoglm_throttle.cli.lab.sending import SendOptions, split_url, time_s
 from autoglm_throttle.traffic.arrivals import (
     Arrivals,
-    Crowd,
-    Level,
-    Shape,
+    LoadLevel,
+    LoadShape,
+    PriorityMix,
     TraceShape,
     Users,
     parse_mix,
@@ -55,7 +55,7 @@ OPTIONS: Final = (
 )
 
 
-Offer = Shape | Users | TraceShape
+Offer = LoadShape | Users | TraceShape
 """Types of a parsed `--shape`."""
 
 ONLY_SEGMENT: Final = "1"
@@ -82,7 +82,7 @@ class LoadArguments:
     offer: Offer | Search
     shape_text: str
     arrivals: Arrivals
-    priority_mix: Crowd
+    priority_mix: PriorityMix
     seed: int
     speed: float
     rate_rps: float | None
@@ -143,14 +143,14 @@ def read(args: argparse.Namespace, url: str) -> LoadArguments:
 
 def _priority_mix(
     args: argparse.Namespace, weighted_requests: WeightedRequests, problems: ProblemList
-) -> Crowd:
-    default = Crowd(kinds=weighted_requests.shares)
+) -> PriorityMix:
+    default = PriorityMix(kinds=weighted_requests.shares)
     mix = problems.read("--mix", parse_mix, args.mix, dict(default.mix))
     clients = problems.read(
-        "--clients", lambda text: Crowd(clients=sending.whole_number(1)(text)).clients, args.clients, 1
+        "--clients", lambda text: PriorityMix(clients=sending.whole_number(1)(text)).clients, args.clients, 1
     )
-    skew = problems.read("--skew", lambda text: Crowd(skew=float(text)).skew, args.skew, 0.0)
-    return Crowd(mix, clients, skew, weighted_requests.shares)
+    skew = problems.read("--skew", lambda text: PriorityMix(skew=float(text)).skew, args.skew, 0.0)
+    return PriorityMix(mix, clients, skew, weighted_requests.shares)
 
 
 def _seed(text: str) -> int:
@@ -196,7 +196,7 @@ def _check_together(args: argparse.Namespace, arguments: LoadArguments, problems
 
 def _check_search(search: Search, arguments: LoadArguments, problems: ProblemList) -> None:
     """Check for errors that would end every search at its first trial, or in the middle."""
-    problems.make("--find-peak", lambda: Shape([Level(search.high_rps, search.trial_s)]), None)
+    problems.make("--find-peak", lambda: LoadShape([LoadLevel(search.high_rps, search.trial_s)]), None)
     for term in arguments.report_options.objectives.terms:
         if term.segment not in (None, ONLY_SEGMENT):
             problems.add(

@@ -17,14 +17,14 @@ from autoglm_throttle.cli.lab.watching import check_probes
 from autoglm_throttle.cli.output import PROBLEM_FOUND, to_stderr, write
 from autoglm_throttle.traffic.arrivals import TraceShape, Users
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import Roster
-from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.peak import Verdict, find_peak
+from autoglm_throttle.traffic.generator import UserSchedule
+from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.peak import PeakResult, find_peak
 from autoglm_throttle.traffic.report import Document, make
 from autoglm_throttle.traffic.report.figures import NO_DATA, duration, share
 from autoglm_throttle.traffic.report.lines import table
 
-VERDICTS: Final = {0: Verdict.HOLDS, 1: Verdict.FAILS, 3: Verdict.INVALID, 130: Verdict.ABORTED}
+VERDICTS: Final = {0: PeakResult.HOLDS, 1: PeakResult.FAILS, 3: PeakResult.INVALID, 130: PeakResult.ABORTED}
 """Verdict on a trial, by its exit status."""
 
 REJECTION_RATIOS: Final[tuple[Literal["limited_ratio", "shed_ratio"], ...]] = ("limited_ratio", "shed_ratio")
@@ -59,7 +59,9 @@ def run(arguments: LoadArguments) -> int:
         return write_report(_report(arguments, load, signal_guard), arguments.report_options)
 
 
-def _report(arguments: LoadArguments, load: Load | Roster, signal_guard: SignalGuard) -> Document:
+def _report(
+    arguments: LoadArguments, load: RequestSource | UserSchedule, signal_guard: SignalGuard
+) -> Document:
     result = run_load(
         load,
         arguments.send_options,
@@ -73,7 +75,7 @@ def _report(arguments: LoadArguments, load: Load | Roster, signal_guard: SignalG
             arguments.send_options,
             arguments.shape_text,
             arguments.command,
-            result.effort.loop,
+            result.run_cost.loop,
         ),
         arrivals=_arrivals(arguments),
         seed=arguments.seed,
@@ -109,14 +111,14 @@ class _PeakTrials:
         self.error = ""
         """The error that ended the search early."""
 
-    def make(self, rate_rps: float) -> Verdict:
+    def make(self, rate_rps: float) -> PeakResult:
         """Run one trial.
 
         Raises:
             TrafficError: not even the first one could start.
         """
         report = self._report(rate_rps)
-        verdict = Verdict.ABORTED if report is None else VERDICTS[report["verdict"]["status"]]
+        verdict = PeakResult.ABORTED if report is None else VERDICTS[report["verdict"]["status"]]
         self.rows.append(_row(rate_rps, verdict, report))
         if report is not None:
             self.reports[rate_rps] = report
@@ -153,7 +155,7 @@ def _search(arguments: LoadArguments, search: Search, signal_guard: SignalGuard)
     """Search for the highest rate. The report is of the highest rate that held, or of the last trial."""
     trials = _PeakTrials(arguments, search.trial_s, signal_guard)
     peak = find_peak(trials.make, search.low_rps, search.high_rps)
-    status = PROBLEM_FOUND if trials.error else STATUSES[peak.verdict]
+    status = PROBLEM_FOUND if trials.error else STATUSES[peak.result]
     if not trials.reports:
         return status
     report = trials.reports.get(peak.holds_rps or 0.0) or list(trials.reports.values())[-1]
@@ -165,7 +167,7 @@ def _search(arguments: LoadArguments, search: Search, signal_guard: SignalGuard)
     return USAGE if write_status == USAGE else status
 
 
-def _row(rate_rps: float, verdict: Verdict, report: Document | None) -> tuple[str, ...]:
+def _row(rate_rps: float, verdict: PeakResult, report: Document | None) -> tuple[str, ...]:
     """Format a trial's verdict and figures."""
     if report is None:
         return f"{rate_rps:g}/s", verdict, *[NO_DATA] * len(FIGURES)

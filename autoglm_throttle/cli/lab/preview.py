@@ -6,8 +6,8 @@ from autoglm_throttle.cli.lab.judging import ReportOptions
 from autoglm_throttle.cli.lab.load_asked import LoadArguments, Search
 from autoglm_throttle.cli.lab.offered import build_load
 from autoglm_throttle.cli.lab.sending import SendOptions
-from autoglm_throttle.traffic.arrivals import timetable
-from autoglm_throttle.traffic.generator import Roster
+from autoglm_throttle.traffic.arrivals import format_plan
+from autoglm_throttle.traffic.generator import UserSchedule
 
 
 def load_preview(arguments: LoadArguments) -> list[str]:
@@ -30,9 +30,9 @@ def load_preview(arguments: LoadArguments) -> list[str]:
         lines += _requests(arguments)
     else:
         lines.append(f"{len(load.requests)} distinct requests, from the trace")
-    if isinstance(load, Roster):
+    if isinstance(load, UserSchedule):
         return [*lines, *(f"{users} users for {length_s:g} s" for users, length_s in load.users.steps)]
-    return [*lines, "", *timetable(load.plan)]
+    return [*lines, "", *format_plan(load.plan)]
 
 
 def replay_preview(send_options: SendOptions, report_options: ReportOptions, count: int) -> list[str]:

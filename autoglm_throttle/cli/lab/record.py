@@ -68,7 +68,7 @@ def _info(args: argparse.Namespace) -> int:
 
 
 def _document(summary: Info) -> dict[str, Any]:
-    heading, end = summary.heading, summary.end
+    heading, end = summary.header, summary.end
     return {
         "start": heading.start,
         "library": heading.made_by,
@@ -85,17 +85,21 @@ def _document(summary: Info) -> dict[str, Any]:
         "decisions": dict(summary.decisions),
         "statuses": {str(status): count for status, count in summary.statuses.items()},
         "end": None if end is None else {"reason": end.reason, "dropped": end.dropped},
-        "faults": {"count": summary.faults.count, "messages": list(summary.faults)},
+        "faults": {"count": summary.problems.count, "messages": list(summary.problems)},
     }
 
 
 def _check(args: argparse.Namespace) -> int:
     result = check(Path(args.file))
     if args.format == "json":
-        document: dict[str, Any] = {"entries": result.entries, "count": result.count, "messages": result.told}
-        write_json({"ok": result.clean} | document | {"sorts": dict(result.sorts)})
+        document: dict[str, Any] = {
+            "entries": result.entries,
+            "count": result.count,
+            "messages": result.messages,
+        }
+        write_json({"ok": result.clean} | document | {"sorts": dict(result.problem_kinds)})
     else:
-        sums = [f"{count} x {what}" for what, count in sorted(result.sorts.items())]
+        sums = [f"{count} x {what}" for what, count in sorted(result.problem_kinds.items())]
         good = f"{result.entries} requests, no problems"
-        write("\n".join([good] if result.clean else [*result.told, "", *sums]))
+        write("\n".join([good] if result.clean else [*result.messages, "", *sums]))
     return EXIT_OK if result.clean else PROBLEM_FOUND

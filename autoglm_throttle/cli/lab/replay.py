@@ -16,8 +16,15 @@ from autoglm_throttle.cli.lab.running import run_load
 from autoglm_throttle.cli.lab.telling import run_info, write_report
 from autoglm_throttle.cli.lab.watching import check_probes
 from autoglm_throttle.cli.output import EXIT_OK, write
-from autoglm_throttle.traffic.arrivals import timetable
-from autoglm_throttle.traffic.replay import Manner, Replay, differences, exceeds, open_replay, told
+from autoglm_throttle.traffic.arrivals import format_plan
+from autoglm_throttle.traffic.replay import (
+    Replay,
+    ReplayOptions,
+    compare_results,
+    comparison_lines,
+    is_above,
+    open_replay,
+)
 from autoglm_throttle.traffic.report import make
 from autoglm_throttle.traffic.report.schema import ObjectiveResult
 from autoglm_throttle.traffic.result import Result
@@ -58,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(arguments: ReplayArguments) -> int:
-    manner = Manner(
+    manner = ReplayOptions(
         bodies=arguments.fill,
         priority_header=arguments.send_options.target.priority_header,
         decided=arguments.decided,
@@ -70,7 +77,7 @@ def _run(arguments: ReplayArguments) -> int:
         header = preview.replay_preview(
             arguments.send_options, arguments.report_options, len(played.load.clients or "1")
         )
-        write("\n".join([*header, *timetable(played.load.plan)]))
+        write("\n".join([*header, *format_plan(played.load.plan)]))
         return EXIT_OK
     check_probes(arguments.probes)
     with defer_signals() as signal_guard:
@@ -86,17 +93,21 @@ def _run(arguments: ReplayArguments) -> int:
 
 def _report(arguments: ReplayArguments, played: Replay, result: Result) -> int:
     """Write the report and the comparison with the recording; return the exit status."""
-    comparison = differences(played, result)
+    comparison = compare_results(played, result)
     known = run_info(
         arguments.report_options,
         arguments.send_options,
         arguments.playback_text,
         arguments.command,
-        result.effort.loop,
+        result.run_cost.loop,
     )
     judged = () if arguments.limit is None else (_checked(arguments.limit, comparison),)
     report = make(result, replace(known, arrivals="recorded", replay=comparison, judged=judged))
-    more = ["", *told(comparison)] if comparison else ["", "the file contains no responses to compare with"]
+    more = (
+        ["", *comparison_lines(comparison)]
+        if comparison
+        else ["", "the file contains no responses to compare with"]
+    )
     return write_report(report, arguments.report_options, more)
 
 
@@ -106,5 +117,5 @@ def _checked(limit: float, comparison: Mapping[str, Any] | None) -> ObjectiveRes
         "term": f"--check {limit:.2%}",
         "value": None if comparison is None else comparison["differ"]["ratio"],
         "unit": "ratio",
-        "holds": comparison is not None and not exceeds(comparison, limit),
+        "holds": comparison is not None and not is_above(comparison, limit),
     }

@@ -14,10 +14,10 @@ from autoglm_throttle.cli.lab.judging import ReportOptions
 from autoglm_throttle.cli.lab.option import Option, add_options, command
 from autoglm_throttle.cli.lab.requested import above_zero
 from autoglm_throttle.cli.lab.sending import SendOptions, time_s, whole_number
-from autoglm_throttle.traffic.arrivals import duration, number
+from autoglm_throttle.traffic.arrivals import parse_duration, parse_number
 from autoglm_throttle.traffic.convert import Fill
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.replay import Cut
+from autoglm_throttle.traffic.replay import Selection
 from autoglm_throttle.traffic.report.schema import KIND
 from autoglm_throttle.traffic.watch import Probe
 
@@ -72,7 +72,7 @@ class ReplayArguments:
     """Parsed arguments of ``replay``."""
 
     path: Path
-    selection: Cut
+    selection: Selection
     fill: Fill
     decided: bool
     limit: float | None
@@ -121,7 +121,7 @@ def read(args: argparse.Namespace) -> ReplayArguments:
     return arguments
 
 
-def _selection(args: argparse.Namespace, problems: ProblemList) -> Cut:
+def _selection(args: argparse.Namespace, problems: ProblemList) -> Selection:
     speed = problems.read("--speed", above_zero, args.speed, 1.0)
     rate_rps = problems.read("--rate", above_zero, args.rate, None)
     once: int | None = 1
@@ -129,11 +129,11 @@ def _selection(args: argparse.Namespace, problems: ProblemList) -> Cut:
     duration_s = problems.read("--duration", time_s, args.duration, None)
     max_gap_s = problems.read("--max-gap", time_s, args.max_gap, None)
     sample = problems.read("--sample", share, args.sample, 1.0)
-    from_s = problems.read("--from", duration, getattr(args, "from"), None)
-    to_s = problems.read("--to", duration, args.to, None)
+    from_s = problems.read("--from", parse_duration, getattr(args, "from"), None)
+    to_s = problems.read("--to", parse_duration, args.to, None)
     return problems.make(
         "selection",
-        lambda: Cut(
+        lambda: Selection(
             speed=speed,
             rate_rps=rate_rps,
             loops=loops,
@@ -143,7 +143,7 @@ def _selection(args: argparse.Namespace, problems: ProblemList) -> Cut:
             from_s=from_s,
             to_s=to_s,
         ),
-        Cut(),
+        Selection(),
     )
 
 
@@ -178,7 +178,7 @@ def share(text: str) -> float:
     Raises:
         TrafficError: no share, or one above 1.
     """
-    value = number(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    value = parse_number(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     if not 0.0 <= value <= 1.0:
         raise TrafficError(f"{text!r} is not a share, such as 0.1 or 10%")
     return value

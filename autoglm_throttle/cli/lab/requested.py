@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from autoglm_throttle.cli.lab.faults import ProblemList
 from autoglm_throttle.cli.lab.option import Option, hidden, hidden_query
-from autoglm_throttle.traffic.arrivals import number
+from autoglm_throttle.traffic.arrivals import parse_number
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.load import Request
+from autoglm_throttle.traffic.load import PlannedRequest
 
 WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """Methods that send no body unless one is given for them alone."""
@@ -80,11 +80,11 @@ OPTIONS: Final = (
 class WeightedRequests:
     """The requests, and their shares."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[PlannedRequest, ...]
     shares: tuple[float, ...]
 
 
-ONE: Final = WeightedRequests((Request(target="/"),), (1.0,))
+ONE: Final = WeightedRequests((PlannedRequest(target="/"),), (1.0,))
 """Placeholder for requests that could not be read."""
 
 
@@ -136,10 +136,10 @@ def _body_of(args: argparse.Namespace, method: str, body: bytes | None) -> bytes
     return None if args.route and method in WITHOUT_BODY else body
 
 
-def _request(method: str, target: str, body: bytes | None) -> Request:
+def _request(method: str, target: str, body: bytes | None) -> PlannedRequest:
     if body is None:
         body = b"" if method in WITHOUT_BODY else BODY
-    return Request(method=method, target=target, body=body, headers=JSON if body else ())
+    return PlannedRequest(method=method, target=target, body=body, headers=JSON if body else ())
 
 
 def _route(text: str, method: str) -> tuple[str, str, float] | None:
@@ -160,13 +160,15 @@ def above_zero(text: str) -> float:
     Raises:
         TrafficError: another number, or none.
     """
-    value = number(text)
+    value = parse_number(text)
     if not 0.0 < value < float("inf"):
         raise TrafficError(f"{text!r} must be a finite number above 0")
     return value
 
 
-def _with_costs(requests: Sequence[Request], costs: Iterable[str], problems: ProblemList) -> list[Request]:
+def _with_costs(
+    requests: Sequence[PlannedRequest], costs: Iterable[str], problems: ProblemList
+) -> list[PlannedRequest]:
     """Return the requests with their costs: one for all, or by route."""
     requests_with_costs = list(requests)
     for text in costs:
@@ -189,7 +191,7 @@ def _with_costs(requests: Sequence[Request], costs: Iterable[str], problems: Pro
 def _file(path: str) -> WeightedRequests:
     raw = Path(path).read_text("utf-8")
     rows = _toml(raw) if path.endswith(".toml") else _lines(raw)
-    parsed: list[tuple[Request, float]] = []
+    parsed: list[tuple[PlannedRequest, float]] = []
     problems: list[str] = []
     for place, row in rows:
         try:
@@ -223,7 +225,7 @@ def _lines(raw: str) -> list[tuple[str, object]]:
     return rows
 
 
-def _row(row: object) -> tuple[Request, float]:
+def _row(row: object) -> tuple[PlannedRequest, float]:
     """Parse a request of a file, and its share."""
     if not isinstance(row, dict):
         raise TrafficError("not an object")
@@ -235,7 +237,7 @@ def _row(row: object) -> tuple[Request, float]:
     headers = _headers(row["headers"]) if "headers" in row else JSON if body else ()
     if not target.startswith("/"):
         raise TrafficError(f"target {target!r} does not begin with a slash")
-    request = Request(
+    request = PlannedRequest(
         method=method, target=target, headers=headers, body=body, cost=_number(row, "cost"), name=name
     )
     return request, _number(row, "share")

@@ -11,8 +11,8 @@ from dataclasses import replace
 from autoglm_throttle.cli.lab.holding import SignalGuard
 from autoglm_throttle.cli.lab.sending import SendOptions
 from autoglm_throttle.cli.output import to_stderr
-from autoglm_throttle.traffic.generator import Observer, Roster, launch
-from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.generator import Observer, UserSchedule, launch
+from autoglm_throttle.traffic.load import RequestSource
 from autoglm_throttle.traffic.report import ProgressLine
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.watch import Probe, Prober
@@ -26,8 +26,8 @@ class Display:
         quiet: write nothing.
     """
 
-    def __init__(self, load: Load | Roster, *, quiet: bool) -> None:
-        planned, duration_s = (0, load.ends_s[-1]) if isinstance(load, Roster) else _extent(load)
+    def __init__(self, load: RequestSource | UserSchedule, *, quiet: bool) -> None:
+        planned, duration_s = (0, load.ends_s[-1]) if isinstance(load, UserSchedule) else _extent(load)
         self._progress = ProgressLine(
             planned,
             duration_s,
@@ -53,12 +53,12 @@ class Display:
             to_stderr(self._progress.close())
 
 
-def _extent(load: Load) -> tuple[int, float]:
+def _extent(load: RequestSource) -> tuple[int, float]:
     return len(load.plan), load.plan.duration_s
 
 
 def run_load(
-    load: Load | Roster,
+    load: RequestSource | UserSchedule,
     send_options: SendOptions,
     probes: Sequence[Probe],
     *,
@@ -94,15 +94,15 @@ def run_load(
                 send_options.options,
                 processes=send_options.processes,
                 observer=display.observer,
-                beat=beat,
+                on_progress=beat,
             )
         finally:
             display.end()
-        elapsed_s = result.effort.elapsed_s
+        elapsed_s = result.run_cost.elapsed_s
         start_s = time.monotonic() - elapsed_s if display.start_s is None else display.start_s
     for problem in watch.faults:
         to_stderr(f"not monitored: {problem}\n")
-    effort = result.effort
+    effort = result.run_cost
     if send_options.options.spin:  # spinning uses a whole core: no sign of a slow generator
         effort = replace(effort, cpu_share=None)
     return replace(result, effort=effort, watched=watch.samples(start_s, start_s + elapsed_s))

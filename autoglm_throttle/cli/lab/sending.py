@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from autoglm_throttle.cli.lab.faults import ProblemList
 from autoglm_throttle.cli.lab.option import Option, hidden_value
-from autoglm_throttle.traffic.arrivals import duration, number
+from autoglm_throttle.traffic.arrivals import parse_duration, parse_number
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import Options, Target
+from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl
 
 FRAMING: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect"})
 """Header fields that the generator sets itself."""
@@ -22,7 +22,7 @@ FRAMING: Final = frozenset({"host", "content-length", "transfer-encoding", "conn
 MAX_PROCESSES: Final = 64
 """Upper bound against typing errors: one process sends more than ten thousand requests a second."""
 
-_DEFAULTS: Final = Options()
+_DEFAULTS: Final = ClientOptions()
 
 FIELD_OPTIONS: Final = (
     Option("--header", "'NAME: VALUE'", "a header field of every request", many=True, shown=hidden_value),
@@ -61,8 +61,8 @@ EFFORT_OPTIONS: Final = (
 class SendOptions:
     """Target and options of sending."""
 
-    target: Target
-    options: Options
+    target: TargetUrl
+    options: ClientOptions
     processes: int
 
 
@@ -86,7 +86,7 @@ def read(args: argparse.Namespace, typed: str, url: str, problems: ProblemList) 
         "verify": not args.insecure,
     }
     given = {name: value for name, value in stated.items() if value is not None}
-    target = problems.make("URL", lambda: _target(typed, url, given), Target(port=80))
+    target = problems.make("URL", lambda: _target(typed, url, given), TargetUrl(port=80))
     if args.ca_file is not None:
         problems.make("--ca-file", target.tls, None)
     if not (args.yes or is_loopback(target.host)):
@@ -98,14 +98,14 @@ def read(args: argparse.Namespace, typed: str, url: str, problems: ProblemList) 
     )
 
 
-def _target(typed: str, url: str, given: dict[str, Any]) -> Target:
+def _target(typed: str, url: str, given: dict[str, Any]) -> TargetUrl:
     if "://" not in typed and not typed.startswith("/"):
         raise TrafficError(f"{typed!r} must begin with http:// or https://: did you mean http://{typed}?")
-    return Target.parse(url, **given)
+    return TargetUrl.parse(url, **given)
 
 
-def _options(args: argparse.Namespace, problems: ProblemList) -> Options:
-    return Options(
+def _options(args: argparse.Namespace, problems: ProblemList) -> ClientOptions:
+    return ClientOptions(
         connections=problems.read("--connections", whole_number(1), args.connections, _DEFAULTS.connections),
         max_inflight=problems.read(
             "--max-inflight", whole_number(1), args.max_inflight, _DEFAULTS.max_inflight
@@ -149,7 +149,7 @@ def whole_number(minimum: int, maximum: float = math.inf) -> Callable[[str], int
     """Return a parser of whole numbers within bounds."""
 
     def read_whole(word: str) -> int:
-        value = number(word)
+        value = parse_number(word)
         if not minimum <= value <= maximum or value != math.floor(value) or math.isinf(value):
             bounds = f"from {minimum} to {maximum}" if math.isfinite(maximum) else f"of at least {minimum}"
             raise TrafficError(f"{word!r} must be a whole number {bounds}")
@@ -164,7 +164,7 @@ def time_s(text: str) -> float:
     Raises:
         TrafficError: no duration, or none above 0.
     """
-    seconds = duration(text)
+    seconds = parse_duration(text)
     if not 0.0 < seconds < math.inf:
         raise TrafficError(f"{text!r} must be a finite duration above 0")
     return seconds

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals.words import number
+from autoglm_throttle.traffic.arrivals.words import parse_number
 from autoglm_throttle.traffic.errors import TrafficError
 
 MIX = {Priority.HIGH: 10.0, Priority.MID: 30.0, Priority.LOW: 60.0}
@@ -21,10 +21,10 @@ def parse_mix(text: str) -> dict[Priority, float]:
         TrafficError: an unknown priority, or shares that do not add up to 100 %.
     """
     mix: dict[Priority, float] = {}
-    for word in text.split(","):
-        name, _, share = word.partition("=")
+    for part in text.split(","):
+        name, _, share = part.partition("=")
         try:
-            mix[Priority[name.strip().upper()]] = number(share)
+            mix[Priority[name.strip().upper()]] = parse_number(share)
         except KeyError:
             raise TrafficError(f"unknown priority {name.strip()!r}: high, mid or low") from None
     _check_mix(mix)
@@ -37,7 +37,7 @@ def _check_mix(mix: Mapping[Priority, float]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class PriorityMix:
     """Shares of priorities, clients and kinds from which requests are drawn.
 
     Raises:

@@ -14,29 +14,31 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice, pairwise, repeat
 from random import Random
 
-from autoglm_throttle.traffic.arrivals.crowd import Crowd
-from autoglm_throttle.traffic.arrivals.plan import Plan
+from autoglm_throttle.traffic.arrivals.crowd import PriorityMix
+from autoglm_throttle.traffic.arrivals.plan import LoadPlan
 from autoglm_throttle.traffic.arrivals.process import Arrivals
-from autoglm_throttle.traffic.arrivals.shape import MAX_PLANNED, Shape
+from autoglm_throttle.traffic.arrivals.shape import MAX_PLANNED, LoadShape
 from autoglm_throttle.traffic.errors import TrafficError
 
 
-def plan(shape: Shape, arrivals: Arrivals, crowd: Crowd, seed: int = 0) -> Plan:
+def make_plan(shape: LoadShape, arrivals: Arrivals, mix: PriorityMix, seed: int = 0) -> LoadPlan:
     """Draw the requests of a shape, as a function of the arguments only.
 
     Gaps, priorities, clients and kinds come from separate streams, so changing the mix moves no arrival.
     """
     offsets, segments = array("d"), array("H")
     for mass in arrivals.masses(shape.requests, Random(f"{seed}:gaps")):
-        segment, offset_s = shape.place(mass)
+        segment, offset_s = shape.locate(mass)
         offsets.append(offset_s)
         segments.append(segment)
     names = tuple(level.label for level in shape.levels)
     ends_s = tuple(accumulate(level.duration_s for level in shape.levels))
-    return _peopled(offsets, segments, names, ends_s, crowd, seed)
+    return _assign_requests(offsets, segments, names, ends_s, mix, seed)
 
 
-def replay(times_s: Iterable[float], crowd: Crowd, *, speed: float = 1.0, seed: int = 0) -> Plan:
+def make_replay_plan(
+    times_s: Iterable[float], mix: PriorityMix, *, speed: float = 1.0, seed: int = 0
+) -> LoadPlan:
     """Plan the requests of a trace, as one segment that starts at the first of them.
 
     Args:
@@ -58,27 +60,27 @@ def replay(times_s: Iterable[float], crowd: Crowd, *, speed: float = 1.0, seed: 
     if not all(map(math.isfinite, offsets)) or any(later < earlier for earlier, later in pairwise(offsets)):
         raise TrafficError("the times of a recording must be finite and must not fall")
     segments = array("H", bytes(2 * len(offsets)))
-    return _peopled(offsets, segments, ("trace",), (offsets[-1],), crowd, seed)
+    return _assign_requests(offsets, segments, ("trace",), (offsets[-1],), mix, seed)
 
 
-def _peopled(
+def _assign_requests(
     offsets: array[float],
     segments: array[int],
     names: tuple[str, ...],
     ends_s: tuple[float, ...],
-    crowd: Crowd,
+    mix: PriorityMix,
     seed: int,
-) -> Plan:
+) -> LoadPlan:
     count = len(offsets)
-    priorities = list(crowd.mix)
-    ranks = _draw(Random(f"{seed}:priorities"), list(crowd.mix.values()), count)
-    weights = [(rank + 1.0) ** -crowd.skew for rank in range(crowd.clients)]
-    return Plan(
+    priorities = list(mix.mix)
+    ranks = _draw(Random(f"{seed}:priorities"), list(mix.mix.values()), count)
+    weights = [(rank + 1.0) ** -mix.skew for rank in range(mix.clients)]
+    return LoadPlan(
         offsets=offsets,
         priorities=bytes(priorities[rank] for rank in ranks),
         segments=segments,
         clients=array("I", _draw(Random(f"{seed}:clients"), weights, count)),
-        kinds=array("I", _draw(Random(f"{seed}:kinds"), crowd.kinds, count)),
+        kinds=array("I", _draw(Random(f"{seed}:kinds"), mix.kinds, count)),
         names=names,
         ends_s=ends_s,
     )

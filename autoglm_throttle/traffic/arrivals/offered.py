@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autoglm_throttle.traffic.arrivals.shape import FORMS, Shape
-from autoglm_throttle.traffic.arrivals.users import USERS_FORMS, Users
+from autoglm_throttle.traffic.arrivals.shape import SHAPE_SYNTAX, LoadShape
+from autoglm_throttle.traffic.arrivals.users import USERS_SYNTAX, Users
 from autoglm_throttle.traffic.errors import TrafficError
 
-GRAMMAR = f"{FORMS}, {USERS_FORMS} or trace:PATH; rates are requests/s, durations take ms, s or m"
+GRAMMAR = f"{SHAPE_SYNTAX}, {USERS_SYNTAX} or trace:PATH; rates are requests/s, durations take ms, s or m"
 """Syntax accepted by `parse_shape`."""
 
 
@@ -28,7 +28,7 @@ class TraceShape:
             raise TrafficError("trace: needs the path of a recording or of a trace file")
 
 
-def parse_shape(text: str) -> Shape | Users | TraceShape:
+def parse_shape(text: str) -> LoadShape | Users | TraceShape:
     """Parse a shape, a number of users or a trace.
 
     Raises:
@@ -41,8 +41,8 @@ def parse_shape(text: str) -> Shape | Users | TraceShape:
     return TraceShape(rest) if reader is TraceShape else reader(text)
 
 
-_READERS: dict[str, Callable[[str], Shape | Users | TraceShape]] = {
-    **dict.fromkeys(("fixed", "step", "spike", "ramp"), Shape.parse),
+_READERS: dict[str, Callable[[str], LoadShape | Users | TraceShape]] = {
+    **dict.fromkeys(("fixed", "step", "spike", "ramp"), LoadShape.parse),
     "users": Users.parse,
     "trace": TraceShape,
 }

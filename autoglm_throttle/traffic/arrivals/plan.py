@@ -9,7 +9,7 @@ from autoglm_throttle.model import Priority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LoadPlan:
     """Intended requests, in order of time. Requests are identified by their index."""
 
     offsets: array[float]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
 
-from autoglm_throttle.traffic.arrivals.words import number
+from autoglm_throttle.traffic.arrivals.words import parse_number
 from autoglm_throttle.traffic.errors import TrafficError
 
-LEAST_K, MOST_K = 0.01, 10_000.0
+MIN_K, MAX_K = 0.01, 10_000.0
 """Bounds of ``k``: squared variation of the gaps from 100, isolated bursts, to 0.0001, nearly uniform."""
 
 
@@ -34,8 +34,8 @@ class Arrivals:
     """Independent callers."""
 
     def __post_init__(self) -> None:
-        if not (LEAST_K <= self.k <= MOST_K or self.k == math.inf):
-            raise TrafficError(f"gamma: K must be {LEAST_K:g}..{MOST_K:g}, not {self.k!r}")
+        if not (MIN_K <= self.k <= MAX_K or self.k == math.inf):
+            raise TrafficError(f"gamma: K must be {MIN_K:g}..{MAX_K:g}, not {self.k!r}")
 
     @classmethod
     def gamma(cls, k: float) -> Arrivals:
@@ -55,7 +55,7 @@ class Arrivals:
         """
         kind, colon, k = text.strip().partition(":")
         if kind == "gamma" and colon:
-            return cls(number(k))
+            return cls(parse_number(k))
         named = {"uniform": cls.UNIFORM, "poisson": cls.POISSON}
         if text.strip() not in named:
             raise TrafficError(f"unknown arrivals {text!r}: expected uniform, poisson or gamma:K")

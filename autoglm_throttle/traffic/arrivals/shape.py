@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from autoglm_throttle.traffic.arrivals.words import duration, number, whole
+from autoglm_throttle.traffic.arrivals.words import parse_duration, parse_number, parse_whole
 from autoglm_throttle.traffic.errors import TrafficError
 
 MAX_PLANNED = 50_000_000
@@ -23,7 +23,7 @@ MAX_LEVELS = 65_535
 MAX_STEPS = 10_000
 """Steps of a shape that is written with a number of steps; more is assumed to be a typing error."""
 
-FORMS = (
+SHAPE_SYNTAX = (
     "fixed:RATE:TIME, step:R1,R2,...:TIME, step:FROM:TO:STEPS:TIME, spike:BASE:PEAK:BASE_TIME:PEAK_TIME, "
     "ramp:FROM:TO:TIME"
 )
@@ -31,7 +31,7 @@ FORMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LoadLevel:
     """A constant rate, or a rate that rises or falls linearly.
 
     Raises:
@@ -70,7 +70,7 @@ class Level:
             return self.name or f"{self.rate_rps:g}/s"
         return f"{self.rate_rps:g}-{self.last_rps:g}/s"
 
-    def when(self, mass: float) -> float:
+    def time_of(self, mass: float) -> float:
         """Return the seconds from its start until ``mass`` requests are due.
 
         Args:
@@ -79,8 +79,8 @@ class Level:
         # Integrate from the smaller end, so that no two close numbers are subtracted.
         rise = (self.last_rps - self.rate_rps) / self.duration_s
         if rise > 0.0:
-            return _reached(self.rate_rps, rise, mass)
-        return self.duration_s - _reached(self.last_rps, -rise, self.requests - mass)
+            return _time_to_reach(self.rate_rps, rise, mass)
+        return self.duration_s - _time_to_reach(self.last_rps, -rise, self.requests - mass)
 
 
 def check_length(duration_s: float) -> None:
@@ -93,14 +93,14 @@ def check_length(duration_s: float) -> None:
         raise TrafficError(f"{duration_s:g} s are longer than {MAX_DURATION_S / 86_400:g} days")
 
 
-def _reached(rate_rps: float, rise: float, mass: float) -> float:
+def _time_to_reach(rate_rps: float, rise: float, mass: float) -> float:
     """Return the time at which a rate growing by ``rise`` per second has integrated to ``mass``."""
     root = math.sqrt(rate_rps * rate_rps + 2.0 * rise * max(0.0, mass))
     # The form of the quadratic solution without a difference of close numbers.
     return 2.0 * mass / (rate_rps + root) if root > 0.0 else 0.0
 
 
-class Shape:
+class LoadShape:
     """Levels of load, one after another.
 
     Args:
@@ -110,10 +110,10 @@ class Shape:
         TrafficError: no level, or more levels, requests or days than a plan can hold.
     """
 
-    def __init__(self, levels: Sequence[Level]) -> None:
+    def __init__(self, levels: Sequence[LoadLevel]) -> None:
         if not 1 <= len(levels) <= MAX_LEVELS:
             raise TrafficError(f"a shape needs at least one level and no more than {MAX_LEVELS}")
-        self.levels: tuple[Level, ...] = tuple(levels)
+        self.levels: tuple[LoadLevel, ...] = tuple(levels)
         self._ends_s = list(accumulate(level.duration_s for level in levels))
         self._masses = list(accumulate(level.requests for level in levels))
         check_length(self._ends_s[-1])
@@ -130,7 +130,7 @@ class Shape:
         """Expected number of requests in total."""
         return self._masses[-1]
 
-    def place(self, mass: float) -> tuple[int, float]:
+    def locate(self, mass: float) -> tuple[int, float]:
         """Locate the integrated rate ``mass``: the level's index and the time in seconds.
 
         Args:
@@ -138,12 +138,12 @@ class Shape:
         """
         index = bisect_right(self._masses, mass)
         level, end_s = self.levels[index], self._ends_s[index]
-        offset_s = end_s - level.duration_s + level.when(level.requests - (self._masses[index] - mass))
+        offset_s = end_s - level.duration_s + level.time_of(level.requests - (self._masses[index] - mass))
         # Rounding must not move a request out of its segment.
         return index, min(max(offset_s, end_s - level.duration_s), end_s)
 
     @classmethod
-    def parse(cls, text: str) -> Shape:
+    def parse(cls, text: str) -> LoadShape:
         """Read a shape from its text.
 
         Accepted are ``fixed:RATE:TIME``, ``step:R1,R2:TIME``, ``step:FROM:TO:STEPS:TIME``,
@@ -153,35 +153,35 @@ class Shape:
         Raises:
             TrafficError: the text is not one of these.
         """
-        kind, *words = text.strip().split(":")
-        reader = _READERS.get((kind, len(words)))
+        kind, *parts = text.strip().split(":")
+        reader = _READERS.get((kind, len(parts)))
         if reader is None:
-            raise TrafficError(f"unknown shape {text!r}: expected {FORMS}")
-        return cls(reader(words))
+            raise TrafficError(f"unknown shape {text!r}: expected {SHAPE_SYNTAX}")
+        return cls(reader(parts))
 
 
-def _fixed(words: Sequence[str]) -> list[Level]:
-    return [Level(number(words[0]), duration(words[1]))]
+def _fixed(parts: Sequence[str]) -> list[LoadLevel]:
+    return [LoadLevel(parse_number(parts[0]), parse_duration(parts[1]))]
 
 
-def _listed(words: Sequence[str]) -> list[Level]:
-    return [Level(number(rate), duration(words[1])) for rate in words[0].split(",")]
+def _listed(parts: Sequence[str]) -> list[LoadLevel]:
+    return [LoadLevel(parse_number(rate), parse_duration(parts[1])) for rate in parts[0].split(",")]
 
 
-def _stepped(words: Sequence[str]) -> list[Level]:
-    first, last = number(words[0]), number(words[1])
-    steps = whole("steps", words[2], 2, MAX_STEPS)
+def _stepped(parts: Sequence[str]) -> list[LoadLevel]:
+    first, last = parse_number(parts[0]), parse_number(parts[1])
+    steps = parse_whole("steps", parts[2], 2, MAX_STEPS)
     rise = (last - first) / (steps - 1)
-    return [Level(first + rise * step, duration(words[3])) for step in range(steps)]
+    return [LoadLevel(first + rise * step, parse_duration(parts[3])) for step in range(steps)]
 
 
-def _spike(words: Sequence[str]) -> list[Level]:
-    base = Level(number(words[0]), duration(words[2]), "base")
-    return [base, Level(number(words[1]), duration(words[3]), "peak"), base]
+def _spike(parts: Sequence[str]) -> list[LoadLevel]:
+    base = LoadLevel(parse_number(parts[0]), parse_duration(parts[2]), "base")
+    return [base, LoadLevel(parse_number(parts[1]), parse_duration(parts[3]), "peak"), base]
 
 
-def _ramp(words: Sequence[str]) -> list[Level]:
-    return [Level(number(words[0]), duration(words[2]), end_rps=number(words[1]))]
+def _ramp(parts: Sequence[str]) -> list[LoadLevel]:
+    return [LoadLevel(parse_number(parts[0]), parse_duration(parts[2]), end_rps=parse_number(parts[1]))]
 
 
 _READERS = {

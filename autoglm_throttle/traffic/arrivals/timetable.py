@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals.plan import Plan
+from autoglm_throttle.traffic.arrivals.plan import LoadPlan
 
 WIDTH = 10
 
 
-def timetable(plan: Plan) -> list[str]:
+def format_plan(plan: LoadPlan) -> list[str]:
     """Format the counts of a plan: a line per segment, their sum, and a line per second."""
     heads = ("planned", *(priority.label for priority in Priority))
     return [
@@ -20,7 +20,7 @@ def timetable(plan: Plan) -> list[str]:
     ]
 
 
-def _segments(plan: Plan) -> list[str]:
+def _segments(plan: LoadPlan) -> list[str]:
     planned, lines, begin_s = plan.planned(), [], 0.0
     total = [0] * len(Priority)
     for segment, (name, end_s) in enumerate(zip(plan.names, plan.ends_s, strict=True)):
@@ -28,10 +28,10 @@ def _segments(plan: Plan) -> list[str]:
         total = [sum(pair) for pair in zip(total, counts, strict=True)]
         lines.append(f"{name:24}{_span(begin_s, end_s)}{_counts(counts)}")
         begin_s = end_s
-    return [*lines, f"{'in all':24}{_span(0.0, begin_s)}{_counts(total)}"]
+    return [*lines, f"{'total':24}{_span(0.0, begin_s)}{_counts(total)}"]
 
 
-def _seconds(plan: Plan) -> list[list[int]]:
+def _seconds(plan: LoadPlan) -> list[list[int]]:
     rows = [[0] * len(Priority) for _ in range(int(plan.duration_s) + 1)]
     for offset_s, priority in zip(plan.offsets, plan.priorities, strict=True):
         rows[int(offset_s)][priority] += 1
@@ -48,5 +48,5 @@ def _counts(counts: list[int]) -> str:
     return _cells((str(sum(counts)), *map(str, counts)))
 
 
-def _cells(words: tuple[str, ...]) -> str:
-    return "".join(f"{word:>{WIDTH}}" for word in words)
+def _cells(texts: tuple[str, ...]) -> str:
+    return "".join(f"{text:>{WIDTH}}" for text in texts)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoglm_throttle.traffic.arrivals.shape import MAX_STEPS, check_length
-from autoglm_throttle.traffic.arrivals.words import duration, whole
+from autoglm_throttle.traffic.arrivals.words import parse_duration, parse_whole
 from autoglm_throttle.traffic.errors import TrafficError
 
 THINK_S = 0.1
@@ -16,7 +16,7 @@ THINK_S = 0.1
 MAX_USERS = 65_536
 """Each user holds a connection, and a host has no more ports than these."""
 
-USERS_FORMS = "users:N:TIME[:THINK], users:FROM:TO:STEPS:TIME"
+USERS_SYNTAX = "users:N:TIME[:THINK], users:FROM:TO:STEPS:TIME"
 """Syntax accepted by `Users.parse`."""
 
 
@@ -51,7 +51,7 @@ class Users:
         return sum(duration_s for _, duration_s in self.steps)
 
     @property
-    def most(self) -> int:
+    def peak_users(self) -> int:
         """Highest number of users at the same time."""
         return max(users for users, _ in self.steps)
 
@@ -62,20 +62,20 @@ class Users:
         Raises:
             TrafficError: the text is not one of these.
         """
-        kind, *words = text.strip().split(":")
-        if kind != "users" or not 2 <= len(words) <= 4:
-            raise TrafficError(f"unknown shape {text!r}: expected {USERS_FORMS}")
-        if len(words) == 4:
-            return cls(_stepped(words))
-        think_s = duration(words[2]) if len(words) == 3 else THINK_S
-        return cls(((_users(words[0]), duration(words[1])),), think_s)
+        kind, *parts = text.strip().split(":")
+        if kind != "users" or not 2 <= len(parts) <= 4:
+            raise TrafficError(f"unknown shape {text!r}: expected {USERS_SYNTAX}")
+        if len(parts) == 4:
+            return cls(_stepped(parts))
+        think_s = parse_duration(parts[2]) if len(parts) == 3 else THINK_S
+        return cls(((_users(parts[0]), parse_duration(parts[1])),), think_s)
 
 
-def _users(word: str) -> int:
-    return whole("users", word, 1, MAX_USERS)
+def _users(text: str) -> int:
+    return parse_whole("users", text, 1, MAX_USERS)
 
 
-def _stepped(words: Sequence[str]) -> tuple[tuple[int, float], ...]:
-    first, last, steps = _users(words[0]), _users(words[1]), whole("steps", words[2], 2, MAX_STEPS)
-    rise, duration_s = (last - first) / (steps - 1), duration(words[3])
+def _stepped(parts: Sequence[str]) -> tuple[tuple[int, float], ...]:
+    first, last, steps = _users(parts[0]), _users(parts[1]), parse_whole("steps", parts[2], 2, MAX_STEPS)
+    rise, duration_s = (last - first) / (steps - 1), parse_duration(parts[3])
     return tuple((round(first + rise * step), duration_s) for step in range(steps))

@@ -8,38 +8,38 @@ UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
 """Suffix of a duration -> seconds; the first that matches counts."""
 
 
-def number(word: str) -> float:
+def parse_number(text: str) -> float:
     """Parse a plain number.
 
     Raises:
         TrafficError: not a number.
     """
     try:
-        return float(word)
+        return float(text)
     except ValueError:
-        raise TrafficError(f"{word!r} is not a number") from None
+        raise TrafficError(f"{text!r} is not a number") from None
 
 
-def duration(word: str) -> float:
+def parse_duration(text: str) -> float:
     """Parse ``250ms``, ``20s``, ``2m`` or a plain number into seconds.
 
     Raises:
         TrafficError: not a duration.
     """
-    unit = next(unit for unit in UNITS if word.endswith(unit))
+    unit = next(unit for unit in UNITS if text.endswith(unit))
     try:
-        return float(word.removesuffix(unit)) * UNITS[unit]
+        return float(text.removesuffix(unit)) * UNITS[unit]
     except ValueError:
-        raise TrafficError(f"{word!r} is no duration: a number with ms, s or m, such as 500ms") from None
+        raise TrafficError(f"{text!r} is no duration: a number with ms, s or m, such as 500ms") from None
 
 
-def whole(what: str, word: str, least: int, most: int) -> int:
+def parse_whole(name: str, text: str, least: int, most: int) -> int:
     """Parse a whole number within bounds.
 
     Raises:
         TrafficError: not a whole number from ``least`` to ``most``; the text calls it ``name``.
     """
-    read = number(word)
+    read = parse_number(text)
     if not least <= read <= most or read != int(read):
-        raise TrafficError(f"{what} must be a whole number from {least} to {most}, not {word!r}")
+        raise TrafficError(f"{name} must be a whole number from {least} to {most}, not {text!r}")
     return int(read)

@@ -19,8 +19,8 @@ from autoglm_throttle.traffic.convert.fill import Fill, MissingBodies
 from autoglm_throttle.traffic.convert.form import FileFormat
 from autoglm_throttle.traffic.convert.source import ImportSource, start_ns
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record import Entry, Heading
-from autoglm_throttle.traffic.record.entry import BODY_AT_MOST
+from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader
+from autoglm_throttle.traffic.record.entry import MAX_BODY_BYTES
 from autoglm_throttle.version import __version__
 
 PLACEHOLDER_URL = "http://localhost"
@@ -178,7 +178,7 @@ class _Conversion:
         summary.faults = [*self._source.problem_lines(), *self._rejected]
         return summary
 
-    def _framed_entries(self, out: BinaryIO) -> Iterator[Entry]:
+    def _framed_entries(self, out: BinaryIO) -> Iterator[RecordedRequest]:
         """Yield the entries; write the opening before the first and the closing after the last."""
         if self._file_format is FileFormat.JSONL:
             out.write(self._heading().to_line().encode() + b"\n")
@@ -191,41 +191,41 @@ class _Conversion:
         elif self._file_format is FileFormat.HAR:
             out.write(har.closing())
 
-    def _heading(self) -> Heading:
+    def _heading(self) -> RecordingHeader:
         heading = self._source.heading
         if not self._source.has_bodies:
             return heading
         redaction = dict(heading.redaction) | {"body": self._options.keep.value}
         return replace(heading, made_by=__version__, redaction=redaction)
 
-    def jsonl(self, entry: Entry, _: int) -> bytes:
+    def jsonl(self, entry: RecordedRequest, _: int) -> bytes:
         stored = self._with_stored_body(entry)
-        if stored.body is not None and len(stored.body) > BODY_AT_MOST and self._source.has_bodies:
+        if stored.body is not None and len(stored.body) > MAX_BODY_BYTES and self._source.has_bodies:
             stored = replace(stored, body=None)
         return stored.to_line().encode() + b"\n"
 
-    def vegeta(self, entry: Entry, _: int) -> bytes | None:
+    def vegeta(self, entry: RecordedRequest, _: int) -> bytes | None:
         body = self._body(_require_path(entry))
         return None if body is None else vegeta.write(entry, body, self._base_url)
 
-    def gor(self, entry: Entry, _: int) -> bytes | None:
+    def gor(self, entry: RecordedRequest, _: int) -> bytes | None:
         body = self._body(entry)
         host = self._base_url.partition("://")[2]
         return None if body is None else gor.write(entry, body, self._start_ns, host)
 
-    def har(self, entry: Entry, written: int) -> bytes:
+    def har(self, entry: RecordedRequest, written: int) -> bytes:
         return har.write(
             self._with_stored_body(_require_path(entry)), self._start_ns, self._base_url, first=not written
         )
 
-    def _body(self, entry: Entry) -> bytes | None:
+    def _body(self, entry: RecordedRequest) -> bytes | None:
         stored = self._with_stored_body(entry)
         body = self._options.bodies.of(stored)
         if body is None:
             self._missing.add(stored)
         return body
 
-    def _with_stored_body(self, entry: Entry) -> Entry:
+    def _with_stored_body(self, entry: RecordedRequest) -> RecordedRequest:
         body, keep = entry.body, self._options.keep
         if body is None or not self._source.has_bodies:
             return entry
@@ -234,7 +234,7 @@ class _Conversion:
         return replace(entry, body=stored, body_sha256=hashed)
 
 
-def _require_path(entry: Entry) -> Entry:
+def _require_path(entry: RecordedRequest) -> RecordedRequest:
     """Return the entry unchanged.
 
     Raises:
@@ -245,7 +245,7 @@ def _require_path(entry: Entry) -> Entry:
     return entry
 
 
-_Part = Callable[[_Conversion, Entry, int], bytes | None]
+_Part = Callable[[_Conversion, RecordedRequest, int], bytes | None]
 _WRITERS: dict[FileFormat, tuple[_Part, tuple[str, ...]]] = {
     FileFormat.JSONL: (_Conversion.jsonl, ()),
     FileFormat.VEGETA: (_Conversion.vegeta, vegeta.LOST),

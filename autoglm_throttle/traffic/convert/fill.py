@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record.entry import Entry
+from autoglm_throttle.traffic.record.entry import RecordedRequest
 
 FILLED_AT_MOST = 64 << 20
 """Most bytes of spaces for one body, like the limit for answers. A recorded length is not trusted."""
@@ -33,7 +33,7 @@ class Fill:
         if self.body is not None and self.spaces:
             raise TrafficError("missing bodies are filled from a file or with spaces, not both")
 
-    def of(self, entry: Entry) -> bytes | None:
+    def of(self, entry: RecordedRequest) -> bytes | None:
         """Return the body to send; None if it was not recorded and has no replacement.
 
         Raises:
@@ -60,7 +60,7 @@ class MissingBodies:
         self._methods: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: RecordedRequest) -> None:
         """Count a request without its body."""
         self._methods[entry.method] += 1
         self._reasons[_missing_reason(entry)] += 1
@@ -84,7 +84,7 @@ class MissingBodies:
         )
 
 
-def _missing_reason(entry: Entry) -> str:
+def _missing_reason(entry: RecordedRequest) -> str:
     if entry.body_sha256:
         return "as a hash only"
     if entry.decision in REJECTED_DECISIONS:

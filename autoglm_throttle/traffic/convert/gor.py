@@ -14,7 +14,7 @@ from typing import BinaryIO
 from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest, target_of
 from autoglm_throttle.traffic.convert.message import decoded, parse
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record.entry import LINE_AT_MOST, Entry
+from autoglm_throttle.traffic.record.entry import MAX_LINE_BYTES, RecordedRequest
 
 LOST = (
     "clients",
@@ -52,7 +52,7 @@ class _Block:
     def add(self, part: bytes) -> None:
         """Add a line, or a part of one; an oversized block holds no data."""
         self.size += len(part)
-        if self.size > LINE_AT_MOST:
+        if self.size > MAX_LINE_BYTES:
             self.parts.clear()
         else:
             self.parts.append(part)
@@ -102,7 +102,7 @@ def read(stored: BinaryIO, faults: GorProblems) -> Iterator[ParsedRequest]:
     yield from pending.pop_ready(0)
 
 
-def write(entry: Entry, body: bytes, start_ns: int, host: str) -> bytes:
+def write(entry: RecordedRequest, body: bytes, start_ns: int, host: str) -> bytes:
     """Format a request, and the status line of its answer, if any: a recording has no more of the answer.
 
     Args:
@@ -137,7 +137,7 @@ def _framed(header: str, payload: bytes) -> bytes:
 def _blocks(stored: BinaryIO) -> Iterator[_Block]:
     number, begins = 1, True
     block = _Block(number)
-    while part := stored.readline(LINE_AT_MOST):
+    while part := stored.readline(MAX_LINE_BYTES):
         # readline(limit) may return a part of a line: only a separator at the start of a line counts.
         ends = part.endswith(b"\n")
         if begins and part.rstrip(b"\r\n") == MONKEYS:
@@ -152,8 +152,8 @@ def _blocks(stored: BinaryIO) -> Iterator[_Block]:
 
 
 def _process_block(block: _Block, pending: _PendingRequests) -> None:
-    if block.size > LINE_AT_MOST:
-        raise TrafficError(f"longer than {LINE_AT_MOST} bytes")
+    if block.size > MAX_LINE_BYTES:
+        raise TrafficError(f"longer than {MAX_LINE_BYTES} bytes")
     header = _HEADER.fullmatch(block.parts[0]) if block.parts else None
     if header is None:
         raise TrafficError("expected KIND ID START LATENCY")

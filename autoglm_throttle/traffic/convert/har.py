@@ -17,7 +17,7 @@ from autoglm_throttle.traffic.convert.elements import JsonWindow
 from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest, target_of
 from autoglm_throttle.traffic.convert.moment import nanoseconds, stamp
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record.entry import Entry
+from autoglm_throttle.traffic.record.entry import RecordedRequest
 
 LOST = ("when the recording began and why it ended", "records of dropping, sampling and redaction")
 """Data that the format cannot hold."""
@@ -56,7 +56,7 @@ def closing() -> bytes:
     return b"\n]}}\n"
 
 
-def write(entry: Entry, start_ns: int, base_url: str, *, first: bool) -> bytes:
+def write(entry: RecordedRequest, start_ns: int, base_url: str, *, first: bool) -> bytes:
     """Format a request.
 
     Args:
@@ -80,7 +80,7 @@ def write(entry: Entry, start_ns: int, base_url: str, *, first: bool) -> bytes:
     return (b"\n" if first else b",\n") + json.dumps(element).encode()
 
 
-def _request(entry: Entry, base_url: str, ours: dict[str, Any]) -> dict[str, Any]:
+def _request(entry: RecordedRequest, base_url: str, ours: dict[str, Any]) -> dict[str, Any]:
     request: dict[str, Any] = {
         "method": entry.method,
         "url": base_url + entry.target,

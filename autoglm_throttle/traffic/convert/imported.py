@@ -15,7 +15,7 @@ from autoglm_throttle.traffic.convert.form import FileFormat, open_packed
 from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest
 from autoglm_throttle.traffic.convert.moment import stamp
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record import End, Entry, Heading, Redaction
+from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader, RecordingTrailer, Redaction
 
 Read = Callable[[BinaryIO, GorProblems], Iterator[ParsedRequest]]
 _READERS: dict[FileFormat, Read] = {
@@ -43,7 +43,7 @@ class ImportedFile:
     """
 
     has_bodies = True
-    end: End | None = End("closed", 0)
+    end: RecordingTrailer | None = RecordingTrailer("closed", 0)
     """Requests dropped by the other program are unknown."""
 
     def __init__(
@@ -62,11 +62,11 @@ class ImportedFile:
         self._faults = GorProblems()
         self._fields = self._after_end = 0
         self._start_ns = self._earliest()
-        self.heading: Heading = Heading(
-            start=stamp(self._start_ns // 1_000), redaction=self._redaction.described() | {"key": "none"}
+        self.heading: RecordingHeader = RecordingHeader(
+            start=stamp(self._start_ns // 1_000), redaction=self._redaction.describe() | {"key": "none"}
         )
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[RecordedRequest]:
         """Yield all requests in file order, with whole bodies."""
         self._faults = GorProblems()
         self._fields = self._after_end = 0
@@ -96,10 +96,10 @@ class ImportedFile:
         self._after_end += 1
         return None
 
-    def _entry(self, serial: int, t_s: float, parsed: ParsedRequest) -> Entry:
+    def _entry(self, serial: int, t_s: float, parsed: ParsedRequest) -> RecordedRequest:
         pairs = [(_bytes(name), _bytes(value)) for name, value in parsed.headers]
         headers = tuple(self._redaction.fields(pairs))
-        entry = Entry(
+        entry = RecordedRequest(
             **({"id": serial, "body_len": len(parsed.body or b"")} | _typed(parsed.recorded_fields)),
             t_s=round(t_s, 6),
             method=self._redaction.method(parsed.method),

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from autoglm_throttle.traffic.convert.found import GorProblems
-from autoglm_throttle.traffic.record.entry import LINE_AT_MOST
+from autoglm_throttle.traffic.record.entry import MAX_LINE_BYTES
 
 
 def numbered(stored: BinaryIO, faults: GorProblems) -> Iterator[tuple[int, bytes]]:
     """Yield each line with its number from 1 and its line end; skip oversized lines and report them."""
     number = 0
-    while line := stored.readline(LINE_AT_MOST + 1):
+    while line := stored.readline(MAX_LINE_BYTES + 1):
         number += 1
-        if len(line) <= LINE_AT_MOST:
+        if len(line) <= MAX_LINE_BYTES:
             yield number, line
             continue
-        faults.add(f"line {number}", f"longer than {LINE_AT_MOST} bytes")
+        faults.add(f"line {number}", f"longer than {MAX_LINE_BYTES} bytes")
         # Skip the rest of the oversized line.
         while line and not line.endswith(b"\n"):
-            line = stored.readline(LINE_AT_MOST + 1)
+            line = stored.readline(MAX_LINE_BYTES + 1)

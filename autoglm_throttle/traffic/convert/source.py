@@ -15,23 +15,30 @@ from autoglm_throttle.traffic.convert.found import target_of
 from autoglm_throttle.traffic.convert.imported import ImportedFile
 from autoglm_throttle.traffic.convert.moment import nanoseconds
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record import End, Entry, Heading, Recording, Redaction, open_recording
+from autoglm_throttle.traffic.record import (
+    RecordedRequest,
+    RecordingHeader,
+    RecordingReader,
+    RecordingTrailer,
+    Redaction,
+    open_recording,
+)
 
 
 class ImportSource(Protocol):
     """A file of recorded requests."""
 
-    heading: Heading
+    heading: RecordingHeader
     """Header of the recording."""
     has_bodies: bool
     """Whether entries carry bodies that a recording need not store."""
 
     @property
-    def end(self) -> End | None:
+    def end(self) -> RecordingTrailer | None:
         """Reason why the recording ended; None if unknown. Known after the entries."""
         ...
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[RecordedRequest]:
         """Yield all entries; each call reads the file anew."""
         ...
 
@@ -50,27 +57,27 @@ class RecordingSource:
 
     has_bodies = False
 
-    def __init__(self, recording: Recording, redaction: Redaction | None = None) -> None:
+    def __init__(self, recording: RecordingReader, redaction: Redaction | None = None) -> None:
         self._recording = recording
         self._redaction = redaction
         self._fields = self._targets = 0
-        self.heading: Heading = recording.heading
+        self.heading: RecordingHeader = recording.header
         if redaction is not None:
-            described = dict(recording.heading.redaction) | redaction.described()
-            self.heading = replace(recording.heading, redaction=described)
+            described = dict(recording.header.redaction) | redaction.describe()
+            self.heading = replace(recording.header, redaction=described)
 
     @property
-    def end(self) -> End | None:
+    def end(self) -> RecordingTrailer | None:
         """The last line of the recording."""
         return self._recording.end
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[RecordedRequest]:
         """All entries in order of time."""
         self._fields = self._targets = 0
         for entry in self._recording.entries():
             yield self._filtered(entry)
 
-    def _filtered(self, entry: Entry) -> Entry:
+    def _filtered(self, entry: RecordedRequest) -> RecordedRequest:
         headers, target = entry.headers, _origin_form(entry.target)
         if self._redaction is not None:
             pairs = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers]
@@ -86,9 +93,9 @@ class RecordingSource:
 
     def problem_lines(self) -> list[str]:
         """Problems and removed data, so far."""
-        faults = self._recording.faults
-        more = len(faults) - len(faults.told)
-        lines = [*faults.told, *([f"and {more} more"] if more else [])]
+        faults = self._recording.problems
+        more = len(faults) - len(faults.messages)
+        lines = [*faults.messages, *([f"and {more} more"] if more else [])]
         if self._fields:
             lines.append(f"{self._fields} header fields were left out")
         if self._targets:
@@ -142,7 +149,7 @@ def recorded_names(path: Path, file_format: FileFormat | None = None) -> tuple[l
     """
     if (file_format or detect_format(path)) is not FileFormat.JSONL:
         return [], []
-    redaction = open_recording(path).heading.redaction
+    redaction = open_recording(path).header.redaction
     return [name for name in _names(redaction, "headers") if _is_allowed_header(name)], _names(
         redaction, "query"
     )
@@ -161,7 +168,7 @@ def _is_allowed_header(name: str) -> bool:
     return True
 
 
-def start_ns(heading: Heading) -> int:
+def start_ns(heading: RecordingHeader) -> int:
     """Return the start of a recording in nanoseconds since 1970; 0 if it is missing or invalid."""
     try:
         moment = datetime.fromisoformat(heading.start)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest, target_of
 from autoglm_throttle.traffic.convert.lines import numbered
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record.entry import Entry, parsed
+from autoglm_throttle.traffic.record.entry import RecordedRequest, parse_object
 
 LOST = (
     "times",
@@ -36,12 +36,12 @@ def read(stored: BinaryIO, faults: GorProblems) -> Iterator[ParsedRequest]:
         if not line.strip():
             continue
         try:
-            yield _parsed(parsed(line))
+            yield _parsed(parse_object(line))
         except TrafficError as problem:
             faults.add(f"line {number}", problem)
 
 
-def write(entry: Entry, body: bytes, base_url: str) -> bytes:
+def write(entry: RecordedRequest, body: bytes, base_url: str) -> bytes:
     """Format a target, with its line end.
 
     Args:

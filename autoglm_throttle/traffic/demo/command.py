@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.installing import how_to_install
-from autoglm_throttle.traffic.arrivals import duration
+from autoglm_throttle.traffic.arrivals import parse_duration
 from autoglm_throttle.traffic.demo import final_page, screen, story
 from autoglm_throttle.traffic.demo.child import DemoProcess
 from autoglm_throttle.traffic.demo.scenario import (
@@ -32,14 +32,14 @@ from autoglm_throttle.traffic.demo.store import DemoStore
 from autoglm_throttle.traffic.demo.tally import RecentCounts
 from autoglm_throttle.traffic.demo.view import TURN_S, DemoView, frame
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import Generator, Options, Target
+from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
 from autoglm_throttle.traffic.result import Result
 
 SERVER = "autoglm_throttle.traffic.demo.server"
 INITIAL_CONNECTIONS = 100
 """Connections before the start: no more than the shortest backlog of a listening socket (macOS: 128)."""
 
-OPTIONS = Options(
+OPTIONS = ClientOptions(
     connections=INITIAL_CONNECTIONS,
     more_connections=max(0, CONNECTIONS - INITIAL_CONNECTIONS),
     timeout_s=120.0,
@@ -123,7 +123,7 @@ class _DemoRun:
             problems = story.problems(result, observer, phased=scenario.speed is None)
             stderr = child.stderr_tail() if problems else []
         sentences = self._sentences(result, observer)
-        lines = ["", *screen.table(result.books), "", *story.REASON_MEANINGS, ""]
+        lines = ["", *screen.table(result.summary), "", *story.REASON_MEANINGS, ""]
         for sentence in sentences[1:]:
             lines += [sentence, ""]
         if result.balanced:
@@ -167,9 +167,9 @@ def _scenario(args: argparse.Namespace) -> Scenario:
 
 async def _drive(scenario: Scenario, child: DemoProcess, out: TextIO) -> tuple[Result, story.DemoObserver]:
     await child.request(STATE_PATH)
-    target = Target(port=child.port, identity_header=IDENTITY_HEADER)
+    target = TargetUrl(port=child.port, identity_header=IDENTITY_HEADER)
     recent = RecentCounts(scenario.plan.priorities)
-    generator = Generator(scenario.load, target, OPTIONS, recent.record)
+    generator = OpenLoopSender(scenario.load, target, OPTIONS, recent.record)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, generator.stop)
@@ -198,7 +198,7 @@ async def _drive(scenario: Scenario, child: DemoProcess, out: TextIO) -> tuple[R
 
 def _seconds(text: str) -> float:
     try:
-        length_s = duration(text)
+        length_s = parse_duration(text)
     except TrafficError as problem:
         raise argparse.ArgumentTypeError(str(problem)) from None
     if not 1.0 <= length_s <= 3600.0:

@@ -16,9 +16,17 @@ from pathlib import Path
 
 from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import PREFIX
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Plan, Shape, plan, replay
-from autoglm_throttle.traffic.files import most_connections
-from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.arrivals import (
+    Arrivals,
+    LoadLevel,
+    LoadPlan,
+    LoadShape,
+    PriorityMix,
+    make_plan,
+    make_replay_plan,
+)
+from autoglm_throttle.traffic.files import max_connections
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimulatedGpuSpec
 from autoglm_throttle.traffic.trace import load_azure_llm
 
@@ -65,24 +73,24 @@ OPEN_SHARE = 1.0 / 6.0
 STATE_PATH = "/demo/state"
 """Path of the throttle's state; exempt from every limit."""
 
-CONNECTIONS = min(6_000, most_connections())
+CONNECTIONS = min(6_000, max_connections())
 """Each request in flight has one: some hundred under ``tiers``, almost 5000 under ``fixed``."""
 
-PRIORITY_MIX = Crowd(clients=8, skew=0.8)
+PRIORITY_MIX = PriorityMix(clients=8, skew=0.8)
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """A load, and its duration and title."""
 
-    load: Load
+    load: RequestSource
     speed: float | None
     """Speed of a trace; None: the phases."""
     length_s: float
     title: str
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> LoadPlan:
         """The plan of the load."""
         return self.load.plan
 
@@ -92,11 +100,13 @@ def phases(seconds: float) -> Scenario:
 
     Arrivals are even, so that utilization stays between two rows of the table as long as the load does.
     """
-    levels = [Level(CAPACITY_RPS * load, seconds * share, name) for name, load, share in PHASES]
-    shape = Shape(levels)
+    levels = [LoadLevel(CAPACITY_RPS * load, seconds * share, name) for name, load, share in PHASES]
+    shape = LoadShape(levels)
     loads = ", ".join(f"{load:g}x" for _, load, _ in PHASES)
     title = f"a GPU with a capacity of {CAPACITY_RPS:g} requests/s, loaded to {loads} of it"
-    return Scenario(Load(plan(shape, Arrivals.UNIFORM, PRIORITY_MIX)), None, shape.duration_s, title)
+    return Scenario(
+        RequestSource(make_plan(shape, Arrivals.UNIFORM, PRIORITY_MIX)), None, shape.duration_s, title
+    )
 
 
 def traced(path: Path, speed: float, seconds: float | None) -> Scenario:
@@ -110,14 +120,14 @@ def traced(path: Path, speed: float, seconds: float | None) -> Scenario:
     trace = load_azure_llm(path)
     until_s = trace.duration_s if seconds is None else seconds * speed
     items = list(takewhile(lambda item: item.t_s <= until_s, trace.items))
-    made = replay((item.t_s for item in items), PRIORITY_MIX, speed=speed)
+    made = make_replay_plan((item.t_s for item in items), PRIORITY_MIX, speed=speed)
     bodies = [
         json.dumps({"context_tokens": item.context_tokens, "tokens": max(1, item.generated_tokens)}).encode()
         for item in items
     ]
     numbers = {body: number for number, body in enumerate(dict.fromkeys(bodies))}
     made = replace(made, kinds=array("I", (numbers[body] for body in bodies)))
-    load = Load(made, [Request(body=body) for body in numbers])
+    load = RequestSource(made, [PlannedRequest(body=body) for body in numbers])
     title = f"{len(items)} requests of {path.name}, {speed:g} times as fast, on a GPU {speed:g} times faster"
     return Scenario(load, speed, made.offsets[-1], title)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.books import Books, Row
+from autoglm_throttle.traffic.books import Summary, Tally
 
 BAR = 60
 """Characters for 0..100 %: enough to label tier marks that are 5 % apart."""
@@ -198,22 +198,22 @@ def seconds(duration_s: float | None) -> str:
 HEADINGS = ("phase", "priority", "sent", "admitted", "limited", "shed", "failed", "p95", "reasons")
 
 
-def table(summary: Books) -> list[str]:
+def table(summary: Summary) -> list[str]:
     """Format the results by phase and priority, and their sum."""
     rows: list[tuple[str, ...]] = [HEADINGS]
     for segment, name in enumerate(summary.segments):
         rows += [
-            _cells(name, priority.label, summary.rows[segment, priority])
+            _cells(name, priority.label, summary.tallies[segment, priority])
             for priority in Priority
-            if summary.rows[segment, priority].sent
+            if summary.tallies[segment, priority].sent
         ]
     rows.append(_cells("all", "", summary.total()))
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     return [_line(row, widths) for row in rows]
 
 
-def _cells(name: str, label: str, row: Row) -> tuple[str, ...]:
-    numbers = (row.sent, row.admitted, row.limited, row.rejected, row.failed)
+def _cells(name: str, label: str, row: Tally) -> tuple[str, ...]:
+    numbers = (row.sent, row.admitted, row.limited, row.shed, row.failed)
     reasons = ", ".join(f"{reason or 'not given'} {count}" for reason, count in row.reasons.most_common())
     return (name, label, *map(str, numbers), seconds(row.response.percentile(0.95)), reasons or "-")
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.books import Row
+from autoglm_throttle.traffic.books import Tally
 from autoglm_throttle.traffic.demo import screen
 from autoglm_throttle.traffic.demo.scenario import OVERLOADED
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.result import Result
 
 REASON_MEANINGS = (
@@ -57,10 +57,10 @@ class DemoObserver:
 
 def sentence(result: Result, observer: DemoObserver) -> str:
     """Summarize the run in one sentence."""
-    total = result.books.total()
-    rejected = total.limited + total.rejected
-    high = Row.of(row for (_, priority), row in result.books.rows.items() if priority is Priority.HIGH)
-    low = Row.of(row for (_, priority), row in result.books.rows.items() if priority is Priority.LOW)
+    total = result.summary.total()
+    rejected = total.limited + total.shed
+    high = Tally.of(row for (_, priority), row in result.summary.tallies.items() if priority is Priority.HIGH)
+    low = Tally.of(row for (_, priority), row in result.summary.tallies.items() if priority is Priority.LOW)
     reductions = "never reduced the rates"
     if observer.reductions:
         reductions = f"reduced the rates {_times(observer.reductions)}, down to {observer.lowest_factor:.2g} of nominal"
@@ -96,13 +96,13 @@ def downstream_sentence(state: dict[str, Any]) -> str:
 
 def problems(result: Result, observer: DemoObserver, *, phased: bool) -> list[str]:
     """List the problems of the run; empty if there are none."""
-    total = result.books.total()
+    total = result.summary.total()
     found = ["the process of the service ended"] if observer.has_exited else []
     if not result.balanced:
         found.append("the counts do not add up: a request was lost or counted twice")
     if total.failed:
-        failures = [ending for ending in Ending if ending.failed and total.endings[ending]]
-        endings = ", ".join(f"{ending.label} {total.endings[ending]}" for ending in failures)
+        failures = [ending for ending in RequestResult if ending.failed and total.results[ending]]
+        endings = ", ".join(f"{ending.label} {total.results[ending]}" for ending in failures)
         found.append(f"{total.failed} requests failed: {endings}")
     if phased and not result.aborted:
         found += [f"no request was rejected at {name}" for name in OVERLOADED if not _rejected(result, name)]
@@ -125,9 +125,9 @@ def _downstream_problems(state: dict[str, Any] | None) -> list[str]:
 
 
 def _rejected(result: Result, name: str) -> int:
-    segment = result.books.segments.index(name)
-    row = Row.of(result.books.rows[segment, priority] for priority in Priority)
-    return row.limited + row.rejected
+    segment = result.summary.segments.index(name)
+    row = Tally.of(result.summary.tallies[segment, priority] for priority in Priority)
+    return row.limited + row.shed
 
 
 def _tier_text(observer: DemoObserver) -> str:
@@ -139,7 +139,7 @@ def _queue_text(observer: DemoObserver) -> str:
     return f", and queued up to {observer.longest_queue} requests" if observer.longest_queue else ""
 
 
-def _share(row: Row) -> str:
+def _share(row: Tally) -> str:
     return f"{100.0 * row.admitted / row.sent:.0f} %" if row.sent else "none"
 
 

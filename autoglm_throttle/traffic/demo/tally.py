@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.histogram import Histogram
 
 RECENT_TURNS = 4
@@ -23,14 +23,14 @@ class DemoCounts:
     failed: int = 0
     response: Histogram = field(default_factory=Histogram)
 
-    def record(self, ending: Ending, response_s: float) -> None:
+    def record(self, ending: RequestResult, response_s: float) -> None:
         """Count one result."""
         if ending.served:
             self.admitted += 1
             self.response.record(response_s)
-        elif ending is Ending.LIMITED:
+        elif ending is RequestResult.LIMITED:
             self.limited += 1
-        elif ending is Ending.REJECTED:
+        elif ending is RequestResult.SHED:
             self.shed += 1
         else:
             self.failed += 1
@@ -67,7 +67,7 @@ class RecentCounts:
         """Requests sent within the window, given the total sent."""
         return launched - self._launched[0]
 
-    def record(self, index: int, ending: Ending, response_s: float) -> None:
+    def record(self, index: int, ending: RequestResult, response_s: float) -> None:
         """Count one result; called by the generator."""
         self._turns[-1][self._priorities[index]].record(ending, response_s)
 

@@ -9,7 +9,7 @@ from autoglm_throttle.model import Policy, Priority
 from autoglm_throttle.traffic.demo import screen
 from autoglm_throttle.traffic.demo.scenario import Scenario
 from autoglm_throttle.traffic.demo.tally import RecentCounts
-from autoglm_throttle.traffic.generator import Generator
+from autoglm_throttle.traffic.generator import OpenLoopSender
 
 TURN_S = 0.5
 """Seconds per frame: faster than people read, slower than it flickers."""
@@ -42,7 +42,7 @@ class DemoView:
 
 
 def frame(
-    scenario: Scenario, generator: Generator, recent: RecentCounts, state: dict[str, Any]
+    scenario: Scenario, generator: OpenLoopSender, recent: RecentCounts, state: dict[str, Any]
 ) -> screen.ScreenFrame:
     """Build a frame from the generator, the recent results and the throttle's state."""
     plan, elapsed_s = scenario.plan, generator.elapsed_s

@@ -1,10 +1,19 @@
 """The generator: sends a load over HTTP/1.1 and records the result of each request."""
 
-from autoglm_throttle.traffic.generator.crew import Crew
+from autoglm_throttle.traffic.generator.crew import ClosedLoopSender
 from autoglm_throttle.traffic.generator.launch import launch
-from autoglm_throttle.traffic.generator.open_loop import Generator
-from autoglm_throttle.traffic.generator.options import Beat, Observer, Options
-from autoglm_throttle.traffic.generator.roster import Roster
-from autoglm_throttle.traffic.generator.target import Target
+from autoglm_throttle.traffic.generator.open_loop import OpenLoopSender
+from autoglm_throttle.traffic.generator.options import ClientOptions, Observer, ProgressCallback
+from autoglm_throttle.traffic.generator.roster import UserSchedule
+from autoglm_throttle.traffic.generator.target import TargetUrl
 
-__all__ = ["Beat", "Crew", "Generator", "Observer", "Options", "Roster", "Target", "launch"]
+__all__ = [
+    "ProgressCallback",
+    "ClosedLoopSender",
+    "OpenLoopSender",
+    "Observer",
+    "ClientOptions",
+    "UserSchedule",
+    "TargetUrl",
+    "launch",
+]

@@ -12,14 +12,14 @@ from typing import Protocol, cast
 
 from autoglm_throttle.settings.installing import how_to_install
 from autoglm_throttle.traffic import refusal
-from autoglm_throttle.traffic.ending import Ending, judge
+from autoglm_throttle.traffic.ending import RequestResult, classify_response
 from autoglm_throttle.traffic.errors import TrafficError
 
 BODY_BYTES = 64 << 20
 """A longer response is malformed: no service under test sends that intentionally."""
 
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
-_USUAL = frozenset((b"date", b"server", b"content-type"))
+_COMMON_FIELDS = frozenset((b"date", b"server", b"content-type"))
 """Nearly every response has these fields, and no one is evaluated."""
 
 IDLE = -1
@@ -62,13 +62,13 @@ class ParserLibrary:
         return cast("Parser", self._make(callbacks))
 
 
-class Owner(Protocol):
+class ConnectionListener(Protocol):
     """Receives the events of a connection."""
 
     def opened(self, connection: Connection) -> None:
         """The connection can take its first request."""
 
-    def answered(self, connection: Connection, ending: Ending, now: float) -> None:
+    def answered(self, connection: Connection, result: RequestResult, now: float) -> None:
         """The request ended with a complete or malformed response; ``reusable``: another may follow."""
 
     def closed(self, connection: Connection) -> None:
@@ -84,14 +84,14 @@ class Connection(asyncio.Protocol):
         "_degraded",
         "_framed",
         "_headers_done",
-        "_heard",
+        "_received",
         "_library",
-        "_only_head",
-        "_owner",
+        "_is_head",
+        "_listener",
         "_parser",
-        "_promised",
+        "_retry_after",
         "_size",
-        "_spoilt",
+        "_unusable",
         "_transport",
         "answers",
         "first_s",
@@ -100,11 +100,11 @@ class Connection(asyncio.Protocol):
         "status",
     )
 
-    def __init__(self, owner: Owner, library: ParserLibrary) -> None:
-        self._owner = owner
+    def __init__(self, listener: ConnectionListener, library: ParserLibrary) -> None:
+        self._listener = listener
         self._library = library
         self._parser = library.parser(self)
-        self._spoilt = False
+        self._unusable = False
         self.answers: int = 0
         """Complete responses so far: above 0 the connection is a reused one."""
         self.index: int = IDLE
@@ -116,17 +116,17 @@ class Connection(asyncio.Protocol):
         self.status: int = 0
         self.first_s: float | None = None
         """Arrival time of the first byte of the body."""
-        self._only_head = False
-        self._heard = self._complete = self._headers_done = False
+        self._is_head = False
+        self._received = self._complete = self._headers_done = False
         self._framed = self._degraded = False
-        self._promised: bytes | None = None
+        self._retry_after: bytes | None = None
         self._body = b""
         self._size = 0
 
     def send(self, index: int, data: bytes, now: float) -> None:
         """Write a request; the connection must be idle."""
         self._reset()
-        self._only_head = data.startswith(b"HEAD ")
+        self._is_head = data.startswith(b"HEAD ")
         self.index = index
         self.sent_s = now
         self._transport.write(data)
@@ -134,25 +134,25 @@ class Connection(asyncio.Protocol):
     @property
     def reusable(self) -> bool:
         """Whether another request may follow."""
-        return not (self._spoilt or self._transport.is_closing())
+        return not (self._unusable or self._transport.is_closing())
 
     @property
-    def unheard(self) -> bool:
+    def unanswered(self) -> bool:
         """Whether a reused connection ended before the first byte of a response: the request may be resent.
 
         Servers close idle connections at any time, so this is not a failure (RFC 9112, section 9.3.1).
         """
-        return self.answers > 0 and not self._heard
+        return self.answers > 0 and not self._received
 
     @property
     def promised_s(self) -> float | None:
         """The wait in Retry-After, if it is a plain number of seconds."""
-        return refusal.promised_s(self._promised)
+        return refusal.parse_retry_after(self._retry_after)
 
     @property
     def reason(self) -> str:
         """The ``reason`` of a rejection's problem document, or an empty text."""
-        return refusal.reason(self._body)
+        return refusal.parse_reason(self._body)
 
     def abort(self) -> None:
         """Abort the connection and its request; the listener gets no result for the request."""
@@ -170,14 +170,14 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asyncio: connected."""
         self._transport = cast("asyncio.Transport", transport)
-        self._owner.opened(self)
+        self._listener.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Asyncio: disconnected; a response without a stated length is complete now."""
         if self.index != IDLE and exc is None and self._headers_done and not self._framed:
-            self._spoilt = True
-            self._finish(self._ending(), monotonic())
-        self._owner.closed(self)
+            self._unusable = True
+            self._finish(self._classify(), monotonic())
+        self._listener.closed(self)
 
     def data_received(self, data: bytes) -> None:
         """Asyncio: bytes arrived."""
@@ -185,33 +185,33 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         now = monotonic()
-        self._heard = True
+        self._received = True
         try:
             self._parser.feed_data(data)
         except self._library.errors:
-            self._spoilt = True
+            self._unusable = True
             if not self._complete:
-                self._finish(Ending.MALFORMED, now)
+                self._finish(RequestResult.MALFORMED, now)
                 return
         if self._size and self.first_s is None:
             self.first_s = now
         if self._complete:
-            self._finish(self._ending(), now)
+            self._finish(self._classify(), now)
 
     def on_message_begin(self) -> None:
         """Httptools: a response starts; a second one to the same request makes the connection unusable."""
         if self._complete:
-            self._spoilt = True
+            self._unusable = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Httptools: a field; a trailer field is ignored."""
-        if name in _USUAL or self._complete or self._headers_done:
+        if name in _COMMON_FIELDS or self._complete or self._headers_done:
             return
         field = name.lower()
         if field in _FRAMING:
             self._framed = True
         elif field == b"retry-after":
-            self._promised = value
+            self._retry_after = value
         elif field == b"x-degraded":
             self._degraded = True
 
@@ -223,11 +223,11 @@ class Connection(asyncio.Protocol):
         self._headers_done = self.status >= 200
         if not self._headers_done:
             # The fields belonged to an interim response (1xx).
-            self._framed, self._degraded, self._promised = False, False, None
-        if self._only_head and self._headers_done:
+            self._framed, self._degraded, self._retry_after = False, False, None
+        if self._is_head and self._headers_done:
             # httptools would wait for a body that a response to HEAD never has, so the parser is replaced.
             self._parser, spent = self._library.parser(self), self._parser
-            self._spoilt |= not spent.should_keep_alive()
+            self._unusable |= not spent.should_keep_alive()
             self._complete = True
 
     def on_body(self, body: bytes) -> None:
@@ -236,19 +236,21 @@ class Connection(asyncio.Protocol):
         if self._size > BODY_BYTES:
             # An exception in a callback reaches feed_data() as an error of the parser.
             raise ValueError("the answer is too long")
-        if self.status >= 400 and len(self._body) < refusal.REFUSAL_BYTES:
+        if self.status >= 400 and len(self._body) < refusal.REJECTION_BYTES:
             self._body += body
 
     def on_message_complete(self) -> None:
         """Httptools: the response is complete, unless it was an interim one."""
         if self.status < 200 or self._complete:
             return
-        self._spoilt |= not self._parser.should_keep_alive()
+        self._unusable |= not self._parser.should_keep_alive()
         self._complete = True
 
-    def _ending(self) -> Ending:
-        return judge(self.status, retry_after=self._promised is not None, degraded=self._degraded)
+    def _classify(self) -> RequestResult:
+        return classify_response(
+            self.status, retry_after=self._retry_after is not None, degraded=self._degraded
+        )
 
-    def _finish(self, ending: Ending, now: float) -> None:
+    def _finish(self, result: RequestResult, now: float) -> None:
         self.answers += 1
-        self._owner.answered(self, ending, now)
+        self._listener.answered(self, result, now)

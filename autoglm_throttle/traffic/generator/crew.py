@@ -7,18 +7,18 @@ import heapq
 from array import array
 from dataclasses import replace
 
-from autoglm_throttle.traffic.arrivals import Plan
-from autoglm_throttle.traffic.generator.options import Observer, Options
-from autoglm_throttle.traffic.generator.roster import Roster
-from autoglm_throttle.traffic.generator.sending import Sending
-from autoglm_throttle.traffic.generator.target import Target
+from autoglm_throttle.traffic.arrivals import LoadPlan
+from autoglm_throttle.traffic.generator.options import ClientOptions, Observer
+from autoglm_throttle.traffic.generator.roster import UserSchedule
+from autoglm_throttle.traffic.generator.sending import Sender
+from autoglm_throttle.traffic.generator.target import TargetUrl
 from autoglm_throttle.traffic.generator.wire import builder
-from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.result import Effort, Result
-from autoglm_throttle.traffic.sheet import Sheet
+from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.sheet import RequestLog
 
 
-class Crew(Sending):
+class ClosedLoopSender(Sender):
     """One run of a closed loop; use it once. The plan of its result holds the requests that were sent.
 
     The intended start of a request is the end of its user's think time.
@@ -35,75 +35,75 @@ class Crew(Sending):
 
     def __init__(
         self,
-        roster: Roster,
-        target: Target,
-        options: Options | None = None,
+        schedule: UserSchedule,
+        target: TargetUrl,
+        options: ClientOptions | None = None,
         observer: Observer | None = None,
     ) -> None:
-        most, chosen = roster.most, options or Options()
+        most, chosen = schedule.peak_users, options or ClientOptions()
         fitting = replace(
             chosen, connections=most, more_connections=0, max_inflight=max(most, chosen.max_inflight)
         )
-        super().__init__(Sheet(), array("d"), target, fitting, observer)
-        self._roster = roster
-        self._ends_s = roster.ends_s
-        self._due = roster.starts()
+        super().__init__(RequestLog(), array("d"), target, fitting, observer)
+        self._schedule = schedule
+        self._ends_s = schedule.ends_s
+        self._due = schedule.starts()
         self._users = array("I")
-        self._clients = {user: roster.client(user) for user in roster.numbers()}
-        self._priorities = roster.priorities()
-        self._kinds = roster.kinds()
-        self._sent = bytearray()
-        self._asked = array("I")
-        self._said = Load(self._plan(), roster.requests)
-        build = builder(roster.requests, self._said.client, target)
+        self._clients = {user: schedule.client(user) for user in schedule.numbers()}
+        self._priorities = schedule.priorities()
+        self._kinds = schedule.kinds()
+        self._sent_priorities = bytearray()
+        self._sent_kinds = array("I")
+        self._load = RequestSource(self._plan(), schedule.requests)
+        build = builder(schedule.requests, self._load.client, target)
         self._encode = lambda index: build(
-            (self._asked[index], self._sent[index], self._clients[self._users[index]])
+            (self._sent_kinds[index], self._sent_priorities[index], self._clients[self._users[index]])
         )
 
     def _send_due(self, elapsed_s: float) -> bool:
         while self._due and self._due[0][0] <= elapsed_s:
             due_s, user = heapq.heappop(self._due)
             if due_s < self._ends_s[-1]:
-                self._ask(user, due_s)
+                self._send_request(user, due_s)
         return elapsed_s < self._ends_s[-1] and not self._stopped
 
-    def _ask(self, user: int, due_s: float) -> None:
-        index = self.sheet.add()
+    def _send_request(self, user: int, due_s: float) -> None:
+        index = self.request_log.add()
         self._offsets.append(due_s)
         self._users.append(user)
-        self._sent.append(next(self._priorities))
-        self._asked.append(next(self._kinds))
+        self._sent_priorities.append(next(self._priorities))
+        self._sent_kinds.append(next(self._kinds))
         self._next = index + 1
         self._launch(index)
 
     def _ended(self, index: int, now: float) -> None:
-        user, think_s = self._users[index], self._roster.users.think_s
-        due_s = self._roster.due(user, now - self._start_s + think_s)
+        user, think_s = self._users[index], self._schedule.users.think_s
+        due_s = self._schedule.due(user, now - self._start_s + think_s)
         if due_s is None or self._stopped:
             return
         heapq.heappush(self._due, (due_s, user))
         if not think_s:
             # Without think time the next request is due now; the next tick would be up to 1 ms late.
-            asyncio.get_running_loop().call_soon(self._at_once)
+            asyncio.get_running_loop().call_soon(self._send_now)
 
-    def _at_once(self) -> None:
+    def _send_now(self) -> None:
         if not self._stopped:
             self._send_due(self.elapsed_s)
 
-    def _leave_out(self) -> None:
+    def _skip_unsent(self) -> None:
         self._due.clear()
 
-    def _plan(self) -> Plan:
-        return Plan(
+    def _plan(self) -> LoadPlan:
+        return LoadPlan(
             offsets=self._offsets,
-            priorities=bytes(self._sent),
-            segments=array("H", map(self._roster.step, self._offsets)),
+            priorities=bytes(self._sent_priorities),
+            segments=array("H", map(self._schedule.step, self._offsets)),
             clients=array("I", (self._clients[user] for user in self._users)),
-            kinds=self._asked,
-            names=self._roster.names,
+            kinds=self._sent_kinds,
+            names=self._schedule.names,
             ends_s=self._ends_s,
         )
 
-    def _result(self, effort: Effort) -> Result:
-        load = Load(self._plan(), self._roster.requests)
-        return Result(load, self.sheet, effort, aborted=self._stopped, closed_loop=True)
+    def _result(self, run_cost: RunCost) -> Result:
+        load = RequestSource(self._plan(), self._schedule.requests)
+        return Result(load, self.request_log, run_cost, aborted=self._stopped, closed_loop=True)

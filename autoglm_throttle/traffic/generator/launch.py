@@ -11,30 +11,30 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator.crew import Crew
-from autoglm_throttle.traffic.generator.fleet import BEAT_S, Fleet
-from autoglm_throttle.traffic.generator.open_loop import Generator
-from autoglm_throttle.traffic.generator.options import Beat, Observer, Options
-from autoglm_throttle.traffic.generator.roster import Roster
-from autoglm_throttle.traffic.generator.sending import Sending
-from autoglm_throttle.traffic.generator.target import Target
-from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.generator.crew import ClosedLoopSender
+from autoglm_throttle.traffic.generator.fleet import PROGRESS_INTERVAL_S, WorkerPool
+from autoglm_throttle.traffic.generator.open_loop import OpenLoopSender
+from autoglm_throttle.traffic.generator.options import ClientOptions, Observer, ProgressCallback
+from autoglm_throttle.traffic.generator.roster import UserSchedule
+from autoglm_throttle.traffic.generator.sending import Sender
+from autoglm_throttle.traffic.generator.target import TargetUrl
+from autoglm_throttle.traffic.load import RequestSource
 from autoglm_throttle.traffic.result import Result
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """The first signal stops the sending, the second one the run; both leave a result."""
 
 T = TypeVar("T")
 
 
 def launch(
-    what: Load | Roster,
-    target: Target,
-    options: Options | None = None,
+    load: RequestSource | UserSchedule,
+    target: TargetUrl,
+    options: ClientOptions | None = None,
     *,
     processes: int = 1,
     observer: Observer | None = None,
-    beat: Beat | None = None,
+    on_progress: ProgressCallback | None = None,
 ) -> Result:
     """Send a load or run users, and wait for the end. Runs on uvloop where it is installed.
 
@@ -55,31 +55,34 @@ def launch(
     """
     if processes < 1:
         raise TrafficError(f"processes must be at least 1, not {processes}")
-    chosen = options or Options()
+    chosen = options or ClientOptions()
     if processes > 1:
-        fleet = Fleet(what, target, chosen, processes, observer)
-        with stopping(fleet.stop):
-            return fleet.run(beat)
+        worker_pool = WorkerPool(load, target, chosen, processes, observer)
+        with on_stop_signal(worker_pool.stop):
+            return worker_pool.run(on_progress)
     try:
-        return on_a_loop(_alone(sender(what, target, chosen, observer), beat))
+        return run_on_loop(_run_in_process(make_sender(load, target, chosen, observer), on_progress))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 
 
-def sender(
-    what: Load | Roster, target: Target, options: Options, observer: Observer | None = None
-) -> Sending:
+def make_sender(
+    load: RequestSource | UserSchedule,
+    target: TargetUrl,
+    options: ClientOptions,
+    observer: Observer | None = None,
+) -> Sender:
     """Create the sender for a load or a user schedule.
 
     Raises:
         TrafficError: httptools is missing, or too few files may be opened.
     """
-    if isinstance(what, Roster):
-        return Crew(what, target, options, observer)
-    return Generator(what, target, options, observer)
+    if isinstance(load, UserSchedule):
+        return ClosedLoopSender(load, target, options, observer)
+    return OpenLoopSender(load, target, options, observer)
 
 
-def on_a_loop(work: Coroutine[Any, Any, T]) -> T:
+def run_on_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run on uvloop where it is installed, else on asyncio's own loop."""
     make: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     with contextlib.suppress(ImportError):
@@ -89,12 +92,12 @@ def on_a_loop(work: Coroutine[Any, Any, T]) -> T:
 
 
 @contextlib.contextmanager
-def stopping(act: Callable[[], object]) -> Iterator[None]:
+def on_stop_signal(callback: Callable[[], object]) -> Iterator[None]:
     """Call ``callback`` on SIGINT and SIGTERM; outside the main thread it does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, lambda *_: act()) for number in STOPPING}
+    before = {number: signal.signal(number, lambda *_: callback()) for number in STOP_SIGNALS}
     try:
         yield
     finally:
@@ -102,7 +105,7 @@ def stopping(act: Callable[[], object]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-async def _alone(sending: Sending, beat: Beat | None) -> Result:
+async def _run_in_process(sending: Sender, on_progress: ProgressCallback | None) -> Result:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def stop() -> None:
@@ -111,26 +114,26 @@ async def _alone(sending: Sending, beat: Beat | None) -> Result:
         else:
             task.cancel()
 
-    def pulse() -> None:
-        if sending.started and beat is not None:
-            beat(sending.elapsed_s, sending.launched, sending.in_flight)
+    def report_progress() -> None:
+        if sending.started and on_progress is not None:
+            on_progress(sending.elapsed_s, sending.launched, sending.in_flight)
 
     # A handler runs between any two steps of Python; the loop takes it up between two callbacks.
-    handled = stopping(lambda: loop.call_soon_threadsafe(stop))
-    with every(BEAT_S, pulse), handled, quiet_memory():
+    handled = on_stop_signal(lambda: loop.call_soon_threadsafe(stop))
+    with run_periodically(PROGRESS_INTERVAL_S, report_progress), handled, disable_gc():
         return await sending.run()
 
 
 @contextlib.contextmanager
-def every(period_s: float, act: Callable[[], None]) -> Iterator[None]:
+def run_periodically(period_s: float, callback: Callable[[], None]) -> Iterator[None]:
     """Call ``callback`` every ``period_s`` seconds on the running loop."""
     loop = asyncio.get_running_loop()
 
-    def turn() -> None:
-        act()
-        timers[0] = loop.call_later(period_s, turn)
+    def tick() -> None:
+        callback()
+        timers[0] = loop.call_later(period_s, tick)
 
-    timers = [loop.call_later(period_s, turn)]
+    timers = [loop.call_later(period_s, tick)]
     try:
         yield
     finally:
@@ -138,7 +141,7 @@ def every(period_s: float, act: Callable[[], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def quiet_memory() -> Iterator[None]:
+def disable_gc() -> Iterator[None]:
     """Exclude the objects that exist before the start, such as the plan, from garbage collection."""
     gc.collect()
     # A collection that scans a plan of millions of requests would delay launches.

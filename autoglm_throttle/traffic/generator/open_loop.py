@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.traffic.generator.options import Observer, Options
-from autoglm_throttle.traffic.generator.sending import Sending
-from autoglm_throttle.traffic.generator.target import Target
+from autoglm_throttle.traffic.generator.options import ClientOptions, Observer
+from autoglm_throttle.traffic.generator.sending import Sender
+from autoglm_throttle.traffic.generator.target import TargetUrl
 from autoglm_throttle.traffic.generator.wire import encoder
-from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.result import Effort, Result
-from autoglm_throttle.traffic.sheet import Sheet
+from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.sheet import RequestLog
 
 
-class Generator(Sending):
+class OpenLoopSender(Sender):
     """One run of one load; use it once.
 
     Args:
@@ -26,12 +26,14 @@ class Generator(Sending):
 
     def __init__(
         self,
-        load: Load,
-        target: Target,
-        options: Options | None = None,
+        load: RequestSource,
+        target: TargetUrl,
+        options: ClientOptions | None = None,
         observer: Observer | None = None,
     ) -> None:
-        super().__init__(Sheet(len(load.plan)), load.plan.offsets, target, options or Options(), observer)
+        super().__init__(
+            RequestLog(len(load.plan)), load.plan.offsets, target, options or ClientOptions(), observer
+        )
         self._load = load
         self._encode = encoder(load, target)
 
@@ -44,13 +46,13 @@ class Generator(Sending):
             self._launch(index)
         return self._next < count
 
-    def _leave_out(self) -> None:
+    def _skip_unsent(self) -> None:
         for index in range(self._next, len(self._offsets)):
-            self.sheet.leave_out(index)
+            self.request_log.skip(index)
         self._next = len(self._offsets)
 
     def _ended(self, index: int, now: float) -> None:
         """Do nothing: the loop is open."""
 
-    def _result(self, effort: Effort) -> Result:
-        return Result(self._load, self.sheet, effort, aborted=self._stopped)
+    def _result(self, run_cost: RunCost) -> Result:
+        return Result(self._load, self.request_log, run_cost, aborted=self._stopped)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
 
-Observer = Callable[[int, Ending, float], None]
+Observer = Callable[[int, RequestResult, float], None]
 """Called with index, result and seconds from the intended start, as each request ends."""
 
-Beat = Callable[[float, int, int], None]
+ProgressCallback = Callable[[float, int, int], None]
 """Called about once a second with seconds since the start, requests launched and requests in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ClientOptions:
     """Client options: connections, timeouts and limits.
 
     Raises:

@@ -15,8 +15,8 @@ from time import monotonic
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.files import allow_connections
 from autoglm_throttle.traffic.generator.connection import Connection
-from autoglm_throttle.traffic.generator.options import Options
-from autoglm_throttle.traffic.generator.target import Target
+from autoglm_throttle.traffic.generator.options import ClientOptions
+from autoglm_throttle.traffic.generator.target import TargetUrl
 
 BACKOFF_FIRST_S = 0.010
 BACKOFF_MAX_S = 1.0
@@ -31,11 +31,11 @@ CONNECT_S = 10.0
 NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"))
 """Error reasons of OpenSSL, by its version, for a response that is not TLS, such as plain HTTP."""
 
-AT_ONCE = 256
+MAX_CONNECTING = 256
 """Connections opened at the same time: more than the backlog of a server would be delayed by a second."""
 
 
-class Pool:
+class ConnectionPool:
     """Opens and lends connections.
 
     Args:
@@ -47,7 +47,7 @@ class Pool:
         TrafficError: the process may not open that many files.
     """
 
-    def __init__(self, target: Target, options: Options, make: Callable[[], Connection]) -> None:
+    def __init__(self, target: TargetUrl, options: ClientOptions, make: Callable[[], Connection]) -> None:
         self._target = target
         self._size = options.connections
         self._most = options.connections + options.more_connections
@@ -58,9 +58,9 @@ class Pool:
         self._idle: dict[Connection, None] = {}
         self._open: set[Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
-        self._shut = False
-        self._alone_s: float | None = None
-        self.refused: bool = False
+        self._is_closed = False
+        self._unconnected_since_s: float | None = None
+        self.unreachable: bool = False
         """No connection is open, and no attempt has succeeded for longer than `GRACE_S`."""
 
     async def fill(self) -> None:
@@ -73,18 +73,18 @@ class Pool:
             for name in (self._target.host, self._target.server_name or ""):
                 name.encode("idna")  # as all below does, which keeps an open socket when that fails
             async with asyncio.timeout(CONNECT_S):
-                await self._find()
-                gate = asyncio.Semaphore(AT_ONCE)
-                await asyncio.gather(*(self._within(gate) for _ in range(self._size - 1)))
+                await self._connect_first()
+                semaphore = asyncio.Semaphore(MAX_CONNECTING)
+                await asyncio.gather(*(self._connect_limited(semaphore) for _ in range(self._size - 1)))
         except (OSError, UnicodeError) as problem:
-            self.shut()
-            raise TrafficError(self._explained(problem)) from problem
+            self.close()
+            raise TrafficError(self._describe_error(problem)) from problem
 
-    async def _find(self) -> None:
+    async def _connect_first(self) -> None:
         """Open the first connection, to the first address that accepts it; all others use this address."""
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+        address_infos = await loop.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(info[4][0]) for info in address_infos))
         for address in addresses[:-1]:
             self._address = address
             with contextlib.suppress(OSError):
@@ -92,7 +92,7 @@ class Pool:
         self._address = addresses[-1]
         return await self._connect()
 
-    def _explained(self, problem: OSError | UnicodeError) -> str:
+    def _describe_error(self, problem: OSError | UnicodeError) -> str:
         where = f"{self._target.host}:{self._target.port}"
         if isinstance(problem, UnicodeError):
             named = " as ".join(filter(None, (self._target.host, self._target.server_name)))
@@ -100,14 +100,14 @@ class Pool:
         if isinstance(problem, ssl.SSLCertVerificationError):
             return f"the certificate of {where} is not trusted: {problem.verify_message}"
         if isinstance(problem, ssl.SSLError) and problem.reason in NO_TLS:
-            return f"{where} does not speak TLS; is it http:// instead of https://?"
+            return f"{where} does not use TLS; is it http:// instead of https://?"
         if isinstance(problem, socket.gaierror):
             return f"{self._target.host} is not known: {problem.strerror}"
         if isinstance(problem, TimeoutError):
             return f"{where} did not take {self._size} connections within {CONNECT_S:g} s"
         return f"{where} refuses connections: {problem}"
 
-    def take(self) -> Connection | None:
+    def acquire(self) -> Connection | None:
         """Return the most recently used idle connection; None if there is none."""
         while self._idle:
             connection, _ = self._idle.popitem()
@@ -115,14 +115,14 @@ class Pool:
                 return connection
         return None
 
-    def give_back(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """Return a connection to the pool."""
         self._idle[connection] = None
 
-    def want(self, waiting: int) -> None:
+    def open_more(self, waiting: int) -> None:
         """Open connections for ``waiting`` requests, up to the maximum."""
-        room = self._most - len(self._open) - len(self._opening)
-        for _ in range(min(room, waiting - len(self._opening))):
+        capacity = self._most - len(self._open) - len(self._opening)
+        for _ in range(min(capacity, waiting - len(self._opening))):
             task = asyncio.get_running_loop().create_task(self._reconnect())
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
@@ -130,9 +130,9 @@ class Pool:
     def opened(self, connection: Connection) -> None:
         """Register an established connection; abort it if the pool is closed."""
         self._open.add(connection)
-        self._alone_s, self.refused = None, False
+        self._unconnected_since_s, self.unreachable = None, False
         # The connection was still opening when the pool closed.
-        if self._shut:
+        if self._is_closed:
             connection.abort()
 
     def closed(self, connection: Connection) -> None:
@@ -140,24 +140,24 @@ class Pool:
         self._open.discard(connection)
         self._idle.pop(connection, None)
 
-    def shut(self) -> None:
+    def close(self) -> None:
         """Abort all connections, open or connecting."""
-        self._shut = True
+        self._is_closed = True
         for task in self._opening:
             task.cancel()
         for connection in list(self._open):
             connection.abort()
         self._idle.clear()
 
-    def _failed(self, now: float) -> None:
+    def _record_failure(self, now: float) -> None:
         if self._open:
             return
-        if self._alone_s is None:
-            self._alone_s = now
-        self.refused = now - self._alone_s >= GRACE_S
+        if self._unconnected_since_s is None:
+            self._unconnected_since_s = now
+        self.unreachable = now - self._unconnected_since_s >= GRACE_S
 
-    async def _within(self, gate: asyncio.Semaphore) -> None:
-        async with gate:
+    async def _connect_limited(self, semaphore: asyncio.Semaphore) -> None:
+        async with semaphore:
             await self._connect()
 
     async def _connect(self) -> None:
@@ -168,12 +168,12 @@ class Pool:
 
     async def _reconnect(self) -> None:
         pause_s = BACKOFF_FIRST_S
-        while not self._shut:
+        while not self._is_closed:
             try:
                 async with asyncio.timeout(CONNECT_S):
                     await self._connect()
             except OSError:
-                self._failed(monotonic())
+                self._record_failure(monotonic())
                 await asyncio.sleep(pause_s)
                 pause_s = min(2.0 * pause_s, BACKOFF_MAX_S)
             else:

@@ -9,13 +9,13 @@ from functools import lru_cache
 from itertools import accumulate
 from random import Random
 
-from autoglm_throttle.traffic.arrivals import Crowd, Users
+from autoglm_throttle.traffic.arrivals import PriorityMix, Users
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.load import Request
+from autoglm_throttle.traffic.load import PlannedRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class UserSchedule:
     """Active times and requests of the users. Users are identified by their number, from 0.
 
     Raises:
@@ -23,8 +23,8 @@ class Roster:
     """
 
     users: Users
-    requests: Sequence[Request] = (Request(),)
-    crowd: Crowd = field(default_factory=Crowd)
+    requests: Sequence[PlannedRequest] = (PlannedRequest(),)
+    mix: PriorityMix = field(default_factory=PriorityMix)
     """A user is always the same client; priority and request are drawn each time."""
     seed: int = 0
     share: int = 0
@@ -32,13 +32,13 @@ class Roster:
     shares: int = 1
 
     def __post_init__(self) -> None:
-        if len(self.crowd.kinds) != len(self.requests):
-            raise TrafficError(f"{len(self.crowd.kinds)} shares of {len(self.requests)} requests")
-        if self.most < 1:
-            raise TrafficError(f"{self.users.most} users cannot be shared by {self.shares} processes")
+        if len(self.mix.kinds) != len(self.requests):
+            raise TrafficError(f"{len(self.mix.kinds)} shares of {len(self.requests)} requests")
+        if self.peak_users < 1:
+            raise TrafficError(f"{self.users.peak_users} users cannot be shared by {self.shares} processes")
 
     @property
-    def most(self) -> int:
+    def peak_users(self) -> int:
         """Highest number of users of this share at the same time."""
         return len(self.numbers())
 
@@ -54,7 +54,7 @@ class Roster:
 
     def numbers(self) -> range:
         """Return the users of this share."""
-        return range(self.share, self.users.most, self.shares)
+        return range(self.share, self.users.peak_users, self.shares)
 
     def step(self, at_s: float) -> int:
         """Return the step that contains a time; the number of steps if it is after the last one."""
@@ -76,18 +76,18 @@ class Roster:
 
     def client(self, user: int) -> int:
         """Return the client of a user."""
-        edges = zipf_edges(self.crowd.clients, self.crowd.skew)
+        edges = zipf_edges(self.mix.clients, self.mix.skew)
         return _rank(edges, Random(f"{self.seed}:client:{user}").random())
 
     def priorities(self) -> Iterator[int]:
         """Yield priority values without end."""
-        ranked = list(self.crowd.mix)
-        drawn = _draws(f"{self.seed}:priorities:{self.share}", list(self.crowd.mix.values()))
+        ranked = list(self.mix.mix)
+        drawn = _draws(f"{self.seed}:priorities:{self.share}", list(self.mix.mix.values()))
         return (int(ranked[rank]) for rank in drawn)
 
     def kinds(self) -> Iterator[int]:
         """Yield indices of requests without end."""
-        return _draws(f"{self.seed}:kinds:{self.share}", self.crowd.kinds)
+        return _draws(f"{self.seed}:kinds:{self.share}", self.mix.kinds)
 
 
 def _draws(seed: str, weights: Sequence[float]) -> Iterator[int]:

@@ -15,23 +15,23 @@ from collections import deque
 from math import isnan, nan
 from time import monotonic
 
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.generator.connection import IDLE, Connection, ParserLibrary
-from autoglm_throttle.traffic.generator.options import Observer, Options
-from autoglm_throttle.traffic.generator.pool import GRACE_S, Pool
-from autoglm_throttle.traffic.generator.target import Target
+from autoglm_throttle.traffic.generator.options import ClientOptions, Observer
+from autoglm_throttle.traffic.generator.pool import GRACE_S, ConnectionPool
+from autoglm_throttle.traffic.generator.target import TargetUrl
 from autoglm_throttle.traffic.generator.wire import Encode
-from autoglm_throttle.traffic.result import Effort, Result
-from autoglm_throttle.traffic.sheet import Sheet
+from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.sheet import RequestLog
 
 TICK_S = 0.001
 """As in wrk2: finer than any latency that matters, and leaves the core free for the work."""
 
-HEAD_START_S = 0.050
+START_DELAY_S = 0.050
 """From the last preparation to the first intended start."""
 
 
-class Sending(ABC):
+class Sender(ABC):
     """One run; use it once.
 
     Args:
@@ -46,41 +46,46 @@ class Sending(ABC):
     """
 
     def __init__(
-        self, sheet: Sheet, offsets: array[float], target: Target, options: Options, observer: Observer | None
+        self,
+        request_log: RequestLog,
+        offsets: array[float],
+        target: TargetUrl,
+        options: ClientOptions,
+        observer: Observer | None,
     ) -> None:
-        self.sheet: Sheet = sheet
-        self.options: Options = options
+        self.request_log: RequestLog = request_log
+        self.options: ClientOptions = options
         self._offsets = offsets
         self._observer = observer
         self._library = ParserLibrary()
-        self._pool = Pool(target, options, self._connection)
+        self._pool = ConnectionPool(target, options, self._new_connection)
         self._encode: Encode
         self._start_s = 0.0
         self._next = 0
         self._in_flight = 0
         self._resent = 0
         self._launched: deque[int] = deque()
-        self._carried: dict[int, Connection] = {}
-        self._again: deque[int] = deque()
+        self._assigned: dict[int, Connection] = {}
+        self._to_resend: deque[int] = deque()
         self._waiting: deque[int] = deque()
         self._drained_s: float | None = None
         self._prepared = False
         self._stopped = False
         self._stopped_s: float | None = None
-        self._begun = (0.0, 0.0)
+        self._started_at = (0.0, 0.0)
         self._cpu_share: float | None = None
-        self._over: asyncio.Future[None] | None = None
+        self._finished: asyncio.Future[None] | None = None
 
     @abstractmethod
     def _send_due(self, elapsed_s: float) -> bool:
         """Launch the due requests; return whether more follow."""
 
     @abstractmethod
-    def _result(self, effort: Effort) -> Result:
+    def _result(self, run_cost: RunCost) -> Result:
         """Build the finished run."""
 
     @abstractmethod
-    def _leave_out(self) -> None:
+    def _skip_unsent(self) -> None:
         """Mark the unsent requests as skipped, after a stop."""
 
     @abstractmethod
@@ -128,16 +133,16 @@ class Sending(ABC):
         if not self._prepared:
             await self.prepare()
         loop = asyncio.get_running_loop()
-        self._over = loop.create_future()
-        self._start_s = monotonic() + HEAD_START_S if start_s is None else start_s
-        self._begun = (time.process_time(), monotonic())
+        self._finished = loop.create_future()
+        self._start_s = monotonic() + START_DELAY_S if start_s is None else start_s
+        self._started_at = (time.process_time(), monotonic())
         loop.call_soon(self._tick)
         try:
-            await self._over
+            await self._finished
         finally:
-            self._pool.shut()
+            self._pool.close()
         return self._result(
-            Effort(
+            RunCost(
                 elapsed_s=self.elapsed_s,
                 overrun_s=self._overrun_s(),
                 cpu_share=self._cpu_share,
@@ -149,7 +154,9 @@ class Sending(ABC):
         )
 
     def _overrun_s(self) -> float:
-        return max(0.0, next((late_s for late_s in reversed(self.sheet.lag_s) if not isnan(late_s)), 0.0))
+        return max(
+            0.0, next((late_s for late_s in reversed(self.request_log.lag_s) if not isnan(late_s)), 0.0)
+        )
 
     def stop(self) -> None:
         """Stop sending and wait for the responses; a second call ends the run at once."""
@@ -158,31 +165,31 @@ class Sending(ABC):
         else:
             self._stopped_s = self.elapsed_s
         self._stopped = True
-        self._leave_out()
+        self._skip_unsent()
 
     def opened(self, connection: Connection) -> None:
         """Use a new connection: for a request to resend, if there is any."""
         self._pool.opened(connection)
-        self._give_work(connection, self._again)
+        self._assign(connection, self._to_resend)
 
-    def answered(self, connection: Connection, ending: Ending, now: float) -> None:
+    def answered(self, connection: Connection, result: RequestResult, now: float) -> None:
         """Record a complete or malformed response, and reuse the connection."""
         index = connection.index
         intended_s = self._start_s + self._offsets[index]
         response_s = now - intended_s
         first_s = connection.first_s
-        sheet = self.sheet
-        sheet.close(index, ending, response_s)
-        if ending is not Ending.MALFORMED:
-            sheet.service_s[index] = now - connection.sent_s
-            sheet.first_byte_s[index] = response_s if first_s is None else first_s - intended_s
-            sheet.statuses[index] = connection.status
-            if connection.status >= 400 and ending.refused:
-                sheet.refused(index, connection.reason, connection.promised_s)
-        self._settle(index, ending, response_s, now)
+        request_log = self.request_log
+        request_log.close(index, result, response_s)
+        if result is not RequestResult.MALFORMED:
+            request_log.service_s[index] = now - connection.sent_s
+            request_log.first_byte_s[index] = response_s if first_s is None else first_s - intended_s
+            request_log.statuses[index] = connection.status
+            if connection.status >= 400 and result.rejected:
+                request_log.record_rejection(index, connection.reason, connection.promised_s)
+        self._settle(index, result, response_s, now)
         connection.index = IDLE
         if connection.reusable:
-            self._give_work(connection, self._waiting)
+            self._assign(connection, self._waiting)
         else:
             connection.close()
 
@@ -193,77 +200,77 @@ class Sending(ABC):
         if index == IDLE:
             return
         connection.index = IDLE
-        del self._carried[index]
+        del self._assigned[index]
         # RFC 9112, section 9.3.1: an idle connection may close at any time; the request is sent again.
-        if connection.unheard and not self._stopped:
+        if connection.unanswered and not self._stopped:
             self._resent += 1
-            self._again.append(index)
+            self._to_resend.append(index)
         else:
-            self._began(index, connection)
-            self._fail(index, Ending.CONNECTION)
+            self._record_first_byte(index, connection)
+            self._fail(index, RequestResult.CONNECTION)
 
-    def _connection(self) -> Connection:
+    def _new_connection(self) -> Connection:
         return Connection(self, self._library)
 
     def _tick(self) -> None:
-        if self._over is None or self._over.done():
+        if self._finished is None or self._finished.done():
             return
         try:
-            over = self._turn()
+            over = self._step()
         except Exception as problem:  # noqa: BLE001 - raised by run()
-            self._over.set_exception(problem)
+            self._finished.set_exception(problem)
             return
         if over:
-            self._over.set_result(None)
+            self._finished.set_result(None)
         elif self.options.spin:
             asyncio.get_running_loop().call_soon(self._tick)
         else:
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
-    def _turn(self) -> bool:
+    def _step(self) -> bool:
         """Send due requests and expire overdue ones; return whether the run is over."""
         elapsed_s = self.elapsed_s
         more = self._send_due(elapsed_s)
         if not more and self._cpu_share is None:
-            self._cpu_share = self._busy()
+            self._cpu_share = self._measure_cpu_share()
         self._expire(elapsed_s)
-        if self._pool.refused:
+        if self._pool.unreachable:
             self._expire_unconnected(elapsed_s - GRACE_S)
-        if self._again or self._waiting:
-            self._pool.want(len(self._again) + len(self._waiting))
+        if self._to_resend or self._waiting:
+            self._pool.open_more(len(self._to_resend) + len(self._waiting))
         return not more and self._drain(elapsed_s)
 
-    def _busy(self) -> float:
+    def _measure_cpu_share(self) -> float:
         """Return the share of a core used so far, measured before the drain because the drain is idle."""
-        cpu_s, wall_s = self._begun
+        cpu_s, wall_s = self._started_at
         return (time.process_time() - cpu_s) / (monotonic() - wall_s)
 
     def _launch(self, index: int) -> None:
         now = monotonic()
-        self.sheet.lag_s[index] = now - self._start_s - self._offsets[index]
+        self.request_log.lag_s[index] = now - self._start_s - self._offsets[index]
         # As in k6: drop and count above the limit, since a delay would hide overload of the generator.
         if self._in_flight >= self.options.max_inflight:
-            self.sheet.close(index, Ending.DROPPED, nan)
-            self._observe(index, Ending.DROPPED, 0.0)
+            self.request_log.close(index, RequestResult.DROPPED, nan)
+            self._observe(index, RequestResult.DROPPED, 0.0)
             return
         self._in_flight += 1
         self._launched.append(index)
-        connection = self._pool.take()
+        connection = self._pool.acquire()
         if connection is not None:
-            self._carried[index] = connection
+            self._assigned[index] = connection
             connection.send(index, self._encode(index), now)
         else:
             self._waiting.append(index)
 
-    def _give_work(self, connection: Connection, first: deque[int]) -> None:
-        for line in (first, self._waiting):
-            while line:
-                index = line.popleft()
-                if not self.sheet.is_closed(index):
-                    self._carried[index] = connection
+    def _assign(self, connection: Connection, preferred: deque[int]) -> None:
+        for queue in (preferred, self._waiting):
+            while queue:
+                index = queue.popleft()
+                if not self.request_log.is_closed(index):
+                    self._assigned[index] = connection
                     connection.send(index, self._encode(index), monotonic())
                     return
-        self._pool.give_back(connection)
+        self._pool.release(connection)
 
     def _expire(self, elapsed_s: float) -> None:
         """Time out overdue requests."""
@@ -271,23 +278,23 @@ class Sending(ABC):
         oldest_s = elapsed_s - self.options.timeout_s
         while self._launched:
             index = self._launched[0]
-            if not self.sheet.is_closed(index):
+            if not self.request_log.is_closed(index):
                 if self._offsets[index] > oldest_s:
                     return
-                self._give_up(index, Ending.TIMEOUT)
+                self._abandon(index, RequestResult.TIMEOUT)
             self._launched.popleft()
 
     def _expire_unconnected(self, oldest_s: float) -> None:
         """Target unreachable: fail requests that have waited for a connection since before ``oldest_s``."""
-        for line in (self._again, self._waiting):
-            for _ in range(len(line)):
-                index = line.popleft()
-                if self.sheet.is_closed(index):
+        for queue in (self._to_resend, self._waiting):
+            for _ in range(len(queue)):
+                index = queue.popleft()
+                if self.request_log.is_closed(index):
                     continue
                 if self._offsets[index] > oldest_s:
-                    line.append(index)
+                    queue.append(index)
                 else:
-                    self._fail(index, Ending.CONNECTION)
+                    self._fail(index, RequestResult.CONNECTION)
 
     def _drain(self, elapsed_s: float) -> bool:
         """Return whether the run is over: nothing in flight, or the drain time has passed."""
@@ -295,34 +302,34 @@ class Sending(ABC):
             self._drained_s = elapsed_s + self.options.drain_s
         if self._in_flight and elapsed_s >= self._drained_s:
             for index in list(self._launched):
-                if not self.sheet.is_closed(index):
-                    self._give_up(index, Ending.UNANSWERED)
+                if not self.request_log.is_closed(index):
+                    self._abandon(index, RequestResult.UNANSWERED)
         return not self._in_flight
 
-    def _give_up(self, index: int, ending: Ending) -> None:
-        connection = self._carried.pop(index, None)
+    def _abandon(self, index: int, result: RequestResult) -> None:
+        connection = self._assigned.pop(index, None)
         if connection is not None:
-            self._began(index, connection)
+            self._record_first_byte(index, connection)
             connection.abort()
-        self._fail(index, ending)
+        self._fail(index, result)
 
-    def _began(self, index: int, connection: Connection) -> None:
+    def _record_first_byte(self, index: int, connection: Connection) -> None:
         """Record the time of the first byte of an incomplete response."""
         if connection.first_s is not None:
-            self.sheet.first_byte_s[index] = connection.first_s - self._start_s - self._offsets[index]
+            self.request_log.first_byte_s[index] = connection.first_s - self._start_s - self._offsets[index]
 
-    def _fail(self, index: int, ending: Ending) -> None:
+    def _fail(self, index: int, result: RequestResult) -> None:
         now = monotonic()
         response_s = now - self._start_s - self._offsets[index]
-        self.sheet.close(index, ending, response_s)
-        self._settle(index, ending, response_s, now)
+        self.request_log.close(index, result, response_s)
+        self._settle(index, result, response_s, now)
 
-    def _settle(self, index: int, ending: Ending, response_s: float, now: float) -> None:
+    def _settle(self, index: int, result: RequestResult, response_s: float, now: float) -> None:
         self._in_flight -= 1
-        self._carried.pop(index, None)
-        self._observe(index, ending, response_s)
+        self._assigned.pop(index, None)
+        self._observe(index, result, response_s)
         self._ended(index, now)
 
-    def _observe(self, index: int, ending: Ending, response_s: float) -> None:
+    def _observe(self, index: int, result: RequestResult, response_s: float) -> None:
         if self._observer is not None:
-            self._observer(index, ending, response_s)
+            self._observer(index, result, response_s)

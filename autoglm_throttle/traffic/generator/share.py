@@ -6,31 +6,31 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autoglm_throttle.traffic.arrivals import Plan
+from autoglm_throttle.traffic.arrivals import LoadPlan
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator.options import Options
-from autoglm_throttle.traffic.generator.roster import Roster
-from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.result import Effort, Result
-from autoglm_throttle.traffic.sheet import Sheet
+from autoglm_throttle.traffic.generator.options import ClientOptions
+from autoglm_throttle.traffic.generator.roster import UserSchedule
+from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.sheet import RequestLog
 
-COLUMNS = ("endings", "statuses", "lag_s", "response_s", "service_s", "first_byte_s", "promised_s")
+COLUMNS = ("results", "statuses", "lag_s", "response_s", "service_s", "first_byte_s", "promised_s")
 
 
-def split(what: Load | Roster, count: int) -> Sequence[Load | Roster]:
+def split(load: RequestSource | UserSchedule, count: int) -> Sequence[RequestSource | UserSchedule]:
     """Divide a load into ``count`` shares: every ``count``-th request, or user.
 
     Raises:
         TrafficError: fewer requests or users than processes.
     """
-    if isinstance(what, Roster):
-        return [replace(what, share=share, shares=count) for share in range(count)]
-    if len(what.plan) < count:
-        raise TrafficError(f"{len(what.plan)} requests cannot be shared by {count} processes")
-    return [replace(what, plan=_every(what.plan, share, count)) for share in range(count)]
+    if isinstance(load, UserSchedule):
+        return [replace(load, share=share, shares=count) for share in range(count)]
+    if len(load.plan) < count:
+        raise TrafficError(f"{len(load.plan)} requests cannot be shared by {count} processes")
+    return [replace(load, plan=_every_nth(load.plan, share, count)) for share in range(count)]
 
 
-def split_options(options: Options, count: int) -> list[Options]:
+def split_options(options: ClientOptions, count: int) -> list[ClientOptions]:
     """Divide the options among processes, so that their sum keeps the given limits."""
     return [
         replace(
@@ -44,24 +44,26 @@ def split_options(options: Options, count: int) -> list[Options]:
     ]
 
 
-def merge(what: Load | Roster, results: Sequence[Result]) -> Result:
+def merge(load: RequestSource | UserSchedule, results: Sequence[Result]) -> Result:
     """Merge the results of all shares, in order of the intended starts."""
-    if isinstance(what, Roster):
-        return _merged_users(what, results)
-    sheet = Sheet(len(what.plan))
+    if isinstance(load, UserSchedule):
+        return _merge_users(load, results)
+    request_log = RequestLog(len(load.plan))
     for share, result in enumerate(results):
-        places = range(share, len(what.plan), len(results))
+        indexes = range(share, len(load.plan), len(results))
         for name in COLUMNS:
-            getattr(sheet, name)[share :: len(results)] = getattr(result.sheet, name)
-        _tell(sheet, places, result.sheet)
-    return Result(what, sheet, _efforts(results), aborted=any(result.aborted for result in results))
+            getattr(request_log, name)[share :: len(results)] = getattr(result.request_log, name)
+        _copy_reasons(request_log, indexes, result.request_log)
+    return Result(
+        load, request_log, _merge_run_costs(results), aborted=any(result.aborted for result in results)
+    )
 
 
-def lost(share: Load | Roster, elapsed_s: float) -> Result:
+def lost_result(share: RequestSource | UserSchedule, elapsed_s: float) -> Result:
     """Build the result of a process that ended early: its whole share counts as skipped."""
-    effort = Effort(elapsed_s=elapsed_s, lost=1)
-    if isinstance(share, Roster):
-        nothing = Plan(
+    run_cost = RunCost(elapsed_s=elapsed_s, lost=1)
+    if isinstance(share, UserSchedule):
+        empty_plan = LoadPlan(
             offsets=array("d"),
             priorities=b"",
             segments=array("H"),
@@ -70,18 +72,18 @@ def lost(share: Load | Roster, elapsed_s: float) -> Result:
             names=share.names,
             ends_s=share.ends_s,
         )
-        return Result(Load(nothing, share.requests), Sheet(), effort, closed_loop=True)
-    sheet = Sheet(len(share.plan))
-    for index in range(len(sheet)):
-        sheet.leave_out(index)
-    return Result(share, sheet, effort)
+        return Result(RequestSource(empty_plan, share.requests), RequestLog(), run_cost, closed_loop=True)
+    request_log = RequestLog(len(share.plan))
+    for index in range(len(request_log)):
+        request_log.skip(index)
+    return Result(share, request_log, run_cost)
 
 
 def _part(whole: int, share: int, count: int) -> int:
     return whole // count + (share < whole % count)
 
 
-def _every(plan: Plan, share: int, count: int) -> Plan:
+def _every_nth(plan: LoadPlan, share: int, count: int) -> LoadPlan:
     return replace(
         plan,
         offsets=plan.offsets[share::count],
@@ -92,54 +94,60 @@ def _every(plan: Plan, share: int, count: int) -> Plan:
     )
 
 
-def _tell(sheet: Sheet, places: Sequence[int], other: Sheet) -> None:
+def _copy_reasons(request_log: RequestLog, indexes: Sequence[int], other: RequestLog) -> None:
     """Copy the reasons, because each log numbers them separately."""
-    for place, number in zip(places, other.reasons, strict=True):
+    for index, number in zip(indexes, other.reasons, strict=True):
         if number:
-            sheet.refused(place, other.stated[number], None)
+            request_log.record_rejection(index, other.reason_texts[number], None)
 
 
-def _merged_users(roster: Roster, results: Sequence[Result]) -> Result:
+def _merge_users(schedule: UserSchedule, results: Sequence[Result]) -> Result:
     order = sorted(
         (offset, share, index)
         for share, result in enumerate(results)
         for index, offset in enumerate(result.load.plan.offsets)
     )
-    plans, sheet = [result.load.plan for result in results], Sheet(len(order))
-    for place, (_, share, index) in enumerate(order):
-        _copy(sheet, place, results[share].sheet, index)
-    plan = Plan(
+    plans, request_log = [result.load.plan for result in results], RequestLog(len(order))
+    for position, (_, share, index) in enumerate(order):
+        _copy(request_log, position, results[share].request_log, index)
+    plan = LoadPlan(
         offsets=array("d", (offset for offset, _, _ in order)),
         priorities=bytes(plans[share].priorities[index] for _, share, index in order),
         segments=array("H", (plans[share].segments[index] for _, share, index in order)),
         clients=array("I", (plans[share].clients[index] for _, share, index in order)),
         kinds=array("I", (plans[share].kinds[index] for _, share, index in order)),
-        names=roster.names,
-        ends_s=roster.ends_s,
+        names=schedule.names,
+        ends_s=schedule.ends_s,
     )
     aborted = any(result.aborted for result in results)
-    return Result(Load(plan, roster.requests), sheet, _efforts(results), aborted=aborted, closed_loop=True)
+    return Result(
+        RequestSource(plan, schedule.requests),
+        request_log,
+        _merge_run_costs(results),
+        aborted=aborted,
+        closed_loop=True,
+    )
 
 
-def _copy(sheet: Sheet, place: int, other: Sheet, index: int) -> None:
+def _copy(request_log: RequestLog, position: int, other: RequestLog, index: int) -> None:
     for name in COLUMNS:
-        getattr(sheet, name)[place] = getattr(other, name)[index]
+        getattr(request_log, name)[position] = getattr(other, name)[index]
     if other.reasons[index]:
-        sheet.refused(place, other.stated[other.reasons[index]], None)
+        request_log.record_rejection(position, other.reason_texts[other.reasons[index]], None)
 
 
-def _efforts(results: Sequence[Result]) -> Effort:
-    efforts = [result.effort for result in results]
-    shares = [effort.cpu_share for effort in efforts if effort.cpu_share is not None]
-    stops = [effort.stopped_s for effort in efforts if effort.stopped_s is not None]
-    return Effort(
-        elapsed_s=max(effort.elapsed_s for effort in efforts),
+def _merge_run_costs(results: Sequence[Result]) -> RunCost:
+    run_costs = [result.run_cost for result in results]
+    shares = [run_cost.cpu_share for run_cost in run_costs if run_cost.cpu_share is not None]
+    stops = [run_cost.stopped_s for run_cost in run_costs if run_cost.stopped_s is not None]
+    return RunCost(
+        elapsed_s=max(run_cost.elapsed_s for run_cost in run_costs),
         stopped_s=max(stops, default=None),
-        overrun_s=max(effort.overrun_s for effort in efforts),
+        overrun_s=max(run_cost.overrun_s for run_cost in run_costs),
         cpu_share=max(shares, default=None),
-        resent=sum(effort.resent for effort in efforts),
-        connections=sum(effort.connections for effort in efforts),
-        processes=len(efforts),
-        lost=sum(effort.lost for effort in efforts),
-        loop=next((effort.loop for effort in efforts if not effort.lost), efforts[0].loop),
+        resent=sum(run_cost.resent for run_cost in run_costs),
+        connections=sum(run_cost.connections for run_cost in run_costs),
+        processes=len(run_costs),
+        lost=sum(run_cost.lost for run_cost in run_costs),
+        loop=next((run_cost.loop for run_cost in run_costs if not run_cost.lost), run_costs[0].loop),
     )

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.load import Request
+from autoglm_throttle.traffic.load import PlannedRequest
 
 _TEXT = re.compile(r"[\x21-\x7e]+")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -22,13 +22,13 @@ _FRAMING = frozenset(("host", "content-length", "transfer-encoding", "connection
 
 _LENGTHS = frozenset(("content-length", "transfer-encoding"))
 
-ELSEWHERE = (
-    "the generator speaks HTTP/1.1 over TCP or TLS, directly; for anything else use k6 (https://k6.io)"
+UNSUPPORTED_HINT = (
+    "the generator supports only HTTP/1.1 over TCP or TLS; for anything else use k6 (https://k6.io)"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class TargetUrl:
     """Destination of requests, with the fields that every request carries.
 
     Raises:
@@ -57,7 +57,7 @@ class Target:
 
     def __post_init__(self) -> None:
         if self.scheme not in _PORTS:
-            raise TrafficError(f"{self.scheme!r} is not http or https: {ELSEWHERE}")
+            raise TrafficError(f"{self.scheme!r} is not http or https: {UNSUPPORTED_HINT}")
         if not _TEXT.fullmatch(self.host):
             raise TrafficError(f"{self.host!r} must be printable ASCII without blanks")
         if not 1 <= self.port <= 65_535:
@@ -67,18 +67,18 @@ class Target:
         self._check_fields()
 
     def _check_fields(self) -> None:
-        told = (self.priority_header, self.identity_header, self.cost_header)
-        for name in (*(name for name, _ in self.headers), *(name for name in told if name is not None)):
+        own_names = (self.priority_header, self.identity_header, self.cost_header)
+        for name in (*(name for name, _ in self.headers), *(name for name in own_names if name is not None)):
             if not _TOKEN.fullmatch(name):
                 raise TrafficError(f"{name!r} is not an HTTP token")
         for name, text in self.headers:
             if name.lower() in _LENGTHS:
-                raise TrafficError(f"{name} is stated by the generator, as each body has it")
+                raise TrafficError(f"{name} is set by the generator from the length of each body")
             if not _VALUE.fullmatch(text):
                 raise TrafficError(f"the value of {name} must be printable ASCII")
 
     @classmethod
-    def parse(cls, url: str, **overrides: Any) -> Target:  # noqa: ANN401 - checked by the type itself
+    def parse(cls, url: str, **overrides: Any) -> TargetUrl:  # noqa: ANN401 - checked by the type itself
         """Read ``http://HOST[:PORT][/BASE]``, or the same with https.
 
         Args:
@@ -93,14 +93,14 @@ class Target:
             port = parts.port
         except ValueError as problem:
             raise TrafficError(f"{url!r} is no URL: {problem}") from None
-        _refuse(url, parts)
-        told = {
+        _check_url(url, parts)
+        fields = {
             "scheme": parts.scheme,
             "host": parts.hostname,
             "port": _PORTS[parts.scheme] if port is None else port,
             "base": parts.path.rstrip("/"),
         }
-        return cls(**(told | overrides))
+        return cls(**(fields | overrides))
 
     @property
     def address(self) -> str:
@@ -125,37 +125,37 @@ class Target:
             context.verify_mode = ssl.CERT_NONE
         return context
 
-    def head(self, request: Request, priority: Priority, client: str) -> bytes:
+    def head(self, request: PlannedRequest, priority: Priority, client: str) -> bytes:
         """Build the request line and fields of one request."""
         stated = [(name.lower(), text) for name, text in self.headers]
-        told = {"host": self.address}
+        generated = {"host": self.address}
         if request.priority:
-            told[self.priority_header.lower()] = priority.label
+            generated[self.priority_header.lower()] = priority.label
         if self.identity_header is not None:
-            told[self.identity_header.lower()] = client
+            generated[self.identity_header.lower()] = client
         if self.cost_header is not None:
-            told[self.cost_header.lower()] = _plain(request.cost)
+            generated[self.cost_header.lower()] = _format_number(request.cost)
         for name, _ in stated:
-            told.pop(name, None)
-        first = [("host", told.pop("host"))] if "host" in told else []
-        added = [*stated, *told.items()]
+            generated.pop(name, None)
+        first = [("host", generated.pop("host"))] if "host" in generated else []
+        added = [*stated, *generated.items()]
         if request.body or request.method not in ("GET", "HEAD"):
             added.append(("content-length", str(len(request.body))))
         replaced = _FRAMING.union(name for name, _ in added)
-        kept = [(name, text) for name, text in request.headers if name not in replaced]
-        fields = (f"{name}: {text}" for name, text in (*first, *kept, *added))
+        recorded = [(name, text) for name, text in request.headers if name not in replaced]
+        fields = (f"{name}: {text}" for name, text in (*first, *recorded, *added))
         line = f"{request.method} {self.base}{request.target} HTTP/1.1"
         return "\r\n".join((line, *fields, "", "")).encode("ascii")
 
 
-def _plain(cost: float) -> str:
+def _format_number(cost: float) -> str:
     """Format a cost as short as possible without losing a digit."""
     return str(int(cost)) if float(cost).is_integer() else repr(cost)
 
 
-def _refuse(url: str, parts: SplitResult) -> None:
+def _check_url(url: str, parts: SplitResult) -> None:
     if parts.scheme not in _PORTS:
-        raise TrafficError(f"{url!r} must begin with http:// or https://: {ELSEWHERE}")
+        raise TrafficError(f"{url!r} must begin with http:// or https://: {UNSUPPORTED_HINT}")
     if "@" in parts.netloc:
         raise TrafficError("a URL must not hold a user or a password: state them as an authorization header")
     if parts.query or parts.fragment:

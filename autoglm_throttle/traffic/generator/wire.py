@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.generator.target import Target
-from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.generator.target import TargetUrl
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
 
 Encode = Callable[[int], bytes]
 """The bytes of a planned request, by its index."""
 
-Key = tuple[int, int, int]
+RequestKey = tuple[int, int, int]
 """Kind, priority and client: they determine the bytes of a request."""
 
-KEPT_BYTES = 64 << 20
+CACHE_BYTES = 64 << 20
 """Total size of cached requests; further ones are encoded on each send."""
 
 
 def builder(
-    requests: Sequence[Request], client: Callable[[int], str], target: Target
-) -> Callable[[Key], bytes]:
+    requests: Sequence[PlannedRequest], client: Callable[[int], str], target: TargetUrl
+) -> Callable[[RequestKey], bytes]:
     """Return a function that encodes a request; most are encoded only once.
 
     Args:
@@ -28,26 +28,26 @@ def builder(
         client: maps a client to its identity text.
         target: destination of the requests.
     """
-    ready: dict[Key, bytes] = {}
-    room = KEPT_BYTES
+    ready: dict[RequestKey, bytes] = {}
+    budget = CACHE_BYTES
 
-    def make(key: Key) -> bytes:
-        nonlocal room
+    def make(key: RequestKey) -> bytes:
+        nonlocal budget
         kind, priority, number = key
         request = requests[kind]
         data = target.head(request, Priority(priority), client(number)) + request.body
-        if room > 0:
-            room -= len(data)
+        if budget > 0:
+            budget -= len(data)
             ready[key] = data
         return data
 
-    def build(key: Key) -> bytes:
+    def build(key: RequestKey) -> bytes:
         return ready.get(key) or make(key)
 
     return build
 
 
-def encoder(load: Load, target: Target) -> Encode:
+def encoder(load: RequestSource, target: TargetUrl) -> Encode:
     """Return a function that encodes each planned request."""
     kinds, priorities, clients = load.plan.kinds, load.plan.priorities, load.plan.clients
     build = builder(load.requests, load.client, target)

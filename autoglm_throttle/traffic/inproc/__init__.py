@@ -5,7 +5,15 @@ same load and seed give the same responses to the last bit.
 """
 
 from autoglm_throttle.traffic.inproc.clock import MovableClock, VirtualClock
-from autoglm_throttle.traffic.inproc.driver import Manner, Watch, run_inprocess
-from autoglm_throttle.traffic.inproc.loop import NotVirtual, VirtualLoop
+from autoglm_throttle.traffic.inproc.driver import ClientBehavior, WatchCallback, run_inprocess
+from autoglm_throttle.traffic.inproc.loop import VirtualLoop, VirtualTimeError
 
-__all__ = ["Manner", "MovableClock", "NotVirtual", "VirtualClock", "VirtualLoop", "Watch", "run_inprocess"]
+__all__ = [
+    "ClientBehavior",
+    "MovableClock",
+    "VirtualTimeError",
+    "VirtualClock",
+    "VirtualLoop",
+    "WatchCallback",
+    "run_inprocess",
+]

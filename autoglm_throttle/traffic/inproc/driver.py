@@ -12,17 +12,17 @@ from typing import TypedDict, Unpack
 
 from starlette.types import ASGIApp
 
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.inproc.clock import MovableClock
-from autoglm_throttle.traffic.inproc.exchange import Exchange
+from autoglm_throttle.traffic.inproc.exchange import AsgiExchange
 from autoglm_throttle.traffic.inproc.lifespan import Lifespan
-from autoglm_throttle.traffic.inproc.loop import NotVirtual, VirtualLoop
+from autoglm_throttle.traffic.inproc.loop import VirtualLoop, VirtualTimeError
 from autoglm_throttle.traffic.inproc.scopes import Scopes
-from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.refusal import promised_s, reason
-from autoglm_throttle.traffic.result import Effort, Result
-from autoglm_throttle.traffic.sheet import Sheet
+from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.refusal import parse_reason, parse_retry_after
+from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.sheet import RequestLog
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -38,16 +38,16 @@ LIFESPAN_S = 600.0
 WATCH_S = 1.0
 """Between two samples."""
 
-SOON_S = 1e-6
+TIMER_SLACK_S = 1e-6
 """A timer may fire this much early: asyncio rounds by the resolution of the machine's clock."""
 
-Watch = Callable[[float], Mapping[str, float] | None]
+WatchCallback = Callable[[float], Mapping[str, float] | None]
 """Called once a virtual second with the seconds since the start, from 0 on; its values are stored in
 ``Result.watched``. A throttle with ``sampling="manual"`` can read its GPUs here.
 """
 
 
-class Manner(TypedDict, total=False):
+class ClientBehavior(TypedDict, total=False):
     """Behavior of clients."""
 
     abort: float
@@ -66,11 +66,11 @@ class Manner(TypedDict, total=False):
 
 def run_inprocess(
     app: ASGIApp,
-    load: Load,
+    load: RequestSource,
     *,
     clock: MovableClock | None = None,
-    watch: Watch | None = None,
-    **manner: Unpack[Manner],
+    watch: WatchCallback | None = None,
+    **behavior: Unpack[ClientBehavior],
 ) -> Result:
     """Run a load against an application: same results, request log and report as over HTTP, in virtual time.
 
@@ -90,20 +90,22 @@ def run_inprocess(
         RuntimeError: it waits for something that can never happen, its startup or shutdown takes more than
             `LIFESPAN_S`, one of its tasks cannot be cancelled, or an event loop is already running.
     """
-    clients = _Clients(**manner)
-    _refuse_a_loop()
+    clients = _Clients(**behavior)
+    _check_no_running_loop()
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, VirtualLoop)  # noqa: S101 - for the type checker
-        return runner.run(_Drive(app, load, clients, loop).run(watch))
+        return runner.run(_Run(app, load, clients, loop).run(watch))
 
 
-def _refuse_a_loop() -> None:
+def _check_no_running_loop() -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError("run_inprocess() has a loop of its own: call it from sync code, not from a coroutine")
+    raise RuntimeError(
+        "run_inprocess() starts its own event loop: call it from sync code, not from a coroutine"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,22 +123,22 @@ class _Clients:
             raise TrafficError(f"timeout_s must be a finite number above 0, not {self.timeout_s!r}")
 
 
-class _Drive:
+class _Run:
     """One run of one load."""
 
-    def __init__(self, app: ASGIApp, load: Load, clients: _Clients, loop: VirtualLoop) -> None:
+    def __init__(self, app: ASGIApp, load: RequestSource, clients: _Clients, loop: VirtualLoop) -> None:
         self._app = app
         self._load = load
         self._clients = clients
         self._loop = loop
         self._offsets = load.plan.offsets
         self._labels = [request.label for request in load.requests]
-        self._sheet = Sheet(len(load.plan))
+        self._request_log = RequestLog(len(load.plan))
         self._impatience = Random(f"autoglm-throttle aborts {clients.seed}")
         self._start_s = 0.0
         self._next = self._oldest = self._done = 0
         self._timing = False
-        self._open: dict[int, Exchange] = {}
+        self._open: dict[int, AsgiExchange] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._sent_s: dict[int, float] = {}
         self._over: asyncio.Future[None] = loop.create_future()
@@ -144,14 +146,14 @@ class _Drive:
         self._raised = False
         self._fault: Exception | None = None
 
-    async def run(self, watch: Watch | None) -> Result:
+    async def run(self, watch: WatchCallback | None) -> Result:
         """Start the application, send everything, shut down."""
         try:
             return await self._run(watch)
         finally:
             self._loop.limit(LEFTOVER_S, "the cancellation of what the application left running")
 
-    async def _run(self, watch: Watch | None) -> Result:
+    async def _run(self, watch: WatchCallback | None) -> Result:
         lifespan = Lifespan(self._app)
         self._loop.limit(LIFESPAN_S, "the startup of the application")
         await lifespan.start()
@@ -159,66 +161,68 @@ class _Drive:
         clients = self._clients
         self._scopes = Scopes(self._load, clients.priority_header, clients.identity_header, lifespan.state)
         self._start_s = self._loop.time()
-        stop = self._look(watch)
-        if len(self._sheet):
+        stop = self._start_watching(watch)
+        if len(self._request_log):
             self._loop.call_at(self._start_s + self._offsets[0], self._launch)
             await self._over
         elapsed_s = self._loop.time() - self._start_s
-        await self._clear()
+        await self._drain_tasks()
         stop()
         if self._fault is not None:
             raise self._fault
         self._loop.limit(LIFESPAN_S, "the shutdown of the application")
         await lifespan.stop()
-        effort = Effort(elapsed_s=elapsed_s, loop="virtual")
-        return Result(self._load, self._sheet, effort, watched=tuple(self._watched))
+        run_cost = RunCost(elapsed_s=elapsed_s, loop="virtual")
+        return Result(self._load, self._request_log, run_cost, watched=tuple(self._watched))
 
-    def spoke(self, index: int) -> None:
+    def on_message(self, index: int) -> None:
         """Record the first byte of a response body."""
-        self._sheet.first_byte_s[index] = self._loop.time() - self._start_s - self._offsets[index]
+        self._request_log.first_byte_s[index] = self._loop.time() - self._start_s - self._offsets[index]
 
-    def ended(self, exchange: Exchange, ending: Ending) -> None:
+    def ended(self, exchange: AsgiExchange, result: RequestResult) -> None:
         """Record the result of a request."""
-        index, sheet, now = exchange.index, self._sheet, self._loop.time()
+        index, request_log, now = exchange.index, self._request_log, self._loop.time()
         response_s = now - self._start_s - self._offsets[index]
-        sheet.close(index, ending, response_s)
-        sheet.service_s[index] = now - self._sent_s.pop(index)
-        if ending < Ending.CONNECTION:
-            sheet.statuses[index] = exchange.status
-            if exchange.refusal is None:
-                sheet.first_byte_s[index] = response_s
-        if ending.refused:
-            sheet.refused(index, reason(exchange.refusal or b""), promised_s(exchange.retry_after))
+        request_log.close(index, result, response_s)
+        request_log.service_s[index] = now - self._sent_s.pop(index)
+        if result < RequestResult.CONNECTION:
+            request_log.statuses[index] = exchange.status
+            if exchange.body_start is None:
+                request_log.first_byte_s[index] = response_s
+        if result.rejected:
+            request_log.record_rejection(
+                index, parse_reason(exchange.body_start or b""), parse_retry_after(exchange.retry_after)
+            )
         del self._open[index]
         self._done += 1
-        if self._done == len(sheet):
+        if self._done == len(request_log):
             self._finish()
 
     def _finish(self) -> None:
         if not self._over.done():
             self._over.set_result(None)
 
-    def _look(self, watch: Watch | None) -> Callable[[], None]:
+    def _start_watching(self, watch: WatchCallback | None) -> Callable[[], None]:
         if watch is None:
             return lambda: None
 
-        def look() -> None:
+        def sample() -> None:
             t_s = round(self._loop.time() - self._start_s, 6)
             try:
-                seen = watch(t_s)
+                values = watch(t_s)
             except Exception as error:  # noqa: BLE001 - a callback cannot raise it to anybody
                 self._fault = self._fault or error
                 self._finish()
                 return
-            if seen is not None:
-                self._watched.append({"t_s": t_s, **seen})
+            if values is not None:
+                self._watched.append({"t_s": t_s, **values})
 
-        look()
-        return self._loop.every(WATCH_S, look)
+        sample()
+        return self._loop.every(WATCH_S, sample)
 
     def _launch(self) -> None:
         """Send all due requests, and set the timer to the next."""
-        due_s = self._loop.time() + SOON_S
+        due_s = self._loop.time() + TIMER_SLACK_S
         while self._next < len(self._offsets):
             intended_s = self._start_s + self._offsets[self._next]
             if intended_s > due_s:
@@ -229,57 +233,59 @@ class _Drive:
 
     def _send(self, index: int) -> None:
         loop, now = self._loop, self._loop.time()
-        self._sheet.lag_s[index] = max(0.0, now - self._start_s - self._offsets[index])
+        self._request_log.lag_s[index] = max(0.0, now - self._start_s - self._offsets[index])
         self._sent_s[index] = now
         kind = self._load.plan.kinds[index]
         request = self._load.requests[kind]
-        exchange = self._open[index] = Exchange(self, index, request.body, head=request.method == "HEAD")
+        exchange = self._open[index] = AsgiExchange(self, index, request.body, head=request.method == "HEAD")
         self._tasks[index] = loop.create_task(self._serve(exchange), name=self._labels[kind])
         if self._impatience.random() < self._clients.abort:
             first_s, last_s = PATIENCE_S
             patience_s = first_s * (last_s / first_s) ** self._impatience.random()
-            loop.call_later(patience_s, exchange.leave)
+            loop.call_later(patience_s, exchange.disconnect)
         if not self._timing:
             self._timing = True
             loop.call_later(self._clients.timeout_s, self._expire)
 
-    async def _serve(self, exchange: Exchange) -> None:
+    async def _serve(self, exchange: AsgiExchange) -> None:
         index = exchange.index
         try:
             await self._app(self._scopes.scope(index), exchange.receive, exchange.send)
-        except NotVirtual:
+        except VirtualTimeError:
             pass  # the loop itself is about to end with it
         except Exception as error:  # noqa: BLE001 - as a server does
-            self._tell(error)
+            self._log_exception(error)
         finally:
-            exchange.returned()
+            exchange.app_returned()
             del self._tasks[index]
 
-    def _tell(self, error: Exception) -> None:
+    def _log_exception(self, error: Exception) -> None:
         """Log only the first exception of a run: thousands of equal ones would hide it."""
         if not self._raised:
             self._raised = True
-            logger.error("the application raised; later exceptions of this run are not told", exc_info=error)
+            logger.error(
+                "the application raised; later exceptions of this run are not logged", exc_info=error
+            )
 
     def _expire(self) -> None:
         """Time out overdue requests."""
-        due_s = self._loop.time() + SOON_S
+        due_s = self._loop.time() + TIMER_SLACK_S
         while self._oldest < self._next:
-            if not self._sheet.is_closed(self._oldest):
+            if not self._request_log.is_closed(self._oldest):
                 # All requests have the same timeout, so they expire in the order of their launch.
                 expires_s = self._start_s + self._offsets[self._oldest] + self._clients.timeout_s
                 if expires_s > due_s:
                     self._loop.call_at(expires_s, self._expire)
                     return
-                self._open[self._oldest].end(Ending.TIMEOUT)
+                self._open[self._oldest].end(RequestResult.TIMEOUT)
             self._oldest += 1
         self._timing = False
 
-    async def _clear(self) -> None:
+    async def _drain_tasks(self) -> None:
         """Let tasks of disconnected clients finish, and cancel the rest after `LEFTOVER_S`."""
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=LEFTOVER_S)
-        self._loop.limit(LEFTOVER_S, "the cancellation of requests whose clients are gone")
+        self._loop.limit(LEFTOVER_S, "the cancellation of requests of disconnected clients")
         leftover = list(self._tasks.values())
         for task in leftover:
             task.cancel()

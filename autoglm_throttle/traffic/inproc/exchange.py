@@ -7,24 +7,24 @@ from typing import Protocol
 
 from starlette.types import Message
 
-from autoglm_throttle.traffic.ending import Ending, judge
-from autoglm_throttle.traffic.refusal import REFUSAL_BYTES
+from autoglm_throttle.traffic.ending import RequestResult, classify_response
+from autoglm_throttle.traffic.refusal import REJECTION_BYTES
 
 BODILESS = (204, 304)
 """Statuses without a body, regardless of the stated length."""
 
 
-class Owner(Protocol):
+class ExchangeListener(Protocol):
     """Receives the events of an exchange."""
 
-    def spoke(self, index: int) -> None:
+    def on_message(self, index: int) -> None:
         """The first byte of the response body arrived."""
 
-    def ended(self, exchange: Exchange, ending: Ending) -> None:
+    def ended(self, exchange: AsgiExchange, result: RequestResult) -> None:
         """The client has its response, or disconnected without one."""
 
 
-class Exchange:
+class AsgiExchange:
     """The ``receive`` and ``send`` callables of one request.
 
     As behind a server, ``receive`` reports a disconnect, and sending to a disconnected client is no error.
@@ -37,46 +37,46 @@ class Exchange:
     """
 
     __slots__ = (
-        "_asked",
+        "_request_delivered",
         "_bodiless",
         "_body",
-        "_gone",
+        "_disconnected",
         "_over",
-        "_owed",
-        "_owner",
+        "_bytes_left",
+        "_listener",
         "degraded",
         "index",
-        "refusal",
+        "body_start",
         "retry_after",
         "status",
     )
 
-    def __init__(self, owner: Owner, index: int, body: bytes, *, head: bool = False) -> None:
-        self._owner = owner
+    def __init__(self, listener: ExchangeListener, index: int, body: bytes, *, head: bool = False) -> None:
+        self._listener = listener
         self._body = body
-        self._asked = False
+        self._request_delivered = False
         self._over = False
         self._bodiless = head
-        self._owed: int | None = None
-        self._gone: asyncio.Future[None] | None = None
+        self._bytes_left: int | None = None
+        self._disconnected: asyncio.Future[None] | None = None
         self.index: int = index
         self.status: int = 0
         """0 until the response starts."""
         self.retry_after: bytes | None = None
         self.degraded: bool = False
-        self.refusal: bytes | None = None
+        self.body_start: bytes | None = None
         """Start of the response body, for parsing the reason of a rejection; None before its first byte."""
 
     async def receive(self) -> Message:
         """ASGI: return the whole request at first, then wait until the exchange is over."""
-        if not self._asked:
-            self._asked = True
+        if not self._request_delivered:
+            self._request_delivered = True
             return {"type": "http.request", "body": self._body, "more_body": False}
         if not self._over:
-            if self._gone is None:
-                self._gone = asyncio.get_running_loop().create_future()
+            if self._disconnected is None:
+                self._disconnected = asyncio.get_running_loop().create_future()
             # Cancelling one receive() must not cancel the future that another one waits for.
-            await asyncio.shield(self._gone)
+            await asyncio.shield(self._disconnected)
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
@@ -93,33 +93,37 @@ class Exchange:
             self._start(message)
         elif kind == "http.response.body" and self.status:
             more = message.get("more_body", False)
-            self._count(len(message.get("body", b"")), more=more)
-            self._part(message.get("body", b""))
+            self._check_length(len(message.get("body", b"")), more=more)
+            self._record_body(message.get("body", b""))
             if not more:
-                self.end(judge(self.status, retry_after=self.retry_after is not None, degraded=self.degraded))
+                self.end(
+                    classify_response(
+                        self.status, retry_after=self.retry_after is not None, degraded=self.degraded
+                    )
+                )
         else:
             raise RuntimeError(f"{kind} cannot come {'after the start' if self.status else 'first'}")
 
-    def end(self, ending: Ending) -> None:
+    def end(self, result: RequestResult) -> None:
         """End the exchange for the client; only the first call counts."""
         if self._over:
             return
         self._over = True
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
-        self._owner.ended(self, ending)
+        if self._disconnected is not None and not self._disconnected.done():
+            self._disconnected.set_result(None)
+        self._listener.ended(self, result)
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """Disconnect an impatient client: the connection ends before the response."""
-        self.end(Ending.CONNECTION)
+        self.end(RequestResult.CONNECTION)
 
-    def returned(self) -> None:
+    def app_returned(self) -> None:
         """The application returned or raised: record the result that a server would produce."""
         if self.status:
-            self.end(Ending.CONNECTION)
+            self.end(RequestResult.CONNECTION)
         elif not self._over:
             self.status = 500
-            self.end(Ending.SERVER_ERROR)
+            self.end(RequestResult.SERVER_ERROR)
 
     def _start(self, message: Message) -> None:
         status = message["status"]
@@ -133,25 +137,25 @@ class Exchange:
             elif field == b"x-degraded":
                 self.degraded = True
             elif field == b"content-length" and value.isdigit():
-                self._owed = int(value)
+                self._bytes_left = int(value)
         if self._bodiless or self.status in BODILESS:
-            self._owed = None
+            self._bytes_left = None
 
-    def _count(self, length: int, *, more: bool) -> None:
+    def _check_length(self, length: int, *, more: bool) -> None:
         """Compare the body with the stated length."""
-        if self._owed is None:
+        if self._bytes_left is None:
             return
-        self._owed -= length
-        if self._owed < 0 or (self._owed and not more):
-            self.end(Ending.CONNECTION)
-            said = "longer" if self._owed < 0 else "shorter"
-            raise RuntimeError(f"the body of the answer is {said} than its content-length")
+        self._bytes_left -= length
+        if self._bytes_left < 0 or (self._bytes_left and not more):
+            self.end(RequestResult.CONNECTION)
+            relation = "longer" if self._bytes_left < 0 else "shorter"
+            raise RuntimeError(f"the body of the answer is {relation} than its content-length")
 
-    def _part(self, body: bytes) -> None:
+    def _record_body(self, body: bytes) -> None:
         if not body:
             return
-        if self.refusal is None:
-            self.refusal = b""
-            self._owner.spoke(self.index)
-        if self.status >= 400 and len(self.refusal) < REFUSAL_BYTES:
-            self.refusal += body
+        if self.body_start is None:
+            self.body_start = b""
+            self._listener.on_message(self.index)
+        if self.status >= 400 and len(self.body_start) < REJECTION_BYTES:
+            self.body_start += body

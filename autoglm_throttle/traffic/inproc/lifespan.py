@@ -20,8 +20,8 @@ class Lifespan:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._inbox: asyncio.Queue[Message] = asyncio.Queue()
-        self._said: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._to_app: asyncio.Queue[Message] = asyncio.Queue()
+        self._from_app: asyncio.Queue[Message | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self.state: dict[str, Any] = {}
         """Lifespan state of the application."""
@@ -32,13 +32,13 @@ class Lifespan:
         Raises:
             TrafficError: it reports that it cannot start.
         """
-        self._task = asyncio.get_running_loop().create_task(self._live(), name="lifespan")
-        self._inbox.put_nowait({"type": "lifespan.startup"})
-        said = await self._said.get()
-        if said is None:
+        self._task = asyncio.get_running_loop().create_task(self._run_app(), name="lifespan")
+        self._to_app.put_nowait({"type": "lifespan.startup"})
+        message = await self._from_app.get()
+        if message is None:
             self._task = None
-        elif said["type"] == "lifespan.startup.failed":
-            raise TrafficError(f"the application did not start: {said.get('message', '')}")
+        elif message["type"] == "lifespan.startup.failed":
+            raise TrafficError(f"the application did not start: {message.get('message', '')}")
 
     async def stop(self) -> None:
         """Shut the application down.
@@ -48,14 +48,14 @@ class Lifespan:
         """
         if self._task is None:
             return
-        self._inbox.put_nowait({"type": "lifespan.shutdown"})
-        said = await self._said.get()
-        if said is not None and said["type"] == "lifespan.shutdown.failed":
-            raise TrafficError(f"the application did not shut down: {said.get('message', '')}")
+        self._to_app.put_nowait({"type": "lifespan.shutdown"})
+        message = await self._from_app.get()
+        if message is not None and message["type"] == "lifespan.shutdown.failed":
+            raise TrafficError(f"the application did not shut down: {message.get('message', '')}")
         await self._task
 
-    async def _live(self) -> None:
+    async def _run_app(self) -> None:
         scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self.state}
         with suppress(Exception):  # the specification's way to say that there is no lifespan
-            await self._app(scope, self._inbox.get, self._said.put)
-        self._said.put_nowait(None)
+            await self._app(scope, self._to_app.get, self._from_app.put)
+        self._from_app.put_nowait(None)

@@ -27,7 +27,7 @@ SOCKETS: Final = (
 )
 OUTSIDE: Final = "nothing outside the loop runs in virtual time: measure over HTTP"
 
-REFUSED: Final[Mapping[str, str]] = {
+UNSUPPORTED: Final[Mapping[str, str]] = {
     "run_in_executor": THREADS,
     "getaddrinfo": SOCKETS,
     "getnameinfo": SOCKETS,
@@ -58,13 +58,13 @@ REFUSED: Final[Mapping[str, str]] = {
 }
 """Unsupported methods of the loop, and the alternative for each."""
 
-SHOWN = 10
+MAX_TASKS_NAMED = 10
 """Pending tasks named in a message."""
 
 _Ts = TypeVarTuple("_Ts")
 
 
-class NotVirtual(RuntimeError):
+class VirtualTimeError(RuntimeError):
     """An operation is not possible in virtual time; the text names it, and an alternative."""
 
 
@@ -86,11 +86,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, clock: MovableClock | None = None) -> None:
         self.clock: MovableClock = VirtualClock() if clock is None else clock
-        self._home = threading.get_ident()
-        self._refusal = ""
-        self._barring: asyncio.Task[None] | None = None
-        self._last_s, self._limited = math.inf, ""
-        super().__init__(_Standstill(self._wait))
+        self._thread_id = threading.get_ident()
+        self._violation = ""
+        self._thread_block: asyncio.Task[None] | None = None
+        self._limit_s, self._limit_text = math.inf, ""
+        super().__init__(_VirtualSelector(self._wait))
 
     def time(self) -> float:
         """Return the time of the clock."""
@@ -98,10 +98,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def run_forever(self) -> None:
         """Run until it is stopped; from here on, sync functions of anyio and Starlette raise an error."""
-        self._home = threading.get_ident()
-        if self._barring is None:
+        self._thread_id = threading.get_ident()
+        if self._thread_block is None:
             # In a task: anyio looks up the thread limiter of the running event loop.
-            self._barring = self.create_task(self._bar_threads())
+            self._thread_block = self.create_task(self._block_threads())
         super().run_forever()
 
     def call_soon_threadsafe(
@@ -111,8 +111,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         context: Context | None = None,
     ) -> asyncio.Handle:
         """Schedule as `call_soon` does; only the loop's own thread may call it."""
-        if threading.get_ident() != self._home:
-            self._refuse(f"a call from the thread {threading.current_thread().name!r}: {THREADS}")
+        if threading.get_ident() != self._thread_id:
+            self._raise_unsupported(f"a call from the thread {threading.current_thread().name!r}: {THREADS}")
         return self.call_soon(callback, *args, context=context)
 
     def call_at(
@@ -127,7 +127,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             return asyncio.TimerHandle(when, callback, args, self, context)
         return super().call_at(when, callback, *args, context=context)
 
-    def limit(self, at_most_s: float, what: str) -> None:
+    def limit(self, at_most_s: float, activity: str) -> None:
         """Limit the virtual time that may still pass; infinity removes the limit.
 
         A loop with tasks that wake each other never runs out of work, so it needs a limit.
@@ -136,7 +136,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             at_most_s: virtual seconds from now; a later one is a ``RuntimeError`` from the loop itself.
             activity: name of the limited phase, for the message.
         """
-        self._last_s, self._limited = self.time() + at_most_s, f"{what} is not over after {at_most_s:g} s"
+        self._limit_s, self._limit_text = (
+            self.time() + at_most_s,
+            f"{activity} is not over after {at_most_s:g} s",
+        )
 
     def every(self, interval_s: float, callback: Callable[[], object]) -> Callable[[], None]:
         """Call ``callback`` periodically, the first time after one interval.
@@ -155,52 +158,52 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """
         if not interval_s > 0.0:
             raise ValueError(f"interval_s must be above 0, not {interval_s!r}")
-        begun_s, calls, ended = self.time(), 0, False
+        started_s, calls, ended = self.time(), 0, False
 
-        def ring() -> None:
+        def fire() -> None:
             nonlocal calls
             if not ended:
                 calls += 1
-                self.call_at(begun_s + (calls + 1) * interval_s, ring)
+                self.call_at(started_s + (calls + 1) * interval_s, fire)
                 callback()
 
         def end() -> None:
             nonlocal ended
             ended = True
 
-        self.call_at(begun_s + interval_s, ring)
+        self.call_at(started_s + interval_s, fire)
         return end
 
-    async def _bar_threads(self) -> None:
+    async def _block_threads(self) -> None:
         """Make the anyio thread limiter of this loop raise: sync endpoints acquire it."""
 
         # anyio yields once before it acquires a thread, so this task always runs first.
         async def acquire(*_: object) -> NoReturn:
-            self._refuse(THREADS)
+            self._raise_unsupported(THREADS)
 
         limiter = anyio.to_thread.current_default_thread_limiter()
-        barred = type("Barred", (type(limiter),), {"__slots__": (), "acquire": acquire})
-        limiter.__class__ = barred  # this one object; its slots leave no room for a method of its own
+        blocked = type("Barred", (type(limiter),), {"__slots__": (), "acquire": acquire})
+        limiter.__class__ = blocked  # this one object; its slots leave no room for a method of its own
 
-    def _refuse(self, text: str) -> NoReturn:
-        task = asyncio.current_task(self) if threading.get_ident() == self._home else None
-        self._refusal = f"{task.get_name()}: {text}" if task is not None else text
-        raise NotVirtual(self._refusal)
+    def _raise_unsupported(self, text: str) -> NoReturn:
+        task = asyncio.current_task(self) if threading.get_ident() == self._thread_id else None
+        self._violation = f"{task.get_name()}: {text}" if task is not None else text
+        raise VirtualTimeError(self._violation)
 
     def _wait(self, timeout_s: float | None) -> None:
         # Raised from the loop, too, since the application may have caught the first exception.
-        if self._refusal:
-            text, self._refusal = self._refusal, ""
-            raise NotVirtual(text)
+        if self._violation:
+            text, self._violation = self._violation, ""
+            raise VirtualTimeError(text)
         if timeout_s is None:
             raise RuntimeError(f"nothing is ready and no timer is set; {_pending(self)}")
         if timeout_s > 0.0:
-            if self.time() + timeout_s > self._last_s:
-                raise RuntimeError(f"{self._limited} of virtual time; {_pending(self)}")
+            if self.time() + timeout_s > self._limit_s:
+                raise RuntimeError(f"{self._limit_text} of virtual time; {_pending(self)}")
             self.clock.advance(timeout_s)
 
 
-class _Standstill(selectors.SelectSelector):
+class _VirtualSelector(selectors.SelectSelector):
     """Replaces the wait for file descriptors."""
 
     def __init__(self, wait: Callable[[float | None], None]) -> None:
@@ -214,23 +217,25 @@ class _Standstill(selectors.SelectSelector):
 
 
 def _pending(loop: VirtualLoop) -> str:
-    tasks = sorted(f"{task.get_name()} ({_what(task)})" for task in asyncio.all_tasks(loop))
-    more = f" and {len(tasks) - SHOWN} more" if len(tasks) > SHOWN else ""
-    return f"these tasks wait for ever: {', '.join(tasks[:SHOWN])}{more}" if tasks else "no task waits"
+    tasks = sorted(f"{task.get_name()} ({_coroutine_name(task)})" for task in asyncio.all_tasks(loop))
+    more = f" and {len(tasks) - MAX_TASKS_NAMED} more" if len(tasks) > MAX_TASKS_NAMED else ""
+    return (
+        f"these tasks wait forever: {', '.join(tasks[:MAX_TASKS_NAMED])}{more}" if tasks else "no task waits"
+    )
 
 
-def _what(task: asyncio.Task[Any]) -> str:
+def _coroutine_name(task: asyncio.Task[Any]) -> str:
     return str(getattr(task.get_coro(), "__qualname__", "a coroutine"))
 
 
-def _refusing(name: str, why: str) -> Callable[..., NoReturn]:
+def _unsupported_method(name: str, reason: str) -> Callable[..., NoReturn]:
     def method(self: VirtualLoop, *_: object, **__: object) -> NoReturn:
-        self._refuse(f"{name} was called: {why}")
+        self._raise_unsupported(f"{name} was called: {reason}")
 
     method.__name__ = name
-    method.__doc__ = f"Refused: {why}."
+    method.__doc__ = f"Unsupported: {reason}."
     return method
 
 
-for _name, _why in REFUSED.items():
-    setattr(VirtualLoop, _name, _refusing(_name, _why))
+for _name, _reason in UNSUPPORTED.items():
+    setattr(VirtualLoop, _name, _unsupported_method(_name, _reason))

@@ -9,12 +9,12 @@ from urllib.parse import unquote
 from starlette.types import Scope
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.load import RequestSource
 
 ASGI = {"version": "3.0", "spec_version": "2.3"}
 """As uvicorn states it: sending to a disconnected client is no error."""
 
-KEPT = 10_000
+MAX_CACHED = 10_000
 """Cached scopes to copy from, of about 2 kB each; a recording may have one kind per request."""
 
 Headers = list[tuple[bytes, bytes]]
@@ -34,28 +34,28 @@ class Scopes:
     """
 
     def __init__(
-        self, load: Load, priority_header: str, identity_header: str, state: Mapping[str, Any]
+        self, load: RequestSource, priority_header: str, identity_header: str, state: Mapping[str, Any]
     ) -> None:
         self._load = load
         self._plan = load.plan
         self._priority_header = priority_header.lower().encode("ascii")
         self._identity_header = identity_header.lower().encode("ascii")
         self._state = state
-        self._known: dict[tuple[int, int, int], dict[str, Any]] = {}
+        self._templates: dict[tuple[int, int, int], dict[str, Any]] = {}
 
     def scope(self, index: int) -> Scope:
         """Return the scope of a request, by its index."""
         plan = self._plan
         key = (plan.kinds[index], plan.priorities[index], plan.clients[index])
-        known = self._known.get(key)
-        if known is None:
-            known = self._make(*key)
-            if len(self._known) < KEPT:
-                self._known[key] = known
+        template = self._templates.get(key)
+        if template is None:
+            template = self._make(*key)
+            if len(self._templates) < MAX_CACHED:
+                self._templates[key] = template
         # A copy with its own mutable parts, since applications may change them.
-        scope = dict(known)
+        scope = dict(template)
         scope["asgi"] = ASGI.copy()
-        scope["headers"] = known["headers"].copy()
+        scope["headers"] = template["headers"].copy()
         scope["state"] = dict(self._state)
         return scope
 

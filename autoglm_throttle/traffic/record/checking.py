@@ -16,8 +16,8 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 from autoglm_throttle.settings.record_fields import identifies_caller
-from autoglm_throttle.traffic.record.entry import Entry
-from autoglm_throttle.traffic.record.reading import FAULTS_SHOWN, open_recording
+from autoglm_throttle.traffic.record.entry import RecordedRequest
+from autoglm_throttle.traffic.record.reading import MAX_PROBLEMS_SHOWN, open_recording
 
 RANDOM_AT_LEAST: Final = 20
 """Shortest word that is tested for randomness; 20 characters of base 62 are 119 bits, and keys are longer."""
@@ -58,7 +58,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _PERSONAL = re.compile(r"[A-Za-z0-9_.+-]{1,64}(?:@|%40)[A-Za-z0-9-]{1,63}\.[A-Za-z]{2,}")
 _IDENTITY = re.compile(r"(?:[0-9a-f]{16})?")
 
-_LINES: Final = (
+_FIELD_NAMES: Final = (
     frozenset({"v", "kind", "start", "library", "redaction", "sample"}),
     frozenset({"v", "end", "dropped"}),
     frozenset(
@@ -70,21 +70,21 @@ _LINES: Final = (
 
 _REDACTION: Final = frozenset({"headers", "query", "paths", "body", "key"})
 
-UNPACKED_AT_MOST: Final = 1024 * 1024
+MAX_UNPACKED_BYTES: Final = 1024 * 1024
 """Bytes of a compressed body that are scanned."""
 
 
 @dataclass(slots=True)
-class Findings:
+class CheckResult:
     """Result of `check`."""
 
     entries: int = 0
     """Requests that were checked."""
-    told: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     """The first findings, each with its line and place, without the content."""
     count: int = 0
     """Total number of findings."""
-    sorts: Counter[str] = field(default_factory=Counter)
+    problem_kinds: Counter[str] = field(default_factory=Counter)
     """Number of findings of each kind."""
 
     @property
@@ -92,22 +92,22 @@ class Findings:
         """Whether there are no findings."""
         return not self.count
 
-    def add(self, number: int, place: str, what: str) -> None:
+    def add(self, number: int, location: str, problem: str) -> None:
         """Record one finding."""
         self.count += 1
-        self.sorts[what] += 1
-        if len(self.told) < FAULTS_SHOWN:
-            self.told.append(f"line {number}, {place}: {what}")
+        self.problem_kinds[problem] += 1
+        if len(self.messages) < MAX_PROBLEMS_SHOWN:
+            self.messages.append(f"line {number}, {location}: {problem}")
 
-    def unread(self, faults: Iterable[str]) -> None:
+    def add_unreadable(self, faults: Iterable[str]) -> None:
         """Record lines that could not be read."""
         for fault in faults:
             self.count += 1
-            self.sorts["cannot be read"] += 1
-            self.told.append(fault)
+            self.problem_kinds["cannot be read"] += 1
+            self.messages.append(fault)
 
 
-def check(path: Path | str) -> Findings:
+def check(path: Path | str) -> CheckResult:
     """Check every line of a recording: format, order and possible secrets.
 
     Lines may be in order of arrival, as converters write them, or of completion, as a recorder does.
@@ -117,26 +117,26 @@ def check(path: Path | str) -> Findings:
         TrafficError: it cannot be read, is no recording, or of another version.
     """
     recording = open_recording(path)
-    found = Findings()
-    if not recording.heading.start:
-        found.add(1, "first line", "says nothing of when the recording began")
-    seen: set[int] = set()
-    order = _Order()
-    for number, entry in recording.written(partial(_look_at_form, found)):
-        found.entries += 1
-        if entry.id in seen:
-            found.add(number, "id", "is that of an earlier line")
-        seen.add(entry.id)
-        order.see(number, entry)
-        for place, what in _secrets(entry):
-            found.add(number, place, what)
-    for number in order.wrong():
-        found.add(number, "t", "ended more than a second before the line above it")
-    found.unread(recording.faults)
-    return found
+    result = CheckResult()
+    if not recording.header.start:
+        result.add(1, "first line", "does not state when the recording began")
+    ids: set[int] = set()
+    order = _LineOrder()
+    for number, entry in recording.entries_in_file_order(partial(_check_format, result)):
+        result.entries += 1
+        if entry.id in ids:
+            result.add(number, "id", "is that of an earlier line")
+        ids.add(entry.id)
+        order.observe(number, entry)
+        for location, problem in _secrets(entry):
+            result.add(number, location, problem)
+    for number in order.out_of_order():
+        result.add(number, "t", "ended more than a second before the line above it")
+    result.add_unreadable(recording.problems)
+    return result
 
 
-class _Order:
+class _LineOrder:
     """Detects whether lines are in order of arrival or of completion."""
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class _Order:
         self._by_arrival = True
         self._late: list[int] = []
 
-    def see(self, number: int, entry: Entry) -> None:
+    def observe(self, number: int, entry: RecordedRequest) -> None:
         """Observe the times of a line."""
         end_s = entry.t_s + entry.ms / 1e3
         self._by_arrival = self._by_arrival and entry.t_s >= self._arrived_s
@@ -153,60 +153,65 @@ class _Order:
             self._late.append(number)
         self._arrived_s, self._ended_s = entry.t_s, max(self._ended_s, end_s)
 
-    def wrong(self) -> list[int]:
+    def out_of_order(self) -> list[int]:
         """Return the lines that fit neither order."""
         return [] if self._by_arrival else self._late
 
 
-def _look_at_form(found: Findings, number: int, line: bytes) -> None:
-    for place, what in _form(number, line):
-        found.add(number, place, what)
+def _check_format(result: CheckResult, number: int, line: bytes) -> None:
+    for location, problem in _format_problems(number, line):
+        result.add(number, location, problem)
 
 
-def _form(number: int, line: bytes) -> Iterator[tuple[str, str]]:
+def _format_problems(number: int, line: bytes) -> Iterator[tuple[str, str]]:
     """Yield unknown fields, and possible secrets in a first or last line."""
     try:
-        found = json.loads(line, object_pairs_hook=_once)
+        data = json.loads(line, object_pairs_hook=_reject_duplicates)
     except (ValueError, RecursionError):
         return  # reported as unreadable
-    if found is None:
+    if data is None:
         yield "line", "the same field twice"
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         return
-    first, last = number == 1 and "kind" in found, "end" in found and "method" not in found
-    named = _LINES[0] if first else _LINES[1] if last else _LINES[2]
-    redaction = found.get("redaction", {}) if first else {}
-    if found.keys() - named or (isinstance(redaction, dict) and redaction.keys() - _REDACTION):
+    first, last = number == 1 and "kind" in data, "end" in data and "method" not in data
+    named = _FIELD_NAMES[0] if first else _FIELD_NAMES[1] if last else _FIELD_NAMES[2]
+    redaction = data.get("redaction", {}) if first else {}
+    if data.keys() - named or (isinstance(redaction, dict) and redaction.keys() - _REDACTION):
         yield "line", "a field that no recording has"
     if first or last:
-        text = json.dumps(found, ensure_ascii=False)
-        yield from (("line", what) for what in _known(text))
-        if _drawn(text):
+        text = json.dumps(data, ensure_ascii=False)
+        yield from (("line", problem) for problem in _known_secrets(text))
+        if _has_random_word(text):
             yield "line", "a long random string"
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object] | None:
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else None
+def _reject_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object] | None:
+    data = dict(pairs)
+    return data if len(data) == len(pairs) else None
 
 
-def _secrets(entry: Entry) -> Iterator[tuple[str, str]]:
+def _secrets(entry: RecordedRequest) -> Iterator[tuple[str, str]]:
     """Yield place and kind of each possible secret in a request."""
     if not _IDENTITY.fullmatch(entry.client):
         yield "client", "is no hash"
     for name, _ in entry.headers:
         if identifies_caller(name):
-            yield "headers", f"{name} says who asks"
-    places = [("target", _decoded(entry.target)), *(("headers", value) for _, value in entry.headers)]
-    places += [("priority, decision or reason", f"{entry.priority} {entry.decision} {entry.reason}")]
-    for place, text in places:
-        yield from ((place, what) for what in _known(text))
-        yield from ((place, what) for what in _guessed(text, "a parameter with the name of a secret"))
+            yield "headers", f"{name} identifies the caller"
+    locations = [("target", _decoded(entry.target)), *(("headers", value) for _, value in entry.headers)]
+    locations += [("priority, decision or reason", f"{entry.priority} {entry.decision} {entry.reason}")]
+    for location, text in locations:
+        yield from ((location, problem) for problem in _known_secrets(text))
+        yield from (
+            (location, problem)
+            for problem in _suspected_secrets(text, "a parameter with the name of a secret")
+        )
     if entry.body:
         text = _unpacked(entry.body).decode("utf-8", "replace").replace("\0", "")  # UTF-16, too
         both = f"{text}\n{_decoded(text)}" if "%" in text else text
-        yield from (("body", what) for what in _known(both))
-        yield from (("body", what) for what in _guessed(both, "a field with the name of a secret"))
+        yield from (("body", problem) for problem in _known_secrets(both))
+        yield from (
+            ("body", problem) for problem in _suspected_secrets(both, "a field with the name of a secret")
+        )
 
 
 def _decoded(text: str) -> str:
@@ -219,27 +224,27 @@ def _unpacked(body: bytes) -> bytes:
     if not body.startswith((b"\x1f\x8b", b"\x78")):
         return body
     try:
-        return zlib.decompressobj(wbits=47).decompress(body, UNPACKED_AT_MOST)
+        return zlib.decompressobj(wbits=47).decompress(body, MAX_UNPACKED_BYTES)
     except zlib.error:
         return body
 
 
-def _known(text: str) -> Iterator[str]:
-    for what, pattern in _KNOWN.items():
+def _known_secrets(text: str) -> Iterator[str]:
+    for problem, pattern in _KNOWN.items():
         if pattern.search(text):
-            yield what
+            yield problem
 
 
-def _guessed(text: str, named: str) -> Iterator[str]:
+def _suspected_secrets(text: str, named: str) -> Iterator[str]:
     if _SECRET_KEY.search(text) or _PART_OF_FORM.search(text):
         yield named
     if _PERSONAL.search(text):
         yield "an e-mail address"
-    if _drawn(text):
+    if _has_random_word(text):
         yield "a long random string"
 
 
-def _drawn(text: str) -> bool:
+def _has_random_word(text: str) -> bool:
     return any(map(_random, _WORD.findall(_UUID.sub("", text))))
 
 

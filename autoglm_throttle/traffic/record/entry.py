@@ -19,21 +19,21 @@ from autoglm_throttle.traffic.errors import TrafficError
 VERSION: Final = 1
 """Version of the format; a reader accepts no other."""
 
-LINE_AT_MOST: Final = 1024 * 1024
+MAX_LINE_BYTES: Final = 1024 * 1024
 """Longest line in bytes. The longest that a recorder writes holds a body of 64 KiB and the largest headers
 that a server accepts, about 200 KiB.
 """
 
-LAST_S: Final = 1e9
+MAX_TIME_S: Final = 1e9
 """No recording lasts 30 years; a later time is an error."""
 
-BODY_AT_MOST: Final = 64 * 1024
+MAX_BODY_BYTES: Final = 64 * 1024
 """Longest body that is stored, in bytes."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TARGET = re.compile(r"[\x21-\x7e]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
-_WORD = re.compile(r"[\x20-\x7e]{0,200}")
+_SHORT_TEXT = re.compile(r"[\x20-\x7e]{0,200}")
 _SHA256 = re.compile(r"(?:[0-9a-f]{64})?")
 
 _text: Callable[[str], str] = encode_basestring_ascii
@@ -41,7 +41,7 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class RecordedRequest:
     """One recorded request.
 
     Raises:
@@ -82,14 +82,14 @@ class Entry:
         _check_text(self)
         for name, value in self.headers:
             _check_field(name, value)
-        if not all(0.0 <= number < LAST_S for number in (self.t_s, self.ms, self.ttfb_ms or 0.0)):
-            raise TrafficError(f"t, ms and ttfb_ms must be from 0 to {LAST_S:g}")
+        if not all(0.0 <= number < MAX_TIME_S for number in (self.t_s, self.ms, self.ttfb_ms or 0.0)):
+            raise TrafficError(f"t, ms and ttfb_ms must be from 0 to {MAX_TIME_S:g}")
         if not (0 <= self.status <= 999 and self.id >= 0 and self.body_len >= 0):
             raise TrafficError("status, id or body_len is out of range")
 
     def to_line(self) -> str:
         """Format the line of the file, without its line end."""
-        return line(
+        return format_line(
             self.t_s,
             self.id,
             (self.method, self.target, self.headers),
@@ -99,44 +99,51 @@ class Entry:
         )
 
     @classmethod
-    def from_line(cls, text: str | bytes) -> Entry:
+    def from_line(cls, text: str | bytes) -> RecordedRequest:
         """Parse a line.
 
         Raises:
             TrafficError: it is no JSON object, of another version, or not a valid request. The text never
                 quotes the line.
         """
-        found = parsed(text)
-        if found.get("v") != VERSION:
+        data = parse_object(text)
+        if data.get("v") != VERSION:
             raise TrafficError(f"its version is not {VERSION}")
         try:
-            return _entry(found)
+            return _request_from(data)
         except (TypeError, ValueError, OverflowError):
             raise TrafficError("not an entry: its parts do not fit") from None
 
 
-Asked = tuple[str, str, Sequence[tuple[str, str]]]
+RequestFields = tuple[str, str, Sequence[tuple[str, str]]]
 """Method, target, headers."""
 
-Body = tuple[int, str, bytes | None]
+BodyFields = tuple[int, str, bytes | None]
 """Length, SHA-256, the body itself."""
 
-Judged = tuple[str, str, str, str]
+DecisionFields = tuple[str, str, str, str]
 """Client, priority, decision, reason."""
 
-Answered = tuple[int, float, float | None]
+ResponseFields = tuple[int, float, float | None]
 """Status, ms, ttfb_ms."""
 
 
-def line(t_s: float, serial: int, asked: Asked, body: Body, judged: Judged, answered: Answered) -> str:
+def format_line(
+    t_s: float,
+    serial: int,
+    request: RequestFields,
+    body: BodyFields,
+    decision_fields: DecisionFields,
+    response: ResponseFields,
+) -> str:
     """Format a line without creating a `RecordedRequest`: a recorder writes thousands in a second."""
-    method, target, headers = asked
-    length, sha256, kept = body
-    client, priority, decision, reason = judged
-    status, ms, ttfb_ms = answered
+    method, target, headers = request
+    length, sha256, body_bytes = body
+    client, priority, decision, reason = decision_fields
+    status, ms, ttfb_ms = response
     bodies = f',"body_sha256":"{sha256}"' if sha256 else ""
-    if kept is not None:
-        bodies += f',"body_b64":"{base64.b64encode(kept).decode()}"'
+    if body_bytes is not None:
+        bodies += f',"body_b64":"{base64.b64encode(body_bytes).decode()}"'
     first = "null" if ttfb_ms is None else repr(round(ttfb_ms, 3))
     return (
         f'{{"v":{VERSION},"t":{round(t_s, 6)!r},"id":{serial},"method":{_text(method)},'
@@ -146,56 +153,56 @@ def line(t_s: float, serial: int, asked: Asked, body: Body, judged: Judged, answ
     )
 
 
-def parsed(text: str | bytes) -> dict[str, Any]:
+def parse_object(text: str | bytes) -> dict[str, Any]:
     """Parse the JSON object of a line.
 
     Raises:
         TrafficError: it is none, or deeper or longer than any line of a recording.
     """
-    if len(text) > LINE_AT_MOST:
-        raise TrafficError(f"longer than {LINE_AT_MOST} bytes")
+    if len(text) > MAX_LINE_BYTES:
+        raise TrafficError(f"longer than {MAX_LINE_BYTES} bytes")
     try:
-        found = json.loads(text, parse_constant=_no_constant)
+        data = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         raise TrafficError("not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         raise TrafficError("not a JSON object")
-    return found
+    return data
 
 
 def _no_constant(_: str) -> None:
     raise ValueError("NaN and Infinity are not JSON")
 
 
-def _entry(found: dict[str, Any]) -> Entry:
-    ttfb_ms = found.get("ttfb_ms")
-    encoded = found.get("body_b64")
-    return Entry(
-        t_s=_number(found.get("t")),
-        id=_whole(found.get("id", 0)),
-        method=_str(found.get("method")),
-        target=_str(found.get("target")),
-        headers=tuple((_str(name).lower(), _str(value)) for name, value in found.get("headers", ())),
-        body_len=_whole(found.get("body_len", 0)),
-        body_sha256=_str(found.get("body_sha256", "")),
+def _request_from(data: dict[str, Any]) -> RecordedRequest:
+    ttfb_ms = data.get("ttfb_ms")
+    encoded = data.get("body_b64")
+    return RecordedRequest(
+        t_s=_number(data.get("t")),
+        id=_whole(data.get("id", 0)),
+        method=_str(data.get("method")),
+        target=_str(data.get("target")),
+        headers=tuple((_str(name).lower(), _str(value)) for name, value in data.get("headers", ())),
+        body_len=_whole(data.get("body_len", 0)),
+        body_sha256=_str(data.get("body_sha256", "")),
         body=None if encoded is None else base64.b64decode(_str(encoded), validate=True),
-        client=_str(found.get("client", "")),
-        priority=_str(found.get("priority", "")),
-        decision=_str(found.get("decision", "")),
-        reason=_str(found.get("reason", "")),
-        status=_whole(found.get("status", 0)),
-        ms=_number(found.get("ms", 0.0)),
+        client=_str(data.get("client", "")),
+        priority=_str(data.get("priority", "")),
+        decision=_str(data.get("decision", "")),
+        reason=_str(data.get("reason", "")),
+        status=_whole(data.get("status", 0)),
+        ms=_number(data.get("ms", 0.0)),
         ttfb_ms=None if ttfb_ms is None else _number(ttfb_ms),
     )
 
 
-def _check_text(entry: Entry) -> None:
+def _check_text(entry: RecordedRequest) -> None:
     if not _TOKEN.fullmatch(entry.method):
         raise TrafficError("the method is no HTTP token")
     if not _TARGET.fullmatch(entry.target):
         raise TrafficError("the target must be printable ASCII without blanks")
-    for word in (entry.client, entry.priority, entry.decision, entry.reason):
-        if not _WORD.fullmatch(word):
+    for text in (entry.client, entry.priority, entry.decision, entry.reason):
+        if not _SHORT_TEXT.fullmatch(text):
             raise TrafficError("client, priority, decision and reason must be short printable ASCII")
     if not _SHA256.fullmatch(entry.body_sha256):
         raise TrafficError("body_sha256 must have 64 hex digits")
@@ -208,19 +215,19 @@ def _check_field(name: str, value: str) -> None:
         raise TrafficError("the value of a header must be printable ASCII")
 
 
-def _str(found: object) -> str:
-    if not isinstance(found, str):
+def _str(value: object) -> str:
+    if not isinstance(value, str):
         raise TrafficError("a text is missing or of another type")
-    return found
+    return value
 
 
-def _whole(found: object) -> int:
-    if not isinstance(found, int) or isinstance(found, bool):
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
         raise TrafficError("a whole number is of another type")
-    return found
+    return value
 
 
-def _number(found: object) -> float:
-    if not isinstance(found, (int, float)) or isinstance(found, bool):
+def _number(value: object) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise TrafficError("a number is missing or of another type")
-    return float(found)
+    return float(value)

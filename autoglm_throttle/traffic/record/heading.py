@@ -14,7 +14,7 @@ KIND: Final = "autoglm-throttle-traffic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heading:
+class RecordingHeader:
     """First line of a recording: properties of the file."""
 
     start: str = ""
@@ -30,7 +30,7 @@ class Heading:
 
     def to_line(self) -> str:
         """Format the line of the file, without its line end."""
-        found = {
+        data = {
             "v": VERSION,
             "kind": KIND,
             "start": self.start,
@@ -38,22 +38,22 @@ class Heading:
             "redaction": dict(self.redaction),
             "sample": self.sample,
         }
-        return json.dumps(found, separators=(",", ":"))
+        return json.dumps(data, separators=(",", ":"))
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Heading:
+    def of(cls, data: Mapping[str, Any]) -> RecordingHeader:
         """Read it from the object of a first line; a value of another type counts as absent."""
-        redaction, sample = found.get("redaction"), found.get("sample")
+        redaction, sample = data.get("redaction"), data.get("sample")
         return cls(
-            start=_shown(found.get("start")),
-            made_by=_shown(found.get("library")),
+            start=_printable(data.get("start")),
+            made_by=_printable(data.get("library")),
             redaction=redaction if isinstance(redaction, dict) else {},
             sample=float(sample) if isinstance(sample, (int, float)) and 0.0 <= sample <= 1.0 else 1.0,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class RecordingTrailer:
     """Last line of a recording: the reason for its end, and the number of lost requests."""
 
     reason: str
@@ -66,13 +66,13 @@ class End:
         return f'{{"v":{VERSION},"end":"{self.reason}","dropped":{self.dropped}}}'
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> End:
+    def of(cls, data: Mapping[str, Any]) -> RecordingTrailer:
         """Read it from the object of a last line."""
-        dropped = found.get("dropped")
-        return cls(_shown(found.get("end")), dropped if type(dropped) is int and dropped >= 0 else 0)
+        dropped = data.get("dropped")
+        return cls(_printable(data.get("end")), dropped if type(dropped) is int and dropped >= 0 else 0)
 
 
-def _shown(found: object) -> str:
+def _printable(value: object) -> str:
     """Return a short printable text, safe for display; otherwise an empty one."""
-    text = found if isinstance(found, str) else ""
+    text = value if isinstance(value, str) else ""
     return text if text.isascii() and text.isprintable() and len(text) <= 100 else ""

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autoglm_throttle.traffic.record.heading import End, Heading
-from autoglm_throttle.traffic.record.reading import Faults, open_recording
+from autoglm_throttle.traffic.record.heading import RecordingHeader, RecordingTrailer
+from autoglm_throttle.traffic.record.reading import RecordingProblems, open_recording
 
 
 @dataclass(slots=True)
 class Info:
     """Totals of a recording, without any single request."""
 
-    heading: Heading
+    header: RecordingHeader
     entries: int = 0
     """Requests."""
     first_s: float = 0.0
@@ -34,9 +34,9 @@ class Info:
     """Requests by priority."""
     statuses: Counter[int] = field(default_factory=Counter)
     """Requests by status; 0: no response, or the client disconnected."""
-    end: End | None = None
+    end: RecordingTrailer | None = None
     """Reason for the end; None where the last line is missing."""
-    faults: Faults = field(default_factory=Faults)
+    problems: RecordingProblems = field(default_factory=RecordingProblems)
     """Unreadable lines."""
 
     @property
@@ -54,10 +54,10 @@ class Info:
         return list(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        heading = self.heading
-        yield f"began      {heading.start or 'not said'}, by version {heading.made_by or 'not said'}"
+        header = self.header
+        yield f"began      {header.start or 'not stated'}, by version {header.made_by or 'not stated'}"
         yield f"requests   {self.entries} in {self.span_s:.1f} s: {self.rps:.2f}/s, at most {self.busiest}/s"
-        yield f"clients    {self.clients}, of a sample of {heading.sample:g}"
+        yield f"clients    {self.clients}, of a sample of {header.sample:g}"
         yield f"bodies     {self.bodies_bytes} bytes"
         for title, counts in (
             ("priority", self.priorities),
@@ -66,15 +66,15 @@ class Info:
         ):
             parts = ", ".join(f"{name or 'none'} {count}" for name, count in sorted(counts.items()))
             yield f"{title:10} {parts or 'none'}"
-        for name, kept in heading.redaction.items():
-            yield f"{'kept ' + _plain(name):10} {_plain(kept)}"
+        for name, value in header.redaction.items():
+            yield f"{'kept ' + _to_text(name):10} {_to_text(value)}"
         if self.end is None:
-            yield "end        missing: the recorder was killed, or records still"
+            yield "end        missing: the recorder was killed or is still recording"
         else:
-            yield f"end        {self.end.reason or 'not said'}, {self.end.dropped} dropped"
-        if self.faults.count:
-            yield f"unreadable {self.faults.count} lines"
-            yield from (f"  {fault}" for fault in self.faults)
+            yield f"end        {self.end.reason or 'not stated'}, {self.end.dropped} dropped"
+        if self.problems.count:
+            yield f"unreadable {self.problems.count} lines"
+            yield from (f"  {fault}" for fault in self.problems)
 
 
 def info(path: Path | str) -> Info:
@@ -84,27 +84,27 @@ def info(path: Path | str) -> Info:
         TrafficError: it cannot be read, is no recording, or of another version.
     """
     recording = open_recording(path)
-    found = Info(recording.heading)
+    totals = Info(recording.header)
     clients: set[str] = set()
     seconds: Counter[int] = Counter()
     for entry in recording.entries():
-        if not found.entries:
-            found.first_s = entry.t_s
-        found.entries += 1
-        found.last_s = entry.t_s
-        found.bodies_bytes += entry.body_len
+        if not totals.entries:
+            totals.first_s = entry.t_s
+        totals.entries += 1
+        totals.last_s = entry.t_s
+        totals.bodies_bytes += entry.body_len
         clients.add(entry.client)
         seconds[int(entry.t_s)] += 1
-        found.priorities[entry.priority] += 1
-        found.decisions[f"{entry.decision} {entry.reason}".strip()] += 1
-        found.statuses[entry.status] += 1
-    found.clients = len(clients)
-    found.busiest = max(seconds.values(), default=0)
-    found.end, found.faults = recording.end, recording.faults
-    return found
+        totals.priorities[entry.priority] += 1
+        totals.decisions[f"{entry.decision} {entry.reason}".strip()] += 1
+        totals.statuses[entry.status] += 1
+    totals.clients = len(clients)
+    totals.busiest = max(seconds.values(), default=0)
+    totals.end, totals.problems = recording.end, recording.problems
+    return totals
 
 
-def _plain(value: object) -> str:
+def _to_text(value: object) -> str:
     """Format a value of the header in one line of printable ASCII."""
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text) or "none"

@@ -7,15 +7,15 @@ from typing import Any
 
 from autoglm_throttle.asgi.hinted import MARKER
 from autoglm_throttle.snapshot import decision_label
-from autoglm_throttle.traffic.record.entry import Judged
+from autoglm_throttle.traffic.record.entry import DecisionFields
 
 DEGRADED = b"x-degraded"
 """Response field set by a fallback."""
 
-NOT_JUDGED: Judged = ("", "", "", "")
+NO_DECISION: DecisionFields = ("", "", "", "")
 
 
-def judged(scope: Mapping[str, Any], status: int, fields: Iterable[Sequence[bytes]]) -> Judged:
+def decision_of(scope: Mapping[str, Any], status: int, fields: Iterable[Sequence[bytes]]) -> DecisionFields:
     """Return user, priority, decision and reason; of several throttles, one that rejected takes precedence.
 
     Args:
@@ -25,7 +25,7 @@ def judged(scope: Mapping[str, Any], status: int, fields: Iterable[Sequence[byte
     """
     marker = scope.get(MARKER)
     if not isinstance(marker, dict) or not marker:
-        return NOT_JUDGED
+        return NO_DECISION
     verdicts = [verdict for verdict in marker.values() if verdict is not None]
     degraded = status < 300 and any(name.lower() == DEGRADED for name, _ in fields)
     if not verdicts:

@@ -12,8 +12,8 @@ from autoglm_throttle.asgi.hinted import MARKER
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record.entry import BODY_AT_MOST, Body
-from autoglm_throttle.traffic.record.judged import judged
+from autoglm_throttle.traffic.record.entry import MAX_BODY_BYTES, BodyFields
+from autoglm_throttle.traffic.record.judged import decision_of
 from autoglm_throttle.traffic.record.recorder import Recorder
 from autoglm_throttle.traffic.record.writer import Writer
 
@@ -23,7 +23,7 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
-DEEPEST: Final = 100
+MAX_DEPTH: Final = 100
 """Layers of middleware that are searched for a throttle."""
 
 _ENDS = ("http.response.body", "http.response.pathsend", "http.response.zerocopysend")
@@ -59,8 +59,8 @@ class RecorderMiddleware:
                 raise
             self._fault = error
         if self.recorder is not None:
-            self.recorder.heed(_throttles(app))
-        self._complained = False
+            self.recorder.watch_client(_throttles(app))
+        self._fault_logged = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -78,7 +78,7 @@ class RecorderMiddleware:
         if writer is None:
             await self.app(scope, receive, send)
             return
-        watch = _Watch(scope, receive, send, recorder, writer)
+        watch = _RecordedExchange(scope, receive, send, recorder, writer)
         try:
             await self.app(scope, watch.receive, watch.send)
         except Exception:
@@ -88,7 +88,7 @@ class RecorderMiddleware:
             if not watch.done:
                 watch.finish()
             if watch.fault is not None:
-                self._complain(watch.fault)
+                self._log_fault(watch.fault)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._fault is not None:
@@ -99,35 +99,35 @@ class RecorderMiddleware:
         if recorder is None:
             await self.app(scope, receive, send)
             return
-        over = left = False
+        over = detached = False
 
-        async def heard() -> Any:  # noqa: ANN401 - a message
+        async def observed_receive() -> Any:  # noqa: ANN401 - a message
             nonlocal over
             message = await receive()
             over = over or message["type"] == "lifespan.shutdown"
             return message
 
-        async def said(message: Message) -> None:
-            nonlocal left
-            if over and not left:  # once it is sent the server may end at once
-                left = True
-                await recorder.leave(self)
+        async def observed_send(message: Message) -> None:
+            nonlocal detached
+            if over and not detached:  # once it is sent the server may end at once
+                detached = True
+                await recorder.detach(self)
             await send(message)
 
-        recorder.enter(self)
+        recorder.attach(self)
         try:
-            await self.app(scope, heard, said)
+            await self.app(scope, observed_receive, observed_send)
         finally:
-            if over and not left:  # not over: an app without lifespan, which now begins to serve
-                await recorder.leave(self)
+            if over and not detached:  # not over: an app without lifespan, which now begins to serve
+                await recorder.detach(self)
 
-    def _complain(self, fault: Exception) -> None:
-        if not self._complained:
-            self._complained = True
+    def _log_fault(self, fault: Exception) -> None:
+        if not self._fault_logged:
+            self._fault_logged = True
             LOGGER.error("a request could not be recorded: %s; it was served", type(fault).__name__)
 
 
-class _Watch:
+class _RecordedExchange:
     """Wraps ``receive`` and ``send`` of one request and records both."""
 
     __slots__ = (
@@ -136,8 +136,8 @@ class _Watch:
         "_first_s",
         "_hash",
         "_headers",
-        "_kept",
-        "_left",
+        "_body_parts",
+        "_disconnected",
         "_length",
         "_method",
         "_path",
@@ -147,7 +147,7 @@ class _Watch:
         "_send",
         "_serial",
         "_status",
-        "_whole",
+        "_body_complete",
         "_writer",
         "done",
         "fault",
@@ -163,7 +163,7 @@ class _Watch:
         self._writer = writer
         self._began_s = recorder.clock()
         self._serial = recorder.serial()
-        writer.under_way += 1
+        writer.in_flight += 1
         # routers and middleware change these on the way in
         self._method: Any = scope.get("method")
         headers = scope.get("headers")
@@ -175,10 +175,10 @@ class _Watch:
             scope.get("root_path", ""),
         )
         self._hash: Any = None
-        self._kept: list[bytes] | None = [] if recorder.body == "full" else None
+        self._body_parts: list[bytes] | None = [] if recorder.body == "full" else None
         self._length = 0
-        self._whole = False
-        self._left = False
+        self._body_complete = False
+        self._disconnected = False
         self._status = 0
         self._fields: Any = ()
         self._first_s: float | None = None
@@ -194,9 +194,9 @@ class _Watch:
             if body:
                 self._measure(body)
             if not message.get("more_body"):
-                self._whole = True
+                self._body_complete = True
         elif kind == "http.disconnect":
-            self._left = True
+            self._disconnected = True
         return message
 
     def _measure(self, body: bytes) -> None:
@@ -207,10 +207,10 @@ class _Watch:
             self._hash = hashlib.sha256(body)
         else:
             self._hash.update(body)
-        if self._kept is not None:
-            self._kept.append(body)
-            if self._length > BODY_AT_MOST:
-                self._kept = None
+        if self._body_parts is not None:
+            self._body_parts.append(body)
+            if self._length > MAX_BODY_BYTES:
+                self._body_parts = None
 
     async def send(self, message: Message) -> None:
         """Forward a message to the server, and record status, first byte and end."""
@@ -223,7 +223,7 @@ class _Watch:
                 self._first_s = self._recorder.clock()
             if not (message.get("more_body") or self.done):
                 await self._send(message)
-                self.finish(answered=not self._left)
+                self.finish(answered=not self._disconnected)
                 return
         await self._send(message)
 
@@ -231,27 +231,27 @@ class _Watch:
         """The app raised: the server answers 500, unless a response has started."""
         if not self.done and not self._status:
             self._status = 500
-            self.finish(answered=not self._left)
+            self.finish(answered=not self._disconnected)
 
     def finish(self, *, answered: bool = False) -> None:
         """Pass the request to the writer. An error is stored in ``fault`` and never raised."""
         self.done = True
         try:
-            self._hand_over(answered)
+            self._write_request(answered)
         except Exception as error:  # noqa: BLE001 - a scope may hold anything
             self.fault = error
-        self._writer.under_way -= 1
+        self._writer.in_flight -= 1
 
-    def _hand_over(self, answered: bool) -> None:
+    def _write_request(self, answered: bool) -> None:
         recorder, scope = self._recorder, self._scope
         now = recorder.clock()
         status = self._status if answered else 0
         marker = scope.get(MARKER)
         if isinstance(marker, dict):
-            recorder.heed(marker)
-        user, priority, decision, reason = judged(scope, status, self._fields)
+            recorder.watch_client(marker)
+        user, priority, decision, reason = decision_of(scope, status, self._fields)
         client = recorder.client(user, scope.get("client"), self._headers)
-        if not recorder.keeps(client):
+        if not recorder.samples(client):
             return
         began_s = self._began_s
         first_s = now if self._first_s is None else self._first_s
@@ -271,11 +271,11 @@ class _Watch:
             )
         )
 
-    def _body(self) -> Body:
+    def _body(self) -> BodyFields:
         """Return length, hash and body; for an incomplete body only the announced length."""
-        if self._whole:
-            kept = b"".join(self._kept) if self._kept else None
-            return self._length, self._hash.hexdigest() if self._hash is not None else "", kept
+        if self._body_complete:
+            body = b"".join(self._body_parts) if self._body_parts else None
+            return self._length, self._hash.hexdigest() if self._hash is not None else "", body
         announced = next((v for n, v in self._headers if n == b"content-length"), b"")
         length = int(announced) if announced.isdigit() and len(announced) < 16 else 0
         return max(self._length, length), "", None
@@ -283,7 +283,7 @@ class _Watch:
 
 def _throttles(app: object) -> Iterator[object]:
     """Yield the throttles of the middleware round an app, following the ``app`` attributes."""
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         throttle = getattr(app, "throttle", None)
         if throttle is not None and isinstance(throttle, Hashable):
             yield throttle

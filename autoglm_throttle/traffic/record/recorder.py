@@ -21,10 +21,10 @@ from autoglm_throttle.model import Clock
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.record_fields import SMALLEST_BYTES
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record.heading import Heading
+from autoglm_throttle.traffic.record.heading import RecordingHeader
 from autoglm_throttle.traffic.record.judged import identity_header
 from autoglm_throttle.traffic.record.redaction import Redaction
-from autoglm_throttle.traffic.record.store import Store
+from autoglm_throttle.traffic.record.store import RecordingFile
 from autoglm_throttle.traffic.record.writer import CLOSE_S, Writer
 from autoglm_throttle.version import __version__
 
@@ -38,11 +38,11 @@ MAX_S: Final = 3600.0
 
 _CLIENT = re.compile(r"[0-9a-f]{16}")
 
-TURN_S: Final = 0.01
+POLL_INTERVAL_S: Final = 0.01
 """Poll interval of the event loop while the last requests are written."""
 
 
-class Counts(NamedTuple):
+class RecorderCounts(NamedTuple):
     """Number of written and dropped requests of a recording."""
 
     written: int
@@ -124,10 +124,10 @@ class Recorder:
         self._lock = threading.Lock()
         self._writer: Writer | None = None
         self._pid = os.getpid()
-        self._over = ""
+        self._end_reason = ""
         self._serial = -1
         self._apps: set[object] = set()
-        self._heeded: set[object] = set()
+        self._known_throttles: set[object] = set()
 
     def _check(self, sample: float, max_bytes: int, max_s: float) -> None:
         if self.body not in get_args(Bodies):
@@ -178,12 +178,12 @@ class Recorder:
         return cls.from_settings(Settings.from_env(environ))
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> RecorderCounts:
         """Written and dropped requests, since this process began the file."""
         writer = self._writer
         if writer is None:
-            return Counts(0, 0, self._over)
-        return Counts(writer.written, writer.dropped, writer.ended or self._over)
+            return RecorderCounts(0, 0, self._end_reason)
+        return RecorderCounts(writer.written, writer.dropped, writer.ended or self._end_reason)
 
     @property
     def file(self) -> Path | None:
@@ -193,35 +193,35 @@ class Recorder:
     def start(self) -> None:
         """Begin a recording, unless one is active, has reached a limit or has failed."""
         with self._lock:
-            if self._over == "closed":
-                self._over, self._writer = "", None
+            if self._end_reason == "closed":
+                self._end_reason, self._writer = "", None
         self.writer()
 
     def writer(self) -> Writer | None:
         """Return the writer of this process; None if the recording is over."""
         if self._pid != os.getpid():
-            self._begin_anew()
+            self._reset_after_fork()
         writer = self._writer
-        if writer is None and not self._over:
-            writer = self._open()
-        return None if writer is None or self._over or writer.ended else writer
+        if writer is None and not self._end_reason:
+            writer = self._open_once()
+        return None if writer is None or self._end_reason or writer.ended else writer
 
     def serial(self) -> int:
         """Return the number of the next request."""
         self._serial += 1
         return self._serial
 
-    def enter(self, app: object) -> None:
+    def attach(self, app: object) -> None:
         """Begin as ``start`` does, on behalf of a recorded app."""
         self.start()
         self._apps.add(app)
 
-    async def leave(self, app: object) -> None:
+    async def detach(self, app: object) -> None:
         """Detach an app; the last one closes the recording without blocking the event loop."""
         self._apps.discard(app)
         if self._apps:
             return
-        writer = self._ending()
+        writer = self._mark_closed()
         if writer is None:
             return
         writer.end()
@@ -229,39 +229,39 @@ class Recorder:
         left_s = CLOSE_S
         while not writer.done and left_s > 0.0:
             before_s = time.monotonic()
-            await anyio.sleep(TURN_S)
+            await anyio.sleep(POLL_INTERVAL_S)
             now_s = time.monotonic()
             left_s = max(0.0, until_s - now_s)
-            if now_s - before_s < TURN_S / 2:  # virtual time: polling takes no real time
+            if now_s - before_s < POLL_INTERVAL_S / 2:  # virtual time: polling takes no real time
                 break
         self._end(writer, left_s)
 
     def close(self) -> None:
         """End the recording and wait, at most 5 s, until it is written; ``start`` begins another."""
-        writer = self._ending()
+        writer = self._mark_closed()
         if writer is not None:
             self._end(writer, CLOSE_S)
 
-    def _ending(self) -> Writer | None:
+    def _mark_closed(self) -> Writer | None:
         """Mark the recording as closed and return its writer; None without one, or in a forked child."""
         if self._pid != os.getpid():
             return None
         with self._lock:
-            self._over = self._over or "closed"
+            self._end_reason = self._end_reason or "closed"
             return self._writer
 
     def _end(self, writer: Writer, wait_s: float) -> None:
         writer.close(wait_s)
         if writer is self._writer:  # else another recording has begun
-            self._over = writer.ended or self._over
+            self._end_reason = writer.ended or self._end_reason
             atexit.unregister(self.close)
 
-    def heed(self, throttles: Iterable[object]) -> None:
+    def watch_client(self, throttles: Iterable[object]) -> None:
         """Disallow the header fields by which these throttles identify callers."""
         for throttle in throttles:
-            if throttle not in self._heeded:
-                self._heeded.add(throttle)
-                self.redaction.leave_out(identity_header(throttle))
+            if throttle not in self._known_throttles:
+                self._known_throttles.add(throttle)
+                self.redaction.disallow(identity_header(throttle))
 
     def client(self, stated: str, peer: Sequence[Any] | None, headers: Iterable[Sequence[bytes]]) -> str:
         """Return the 16 hex digits that identify the client.
@@ -280,43 +280,43 @@ class Recorder:
             return self._identity.text(stated)
         return self._identity.hash("address", self._peers.group(str(peer[0]) if peer else ""))
 
-    def keeps(self, client: str) -> bool:
+    def samples(self, client: str) -> bool:
         """Return whether a client belongs to the sample."""
         return self.sample >= 1.0 or int(client[:8], 16) / 2**32 < self.sample
 
-    def _begin_anew(self) -> None:
+    def _reset_after_fork(self) -> None:
         """Reset in a forked child: file and thread belong to the parent."""
         self._lock = threading.Lock()
         self._writer = None
-        self._over = ""
+        self._end_reason = ""
         self._serial = -1
         self._apps = set()
         self._pid = os.getpid()
 
-    def _open(self) -> Writer | None:
+    def _open_once(self) -> Writer | None:
         with self._lock:
-            if self._writer is None and not self._over:
-                self._writer = self._begun()
+            if self._writer is None and not self._end_reason:
+                self._writer = self._new_writer()
             return self._writer
 
-    def _begun(self) -> Writer | None:
+    def _new_writer(self) -> Writer | None:
         """Create a file and its writer. An error ends the recording, and requests are still served."""
         store = None
         try:
-            store = Store(self.path, self._max_bytes)
-            writer = Writer(store, self._heading().to_line(), self._max_s, self.clock, self.sample)
+            store = RecordingFile(self.path, self._max_bytes)
+            writer = Writer(store, self._header().to_line(), self._max_s, self.clock, self.sample)
         except Exception as error:  # noqa: BLE001 - no thread can be started, no such path, or any other
-            self._over = "failed"
+            self._end_reason = "failed"
             if store is not None:
                 store.abandon()
-            why = error.strerror if isinstance(error, OSError) and error.strerror else error
-            LOGGER.error("nothing is recorded, %s cannot be written: %s; requests go on", self.path, why)
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            LOGGER.error("nothing is recorded, %s cannot be written: %s; requests go on", self.path, reason)
             return None
         LOGGER.info("recording to %s", store.path)
         atexit.register(self.close)
         return writer
 
-    def _heading(self) -> Heading:
-        described = self.redaction.described() | {"body": self.body, "key": self._key}
+    def _header(self) -> RecordingHeader:
+        described = self.redaction.describe() | {"body": self.body, "key": self._key}
         start = datetime.now(UTC).isoformat(timespec="microseconds")
-        return Heading(start=start, made_by=__version__, redaction=described, sample=self.sample)
+        return RecordingHeader(start=start, made_by=__version__, redaction=described, sample=self.sample)

@@ -19,10 +19,10 @@ from autoglm_throttle.traffic.errors import TrafficError
 ALLOWED: Final = ("content-type", "content-length", "accept", "user-agent")
 """Header fields that are stored besides the priority."""
 
-REMEMBERED: Final = 500
+CACHE_ENTRIES: Final = 500
 """Cached field names, and cached values of each stored field."""
 
-REMEMBERED_BYTES: Final = 256
+CACHE_KEY_BYTES: Final = 256
 """A longer one is not cached, so that clients cannot fill the memory."""
 
 MASK: Final = "*"
@@ -90,7 +90,7 @@ class Redaction:
         self.paths: tuple[str, ...] = tuple(dict.fromkeys(mask_paths))
         """Patterns of the paths that are masked."""
         self._priority = own
-        self._known = _Remembered(self._pairs)
+        self._cache = _RedactionCache(self._pairs)
         self._query = frozenset(self.query)
         self._patterns = [_segments_of(pattern) for pattern in self.paths]
 
@@ -100,15 +100,15 @@ class Redaction:
         Args:
             headers: pairs of name and value, as ASGI has them.
         """
-        known = self._known
-        return [pairs[value] for name, value in headers if (pairs := known[name]) is not None]
+        cache = self._cache
+        return [pairs[value] for name, value in headers if (pairs := cache[name]) is not None]
 
-    def leave_out(self, name: str) -> None:
+    def disallow(self, name: str) -> None:
         """Disallow a header field from now on: a throttle identifies callers by it."""
-        kept = name.strip().lower()
-        if kept in self.headers:
-            self.headers = tuple(other for other in self.headers if other != kept)
-            self._known.clear()
+        field_name = name.strip().lower()
+        if field_name in self.headers:
+            self.headers = tuple(other for other in self.headers if other != field_name)
+            self._cache.clear()
 
     def method(self, method: str) -> str:
         """Return a method made of letters, as all registered ones are, or the mask."""
@@ -126,14 +126,14 @@ class Redaction:
         if b"?" in raw_path:  # some servers leave the query in it
             raw_path = raw_path.partition(b"?")[0]
         if not raw_path:
-            raw_path = _quoted(path.partition("#")[0]).encode("ascii")
+            raw_path = _percent_encode(path.partition("#")[0]).encode("ascii")
         if not _PLAIN.fullmatch(raw_path):
             raw_path = _origin_form(raw_path, root_path)
             path = unquote_to_bytes(raw_path).decode("utf-8", "replace")
-        kept = self._masked(path, raw_path, root_path) if self._patterns else None
-        if kept is None:
-            kept = _printable(raw_path)
-        return f"{kept or '/'}?{self._query_text(query)}" if query else kept or "/"
+        masked = self._masked(path, raw_path, root_path) if self._patterns else None
+        if masked is None:
+            masked = _printable(raw_path)
+        return f"{masked or '/'}?{self._query_text(query)}" if query else masked or "/"
 
     def target_of(self, target: str) -> str:
         """Redact a request target of another file."""
@@ -141,14 +141,14 @@ class Redaction:
         raw_path, raw_query = (part.encode("utf-8", "surrogatepass") for part in (path, query))
         return self.target(unquote(path), raw_path, raw_query)
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return the redaction for the first line of the file."""
         return {"headers": list(self.headers), "query": list(self.query), "paths": list(self.paths)}
 
-    def _pairs(self, name: bytes) -> _Remembered[tuple[str, str]] | None:
+    def _pairs(self, name: bytes) -> _RedactionCache[tuple[str, str]] | None:
         """Return the cache of pairs of a header field; None for a field that is not stored."""
-        kept = name.decode("latin-1").lower()
-        return _Remembered(partial(self._pair, kept)) if kept in self.headers else None
+        field_name = name.decode("latin-1").lower()
+        return _RedactionCache(partial(self._pair, field_name)) if field_name in self.headers else None
 
     def _pair(self, name: str, value: bytes) -> tuple[str, str]:
         text = value.decode("latin-1")
@@ -170,23 +170,26 @@ class Redaction:
         roots = {"", root_path.rstrip("/")} if root_path and path.startswith(root_path) else {""}
         segments = [part for part in path.split("/") if part]
         hidden: set[int] = set()
-        cut = len(segments)
+        stop = len(segments)
         for root in roots:
             skipped = len([part for part in root.split("/") if part])
             for pattern in self._patterns:
-                places, rest = _fit(pattern, segments[skipped:])
-                hidden.update(place + skipped for place in places)
-                cut = cut if rest is None else min(cut, rest + skipped)
+                positions, rest = _match(pattern, segments[skipped:])
+                hidden.update(position + skipped for position in positions)
+                stop = stop if rest is None else min(stop, rest + skipped)
         if hidden and b"%2f" in raw_path.lower():  # which segment is which depends on who decodes it
-            cut = min(cut, *hidden)
-        if not hidden and cut == len(segments):
+            stop = min(stop, *hidden)
+        if not hidden and stop == len(segments):
             return None
-        kept = [MASK if place in hidden else _quoted(part) for place, part in enumerate(segments[:cut])]
-        slash = "/" if cut == len(segments) and path.endswith("/") else ""
-        return "/" + "/".join([*kept, MASK] if cut < len(segments) else kept) + slash
+        shown = [
+            MASK if position in hidden else _percent_encode(part)
+            for position, part in enumerate(segments[:stop])
+        ]
+        slash = "/" if stop == len(segments) and path.endswith("/") else ""
+        return "/" + "/".join([*shown, MASK] if stop < len(segments) else shown) + slash
 
 
-class _Remembered(dict[bytes, T]):
+class _RedactionCache(dict[bytes, T]):
     """Cache of redacted names and values: clients repeat the same ones."""
 
     __slots__ = ("_make",)
@@ -196,10 +199,10 @@ class _Remembered(dict[bytes, T]):
         self._make = make
 
     def __missing__(self, key: bytes) -> T:
-        if len(self) >= REMEMBERED:
+        if len(self) >= CACHE_ENTRIES:
             self.clear()
         made = self._make(key)
-        if len(key) <= REMEMBERED_BYTES:
+        if len(key) <= CACHE_KEY_BYTES:
             self[key] = made
         return made
 
@@ -207,7 +210,7 @@ class _Remembered(dict[bytes, T]):
 _SAFE: Final = "/!$&'()*+,;=:@~-._"
 
 
-def _quoted(segment: str) -> str:
+def _percent_encode(segment: str) -> str:
     return quote(segment.encode("utf-8", "surrogatepass"), safe=_SAFE)
 
 
@@ -229,7 +232,7 @@ def _origin_form(raw_path: bytes, root_path: str) -> bytes:
     return root + _PARAMETERS.sub(b";" + MASK.encode(), _USER.sub(rb"\1", rest))
 
 
-def _fit(pattern: list[str], segments: list[str]) -> tuple[set[int], int | None]:
+def _match(pattern: list[str], segments: list[str]) -> tuple[set[int], int | None]:
     """Match a path against a pattern: positions to mask, and the start of the part to remove.
 
     The comparison ignores case: masking too much is the lesser fault.
@@ -239,10 +242,10 @@ def _fit(pattern: list[str], segments: list[str]) -> tuple[set[int], int | None]
     if len(segments) < len(fixed):
         return set(), None
     hidden = set()
-    for place, (wanted, found) in enumerate(zip(fixed, segments, strict=False)):
+    for position, (wanted, segment) in enumerate(zip(fixed, segments, strict=False)):
         if wanted.startswith("{"):
-            hidden.add(place)
-        elif wanted.casefold() != found.partition(";")[0].casefold():
+            hidden.add(position)
+        elif wanted.casefold() != segment.partition(";")[0].casefold():
             return set(), None
     return hidden, len(fixed) if rest else None
 
@@ -258,4 +261,4 @@ def _check_headers(names: Iterable[str], priority: str, never: frozenset[str]) -
         if not _NAME.fullmatch(name):
             raise TrafficError(f"{name!a} is no header name")
         if name in never or (name != priority and identifies_caller(name)):
-            raise TrafficError(f"the header {name} says who asks and can never be recorded")
+            raise TrafficError(f"the header {name} identifies the caller and can never be recorded")

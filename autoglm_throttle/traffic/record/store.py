@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-SIBLINGS: Final = 100
+MAX_SAME_NAME: Final = 100
 """Files of one base name side by side; a service that fails at every start creates one each time."""
 
 RESERVE: Final = 512
@@ -18,7 +18,7 @@ GZIP: Final = 31
 """``wbits`` of zlib for the gzip format."""
 
 
-class Store:
+class RecordingFile:
     """A new file of lines.
 
     If a file or link of the name exists, the next free one of ``name-2``, ``name-3`` and so on is created.
@@ -33,7 +33,7 @@ class Store:
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        self._fd, made = _made(path)
+        self._fd, made = _create(path)
         self.path: Path = made
         """The actual path."""
         self._max_bytes = max_bytes
@@ -49,9 +49,9 @@ class Store:
             OSError: as ``flush``.
         """
         raw = line.encode() + b"\n"
-        if self._least_left() < len(raw):
+        if self._min_bytes_left() < len(raw):
             self.flush()  # packed it is shorter than it was reckoned
-            if self._least_left() < len(raw):
+            if self._min_bytes_left() < len(raw):
                 return False
         self._put(raw)
         return True
@@ -86,7 +86,7 @@ class Store:
         if fd >= 0:
             os.close(fd)
 
-    def _least_left(self) -> int:
+    def _min_bytes_left(self) -> int:
         # Worst case of zlib: stored blocks add far less than 1/256 of the input.
         return self._max_bytes - RESERVE - self._size - self._added - (self._added >> 8)
 
@@ -106,18 +106,18 @@ class Store:
             data = data[written:]
 
 
-def _made(path: Path) -> tuple[int, Path]:
+def _create(path: Path) -> tuple[int, Path]:
     # O_EXCL and O_NOFOLLOW: never write into an existing file or through a link; mode 0600.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-    for name in itertools.islice(_names(path), SIBLINGS):
+    for name in itertools.islice(_candidates(path), MAX_SAME_NAME):
         try:
             return os.open(name, flags, 0o600), name
         except FileExistsError:
             continue
-    raise OSError(f"{SIBLINGS} recordings of this name are there already")
+    raise OSError(f"{MAX_SAME_NAME} recordings of this name are there already")
 
 
-def _names(path: Path) -> itertools.chain[Path]:
+def _candidates(path: Path) -> itertools.chain[Path]:
     packed = path.suffix if path.suffix == ".gz" else ""
     plain = Path(path.name.removesuffix(packed))
     others = (path.with_name(f"{plain.stem}-{n}{plain.suffix}{packed}") for n in itertools.count(2))

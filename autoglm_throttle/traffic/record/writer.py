@@ -10,9 +10,15 @@ from typing import Final
 
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.model import Clock
-from autoglm_throttle.traffic.record.entry import Answered, Asked, Body, Judged, line
-from autoglm_throttle.traffic.record.heading import End
-from autoglm_throttle.traffic.record.store import Store
+from autoglm_throttle.traffic.record.entry import (
+    BodyFields,
+    DecisionFields,
+    RequestFields,
+    ResponseFields,
+    format_line,
+)
+from autoglm_throttle.traffic.record.heading import RecordingTrailer
+from autoglm_throttle.traffic.record.store import RecordingFile
 
 QUEUE: Final = 10_000
 """Requests that may wait to be written: two seconds at 5,000/s. Further ones are dropped and counted."""
@@ -26,7 +32,7 @@ WRITE_BYTES: Final = 1024 * 1024
 ITEM_BYTES: Final = 1024
 """Size of an item without body, target and values of header fields."""
 
-GATHER_S: Final = 0.5
+BATCH_DELAY_S: Final = 0.5
 """Delay for batching requests before a write; a killed process may lose this much."""
 
 SLICE: Final = 32
@@ -35,7 +41,7 @@ SLICE: Final = 32
 CLOSE_S: Final = 5.0
 """Longest wait for a slow disk on close."""
 
-Item = tuple[float, int, Asked, Body, Judged, Answered]
+Item = tuple[float, int, RequestFields, BodyFields, DecisionFields, ResponseFields]
 """The arguments of `format_line`."""
 
 
@@ -53,8 +59,10 @@ class Writer:
         OSError: the header cannot be written.
     """
 
-    def __init__(self, store: Store, heading: str, max_s: float, clock: Clock, sample: float = 1.0) -> None:
-        store.add(heading)
+    def __init__(
+        self, store: RecordingFile, header: str, max_s: float, clock: Clock, sample: float = 1.0
+    ) -> None:
+        store.add(header)
         store.flush()
         self._store = store
         self._max_s = max_s
@@ -65,7 +73,7 @@ class Writer:
         """Reason for the end: ``closed``, ``max_bytes``, ``max_s`` or ``failed``; empty while active."""
         self.written: int = 0
         """Requests flushed to the operating system."""
-        self.under_way: int = 0
+        self.in_flight: int = 0
         """Requests that have started and are not queued yet."""
         self._sample = sample
         self._put_bytes = 0
@@ -77,7 +85,7 @@ class Writer:
         self._closing = False
         self._queue: deque[Item] = deque()
         self._filled = threading.Event()
-        self._hurry = threading.Event()
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="autoglm-throttle-recorder", daemon=True)
         self._thread.start()
 
@@ -106,7 +114,7 @@ class Writer:
         if not self._filled.is_set():
             self._filled.set()
         if waiting == QUEUE // 2:
-            self._hurry.set()
+            self._wake.set()
 
     @property
     def done(self) -> bool:
@@ -117,7 +125,7 @@ class Writer:
         """Request the end: queued requests and the last line are still written; does not wait."""
         self._closing = True
         self._filled.set()
-        self._hurry.set()
+        self._wake.set()
 
     def close(self, wait_s: float = CLOSE_S) -> None:
         """Request the end, and wait for it for at most ``wait_s``."""
@@ -131,8 +139,8 @@ class Writer:
             while not reason:
                 closing = self._wait()
                 reason = self._drain() or ("closed" if closing else self._over())
-            self._give_up(reason)
-            self._store.close(End(reason, self.dropped).to_line())
+            self._discard_rest(reason)
+            self._store.close(RecordingTrailer(reason, self.dropped).to_line())
         except Exception as error:  # noqa: BLE001 - the thread is the last handler
             self._fail(error)
         else:
@@ -143,8 +151,8 @@ class Writer:
         """Wait for work; return whether the end was requested."""
         if self._filled.wait(max(0.0, min(self._max_s, threading.TIMEOUT_MAX))):
             if not self._closing:
-                self._hurry.wait(GATHER_S)
-            self._hurry.clear()
+                self._wake.wait(BATCH_DELAY_S)
+            self._wake.clear()
             self._filled.clear()
         return self._closing
 
@@ -175,29 +183,35 @@ class Writer:
         self._done_bytes += self._held_bytes
         self._held = self._held_bytes = 0
 
-    def _give_up(self, reason: str) -> None:
+    def _discard_rest(self, reason: str) -> None:
         """End the recording: count queued and in-flight requests as lost."""
         self.ended = reason
         # In-flight requests will not be written either; only the sampled share would have been.
-        self._lost += len(self._queue) + round(max(0, self.under_way) * self._sample)
+        self._lost += len(self._queue) + round(max(0, self.in_flight) * self._sample)
         self._queue.clear()
 
     def _add(self, items: list[Item]) -> str:
         """Add the lines of some requests; return the reason if the rest does not fit, or an empty text."""
-        for place, item in enumerate(items):
-            reason = "max_s" if item[0] > self._max_s else "" if self._store.add(line(*item)) else "max_bytes"
+        for position, item in enumerate(items):
+            reason = (
+                "max_s"
+                if item[0] > self._max_s
+                else ""
+                if self._store.add(format_line(*item))
+                else "max_bytes"
+            )
             if reason:
-                self._lost += len(items) - place
+                self._lost += len(items) - position
                 return reason
             self._held += 1
         return ""
 
     def _fail(self, error: Exception) -> None:
-        self._give_up("failed")
+        self._discard_rest("failed")
         self._lost += self._held
         self._store.abandon()
-        what = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        LOGGER.error("recording ended, %s cannot be written: %s; requests go on", self.path, what)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        LOGGER.error("recording ended, %s cannot be written: %s; requests go on", self.path, reason)
 
 
 def _size(item: Item) -> int:

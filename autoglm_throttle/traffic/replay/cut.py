@@ -14,7 +14,7 @@ from autoglm_throttle.traffic.errors import TrafficError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class Selection:
     """Selection from a recording, applied in this order: interval, sample, shorter gaps, speed, loops.
 
     Raises:
@@ -39,11 +39,11 @@ class Cut:
     """Requests from here on are skipped."""
 
     def __post_init__(self) -> None:
-        faults = [*self._numbers(), *self._together()]
-        if faults:
-            raise TrafficError("; ".join(faults))
+        problems = [*self._number_problems(), *self._combination_problems()]
+        if problems:
+            raise TrafficError("; ".join(problems))
 
-    def _numbers(self) -> Iterable[str]:
+    def _number_problems(self) -> Iterable[str]:
         for name, number in (
             ("speed", self.speed),
             ("rate", self.rate_rps),
@@ -57,7 +57,7 @@ class Cut:
         if self.loops is not None and self.loops < 1:
             yield f"loops must be at least 1, not {self.loops!r}"
 
-    def _together(self) -> Iterable[str]:
+    def _combination_problems(self) -> Iterable[str]:
         if self.loops is None and self.duration_s is None:
             yield "a replay that goes on forever needs a duration"
         if self.rate_rps is not None and self.speed != 1.0:
@@ -66,7 +66,7 @@ class Cut:
         if not (first_s >= 0.0 and (self.to_s is None or self.to_s > first_s)):
             yield f"an interval begins at 0 or later and ends after it, not {self.from_s!r} to {self.to_s!r}"
 
-    def keeps(self, t_s: float, client: str, serial: int) -> bool:
+    def includes(self, t_s: float, client: str, serial: int) -> bool:
         """Return whether a recorded request is replayed.
 
         Args:
@@ -78,7 +78,7 @@ class Cut:
             return False
         if self.to_s is not None and t_s >= self.to_s:
             return False
-        return self.sample >= 1.0 or _lot(client, serial) < self.sample
+        return self.sample >= 1.0 or _sample_position(client, serial) < self.sample
 
     def offsets(self, times_s: Sequence[float]) -> array[float]:
         """Compute the send times of the selected requests, loop after loop, in seconds from the start.
@@ -92,13 +92,13 @@ class Cut:
             TrafficError: nothing was selected, times that fall, a loop that takes no time,
                 or more requests than a plan can hold.
         """
-        once = _shortened(times_s, self.max_gap_s)
+        once = _shorten_gaps(times_s, self.max_gap_s)
         speed, period_s = self._pace(once)
         for index, offset_s in enumerate(once):
             once[index] = offset_s / speed
-        wanted = self._wanted(len(once), period_s)
+        loops = self._loop_count(len(once), period_s)
         offsets = array("d")
-        for loop in range(math.ceil(wanted)):
+        for loop in range(math.ceil(loops)):
             offsets.extend(once if loop == 0 else array("d", (loop * period_s + at_s for at_s in once)))
         if self.duration_s is not None:
             while offsets and offsets[-1] >= self.duration_s:
@@ -113,7 +113,7 @@ class Cut:
         speed = self.speed if self.rate_rps is None else self.rate_rps * span_s / (count - 1)
         return speed, span_s * count / (count - 1) / speed
 
-    def _wanted(self, count: int, period_s: float) -> float:
+    def _loop_count(self, count: int, period_s: float) -> float:
         """Return the number of loops; the last one may be partial."""
         loops = math.inf if self.loops is None else float(self.loops)
         if loops > 1.0:
@@ -126,7 +126,7 @@ class Cut:
         return loops
 
 
-def _shortened(times_s: Sequence[float], max_gap_s: float | None) -> array[float]:
+def _shorten_gaps(times_s: Sequence[float], max_gap_s: float | None) -> array[float]:
     """Return seconds from the first request, with no gap longer than allowed."""
     if not times_s:
         raise TrafficError("nothing to replay: no request is left of the recording")
@@ -142,7 +142,7 @@ def _shortened(times_s: Sequence[float], max_gap_s: float | None) -> array[float
     return offsets
 
 
-def _lot(client: str, serial: int) -> float:
+def _sample_position(client: str, serial: int) -> float:
     """Map a client to a number from 0 to 1, exclusive."""
     # Salted: the recorder samples by the client digits themselves, so these are not uniform any more.
     digest = hashlib.sha256(f"replay {client or f'#{serial}'}".encode()).digest()

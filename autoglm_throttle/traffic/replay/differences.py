@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.replay.prepare import DECISIONS, Recorded, Replay, seen
+from autoglm_throttle.traffic.replay.prepare import DECISIONS, Replay, ReplayIndex, client_outcome
 from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.sheet import OPEN, UNSENT, Sheet
+from autoglm_throttle.traffic.sheet import OPEN, UNSENT, RequestLog
 
 SECONDS = 20
 """Number of listed seconds, those with the most differences."""
@@ -27,7 +27,7 @@ Times = tuple[Histogram, Histogram]
 
 
 @dataclass(slots=True)
-class _Second:
+class _ComparedSecond:
     """One second of the replay."""
 
     recorded: Counter[Outcome] = field(default_factory=Counter)
@@ -39,7 +39,7 @@ class _Second:
         return (self.recorded - self.replayed).total()
 
 
-def differences(replay: Replay, result: Result) -> dict[str, Any] | None:
+def compare_results(replay: Replay, result: Result) -> dict[str, Any] | None:
     """Compare the results of the same requests in the recording and in the replay.
 
     Both sides are classified by the response, so that an unchanged service never differs from itself:
@@ -59,10 +59,10 @@ def differences(replay: Replay, result: Result) -> dict[str, Any] | None:
         - ``changed``, one by one, and ``differ``, by second, each with ``requests`` and ``ratio``.
         - ``seconds``: the 20 most different of the replay.
     """
-    if replay.recorded is None or not replay.recorded.knows:
+    if replay.recorded is None or not replay.recorded.has_outcomes:
         return None
-    seconds, served, changed = _compared(replay.recorded, result)
-    whole = _Second()
+    seconds, served, changed = _count_changes(replay.recorded, result)
+    whole = _ComparedSecond()
     for second in seconds.values():
         whole.recorded.update(second.recorded)
         whole.replayed.update(second.replayed)
@@ -70,8 +70,8 @@ def differences(replay: Replay, result: Result) -> dict[str, Any] | None:
     differ = sum(second.differ for second in seconds.values())
     return {
         "requests": requests,
-        "decisions": _beside(whole, lambda outcome: outcome[0]),
-        "statuses": _beside(whole, lambda outcome: str(outcome[1])),
+        "decisions": _side_by_side(whole, lambda outcome: outcome[0]),
+        "statuses": _side_by_side(whole, lambda outcome: str(outcome[1])),
         "served": {
             name: {"recorded": served[0].percentile(share), "replayed": served[1].percentile(share)}
             for name, share in PERCENTILES.items()
@@ -82,31 +82,31 @@ def differences(replay: Replay, result: Result) -> dict[str, Any] | None:
     }
 
 
-def exceeds(found: Mapping[str, Any], limit: float) -> bool:
+def is_above(comparison: Mapping[str, Any], limit: float) -> bool:
     """Return whether a comparison differs by more than allowed.
 
     Args:
         comparison: result of `compare_results`.
         limit: share of the requests, 0..1.
     """
-    return bool(found["differ"]["ratio"] > limit)
+    return bool(comparison["differ"]["ratio"] > limit)
 
 
-def told(found: Mapping[str, Any]) -> list[str]:
+def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
     """Format a comparison as lines of text."""
     lines = [f"{'':<12}{'recorded':>12}{'replayed':>12}"]
     for table in ("decisions", "statuses"):
-        for name, counts in found[table].items():
+        for name, counts in comparison[table].items():
             lines.append(f"{name:<12}{counts['recorded']:>12}{counts['replayed']:>12}")
-    for name, times in found["served"].items():
+    for name, times in comparison["served"].items():
         both = "".join(f"{'-' if time is None else f'{1e3 * time:.1f} ms':>12}" for time in times.values())
         lines.append(f"{'served ' + name.removesuffix('_s'):<12}{both}")
-    differ, changed = found["differ"], found["changed"]
+    differ, changed = comparison["differ"], comparison["changed"]
     lines.append(
-        f"{differ['requests']} of {found['requests']} requests ({100.0 * differ['ratio']:.2f} %) ended"
+        f"{differ['requests']} of {comparison['requests']} requests ({100.0 * differ['ratio']:.2f} %) ended"
         f" otherwise, counted by second; {changed['requests']} one by one"
     )
-    lines += [f"  second {row['second']}: {_row(row)}" for row in found["seconds"]]
+    lines += [f"  second {row['second']}: {_row(row)}" for row in comparison["seconds"]]
     return lines
 
 
@@ -118,42 +118,44 @@ def _row(row: Mapping[str, Any]) -> str:
     return f"{row['differ']} of {row['requests']} otherwise: {' -> '.join(sides)}"
 
 
-def _compared(recorded: Recorded, result: Result) -> tuple[dict[int, _Second], Times, int]:
-    plan, sheet = result.load.plan, result.sheet
-    seconds: dict[int, _Second] = {}
+def _count_changes(recorded: ReplayIndex, result: Result) -> tuple[dict[int, _ComparedSecond], Times, int]:
+    plan, request_log = result.load.plan, result.request_log
+    seconds: dict[int, _ComparedSecond] = {}
     served = (Histogram(), Histogram())
     changed = 0
-    for index, number in enumerate(sheet.endings):
-        if number in (OPEN, UNSENT) or (result.aborted and number == Ending.UNANSWERED):
+    for index, number in enumerate(request_log.results):
+        if number in (OPEN, UNSENT) or (result.aborted and number == RequestResult.UNANSWERED):
             continue
-        before = _then(recorded, index % len(recorded))
-        after = _now(sheet, index, judged=recorded.judged)
-        second = seconds.setdefault(int(plan.offsets[index]), _Second())
+        before = _recorded_outcome(recorded, index % len(recorded))
+        after = _replayed_outcome(request_log, index, has_decisions=recorded.has_decisions)
+        second = seconds.setdefault(int(plan.offsets[index]), _ComparedSecond())
         second.recorded[before] += 1
         second.replayed[after] += 1
         # A limiter rejects an arbitrary one of several equal requests, so this count overstates differences.
         changed += before != after
         if _is_served(before):
             served[0].record(recorded.ms[index % len(recorded)] / 1e3)
-        if Ending(number).served:
-            served[1].record(sheet.service_s[index])
+        if RequestResult(number).served:
+            served[1].record(request_log.service_s[index])
     return seconds, served, changed
 
 
-def _then(recorded: Recorded, index: int) -> Outcome:
+def _recorded_outcome(recorded: ReplayIndex, index: int) -> Outcome:
     return DECISIONS[recorded.decisions[index]], recorded.statuses[index]
 
 
-def _now(sheet: Sheet, index: int, *, judged: bool) -> Outcome:
-    status = sheet.statuses[index]
-    return seen(status, degraded=judged and sheet.endings[index] == Ending.DEGRADED), status
+def _replayed_outcome(request_log: RequestLog, index: int, *, has_decisions: bool) -> Outcome:
+    status = request_log.statuses[index]
+    return client_outcome(
+        status, degraded=has_decisions and request_log.results[index] == RequestResult.DEGRADED
+    ), status
 
 
 def _is_served(outcome: Outcome) -> bool:
     return 200 <= outcome[1] < 400
 
 
-def _beside(whole: _Second, name: Callable[[Outcome], str]) -> dict[str, dict[str, int]]:
+def _side_by_side(whole: _ComparedSecond, name: Callable[[Outcome], str]) -> dict[str, dict[str, int]]:
     table: dict[str, dict[str, int]] = {}
     for outcome in sorted(whole.recorded.keys() | whole.replayed.keys()):
         row = table.setdefault(name(outcome), {"recorded": 0, "replayed": 0})
@@ -162,7 +164,7 @@ def _beside(whole: _Second, name: Callable[[Outcome], str]) -> dict[str, dict[st
     return table
 
 
-def _worst(seconds: Mapping[int, _Second]) -> Iterator[dict[str, Any]]:
+def _worst(seconds: Mapping[int, _ComparedSecond]) -> Iterator[dict[str, Any]]:
     for number, second in sorted(seconds.items(), key=lambda pair: (-pair[1].differ, pair[0])):
         if not second.differ:
             return

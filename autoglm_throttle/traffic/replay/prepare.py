@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Plan
+from autoglm_throttle.traffic.arrivals import LoadPlan
 from autoglm_throttle.traffic.convert.fill import Fill, MissingBodies
-from autoglm_throttle.traffic.load import Load, Request
-from autoglm_throttle.traffic.record.entry import Entry
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
+from autoglm_throttle.traffic.record.entry import RecordedRequest
 from autoglm_throttle.traffic.record.redaction import MASK
-from autoglm_throttle.traffic.replay.cut import Cut
+from autoglm_throttle.traffic.replay.cut import Selection
 
 UNSTATED = Priority.MID
 """Priority where neither the throttle nor the client stated one: the default of ``PRIORITY_DEFAULT``."""
 
-OF_THE_CONNECTION = frozenset(
+CONNECTION_FIELDS = frozenset(
     (
         "connection",
         "content-length",
@@ -33,16 +33,16 @@ OF_THE_CONNECTION = frozenset(
 )
 """Fields of a single connection: the sender writes its own."""
 
-DECISIONS = ("none", "admitted", "degraded", "limited", "rejected")
+DECISIONS = ("none", "admitted", "degraded", "limited", "shed")
 """Outcomes of a request from the client's view: see `client_outcome`."""
 
 
-STRANGER = "unknown-"
+UNKNOWN_CLIENT = "unknown-"
 """Prefix of the identity text of an unknown client; a number follows."""
 
 
 @dataclass(slots=True)
-class Recorded:
+class ReplayIndex:
     """Recorded results of the replayed requests, in order."""
 
     statuses: array[int] = field(default_factory=lambda: array("H"))
@@ -50,18 +50,20 @@ class Recorded:
     """Indices into `DECISIONS`."""
     ms: array[float] = field(default_factory=lambda: array("f"))
     """Milliseconds from arrival to the end."""
-    judged: bool = False
+    has_decisions: bool = False
     """Whether a throttle decided on any request; without one, fallbacks cannot be recognized."""
 
-    def note(self, entry: Entry) -> None:
+    def record(self, entry: RecordedRequest) -> None:
         """Append one request."""
         self.statuses.append(entry.status)
-        self.decisions.append(DECISIONS.index(seen(entry.status, degraded=entry.decision == "degraded")))
+        self.decisions.append(
+            DECISIONS.index(client_outcome(entry.status, degraded=entry.decision == "degraded"))
+        )
         self.ms.append(entry.ms)
-        self.judged = self.judged or bool(entry.decision)
+        self.has_decisions = self.has_decisions or bool(entry.decision)
 
     @property
-    def knows(self) -> bool:
+    def has_outcomes(self) -> bool:
         """Whether it contains any response or decision."""
         return any(self.decisions) or any(self.statuses)
 
@@ -73,14 +75,14 @@ class Recorded:
 class Replay:
     """A load built from a recording."""
 
-    load: Load
-    recorded: Recorded | None
+    load: RequestSource
+    recorded: ReplayIndex | None
     """One loop of it: request ``n`` of the plan is number ``n % len(recorded)``; None for a trace."""
     notes: tuple[str, ...] = ()
     """Messages on unreadable and skipped parts."""
 
 
-def seen(status: int, *, degraded: bool) -> str:
+def client_outcome(status: int, *, degraded: bool) -> str:
     """Classify a request from the client's view, in the same way for recording and replay.
 
     A response does not show whether a throttle or the application sent its 429 or 503.
@@ -91,12 +93,12 @@ def seen(status: int, *, degraded: bool) -> str:
     """
     if degraded and 200 <= status < 300:
         return "degraded"
-    return {0: "none", 429: "limited", 503: "rejected"}.get(status, "admitted")
+    return {0: "none", 429: "limited", 503: "shed"}.get(status, "admitted")
 
 
 def prepare(
-    entries: Iterable[Entry],
-    cut: Cut | None = None,
+    entries: Iterable[RecordedRequest],
+    selection: Selection | None = None,
     bodies: Fill | None = None,
     *,
     priority_header: str = "x-priority",
@@ -120,52 +122,52 @@ def prepare(
         TrafficError: nothing is left to replay, bodies are missing (it gives their number), or the selection
             does not fit the recording.
     """
-    chosen, fill = cut or Cut(), bodies or Fill()
-    cast = _Cast(priority_header, decided=decided)
+    chosen, fill = selection or Selection(), bodies or Fill()
+    client_map = _ClientMap(priority_header, decided=decided)
     times, missing = array("d"), MissingBodies()
     for entry in entries:
-        if not chosen.keeps(entry.t_s, entry.client, entry.id):
+        if not chosen.includes(entry.t_s, entry.client, entry.id):
             continue
         body = fill.of(entry)
         if body is None:
             missing.add(entry)
             continue
         times.append(entry.t_s)
-        cast.add(entry, body)
+        client_map.add(entry, body)
     missing.raise_if_any()
     offsets = chosen.offsets(times)
-    return Replay(cast.load(offsets, chosen.duration_s), cast.recorded, tuple(cast.notes()))
+    return Replay(client_map.load(offsets, chosen.duration_s), client_map.recorded, tuple(client_map.notes()))
 
 
-class _Cast:
+class _ClientMap:
     """Maps clients and kinds to numbers, and collects the columns of a plan for one loop."""
 
     def __init__(self, priority_header: str, *, decided: bool) -> None:
-        self.recorded = Recorded()
+        self.recorded = ReplayIndex()
         self._header = priority_header
         self._decided = decided
-        self._kinds: dict[Request, int] = {}
+        self._kinds: dict[PlannedRequest, int] = {}
         self._clients: dict[str, int] = {}
         self._masked = 0
         self._columns = (array("I"), array("I"), bytearray())
 
-    def add(self, entry: Entry, body: bytes) -> None:
+    def add(self, entry: RecordedRequest, body: bytes) -> None:
         """Append one request."""
         priority, stated = self._priority(entry)
-        request = Request(
+        request = PlannedRequest(
             method=entry.method,
             target=entry.target,
-            headers=tuple(pair for pair in entry.headers if pair[0] not in OF_THE_CONNECTION),
+            headers=tuple(pair for pair in entry.headers if pair[0] not in CONNECTION_FIELDS),
             body=body,
             priority=self._decided and not stated and entry.priority == priority.label,
         )
         kinds, clients, priorities = self._columns
         kinds.append(self._kinds.setdefault(request, len(self._kinds)))
-        client = entry.client or f"{STRANGER}{len(clients)}"
+        client = entry.client or f"{UNKNOWN_CLIENT}{len(clients)}"
         clients.append(self._clients.setdefault(client, len(self._clients)))
         self._masked += _is_masked(entry.target)
         priorities.append(priority)
-        self.recorded.note(entry)
+        self.recorded.record(entry)
 
     def notes(self) -> Iterator[str]:
         """Yield messages for the user."""
@@ -175,12 +177,12 @@ class _Cast:
                 "the service may answer otherwise than it did"
             )
 
-    def load(self, offsets: array[float], duration_s: float | None) -> Load:
+    def load(self, offsets: array[float], duration_s: float | None) -> RequestSource:
         """Build the load of all loops."""
         kinds, clients, priorities = self._columns
         count = len(offsets)
         loops = -(-count // len(kinds))
-        plan = Plan(
+        plan = LoadPlan(
             offsets=offsets,
             priorities=bytes(priorities * loops)[:count],
             segments=array("H", bytes(2 * count)),
@@ -189,14 +191,14 @@ class _Cast:
             names=("replay",),
             ends_s=(offsets[-1] if duration_s is None else min(duration_s, offsets[-1]),),
         )
-        return Load(plan, tuple(self._kinds), tuple(self._clients))
+        return RequestSource(plan, tuple(self._kinds), tuple(self._clients))
 
-    def _priority(self, entry: Entry) -> tuple[Priority, bool]:
+    def _priority(self, entry: RecordedRequest) -> tuple[Priority, bool]:
         """Return the effective priority, and whether the client stated one."""
         stated = next((value for name, value in entry.headers if name == self._header), None)
-        for word in (entry.priority, stated or ""):
-            if word.strip().upper() in Priority.__members__:
-                return Priority[word.strip().upper()], stated is not None
+        for text in (entry.priority, stated or ""):
+            if text.strip().upper() in Priority.__members__:
+                return Priority[text.strip().upper()], stated is not None
         return UNSTATED, stated is not None
 
 

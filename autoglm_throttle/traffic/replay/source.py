@@ -8,23 +8,23 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autoglm_throttle.traffic.arrivals import Crowd
-from autoglm_throttle.traffic.arrivals import replay as played
+from autoglm_throttle.traffic.arrivals import PriorityMix
+from autoglm_throttle.traffic.arrivals import make_replay_plan as played
 from autoglm_throttle.traffic.convert import Fill, open_source
 from autoglm_throttle.traffic.convert.form import open_packed
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.load import RequestSource
 from autoglm_throttle.traffic.record import Redaction
-from autoglm_throttle.traffic.replay.cut import Cut
+from autoglm_throttle.traffic.replay.cut import Selection
 from autoglm_throttle.traffic.replay.prepare import Replay, prepare
-from autoglm_throttle.traffic.trace import HEADER, Trace, load_azure_llm, load_of
+from autoglm_throttle.traffic.trace import HEADER, Trace, load_azure_llm, make_load
 
 BEGIN_BYTES = 100
 """Enough for the header line of a trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
+class ReplayOptions:
     """Properties of the requests that a file does not contain."""
 
     bodies: Fill = field(default_factory=Fill)
@@ -34,7 +34,7 @@ class Manner:
     priority_header: str = "x-priority"
     decided: bool = False
     """Send the decided priority even if the recorded request stated none."""
-    crowd: Crowd = field(default_factory=Crowd)
+    mix: PriorityMix = field(default_factory=PriorityMix)
     """Priorities and clients for a trace, which has neither."""
     seed: int = 0
     """Seed of their draws."""
@@ -42,7 +42,9 @@ class Manner:
     """Request path for a trace."""
 
 
-def open_replay(path: Path, cut: Cut | None = None, manner: Manner | None = None) -> Replay:
+def open_replay(
+    path: Path, selection: Selection | None = None, options: ReplayOptions | None = None
+) -> Replay:
     """Build the load of a file of any known format.
 
     Bodies of files of other programs are sent whole; their fields pass the redaction of a recorder.
@@ -50,30 +52,30 @@ def open_replay(path: Path, cut: Cut | None = None, manner: Manner | None = None
     Raises:
         TrafficError: the file cannot be read, has no times, or nothing of it is left to replay.
     """
-    cut, manner = cut or Cut(), manner or Manner()
+    selection, options = selection or Selection(), options or ReplayOptions()
     if is_trace(path):
         trace = load_azure_llm(path)
         notes = (f"{trace.malformed} malformed lines were left out",) if trace.malformed else ()
-        return Replay(of_trace(trace, cut, manner), None, notes)
-    source = open_source(path, redaction=manner.redaction)
+        return Replay(of_trace(trace, selection, options), None, notes)
+    source = open_source(path, redaction=options.redaction)
     entries = sorted(source.entries(), key=lambda entry: entry.t_s) if source.has_bodies else source.entries()
     made = prepare(
-        entries, cut, manner.bodies, priority_header=manner.priority_header, decided=manner.decided
+        entries, selection, options.bodies, priority_header=options.priority_header, decided=options.decided
     )
     return replace(made, notes=(*source.problem_lines(), *made.notes))
 
 
-def of_trace(trace: Trace, cut: Cut, manner: Manner) -> Load:
+def of_trace(trace: Trace, selection: Selection, options: ReplayOptions) -> RequestSource:
     """Build the load of a part of a trace, with priorities and clients drawn again in each loop.
 
     Raises:
         TrafficError: nothing is left to replay, or the selection does not fit the trace.
     """
-    items = [item for number, item in enumerate(trace.items) if cut.keeps(item.t_s, "", number)]
-    offsets = cut.offsets([item.t_s for item in items])
-    once = load_of(Trace(tuple(items), 0), manner.crowd, target=manner.target)
+    items = [item for number, item in enumerate(trace.items) if selection.includes(item.t_s, "", number)]
+    offsets = selection.offsets([item.t_s for item in items])
+    once = make_load(Trace(tuple(items), 0), options.mix, target=options.target)
     kinds = (once.plan.kinds * -(-len(offsets) // len(items)))[: len(offsets)]
-    return Load(replace(played(offsets, manner.crowd, seed=manner.seed), kinds=kinds), once.requests)
+    return RequestSource(replace(played(offsets, options.mix, seed=options.seed), kinds=kinds), once.requests)
 
 
 def times_of(path: Path) -> array[float]:

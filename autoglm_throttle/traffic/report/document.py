@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Plan
-from autoglm_throttle.traffic.books import Key, Kind, Row, rows
+from autoglm_throttle.traffic.arrivals import LoadPlan
+from autoglm_throttle.traffic.books import RequestKind, Tally, TallyKey, tallies
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.report.facts import RunInfo
 from autoglm_throttle.traffic.report.schema import (
@@ -25,7 +25,7 @@ from autoglm_throttle.traffic.report.seconds import seconds
 from autoglm_throttle.traffic.report.tally import tally
 from autoglm_throttle.traffic.report.times import times
 from autoglm_throttle.traffic.report.verdict import caveats, describe_total_failure, verdict
-from autoglm_throttle.traffic.result import Effort, Result
+from autoglm_throttle.traffic.result import Result, RunCost
 from autoglm_throttle.traffic.sheet import UNSENT
 
 MAX_LABELS = 50
@@ -49,18 +49,18 @@ def make(result: Result, run_info: RunInfo) -> Document:
     Raises:
         RuntimeError: a request has neither ended nor been skipped: a bug of the generator.
     """
-    plan, sheet = result.load.plan, result.sheet
+    plan, sheet = result.load.plan, result.request_log
     if not sheet.balanced:
         raise RuntimeError("the request log has open requests: the run is not over")
     labels, kinds = _kinds(result)
     sent_s = _sent_s(result)
     step_s = _step_s(plan, sent_s)
-    cells = rows(plan, sheet, kinds, run_info.limits_s, step_s)
+    cells = tallies(plan, sheet, kinds, run_info.limits_s, step_s)
     segments = [_segment(number, plan, cells, sent_s, step_s) for number in range(len(plan.names))]
     priorities = {
         priority.label: tally(_sum(cells, priority=priority), sent_s, step_s) for priority in Priority
     }
-    totals = tally(Row.of(cells.values()), sent_s, step_s)
+    totals = tally(Tally.of(cells.values()), sent_s, step_s)
     generator = _generator(result)
     return {
         "schema": SCHEMA,
@@ -70,9 +70,9 @@ def make(result: Result, run_info: RunInfo) -> Document:
         "load": _load(result, run_info, labels, sent_s),
         "verdict": verdict(
             [*run_info.objectives.evaluate(totals, priorities, segments), *run_info.extra_objectives],
-            [*run_info.caveats, *_process_caveats(result.effort), *caveats(generator, plan.duration_s)],
+            [*run_info.caveats, *_process_caveats(result.run_cost), *caveats(generator, plan.duration_s)],
             aborted=result.aborted,
-            failure=describe_total_failure(totals, sheet.endings),
+            failure=describe_total_failure(totals, sheet.results),
         ),
         "totals": totals,
         "priorities": priorities,
@@ -85,7 +85,7 @@ def make(result: Result, run_info: RunInfo) -> Document:
     }
 
 
-def _kinds(result: Result) -> tuple[list[str], list[Kind]]:
+def _kinds(result: Result) -> tuple[list[str], list[RequestKind]]:
     """Return the labels in order of their first kind, and each kind's label index and cost."""
     requests = result.load.requests
     if len(requests) > MAX_LABELS:
@@ -99,34 +99,36 @@ def _kinds(result: Result) -> tuple[list[str], list[Kind]]:
     kinds = []
     for request in requests:
         label = request.label if request.label in shown else OTHER_LABEL
-        kinds.append(Kind(numbers.setdefault(label, len(numbers)), request.cost))
+        kinds.append(RequestKind(numbers.setdefault(label, len(numbers)), request.cost))
     return list(numbers), kinds
 
 
 def _sent_s(result: Result) -> float:
     """Seconds of the plan that were sent: its length, or until the run was stopped."""
-    plan, stopped_s = result.load.plan, result.effort.stopped_s
+    plan, stopped_s = result.load.plan, result.run_cost.stopped_s
     if stopped_s is not None:
         return min(plan.duration_s, max(0.0, stopped_s))
     # Without a stop time, the first skipped request shows where the sending ended.
-    first = result.sheet.endings.find(UNSENT)
+    first = result.request_log.results.find(UNSENT)
     whole = first < 0 or not result.aborted
     return plan.duration_s if whole else min(plan.duration_s, plan.offsets[first])
 
 
-def _step_s(plan: Plan, sent_s: float) -> float:
+def _step_s(plan: LoadPlan, sent_s: float) -> float:
     """Time step for answer rates: a part of the shortest segment in which requests were sent."""
     lengths_s = (min(end_s, sent_s) - start_s for start_s, end_s in pairwise((0.0, *plan.ends_s)))
     return min((length_s for length_s in lengths_s if length_s > TIME_RESOLUTION_S), default=1.0) / RATE_STEPS
 
 
-def _sum(cells: Mapping[Key, Row], *, priority: int | None = None, group: int | None = None) -> Row:
-    return Row.of(
+def _sum(cells: Mapping[TallyKey, Tally], *, priority: int | None = None, group: int | None = None) -> Tally:
+    return Tally.of(
         row for key, row in cells.items() if priority in {None, key.priority} and group in {None, key.group}
     )
 
 
-def _segment(number: int, plan: Plan, cells: Mapping[Key, Row], sent_s: float, step_s: float) -> SegmentPart:
+def _segment(
+    number: int, plan: LoadPlan, cells: Mapping[TallyKey, Tally], sent_s: float, step_s: float
+) -> SegmentPart:
     start_s = plan.ends_s[number - 1] if number else 0.0
     end_s = plan.ends_s[number]
     length_s = min(end_s, sent_s) - start_s
@@ -135,7 +137,7 @@ def _segment(number: int, plan: Plan, cells: Mapping[Key, Row], sent_s: float, s
         "name": plan.names[number],
         "start_s": start_s,
         "end_s": end_s,
-        "tally": tally(Row.of(mine.values()), length_s, step_s),
+        "tally": tally(Tally.of(mine.values()), length_s, step_s),
         "priorities": {
             priority.label: tally(_sum(mine, priority=priority), length_s, step_s) for priority in Priority
         },
@@ -143,7 +145,7 @@ def _segment(number: int, plan: Plan, cells: Mapping[Key, Row], sent_s: float, s
 
 
 def _requests(
-    labels: Sequence[str], cells: Mapping[Key, Row], sent_s: float, step_s: float
+    labels: Sequence[str], cells: Mapping[TallyKey, Tally], sent_s: float, step_s: float
 ) -> list[RequestPart]:
     return [
         {"label": label, "tally": tally(_sum(cells, group=group), sent_s, step_s)}
@@ -169,9 +171,9 @@ def _load(result: Result, run_info: RunInfo, labels: list[str], sent_s: float) -
 
 
 def _generator(result: Result) -> GeneratorPart:
-    effort = result.effort
+    effort = result.run_cost
     lag = Histogram()
-    lag.record_all(result.sheet.lag_s)
+    lag.record_all(result.request_log.lag_s)
     return {
         "lag": times(lag),
         "cpu_share": effort.cpu_share,
@@ -182,7 +184,7 @@ def _generator(result: Result) -> GeneratorPart:
     }
 
 
-def _process_caveats(effort: Effort) -> list[str]:
+def _process_caveats(effort: RunCost) -> list[str]:
     if not effort.lost:
         return []
     return [

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 
 
 def peaks(
@@ -52,7 +52,7 @@ def _spans(
 ) -> tuple[list[float], list[float]]:
     """Return launches and ends, each in order of time; an end is never before its launch."""
     # Dropped and skipped requests have the greatest codes.
-    never = Ending.DROPPED.value
+    never = RequestResult.DROPPED.value
     # A single NaN makes the sum NaN: one pass in C decides if the list must be rebuilt.
     lags = [0.0 if math.isnan(lag) else lag for lag in lag_s] if math.isnan(sum(lag_s)) else lag_s
     launched = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.report.figures import NO_DATA, duration, printable, quantity, rate, share
 from autoglm_throttle.traffic.report.schema import Document, GeneratorPart, TallyDocument
 
@@ -146,7 +146,7 @@ def _limits(limits_s: Mapping[str, float]) -> str:
 def _details(totals: TallyDocument) -> list[str]:
     errors = [
         (ending.label, totals["classes"][ending.label])
-        for ending in Ending
+        for ending in RequestResult
         if ending.failed and totals["classes"][ending.label]
     ]
     reasons = [(reason or "no reason given", count) for reason, count in totals["reasons"].items()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.report.figures import duration
 
@@ -32,13 +32,13 @@ class ProgressLine:
         self._width = width
         self._every_s = TERMINAL_S if terminal else PLAIN_S
         self._due_s = self._every_s
-        self._endings = [0] * len(Ending)
+        self._endings = [0] * len(RequestResult)
         self._recent = Histogram()
 
-    def record(self, index: int, ending: Ending, response_s: float) -> None:  # noqa: ARG002 - an observer's
+    def record(self, index: int, ending: RequestResult, response_s: float) -> None:  # noqa: ARG002 - an observer's
         """Count one result; called by a generator."""
         self._endings[ending] += 1
-        if ending <= Ending.DEGRADED:
+        if ending <= RequestResult.DEGRADED:
             self._recent.record(response_s)
 
     def line(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None = None) -> str:
@@ -73,8 +73,8 @@ class ProgressLine:
         late = "" if lag_s is None else f"  lag {duration(lag_s)}"
         return (
             f"{when}  sent {launched}{planned}"
-            f"  done {sum(endings[: Ending.CONNECTION])}  in flight {in_flight}"
+            f"  done {sum(endings[: RequestResult.CONNECTION])}  in flight {in_flight}"
             f"  p50 {duration(p50_s)}  p99 {duration(p99_s)}"
-            f"  429 {endings[Ending.LIMITED]}  503 {endings[Ending.REJECTED]}"
-            f"  errors {sum(endings[Ending.CLIENT_ERROR :])}{late}"
+            f"  429 {endings[RequestResult.LIMITED]}  503 {endings[RequestResult.SHED]}"
+            f"  errors {sum(endings[RequestResult.CLIENT_ERROR :])}{late}"
         )

@@ -12,15 +12,15 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Plan
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.arrivals import LoadPlan
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.histogram import rank
 from autoglm_throttle.traffic.report.inflight import peaks
 from autoglm_throttle.traffic.report.schema import PrioritySeconds, Seconds
 from autoglm_throttle.traffic.report.times import rounded
-from autoglm_throttle.traffic.sheet import UNSENT, Sheet
+from autoglm_throttle.traffic.sheet import UNSENT, RequestLog
 
-FAILED = tuple(ending for ending in Ending if ending.failed and ending is not Ending.DROPPED)
+FAILED = tuple(ending for ending in RequestResult if ending.failed and ending is not RequestResult.DROPPED)
 """Results that count as failed; dropped requests have a curve of their own."""
 
 
@@ -45,21 +45,21 @@ class _Columns:
     response_s: Sequence[float]
 
     @classmethod
-    def of(cls, plan: Plan, sheet: Sheet) -> _Columns:
+    def of(cls, plan: LoadPlan, sheet: RequestLog) -> _Columns:
         """Read the columns; a plan that is not in order of time, such as that of a closed loop, is sorted."""
         if all(earlier <= later for earlier, later in pairwise(plan.offsets)):
-            return cls(plan.offsets, plan.priorities, sheet.endings, sheet.lag_s, sheet.response_s)
+            return cls(plan.offsets, plan.priorities, sheet.results, sheet.lag_s, sheet.response_s)
         order = sorted(range(len(plan)), key=plan.offsets.__getitem__)
         return cls(
             array("d", map(plan.offsets.__getitem__, order)),
             bytes(map(plan.priorities.__getitem__, order)),
-            bytearray(map(sheet.endings.__getitem__, order)),
+            bytearray(map(sheet.results.__getitem__, order)),
             array("f", map(sheet.lag_s.__getitem__, order)),
             array("f", map(sheet.response_s.__getitem__, order)),
         )
 
 
-def seconds(plan: Plan, sheet: Sheet) -> Seconds:
+def seconds(plan: LoadPlan, sheet: RequestLog) -> Seconds:
     """Build the curves of a run.
 
     Args:
@@ -78,12 +78,12 @@ def seconds(plan: Plan, sheet: Sheet) -> Seconds:
     stats = [_second_stats(columns, slice(first, stop)) for first, stop in pairwise(edges)]
     return {
         "planned": [tally.total() for tally in counts],
-        "ok": _curve(counts, Priority, (Ending.OK,)),
-        "degraded": _curve(counts, Priority, (Ending.DEGRADED,)),
-        "limited": _curve(counts, Priority, (Ending.LIMITED,)),
-        "shed": _curve(counts, Priority, (Ending.REJECTED,)),
+        "ok": _curve(counts, Priority, (RequestResult.OK,)),
+        "degraded": _curve(counts, Priority, (RequestResult.DEGRADED,)),
+        "limited": _curve(counts, Priority, (RequestResult.LIMITED,)),
+        "shed": _curve(counts, Priority, (RequestResult.SHED,)),
         "failed": _curve(counts, Priority, FAILED),
-        "dropped": _curve(counts, Priority, (Ending.DROPPED,)),
+        "dropped": _curve(counts, Priority, (RequestResult.DROPPED,)),
         "unsent": _curve(counts, Priority, (UNSENT,)),
         "inflight": peaks(columns.offsets, columns.lag_s, columns.response_s, columns.endings, count),
         "p50_s": [one_second.p50_s for one_second in stats],
@@ -108,12 +108,12 @@ def _of_priority(
 ) -> PrioritySeconds:
     one = (priority,)
     return {
-        "planned": _curve(counts, one, (*Ending, UNSENT)),
-        "served": _curve(counts, one, (Ending.OK, Ending.DEGRADED)),
-        "limited": _curve(counts, one, (Ending.LIMITED,)),
-        "shed": _curve(counts, one, (Ending.REJECTED,)),
+        "planned": _curve(counts, one, (*RequestResult, UNSENT)),
+        "served": _curve(counts, one, (RequestResult.OK, RequestResult.DEGRADED)),
+        "limited": _curve(counts, one, (RequestResult.LIMITED,)),
+        "shed": _curve(counts, one, (RequestResult.SHED,)),
         "failed": _curve(counts, one, FAILED),
-        "dropped": _curve(counts, one, (Ending.DROPPED,)),
+        "dropped": _curve(counts, one, (RequestResult.DROPPED,)),
         "unsent": _curve(counts, one, (UNSENT,)),
         "p95_s": [one_second.by_priority[priority] for one_second in stats],
     }
@@ -128,7 +128,7 @@ def _curve(
 
 def _second_stats(columns: _Columns, span: slice) -> _SecondStats:
     served: tuple[list[float], ...] = tuple([] for _ in Priority)
-    last_served = Ending.DEGRADED.value
+    last_served = RequestResult.DEGRADED.value
     for ending, priority, response_s in zip(
         columns.endings[span], columns.priorities[span], columns.response_s[span], strict=True
     ):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from autoglm_throttle.traffic.books import Row
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.books import Tally
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.report.schema import TallyDocument
 from autoglm_throttle.traffic.report.times import times
 
 
-def tally(row: Row, length_s: float, step_s: float) -> TallyDocument:
+def tally(row: Tally, length_s: float, step_s: float) -> TallyDocument:
     """Build a tally from sums.
 
     Args:
@@ -29,21 +29,21 @@ def tally(row: Row, length_s: float, step_s: float) -> TallyDocument:
     return {
         "planned": row.planned,
         "unsent": row.unsent,
-        "classes": {ending.label: row.endings[ending] for ending in Ending},
+        "classes": {ending.label: row.results[ending] for ending in RequestResult},
         "statuses": {str(status): count for status, count in sorted(row.statuses.items())},
         "reasons": dict(sorted(row.reasons.items())),
         "cost": {"planned": row.cost_planned, "served": row.cost_served},
         "done_ratio": ratio(row.answered),
         "error_ratio": ratio(row.failed),
         "limited_ratio": ratio(row.limited),
-        "shed_ratio": ratio(row.rejected),
-        "dropped_ratio": ratio(row.endings[Ending.DROPPED]),
+        "shed_ratio": ratio(row.shed),
+        "dropped_ratio": ratio(row.results[RequestResult.DROPPED]),
         "goodput": {"requests": row.timely, "ratio": ratio(row.timely), "rps": rate(row.timely_answers)},
         "rps": rate(row.answers),
         "response": times(row.response),
         "service": times(row.service),
         "first_byte": times(row.first_byte),
-        "rejection": times(row.refusal),
+        "rejection": times(row.rejection),
         "promised": times(row.promised),
     }
 

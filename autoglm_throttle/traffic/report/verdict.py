@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.report import times
 from autoglm_throttle.traffic.report.schema import (
     GeneratorPart,
@@ -36,7 +36,9 @@ OVERRUN_S = 0.050
 CPU_SHARE = 0.95
 """Share of one core; above it the run measured the generator itself."""
 
-UNANSWERED = frozenset((Ending.CONNECTION, Ending.TIMEOUT, Ending.UNANSWERED, Ending.DROPPED))
+UNANSWERED = frozenset(
+    (RequestResult.CONNECTION, RequestResult.TIMEOUT, RequestResult.UNANSWERED, RequestResult.DROPPED)
+)
 """Results of requests that a service no longer accepts."""
 
 MIN_UNANSWERED = 5
@@ -96,7 +98,9 @@ def describe_total_failure(totals: TallyDocument, endings: Sequence[int]) -> str
     if totals["planned"] == totals["unsent"] or classes["ok"] or classes["degraded"]:
         return ""
     failures = [
-        name for name in (ending.label for ending in Ending if ending >= Ending.CONNECTION) if classes[name]
+        name
+        for name in (ending.label for ending in RequestResult if ending >= RequestResult.CONNECTION)
+        if classes[name]
     ]
     answers = list(totals["statuses"])
     if len(answers) == 1 and not failures:
@@ -113,7 +117,7 @@ def _unanswered_at_end(endings: Sequence[int]) -> int:
         if ending not in UNANSWERED:
             break
         unanswered += 1
-        broken = broken or ending == Ending.CONNECTION
+        broken = broken or ending == RequestResult.CONNECTION
     return unanswered if broken else 0
 
 

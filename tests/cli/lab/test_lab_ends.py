@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli.lab import load_run, replay, running, telling
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Shape, plan
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator.launch import stopping
-from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.record import Entry, Heading
+from autoglm_throttle.traffic.generator.launch import on_stop_signal
+from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader
 from autoglm_throttle.traffic.report import dumps, make
-from autoglm_throttle.traffic.result import Effort, Result
-from autoglm_throttle.traffic.sheet import Sheet
+from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.sheet import RequestLog
 from tests.cli.lab.conftest import Run, finished, process
 
 URL = "http://127.0.0.1:9"
@@ -31,15 +31,15 @@ Launch = Callable[..., Result]
 Put = Callable[[Launch], None]
 
 
-def answered(load: Load, *_: object, **__: object) -> Result:
+def answered(load: RequestSource, *_: object, **__: object) -> Result:
     """Instead of sending: everything was answered within 2 ms."""
-    sheet = Sheet(len(load.plan))
+    sheet = RequestLog(len(load.plan))
     for index in range(len(load.plan)):
-        sheet.close(index, Ending.OK, 0.002)
+        sheet.close(index, RequestResult.OK, 0.002)
         sheet.lag_s[index] = 0.0
         sheet.service_s[index] = sheet.first_byte_s[index] = 0.002
         sheet.statuses[index] = 200
-    return Result(load, sheet, Effort(elapsed_s=load.plan.duration_s))
+    return Result(load, sheet, RunCost(elapsed_s=load.plan.duration_s))
 
 
 @pytest.fixture
@@ -85,8 +85,8 @@ def pressing(act: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def record(path: Path) -> None:
-    entries = (Entry(id=number, t_s=number / 4, method="GET", target="/") for number in range(5))
-    path.write_text("\n".join([Heading().to_line(), *(entry.to_line() for entry in entries), ""]))
+    entries = (RecordedRequest(id=number, t_s=number / 4, method="GET", target="/") for number in range(5))
+    path.write_text("\n".join([RecordingHeader().to_line(), *(entry.to_line() for entry in entries), ""]))
 
 
 @pytest.mark.parametrize("command", ["load", "replay"])
@@ -114,9 +114,11 @@ def test_ctrl_c_just_before_the_start_stops_the_sending(run: Run, launch: Put) -
     """The generator handles it itself, but not yet."""
     asked = []
 
-    def late(load: Load, *_: object, beat: Callable[[float, int, int], None], **__: object) -> Result:
+    def late(
+        load: RequestSource, *_: object, beat: Callable[[float, int, int], None], **__: object
+    ) -> Result:
         signal.raise_signal(signal.SIGINT)
-        with stopping(lambda: asked.append("stop")):
+        with on_stop_signal(lambda: asked.append("stop")):
             beat(1.0, 1, 0)
             beat(2.0, 1, 0)
         return answered(load)
@@ -138,7 +140,7 @@ def test_ctrl_c_between_two_trials_ends_the_search(
 
 
 def test_a_search_that_loses_its_service_keeps_what_is_known(run: Run, launch: Put) -> None:
-    def until(load: Load, *_: object, **__: object) -> Result:
+    def until(load: RequestSource, *_: object, **__: object) -> Result:
         if len(load.plan) > 10:
             raise TrafficError("nobody answers")
         return answered(load)
@@ -161,7 +163,11 @@ def test_a_search_that_loses_its_service_keeps_what_is_known(run: Run, launch: P
     ],
 )
 def test_what_decides_when_requests_are_due(words: Sequence[str], told: str, run: Run, launch: Put) -> None:
-    launch(lambda what, *_, **__: answered(Load(plan(Shape([Level(5, 1)]), Arrivals.UNIFORM, Crowd(), 0))))
+    launch(
+        lambda what, *_, **__: answered(
+            RequestSource(make_plan(LoadShape([LoadLevel(5, 1)]), Arrivals.UNIFORM, PriorityMix(), 0))
+        )
+    )
     record(Path("r.jsonl"))
     done = run("load", URL, "--quiet", *words, "--json", "r.json")
     assert json.loads(Path("r.json").read_text())["load"]["arrivals"] == told

@@ -12,10 +12,10 @@ import pytest
 from autoglm_throttle.cli.lab import about, load_run
 from autoglm_throttle.cli.lab.faults import run_command
 from autoglm_throttle.cli.lab.running import Display
-from autoglm_throttle.traffic.arrivals import Crowd, Users
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.arrivals import PriorityMix, Users
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import Roster
+from autoglm_throttle.traffic.generator import UserSchedule
 from tests.cli.lab.conftest import Run
 
 HERE = "http://127.0.0.1:9"
@@ -23,9 +23,9 @@ SEARCH = ("--find-peak", "10:20:1s", "--slo", "p99<1s")
 
 
 def test_progress_of_users(capsys: pytest.CaptureFixture[str]) -> None:
-    display = Display(Roster(Users.parse("users:5:60s"), crowd=Crowd()), quiet=False)
+    display = Display(UserSchedule(Users.parse("users:5:60s"), mix=PriorityMix()), quiet=False)
     assert display.observer is not None
-    display.observer(0, Ending.OK, 0.005)
+    display.observer(0, RequestResult.OK, 0.005)
     display.beat(5.0, 3, 2)
     assert capsys.readouterr().err == ""
     display.beat(10.0, 6, 2)
@@ -34,7 +34,7 @@ def test_progress_of_users(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_progress_for_those_who_want_none(capsys: pytest.CaptureFixture[str]) -> None:
-    display = Display(Roster(Users.parse("users:5:60s"), crowd=Crowd()), quiet=True)
+    display = Display(UserSchedule(Users.parse("users:5:60s"), mix=PriorityMix()), quiet=True)
     display.beat(10.0, 6, 2)
     display.end()
     assert display.observer is None

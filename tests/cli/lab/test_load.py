@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.traffic.record import Entry, Heading
+from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader
 from autoglm_throttle.traffic.trace import HEADER
 from tests.cli.lab.conftest import CAPACITY_RPS, Done, Run, Start, finished, process, valid
 from tests.servers.server import Server
@@ -244,8 +244,11 @@ def test_a_trace_of_token_numbers(url: str, run: Run, tmp_path: Path) -> None:
 
 
 def test_the_times_of_a_recording(url: str, run: Run, tmp_path: Path) -> None:
-    lines = [Entry(id=number, t_s=number / 4, method="GET", target="/other").to_line() for number in range(5)]
-    (tmp_path / "r.jsonl").write_text("\n".join([Heading().to_line(), *lines]) + "\n")
+    lines = [
+        RecordedRequest(id=number, t_s=number / 4, method="GET", target="/other").to_line()
+        for number in range(5)
+    ]
+    (tmp_path / "r.jsonl").write_text("\n".join([RecordingHeader().to_line(), *lines]) + "\n")
     done = run("load", url, "--shape", "trace:r.jsonl", "--rate", "8", "--quiet", "--format", "json")
     assert done.status == 0, done.err
     assert done.document["load"]["requests"] == ["POST /v1/predict"]

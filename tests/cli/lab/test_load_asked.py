@@ -17,8 +17,8 @@ from autoglm_throttle.cli.lab.local_gpus import LocalGpuProbe
 from autoglm_throttle.cli.lab.sending import is_loopback, split_url
 from autoglm_throttle.gpu.none import NoSourceError
 from autoglm_throttle.model import GpuSample, Priority
-from autoglm_throttle.traffic.arrivals import Arrivals, Shape, TraceShape, Users
-from autoglm_throttle.traffic.load import Request
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, TraceShape, Users
+from autoglm_throttle.traffic.load import PlannedRequest
 from autoglm_throttle.traffic.report import LIMITS_S
 from autoglm_throttle.traffic.watch import ProbeTargetLostError
 
@@ -41,9 +41,9 @@ def faults(*words: str, url: str = URL) -> tuple[str, ...]:
 
 def test_what_stands_where_nothing_is_said() -> None:
     found = asked(*SHAPE)
-    assert isinstance(found.offer, Shape)
+    assert isinstance(found.offer, LoadShape)
     assert (found.offer.requests, found.arrivals, found.seed) == (200, Arrivals.UNIFORM, 0)
-    assert found.weighted_requests.requests == (Request(target="/v1/predict"),)
+    assert found.weighted_requests.requests == (PlannedRequest(target="/v1/predict"),)
     assert (found.priority_mix.clients, found.priority_mix.skew, found.priority_mix.kinds) == (1, 0.0, (1.0,))
     target, options = found.send_options.target, found.send_options.options
     assert (target.host, target.port, target.base, target.scheme) == ("127.0.0.1", 8000, "", "http")
@@ -92,7 +92,7 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
         {Priority.HIGH: 50, Priority.LOW: 50},
     )
     assert (found.priority_mix.clients, found.priority_mix.skew, found.seed) == (7, 1.5, -3)
-    request = Request(method="PUT", target="/v1/x?a=b", body=b"\x00raw", cost=3)
+    request = PlannedRequest(method="PUT", target="/v1/x?a=b", body=b"\x00raw", cost=3)
     assert found.weighted_requests.requests == (request,)
     target, options = found.send_options.target, found.send_options.options
     assert target.headers == (("authorization", "Bearer x:y"),)
@@ -266,9 +266,9 @@ def test_routes_stand_below_the_url() -> None:
     assert found.send_options.target.base == "/base"
     assert found.priority_mix.kinds == (70.0, 30.0, 1.0)
     assert found.weighted_requests.requests == (
-        Request(target="/a", cost=2),
-        Request(method="GET", target="/b?c=d", headers=(), body=b"", cost=5),
-        Request(target="/c", cost=7),
+        PlannedRequest(target="/a", cost=2),
+        PlannedRequest(method="GET", target="/b?c=d", headers=(), body=b"", cost=5),
+        PlannedRequest(target="/c", cost=7),
     )
 
 
@@ -310,9 +310,9 @@ def test_requests_of_a_file(name: str, content: str, tmp_path: Path) -> None:
     assert found.priority_mix.kinds == (3.0, 1.0, 1.0)
     fields = (("x-a", "b"), ("content-type", "a/b"))
     assert found.weighted_requests.requests == (
-        Request(method="GET", target="/a", headers=(), body=b"", name="first"),
-        Request(target="/b", headers=fields, body=b'{"tokens": 5}', cost=2.5),
-        Request(target="/", body=b"text"),
+        PlannedRequest(method="GET", target="/a", headers=(), body=b"", name="first"),
+        PlannedRequest(target="/b", headers=fields, body=b'{"tokens": 5}', cost=2.5),
+        PlannedRequest(target="/", body=b"text"),
     )
 
 

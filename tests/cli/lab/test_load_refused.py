@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.cli.lab.faults import run_command
-from autoglm_throttle.traffic.generator import Options
+from autoglm_throttle.traffic.generator import ClientOptions
 from tests.cli.lab.conftest import Run
 from tests.cli.lab.test_load_asked import HOST, SHAPE, asked, faults
 
@@ -96,7 +96,7 @@ def test_what_nobody_expected_is_no_failed_objective(run: Run, monkeypatch: pyte
     def fail(*_: object, **__: object) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr(Options, "__init__", fail)
+    monkeypatch.setattr(ClientOptions, "__init__", fail)
     done = run("load", HOST, *SHAPE)
     assert (done.status, done.out) == (2, "")
     assert "KeyError: 'x'" in done.err

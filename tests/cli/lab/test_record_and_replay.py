@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.traffic.record import Entry
-from autoglm_throttle.traffic.record.heading import End, Heading
+from autoglm_throttle.traffic.record import RecordedRequest
+from autoglm_throttle.traffic.record.heading import RecordingHeader, RecordingTrailer
 from autoglm_throttle.traffic.report import dumps, make
 from tests.cli.lab.conftest import Run, Start
 from tests.servers.server import Server
@@ -18,14 +18,14 @@ SECRET = "planted-secret-planted-secret-0123456789"
 KEYS = ("--identity-header", "x-api-key", "--clients", "4")
 
 
-def recording(path: Path, *entries: Entry) -> Path:
-    lines = [Heading(start="2026-11-22T00:00:00+00:00", made_by="0").to_line()]
-    lines += [entry.to_line() for entry in entries] + [End("closed", 0).to_line()]
+def recording(path: Path, *entries: RecordedRequest) -> Path:
+    lines = [RecordingHeader(start="2026-11-22T00:00:00+00:00", made_by="0").to_line()]
+    lines += [entry.to_line() for entry in entries] + [RecordingTrailer("closed", 0).to_line()]
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
-def entry(number: int, t_s: float, **named: object) -> Entry:
+def entry(number: int, t_s: float, **named: object) -> RecordedRequest:
     usual = {
         "method": "POST",
         "target": "/v1/predict",
@@ -34,7 +34,7 @@ def entry(number: int, t_s: float, **named: object) -> Entry:
         "priority": "mid",
         "decision": "admitted",
     }
-    return Entry(id=number, t_s=t_s, **(usual | named))  # type: ignore[arg-type]
+    return RecordedRequest(id=number, t_s=t_s, **(usual | named))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_a_secret_in_a_recording_is_found_and_not_shown(run: Run, tmp_path: Path
     )
     done = run("record", "check", path)
     assert done.status == 1
-    assert "line 2, headers: authorization says who asks" in done.out
+    assert "line 2, headers: authorization identifies the caller" in done.out
     assert SECRET not in done.out
     found = run("record", "check", path, "--format", "json")
     assert (found.status, found.document["ok"], found.document["entries"]) == (1, False, 2)

@@ -27,7 +27,13 @@ from autoglm_throttle.traffic.convert import (
     write,
 )
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record import End, Entry, Heading, Redaction, open_recording
+from autoglm_throttle.traffic.record import (
+    RecordedRequest,
+    RecordingHeader,
+    RecordingTrailer,
+    Redaction,
+    open_recording,
+)
 
 START = "2026-01-02T03:04:05.678901+00:00"
 BASE = "http://127.0.0.1:8000"
@@ -50,7 +56,7 @@ PAIRS = st.lists(
 
 
 @st.composite
-def entries(draw: st.DrawFn) -> list[Entry]:
+def entries(draw: st.DrawFn) -> list[RecordedRequest]:
     """A recording with bodies, in order of time."""
     times = sorted(draw(st.lists(st.integers(0, 3_600_000_000), min_size=1, max_size=6)))
     found = []
@@ -58,7 +64,7 @@ def entries(draw: st.DrawFn) -> list[Entry]:
         body = draw(st.binary(max_size=40))
         status = draw(st.sampled_from([0, 200, 429, 503]))
         found.append(
-            Entry(
+            RecordedRequest(
                 t_s=at_us / 1e6,
                 id=serial,
                 method=draw(st.sampled_from(["GET", "POST", "DELETE"])),
@@ -79,13 +85,15 @@ def entries(draw: st.DrawFn) -> list[Entry]:
     return found
 
 
-def stored(path: Path, found: list[Entry], start: str = START) -> Path:
-    lines = [Heading(start=start, made_by="0").to_line(), *(one.to_line() for one in found)]
-    path.write_text("\n".join([*lines, End("closed", 0).to_line(), ""]))
+def stored(path: Path, found: list[RecordedRequest], start: str = START) -> Path:
+    lines = [RecordingHeader(start=start, made_by="0").to_line(), *(one.to_line() for one in found)]
+    path.write_text("\n".join([*lines, RecordingTrailer("closed", 0).to_line(), ""]))
     return path
 
 
-def there_and_back(folder: Path, found: list[Entry], form: FileFormat) -> tuple[list[Entry], datetime]:
+def there_and_back(
+    folder: Path, found: list[RecordedRequest], form: FileFormat
+) -> tuple[list[RecordedRequest], datetime]:
     """The entries after a way through another form, and when the new recording begins."""
     there, back = folder / "there", folder / "back.jsonl"
     for path in (there, back, folder / "from.jsonl"):
@@ -98,10 +106,10 @@ def there_and_back(folder: Path, found: list[Entry], form: FileFormat) -> tuple[
     account = convert(open_source(there, form, redaction, times), back, FileFormat.JSONL, options)
     assert account.written == len(found)
     recording = open_recording(back)
-    return list(recording.entries()), datetime.fromisoformat(recording.heading.start)
+    return list(recording.entries()), datetime.fromisoformat(recording.header.start)
 
 
-def plain(one: Entry) -> tuple[str, str, list[tuple[str, str]], bytes]:
+def plain(one: RecordedRequest) -> tuple[str, str, list[tuple[str, str]], bytes]:
     headers = [pair for pair in one.headers if pair[0] != "content-length"]
     return one.method, one.target, headers, one.body or b""
 
@@ -110,7 +118,7 @@ def plain(one: Entry) -> tuple[str, str, list[tuple[str, str]], bytes]:
 @given(found=entries())
 @pytest.mark.parametrize("form", [FileFormat.GOR, FileFormat.HAR, FileFormat.JSONL])
 def test_there_and_back_keeps_requests_and_times(
-    tmp_path: Path, form: FileFormat, found: list[Entry]
+    tmp_path: Path, form: FileFormat, found: list[RecordedRequest]
 ) -> None:
     came, start = there_and_back(tmp_path, found, form)
     assert [plain(one) for one in came] == [plain(one) for one in found]
@@ -126,7 +134,9 @@ def test_there_and_back_keeps_requests_and_times(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(found=entries())
-def test_through_vegeta_the_order_of_fields_of_one_name_is_kept(tmp_path: Path, found: list[Entry]) -> None:
+def test_through_vegeta_the_order_of_fields_of_one_name_is_kept(
+    tmp_path: Path, found: list[RecordedRequest]
+) -> None:
     came, _ = there_and_back(tmp_path, found, FileFormat.VEGETA)
     for before, after in zip(found, came, strict=True):
         assert (before.method, before.target, before.body) == (after.method, after.target, after.body)
@@ -137,7 +147,7 @@ def test_through_vegeta_the_order_of_fields_of_one_name_is_kept(tmp_path: Path, 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(found=entries())
-def test_through_har_nothing_is_lost(tmp_path: Path, found: list[Entry]) -> None:
+def test_through_har_nothing_is_lost(tmp_path: Path, found: list[RecordedRequest]) -> None:
     came, _ = there_and_back(tmp_path, found, FileFormat.HAR)
     first = came[0].t_s - found[0].t_s
     for before, after in zip(found, came, strict=True):
@@ -145,8 +155,8 @@ def test_through_har_nothing_is_lost(tmp_path: Path, found: list[Entry]) -> None
         assert json.loads(after.to_line()) | {"t": 0} == json.loads(before.to_line()) | {"t": 0}
 
 
-ONE = Entry(t_s=0, id=0, method="POST", target="/a", body=b"xy", body_len=2)
-HASHED = Entry(t_s=1, id=1, method="POST", target="/b", body_len=3, body_sha256="1" * 64)
+ONE = RecordedRequest(t_s=0, id=0, method="POST", target="/a", body=b"xy", body_len=2)
+HASHED = RecordedRequest(t_s=1, id=1, method="POST", target="/b", body_len=3, body_sha256="1" * 64)
 
 
 @pytest.mark.parametrize("form", [FileFormat.VEGETA, FileFormat.GOR])
@@ -188,7 +198,7 @@ def test_an_import_keeps_of_bodies_what_was_asked_for(
 
 def test_the_first_line_says_what_was_kept(tmp_path: Path) -> None:
     path, gor, out = stored(tmp_path / "r.jsonl", [ONE]), tmp_path / "a.gor", tmp_path / "b.jsonl"
-    assert open_source(path).heading == open_recording(path).heading
+    assert open_source(path).heading == open_recording(path).header
     convert(open_source(path), gor, FileFormat.GOR)
     convert(
         open_source(gor, None, Redaction(keep_query=["q"])),
@@ -196,7 +206,7 @@ def test_the_first_line_says_what_was_kept(tmp_path: Path) -> None:
         FileFormat.JSONL,
         GorOptions(keep=Bodies.NONE),
     )
-    said = open_recording(out).heading.redaction
+    said = open_recording(out).header.redaction
     assert (said["query"], said["body"], said["key"]) == (["q"], "none", "none")
     stricter = open_source(out, None, Redaction())
     assert (stricter.heading.redaction["query"], stricter.heading.redaction["key"]) == ([], "none")
@@ -247,7 +257,9 @@ def test_no_secret_of_a_foreign_file_is_written(tmp_path: Path, form: FileFormat
 
 
 def test_a_hand_made_recording_passes_the_list_of_what_is_never_kept(tmp_path: Path) -> None:
-    entry = Entry(t_s=0, id=0, method="GET", target="/a?t=1", headers=(("cookie", SECRET), ("x-own", "1")))
+    entry = RecordedRequest(
+        t_s=0, id=0, method="GET", target="/a?t=1", headers=(("cookie", SECRET), ("x-own", "1"))
+    )
     path = stored(tmp_path / "r.jsonl", [entry])
     account = convert(open_source(path), tmp_path / "a", FileFormat.HAR)
     assert SECRET not in (tmp_path / "a").read_text()
@@ -305,8 +317,8 @@ def test_a_base_url_is_a_scheme_and_a_host(url: str) -> None:
 
 
 def test_what_has_no_place_in_the_new_form_is_told(tmp_path: Path) -> None:
-    odd = Entry(t_s=0, id=4, method="OPTIONS", target="*")
-    ending = Entry(
+    odd = RecordedRequest(t_s=0, id=4, method="OPTIONS", target="*")
+    ending = RecordedRequest(
         t_s=1,
         id=5,
         method="POST",
@@ -381,9 +393,9 @@ def test_what_goes_wrong_while_writing_leaves_nothing_behind(tmp_path: Path) -> 
     out = tmp_path / "out.har"
 
     class InTheWay:
-        heading, whole, end = Heading(start=START), False, None
+        heading, whole, end = RecordingHeader(start=START), False, None
 
-        def entries(self) -> Iterator[Entry]:
+        def entries(self) -> Iterator[RecordedRequest]:
             out.mkdir()
             yield ONE
 
@@ -399,6 +411,6 @@ def test_what_goes_wrong_while_writing_leaves_nothing_behind(tmp_path: Path) -> 
 def test_times_whose_product_falls_short_of_a_whole_number_are_kept(tmp_path: Path, form: FileFormat) -> None:
     hard = [us for us in range(1, 200_000) if int(us / 1e6 * 1e6) != us][:5]
     assert hard
-    found = [Entry(t_s=us / 1e6, id=us, method="GET", target="/") for us in [0, *hard]]
+    found = [RecordedRequest(t_s=us / 1e6, id=us, method="GET", target="/") for us in [0, *hard]]
     came, _ = there_and_back(tmp_path, found, form)
     assert [one.t_s for one in came] == [one.t_s for one in found]

@@ -20,10 +20,10 @@ from autoglm_throttle.traffic.convert import (
 )
 from autoglm_throttle.traffic.convert.found import target_of
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record import End, Entry, Heading, open_recording
+from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader, RecordingTrailer, open_recording
 
 SECRET = "password=hunter2"
-ONE = Entry(t_s=0, id=0, method="POST", target="/a", body=b"xy", body_len=2)
+ONE = RecordedRequest(t_s=0, id=0, method="POST", target="/a", body=b"xy", body_len=2)
 
 
 def browser(path: Path, body: str = SECRET, moment: str = "2024-01-01T00:00:00Z") -> Path:
@@ -34,9 +34,11 @@ def browser(path: Path, body: str = SECRET, moment: str = "2024-01-01T00:00:00Z"
     return path
 
 
-def recording(path: Path, *entries: Entry, end: End | None = None, **heading: object) -> Path:
+def recording(
+    path: Path, *entries: RecordedRequest, end: RecordingTrailer | None = None, **heading: object
+) -> Path:
     """A recording of ours."""
-    lines = [Heading(**heading).to_line(), *(one.to_line() for one in entries)]  # type: ignore[arg-type]
+    lines = [RecordingHeader(**heading).to_line(), *(one.to_line() for one in entries)]  # type: ignore[arg-type]
     lines += [] if end is None else [end.to_line()]
     path.write_text("\n".join([*lines, ""]))
     return path
@@ -94,7 +96,7 @@ def test_what_no_recorder_keeps_is_left_out_of_a_recording_too(tmp_path: Path) -
     fields = (*((name, SECRET) for name in secrets), ("x-auth-priority", "high"), ("x-own", "1"))
     targets = ("http://bob:hunter2@h/a?b=1", "/cb?c#t=hunter2", "//bob:hunter2@h/d", "*", "h:80", "#hunter2")
     entries = [
-        Entry(t_s=0, id=number, method="GET", target=target, headers=fields)
+        RecordedRequest(t_s=0, id=number, method="GET", target=target, headers=fields)
         for number, target in enumerate(targets)
     ]
     source = open_source(recording(tmp_path / "r.jsonl", *entries))
@@ -121,13 +123,15 @@ def test_what_a_recording_says_it_kept_is_judged(
     assert recorded_names(browser(tmp_path / "a.har")) == ([], [])
 
 
-@pytest.mark.parametrize("end", [End("max_bytes", 7), End("max_s", 0), None])
-def test_the_end_and_the_share_of_a_recording_are_carried_over(tmp_path: Path, end: End | None) -> None:
+@pytest.mark.parametrize("end", [RecordingTrailer("max_bytes", 7), RecordingTrailer("max_s", 0), None])
+def test_the_end_and_the_share_of_a_recording_are_carried_over(
+    tmp_path: Path, end: RecordingTrailer | None
+) -> None:
     path = recording(tmp_path / "r.jsonl", ONE, end=end, sample=0.25, start="2026-01-02T03:04:05+00:00")
     convert(open_source(path), tmp_path / "s.jsonl", FileFormat.JSONL)
     there, back = open_recording(path), open_recording(tmp_path / "s.jsonl")
     assert list(back.entries()) == list(there.entries())
-    assert (back.end, back.heading) == (end, there.heading)
+    assert (back.end, back.header) == (end, there.header)
 
 
 @pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "1969-12-31"])
@@ -156,7 +160,7 @@ def test_a_recording_that_does_not_say_when_it_began_begins_in_1970(tmp_path: Pa
 
 
 def test_chunks_are_not_promised_for_a_body_that_is_written_whole(tmp_path: Path) -> None:
-    chunked = Entry(
+    chunked = RecordedRequest(
         t_s=0,
         id=0,
         method="POST",

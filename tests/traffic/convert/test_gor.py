@@ -9,7 +9,7 @@ import pytest
 from autoglm_throttle.traffic.convert import gor
 from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record import Entry
+from autoglm_throttle.traffic.record import RecordedRequest
 
 END = "\n\U0001f435\U0001f648\U0001f649\n".encode()
 CAPTURE = (
@@ -68,7 +68,7 @@ def test_chunked_bodies_are_put_together() -> None:
 
 def test_a_body_may_hold_lines_and_bytes_of_any_kind() -> None:
     body = bytes(range(256)) + b"\n\n1 a 5 0\n\n"
-    entry = Entry(t_s=1.5, id=7, method="POST", target="/", body=body, body_len=len(body))
+    entry = RecordedRequest(t_s=1.5, id=7, method="POST", target="/", body=body, body_len=len(body))
     found, faults = read(gor.write(entry, body, 10**18, "h"))
     assert faults == []
     assert found[0].body == body
@@ -76,14 +76,14 @@ def test_a_body_may_hold_lines_and_bytes_of_any_kind() -> None:
 
 
 def test_the_answer_is_written_as_status_and_time() -> None:
-    entry = Entry(t_s=0.25, id=0, method="GET", target="/", status=503, ms=12.345)
+    entry = RecordedRequest(t_s=0.25, id=0, method="GET", target="/", status=503, ms=12.345)
     found, faults = read(gor.write(entry, b"", 0, "h"))
     assert faults == []
     assert (found[0].status, found[0].ms, found[0].headers) == (503, 12.345, [("host", "h")])
 
 
 def test_a_body_that_would_end_its_block_is_not_written() -> None:
-    entry = Entry(t_s=0, id=3, method="POST", target="/")
+    entry = RecordedRequest(t_s=0, id=3, method="POST", target="/")
     for body in (END, END[1:], b"x" + END):
         with pytest.raises(TrafficError, match="request 3"):
             gor.write(entry, body, 0, "h")

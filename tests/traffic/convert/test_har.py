@@ -10,7 +10,7 @@ import pytest
 
 from autoglm_throttle.traffic.convert import har
 from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest
-from autoglm_throttle.traffic.record import Entry
+from autoglm_throttle.traffic.record import RecordedRequest
 
 BROWSER = """\ufeff{
   "log": {
@@ -169,7 +169,7 @@ def test_a_request_as_long_as_allowed_is_read_and_a_longer_one_is_not(
 
 
 def test_what_is_written_is_one_document_that_others_can_read() -> None:
-    entry = Entry(
+    entry = RecordedRequest(
         t_s=0.000001,
         id=5,
         method="POST",
@@ -185,8 +185,8 @@ def test_what_is_written_is_one_document_that_others_can_read() -> None:
         ms=2.5,
         ttfb_ms=9.0,
     )
-    binary = Entry(t_s=1, id=6, method="PUT", target="/", body=b"\xff", body_len=1)
-    hashed = Entry(t_s=2, id=7, method="PUT", target="/", body_len=9, body_sha256="0" * 64)
+    binary = RecordedRequest(t_s=1, id=6, method="PUT", target="/", body=b"\xff", body_len=1)
+    hashed = RecordedRequest(t_s=2, id=7, method="PUT", target="/", body_len=9, body_sha256="0" * 64)
     parts = [
         har.write(one, 10**18, "http://h", first=n == 0) for n, one in enumerate((entry, binary, hashed))
     ]

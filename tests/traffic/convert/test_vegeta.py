@@ -12,7 +12,7 @@ import pytest
 
 from autoglm_throttle.traffic.convert import vegeta
 from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest
-from autoglm_throttle.traffic.record import Entry
+from autoglm_throttle.traffic.record import RecordedRequest
 
 TARGETS = (
     '{"method":"GET","url":"http://goku:9090/path/to/dragon?item=ball"}\n'
@@ -78,7 +78,7 @@ def test_a_newline_in_a_url_makes_no_new_line() -> None:
 
 
 def test_vegeta_itself_reads_what_is_written() -> None:
-    entry = Entry(
+    entry = RecordedRequest(
         t_s=0, id=0, method="POST", target="/a?b=c", headers=(("content-type", "x"), ("content-length", "2"))
     )
     line = vegeta.write(entry, b"\x00\xff", "http://127.0.0.1:9")

@@ -8,22 +8,22 @@ from collections.abc import Awaitable, Callable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Plan
-from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.arrivals import LoadPlan
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
 
 Behave = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def a_load(
     offsets: list[float],
-    *requests: Request,
+    *requests: PlannedRequest,
     kinds: list[int] | None = None,
     clients: list[int] | None = None,
     priorities: bytes | None = None,
-) -> Load:
+) -> RequestSource:
     count = len(offsets)
-    return Load(
-        Plan(
+    return RequestSource(
+        LoadPlan(
             offsets=array("d", offsets),
             priorities=priorities or bytes([Priority.MID] * count),
             segments=array("H", [0] * count),
@@ -32,7 +32,7 @@ def a_load(
             names=("all",),
             ends_s=(max(offsets, default=0.0) + 1.0,),
         ),
-        requests or (Request(),),
+        requests or (PlannedRequest(),),
     )
 
 

@@ -17,16 +17,18 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Shape, plan
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.inproc import NotVirtual, run_inprocess
-from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.inproc import VirtualTimeError, run_inprocess
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
 
 
-def a_load(target: str, *, rate_rps: float = 20.0) -> Load:
-    shape = Shape((Level(rate_rps, 1.0),))
-    return Load(plan(shape, Arrivals.UNIFORM, Crowd(), 1), (Request(target=target),))
+def a_load(target: str, *, rate_rps: float = 20.0) -> RequestSource:
+    shape = LoadShape((LoadLevel(rate_rps, 1.0),))
+    return RequestSource(
+        make_plan(shape, Arrivals.UNIFORM, PriorityMix(), 1), (PlannedRequest(target=target),)
+    )
 
 
 async def words() -> AsyncIterator[bytes]:
@@ -39,8 +41,8 @@ def test_a_streaming_response_streams() -> None:
     async def stream(_request: Asked) -> Response:
         return StreamingResponse(words())
 
-    sheet = run_inprocess(Starlette(routes=[Route("/", stream, methods=["POST"])]), a_load("/")).sheet
-    assert set(sheet.endings) == {Ending.OK}
+    sheet = run_inprocess(Starlette(routes=[Route("/", stream, methods=["POST"])]), a_load("/")).request_log
+    assert set(sheet.results) == {RequestResult.OK}
     assert list(sheet.first_byte_s) == pytest.approx([0.25] * 20)
     assert list(sheet.response_s) == pytest.approx([1.0] * 20)
 
@@ -61,8 +63,8 @@ def test_a_stream_nobody_reads_any_more_is_stopped() -> None:
 
     sheet = run_inprocess(
         Starlette(routes=[Route("/", stream, methods=["POST"])]), a_load("/"), abort=1.0
-    ).sheet
-    assert set(sheet.endings) == {Ending.CONNECTION}
+    ).request_log
+    assert set(sheet.results) == {RequestResult.CONNECTION}
     assert stopped == ["stopped"] * 20
 
 
@@ -80,8 +82,8 @@ def test_base_http_middleware_passes_everything_on() -> None:
         return StreamingResponse(words())
 
     app = Starlette(routes=[Route("/", stream, methods=["POST"])], middleware=[Middleware(Timed)])
-    sheet = run_inprocess(app, a_load("/")).sheet
-    assert set(sheet.endings) == {Ending.OK}
+    sheet = run_inprocess(app, a_load("/")).request_log
+    assert set(sheet.results) == {RequestResult.OK}
     assert list(sheet.response_s) == pytest.approx([1.25] * 20)
 
 
@@ -115,14 +117,14 @@ def fastapi_app() -> FastAPI:
 
 
 def test_async_endpoints_of_fastapi_are_served() -> None:
-    sheet = run_inprocess(fastapi_app(), a_load("/async")).sheet
-    assert set(sheet.endings) == {Ending.OK}
+    sheet = run_inprocess(fastapi_app(), a_load("/async")).request_log
+    assert set(sheet.results) == {RequestResult.OK}
     assert list(sheet.response_s) == pytest.approx([0.5] * 20)
 
 
 @pytest.mark.parametrize("path", ["/sync", "/dependency", "/background"])
 def test_sync_code_of_fastapi_is_refused_by_name(path: str) -> None:
-    with pytest.raises(NotVirtual, match=f"POST {path}: threads do not run .* 'async def'"):
+    with pytest.raises(VirtualTimeError, match=f"POST {path}: threads do not run .* 'async def'"):
         run_inprocess(fastapi_app(), a_load(path))
 
 
@@ -143,7 +145,7 @@ def test_the_lifespan_is_kept_and_its_state_given_to_each_request() -> None:
         return PlainTextResponse("")
 
     app = Starlette(routes=[Route("/", tell, methods=["POST"])], lifespan=lifespan)
-    sheet = run_inprocess(app, a_load("/", rate_rps=2.0)).sheet
+    sheet = run_inprocess(app, a_load("/", rate_rps=2.0)).request_log
     assert said == ["up", "loaded", "loaded", "down"]
     assert max(sheet.response_s) < 1e-6
 
@@ -173,7 +175,7 @@ def test_an_application_that_ends_its_lifespan_early_is_served() -> None:
             return
         await PlainTextResponse("")(scope, receive, send)
 
-    assert set(run_inprocess(app, a_load("/")).sheet.endings) == {Ending.OK}
+    assert set(run_inprocess(app, a_load("/")).request_log.results) == {RequestResult.OK}
 
 
 def test_an_application_that_never_starts_is_a_standstill() -> None:
@@ -181,5 +183,5 @@ def test_an_application_that_never_starts_is_a_standstill() -> None:
         await asyncio.Event().wait()
 
     never: ASGIApp = app
-    with pytest.raises(RuntimeError, match=r"tasks wait for ever: .*lifespan"):
+    with pytest.raises(RuntimeError, match=r"tasks wait forever: .*lifespan"):
         run_inprocess(never, a_load("/"))

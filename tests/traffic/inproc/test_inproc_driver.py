@@ -14,38 +14,43 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
 from autoglm_throttle.testing import ManualClock
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.inproc import run_inprocess
 from autoglm_throttle.traffic.inproc.driver import LEFTOVER_S, PATIENCE_S
-from autoglm_throttle.traffic.load import Request
+from autoglm_throttle.traffic.load import PlannedRequest
 from tests.traffic.inproc.asked import Behave, a_load, answer, http
 
-ANSWERS: list[tuple[int, bytes, dict[str, str], Ending, str, float | None]] = [
-    (200, b"fine", {}, Ending.OK, "", None),
-    (302, b"", {}, Ending.OK, "", None),
-    (200, b"old", {"X_Degraded": "stale"}, Ending.DEGRADED, "", None),
-    (429, b'{"reason": "user"}', {"retry_after": "7"}, Ending.LIMITED, "user", 7.0),
-    (429, b"no JSON", {}, Ending.LIMITED, "", None),
-    (503, b'{"reason": "gpu:utilization"}', {"Retry_After": "2"}, Ending.REJECTED, "gpu:utilization", 2.0),
-    (503, b"[" * 100_000, {"retry_after": "Wed, 21 Oct 2026 07:28:00 GMT"}, Ending.REJECTED, "", None),
-    (503, b'{"reason": 5}', {"retry_after": "1"}, Ending.REJECTED, "", 1.0),
-    (503, b"", {}, Ending.SERVER_ERROR, "", None),
-    (404, b"", {}, Ending.CLIENT_ERROR, "", None),
-    (500, b"", {}, Ending.SERVER_ERROR, "", None),
+ANSWERS: list[tuple[int, bytes, dict[str, str], RequestResult, str, float | None]] = [
+    (200, b"fine", {}, RequestResult.OK, "", None),
+    (302, b"", {}, RequestResult.OK, "", None),
+    (200, b"old", {"X_Degraded": "stale"}, RequestResult.DEGRADED, "", None),
+    (429, b'{"reason": "user"}', {"retry_after": "7"}, RequestResult.LIMITED, "user", 7.0),
+    (429, b"no JSON", {}, RequestResult.LIMITED, "", None),
+    (503, b'{"reason": "gpu:utilization"}', {"Retry_After": "2"}, RequestResult.SHED, "gpu:utilization", 2.0),
+    (503, b"[" * 100_000, {"retry_after": "Wed, 21 Oct 2026 07:28:00 GMT"}, RequestResult.SHED, "", None),
+    (503, b'{"reason": 5}', {"retry_after": "1"}, RequestResult.SHED, "", 1.0),
+    (503, b"", {}, RequestResult.SERVER_ERROR, "", None),
+    (404, b"", {}, RequestResult.CLIENT_ERROR, "", None),
+    (500, b"", {}, RequestResult.SERVER_ERROR, "", None),
 ]
 
 
 @pytest.mark.parametrize(("status", "body", "headers", "ending", "reason", "promised_s"), ANSWERS)
 def test_answers_are_judged_as_over_http(
-    status: int, body: bytes, headers: dict[str, str], ending: Ending, reason: str, promised_s: float | None
+    status: int,
+    body: bytes,
+    headers: dict[str, str],
+    ending: RequestResult,
+    reason: str,
+    promised_s: float | None,
 ) -> None:
     async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
         await answer(send, status, body, **headers)
 
-    sheet = run_inprocess(http(behave), a_load([0.0])).sheet
-    assert (sheet.endings[0], sheet.statuses[0]) == (ending, status)
-    assert sheet.stated[sheet.reasons[0]] == reason
+    sheet = run_inprocess(http(behave), a_load([0.0])).request_log
+    assert (sheet.results[0], sheet.statuses[0]) == (ending, status)
+    assert sheet.reason_texts[sheet.reasons[0]] == reason
     assert isnan(sheet.promised_s[0]) if promised_s is None else sheet.promised_s[0] == promised_s
 
 
@@ -61,13 +66,13 @@ def test_times_are_those_of_the_clock() -> None:
 
     clock = ManualClock()
     result = run_inprocess(http(behave), a_load([0.0, 0.25, 4.0]), clock=clock)
-    sheet = result.sheet
+    sheet = result.request_log
     assert list(sheet.response_s) == pytest.approx([2.0] * 3)
     assert list(sheet.service_s) == pytest.approx([2.0] * 3)
     assert list(sheet.first_byte_s) == pytest.approx([1.0] * 3)
     assert list(sheet.lag_s) == pytest.approx([0.0] * 3, abs=1e-9)
-    assert result.effort.elapsed_s == pytest.approx(6.0)
-    assert (result.effort.loop, result.effort.cpu_share) == ("virtual", None)
+    assert result.run_cost.elapsed_s == pytest.approx(6.0)
+    assert (result.run_cost.loop, result.run_cost.cpu_share) == ("virtual", None)
     assert clock() == pytest.approx(1000.0 + 4.0 + 2.0 + 5.0)
 
 
@@ -76,7 +81,7 @@ def test_an_answer_without_a_body_has_its_first_byte_at_its_end() -> None:
         await asyncio.sleep(0.5)
         await answer(send, 204)
 
-    assert run_inprocess(http(behave), a_load([0.0])).sheet.first_byte_s[0] == pytest.approx(0.5)
+    assert run_inprocess(http(behave), a_load([0.0])).request_log.first_byte_s[0] == pytest.approx(0.5)
 
 
 async def _raises(_scope: Scope, _receive: Receive, _send: Send) -> None:
@@ -118,21 +123,21 @@ async def _is_cancelled(_scope: Scope, _receive: Receive, _send: Send) -> None:
 @pytest.mark.parametrize(
     ("behave", "ending", "status", "told"),
     [
-        (_raises, Ending.SERVER_ERROR, 500, "planted"),
-        (_forgets, Ending.SERVER_ERROR, 500, ""),
-        (_stops_midway, Ending.CONNECTION, 0, ""),
-        (_raises_midway, Ending.CONNECTION, 0, "planted"),
-        (_raises_afterwards, Ending.OK, 200, "planted"),
-        (_speaks_out_of_turn, Ending.SERVER_ERROR, 500, "http.response.body cannot come first"),
-        (_starts_twice, Ending.CONNECTION, 0, "http.response.start cannot come after the start"),
-        (_is_cancelled, Ending.SERVER_ERROR, 500, ""),
+        (_raises, RequestResult.SERVER_ERROR, 500, "planted"),
+        (_forgets, RequestResult.SERVER_ERROR, 500, ""),
+        (_stops_midway, RequestResult.CONNECTION, 0, ""),
+        (_raises_midway, RequestResult.CONNECTION, 0, "planted"),
+        (_raises_afterwards, RequestResult.OK, 200, "planted"),
+        (_speaks_out_of_turn, RequestResult.SERVER_ERROR, 500, "http.response.body cannot come first"),
+        (_starts_twice, RequestResult.CONNECTION, 0, "http.response.start cannot come after the start"),
+        (_is_cancelled, RequestResult.SERVER_ERROR, 500, ""),
     ],
 )
 def test_what_a_server_would_make_of_it(
-    behave: Behave, ending: Ending, status: int, told: str, caplog: pytest.LogCaptureFixture
+    behave: Behave, ending: RequestResult, status: int, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sheet = run_inprocess(http(behave), a_load([0.0, 1.0])).sheet
-    assert set(sheet.endings) == {ending}
+    sheet = run_inprocess(http(behave), a_load([0.0, 1.0])).request_log
+    assert set(sheet.results) == {ending}
     assert set(sheet.statuses) == {status}
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == bool(told)
@@ -151,10 +156,15 @@ def test_a_timeout_is_to_the_instant_and_told_to_the_application() -> None:
         heard.append(((await receive())["type"], clock()))
         await answer(send, 200)
 
-    requests = (Request(target="/slow"), Request(target="/quick"))
+    requests = (PlannedRequest(target="/slow"), PlannedRequest(target="/quick"))
     load = a_load([0.0, 0.1, 0.25, 40.0], *requests, kinds=[0, 1, 0, 0])
-    sheet = run_inprocess(http(behave), load, clock=clock, timeout_s=3.0).sheet
-    assert list(sheet.endings) == [Ending.TIMEOUT, Ending.OK, Ending.TIMEOUT, Ending.TIMEOUT]
+    sheet = run_inprocess(http(behave), load, clock=clock, timeout_s=3.0).request_log
+    assert list(sheet.results) == [
+        RequestResult.TIMEOUT,
+        RequestResult.OK,
+        RequestResult.TIMEOUT,
+        RequestResult.TIMEOUT,
+    ]
     assert [sheet.response_s[index] for index in (0, 2, 3)] == pytest.approx([3.0] * 3)
     assert {kind for kind, _ in heard} == {"http.disconnect"}
     assert [at_s for _, at_s in heard] == pytest.approx([1003.0, 1003.25, 1043.0])
@@ -189,7 +199,7 @@ def test_who_stops_listening_may_listen_again() -> None:
         await answer(send, 200)
         heard.append((await receive())["type"])
 
-    sheet = run_inprocess(http(behave), a_load([0.0])).sheet
+    sheet = run_inprocess(http(behave), a_load([0.0])).request_log
     assert heard == ["http.disconnect"]
     assert sheet.response_s[0] == pytest.approx(2.0)
 
@@ -203,11 +213,11 @@ def test_impatient_clients_leave_at_the_same_times_for_the_same_seed() -> None:
     load = a_load([0.01 * number for number in range(400)])
 
     def left(seed: int, abort: float) -> list[float]:
-        sheet = run_inprocess(http(_never), load, abort=abort, seed=seed).sheet
+        sheet = run_inprocess(http(_never), load, abort=abort, seed=seed).request_log
         return [
             s
-            for s, ending in zip(sheet.response_s, sheet.endings, strict=True)
-            if ending == Ending.CONNECTION
+            for s, ending in zip(sheet.response_s, sheet.results, strict=True)
+            if ending == RequestResult.CONNECTION
         ]
 
     assert left(1, 0.5) == left(1, 0.5) != left(2, 0.5)
@@ -221,8 +231,8 @@ def test_who_has_an_answer_does_not_leave() -> None:
     async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
         await answer(send, 200)
 
-    sheet = run_inprocess(http(behave), a_load([0.0] * 50), abort=1.0).sheet
-    assert set(sheet.endings) == {Ending.OK}
+    sheet = run_inprocess(http(behave), a_load([0.0] * 50), abort=1.0).request_log
+    assert set(sheet.results) == {RequestResult.OK}
 
 
 def test_what_is_sent_to_a_client_that_left_is_no_error() -> None:
@@ -231,8 +241,8 @@ def test_what_is_sent_to_a_client_that_left_is_no_error() -> None:
         await asyncio.sleep(PATIENCE_S[1] + 1.0)
         await send({"type": "http.response.body", "body": b"late"})
 
-    sheet = run_inprocess(http(behave), a_load([0.0]), abort=1.0).sheet
-    assert (sheet.endings[0], sheet.statuses[0]) == (Ending.CONNECTION, 0)
+    sheet = run_inprocess(http(behave), a_load([0.0]), abort=1.0).request_log
+    assert (sheet.results[0], sheet.statuses[0]) == (RequestResult.CONNECTION, 0)
     assert isnan(sheet.first_byte_s[0])
 
 
@@ -284,7 +294,7 @@ def test_a_fault_of_the_watcher_ends_the_run() -> None:
 def test_an_empty_plan_is_a_run_too() -> None:
     result = run_inprocess(http(_never), a_load([]))
     assert result.balanced
-    assert result.effort.elapsed_s == 0.0
+    assert result.run_cost.elapsed_s == 0.0
 
 
 @settings(max_examples=40, deadline=None)
@@ -313,11 +323,13 @@ def test_every_request_ends_in_exactly_one_way_and_the_same_one_again(
             await answer(send, (200, 429, 503)[how], b'{"reason":"user"}', retry_after="1")
 
     offsets = sorted(offset_s for offset_s, _ in asked)
-    load = a_load(offsets, *(Request(target=f"/{how}") for how in range(6)), kinds=[how for _, how in asked])
+    load = a_load(
+        offsets, *(PlannedRequest(target=f"/{how}") for how in range(6)), kinds=[how for _, how in asked]
+    )
     once, again = (run_inprocess(http(behave), load, abort=abort, seed=seed) for _ in range(2))
     assert once.balanced
-    assert max(once.sheet.lag_s) <= 1e-6
-    assert once.sheet.endings == again.sheet.endings
+    assert max(once.request_log.lag_s) <= 1e-6
+    assert once.request_log.results == again.request_log.results
     for name in ("response_s", "service_s", "first_byte_s", "promised_s", "statuses", "reasons"):
-        assert getattr(once.sheet, name).tobytes() == getattr(again.sheet, name).tobytes()
-    assert sum(Counter(once.sheet.endings).values()) == len(asked)
+        assert getattr(once.request_log, name).tobytes() == getattr(again.request_log, name).tobytes()
+    assert sum(Counter(once.request_log.results).values()) == len(asked)

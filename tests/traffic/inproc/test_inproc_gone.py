@@ -6,34 +6,36 @@ import json
 
 import pytest
 
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
-from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.simulate import LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 100}
 
 
 def state_after(
-    request: Request, *, abort: float, cancels: bool, timeout_s: float = 30.0
+    request: PlannedRequest, *, abort: float, cancels: bool, timeout_s: float = 30.0
 ) -> dict[str, int | bool]:
     clock = VirtualClock()
     sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec()), clock=clock)
-    load = Load(plan(Shape.parse("fixed:20:5"), Arrivals.UNIFORM, Crowd(), 1), (request,))
+    load = RequestSource(
+        make_plan(LoadShape.parse("fixed:20:5"), Arrivals.UNIFORM, PriorityMix(), 1), (request,)
+    )
     app = service(sim, cancel_on_disconnect=cancels)
     run_inprocess(app, load, clock=clock, abort=abort, timeout_s=timeout_s)
     return sim.state(clock())
 
 
 REQUESTS = (
-    Request(body=b'{"tokens": 100}'),
-    Request(target="/v1/chat/completions", body=json.dumps(CHAT).encode()),
-    Request(target="/v1/chat/completions", body=json.dumps(CHAT | {"stream": True}).encode()),
+    PlannedRequest(body=b'{"tokens": 100}'),
+    PlannedRequest(target="/v1/chat/completions", body=json.dumps(CHAT).encode()),
+    PlannedRequest(target="/v1/chat/completions", body=json.dumps(CHAT | {"stream": True}).encode()),
 )
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=["predict", "chat", "stream"])
-def test_work_of_a_client_that_left_goes_on_unless_it_is_to_be_cancelled(request_: Request) -> None:
+def test_work_of_a_client_that_left_goes_on_unless_it_is_to_be_cancelled(request_: PlannedRequest) -> None:
     goes_on = state_after(request_, abort=1.0, cancels=False)
     assert (goes_on["done"], goes_on["failed"], goes_on["resident"]) == (100, 0, 0)
     given_up = state_after(request_, abort=1.0, cancels=True)

@@ -11,9 +11,9 @@ import anyio
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.inproc import VirtualLoop, run_inprocess
-from autoglm_throttle.traffic.load import Request
+from autoglm_throttle.traffic.load import PlannedRequest
 from tests.traffic.inproc.asked import a_load, answer, http
 
 
@@ -42,7 +42,7 @@ def test_a_lifespan_without_end_is_told(
         assert ticking is None
 
     words = f"the {what} of the application is not over after 600 s" if busy else "nothing is ready"
-    with pytest.raises(RuntimeError, match=rf"{words}.*these tasks wait for ever: .*lifespan"):
+    with pytest.raises(RuntimeError, match=rf"{words}.*these tasks wait forever: .*lifespan"):
         run_inprocess(app, a_load([0.0]))
 
 
@@ -70,7 +70,7 @@ def test_a_handler_may_clean_up_after_its_cancel() -> None:
                 await asyncio.sleep(20.0)
             cleaned.append(True)
 
-    assert run_inprocess(http(slow), a_load([0.0])).sheet.endings[0] == Ending.TIMEOUT
+    assert run_inprocess(http(slow), a_load([0.0])).request_log.results[0] == RequestResult.TIMEOUT
     assert cleaned == [True]
 
 
@@ -101,18 +101,18 @@ def test_a_limit_can_be_taken_away() -> None:
 @pytest.mark.parametrize(
     ("method", "status", "parts", "ending"),
     [
-        ("POST", 200, [b"12345"], Ending.OK),
-        ("POST", 200, [b"12", b"345"], Ending.OK),
-        ("POST", 200, [b"12"], Ending.CONNECTION),
-        ("POST", 200, [b""], Ending.CONNECTION),
-        ("POST", 200, [b"123456"], Ending.CONNECTION),
-        ("POST", 200, [b"1234", b"56", b""], Ending.CONNECTION),
-        ("HEAD", 200, [b""], Ending.OK),
-        ("POST", 304, [b""], Ending.OK),
+        ("POST", 200, [b"12345"], RequestResult.OK),
+        ("POST", 200, [b"12", b"345"], RequestResult.OK),
+        ("POST", 200, [b"12"], RequestResult.CONNECTION),
+        ("POST", 200, [b""], RequestResult.CONNECTION),
+        ("POST", 200, [b"123456"], RequestResult.CONNECTION),
+        ("POST", 200, [b"1234", b"56", b""], RequestResult.CONNECTION),
+        ("HEAD", 200, [b""], RequestResult.OK),
+        ("POST", 304, [b""], RequestResult.OK),
     ],
 )
 def test_the_body_of_an_answer_is_as_long_as_it_says(
-    method: str, status: int, parts: list[bytes], ending: Ending, caplog: pytest.LogCaptureFixture
+    method: str, status: int, parts: list[bytes], ending: RequestResult, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
         fields = [(b"content-length", b"5")]
@@ -121,9 +121,9 @@ def test_the_body_of_an_answer_is_as_long_as_it_says(
             more = number < len(parts)
             await send({"type": "http.response.body", "body": part, "more_body": more})
 
-    sheet = run_inprocess(http(behave), a_load([0.0], Request(method=method))).sheet
-    assert sheet.endings[0] == ending
-    assert ("than its content-length" in caplog.text) == (ending is Ending.CONNECTION)
+    sheet = run_inprocess(http(behave), a_load([0.0], PlannedRequest(method=method))).request_log
+    assert sheet.results[0] == ending
+    assert ("than its content-length" in caplog.text) == (ending is RequestResult.CONNECTION)
 
 
 @pytest.mark.parametrize("status", [70000, 99, 0, None])
@@ -131,8 +131,8 @@ def test_a_status_that_is_none_is_told(status: int | None, caplog: pytest.LogCap
     async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": status})
 
-    sheet = run_inprocess(http(behave), a_load([0.0])).sheet
-    assert (sheet.endings[0], sheet.statuses[0]) == (Ending.SERVER_ERROR, 500)
+    sheet = run_inprocess(http(behave), a_load([0.0])).request_log
+    assert (sheet.results[0], sheet.statuses[0]) == (RequestResult.SERVER_ERROR, 500)
     assert f"{status!r} is no status of an answer" in caplog.text
 
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoglm_throttle.testing import ManualClock
-from autoglm_throttle.traffic.inproc import NotVirtual, VirtualClock, VirtualLoop
-from autoglm_throttle.traffic.inproc.loop import REFUSED
+from autoglm_throttle.traffic.inproc import VirtualClock, VirtualLoop, VirtualTimeError
+from autoglm_throttle.traffic.inproc.loop import UNSUPPORTED
 
 
 def run(main: Coroutine[Any, Any, Any], clock: VirtualClock | ManualClock | None = None) -> Any:
@@ -96,7 +96,7 @@ def test_a_standstill_names_who_waits() -> None:
     with pytest.raises(RuntimeError) as found:
         run(main())
     text = str(found.value)
-    assert text.startswith("nothing is ready and no timer is set; these tasks wait for ever: ")
+    assert text.startswith("nothing is ready and no timer is set; these tasks wait forever: ")
     assert "thinker 00 (" in text
     assert "ponder)" in text
     assert text.endswith(" and 3 more")
@@ -109,12 +109,12 @@ def test_a_standstill_without_tasks_says_so() -> None:
     loop.close()
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED))
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_the_world_outside_is_refused(name: str) -> None:
     async def main() -> None:
         getattr(asyncio.get_running_loop(), name)(None, None)
 
-    with pytest.raises(NotVirtual, match=f"{name} was called: .* virtual time"):
+    with pytest.raises(VirtualTimeError, match=f"{name} was called: .* virtual time"):
         run(main())
 
 
@@ -125,8 +125,8 @@ def test_nothing_of_sockets_and_processes_is_forgotten() -> None:
         if name.startswith(("sock_", "create_", "connect_", "subprocess_", "get", "add_", "send", "start_"))
     }
     inside = {"create_task", "create_future", "get_debug", "get_exception_handler", "get_task_factory"}
-    assert outside - inside <= set(REFUSED)
-    assert all(hasattr(asyncio.AbstractEventLoop, name) for name in REFUSED)
+    assert outside - inside <= set(UNSUPPORTED)
+    assert all(hasattr(asyncio.AbstractEventLoop, name) for name in UNSUPPORTED)
 
 
 def test_a_refusal_that_is_caught_ends_the_loop_all_the_same() -> None:
@@ -136,7 +136,7 @@ def test_a_refusal_that_is_caught_ends_the_loop_all_the_same() -> None:
         await asyncio.sleep(1.0)
         return "went on"
 
-    with pytest.raises(NotVirtual, match="create_connection"):
+    with pytest.raises(VirtualTimeError, match="create_connection"):
         run(main())
 
 
@@ -148,7 +148,9 @@ def test_threads_are_refused_before_one_starts(through: Any) -> None:
         await through(lambda: called.append(1))
 
     before = threading.active_count()
-    with pytest.raises(NotVirtual, match="make the endpoint, dependency or background task 'async def'"):
+    with pytest.raises(
+        VirtualTimeError, match="make the endpoint, dependency or background task 'async def'"
+    ):
         run(main())
     assert not called
     assert threading.active_count() == before
@@ -163,7 +165,7 @@ def test_another_thread_is_refused_and_the_loop_ends() -> None:
         def call() -> None:
             try:
                 loop.call_soon_threadsafe(print)
-            except NotVirtual as error:
+            except VirtualTimeError as error:
                 caught.append(error)
 
         other = threading.Thread(target=call, name="intruder")
@@ -171,7 +173,7 @@ def test_another_thread_is_refused_and_the_loop_ends() -> None:
         other.join()
         await asyncio.sleep(1.0)
 
-    with pytest.raises(NotVirtual, match="'intruder'"):
+    with pytest.raises(VirtualTimeError, match="'intruder'"):
         run(main())
     assert len(caught) == 1
 

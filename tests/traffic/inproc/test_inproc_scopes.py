@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.inproc import run_inprocess
-from autoglm_throttle.traffic.load import Request
+from autoglm_throttle.traffic.load import PlannedRequest
 from tests.traffic.inproc.asked import a_load, answer, http
 
 
@@ -20,8 +20,8 @@ def test_scopes_are_those_of_a_server() -> None:
         await answer(send, 200)
 
     requests = (
-        Request(target="/v1/a%20b?x=%2F", headers=(("Content-Type", "text/plain"),), body=b"abc"),
-        Request(method="GET", target="/plain", body=b"", headers=(), priority=False),
+        PlannedRequest(target="/v1/a%20b?x=%2F", headers=(("Content-Type", "text/plain"),), body=b"abc"),
+        PlannedRequest(method="GET", target="/plain", body=b"", headers=(), priority=False),
     )
     load = a_load(
         [0.0, 1.0, 2.0], *requests, kinds=[0, 1, 0], clients=[0, 65_535, 0], priorities=bytes([1, 2, 1])
@@ -50,7 +50,7 @@ def test_a_recording_of_many_kinds_does_not_keep_all_of_them(monkeypatch: pytest
         paths.append(scope["path"])
         await answer(send, 200)
 
-    load = a_load([0.0] * 4, Request(target="/a"), Request(target="/b"), kinds=[0, 1, 0, 1])
+    load = a_load([0.0] * 4, PlannedRequest(target="/a"), PlannedRequest(target="/b"), kinds=[0, 1, 0, 1])
     run_inprocess(http(behave), load)
     assert paths == ["/a", "/b", "/a", "/b"]
 
@@ -62,7 +62,7 @@ def test_headers_of_priority_and_client_can_be_named_or_left_out() -> None:
         seen.append(scope["headers"])
         await answer(send, 200)
 
-    bare = a_load([0.0], Request(method="GET", headers=(), body=b""))
+    bare = a_load([0.0], PlannedRequest(method="GET", headers=(), body=b""))
     run_inprocess(http(behave), bare, priority_header="X-Rank", identity_header="X-User")
     run_inprocess(http(behave), bare, priority_header="", identity_header="")
     assert [name for name, _ in seen[0]] == [b"host", b"x-rank", b"x-user"]

@@ -15,12 +15,12 @@ from random import Random
 
 from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.traffic.arrivals import Crowd
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.arrivals import PriorityMix
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.simulate import LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
-from autoglm_throttle.traffic.trace import HEADER, load_azure_llm, load_of
+from autoglm_throttle.traffic.trace import HEADER, load_azure_llm, make_load
 
 ROWS = 250
 COLUMNS = ("statuses", "lag_s", "response_s", "service_s", "first_byte_s", "promised_s", "reasons")
@@ -52,25 +52,25 @@ def play(path: Path, seed: int) -> Result:
     def watch(_t_s: float) -> dict[str, float]:
         return {"factor_ratio": throttle.tick().factor}
 
-    load = load_of(load_azure_llm(path), Crowd(clients=20, skew=1.0), speed=1.0, seed=seed)
+    load = make_load(load_azure_llm(path), PriorityMix(clients=20, skew=1.0), speed=1.0, seed=seed)
     app = ThrottleMiddleware(service(sim), throttle=throttle)
     return run_inprocess(app, load, clock=clock, watch=watch, abort=0.05, seed=seed)
 
 
 def digest(result: Result) -> str:
     """Of every byte of the sheet, and of what was watched."""
-    sheet, told = result.sheet, hashlib.sha256()
-    told.update(sheet.endings)
+    sheet, told = result.request_log, hashlib.sha256()
+    told.update(sheet.results)
     for name in COLUMNS:
         told.update(getattr(sheet, name).tobytes())
-    told.update(json.dumps([sheet.stated, result.watched, result.effort.elapsed_s]).encode())
+    told.update(json.dumps([sheet.reason_texts, result.watched, result.run_cost.elapsed_s]).encode())
     return told.hexdigest()
 
 
 def main() -> None:
     """Play the trace of a file with a seed and print what came of it."""
     result = play(Path(sys.argv[1]), int(sys.argv[2]))
-    counts = Counter(Ending(ending).label for ending in result.sheet.endings)
+    counts = Counter(RequestResult(ending).label for ending in result.request_log.results)
     print(digest(result), json.dumps(counts, sort_keys=True))
 
 

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Shape, plan
-from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.ending import RequestResult
+from autoglm_throttle.traffic.load import RequestSource
 from autoglm_throttle.traffic.report import Objectives, RunInfo, make
 from autoglm_throttle.traffic.report.page import render
-from autoglm_throttle.traffic.result import Effort, Result
-from autoglm_throttle.traffic.sheet import Sheet
+from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.sheet import RequestLog
 
 LEVELS = st.builds(
-    Level, st.sampled_from([0.5, 3.0, 40.0]), st.sampled_from([0.4, 1.0, 2.5]), st.text(max_size=5)
+    LoadLevel, st.sampled_from([0.5, 3.0, 40.0]), st.sampled_from([0.4, 1.0, 2.5]), st.text(max_size=5)
 )
 TIMES = st.floats(0.0, 1e4, allow_subnormal=False)
 LOOKS = st.lists(
@@ -29,32 +29,36 @@ LOOKS = st.lists(
 )
 
 
-def played(shape: Shape, data: st.DataObject) -> Result:
+def played(shape: LoadShape, data: st.DataObject) -> Result:
     """Random endings for all requests of a shape."""
-    made = plan(shape, Arrivals.POISSON, Crowd(mix={Priority.HIGH: 30.0, Priority.LOW: 70.0}), seed=1)
-    sheet = Sheet(len(made))
-    endings = data.draw(st.lists(st.sampled_from([None, *Ending]), min_size=1, max_size=12))
+    made = make_plan(
+        shape, Arrivals.POISSON, PriorityMix(mix={Priority.HIGH: 30.0, Priority.LOW: 70.0}), seed=1
+    )
+    sheet = RequestLog(len(made))
+    endings = data.draw(st.lists(st.sampled_from([None, *RequestResult]), min_size=1, max_size=12))
     took_s = data.draw(st.lists(TIMES, min_size=1, max_size=5))
     for index in range(len(sheet)):
         ending = endings[index % len(endings)]
         if ending is None:
-            sheet.leave_out(index)
+            sheet.skip(index)
             continue
         sheet.lag_s[index] = took_s[0] / 1e3
         sheet.service_s[index] = took_s[index % len(took_s)]
         sheet.close(index, ending, took_s[index % len(took_s)])
-        if ending.refused:
-            sheet.refused(index, "queue:<slow>", None)
+        if ending.rejected:
+            sheet.record_rejection(index, "queue:<slow>", None)
     looks = tuple(data.draw(LOOKS))
-    return Result(Load(made), sheet, Effort(elapsed_s=shape.duration_s), None in endings, watched=looks)
+    return Result(
+        RequestSource(made), sheet, RunCost(elapsed_s=shape.duration_s), None in endings, watched=looks
+    )
 
 
 @given(st.lists(LEVELS, min_size=1, max_size=4), st.data())
 def test_the_page_of_any_run_is_well_formed_and_every_number_is_one(
-    levels: list[Level], data: st.DataObject
+    levels: list[LoadLevel], data: st.DataObject
 ) -> None:
     facts = RunInfo(title="any", shape="any", objectives=Objectives.parse("p99.mid<1s,error<=0%"))
-    text = render(make(played(Shape(levels), data), facts))
+    text = render(make(played(LoadShape(levels), data), facts))
     page = ElementTree.fromstring(text.partition("\n")[2])
     drawn = [one.get("d") or "" for one in page.iter("path")]
     assert not any(word in path for path in drawn for word in ("nan", "inf", "e"))
@@ -67,12 +71,12 @@ def test_the_page_of_any_run_is_well_formed_and_every_number_is_one(
 
 
 def test_the_rate_sent_is_that_of_the_time_of_sending() -> None:
-    made = plan(Shape((Level(10.0, 10.0),)), Arrivals.UNIFORM, Crowd())
-    sheet = Sheet(len(made))
+    made = make_plan(LoadShape((LoadLevel(10.0, 10.0),)), Arrivals.UNIFORM, PriorityMix())
+    sheet = RequestLog(len(made))
     for index in range(len(made)):
         if index < 20:
-            sheet.close(index, Ending.OK, 0.001)
+            sheet.close(index, RequestResult.OK, 0.001)
         else:
-            sheet.leave_out(index)
-    result = Result(Load(made), sheet, Effort(elapsed_s=3.0, stopped_s=2.0), aborted=True)
+            sheet.skip(index)
+    result = Result(RequestSource(made), sheet, RunCost(elapsed_s=3.0, stopped_s=2.0), aborted=True)
     assert "10/s on average" in render(make(result, RunInfo(title="stopped", shape="fixed")))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from autoglm_throttle.traffic.record import Entry, Recorder, RecorderMiddleware, open_recording
+from autoglm_throttle.traffic.record import RecordedRequest, Recorder, RecorderMiddleware, open_recording
 
 Message = dict[str, Any]
 
@@ -56,20 +56,20 @@ async def ask(
 
 async def one(
     recorder: Recorder, asked: dict[str, Any], body: Iterable[bytes] = (b"{}",), app: Any = hello
-) -> Entry:
+) -> RecordedRequest:
     """What is recorded of one request to a recorder that is new."""
     await ask(RecorderMiddleware(app, recorder), asked, body)
     (entry,) = kept(recorder)
     return entry
 
 
-def kept(recorder: Recorder) -> list[Entry]:
+def kept(recorder: Recorder) -> list[RecordedRequest]:
     """Close the recorder and read what it wrote."""
     recorder.close()
     assert recorder.file is not None
     recording = open_recording(recorder.file)
     entries = list(recording.entries())
-    assert not recording.faults.told
+    assert not recording.problems.messages
     return entries
 
 

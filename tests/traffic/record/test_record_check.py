@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.traffic.record import End, Entry, Heading, check, info
+from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader, RecordingTrailer, check, info
 from autoglm_throttle.traffic.record.checking import RANDOM_AT_LEAST, _random
 
-HEADING = Heading(
+HEADING = RecordingHeader(
     start="2026-01-01T00:00:00+00:00",
     made_by="0.1.0",
     redaction={"body": "hash", "headers": ["accept"]},
@@ -28,7 +28,9 @@ HEADING = Heading(
 PLAIN: dict[str, Any] = {"t_s": 0.0, "id": 0, "method": "GET", "target": "/a", "client": "0123456789abcdef"}
 
 
-def stored(folder: Path, entries: Sequence[Entry], *more: str, heading: Heading | None = HEADING) -> Path:
+def stored(
+    folder: Path, entries: Sequence[RecordedRequest], *more: str, heading: RecordingHeader | None = HEADING
+) -> Path:
     path = folder / "a.jsonl"
     lines = [] if heading is None else [heading.to_line()]
     path.write_text("\n".join([*lines, *(entry.to_line() for entry in entries), *more, ""]))
@@ -36,12 +38,12 @@ def stored(folder: Path, entries: Sequence[Entry], *more: str, heading: Heading 
 
 
 def found(folder: Path, **changed: Any) -> list[str]:
-    path = stored(folder, [Entry(**PLAIN | changed)])
+    path = stored(folder, [RecordedRequest(**PLAIN | changed)])
     findings = check(path)
-    assert findings.clean is (not findings.told)
-    assert findings.count == len(findings.told) == sum(findings.sorts.values())
+    assert findings.clean is (not findings.messages)
+    assert findings.count == len(findings.messages) == sum(findings.problem_kinds.values())
     assert findings.entries == 1
-    return findings.told
+    return findings.messages
 
 
 KEY = "Zq7Xw2Kj9Vb4Nm8Tr5Ys"
@@ -50,8 +52,8 @@ KEY = "Zq7Xw2Kj9Vb4Nm8Tr5Ys"
 @pytest.mark.parametrize(
     ("changed", "what"),
     [
-        ({"headers": (("authorization", "x"),)}, "headers: authorization says who asks"),
-        ({"headers": (("x-api-key", "*"),)}, "headers: x-api-key says who asks"),
+        ({"headers": (("authorization", "x"),)}, "headers: authorization identifies the caller"),
+        ({"headers": (("x-api-key", "*"),)}, "headers: x-api-key identifies the caller"),
         ({"headers": (("accept", "Bearer abcdefgh1"),)}, "headers: a bearer token"),
         ({"headers": (("accept", "basic dXNlcjpwdw=="),)}, "headers: basic credentials"),
         ({"headers": (("x-a", KEY),)}, "headers: a long random string"),
@@ -65,8 +67,8 @@ KEY = "Zq7Xw2Kj9Vb4Nm8Tr5Ys"
         ({"target": "/users/me%40example.org"}, "target: an e-mail address"),
         ({"target": "/a?u=redis://me:pw@h"}, "target: a password in a URL"),
         ({"body": b'{"password": "1"}'}, "body: a field with the name of a secret"),
-        ({"headers": (("api-key", "x"),)}, "headers: api-key says who asks"),
-        ({"headers": (("x-auth-token", "x"),)}, "headers: x-auth-token says who asks"),
+        ({"headers": (("api-key", "x"),)}, "headers: api-key identifies the caller"),
+        ({"headers": (("x-auth-token", "x"),)}, "headers: x-auth-token identifies the caller"),
         *(
             ({"target": target}, "target: a parameter with the name of a secret")
             for target in (
@@ -143,39 +145,46 @@ def test_a_random_word_is_found_wherever_it_stands(word: str, place: int) -> Non
     segments = ["a"] * 5
     segments.insert(place, word)
     with tempfile.TemporaryDirectory() as folder:
-        told = check(stored(Path(folder), [Entry(**PLAIN | {"target": "/" + "/".join(segments)})])).told
+        told = check(
+            stored(Path(folder), [RecordedRequest(**PLAIN | {"target": "/" + "/".join(segments)})])
+        ).messages
     assert told == ["line 2, target: a long random string"]
     assert len(word) >= RANDOM_AT_LEAST
 
 
 def test_the_form_is_looked_at(tmp_path: Path) -> None:
     entries = [
-        Entry(**PLAIN | {"t_s": 9.0, "id": 1, "ms": 500.0}),
-        Entry(**PLAIN | {"t_s": 8.0, "id": 2, "ms": 400.0}),
-        Entry(**PLAIN | {"t_s": 8.6, "id": 3, "ms": 0.0}),
-        Entry(**PLAIN | {"t_s": 9.0, "id": 3, "ms": 100.0}),
+        RecordedRequest(**PLAIN | {"t_s": 9.0, "id": 1, "ms": 500.0}),
+        RecordedRequest(**PLAIN | {"t_s": 8.0, "id": 2, "ms": 400.0}),
+        RecordedRequest(**PLAIN | {"t_s": 8.6, "id": 3, "ms": 0.0}),
+        RecordedRequest(**PLAIN | {"t_s": 9.0, "id": 3, "ms": 100.0}),
     ]
     findings = check(stored(tmp_path, entries, "broken", heading=None))
-    assert findings.told == [
-        "line 1, first line: says nothing of when the recording began",
+    assert findings.messages == [
+        "line 1, first line: does not state when the recording began",
         "line 4, id: is that of an earlier line",
         "line 2, t: ended more than a second before the line above it",
         "line 5: not JSON",
     ]
-    assert findings.sorts["cannot be read"] == 1
+    assert findings.problem_kinds["cannot be read"] == 1
 
 
 def test_the_order_of_arrival_is_one_too(tmp_path: Path) -> None:
-    entries = [Entry(**PLAIN | {"t_s": n / 2, "id": n, "ms": 60_000.0 / (n + 1)}) for n in range(9)]
-    assert check(stored(tmp_path, entries)).told == []
-    assert check(stored(tmp_path, sorted(entries, key=lambda one: one.t_s + one.ms / 1e3))).told == []
-    assert check(stored(tmp_path, [*entries[1:], entries[0]])).sorts == {
+    entries = [RecordedRequest(**PLAIN | {"t_s": n / 2, "id": n, "ms": 60_000.0 / (n + 1)}) for n in range(9)]
+    assert check(stored(tmp_path, entries)).messages == []
+    assert check(stored(tmp_path, sorted(entries, key=lambda one: one.t_s + one.ms / 1e3))).messages == []
+    assert check(stored(tmp_path, [*entries[1:], entries[0]])).problem_kinds == {
         "ended more than a second before the line above it": 7
     }
 
 
 FIRST, LINE, LAST = (
-    json.loads(line) for line in (HEADING.to_line(), Entry(**PLAIN).to_line(), End("closed", 0).to_line())
+    json.loads(line)
+    for line in (
+        HEADING.to_line(),
+        RecordedRequest(**PLAIN).to_line(),
+        RecordingTrailer("closed", 0).to_line(),
+    )
 )
 STRANGE = "a field that no recording has"
 
@@ -200,26 +209,26 @@ def test_nothing_hides_beside_what_is_read(
     lines[place - 1] = lines[place - 1] | changed
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert check(path).told == ([f"line {place}, line: {what}"] if what else [])
+    assert check(path).messages == ([f"line {place}, line: {what}"] if what else [])
 
 
 def test_nothing_hides_behind_a_field_of_the_same_name(tmp_path: Path) -> None:
-    path = stored(tmp_path, [], Entry(**PLAIN).to_line().replace('"id":0', '"id":0,"reason":"pw"'))
-    assert check(path).told == ["line 2, line: the same field twice"]
-    path = stored(tmp_path, [], Entry(**PLAIN).to_line() + "]", "[]", "[" * 100_000)
-    assert set(check(path).sorts) == {"cannot be read"}
+    path = stored(tmp_path, [], RecordedRequest(**PLAIN).to_line().replace('"id":0', '"id":0,"reason":"pw"'))
+    assert check(path).messages == ["line 2, line: the same field twice"]
+    path = stored(tmp_path, [], RecordedRequest(**PLAIN).to_line() + "]", "[]", "[" * 100_000)
+    assert set(check(path).problem_kinds) == {"cannot be read"}
 
 
 def test_many_findings_are_counted(tmp_path: Path) -> None:
-    entries = [Entry(**PLAIN | {"id": n, "target": f"/{KEY}"}) for n in range(100)]
+    entries = [RecordedRequest(**PLAIN | {"id": n, "target": f"/{KEY}"}) for n in range(100)]
     findings = check(stored(tmp_path, entries))
-    assert (findings.count, len(findings.told)) == (100, 20)
-    assert findings.sorts == {"a long random string": 100}
+    assert (findings.count, len(findings.messages)) == (100, 20)
+    assert findings.problem_kinds == {"a long random string": 100}
 
 
 def test_a_recording_is_added_up(tmp_path: Path) -> None:
     entries = [
-        Entry(
+        RecordedRequest(
             **PLAIN
             | {
                 "t_s": 1.0 + n * 0.25,
@@ -234,7 +243,7 @@ def test_a_recording_is_added_up(tmp_path: Path) -> None:
         )
         for n in range(9)
     ]
-    found = info(stored(tmp_path, entries, End("max_s", 7).to_line()))
+    found = info(stored(tmp_path, entries, RecordingTrailer("max_s", 7).to_line()))
     assert (found.entries, found.clients, found.bodies_bytes, found.busiest) == (9, 3, 90, 4)
     assert (found.first_s, found.last_s, found.span_s, found.rps) == (1.0, 3.0, 2.0, 4.0)
     assert found.lines() == [
@@ -252,11 +261,11 @@ def test_a_recording_is_added_up(tmp_path: Path) -> None:
 
 
 def test_an_empty_recording_is_added_up(tmp_path: Path) -> None:
-    odd = Heading(redaction={"a\nb": "c\u00e9", "query": []})
+    odd = RecordingHeader(redaction={"a\nb": "c\u00e9", "query": []})
     found = info(stored(tmp_path, [], "broken", heading=odd))
     assert (found.entries, found.rps) == (0, 0.0)
     assert found.lines() == [
-        "began      not said, by version not said",
+        "began      not stated, by version not stated",
         "requests   0 in 0.0 s: 0.00/s, at most 0/s",
         "clients    0, of a sample of 1",
         "bodies     0 bytes",
@@ -265,11 +274,11 @@ def test_an_empty_recording_is_added_up(tmp_path: Path) -> None:
         "status     none",
         "kept a?b   c?",
         "kept query none",
-        "end        missing: the recorder was killed, or records still",
+        "end        missing: the recorder was killed or is still recording",
         "unreadable 1 lines",
         "  line 2: not JSON",
     ]
 
 
 def test_bodies_of_a_recording_are_base64(tmp_path: Path) -> None:
-    assert base64.b64encode(b"\xff").decode() in Entry(**PLAIN | {"body": b"\xff"}).to_line()
+    assert base64.b64encode(b"\xff").decode() in RecordedRequest(**PLAIN | {"body": b"\xff"}).to_line()

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.load import Request
-from autoglm_throttle.traffic.record.entry import LINE_AT_MOST, Entry
+from autoglm_throttle.traffic.load import PlannedRequest
+from autoglm_throttle.traffic.record.entry import MAX_LINE_BYTES, RecordedRequest
 
 TOKENS = st.text(string.ascii_lowercase + string.digits + "-_!~", min_size=1, max_size=12)
 VALUES = st.text("".join(map(chr, range(0x20, 0x7F))) + "\t", max_size=40)
 TARGETS = st.text("".join(map(chr, range(0x21, 0x7F))), min_size=1, max_size=60)
 
 ENTRIES = st.builds(
-    Entry,
+    RecordedRequest,
     t_s=st.floats(0, 1e6).map(lambda t: round(t, 6)),
     id=st.integers(0, 10**9),
     method=st.sampled_from(["GET", "POST", "M-SEARCH"]),
@@ -39,22 +39,22 @@ ENTRIES = st.builds(
 
 
 @given(ENTRIES)
-def test_a_line_is_read_back_as_it_was_written(entry: Entry) -> None:
+def test_a_line_is_read_back_as_it_was_written(entry: RecordedRequest) -> None:
     line = entry.to_line()
     assert "\n" not in line
     assert line.isascii()
     assert json.loads(line)["v"] == 1
-    assert Entry.from_line(line) == entry
-    assert Entry.from_line(line.encode()) == entry
+    assert RecordedRequest.from_line(line) == entry
+    assert RecordedRequest.from_line(line.encode()) == entry
 
 
 @given(ENTRIES)
-def test_an_entry_can_be_sent_as_it_is(entry: Entry) -> None:
-    Request(method=entry.method, target=entry.target, headers=entry.headers)
+def test_an_entry_can_be_sent_as_it_is(entry: RecordedRequest) -> None:
+    PlannedRequest(method=entry.method, target=entry.target, headers=entry.headers)
 
 
 def changed(**parts: Any) -> str:
-    found = json.loads(Entry(t_s=1.0, id=1, method="GET", target="/a").to_line())
+    found = json.loads(RecordedRequest(t_s=1.0, id=1, method="GET", target="/a").to_line())
     return json.dumps(found | parts)
 
 
@@ -104,23 +104,23 @@ def changed(**parts: Any) -> str:
         changed().replace("1.0", "1" * 5000),
         '{"a":' * 100_000,
         "[" * 100_000,
-        changed(reason="x" * LINE_AT_MOST),
+        changed(reason="x" * MAX_LINE_BYTES),
         b"\xff\xfe{}",
     ],
 )
 def test_a_line_that_is_no_entry_is_refused(line: str | bytes) -> None:
     with pytest.raises(TrafficError) as caught:
-        Entry.from_line(line)
+        RecordedRequest.from_line(line)
     assert len(str(caught.value)) < 100
 
 
 def test_names_of_headers_are_lower_case_once_read() -> None:
-    assert Entry.from_line(changed(headers=[["Accept", "*/*"]])).headers == (("accept", "*/*"),)
+    assert RecordedRequest.from_line(changed(headers=[["Accept", "*/*"]])).headers == (("accept", "*/*"),)
     with pytest.raises(TrafficError):
-        Entry(t_s=0, id=0, method="GET", target="/", headers=(("Accept", "*/*"),))
+        RecordedRequest(t_s=0, id=0, method="GET", target="/", headers=(("Accept", "*/*"),))
 
 
 @given(st.text(max_size=200) | st.binary(max_size=200))
 def test_nothing_but_the_named_error_is_raised(line: str | bytes) -> None:
     with pytest.raises(TrafficError):
-        Entry.from_line(line)
+        RecordedRequest.from_line(line)

@@ -14,7 +14,7 @@ import pytest
 from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, open_recording
 from autoglm_throttle.traffic.record import recorder as recorders
 from autoglm_throttle.traffic.record import writer as writers
-from autoglm_throttle.traffic.record.store import Store
+from autoglm_throttle.traffic.record.store import RecordingFile
 from tests.traffic.record.recorded import ask, hello, scope
 
 PATIENCE_S = 10.0
@@ -31,13 +31,13 @@ async def test_without_a_thread_requests_go_on_and_nothing_leaks(
         raise RuntimeError("can't start new thread")
 
     abandoned = []
-    abandon = Store.abandon
+    abandon = RecordingFile.abandon
 
-    def counted(store: Store) -> None:
+    def counted(store: RecordingFile) -> None:
         abandoned.append(store)
         abandon(store)
 
-    monkeypatch.setattr(Store, "abandon", counted)
+    monkeypatch.setattr(RecordingFile, "abandon", counted)
     monkeypatch.setattr(threading.Thread, "start", refused)
     recorder = Recorder(tmp_path / "a.jsonl")
     app = RecorderMiddleware(hello, recorder)
@@ -76,15 +76,15 @@ async def test_a_folder_that_cannot_be_written_costs_no_request(
 def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
     """A disk that takes nothing: an event for its first wait, and one that mends it."""
     waits, mended = threading.Event(), threading.Event()
-    flush = Store.flush
+    flush = RecordingFile.flush
 
-    def slow(store: Store) -> None:
+    def slow(store: RecordingFile) -> None:
         if threading.current_thread() is not threading.main_thread():
             waits.set()
             mended.wait(PATIENCE_S)
         flush(store)
 
-    monkeypatch.setattr(Store, "flush", slow)
+    monkeypatch.setattr(RecordingFile, "flush", slow)
     yield waits, mended
     mended.set()
 
@@ -101,7 +101,7 @@ def test_what_waits_for_a_hung_disk_has_a_size(
     asked = ("GET", "/" + "a" * 999, [("accept", "b" * 1000)])
     for serial in range(100):
         if serial == 20:
-            writer._hurry.set()
+            writer._wake.set()
             assert waits.wait(PATIENCE_S), "what was taken from the queue and not written counts, too"
         writer.put((0.0, serial, asked, (1976, "", b"c" * 1976), ("", "", "", ""), (200, 1.0, 1.0)))
     assert recorder.counts.dropped == 60
@@ -156,7 +156,7 @@ async def test_what_is_under_way_at_the_end_is_dropped(tmp_path: Path, sample: f
     go.set()
     await asyncio.gather(*asking)
     assert recorder.counts == (0, dropped, "closed")
-    assert (len(writer._queue), writer.under_way) == (0, 0)
+    assert (len(writer._queue), writer.in_flight) == (0, 0)
     recording = open_recording(tmp_path / "a.jsonl")
     assert list(recording.entries()) == []
     assert recording.end is not None
@@ -167,10 +167,10 @@ async def test_an_app_that_starts_while_another_ends_is_recorded(
     tmp_path: Path, hung: tuple[threading.Event, threading.Event]
 ) -> None:
     recorder = Recorder(tmp_path / "a.jsonl")
-    recorder.enter("first")
-    ending = asyncio.ensure_future(recorder.leave("first"))
+    recorder.attach("first")
+    ending = asyncio.ensure_future(recorder.detach("first"))
     await asyncio.sleep(0)
-    recorder.enter("second")
+    recorder.attach("second")
     hung[1].set()
     await ending
     await ask(RecorderMiddleware(hello, recorder), scope())
@@ -188,15 +188,15 @@ async def test_in_virtual_time_the_end_is_waited_for_at_once(
         hung[1].set()
 
     recorder = Recorder(tmp_path / "a.jsonl")
-    recorder.enter("app")
+    recorder.attach("app")
     monkeypatch.setattr(recorders, "TURN_S", 1000.0)
     monkeypatch.setattr(anyio, "sleep", at_once)
-    await recorder.leave("app")
+    await recorder.detach("app")
     assert slept == [1000.0]
     assert recorder.counts.ended == "closed"
 
 
 async def test_an_app_that_ends_without_a_recording(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "a.jsonl")
-    await recorder.leave("app")
+    await recorder.detach("app")
     assert (recorder.file, recorder.counts.ended) == (None, "closed")

@@ -12,7 +12,7 @@ import pytest
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.identity import CallerHasher
 from autoglm_throttle.testing import ManualClock
-from autoglm_throttle.traffic.record import Entry, Recorder, RecorderMiddleware
+from autoglm_throttle.traffic.record import RecordedRequest, Recorder, RecorderMiddleware
 from tests.traffic.record.recorded import ask, hello, kept, one, scope
 
 SECRET = b"0123456789abcdef"
@@ -40,7 +40,7 @@ async def test_a_request_and_its_answer(tmp_path: Path) -> None:
     recording.start()
     clock.advance(3.0)
     entry = await one(recording, scope(query=b"a=b"), [b"{", b"}"], slow)
-    assert entry == Entry(
+    assert entry == RecordedRequest(
         t_s=3.0,
         id=0,
         method="POST",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.traffic.record import Entry, check, info, open_recording
+from autoglm_throttle.traffic.record import RecordedRequest, check, info, open_recording
 from tests.servers import server as servers
 from tests.servers.server import ROOT, Server
 from tests.traffic.record.recording_process import ENOUGH
@@ -57,7 +57,7 @@ def test_a_killed_process_leaves_a_file_that_can_be_read(name: str, tmp_path: Pa
     entries = list(recording_read.entries())
     assert len(entries) >= ENOUGH, "as the process had counted"
     assert [entry.target for entry in entries] == [f"/v1/{n}" for n in range(len(entries))]
-    assert len(recording_read.faults) <= 1
+    assert len(recording_read.problems) <= 1
     assert recording_read.end is None
     assert any("killed" in line for line in info(path).lines())
 
@@ -74,7 +74,7 @@ def test_a_disk_that_fills_up_costs_one_line_and_no_request(tmp_path: Path) -> N
     assert path.stat().st_size == 100_000
     found = open_recording(path)
     assert 200 < sum(1 for _ in found.entries()) < int(match[1])
-    assert len(found.faults) == 1
+    assert len(found.problems) == 1
 
 
 def test_a_forked_child_writes_a_file_of_its_own_and_both_are_whole(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_forked_child_writes_a_file_of_its_own_and_both_are_whole(tmp_path: Pa
     assert child.end is not None
 
 
-def targets(entries: Iterator[Entry]) -> list[str]:
+def targets(entries: Iterator[RecordedRequest]) -> list[str]:
     return [entry.target for entry in entries]
 
 
@@ -126,7 +126,7 @@ def test_a_real_server_is_recorded(kind: str, tmp_path: Path, monkeypatch: pytes
         entries += list(recording.entries())
         assert recording.end is not None
         assert recording.end.reason == "closed"
-        assert check(stored).clean, check(stored).told
+        assert check(stored).clean, check(stored).messages
     users = [entry for entry in entries if entry.target.startswith("/users/")]
     assert len(users) == asked
     for entry in users:

@@ -15,15 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record import End, Entry, Heading, open_recording
-from autoglm_throttle.traffic.record.entry import LINE_AT_MOST
-from autoglm_throttle.traffic.record.reading import FAULTS_SHOWN
+from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader, RecordingTrailer, open_recording
+from autoglm_throttle.traffic.record.entry import MAX_LINE_BYTES
+from autoglm_throttle.traffic.record.reading import MAX_PROBLEMS_SHOWN
 
-HEADING = Heading(start="2026-01-01T00:00:00+00:00", made_by="0.1.0", redaction={"body": "hash"}, sample=0.5)
+HEADING = RecordingHeader(
+    start="2026-01-01T00:00:00+00:00", made_by="0.1.0", redaction={"body": "hash"}, sample=0.5
+)
 
 
-def entry(t_s: float, number: int = 0, ms: float = 0.0) -> Entry:
-    return Entry(t_s=t_s, id=number, method="GET", target="/", ms=ms)
+def entry(t_s: float, number: int = 0, ms: float = 0.0) -> RecordedRequest:
+    return RecordedRequest(t_s=t_s, id=number, method="GET", target="/", ms=ms)
 
 
 def stored(path: Path, lines: Iterable[str], end: str = "\n") -> Path:
@@ -39,14 +41,17 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def test_a_whole_recording(path: Path) -> None:
     entries = [entry(n / 10, n) for n in range(5)]
-    stored(path, [HEADING.to_line(), *(one.to_line() for one in entries), End("closed", 3).to_line()])
+    stored(
+        path,
+        [HEADING.to_line(), *(one.to_line() for one in entries), RecordingTrailer("closed", 3).to_line()],
+    )
     recording = open_recording(str(path))
-    assert recording.heading == HEADING
+    assert recording.header == HEADING
     assert list(recording.entries()) == entries
     assert list(recording.entries()) == entries
-    assert recording.end == End("closed", 3)
-    assert len(recording.faults) == 0
-    assert [number for number, _ in recording.written()] == [2, 3, 4, 5, 6]
+    assert recording.end == RecordingTrailer("closed", 3)
+    assert len(recording.problems) == 0
+    assert [number for number, _ in recording.entries_in_file_order()] == [2, 3, 4, 5, 6]
 
 
 @given(st.lists(st.tuples(st.floats(0, 200), st.floats(0, 100_000)), max_size=60))
@@ -67,7 +72,7 @@ def test_no_more_is_held_back_than_the_disorder_asks_for(path: Path) -> None:
     recording = open_recording(path)
     entries = recording.entries()
     assert [next(entries).t_s for _ in range(4)] == [0.0, 1.0, 2.0, 3.0]
-    assert not recording.faults.told, "the end was not read yet"
+    assert not recording.problems.messages, "the end was not read yet"
 
 
 def test_what_is_minutes_out_of_order_is_a_fault(path: Path) -> None:
@@ -76,14 +81,14 @@ def test_what_is_minutes_out_of_order_is_a_fault(path: Path) -> None:
     )
     recording = open_recording(path)
     assert [one.t_s for one in recording.entries()] == [381.0, 500.0]
-    assert recording.faults.told == ["line 3: more than 120 s out of order"]
+    assert recording.problems.messages == ["line 3: more than 120 s out of order"]
 
 
 def test_a_cut_off_line_is_told_and_the_rest_is_read(path: Path) -> None:
     lines = [HEADING.to_line(), entry(1.0).to_line(), entry(2.0).to_line()[:-9]]
     recording = open_recording(stored(path, lines, end=""))
     assert [one.t_s for one in recording.entries()] == [1.0]
-    assert recording.faults.told == ["line 3: not JSON; the file ends in it"]
+    assert recording.problems.messages == ["line 3: not JSON; the file ends in it"]
     assert recording.end is None
 
 
@@ -96,28 +101,28 @@ def test_a_cut_off_package_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     recording = open_recording(path)
     found = list(recording.entries())
     assert 500 < len(found) < 2000
-    assert found == [Entry.from_line(line) for line in lines[: len(found)]]
-    assert any("ends in the middle" in fault for fault in recording.faults)
+    assert found == [RecordedRequest.from_line(line) for line in lines[: len(found)]]
+    assert any("ends in the middle" in fault for fault in recording.problems)
 
 
 def test_faults_are_told_by_line_and_the_others_counted(path: Path) -> None:
     odd = entry(1.0).to_line().replace('"v":1', '"v":7')
-    long = json.dumps({"v": 1, "x": "y" * LINE_AT_MOST})
+    long = json.dumps({"v": 1, "x": "y" * MAX_LINE_BYTES})
     lines = [HEADING.to_line(), "secret", odd, long, "[]", entry(2.0).to_line(), *["x"] * 40]
     recording = open_recording(stored(path, lines))
     assert [one.t_s for one in recording.entries()] == [2.0]
-    assert recording.faults.told[:4] == [
+    assert recording.problems.messages[:4] == [
         "line 2: not JSON",
         "line 3: its version is not 1",
-        f"line 4: longer than {LINE_AT_MOST} bytes",
+        f"line 4: longer than {MAX_LINE_BYTES} bytes",
         "line 5: not a JSON object",
     ]
-    assert (len(recording.faults), len(recording.faults.told)) == (44, FAULTS_SHOWN)
+    assert (len(recording.problems), len(recording.problems.messages)) == (44, MAX_PROBLEMS_SHOWN)
 
 
 def test_without_a_heading_entries_are_read(path: Path) -> None:
     recording = open_recording(stored(path, [entry(1.0).to_line(), entry(0.5).to_line()]))
-    assert recording.heading == Heading()
+    assert recording.header == RecordingHeader()
     assert [one.t_s for one in recording.entries()] == [0.5, 1.0]
 
 
@@ -129,7 +134,7 @@ def test_without_a_heading_entries_are_read(path: Path) -> None:
         ('{"log":{}}\n', "no recording"),
         ('{"v":1,"kind":"something-else"}\n', "no recording"),
         ('{"v":2,"kind":"autoglm-throttle-traffic"}\n', "another version"),
-        ("x" * (LINE_AT_MOST + 5), "not JSON"),
+        ("x" * (MAX_LINE_BYTES + 5), "not JSON"),
     ],
 )
 def test_what_is_no_recording_is_refused(text: str, why: str, path: Path) -> None:
@@ -153,10 +158,10 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_an_odd_heading_says_nothing(line: str, path: Path) -> None:
-    assert open_recording(stored(path, [line])).heading == Heading()
+    assert open_recording(stored(path, [line])).header == RecordingHeader()
 
 
 def test_an_odd_end_says_little(path: Path) -> None:
     recording = open_recording(stored(path, [HEADING.to_line(), '{"v":1,"end":"closed","dropped":-1}']))
     assert list(recording.entries()) == []
-    assert recording.end == End("closed", 0)
+    assert recording.end == RecordingTrailer("closed", 0)

@@ -20,7 +20,7 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, open_recording
 from autoglm_throttle.traffic.record import store as stores
 from autoglm_throttle.traffic.record import writer as writers
-from autoglm_throttle.traffic.record.store import Store
+from autoglm_throttle.traffic.record.store import RecordingFile
 from tests.traffic.record.recorded import ask, hello, kept, scope
 
 ITEM: writers.Item = (
@@ -53,7 +53,7 @@ def write(recorder: Recorder, count: int) -> None:
 def ended(recorder: Recorder) -> str:
     """Why the recording ended, once its thread is through."""
     assert recorder._writer is not None
-    recorder._writer._hurry.set()
+    recorder._writer._wake.set()
     recorder._writer._thread.join(PATIENCE_S)
     return recorder.counts.ended
 
@@ -71,9 +71,9 @@ def test_a_recording_from_its_first_line_to_its_last(name: str, tmp_path: Path) 
     assert recorder.counts == (1000, 0, "closed")
     assert recording.end is not None
     assert (recording.end.reason, recording.end.dropped) == ("closed", 0)
-    assert recording.heading.sample == 0.5
-    assert recording.heading.start.endswith("+00:00")
-    assert recording.heading.redaction == {
+    assert recording.header.sample == 0.5
+    assert recording.header.start.endswith("+00:00")
+    assert recording.header.redaction == {
         "headers": ["content-type", "content-length", "accept", "user-agent", "x-priority"],
         "query": ["page"],
         "paths": ["/a/{b}"],
@@ -140,7 +140,7 @@ def test_at_its_size_it_ends(name: str, tmp_path: Path, caplog: pytest.LogCaptur
     recording = open_recording(tmp_path / name)
     entries = list(recording.entries())
     assert recording.end is not None
-    assert (recording.end.reason, len(recording.faults)) == ("max_bytes", 0)
+    assert (recording.end.reason, len(recording.problems)) == ("max_bytes", 0)
     assert recorder.counts == (len(entries), 4000 - len(entries), "max_bytes")
     assert recording.end.dropped == 4000 - len(entries)
     assert len(entries) > (300 if name.endswith(".gz") else 25)
@@ -183,15 +183,15 @@ def test_a_full_queue_drops_and_counts_and_nobody_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocked, begun = threading.Event(), threading.Event()
-    add = Store.add
+    add = RecordingFile.add
 
-    def slow(store: Store, line: str) -> bool:
+    def slow(store: RecordingFile, line: str) -> bool:
         if threading.current_thread() is not threading.main_thread():
             begun.set()
             blocked.wait(PATIENCE_S)
         return add(store, line)
 
-    monkeypatch.setattr(Store, "add", slow)
+    monkeypatch.setattr(RecordingFile, "add", slow)
     recorder = Recorder(tmp_path / "a.jsonl")
     write(recorder, writers.QUEUE // 2 + 1)
     assert begun.wait(PATIENCE_S), "half a queue is reason enough to begin"
@@ -237,7 +237,7 @@ async def test_a_full_disk_costs_the_recording_and_no_request(
     (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert line.levelname == "ERROR"
     assert re.search("cannot be written: (No space left|Broken pipe)", line.getMessage())
-    assert open_recording(tmp_path / name).heading.start
+    assert open_recording(tmp_path / name).header.start
 
 
 def test_what_fails_in_the_thread_is_told(
@@ -245,7 +245,7 @@ def test_what_fails_in_the_thread_is_told(
 ) -> None:
     recorder = Recorder(tmp_path / "a.jsonl")
     recorder.start()
-    monkeypatch.setattr(Store, "flush", lambda store: 1 / 0)
+    monkeypatch.setattr(RecordingFile, "flush", lambda store: 1 / 0)
     write(recorder, 3)
     assert ended(recorder) == "failed"
     assert [record.levelname for record in caplog.records] == ["ERROR"]
@@ -255,10 +255,10 @@ def test_what_fails_in_the_thread_is_told(
 def test_a_heading_that_cannot_be_written_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(store: Store) -> None:
+    def full(store: RecordingFile) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Store, "flush", full)
+    monkeypatch.setattr(RecordingFile, "flush", full)
     recorder = Recorder(tmp_path / "a.jsonl")
     recorder.start()
     assert recorder.counts.ended == "failed"

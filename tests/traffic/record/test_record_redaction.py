@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.load import Request
+from autoglm_throttle.traffic.load import PlannedRequest
 from autoglm_throttle.traffic.record import Redaction
 from autoglm_throttle.traffic.record import redaction as redactions
 
@@ -90,15 +90,15 @@ def test_a_pattern_may_begin_behind_the_root_of_the_app() -> None:
 def test_whatever_is_sent_can_be_sent_again(path: str, raw: bytes, query: bytes) -> None:
     redaction = Redaction(keep_query=["a"], mask_paths=["/{x}/b", "/c/*"])
     kept = redaction.target("/" + path, raw and b"/" + raw, query)
-    Request(target=kept)
-    Request(target=redaction.target(path, raw))
+    PlannedRequest(target=kept)
+    PlannedRequest(target=redaction.target(path, raw))
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"accept", b"Accept", b"x-a"]), st.binary(max_size=20))))
 def test_fields_that_are_kept_can_be_sent_again(headers: list[tuple[bytes, bytes]]) -> None:
     kept = Redaction().fields(headers)
     assert [name for name, _ in kept] == ["accept"] * sum(name != b"x-a" for name, _ in headers)
-    Request(headers=tuple(kept))
+    PlannedRequest(headers=tuple(kept))
 
 
 def test_only_a_known_priority_is_kept() -> None:
@@ -145,10 +145,10 @@ def test_a_field_can_be_left_out_later() -> None:
     redaction = Redaction(allow_headers=["x-user", "x-model"])
     fields = [(b"x-user", b"me"), (b"x-model", b"a")]
     assert len(redaction.fields(fields)) == 2
-    redaction.leave_out(" X-User")
-    redaction.leave_out("")
+    redaction.disallow(" X-User")
+    redaction.disallow("")
     assert redaction.fields(fields) == [("x-model", "a")]
-    assert redaction.described()["headers"][-2:] == ["x-priority", "x-model"]
+    assert redaction.describe()["headers"][-2:] == ["x-priority", "x-model"]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "\u00e9"])
@@ -169,5 +169,5 @@ def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(10):
         fields = [(b"accept", b"%d" % n), (b"x-%d" % n, b"a"), (b"Accept", b"x" * 1000), (b"y" * 1000, b"a")]
         assert redaction.fields(fields) == [("accept", str(n)), ("accept", "x" * 1000)]
-    assert len(redaction._known) <= 3
-    assert all(len(pairs) <= 3 for pairs in redaction._known.values() if pairs is not None)
+    assert len(redaction._cache) <= 3
+    assert all(len(pairs) <= 3 for pairs in redaction._cache.values() if pairs is not None)

@@ -161,7 +161,7 @@ def test_no_part_of_a_planted_secret_is_kept(
         recorder.close()
         assert recorder.file is not None
         stored = plain(recorder.file).decode()
-        said = info(recorder.file).lines() + check(recorder.file).told + [repr(recorder.counts)]
+        said = info(recorder.file).lines() + check(recorder.file).messages + [repr(recorder.counts)]
         entries = list(open_recording(recorder.file).entries())
     assert len(entries) == 3
     assert ("user-agent", AGENT.decode()) in entries[0].headers

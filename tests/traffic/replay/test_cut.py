@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.replay import Cut
+from autoglm_throttle.traffic.replay import Selection
 
 TIMES = st.lists(st.integers(0, 10_000_000), min_size=1, max_size=40).map(
     lambda ticks: [tick / 1000.0 for tick in sorted(ticks)]
@@ -20,18 +20,18 @@ TIMES = st.lists(st.integers(0, 10_000_000), min_size=1, max_size=40).map(
 
 
 def test_without_a_cut_requests_come_as_they_came() -> None:
-    assert list(Cut().offsets([7.0, 7.5, 9.0])) == [0.0, 0.5, 2.0]
+    assert list(Selection().offsets([7.0, 7.5, 9.0])) == [0.0, 0.5, 2.0]
 
 
 @given(TIMES, st.floats(0.01, 100.0))
 def test_speed_divides_every_time(times: list[float], speed: float) -> None:
-    offsets = Cut(speed=speed).offsets(times)
+    offsets = Selection(speed=speed).offsets(times)
     assert list(offsets) == pytest.approx([(t - times[0]) / speed for t in times], abs=1e-9)
 
 
 @given(TIMES, st.floats(0.1, 10_000.0), st.integers(1, 4))
 def test_a_rate_is_the_mean_rate_of_the_loops(times: list[float], rate_rps: float, loops: int) -> None:
-    offsets = Cut(rate_rps=rate_rps, loops=loops).offsets(times)
+    offsets = Selection(rate_rps=rate_rps, loops=loops).offsets(times)
     assert len(offsets) == loops * len(times)
     if loops > 1:
         begins = offsets[:: len(times)]
@@ -45,9 +45,9 @@ def test_a_loop_starts_one_mean_gap_after_the_last_ended(
 ) -> None:
     if times[0] == times[-1]:
         with pytest.raises(TrafficError, match="give a rate"):
-            Cut(speed=speed, loops=loops).offsets(times)
+            Selection(speed=speed, loops=loops).offsets(times)
         return
-    offsets = Cut(speed=speed, loops=loops).offsets(times)
+    offsets = Selection(speed=speed, loops=loops).offsets(times)
     mean_gap = (times[-1] - times[0]) / (len(times) - 1) / speed
     count = len(times)
     assert len(offsets) == loops * count
@@ -60,18 +60,18 @@ def test_a_loop_starts_one_mean_gap_after_the_last_ended(
 
 @given(TIMES, st.floats(0.001, 1000.0))
 def test_no_gap_is_longer_than_allowed_and_no_other_changes(times: list[float], max_gap_s: float) -> None:
-    offsets = Cut(max_gap_s=max_gap_s).offsets(times)
+    offsets = Selection(max_gap_s=max_gap_s).offsets(times)
     for (earlier, later), (before, after) in zip(pairwise(offsets), pairwise(times), strict=True):
         assert later - earlier == pytest.approx(min(after - before, max_gap_s), abs=1e-6)
 
 
 def test_gaps_are_shortened_before_they_are_played_faster() -> None:
-    assert list(Cut(max_gap_s=4.0, speed=2.0).offsets([0.0, 100.0, 101.0])) == [0.0, 2.0, 2.5]
+    assert list(Selection(max_gap_s=4.0, speed=2.0).offsets([0.0, 100.0, 101.0])) == [0.0, 2.0, 2.5]
 
 
 @given(TIMES, st.floats(0.5, 50.0))
 def test_forever_ends_with_the_duration(times: list[float], duration_s: float) -> None:
-    offsets = Cut(rate_rps=20.0, loops=None, duration_s=duration_s).offsets(times)
+    offsets = Selection(rate_rps=20.0, loops=None, duration_s=duration_s).offsets(times)
     assert offsets[0] == 0.0
     assert offsets[-1] < duration_s
     period_s = len(times) / 20.0
@@ -80,25 +80,25 @@ def test_forever_ends_with_the_duration(times: list[float], duration_s: float) -
 
 
 def test_a_duration_ends_a_single_loop_too() -> None:
-    assert list(Cut(duration_s=2.0).offsets([0.0, 1.0, 2.0, 3.0])) == [0.0, 1.0]
+    assert list(Selection(duration_s=2.0).offsets([0.0, 1.0, 2.0, 3.0])) == [0.0, 1.0]
 
 
 def test_a_loop_in_no_time_needs_a_rate() -> None:
     with pytest.raises(TrafficError, match="give a rate"):
-        Cut(loops=2).offsets([1.0, 1.0])
-    assert list(Cut(loops=2, rate_rps=4.0).offsets([1.0, 1.0])) == [0.0, 0.0, 0.5, 0.5]
-    assert list(Cut(loops=3, rate_rps=4.0).offsets([1.0])) == [0.0, 0.25, 0.5]
+        Selection(loops=2).offsets([1.0, 1.0])
+    assert list(Selection(loops=2, rate_rps=4.0).offsets([1.0, 1.0])) == [0.0, 0.0, 0.5, 0.5]
+    assert list(Selection(loops=3, rate_rps=4.0).offsets([1.0])) == [0.0, 0.25, 0.5]
 
 
 @pytest.mark.parametrize(
     ("cut", "times", "words"),
     [
-        (Cut(), [], "nothing to replay"),
-        (Cut(), [1.0, 0.5], "must not fall"),
-        (Cut(loops=50_000_001, rate_rps=1.0), [1.0], "50000001 requests"),
+        (Selection(), [], "nothing to replay"),
+        (Selection(), [1.0, 0.5], "must not fall"),
+        (Selection(loops=50_000_001, rate_rps=1.0), [1.0], "50000001 requests"),
     ],
 )
-def test_what_cannot_be_played_is_refused(cut: Cut, times: list[float], words: str) -> None:
+def test_what_cannot_be_played_is_refused(cut: Selection, times: list[float], words: str) -> None:
     with pytest.raises(TrafficError, match=words):
         cut.offsets(times)
 
@@ -123,34 +123,34 @@ def test_what_cannot_be_played_is_refused(cut: Cut, times: list[float], words: s
 )
 def test_bad_numbers_are_refused(wrong: dict[str, float | int | None], words: str) -> None:
     with pytest.raises(TrafficError, match=words):
-        Cut(**wrong)  # type: ignore[arg-type]
+        Selection(**wrong)  # type: ignore[arg-type]
 
 
 def test_all_faults_are_told_at_once() -> None:
     with pytest.raises(TrafficError, match=r"speed must .*; sample must .*; loops must"):
-        Cut(speed=-1.0, sample=2.0, loops=0)
+        Selection(speed=-1.0, sample=2.0, loops=0)
 
 
 def test_the_interval_holds_its_beginning_and_not_its_end() -> None:
-    cut = Cut(from_s=2.0, to_s=4.0)
-    assert [t for t in (1.9, 2.0, 3.9, 4.0) if cut.keeps(t, "", 0)] == [2.0, 3.9]
+    cut = Selection(from_s=2.0, to_s=4.0)
+    assert [t for t in (1.9, 2.0, 3.9, 4.0) if cut.includes(t, "", 0)] == [2.0, 3.9]
 
 
 @given(st.text(max_size=20), st.integers(0, 10**6), st.floats(0.01, 0.99))
 def test_a_client_is_kept_or_left_out_with_its_whole_story(client: str, serial: int, sample: float) -> None:
-    cut = Cut(sample=sample)
-    kept = {cut.keeps(t_s, client, serial + n * bool(client)) for n, t_s in enumerate((0.0, 5.0, 9.0))}
+    cut = Selection(sample=sample)
+    kept = {cut.includes(t_s, client, serial + n * bool(client)) for n, t_s in enumerate((0.0, 5.0, 9.0))}
     assert len(kept) == 1
 
 
 def test_of_what_a_recorder_sampled_the_share_is_kept_that_was_asked_for() -> None:
     digits = (hashlib.sha256(b"%d" % n).hexdigest()[:16] for n in range(8000))
     recorded = [client for client in digits if int(client[:8], 16) / 2**32 < 0.25]
-    kept = sum(Cut(sample=0.25).keeps(0.0, client, 0) for client in recorded)
+    kept = sum(Selection(sample=0.25).includes(0.0, client, 0) for client in recorded)
     assert 0.2 < kept / len(recorded) < 0.3
 
 
 @pytest.mark.parametrize("client", ["user-%d", ""])
 def test_a_sample_keeps_about_its_share(client: str) -> None:
-    kept = sum(Cut(sample=0.25).keeps(0.0, client % n if client else "", n) for n in range(4000))
+    kept = sum(Selection(sample=0.25).includes(0.0, client % n if client else "", n) for n in range(4000))
     assert 850 < kept < 1150  # five sigma of 4000 draws at 0.25 are 137

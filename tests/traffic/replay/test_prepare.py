@@ -7,15 +7,15 @@ import pytest
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.convert import Fill
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import Target
+from autoglm_throttle.traffic.generator import TargetUrl
 from autoglm_throttle.traffic.generator.wire import encoder
-from autoglm_throttle.traffic.record import Entry
-from autoglm_throttle.traffic.replay import Cut, prepare
+from autoglm_throttle.traffic.record import RecordedRequest
+from autoglm_throttle.traffic.replay import Selection, prepare
 
 
-def entry(t_s: float, serial: int = 0, **fields: object) -> Entry:
+def entry(t_s: float, serial: int = 0, **fields: object) -> RecordedRequest:
     known: dict[str, object] = {"method": "POST", "target": "/v1/predict"}
-    return Entry(t_s=t_s, id=serial, **(known | fields))  # type: ignore[arg-type]
+    return RecordedRequest(t_s=t_s, id=serial, **(known | fields))  # type: ignore[arg-type]
 
 
 def test_equal_requests_share_a_kind_and_callers_keep_their_text() -> None:
@@ -36,7 +36,7 @@ def test_equal_requests_share_a_kind_and_callers_keep_their_text() -> None:
 
 def test_each_request_without_a_client_is_a_client_of_its_own() -> None:
     entries = [entry(0.0), entry(1.0, client="aaaa"), entry(2.0), entry(3.0, client="aaaa")]
-    load = prepare(entries, Cut(loops=2)).load
+    load = prepare(entries, Selection(loops=2)).load
     texts = [load.client(number) for number in load.plan.clients]
     assert texts == ["unknown-0", "aaaa", "unknown-2", "aaaa"] * 2
 
@@ -61,7 +61,7 @@ def test_it_is_told_that_masked_targets_are_sent_so(target: str, *, masked: bool
 
 def test_every_loop_repeats_who_and_what() -> None:
     entries = [entry(0.0, client="a", priority="high"), entry(1.0, client="b", priority="low", target="/x")]
-    plan = prepare(entries, Cut(loops=3, duration_s=5.0)).load.plan
+    plan = prepare(entries, Selection(loops=3, duration_s=5.0)).load.plan
     assert list(plan.offsets) == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert list(plan.kinds) == [0, 1, 0, 1, 0]
     assert list(plan.clients) == [0, 1, 0, 1, 0]
@@ -110,7 +110,7 @@ def test_fields_of_the_connection_are_not_sent_again() -> None:
     )
     load = prepare([entry(0.0, headers=headers, body=b"ab", body_len=2)]).load
     assert load.requests[0].headers == (("user-agent", "somebody"),)
-    head = encoder(load, Target(port=80))(0).decode()
+    head = encoder(load, TargetUrl(port=80))(0).decode()
     assert "content-length: 2\r\n" in head
     assert "999" not in head
 
@@ -155,12 +155,12 @@ def test_a_body_is_filled_one_way_and_not_without_end() -> None:
 
 def test_bodies_of_what_is_cut_off_need_not_be_filled() -> None:
     entries = [entry(0.0), entry(5.0, body_len=3)]
-    assert len(prepare(entries, Cut(to_s=5.0)).load.plan) == 1
+    assert len(prepare(entries, Selection(to_s=5.0)).load.plan) == 1
 
 
 def test_nothing_left_is_said() -> None:
     with pytest.raises(TrafficError, match="nothing to replay"):
-        prepare([entry(0.0)], Cut(from_s=1.0))
+        prepare([entry(0.0)], Selection(from_s=1.0))
 
 
 def test_what_was_decided_then_is_kept_beside_the_load() -> None:
@@ -179,7 +179,7 @@ def test_what_was_decided_then_is_kept_beside_the_load() -> None:
     assert recorded is not None
     assert list(recorded.statuses) == [200, 429, 503, 200, 200, 429, 503, 404, 0]
     assert list(recorded.decisions) == [1, 3, 4, 2, 1, 3, 4, 1, 0]
-    assert recorded.knows
+    assert recorded.has_outcomes
     unknown = prepare([entry(0.0)]).recorded
     assert unknown is not None
-    assert not unknown.knows
+    assert not unknown.has_outcomes

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
+from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.convert import Fill
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
-from autoglm_throttle.traffic.load import Load, Request
-from autoglm_throttle.traffic.record import Entry, Recorder, RecorderMiddleware, open_recording
-from autoglm_throttle.traffic.replay import Cut, Replay, differences, exceeds, prepare
+from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
+from autoglm_throttle.traffic.record import RecordedRequest, Recorder, RecorderMiddleware, open_recording
+from autoglm_throttle.traffic.replay import Replay, Selection, compare_results, is_above, prepare
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 
@@ -34,7 +34,7 @@ FIELDS = st.lists(
     max_size=4,
 )
 REQUESTS = st.builds(
-    Request,
+    PlannedRequest,
     method=st.sampled_from(["GET", "POST", "PUT"]),
     target=st.builds(
         "/{}{}".format, st.sampled_from(["", "a/b", "a%20b", "~"]), st.sampled_from(["", "?*=*", "?k=1"])
@@ -70,7 +70,7 @@ def recorder(folder: Path, clock: VirtualClock) -> Recorder:
     )
 
 
-def recorded(folder: Path, load: Load) -> list[Entry]:
+def recorded(folder: Path, load: RequestSource) -> list[RecordedRequest]:
     """What a recorder keeps of a load."""
     clock = VirtualClock()
     kept = recorder(folder, clock)
@@ -78,16 +78,16 @@ def recorded(folder: Path, load: Load) -> list[Entry]:
     return entries(kept)
 
 
-def entries(kept: Recorder) -> list[Entry]:
+def entries(kept: Recorder) -> list[RecordedRequest]:
     assert kept.file is not None
     recording = open_recording(kept.file)
     found = list(recording.entries())
-    assert recording.faults.count == 0
+    assert recording.problems.count == 0
     assert kept.counts.dropped == 0
     return found
 
 
-def plain(one: Entry) -> dict[str, Any]:
+def plain(one: RecordedRequest) -> dict[str, Any]:
     """All that is kept, without the field that the sender writes itself, and without times."""
     found: dict[str, Any] = json.loads(one.to_line())
     found["headers"] = [pair for pair in found["headers"] if pair[0] != "content-length"]
@@ -99,10 +99,10 @@ def plain(one: Entry) -> dict[str, Any]:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
 @given(requests=st.lists(REQUESTS, min_size=1, max_size=4, unique=True), seed=st.integers(0, 99))
 def test_a_replay_is_recorded_as_the_recording_was(
-    tmp_path: Path, requests: list[Request], seed: int
+    tmp_path: Path, requests: list[PlannedRequest], seed: int
 ) -> None:
-    crowd = Crowd(clients=3, skew=1.0, kinds=(1.0,) * len(requests))
-    load = Load(plan(Shape.parse("fixed:30:0.4"), Arrivals.POISSON, crowd, seed), requests)
+    crowd = PriorityMix(clients=3, skew=1.0, kinds=(1.0,) * len(requests))
+    load = RequestSource(make_plan(LoadShape.parse("fixed:30:0.4"), Arrivals.POISSON, crowd, seed), requests)
     if not len(load.plan):
         return
     first = recorded(tmp_path, load)
@@ -114,7 +114,7 @@ def test_a_replay_is_recorded_as_the_recording_was(
     assert max(gaps) - min(gaps) <= 2.1e-6  # each time is rounded twice to 1 us
 
 
-def throttled(folder: Path, load: Load) -> tuple[Result, list[Entry]]:
+def throttled(folder: Path, load: RequestSource) -> tuple[Result, list[RecordedRequest]]:
     """A load on the simulated service behind a throttle that refuses some of it."""
     clock = VirtualClock()
     sim = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(capacity_rps=60.0)), clock=clock)
@@ -138,36 +138,42 @@ def throttled(folder: Path, load: Load) -> tuple[Result, list[Entry]]:
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
+def first(tmp_path_factory: pytest.TempPathFactory) -> list[RecordedRequest]:
     """A recording of 6 s with a burst, of which some is limited and some is rejected."""
-    crowd = Crowd(clients=5, skew=1.2)
-    load = Load(plan(Shape.parse("step:40,200,40:2"), Arrivals.UNIFORM, crowd, 3), (Request(),))
+    crowd = PriorityMix(clients=5, skew=1.2)
+    load = RequestSource(
+        make_plan(LoadShape.parse("step:40,200,40:2"), Arrivals.UNIFORM, crowd, 3), (PlannedRequest(),)
+    )
     return throttled(tmp_path_factory.mktemp("first"), load)[1]
 
 
-def test_the_recording_holds_every_decision(first: list[Entry]) -> None:
+def test_the_recording_holds_every_decision(first: list[RecordedRequest]) -> None:
     counts = Counter(one.decision for one in first)
     assert set(counts) == {"admitted", "limited", "rejected"}
     assert {one.priority for one in first} == {priority.label for priority in Priority}
 
 
-def test_in_process_a_replay_gives_the_decisions_of_the_recording(tmp_path: Path, first: list[Entry]) -> None:
+def test_in_process_a_replay_gives_the_decisions_of_the_recording(
+    tmp_path: Path, first: list[RecordedRequest]
+) -> None:
     made = prepare(first, None, Fill(body=b"{}"))
     result, second = throttled(tmp_path, made.load)
-    found = differences(made, result)
+    found = compare_results(made, result)
     assert found is not None
     assert found["requests"] == len(first)
     assert found["changed"] == {"requests": 0, "ratio": 0.0}
-    assert not exceeds(found, 0.0)
+    assert not is_above(found, 0.0)
     assert [(one.decision, one.reason, one.status, one.client) for one in second] == [
         (one.decision, one.reason, one.status, one.client) for one in first
     ]
 
 
-def test_a_replay_twice_as_fast_is_told_from_the_recording(tmp_path: Path, first: list[Entry]) -> None:
-    made: Replay = prepare(first, Cut(speed=2.0), Fill(body=b"{}"))
+def test_a_replay_twice_as_fast_is_told_from_the_recording(
+    tmp_path: Path, first: list[RecordedRequest]
+) -> None:
+    made: Replay = prepare(first, Selection(speed=2.0), Fill(body=b"{}"))
     result, _ = throttled(tmp_path, made.load)
-    found = differences(made, result)
+    found = compare_results(made, result)
     assert found is not None
-    assert exceeds(found, 0.05)
+    assert is_above(found, 0.05)
     assert found["seconds"]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.traffic.arrivals import Crowd
+from autoglm_throttle.traffic.arrivals import PriorityMix
 from autoglm_throttle.traffic.convert import FileFormat, GorOptions, convert, open_source
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record import Entry, Heading
-from autoglm_throttle.traffic.replay import Cut, Manner, open_replay, times_of
+from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader
+from autoglm_throttle.traffic.replay import ReplayOptions, Selection, open_replay, times_of
 from autoglm_throttle.traffic.trace import HEADER
 
 ROWS = [
@@ -32,12 +32,14 @@ def trace(tmp_path: Path) -> Path:
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
     entries = [
-        Entry(t_s=3.0, id=1, method="POST", target="/b", status=200, ms=4000.0, body=b"x", body_len=1),
-        Entry(t_s=1.0, id=0, method="GET", target="/a", status=200, ms=9000.0, client="00" * 8),
+        RecordedRequest(
+            t_s=3.0, id=1, method="POST", target="/b", status=200, ms=4000.0, body=b"x", body_len=1
+        ),
+        RecordedRequest(t_s=1.0, id=0, method="GET", target="/a", status=200, ms=9000.0, client="00" * 8),
     ]
     path = tmp_path / "recording.jsonl"
     lines = [
-        Heading(start="2024-01-01T00:00:00+00:00").to_line(),
+        RecordingHeader(start="2024-01-01T00:00:00+00:00").to_line(),
         *(one.to_line() for one in entries),
         "oh no",
     ]
@@ -46,7 +48,9 @@ def recording(tmp_path: Path) -> Path:
 
 
 def test_a_trace_becomes_requests_with_its_tokens(trace: Path) -> None:
-    made = open_replay(trace, Cut(speed=3.0, loops=2), Manner(crowd=Crowd(clients=4), target="/v1/generate"))
+    made = open_replay(
+        trace, Selection(speed=3.0, loops=2), ReplayOptions(mix=PriorityMix(clients=4), target="/v1/generate")
+    )
     plan = made.load.plan
     assert list(plan.offsets) == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0, 2.5])
     bodies = [json.loads(made.load.requests[kind].body) for kind in plan.kinds]
@@ -57,10 +61,10 @@ def test_a_trace_becomes_requests_with_its_tokens(trace: Path) -> None:
 
 
 def test_a_part_of_a_trace_begins_with_its_first_request(trace: Path) -> None:
-    plan = open_replay(trace, Cut(from_s=1.0)).load.plan
+    plan = open_replay(trace, Selection(from_s=1.0)).load.plan
     assert list(plan.offsets) == [0.0, 1.5]
     with pytest.raises(TrafficError, match="nothing to replay"):
-        open_replay(trace, Cut(from_s=99.0))
+        open_replay(trace, Selection(from_s=99.0))
 
 
 def test_malformed_lines_of_a_trace_are_told(tmp_path: Path) -> None:
@@ -111,7 +115,7 @@ def test_times_are_those_of_the_file_from_the_first_on(trace: Path, recording: P
     assert list(times_of(trace)) == [0.0, 1.5, 3.0]
     assert list(times_of(recording)) == [0.0, 2.0]
     empty = tmp_path / "empty.jsonl"
-    empty.write_text(Heading().to_line() + "\n")
+    empty.write_text(RecordingHeader().to_line() + "\n")
     with pytest.raises(TrafficError, match="no request in it"):
         times_of(empty)
 

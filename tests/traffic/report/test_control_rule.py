@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.report import make
 from autoglm_throttle.traffic.report.control import (
     CONTROL,
@@ -51,7 +51,7 @@ def test_a_row_passes_a_round_within_all_three_bounds(point: Point, passes: bool
 
 
 def test_a_point_is_read_from_a_tally() -> None:
-    told = make(made([Sent(response_s=0.25), Sent(ending=Ending.TIMEOUT)]), FACTS)
+    told = make(made([Sent(response_s=0.25), Sent(ending=RequestResult.TIMEOUT)]), FACTS)
     assert Point.of(told["totals"]) == Point(0.5, 0.25, 0.5)
 
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.load import Request
+from autoglm_throttle.traffic.load import PlannedRequest
 from autoglm_throttle.traffic.report import Objectives, RunInfo, dumps, loads, make
 from autoglm_throttle.traffic.report.document import MAX_LABELS, OTHER_LABEL
 from autoglm_throttle.traffic.report.schema import Document, TallyDocument, Times
@@ -58,12 +58,12 @@ def test_the_parts_make_the_whole(result: Result) -> None:
 def test_the_classes_of_every_tally_are_its_planned_and_its_ratios_fit(result: Result) -> None:
     for tally in tallies(make(result, FACTS)):
         sent = tally["planned"] - tally["unsent"]
-        assert list(tally["classes"]) == [ending.label for ending in Ending]
+        assert list(tally["classes"]) == [ending.label for ending in RequestResult]
         assert sum(tally["classes"].values()) == sent
         if not sent:
             assert tally["done_ratio"] is tally["error_ratio"] is tally["goodput"]["ratio"] is None
             continue
-        errors = sum(tally["classes"][ending.label] for ending in Ending if ending.failed)
+        errors = sum(tally["classes"][ending.label] for ending in RequestResult if ending.failed)
         assert tally["error_ratio"] == errors / sent
         assert tally["limited_ratio"] == tally["classes"]["limited"] / sent
         assert tally["rejected_ratio"] == tally["classes"]["rejected"] / sent
@@ -95,7 +95,7 @@ def test_percentiles_rise_and_stay_below_the_longest(result: Result) -> None:
 @given(runs)
 def test_equal_runs_give_equal_bytes_and_the_bytes_give_the_document(result: Result) -> None:
     text = dumps(make(result, FACTS))
-    again = replace(result, sheet=copy.deepcopy(result.sheet))
+    again = replace(result, sheet=copy.deepcopy(result.request_log))
     assert dumps(make(again, FACTS)) == text
     assert loads(text) == make(result, FACTS)
 
@@ -142,9 +142,9 @@ def test_one_of_each_is_where_it_belongs() -> None:
     told = document(
         [
             Sent(first_byte_s=0.25, response_s=0.5, service_s=0.375),
-            Sent(ending=Ending.LIMITED, reason="rate", promised_s=2.0, response_s=0.125),
-            Sent(ending=Ending.SERVER_ERROR, priority=Priority.LOW),
-            Sent(ending=Ending.TIMEOUT, response_s=30.0),
+            Sent(ending=RequestResult.LIMITED, reason="rate", promised_s=2.0, response_s=0.125),
+            Sent(ending=RequestResult.SERVER_ERROR, priority=Priority.LOW),
+            Sent(ending=RequestResult.TIMEOUT, response_s=30.0),
             Sent(ending=None),
         ]
     )
@@ -233,7 +233,7 @@ def test_requests_with_one_label_are_one_part() -> None:
 
 
 def test_of_very_many_requests_the_most_frequent_are_told_apart() -> None:
-    requests = [Request(target=f"/{number}") for number in range(MAX_LABELS + 10)]
+    requests = [PlannedRequest(target=f"/{number}") for number in range(MAX_LABELS + 10)]
     often = MAX_LABELS + 5
     told = make(made([Sent(kind=kind) for kind in (*range(len(requests)), often)], requests=requests), FACTS)
     labels = {part["label"]: part["tally"]["planned"] for part in told["requests"]}
@@ -244,7 +244,7 @@ def test_of_very_many_requests_the_most_frequent_are_told_apart() -> None:
 
 
 def test_many_requests_with_few_labels_need_no_others() -> None:
-    requests = [Request(body=b"%d" % number) for number in range(MAX_LABELS + 10)]
+    requests = [PlannedRequest(body=b"%d" % number) for number in range(MAX_LABELS + 10)]
     told = make(made([Sent(kind=kind) for kind in range(len(requests))], requests=requests), FACTS)
     assert told["load"]["requests"] == ["POST /v1/predict"]
 
@@ -266,7 +266,7 @@ def test_what_json_cannot_say_is_left_out_of_what_was_watched() -> None:
 def test_objectives_and_further_doubts_make_the_verdict() -> None:
     facts = replace(FACTS, objectives=Objectives.parse("error<0.5%"))
     assert document([Sent()], facts)["verdict"]["status"] == 0
-    failed = document([Sent(ending=Ending.TIMEOUT)], facts)["verdict"]
+    failed = document([Sent(ending=RequestResult.TIMEOUT)], facts)["verdict"]
     assert (failed["status"], failed["text"]) == (1, "failed: error<0.5%; nothing was served: timeout")
     doubted = document([Sent()], replace(facts, doubts=("the control failed",)))["verdict"]
     assert (doubted["status"], doubted["valid"], doubted["doubts"]) == (3, False, ["the control failed"])
@@ -279,7 +279,7 @@ def test_a_replay_brings_its_comparison() -> None:
 
 def test_a_run_that_is_not_over_has_no_report() -> None:
     result = made([Sent()])
-    result.sheet.endings[0] = OPEN
+    result.request_log.results[0] = OPEN
     with pytest.raises(RuntimeError, match="still open"):
         make(result, FACTS)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import Document, Objectives, make
 from autoglm_throttle.traffic.report.objectives import METRICS, OPERATORS, ObjectiveTerm
@@ -22,10 +22,10 @@ def run_of_ten() -> Document:
         for place in range(1, 7)
     ]
     lows = [
-        Sent(at_s=7.0, ending=Ending.LIMITED, response_s=0.002),
-        Sent(at_s=7.0, ending=Ending.REJECTED, response_s=0.002),
-        Sent(at_s=8.0, ending=Ending.TIMEOUT, response_s=30.0),
-        Sent(at_s=9.0, ending=Ending.DROPPED),
+        Sent(at_s=7.0, ending=RequestResult.LIMITED, response_s=0.002),
+        Sent(at_s=7.0, ending=RequestResult.SHED, response_s=0.002),
+        Sent(at_s=8.0, ending=RequestResult.TIMEOUT, response_s=30.0),
+        Sent(at_s=9.0, ending=RequestResult.DROPPED),
     ]
     sent += [
         Sent(at_s=one.at_s, ending=one.ending, response_s=one.response_s, priority=Priority.LOW, segment=1)
@@ -187,7 +187,11 @@ def test_a_segment_that_will_not_be_is_a_fault_before_the_run() -> None:
 
 
 def test_a_name_that_occurs_twice_is_judged_twice() -> None:
-    sent = [Sent(segment=0), Sent(at_s=1.0, segment=1), Sent(at_s=2.0, segment=2, ending=Ending.TIMEOUT)]
+    sent = [
+        Sent(segment=0),
+        Sent(at_s=1.0, segment=1),
+        Sent(at_s=2.0, segment=2, ending=RequestResult.TIMEOUT),
+    ]
     told = make(made(sent, ends_s=[1, 2, 3], names=["base", "peak", "base"]), FACTS)
     objectives = Objectives.parse("error@base<1%")
     verdicts = objectives.evaluate(told["totals"], told["priorities"], told["segments"])

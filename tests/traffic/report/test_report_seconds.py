@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.report.inflight import peaks
 from autoglm_throttle.traffic.report.seconds import exact_percentile, seconds
 from autoglm_throttle.traffic.result import Result
@@ -21,13 +21,13 @@ CLASSES = ("ok", "degraded", "limited", "rejected", "failed", "dropped", "unsent
 
 def told_of(sent: list[Sent], until_s: float = 3.0) -> dict[str, object]:
     result = made(sent, ends_s=[until_s])
-    return dict(seconds(result.load.plan, result.sheet))
+    return dict(seconds(result.load.plan, result.request_log))
 
 
 @given(runs)
 def test_every_second_adds_up_and_all_seconds_make_the_totals(result: Result) -> None:
-    told = seconds(result.load.plan, result.sheet)
-    total = result.books.total()
+    told = seconds(result.load.plan, result.request_log)
+    total = result.summary.total()
     sums = {
         "planned": sum(told["planned"]),
         "ok": sum(told["ok"]),
@@ -39,21 +39,21 @@ def test_every_second_adds_up_and_all_seconds_make_the_totals(result: Result) ->
     }
     assert sums == {
         "planned": total.planned,
-        "ok": total.endings[Ending.OK],
-        "degraded": total.endings[Ending.DEGRADED],
+        "ok": total.results[RequestResult.OK],
+        "degraded": total.results[RequestResult.DEGRADED],
         "limited": total.limited,
-        "rejected": total.rejected,
+        "rejected": total.shed,
         "failed": total.failed,
         "unsent": total.unsent,
     }
-    assert sum(told["dropped"]) == total.endings[Ending.DROPPED]
+    assert sum(told["dropped"]) == total.results[RequestResult.DROPPED]
     columns = [told[name] for name in CLASSES]  # type: ignore[literal-required]
     assert told["planned"] == [sum(second) for second in zip(*columns, strict=True)]
 
 
 @given(runs)
 def test_the_priorities_make_the_whole_in_every_second(result: Result) -> None:
-    told = seconds(result.load.plan, result.sheet)
+    told = seconds(result.load.plan, result.request_log)
     parts = list(told["priorities"].values())
     for name in ("planned", "limited", "rejected", "failed", "dropped", "unsent"):
         columns = [part[name] for part in parts]
@@ -68,7 +68,7 @@ def test_the_priorities_make_the_whole_in_every_second(result: Result) -> None:
 
 @given(runs)
 def test_every_list_has_one_entry_for_each_second_of_the_plan(result: Result) -> None:
-    told = seconds(result.load.plan, result.sheet)
+    told = seconds(result.load.plan, result.request_log)
     last = max(result.load.plan.offsets, default=0.0)
     count = 5 if last >= ENDS_S[-1] else 4
     lists = [value for value in told.values() if isinstance(value, list)]
@@ -78,14 +78,14 @@ def test_every_list_has_one_entry_for_each_second_of_the_plan(result: Result) ->
 
 @given(runs)
 def test_a_percentile_of_a_second_is_exact(result: Result) -> None:
-    told = seconds(result.load.plan, result.sheet)
-    plan, sheet = result.load.plan, result.sheet
+    told = seconds(result.load.plan, result.request_log)
+    plan, sheet = result.load.plan, result.request_log
     curves = zip(told["p50_s"], told["p95_s"], told["p99_s"], strict=True)
     for second, (p50_s, p95_s, p99_s) in enumerate(curves):
         mine = sorted(
             sheet.response_s[index]
             for index, offset in enumerate(plan.offsets)
-            if int(offset) == second and sheet.endings[index] <= Ending.DEGRADED
+            if int(offset) == second and sheet.results[index] <= RequestResult.DEGRADED
         )
         if not mine:
             assert p50_s is None
@@ -99,7 +99,9 @@ def test_a_percentile_of_a_second_is_exact(result: Result) -> None:
 def test_a_plan_that_is_not_in_order_is_put_in_order(sent: list[Sent]) -> None:
     ordered = made(sorted(sent, key=lambda one: one.at_s), ends_s=ENDS_S)
     shuffled = made(sent, ends_s=ENDS_S)
-    assert seconds(ordered.load.plan, ordered.sheet) == seconds(shuffled.load.plan, shuffled.sheet)
+    assert seconds(ordered.load.plan, ordered.request_log) == seconds(
+        shuffled.load.plan, shuffled.request_log
+    )
 
 
 def test_the_lag_of_what_was_launched_has_a_curve() -> None:
@@ -122,9 +124,9 @@ def test_an_exact_percentile_is_the_least_value_that_covers_its_share(share: flo
 
 def in_flight(result: Result, moment: float) -> int:
     """By looking at every request; single precision as in the sheet."""
-    sheet, found = result.sheet, 0
+    sheet, found = result.request_log, 0
     for index, offset in enumerate(result.load.plan.offsets):
-        if sheet.endings[index] >= Ending.DROPPED:
+        if sheet.results[index] >= RequestResult.DROPPED:
             continue
         lag = 0.0 if math.isnan(sheet.lag_s[index]) else sheet.lag_s[index]
         end = offset + max(lag, sheet.response_s[index])
@@ -134,13 +136,13 @@ def in_flight(result: Result, moment: float) -> int:
 
 @given(runs)
 def test_the_peak_in_flight_is_that_of_looking_at_every_launch(result: Result) -> None:
-    plan, sheet = result.load.plan, result.sheet
+    plan, sheet = result.load.plan, result.request_log
     launches = [
         offset + (0.0 if math.isnan(lag) else lag)
-        for offset, lag, ending in zip(plan.offsets, sheet.lag_s, sheet.endings, strict=True)
-        if ending < Ending.DROPPED
+        for offset, lag, ending in zip(plan.offsets, sheet.lag_s, sheet.results, strict=True)
+        if ending < RequestResult.DROPPED
     ]
-    told = peaks(plan.offsets, sheet.lag_s, sheet.response_s, sheet.endings, 6)
+    told = peaks(plan.offsets, sheet.lag_s, sheet.response_s, sheet.results, 6)
     for second, peak in enumerate(told):
         moments = [second, *(moment for moment in launches if second <= moment < second + 1)]
         assert peak == max(in_flight(result, moment) for moment in moments)
@@ -152,14 +154,18 @@ def test_what_goes_on_is_in_flight_in_every_second_until_it_ends() -> None:
 
 
 def test_what_was_dropped_or_left_out_is_never_in_flight() -> None:
-    sent = [Sent(ending=Ending.DROPPED), Sent(ending=None), Sent(ending=Ending.TIMEOUT, response_s=30.0)]
+    sent = [
+        Sent(ending=RequestResult.DROPPED),
+        Sent(ending=None),
+        Sent(ending=RequestResult.TIMEOUT, response_s=30.0),
+    ]
     assert told_of(sent)["inflight"] == [1, 1, 1]
 
 
 @given(sents, st.sampled_from(Priority))
 def test_a_served_request_is_in_the_curve_of_its_priority(one: Sent, priority: Priority) -> None:
-    sent = replace(one, at_s=1.2, ending=Ending.DEGRADED, priority=priority, response_s=0.125)
-    told = seconds(made([sent]).load.plan, made([sent]).sheet)
+    sent = replace(one, at_s=1.2, ending=RequestResult.DEGRADED, priority=priority, response_s=0.125)
+    told = seconds(made([sent]).load.plan, made([sent]).request_log)
     assert {name: (part["served"][1], part["p95_s"][1]) for name, part in told["priorities"].items()} == {
         other.label: (1, 0.125) if other is priority else (0, None) for other in Priority
     }

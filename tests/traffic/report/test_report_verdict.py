@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.report import make
 from autoglm_throttle.traffic.report.schema import GeneratorPart, ObjectiveResult
@@ -94,20 +94,20 @@ def test_one_late_request_of_a_few_is_chance() -> None:
 @pytest.mark.parametrize(
     ("endings", "said"),
     [
-        ([Ending.OK, Ending.CLIENT_ERROR], ""),
+        ([RequestResult.OK, RequestResult.CLIENT_ERROR], ""),
         ([None] * 3, ""),
-        ([Ending.CLIENT_ERROR] * 5, "nothing was served: every answer was 404"),
-        ([Ending.LIMITED] * 2, "nothing was served: every answer was 429"),
-        ([Ending.CLIENT_ERROR, Ending.TIMEOUT, None], "nothing was served: 404, timeout"),
-        ([Ending.OK, Ending.CONNECTION, *[Ending.TIMEOUT] * 3], ""),
-        ([Ending.OK, *[Ending.TIMEOUT] * 9], ""),
+        ([RequestResult.CLIENT_ERROR] * 5, "nothing was served: every answer was 404"),
+        ([RequestResult.LIMITED] * 2, "nothing was served: every answer was 429"),
+        ([RequestResult.CLIENT_ERROR, RequestResult.TIMEOUT, None], "nothing was served: 404, timeout"),
+        ([RequestResult.OK, RequestResult.CONNECTION, *[RequestResult.TIMEOUT] * 3], ""),
+        ([RequestResult.OK, *[RequestResult.TIMEOUT] * 9], ""),
         (
-            [Ending.OK, Ending.CONNECTION, *[Ending.TIMEOUT] * 4, None],
+            [RequestResult.OK, RequestResult.CONNECTION, *[RequestResult.TIMEOUT] * 4, None],
             "the service stopped accepting connections: the last 5 requests got no answer",
         ),
     ],
 )
-def test_a_run_that_went_wrong_as_a_whole_says_so(endings: list[Ending | None], said: str) -> None:
+def test_a_run_that_went_wrong_as_a_whole_says_so(endings: list[RequestResult | None], said: str) -> None:
     told = make(made([Sent(ending=ending) for ending in endings]), FACTS)["verdict"]["text"]
     assert told == f"{said or 'done'}; no objectives were stated"
 

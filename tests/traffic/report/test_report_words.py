@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.load import Request
+from autoglm_throttle.traffic.ending import RequestResult
+from autoglm_throttle.traffic.load import PlannedRequest
 from autoglm_throttle.traffic.report import (
     Document,
     Objectives,
@@ -66,14 +66,16 @@ def test_rates_are_per_second() -> None:
 
 def test_text_from_outside_steers_no_terminal() -> None:
     assert printable("a\x1b[2Jb\nc\u202ed") == "a?[2Jb?c?d"
-    hostile = document([Sent(ending=Ending.LIMITED, reason="\x1b[2J")])
+    hostile = document([Sent(ending=RequestResult.LIMITED, reason="\x1b[2J")])
     assert all(line.isprintable() for line in lines(hostile))
     titled = document([Sent()], replace(FACTS, title="\x1b]0;x"))
     assert all(line.isprintable() for line in (*lines(titled), *compare(titled, titled)))
 
 
 def test_the_verdict_comes_first_then_the_objectives() -> None:
-    sent = [Sent(at_s=at_s, response_s=0.02) for at_s in range(9)] + [Sent(at_s=9.5, ending=Ending.TIMEOUT)]
+    sent = [Sent(at_s=at_s, response_s=0.02) for at_s in range(9)] + [
+        Sent(at_s=9.5, ending=RequestResult.TIMEOUT)
+    ]
     told = lines(document(sent, replace(FACTS, objectives=OBJECTIVES)))
     assert told[:5] == [
         "a run",
@@ -142,10 +144,10 @@ def test_columns_stand_under_their_headings() -> None:
 
 def test_what_went_wrong_is_counted() -> None:
     sent = [
-        Sent(ending=Ending.LIMITED, reason="rate"),
-        Sent(ending=Ending.REJECTED, reason=""),
-        Sent(ending=Ending.TIMEOUT),
-        Sent(ending=Ending.CONNECTION),
+        Sent(ending=RequestResult.LIMITED, reason="rate"),
+        Sent(ending=RequestResult.SHED, reason=""),
+        Sent(ending=RequestResult.TIMEOUT),
+        Sent(ending=RequestResult.CONNECTION),
         Sent(ending=None),
     ]
     told = lines(make(made(sent, effort={"cpu_share": 0.5}), FACTS))
@@ -169,7 +171,7 @@ def test_every_run_can_be_told(result: Result) -> None:
 def test_two_reports_side_by_side() -> None:
     a = document([Sent(response_s=0.25), Sent(at_s=1.0, response_s=0.25)])
     b = document(
-        [Sent(response_s=0.5), Sent(at_s=1.0, ending=Ending.TIMEOUT)], replace(FACTS, title="another")
+        [Sent(response_s=0.5), Sent(at_s=1.0, ending=RequestResult.TIMEOUT)], replace(FACTS, title="another")
     )
     found = {
         (row["segment"], row["priority"], row["metric"]): (row["a"], row["b"], row["ratio"])
@@ -201,7 +203,7 @@ def test_segments_are_compared_when_the_shapes_are_alike() -> None:
 def test_what_makes_two_reports_incomparable_is_said_first() -> None:
     a = document([Sent()])
     b = make(
-        made([Sent()], requests=[Request(name="else")], aborted=True),
+        made([Sent()], requests=[PlannedRequest(name="else")], aborted=True),
         replace(FACTS, seed=1, doubts=("the machine was busy",), limits_s={Priority.LOW: 1.0}),
     )
     assert comparison(a, b)["remarks"] == [
@@ -216,11 +218,11 @@ def test_what_makes_two_reports_incomparable_is_said_first() -> None:
 
 def test_a_terminal_gets_one_line_rewritten_each_second() -> None:
     progress = ProgressLine(100, 60.0, terminal=True, width=200)
-    progress.record(0, Ending.OK, 0.02)
-    progress.record(1, Ending.LIMITED, 0.001)
-    progress.record(2, Ending.REJECTED, 0.001)
-    progress.record(3, Ending.TIMEOUT, 30.0)
-    progress.record(4, Ending.SERVER_ERROR, 0.02)
+    progress.record(0, RequestResult.OK, 0.02)
+    progress.record(1, RequestResult.LIMITED, 0.001)
+    progress.record(2, RequestResult.SHED, 0.001)
+    progress.record(3, RequestResult.TIMEOUT, 30.0)
+    progress.record(4, RequestResult.SERVER_ERROR, 0.02)
     assert progress.line(0.99, 10, 6) == ""
     assert progress.line(1.0, 10, 6, 0.0003) == (
         "\r1/60 s  sent 10/100  done 4  in flight 6  p50 20.0 ms  p99 20.0 ms  429 1  503 1  errors 2"
