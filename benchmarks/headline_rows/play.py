@@ -67,7 +67,7 @@ def figures(document: Document, server_cpu: float) -> dict[str, Any]:
         "generator_cpu": generator["cpu_share"],
         "lag_p99_s": generator["lag"]["p99_s"],
         "reasons": document["totals"]["reasons"],
-        "doubts": document["verdict"]["doubts"],
+        "doubts": document["verdict"]["caveats"],
     }
 
 
@@ -92,6 +92,6 @@ def _counts(tally: TallyDocument) -> dict[str, int]:
         "planned": tally["planned"],
         "served": classes["ok"] + classes["degraded"],
         "limited": classes["limited"],
-        "rejected": classes["rejected"],
+        "shed": classes["shed"],
         "errors": sum(classes[name] for name in FAILED),
     }

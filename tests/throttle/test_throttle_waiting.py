@@ -168,7 +168,7 @@ class TestTurn:
         inside_s: list[float] = []
 
         class Watched(AdaptiveConcurrencyLimiter):
-            def finish(self, started_s: float, outcome: Outcome, now: float) -> None:
+            def release(self, started_s: float, outcome: Outcome, now: float) -> None:
                 inside_s.append(now - started_s)
                 super().release(started_s, outcome, now)
 

@@ -102,7 +102,7 @@ def _report(arguments: ReplayArguments, played: Replay, result: Result) -> int:
         result.run_cost.loop,
     )
     judged = () if arguments.limit is None else (_checked(arguments.limit, comparison),)
-    report = make(result, replace(known, arrivals="recorded", replay=comparison, judged=judged))
+    report = make(result, replace(known, arrivals="recorded", replay=comparison, extra_objectives=judged))
     more = (
         ["", *comparison_lines(comparison)]
         if comparison

@@ -105,4 +105,4 @@ def run_load(
     effort = result.run_cost
     if send_options.options.spin:  # spinning uses a whole core: no sign of a slow generator
         effort = replace(effort, cpu_share=None)
-    return replace(result, effort=effort, watched=watch.samples(start_s, start_s + elapsed_s))
+    return replace(result, run_cost=effort, watched=watch.samples(start_s, start_s + elapsed_s))

@@ -393,13 +393,13 @@ def test_what_goes_wrong_while_writing_leaves_nothing_behind(tmp_path: Path) -> 
     out = tmp_path / "out.har"
 
     class InTheWay:
-        heading, whole, end = RecordingHeader(start=START), False, None
+        heading, has_bodies, end = RecordingHeader(start=START), False, None
 
         def entries(self) -> Iterator[RecordedRequest]:
             out.mkdir()
             yield ONE
 
-        def told(self) -> list[str]:
+        def problem_lines(self) -> list[str]:
             return []
 
     with pytest.raises(TrafficError, match="exists already"):

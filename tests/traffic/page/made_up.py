@@ -57,7 +57,7 @@ def tally(counts: Iterable[int], seconds: float) -> TallyDocument:
         "ok": served - served // 50,
         "degraded": served // 50,
         "limited": limited,
-        "rejected": rejected,
+        "shed": rejected,
     }
     classes |= {"client_error": 0, "server_error": failed, "connection": 0, "timeout": 0, "malformed": 0}
     classes |= {"unanswered": 0, "dropped": 0}
@@ -75,14 +75,14 @@ def tally(counts: Iterable[int], seconds: float) -> TallyDocument:
         "done_ratio": part(planned),
         "error_ratio": part(failed),
         "limited_ratio": part(limited),
-        "rejected_ratio": part(rejected),
+        "shed_ratio": part(rejected),
         "dropped_ratio": part(0),
         "goodput": {"requests": served, "ratio": part(served), "rps": served / seconds},
         "rps": planned / seconds,
         "response": times(0.1, served),
         "service": times(0.08, served),
         "first_byte": times(0.1, served),
-        "refusal": times(0.004, limited + rejected),
+        "rejection": times(0.004, limited + rejected),
         "promised": times(1.0, limited + rejected),
     }
 
@@ -131,7 +131,7 @@ def document(*, shape: str = "step:85,146,155,340,850,85:10") -> Document:
         "status": 1,
         "text": "failed: p99.low@5x<500ms",
         "valid": True,
-        "doubts": [],
+        "caveats": [],
         "aborted": False,
         "objectives": [
             {"term": "error<0.5%", "value": 0.0, "unit": "ratio", "holds": True},
@@ -175,7 +175,7 @@ def document(*, shape: str = "step:85,146,155,340,850,85:10") -> Document:
             "ok": [served - served // 50 for _, served, *_ in totals],
             "degraded": [served // 50 for _, served, *_ in totals],
             "limited": [limited for _, _, limited, _ in totals],
-            "rejected": [planned - served - limited - failed for planned, served, limited, failed in totals],
+            "shed": [planned - served - limited - failed for planned, served, limited, failed in totals],
             "failed": [failed for *_, failed in totals],
             "dropped": [0] * at_s,
             "unsent": [0] * at_s,
@@ -215,7 +215,7 @@ def _seconds(row: list[tuple[int, int, int, int]], name: str) -> PrioritySeconds
         "planned": [planned for planned, *_ in row],
         "served": [served for _, served, *_ in row],
         "limited": [limited for _, _, limited, _ in row],
-        "rejected": [planned - served - limited - failed for planned, served, limited, failed in row],
+        "shed": [planned - served - limited - failed for planned, served, limited, failed in row],
         "failed": [failed for *_, failed in row],
         "dropped": [0] * len(row),
         "unsent": [0] * len(row),

@@ -66,7 +66,7 @@ def test_the_classes_of_every_tally_are_its_planned_and_its_ratios_fit(result: R
         errors = sum(tally["classes"][ending.label] for ending in RequestResult if ending.failed)
         assert tally["error_ratio"] == errors / sent
         assert tally["limited_ratio"] == tally["classes"]["limited"] / sent
-        assert tally["rejected_ratio"] == tally["classes"]["rejected"] / sent
+        assert tally["shed_ratio"] == tally["classes"]["shed"] / sent
         assert tally["dropped_ratio"] == tally["classes"]["dropped"] / sent
         assert tally["done_ratio"] == sum(tally["statuses"].values()) / sent
         assert tally["goodput"]["requests"] <= tally["classes"]["ok"] + tally["classes"]["degraded"]
@@ -95,7 +95,7 @@ def test_percentiles_rise_and_stay_below_the_longest(result: Result) -> None:
 @given(runs)
 def test_equal_runs_give_equal_bytes_and_the_bytes_give_the_document(result: Result) -> None:
     text = dumps(make(result, FACTS))
-    again = replace(result, sheet=copy.deepcopy(result.request_log))
+    again = replace(result, request_log=copy.deepcopy(result.request_log))
     assert dumps(make(again, FACTS)) == text
     assert loads(text) == make(result, FACTS)
 
@@ -156,7 +156,7 @@ def test_one_of_each_is_where_it_belongs() -> None:
     assert totals["response"]["max_s"] == 0.5
     assert totals["service"]["max_s"] == 0.375
     assert totals["first_byte"]["max_s"] == 0.25
-    assert totals["refusal"]["max_s"] == 0.125
+    assert totals["rejection"]["max_s"] == 0.125
     assert totals["promised"]["max_s"] == 2.0
     assert told["priorities"]["low"]["error_ratio"] == 1.0
     assert told["priorities"]["high"]["error_ratio"] is None
@@ -268,8 +268,8 @@ def test_objectives_and_further_doubts_make_the_verdict() -> None:
     assert document([Sent()], facts)["verdict"]["status"] == 0
     failed = document([Sent(ending=RequestResult.TIMEOUT)], facts)["verdict"]
     assert (failed["status"], failed["text"]) == (1, "failed: error<0.5%; nothing was served: timeout")
-    doubted = document([Sent()], replace(facts, doubts=("the control failed",)))["verdict"]
-    assert (doubted["status"], doubted["valid"], doubted["doubts"]) == (3, False, ["the control failed"])
+    doubted = document([Sent()], replace(facts, caveats=("the control failed",)))["verdict"]
+    assert (doubted["status"], doubted["valid"], doubted["caveats"]) == (3, False, ["the control failed"])
 
 
 def test_a_replay_brings_its_comparison() -> None:

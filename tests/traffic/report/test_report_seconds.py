@@ -16,7 +16,7 @@ from autoglm_throttle.traffic.report.seconds import exact_percentile, seconds
 from autoglm_throttle.traffic.result import Result
 from tests.traffic.report.made_runs import ENDS_S, Sent, made, runs, sents
 
-CLASSES = ("ok", "degraded", "limited", "rejected", "failed", "dropped", "unsent")
+CLASSES = ("ok", "degraded", "limited", "shed", "failed", "dropped", "unsent")
 
 
 def told_of(sent: list[Sent], until_s: float = 3.0) -> dict[str, object]:
@@ -33,7 +33,7 @@ def test_every_second_adds_up_and_all_seconds_make_the_totals(result: Result) ->
         "ok": sum(told["ok"]),
         "degraded": sum(told["degraded"]),
         "limited": sum(told["limited"]),
-        "rejected": sum(told["rejected"]),
+        "shed": sum(told["shed"]),
         "failed": sum(told["failed"]) + sum(told["dropped"]),
         "unsent": sum(told["unsent"]),
     }
@@ -42,7 +42,7 @@ def test_every_second_adds_up_and_all_seconds_make_the_totals(result: Result) ->
         "ok": total.results[RequestResult.OK],
         "degraded": total.results[RequestResult.DEGRADED],
         "limited": total.limited,
-        "rejected": total.shed,
+        "shed": total.shed,
         "failed": total.failed,
         "unsent": total.unsent,
     }
@@ -55,14 +55,14 @@ def test_every_second_adds_up_and_all_seconds_make_the_totals(result: Result) ->
 def test_the_priorities_make_the_whole_in_every_second(result: Result) -> None:
     told = seconds(result.load.plan, result.request_log)
     parts = list(told["priorities"].values())
-    for name in ("planned", "limited", "rejected", "failed", "dropped", "unsent"):
+    for name in ("planned", "limited", "shed", "failed", "dropped", "unsent"):
         columns = [part[name] for part in parts]
         assert told[name] == [sum(second) for second in zip(*columns, strict=True)]
     served = [sum(second) for second in zip(*(part["served"] for part in parts), strict=True)]
     assert served == [ok + degraded for ok, degraded in zip(told["ok"], told["degraded"], strict=True)]
     for part in parts:
         assert sum(part["planned"]) == sum(
-            sum(part[name]) for name in ("served", "limited", "rejected", "failed", "dropped", "unsent")
+            sum(part[name]) for name in ("served", "limited", "shed", "failed", "dropped", "unsent")
         )
 
 

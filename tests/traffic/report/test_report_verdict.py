@@ -39,7 +39,7 @@ def test_the_exit_status(
     assert told["status"] == status
     assert told["text"].startswith(text)
     assert told["objectives"] == judged
-    assert (told["doubts"], told["valid"], told["aborted"]) == (doubted, not doubted, aborted)
+    assert (told["caveats"], told["valid"], told["aborted"]) == (doubted, not doubted, aborted)
 
 
 def generator(lag_s: float | None = 0.001, late: int = 2, **changed: Any) -> GeneratorPart:
@@ -125,6 +125,6 @@ def test_what_went_wrong_stands_beside_every_verdict() -> None:
 
 
 def test_what_somebody_else_judged_is_an_objective_too() -> None:
-    document = make(made([Sent()]), replace(FACTS, judged=(FAILS,)))
+    document = make(made([Sent()]), replace(FACTS, extra_objectives=(FAILS,)))
     assert document["verdict"]["status"] == 1
     assert document["verdict"]["objectives"] == [FAILS]

@@ -87,7 +87,7 @@ def test_the_verdict_comes_first_then_the_objectives() -> None:
 
 
 def test_one_doubt_is_the_verdict_and_further_ones_have_lines() -> None:
-    told = lines(document([Sent()], replace(FACTS, doubts=("the first", "the second"))))
+    told = lines(document([Sent()], replace(FACTS, caveats=("the first", "the second"))))
     assert told[1:3] == ["not valid: the first", "doubt: the second"]
     assert sum("the first" in line for line in told) == 1
 
@@ -164,7 +164,7 @@ def test_what_went_wrong_is_counted() -> None:
 def test_every_run_can_be_told(result: Result) -> None:
     told = make(result, replace(FACTS, objectives=OBJECTIVES))
     assert lines(told)[0] == "a run"
-    assert not any("not the same" in remark for remark in comparison(told, told)["remarks"])
+    assert not any("not the same" in remark for remark in comparison(told, told)["caveats"])
     assert {row["ratio"] for row in comparison(told, told)["rows"]} <= {1.0, None}
 
 
@@ -204,9 +204,9 @@ def test_what_makes_two_reports_incomparable_is_said_first() -> None:
     a = document([Sent()])
     b = make(
         made([Sent()], requests=[PlannedRequest(name="else")], aborted=True),
-        replace(FACTS, seed=1, doubts=("the machine was busy",), limits_s={Priority.LOW: 1.0}),
+        replace(FACTS, seed=1, caveats=("the machine was busy",), limits_s={Priority.LOW: 1.0}),
     )
-    assert comparison(a, b)["remarks"] == [
+    assert comparison(a, b)["caveats"] == [
         "not the same seed: 0 and 1",
         "not the same requests: ['POST /v1/predict'] and ['else']",
         "not the same limits: {'high': 0.5, 'mid': 1.0, 'low': 2.0} and {'low': 1.0}",

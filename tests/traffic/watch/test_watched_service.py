@@ -302,7 +302,7 @@ class Scripted:
         self._script = list(script)
         self.ended = threading.Event()
 
-    def look(self, now: float) -> dict[str, float]:
+    def sample(self, now: float) -> dict[str, float]:
         step = self._script.pop(0)
         if not self._script:
             self.ended.set()
