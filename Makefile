@@ -17,7 +17,7 @@ BENCHMARKS ?= decision peers serve waiting breaker closed_loop
 
 BIN := $(VENV)/bin
 ENVIRONMENT := @$(PYTHON) .ci/environment.py "$(VENV)"
-PYTEST := -m pytest -p tests.house.report
+PYTEST := -m pytest -p tests.project.report
 
 .PHONY: help demo test check format lint types rooms dependencies wheel bench clean python
 .NOTPARALLEL:
@@ -36,7 +36,7 @@ demo: python
 
 test: python
 	$(ENVIRONMENT) test
-	@"$(BIN)/python" $(PYTEST) $(if $(TESTS),$(TESTS),-p tests.house.coverage_report)
+	@"$(BIN)/python" $(PYTEST) $(if $(TESTS),$(TESTS),-p tests.project.coverage_report)
 
 check: format lint types rooms dependencies wheel
 
@@ -64,7 +64,7 @@ dependencies: python
 
 wheel: python
 	$(ENVIRONMENT) test check
-	"$(BIN)/python" -m tests.house.wheel
+	"$(BIN)/python" -m tests.project.wheel
 
 bench: python
 	$(ENVIRONMENT) test bench

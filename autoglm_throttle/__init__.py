@@ -4,8 +4,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.asgi import EXPOSED_FIELDS, Caller, ThrottleMiddleware, exempt, mark
-from autoglm_throttle.limiting.gate import ConcurrencyView, Ticket
-from autoglm_throttle.model import (
+from autoglm_throttle.limiting.concurrency_limiter import ConcurrencyView, Ticket
+from autoglm_throttle.permit import Permit, Rejection
+from autoglm_throttle.settings import (
+    BreakerSettings,
+    ConfigError,
+    GuardPolicy,
+    PlanPolicy,
+    Problem,
+    RoutePolicy,
+    Settings,
+)
+from autoglm_throttle.snapshot import Snapshot
+from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
     BreakerTransition,
@@ -36,46 +48,40 @@ from autoglm_throttle.model import (
     UserLimit,
     WebSocketMode,
 )
-from autoglm_throttle.permit import Permit, Rejection
-from autoglm_throttle.settings import (
-    BreakerSettings,
-    ConfigError,
-    GuardPolicy,
-    PlanPolicy,
-    Problem,
-    RoutePolicy,
-    Settings,
-)
-from autoglm_throttle.snapshot import Snapshot
-from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.version import __version__
 
 if TYPE_CHECKING:
-    from autoglm_throttle.model.breaker_view import BreakerView
-    from autoglm_throttle.model.fallback_context import FallbackContext
     from autoglm_throttle.resilience.feature import Fallback
+    from autoglm_throttle.types.breaker_view import BreakerView
+    from autoglm_throttle.types.fallback_context import FallbackContext
 
 __all__ = [
     "EXPOSED_FIELDS",
+    "BreakerCause",
     "BreakerSettings",
+    "BreakerState",
+    "BreakerTransition",
     "BreakerView",
     "Caller",
-    "BreakerCause",
+    "ConcurrencyView",
     "ConfigError",
+    "ControlCause",
+    "ControlState",
     "Criticality",
     "Decision",
+    "DegradationLevel",
     "Demand",
     "Fallback",
     "FallbackContext",
-    "ConcurrencyView",
+    "FallbackKind",
     "GpuProvider",
     "GpuSample",
+    "GuardPermit",
     "GuardPolicy",
     "GuardRejected",
-    "ResourceAdvice",
-    "DegradationLevel",
+    "GuardRejection",
+    "LimitStatus",
     "Outcome",
-    "GuardPermit",
     "Permit",
     "PlanPolicy",
     "Policy",
@@ -84,26 +90,20 @@ __all__ = [
     "ProviderMisconfigured",
     "ProviderUnavailable",
     "Reason",
-    "GuardRejection",
     "Rejected",
-    "ControlState",
     "Rejection",
+    "ResourceAdvice",
     "RoutePolicy",
-    "FallbackKind",
     "Settings",
     "Signal",
     "Snapshot",
-    "BreakerState",
     "TelemetryState",
     "Throttle",
     "ThrottleError",
     "ThrottleMiddleware",
     "Ticket",
-    "BreakerTransition",
     "UserLimit",
     "WebSocketMode",
-    "ControlCause",
-    "LimitStatus",
     "__version__",
     "exempt",
     "mark",

@@ -13,13 +13,17 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from autoglm_throttle.asgi import MARKER, RequestClassifier, RouteTable, ThrottleMiddleware, exempt, mark
-from autoglm_throttle.asgi.answers import ResponseBuilder, rejected_by
-from autoglm_throttle.asgi.blame import attribute_to_throttle
+from autoglm_throttle.asgi.failure_attribution import attribute_to_throttle
 from autoglm_throttle.asgi.marks import visible_routes
 from autoglm_throttle.asgi.middleware import TRY_AGAIN_LATER, close_reason
+from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by
 from autoglm_throttle.asgi.routes import path_of
-from autoglm_throttle.journal import LOGGER
-from autoglm_throttle.model import (
+from autoglm_throttle.events import LOGGER
+from autoglm_throttle.permit import Permit, Rejection
+from autoglm_throttle.settings import RoutePolicy, Settings
+from autoglm_throttle.snapshot import REPLACEABLE
+from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.types import (
     Decision,
     Demand,
     GuardRejected,
@@ -28,10 +32,6 @@ from autoglm_throttle.model import (
     Rejected,
     ResourceAdvice,
 )
-from autoglm_throttle.permit import Permit, Rejection
-from autoglm_throttle.settings import RoutePolicy, Settings
-from autoglm_throttle.snapshot import REPLACEABLE
-from autoglm_throttle.throttle import Throttle
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ThrottleProblem",
     "add_to_openapi",
+    "advice",
     "exempt",
     "guard_rejected",
-    "advice",
     "limit",
     "mark",
     "throttle_responses",

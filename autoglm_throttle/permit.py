@@ -6,9 +6,9 @@ from bisect import bisect_left
 from types import TracebackType
 from typing import Final, Literal
 
-from autoglm_throttle.desk import Settlement
-from autoglm_throttle.model import Decision, Demand, Outcome, ResourceAdvice
+from autoglm_throttle.settlement import Settlement
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S
+from autoglm_throttle.types import Decision, Demand, Outcome, ResourceAdvice
 
 _NEUTRAL: Final = Outcome.NEUTRAL
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Literal
 
-from autoglm_throttle.limiting.gate import ConcurrencyView
-from autoglm_throttle.limiting.shared.windows import StoreView
-from autoglm_throttle.model import (
+from autoglm_throttle.limiting.concurrency_limiter import ConcurrencyView
+from autoglm_throttle.limiting.shared.shared_limits import StoreView
+from autoglm_throttle.types import (
     BreakerState,
     Clock,
     ControlState,
@@ -26,7 +26,7 @@ from autoglm_throttle.model import (
 
 if TYPE_CHECKING:
     from autoglm_throttle.control.quota import QuotaView
-    from autoglm_throttle.model import BreakerView
+    from autoglm_throttle.types import BreakerView
 
 DecisionLabel = Literal["admitted", "limited", "shed", "degraded", "exempt"]
 

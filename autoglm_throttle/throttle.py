@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from autoglm_throttle import assembly, journal
-from autoglm_throttle.admission import QueuedAdmission
-from autoglm_throttle.desk import Settlement
-from autoglm_throttle.guardian import GuardFacade
-from autoglm_throttle.limiting.rate_refusal import HasTokens
-from autoglm_throttle.model import (
+from autoglm_throttle import events, factory
+from autoglm_throttle.guard_facade import GuardFacade
+from autoglm_throttle.limiting.rate_rejection import HasTokens
+from autoglm_throttle.queued_admission import QueuedAdmission
+from autoglm_throttle.settings import SETTINGS, Settings, SettingSource
+from autoglm_throttle.settlement import Settlement
+from autoglm_throttle.snapshot import DURATION_BUCKETS_S, Counters, FleetView, Snapshot, decision_label
+from autoglm_throttle.types import (
     Clock,
     ControlState,
     GpuProvider,
@@ -27,11 +29,9 @@ from autoglm_throttle.model import (
     Reason,
     ServiceStats,
 )
-from autoglm_throttle.settings import SETTINGS, Settings, SettingSource
-from autoglm_throttle.snapshot import DURATION_BUCKETS_S, Counters, FleetView, Snapshot, decision_label
 
 if TYPE_CHECKING:
-    from autoglm_throttle.lookout import GpuMonitor
+    from autoglm_throttle.gpu_monitor import GpuMonitor
 
 SWEPT_PER_SAMPLE = 100
 """Users checked for idleness with each GPU sample: tens of microseconds under the lock."""
@@ -59,14 +59,14 @@ class Throttle(QueuedAdmission, GuardFacade):
         clock: Clock = time.monotonic,
         redis: Callable[[], Any] | None = None,
     ) -> None:
-        from autoglm_throttle.control.choose import (  # deferred: keeps the import of the package small
+        from autoglm_throttle.control.controller_factory import (  # deferred: keeps the import of the package small
             controller,
         )
         from autoglm_throttle.control.latency import LatencyPercentile, SloReachability
 
         settings = settings if settings is not None else Settings()
         now = clock()
-        self._controller = controller(assembly.control_rules(settings), now)
+        self._controller = controller(factory.control_rules(settings), now)
         QueuedAdmission.__init__(self, settings, clock, self._controller.control_state(now), redis)
         GuardFacade.__init__(self)
         self._manual = sampling == "manual"
@@ -126,7 +126,7 @@ class Throttle(QueuedAdmission, GuardFacade):
             report, stats = self._for_fleet(limiter.report()), self._service_stats(now)
             stats = replace(stats, host_load=host.load, host_iowait=host.iowait)
             view = self._gpu_monitor.merge(samples, stats, now, source=source, interval_s=interval_s)
-            self._events.extend(journal.gpu_view_events(self._gpu_view, view))
+            self._events.extend(events.gpu_view_events(self._gpu_view, view))
             self._gpu_view = view
             if view.taken_at_s > self._gpu_view_s:
                 # A timestamp in the future would make all later samples look old.
@@ -139,7 +139,7 @@ class Throttle(QueuedAdmission, GuardFacade):
             settlement.call_ready(now)
             self._user_limits.sweep(now, SWEPT_PER_SAMPLE)
             self._events.extend(
-                journal.rejections_summary(reason, decision_label(reason), count)
+                events.rejections_summary(reason, decision_label(reason), count)
                 for reason, count in self._rejection_sampler.overdue(now)
             )
         self._flush_events()
@@ -185,13 +185,13 @@ class Throttle(QueuedAdmission, GuardFacade):
 
     def _log_configuration(self) -> None:
         """Log the configuration, once."""
-        from autoglm_throttle.settings.remarks import startup_advice
+        from autoglm_throttle.settings.advice import startup_advice
 
         values = {name: self.settings.text_of(name) for name in SETTINGS}
         chosen = [name for name in SETTINGS if self.settings.source_of(name) is not SettingSource.DEFAULT]
-        journal.configured(values, chosen).write()
+        events.configured(values, chosen).write()
         for problem in startup_advice(self.settings):
-            journal.configuration_advice(problem).write()
+            events.configuration_advice(problem).write()
         if self._store_monitor is not None:
             self._store_monitor.log_configuration()
 
@@ -298,7 +298,7 @@ class Throttle(QueuedAdmission, GuardFacade):
         met = self._slo_tracker.update(p95_s, slo_s, now)
         in_reach = (
             not limiter.view(now).slo_unreachable
-            if self.settings.policy in assembly.WITH_CONCURRENCY_LIMIT
+            if self.settings.policy in factory.WITH_CONCURRENCY_LIMIT
             else met
         )
         ended = sum(row.outcomes[Outcome.SUCCESS] + row.outcomes[Outcome.SLOW] for row in counters.classes)
@@ -354,7 +354,7 @@ class Throttle(QueuedAdmission, GuardFacade):
                 self._quota.factor = state.factor
             self._budget_active = state.budget_rps is not None
             self._shared_budget.rescale(state.budget_rps, state.term, now)
-            self._events.extend(journal.control_events(before, state, self._gpu_view, now))
+            self._events.extend(events.control_events(before, state, self._gpu_view, now))
         return state
 
     def _create_gpu_monitor(self, gpu: GpuProvider | Sequence[GpuProvider] | None) -> GpuMonitor:
@@ -370,12 +370,12 @@ class Throttle(QueuedAdmission, GuardFacade):
             if throttle is not None:
                 throttle._on_sources_lost(source_lost)  # noqa: SLF001 - as above
 
-        from autoglm_throttle.lookout import (  # deferred: keeps the import of the package small
+        from autoglm_throttle.gpu_monitor import (  # deferred: keeps the import of the package small
             GpuMonitor,
             SampleListener,
         )
 
-        sources = assembly.gpu_sources(self.settings, gpu, self._clock, manual=self._manual)
+        sources = factory.gpu_sources(self.settings, gpu, self._clock, manual=self._manual)
         return GpuMonitor(self.settings, sources, SampleListener(on_samples, on_sources_lost), self._clock)
 
     def _on_sources_lost(self, source_lost: bool) -> None:
@@ -397,7 +397,7 @@ class Throttle(QueuedAdmission, GuardFacade):
             self._fleet.reset_after_fork(counters.lock)
         # Permits issued by the parent still settle into the old counters, under the new lock.
         self._settlement.counters.adopt_lock(counters)
-        self._settlement = Settlement(counters, assembly.concurrency_limiter(self.settings, self._clock()))
+        self._settlement = Settlement(counters, factory.concurrency_limiter(self.settings, self._clock()))
         if self._quota is not None:
             self._quota.reset_after_fork()
         self._reset_guards_after_fork()

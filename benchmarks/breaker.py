@@ -21,7 +21,7 @@ from benchmarks.breakers import cost, fleet, opening, races, side_by_side, table
 from benchmarks.breakers.bars import bars
 from benchmarks.breakers.contestants import PACKAGES
 from benchmarks.breakers.scale import QUICK, Scale
-from tests.stores.server import RedisServer
+from tests.store.server import RedisServer
 
 
 def _opening(scale: Scale) -> dict[str, Any]:

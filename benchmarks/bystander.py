@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from autoglm_throttle.traffic.demo.child import DemoProcess
+from autoglm_throttle.traffic.demo.demo_process import DemoProcess
 from benchmarks.sampled import TOLD_PATH, Asked
 from benchmarks.shared.bars import Bar
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Settings, Throttle
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
-from autoglm_throttle.model import BorrowMode, UserLimit
+from autoglm_throttle.types import BorrowMode, UserLimit
 from benchmarks import asgi_rows, harness
 
 CALLS = 20_000

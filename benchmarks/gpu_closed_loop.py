@@ -38,12 +38,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoglm_throttle.model import ProviderUnavailable
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadPlan, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.demo.child import DemoProcess
+from autoglm_throttle.traffic.demo.demo_process import DemoProcess
 from autoglm_throttle.traffic.files import max_connections
 from autoglm_throttle.traffic.generator import ClientOptions
 from autoglm_throttle.traffic.histogram import Histogram
+from autoglm_throttle.traffic.plan import Arrivals, LoadPlan, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.types import ProviderUnavailable
 from benchmarks import harness, overload
 from benchmarks.gpu import table
 from benchmarks.gpu.fit import fit

@@ -31,7 +31,7 @@ from benchmarks.shared.bars import Bar
 
 if TYPE_CHECKING:
     from autoglm_throttle import Throttle
-    from autoglm_throttle.model import GpuSample
+    from autoglm_throttle.types import GpuSample
 
 CALLS = ("nvmlDeviceGet", "nvmlGpm")
 """How the functions of the binding begin that read."""

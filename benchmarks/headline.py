@@ -25,7 +25,7 @@ from benchmarks.headline_rows.cases import Scale
 from benchmarks.headline_rows.picture import picture
 from benchmarks.headline_rows.play import play
 from benchmarks.headline_rows.table import table
-from tests.stores.server import RedisServer
+from tests.store.server import RedisServer
 
 LONG_S = 600.0
 """The published run lasted ten minutes."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import LoadPlan
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.histogram import Histogram
+from autoglm_throttle.traffic.plan import LoadPlan
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.types import Priority
 
 ANSWERED_NO = (
     RequestResult.LIMITED,

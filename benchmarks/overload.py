@@ -20,14 +20,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadPlan, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.demo.child import DemoProcess
+from autoglm_throttle.traffic.demo.demo_process import DemoProcess
 from autoglm_throttle.traffic.files import max_connections
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.plan import Arrivals, LoadPlan, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.types import Priority
 from benchmarks import harness
 from benchmarks.ledger import Ledger
 from benchmarks.overloaded import CONNECTIONS, CPU_PATH, ROWS

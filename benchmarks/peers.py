@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from autoglm_throttle import Permit, Settings, Throttle
-from autoglm_throttle.model import Demand, Priority
+from autoglm_throttle.types import Demand, Priority
 from benchmarks import asgi_rows as rows
 from benchmarks import harness
 from benchmarks.shared import apps

@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
-from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
+from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, open_recording
+from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from benchmarks import harness
 from benchmarks.shared.bars import Bar
 

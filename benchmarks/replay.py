@@ -22,15 +22,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from autoglm_throttle.traffic.arrivals import PriorityMix
-from autoglm_throttle.traffic.demo.child import DemoProcess
-from autoglm_throttle.traffic.ending import RequestResult
+from autoglm_throttle.traffic.demo.demo_process import DemoProcess
 from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, launch
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
-from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.plan import PriorityMix
 from autoglm_throttle.traffic.replay import ReplayOptions, Selection, open_replay
+from autoglm_throttle.traffic.request_log import UNSENT, RequestLog
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.sheet import UNSENT, RequestLog
 from autoglm_throttle.traffic.trace import HEADER
 from benchmarks import harness
 from benchmarks.replayed import CONNECTIONS, throttled

@@ -10,9 +10,9 @@ import logging
 from typing import Any
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
-from autoglm_throttle.model import Clock
 from autoglm_throttle.traffic.demo.serving import read_config, serve
 from autoglm_throttle.traffic.simulate import LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
+from autoglm_throttle.types import Clock
 from benchmarks.asgi_rows import App
 
 CONNECTIONS = 2_000

@@ -18,12 +18,12 @@ import time
 import urllib.request
 from collections.abc import Iterator
 
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
-from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
+from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from benchmarks import harness
 from benchmarks.shared.bars import Bar
-from tests.stores.server import RedisServer
+from tests.store.server import RedisServer
 
 APPS = ("fastapi", "asgi")
 """A FastAPI app with a response model, and the cheapest raw app there can be."""

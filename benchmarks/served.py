@@ -88,11 +88,11 @@ def redis_limits(app: asgi_rows.App) -> asgi_rows.App:
 
 def redis_floor(app: asgi_rows.App) -> asgi_rows.App:
     """Behind nothing but the question to the store: no rates, no gate, no header fields."""
-    from autoglm_throttle.limiting.shared.redis_window import RedisUserLimitStore
+    from autoglm_throttle.limiting.shared.redis_user_limits import RedisUserLimitStore
     from autoglm_throttle.limiting.shared.store import StoreCharge
-    from autoglm_throttle.limiting.shared.wire import WindowProtocol
-    from autoglm_throttle.model import UserLimit
+    from autoglm_throttle.limiting.shared.window_protocol import WindowProtocol
     from autoglm_throttle.redis_client import RedisClients, RedisOptions
+    from autoglm_throttle.types import UserLimit
 
     window = RedisUserLimitStore(RedisClients(RedisOptions(REDIS_URL)), WindowProtocol("athr", "floor", 1))
     charges = (StoreCharge("user", (UserLimit("user-60s", LIMIT, 60),), "0123456789abcdef", 1),)

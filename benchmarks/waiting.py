@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from autoglm_throttle import Settings, Throttle, ThrottleMiddleware, doorbell
+from autoglm_throttle import Settings, Throttle, ThrottleMiddleware, wakeup
 from benchmarks import asgi_rows, harness
 
 CROWD = 400
@@ -35,7 +35,7 @@ async def ignore(_message: Any) -> None:
     """Stand in for the server's send."""
 
 
-def crowd(places: int, deaf_s: float = doorbell.DISCONNECT_WATCH_DELAY_S) -> float:
+def crowd(places: int, deaf_s: float = wakeup.DISCONNECT_WATCH_DELAY_S) -> float:
     """Seconds of CPU per request of a crowd for which there are so many places."""
 
     async def run() -> float:
@@ -68,11 +68,11 @@ def crowd(places: int, deaf_s: float = doorbell.DISCONNECT_WATCH_DELAY_S) -> flo
             raise RuntimeError(f"another job was done: {waited} waited")
         return spent / CROWD
 
-    usual, doorbell.DISCONNECT_WATCH_DELAY_S = doorbell.DISCONNECT_WATCH_DELAY_S, deaf_s
+    usual, wakeup.DISCONNECT_WATCH_DELAY_S = wakeup.DISCONNECT_WATCH_DELAY_S, deaf_s
     try:
         return asyncio.run(run())
     finally:
-        doorbell.DISCONNECT_WATCH_DELAY_S = usual
+        wakeup.DISCONNECT_WATCH_DELAY_S = usual
 
 
 ROWS = {

@@ -22,7 +22,7 @@ from itertools import accumulate
 
 from locust import FastHttpUser, LoadTestShape, constant_throughput, tag, task
 
-from autoglm_throttle.traffic.arrivals import LoadShape
+from autoglm_throttle.traffic.plan import LoadShape
 
 SHAPE = LoadShape.parse(os.environ.get("SHAPE", "step:50,100,200:10"))
 PER_USER_RPS = float(os.environ.get("PER_USER_RPS", "1"))

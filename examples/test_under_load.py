@@ -13,14 +13,14 @@ from collections import Counter
 import pytest
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
-from autoglm_throttle.model import Priority
 from autoglm_throttle.testing import ManualClock
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.inproc import run_inprocess
-from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
+from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
+from autoglm_throttle.types import Priority
 
 LIMITS = {"policy": "adaptive", "user_limit": "30/second", "priority_header_trust": "any"}
 """What this service runs with; nobody but the test can reach it, so every stated priority is believed."""

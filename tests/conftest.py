@@ -21,4 +21,4 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
-pytest_plugins = ["tests.loops", "tests.stores.fixtures"]
+pytest_plugins = ["tests.loops", "tests.store.fixtures"]

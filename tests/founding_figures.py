@@ -1,7 +1,7 @@
 """Every literal figure this library was asked for, and the page that is made from the table.
 
 ``python -m tests.founding_figures > docs/founding-figures.md`` writes the page;
-``tests/test_founding_figures.py`` has a test for each row.
+``tests/project/test_founding_figures.py`` has a test for each row.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def page() -> str:
     """The whole page as Markdown."""
     rows = [" | ".join(_cells(figure)) for figure in FIGURES]
     lines = "\n".join(f"| {row} |" for row in rows)
-    return f"{HEAD}{lines}\n\nThe tests stand in `tests/test_founding_figures.py`.\n"
+    return f"{HEAD}{lines}\n\nThe tests stand in `tests/project/test_founding_figures.py`.\n"
 
 
 def _cells(figure: Figure) -> tuple[str, ...]:

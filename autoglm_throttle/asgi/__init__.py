@@ -1,10 +1,10 @@
 """The only package that knows HTTP: maps a scope to a Demand and a Decision to a response."""
 
-from autoglm_throttle.asgi.answers import EXPOSED_FIELDS
+from autoglm_throttle.asgi.advice import MARKER
 from autoglm_throttle.asgi.callers import Caller, RequestClassifier
-from autoglm_throttle.asgi.hinted import MARKER
 from autoglm_throttle.asgi.marks import exempt, mark
 from autoglm_throttle.asgi.middleware import ThrottleMiddleware
+from autoglm_throttle.asgi.responses import EXPOSED_FIELDS
 from autoglm_throttle.asgi.routes import RouteTable
 
 __all__ = [

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from autoglm_throttle.asgi.routes import RouteTable
-from autoglm_throttle.journal import LOGGER
-from autoglm_throttle.model import Priority
+from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import ConfigError, RoutePolicy
+from autoglm_throttle.types import Priority
 
 ATTRIBUTE = "__autoglm_throttle__"
 _PARAMETER = re.compile(r"\{([^}:]*)(?::([^}]*))?\}")

@@ -10,23 +10,23 @@ from starlette.requests import ClientDisconnect
 from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle.asgi import marks
-from autoglm_throttle.asgi.answers import EXPOSED_FIELDS, LEGACY_NAMES, ResponseBuilder, rejected_by
-from autoglm_throttle.asgi.blame import attribute_to_throttle
+from autoglm_throttle.asgi.advice import MARKER, AdviceMiddleware
 from autoglm_throttle.asgi.callers import Identify, RequestClassifier
-from autoglm_throttle.asgi.hinted import MARKER, AdviceMiddleware
-from autoglm_throttle.asgi.inbox import BufferedReceive
-from autoglm_throttle.asgi.noted import degraded_header
+from autoglm_throttle.asgi.degraded_field import degraded_header
+from autoglm_throttle.asgi.failure_attribution import attribute_to_throttle
+from autoglm_throttle.asgi.receive import BufferedReceive
+from autoglm_throttle.asgi.responses import EXPOSED_FIELDS, LEGACY_NAMES, ResponseBuilder, rejected_by
 from autoglm_throttle.asgi.routes import RouteTable, path_of
-from autoglm_throttle.journal import LOGGER
-from autoglm_throttle.limiting.gate import Ticket
-from autoglm_throttle.model import Decision, GuardRejected, Outcome, Rejected, TelemetryState
+from autoglm_throttle.events import LOGGER
+from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.snapshot import REPLACEABLE, SourceView
 from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.types import Decision, GuardRejected, Outcome, Rejected, TelemetryState
 
 if TYPE_CHECKING:
-    from autoglm_throttle.asgi.guarded import AppBreakerPath
+    from autoglm_throttle.asgi.app_breaker_path import AppBreakerPath
 
 Message = dict[str, Any]
 Scope = MutableMapping[str, Any]
@@ -110,10 +110,10 @@ class ThrottleMiddleware:
 
     def _install_breaker(self, name: str) -> None:
         """Put the breaker between the limits and the app."""
-        from autoglm_throttle.asgi.app_guard import (
+        from autoglm_throttle.asgi.app_breaker import (
             AppBreaker,
         )  # imports all guards: not needed without one
-        from autoglm_throttle.asgi.guarded import AppBreakerPath
+        from autoglm_throttle.asgi.app_breaker_path import AppBreakerPath
 
         self.app = app_breaker = AppBreaker(self.app, self.throttle, name, self._send_rejection)
         self._breaker_path = AppBreakerPath(
@@ -315,7 +315,7 @@ class _MisconfiguredMiddleware(ThrottleMiddleware):
 class _ResponseTracker:
     """Wraps ``send``: adds the header fields, and settles the permit at the last byte."""
 
-    __slots__ = ("_response_builder", "_permit", "_send", "client_disconnected", "status")
+    __slots__ = ("_permit", "_response_builder", "_send", "client_disconnected", "status")
 
     def __init__(self, send: Send, permit: Permit, response_builder: ResponseBuilder) -> None:
         self._send = send

@@ -8,7 +8,7 @@ from autoglm_throttle.cli.command import load
 from autoglm_throttle.cli.output import EXIT_OK, as_json, note_line, write, write_json
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, Settings
-from autoglm_throttle.settings.remarks import collect_advice
+from autoglm_throttle.settings.advice import collect_advice
 
 
 def run(args: argparse.Namespace) -> int:

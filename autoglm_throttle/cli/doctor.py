@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from autoglm_throttle.cli import doctor_gpu
 from autoglm_throttle.cli.command import load
-from autoglm_throttle.cli.finding import DoctorResult, Severity
+from autoglm_throttle.cli.doctor_result import DoctorResult, Severity
 from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, colored, write, write_json
 from autoglm_throttle.settings import Settings
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from autoglm_throttle.cli.finding import DoctorResult, Severity
+from autoglm_throttle.cli.doctor_result import DoctorResult, Severity
 from autoglm_throttle.gpu.merge import load_pct
-from autoglm_throttle.model import GpuSample
+from autoglm_throttle.types import GpuSample
 
 QUANTITIES: Final = (
     ("utilization", ("utilization_pct", "graphics_active_ratio")),

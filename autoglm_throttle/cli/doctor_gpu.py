@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from autoglm_throttle.cli.doctor_devices import device_results
-from autoglm_throttle.cli.finding import DoctorResult, Severity, within
-from autoglm_throttle.gpu.none import NoSourceError
+from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
+from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.model import GpuProvider, GpuSample, ThrottleError
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.quantity import plain
+from autoglm_throttle.types import GpuProvider, GpuSample, ThrottleError
 
 ANSWER_TIMEOUT_S: Final = 10.0
 """Timeout of the first call. It opens the driver, which can take seconds if nothing keeps it loaded."""

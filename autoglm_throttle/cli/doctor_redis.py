@@ -11,20 +11,20 @@ from hashlib import sha1
 from itertools import count, islice
 from typing import Any, Final
 
-from autoglm_throttle.cli.distance import ROUND_TRIPS, round_trip
-from autoglm_throttle.cli.doctor_rights import missing_permission
-from autoglm_throttle.cli.finding import DoctorResult, Severity, within
+from autoglm_throttle.cli.doctor_permissions import missing_permission
+from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
+from autoglm_throttle.cli.store_latency import ROUND_TRIPS, round_trip
 from autoglm_throttle.gpu import fleet as gpu_fleet
-from autoglm_throttle.limiting.shared import redis_fleet
-from autoglm_throttle.limiting.shared.redis_script import RIGHTS, error_kind
+from autoglm_throttle.limiting.shared import fleet_sync
+from autoglm_throttle.limiting.shared.lua_script import RIGHTS, error_kind
 from autoglm_throttle.limiting.shared.store import VALUES, StoreCharge, StoreErrorKind
-from autoglm_throttle.limiting.shared.wire import CheckRequest, WindowProtocol, script
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.limiting.shared.window_protocol import CheckRequest, WindowProtocol, script
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 from autoglm_throttle.resilience.shared import scripts as breakers
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.quantity import plain
-from autoglm_throttle.settings.redis_url import RedisAddress, Topology, parse_redis_url
+from autoglm_throttle.settings.redis_address import RedisAddress, Topology, parse_redis_url
+from autoglm_throttle.types import UserLimit
 
 REPLY_TIMEOUT_S: Final = 0.5
 """Timeout of a connection, and of each reply: ten times the deadline of a decision."""
@@ -264,7 +264,7 @@ def _permissions(node: _Node, settings: Settings) -> DoctorResults:
 def _extra_commands(settings: Settings) -> list[str]:
     """Return the commands needed for more than user limits."""
     needed = (
-        (settings.fleet, redis_fleet.RIGHTS),
+        (settings.fleet, fleet_sync.RIGHTS),
         (settings.fleet_gpu, gpu_fleet.RIGHTS),
         (settings.breaker_shared, breakers.RIGHTS),
     )

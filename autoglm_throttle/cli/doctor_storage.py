@@ -7,13 +7,13 @@ import secrets
 import time
 from typing import Final
 
-from autoglm_throttle.cli.distance import ROUND_TRIPS, round_trip
-from autoglm_throttle.cli.finding import DoctorResult, Severity, within
+from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
+from autoglm_throttle.cli.store_latency import ROUND_TRIPS, round_trip
 from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
 from autoglm_throttle.limiting.shared.store import WORST_WINDOW, StoreCharge, StoreErrorKind
-from autoglm_throttle.model import UserLimit
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.quantity import plain
+from autoglm_throttle.types import UserLimit
 
 REPLY_TIMEOUT_S: Final = 0.5
 """Timeout of each reply: ten times the deadline of a decision."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from autoglm_throttle.cli.finding import one_line
-from autoglm_throttle.cli.gpu_watch import GpuReading, GpuSource
+from autoglm_throttle.cli.doctor_result import one_line
+from autoglm_throttle.cli.gpu_reader import GpuReading, GpuSource
 from autoglm_throttle.cli.output import table
 from autoglm_throttle.gpu.merge import load_pct
-from autoglm_throttle.gpu.row import MEASURED
-from autoglm_throttle.model import GpuCondition, GpuSample, GpuVerdict, GpuView
+from autoglm_throttle.gpu.sample_copy import MEASURED
 from autoglm_throttle.observe.device_label import labelled
 from autoglm_throttle.settings.gpu_items import ENGINES
+from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict, GpuView
 
 MAX_NAME_CHARS: Final = 20
 """Characters of a product's or a model's name, so that a line fits into 120 columns."""

@@ -12,8 +12,8 @@ from threading import Event
 from typing import Final
 
 from autoglm_throttle.cli.command import add_sources, load
+from autoglm_throttle.cli.gpu_reader import GpuReader, GpuReading
 from autoglm_throttle.cli.gpu_table import as_document, as_text
-from autoglm_throttle.cli.gpu_watch import GpuReader, GpuReading
 from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, broken_pipe_ok, write, write_json
 from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, Settings
 

@@ -19,8 +19,8 @@ from autoglm_throttle.cli.output import (
     write,
     write_json,
 )
-from autoglm_throttle.model import ThrottleError
 from autoglm_throttle.settings import ConfigError
+from autoglm_throttle.types import ThrottleError
 from autoglm_throttle.version import __version__
 
 

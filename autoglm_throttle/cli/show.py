@@ -12,10 +12,10 @@ from typing import Any
 from autoglm_throttle.cli.command import add_sources, load
 from autoglm_throttle.cli.output import EXIT_OK, table, write, write_json
 from autoglm_throttle.cli.show_guards import NOT_SET, guards_document, guards_table
-from autoglm_throttle.model import Priority, StoreFailureMode, UserLimit
 from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, RoutePolicy, Settings, user_limits_text
 from autoglm_throttle.settings.quantity import plain
 from autoglm_throttle.settings.resource_policy import POLICY_FIELD_TYPES, SETTINGS_OF
+from autoglm_throttle.types import Priority, StoreFailureMode, UserLimit
 
 MARK_NAMES = "mark "
 """Prefix of the names of policies that come from a mark on an endpoint."""

@@ -9,10 +9,10 @@ from typing import Final
 
 from autoglm_throttle.cli.command import load
 from autoglm_throttle.cli.output import EXIT_OK, table, write, write_json
-from autoglm_throttle.model import Policy, Priority, Signal
 from autoglm_throttle.settings import Settings, user_limits_text
 from autoglm_throttle.settings.gpu_items import ENGINES
 from autoglm_throttle.settings.quantity import plain
+from autoglm_throttle.types import Policy, Priority, Signal
 
 
 @dataclass(frozen=True)

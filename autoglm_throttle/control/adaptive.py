@@ -8,11 +8,11 @@ does not empty the GPU that it should protect.
 from __future__ import annotations
 
 from autoglm_throttle.control.controller import ControlRules
-from autoglm_throttle.control.listener import SignalTracker
 from autoglm_throttle.control.nominal import occupancy
 from autoglm_throttle.control.pressure import Pressure
+from autoglm_throttle.control.signal import SignalTracker
 from autoglm_throttle.control.tiers import TierController
-from autoglm_throttle.model import (
+from autoglm_throttle.types import (
     ControlCause,
     ControlState,
     GpuView,

@@ -8,7 +8,7 @@ from typing import Protocol
 from autoglm_throttle.control.pressure import DEFAULT_TERMS, Pressure, PressureTargets
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
-from autoglm_throttle.model import ControlState, GpuView, LimiterReport, Policy, ServiceStats, Signal
+from autoglm_throttle.types import ControlState, GpuView, LimiterReport, Policy, ServiceStats, Signal
 
 
 class Controller(Protocol):

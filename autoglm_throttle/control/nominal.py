@@ -7,7 +7,7 @@ from dataclasses import replace
 from autoglm_throttle.control.controller import ControlRules
 from autoglm_throttle.control.pressure import Pressure
 from autoglm_throttle.control.tiers import TierController
-from autoglm_throttle.model import ControlCause, ControlState, GpuView, LimiterReport, ServiceStats
+from autoglm_throttle.types import ControlCause, ControlState, GpuView, LimiterReport, ServiceStats
 
 
 class FixedController:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from autoglm_throttle.model import GpuView, ServiceStats
+from autoglm_throttle.types import GpuView, ServiceStats
 
 TERMS: Final[tuple[str, ...]] = ("queue", "kv", "memory", "latency", "compute")
 """All terms, in the order in which the first of equal ones decides."""

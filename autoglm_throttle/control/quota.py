@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from autoglm_throttle.control.memory_fill import FillBasis, MemoryFill, MemoryLoad
-from autoglm_throttle.model import Decision, Demand, GpuCondition, GpuView, Priority, Reason, ResourceAdvice
+from autoglm_throttle.control.memory import FillBasis, MemoryFill, MemoryLoad
+from autoglm_throttle.types import Decision, Demand, GpuCondition, GpuView, Priority, Reason, ResourceAdvice
 
 RESUME_MARGIN = 0.05
 """A rejected class is admitted again this far below its cap, so that it does not flutter; chosen."""
@@ -93,7 +93,7 @@ class Quota:
         rules: caps and labels.
     """
 
-    __slots__ = ("_rejecting", "_degraded", "_memory", "_rules", "factor", "load")
+    __slots__ = ("_degraded", "_memory", "_rejecting", "_rules", "factor", "load")
 
     def __init__(self, rules: QuotaRules) -> None:
         self._rules = rules

@@ -6,7 +6,7 @@ it never admits or rejects all requests at once.
 
 from __future__ import annotations
 
-from autoglm_throttle.model import MissingTelemetryMode, TelemetryState
+from autoglm_throttle.types import MissingTelemetryMode, TelemetryState
 
 STARTING_S = 5.0
 """Seconds from the start in which a missing first sample is not yet a fault."""

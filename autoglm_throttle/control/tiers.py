@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from autoglm_throttle.control.capacity import SAMPLES_TO_TRUST
 from autoglm_throttle.control.controller import ControlRules
-from autoglm_throttle.control.listener import SignalTracker
 from autoglm_throttle.control.pressure import Pressure
-from autoglm_throttle.control.share import SAMPLES_TO_TRUST
-from autoglm_throttle.model import (
+from autoglm_throttle.control.signal import SignalTracker
+from autoglm_throttle.types import (
     ControlCause,
     ControlState,
     GpuView,

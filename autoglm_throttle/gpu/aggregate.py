@@ -12,13 +12,13 @@ from math import fsum
 from typing import TYPE_CHECKING
 
 from autoglm_throttle.gpu.merge import MergedDevice, load_pct, merge
-from autoglm_throttle.gpu.readings import SampleBuilder
-from autoglm_throttle.model import AggregateMode, GpuSample, GpuView
+from autoglm_throttle.gpu.sample_builder import SampleBuilder
+from autoglm_throttle.types import AggregateMode, GpuSample, GpuView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from autoglm_throttle.gpu.readings import FieldReport, Identity
+    from autoglm_throttle.gpu.sample_builder import FieldReport, Identity
 
 
 class Aggregator:
@@ -36,12 +36,12 @@ class Aggregator:
     """
 
     __slots__ = (
+        "_builders",
         "_devices",
         "_engines_at_s",
         "_forget_s",
         "_mode",
         "_order",
-        "_builders",
         "_stale_after_s",
     )
 

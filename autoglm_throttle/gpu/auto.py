@@ -10,12 +10,12 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoglm_throttle.gpu.none import NoSourceError, NotPresentError, PackageMissingError
+from autoglm_throttle.gpu.provider_errors import NoSourceError, NotPresentError, PackageMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autoglm_throttle.model import GpuProvider, GpuSample
+    from autoglm_throttle.types import GpuProvider, GpuSample
 
 _log = logging.getLogger("autoglm_throttle")
 

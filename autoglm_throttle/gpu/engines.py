@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.gpu.renewal import RefreshInfo
-from autoglm_throttle.model import GpuSample
+from autoglm_throttle.gpu.freshness import RefreshInfo
+from autoglm_throttle.types import GpuSample
 
 if TYPE_CHECKING:
     from autoglm_throttle.gpu.exposition import Series

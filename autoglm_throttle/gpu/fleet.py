@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.gpu.fleet_hosts import STALE_INTERVALS, STALE_LEAST_S, HostTable
 from autoglm_throttle.gpu.fleet_payload import decode, encode
-from autoglm_throttle.gpu.none import NoSourceError
-from autoglm_throttle.gpu.readings import BELIEVED_PERIODS
-from autoglm_throttle.gpu.row import lost
+from autoglm_throttle.gpu.provider_errors import NoSourceError
+from autoglm_throttle.gpu.rate_limited_log import GpuRateLimitedLogger
+from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
+from autoglm_throttle.gpu.sample_copy import lost
 from autoglm_throttle.gpu.schedule import NextRead, Schedule
-from autoglm_throttle.gpu.seldom import GpuRateLimitedLogger
-from autoglm_throttle.model import ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autoglm_throttle.model import Clock, GpuProvider, GpuSample
+    from autoglm_throttle.types import Clock, GpuProvider, GpuSample
 
 _log = logging.getLogger("autoglm_throttle")
 

@@ -11,12 +11,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.gpu.readings import BELIEVED_PERIODS
-from autoglm_throttle.gpu.row import lost
+from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
+from autoglm_throttle.gpu.sample_copy import lost
 
 if TYPE_CHECKING:
     from autoglm_throttle.gpu.fleet_payload import PublishedSamples
-    from autoglm_throttle.model import GpuSample
+    from autoglm_throttle.types import GpuSample
 
 FORGET_S: Final = 300.0
 """Silence after which a host counts as removed on purpose: its weight is no missing capacity."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.gpu import recording
-from autoglm_throttle.gpu.plausible import drop_implausible
-from autoglm_throttle.model import GpuSample, ProviderMisconfigured
+from autoglm_throttle.gpu.sanity import drop_implausible
+from autoglm_throttle.types import GpuSample, ProviderMisconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

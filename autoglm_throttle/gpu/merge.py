@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.gpu.row import MEASURED, changed, lost
+from autoglm_throttle.gpu.sample_copy import MEASURED, changed, lost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autoglm_throttle.gpu.readings import FieldReport, Identity
-    from autoglm_throttle.model import GpuSample
+    from autoglm_throttle.gpu.sample_builder import FieldReport, Identity
+    from autoglm_throttle.types import GpuSample
 
 _FILLED: Final = tuple(name for name in MEASURED if name != "period_s")
 _NAMED: Final = ("device", "index", "host", "source", "kind")

@@ -12,19 +12,19 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.gpu import visible
-from autoglm_throttle.gpu.none import NotPresentError, PackageMissingError
+from autoglm_throttle.gpu import device_selection
 from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION, UNINITIALIZED, NvmlUninitializedError
-from autoglm_throttle.gpu.nvml_cards import DeviceMap, driver_version, find_handles, list_devices
 from autoglm_throttle.gpu.nvml_device import NvmlDevice
-from autoglm_throttle.model import ProviderMisconfigured, ProviderUnavailable
-from autoglm_throttle.settings.installing import how_to_install
+from autoglm_throttle.gpu.nvml_discovery import DeviceMap, driver_version, find_handles, list_devices
+from autoglm_throttle.gpu.provider_errors import NotPresentError, PackageMissingError
+from autoglm_throttle.settings.install_hint import how_to_install
+from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autoglm_throttle.gpu.nvml_calls import Binding, NvmlError
-    from autoglm_throttle.model import Clock, GpuSample
+    from autoglm_throttle.types import Clock, GpuSample
 
 _log = logging.getLogger("autoglm_throttle")
 
@@ -80,7 +80,7 @@ class NvmlProvider:
         self._driver = ""
         self._nvml: Binding = None
         self._devices: list[NvmlDevice] = []
-        self._known_devices: dict[int, visible.DeviceInfo] = {}
+        self._known_devices: dict[int, device_selection.DeviceInfo] = {}
         """Devices by index, retained over re-opening: a lost one no longer reports its UUID and instances."""
         self._chosen: tuple[str, ...] = ()
         """UUIDs once chosen; after that a missing device is a loss and no fault of the setting."""
@@ -171,15 +171,17 @@ class NvmlProvider:
         listed = self._environ.get("CUDA_VISIBLE_DEVICES")
         # Re-opening selects the UUIDs of the first opening: a missing device is lost now, not misconfigured.
         if self._chosen and (self._wanted or listed is not None):
-            choice = visible.select_listed(self._chosen, infos)
+            choice = device_selection.select_listed(self._chosen, infos)
         elif self._wanted:
-            choice = visible.select_listed(self._wanted, infos)
+            choice = device_selection.select_listed(self._wanted, infos)
             if choice.unknown:
                 raise ProviderMisconfigured(_unknown_text(choice.unknown, infos))
         elif listed is not None:
-            choice = visible.select_cuda(listed, infos, order=self._environ.get("CUDA_DEVICE_ORDER", ""))
+            choice = device_selection.select_cuda(
+                listed, infos, order=self._environ.get("CUDA_DEVICE_ORDER", "")
+            )
         else:
-            choice = visible.select_all(infos)
+            choice = device_selection.select_all(infos)
         if not choice.targets:
             raise NotPresentError(_no_device_text(infos, listed))
         if choice.guessed:
@@ -234,13 +236,13 @@ def _unavailable(error: NvmlError) -> ProviderUnavailable:
     return kind(f"NVML {error.value} {error}" + (f": {remedy}" if remedy else ""))
 
 
-def _unknown_text(entries: Sequence[str], devices: Sequence[visible.DeviceInfo]) -> str:
+def _unknown_text(entries: Sequence[str], devices: Sequence[device_selection.DeviceInfo]) -> str:
     present = [f"{card.index} = {card.uuid}" for card in devices]
     present += [instance.uuid for card in devices for instance in card.instances or ()]
     return f"no such GPU: {', '.join(entries)}; present are {', '.join(present) or 'none'}"
 
 
-def _no_device_text(devices: Sequence[visible.DeviceInfo], listed: str | None) -> str:
+def _no_device_text(devices: Sequence[device_selection.DeviceInfo], listed: str | None) -> str:
     if not devices:
         return "the NVIDIA driver lists no GPU"
     if listed is not None:

@@ -58,7 +58,7 @@ class NvmlCalls:
         uuid: of the device, for the log.
     """
 
-    __slots__ = ("_unsupported", "_transient", "error", "nvml", "uuid")
+    __slots__ = ("_transient", "_unsupported", "error", "nvml", "uuid")
 
     def __init__(self, nvml: Binding, uuid: str) -> None:
         self.nvml: Binding = nvml

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from autoglm_throttle.gpu.nvml_calls import Binding, DeviceLostError, Handle, NvmlCalls
 from autoglm_throttle.gpu.nvml_fields import FieldReader, device_specs, mig_specs
 from autoglm_throttle.gpu.nvml_gpm import DEVICE_METRICS, MIG_METRICS, GpmReader
-from autoglm_throttle.model import GpuSample, ThrottleBit
+from autoglm_throttle.types import GpuSample, ThrottleBit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autoglm_throttle.model import Clock
+    from autoglm_throttle.types import Clock
 
 _log = logging.getLogger("autoglm_throttle")
 

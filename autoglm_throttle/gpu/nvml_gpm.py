@@ -54,12 +54,12 @@ class GpmReader:
 
     __slots__ = (
         "_calls",
+        "_fill_sample",
         "_last",
         "_metrics",
         "_request",
         "_samples",
         "_support",
-        "_fill_sample",
         "_taken_at_s",
         "_wanted",
     )

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.gpu.plausible import RANGES
+from autoglm_throttle.gpu.sanity import RANGES
 
 if TYPE_CHECKING:
-    from autoglm_throttle.model import GpuSample
+    from autoglm_throttle.types import GpuSample
 
 LEAST_GAP_S: Final = 0.1
 """Below this gap the step of a counter dominates: the energy counter moves some ten times a second."""

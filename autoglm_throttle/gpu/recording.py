@@ -17,8 +17,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.gpu.plausible import THROTTLE_BITS
-from autoglm_throttle.model import GpuSample, ProviderMisconfigured
+from autoglm_throttle.gpu.sanity import THROTTLE_BITS
+from autoglm_throttle.types import GpuSample, ProviderMisconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

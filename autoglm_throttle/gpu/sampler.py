@@ -15,16 +15,16 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from autoglm_throttle.gpu.none import NoSourceError
-from autoglm_throttle.gpu.plausible import drop_implausible
+from autoglm_throttle.gpu.provider_errors import NoSourceError
+from autoglm_throttle.gpu.rate_limited_log import GpuRateLimitedLogger
+from autoglm_throttle.gpu.sanity import drop_implausible
 from autoglm_throttle.gpu.schedule import NextRead, RestartPolicy, Schedule
-from autoglm_throttle.gpu.seldom import GpuRateLimitedLogger
-from autoglm_throttle.model import ProviderMisconfigured, ThrottleError
+from autoglm_throttle.types import ProviderMisconfigured, ThrottleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autoglm_throttle.model import Clock, GpuProvider, GpuSample
+    from autoglm_throttle.types import Clock, GpuProvider, GpuSample
 
 _T = TypeVar("_T")
 

@@ -54,7 +54,7 @@ class Schedule:
         ValueError: ``interval_s`` is not a finite number above 0.
     """
 
-    __slots__ = ("interval_s", "consecutive_failures")
+    __slots__ = ("consecutive_failures", "interval_s")
 
     def __init__(self, interval_s: float) -> None:
         self.interval_s: float = _checked(interval_s)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.gpu.auto import AutoProvider
 from autoglm_throttle.gpu.nvml import EXTRA, NvmlProvider
-from autoglm_throttle.gpu.scripted import RecordedProvider
+from autoglm_throttle.gpu.recorded_provider import RecordedProvider
 from autoglm_throttle.settings.gpu_items import ALLOWED_ITEMS, GpuItem, parse_items
-from autoglm_throttle.settings.installing import how_to_install
+from autoglm_throttle.settings.install_hint import how_to_install
 
 if TYPE_CHECKING:
-    from autoglm_throttle.model import Clock, GpuProvider
+    from autoglm_throttle.types import Clock, GpuProvider
 
 _DEVICE: Final = re.compile(r"\d+|(GPU|MIG)-[\w/-]+", re.IGNORECASE | re.ASCII)
 
@@ -59,7 +59,7 @@ def providers(
     def made(item: GpuItem) -> GpuProvider:
         name = _unique(item.kind if item.url is None else f"{item.kind}:{item.url.place}", names)
         if item.url is not None:
-            from autoglm_throttle.gpu.scrape import Scrape, ScrapeProvider
+            from autoglm_throttle.gpu.scrape_provider import Scrape, ScrapeProvider
 
             return ScrapeProvider(Scrape(item.kind, item.url, selector), name=name, clock=clock, wall=wall)
         if item.kind == "fake":

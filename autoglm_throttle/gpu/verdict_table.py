@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.model import GpuCondition
+from autoglm_throttle.types import GpuCondition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoglm_throttle.model import UNITS_AT_MOST, Demand, Priority, UserLimit
+from autoglm_throttle.types import UNITS_AT_MOST, Demand, Priority, UserLimit
 
 Limits = tuple[UserLimit, ...]
 

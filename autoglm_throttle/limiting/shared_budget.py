@@ -7,7 +7,7 @@ It estimates no demand and draws no lots: below the rate no request is rejected.
 from __future__ import annotations
 
 from autoglm_throttle.limiting.token_bucket import TokenBucket
-from autoglm_throttle.model import Decision, Priority, Reason
+from autoglm_throttle.types import Decision, Priority, Reason
 
 RESERVES = (0.0, 0.3, 0.6)
 """For high, mid, low: share of the capacity that the class must leave behind. From simulation."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autoglm_throttle.limiting.exact_log import evaluate_limit
-from autoglm_throttle.limiting.forms import Account, layout_of
-from autoglm_throttle.limiting.verdict import OK, deciding_limit, rejection
-from autoglm_throttle.model import Decision, UserLimit
+from autoglm_throttle.limiting.limit_decision import OK, deciding_limit, rejection
+from autoglm_throttle.limiting.log_window import evaluate_limit
+from autoglm_throttle.limiting.window_layout import Account, layout_of
+from autoglm_throttle.types import Decision, UserLimit
 
 SWEPT_PER_NEWCOMER = 2
 """Users checked for idleness per new user: more than one, so that the table shrinks faster than it grows."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Literal
 
-from autoglm_throttle.limiting.shared.question import PendingCheck
+from autoglm_throttle.limiting.shared.pending_check import PendingCheck
 from autoglm_throttle.limiting.token_bucket import Refundable
-from autoglm_throttle.model import Decision, Demand
+from autoglm_throttle.types import Decision, Demand
 
 
 class TicketState(IntEnum):
@@ -43,17 +43,17 @@ class Ticket:
 
     __slots__ = (
         "arrived_s",
+        "budget_charged",
         "called_s",
         "decision",
         "demand",
-        "owner",
-        "queue_index",
-        "budget_charged",
-        "payer",
         "max_wait_s",
-        "pending_check",
-        "state",
         "on_ready",
+        "owner",
+        "payer",
+        "pending_check",
+        "queue_index",
+        "state",
     )
 
     admitted: Literal[False] = False

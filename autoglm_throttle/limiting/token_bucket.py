@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from autoglm_throttle.limiting.instant import seconds_until
-from autoglm_throttle.limiting.rate_refusal import rate_rejection
-from autoglm_throttle.model import BorrowMode, Decision, Demand, Priority
+from autoglm_throttle.limiting.rate_rejection import rate_rejection
+from autoglm_throttle.types import BorrowMode, Decision, Demand, Priority
 
 DONOR_RESERVE = 0.5
 """Share of its burst that a lending bucket reserves for its own class."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autoglm_throttle.model import GpuSample
+from autoglm_throttle.types import GpuSample
 
 
 def labelled(devices: Iterable[GpuSample]) -> list[tuple[str, GpuSample]]:

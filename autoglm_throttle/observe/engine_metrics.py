@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from autoglm_throttle.model import GpuSample
 from autoglm_throttle.observe.device_label import labelled
 from autoglm_throttle.observe.gpu_metrics import reported_by
 from autoglm_throttle.observe.metric import PREFIX, Labels, MetricsInput, MetricSpec, Rows
+from autoglm_throttle.types import GpuSample
 
 
 def _each(read: Callable[[GpuSample], float | None]) -> Callable[[MetricsInput], Rows]:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.gpu.plausible import THROTTLE_BITS
-from autoglm_throttle.model import GpuCondition, GpuSample, GpuVerdict
+from autoglm_throttle.gpu.sanity import THROTTLE_BITS
 from autoglm_throttle.observe.device_label import labelled
 from autoglm_throttle.observe.metric import PREFIX, Labels, MetricsInput, MetricSpec, Rows
+from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict
 
 Read = Callable[[GpuSample], float | None]
 

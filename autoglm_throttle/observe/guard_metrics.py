@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from autoglm_throttle.model import BreakerState, BreakerView, DegradationLevel
 from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
 from autoglm_throttle.snapshot import GuardsView
+from autoglm_throttle.types import BreakerState, BreakerView, DegradationLevel
 
 
 def _from_guards(read: Callable[[GuardsView], Rows]) -> Callable[[MetricsInput], Rows]:

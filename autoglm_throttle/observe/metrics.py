@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from autoglm_throttle.model import Priority, TelemetryState
 from autoglm_throttle.observe.engine_metrics import ENGINE_METRICS
 from autoglm_throttle.observe.gpu_metrics import GPU_METRICS
 from autoglm_throttle.observe.guard_metrics import GUARD_METRICS
@@ -26,6 +25,7 @@ from autoglm_throttle.observe.quota_metrics import QUOTA_METRICS
 from autoglm_throttle.observe.source_metrics import SOURCE_METRICS
 from autoglm_throttle.observe.store_metrics import STORE_METRICS
 from autoglm_throttle.snapshot import ODDITIES
+from autoglm_throttle.types import Priority, TelemetryState
 from autoglm_throttle.version import __version__
 
 _NO_SAMPLE: Final = frozenset({TelemetryState.STARTING, TelemetryState.BLIND, TelemetryState.NONE})

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from autoglm_throttle.control.memory_fill import FillBasis
+from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.control.quota import QuotaView
-from autoglm_throttle.model import Priority
 from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
+from autoglm_throttle.types import Priority
 
 
 def _one(read: Callable[[QuotaView], float | None]) -> Callable[[MetricsInput], Rows]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from autoglm_throttle.limiting.shared.outage import HealthState
-from autoglm_throttle.limiting.shared.windows import StoreView
+from autoglm_throttle.limiting.shared.shared_limits import StoreView
+from autoglm_throttle.limiting.shared.store_health import HealthState
 from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
 from autoglm_throttle.snapshot import FleetView
 

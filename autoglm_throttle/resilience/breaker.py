@@ -13,7 +13,16 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from autoglm_throttle.model import (
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.breaker_summary import summarize
+from autoglm_throttle.resilience.failure_stats import FailureStats
+from autoglm_throttle.resilience.half_open_probes import HalfOpenProbes
+from autoglm_throttle.resilience.ramp import RampUp
+from autoglm_throttle.resilience.rejections import build_rejection
+from autoglm_throttle.resilience.state_machine import BreakerStateMachine
+from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
+from autoglm_throttle.resilience.transitions import OPERATOR_STATES, BreakerEvent
+from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
     BreakerState,
@@ -24,15 +33,6 @@ from autoglm_throttle.model import (
     Outcome,
     SlowCallMode,
 )
-from autoglm_throttle.resilience.evidence import FailureStats
-from autoglm_throttle.resilience.machine import BreakerStateMachine
-from autoglm_throttle.resilience.ramp import RampUp
-from autoglm_throttle.resilience.refusals import build_rejection
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.said import summarize
-from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
-from autoglm_throttle.resilience.transitions import OPERATOR_STATES, BreakerEvent
-from autoglm_throttle.resilience.trials import HalfOpenProbes
 
 MAX_RETRY_AFTER_S: Final = 300.0
 """Longest accepted Retry-After in seconds if ``open_max_s`` is None: protects against a wrong value."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final
 
-from autoglm_throttle.model import GuardRejected, GuardRejection, Outcome
-from autoglm_throttle.resilience.circuit import GuardState
-from autoglm_throttle.resilience.settling import wrap_awaitable
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.settling_awaitable import wrap_awaitable
+from autoglm_throttle.types import GuardRejected, GuardRejection, Outcome
 
 _NEUTRAL: Final = Outcome.NEUTRAL
 _SUCCESS: Final = Outcome.SUCCESS

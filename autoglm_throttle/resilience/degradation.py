@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from autoglm_throttle.model import Criticality, DegradationLevel
 from autoglm_throttle.resilience.feature import UNSET, Feature
+from autoglm_throttle.types import Criticality, DegradationLevel
 
 
 class DegradationAction(StrEnum):

@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.model import FallbackContext, FallbackKind
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.feature import UNSET, Fallback, Feature
+from autoglm_throttle.types import FallbackContext, FallbackKind
 
 if TYPE_CHECKING:
-    from autoglm_throttle.resilience.seldom import GuardRateLimitedLogger
+    from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
 
 LOAD: Final = "load"
 """Cause of a fallback used because of the degradation level."""
@@ -83,7 +83,7 @@ class FallbackChain:
         log: logs fallbacks that raise.
     """
 
-    __slots__ = ("_on_degraded", "_fallback", "_log", "_name", "_orders", "_timeout_s", "asynchronous")
+    __slots__ = ("_fallback", "_log", "_name", "_on_degraded", "_orders", "_timeout_s", "asynchronous")
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Literal
 
-from autoglm_throttle.model import Criticality, FallbackContext
+from autoglm_throttle.types import Criticality, FallbackContext
 
 
 class Unset(Enum):

@@ -8,7 +8,12 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
-from autoglm_throttle.model import (
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.calls import guarded_coroutine, guarded_function
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.outcome_classifier import apply_slow_limit
+from autoglm_throttle.resilience.streams import guarded_async_generator, guarded_generator
+from autoglm_throttle.types import (
     BreakerState,
     BreakerView,
     GuardPermit,
@@ -16,11 +21,6 @@ from autoglm_throttle.model import (
     GuardRejection,
     Outcome,
 )
-from autoglm_throttle.resilience.calls import guarded_coroutine, guarded_function
-from autoglm_throttle.resilience.circuit import GuardState
-from autoglm_throttle.resilience.judge import apply_slow_limit
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.streams import guarded_async_generator, guarded_generator
 
 if TYPE_CHECKING:
     from anyio import CancelScope

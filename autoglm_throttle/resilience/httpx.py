@@ -9,19 +9,19 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from autoglm_throttle.model import GuardPermit, GuardRejected, GuardRejection, Outcome
 from autoglm_throttle.resilience.degradation import DegradationAction
+from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.http.call import HttpCall
-from autoglm_throttle.resilience.served import FeatureExecutor
 from autoglm_throttle.settings.guard_policy import NAME_CHARACTERS
-from autoglm_throttle.settings.installing import how_to_install
+from autoglm_throttle.settings.install_hint import how_to_install
+from autoglm_throttle.types import GuardPermit, GuardRejected, GuardRejection, Outcome
 
 try:
     import httpx
 except ImportError:
     raise ImportError(f"guarded transports need httpx: {how_to_install('httpx')}", name="httpx") from None
 
-from autoglm_throttle.resilience.http.bodies import (
+from autoglm_throttle.resilience.http.httpx_bodies import (
     AsyncGuardedBody,
     BodySteps,
     GuardedBody,
@@ -39,8 +39,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from autoglm_throttle.resilience.guard import Guard
-    from autoglm_throttle.resilience.http.served import CacheKey, HttpCallResult, HttpFeatureExecutor
-    from autoglm_throttle.resilience.http.stale import CacheRequest
+    from autoglm_throttle.resilience.http.caching_rules import CacheRequest
+    from autoglm_throttle.resilience.http.feature_executor import (
+        CacheKey,
+        HttpCallResult,
+        HttpFeatureExecutor,
+    )
 
 
 CHECKSUM_CHARACTERS: Final = 16

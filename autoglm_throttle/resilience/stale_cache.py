@@ -39,7 +39,7 @@ class StaleCache(Generic[T]):
         ValueError: ``entries`` is below 1.
     """
 
-    __slots__ = ("_max_entries", "_stored", "_now_s", "_max_weight", "weight")
+    __slots__ = ("_max_entries", "_max_weight", "_now_s", "_stored", "weight")
 
     def __init__(self, entries: int, max_weight: int | None = None) -> None:
         if entries < 1:

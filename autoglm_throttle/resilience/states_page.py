@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from autoglm_throttle.model import BreakerState
 from autoglm_throttle.resilience.transitions import (
     OPERATOR_STATES,
     TRANSITION_ROWS,
     BreakerEvent,
     TransitionRow,
 )
+from autoglm_throttle.types import BreakerState
 
 MEANINGS: Final = {
     BreakerState.CLOSED: (

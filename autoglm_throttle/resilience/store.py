@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
+from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 
 
 @dataclass(frozen=True, slots=True)

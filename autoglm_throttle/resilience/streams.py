@@ -7,7 +7,9 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any
 
-from autoglm_throttle.model import (
+from autoglm_throttle.resilience.calls import await_within
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.types import (
     BreakerState,
     GuardPermit,
     GuardRejected,
@@ -15,8 +17,6 @@ from autoglm_throttle.model import (
     Outcome,
     StreamSettleMode,
 )
-from autoglm_throttle.resilience.calls import await_within
-from autoglm_throttle.resilience.circuit import GuardState
 
 
 class StreamObserver:
@@ -132,7 +132,7 @@ class _GuardedAsyncGenerator:
     for an item.
     """
 
-    __slots__ = ("_is_destroyed", "_idle_s", "_inner", "_name", "_next", "item")
+    __slots__ = ("_idle_s", "_inner", "_is_destroyed", "_name", "_next", "item")
 
     def __init__(self, circuit: GuardState, inner: AsyncGenerator[Any, Any]) -> None:
         self._idle_s = circuit.rules.stream_idle_s

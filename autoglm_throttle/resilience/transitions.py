@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from autoglm_throttle.model import BreakerCause, BreakerState
+from autoglm_throttle.types import BreakerCause, BreakerState
 
 
 class BreakerEvent(StrEnum):

@@ -12,15 +12,15 @@ from autoglm_throttle.settings.fields import (
     UnknownNames,
 )
 from autoglm_throttle.settings.guard_policy import GuardPolicies, GuardPolicy
-from autoglm_throttle.settings.plan import PlanPolicies, PlanPolicy
-from autoglm_throttle.settings.problem import ConfigError, Problem
+from autoglm_throttle.settings.plan_policy import PlanPolicies, PlanPolicy
+from autoglm_throttle.settings.problems import ConfigError, Problem
 from autoglm_throttle.settings.route_policy import RoutePolicy, unreachable
 from autoglm_throttle.settings.settings import Settings
 from autoglm_throttle.settings.user_limits import parse_user_limits, user_limits_text
 
 if TYPE_CHECKING:
-    from autoglm_throttle.settings.guard_rules import breaker_of
-    from autoglm_throttle.settings.remarks import collect_advice
+    from autoglm_throttle.settings.advice import collect_advice
+    from autoglm_throttle.settings.guard_checks import breaker_of
 
 __all__ = [
     "PREFIX",
@@ -32,16 +32,16 @@ __all__ = [
     "HeaderStyle",
     "HeaderTrust",
     "MetricsExport",
-    "PlanPolicy",
     "PlanPolicies",
+    "PlanPolicy",
     "Problem",
     "RoutePolicy",
     "Setting",
-    "Settings",
     "SettingSource",
+    "Settings",
     "UnknownNames",
-    "collect_advice",
     "breaker_of",
+    "collect_advice",
     "parse_user_limits",
     "unreachable",
     "user_limits_text",

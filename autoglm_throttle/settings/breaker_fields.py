@@ -6,11 +6,11 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic_settings import SettingsConfigDict
 
-from autoglm_throttle.model import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
-from autoglm_throttle.settings.breaker_forms import RampType, Trips
+from autoglm_throttle.settings.breaker_field_types import RampType, Trips
 from autoglm_throttle.settings.field import CHOSEN, FOUNDING, setting
-from autoglm_throttle.settings.form import ChoiceType, Flag, Number, Whole, WithNone
+from autoglm_throttle.settings.field_types import ChoiceType, Flag, Number, Whole, WithNone
 from autoglm_throttle.settings.quota_fields import QuotaSettings
+from autoglm_throttle.types import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
 
 _TIME: Final = Number(0.001, 86_400, "s")
 _CALLS: Final = Whole(1, 10_000, "calls")

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
-from autoglm_throttle.model import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
+from autoglm_throttle.settings.breaker_checks import GUARD_ONLY_KEYS, cross_field_problems
 from autoglm_throttle.settings.breaker_fields import BreakerFields
-from autoglm_throttle.settings.breaker_rules import GUARD_ONLY_KEYS, cross_field_problems
 from autoglm_throttle.settings.field import setting_of
-from autoglm_throttle.settings.form import FieldType, WithNone, read_all
-from autoglm_throttle.settings.problem import ConfigError
+from autoglm_throttle.settings.field_types import FieldType, WithNone, read_all
+from autoglm_throttle.settings.problems import ConfigError
+from autoglm_throttle.types import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
 
 BREAKER_PREFIX: Final = "breaker_"
 """Prefix of the settings that hold the defaults of all guards."""

@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.settings.caller_forms import (
+from autoglm_throttle.settings.caller_field_types import (
     HeaderName,
     IdentityType,
     Proxy,
@@ -17,8 +16,9 @@ from autoglm_throttle.settings.caller_forms import (
     Secret,
 )
 from autoglm_throttle.settings.field import CHOSEN, CONVENTION, setting
-from autoglm_throttle.settings.form import ChoiceType, Listed, Number, PriorityName, Whole, WithNone
+from autoglm_throttle.settings.field_types import ChoiceType, Listed, Number, PriorityName, Whole, WithNone
 from autoglm_throttle.settings.store_fields import StoreSettings
+from autoglm_throttle.types import Priority
 
 
 class HeaderTrust(StrEnum):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoglm_throttle.settings.problem import quoted_key
+from autoglm_throttle.settings.problems import quoted_key
 
 BYTES_AT_MOST = 1 << 20
 """A policy of a thousand routes needs a tenth of it; a wrong path may be a log of gigabytes."""

@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from autoglm_throttle.model import BorrowMode, Policy, Signal, WebSocketMode
-from autoglm_throttle.settings.device_forms import Tiers, TierTableType
+from autoglm_throttle.settings.device_field_types import Tiers, TierTableType
 from autoglm_throttle.settings.field import CHOSEN, FOUNDING, SIMULATED, setting
-from autoglm_throttle.settings.form import ChoiceType, Flag, Number, Whole
+from autoglm_throttle.settings.field_types import ChoiceType, Flag, Number, Whole
+from autoglm_throttle.types import BorrowMode, Policy, Signal, WebSocketMode
 
 _RATE = Number(0.001, 1_000_000, "requests/s")
 

@@ -8,7 +8,7 @@ from pydantic_settings import SettingsConfigDict
 
 from autoglm_throttle.settings.breaker_fields import BreakerFields
 from autoglm_throttle.settings.field import CHOSEN, FOUNDING, setting
-from autoglm_throttle.settings.form import Number
+from autoglm_throttle.settings.field_types import Number
 
 LOAD: Final = Number(0.01, 1, "share")
 """A load as seen by the controller: 1 is the full capacity of the service."""

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from autoglm_throttle.settings.form import FieldType
+from autoglm_throttle.settings.field_types import FieldType
 
 PREFIX = "AUTOGLM_THROTTLE_"
 

@@ -12,9 +12,9 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic_settings import SettingsConfigDict
 
-from autoglm_throttle.settings.device_forms import FilePath
+from autoglm_throttle.settings.device_field_types import FilePath
 from autoglm_throttle.settings.field import CHOSEN, Setting, setting, setting_of
-from autoglm_throttle.settings.form import ChoiceType, Number, WithNone
+from autoglm_throttle.settings.field_types import ChoiceType, Number, WithNone
 from autoglm_throttle.settings.record_fields import RecorderSettings
 from autoglm_throttle.settings.tuning_fields import TuningFields
 

@@ -6,11 +6,11 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic_settings import SettingsConfigDict
 
-from autoglm_throttle.model import AggregateMode, MissingTelemetryMode
 from autoglm_throttle.settings.caller_fields import CallerSettings
-from autoglm_throttle.settings.device_forms import Device, GpuSources, LabelMatchers, PressureTerm
+from autoglm_throttle.settings.device_field_types import Device, GpuSources, LabelMatchers, PressureTerm
 from autoglm_throttle.settings.field import CHOSEN, CONVENTION, FOUNDING, setting
-from autoglm_throttle.settings.form import ChoiceType, Flag, Listed, Number, Whole, WithNone
+from autoglm_throttle.settings.field_types import ChoiceType, Flag, Listed, Number, Whole, WithNone
+from autoglm_throttle.types import AggregateMode, MissingTelemetryMode
 
 GIE: Final = "the utilization detector of the Gateway API inference extension"
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from autoglm_throttle.model import Criticality
 from autoglm_throttle.settings.breaker_settings import BREAKER_FIELD_TYPES, BreakerSettings
 from autoglm_throttle.settings.degrade_fields import AGE, LOAD
-from autoglm_throttle.settings.form import ChoiceType, FieldType, FieldTypeError, WithNone
-from autoglm_throttle.settings.problem import ConfigError, Problem, quoted_key, unknown_keys
+from autoglm_throttle.settings.field_types import ChoiceType, FieldType, FieldTypeError, WithNone
+from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key, unknown_keys
+from autoglm_throttle.types import Criticality
 
 NAME_CHARACTERS: Final = 200
 

@@ -6,11 +6,11 @@ from typing import Annotated, ClassVar
 
 from pydantic_settings import SettingsConfigDict
 
-from autoglm_throttle.model import Priority
 from autoglm_throttle.settings.field import CHOSEN, FOUNDING, setting
-from autoglm_throttle.settings.form import Flag, Listed, PriorityName, WithNone
+from autoglm_throttle.settings.field_types import Flag, Listed, PriorityName, WithNone
 from autoglm_throttle.settings.gpu_fields import GpuSettings
 from autoglm_throttle.settings.resource_policy import RATIO, Precision
+from autoglm_throttle.types import Priority
 
 
 class QuotaSettings(GpuSettings):

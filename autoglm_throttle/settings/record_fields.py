@@ -9,11 +9,11 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic_settings import SettingsConfigDict
 
-from autoglm_throttle.settings.caller_forms import HeaderName
+from autoglm_throttle.settings.caller_field_types import HeaderName
 from autoglm_throttle.settings.degrade_fields import DegradationSettings
-from autoglm_throttle.settings.device_forms import FilePath
+from autoglm_throttle.settings.device_field_types import FilePath
 from autoglm_throttle.settings.field import CHOSEN, setting
-from autoglm_throttle.settings.form import (
+from autoglm_throttle.settings.field_types import (
     ChoiceType,
     FieldType,
     FieldTypeError,

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.settings.form import (
+from autoglm_throttle.settings.field_types import (
     FieldType,
     FieldTypeError,
     Listed,
@@ -17,7 +16,8 @@ from autoglm_throttle.settings.form import (
     WithNone,
     read_all,
 )
-from autoglm_throttle.settings.problem import ConfigError, Problem, unknown_keys
+from autoglm_throttle.settings.problems import ConfigError, Problem, unknown_keys
+from autoglm_throttle.types import Priority
 
 RATIO: Final = Number(0.01, 1, "share")
 

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from autoglm_throttle.model import Priority, UserLimit
-from autoglm_throttle.settings.caller_forms import PATH_CHARACTERS, UserLimitsType
+from autoglm_throttle.settings.caller_field_types import PATH_CHARACTERS, UserLimitsType
 from autoglm_throttle.settings.control_fields import OBJECTIVE
-from autoglm_throttle.settings.form import (
+from autoglm_throttle.settings.field_types import (
     FieldType,
     FieldTypeError,
     Flag,
@@ -23,8 +22,9 @@ from autoglm_throttle.settings.form import (
     WithNone,
     read_all,
 )
-from autoglm_throttle.settings.problem import ConfigError, Problem, unknown_keys
+from autoglm_throttle.settings.problems import ConfigError, Problem, unknown_keys
 from autoglm_throttle.settings.resource_policy import ResourcePolicy, ResourcePolicyType
+from autoglm_throttle.types import Priority, UserLimit
 
 REST: Final = "*"
 """As the last segment: matches any rest of the path, or nothing."""

@@ -12,21 +12,21 @@ from pydantic import PrivateAttr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from autoglm_throttle.identity import SHARED_KEY
-from autoglm_throttle.model import UserLimit
 from autoglm_throttle.settings.field import SettingSource
+from autoglm_throttle.settings.field_types import FieldType, FieldTypeError, read_all
 from autoglm_throttle.settings.fields import SETTINGS, SettingFields
-from autoglm_throttle.settings.form import FieldType, FieldTypeError, read_all
-from autoglm_throttle.settings.gather import LoadedValues, load, load_arguments
 from autoglm_throttle.settings.guard_policy import (
     GUARD_KEYS,
     GuardPolicies,
     GuardPolicy,
     guard_from_table,
 )
-from autoglm_throttle.settings.plan import PlanPolicies, PlanPolicy, plan_from_table
-from autoglm_throttle.settings.problem import ConfigError, Problem, quoted_key
+from autoglm_throttle.settings.plan_policy import PlanPolicies, PlanPolicy, plan_from_table
+from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
 from autoglm_throttle.settings.route_policy import RoutePolicy, route_from_table
+from autoglm_throttle.settings.sources import LoadedValues, load, load_arguments
 from autoglm_throttle.settings.tables import Tables
+from autoglm_throttle.types import UserLimit
 
 _log = logging.getLogger("autoglm_throttle")
 
@@ -225,7 +225,7 @@ class Settings(SettingFields):
 
 
 def _validate(loaded: LoadedValues) -> dict[str, Any]:
-    from autoglm_throttle.settings.rules import (  # loads every check: not needed for an import alone
+    from autoglm_throttle.settings.checks import (  # loads every check: not needed for an import alone
         failed_checks,
         stale_at_least_s,
     )

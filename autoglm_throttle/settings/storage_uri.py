@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from autoglm_throttle.settings.problem import nearest
+from autoglm_throttle.settings.problems import nearest
 
 EXAMPLE: Final = "async+memcached://HOST:PORT"
 

@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar
 from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from autoglm_throttle.model import STALL_S, StoreFailureMode
 from autoglm_throttle.settings.field import CHOSEN, CONVENTION, setting
-from autoglm_throttle.settings.form import ChoiceType, Flag, Number, Whole, WithNone
-from autoglm_throttle.settings.store_forms import HOST_CHARACTERS, KeyText, RedisUrlType, StorageUriType
+from autoglm_throttle.settings.field_types import ChoiceType, Flag, Number, Whole, WithNone
+from autoglm_throttle.settings.store_field_types import HOST_CHARACTERS, KeyText, RedisUrlType, StorageUriType
 from autoglm_throttle.settings.user_fields import UserLimitSettings
+from autoglm_throttle.types import STALL_S, StoreFailureMode
 
 
 class StoreSettings(UserLimitSettings):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from autoglm_throttle.settings.form import FieldType, FieldTypeError
-from autoglm_throttle.settings.problem import ConfigError, Problem, quoted_key
+from autoglm_throttle.settings.field_types import FieldType, FieldTypeError
+from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
 
 
 class _Named(Protocol):

@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from autoglm_throttle.model import STALL_S
 from autoglm_throttle.settings.control_fields import BUDGET
 from autoglm_throttle.settings.field import CHOSEN, SIMULATED, setting
-from autoglm_throttle.settings.form import Number, Size, Whole
+from autoglm_throttle.settings.field_types import Number, Size, Whole
+from autoglm_throttle.types import STALL_S
 
 _RESERVE = Number(0, 0.875, "share")
 """The smallest budget holds eight requests; with more than seven of them reserved none could be taken."""

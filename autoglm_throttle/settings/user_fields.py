@@ -6,11 +6,11 @@ from typing import Annotated, ClassVar
 
 from pydantic_settings import SettingsConfigDict
 
-from autoglm_throttle.model import UserLimit
-from autoglm_throttle.settings.caller_forms import UserLimitsType
+from autoglm_throttle.settings.caller_field_types import UserLimitsType
 from autoglm_throttle.settings.control_fields import ControlSettings
 from autoglm_throttle.settings.field import CHOSEN, setting
-from autoglm_throttle.settings.form import Number, Whole, WithNone
+from autoglm_throttle.settings.field_types import Number, Whole, WithNone
+from autoglm_throttle.types import UserLimit
 
 Limits = tuple[UserLimit, ...]
 

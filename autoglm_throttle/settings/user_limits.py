@@ -10,7 +10,7 @@ import re
 
 from limits import parse_many
 
-from autoglm_throttle.model import UNITS_AT_MOST, UserLimit
+from autoglm_throttle.types import UNITS_AT_MOST, UserLimit
 
 EXAMPLE = "100/minute;5/second"
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from autoglm_throttle.model import Clock, GpuSample, ThrottleBit
+from autoglm_throttle.types import Clock, GpuSample, ThrottleBit
 
 Reading = float | frozenset[ThrottleBit] | None
 """Type of an attribute: ``throttle`` holds a set of reasons, all others a number."""

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from autoglm_throttle.asgi.middleware import App
     from autoglm_throttle.testing.clock import ManualClock
     from autoglm_throttle.testing.gpu import FakeGpu
-    from autoglm_throttle.testing.manual import ManualThrottle
+    from autoglm_throttle.testing.manual_throttle import ManualThrottle
     from autoglm_throttle.testing.nvml import FakeNvml
-    from autoglm_throttle.testing.wrapped import ThrottledApp
+    from autoglm_throttle.testing.throttled_app import ThrottledApp
 
 
 class ThrottleApp(Protocol):
@@ -55,8 +55,8 @@ def fake_nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
 @pytest.fixture
 def throttle_app(fake_clock: ManualClock, fake_gpu: FakeGpu) -> ThrottleApp:
     """Wraps an ASGI app in a throttle on ``fake_clock`` and ``fake_gpu``."""
-    from autoglm_throttle.testing.manual import throttle_for_tests
-    from autoglm_throttle.testing.wrapped import ThrottledApp
+    from autoglm_throttle.testing.manual_throttle import throttle_for_tests
+    from autoglm_throttle.testing.throttled_app import ThrottledApp
 
     def wrap(app: App, **settings: Any) -> ThrottledApp:  # noqa: ANN401 - as throttle_for_tests
         return ThrottledApp(app, throttle_for_tests(clock=fake_clock, gpu=fake_gpu, **settings))
@@ -70,8 +70,8 @@ def no_throttle(monkeypatch: pytest.MonkeyPatch) -> ManualThrottle:
 
     The value is a throttle for tests that may be handed to an app that takes one.
     """
-    from autoglm_throttle.testing.manual import throttle_for_tests
-    from autoglm_throttle.testing.open_door import admit_all
+    from autoglm_throttle.testing.admission_stub import admit_all
+    from autoglm_throttle.testing.manual_throttle import throttle_for_tests
     from autoglm_throttle.throttle import Throttle
 
     monkeypatch.setattr(Throttle, "try_admit", admit_all)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.model import ThrottleError
+from autoglm_throttle.types import ThrottleError
 
 
 class TrafficError(ThrottleError):

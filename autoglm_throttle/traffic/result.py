@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autoglm_throttle.traffic.books import Summary
-from autoglm_throttle.traffic.load import RequestSource
-from autoglm_throttle.traffic.sheet import RequestLog
+from autoglm_throttle.traffic.request_log import RequestLog
+from autoglm_throttle.traffic.request_source import RequestSource
+from autoglm_throttle.traffic.summary import Summary
 
 
 @dataclass(frozen=True, kw_only=True)

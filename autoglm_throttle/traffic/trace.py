@@ -18,9 +18,9 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
-from autoglm_throttle.traffic.arrivals import PriorityMix, make_replay_plan
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
+from autoglm_throttle.traffic.plan import PriorityMix, make_replay_plan
+from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 TICKS_PER_S = 10_000_000

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from autoglm_throttle import Settings, Throttle
-from autoglm_throttle.model import GuardRejected
+from autoglm_throttle.types import GuardRejected
 
 Coroutine = Callable[[], Awaitable[int]]
 Function = Callable[[], int]

@@ -18,7 +18,7 @@ from benchmarks.breakers.cost import BARE, LONG_S, settled, spread, succeed
 from benchmarks.breakers.scale import Scale
 from benchmarks.breakers.worker import until
 from benchmarks.shared.gauge import Gauge
-from tests.stores.server import RedisServer
+from tests.store.server import RedisServer
 
 LOCAL = "local"
 SETTLE_S = 0.3

@@ -10,7 +10,7 @@ from autoglm_throttle import Throttle
 from benchmarks.breakers import worker
 from benchmarks.breakers.process import Process
 from benchmarks.breakers.scale import Scale
-from tests.stores.server import RedisServer
+from tests.store.server import RedisServer
 
 OPEN_S = 60.0
 

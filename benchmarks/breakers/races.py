@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.breakers.contestants import CONTESTANTS, Broken, Contestant, Ours
 from benchmarks.breakers.process import Process
 from benchmarks.breakers.scale import Scale
-from tests.stores.server import RedisServer
+from tests.store.server import RedisServer
 
 TASKS = 1000
 THREADS = 64

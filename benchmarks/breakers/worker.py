@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from autoglm_throttle import Settings, Throttle
-from autoglm_throttle.model import BreakerState, GuardRejected
+from autoglm_throttle.types import BreakerState, GuardRejected
 from benchmarks.breakers.contestants import FAILURES_AT_MOST, Broken
 
 LOOK_S = 0.001

@@ -7,10 +7,10 @@ import sys
 from math import isnan
 from typing import Any
 
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, launch
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.request_source import RequestSource
 
 CONNECTIONS = 64
 AT_ONCE_S = 0.1

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from autoglm_throttle.model import ServiceStats as Told
+from autoglm_throttle.types import ServiceStats as Told
 from benchmarks.gpu.work import MAX_BATCH, Work
 
 REMEMBERED = 200

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoglm_throttle.gpu.verdict import VerdictRules
+from autoglm_throttle.gpu.verdict_tracker import VerdictRules
 
 
 @dataclass(frozen=True)

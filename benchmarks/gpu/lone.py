@@ -15,8 +15,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from autoglm_throttle.model import ServiceStats as Told
 from autoglm_throttle.traffic.demo.serving import read_config
+from autoglm_throttle.types import ServiceStats as Told
 from benchmarks.gpu.engine import here, seen
 from benchmarks.gpu.watch import Watch, summary
 from benchmarks.gpu.work import KERNELS, MAX_BATCH, Job, Work

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoglm_throttle import Policy, Settings, Throttle, ThrottleMiddleware
-from autoglm_throttle.gpu.host_load import HostSampler
+from autoglm_throttle.gpu.host import HostSampler
 from autoglm_throttle.traffic.demo.serving import read_config, serve
 from benchmarks import asgi_rows, overloaded
 from benchmarks.asgi_rows import App, Scope

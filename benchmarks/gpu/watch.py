@@ -15,8 +15,8 @@ from typing import Any
 
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.gpu.verdict import VerdictRules, VerdictTracker
-from autoglm_throttle.model import AggregateMode, GpuSample, GpuView, ProviderUnavailable, ServiceStats
+from autoglm_throttle.gpu.verdict_tracker import VerdictRules, VerdictTracker
+from autoglm_throttle.types import AggregateMode, GpuSample, GpuView, ProviderUnavailable, ServiceStats
 
 SHOWN = (
     *("utilization_pct", "power_w", "power_share", "sm_active_ratio", "sm_occupancy_ratio"),

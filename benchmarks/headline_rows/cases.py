@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadLevel, LoadPlan, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.plan import Arrivals, LoadLevel, LoadPlan, LoadShape, PriorityMix, make_plan
 
 PATH = "/v1/generate"
 

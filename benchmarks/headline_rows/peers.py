@@ -12,7 +12,7 @@ from fastapi import Depends, FastAPI, Request
 from pydantic import BaseModel
 
 from autoglm_throttle.traffic.simulate import SimulatedGpu
-from autoglm_throttle.traffic.simulate.desk import BatchQueue
+from autoglm_throttle.traffic.simulate.batch_queue import BatchQueue
 from benchmarks.headline_rows.cases import PATH
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from autoglm_throttle import ThrottleMiddleware
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.types import UserLimit
 from benchmarks import asgi_rows
 from benchmarks.asgi_rows import App, Scope, bare, receive
 from benchmarks.shared import ours as shared

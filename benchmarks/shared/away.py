@@ -8,12 +8,12 @@ import itertools
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from autoglm_throttle.limiting.shared.outage import HealthState
+from autoglm_throttle.limiting.shared.store_health import HealthState
 from benchmarks.shared import ours
 from benchmarks.shared.drive import clock, quantile
 from benchmarks.shared.lab import LIMIT, USERS, Lab
 from benchmarks.shared.pace import CONTROL, median
-from tests.stores.sentinel import SentinelPair
+from tests.store.sentinel import SentinelPair
 
 ALONE = 3
 """Decisions in a row that may still wait for the server."""

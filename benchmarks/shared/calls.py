@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Sequence
 
 from autoglm_throttle.limiting.shared.store import VALUES, StoreCharge
-from autoglm_throttle.limiting.shared.wire import WindowProtocol, script
-from autoglm_throttle.model import UserLimit
-from tests.stores import resp
+from autoglm_throttle.limiting.shared.window_protocol import WindowProtocol, script
+from autoglm_throttle.types import UserLimit
+from tests.store import resp
 
 SHA1 = hashlib.sha1(script().encode()).hexdigest()
 

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from typing import Any
 
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.types import UserLimit
 from benchmarks.shared import drive
 from benchmarks.shared.contestant import Contestant
 from benchmarks.shared.drive import Hit

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.types import UserLimit
 from benchmarks.shared.drive import Hit
 
 SCRIPTS = ("evalsha", "eval")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import hiredis
 
 from autoglm_throttle.limiting.shared.store import VALUES
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.types import UserLimit
 from benchmarks.shared import calls
 from benchmarks.shared.drive import Tally, clock
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tests.stores.server import RedisServer
+from tests.store.server import RedisServer
 
 LEAVING_S = 1.0
 """As long as a server may need to notice that clients have hung up."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from autoglm_throttle.model import SUB_BUCKETS, UserLimit
+from autoglm_throttle.types import SUB_BUCKETS, UserLimit
 from benchmarks.shared.contestant import Contestant
 from benchmarks.shared.drive import Hit, clock
 from benchmarks.shared.lab import LIMIT, Lab

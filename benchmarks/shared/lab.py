@@ -7,11 +7,11 @@ import gc
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.types import UserLimit
 from benchmarks.shared.contestant import Contestant
 from benchmarks.shared.drive import Hit
 from benchmarks.shared.gauge import Gauge
-from tests.stores.server import RedisServer
+from tests.store.server import RedisServer
 
 LIMIT = UserLimit("user-60s", 100, 60)
 """Of every user, where nothing else is said: kept as an exact log."""

@@ -12,8 +12,8 @@ import datetime
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from autoglm_throttle.limiting.shared.wire import script
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.limiting.shared.window_protocol import script
+from autoglm_throttle.types import UserLimit
 from benchmarks.shared import calls
 from benchmarks.shared.contestant import per
 from benchmarks.shared.drive import Hit

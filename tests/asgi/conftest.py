@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from autoglm_throttle import doorbell
+from autoglm_throttle import wakeup
 
 
 @pytest.fixture(autouse=True)
 def keen_ears(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits listens for its client from the start: these tests let no time pass."""
-    monkeypatch.setattr(doorbell, "DEAF_S", 0.0)
+    monkeypatch.setattr(wakeup, "DEAF_S", 0.0)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
-from tests.asgi.drive import Message
+from tests.asgi.run_app import Message
 
 CHUNKS = (b"data: one\n\n", b"", b"\x00\xff\r\n", b"data: [DONE]\n\n")
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from autoglm_throttle.asgi.answers import (
+from autoglm_throttle.asgi.responses import (
     EXPOSED_FIELDS,
     LEGACY_NAMES,
     MAX_CACHED_BODIES,
@@ -21,8 +21,8 @@ from autoglm_throttle.asgi.answers import (
     ResponseBuilder,
 )
 from autoglm_throttle.limiting.limit_sets import LimitSets
-from autoglm_throttle.limiting.user_windows import UserLimits
-from autoglm_throttle.model import Decision, Demand, LimitStatus, Reason, UserLimit
+from autoglm_throttle.limiting.user_limits import UserLimits
+from autoglm_throttle.types import Decision, Demand, LimitStatus, Reason, UserLimit
 from tests.asgi.structured_fields import Item, read_list
 
 ALL_DIALECTS = ("ietf", "legacy", "none")

@@ -14,11 +14,10 @@ from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle import Priority, Reason, Throttle, ThrottleMiddleware
 from autoglm_throttle.asgi import MARKER
-from autoglm_throttle.model import BreakerMode, BreakerState, Outcome
 from autoglm_throttle.settings import BreakerSettings
 from autoglm_throttle.testing import assert_shed
-from tests.asgi.drive import Answer, http_scope, never, request, send_scope, websocket_scope
-from tests.asgi.guarding import (
+from autoglm_throttle.types import BreakerMode, BreakerState, Outcome
+from tests.asgi.guarded_app import (
     FAILURES,
     REFUSED,
     Service,
@@ -31,7 +30,8 @@ from tests.asgi.guarding import (
     plain,
     with_fallback,
 )
-from tests.asgi.line import settled, taken, with_places
+from tests.asgi.queued_clients import settled, taken, with_places
+from tests.asgi.run_app import Answer, http_scope, never, request, send_scope, websocket_scope
 
 BOOM = RuntimeError("boom")
 

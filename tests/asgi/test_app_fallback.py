@@ -11,16 +11,15 @@ import anyio
 import pytest
 
 from autoglm_throttle import Priority, Reason, ThrottleMiddleware
-from autoglm_throttle.asgi.blame import attribute_to_throttle
-from autoglm_throttle.model import BreakerState, FallbackContext, Outcome, Rejected
-from autoglm_throttle.model.decision import Decision
+from autoglm_throttle.asgi.failure_attribution import attribute_to_throttle
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.http.body import CachePolicy
 from autoglm_throttle.settings import BreakerSettings
 from autoglm_throttle.testing import ManualThrottle
-from tests.asgi.drive import never, request, send_scope, websocket_scope
-from tests.asgi.guarding import (
+from autoglm_throttle.types import BreakerState, FallbackContext, Outcome, Rejected
+from autoglm_throttle.types.decision import Decision
+from tests.asgi.guarded_app import (
     FAILURES,
     REFUSED,
     SORRY,
@@ -35,7 +34,8 @@ from tests.asgi.guarding import (
     plain,
     with_fallback,
 )
-from tests.asgi.line import ROOMY, settled, taken
+from tests.asgi.queued_clients import ROOMY, settled, taken
+from tests.asgi.run_app import never, request, send_scope, websocket_scope
 
 BOOM = RuntimeError("boom")
 FULL: dict[str, Any] = {"inflight_start": 1, "inflight_floor": 1, "inflight_max": 1}

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.asgi.callers import MAX_VALUE_BYTES, Caller
-from autoglm_throttle.model import Priority
 from autoglm_throttle.settings import RoutePolicy
-from tests.asgi.asking import ADDRESS, HASH, KEY, PEER, PLANS, PROXY, Headers, known_as, make, scope
+from autoglm_throttle.types import Priority
+from tests.asgi.scopes import ADDRESS, HASH, KEY, PEER, PLANS, PROXY, Headers, known_as, make, scope
 
 
 def test_by_default_the_address_is_the_caller() -> None:
@@ -280,7 +280,7 @@ junk = st.one_of(
             {},
             {"routes": ROUTES},
             {"identity": "header:x-api-key", "trusted_proxies": "unix"},
-            {"identity": "tests.asgi.asking:named"},
+            {"identity": "tests.asgi.scopes:named"},
         ]
     ),
 )

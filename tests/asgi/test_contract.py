@@ -16,8 +16,7 @@ from autoglm_throttle import Priority, Settings, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware, exempt
 from autoglm_throttle.settings import RoutePolicy
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
-from tests.asgi.drive import connect, request, send_scope, statuses, websocket_scope
-from tests.asgi.sites import (
+from tests.asgi.attachments import (
     BUCKET,
     LIMIT,
     SITES,
@@ -36,6 +35,7 @@ from tests.asgi.sites import (
     plain,
     raw,
 )
+from tests.asgi.run_app import connect, request, send_scope, statuses, websocket_scope
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)

@@ -13,12 +13,12 @@ from autoglm_throttle import Permit
 from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
 from autoglm_throttle.asgi.callers import RequestClassifier
 from autoglm_throttle.asgi.routes import RouteTable
-from autoglm_throttle.limiting.gate import Ticket
-from autoglm_throttle.model import Demand, Priority
+from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.settings import RoutePolicy, Settings
-from tests.asgi.asking import Headers, make, scope
-from tests.asgi.drive import connect, never, request
-from tests.asgi.line import with_places
+from autoglm_throttle.types import Demand, Priority
+from tests.asgi.queued_clients import with_places
+from tests.asgi.run_app import connect, never, request
+from tests.asgi.scopes import Headers, make, scope
 
 HEADER = b"x-deadline"
 ROUTES = (RoutePolicy("/quick", slo_s=0.5), RoutePolicy("/slow", slo_s=30.0), RoutePolicy("/plain", cost=2.0))

@@ -16,7 +16,7 @@ from autoglm_throttle import Priority, identity
 from autoglm_throttle.asgi import ThrottleMiddleware, callers, exempt, routes
 from autoglm_throttle.settings import RoutePolicy
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
-from tests.asgi.drive import CLIENT, App, Scope, at_once, http_scope, websocket_scope
+from tests.asgi.run_app import CLIENT, App, Scope, at_once, http_scope, websocket_scope
 
 LIMIT = 3
 TIMES = LIMIT + 3

@@ -9,10 +9,10 @@ import pytest
 from autoglm_throttle.asgi.callers import Caller, RequestClassifier
 from autoglm_throttle.asgi.routes import RouteTable
 from autoglm_throttle.identity import CallerHasher
-from autoglm_throttle.model import Priority
 from autoglm_throttle.settings import ConfigError, PlanPolicy, Settings
 from autoglm_throttle.testing import ManualClock
-from tests.asgi.asking import ADDRESS, HASH, PLANS, known_as, make, scope
+from autoglm_throttle.types import Priority
+from tests.asgi.scopes import ADDRESS, HASH, PLANS, known_as, make, scope
 
 
 def test_the_users_own_function_says_who_asks() -> None:
@@ -94,10 +94,10 @@ def test_a_failing_identify_is_logged_once_a_minute_without_what_it_said(
 
 
 def test_identify_can_be_named_in_the_settings() -> None:
-    callers = make(identity="tests.asgi.asking:named")
+    callers = make(identity="tests.asgi.scopes:named")
     assert callers.demand(scope()).user == HASH.hash("user", "named")
     assert make(identity=f"{__name__}:Holder.inner").demand(scope()).user == HASH.hash("user", "inner")
-    given_in_code = make(lambda scope: Caller("in code"), identity="tests.asgi.asking:named")
+    given_in_code = make(lambda scope: Caller("in code"), identity="tests.asgi.scopes:named")
     assert given_in_code.demand(scope()).user == HASH.hash("user", "in code")
 
 
@@ -112,7 +112,7 @@ class Holder:
     [
         ("no_such_module_anywhere:identify", "cannot be imported"),
         (f"{__name__}:no_such_name", "cannot be imported"),
-        ("tests.asgi.asking:SECRET", "is not callable"),
+        ("tests.asgi.scopes:SECRET", "is not callable"),
     ],
 )
 def test_a_callable_that_is_none_is_said_at_the_start(identity: str, said: str) -> None:

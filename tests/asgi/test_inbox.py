@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.asgi.inbox import BUFFER_BYTES, PART_OVERHEAD_BYTES, BufferedReceive
-from tests.asgi.line import part, settled
+from autoglm_throttle.asgi.receive import BUFFER_BYTES, PART_OVERHEAD_BYTES, BufferedReceive
+from tests.asgi.queued_clients import part, settled
 
 pytestmark = pytest.mark.usefixtures("quiet_loop")
 

@@ -22,7 +22,7 @@ from autoglm_throttle import GpuSample, Settings, TelemetryState, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware, middleware
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.testing import throttle_for_tests
-from tests.asgi.drive import App, lifespan, request, statuses
+from tests.asgi.run_app import App, lifespan, request, statuses
 
 LIMIT = 3
 TIMES = LIMIT + 3

@@ -15,8 +15,7 @@ from autoglm_throttle import Priority
 from autoglm_throttle.asgi import ThrottleMiddleware, exempt, mark, marks
 from autoglm_throttle.settings import RoutePolicy
 from autoglm_throttle.testing import throttle_for_tests
-from tests.asgi.drive import App, connect, request, statuses
-from tests.asgi.sites import (
+from tests.asgi.attachments import (
     LIMIT,
     SITES,
     SOCKETS,
@@ -34,6 +33,7 @@ from tests.asgi.sites import (
     star_direct,
     star_endpoint,
 )
+from tests.asgi.run_app import App, connect, request, statuses
 
 MARKED = {**SITES, **{f"websocket {name}": site for name, site in SOCKETS.items()}}
 EXACT = {name: site for name, site in MARKED.items() if name != "trailing slash"}

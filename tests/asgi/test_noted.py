@@ -16,12 +16,12 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from autoglm_throttle import EXPOSED_FIELDS, ThrottleMiddleware
-from autoglm_throttle.model import GuardRejected
+from autoglm_throttle.resilience.degraded_record import degraded_answers
 from autoglm_throttle.resilience.feature import Fallback
-from autoglm_throttle.resilience.notes import degraded_answers
 from autoglm_throttle.testing import ManualThrottle
-from tests.asgi.drive import App, request
-from tests.asgi.guarding import SORRY, limits, plain
+from autoglm_throttle.types import GuardRejected
+from tests.asgi.guarded_app import SORRY, limits, plain
+from tests.asgi.run_app import App, request
 from tests.loops import run
 
 

@@ -14,7 +14,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from autoglm_throttle import Demand, Permit, Priority, ResourceAdvice, RoutePolicy, ThrottleMiddleware, mark
-from autoglm_throttle.asgi.hinted import AdviceMiddleware
+from autoglm_throttle.asgi.advice import AdviceMiddleware
 from autoglm_throttle.testing import (
     FakeGpu,
     ManualClock,
@@ -23,8 +23,8 @@ from autoglm_throttle.testing import (
     assert_shed,
     throttle_for_tests,
 )
-from tests.asgi.asking import make, scope
-from tests.asgi.drive import connect, request
+from tests.asgi.run_app import connect, request
+from tests.asgi.scopes import make, scope
 
 GB = 10**9
 LABELS = "fp16,bf16,int8"

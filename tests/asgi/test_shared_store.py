@@ -8,13 +8,13 @@ import anyio
 import pytest
 from fakeredis import FakeAsyncRedis, FakeServer
 
-from autoglm_throttle import assembly
+from autoglm_throttle import factory
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.throttle import Throttle
-from tests.asgi.drive import request, send_scope, websocket_scope
-from tests.shared.scripted_store import ScriptedStore
+from tests.asgi.run_app import request, send_scope, websocket_scope
+from tests.store.scripted_store import ScriptedStore
 
 
 async def hello(scope: Any, receive: Any, send: Any) -> None:
@@ -58,7 +58,7 @@ async def test_without_the_store_a_refusal_is_the_services_fault_and_says_when_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = ScriptedStore(otherwise=StoreErrorKind.UNREACHABLE)
-    monkeypatch.setattr(assembly, "shared_store", lambda *_: store)
+    monkeypatch.setattr(factory, "shared_store", lambda *_: store)
     settings = Settings(user_limit="3/minute", gpu="none", redis_url="redis://x", redis_on_error="deny")
     answer = await request(ThrottleMiddleware(hello, throttle=Throttle(settings)))
     assert answer.status == 503
@@ -68,7 +68,7 @@ async def test_without_the_store_a_refusal_is_the_services_fault_and_says_when_t
 
 async def test_the_health_check_never_asks_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     store = ScriptedStore(otherwise=StoreErrorKind.TIMEOUT)
-    monkeypatch.setattr(assembly, "shared_store", lambda *_: store)
+    monkeypatch.setattr(factory, "shared_store", lambda *_: store)
     settings = Settings(user_limit="3/minute", gpu="none", redis_url="redis://x", redis_on_error="deny")
     app = ThrottleMiddleware(hello, throttle=Throttle(settings))
     assert (await request(app, "/health")).status == 200

@@ -16,9 +16,9 @@ from starlette.routing import Route
 
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.testing import throttle_for_tests
-from tests.asgi.drive import Answer, Message, http_scope, request, send_scope
+from tests.admission.gated_throttle import active
+from tests.asgi.run_app import Answer, Message, http_scope, request, send_scope
 from tests.asgi.streams import CHUNKS, Streaming, limited, outcomes
-from tests.throttle.lining import active
 
 
 async def test_stream_passes_byte_for_byte_with_headers_added_once() -> None:

@@ -15,12 +15,12 @@ from starlette.routing import Route
 
 from autoglm_throttle import Outcome, Permit, Priority
 from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
-from autoglm_throttle.model import Decision, Reason, Rejected
 from autoglm_throttle.testing import throttle_for_tests
-from tests.asgi.drive import Answer, App, Message, http_scope, request
-from tests.asgi.line import REQUEST, Client, settled, taken, with_places
+from autoglm_throttle.types import Decision, Reason, Rejected
+from tests.admission.gated_throttle import active
+from tests.asgi.queued_clients import REQUEST, Client, settled, taken, with_places
+from tests.asgi.run_app import Answer, App, Message, http_scope, request
 from tests.asgi.streams import CHUNKS, Streaming, limited, outcomes
-from tests.throttle.lining import active
 
 
 async def test_permit_is_held_until_the_last_byte_and_not_longer() -> None:

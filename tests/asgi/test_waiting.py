@@ -13,10 +13,10 @@ from starlette.routing import Route
 
 from autoglm_throttle import Permit
 from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
-from autoglm_throttle.asgi.inbox import BUFFER_BYTES
-from autoglm_throttle.model import Demand
-from tests.asgi.drive import http_scope
-from tests.asgi.line import Client, Service, part, settled, taken, used, with_places
+from autoglm_throttle.asgi.receive import BUFFER_BYTES
+from autoglm_throttle.types import Demand
+from tests.asgi.queued_clients import Client, Service, part, settled, taken, used, with_places
+from tests.asgi.run_app import http_scope
 
 pytestmark = pytest.mark.usefixtures("quiet_loop")
 

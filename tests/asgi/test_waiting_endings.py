@@ -14,10 +14,10 @@ from starlette.routing import Route
 
 from autoglm_throttle import Outcome, Permit, Priority, Reason, Rejection, Settings, Throttle
 from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
-from autoglm_throttle.model import Demand
-from tests.asgi.drive import http_scope, never
-from tests.asgi.line import Client, Service, left_in_line, part, settled, taken, used, with_places
-from tests.throttle.lining import permit_for
+from autoglm_throttle.types import Demand
+from tests.admission.gated_throttle import permit_for
+from tests.asgi.queued_clients import Client, Service, left_in_line, part, settled, taken, used, with_places
+from tests.asgi.run_app import http_scope, never
 
 pytestmark = pytest.mark.usefixtures("quiet_loop")
 

@@ -12,9 +12,9 @@ from starlette.responses import PlainTextResponse
 
 from autoglm_throttle import Permit, Priority, Reason
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.model import Demand
-from tests.asgi.drive import App, http_scope
-from tests.asgi.line import Client, Service, part, settled, taken, used, with_places
+from autoglm_throttle.types import Demand
+from tests.asgi.queued_clients import Client, Service, part, settled, taken, used, with_places
+from tests.asgi.run_app import App, http_scope
 
 pytestmark = pytest.mark.usefixtures("quiet_loop")
 

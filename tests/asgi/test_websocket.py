@@ -11,10 +11,10 @@ from fastapi import FastAPI, WebSocket
 from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.model import Decision, Reason, Rejected
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
-from tests.asgi.drive import Message, connect, send_scope, silent, websocket_scope
-from tests.asgi.line import Client, Service, left_in_line, settled, taken, used, with_places
+from autoglm_throttle.types import Decision, Reason, Rejected
+from tests.asgi.queued_clients import Client, Service, left_in_line, settled, taken, used, with_places
+from tests.asgi.run_app import Message, connect, send_scope, silent, websocket_scope
 
 
 def echo() -> FastAPI:

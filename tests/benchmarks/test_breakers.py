@@ -11,7 +11,7 @@ from benchmarks.breakers import cost, races, side_by_side
 from benchmarks.breakers.contestants import FAILURES_AT_MOST, Broken, Contestant, Coroutine, Function, Ours
 from benchmarks.breakers.opening import openings
 from benchmarks.breakers.scale import QUICK
-from tests.stores.server import RedisServer
+from tests.store.server import RedisServer
 
 LONG_S = 60.0
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import ProviderUnavailable
-from autoglm_throttle.model import ServiceStats as Told
 from autoglm_throttle.testing import ManualClock
+from autoglm_throttle.types import ProviderUnavailable
+from autoglm_throttle.types import ServiceStats as Told
 from benchmarks import gpu_closed_loop, harness
 from benchmarks.gpu import card, fit, served, table
 from benchmarks.gpu.batcher import Batcher

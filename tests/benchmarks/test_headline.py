@@ -18,7 +18,7 @@ from benchmarks.asgi_rows import App, Scope
 from benchmarks.headline_rows import cases, cores, play, served
 from benchmarks.headline_rows.cases import PATH, PEERS, QUICK, RATES_RPS, ROWS, SHORT, VARIANTS, Case, Scale
 from benchmarks.overloaded import CPU_PATH
-from tests.stores.server import RedisServer
+from tests.store.server import RedisServer
 from tests.traffic.asgi_driver import ask
 
 INSTALLED = [row for row in ROWS if row not in PEERS or importlib.util.find_spec(PEERS[row])]

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import LoadPlan
-from autoglm_throttle.traffic.ending import RequestResult
-from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.plan import LoadPlan
+from autoglm_throttle.traffic.request_log import RequestLog
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result, RunCost
-from autoglm_throttle.traffic.sheet import RequestLog
+from autoglm_throttle.types import Priority
 from benchmarks import overload, overloaded
 from benchmarks.asgi_rows import App
 from benchmarks.ledger import Ledger

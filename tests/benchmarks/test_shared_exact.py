@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.types import UserLimit
 from benchmarks.shared import drive
 from benchmarks.shared.exact import Admission, attack, crowd, worst
 from benchmarks.shared.ours import NoAnswer

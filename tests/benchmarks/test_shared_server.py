@@ -11,7 +11,7 @@ from benchmarks.shared.drive import Hit
 from benchmarks.shared.floor import FLOORS, Floor
 from benchmarks.shared.lab import LIMIT, USERS, Lab, Scale
 from benchmarks.shared.rows import CONTESTANTS, PATIENT
-from tests.stores.server import RedisServer, newest
+from tests.store.server import RedisServer, newest
 
 TINY = Scale(rounds=1, warm_s=0.01, row_s=0.03, open_s=0.05, open_rounds=1)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.browser import chromium
 from tests.browser.chromium import Chromium
-from tests.house.report import REASONS
+from tests.project.report import REASONS
 
 
 def test_without_a_browser_the_test_is_skipped_for_a_reason_that_is_allowed(

@@ -18,8 +18,8 @@ import pytest
 
 from autoglm_throttle.cli import main
 from autoglm_throttle.identity import SHARED_KEY, CallerHasher
-from autoglm_throttle.model import ThrottleError
 from autoglm_throttle.settings import PREFIX, SETTINGS
+from autoglm_throttle.types import ThrottleError
 
 GOLDEN = Path(__file__).parent / "golden"
 SECRET = "planted-secret-planted-secret"
@@ -379,7 +379,7 @@ def test_the_rooms_of_the_lab_are_loaded_only_when_asked_for() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "usage: autoglm-throttle" in done.stdout
     assert "autoglm_throttle.traffic" not in done.stdout
-    assert "autoglm_throttle.cli.lab" not in done.stdout
+    assert "autoglm_throttle.cli.load_tests" not in done.stdout
 
 
 def test_the_demo_is_loaded_only_when_asked_for(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:

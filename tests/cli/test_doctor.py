@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import doctor_redis, main
-from autoglm_throttle.cli.finding import DoctorResult, Severity, within
+from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
 from tests.cli.findings import PASSWORD, WELL, Doctor, by_item, not_well
-from tests.stores.cluster import Cluster3
-from tests.stores.proxy import SlowProxy
-from tests.stores.sentinel import NAME, SentinelPair
-from tests.stores.server import RedisServer, newest
+from tests.store.cluster import Cluster3
+from tests.store.proxy import SlowProxy
+from tests.store.sentinel import NAME, SentinelPair
+from tests.store.server import RedisServer, newest
 
 
 def test_a_server_that_is_well(doctor: Doctor, redis_server: RedisServer, redis_prefix: str) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import doctor_gpu, main
-from autoglm_throttle.gpu.none import NoSourceError
-from autoglm_throttle.model import GpuSample, ProviderUnavailable
+from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.testing import FakeNvml
+from autoglm_throttle.types import GpuSample, ProviderUnavailable
 from tests.cli.findings import Doctor
 from tests.gpu.metrics_server import BadServer, page, served
 from tests.gpu.told import text

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import autoglm_throttle
-from autoglm_throttle.cli.doctor_rights import ARGUMENTS, missing_permission
+from autoglm_throttle.cli.doctor_permissions import ARGUMENTS, missing_permission
 from autoglm_throttle.gpu import fleet as gpu_fleet
-from autoglm_throttle.limiting.shared import redis_fleet
-from autoglm_throttle.limiting.shared.redis_script import CLUSTER_RIGHTS, RIGHTS
+from autoglm_throttle.limiting.shared import fleet_sync
+from autoglm_throttle.limiting.shared.lua_script import CLUSTER_RIGHTS, RIGHTS
 from autoglm_throttle.resilience.shared import scripts as breakers
 from tests.cli.findings import PASSWORD, WELL, Doctor, by_item, not_well
-from tests.stores.server import RedisServer
+from tests.store.server import RedisServer
 
 GUIDE = Path(__file__).parents[2] / "docs" / "shared-limits.md"
 
@@ -38,7 +38,7 @@ def test_the_guide_names_all_rights() -> None:
     (line,) = re.findall(
         r"^With `FLEET` or `FLEET_GPU` it needs `(.*)` as well", GUIDE.read_text(), re.MULTILINE
     )
-    fleet = {*redis_fleet.RIGHTS.split(), *gpu_fleet.RIGHTS.split()}
+    fleet = {*fleet_sync.RIGHTS.split(), *gpu_fleet.RIGHTS.split()}
     assert sorted(line.split()) == sorted(f"+{command}" for command in fleet - set(RIGHTS.split()))
     every = {*RIGHTS.split(), *fleet, *breakers.RIGHTS.split()}
     assert every - {"eval", "evalsha", "time", "ping"} == set(ARGUMENTS)
@@ -47,7 +47,7 @@ def test_the_guide_names_all_rights() -> None:
 def test_the_commands_of_each_script_are_the_rights_it_needs() -> None:
     needed = {
         "sliding_window.lua": RIGHTS,
-        "fleet.lua": redis_fleet.RIGHTS,
+        "fleet.lua": fleet_sync.RIGHTS,
         "fleet_gpu.lua": gpu_fleet.RIGHTS,
         "breaker.lua": breakers.SCRIPT_RIGHTS,
     }
@@ -58,7 +58,7 @@ def test_the_commands_of_each_script_are_the_rights_it_needs() -> None:
 
 
 FLEETS = [
-    ("FLEET", redis_fleet.RIGHTS),
+    ("FLEET", fleet_sync.RIGHTS),
     ("FLEET_GPU", gpu_fleet.RIGHTS),
     ("BREAKER_SHARED", breakers.RIGHTS),
 ]

@@ -15,21 +15,21 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.cli import gpu_watch, main
+from autoglm_throttle.cli import gpu_reader, main
+from autoglm_throttle.cli.gpu_reader import GpuReader, GpuReading, GpuSource
 from autoglm_throttle.cli.gpu_table import as_document, as_text
-from autoglm_throttle.cli.gpu_watch import GpuReader, GpuReading, GpuSource
-from autoglm_throttle.gpu.row import MEASURED
+from autoglm_throttle.gpu.sample_copy import MEASURED
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.gpu.verdict import VerdictRules, VerdictTracker
-from autoglm_throttle.model import GpuCondition, GpuSample, GpuVerdict, GpuView, ProviderUnavailable
+from autoglm_throttle.gpu.verdict_tracker import VerdictRules, VerdictTracker
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import FakeNvml
+from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict, GpuView, ProviderUnavailable
 from tests.gpu.metrics_server import BadServer, page, served
 from tests.gpu.told import text
 
 GOLDEN = Path(__file__).parent / "golden"
 GIB = 1024**3
-LOOK_S = gpu_watch.MIN_SPAN_S
+LOOK_S = gpu_reader.MIN_SPAN_S
 
 Show = Callable[..., tuple[int, str]]
 
@@ -38,8 +38,8 @@ Show = Callable[..., tuple[int, str]]
 def show(
     clean_env: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
-    monkeypatch.setattr(gpu_watch, "LOOK_S", 0.15)
-    monkeypatch.setattr(gpu_watch, "INTERVAL_S", 0.2)
+    monkeypatch.setattr(gpu_reader, "LOOK_S", 0.15)
+    monkeypatch.setattr(gpu_reader, "INTERVAL_S", 0.2)
 
     def run(*argv: str, **environ: str) -> tuple[int, str]:
         for name, value in environ.items():
@@ -224,8 +224,8 @@ def test_cards_of_the_driver(show: Show) -> None:
 def test_a_verdict_is_found_within_one_look(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     assert VerdictRules().span_s < LOOK_S
     rules = VerdictRules(span_s=0.4)
-    monkeypatch.setattr(gpu_watch, "judge", lambda settings: VerdictTracker(rules))
-    monkeypatch.setattr(gpu_watch, "LOOK_S", 0.4 * LOOK_S / VerdictRules().span_s)
+    monkeypatch.setattr(gpu_reader, "judge", lambda settings: VerdictTracker(rules))
+    monkeypatch.setattr(gpu_reader, "LOOK_S", 0.4 * LOOK_S / VerdictRules().span_s)
     library = FakeNvml()
     library.set(0, gpu=99, reasons=0x40, smclk=900, smclk_max=1980)
     with library.installed():
@@ -311,7 +311,7 @@ class Crashes(Hung):
 
 
 def test_a_binding_that_ends_its_thread_is_shown(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autoglm_throttle.cli.gpu_watch.providers", lambda *_, **__: (Crashes(),))
+    monkeypatch.setattr("autoglm_throttle.cli.gpu_reader.providers", lambda *_, **__: (Crashes(),))
     status, out = show("--json")
     assert (status, json.loads(out)["sources"]) == (
         1,
@@ -344,7 +344,7 @@ class Recovers:
 
 def test_a_source_that_recovers_is_read_again(clean_env: None, monkeypatch: pytest.MonkeyPatch) -> None:
     late = Recovers()
-    monkeypatch.setattr("autoglm_throttle.cli.gpu_watch.providers", lambda *_, **__: (late,))
+    monkeypatch.setattr("autoglm_throttle.cli.gpu_reader.providers", lambda *_, **__: (late,))
     with GpuReader(Settings(sample_interval_s=0.2)) as watch:
         watch.wait_until_ready()
         assert watch.snapshot().sources == (GpuSource("late", "failing", "not yet"),)
@@ -357,7 +357,7 @@ def test_a_source_that_recovers_is_read_again(clean_env: None, monkeypatch: pyte
 def test_a_source_that_tells_of_nothing(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = Hung()
     empty.over.set()
-    monkeypatch.setattr("autoglm_throttle.cli.gpu_watch.providers", lambda *_, **__: (empty,))
+    monkeypatch.setattr("autoglm_throttle.cli.gpu_reader.providers", lambda *_, **__: (empty,))
     assert show() == (0, "no GPU is seen\n\nhung: it reports no device\n")
 
 
@@ -367,10 +367,10 @@ def test_a_driver_that_hangs_hides_no_engine(
     serves(server, "vllm_0")
     hung = Hung()
     monkeypatch.setattr(
-        "autoglm_throttle.cli.gpu_watch.providers", lambda *args, **how: (hung, *providers(*args, **how))
+        "autoglm_throttle.cli.gpu_reader.providers", lambda *args, **how: (hung, *providers(*args, **how))
     )
-    monkeypatch.setattr(gpu_watch, "ANSWER_S", 0.3)
-    monkeypatch.setattr(gpu_watch, "HANGS_S", 0.2)
+    monkeypatch.setattr(gpu_reader, "ANSWER_S", 0.3)
+    monkeypatch.setattr(gpu_reader, "HANGS_S", 0.2)
     try:
         status, out = show("--json", GPU=f"vllm:{server.url()}")
     finally:

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.contract.script_store import ScriptStore
-from tests.stores.server import RedisServer
+from tests.store.server import RedisServer
 
 
 @pytest.fixture(scope="session")

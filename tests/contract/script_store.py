@@ -10,8 +10,8 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 from autoglm_throttle.limiting.shared.store import Answer, StoreCharge
-from autoglm_throttle.limiting.shared.wire import CheckRequest, WindowEntry, WindowProtocol, script
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.limiting.shared.window_protocol import CheckRequest, WindowEntry, WindowProtocol, script
+from autoglm_throttle.types import UserLimit
 
 READS_TIME = "local time = redis.call('TIME')\n"
 GIVEN_TIME = "local time = {table.remove(ARGV, 1), table.remove(ARGV, 1)}\n"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.shared.store import Answer
-from autoglm_throttle.limiting.shared.wire import CheckRequest, WindowEntry
-from autoglm_throttle.model import UNITS_AT_MOST
+from autoglm_throttle.limiting.shared.window_protocol import CheckRequest, WindowEntry
+from autoglm_throttle.types import UNITS_AT_MOST
 from tests.contract.reference import Reference
 from tests.contract.script_store import SECOND, START, ScriptStore, limit
 from tests.contract.test_script_is_the_reference import Player

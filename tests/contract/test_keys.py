@@ -13,12 +13,12 @@ import pytest
 import redis
 from hypothesis import given
 
-from autoglm_throttle.limiting.shared.wire import WindowProtocol, script
-from autoglm_throttle.model import UNITS_AT_MOST
+from autoglm_throttle.limiting.shared.window_protocol import WindowProtocol, script
+from autoglm_throttle.types import UNITS_AT_MOST
 from tests.contract.script_store import SECOND, START, ScriptStore, limit
 from tests.contract.test_script_is_the_reference import Player
 from tests.contract.traces import Step, traces
-from tests.stores.server import RedisServer
+from tests.store.server import RedisServer
 
 RIGHTS = {"TIME", "LINDEX", "LLEN", "LPUSH", "LREM", "RPOP", "LTRIM", "DEL", "GET", "SET", "PEXPIRE"}
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.shared.store import VALUES, Answer
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.types import UserLimit
 from tests.contract.script_store import SECOND, START, ScriptStore, limit
 from tests.contract.test_script_is_the_reference import Player
 from tests.contract.traces import PLANS, Hit, Step, limits_of, traces

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.types import UserLimit
 from tests.contract.script_store import SECOND, limit
 
 WINDOW_S = 60

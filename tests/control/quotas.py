@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoglm_throttle.control.memory_fill import MemoryLoad
-from autoglm_throttle.model import Demand, DeviceKey, GpuSample, GpuVerdict, GpuView, Priority
+from autoglm_throttle.control.memory import MemoryLoad
+from autoglm_throttle.types import Demand, DeviceKey, GpuSample, GpuVerdict, GpuView, Priority
 
 GB = 1_000_000_000
 TOTAL = 100 * GB

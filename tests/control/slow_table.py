@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autoglm_throttle.control.controller import Hysteresis
-from autoglm_throttle.model import MissingTelemetryMode
+from autoglm_throttle.types import MissingTelemetryMode
 
 
 @dataclass

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.limiting.shared_budget import RESERVES, SharedBudget
-from autoglm_throttle.model import (
+from autoglm_throttle.types import (
     AggregateMode,
     ControlCause,
     ControlState,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle.control.controller import Hysteresis
-from autoglm_throttle.model import (
+from autoglm_throttle.types import (
     ControlCause,
     GpuView,
     MissingTelemetryMode,

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from autoglm_throttle.control.capacity import BLEND_STEP_S
 from autoglm_throttle.control.controller import Hysteresis
-from autoglm_throttle.control.share import BLEND_STEP_S
 from autoglm_throttle.control.staleness import STARTING_S, Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.control.tiers import TierController
-from autoglm_throttle.model import ControlCause, MissingTelemetryMode, TelemetryState
+from autoglm_throttle.types import ControlCause, MissingTelemetryMode, TelemetryState
 from tests.control.slow_table import SlowTable
 from tests.control.views import T0, feed, held_at, see, tiers, view
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.control.controller import Hysteresis
-from autoglm_throttle.control.listener import LOSS_HOLD_S
+from autoglm_throttle.control.signal import LOSS_HOLD_S
 from autoglm_throttle.control.table import TierTable
-from autoglm_throttle.model import ControlCause, MissingTelemetryMode, TelemetryState
+from autoglm_throttle.types import ControlCause, MissingTelemetryMode, TelemetryState
 from tests.control.slow_table import SlowTable
 from tests.control.views import SLOW_RELEASE, T0, adaptive, feed, see, tiers, view
 

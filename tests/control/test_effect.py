@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.control.controller import Hysteresis
-from autoglm_throttle.control.effect import NO_EFFECT, effect
-from autoglm_throttle.model import ControlCause, GpuCondition, GpuVerdict, GpuView, ServiceStats, Signal
+from autoglm_throttle.control.verdict_effect import NO_EFFECT, effect
+from autoglm_throttle.types import ControlCause, GpuCondition, GpuVerdict, GpuView, ServiceStats, Signal
 from tests.control.views import T0, adaptive, see, tiers, view, waiting
 
 FINDINGS = st.sampled_from(GpuCondition)

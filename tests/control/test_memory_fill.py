@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.memory_fill import FillBasis, MemoryFill, MemoryLoad
-from autoglm_throttle.model import Demand, GpuSample
+from autoglm_throttle.control.memory import FillBasis, MemoryFill, MemoryLoad
+from autoglm_throttle.types import Demand, GpuSample
 from tests.control.quotas import GB, card, loaded, seen, unloaded
 
 KEY = ("", "GPU-0")

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle.control.adaptive import AdaptiveController
-from autoglm_throttle.control.choose import controller as chosen
+from autoglm_throttle.control.controller_factory import controller as chosen
 from autoglm_throttle.control.nominal import ConcurrencyController, FixedController
 from autoglm_throttle.control.tiers import TierController
-from autoglm_throttle.model import (
+from autoglm_throttle.types import (
     ControlCause,
     ControlState,
     LimiterReport,

@@ -16,7 +16,7 @@ from autoglm_throttle.control.pressure import (
     PressureGauge,
     PressureTargets,
 )
-from autoglm_throttle.model import GpuSample, GpuView, ServiceStats
+from autoglm_throttle.types import GpuSample, GpuView, ServiceStats
 from tests.control.views import view
 
 NO_WORK = ServiceStats()

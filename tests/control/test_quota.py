@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.memory_fill import FillBasis
+from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.control.quota import COMPUTE_PRIORITIES, MAX_WAIT_S, Quota, QuotaRules, RouteQuota
-from autoglm_throttle.model import Demand, GpuCondition, GpuVerdict, Priority, Reason
+from autoglm_throttle.types import Demand, GpuCondition, GpuVerdict, Priority, Reason
 from tests.control.quotas import GB, HIGH, LOW, MID, card, seen
 
 CAPS = {HIGH: 0.92, MID: 0.70, LOW: 0.50}

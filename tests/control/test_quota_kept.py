@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.memory_fill import FillBasis
+from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.control.quota import Quota, QuotaRules
-from autoglm_throttle.model import Demand, Priority, Reason
+from autoglm_throttle.types import Demand, Priority, Reason
 from tests.control.quotas import GB, HIGH, LOW, MID, card, seen
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.share import SAMPLES_TO_TRUST, CapacityTracker
+from autoglm_throttle.control.capacity import SAMPLES_TO_TRUST, CapacityTracker
 from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.model import MissingTelemetryMode, TelemetryState
+from autoglm_throttle.types import MissingTelemetryMode, TelemetryState
 from tests.control.views import T0, see, tiers, view
 
 SHARES = st.sampled_from([0.0, 0.25, 0.5, 0.51, 0.75, 1.0]) | st.floats(0.0, 1.0)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle.control.controller import ControlRules
-from autoglm_throttle.control.listener import LOSS_HOLD_S, SignalTracker
+from autoglm_throttle.control.signal import LOSS_HOLD_S, SignalTracker
 from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.model import GpuSample, GpuView, Policy, ServiceStats, Signal, TelemetryState
+from autoglm_throttle.types import GpuSample, GpuView, Policy, ServiceStats, Signal, TelemetryState
 from tests.control.views import T0, rules
 
 BUSY = ServiceStats(p95_s=1.0, slo_s=2.0)

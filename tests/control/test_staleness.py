@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.model import MissingTelemetryMode, TelemetryState
+from autoglm_throttle.types import MissingTelemetryMode, TelemetryState
 from tests.control.slow_table import slow_ladder
 
 intervals = st.sampled_from([0.2, 1.0, 2.5, 60.0])

@@ -11,7 +11,7 @@ from autoglm_throttle.control.controller import Controller, ControlRules, Hyster
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.control.tiers import TierController
-from autoglm_throttle.model import (
+from autoglm_throttle.types import (
     ControlState,
     GpuView,
     LimiterReport,

@@ -6,7 +6,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.demo.screen import (
     ClassFrame,
     ConcurrencyFrame,
@@ -14,6 +13,7 @@ from autoglm_throttle.traffic.demo.screen import (
     TierTableFrame,
     draw,
 )
+from autoglm_throttle.types import Priority
 from docs import draw_demo
 
 SVG = "{http://www.w3.org/2000/svg}"

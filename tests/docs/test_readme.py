@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle import Demand, Policy, Priority, Reason, Settings, TelemetryState, Throttle
-from autoglm_throttle.asgi.answers import _QUEUE_DETAIL_TEXTS, EXPOSED_FIELDS, STATUS
+from autoglm_throttle.asgi.responses import _QUEUE_DETAIL_TEXTS, EXPOSED_FIELDS, STATUS
 from autoglm_throttle.cli.tiers import bands
 from autoglm_throttle.settings import PREFIX, SETTINGS
 from autoglm_throttle.testing import throttle_for_tests

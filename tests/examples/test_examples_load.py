@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
-from autoglm_throttle.traffic.arrivals import LoadShape
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.plan import LoadShape
 
 ROOT = Path(__file__).parents[2]
 LOCUSTFILE = ROOT / "examples" / "locustfile.py"

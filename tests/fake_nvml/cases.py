@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import pynvml
 import pytest
 
-from autoglm_throttle.gpu.none import NoSourceError, NotPresentError
 from autoglm_throttle.gpu.nvml import NvmlProvider
+from autoglm_throttle.gpu.provider_errors import NoSourceError, NotPresentError
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.model import GpuSample, ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.types import GpuSample, ProviderMisconfigured, ProviderUnavailable
 
 UUID = "GPU-00000000-0000-0000-0000-{:012d}"
 MIG_UUID = "MIG-00000000-0000-0000-0000-{:012d}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoglm_throttle.gpu.nvml import NvmlProvider
-from autoglm_throttle.model import GpuSample
+from autoglm_throttle.types import GpuSample
 from tests.fake_nvml.cases import World, provider
 
 BUSY = {

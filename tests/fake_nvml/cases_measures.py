@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.model import ProviderUnavailable
+from autoglm_throttle.types import ProviderUnavailable
 from tests.fake_nvml.cases import World, provider, raised
 
 

@@ -12,13 +12,13 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from autoglm_throttle import ThrottleMiddleware
-from autoglm_throttle.asgi.blame import SCOPE_KEY
+from autoglm_throttle.asgi.failure_attribution import SCOPE_KEY
 from autoglm_throttle.fastapi import guard_rejected, limit
-from autoglm_throttle.model import GuardRejected
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.testing import ManualThrottle, assert_shed, throttle_for_tests
-from tests.asgi.drive import connect
-from tests.asgi.guarding import FAILURES, REFUSED, SORRY, limits, outcomes
+from autoglm_throttle.types import GuardRejected
+from tests.asgi.guarded_app import FAILURES, REFUSED, SORRY, limits, outcomes
+from tests.asgi.run_app import connect
 from tests.fastapi.test_fastapi_limit import client
 
 

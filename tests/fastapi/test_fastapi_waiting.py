@@ -14,8 +14,8 @@ from fastapi.responses import StreamingResponse
 from autoglm_throttle import ThrottleMiddleware
 from autoglm_throttle.fastapi import limit
 from autoglm_throttle.testing import ManualThrottle
-from tests.asgi.drive import http_scope, websocket_scope
-from tests.asgi.line import REQUEST, Client, settled, taken, used, with_places
+from tests.asgi.queued_clients import REQUEST, Client, settled, taken, used, with_places
+from tests.asgi.run_app import http_scope, websocket_scope
 
 
 def client(app: Any) -> httpx.AsyncClient:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from autoglm_throttle.gpu.sampler import THREAD
-from autoglm_throttle.model import GpuSample
+from autoglm_throttle.types import GpuSample
 
 ROW = GpuSample(device="GPU-a", index=0, taken_at_s=1.0, source="test", utilization_pct=50.0)
 PATIENCE_S = 10.0

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.aggregate import Aggregator
-from autoglm_throttle.gpu.row import lost as make_lost
-from autoglm_throttle.model import AggregateMode, GpuSample
+from autoglm_throttle.gpu.sample_copy import lost as make_lost
+from autoglm_throttle.types import AggregateMode, GpuSample
 
 GIB = 2**30
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.gpu.at_work import MAX_SECONDS_PER_GAP, WorkBaseline
+from autoglm_throttle.gpu.work_baseline import MAX_SECONDS_PER_GAP, WorkBaseline
 
 
 class Card:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from autoglm_throttle.gpu import dcgm
 from autoglm_throttle.gpu.dcgm import ALIASES, MIG_NOTE, NAMES, SUMS, parse_devices
 from autoglm_throttle.gpu.exposition import Series
-from autoglm_throttle.gpu.plausible import RANGES, drop_implausible
-from autoglm_throttle.gpu.renewal import RefreshInfo
-from autoglm_throttle.model import GpuSample, ThrottleBit
+from autoglm_throttle.gpu.freshness import RefreshInfo
+from autoglm_throttle.gpu.sanity import RANGES, drop_implausible
+from autoglm_throttle.types import GpuSample, ThrottleBit
 from tests.gpu.told import series
 
 MIB = 1024**2

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.engines import PRESETS, SGLANG, VLLM, is_reachable, parse_engine
 from autoglm_throttle.gpu.exposition import Series
-from autoglm_throttle.model import GpuSample
+from autoglm_throttle.types import GpuSample
 from tests.gpu.told import series
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.gpu import host_load
-from autoglm_throttle.gpu.host_load import STAT, HostSampler, HostStats
+from autoglm_throttle.gpu import host
+from autoglm_throttle.gpu.host import STAT, HostSampler, HostStats
 
 
 def times(user: int, idle: int, iowait: int) -> str:
@@ -67,7 +67,7 @@ def test_cores_not_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 def test_a_system_without_load_averages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delattr(os, "getloadavg")
-    afresh = runpy.run_path(host_load.__file__)["HostLoad"]
+    afresh = runpy.run_path(host.__file__)["HostLoad"]
     assert afresh(cores=8, stat=tmp_path / "absent").read() == (None, None)
 
 

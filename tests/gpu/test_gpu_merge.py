@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.merge import MergedDevice, load_pct, merge
-from autoglm_throttle.gpu.readings import FieldReport, identity
-from autoglm_throttle.gpu.row import MEASURED, lost
-from autoglm_throttle.model import GpuSample
+from autoglm_throttle.gpu.sample_builder import FieldReport, identity
+from autoglm_throttle.gpu.sample_copy import MEASURED, lost
+from autoglm_throttle.types import GpuSample
 
 UUID = "GPU-4f0c2a3e-9b1d-4c57-8a66-012345678900"
 NOW = 100.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.pace import STEP_DELAY_S, AdaptiveInterval
+from autoglm_throttle.gpu.interval import STEP_DELAY_S, AdaptiveInterval
 
 
 def settled(load: float, interval_s: float = 1.0, max_s: float = 10.0) -> tuple[AdaptiveInterval, float]:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.plausible import RANGES, drop_implausible
-from autoglm_throttle.model import GpuSample
+from autoglm_throttle.gpu.sanity import RANGES, drop_implausible
+from autoglm_throttle.types import GpuSample
 
 GOOD = GpuSample(
     device="GPU-a",

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.full_speed import ClockBaseline
-from autoglm_throttle.gpu.power_range import LEARN_S, PowerBaseline
-from autoglm_throttle.gpu.span_mean import WindowMean
-from autoglm_throttle.model import GpuSample
+from autoglm_throttle.gpu.clock_baseline import ClockBaseline
+from autoglm_throttle.gpu.power_baseline import LEARN_S, PowerBaseline
+from autoglm_throttle.gpu.window_mean import WindowMean
+from autoglm_throttle.types import GpuSample
 
 LIMIT_W = 400.0
 

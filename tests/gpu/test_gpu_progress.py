@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.progress import Throughput, ThroughputTracker
-from autoglm_throttle.model import GpuSample, GpuView, ServiceStats
-from tests.gpu.cases.play import row, view
+from autoglm_throttle.gpu.throughput import Throughput, ThroughputTracker
+from autoglm_throttle.types import GpuSample, GpuView, ServiceStats
+from tests.gpu.cases.replay_case import row, view
 
 
 def engine(now: float, **fields: Any) -> GpuSample:

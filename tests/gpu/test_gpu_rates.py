@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.plausible import RANGES
 from autoglm_throttle.gpu.rates import LEAST_GAP_S, RATES, rates
-from autoglm_throttle.model import GpuSample
+from autoglm_throttle.gpu.sanity import RANGES
+from autoglm_throttle.types import GpuSample
 
 COUNTERS = {
     "nvlink_rx_bytes": "nvlink_rx_bps",

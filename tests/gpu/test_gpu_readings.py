@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.readings import MOST_DEVICES, SAME_S, FieldReport, SampleBuilder
-from autoglm_throttle.model import GpuSample
+from autoglm_throttle.gpu.sample_builder import MOST_DEVICES, SAME_S, FieldReport, SampleBuilder
+from autoglm_throttle.types import GpuSample
 
 
 def row(at: float, device: str = "GPU-0", **values: Any) -> GpuSample:

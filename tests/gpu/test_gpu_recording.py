@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.recording import COLUMNS, GIVEN, GpuRecording, RecordedRow, parse, row
-from autoglm_throttle.model import GpuSample, ProviderMisconfigured
+from autoglm_throttle.types import GpuSample, ProviderMisconfigured
 
 TIMED = """t_s,device,utilization_pct,memory_used_bytes,event
 0,GPU-a,50,,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.renewal import FORGET_S, MOST_ROWS, RefreshDetector, RefreshInfo
-from autoglm_throttle.model import GpuSample
+from autoglm_throttle.gpu.freshness import FORGET_S, MOST_ROWS, RefreshDetector, RefreshInfo
+from autoglm_throttle.types import GpuSample
 
 
 def told(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.row import changed, lost
-from autoglm_throttle.model import GpuSample
+from autoglm_throttle.gpu.sample_copy import changed, lost
+from autoglm_throttle.types import GpuSample
 
 ROW = GpuSample(
     device="GPU-1", index=1, taken_at_s=5.0, source="nvml", host="a", notes=("one",), utilization_pct=3.0

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle.gpu import sampler as sampler_module
-from autoglm_throttle.gpu.none import NoSourceError
+from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.sampler import Sampler
-from autoglm_throttle.model import GpuSample, ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.types import GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.gpu.doubles import ROW, Alarm, Hands, Heard, Source, raising
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.gpu.none import NoSourceError
+from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.schedule import Schedule
-from autoglm_throttle.model import GpuSample, ProviderMisconfigured
+from autoglm_throttle.types import GpuSample, ProviderMisconfigured
 from tests.gpu.doubles import (
     PATIENCE_S,
     ROW,

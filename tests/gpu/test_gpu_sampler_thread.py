@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.gpu.sampler import Sampler
-from autoglm_throttle.model import ProviderMisconfigured
+from autoglm_throttle.types import ProviderMisconfigured
 from tests.gpu.doubles import PATIENCE_S, ROW, Hang, Heard, Source, raising, sampler_threads
 
 

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.exposition import parse
-from autoglm_throttle.gpu.scrape import MOST_DEVICES, TIMEOUT_S, Scrape, ScrapeProvider
-from autoglm_throttle.model import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.gpu.scrape_provider import MOST_DEVICES, TIMEOUT_S, Scrape, ScrapeProvider
 from autoglm_throttle.settings.gpu_items import parse_items
+from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.gpu.doubles import Hands
 from tests.gpu.metrics_server import BadServer, page, raw, served
 from tests.gpu.prometheus_server import PrometheusServer

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.gpu.scripted import RecordedProvider
-from autoglm_throttle.model import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.gpu.recorded_provider import RecordedProvider
+from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.gpu.doubles import Hands
 
 

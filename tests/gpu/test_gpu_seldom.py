@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from autoglm_throttle.gpu.seldom import LOG_EVERY_S, GpuRateLimitedLogger
+from autoglm_throttle.gpu.rate_limited_log import LOG_EVERY_S, GpuRateLimitedLogger
 
 
 def test_each_kind_once_in_its_time(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.gpu.auto import AutoProvider
-from autoglm_throttle.gpu.none import NoSourceError, NotPresentError, PackageMissingError
 from autoglm_throttle.gpu.nvml import NvmlProvider
-from autoglm_throttle.gpu.scrape import ScrapeProvider
-from autoglm_throttle.gpu.scripted import RecordedProvider
+from autoglm_throttle.gpu.provider_errors import NoSourceError, NotPresentError, PackageMissingError
+from autoglm_throttle.gpu.recorded_provider import RecordedProvider
+from autoglm_throttle.gpu.scrape_provider import ScrapeProvider
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.model import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.gpu.doubles import Hands
 
 ROW = GpuSample(device="GPU-a", index=0, taken_at_s=1.0, source="test")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.verdict import VerdictRules, VerdictTracker
 from autoglm_throttle.gpu.verdict_table import SIGNALS, TABLE, VerdictInput, classify, confidence
-from autoglm_throttle.model import GpuCondition, ServiceStats
-from tests.gpu.cases.play import Case, Phase, Player, labels, row, view
+from autoglm_throttle.gpu.verdict_tracker import VerdictRules, VerdictTracker
+from autoglm_throttle.types import GpuCondition, ServiceStats
+from tests.gpu.cases.replay_case import Case, Phase, Player, labels, row, view
 from tests.gpu.cases.table import (
     CASES,
     FULL,

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket, TicketState
-from autoglm_throttle.model import Decision, Demand, Outcome, Priority, Reason
+from autoglm_throttle.limiting.concurrency_limiter import (
+    AdaptiveConcurrencyLimiter,
+    ConcurrencyRules,
+    Ticket,
+    TicketState,
+)
+from autoglm_throttle.types import Decision, Demand, Outcome, Priority, Reason
 
 HIGH, MID, LOW = Priority
 WAITING, CALLED, DROPPED, LEFT = TicketState

@@ -7,8 +7,13 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket, TicketState
-from autoglm_throttle.model import Demand, Outcome, Priority
+from autoglm_throttle.limiting.concurrency_limiter import (
+    AdaptiveConcurrencyLimiter,
+    ConcurrencyRules,
+    Ticket,
+    TicketState,
+)
+from autoglm_throttle.types import Demand, Outcome, Priority
 
 
 class Memory:

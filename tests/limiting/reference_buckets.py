@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from fractions import Fraction
 
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.types import UserLimit
 from tests.limiting.reference_log import Expected, ReferenceLog
 
 MILLION = 1_000_000

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.types import UserLimit
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.cap import FixedConcurrencyLimit
-from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter
+from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
+from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
 from autoglm_throttle.limiting.ticket import Ticket
-from autoglm_throttle.model import Decision, Demand, LimiterReport, Outcome, Priority, Reason
+from autoglm_throttle.types import Decision, Demand, LimiterReport, Outcome, Priority, Reason
 
 
 def full(limit: int = 2) -> FixedConcurrencyLimit:

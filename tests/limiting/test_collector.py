@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.limiting import (
-    exact_log,
-    forms,
+    bucket_window,
     instant,
+    limit_decision,
+    log_window,
     sliding_window,
-    sub_buckets,
     token_bucket,
-    verdict,
+    window_layout,
 )
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.limiting.token_bucket import TokenBucket
-from autoglm_throttle.model import UserLimit
-from tests.collecting import Collector
+from autoglm_throttle.types import UserLimit
+from tests.gc_control import Collector
 
-ROOMS = (exact_log, forms, instant, sliding_window, sub_buckets, token_bucket, verdict)
+ROOMS = (log_window, window_layout, instant, sliding_window, bucket_window, token_bucket, limit_decision)
 WATCHED = {str(module.__file__) for module in ROOMS}
 
 Act = Callable[[], Any]

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoglm_throttle.limiting.bucket_window import BucketRing
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
-from autoglm_throttle.limiting.sub_buckets import BucketRing
-from autoglm_throttle.model import EXACT_AT_MOST, UserLimit
+from autoglm_throttle.types import EXACT_AT_MOST, UserLimit
 from tests.limiting.reference_buckets import ReferenceWindow
 from tests.limiting.windows import limit
 

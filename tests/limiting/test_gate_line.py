@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from autoglm_throttle.limiting.gate import Ticket
-from autoglm_throttle.model import Decision, Demand, Priority
+from autoglm_throttle.limiting.concurrency_limiter import Ticket
+from autoglm_throttle.types import Decision, Demand, Priority
 from tests.limiting.gate_asking import (
     CALLED,
     DROPPED,

@@ -11,8 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket, TicketState
-from autoglm_throttle.model import Decision, Demand, Outcome, Priority, Reason
+from autoglm_throttle.limiting.concurrency_limiter import (
+    AdaptiveConcurrencyLimiter,
+    ConcurrencyRules,
+    Ticket,
+    TicketState,
+)
+from autoglm_throttle.types import Decision, Demand, Outcome, Priority, Reason
 
 WAITING, CALLED, DROPPED, LEFT = TicketState
 ENDINGS = {(WAITING, CALLED), (WAITING, DROPPED), (WAITING, LEFT), (CALLED, LEFT)}

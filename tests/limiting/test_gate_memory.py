@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.gate_memory import MemoryCap
+from autoglm_throttle.limiting.memory_cap import MemoryCap
 
 IDLE, EACH, TRUTH = 0.40, 0.02, 26.0
 """A service whose memory is at the target with 26 requests inside."""

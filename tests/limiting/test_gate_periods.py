@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.model import Demand, Outcome
+from autoglm_throttle.types import Demand, Outcome
 from tests.limiting.gate_asking import (
     HIGH,
     LOW,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket
-from autoglm_throttle.model import Decision, Demand, Priority, Reason
+from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket
+from autoglm_throttle.types import Decision, Demand, Priority, Reason
 from tests.limiting.gate_asking import (
     HIGH,
     LOW,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket
-from autoglm_throttle.model import Demand, Outcome
+from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket
+from autoglm_throttle.types import Demand, Outcome
 from tests.limiting.gate_asking import (
     HIGH,
     LOW,

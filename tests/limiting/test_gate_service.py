@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.gate_rules import ConcurrencyRules
-from autoglm_throttle.limiting.gate_service import MeasurementPeriod, ServiceEstimator
+from autoglm_throttle.limiting.concurrency_rules import ConcurrencyRules
+from autoglm_throttle.limiting.service_estimator import MeasurementPeriod, ServiceEstimator
 
 LONGEST_S = 0.5
 """Under the default objective of 2 s every period ends after half a second."""

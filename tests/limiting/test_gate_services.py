@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules
-from autoglm_throttle.model import Demand, Outcome, Priority
+from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, ConcurrencyRules
+from autoglm_throttle.types import Demand, Outcome, Priority
 from tests.limiting.gate_plant import Memory, Plant
 
 pytestmark = pytest.mark.untraced

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.gate import ConcurrencyRules
-from autoglm_throttle.limiting.gate_share import BURST, BURST_S, ReservedShare
-from autoglm_throttle.model import Demand, Outcome
+from autoglm_throttle.limiting.concurrency_limiter import ConcurrencyRules
+from autoglm_throttle.limiting.reserved_share import BURST, BURST_S, ReservedShare
+from autoglm_throttle.types import Demand, Outcome
 from tests.limiting.gate_asking import (
     CALLED,
     HIGH,

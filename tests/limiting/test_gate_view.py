@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from autoglm_throttle.limiting.gate import Ticket
-from autoglm_throttle.model import Decision, Demand, LimiterReport, Outcome
+from autoglm_throttle.limiting.concurrency_limiter import Ticket
+from autoglm_throttle.types import Decision, Demand, LimiterReport, Outcome
 from tests.limiting.gate_asking import (
     DROPPED,
     HIGH,

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.exact_log import CLAMPED_S
 from autoglm_throttle.limiting.limit_sets import LimitSets
+from autoglm_throttle.limiting.log_window import CLAMPED_S
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
-from autoglm_throttle.limiting.user_windows import UserLimits
-from autoglm_throttle.model import Demand, Priority, UserLimit
+from autoglm_throttle.limiting.user_limits import UserLimits
+from autoglm_throttle.types import Demand, Priority, UserLimit
 from tests.limiting.windows import limit
 
 USERS = ("ann", "ben", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoglm_throttle.limiting.limit_sets import LimitSets
-from autoglm_throttle.model import UNITS_AT_MOST, Demand, Priority, UserLimit
+from autoglm_throttle.types import UNITS_AT_MOST, Demand, Priority, UserLimit
 from tests.limiting.windows import Limits, per
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.shared_budget import RESERVES, SharedBudget
-from autoglm_throttle.model import Priority, Reason
+from autoglm_throttle.types import Priority, Reason
 
 LEVELS = (0.0, 0.3, 0.6)
 

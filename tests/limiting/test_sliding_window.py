@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting import exact_log
-from autoglm_throttle.model import Reason, UserLimit
+from autoglm_throttle.limiting import log_window
+from autoglm_throttle.types import Reason, UserLimit
 from tests.limiting.reference_log import ReferenceLog
 from tests.limiting.windows import limit, window
 
@@ -182,7 +182,7 @@ def test_a_unit_leaves_at_exactly_its_instant_whatever_floats_do(
     now = log[pick % len(log)] + window_s if log else 5.0
     now = math.nextafter(now, math.inf * nudge) if nudge else now
     expected = sum(each + window_s <= now for each in log)
-    assert exact_log.first_live(log, window_s, now) == expected
+    assert log_window.first_live(log, window_s, now) == expected
 
 
 def test_rounding_does_not_keep_a_unit_in_its_window() -> None:
@@ -190,7 +190,7 @@ def test_rounding_does_not_keep_a_unit_in_its_window() -> None:
     spent, window_s = 2.2014426429991936, 3600
     now = spent + window_s
     assert now - window_s < spent
-    assert exact_log.first_live(array("d", [spent, spent]), window_s, now) == 2
+    assert log_window.first_live(array("d", [spent, spent]), window_s, now) == 2
 
 
 def test_rounding_does_not_let_a_unit_out_of_its_window() -> None:
@@ -198,7 +198,7 @@ def test_rounding_does_not_let_a_unit_out_of_its_window() -> None:
     spent, window_s, now = math.nextafter(-1.0, 0.0), 1, 9e-17
     assert now - window_s == spent
     assert spent + window_s > now
-    assert exact_log.first_live(array("d", [spent]), window_s, now) == 0
+    assert log_window.first_live(array("d", [spent]), window_s, now) == 0
 
 
 @pytest.mark.parametrize(("spent", "now", "window_s"), [(0.44, 0.79, 10), (0.55, 0.94, 5), (0.04, 0.52, 5)])

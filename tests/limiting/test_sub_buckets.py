@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.sub_buckets import BucketRing, BucketWindow
-from autoglm_throttle.model import Decision, Reason, UserLimit
+from autoglm_throttle.limiting.bucket_window import BucketRing, BucketWindow
+from autoglm_throttle.types import Decision, Reason, UserLimit
 from tests.limiting.reference_buckets import ReferenceBuckets
 from tests.limiting.windows import limit
 

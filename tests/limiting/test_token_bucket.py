@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.token_bucket import DONOR_RESERVE, PriorityBuckets, TokenBucket
-from autoglm_throttle.model import BorrowMode, Decision, Demand, Priority, Reason
+from autoglm_throttle.types import BorrowMode, Decision, Demand, Priority, Reason
 
 # Binary fractions: floats add and multiply them without rounding, so the reference may be compared exactly.
 gaps = st.integers(0, 400).map(lambda n: n / 128)

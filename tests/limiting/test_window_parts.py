@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared.outage import ReducedLimit
+from autoglm_throttle.limiting.shared.store_health import ReducedLimit
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
-from autoglm_throttle.model import EXACT_AT_MOST, Decision, Reason, UserLimit
+from autoglm_throttle.types import EXACT_AT_MOST, Decision, Reason, UserLimit
 from tests.limiting.windows import limit, window
 
 BIG = EXACT_AT_MOST + 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.types import UserLimit
 
 Limits = tuple[UserLimit, ...]
 

@@ -13,13 +13,17 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoglm_throttle import Priority, Throttle
-from autoglm_throttle.control.memory_fill import FillBasis
+from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.control.quota import QuotaView
-from autoglm_throttle.limiting.gate import ConcurrencyView
-from autoglm_throttle.limiting.shared.outage import HealthState
+from autoglm_throttle.limiting.concurrency_limiter import ConcurrencyView
+from autoglm_throttle.limiting.shared.shared_limits import StoreView
 from autoglm_throttle.limiting.shared.store import StoreErrorKind, StoreStats
-from autoglm_throttle.limiting.shared.windows import StoreView
-from autoglm_throttle.model import (
+from autoglm_throttle.limiting.shared.store_health import HealthState
+from autoglm_throttle.observe import collector
+from autoglm_throttle.observe.metric import PREFIX, RecorderProtocol
+from autoglm_throttle.snapshot import DURATION_BUCKETS_S, DurationCounts, GuardsView, Snapshot
+from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
+from autoglm_throttle.types import (
     BreakerCause,
     BreakerView,
     DegradationLevel,
@@ -27,11 +31,7 @@ from autoglm_throttle.model import (
     Reason,
     StoreFailureMode,
 )
-from autoglm_throttle.model import BreakerState as BreakerState
-from autoglm_throttle.observe import collector
-from autoglm_throttle.observe.metric import PREFIX, RecorderProtocol
-from autoglm_throttle.snapshot import DURATION_BUCKETS_S, DurationCounts, GuardsView, Snapshot
-from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
+from autoglm_throttle.types import BreakerState as BreakerState
 
 
 def scraped(throttle: Throttle, recorder: RecorderProtocol | None = None) -> dict[str, Metric]:

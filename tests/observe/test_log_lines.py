@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle import Demand, Permit, Priority, Rejection
-from autoglm_throttle.journal import RejectionSampler
-from autoglm_throttle.model import Reason
+from autoglm_throttle.events import RejectionSampler
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
-from tests.telemetry.station import Named, Station
+from autoglm_throttle.types import Reason
+from tests.gpu.station import Named, Station
 
 USER = "07f3a9c2d4e5b617"
 

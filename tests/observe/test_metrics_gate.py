@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from autoglm_throttle.model import TelemetryState
 from autoglm_throttle.observe.metric import PREFIX
+from autoglm_throttle.types import TelemetryState
 from tests.observe.scraping import GATE, loaded, scraped, states, value
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.model import BreakerState, DegradationLevel, GuardRejected
 from autoglm_throttle.observe import METRICS
 from autoglm_throttle.observe.metric import PREFIX
 from autoglm_throttle.testing import throttle_for_tests
+from autoglm_throttle.types import BreakerState, DegradationLevel, GuardRejected
 from tests.observe.scraping import GUARDS, loaded, scraped, states, value
 
 NAMES = [spec.name for spec in METRICS if spec.name.startswith((PREFIX + "breaker_", PREFIX + "degra"))]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.control.memory_fill import FillBasis
-from autoglm_throttle.model import Demand, Priority
+from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.observe import METRICS
 from autoglm_throttle.observe.metric import PREFIX
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
+from autoglm_throttle.types import Demand, Priority
 from tests.observe.scraping import QUOTA, Loaded, loaded, scraped, states, value
 
 NAMES = [spec.name for spec in METRICS if spec.name.startswith(PREFIX + "quota_")]

@@ -14,7 +14,7 @@ from typing import Any
 
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.testing import ManualClock, throttle_for_tests
-from tests.asgi.drive import CLIENT, Answer, App, at_once, http_scope
+from tests.asgi.run_app import CLIENT, Answer, App, at_once, http_scope
 
 LIMIT = 3
 WINDOW_S = 60

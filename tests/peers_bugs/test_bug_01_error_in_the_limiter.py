@@ -9,7 +9,7 @@ import pytest
 from autoglm_throttle import ProviderUnavailable
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.testing import throttle_for_tests
-from tests.asgi.drive import at_once, http_scope
+from tests.asgi.run_app import at_once, http_scope
 from tests.peers_bugs.limiter import LIMIT, Make, Plain, Subject, answer, ours
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from autoglm_throttle import GpuSample, Settings, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware
-from tests.asgi.drive import App, at_once, http_scope
+from tests.asgi.run_app import App, at_once, http_scope
 from tests.peers_bugs.limiter import Plain, answer
 
 

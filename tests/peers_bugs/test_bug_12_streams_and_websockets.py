@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.asgi.drive import App, at_once, websocket_scope
+from tests.asgi.run_app import App, at_once, websocket_scope
 from tests.peers_bugs.limiter import LIMIT, Make, Plain, answer, ours
 
 

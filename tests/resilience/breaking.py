@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoglm_throttle.model import Outcome
-from autoglm_throttle.model.guard import GuardPermit
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.types import Outcome
+from autoglm_throttle.types.guard import GuardPermit
 
 BEGAN = 100.0
 """When each of these breakers began, and opened if it did."""

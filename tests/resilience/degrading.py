@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from anyio.lowlevel import checkpoint
 
-from autoglm_throttle.model import Criticality, DegradationLevel, FallbackContext, FallbackKind
-from autoglm_throttle.resilience.circuit import GuardState
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.degradation import LadderRules
+from autoglm_throttle.resilience.degradation_controller import DegradationController
 from autoglm_throttle.resilience.fallback import FallbackChain
 from autoglm_throttle.resilience.feature import Fallback, Feature
-from autoglm_throttle.resilience.judge import OutcomeClassifier
-from autoglm_throttle.resilience.ladder_watch import DegradationController
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.seldom import GuardRateLimitedLogger
-from autoglm_throttle.resilience.served import FeatureExecutor
+from autoglm_throttle.resilience.feature_executor import FeatureExecutor
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
 from autoglm_throttle.resilience.stale_cache import StaleCache
+from autoglm_throttle.types import Criticality, DegradationLevel, FallbackContext, FallbackKind
 from tests.loops import run
 
 LOADS = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
-from autoglm_throttle.model import Outcome, SlowCallMode, TripRule
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.calls import attempt, attempt_async
-from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.judge import OutcomeClassifier
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
 from autoglm_throttle.testing import ManualClock
+from autoglm_throttle.types import Outcome, SlowCallMode, TripRule
 
 Act = Callable[[], object]
 

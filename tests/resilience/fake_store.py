@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 
 
 async def _at_once() -> None:

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import suppress
 from typing import Any
 
-from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.resilience.guard_state import GuardState
 from tests.resilience.faces import drive
 
 

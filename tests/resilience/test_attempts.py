@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.calls import GuardedAttempt, attempt, attempt_async
-from autoglm_throttle.resilience.circuit import GuardState
-from autoglm_throttle.resilience.judge import OutcomeClassifier
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
 from autoglm_throttle.resilience.store import RemoteBreakerState
+from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 from tests.resilience.faces import drive
 from tests.resilience.fake_store import FakeStore
 from tests.resilience.tripping import Clocked

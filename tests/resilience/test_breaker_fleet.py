@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from autoglm_throttle.model import BreakerCause, BreakerMode, BreakerState, Outcome
-from autoglm_throttle.model.guard import BreakerTransition, GuardPermit, GuardRejection
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
+from autoglm_throttle.types import BreakerCause, BreakerMode, BreakerState, Outcome
+from autoglm_throttle.types.guard import BreakerTransition, GuardPermit, GuardRejection
 from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
 
 OK, FAIL, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL

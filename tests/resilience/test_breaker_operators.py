@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from autoglm_throttle.model import BreakerCause, BreakerMode, BreakerState, Outcome
-from autoglm_throttle.model.guard import BreakerTransition, GuardPermit, GuardRejection
 from autoglm_throttle.resilience.breaker import UNRECORDED_PERMIT, Breaker
+from autoglm_throttle.types import BreakerCause, BreakerMode, BreakerState, Outcome
+from autoglm_throttle.types.guard import BreakerTransition, GuardPermit, GuardRejection
 from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
 
 OK, FAIL, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL

@@ -11,7 +11,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import (
+from autoglm_throttle.resilience.breaker import UNRECORDED_PERMIT, Breaker
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.transitions import OPERATOR_STATES
+from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
     BreakerState,
@@ -20,10 +23,7 @@ from autoglm_throttle.model import (
     SlowCallMode,
     TripRule,
 )
-from autoglm_throttle.model.guard import BreakerTransition, GuardPermit, GuardRejection
-from autoglm_throttle.resilience.breaker import UNRECORDED_PERMIT, Breaker
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.transitions import OPERATOR_STATES
+from autoglm_throttle.types.guard import BreakerTransition, GuardPermit, GuardRejection
 
 START_S = 1000.0
 LEASE_S = 4.0

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from autoglm_throttle.model import (
+from autoglm_throttle.resilience.breaker import Breaker
+from autoglm_throttle.resilience.store import RemoteBreakerState
+from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
     BreakerState,
@@ -15,9 +17,7 @@ from autoglm_throttle.model import (
     SlowCallMode,
     TripRule,
 )
-from autoglm_throttle.model.guard import GuardPermit
-from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.store import RemoteBreakerState
+from autoglm_throttle.types.guard import GuardPermit
 from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
 
 OK, FAIL, SLOW = Outcome.SUCCESS, Outcome.FAILURE, Outcome.SLOW

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from autoglm_throttle.model import (
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.notification_queue import NotificationQueue
+from autoglm_throttle.resilience.open_period import OpenGuardRejected
+from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
+from autoglm_throttle.testing import ManualClock
+from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
     BreakerState,
@@ -21,13 +28,6 @@ from autoglm_throttle.model import (
     GuardRejection,
     Outcome,
 )
-from autoglm_throttle.resilience.circuit import GuardState
-from autoglm_throttle.resilience.courier import NotificationQueue
-from autoglm_throttle.resilience.judge import OutcomeClassifier
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.seldom import GuardRateLimitedLogger
-from autoglm_throttle.resilience.shut import OpenGuardRejected
-from autoglm_throttle.testing import ManualClock
 from tests.resilience.tripping import Clocked, Told, fail, half_open, opened, passed, refused
 
 SUCCESS, FAILURE, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL

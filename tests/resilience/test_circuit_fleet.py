@@ -9,7 +9,10 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from autoglm_throttle.model import (
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
     GuardPermit,
@@ -17,9 +20,6 @@ from autoglm_throttle.model import (
     GuardRejection,
     Outcome,
 )
-from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest, RemoteBreakerState
 from tests.loops import run
 from tests.resilience.faces import drive
 from tests.resilience.fake_store import FakeStore

@@ -8,7 +8,19 @@ from functools import partial
 
 import pytest
 
-from autoglm_throttle.model import (
+from autoglm_throttle.resilience import (
+    breaker,
+    failure_stats,
+    guard_state,
+    half_open_probes,
+    half_open_slots,
+    notification_queue,
+    ramp,
+    thread_safe_breaker,
+    window,
+)
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
     BreakerView,
@@ -16,24 +28,22 @@ from autoglm_throttle.model import (
     GuardRejection,
     Outcome,
 )
-from autoglm_throttle.resilience import (
-    breaker,
-    circuit,
-    courier,
-    evidence,
-    locked,
-    places,
-    ramp,
-    trials,
-    window,
-)
-from autoglm_throttle.resilience.rules import BreakerRules
-from tests.collecting import Collector
+from tests.gc_control import Collector
 from tests.resilience.tripping import Clocked, Told, half_open, passed
 
 WATCHED = {
     str(module.__file__)
-    for module in (breaker, circuit, courier, evidence, locked, places, ramp, trials, window)
+    for module in (
+        breaker,
+        guard_state,
+        notification_queue,
+        failure_stats,
+        thread_safe_breaker,
+        half_open_slots,
+        ramp,
+        half_open_probes,
+        window,
+    )
 }
 
 

@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.coalesce import SingleFlight
+from autoglm_throttle.resilience.single_flight import SingleFlight
 from tests.loops import run
 from tests.resilience.coalescing import FOR_S, Calls, settle
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from autoglm_throttle.resilience.coalesce import SingleFlight, copy_exception
+from autoglm_throttle.resilience.single_flight import SingleFlight, copy_exception
 from tests.loops import run
 from tests.resilience.coalescing import FOR_S, Calls, settle
 

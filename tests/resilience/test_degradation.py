@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import Criticality, DegradationLevel
 from autoglm_throttle.resilience.degradation import (
     DegradationAction,
     DegradationLevels,
@@ -15,6 +14,7 @@ from autoglm_throttle.resilience.degradation import (
     choose_action,
 )
 from autoglm_throttle.resilience.feature import Fallback, Feature
+from autoglm_throttle.types import Criticality, DegradationLevel
 
 FULL, SHED, STALE, STATIC = (
     DegradationLevel.FULL,

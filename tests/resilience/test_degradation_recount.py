@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import DegradationLevel
 from autoglm_throttle.resilience.degradation import DegradationLevels, LadderRules
+from autoglm_throttle.types import DegradationLevel
 
 RULES = st.builds(
     LadderRules,

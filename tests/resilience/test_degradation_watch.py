@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from autoglm_throttle.model import Criticality, DegradationLevel
 from autoglm_throttle.resilience.degradation import DegradationAction, LadderRules
+from autoglm_throttle.resilience.degradation_controller import DegradationController
 from autoglm_throttle.resilience.feature import Fallback, Feature
-from autoglm_throttle.resilience.ladder_watch import DegradationController
+from autoglm_throttle.types import Criticality, DegradationLevel
 
 FULL, SHED, STALE, STATIC = (
     DegradationLevel.FULL,

@@ -14,10 +14,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.model import FallbackContext, FallbackKind
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.fallback import FallbackAnswer, ValueCheck, accept_any
 from autoglm_throttle.resilience.feature import UNSET, Fallback
+from autoglm_throttle.types import FallbackContext, FallbackKind
 from tests.loops import run
 from tests.resilience.degrading import context, rungs
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import Criticality, FallbackContext
 from autoglm_throttle.resilience.feature import UNSET, Fallback, Feature
+from autoglm_throttle.types import Criticality, FallbackContext
 
 
 async def later(context: FallbackContext) -> str:

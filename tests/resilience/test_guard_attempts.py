@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import BreakerState, GuardRejection, Outcome
 from autoglm_throttle.resilience.calls import GuardedAttempt, attempt, attempt_async
 from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.types import BreakerState, GuardRejection, Outcome
 from tests.resilience.doubling import Slot, double, double_later
 from tests.resilience.faces import drive
 from tests.resilience.tripping import Clocked, half_open, opened

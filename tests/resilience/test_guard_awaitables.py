@@ -13,10 +13,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.model import BreakerState
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.settling import SettlingAwaitable
+from autoglm_throttle.resilience.settling_awaitable import SettlingAwaitable
+from autoglm_throttle.types import BreakerState
 from tests.loops import run
 from tests.resilience.doubling import Slot
 from tests.resilience.faces import drive

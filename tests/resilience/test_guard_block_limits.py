@@ -5,9 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from autoglm_throttle.model import BreakerState
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.types import BreakerState
 from tests.loops import run
 from tests.resilience.tripping import Clocked, half_open
 

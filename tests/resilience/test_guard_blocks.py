@@ -10,10 +10,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.model import BreakerCause, BreakerState, GuardRejected, GuardRejection, Outcome
-from autoglm_throttle.resilience.circuit import GuardState
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.types import BreakerCause, BreakerState, GuardRejected, GuardRejection, Outcome
 from tests.loops import run
 from tests.resilience.faces import drive
 from tests.resilience.fake_store import FakeStore

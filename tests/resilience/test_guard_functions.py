@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import GuardRejected
 from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.types import GuardRejected
 from tests.resilience.doubling import count, count_later, double, double_later
 from tests.resilience.faces import drive
 from tests.resilience.tripping import Clocked, fail, half_open

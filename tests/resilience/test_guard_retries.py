@@ -6,9 +6,9 @@ import pytest
 import stamina
 import tenacity
 
-from autoglm_throttle.model import BreakerState, GuardRejected
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.types import BreakerState, GuardRejected
 from tests.resilience.tripping import Clocked
 
 

@@ -9,10 +9,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.model import BreakerState, Outcome
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.calls import attempt_async
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.types import BreakerState, Outcome
 from tests.loops import run
 from tests.resilience.doubling import count, count_later, double, double_later
 from tests.resilience.tripping import Clocked, half_open

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from autoglm_throttle.model import BreakerState, GuardRejected
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.types import BreakerState, GuardRejected
 from tests.resilience.faces import FACES, Act
 from tests.resilience.tripping import Clocked, half_open
 

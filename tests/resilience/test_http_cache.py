@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.resilience.http.cache import HttpCache
-from autoglm_throttle.resilience.http.stale import CachedResponse, CacheRequest
+from autoglm_throttle.resilience.http.caching_rules import CachedResponse, CacheRequest
 
 URL = "http://vectors.test/near"
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.resilience.http.answer import Pairs
-from autoglm_throttle.resilience.http.personal import (
+from autoglm_throttle.resilience.http.private_fields import (
     ADDRESSING,
     NON_IDENTIFYING,
     addressing_fields,

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import FallbackKind
 from autoglm_throttle.resilience.http.answer import HttpAnswer
-from autoglm_throttle.resilience.http.stale import (
+from autoglm_throttle.resilience.http.caching_rules import (
     CachedResponse,
     CacheRequest,
     cached_response,
@@ -18,6 +17,7 @@ from autoglm_throttle.resilience.http.stale import (
     storable,
     varies_by,
 )
+from autoglm_throttle.types import FallbackKind
 
 URL = "http://vectors.test/near?q=1"
 DATE = ("date", "Sun, 06 Nov 1994 08:49:37 GMT")

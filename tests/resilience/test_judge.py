@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from autoglm_throttle.model import BreakerCause, BreakerState, GuardRejected, GuardRejection, Outcome
-from autoglm_throttle.resilience.judge import (
+from autoglm_throttle.resilience.outcome_classifier import (
     FAILURE_TEXT_MAX_CHARS,
     OutcomeClassifier,
     apply_slow_limit,
     failure_text,
     status_outcome,
 )
+from autoglm_throttle.types import BreakerCause, BreakerState, GuardRejected, GuardRejection, Outcome
 from tests.resilience.faces import BLOCKS, FACES, STREAMS, telling, told
 
 SUCCESS, FAILURE, NEUTRAL, SLOW = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL, Outcome.SLOW

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from autoglm_throttle.resilience.seldom import LOG_INTERVAL_S, GuardRateLimitedLogger
+from autoglm_throttle.resilience.rate_limited_logger import LOG_INTERVAL_S, GuardRateLimitedLogger
 
 
 def test_the_first_is_logged_and_the_others_are_counted(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,11 @@ import weakref
 import anyio
 import pytest
 
-from autoglm_throttle.model import (
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.feature import UNSET, Fallback
+from autoglm_throttle.resilience.feature_cache import FeatureStaleCache
+from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
     Criticality,
@@ -21,10 +25,6 @@ from autoglm_throttle.model import (
     GuardRejection,
     Outcome,
 )
-from autoglm_throttle.resilience.feature import UNSET, Fallback
-from autoglm_throttle.resilience.judge import OutcomeClassifier
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.shelf import FeatureStaleCache
 from tests.loops import run
 from tests.resilience.degrading import Bench, Dependency, Failed, face
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Criticality, DegradationLevel, GuardRejected, Outcome
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.feature import UNSET, Fallback
-from autoglm_throttle.resilience.judge import OutcomeClassifier
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.seldom import GuardRateLimitedLogger
-from autoglm_throttle.resilience.shelf import FeatureStaleCache
+from autoglm_throttle.resilience.feature_cache import FeatureStaleCache
+from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
 from autoglm_throttle.resilience.stale_cache import StaleCache
+from autoglm_throttle.types import Criticality, DegradationLevel, GuardRejected, Outcome
 from tests.resilience.degrading import Bench, Dependency, Failed, face
 
 __all__ = ["face"]

@@ -12,7 +12,12 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from autoglm_throttle.model import (
+from autoglm_throttle.resilience import feature_executor
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.calls import GuardedAttempt
+from autoglm_throttle.resilience.feature import UNSET, Fallback
+from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
     DegradationLevel,
@@ -20,11 +25,6 @@ from autoglm_throttle.model import (
     GuardRejection,
     Outcome,
 )
-from autoglm_throttle.resilience import served
-from autoglm_throttle.resilience.calls import GuardedAttempt
-from autoglm_throttle.resilience.feature import UNSET, Fallback
-from autoglm_throttle.resilience.judge import OutcomeClassifier
-from autoglm_throttle.resilience.rules import BreakerRules
 from tests.loops import run
 from tests.resilience.degrading import Bench, Failed
 
@@ -193,7 +193,7 @@ def test_a_refusal_is_everybody_s(backend: str, monkeypatch: pytest.MonkeyPatch)
         await settle()
         return GuardedAttempt(rejection=refusal)
 
-    monkeypatch.setattr(served, "attempt_async", refuse)
+    monkeypatch.setattr(feature_executor, "attempt_async", refuse)
 
     async def task() -> None:
         crowd = Crowd(Bench(ALWAYS))
@@ -476,13 +476,13 @@ def test_one_who_waits_does_so_for_the_limit_at_most_and_then_calls(backend: str
         bench = Bench(ALWAYS, rules=BreakerRules(timeout_s=0.01))
         slow, done = Slow(), anyio.Event()
         slow.go.set()
-        late = served._CallResult(GuardedAttempt(error=TimeoutError()), UNSET, None)
+        late = feature_executor._CallResult(GuardedAttempt(error=TimeoutError()), UNSET, None)
         shelf = bench.served._cache
         assert shelf is not None
         key = shelf.key(slow, (), {})
         assert key is not None
 
-        async def hang() -> served._CallResult:
+        async def hang() -> feature_executor._CallResult:
             await done.wait()
             return late
 

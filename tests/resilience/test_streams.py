@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import BreakerState, GuardRejected, GuardRejection, StreamSettleMode
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.types import BreakerState, GuardRejected, GuardRejection, StreamSettleMode
 from tests.resilience.faces import drive
 from tests.resilience.streaming import Opens, Source, block, later, plain, read_on
 from tests.resilience.tripping import Clocked, fail, half_open, opened

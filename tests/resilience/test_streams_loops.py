@@ -11,9 +11,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.model import BreakerState
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.types import BreakerState
 from tests.loops import run
 from tests.resilience.fake_store import FakeStore
 from tests.resilience.tripping import Clocked, fail, half_open

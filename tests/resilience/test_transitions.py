@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.model import BreakerCause, BreakerState
-from autoglm_throttle.model.guard import BreakerTransition
-from autoglm_throttle.resilience.machine import BreakerStateMachine
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.state_machine import BreakerStateMachine
 from autoglm_throttle.resilience.states_page import MEANINGS, states_page
 from autoglm_throttle.resilience.store import RemoteBreakerState
 from autoglm_throttle.resilience.transitions import (
@@ -21,6 +19,8 @@ from autoglm_throttle.resilience.transitions import (
     TRANSITION_ROWS,
     BreakerEvent,
 )
+from autoglm_throttle.types import BreakerCause, BreakerState
+from autoglm_throttle.types.guard import BreakerTransition
 
 PAGE = Path(__file__).parents[2] / "docs" / "breaker-states.md"
 OPERATORS = {BreakerEvent.FORCE, BreakerEvent.DISABLE, BreakerEvent.RESET, BreakerEvent.METRICS_ONLY}

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.places import HalfOpenSlots
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.half_open_probes import HalfOpenProbes
+from autoglm_throttle.resilience.half_open_slots import HalfOpenSlots
 from autoglm_throttle.resilience.ramp import RampUp
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.trials import HalfOpenProbes
 
 LEASE_S = 2.0
 acts = st.lists(

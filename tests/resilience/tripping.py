@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autoglm_throttle.model import BreakerState, BreakerTransition, GuardPermit, GuardRejection, Outcome
-from autoglm_throttle.resilience.circuit import GuardState
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.testing import ManualClock
+from autoglm_throttle.types import BreakerState, BreakerTransition, GuardPermit, GuardRejection, Outcome
 
 
 class Told:

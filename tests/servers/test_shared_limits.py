@@ -16,7 +16,7 @@ import pytest
 
 from tests.servers.server import Reply, Server, ask, fresh_key
 from tests.servers.test_servers import GRANIAN, UVICORN
-from tests.stores.server import RedisServer, newest
+from tests.store.server import RedisServer, newest
 
 pytestmark = pytest.mark.server
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.demo.child import DemoProcess
+from autoglm_throttle.traffic.demo.demo_process import DemoProcess
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
-from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.request_source import RequestSource
+from autoglm_throttle.types import Priority
 from benchmarks.ledger import Ledger
 from tests.servers.server import Server, ask
 from tests.servers.test_servers import UVICORN

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import (
+from autoglm_throttle.settings import PREFIX, SETTINGS, ConfigError, Settings
+from autoglm_throttle.settings.record_fields import RecordBody
+from autoglm_throttle.types import (
     BreakerMode,
     Policy,
     SlowCallMode,
@@ -15,8 +17,6 @@ from autoglm_throttle.model import (
     TripRule,
     WebSocketMode,
 )
-from autoglm_throttle.settings import PREFIX, SETTINGS, ConfigError, Settings
-from autoglm_throttle.settings.record_fields import RecordBody
 
 BAD: dict[str, list[object]] = {
     "policy": ["clever", 1],

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.degradation import LadderRules
-from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.settings import (
     SETTINGS,
     BreakerSettings,
@@ -23,7 +22,8 @@ from autoglm_throttle.settings import (
     collect_advice,
 )
 from autoglm_throttle.settings.breaker_settings import BREAKER_FIELD_TYPES
-from autoglm_throttle.settings.guard_remarks import USED_IF
+from autoglm_throttle.settings.guard_advice import USED_IF
+from autoglm_throttle.types import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
 
 SHARES = frozenset({TripRule.FAILURE_RATE, TripRule.CONSECUTIVE})
 

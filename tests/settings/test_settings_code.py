@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from autoglm_throttle.model import BorrowMode, Policy, Priority, ThrottleError, UserLimit
 from autoglm_throttle.settings import SETTINGS, ConfigError, PlanPolicy, RoutePolicy, Settings, SettingSource
+from autoglm_throttle.types import BorrowMode, Policy, Priority, ThrottleError, UserLimit
 
 
 def problems(**values: object) -> list[tuple[str, str]]:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.model import Priority
 from autoglm_throttle.settings import PREFIX, ConfigError, Settings, SettingSource
 from autoglm_throttle.settings.config_file import BYTES_AT_MOST
 from autoglm_throttle.settings.page import EXAMPLE
+from autoglm_throttle.types import Priority
 
 FULL = """\
 tier_samples = 5

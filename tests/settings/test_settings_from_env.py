@@ -14,19 +14,6 @@ import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import (
-    AggregateMode,
-    BorrowMode,
-    BreakerMode,
-    MissingTelemetryMode,
-    Policy,
-    Priority,
-    Signal,
-    SlowCallMode,
-    StoreFailureMode,
-    TripRule,
-    WebSocketMode,
-)
 from autoglm_throttle.settings import (
     PREFIX,
     SETTINGS,
@@ -40,6 +27,19 @@ from autoglm_throttle.settings import (
 )
 from autoglm_throttle.settings.record_fields import RecordBody
 from autoglm_throttle.settings.user_limits import user_limit
+from autoglm_throttle.types import (
+    AggregateMode,
+    BorrowMode,
+    BreakerMode,
+    MissingTelemetryMode,
+    Policy,
+    Priority,
+    Signal,
+    SlowCallMode,
+    StoreFailureMode,
+    TripRule,
+    WebSocketMode,
+)
 
 
 def to_env(values: Settings) -> dict[str, str]:

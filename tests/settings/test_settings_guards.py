@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import Criticality, TripRule
 from autoglm_throttle.settings import (
     PREFIX,
     BreakerSettings,
@@ -21,7 +20,8 @@ from autoglm_throttle.settings import (
     breaker_of,
     collect_advice,
 )
-from autoglm_throttle.settings.problem import quoted_key
+from autoglm_throttle.settings.problems import quoted_key
+from autoglm_throttle.types import Criticality, TripRule
 
 ORIGIN = "https://a.b:1"
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle import assembly
+from autoglm_throttle import factory
 from autoglm_throttle.control.quota import QuotaRules, RouteQuota
-from autoglm_throttle.model import Priority
 from autoglm_throttle.settings import (
     PREFIX,
     ConfigError,
@@ -18,6 +17,7 @@ from autoglm_throttle.settings import (
     collect_advice,
 )
 from autoglm_throttle.settings.resource_policy import ResourcePolicy
+from autoglm_throttle.types import Priority
 
 TABLE = {"precision_hint": "FP16, int8", "gpu_memory_ratio": "60%", "compute_priority": "high"}
 
@@ -36,14 +36,14 @@ def of_file(tmp_path: Path, text: str, **environ: str) -> Settings:
 
 
 def rules(settings: Settings) -> QuotaRules:
-    quota = assembly.quota(settings)
+    quota = factory.quota(settings)
     assert quota is not None
     return quota._rules
 
 
 def test_there_are_none_by_default() -> None:
     assert not Settings().quotas
-    assert assembly.quota(Settings()) is None
+    assert factory.quota(Settings()) is None
     assert rules(Settings(quotas=True)) == QuotaRules()
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Priority, UserLimit
 from autoglm_throttle.settings import ConfigError, PlanPolicies, PlanPolicy, RoutePolicy, unreachable
 from autoglm_throttle.settings.route_policy import ROUTE_FIELD_TYPES
+from autoglm_throttle.types import Priority, UserLimit
 
 
 def test_columns_are_read_and_the_name_is_made() -> None:

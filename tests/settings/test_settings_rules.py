@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import SETTINGS, ConfigError, PlanPolicy, RoutePolicy, Settings
-from autoglm_throttle.settings.remarks import PRESSURE_ONLY, READING_POLICIES, collect_advice
+from autoglm_throttle.settings.advice import PRESSURE_ONLY, READING_POLICIES, collect_advice
+from autoglm_throttle.types import Policy
 
 SECRET = "0123456789abcdef"
 MEMBER = "07f3a9c2d4e5b617"

@@ -22,8 +22,8 @@ from autoglm_throttle.settings import (
     Settings,
     collect_advice,
 )
-from autoglm_throttle.settings.masked import MASK, masked_url
-from autoglm_throttle.settings.remarks import PREREQUISITES, startup_advice
+from autoglm_throttle.settings.advice import PREREQUISITES, startup_advice
+from autoglm_throttle.settings.masking import MASK, masked_url
 
 URL = "redis://localhost:6379/0"
 URI = "async+memcached://localhost:11211"
@@ -98,7 +98,7 @@ def test_what_fits_together_is_allowed(values: dict[str, object]) -> None:
 def test_a_url_without_the_package_is_a_fault_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        "autoglm_throttle.settings.rules.find_spec", lambda name: None if name == "redis" else found(name)
+        "autoglm_throttle.settings.checks.find_spec", lambda name: None if name == "redis" else found(name)
     )
     assert problems(redis_url=URL, workers=0)[1] == (
         "redis_url: needs the package redis (pip install 'redis[hiredis]>=6.0')"

@@ -7,10 +7,10 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from autoglm_throttle.asgi.answers import STATUS, ResponseBuilder
-from autoglm_throttle.model import Decision, Reason
+from autoglm_throttle.asgi.responses import STATUS, ResponseBuilder
 from autoglm_throttle.testing import assert_admitted, assert_limited, assert_shed
-from autoglm_throttle.testing.answers import LIMITED_STATUS, SHED_STATUS
+from autoglm_throttle.testing.assertions import LIMITED_STATUS, SHED_STATUS
+from autoglm_throttle.types import Decision, Reason
 
 
 def body_of(reason: Reason) -> bytes:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.gpu.sampler import Sampler
-from autoglm_throttle.model import GpuProvider, GpuSample, ProviderUnavailable
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from autoglm_throttle.testing.gpu import ENGINE_READINGS, READINGS, TIMING
+from autoglm_throttle.types import GpuProvider, GpuSample, ProviderUnavailable
 
 
 def one(gpu: FakeGpu) -> GpuSample:

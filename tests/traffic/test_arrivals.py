@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import (
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.plan import (
     MIX,
     Arrivals,
     LoadLevel,
     LoadPlan,
     LoadShape,
     PriorityMix,
-    draw,
+    draw_plan,
     make_plan,
     make_replay_plan,
     parse_duration,
     parse_mix,
 )
-from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.types import Priority
 
 rates = st.floats(min_value=0.5, max_value=200.0)
 levels = st.lists(
@@ -265,7 +265,7 @@ def test_an_impossible_replay_is_refused() -> None:
 
 
 def test_an_endless_trace_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draw, "MAX_PLANNED", 100)
+    monkeypatch.setattr(draw_plan, "MAX_PLANNED", 100)
     assert len(make_replay_plan(map(float, range(100)), PriorityMix())) == 100
     with pytest.raises(TrafficError, match="no more than 100"):
         make_replay_plan(map(float, count()), PriorityMix())

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.plan import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
 
 RATES = st.floats(min_value=1e-3, max_value=1e5)
 DURATIONS = st.floats(min_value=1e-3, max_value=1e4)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.traffic.arrivals import (
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.plan import (
     GRAMMAR,
     Arrivals,
     LoadShape,
@@ -19,7 +20,6 @@ from autoglm_throttle.traffic.arrivals import (
     make_plan,
     parse_shape,
 )
-from autoglm_throttle.traffic.errors import TrafficError
 
 
 @pytest.mark.parametrize(("text", "k"), [("uniform", math.inf), ("poisson", 1.0), ("gamma:0.5", 0.5)])

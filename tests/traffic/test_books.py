@@ -9,13 +9,13 @@ from dataclasses import fields
 import pytest
 from hypothesis import given
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic import books
-from autoglm_throttle.traffic.books import RequestKind, Summary, Tally, TallyKey, tallies
-from autoglm_throttle.traffic.ending import RequestResult
+from autoglm_throttle.traffic import summary
 from autoglm_throttle.traffic.histogram import Histogram
+from autoglm_throttle.traffic.request_log import OPEN, UNSENT
+from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.sheet import OPEN, UNSENT
+from autoglm_throttle.traffic.summary import RequestKind, Summary, Tally, TallyKey, tallies
+from autoglm_throttle.types import Priority
 from tests.traffic.report.made_runs import REQUESTS, Sent, made, runs
 
 KINDS = [RequestKind(0, 1.5), RequestKind(1, 1.0), RequestKind(0, 0.25)]
@@ -88,7 +88,7 @@ def test_adding_up_by_columns_is_adding_up_one_by_one(result: Result) -> None:
 def test_adding_up_in_blocks_is_adding_up_at_once(result: Result) -> None:
     at_once = tallies(result.load.plan, result.request_log, KINDS, LIMITS_S)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(books, "BLOCK", 3)
+        patch.setattr(summary, "BLOCK", 3)
         in_blocks = tallies(result.load.plan, result.request_log, KINDS, LIMITS_S)
     assert {key: plainly(row) for key, row in in_blocks.items()} == {
         key: plainly(row) for key, row in at_once.items()

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.demo import add_arguments, command, run
 from autoglm_throttle.traffic.demo import store as demo_store
-from autoglm_throttle.traffic.demo.child import DemoProcess
 from autoglm_throttle.traffic.demo.command import SERVER, _DemoRun
+from autoglm_throttle.traffic.demo.demo_process import DemoProcess
 from autoglm_throttle.traffic.demo.scenario import STATE_PATH, environment, phases
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.types import Policy
 from tests.traffic.test_trace import synthetic, written
 
 pytestmark = pytest.mark.server
@@ -180,9 +180,9 @@ async def test_the_child_shows_its_throttle_and_ends_with_the_block() -> None:
 
 PARENT = """
 import sys
-from autoglm_throttle.model import Policy
+from autoglm_throttle.types import Policy
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.traffic.demo.child import Child
+from autoglm_throttle.traffic.demo.demo_process import Child
 from autoglm_throttle.traffic.demo.command import SERVER, _Performance
 from autoglm_throttle.traffic.demo.scenario import environment
 with Child(SERVER, {"environment": environment(Policy.TIERS), "speed": None, "length_s": 60.0}) as child:

@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from autoglm_throttle.model import Policy
 from autoglm_throttle.traffic.demo import final_page, scenario
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.request_log import RequestLog
+from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.result import Result, RunCost
-from autoglm_throttle.traffic.sheet import RequestLog
+from autoglm_throttle.types import Policy
 from tests.traffic.test_trace import synthetic, written
 
 STATE = {

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.model import Policy, Priority
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.traffic.arrivals import LoadPlan
 from autoglm_throttle.traffic.demo import scenario
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.plan import LoadPlan
 from autoglm_throttle.traffic.simulate import BatchSpec, Item, LlmSpec, SimulatedGpu
+from autoglm_throttle.types import Policy, Priority
 from tests.traffic.test_trace import synthetic, written
 
 INTERVAL_S = 0.5

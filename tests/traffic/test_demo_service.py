@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.model import Policy
 from autoglm_throttle.testing import ManualClock, throttle_for_tests
 from autoglm_throttle.traffic.demo.downstream import ITEMS, Downstream
 from autoglm_throttle.traffic.demo.scenario import STATE_PATH, environment
 from autoglm_throttle.traffic.demo.server import build
+from autoglm_throttle.types import Policy
 from tests.traffic.asgi_driver import ask
 
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Policy, Priority
-from autoglm_throttle.traffic import sheet
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.demo import scenario, screen, story
-from autoglm_throttle.traffic.demo.tally import RECENT_TURNS, RecentCounts
+from autoglm_throttle.traffic import request_log
+from autoglm_throttle.traffic.demo import scenario, screen, summary
+from autoglm_throttle.traffic.demo.counts import RECENT_TURNS, RecentCounts
 from autoglm_throttle.traffic.demo.view import PLAIN_TURNS, DemoView, outcome_of
-from autoglm_throttle.traffic.ending import RequestResult
-from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.plan import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.types import Policy, Priority
 
 TIERS = ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
 
@@ -226,7 +226,7 @@ def played(endings: dict[str, list[RequestResult]], *, aborted: bool = False) ->
         Arrivals.UNIFORM,
         PriorityMix(),
     )
-    entered = sheet.RequestLog(len(made))
+    entered = request_log.RequestLog(len(made))
     todo = {name: list(listed) for name, listed in endings.items()}
     for index, segment in enumerate(made.segments):
         listed = todo.get(made.names[segment], [])
@@ -246,9 +246,9 @@ ORDERLY = {"2x": [RequestResult.LIMITED], "5x": [RequestResult.SHED] * 3}
 
 
 def test_an_orderly_run_has_no_problems() -> None:
-    assert story.problems(played(ORDERLY), story.DemoObserver(downstream=GUARDED), phased=True) == []
-    assert story.problems(played({}), story.DemoObserver(), phased=False) == []
-    assert story.problems(played({}, aborted=True), story.DemoObserver(), phased=True) == []
+    assert summary.problems(played(ORDERLY), summary.DemoObserver(downstream=GUARDED), phased=True) == []
+    assert summary.problems(played({}), summary.DemoObserver(), phased=False) == []
+    assert summary.problems(played({}, aborted=True), summary.DemoObserver(), phased=True) == []
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,9 @@ def test_an_orderly_run_has_no_problems() -> None:
     ],
 )
 def test_problems_are_named(endings: dict[str, list[RequestResult]], problem: str) -> None:
-    assert story.problems(played(endings), story.DemoObserver(downstream=GUARDED), phased=True) == [problem]
+    assert summary.problems(played(endings), summary.DemoObserver(downstream=GUARDED), phased=True) == [
+        problem
+    ]
 
 
 @pytest.mark.parametrize(
@@ -279,11 +281,11 @@ def test_problems_are_named(endings: dict[str, list[RequestResult]], problem: st
     ],
 )
 def test_a_downstream_that_was_not_guarded_is_a_problem(seen: dict[str, object] | None, problem: str) -> None:
-    assert story.problems(played(ORDERLY), story.DemoObserver(downstream=seen), phased=True) == [problem]
+    assert summary.problems(played(ORDERLY), summary.DemoObserver(downstream=seen), phased=True) == [problem]
 
 
 def test_what_became_of_the_downstream_is_told() -> None:
-    told = story.downstream_sentence(GUARDED)
+    told = summary.downstream_sentence(GUARDED)
     assert told == (
         "The downstream 'related' failed 5 times and its breaker opened once: 40 calls were answered from"
         " memory in its trouble and 2 under load, 90 were made. It is closed now."
@@ -292,8 +294,8 @@ def test_what_became_of_the_downstream_is_told() -> None:
 
 def test_lost_requests_and_a_dead_service_are_problems() -> None:
     result = played(ORDERLY)
-    result.request_log.results[0] = sheet.OPEN
-    found = story.problems(result, story.DemoObserver(has_exited=True, downstream=GUARDED), phased=True)
+    result.request_log.results[0] = request_log.OPEN
+    found = summary.problems(result, summary.DemoObserver(has_exited=True, downstream=GUARDED), phased=True)
     assert [text.split()[0] for text in found] == ["the", "the"]
     assert "do not balance" in found[1]
 
@@ -308,38 +310,38 @@ def looked(
 
 
 def test_what_the_store_did_is_told() -> None:
-    watched = story.DemoObserver()
+    watched = summary.DemoObserver()
     counts = {"decisions": 900, "round_trips": 300, "spared": 0, "without": 0}
     watched.observe(looked(50.0, 1.0) | {"store": counts})
     watched.observe(looked(50.0, 1.0))
     assert watched.store == counts
-    told = story.store_sentence("Valkey 9.1.2", counts)
+    told = summary.store_sentence("Valkey 9.1.2", counts)
     assert told == "Valkey 9.1.2 took 900 decisions on user limits in 300 round trips."
-    told = story.store_sentence("Redis 7.0.15", counts | {"spared": 40, "without": 3})
+    told = summary.store_sentence("Redis 7.0.15", counts | {"spared": 40, "without": 3})
     assert told.endswith("and was spared 40 about callers whom it had just refused; 3 were taken without it.")
 
 
 def test_the_sentence_tells_true_numbers() -> None:
-    watched = story.DemoObserver()
+    watched = summary.DemoObserver()
     for pct, factor in ((50.0, 1.0), (97.0, 0.4), (99.5, 0.0), (None, 1.0), (96.0, 0.7)):
         watched.observe(looked(pct, factor, factor))
-    told = story.sentence(played(ORDERLY), watched)
+    told = summary.sentence(played(ORDERLY), watched)
     assert told.startswith(
         "The card rose to 100 % (by the table x 0.7, x 0.4, x 0)"
         " and the throttle cut the rates 3 times, down to 0 of nominal:"
     )
     assert "of 60 requests 56 were served, 4 were told when to come back, 0 failed" in told
-    calm = story.sentence(played({}), story.DemoObserver(peak_pct=60.0))
+    calm = summary.sentence(played({}), summary.DemoObserver(peak_pct=60.0))
     assert calm.startswith(
         "The card rose to 60 % and the throttle never cut the rates: of 60 requests 60 were"
     )
 
 
 def test_the_sentence_tells_of_the_line() -> None:
-    watched = story.DemoObserver()
+    watched = summary.DemoObserver()
     for factor, waiting in ((0.124, 3), (0.118, 41), (0.12, 7)):
         watched.observe(looked(100.0, factor, 0.0, waiting))
-    told = story.sentence(played(ORDERLY), watched)
+    told = summary.sentence(played(ORDERLY), watched)
     assert "cut the rates once, down to 0.12 of nominal, and queued up to 41 wait in line: of" in told
 
 

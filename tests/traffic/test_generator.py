@@ -15,14 +15,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadPlan, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.ending import RequestResult, classify_response
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
 from autoglm_throttle.traffic.generator.connection import Connection, ParserLibrary
-from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
+from autoglm_throttle.traffic.plan import Arrivals, LoadPlan, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.request_result import RequestResult, classify_response
+from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.types import Priority
 from tests.traffic.scripted_server import OK, ScriptedServer, Serve, always, once, request
 
 BRISK = ClientOptions(connections=1, timeout_s=5.0, drain_s=5.0)
@@ -470,7 +470,7 @@ async def test_a_fault_of_the_generator_ends_the_run_and_is_told(monkeypatch: py
 
 
 async def test_spinning_waits_for_no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autoglm_throttle.traffic.generator.sending.TICK_S", 3600.0)
+    monkeypatch.setattr("autoglm_throttle.traffic.generator.sender.TICK_S", 3600.0)
     made = make_plan(LoadShape.parse("fixed:500:200ms"), Arrivals.UNIFORM, PriorityMix())
     async with asyncio.timeout(20.0):
         result = await drive(always(OK), made, replace(BRISK, connections=4, spin=True))

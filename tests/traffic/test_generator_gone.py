@@ -10,10 +10,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
-from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
+from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from tests.traffic.scripted_server import OK, ScriptedServer, always, once, request
 from tests.traffic.test_generator import BRISK, drive, endings, silent, some
 
@@ -44,7 +44,7 @@ async def test_the_share_of_the_core_is_that_of_the_sending_without_the_drain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Mock(side_effect=[0.0, 1.0])
-    monkeypatch.setattr("autoglm_throttle.traffic.generator.sending.time.process_time", clock)
+    monkeypatch.setattr("autoglm_throttle.traffic.generator.sender.time.process_time", clock)
     result = await drive(silent, some(1), replace(BRISK, drain_s=0.5))
     assert result.run_cost.cpu_share is not None
     assert result.run_cost.cpu_share > 1.0 / 0.5

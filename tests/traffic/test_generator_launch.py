@@ -17,12 +17,19 @@ from contextlib import contextmanager
 
 import pytest
 
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, Users, make_plan
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, UserSchedule, fleet, launch, worker
-from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.generator import (
+    ClientOptions,
+    TargetUrl,
+    UserSchedule,
+    launch,
+    worker_pool,
+    worker_process,
+)
+from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, Users, make_plan
 from autoglm_throttle.traffic.report import RunInfo, make
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import RequestSource
 from tests.traffic.scripted_server import OK, always, beside, request
 
 BRISK = ClientOptions(connections=4, timeout_s=5.0, drain_s=5.0)
@@ -60,7 +67,7 @@ def test_without_uvloop_the_loop_is_that_of_asyncio(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_beat_tells_how_far_it_is(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[launch.__module__], "BEAT_S", 0.1)
-    monkeypatch.setattr(fleet, "BEAT_S", 0.1)
+    monkeypatch.setattr(worker_pool, "BEAT_S", 0.1)
     told: list[tuple[float, int, int]] = []
     with beside(always(OK)) as server:
         made, target = some("fixed:100:1500ms"), TargetUrl(port=server.port)
@@ -129,7 +136,7 @@ def test_several_processes_share_the_users() -> None:
 
 
 def test_a_sending_process_that_ends_early_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "WORKER", "this")
+    monkeypatch.setattr(worker_pool, "WORKER", "this")
     with pytest.raises(TrafficError, match="ended early"):
         launch(some(), TargetUrl(port=1), BRISK, processes=2)
 
@@ -138,7 +145,7 @@ def test_a_sending_process_that_ends_early_is_told(monkeypatch: pytest.MonkeyPat
 def test_what_the_others_sent_is_kept_when_a_sending_process_is_killed(
     what: RequestSource | UserSchedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell, told = fleet._send_message, list[object]()
+    tell, told = worker_pool._send_message, list[object]()
 
     def say(child: subprocess.Popen[bytes], said: object) -> None:
         tell(child, said)
@@ -147,7 +154,7 @@ def test_what_the_others_sent_is_kept_when_a_sending_process_is_killed(
             if len(told) == 2:
                 child.kill()
 
-    monkeypatch.setattr(fleet, "_say", say)
+    monkeypatch.setattr(worker_pool, "_say", say)
     with beside(always(OK)) as server:
         result = launch(what, TargetUrl(port=server.port), BRISK, processes=2)
     assert result.balanced
@@ -161,21 +168,21 @@ def test_what_the_others_sent_is_kept_when_a_sending_process_is_killed(
 
 
 def test_when_all_sending_processes_are_killed_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell = fleet._send_message
+    tell = worker_pool._send_message
 
     def say(child: subprocess.Popen[bytes], said: object) -> None:
         tell(child, said)
         if isinstance(said, float):
             child.kill()
 
-    monkeypatch.setattr(fleet, "_say", say)
+    monkeypatch.setattr(worker_pool, "_say", say)
     with beside(always(OK)) as server, pytest.raises(TrafficError, match="ended early"):
         launch(some(), TargetUrl(port=server.port), BRISK, processes=2)
 
 
 def test_stopped_while_the_start_is_told_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[object] = []
-    tell = fleet._send_message
+    tell = worker_pool._send_message
 
     def say(child: subprocess.Popen[bytes], what: object) -> None:
         said.append(what)
@@ -183,20 +190,20 @@ def test_stopped_while_the_start_is_told_nothing_is_sent(monkeypatch: pytest.Mon
         if isinstance(what, float):
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(fleet, "_say", say)
+    monkeypatch.setattr(worker_pool, "_say", say)
     with beside(always(OK)) as server, pytest.raises(KeyboardInterrupt):
         launch(some(), TargetUrl(port=server.port), BRISK, processes=2)
-    assert fleet.STOP not in said
+    assert worker_pool.STOP not in said
 
 
 def test_sending_processes_that_are_never_ready_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "READY_S", 0.01)
+    monkeypatch.setattr(worker_pool, "READY_S", 0.01)
     with pytest.raises(TrafficError, match=r"not ready within 0\.01 s"):
         launch(some(), TargetUrl(port=1), BRISK, processes=2)
 
 
 def test_what_was_seen_is_told_once() -> None:
-    seen = worker.WorkerCounts()
+    seen = worker_process.WorkerCounts()
     seen.record(3, RequestResult.LIMITED, 0.5)
     assert [list(column) for column in seen.take()] == [[3], [RequestResult.LIMITED], [0.5]]
     assert [list(column) for column in seen.take()] == [[], [], []]
@@ -244,9 +251,9 @@ def test_this_process_can_be_asked_to_stop_before_the_start(processes: int) -> N
 
 SCRIPT = """
 import sys
-from autoglm_throttle.traffic.arrivals import *
+from autoglm_throttle.traffic.plan import *
 from autoglm_throttle.traffic.generator import *
-from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.request_source import Load
 
 if __name__ == "__main__":
     load = Load(plan(Shape.parse("fixed:20:60"), Arrivals.UNIFORM, Crowd()))

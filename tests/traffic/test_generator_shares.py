@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadPlan, LoadShape, PriorityMix, Users, make_plan
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, UserSchedule
-from autoglm_throttle.traffic.generator.share import COLUMNS, merge, split, split_options
-from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
+from autoglm_throttle.traffic.generator.sharding import COLUMNS, merge, split, split_options
+from autoglm_throttle.traffic.plan import Arrivals, LoadPlan, LoadShape, PriorityMix, Users, make_plan
+from autoglm_throttle.traffic.request_log import RequestLog
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.result import Result, RunCost
-from autoglm_throttle.traffic.sheet import RequestLog
 
 CROWD = PriorityMix(clients=5, skew=1.0, kinds=(1.0, 2.0))
 KINDS = (PlannedRequest(), PlannedRequest(method="GET", body=b""))

@@ -6,9 +6,9 @@ import asyncio
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
-from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.request_source import RequestSource
 from tests.traffic.scripted_server import OK, ScriptedServer, request
 
 STALL_S = 1.0

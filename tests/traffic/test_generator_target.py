@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import TargetUrl, wire
-from autoglm_throttle.traffic.generator.wire import encoder
-from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
+from autoglm_throttle.traffic.generator import TargetUrl, encoding
+from autoglm_throttle.traffic.generator.encoding import encoder
+from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
+from autoglm_throttle.types import Priority
 
 HERE = TargetUrl(port=8000)
 
@@ -172,7 +172,7 @@ def load() -> RequestSource:
 def test_bytes_are_the_same_whether_they_were_kept_or_not(
     kept_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr(encoding, "KEPT_BYTES", kept_bytes)
     made, target = load(), replace(HERE, identity_header="x-client")
     encode = encoder(made, target)
     for index in [*range(300), *range(300)]:

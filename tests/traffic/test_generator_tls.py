@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
 from autoglm_throttle.traffic.generator.launch import run_on_loop
-from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result
 from tests.traffic.scripted_server import OK, ScriptedServer, Serve, always, once, request
 

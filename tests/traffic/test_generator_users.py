@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import PriorityMix, Users
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, ClosedLoopSender, TargetUrl, UserSchedule
-from autoglm_throttle.traffic.generator.roster import zipf_edges
-from autoglm_throttle.traffic.load import PlannedRequest
+from autoglm_throttle.traffic.generator.user_schedule import zipf_edges
+from autoglm_throttle.traffic.plan import PriorityMix, Users
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import PlannedRequest
 from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.types import Priority
 from tests.traffic.scripted_server import OK, ScriptedServer, Serve, always, request
 
 STEPS = st.lists(st.tuples(st.integers(1, 9), st.floats(0.1, 5.0)), min_size=1, max_size=5).map(tuple)

@@ -12,8 +12,8 @@ import pytest
 from autoglm_throttle.traffic import files
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator.connection import Connection
+from autoglm_throttle.traffic.generator.connection_pool import ConnectionPool
 from autoglm_throttle.traffic.generator.options import ClientOptions
-from autoglm_throttle.traffic.generator.pool import ConnectionPool
 from autoglm_throttle.traffic.generator.target import TargetUrl
 
 
@@ -44,7 +44,7 @@ def pool(monkeypatch: pytest.MonkeyPatch, refusals: int, size: int = 1, more: in
         made.opened(line())
 
     monkeypatch.setattr(made, "_connect", connect)
-    monkeypatch.setattr("autoglm_throttle.traffic.generator.pool.BACKOFF_FIRST_S", 0.0)
+    monkeypatch.setattr("autoglm_throttle.traffic.generator.connection_pool.BACKOFF_FIRST_S", 0.0)
     return made
 
 
@@ -134,7 +134,7 @@ async def test_a_name_that_nobody_knows_is_told(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_server_that_takes_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autoglm_throttle.traffic.generator.pool.CONNECT_S", 0.01)
+    monkeypatch.setattr("autoglm_throttle.traffic.generator.connection_pool.CONNECT_S", 0.01)
     made = ConnectionPool(TargetUrl(port=1), ClientOptions(connections=7), line)
     monkeypatch.setattr(made, "_connect", asyncio.Event().wait)
     with pytest.raises(TrafficError, match=r"did not take 7 connections within 0\.01 s"):

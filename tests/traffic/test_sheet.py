@@ -6,8 +6,8 @@ from math import isnan
 
 import pytest
 
-from autoglm_throttle.traffic.ending import RequestResult
-from autoglm_throttle.traffic.sheet import MOST_REASONS, OTHER_REASONS, RequestLog
+from autoglm_throttle.traffic.request_log import MOST_REASONS, OTHER_REASONS, RequestLog
+from autoglm_throttle.traffic.request_result import RequestResult
 
 
 def test_a_request_ends_once() -> None:

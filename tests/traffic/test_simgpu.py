@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import GpuProvider
 from autoglm_throttle.traffic.simulate import BatchSpec, Done, Item, LlmSpec, SimulatedGpu, SimulatedGpuSpec
+from autoglm_throttle.types import GpuProvider
 
 GIB = 1 << 30
 SPECS = {

@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from autoglm_throttle.traffic.arrivals import PriorityMix
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.plan import PriorityMix
 from autoglm_throttle.traffic.trace import HEADER, Trace, TraceItem, load_azure_llm, make_load
 
 

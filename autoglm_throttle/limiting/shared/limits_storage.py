@@ -18,8 +18,8 @@ from autoglm_throttle.limiting.shared.store import StoreErrorKind
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autoglm_throttle.model import UserLimit
     from autoglm_throttle.settings.storage_uri import StorageUri
+    from autoglm_throttle.types import UserLimit
 
 US: Final = 1_000_000
 """Microseconds in a second."""

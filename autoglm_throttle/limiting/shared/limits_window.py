@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from autoglm_throttle.limiting.shared.error_tracker import StoreErrorTracker
 from autoglm_throttle.limiting.shared.limits_loop import LoopStorage
 from autoglm_throttle.limiting.shared.limits_storage import (
     EDGE_US,
@@ -20,12 +21,11 @@ from autoglm_throttle.limiting.shared.limits_storage import (
     open_storage,
     sample,
 )
-from autoglm_throttle.limiting.shared.news import StoreErrorTracker
-from autoglm_throttle.limiting.shared.per_loop import PerEventLoop
+from autoglm_throttle.limiting.shared.per_event_loop import PerEventLoop
 from autoglm_throttle.limiting.shared.store import Answer, StoreCharge, StoreErrorKind, StoreStats
-from autoglm_throttle.limiting.shared.wire import key_safe
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.limiting.shared.window_protocol import key_safe
 from autoglm_throttle.settings.storage_uri import parse_storage_uri
+from autoglm_throttle.types import UserLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

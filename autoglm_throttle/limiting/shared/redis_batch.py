@@ -35,7 +35,7 @@ _Waiter: TypeAlias = "asyncio.Future[A | StoreErrorKind] | None"
 class _BatchCall(Generic[E, A]):
     """Entries of one round trip, as three columns, and its time limit."""
 
-    __slots__ = ("dues", "entries", "futures", "gives_up_s", "missed", "task", "has_timeouts", "error_kind")
+    __slots__ = ("dues", "entries", "error_kind", "futures", "gives_up_s", "has_timeouts", "missed", "task")
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from autoglm_throttle.model import STALL_S
+from autoglm_throttle.types import STALL_S
 
 __all__ = ["GRACE_S", "STALL_S"]
 

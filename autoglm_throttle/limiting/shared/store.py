@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.types import UserLimit
 
 
 class StoreErrorKind(StrEnum):

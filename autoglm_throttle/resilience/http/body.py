@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from autoglm_throttle.model import BreakerState, GuardPermit, Outcome, StreamSettleMode
-from autoglm_throttle.resilience.circuit import GuardState
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.types import BreakerState, GuardPermit, Outcome, StreamSettleMode
 
 
 @dataclass(slots=True)

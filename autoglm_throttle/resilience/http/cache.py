@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from autoglm_throttle.resilience.http.answer import Pairs
-from autoglm_throttle.resilience.http.stale import (
+from autoglm_throttle.resilience.http.caching_rules import (
     METHODS,
     CachedResponse,
     CacheRequest,

@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.model import GuardPermit, Outcome, TooManyRequestsMode
 from autoglm_throttle.resilience.http.body import BodyObserver
+from autoglm_throttle.resilience.http.caching_rules import CacheRequest, cached_response
+from autoglm_throttle.resilience.http.feature_executor import HttpCallResult
 from autoglm_throttle.resilience.http.fields import body_bytes, retry_after_s
-from autoglm_throttle.resilience.http.served import HttpCallResult
-from autoglm_throttle.resilience.http.stale import CacheRequest, cached_response
-from autoglm_throttle.resilience.judge import status_outcome
+from autoglm_throttle.resilience.outcome_classifier import status_outcome
+from autoglm_throttle.types import GuardPermit, Outcome, TooManyRequestsMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import httpx
 
-    from autoglm_throttle.resilience.circuit import GuardState
+    from autoglm_throttle.resilience.guard_state import GuardState
     from autoglm_throttle.resilience.http.answer import Pairs
-    from autoglm_throttle.resilience.http.served import CacheKey, HttpFeatureExecutor
+    from autoglm_throttle.resilience.http.feature_executor import CacheKey, HttpFeatureExecutor
 
 SWITCHING_PROTOCOLS: Final = 101
 """After status 101 the connection is no longer HTTP, so no body follows."""
@@ -43,15 +43,15 @@ class HttpCall:
     """
 
     __slots__ = (
-        "cache_request",
         "begun_s",
+        "body_observer",
+        "cache_request",
         "circuit",
+        "executor",
+        "is_short",
         "outcome",
         "permit",
         "request",
-        "executor",
-        "is_short",
-        "body_observer",
     )
 
     def __init__(

@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
-from autoglm_throttle.resilience.shared.ledger import FleetState
-from autoglm_throttle.resilience.shared.outbox import OpenMessage, OperatorCommand, ProbeResult
-from autoglm_throttle.resilience.shared.push import BreakerSyncListener
-from autoglm_throttle.resilience.shared.question import BreakerWakeup, PendingQuery
+from autoglm_throttle.resilience.shared.fleet_state import FleetState
+from autoglm_throttle.resilience.shared.pending_query import BreakerWakeup, PendingQuery
+from autoglm_throttle.resilience.shared.pending_writes import OpenMessage, OperatorCommand, ProbeResult
+from autoglm_throttle.resilience.shared.protocol import SharedRules, parse_message
 from autoglm_throttle.resilience.shared.scripts import Scripts, SyncClient
-from autoglm_throttle.resilience.shared.teller import BreakerSyncSender
-from autoglm_throttle.resilience.shared.wire import SharedRules, parse_message
+from autoglm_throttle.resilience.shared.sync_listener import BreakerSyncListener
+from autoglm_throttle.resilience.shared.sync_sender import BreakerSyncSender
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 
 if TYPE_CHECKING:
-    from autoglm_throttle.model import Clock
+    from autoglm_throttle.types import Clock
 
 TIMEOUT_S: Final = 0.25
 """Seconds for a client's connections and replies. No caller waits for it; it frees the thread."""

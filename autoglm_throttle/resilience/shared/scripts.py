@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from autoglm_throttle.resilience.shared.wire import ScriptArguments, load_script
+from autoglm_throttle.resilience.shared.protocol import ScriptArguments, load_script
 
 SCRIPT_RIGHTS: Final = (
     "evalsha eval time hmget hset del pexpire publish zadd zcount zrem zremrangebyscore zscore"

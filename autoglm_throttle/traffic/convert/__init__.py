@@ -1,23 +1,23 @@
 """Converts recordings to and from the files of vegeta, GoReplay and HAR."""
 
 from autoglm_throttle.traffic.convert.conversion import Bodies, GorOptions, ImportSummary, convert, write
+from autoglm_throttle.traffic.convert.file_format import FileFormat, detect_format
 from autoglm_throttle.traffic.convert.fill import Fill
-from autoglm_throttle.traffic.convert.form import FileFormat, detect_format
 from autoglm_throttle.traffic.convert.imported import ImportedFile
 from autoglm_throttle.traffic.convert.source import ImportSource, RecordingSource, open_source, recorded_names
 
 __all__ = [
-    "ImportSummary",
     "Bodies",
-    "Fill",
     "FileFormat",
-    "ImportedFile",
-    "RecordingSource",
+    "Fill",
     "GorOptions",
     "ImportSource",
+    "ImportSummary",
+    "ImportedFile",
+    "RecordingSource",
     "convert",
-    "recorded_names",
-    "open_source",
     "detect_format",
+    "open_source",
+    "recorded_names",
     "write",
 ]

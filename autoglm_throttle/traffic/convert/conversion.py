@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from autoglm_throttle.traffic.convert import gor, har, vegeta
+from autoglm_throttle.traffic.convert.file_format import FileFormat
 from autoglm_throttle.traffic.convert.fill import Fill, MissingBodies
-from autoglm_throttle.traffic.convert.form import FileFormat
 from autoglm_throttle.traffic.convert.source import ImportSource, start_ns
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader
-from autoglm_throttle.traffic.record.entry import MAX_BODY_BYTES
+from autoglm_throttle.traffic.record.recorded_request import MAX_BODY_BYTES
 from autoglm_throttle.version import __version__
 
 PLACEHOLDER_URL = "http://localhost"

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record.entry import RecordedRequest
+from autoglm_throttle.traffic.record.recorded_request import RecordedRequest
 
 FILLED_AT_MOST = 64 << 20
 """Most bytes of spaces for one body, like the limit for answers. A recorded length is not trusted."""

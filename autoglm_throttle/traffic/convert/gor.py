@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest, target_of
 from autoglm_throttle.traffic.convert.message import decoded, parse
+from autoglm_throttle.traffic.convert.parsed_request import GorProblems, ParsedRequest, target_of
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record.entry import MAX_LINE_BYTES, RecordedRequest
+from autoglm_throttle.traffic.record.recorded_request import MAX_LINE_BYTES, RecordedRequest
 
 LOST = (
     "clients",

@@ -14,10 +14,10 @@ from datetime import datetime
 from typing import Any, BinaryIO
 
 from autoglm_throttle.traffic.convert.elements import JsonWindow
-from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest, target_of
 from autoglm_throttle.traffic.convert.moment import nanoseconds, stamp
+from autoglm_throttle.traffic.convert.parsed_request import GorProblems, ParsedRequest, target_of
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record.entry import RecordedRequest
+from autoglm_throttle.traffic.record.recorded_request import RecordedRequest
 
 LOST = ("when the recording began and why it ended", "records of dropping, sampling and redaction")
 """Data that the format cannot hold."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from autoglm_throttle.traffic.convert import gor, har, vegeta
-from autoglm_throttle.traffic.convert.form import FileFormat, open_packed
-from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest
+from autoglm_throttle.traffic.convert.file_format import FileFormat, open_packed
 from autoglm_throttle.traffic.convert.moment import stamp
+from autoglm_throttle.traffic.convert.parsed_request import GorProblems, ParsedRequest
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader, RecordingTrailer, Redaction
 

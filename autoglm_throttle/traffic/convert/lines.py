@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from autoglm_throttle.traffic.convert.found import GorProblems
-from autoglm_throttle.traffic.record.entry import MAX_LINE_BYTES
+from autoglm_throttle.traffic.convert.parsed_request import GorProblems
+from autoglm_throttle.traffic.record.recorded_request import MAX_LINE_BYTES
 
 
 def numbered(stored: BinaryIO, faults: GorProblems) -> Iterator[tuple[int, bytes]]:

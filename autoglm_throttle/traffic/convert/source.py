@@ -8,12 +8,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from autoglm_throttle.model import Priority
 from autoglm_throttle.settings.record_fields import identifies_caller
-from autoglm_throttle.traffic.convert.form import FileFormat, detect_format
-from autoglm_throttle.traffic.convert.found import target_of
+from autoglm_throttle.traffic.convert.file_format import FileFormat, detect_format
 from autoglm_throttle.traffic.convert.imported import ImportedFile
 from autoglm_throttle.traffic.convert.moment import nanoseconds
+from autoglm_throttle.traffic.convert.parsed_request import target_of
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import (
     RecordedRequest,
@@ -23,6 +22,7 @@ from autoglm_throttle.traffic.record import (
     Redaction,
     open_recording,
 )
+from autoglm_throttle.types import Priority
 
 
 class ImportSource(Protocol):

@@ -11,10 +11,10 @@ import json
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest, target_of
 from autoglm_throttle.traffic.convert.lines import numbered
+from autoglm_throttle.traffic.convert.parsed_request import GorProblems, ParsedRequest, target_of
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record.entry import RecordedRequest, parse_object
+from autoglm_throttle.traffic.record.recorded_request import RecordedRequest, parse_object
 
 LOST = (
     "times",

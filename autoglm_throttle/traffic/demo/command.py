@@ -12,12 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
-from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.settings.installing import how_to_install
-from autoglm_throttle.traffic.arrivals import parse_duration
-from autoglm_throttle.traffic.demo import final_page, screen, story
-from autoglm_throttle.traffic.demo.child import DemoProcess
+from autoglm_throttle.settings.install_hint import how_to_install
+from autoglm_throttle.traffic.demo import final_page, screen, summary
+from autoglm_throttle.traffic.demo.counts import RecentCounts
+from autoglm_throttle.traffic.demo.demo_process import DemoProcess
 from autoglm_throttle.traffic.demo.scenario import (
     CONNECTIONS,
     IDENTITY_HEADER,
@@ -29,11 +28,12 @@ from autoglm_throttle.traffic.demo.scenario import (
     traced,
 )
 from autoglm_throttle.traffic.demo.store import DemoStore
-from autoglm_throttle.traffic.demo.tally import RecentCounts
 from autoglm_throttle.traffic.demo.view import TURN_S, DemoView, frame
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
+from autoglm_throttle.traffic.plan import parse_duration
 from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.types import Policy
 
 SERVER = "autoglm_throttle.traffic.demo.server"
 INITIAL_CONNECTIONS = 100
@@ -120,10 +120,10 @@ class _DemoRun:
         out.flush()
         with DemoProcess(SERVER, _server_config(scenario, settings)) as child:
             result, observer = asyncio.run(_drive(scenario, child, out))
-            problems = story.problems(result, observer, phased=scenario.speed is None)
+            problems = summary.problems(result, observer, phased=scenario.speed is None)
             stderr = child.stderr_tail() if problems else []
         sentences = self._sentences(result, observer)
-        lines = ["", *screen.table(result.summary), "", *story.REASON_MEANINGS, ""]
+        lines = ["", *screen.table(result.summary), "", *summary.REASON_MEANINGS, ""]
         for sentence in sentences[1:]:
             lines += [sentence, ""]
         if result.balanced:
@@ -136,13 +136,13 @@ class _DemoRun:
             return INTERRUPTED
         return 1 if problems else 0
 
-    def _sentences(self, result: Result, observer: story.DemoObserver) -> list[str]:
+    def _sentences(self, result: Result, observer: summary.DemoObserver) -> list[str]:
         """Return the sentences on the run, the store and the downstream."""
-        sentences = [story.sentence(result, observer)]
+        sentences = [summary.sentence(result, observer)]
         if observer.store is not None:
-            sentences.append(story.store_sentence(self.store.name, observer.store))
+            sentences.append(summary.store_sentence(self.store.name, observer.store))
         if observer.downstream is not None:
-            sentences.append(story.downstream_sentence(observer.downstream))
+            sentences.append(summary.downstream_sentence(observer.downstream))
         return sentences
 
     def _write_page(self, page: str) -> str:
@@ -165,7 +165,7 @@ def _scenario(args: argparse.Namespace) -> Scenario:
     return phases(SECONDS if args.seconds is None else args.seconds)
 
 
-async def _drive(scenario: Scenario, child: DemoProcess, out: TextIO) -> tuple[Result, story.DemoObserver]:
+async def _drive(scenario: Scenario, child: DemoProcess, out: TextIO) -> tuple[Result, summary.DemoObserver]:
     await child.request(STATE_PATH)
     target = TargetUrl(port=child.port, identity_header=IDENTITY_HEADER)
     recent = RecentCounts(scenario.plan.priorities)
@@ -173,7 +173,7 @@ async def _drive(scenario: Scenario, child: DemoProcess, out: TextIO) -> tuple[R
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, generator.stop)
-    observer = story.DemoObserver()
+    observer = summary.DemoObserver()
     running = loop.create_task(generator.run())
     view = DemoView(out)
     state: dict[str, Any] | None = None

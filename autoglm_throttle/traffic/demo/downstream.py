@@ -7,10 +7,10 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
-from autoglm_throttle.model import Criticality, FallbackKind
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.traffic.demo.scenario import OUTAGE
+from autoglm_throttle.types import Criticality, FallbackKind
 
 NAME: Final = "related"
 ITEMS: Final = 50

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from autoglm_throttle.model import Policy, Priority
 from autoglm_throttle.traffic.demo.scenario import PRIORITY_MIX, SLO_S, Scenario
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import Objectives, RunInfo, make
 from autoglm_throttle.traffic.report.page import render
 from autoglm_throttle.traffic.report.schema import About
 from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.types import Policy, Priority
 from autoglm_throttle.version import __version__
 
 PATH = Path("demo-report.html")

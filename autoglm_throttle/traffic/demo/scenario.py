@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
-from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import PREFIX
-from autoglm_throttle.traffic.arrivals import (
+from autoglm_throttle.traffic.files import max_connections
+from autoglm_throttle.traffic.plan import (
     Arrivals,
     LoadLevel,
     LoadPlan,
@@ -25,10 +25,10 @@ from autoglm_throttle.traffic.arrivals import (
     make_plan,
     make_replay_plan,
 )
-from autoglm_throttle.traffic.files import max_connections
-from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
+from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimulatedGpuSpec
 from autoglm_throttle.traffic.trace import load_azure_llm
+from autoglm_throttle.types import Policy
 
 CAPACITY_RPS = 170.0
 """Small enough for a laptop to send five times as much besides serving it.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.books import Summary, Tally
+from autoglm_throttle.traffic.summary import Summary, Tally
+from autoglm_throttle.types import Priority
 
 BAR = 60
 """Characters for 0..100 %: enough to label tier marks that are 5 % apart."""

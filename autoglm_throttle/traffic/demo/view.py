@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any, TextIO
 
-from autoglm_throttle.model import Policy, Priority
 from autoglm_throttle.traffic.demo import screen
+from autoglm_throttle.traffic.demo.counts import RecentCounts
 from autoglm_throttle.traffic.demo.scenario import Scenario
-from autoglm_throttle.traffic.demo.tally import RecentCounts
 from autoglm_throttle.traffic.generator import OpenLoopSender
+from autoglm_throttle.types import Policy, Priority
 
 TURN_S = 0.5
 """Seconds per frame: faster than people read, slower than it flickers."""

@@ -10,10 +10,10 @@ import asyncio
 from time import monotonic
 from typing import Protocol, cast
 
-from autoglm_throttle.settings.installing import how_to_install
-from autoglm_throttle.traffic import refusal
-from autoglm_throttle.traffic.ending import RequestResult, classify_response
+from autoglm_throttle.settings.install_hint import how_to_install
+from autoglm_throttle.traffic import rejection
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.request_result import RequestResult, classify_response
 
 BODY_BYTES = 64 << 20
 """A longer response is malformed: no service under test sends that intentionally."""
@@ -84,15 +84,15 @@ class Connection(asyncio.Protocol):
         "_degraded",
         "_framed",
         "_headers_done",
-        "_received",
-        "_library",
         "_is_head",
+        "_library",
         "_listener",
         "_parser",
+        "_received",
         "_retry_after",
         "_size",
-        "_unusable",
         "_transport",
+        "_unusable",
         "answers",
         "first_s",
         "index",
@@ -147,12 +147,12 @@ class Connection(asyncio.Protocol):
     @property
     def promised_s(self) -> float | None:
         """The wait in Retry-After, if it is a plain number of seconds."""
-        return refusal.parse_retry_after(self._retry_after)
+        return rejection.parse_retry_after(self._retry_after)
 
     @property
     def reason(self) -> str:
         """The ``reason`` of a rejection's problem document, or an empty text."""
-        return refusal.parse_reason(self._body)
+        return rejection.parse_reason(self._body)
 
     def abort(self) -> None:
         """Abort the connection and its request; the listener gets no result for the request."""
@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
         if self._size > BODY_BYTES:
             # An exception in a callback reaches feed_data() as an error of the parser.
             raise ValueError("the answer is too long")
-        if self.status >= 400 and len(self._body) < refusal.REJECTION_BYTES:
+        if self.status >= 400 and len(self._body) < rejection.REJECTION_BYTES:
             self._body += body
 
     def on_message_complete(self) -> None:

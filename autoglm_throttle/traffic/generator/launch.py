@@ -11,14 +11,14 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator.crew import ClosedLoopSender
-from autoglm_throttle.traffic.generator.fleet import PROGRESS_INTERVAL_S, WorkerPool
+from autoglm_throttle.traffic.generator.closed_loop import ClosedLoopSender
 from autoglm_throttle.traffic.generator.open_loop import OpenLoopSender
 from autoglm_throttle.traffic.generator.options import ClientOptions, Observer, ProgressCallback
-from autoglm_throttle.traffic.generator.roster import UserSchedule
-from autoglm_throttle.traffic.generator.sending import Sender
+from autoglm_throttle.traffic.generator.sender import Sender
 from autoglm_throttle.traffic.generator.target import TargetUrl
-from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.generator.user_schedule import UserSchedule
+from autoglm_throttle.traffic.generator.worker_pool import PROGRESS_INTERVAL_S, WorkerPool
+from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)

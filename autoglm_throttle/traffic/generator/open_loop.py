@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from autoglm_throttle.traffic.generator.encoding import encoder
 from autoglm_throttle.traffic.generator.options import ClientOptions, Observer
-from autoglm_throttle.traffic.generator.sending import Sender
+from autoglm_throttle.traffic.generator.sender import Sender
 from autoglm_throttle.traffic.generator.target import TargetUrl
-from autoglm_throttle.traffic.generator.wire import encoder
-from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.request_log import RequestLog
+from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result, RunCost
-from autoglm_throttle.traffic.sheet import RequestLog
 
 
 class OpenLoopSender(Sender):

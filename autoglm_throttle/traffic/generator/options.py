@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.request_result import RequestResult
 
 Observer = Callable[[int, RequestResult, float], None]
 """Called with index, result and seconds from the intended start, as each request ends."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.load import PlannedRequest
+from autoglm_throttle.traffic.request_source import PlannedRequest
+from autoglm_throttle.types import Priority
 
 _TEXT = re.compile(r"[\x21-\x7e]+")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -11,9 +11,9 @@ from autoglm_throttle.traffic.inproc.loop import VirtualLoop, VirtualTimeError
 __all__ = [
     "ClientBehavior",
     "MovableClock",
-    "VirtualTimeError",
     "VirtualClock",
     "VirtualLoop",
+    "VirtualTimeError",
     "WatchCallback",
     "run_inprocess",
 ]

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from starlette.types import Message
 
-from autoglm_throttle.traffic.ending import RequestResult, classify_response
-from autoglm_throttle.traffic.refusal import REJECTION_BYTES
+from autoglm_throttle.traffic.rejection import REJECTION_BYTES
+from autoglm_throttle.traffic.request_result import RequestResult, classify_response
 
 BODILESS = (204, 304)
 """Statuses without a body, regardless of the stated length."""
@@ -37,16 +37,16 @@ class AsgiExchange:
     """
 
     __slots__ = (
-        "_request_delivered",
         "_bodiless",
         "_body",
-        "_disconnected",
-        "_over",
         "_bytes_left",
+        "_disconnected",
         "_listener",
+        "_over",
+        "_request_delivered",
+        "body_start",
         "degraded",
         "index",
-        "body_start",
         "retry_after",
         "status",
     )

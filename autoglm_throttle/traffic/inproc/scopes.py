@@ -8,8 +8,8 @@ from urllib.parse import unquote
 
 from starlette.types import Scope
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.request_source import RequestSource
+from autoglm_throttle.types import Priority
 
 ASGI = {"version": "3.0", "spec_version": "2.3"}
 """As uvicorn states it: sending to a disconnected client is no error."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autoglm_throttle.traffic.record.heading import RecordingHeader, RecordingTrailer
-from autoglm_throttle.traffic.record.reading import RecordingProblems, open_recording
+from autoglm_throttle.traffic.record.recording_header import RecordingHeader, RecordingTrailer
+from autoglm_throttle.traffic.record.recording_reader import RecordingProblems, open_recording
 
 
 @dataclass(slots=True)

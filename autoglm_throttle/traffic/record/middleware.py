@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import anyio
 
-from autoglm_throttle.asgi.hinted import MARKER
-from autoglm_throttle.journal import LOGGER
+from autoglm_throttle.asgi.advice import MARKER
+from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record.entry import MAX_BODY_BYTES, BodyFields
-from autoglm_throttle.traffic.record.judged import decision_of
+from autoglm_throttle.traffic.record.decision import decision_of
+from autoglm_throttle.traffic.record.recorded_request import MAX_BODY_BYTES, BodyFields
 from autoglm_throttle.traffic.record.recorder import Recorder
 from autoglm_throttle.traffic.record.writer import Writer
 
@@ -132,12 +132,13 @@ class _RecordedExchange:
 
     __slots__ = (
         "_began_s",
+        "_body_complete",
+        "_body_parts",
+        "_disconnected",
         "_fields",
         "_first_s",
         "_hash",
         "_headers",
-        "_body_parts",
-        "_disconnected",
         "_length",
         "_method",
         "_path",
@@ -147,7 +148,6 @@ class _RecordedExchange:
         "_send",
         "_serial",
         "_status",
-        "_body_complete",
         "_writer",
         "done",
         "fault",

@@ -15,17 +15,17 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 import anyio
 
+from autoglm_throttle.events import LOGGER
 from autoglm_throttle.identity import CallerHasher, ProxyChain
-from autoglm_throttle.journal import LOGGER
-from autoglm_throttle.model import Clock
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.record_fields import SMALLEST_BYTES
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record.heading import RecordingHeader
-from autoglm_throttle.traffic.record.judged import identity_header
+from autoglm_throttle.traffic.record.decision import identity_header
+from autoglm_throttle.traffic.record.recording_file import RecordingFile
+from autoglm_throttle.traffic.record.recording_header import RecordingHeader
 from autoglm_throttle.traffic.record.redaction import Redaction
-from autoglm_throttle.traffic.record.store import RecordingFile
 from autoglm_throttle.traffic.record.writer import CLOSE_S, Writer
+from autoglm_throttle.types import Clock
 from autoglm_throttle.version import __version__
 
 Bodies = Literal["hash", "none", "full"]

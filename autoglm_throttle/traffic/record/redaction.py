@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote, unquote_to_bytes
 
-from autoglm_throttle.model import Priority
 from autoglm_throttle.settings.record_fields import NEVER_RECORDED, identifies_caller, masks
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.types import Priority
 
 ALLOWED: Final = ("content-type", "content-length", "accept", "user-agent")
 """Header fields that are stored besides the priority."""

@@ -8,17 +8,17 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
-from autoglm_throttle.journal import LOGGER
-from autoglm_throttle.model import Clock
-from autoglm_throttle.traffic.record.entry import (
+from autoglm_throttle.events import LOGGER
+from autoglm_throttle.traffic.record.recorded_request import (
     BodyFields,
     DecisionFields,
     RequestFields,
     ResponseFields,
     format_line,
 )
-from autoglm_throttle.traffic.record.heading import RecordingTrailer
-from autoglm_throttle.traffic.record.store import RecordingFile
+from autoglm_throttle.traffic.record.recording_file import RecordingFile
+from autoglm_throttle.traffic.record.recording_header import RecordingTrailer
+from autoglm_throttle.types import Clock
 
 QUEUE: Final = 10_000
 """Requests that may wait to be written: two seconds at 5,000/s. Further ones are dropped and counted."""

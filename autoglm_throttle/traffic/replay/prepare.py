@@ -6,13 +6,13 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import LoadPlan
 from autoglm_throttle.traffic.convert.fill import Fill, MissingBodies
-from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
-from autoglm_throttle.traffic.record.entry import RecordedRequest
+from autoglm_throttle.traffic.plan import LoadPlan
+from autoglm_throttle.traffic.record.recorded_request import RecordedRequest
 from autoglm_throttle.traffic.record.redaction import MASK
-from autoglm_throttle.traffic.replay.cut import Selection
+from autoglm_throttle.traffic.replay.selection import Selection
+from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
+from autoglm_throttle.types import Priority
 
 UNSTATED = Priority.MID
 """Priority where neither the throttle nor the client stated one: the default of ``PRIORITY_DEFAULT``."""

@@ -8,15 +8,15 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autoglm_throttle.traffic.arrivals import PriorityMix
-from autoglm_throttle.traffic.arrivals import make_replay_plan as played
 from autoglm_throttle.traffic.convert import Fill, open_source
-from autoglm_throttle.traffic.convert.form import open_packed
+from autoglm_throttle.traffic.convert.file_format import open_packed
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.plan import PriorityMix
+from autoglm_throttle.traffic.plan import make_replay_plan as played
 from autoglm_throttle.traffic.record import Redaction
-from autoglm_throttle.traffic.replay.cut import Selection
 from autoglm_throttle.traffic.replay.prepare import Replay, prepare
+from autoglm_throttle.traffic.replay.selection import Selection
+from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.trace import HEADER, Trace, load_azure_llm, make_load
 
 BEGIN_BYTES = 100

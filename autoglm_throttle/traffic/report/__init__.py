@@ -2,20 +2,20 @@
 
 from autoglm_throttle.traffic.report.compare import Comparison, compare, comparison
 from autoglm_throttle.traffic.report.document import make
-from autoglm_throttle.traffic.report.facts import LIMITS_S, RunInfo
-from autoglm_throttle.traffic.report.lines import lines
 from autoglm_throttle.traffic.report.objectives import Objectives
 from autoglm_throttle.traffic.report.progress import ProgressLine
+from autoglm_throttle.traffic.report.run_info import LIMITS_S, RunInfo
 from autoglm_throttle.traffic.report.schema import Document
 from autoglm_throttle.traffic.report.text import dumps, loads
+from autoglm_throttle.traffic.report.text_report import lines
 
 __all__ = [
     "LIMITS_S",
     "Comparison",
     "Document",
-    "RunInfo",
     "Objectives",
     "ProgressLine",
+    "RunInfo",
     "compare",
     "comparison",
     "dumps",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, TypedDict
 
-from autoglm_throttle.traffic.report.figures import NO_DATA, printable, quantity
-from autoglm_throttle.traffic.report.lines import table
+from autoglm_throttle.traffic.report.formatting import NO_DATA, printable, quantity
 from autoglm_throttle.traffic.report.schema import Document, TallyDocument
+from autoglm_throttle.traffic.report.text_report import table
 
 Unit = Literal["s", "ratio", "rps"]
 

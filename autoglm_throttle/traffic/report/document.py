@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import LoadPlan
-from autoglm_throttle.traffic.books import RequestKind, Tally, TallyKey, tallies
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.report.facts import RunInfo
+from autoglm_throttle.traffic.plan import LoadPlan
+from autoglm_throttle.traffic.report.run_info import RunInfo
 from autoglm_throttle.traffic.report.schema import (
     KIND,
     SCHEMA,
@@ -25,8 +23,10 @@ from autoglm_throttle.traffic.report.seconds import seconds
 from autoglm_throttle.traffic.report.tally import tally
 from autoglm_throttle.traffic.report.times import times
 from autoglm_throttle.traffic.report.verdict import caveats, describe_total_failure, verdict
+from autoglm_throttle.traffic.request_log import UNSENT
 from autoglm_throttle.traffic.result import Result, RunCost
-from autoglm_throttle.traffic.sheet import UNSENT
+from autoglm_throttle.traffic.summary import RequestKind, Tally, TallyKey, tallies
+from autoglm_throttle.types import Priority
 
 MAX_LABELS = 50
 """Most request labels listed separately, by frequency; a replay may have thousands of targets."""

@@ -9,10 +9,10 @@ from decimal import Decimal
 from operator import ge, gt, le, lt
 from typing import Literal
 
-from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import times
 from autoglm_throttle.traffic.report.schema import ObjectiveResult, SegmentPart, TallyDocument, Times
+from autoglm_throttle.types import Priority
 
 Unit = Literal["s", "ratio", "rps"]
 Measure = Callable[[TallyDocument], float | None]

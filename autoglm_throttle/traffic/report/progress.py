@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.report.figures import duration
+from autoglm_throttle.traffic.report.formatting import duration
+from autoglm_throttle.traffic.request_result import RequestResult
 
 TERMINAL_S = 1.0
 """Seconds between two updates of the line on a terminal."""

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import LoadPlan
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.histogram import rank
+from autoglm_throttle.traffic.plan import LoadPlan
 from autoglm_throttle.traffic.report.inflight import peaks
 from autoglm_throttle.traffic.report.schema import PrioritySeconds, Seconds
 from autoglm_throttle.traffic.report.times import rounded
-from autoglm_throttle.traffic.sheet import UNSENT, RequestLog
+from autoglm_throttle.traffic.request_log import UNSENT, RequestLog
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.types import Priority
 
 FAILED = tuple(ending for ending in RequestResult if ending.failed and ending is not RequestResult.DROPPED)
 """Results that count as failed; dropped requests have a curve of their own."""

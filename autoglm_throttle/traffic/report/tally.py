@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from autoglm_throttle.traffic.books import Tally
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.report.schema import TallyDocument
 from autoglm_throttle.traffic.report.times import times
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.summary import Tally
 
 
 def tally(row: Tally, length_s: float, step_s: float) -> TallyDocument:

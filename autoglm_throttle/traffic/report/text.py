@@ -6,8 +6,8 @@ import json
 from typing import NoReturn, cast
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.report.form import schema_error
 from autoglm_throttle.traffic.report.schema import KIND, SCHEMA, Document
+from autoglm_throttle.traffic.report.schema_check import schema_error
 
 
 def dumps(document: Document) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.report import times
 from autoglm_throttle.traffic.report.schema import (
     GeneratorPart,
@@ -13,7 +12,8 @@ from autoglm_throttle.traffic.report.schema import (
     Times,
     VerdictPart,
 )
-from autoglm_throttle.traffic.sheet import UNSENT
+from autoglm_throttle.traffic.request_log import UNSENT
+from autoglm_throttle.traffic.request_result import RequestResult
 
 PASSED = 0
 """All objectives hold, or there were none."""

@@ -11,11 +11,11 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 
-from autoglm_throttle.model import Clock, GpuSample
 from autoglm_throttle.traffic.simulate.batch import BatchEngine
 from autoglm_throttle.traffic.simulate.llm import LlmEngine
-from autoglm_throttle.traffic.simulate.meter import UtilizationMeter
 from autoglm_throttle.traffic.simulate.spec import BatchSpec, Done, Item, LlmSpec, SimulatedGpuSpec
+from autoglm_throttle.traffic.simulate.utilization import UtilizationMeter
+from autoglm_throttle.types import Clock, GpuSample
 
 DEVICE = "GPU-simulated-0"
 FAKE_BUSY_PCT = 98.0

@@ -18,14 +18,14 @@ from dataclasses import asdict
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from autoglm_throttle.traffic.simulate.desk import BatchQueue
-from autoglm_throttle.traffic.simulate.exchange import (
+from autoglm_throttle.traffic.simulate.batch_queue import BatchQueue
+from autoglm_throttle.traffic.simulate.gpu import SimulatedGpu
+from autoglm_throttle.traffic.simulate.response import (
     BadRequestError,
     ClientDisconnected,
     SimulatedResponse,
     integer_field,
 )
-from autoglm_throttle.traffic.simulate.gpu import SimulatedGpu
 from autoglm_throttle.traffic.simulate.spec import Done
 
 CHARS_PER_TOKEN = 4

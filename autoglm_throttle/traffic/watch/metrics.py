@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from autoglm_throttle.gpu.exposition import MalformedExpositionError, Series, parse
-from autoglm_throttle.gpu.fetch import Deadline, HttpPage, WrongStatusError, fetch
-from autoglm_throttle.model import ProviderUnavailable
+from autoglm_throttle.gpu.http_page import Deadline, HttpPage, WrongStatusError, fetch
 from autoglm_throttle.settings.gpu_items import ScrapeUrl, parse_items
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.types import ProviderUnavailable
 
 TIMEOUT_S: Final = 2.0
 """A service under load may answer late; an answer after two seconds belongs to another second."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.watch.watch import ProbeTargetLostError
+from autoglm_throttle.traffic.watch.prober import ProbeTargetLostError
 
 PROC: Final = Path("/proc")
 CHILD_SEARCH_SAMPLES: Final = 10

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Settings, Throttle
-from autoglm_throttle.limiting.gate import Ticket
-from autoglm_throttle.model import GpuSample
+from autoglm_throttle.limiting.concurrency_limiter import Ticket
+from autoglm_throttle.types import GpuSample
 from benchmarks.loop.doors.door import Site
 from benchmarks.loop.plant import Card
 from benchmarks.loop.request import Request

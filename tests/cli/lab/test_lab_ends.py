@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.cli.lab import load_run, replay, running, telling
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.ending import RequestResult
+from autoglm_throttle.cli.load_tests import load_run, replay, report_output, run
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator.launch import on_stop_signal
-from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.plan import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader
 from autoglm_throttle.traffic.report import dumps, make
+from autoglm_throttle.traffic.request_log import RequestLog
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result, RunCost
-from autoglm_throttle.traffic.sheet import RequestLog
 from tests.cli.lab.conftest import Run, finished, process
 
 URL = "http://127.0.0.1:9"
@@ -45,11 +45,11 @@ def answered(load: RequestSource, *_: object, **__: object) -> Result:
 @pytest.fixture
 def launch(monkeypatch: pytest.MonkeyPatch) -> Put:
     """Puts this in the place of the generator."""
-    return lambda act: monkeypatch.setattr(running, "launch", act)
+    return lambda act: monkeypatch.setattr(run, "launch", act)
 
 
 FAKED = """
-from autoglm_throttle.cli.lab import running
+from autoglm_throttle.cli.load_tests import running
 from tests.cli.lab.test_lab_ends import answered
 running.launch = answered
 """
@@ -101,7 +101,7 @@ def test_ctrl_c_while_the_report_is_made_and_written_loses_nothing(
     launch(after)
     monkeypatch.setattr(load_run, "make", pressing(make))
     monkeypatch.setattr(replay, "make", pressing(make))
-    monkeypatch.setattr(telling, "dumps", pressing(dumps))
+    monkeypatch.setattr(report_output, "dumps", pressing(dumps))
     record(Path("r.jsonl"))
     words = SOON if command == "load" else ("replay", "r.jsonl", URL, "--quiet", "--json", "r.json")
     done = run(*words)

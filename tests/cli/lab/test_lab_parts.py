@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.cli.lab import about, load_run
-from autoglm_throttle.cli.lab.faults import run_command
-from autoglm_throttle.cli.lab.running import Display
-from autoglm_throttle.traffic.arrivals import PriorityMix, Users
-from autoglm_throttle.traffic.ending import RequestResult
+from autoglm_throttle.cli.load_tests import load_run, run_environment
+from autoglm_throttle.cli.load_tests.problems import run_command
+from autoglm_throttle.cli.load_tests.run import Display
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import UserSchedule
+from autoglm_throttle.traffic.plan import PriorityMix, Users
+from autoglm_throttle.traffic.request_result import RequestResult
 from tests.cli.lab.conftest import Run
 
 HERE = "http://127.0.0.1:9"
@@ -91,10 +91,10 @@ def test_the_name_of_the_processor(
             raise sysctl
         return subprocess.CompletedProcess([], 0, stdout=sysctl)
 
-    monkeypatch.setattr(about, "_cpuinfo", lambda: cpuinfo)
+    monkeypatch.setattr(run_environment, "_cpuinfo", lambda: cpuinfo)
     monkeypatch.setattr(subprocess, "run", answer)
     monkeypatch.setattr("platform.machine", lambda: "riscv")
-    assert about.processor() == name
+    assert run_environment.processor() == name
 
 
 def test_where_there_is_no_cpuinfo(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +102,8 @@ def test_where_there_is_no_cpuinfo(monkeypatch: pytest.MonkeyPatch) -> None:
         raise FileNotFoundError
 
     monkeypatch.setattr(Path, "read_text", absent)
-    assert about._cpuinfo() == []
+    assert run_environment._cpuinfo() == []
 
 
 def test_a_package_that_is_not_installed_has_no_version() -> None:
-    assert about._version("no-such-package-of-anybody") == ""
+    assert run_environment._version("no-such-package-of-anybody") == ""

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.cli.lab import load_asked
-from autoglm_throttle.cli.lab.faults import UsageError
-from autoglm_throttle.cli.lab.load_asked import LoadArguments, Search
-from autoglm_throttle.cli.lab.local_gpus import LocalGpuProbe
-from autoglm_throttle.cli.lab.sending import is_loopback, split_url
-from autoglm_throttle.gpu.none import NoSourceError
-from autoglm_throttle.model import GpuSample, Priority
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, TraceShape, Users
-from autoglm_throttle.traffic.load import PlannedRequest
+from autoglm_throttle.cli.load_tests import load_arguments
+from autoglm_throttle.cli.load_tests.load_arguments import LoadArguments, Search
+from autoglm_throttle.cli.load_tests.local_gpus import LocalGpuProbe
+from autoglm_throttle.cli.load_tests.problems import UsageError
+from autoglm_throttle.cli.load_tests.send_options import is_loopback, split_url
+from autoglm_throttle.gpu.provider_errors import NoSourceError
+from autoglm_throttle.traffic.plan import Arrivals, LoadShape, TraceShape, Users
 from autoglm_throttle.traffic.report import LIMITS_S
+from autoglm_throttle.traffic.request_source import PlannedRequest
 from autoglm_throttle.traffic.watch import ProbeTargetLostError
+from autoglm_throttle.types import GpuSample, Priority
 
 URL = "http://127.0.0.1:8000/v1/predict"
 HOST = "http://127.0.0.1:8000"
@@ -29,8 +29,8 @@ SHAPE = ("--shape", "fixed:100:2s")
 
 def asked(*words: str, url: str = URL) -> LoadArguments:
     parser = argparse.ArgumentParser()
-    load_asked.add_arguments(parser)
-    return load_asked.read(parser.parse_args(words), url)
+    load_arguments.add_arguments(parser)
+    return load_arguments.read(parser.parse_args(words), url)
 
 
 def faults(*words: str, url: str = URL) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.cli.lab.faults import run_command
+from autoglm_throttle.cli.load_tests.problems import run_command
 from autoglm_throttle.traffic.generator import ClientOptions
 from tests.cli.lab.conftest import Run
 from tests.cli.lab.test_load_asked import HOST, SHAPE, asked, faults

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoglm_throttle.model import GpuCondition
-from tests.gpu.cases.play import Case, Phase
+from autoglm_throttle.types import GpuCondition
+from tests.gpu.cases.replay_case import Case, Phase
 
 H100: dict[str, Any] = {"power_limit_w": 700.0, "sm_clock_max_mhz": 1980.0}
 SERVING: dict[str, Any] = {"in_flight": 32, "p95_s": 1.0, "slo_s": 2.0}

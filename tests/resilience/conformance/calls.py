@@ -9,7 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from autoglm_throttle.model import (
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
     GuardPermit,
@@ -17,9 +20,6 @@ from autoglm_throttle.model import (
     GuardRejection,
     Outcome,
 )
-from autoglm_throttle.resilience.circuit import GuardState
-from autoglm_throttle.resilience.judge import OutcomeClassifier
-from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience import faces
 from tests.resilience.conformance.spoken import Stage, Words, refusal
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from autoglm_throttle.model import Criticality, DegradationLevel, FallbackContext, GuardRejected
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.types import Criticality, DegradationLevel, FallbackContext, GuardRejected
 from tests.resilience.conformance.calls import error, judge
 from tests.resilience.conformance.spoken import Stage, Words, refusal
 from tests.resilience.degrading import LOADS, Bench, Dependency

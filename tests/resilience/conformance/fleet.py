@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.model import BreakerCause, BreakerState, GuardPermit, GuardRejection
-from autoglm_throttle.resilience.circuit import GuardState
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
+from autoglm_throttle.types import BreakerCause, BreakerState, GuardPermit, GuardRejection
 from tests.resilience.conformance.spoken import OUTCOMES, Stage, Words, refusal
 from tests.resilience.fake_store import FakeStore
 

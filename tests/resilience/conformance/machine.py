@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.model import BreakerCause, GuardPermit, GuardRejection
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.types import BreakerCause, GuardPermit, GuardRejection
 from tests.resilience.conformance.spoken import OUTCOMES, Stage, Words, refusal, told
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import httpx
 
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.httpx import TransportRejected
-from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.conformance.calls import error
 from tests.resilience.conformance.fallbacks import fallback
 from tests.resilience.conformance.spoken import Stage, Words, refusal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from autoglm_throttle.model import BreakerTransition, GuardRejection, Outcome
+from autoglm_throttle.types import BreakerTransition, GuardRejection, Outcome
 
 OUTCOMES = {
     "ok": Outcome.SUCCESS,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from autoglm_throttle.model import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.types import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
 
 _COUNTS = ("failures", "half_open_max", "success_threshold", "window", "min_calls", "max_in_flight")
 _WORDS: dict[str, Callable[[str], Any]] = {

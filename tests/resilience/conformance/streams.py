@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from autoglm_throttle.model import GuardRejected
-from autoglm_throttle.resilience.circuit import GuardState
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.types import GuardRejected
 from tests.resilience import faces
 from tests.resilience.conformance.spoken import Stage, Words, refusal
 

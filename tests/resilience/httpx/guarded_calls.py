@@ -8,20 +8,20 @@ from typing import Any
 import anyio
 import httpx
 
-from autoglm_throttle.model import BreakerView, Criticality, FallbackKind, GuardPermit, Outcome
-from autoglm_throttle.resilience.circuit import GuardState
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.degradation import LadderRules
+from autoglm_throttle.resilience.degradation_controller import DegradationController
 from autoglm_throttle.resilience.feature import Fallback, Feature
+from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.http.cache import HttpCache
-from autoglm_throttle.resilience.http.served import HttpFeatureExecutor
+from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
-from autoglm_throttle.resilience.judge import OutcomeClassifier
-from autoglm_throttle.resilience.ladder_watch import DegradationController
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.served import FeatureExecutor
+from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from autoglm_throttle.testing import ManualClock
+from autoglm_throttle.types import BreakerView, Criticality, FallbackKind, GuardPermit, Outcome
 
 URL = "http://vectors.test/near"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from autoglm_throttle.model import DegradationLevel, FallbackContext
 from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.http.answer import HttpAnswer
-from autoglm_throttle.resilience.http.served import HttpFeatureExecutor
-from autoglm_throttle.resilience.http.stale import CacheRequest
-from autoglm_throttle.resilience.served import FeatureExecutor
+from autoglm_throttle.resilience.http.caching_rules import CacheRequest
+from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
+from autoglm_throttle.types import DegradationLevel, FallbackContext
 from tests.resilience.httpx.guarded_calls import URL, Guarded, call, status
 
 

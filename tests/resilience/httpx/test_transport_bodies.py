@@ -9,9 +9,9 @@ import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.model import BreakerState, Outcome, StreamSettleMode
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.types import BreakerState, Outcome, StreamSettleMode
 from tests.resilience.httpx.breaking_server import BROKEN, DUMB, WHOLE, breaking_server
 from tests.resilience.httpx.guarded_calls import FACES, Guarded
 

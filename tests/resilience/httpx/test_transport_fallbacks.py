@@ -8,7 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
-from autoglm_throttle.model import (
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.feature_executor import FeatureExecutor
+from autoglm_throttle.resilience.http.answer import HttpAnswer
+from autoglm_throttle.resilience.httpx import TransportRejected
+from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
     Criticality,
@@ -18,12 +24,6 @@ from autoglm_throttle.model import (
     GuardRejection,
     Outcome,
 )
-from autoglm_throttle.resilience.feature import Fallback
-from autoglm_throttle.resilience.http.answer import HttpAnswer
-from autoglm_throttle.resilience.httpx import TransportRejected
-from autoglm_throttle.resilience.judge import OutcomeClassifier
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.served import FeatureExecutor
 from tests.resilience.httpx.guarded_calls import (
     FACES,
     URL,

@@ -9,10 +9,10 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from autoglm_throttle.model import FallbackContext
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport
+from autoglm_throttle.types import FallbackContext
 from tests.loops import run
 from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, call, raising, status
 

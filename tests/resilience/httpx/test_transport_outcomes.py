@@ -8,7 +8,11 @@ import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.model import (
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected, origin
+from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.settings.guard_policy import GuardName
+from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
     GuardRejected,
@@ -17,10 +21,6 @@ from autoglm_throttle.model import (
     ThrottleError,
     TooManyRequestsMode,
 )
-from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected, origin
-from autoglm_throttle.resilience.judge import OutcomeClassifier
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.settings.guard_policy import GuardName
 from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, call, ok, raising, status
 
 SUCCESS, FAILURE, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL

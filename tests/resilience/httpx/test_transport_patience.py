@@ -9,13 +9,13 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from autoglm_throttle.model import Outcome
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.feature import Fallback
-from autoglm_throttle.resilience.http.served import UNSHARED_S
-from autoglm_throttle.resilience.http.stale import CacheRequest
+from autoglm_throttle.resilience.feature_executor import FeatureExecutor
+from autoglm_throttle.resilience.http.caching_rules import CacheRequest
+from autoglm_throttle.resilience.http.feature_executor import UNSHARED_S
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.served import FeatureExecutor
+from autoglm_throttle.types import Outcome
 from tests.loops import run
 from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, call
 from tests.resilience.httpx.test_transport_sharing import sized

@@ -10,9 +10,9 @@ import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.model import BreakerState, Outcome
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.types import BreakerState, Outcome
 from tests.loops import run
 from tests.resilience.httpx.breaking_server import breaking_server
 from tests.resilience.httpx.guarded_calls import URL, Guarded, Parts, call, ok, status

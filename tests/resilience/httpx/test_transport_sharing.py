@@ -11,12 +11,12 @@ import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.model import BreakerCause, BreakerState, FallbackKind, GuardRejection, Outcome
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.served import FeatureExecutor
+from autoglm_throttle.types import BreakerCause, BreakerState, FallbackKind, GuardRejection, Outcome
 from tests.loops import run
 from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, call, status
 

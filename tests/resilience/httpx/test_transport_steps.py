@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.http.bodies import BodySteps
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.http.httpx_bodies import BodySteps
 from tests.resilience.httpx.guarded_calls import URL, Guarded, Parts, call
 
 STEPS = ("connect", "read", "write", "pool")

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
-from autoglm_throttle.model import (
+from autoglm_throttle.resilience.breaker import Breaker
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.types import (
     BreakerState,
     BreakerTransition,
     BreakerView,
@@ -14,8 +16,6 @@ from autoglm_throttle.model import (
     GuardRejection,
     Outcome,
 )
-from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.oracle import recount
 from tests.resilience.oracle.log import Ended
 from tests.resilience.oracle.oracle import Leave, No, Oracle

@@ -6,8 +6,8 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import BreakerMode, SlowCallMode, TripRule
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.types import BreakerMode, SlowCallMode, TripRule
 
 TICK_S = 0.125
 

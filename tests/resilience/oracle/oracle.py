@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from autoglm_throttle.model import BreakerCause, BreakerMode, BreakerState, Outcome, TripRule
-from autoglm_throttle.model.guard import BreakerTransition, GuardPermit
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.store import RemoteBreakerState
+from autoglm_throttle.types import BreakerCause, BreakerMode, BreakerState, Outcome, TripRule
+from autoglm_throttle.types.guard import BreakerTransition, GuardPermit
 from tests.resilience.oracle import recount
 from tests.resilience.oracle.log import (
     Agreed,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from autoglm_throttle.model import BreakerState, GuardPermit, Outcome, SlowCallMode, TripRule
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.types import BreakerState, GuardPermit, Outcome, SlowCallMode, TripRule
 from tests.resilience.oracle.log import (
     Agreed,
     Asked,

@@ -15,7 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from autoglm_throttle.model import (
+from autoglm_throttle.resilience.breaker import Breaker
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
+from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
     BreakerState,
@@ -23,9 +26,6 @@ from autoglm_throttle.model import (
     GuardRejection,
     Outcome,
 )
-from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
 from tests.resilience.oracle import drawn, recount
 from tests.resilience.oracle.beside import APART_S, Beside, bare
 from tests.resilience.oracle.oracle import OPERATED

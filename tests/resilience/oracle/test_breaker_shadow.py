@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import BreakerMode, BreakerView, GuardPermit, Outcome
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.types import BreakerMode, BreakerView, GuardPermit, Outcome
 from tests.resilience.oracle import drawn
 
 ASKS = st.tuples(st.just("ask"), st.just(0.0))

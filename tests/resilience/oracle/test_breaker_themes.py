@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
-from autoglm_throttle.model import BreakerState
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.types import BreakerState
 from tests.resilience.oracle import drawn
 from tests.resilience.oracle.test_breaker_machine import BreakerMachine, Guest
 

@@ -12,9 +12,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.model import BreakerCause, BreakerState, GuardPermit, GuardRejected, Outcome
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.types import BreakerCause, BreakerState, GuardPermit, GuardRejected, Outcome
 from tests.loops import run
 from tests.resilience.tripping import Clocked, fail, half_open
 

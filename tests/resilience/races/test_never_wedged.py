@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import BreakerState, GuardPermit, GuardRejected, Outcome
-from autoglm_throttle.resilience.circuit import GuardState
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.judge import OutcomeClassifier
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.types import BreakerState, GuardPermit, GuardRejected, Outcome
 from tests.resilience.doubling import Slot
 from tests.resilience.tripping import Clocked, fail, half_open
 

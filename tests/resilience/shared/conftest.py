@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.doorbell import new_wakeup
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
-from autoglm_throttle.resilience.shared import push
+from autoglm_throttle.resilience.shared import sync_listener
+from autoglm_throttle.resilience.shared.protocol import SharedRules
 from autoglm_throttle.resilience.shared.redis_store import TIMEOUT_S, RedisBreakerStore
-from autoglm_throttle.resilience.shared.wire import SharedRules
+from autoglm_throttle.wakeup import new_wakeup
 from tests.resilience.shared.fleets import PATIENCE_S
-from tests.stores.polling import until
+from tests.store.polling import until
 
 Made = Callable[..., RedisBreakerStore]
 
@@ -21,7 +21,7 @@ Made = Callable[..., RedisBreakerStore]
 @pytest.fixture(autouse=True)
 def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that listens looks more often whether it is to end: else each end takes a while."""
-    monkeypatch.setattr(push, "SLICE_S", 0.02)
+    monkeypatch.setattr(sync_listener, "SLICE_S", 0.02)
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from autoglm_throttle.model import BreakerState
 from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from autoglm_throttle.resilience.store import ProbeRequest, RemoteBreakerState
-from tests.stores.polling import until
+from autoglm_throttle.types import BreakerState
+from tests.store.polling import until
 
 PATIENCE_S = 10.0
 """How long a thread may take on a busy machine before a test calls it dead."""

@@ -14,13 +14,13 @@ import sys
 import threading
 import time
 
-from autoglm_throttle.doorbell import new_wakeup
-from autoglm_throttle.model import BreakerState, GuardPermit
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
-from autoglm_throttle.resilience.circuit import GuardState
-from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.shared.protocol import SharedRules
 from autoglm_throttle.resilience.shared.redis_store import TIMEOUT_S, RedisBreakerStore
-from autoglm_throttle.resilience.shared.wire import SharedRules
+from autoglm_throttle.types import BreakerState, GuardPermit
+from autoglm_throttle.wakeup import new_wakeup
 
 TASKS = 50
 LEASE_S = 0.5

@@ -12,16 +12,16 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
-from autoglm_throttle.resilience.shared import push, teller
+from autoglm_throttle.resilience.shared import sync_listener, sync_sender
+from autoglm_throttle.resilience.shared.protocol import escape_name
 from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
-from autoglm_throttle.resilience.shared.wire import escape_name
 from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 from tests.loops import run
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import ONE, PATIENCE_S, SOON_S, Diary, watched
-from tests.stores.polling import until
-from tests.stores.server import RedisServer
+from tests.store.polling import until
+from tests.store.server import RedisServer
 
 pytestmark = pytest.mark.server
 
@@ -82,7 +82,7 @@ def test_an_opening_is_known_at_once_and_not_told_to_who_opened(made: Made, redi
     assert max(took) <= 0.05
     assert [remote.rounds for remote in diary.states] == list(range(20))
     assert diary.states[-1].wait_s == pytest.approx(5.0, abs=0.1)
-    assert diary.threads == {push.THREAD_NAME}
+    assert diary.threads == {sync_listener.THREAD_NAME}
     assert own.states == []
 
 
@@ -116,7 +116,7 @@ def test_who_is_known_is_not_asked_again(made: Made, redis_url: str) -> None:
 
 def test_many_guards_are_read_together(made: Made, redis_url: str) -> None:
     here = made(redis_url)
-    names = [f"guard {number}" for number in range(teller.READ_BATCH * 2 + 5)]
+    names = [f"guard {number}" for number in range(sync_sender.READ_BATCH * 2 + 5)]
     for name in names[::50]:
         here.report_open(name, 5.0, 0, BreakerCause.FAILURES)
     until(lambda: not here._fleet_state.has_work(), PATIENCE_S, "all is told")
@@ -344,21 +344,21 @@ def test_what_anybody_publishes_is_counted_and_ignored(
 def test_a_message_that_is_lost_is_made_up_for(
     made: Made, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teller, "READ_S", 0.1)
+    monkeypatch.setattr(sync_sender, "READ_S", 0.1)
     here, there = made(redis_url), made(redis_url)
     watched(here)
     diary = watched(there)
     monkeypatch.setattr(there._listener, "_heard", lambda data: None)
     here.report_open("a", 5.0, 0, BreakerCause.FAILURES)
     diary.reads(BreakerState.OPEN)
-    assert diary.threads == {teller.THREAD_NAME}
+    assert diary.threads == {sync_sender.THREAD_NAME}
 
 
 def test_nothing_falls_between_subscription_and_reading(
     made: Made, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("READ_S", "DEAF_READ_S"):
-        monkeypatch.setattr(teller, name, 3600.0)
+        monkeypatch.setattr(sync_sender, name, 3600.0)
     here, there = made(redis_url), made(redis_url, listens=False)
     watched(here)
     ready = threading.Event()
@@ -399,7 +399,7 @@ def test_a_breaker_that_raises_ends_nothing(
 def test_a_breaker_that_is_gone_is_read_no_more(
     made: Made, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teller, "READ_S", 0.05)
+    monkeypatch.setattr(sync_sender, "READ_S", 0.05)
     store = made(redis_url)
     diary, kept = Diary(), watched(store, "b")
     store.subscribe("a", diary.changed)
@@ -435,7 +435,7 @@ def test_news_wait_while_something_newer_is_to_be_told(
 
 
 def threads() -> list[str]:
-    kinds = (teller.THREAD_NAME, push.THREAD_NAME)
+    kinds = (sync_sender.THREAD_NAME, sync_listener.THREAD_NAME)
     return sorted(thread.name for thread in threading.enumerate() if thread.name in kinds)
 
 
@@ -446,7 +446,7 @@ def test_its_threads_begin_with_the_first_guard_and_end_with_it(made: Made, redi
     assert "stopped" in repr(store)
     store.subscribe("a", lambda remote: None)
     store.start()
-    assert threads() == [teller.THREAD_NAME, push.THREAD_NAME]
+    assert threads() == [sync_sender.THREAD_NAME, sync_listener.THREAD_NAME]
     assert "running" in repr(store)
     store.stop(PATIENCE_S)
     assert threads() == []

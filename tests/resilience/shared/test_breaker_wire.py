@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
-from autoglm_throttle.resilience.shared.outbox import ProbeResult
-from autoglm_throttle.resilience.shared.wire import (
+from autoglm_throttle.resilience.shared.pending_writes import ProbeResult
+from autoglm_throttle.resilience.shared.protocol import (
     MAX_PERIOD_S,
     BreakerProtocol,
     InvalidReplyError,
@@ -24,6 +23,7 @@ from autoglm_throttle.resilience.shared.wire import (
     parse_states,
 )
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 
 WIRE = BreakerProtocol(SharedRules("athr", "search"), "me")
 NAMES = st.text(st.characters(), max_size=20)

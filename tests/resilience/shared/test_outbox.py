@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
-from autoglm_throttle.resilience.shared.outbox import (
+from autoglm_throttle.resilience.shared.pending_writes import (
     MAX_WRITES,
     OpenMessage,
     OperatorCommand,
     PendingWrites,
     ProbeResult,
 )
+from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 
 
 def opening(name: str, until_s: float = 10.0, known: int = 0) -> OpenMessage:

@@ -12,9 +12,8 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
-from autoglm_throttle.resilience.shared.outbox import ProbeResult
-from autoglm_throttle.resilience.shared.wire import (
+from autoglm_throttle.resilience.shared.pending_writes import ProbeResult
+from autoglm_throttle.resilience.shared.protocol import (
     BreakerProtocol,
     Reply,
     ScriptArguments,
@@ -24,8 +23,9 @@ from autoglm_throttle.resilience.shared.wire import (
     parse_states,
 )
 from autoglm_throttle.resilience.store import ProbeRequest, RemoteBreakerState
+from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 from tests.resilience.shared.fleets import ONE
-from tests.stores.server import RedisServer
+from tests.store.server import RedisServer
 
 pytestmark = pytest.mark.server
 

@@ -7,15 +7,15 @@ import time
 
 import pytest
 
-from autoglm_throttle.model import BreakerState, GuardPermit, GuardRejection, Outcome
-from autoglm_throttle.resilience.circuit import GuardState
-from autoglm_throttle.resilience.rules import BreakerRules
-from autoglm_throttle.resilience.shared import teller
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.shared import sync_sender
 from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
+from autoglm_throttle.types import BreakerState, GuardPermit, GuardRejection, Outcome
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S
-from tests.stores.polling import until
-from tests.stores.server import RedisServer
+from tests.store.polling import until
+from tests.store.server import RedisServer
 
 pytestmark = pytest.mark.server
 
@@ -54,7 +54,7 @@ def tried(one: GuardState) -> GuardPermit:
 def test_a_closed_guard_says_nothing_to_the_store(
     made: Made, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teller, "READ_S", 3600.0)
+    monkeypatch.setattr(sync_sender, "READ_S", 3600.0)
     store = made(redis_server.url)
     one = circuit(store)
     one.record(passed(one), Outcome.SUCCESS)
@@ -80,7 +80,7 @@ def test_a_closed_guard_says_nothing_to_the_store(
 def test_what_an_opening_and_a_trial_cost_the_store(
     made: Made, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teller, "READ_S", 3600.0)
+    monkeypatch.setattr(sync_sender, "READ_S", 3600.0)
     store = made(redis_server.url)
     one = circuit(store)
     passed(one)

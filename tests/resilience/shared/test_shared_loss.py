@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import BreakerCause, BreakerState, Outcome
-from autoglm_throttle.resilience.shared import absence, push, teller
+from autoglm_throttle.resilience.shared import store_health, sync_listener, sync_sender
 from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from autoglm_throttle.resilience.shared.scripts import RIGHTS
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import ONE, PATIENCE_S, SOON_S, watched
-from tests.stores.polling import until
-from tests.stores.proxy import SlowProxy
-from tests.stores.server import RedisServer, newest
+from tests.store.polling import until
+from tests.store.proxy import SlowProxy
+from tests.store.server import RedisServer, newest
 
 pytestmark = pytest.mark.server
 
-BACK_S = absence.FIRST_PROBE_S * (1.0 + absence.JITTER) + SOON_S
+BACK_S = store_health.FIRST_PROBE_S * (1.0 + store_health.JITTER) + SOON_S
 """From the first probe's due time at the latest; an outage as short as these has no second pause."""
 
 
@@ -42,9 +42,9 @@ def prompt_store(made: Made) -> Made:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again after a tenth of the time."""
-    for module, name in [(absence, "FIRST_S"), (push, "FIRST_PAUSE_S")]:
+    for module, name in [(store_health, "FIRST_S"), (sync_listener, "FIRST_PAUSE_S")]:
         monkeypatch.setattr(module, name, 0.1)
-    for module, name in [(absence, "LONGEST_S"), (push, "LONGEST_PAUSE_S")]:
+    for module, name in [(store_health, "LONGEST_S"), (sync_listener, "LONGEST_PAUSE_S")]:
         monkeypatch.setattr(module, name, 0.2)
 
 
@@ -106,7 +106,7 @@ def test_a_server_that_hangs_costs_a_deadline_a_few_times(
         waits = []
         while store.is_up:
             waits.append(timed(store)[1])
-        assert len(waits) <= absence.FAILURES
+        assert len(waits) <= store_health.FAILURES
         assert max(waits) <= store.rules.deadline_s + 0.05, waits
         assert timed(store)[1] <= 0.01
         began = time.monotonic()
@@ -165,7 +165,7 @@ def test_a_trial_whose_answer_was_lost_is_given_back(prompt_store: Made, own_ser
 def test_what_the_store_has_forgotten_it_is_told_again(
     made: Made, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch, forgets: str
 ) -> None:
-    monkeypatch.setattr(teller, "READ_S", 0.1)
+    monkeypatch.setattr(sync_sender, "READ_S", 0.1)
     here = made(own_server.url)
     for name in ("open", "forced", "closed"):
         watched(here, name)
@@ -296,8 +296,8 @@ def test_a_lost_subscription_is_made_again_and_nothing_is_missed(made: Made, own
 def test_a_subscription_that_is_dead_without_a_word_is_found_out(
     made: Made, slow_proxy: SlowProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push, "PING_S", 0.05)
-    monkeypatch.setattr(push, "SILENCE_S", 0.2)
+    monkeypatch.setattr(sync_listener, "PING_S", 0.05)
+    monkeypatch.setattr(sync_listener, "SILENCE_S", 0.2)
     store = made(slow_proxy.url)
     diary = watched(store)
     began = time.monotonic()
@@ -354,7 +354,7 @@ def test_a_missing_right_is_named_and_nothing_else_happens(
 def test_without_the_right_to_listen_it_reads_once_a_second(
     made: Made, own_server: RedisServer, user: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teller, "DEAF_READ_S", 0.05)
+    monkeypatch.setattr(sync_sender, "DEAF_READ_S", 0.05)
     own_server.command("ACL", "SETUSER", "me", "-subscribe")
     here, there = made(user, listens=False), made(user, listens=False)
     watched(here)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.model import BreakerCause, BreakerState
 from autoglm_throttle.resilience.store import ProbeLease
+from autoglm_throttle.types import BreakerCause, BreakerState
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import ONE, PATIENCE_S, Diary, watched
-from tests.stores.cluster import Cluster3
-from tests.stores.polling import until
-from tests.stores.sentinel import SentinelPair
+from tests.store.cluster import Cluster3
+from tests.store.polling import until
+from tests.store.sentinel import SentinelPair
 
 pytestmark = pytest.mark.server
 

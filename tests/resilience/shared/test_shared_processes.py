@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.model import BreakerCause, BreakerState
 from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest
+from autoglm_throttle.types import BreakerCause, BreakerState
 from tests.resilience.shared import mate
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S, watched
-from tests.stores.polling import until
-from tests.stores.server import RedisServer
+from tests.store.polling import until
+from tests.store.server import RedisServer
 
 pytestmark = pytest.mark.server
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import BreakerCause, BreakerState
-from autoglm_throttle.resilience.shared.outbox import OpenMessage, OperatorCommand
-from autoglm_throttle.resilience.shared.watch import Subscription
+from autoglm_throttle.resilience.shared.pending_writes import OpenMessage, OperatorCommand
+from autoglm_throttle.resilience.shared.subscription import Subscription
 from autoglm_throttle.resilience.store import RemoteBreakerState
+from autoglm_throttle.types import BreakerCause, BreakerState
 from tests.resilience.shared.fleets import Diary
 
 OPEN = RemoteBreakerState(5, BreakerState.OPEN, wait_s=2.0, rounds=1, cause=BreakerCause.FAILURES)

@@ -18,7 +18,7 @@ from autoglm_throttle.traffic.convert import (
     open_source,
     recorded_names,
 )
-from autoglm_throttle.traffic.convert.found import target_of
+from autoglm_throttle.traffic.convert.parsed_request import target_of
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader, RecordingTrailer, open_recording
 

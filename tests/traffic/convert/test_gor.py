@@ -7,7 +7,7 @@ import io
 import pytest
 
 from autoglm_throttle.traffic.convert import gor
-from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest
+from autoglm_throttle.traffic.convert.parsed_request import GorProblems, ParsedRequest
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import RecordedRequest
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.traffic.convert import har
-from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest
+from autoglm_throttle.traffic.convert.parsed_request import GorProblems, ParsedRequest
 from autoglm_throttle.traffic.record import RecordedRequest
 
 BROWSER = """\ufeff{

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from autoglm_throttle.traffic.convert import vegeta
-from autoglm_throttle.traffic.convert.found import GorProblems, ParsedRequest
+from autoglm_throttle.traffic.convert.parsed_request import GorProblems, ParsedRequest
 from autoglm_throttle.traffic.record import RecordedRequest
 
 TARGETS = (

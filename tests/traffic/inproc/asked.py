@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import LoadPlan
-from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
+from autoglm_throttle.traffic.plan import LoadPlan
+from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
+from autoglm_throttle.types import Priority
 
 Behave = Callable[[Scope, Receive, Send], Awaitable[None]]
 

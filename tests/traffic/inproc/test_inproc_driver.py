@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
 from autoglm_throttle.testing import ManualClock
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.inproc import run_inprocess
 from autoglm_throttle.traffic.inproc.driver import LEFTOVER_S, PATIENCE_S
-from autoglm_throttle.traffic.load import PlannedRequest
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import PlannedRequest
 from tests.traffic.inproc.asked import Behave, a_load, answer, http
 
 ANSWERS: list[tuple[int, bytes, dict[str, str], RequestResult, str, float | None]] = [

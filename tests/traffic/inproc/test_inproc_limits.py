@@ -11,9 +11,9 @@ import anyio
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.inproc import VirtualLoop, run_inprocess
-from autoglm_throttle.traffic.load import PlannedRequest
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import PlannedRequest
 from tests.traffic.inproc.asked import a_load, answer, http
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.inproc import run_inprocess
-from autoglm_throttle.traffic.load import PlannedRequest
+from autoglm_throttle.traffic.request_source import PlannedRequest
+from autoglm_throttle.types import Priority
 from tests.traffic.inproc.asked import a_load, answer, http
 
 

@@ -7,14 +7,14 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.ending import RequestResult
-from autoglm_throttle.traffic.load import RequestSource
+from autoglm_throttle.traffic.plan import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.report import Objectives, RunInfo, make
 from autoglm_throttle.traffic.report.page import render
+from autoglm_throttle.traffic.request_log import RequestLog
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result, RunCost
-from autoglm_throttle.traffic.sheet import RequestLog
+from autoglm_throttle.types import Priority
 
 LEVELS = st.builds(
     LoadLevel, st.sampled_from([0.5, 3.0, 40.0]), st.sampled_from([0.4, 1.0, 2.5]), st.text(max_size=5)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader, RecordingTrailer, check, info
-from autoglm_throttle.traffic.record.checking import RANDOM_AT_LEAST, _random
+from autoglm_throttle.traffic.record.recording_check import RANDOM_AT_LEAST, _random
 
 HEADING = RecordingHeader(
     start="2026-01-01T00:00:00+00:00",

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.load import PlannedRequest
-from autoglm_throttle.traffic.record.entry import MAX_LINE_BYTES, RecordedRequest
+from autoglm_throttle.traffic.record.recorded_request import MAX_LINE_BYTES, RecordedRequest
+from autoglm_throttle.traffic.request_source import PlannedRequest
 
 TOKENS = st.text(string.ascii_lowercase + string.digits + "-_!~", min_size=1, max_size=12)
 VALUES = st.text("".join(map(chr, range(0x20, 0x7F))) + "\t", max_size=40)

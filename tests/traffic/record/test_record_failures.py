@@ -14,7 +14,7 @@ import pytest
 from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, open_recording
 from autoglm_throttle.traffic.record import recorder as recorders
 from autoglm_throttle.traffic.record import writer as writers
-from autoglm_throttle.traffic.record.store import RecordingFile
+from autoglm_throttle.traffic.record.recording_file import RecordingFile
 from tests.traffic.record.recorded import ask, hello, scope
 
 PATIENCE_S = 10.0

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader, RecordingTrailer, open_recording
-from autoglm_throttle.traffic.record.entry import MAX_LINE_BYTES
-from autoglm_throttle.traffic.record.reading import MAX_PROBLEMS_SHOWN
+from autoglm_throttle.traffic.record.recorded_request import MAX_LINE_BYTES
+from autoglm_throttle.traffic.record.recording_reader import MAX_PROBLEMS_SHOWN
 
 HEADING = RecordingHeader(
     start="2026-01-01T00:00:00+00:00", made_by="0.1.0", redaction={"body": "hash"}, sample=0.5

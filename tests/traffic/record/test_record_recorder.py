@@ -18,9 +18,9 @@ from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, open_recording
-from autoglm_throttle.traffic.record import store as stores
+from autoglm_throttle.traffic.record import recording_file as stores
 from autoglm_throttle.traffic.record import writer as writers
-from autoglm_throttle.traffic.record.store import RecordingFile
+from autoglm_throttle.traffic.record.recording_file import RecordingFile
 from tests.traffic.record.recorded import ask, hello, kept, scope
 
 ITEM: writers.Item = (

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.load import PlannedRequest
 from autoglm_throttle.traffic.record import Redaction
 from autoglm_throttle.traffic.record import redaction as redactions
+from autoglm_throttle.traffic.request_source import PlannedRequest
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.record import RecordedRequest
 from autoglm_throttle.traffic.replay import (
     Replay,
@@ -16,8 +15,9 @@ from autoglm_throttle.traffic.replay import (
     is_above,
     prepare,
 )
+from autoglm_throttle.traffic.request_log import RequestLog
+from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.result import Result, RunCost
-from autoglm_throttle.traffic.sheet import RequestLog
 
 
 def replay(*entries: tuple[float, str, int], loops: int = 1) -> Replay:

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.convert import Fill
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
-from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
+from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.record import RecordedRequest, Recorder, RecorderMiddleware, open_recording
 from autoglm_throttle.traffic.replay import Replay, Selection, compare_results, is_above, prepare
+from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
+from autoglm_throttle.types import Priority
 
 SERIAL = itertools.count()
 VALUES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=9)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.traffic.arrivals import PriorityMix
 from autoglm_throttle.traffic.convert import FileFormat, GorOptions, convert, open_source
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.plan import PriorityMix
 from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader
 from autoglm_throttle.traffic.replay import ReplayOptions, Selection, open_replay, times_of
 from autoglm_throttle.traffic.trace import HEADER

@@ -9,13 +9,13 @@ from math import nan
 
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals import LoadPlan
-from autoglm_throttle.traffic.ending import RequestResult
-from autoglm_throttle.traffic.load import PlannedRequest, RequestSource
+from autoglm_throttle.traffic.plan import LoadPlan
 from autoglm_throttle.traffic.report import RunInfo
+from autoglm_throttle.traffic.request_log import RequestLog
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.result import Result, RunCost
-from autoglm_throttle.traffic.sheet import RequestLog
+from autoglm_throttle.types import Priority
 
 STATUS = {
     RequestResult.OK: 200,

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.report import make
 from autoglm_throttle.traffic.report.control import (
     CONTROL,
@@ -19,6 +18,7 @@ from autoglm_throttle.traffic.report.control import (
     order,
     p99_ratio,
 )
+from autoglm_throttle.traffic.request_result import RequestResult
 from tests.traffic.report.made_runs import FACTS, Sent, made
 
 GOOD = Point(1.0, 0.1, 0.0)

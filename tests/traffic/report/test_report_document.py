@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.load import PlannedRequest
 from autoglm_throttle.traffic.report import Objectives, RunInfo, dumps, loads, make
 from autoglm_throttle.traffic.report.document import MAX_LABELS, OTHER_LABEL
 from autoglm_throttle.traffic.report.schema import Document, TallyDocument, Times
+from autoglm_throttle.traffic.request_log import OPEN
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import PlannedRequest
 from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.sheet import OPEN
+from autoglm_throttle.types import Priority
 from tests.traffic.report.made_runs import FACTS, REQUESTS, Sent, made, runs, sents
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import dumps, loads, make
-from autoglm_throttle.traffic.report.form import schema_error
 from autoglm_throttle.traffic.report.schema import About, Cost, Document
+from autoglm_throttle.traffic.report.schema_check import schema_error
+from autoglm_throttle.types import Priority
 from tests.traffic.report.made_runs import FACTS, Sent, made
 
 TOLD: dict[str, Any] = json.loads(dumps(make(made([Sent(priority=Priority.LOW)]), FACTS)))

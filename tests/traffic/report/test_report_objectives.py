@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import Document, Objectives, make
 from autoglm_throttle.traffic.report.objectives import METRICS, OPERATORS, ObjectiveTerm
 from autoglm_throttle.traffic.report.schema import ObjectiveResult
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.types import Priority
 from tests.traffic.report.made_runs import FACTS, Sent, made
 
 

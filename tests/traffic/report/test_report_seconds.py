@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.report.inflight import peaks
 from autoglm_throttle.traffic.report.seconds import exact_percentile, seconds
+from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.types import Priority
 from tests.traffic.report.made_runs import ENDS_S, Sent, made, runs, sents
 
 CLASSES = ("ok", "degraded", "limited", "shed", "failed", "dropped", "unsent")

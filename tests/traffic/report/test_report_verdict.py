@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.traffic.ending import RequestResult
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.report import make
 from autoglm_throttle.traffic.report.schema import GeneratorPart, ObjectiveResult
 from autoglm_throttle.traffic.report.times import times
 from autoglm_throttle.traffic.report.verdict import caveats, verdict
+from autoglm_throttle.traffic.request_result import RequestResult
 from tests.traffic.report.made_runs import FACTS, Sent, made
 
 HOLDS: ObjectiveResult = {"term": "error<1%", "value": 0.0, "unit": "ratio", "holds": True}

@@ -7,9 +7,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.ending import RequestResult
-from autoglm_throttle.traffic.load import PlannedRequest
 from autoglm_throttle.traffic.report import (
     Document,
     Objectives,
@@ -20,8 +17,11 @@ from autoglm_throttle.traffic.report import (
     lines,
     make,
 )
-from autoglm_throttle.traffic.report.figures import duration, printable, quantity, rate, share
+from autoglm_throttle.traffic.report.formatting import duration, printable, quantity, rate, share
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import PlannedRequest
 from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.types import Priority
 from tests.traffic.report.made_runs import FACTS, REQUESTS, Sent, made, runs
 
 OBJECTIVES = Objectives.parse("p99<500ms,error<0.5%,rps>=1/s")
@@ -107,7 +107,9 @@ def test_a_run_of_one_segment_and_priority_is_one_row() -> None:
 
 
 def test_the_first_byte_is_told_where_it_is_known() -> None:
-    told = lines(document([Sent(first_byte_s=0.02), Sent(first_byte_s=0.04)], replace(FACTS, limits_s={})))
+    told = lines(
+        document([Sent(first_byte_s=0.02), Sent(first_byte_s=0.04)], replace(FACTS, limits_s={}))
+    )
     assert "goodput: everything served" in told
     assert "first byte (from the intended start): p50 20.1 ms, p99 40.0 ms" in told
 

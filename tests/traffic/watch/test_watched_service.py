@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.exposition import Series
-from autoglm_throttle.model import ProviderUnavailable
 from autoglm_throttle.observe.metrics import METRICS
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.watch import MetricsProbe, Probe, Prober, ProbeTargetLostError, ProcessProbe
@@ -32,6 +31,7 @@ from autoglm_throttle.traffic.watch.process import (
     read_proc,
     read_ps,
 )
+from autoglm_throttle.types import ProviderUnavailable
 
 WAIT_S = 20.0
 STAT = "77 (a (b) c) S 1 77 77 0 -1 4194560 9 8 7 6 250 50 3 2 20 0 5 0 12345 1000000 512 1844"

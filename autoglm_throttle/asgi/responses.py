@@ -1,0 +1,266 @@
+"""RateLimit header fields, and the responses to rejected requests.
+
+429 is the caller's own limit, 503 is our load, 413 can never fit.
+Fields follow draft-ietf-httpapi-ratelimit-headers-11, bodies RFC 9457.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from math import ceil, isfinite, isinf
+
+from autoglm_throttle.types import BreakerCause, Decision, GuardRejection, Reason
+
+Field = tuple[bytes, bytes]
+
+STATUS = {
+    Reason.RATE: 429,
+    Reason.USER: 429,
+    Reason.GPU: 503,
+    Reason.QUEUE: 503,
+    Reason.BREAKER: 503,
+    Reason.STORE: 503,
+    Reason.TOO_LARGE: 413,
+}
+
+_TYPES = {
+    429: ("https://iana.org/assignments/http-problem-types#quota-exceeded", "Too Many Requests"),
+    503: (
+        "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+        "Service Unavailable",
+    ),
+    413: ("about:blank", "Content Too Large"),
+}
+
+_DETAIL_TEXTS = {
+    Reason.RATE: "The rate for {policy} priority requests is used up; try again in {seconds} s.",
+    Reason.USER: "Your limit {policy} is used up; try again in {seconds} s.",
+    Reason.GPU: "The service has no capacity left; try again in {seconds} s.",
+    Reason.QUEUE: "The service is busy; try again in {seconds} s.",
+    Reason.BREAKER: "The service cannot answer this at present; try again in {seconds} s.",
+    Reason.STORE: "User limits cannot be checked now; try again in {seconds} s.",
+}
+
+_QUEUE_DETAIL_TEXTS = {
+    "queue:slow": "The request would wait too long in the queue; try again in {seconds} s.",
+    "queue:timeout": "The request timed out in the queue; try again in {seconds} s.",
+    "queue:full": "The queue is full; try again in {seconds} s.",
+    "queue:cap": "The concurrency limit is reached; try again in {seconds} s.",
+}
+"""More precise texts, by the decision's detail."""
+
+EXPOSED_FIELDS = (
+    *("retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy"),
+    *("x-degraded", "x-should-retry"),
+)
+"""Every field name that a response may carry, for Access-Control-Expose-Headers."""
+
+LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
+
+_NO_RETRY = (b"x-should-retry", b"false")
+_PROBLEM = (b"content-type", b"application/problem+json")
+
+MAX_CACHED_BODIES = 4096
+"""Bodies are prepared for each kind of rejection and each second of waiting."""
+
+_TABLE_SIZE = 1024
+_NUMBERS = tuple(b"%d" % number for number in range(_TABLE_SIZE))
+"""Looking a number up costs a third of writing it."""
+
+_TIMES = tuple(b";t=%d" % number for number in range(_TABLE_SIZE))
+_MILLIS = tuple(b".%03d}" % number for number in range(1000))
+
+_UNSAFE_IN_STRING = re.compile(r'[^ -~]|["\\%]')
+"""Characters that a string of RFC 9651 cannot contain as they are, and the percent sign."""
+
+MAX_CACHED_TEMPLATES = 512
+"""Prebuilt bodies and policies cached. There are a few per configured limit, so this only bounds mistakes."""
+
+
+class ResponseBuilder:
+    """Turns decisions into header fields and bodies.
+
+    Args:
+        dialect: ``ietf``, ``legacy`` (adds ``X-RateLimit-*``) or ``none`` (only Retry-After).
+        retry_after_max_s: greatest Retry-After sent, >= 1 s.
+        jitter: share by which a Retry-After is stretched at random, so that clients do not return together.
+        draw: gives a number in 0..1.
+    """
+
+    def __init__(
+        self,
+        dialect: str = "ietf",
+        *,
+        retry_after_max_s: float = 120.0,
+        jitter: float = 0.1,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._sends_limit_fields = dialect != "none"
+        self._sends_legacy_fields = dialect == "legacy"
+        self._max_s = retry_after_max_s
+        self._jitter = jitter
+        self._draw = draw
+        self._templates: dict[str, _ResponseTemplate] = {}
+        self._bodies: dict[tuple[str, int], bytes] = {}
+
+    def fields(self, decision: Decision) -> list[Field]:
+        """Return the fields of an admitted response; empty if no user limit applies."""
+        if not decision.window_s or not self._sends_limit_fields:
+            return []
+        template = self._templates.get(decision.policy)
+        if template is None or template.limit != decision.limit:
+            template = self._template(decision.policy, decision.limit, decision.window_s)
+        state = template.item(decision.remaining, ceil(decision.reset_after_s))
+        if decision.others or self._sends_legacy_fields:
+            return self._all_limit_fields(decision, template, state)
+        return [template.field, (b"ratelimit", state)]
+
+    def _all_limit_fields(self, decision: Decision, template: _ResponseTemplate, state: bytes) -> list[Field]:
+        """Return both fields with the deciding limit first, the others after it, then the legacy fields."""
+        policy = template.policy
+        for other in decision.others:
+            other_template = self._template(other.name, other.limit, other.window_s)
+            policy += b", " + other_template.policy
+            state += b", " + other_template.item(other.remaining, ceil(other.reset_s))
+        fields = [(b"ratelimit-policy", policy), (b"ratelimit", state)]
+        return fields + _legacy(decision) if self._sends_legacy_fields else fields
+
+    def rejection(self, decision: Decision) -> tuple[int, list[Field], bytes]:
+        """Return status, fields and body for a rejection."""
+        status = STATUS[decision.reason]
+        wait = decision.retry_after_s
+        if isinf(wait):
+            # RFC 9110 has no "never": without Retry-After, x-should-retry tells clients to stop.
+            seconds = 0
+            body = self._too_large(decision)
+            fields = [_NO_RETRY]
+        else:
+            stretched = wait * (1.0 + self._jitter * self._draw())
+            capped = stretched if stretched < self._max_s else self._max_s
+            # Retry-After: 0 would make clients return at once, and rounding down would be too early.
+            seconds = ceil(capped) or 1
+            body = self._body(decision, status, seconds)
+            fields = [
+                (b"retry-after", _NUMBERS[seconds] if seconds < _TABLE_SIZE else b"%d" % seconds),
+                (b"retry-after-ms", b"%d" % (ceil(capped * 1e3) or 1)),
+            ]
+            if wait > self._max_s:
+                # The capped Retry-After is earlier than the real wait: a retry then is futile.
+                fields.append(_NO_RETRY)
+        length = len(body)
+        fields += (
+            _PROBLEM,
+            (b"content-length", _NUMBERS[length] if length < _TABLE_SIZE else b"%d" % length),
+        )
+        if decision.window_s and self._sends_limit_fields:
+            template = self._template(decision.policy, decision.limit, decision.window_s)
+            state = (
+                template.item(0, seconds) if seconds else template.item(decision.remaining, _reset(decision))
+            )
+            if decision.others or self._sends_legacy_fields:
+                fields += self._all_limit_fields(decision, template, state)
+            else:
+                fields += (template.field, (b"ratelimit", state))
+        return status, fields, body
+
+    def _template(self, name: str, limit: float, window_s: int) -> _ResponseTemplate:
+        """Return the prepared texts. Two limits with the same name, as in two plans, share one entry."""
+        template = self._templates.get(name)
+        if template is None or template.limit != limit:
+            template = _ResponseTemplate(name, limit, window_s)
+            # A full cache must not stop a changed limit from replacing its own entry.
+            if name in self._templates or len(self._templates) < MAX_CACHED_TEMPLATES:
+                self._templates[name] = template
+        return template
+
+    def _body(self, decision: Decision, status: int, seconds: int) -> bytes:
+        """Build the problem document. Only the exact wait, rounded up to a millisecond, is formatted anew."""
+        front = self._bodies.get((decision.detail, seconds))
+        if front is None:
+            front = _prepare(decision, status, seconds)
+            if len(self._bodies) < MAX_CACHED_BODIES:
+                self._bodies[decision.detail, seconds] = front
+        wait_ms = ceil(decision.retry_after_s * 1e3)
+        whole = wait_ms // 1000
+        return front + (_NUMBERS[whole] if whole < _TABLE_SIZE else b"%d" % whole) + _MILLIS[wait_ms % 1000]
+
+    def _too_large(self, decision: Decision) -> bytes:
+        sentence = (
+            f"The request costs more than {decision.policy} can ever admit: at most {decision.limit:.15g}."
+        )
+        return json.dumps(_problem(decision, 413, sentence), separators=(",", ":")).encode()
+
+
+def rejected_by(rejection: GuardRejection) -> Decision:
+    """Build the decision that reports a guard's rejection to a client. The guard's last error stays internal.
+
+    A wait of less than a second is reported as one second. A wait of 0 means that a slot may become free at
+    any time; every waiting client would then return at once.
+    """
+    shed = rejection.cause is BreakerCause.SHED
+    reason = Reason.GPU if shed else Reason.BREAKER
+    return Decision(
+        allowed=False,
+        reason=reason,
+        detail="gpu:shed" if shed else f"breaker:{rejection.name}",
+        policy=reason.value,
+        retry_after_s=max(1.0, rejection.retry_after_s),
+    )
+
+
+class _ResponseTemplate:
+    """Prepared texts of one limit."""
+
+    __slots__ = ("field", "limit", "policy", "prefix")
+
+    def __init__(self, name: str, limit: float, window_s: int) -> None:
+        string = b'"%s"' % _UNSAFE_IN_STRING.sub("?", name).encode()
+        self.limit = limit
+        self.prefix = string + b";r="
+        self.policy = string + b";q=%d;w=%d" % (limit, window_s)
+        """For RateLimit-Policy."""
+        self.field = (b"ratelimit-policy", self.policy)
+
+    def item(self, remaining: float, seconds: int) -> bytes:
+        """Return the limit's item for RateLimit: remaining units, and the seconds until the limit resets."""
+        try:  # cheaper than checking type and range first
+            return self.prefix + _NUMBERS[remaining] + _TIMES[seconds]  # type: ignore[call-overload,no-any-return]
+        except (IndexError, TypeError):  # too large for the table, or no whole number
+            return b"%b%d;t=%d" % (self.prefix, remaining, seconds)
+
+
+def _problem(decision: Decision, status: int, sentence: str) -> dict[str, object]:
+    uri, title = _TYPES[status]
+    return {
+        "type": uri,
+        "title": title,
+        "status": status,
+        "detail": sentence,
+        "violated-policies": [decision.policy],
+        "reason": decision.detail,
+    }
+
+
+def _prepare(decision: Decision, status: int, seconds: int) -> bytes:
+    """Build the body for this kind of rejection, up to the position of the exact wait."""
+    text = _QUEUE_DETAIL_TEXTS.get(decision.detail) or _DETAIL_TEXTS[decision.reason]
+    sentence = text.format(policy=decision.policy, seconds=seconds)
+    document = _problem(decision, status, sentence)
+    return json.dumps(document, separators=(",", ":"))[:-1].encode() + b',"retry_after_s":'
+
+
+def _reset(decision: Decision) -> int:
+    return ceil(decision.reset_after_s)
+
+
+def _legacy(decision: Decision) -> list[Field]:
+    remaining = decision.remaining if decision.allowed else 0
+    seconds = decision.reset_after_s if decision.allowed else decision.retry_after_s
+    return [
+        (b"x-ratelimit-limit", b"%d" % decision.limit),
+        (b"x-ratelimit-remaining", b"%d" % remaining),
+        (b"x-ratelimit-reset", b"%d" % (ceil(seconds) if isfinite(seconds) else 0)),
+    ]

@@ -1,0 +1,268 @@
+"""Requests of a load: by options, or by a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from autoglm_throttle.cli.load_tests.option import Option, hidden, hidden_query
+from autoglm_throttle.cli.load_tests.problems import ProblemList
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.plan import parse_number
+from autoglm_throttle.traffic.request_source import PlannedRequest
+
+WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
+"""Methods that send no body unless one is given for them alone."""
+
+BODY: Final = b"{}"
+"""Default body of the other methods: an empty JSON object."""
+
+JSON: Final = (("content-type", "application/json"),)
+
+FIELDS: Final = ("method", "target", "headers", "body", "share", "cost", "name")
+"""Fields of a request in a file."""
+
+MAX_NUMBER: Final = sys.float_info.max
+"""Greatest number in a file: JSON and TOML allow greater whole numbers."""
+
+
+def hidden_route(text: str) -> str:
+    """Return a route or its cost without the values of its query. The share is not one of them."""
+    place, equals, share = _split_share(text)
+    return f"{hidden_query(place)}{equals}{share}"
+
+
+def _split_share(text: str) -> tuple[str, str, str]:
+    """Split at the last ``=``; the whole text is the first part if there is none."""
+    place, equals, share = text.rpartition("=")
+    return (place, equals, share) if equals else (text, "", "")
+
+
+OPTIONS: Final = (
+    Option("--method", "METHOD", "default: POST"),
+    Option(
+        "--body",
+        "TEXT",
+        "body of POST, PUT and PATCH (default: {}); with --method, of that method",
+        shown=hidden,
+    ),
+    Option("--body-file", "FILE", "the same, from a file"),
+    Option(
+        "--route",
+        "'METHOD PATH=SHARE'",
+        "a route below URL and its share of the requests, such as 'POST /v1/x=70'; repeatable",
+        many=True,
+        shown=hidden_route,
+    ),
+    Option(
+        "--cost",
+        "N",
+        "units of work of each request, or of a route: 'POST /v1/x=4' (default: 1); see --cost-header",
+        many=True,
+        shown=hidden_route,
+    ),
+    Option(
+        "--requests",
+        "FILE",
+        f"requests to draw from, as JSON lines or TOML ([[requests]]), with any of {', '.join(FIELDS)}",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedRequests:
+    """The requests, and their shares."""
+
+    requests: tuple[PlannedRequest, ...]
+    shares: tuple[float, ...]
+
+
+ONE: Final = WeightedRequests((PlannedRequest(target="/"),), (1.0,))
+"""Placeholder for requests that could not be read."""
+
+
+def read(args: argparse.Namespace, path: str, problems: ProblemList) -> WeightedRequests:
+    """Read the requests of a command line.
+
+    Args:
+        args: the parsed arguments.
+        path: path and query of the URL; the target if no route and no file is given.
+        faults: collects problems.
+    """
+    if args.requests is not None:
+        for option in ("route", "body", "body_file", "method", "cost"):
+            if getattr(args, option):
+                problems.add(
+                    "--requests", f"defines the whole request: leave --{option.replace('_', '-')} out"
+                )
+        return problems.read("--requests", _file, args.requests, ONE)
+    if args.body is not None and args.body_file is not None:
+        problems.add("--body-file", "use either --body or --body-file")
+    body = problems.read("--body-file", _bytes, args.body_file, None)
+    body = problems.read("--body", str.encode, args.body, body)
+    method = args.method or "POST"
+    routes = [problems.read("--route", lambda text: _route(text, method), text, None) for text in args.route]
+    known = [route for route in routes if route is not None] if args.route else [(method, path, 1.0)]
+    if body is not None and args.route and all(route[0] in WITHOUT_BODY for route in known):
+        problems.add("--body", "no route sends a body: omit it, or define it with --requests")
+    made = [
+        (
+            problems.make(
+                "--route", partial(_request, method, target, _body_of(args, method, body)), ONE.requests[0]
+            ),
+            share,
+        )
+        for method, target, share in known
+    ]
+    if not made:
+        return ONE
+    requests = _with_costs([request for request, _ in made], args.cost, problems)
+    return WeightedRequests(tuple(requests), tuple(share for _, share in made))
+
+
+def _bytes(path: str) -> bytes | None:
+    return Path(path).read_bytes()
+
+
+def _body_of(args: argparse.Namespace, method: str, body: bytes | None) -> bytes | None:
+    """Return the given body, unless it is meant for other routes."""
+    return None if args.route and method in WITHOUT_BODY else body
+
+
+def _request(method: str, target: str, body: bytes | None) -> PlannedRequest:
+    if body is None:
+        body = b"" if method in WITHOUT_BODY else BODY
+    return PlannedRequest(method=method, target=target, body=body, headers=JSON if body else ())
+
+
+def _route(text: str, method: str) -> tuple[str, str, float] | None:
+    """Read ``POST /v1/x=70``, ``/v1/x=70`` or ``/v1/x``; after a query with values the share is required."""
+    last = text.partition("?")[2].rpartition("&")[2]
+    if "=" in text.partition("?")[2] and last.count("=") < 2:
+        raise TrafficError("a path with query values must end with its share, such as 'GET /v1/x?y=5=1'")
+    place, equals, share = _split_share(text)
+    parts = place.split()
+    if not 1 <= len(parts) <= 2 or not parts[-1].startswith("/"):
+        raise TrafficError(f"{text!r} is not METHOD PATH=SHARE, such as 'POST /v1/x=70'")
+    return (parts[0] if len(parts) == 2 else method), parts[-1], above_zero(share if equals else "1")
+
+
+def above_zero(text: str) -> float:
+    """A finite number above 0.
+
+    Raises:
+        TrafficError: another number, or none.
+    """
+    value = parse_number(text)
+    if not 0.0 < value < float("inf"):
+        raise TrafficError(f"{text!r} must be a finite number above 0")
+    return value
+
+
+def _with_costs(
+    requests: Sequence[PlannedRequest], costs: Iterable[str], problems: ProblemList
+) -> list[PlannedRequest]:
+    """Return the requests with their costs: one for all, or by route."""
+    requests_with_costs = list(requests)
+    for text in costs:
+        place, _, cost = text.rpartition("=")
+        units = problems.read("--cost", above_zero, cost, 1.0)
+        parts = place.split()
+        method = parts[0] if len(parts) == 2 else None
+        matching = [
+            index
+            for index, request in enumerate(requests_with_costs)
+            if not parts or (request.target == parts[-1] and method in (None, request.method))
+        ]
+        if not matching:
+            problems.add("--cost", f"there is no route {place!r}")
+        for index in matching:
+            requests_with_costs[index] = replace(requests_with_costs[index], cost=units)
+    return requests_with_costs
+
+
+def _file(path: str) -> WeightedRequests:
+    raw = Path(path).read_text("utf-8")
+    rows = _toml(raw) if path.endswith(".toml") else _lines(raw)
+    parsed: list[tuple[PlannedRequest, float]] = []
+    problems: list[str] = []
+    for place, row in rows:
+        try:
+            parsed.append(_row(row))
+        except TrafficError as error:
+            problems.append(f"{place}: {error}")
+    if problems or not parsed:
+        raise TrafficError(f"{path}: {'; '.join(problems) or 'contains no requests'}")
+    return WeightedRequests(tuple(request for request, _ in parsed), tuple(share for _, share in parsed))
+
+
+def _toml(raw: str) -> list[tuple[str, object]]:
+    try:
+        document = tomllib.loads(raw)
+    except tomllib.TOMLDecodeError as error:
+        raise TrafficError(f"not TOML: {error}") from None
+    rows = document.get("requests")
+    if not isinstance(rows, list) or set(document) != {"requests"}:
+        raise TrafficError("a TOML file of requests must contain only [[requests]]")
+    return [(f"request {count}", row) for count, row in enumerate(rows, 1)]
+
+
+def _lines(raw: str) -> list[tuple[str, object]]:
+    rows: list[tuple[str, object]] = []
+    for count, line in enumerate(raw.split("\n"), 1):
+        if line.strip():
+            try:
+                rows.append((f"line {count}", json.loads(line)))
+            except (ValueError, RecursionError):
+                rows.append((f"line {count}", None))
+    return rows
+
+
+def _row(row: object) -> tuple[PlannedRequest, float]:
+    """Parse a request of a file, and its share."""
+    if not isinstance(row, dict):
+        raise TrafficError("not an object")
+    unknown = [name for name in row if name not in FIELDS]
+    if unknown:
+        raise TrafficError(f"unknown {', '.join(unknown)}: known are {', '.join(FIELDS)}")
+    method, target, name = _text(row, "method", "POST"), _text(row, "target", "/"), _text(row, "name", "")
+    body = _body(row["body"]) if "body" in row else b"" if method in WITHOUT_BODY else BODY
+    headers = _headers(row["headers"]) if "headers" in row else JSON if body else ()
+    if not target.startswith("/"):
+        raise TrafficError(f"target {target!r} does not begin with a slash")
+    request = PlannedRequest(
+        method=method, target=target, headers=headers, body=body, cost=_number(row, "cost"), name=name
+    )
+    return request, _number(row, "share")
+
+
+def _text(row: Mapping[str, Any], field: str, other: str) -> str:
+    value = row.get(field, other)
+    if not isinstance(value, str):
+        raise TrafficError(f"{field} is not a string")
+    return value
+
+
+def _number(row: Mapping[str, Any], field: str) -> float:
+    value = row.get(field, 1.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= MAX_NUMBER:
+        raise TrafficError(f"{field} is not a finite number above 0")
+    return float(value)
+
+
+def _body(value: object) -> bytes:
+    """Encode a text as it is, anything else as JSON."""
+    return (value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+def _headers(value: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise TrafficError("headers is not an object with string values")
+    return tuple((name.lower(), text) for name, text in value.items())

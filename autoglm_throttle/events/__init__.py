@@ -1,0 +1,34 @@
+"""Log events, and the sampling of rejections in the log."""
+
+from autoglm_throttle.events.control_state import control_events
+from autoglm_throttle.events.devices import device_events, gpu_view_events, verdict_events
+from autoglm_throttle.events.guards import breaker_changed, degradation_changed, guard_table_full
+from autoglm_throttle.events.log_event import LOGGER, LogEvent
+from autoglm_throttle.events.rejections import (
+    RejectionSampler,
+    rejection_event,
+    rejections_summary,
+    user_table_full,
+)
+from autoglm_throttle.events.settings import approximate, configuration_advice, configured
+from autoglm_throttle.events.stores import store_changed
+
+__all__ = [
+    "LOGGER",
+    "LogEvent",
+    "RejectionSampler",
+    "approximate",
+    "breaker_changed",
+    "configuration_advice",
+    "configured",
+    "control_events",
+    "degradation_changed",
+    "device_events",
+    "gpu_view_events",
+    "guard_table_full",
+    "rejection_event",
+    "rejections_summary",
+    "store_changed",
+    "user_table_full",
+    "verdict_events",
+]

@@ -1,0 +1,127 @@
+"""Detects new measurements in repeated reads, and dates each row by them.
+
+An exporter collects every 30 s and is read every second: 29 of 30 answers are the old measurement again.
+Taken for new, one hot reading would count as thirty. So a row is dated by its changes:
+
+- by its energy counter, where it has one: that of a device in use never stands still;
+- else by the time that the source reports for it;
+- else by any change in any row of the source. An idle device without a counter may truly
+  repeat all its numbers, while its busy neighbours show that the source measures.
+
+The gaps between the changes are the period of the source.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+from statistics import median_low
+from typing import Final
+
+from autoglm_throttle.types import DeviceKey, GpuSample
+
+GAPS: Final = 9
+"""Number of remembered gaps: their median tolerates four outliers, and a changed period shows after five."""
+
+GAPS_TO_LEARN: Final = 2
+"""Gaps after which the period is known, of two the shorter: a failed reading does not define it."""
+
+FORGET_S: Final = 300.0
+"""Seconds for which the state of a missing row is stored: if it returns unchanged, it is old."""
+
+MOST_ROWS: Final = 4096
+"""Maximum rows; the longest unobserved are dropped. A source may rename its devices at every reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshInfo:
+    """A row, and the data that dates it."""
+
+    sample: GpuSample
+    counter: float | None = None
+    """A number of the row that moves with every measurement: the energy counter."""
+    stamp_s: float | None = None
+    """Unix time of the measurement as the source reports it."""
+
+
+class RefreshDetector:
+    """Dates the rows of one source."""
+
+    def __init__(self) -> None:
+        self._clocks: dict[DeviceKey, _SeriesClock] = {}
+        self._source = _SeriesClock()
+
+    def __repr__(self) -> str:
+        return f"Renewal(rows={len(self._clocks)}, period_s={self.period_s})"
+
+    @property
+    def period_s(self) -> float | None:
+        """How often the source measures: its slowest row dated by itself, else the source as a whole."""
+        known = [clock.period_s for clock in self._clocks.values() if clock.period_s is not None]
+        return max(known) if known else self._source.period_s
+
+    def date(self, infos: Iterable[RefreshInfo], now: float, wall_s: float) -> list[GpuSample]:
+        """Set the age of each row's measurement.
+
+        Args:
+            infos: one complete reading.
+            now: monotonic seconds at which it ended.
+            wall_s: Unix time at that moment, by the clock that the stamps were made with.
+
+        Returns:
+            The rows with ``age_s`` and ``period_s``. An unchanged row keeps its time of measurement:
+            ``taken_at_s - age_s`` stands still.
+        """
+        rows = list(infos)
+        # frozenset: a source may list its rows in any order.
+        self._source.observe(frozenset(_without_time(row.sample) for row in rows), now, now)
+        for key in [key for key, clock in self._clocks.items() if now - clock.observed_s > FORGET_S]:
+            del self._clocks[key]
+        dated = [self._dated(row, now, wall_s) for row in rows]
+        if len(self._clocks) > MOST_ROWS:
+            oldest = sorted(self._clocks, key=lambda key: self._clocks[key].observed_s)
+            for key in oldest[: len(oldest) - MOST_ROWS]:
+                del self._clocks[key]
+        return dated
+
+    def _dated(self, row: RefreshInfo, now: float, wall_s: float) -> GpuSample:
+        key = (row.sample.host, row.sample.device)
+        stamped = row.stamp_s is not None
+        clock = self._source
+        if stamped or row.counter is not None:
+            clock = self._clocks.setdefault(key, _SeriesClock())
+            value = row.stamp_s if row.counter is None else row.counter
+            clock.observe(
+                value, now, now - max(0.0, wall_s - row.stamp_s) if row.stamp_s is not None else now
+            )
+        period_s = clock.period_s if clock.period_s is not None else self._source.period_s
+        return replace(row.sample, taken_at_s=now, age_s=max(0.0, now - clock.measured_s), period_s=period_s)
+
+
+class _SeriesClock:
+    """Detects changes of one value, and learns their period."""
+
+    def __init__(self) -> None:
+        self.measured_s = 0.0
+        self.observed_s = 0.0
+        self._value: Hashable = None
+        self._changes = 0
+        self._gaps: deque[float] = deque(maxlen=GAPS)
+
+    @property
+    def period_s(self) -> float | None:
+        return median_low(self._gaps) if len(self._gaps) >= GAPS_TO_LEARN else None
+
+    def observe(self, value: Hashable, now: float, measured_s: float) -> None:
+        self.observed_s = now
+        if self._changes and value == self._value:
+            return
+        if self._changes > 1 and measured_s > self.measured_s:  # the first gap began before our first read
+            self._gaps.append(measured_s - self.measured_s)
+        self._value, self.measured_s = value, measured_s
+        self._changes += 1
+
+
+def _without_time(sample: GpuSample) -> GpuSample:
+    return replace(sample, taken_at_s=0.0)

@@ -1,0 +1,259 @@
+"""Fetches one page over HTTP within one deadline, from name resolution to the last byte.
+
+Timeouts of sockets bound one operation each; a server that sends a byte a second passes them for ever.
+So each operation gets the time that remains, headers and TLS included. Name resolution is the one step
+that cannot be bounded from outside: if it hangs, use an address in the URL.
+
+It is the standard library's client without its openers: no proxy variable reroutes a loopback scrape, no
+redirect carries a password to another host, and no connection stays open for a fork to share.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import socket
+import zlib
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from ssl import SSLContext, SSLSocket, create_default_context
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from autoglm_throttle.settings.masking import masked_url
+from autoglm_throttle.types import ProviderUnavailable
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from autoglm_throttle.settings.gpu_items import ScrapeUrl
+
+MOST_BYTES: Final = 8 * 1024 * 1024
+"""Maximum size of a page, inflated. The exporter of a large host sends 0.3 MB, an engine 0.1 MB. A larger
+answer is a wrong address, and must not fill our memory.
+"""
+
+CHUNK_BYTES: Final = 64 * 1024
+
+ACCEPT: Final = "text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1"
+
+STATUS_ADVICE: Final = {
+    401: "it wants a login: http://user:password@host",
+    403: "the login is not allowed to read it",
+    404: "there is no such page: name its path in the URL",
+}
+"""Status -> advice for the operator."""
+
+NO_PAGE_OF_THIS_PATH: Final = "there is no such page: the path in the URL is another one"
+
+
+class WrongStatusError(ProviderUnavailable):
+    """The server answered with a status other than 200.
+
+    Args:
+        status: the number.
+        start: the beginning of the body, at most ``CHUNK_BYTES``.
+        advice: remedy for the operator; empty: none is known.
+    """
+
+    def __init__(self, status: int, start: bytes, advice: str = "") -> None:
+        super().__init__(f"answers {status}" + (f" ({advice})" if advice else ""))
+        self.status = status
+        self.start = start
+
+
+@dataclass(frozen=True, slots=True)
+class HttpPage:
+    """Body of an answer, and its format."""
+
+    body: bytes
+    openmetrics: bool
+    """Whether the server calls it OpenMetrics."""
+
+
+class Deadline:
+    """Tracks the time that remains of one operation.
+
+    Args:
+        timeout_s: seconds from now.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
+        self.timeout_s = timeout_s
+        self._clock = clock
+        self._until_s = clock() + timeout_s
+
+    def remaining_s(self) -> float:
+        """Return the remaining seconds, above 0.
+
+        Raises:
+            TimeoutError: the deadline has passed.
+        """
+        remaining_s = self._until_s - self._clock()
+        if remaining_s <= 0.0:
+            raise TimeoutError
+        return remaining_s
+
+
+def fetch(url: ScrapeUrl, target: str, deadline: Deadline) -> HttpPage:
+    """Get a page; blocks.
+
+    Args:
+        url: the server; its login is sent as basic authentication.
+        target: path and query.
+        deadline: until the last byte.
+
+    Returns:
+        The page, inflated if it was compressed.
+
+    Raises:
+        ProviderUnavailable: it is not there in time or in full, is larger than ``MOST_BYTES``, or cannot be
+            read; its subclass ``WrongStatusError``: the status is not 200. No text of these contains the
+            login.
+    """
+    try:
+        with closing(_DeadlineConnection(url, deadline)) as connection:
+            connection.request("GET", target, headers=_headers(url))
+            with closing(connection.getresponse()) as answer:
+                return _page(answer, url)
+    except TimeoutError:
+        raise ProviderUnavailable(f"has not answered within {deadline.timeout_s:g} s") from None
+    except OSError as error:
+        raise ProviderUnavailable(f"cannot be reached: {error.strerror or error!s:.200}") from error
+    except (HTTPException, ValueError, zlib.error) as error:
+        raise ProviderUnavailable(f"returns an invalid response: {error!a:.200}") from error
+
+
+def _headers(url: ScrapeUrl) -> dict[str, str]:
+    """Build the request's header fields. No compression: it costs the engine more than it saves."""
+    usual = url.port == (443 if url.tls else 80)
+    headers = {
+        "Host": url.place.rpartition(":")[0] if usual else url.place,
+        "User-Agent": "autoglm-throttle",
+        "Accept": ACCEPT,
+        "Accept-Encoding": "identity",
+        "Connection": "close",
+    }
+    if url.username is not None or url.password is not None:
+        login = f"{url.username or ''}:{url.password or ''}".encode()
+        headers["Authorization"] = "Basic " + base64.b64encode(login).decode("ascii")
+    return headers
+
+
+def _page(answer: HTTPResponse, url: ScrapeUrl) -> HttpPage:
+    if answer.status != 200:
+        start = b""
+        with suppress(HTTPException):
+            start = answer.read1(CHUNK_BYTES)
+        raise WrongStatusError(answer.status, start, _advice(answer, url))
+    kind = answer.getheader("Content-Type", "")
+    return HttpPage(_body(answer), openmetrics="openmetrics-text" in kind.lower())
+
+
+def _advice(answer: HTTPResponse, url: ScrapeUrl) -> str:
+    """Return the advice for a status."""
+    if 300 <= answer.status < 400:
+        target = answer.getheader("Location", "")
+        where = f": it points to {masked_url(target)!a:.200}" if target else ""
+        return f"redirects are not followed{where}"
+    if answer.status == 404 and url.path not in {"", "/"}:
+        return NO_PAGE_OF_THIS_PATH
+    return STATUS_ADVICE.get(answer.status, "")
+
+
+def _body(answer: HTTPResponse) -> bytes:
+    inflate = _inflater(answer.getheader("Content-Encoding", ""))
+    body, received = bytearray(), 0
+    while piece := answer.read1(CHUNK_BYTES):
+        received += len(piece)
+        # The limit of inflated bytes stops a decompression bomb before it is in memory.
+        body += piece if inflate is None else inflate.decompress(piece, MOST_BYTES + 1 - len(body))
+        if max(received, len(body)) > MOST_BYTES:
+            raise ProviderUnavailable(f"answers more than {MOST_BYTES // 1024**2} MiB")
+    # answer.length counts bytes announced and not received; http.client does not raise for read1().
+    if answer.length or (inflate is not None and not inflate.eof):
+        raise ProviderUnavailable("stops in the middle of its answer")
+    return bytes(body)
+
+
+def _inflater(coding: str) -> Any:  # noqa: ANN401 - zlib has no name for it
+    coding = coding.strip().lower()
+    if coding in {"", "identity"}:
+        return None
+    if coding in {"gzip", "x-gzip"}:
+        return zlib.decompressobj(wbits=31)
+    raise ProviderUnavailable(f"compresses its answer as {coding!a:.40}; gzip or nothing is read")
+
+
+class _DeadlineConnection(HTTPConnection):
+    def __init__(self, url: ScrapeUrl, deadline: Deadline) -> None:
+        super().__init__(url.host, url.port)
+        self._tls = url.tls
+        self._deadline = deadline
+
+    def connect(self) -> None:
+        """Reach the server; called by the base class."""
+        plain = _connect(self.host, self.port, self._deadline)
+        self.sock = plain
+        if self._tls:
+            plain.settimeout(self._deadline.remaining_s())
+            secured = cast("_DeadlineTlsSocket", _context().wrap_socket(plain, server_hostname=self.host))
+            secured.deadline = self._deadline
+            self.sock = secured
+
+
+class _DeadlineSocket(socket.socket):
+    """Socket with a common deadline: each operation may take the remaining time."""
+
+    deadline: Deadline
+
+    def recv_into(self, buffer: Buffer, nbytes: int = 0, flags: int = 0) -> int:
+        self.settimeout(self.deadline.remaining_s())
+        return super().recv_into(buffer, nbytes, flags)
+
+    def sendall(self, data: Buffer, flags: int = 0) -> None:
+        self.settimeout(self.deadline.remaining_s())
+        super().sendall(data, flags)
+
+
+class _DeadlineTlsSocket(SSLSocket):
+    """TLS socket with a common deadline."""
+
+    deadline: Deadline
+
+    def recv_into(self, buffer: Buffer, nbytes: int | None = None, flags: int = 0) -> int:
+        self.settimeout(self.deadline.remaining_s())
+        return super().recv_into(buffer, nbytes, flags)
+
+    def sendall(self, data: Buffer, flags: int = 0) -> None:
+        self.settimeout(self.deadline.remaining_s())
+        super().sendall(data, flags)
+
+
+@functools.cache
+def _context() -> SSLContext:
+    """Make the TLS context once: reading the machine's certificates takes some 20 ms."""
+    context = create_default_context()
+    context.sslsocket_class = _DeadlineTlsSocket
+    return context
+
+
+def _connect(host: str, port: int, deadline: Deadline) -> _DeadlineSocket:
+    """Connect to the first address that answers; each may take an equal part of the remaining time."""
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failed = OSError("it has no address")
+    for tried, (family, kind, protocol, _, address) in enumerate(addresses):
+        plain = _DeadlineSocket(family, kind, protocol)
+        plain.deadline = deadline
+        try:
+            # An unreachable address (such as IPv6 without a route) must leave time for the next one.
+            plain.settimeout(deadline.remaining_s() / (len(addresses) - tried))
+            plain.connect(address)
+        except OSError as error:
+            plain.close()
+            failed = error
+        else:
+            return plain
+    raise failed

@@ -1,0 +1,95 @@
+"""Drops implausible numbers of a sample.
+
+Drivers and files give sentinels, torn values and other units.
+A value outside its range becomes ``None`` (not known) and is counted;
+it is never clamped, for a clamped sentinel would look like a measurement.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from autoglm_throttle.types import ThrottleBit
+
+if TYPE_CHECKING:
+    from autoglm_throttle.types import GpuSample
+
+THROTTLE_BITS: Final = frozenset(get_args(ThrottleBit))
+"""Reasons for which a device may slow itself down."""
+
+RANGES: Final[dict[str, tuple[float, float]]] = {
+    "utilization_pct": (0.0, 100.0),
+    "memory_busy_pct": (0.0, 100.0),
+    "memory_used_bytes": (0, 2**53),  # 8 PiB: far above any device, exact as a float
+    "memory_total_bytes": (1, 2**53),  # a device without memory is a blank answer
+    "power_w": (0.0, 5000.0),  # the largest devices of 2025 are rated at 1400 W
+    "power_limit_w": (1.0, 5000.0),  # it divides, so never 0
+    "power_limit_default_w": (1.0, 5000.0),  # divides, too
+    "temperature_c": (-50.0, 200.0),
+    "sm_clock_mhz": (0.0, 100_000.0),
+    "sm_clock_max_mhz": (1.0, 100_000.0),
+    "period_s": (0.0, 3600.0),  # a source slower than once an hour measures no load
+    "energy_j": (0.0, 2.0**63 / 1000.0),  # the driver counts mJ in 64 bits
+    "temperature_margin_c": (-250.0, 250.0),
+    "throttled_ns": (0, 2**63),
+    "graphics_active_ratio": (0.0, 1.0),
+    "sm_active_ratio": (0.0, 1.0),
+    "sm_occupancy_ratio": (0.0, 1.0),
+    "tensor_active_ratio": (0.0, 1.0),
+    "dram_active_ratio": (0.0, 1.0),
+    "nvlink_rx_bytes": (0, 2**63),
+    "nvlink_tx_bytes": (0, 2**63),
+    "nvlink_errors": (0, 2**63),
+    "pcie_rx_bytes": (0, 2**63),
+    "pcie_tx_bytes": (0, 2**63),
+    "nvlink_rx_bps": (0.0, 1e13),  # 10 TB/s; the fastest links of 2025 carry 0.9 TB/s each way
+    "nvlink_tx_bps": (0.0, 1e13),
+    "pcie_rx_bps": (0.0, 1e12),
+    "pcie_tx_bps": (0.0, 1e12),
+    "power_mean_w": (0.0, 5000.0),
+    "throttled_ratio": (0.0, 1.0),
+    "running": (0, 10**7),
+    "queued": (0, 10**9),
+    "kv_used_ratio": (0.0, 1.0),
+    "tokens_total": (0, 2**63),
+    "preemptions_total": (0, 2**63),
+    "tokens_per_s": (0.0, 1e9),
+    "preemptions_per_s": (0.0, 1e9),
+}
+"""Field of a sample -> smallest and largest plausible value, both included, in the field's own unit."""
+
+_values: Final = attrgetter(*RANGES)
+_bounds: Final = tuple((name, low, high) for name, (low, high) in RANGES.items())
+
+
+def drop_implausible(sample: GpuSample) -> tuple[GpuSample, tuple[str, ...]]:
+    """Set the fields with an implausible value to None.
+
+    Args:
+        sample: a row as the provider gave it.
+
+    Returns:
+        The sample, the same object if nothing was wrong, and the names of the emptied fields.
+        ``memory_used_bytes`` above ``memory_total_bytes`` empties the former:
+        the total is a constant of the device, the use is the reading.
+        An implausible ``age_s`` becomes 0, for an unknown age is that of a row read now;
+        a ``throttle`` with an unknown reason is emptied as a whole.
+    """
+    wrong = [
+        name
+        for (name, low, high), value in zip(_bounds, _values(sample), strict=True)
+        if value is not None and not low <= value <= high  # NaN fails, too
+    ]
+    used, total = sample.memory_used_bytes, sample.memory_total_bytes
+    pair_believed = not {"memory_used_bytes", "memory_total_bytes"} & set(wrong)
+    if pair_believed and used is not None and total is not None and used > total:
+        wrong.append("memory_used_bytes")
+    if sample.throttle is not None and not sample.throttle <= THROTTLE_BITS:
+        wrong.append("throttle")
+    emptied: dict[str, Any] = dict.fromkeys(wrong)
+    if not 0.0 <= sample.age_s < math.inf:
+        emptied["age_s"] = 0.0
+    return (replace(sample, **emptied), tuple(emptied)) if emptied else (sample, ())

@@ -1,0 +1,204 @@
+"""Provides samples read over HTTP: dcgm-exporter, a Prometheus server, vLLM, SGLang."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from autoglm_throttle.gpu import dcgm, engines, prometheus
+from autoglm_throttle.gpu.exposition import MalformedExpositionError, Series, parse
+from autoglm_throttle.gpu.freshness import RefreshDetector, RefreshInfo
+from autoglm_throttle.gpu.http_page import Deadline, HttpPage, WrongStatusError, fetch
+from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
+
+if TYPE_CHECKING:
+    from autoglm_throttle.settings.gpu_items import ScrapeUrl
+    from autoglm_throttle.types import Clock, GpuSample
+
+TIMEOUT_S: Final = 2.0
+"""Limit of one reading, all queries together. It is shorter than the 3 s after which a sample is stale, so
+that a hung server is reported before its numbers expire.
+"""
+
+DEFAULT_PATH: Final = "/metrics"
+
+NAMES_SHOWN: Final = 10
+
+MOST_DEVICES: Final = 1024
+"""Maximum devices of one address; more is a fault or an attack, and joining them would hold up requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """Source to read, and its options.
+
+    Args:
+        kind: ``dcgm``, ``prometheus``, ``vllm`` or ``sglang``.
+        url: address of the server.
+        selector: PromQL label matchers; for ``prometheus``.
+        timeout_s: for one reading.
+    """
+
+    kind: str
+    url: ScrapeUrl
+    selector: str = ""
+    timeout_s: float = TIMEOUT_S
+
+
+class ScrapeProvider:
+    """Reads one address. Each reading is a connection of its own.
+
+    Args:
+        scrape: the source.
+        name: source of the samples; None: kind, host and port. Never shows a login, path or query.
+        clock: monotonic seconds.
+        wall: Unix seconds, for numbers that come with a time.
+    """
+
+    def __init__(
+        self,
+        scrape: Scrape,
+        *,
+        name: str | None = None,
+        clock: Clock = time.monotonic,
+        wall: Clock = time.time,
+    ) -> None:
+        self.name: str = name or f"{scrape.kind}:{scrape.url.place}"
+        read, min_interval_s = _KINDS[scrape.kind]
+        self._read = read
+        self.min_interval_s: float = min_interval_s
+        self._scrape = scrape
+        self._clock = clock
+        self._wall = wall
+        self._refresh_detector = RefreshDetector()
+
+    def __repr__(self) -> str:
+        return f"ScrapeProvider({self.name})"
+
+    def read(self) -> Sequence[GpuSample]:
+        """Read all devices of the address.
+
+        Raises:
+            ProviderUnavailable: no answer in time, or an unexpected one.
+            ProviderMisconfigured: the server reports that the query, and so ``GPU_SELECTOR``, is wrong.
+        """
+        run = _ScrapeRun(self._scrape, self.name, self._clock, self._wall)
+        try:
+            infos, wall_s = self._read(run)
+        except ProviderMisconfigured as error:
+            raise ProviderMisconfigured(f"{self.name}: {error}") from error
+        except (ProviderUnavailable, MalformedExpositionError) as error:
+            raise ProviderUnavailable(f"{self.name} {error}") from error
+        if self._scrape.kind in engines.PRESETS:
+            return [row.sample for row in infos]
+        infos = list(infos)
+        if len(infos) > MOST_DEVICES:
+            raise ProviderUnavailable(
+                f"{self.name} reports {len(infos)} devices; at most {MOST_DEVICES} are read"
+            )
+        return self._refresh_detector.date(infos, run.ended_s, wall_s)
+
+    def close(self) -> None:
+        """Do nothing: no connection stays open, and the learned period stays valid."""
+
+    def reset_after_fork(self) -> None:
+        """Do nothing, as above."""
+
+
+class _ScrapeRun:
+    """State of one reading."""
+
+    def __init__(self, scrape: Scrape, name: str, clock: Clock, wall: Clock) -> None:
+        self.scrape = scrape
+        self.name = name
+        self.wall = wall
+        self.ended_s = 0.0
+        self._clock = clock
+        self._deadline = Deadline(scrape.timeout_s, clock)
+
+    def get(self, target: str) -> HttpPage:
+        page = fetch(self.scrape.url, target, self._deadline)
+        self.ended_s = self._clock()
+        if page.body[:64].lstrip().lower().startswith((b"<!doctype html", b"<html")):
+            raise MalformedExpositionError("answers with a web page, not with metrics")
+        return page
+
+    def series(self) -> list[Series]:
+        """Fetch and parse the page of metrics."""
+        url = self.scrape.url
+        path = DEFAULT_PATH if url.path in {"", "/"} else url.path
+        page = self.get(f"{path}?{url.query}" if url.query else path)
+        try:
+            return parse(page.body.decode("utf-8"), openmetrics=page.openmetrics)
+        except UnicodeDecodeError:
+            raise MalformedExpositionError("returns no text in UTF-8") from None
+        except MalformedExpositionError as error:
+            raise MalformedExpositionError(f"returns no metrics: {error}") from None
+
+
+_ScrapeResult = tuple[Iterable[RefreshInfo], float]
+"""Rows, and the time of the reading by the clock of their stamps."""
+
+
+def _read_dcgm(run: _ScrapeRun) -> _ScrapeResult:
+    series = run.series()
+    host = "" if engines.is_reachable(run.scrape.url.place) else run.scrape.url.place
+    infos = dcgm.parse_devices(series, source=run.name, now=run.ended_s, host=host)
+    if infos is None:
+        raise _no_known_metric("dcgm-exporter", series)
+    return infos, run.wall()
+
+
+def _read_engine(run: _ScrapeRun) -> _ScrapeResult:
+    series = run.series()
+    preset = engines.PRESETS[run.scrape.kind]
+    info = engines.parse_engine(
+        series, preset, source=run.name, now=run.ended_s, place=run.name.partition(":")[2]
+    )
+    if info is None:
+        raise _no_known_metric(preset.name, series)
+    return [info], run.wall()
+
+
+def _read_prometheus(run: _ScrapeRun) -> _ScrapeResult:
+    scrape = run.scrape
+    try:
+        values = run.get(prometheus.target(scrape.url.path, prometheus.values_query(scrape.selector)))
+        times = run.get(prometheus.target(scrape.url.path, prometheus.times_query(scrape.selector)))
+    except WrongStatusError as error:
+        kind, text = prometheus.server_error(error.start)
+        if kind == "bad_data":
+            raise ProviderMisconfigured(f"GPU_SELECTOR is rejected: {text!a:.200}") from error
+        raise
+    try:
+        series, wall_s = prometheus.read(values.body, times.body)
+    except MalformedExpositionError as error:
+        raise MalformedExpositionError(f"returns no metrics: {error}") from None
+    infos = dcgm.parse_devices(series, source=run.name, now=run.ended_s)
+    if infos is None:
+        chosen = f" with {scrape.selector}" if scrape.selector else ""
+        raise ProviderUnavailable(f"knows no series of dcgm-exporter{chosen}")
+    return infos, wall_s
+
+
+def _no_known_metric(producer: str, series: Sequence[Series]) -> ProviderUnavailable:
+    names = list(dict.fromkeys(one.name for one in series))
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    listed = ", ".join(ascii(name)[1:-1][:60] for name in names[:NAMES_SHOWN]) + more
+    return ProviderUnavailable(
+        f"has no metric of {producer}; {f'it tells {listed}' if names else 'it has no metrics'}"
+    )
+
+
+_KINDS: Final[Mapping[str, tuple[Callable[[_ScrapeRun], _ScrapeResult], float]]] = {
+    "dcgm": (_read_dcgm, 1.0),
+    "prometheus": (_read_prometheus, 1.0),
+    "vllm": (_read_engine, 0.2),
+    "sglang": (_read_engine, 0.2),
+}
+"""Kind -> reader, and the shortest interval. An exporter collects every 30 s by default. It is still read
+each
+second: a new measurement then appears within a second, and costs the exporter one page.
+"""

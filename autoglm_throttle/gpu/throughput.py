@@ -1,0 +1,337 @@
+"""Tracks the throughput of the service, now and compared with its baseline; no device reports it.
+
+Throughput is the engines' token rate where an engine reports it, else our own completions plus streamed
+parts per second. It is that of the service as a whole: no source assigns tokens to devices. A rate is a
+count over a window, never between two samples: one answer every three seconds is steady progress.
+
+The baseline is an average of 60 s, stored apart for each level of requests in flight: two levels differ by
+at least 25 % and are not compared. The baseline is frozen while throughput is below half of it, so that a
+fault is not learned as normal. After 10 min it restarts, for then the work itself has changed.
+
+Tokens, answers and streamed parts are compared each with its own baseline, and the best of them counts. A
+change from streamed to whole answers, or to long answers on short prompts, changes the count and not the
+speed. The work of one whole answer is unknown, so fewer whole answers alone are no collapse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autoglm_throttle.types import GpuSample, GpuView, ServiceStats
+
+WINDOW_S: Final = 10.0
+"""Shortest window: the time without progress that makes a stall."""
+
+WINDOW_MAX_S: Final = 60.0
+"""Longest window. Between the two it is as long as the slowest answers take, p95: a service with answers of
+40 s shows nothing for 40 s, and nothing is wrong.
+"""
+
+TIME_CONSTANT_S: Final = 60.0
+"""Time constant of the baseline."""
+
+BASELINE_MIN_S: Final = 30.0
+"""Seconds of learning at a level before its baseline counts."""
+
+LEVEL_FACTOR: Final = 1.25
+"""Levels of requests in flight: two loads of one level differ by at most this factor."""
+
+EVENTS: Final = 50.0
+"""Completions or parts that a window must usually hold to show a collapse. 50 random events fall to half of
+themselves once in 50 000 windows, 20 of them once in 200.
+"""
+
+EVENTS_EXPLAINED: Final = 20.0
+"""Events that are enough to show that there is no collapse."""
+
+COLLAPSED_SHARE: Final = 0.5
+"""Share of the baseline below which throughput has collapsed, and the baseline is frozen."""
+
+FORGET_S: Final = 600.0
+"""Seconds of such a shortfall after which it becomes the baseline."""
+
+MIN_STEADY: Final = 0.9
+"""Share of the time in which an engine's tokens must usually grow to be compared. SGLang counts them when an
+answer is done, and between two answers that says nothing.
+"""
+
+_TOKENS: Final = "tokens"
+_ANSWERS: Final = "answers"
+_PARTS: Final = "parts"
+
+_STEP_S: Final = 0.5  # spacing of the remembered instants: 120 of them span the longest window
+_STALE_S: Final = 3.0
+_STALE_PERIODS: Final = 2.5  # as for devices: an engine this much older than the newest is ignored
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Throughput at one moment."""
+
+    per_s: float | None
+    """Tokens, or completions and parts, per second over the window; None: nothing to compare with yet."""
+    silent_s: float
+    """Seconds without any progress while at least one request was in flight; 0 when none is."""
+    no_request_s: float
+    """Seconds since a request was last in flight."""
+    share: float | None
+    """Throughput over the baseline at this number of requests in flight; None: not comparable."""
+    window_s: float
+    """Seconds without progress that are significant for this service."""
+    progressed_s: float | None
+    """Time of the last progress, by the engine or by us; None: there never was any."""
+
+
+@dataclass(slots=True)
+class _Baseline:
+    per_s: float
+    steady: float
+    """Share of the time in which it grows, 0..1; 1 for units that are counted one by one."""
+    learned_s: float = 0.0
+    short_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Measurement:
+    """Sums at one instant."""
+
+    at_s: float
+    tokens: float = 0.0
+    answers: float = 0.0
+    parts: float = 0.0
+    level_s: float = 0.0
+    steady_s: float = 0.0
+    """Seconds in which tokens were produced."""
+
+    def done(self, units: tuple[str, ...]) -> float:
+        """Return the sum of these units."""
+        return math.fsum(getattr(self, unit) for unit in units)
+
+
+@dataclass(frozen=True, slots=True)
+class _EngineThroughput:
+    per_s: float
+    running: int | None
+
+
+class ThroughputTracker:
+    """Tracks the throughput of the service."""
+
+    __slots__ = (
+        "_answers",
+        "_baselines",
+        "_busy_since_s",
+        "_by_engines",
+        "_has_progressed",
+        "_last_in_flight_s",
+        "_latest",
+        "_measurements",
+        "_parts",
+        "_progressed_s",
+    )
+
+    def __init__(self) -> None:
+        self._measurements: deque[_Measurement] = deque()
+        self._latest: _Measurement | None = None
+        self._by_engines = False
+        self._answers = self._parts = 0
+        self._has_progressed = False
+        self._progressed_s = 0.0
+        self._last_in_flight_s = 0.0
+        self._busy_since_s: float | None = None
+        self._baselines: dict[tuple[str, int], _Baseline] = {}
+
+    def update(self, view: GpuView, work: ServiceStats, now: float) -> Throughput:
+        """Add the current counts.
+
+        Args:
+            view: its engines count; a repeated reading does no harm.
+            work: our own requests.
+            now: monotonic seconds, not before that of the call before.
+
+        Returns:
+            The throughput.
+        """
+        engines = _engines(view)
+        passed_s, latest = self._advance(work, engines, now)
+        window_s = min(max(WINDOW_S, work.p95_s or 0.0), WINDOW_MAX_S)
+        since_s = self._busy_since_s
+        return Throughput(
+            per_s=self._rate((_TOKENS,) if self._by_engines else (_ANSWERS, _PARTS), window_s, latest),
+            silent_s=0.0 if since_s is None else now - max(self._progressed_s, since_s),
+            no_request_s=now - self._last_in_flight_s,
+            share=self._compare(window_s, passed_s, latest),
+            window_s=window_s,
+            progressed_s=self._progressed_s if self._has_progressed else None,
+        )
+
+    def _advance(
+        self, work: ServiceStats, engines: _EngineThroughput | None, now: float
+    ) -> tuple[float, _Measurement]:
+        """Add the progress since the last call; return its seconds (0 after a new source) and the sums."""
+        last, by_engines = self._latest, engines is not None
+        if last is None or by_engines != self._by_engines:  # tokens and parts are not one unit
+            if last is None:
+                self._begin(work, now)
+            last = _Measurement(now)
+            self._measurements = deque([last])
+            self._by_engines = by_engines
+        passed_s = now - last.at_s
+        answers = max(0, work.completed_total - self._answers)
+        parts = max(0, work.chunks_total - self._parts)
+        self._answers, self._parts = work.completed_total, work.chunks_total
+        tokens, level = 0.0, float(work.in_flight)
+        if engines is not None:
+            tokens = engines.per_s * passed_s
+            level = level if engines.running is None else engines.running
+        if tokens > 0.0 or answers or parts:
+            self._progressed_s, self._has_progressed = now, True
+        self._record_in_flight(work.in_flight, now)
+        latest = self._latest = _Measurement(
+            now,
+            last.tokens + tokens,
+            last.answers + answers,
+            last.parts + parts,
+            last.level_s + level * passed_s,
+            last.steady_s + (passed_s if tokens > 0.0 else 0.0),
+        )
+        self._append(latest)
+        return passed_s, latest
+
+    def _begin(self, work: ServiceStats, now: float) -> None:
+        self._progressed_s = self._last_in_flight_s = now
+        self._answers, self._parts = work.completed_total, work.chunks_total
+        self._has_progressed = bool(self._answers or self._parts)
+
+    def _record_in_flight(self, in_flight: int, now: float) -> None:
+        if not in_flight:
+            self._busy_since_s = None
+            return
+        self._last_in_flight_s = now
+        if self._busy_since_s is None:
+            self._busy_since_s = now
+
+    def _append(self, measurement: _Measurement) -> None:
+        measurements = self._measurements
+        if measurement.at_s - measurements[-1].at_s >= _STEP_S:
+            measurements.append(measurement)
+        # One measurement older than the window stays as its start.
+        while len(measurements) > 1 and measurements[1].at_s <= measurement.at_s - WINDOW_MAX_S:
+            measurements.popleft()
+
+    def _measurement_before(self, ago_s: float, now: _Measurement) -> _Measurement:
+        """Return the youngest measurement of at least this age, else the oldest one."""
+        latest_s = now.at_s - ago_s
+        return next(
+            (mark for mark in reversed(self._measurements) if mark.at_s <= latest_s), self._measurements[0]
+        )
+
+    def _rate(self, units: tuple[str, ...], window_s: float, now: _Measurement) -> float | None:
+        start = self._measurement_before(window_s, now)
+        passed_s = now.at_s - start.at_s
+        return (now.done(units) - start.done(units)) / passed_s if passed_s > 0.0 else None
+
+    def _compare(self, window_s: float, passed_s: float, now: _Measurement) -> float | None:
+        """Return throughput over the baseline at this level, and update the baseline."""
+        level = self._level(window_s, now)
+        if level is None:
+            return None
+        units = (_TOKENS, _ANSWERS, _PARTS) if self._by_engines else (_ANSWERS, _PARTS)
+        rates = {unit: self._rate((unit,), window_s, now) or 0.0 for unit in units}
+        start = self._measurement_before(window_s, now)
+        steady = dict.fromkeys(units, 1.0)
+        if self._by_engines:
+            steady[_TOKENS] = (now.steady_s - start.steady_s) / (now.at_s - start.at_s)
+        observed = {unit: _Baseline(rate, steady[unit]) for unit, rate in rates.items()}
+        # A copy: the observation itself must not be changed by learning.
+        baselines = {
+            unit: self._baselines.setdefault((unit, level), replace(one)) for unit, one in observed.items()
+        }
+        share = self._best(baselines, window_s, now)
+        for unit, one in observed.items():
+            self._learn(unit, level, one, passed_s, short=share is not None and share < COLLAPSED_SHARE)
+        return share
+
+    def _learn(self, unit: str, level: int, observed: _Baseline, passed_s: float, *, short: bool) -> None:
+        baseline = self._baselines[unit, level]
+        if short:
+            baseline.short_s += passed_s
+            if baseline.short_s > FORGET_S:
+                self._baselines[unit, level] = observed
+            return
+        baseline.short_s = 0.0
+        baseline.learned_s += passed_s
+        weight = -math.expm1(-passed_s / TIME_CONSTANT_S)
+        baseline.per_s += (observed.per_s - baseline.per_s) * weight
+        baseline.steady += (observed.steady - baseline.steady) * weight
+
+    def _best(self, baselines: dict[str, _Baseline], window_s: float, now: _Measurement) -> float | None:
+        """Return the greatest share of all units; a small one only if it rests on enough events.
+
+        Whole answers can disprove a collapse and never prove one: four times the work in each is no collapse.
+        """
+        pieces = {unit: one for unit, one in baselines.items() if unit != _ANSWERS}
+        shares = self._shares(pieces, EVENTS, window_s, now)
+        best = max([*shares, *self._shares(baselines, EVENTS_EXPLAINED, window_s, now)], default=None)
+        return best if shares or best is None or best >= COLLAPSED_SHARE else None
+
+    def _shares(
+        self, baselines: dict[str, _Baseline], events: float, window_s: float, now: _Measurement
+    ) -> Sequence[float]:
+        """Return throughput over the baseline of each unit with enough events in a window."""
+        shares = []
+        for unit, one in baselines.items():
+            if one.learned_s < BASELINE_MIN_S or one.per_s * WINDOW_MAX_S < events or one.steady < MIN_STEADY:
+                continue
+            needed_s = max(window_s, events / one.per_s)
+            rate = None if self._level(needed_s, now) is None else self._rate((unit,), needed_s, now)
+            if rate is not None and not self._unstreamed(unit, rate, needed_s, now):
+                shares.append(rate / one.per_s)
+        return shares
+
+    def _unstreamed(self, unit: str, rate: float, window_s: float, now: _Measurement) -> bool:
+        """Return whether answers arrive unstreamed: missing parts are then no collapse."""
+        return unit == _PARTS and not rate and bool(self._rate((_ANSWERS,), window_s, now))
+
+    def _level(self, window_s: float, now: _Measurement) -> int | None:
+        """Number the level of requests in flight; None: there are none, or their number changed."""
+        start, middle = self._measurement_before(window_s, now), self._measurement_before(window_s / 2.0, now)
+        # Two halves of the window at different levels show a change of load within it.
+        first_s, second_s = middle.at_s - start.at_s, now.at_s - middle.at_s
+        if now.at_s - start.at_s < window_s or first_s <= 0.0 or second_s <= 0.0:
+            return None
+        first = (middle.level_s - start.level_s) / first_s
+        second = (now.level_s - middle.level_s) / second_s
+        low, high = min(first, second), max(first, second)
+        if low <= 0.0 or high > low * LEVEL_FACTOR:
+            return None
+        mean = (now.level_s - start.level_s) / (now.at_s - start.at_s)
+        return round(math.log(mean) / math.log(LEVEL_FACTOR))
+
+
+def _engines(view: GpuView) -> _EngineThroughput | None:
+    """Sum the engines' reports; None: no engine reports its tokens, or the reports are too old."""
+    newest_s = view.engines_at_s
+    if not view.engines or newest_s is None:
+        return None
+    reporting = [row for row in view.devices if row.tokens_per_s is not None and _is_recent(row, newest_s)]
+    if not reporting:
+        return None
+    running = [row.running for row in reporting if row.running is not None]
+    return _EngineThroughput(
+        per_s=math.fsum(row.tokens_per_s or 0.0 for row in reporting),
+        running=sum(running) if len(running) == len(reporting) else None,
+    )
+
+
+def _is_recent(row: GpuSample, newest_s: float) -> bool:
+    if row.kind != "engine" or row.health == "lost":
+        return False
+    stale_s = max(_STALE_S, _STALE_PERIODS * (row.period_s or 0.0))
+    return newest_s - (row.taken_at_s - row.age_s) <= stale_s

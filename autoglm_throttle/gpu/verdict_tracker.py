@@ -1,0 +1,328 @@
+"""Classifies each GPU (idle, productive, stalled ...) from several signals, not utilization alone.
+
+The rules are those of ``verdict_table``; this module applies them over time. A condition is entered, and
+left, only after three new samples that span two seconds. A lost device is lost at once and starts anew when
+it recovers. With fewer samples, or between two conditions, only idle, working and unknown are possible.
+A stall ends with progress, or after ten seconds without a request in flight. It does not end because
+utilization falls: rejected requests look like recovery.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from autoglm_throttle.gpu.clock_baseline import ClockBaseline
+from autoglm_throttle.gpu.power_baseline import PowerBaseline
+from autoglm_throttle.gpu.throughput import ThroughputTracker
+from autoglm_throttle.gpu.verdict_table import (
+    IMMEDIATE_RULES,
+    VerdictInput,
+    VerdictRules,
+    classify,
+    confidence,
+)
+from autoglm_throttle.gpu.work_baseline import WorkBaseline
+from autoglm_throttle.types import GpuCondition, GpuVerdict
+
+if TYPE_CHECKING:
+    from autoglm_throttle.gpu.throughput import Throughput
+    from autoglm_throttle.types import DeviceKey, GpuSample, GpuView, ServiceStats
+
+__all__ = ["VerdictRules", "VerdictTracker"]
+
+_SAME_S: Final = 1e-3  # a source recomputes its age each time: less is rounding, not a new measurement
+_IDLE_SHARE: Final = 0.1  # of the limit, if never seen idle: 70 of 700 W, 50 of 400 W, 15 of 72 W
+_STALE_S: Final = 3.0
+_STALE_INTERVALS: Final = 3.0
+_STALE_PERIODS: Final = 2.5  # the three limits of control/staleness
+
+
+class VerdictTracker:
+    """Tracks the verdict of each device; for one listener, which calls it in the order of time.
+
+    Args:
+        rules: the thresholds.
+    """
+
+    __slots__ = ("_devices", "_rules", "_throughput")
+
+    def __init__(self, rules: VerdictRules | None = None) -> None:
+        self._rules = rules or VerdictRules()
+        self._throughput = ThroughputTracker()
+        self._devices: dict[DeviceKey, _DeviceHistory] = {}
+
+    def __repr__(self) -> str:
+        text = ", ".join(f"{key[1]}: {device.verdict.condition}" for key, device in self._devices.items())
+        return f"Judge({text})"
+
+    def update(self, view: GpuView, work: ServiceStats, now: float) -> GpuView:
+        """Update the verdicts of all devices.
+
+        Args:
+            view: all devices; a repeated measurement of a device changes nothing.
+            work: statistics of our own requests.
+            now: monotonic seconds, not before that of the call before.
+
+        Returns:
+            The same view with ``verdicts`` of all devices (engines get none), and with a capacity in which a
+            throttled device counts by its clock over its full speed, the mean of its last three samples; one
+            that is only held to the power limit it has had since the start counts whole.
+        """
+        context = _build_context(view, work, self._throughput.update(view, work, now), self._rules)
+        rows = {(row.host, row.device): row for row in view.devices if row.kind != "engine"}
+        for key in self._devices.keys() - rows.keys():
+            del self._devices[key]
+        missing = 0.0
+        for key, row in rows.items():
+            device = self._devices.get(key)
+            if device is None:
+                device = self._devices[key] = _DeviceHistory(self._rules, now)
+            device.evaluate(row, context, now)
+            if device.verdict.condition is GpuCondition.THROTTLED:
+                # A throttled device stays usable; only the lost share of its speed leaves the capacity.
+                missing += view.weights.get(key, 0.0) * (1.0 - device.speed_share)
+        verdicts = {key: self._devices[key].verdict for key in rows}
+        return replace(view, verdicts=verdicts, capacity=max(0.0, view.capacity - missing))
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """Inputs that are common to all devices of one update."""
+
+    work: ServiceStats
+    throughput: Throughput
+    interval_s: float
+    fullest_pct: float | None
+    active: int
+    queued: float | None
+    latency_share: float | None
+
+
+def _build_context(
+    view: GpuView, work: ServiceStats, throughput: Throughput, rules: VerdictRules
+) -> _Context:
+    values = [
+        pct
+        for row in view.devices
+        if row.kind != "engine" and row.health != "lost" and (pct := _utilization(row)) is not None
+    ]
+    return _Context(
+        work=work,
+        throughput=throughput,
+        interval_s=view.interval_s or 0.0,
+        fullest_pct=max(values, default=None),
+        active=sum(pct >= rules.idle_pct for pct in values),
+        queued=view.queued / view.engines if view.queued is not None and view.engines else None,
+        latency_share=work.p95_s / work.slo_s if work.p95_s is not None and work.slo_s else None,
+    )
+
+
+class _Streak:
+    """Counts new samples in a row and the time that they span."""
+
+    __slots__ = ("_count", "_started_s")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._started_s = 0.0
+
+    def add(self, at_s: float) -> None:
+        if not self._count:
+            self._started_s = at_s
+        self._count += 1
+
+    def restart(self) -> None:
+        self._count = 0
+
+    def holds(self, at_s: float, rules: VerdictRules) -> bool:
+        return self._count >= rules.samples and at_s - self._started_s >= rules.span_s
+
+
+class _DeviceHistory:
+    """History and verdict of one device."""
+
+    __slots__ = (
+        "_agreeing",
+        "_at_initial_limit",
+        "_candidate",
+        "_clock",
+        "_clocks",
+        "_disagreeing",
+        "_measured_s",
+        "_observed",
+        "_power",
+        "_rules",
+        "_work_sm",
+        "_work_w",
+        "verdict",
+    )
+
+    def __init__(self, rules: VerdictRules, now: float) -> None:
+        self._rules = rules
+        self._power = PowerBaseline()
+        self._clock = ClockBaseline()
+        self._at_initial_limit = False
+        self._work_w, self._work_sm = WorkBaseline(), WorkBaseline()
+        self.verdict = GpuVerdict(GpuCondition.UNKNOWN, now, 0.0)
+        self._restart()
+
+    @property
+    def speed_share(self) -> float:
+        """Clock over full speed, 0.2..1; 1 where it is not known, or as slow as since the start."""
+        return (
+            math.fsum(self._clocks) / len(self._clocks)
+            if self._clocks and not self._at_initial_limit
+            else 1.0
+        )
+
+    def _restart(self) -> None:
+        """Reset the history of samples; the baselines of power and clock remain."""
+        self._measured_s = -math.inf
+        self._clocks: deque[float] = deque(maxlen=self._rules.samples)
+        self._candidate = GpuCondition.UNKNOWN
+        self._agreeing, self._disagreeing, self._observed = _Streak(), _Streak(), _Streak()
+
+    def evaluate(self, row: GpuSample, context: _Context, now: float) -> None:
+        """Update the verdict."""
+        # A timestamp in the future would make all later samples look old.
+        at_s = min(row.taken_at_s - row.age_s, now)
+        if row.health == "lost":
+            self._restart()
+            self._set_verdict(GpuCondition.LOST, VerdictInput(), now)
+        elif at_s > self._measured_s + _SAME_S:
+            self._measured_s = at_s
+            inputs = self._build_input(row, context, at_s)
+            self._set_verdict(self._next_condition(inputs, context.throughput, at_s), inputs, now)
+        elif self._is_disproved(row, context, now):
+            self._set_verdict(GpuCondition.UNKNOWN, VerdictInput(), now)
+
+    def _set_verdict(self, condition: GpuCondition, inputs: VerdictInput, now: float) -> None:
+        current = self.verdict
+        share, evidence = confidence(condition, inputs, self._rules)
+        self.verdict = GpuVerdict(
+            condition, current.since_s if current.condition is condition else now, share, evidence
+        )
+
+    def _next_condition(self, inputs: VerdictInput, throughput: Throughput, at_s: float) -> GpuCondition:
+        """Return the next condition; entering and leaving one takes several agreeing samples."""
+        current, condition = self.verdict.condition, classify(inputs, self._rules)
+        if current is GpuCondition.STALLED and not self._stall_is_over(throughput):
+            condition = current
+        if condition is not self._candidate:
+            self._candidate = condition
+            self._agreeing.restart()
+        if condition is current:
+            self._disagreeing.restart()
+        else:
+            self._disagreeing.add(at_s)
+        self._agreeing.add(at_s)
+        self._observed.add(at_s)
+        if self._agreeing.holds(at_s, self._rules):
+            self._disagreeing.restart()  # the samples that led here do not count against it
+            return condition
+        settled = self._observed.holds(at_s, self._rules) and not self._disagreeing.holds(at_s, self._rules)
+        return current if settled else classify(inputs, self._rules, IMMEDIATE_RULES)
+
+    def _stall_is_over(self, throughput: Throughput) -> bool:
+        progressed = throughput.progressed_s is not None and throughput.progressed_s > self.verdict.since_s
+        return progressed or throughput.no_request_s >= self._rules.release_s
+
+    def _is_disproved(self, row: GpuSample, context: _Context, now: float) -> bool:
+        """Return whether our own requests end the stall of a device with outdated telemetry."""
+        stale_s = max(_STALE_S, _STALE_INTERVALS * context.interval_s, _STALE_PERIODS * (row.period_s or 0.0))
+        silent = now - self._measured_s > stale_s
+        return (
+            silent
+            and self.verdict.condition is GpuCondition.STALLED
+            and self._stall_is_over(context.throughput)
+        )
+
+    def _build_input(self, row: GpuSample, context: _Context, at_s: float) -> VerdictInput:
+        rules, work, throughput = self._rules, context.work, context.throughput
+        percent = _utilization(row)
+        busy = percent is not None and percent >= rules.busy_pct
+        active = percent is not None and percent >= rules.idle_pct
+        self._clock.learn(row, at_s, busy=busy)
+        self._at_initial_limit = self._clock.at_initial_limit(row)
+        clock = self._clock.share(row)
+        if clock is not None:
+            self._clocks.append(clock)
+        bits = row.throttle
+        for baseline, value in ((self._work_w, _power_w(row)), (self._work_sm, row.sm_active_ratio)):
+            baseline.learn(
+                value,
+                at_s,
+                active=active,
+                has_in_flight=work.in_flight > 0,
+                progressed_s=throughput.progressed_s,
+            )
+        return VerdictInput(
+            utilization_pct=percent,
+            fullest_pct=context.fullest_pct,
+            others_active=float(context.active > active),
+            power_share=self._power_share(row, at_s, idle=percent is not None and not active, busy=busy),
+            power_of_baseline=self._power_of_baseline(row),
+            sm_active_ratio=row.sm_active_ratio,
+            sm_of_baseline=_ratio(row.sm_active_ratio, self._work_sm.mean),
+            dram_active_ratio=row.dram_active_ratio,
+            tensor_active_ratio=row.tensor_active_ratio,
+            fault_bits=None if bits is None else float(len(bits - {"sw_power_cap"})),
+            power_cap=None if bits is None else float("sw_power_cap" in bits),
+            limit_share=_limit_share(row),
+            throttled_ratio=row.throttled_ratio,
+            clock_share=clock,
+            progress_per_s=throughput.per_s,
+            silent_share=throughput.silent_s / self._stall_after_s(throughput),
+            progress_share=throughput.share,
+            in_flight=work.in_flight,
+            backlog=max(work.waiting, int(work.at_limit)),
+            queued=context.queued,
+            latency_share=context.latency_share,
+            host_load=work.host_load,
+            host_iowait=work.host_iowait,
+        )
+
+    def _power_share(self, row: GpuSample, at_s: float, *, idle: bool, busy: bool) -> float | None:
+        power_w = _power_w(row)
+        if power_w is None or row.power_limit_w is None:
+            return None
+        self._power.learn(power_w, at_s, idle=idle, busy=busy)
+        return self._power.share(power_w, row.power_limit_w, at_s)
+
+    def _power_of_baseline(self, row: GpuSample) -> float | None:
+        """Return power over the baseline at work, both above idle power."""
+        power_w, baseline_w, idle_w = _power_w(row), self._work_w.mean, self._power.idle_w
+        if idle_w is None:
+            idle_w = _IDLE_SHARE * (row.power_limit_w or 0.0)
+        if power_w is None or baseline_w is None or baseline_w <= idle_w:
+            return None
+        return max(0.0, power_w - idle_w) / (baseline_w - idle_w)
+
+    def _stall_after_s(self, throughput: Throughput) -> float:
+        """Return the seconds without progress that make a stall of this service on this device."""
+        has_baseline = self._work_w.mean is not None or self._work_sm.mean is not None
+        return max(self._rules.stalled_s, throughput.window_s, 0.0 if has_baseline else self._rules.first_s)
+
+
+def _power_w(row: GpuSample) -> float | None:
+    return row.power_w if row.power_mean_w is None else row.power_mean_w
+
+
+def _ratio(value: float | None, baseline: float | None) -> float | None:
+    return None if value is None or not baseline else value / baseline
+
+
+def _limit_share(row: GpuSample) -> float | None:
+    if row.power_limit_w is None or row.power_limit_default_w is None:
+        return None
+    return row.power_limit_w / row.power_limit_default_w
+
+
+def _utilization(row: GpuSample) -> float | None:
+    """Return the utilization, or for a MIG instance, which has none, the share of time with any work."""
+    if row.utilization_pct is not None or row.graphics_active_ratio is None:
+        return row.utilization_pct
+    return 100.0 * row.graphics_active_ratio

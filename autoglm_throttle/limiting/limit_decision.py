@@ -1,0 +1,70 @@
+"""Builds the decision of a single limit, and selects the deciding one of several."""
+
+from __future__ import annotations
+
+import math
+
+from autoglm_throttle.types import Decision, Reason, UserLimit
+
+OK, USER, TOO_LARGE = Reason.OK, Reason.USER, Reason.TOO_LARGE
+"""Module constants: before Python 3.12, reading an enum member costs as much as a dictionary lookup."""
+
+
+def rejection(limit: UserLimit, used: int, reset_s: float, wait_s: float) -> Decision:
+    """Build the rejection for an exhausted limit.
+
+    Args:
+        limit: the exhausted limit.
+        used: units that it counts now.
+        reset_s: seconds until the oldest of them leaves; 0 if it counts no unit.
+        wait_s: seconds until the request fits; infinite if it exceeds the whole limit.
+    """
+    name, most, window_s = limit.name, limit.limit, limit.window_s
+    remaining = most - used if used < most else 0
+    if wait_s == math.inf:
+        return Decision(
+            False, TOO_LARGE, f"too_large:{name}", name, most, remaining, wait_s, reset_s, window_s
+        )
+    return Decision(False, USER, f"user:{name}", name, most, remaining, wait_s, reset_s, window_s)
+
+
+def deciding_limit(decisions: list[Decision], units: int) -> Decision:
+    """Select the rejection with the longest wait, or the admission with the least remaining share.
+
+    Args:
+        decisions: one for each limit, each as though all of them allowed; the result carries the others.
+        units: units that each admission has counted as spent already.
+    """
+    if len(decisions) == 1:
+        return decisions[0]
+    rejected = [decision for decision in decisions if not decision.allowed]
+    if not rejected:
+        return _of_all(min(decisions, key=_remaining_share), decisions)
+    for decision in decisions:
+        if decision.allowed:
+            decision.remaining += units
+    return _of_all(max(rejected, key=_retry_after), decisions)
+
+
+def _of_all(chosen: Decision, decisions: list[Decision]) -> Decision:
+    chosen.others = tuple(
+        state for decision in decisions if decision is not chosen for state in decision.limits
+    )
+    return chosen
+
+
+def _remaining_share(decision: Decision) -> float:
+    return decision.remaining / decision.limit
+
+
+def _retry_after(decision: Decision) -> float:
+    return decision.retry_after_s
+
+
+def latest(decision: Decision, seconds: float) -> Decision:
+    """Shift a user limit's decision by ``seconds`` that have passed since."""
+    if decision.window_s:
+        decision.reset_after_s = max(0.0, decision.reset_after_s - seconds)
+        for other in decision.others:
+            other.reset_s = max(0.0, other.reset_s - seconds)
+    return decision

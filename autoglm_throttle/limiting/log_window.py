@@ -1,0 +1,130 @@
+"""Exact sliding windows for limits of up to 1000 units: a log of the instants of a user's units.
+
+No window of W seconds admits more than the limit's units.
+A unit spent at t leaves a window of W at the instant t + W.
+One log serves all exact limits of a user, since they are charged together, all or none.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from autoglm_throttle.limiting.instant import seconds_until
+from autoglm_throttle.limiting.limit_decision import OK, rejection
+from autoglm_throttle.types import Decision, UserLimit
+
+COMPACTED_SHARE = 4
+"""A log drops its expired units once they are a quarter of it, so each unit is moved at most four times."""
+
+CLAMPED_S = 1.0
+"""Longest delay between reading the clock and the decision for which a refund is still found.
+Threads wait for a lock for milliseconds; a larger value makes a mistaken unit likelier.
+"""
+
+Log = array
+"""Instants at which units were spent, in rising order; one entry for each unit."""
+
+
+class LogWindow:
+    """The exact limits of a set; the account of a user is a `Log`.
+
+    Args:
+        limits: with different windows; units stay in the log for the longest one.
+    """
+
+    def __init__(self, limits: Sequence[UserLimit]) -> None:
+        self._limits = tuple(limits)
+        self._horizon_s = max(limit.window_s for limit in limits)
+
+    def open(self) -> Log[float]:
+        """Return the log of a new user."""
+        return Log("d")
+
+    def resize(self, limits: Sequence[UserLimit]) -> None:
+        """Apply other units from now on; the windows are the same."""
+        self._limits = tuple(limits)
+
+    def test(self, log: Log[float], units: int, now: float) -> list[Decision]:
+        """Return each limit's decision on ``units``, with the units that would remain."""
+        return [evaluate_limit(log, limit, units, now) for limit in self._limits]
+
+    def test_each(self, log: Log[float], units: Sequence[int], now: float) -> list[Decision]:
+        """Return each limit's decision on its own number of units."""
+        return [
+            evaluate_limit(log, limit, each, now) for limit, each in zip(self._limits, units, strict=True)
+        ]
+
+    def charge(self, log: Log[float], units: int, now: float) -> None:
+        """Charge ``units``; a clock that went back counts as standing still."""
+        if log:
+            last = log[-1]
+            if last > now:
+                now = last
+            if log[0] + self._horizon_s <= now:
+                expired = first_live(log, self._horizon_s, now)
+                if expired * COMPACTED_SHARE >= len(log):
+                    del log[:expired]
+        if units == 1:
+            log.append(now)
+        else:
+            log.extend([now] * units)
+
+    def refund(self, log: Log[float], units: int, charged_at: float, now: float) -> bool:
+        """Remove units of one charge; a charge under a stopped clock is found at the later instant.
+
+        At that later instant at least one more unit must be present: the one that had stopped the clock.
+
+        Returns:
+            Whether all of them were present and still in the window.
+        """
+        if charged_at + self._horizon_s <= now:
+            return False
+        start = bisect_left(log, charged_at)
+        if start == len(log):
+            return False
+        instant = log[start]
+        end = bisect_right(log, instant, start)
+        needed = units if instant == charged_at else units + 1
+        if end - start < needed or instant - charged_at > CLAMPED_S:
+            return False
+        del log[end - units : end]
+        return True
+
+    def is_idle(self, log: Log[float], now: float) -> bool:
+        """Whether no limit counts any unit."""
+        return not log or log[-1] + self._horizon_s <= now
+
+    def remaining(self, log: Log[float], now: float) -> float:
+        """Return the remaining share of the fullest limit: 1 for an idle user, 0 for an exhausted one."""
+        return min(
+            1.0 - (len(log) - first_live(log, limit.window_s, now)) / limit.limit for limit in self._limits
+        )
+
+
+def evaluate_limit(log: Log[float], limit: UserLimit, units: int, now: float) -> Decision:
+    """Return one limit's decision on ``units``, with the units that would remain."""
+    window_s = limit.window_s
+    live, used = 0, len(log)
+    reset_s = log[0] + window_s - now if used else float(window_s)
+    if reset_s <= 0.0:
+        live = first_live(log, window_s, now)
+        reset_s = log[live] + window_s - now if live < used else float(window_s)
+    remaining = limit.limit - (used - live) - units
+    if remaining >= 0:
+        return Decision(True, OK, "", limit.name, limit.limit, remaining, 0.0, reset_s, window_s)
+    wait = math.inf if units > limit.limit else seconds_until(log[live - remaining - 1] + window_s, now)
+    return rejection(limit, used - live, reset_s if used > live else 0.0, wait)
+
+
+def first_live(log: Log[float], window_s: int, now: float) -> int:
+    """Return the index of the first unit still in the window: for earlier ones ``t + window <= now``."""
+    # ``now - window`` may be rounded to either side of the exact sum: correct the index by steps.
+    live = bisect_right(log, now - window_s)
+    while live < len(log) and log[live] + window_s <= now:
+        live += 1
+    while live and log[live - 1] + window_s > now:
+        live -= 1
+    return live

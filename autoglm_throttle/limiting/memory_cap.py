@@ -1,0 +1,121 @@
+"""Learns the memory cap: the requests in flight that the device memory allows."""
+
+from __future__ import annotations
+
+import math
+
+BLIND_MARGIN = 0.05
+"""An idle fill this close to the target belongs to an engine that allocates its memory in advance."""
+
+MIN_RISE = 0.02
+"""Smallest difference between two fills that is attributed to requests."""
+
+CLEAR_RISE = 4 * MIN_RISE
+"""Rise large enough that the end of half of the requests shows in the fill."""
+
+MIN_SAMPLE_SHARE = 0.25
+"""Least share of the peak in flight for a sample: below it, leftovers of ended requests dominate."""
+
+MIN_SAMPLE_REQUESTS = 4
+"""Requests in flight below which the cap is at least twice the peak."""
+
+
+class MemoryCap:
+    """Learns the memory of one request from the fill of the fullest device.
+
+    If the fill falls when requests end, it is attributed to the requests in flight.
+    A caching allocator, such as PyTorch's, keeps its memory: a few requests would look as expensive as
+    the peak. In that case the highest fill is attributed to the peak in flight.
+    The fill counts as retained until it falls for the first time.
+
+    Args:
+        target: target fill, in (0, 1].
+    """
+
+    __slots__ = (
+        "_attributed",
+        "_attributed_least",
+        "_idle",
+        "_max_ever",
+        "_max_in_flight",
+        "_ratio",
+        "_target",
+        "blind",
+        "is_retained",
+        "requests",
+    )
+
+    def __init__(self, target: float) -> None:
+        self._target = target
+        self._idle = math.inf
+        self._ratio, self._attributed = 0.0, 0  # the last accepted fill, and the requests it is attributed to
+        self._attributed_least = 0  # certainly in flight then, if it is attributed to more
+        self._max_in_flight = self._max_ever = (
+            0  # in flight since the fill was found to be retained, and ever
+        )
+        self.requests: float = math.inf
+        """Requests in flight at which the target would be reached, >= 1; infinite: not learned yet."""
+        self.blind: bool = False
+        """Whether the idle fill is so near to the target that the fill says nothing about requests."""
+        self.is_retained: bool = True
+        """Whether the fill stays when requests end."""
+
+    def learn(self, ratio: float, in_flight: int, peak: int, *, untouched: bool) -> None:
+        """Update the cap with a fill, 0..1, of the fullest device.
+
+        Args:
+            ratio: the fill.
+            in_flight: requests in flight at that time.
+            peak: the most in flight since the previous fill, >= in_flight.
+            untouched: no request has ever been in flight, so the fill is the idle one, up or down:
+                a model that is still being loaded is not the work of requests.
+        """
+        self._idle = ratio if untouched else min(self._idle, ratio)
+        self.blind = self._idle >= self._target - BLIND_MARGIN
+        if self.blind:
+            self.requests = math.inf
+            return
+        self._compare(ratio, in_flight, peak)
+        if ratio - self._idle > MIN_RISE:
+            if self.is_retained:
+                self._learn_retained(ratio, in_flight)
+            elif self._is_informative(ratio, in_flight):
+                self._ratio, self._attributed = ratio, in_flight
+        rise = self._ratio - self._idle  # may be of an earlier fill, if the idle one turned out lower
+        if not self._attributed:
+            self.requests = math.inf
+        elif rise > MIN_RISE:
+            # The first requests may have loaded a model: a cap at the peak could never be proved wrong.
+            least = (
+                1.0
+                if self._max_ever >= MIN_SAMPLE_REQUESTS
+                else min(2.0 * self._max_ever, MIN_SAMPLE_REQUESTS)
+            )
+            self.requests = max(least, (self._target - self._idle) * self._attributed / rise)
+
+    def _compare(self, ratio: float, in_flight: int, peak: int) -> None:
+        """Decide if the fill follows the requests, relative to the last accepted fill."""
+        self._max_in_flight, self._max_ever = max(self._max_in_flight, peak), max(self._max_ever, peak)
+        if ratio < self._ratio - MIN_RISE:
+            if self.is_retained:
+                self._attributed = self._attributed_least
+            self.is_retained = False
+        elif (
+            not self.is_retained
+            and in_flight <= self._attributed / 2
+            and self._ratio - self._idle > CLEAR_RISE
+        ):
+            self.is_retained, self._attributed_least, self._max_in_flight = True, self._attributed, in_flight
+
+    def _learn_retained(self, ratio: float, in_flight: int) -> None:
+        """Attribute a retained fill to the peak in flight since the fill last fell."""
+        if ratio > self._ratio:
+            self._ratio, self._attributed_least = ratio, in_flight
+        self._attributed_least = max(self._attributed_least, in_flight)
+        self._attributed = max(self._attributed, self._max_in_flight)
+
+    def _is_informative(self, ratio: float, in_flight: int) -> bool:
+        """Whether a fill that follows the requests adds information."""
+        if in_flight < (MIN_SAMPLE_SHARE * self._max_ever if self._attributed else 1):
+            return False
+        return in_flight >= self._attributed or abs(ratio - self._ratio) > MIN_RISE

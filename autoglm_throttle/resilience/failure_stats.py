@@ -1,0 +1,87 @@
+"""Failure statistics of a breaker, and the rules that open it."""
+
+from __future__ import annotations
+
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.transitions import BreakerEvent
+from autoglm_throttle.resilience.window import (
+    EMPTY_COUNTS,
+    CountWindow,
+    OutcomeCounts,
+    OutcomeWindow,
+    TimeWindow,
+)
+from autoglm_throttle.types import TripRule
+
+
+class FailureStats:
+    """The streak of failures and the window of results of one breaker."""
+
+    __slots__ = ("_consecutive", "_first_s", "_rules", "_window", "streak", "trip_ratio")
+
+    def __init__(self, rules: BreakerRules) -> None:
+        self.streak: int
+        """Consecutive failures."""
+        self.trip_ratio: str
+        """Count and limit of the newest rule that `record` returned, such as ``5/5``."""
+        self._first_s: float
+        self._rules = rules
+        self._consecutive = TripRule.CONSECUTIVE in rules.trip
+        self._window = _window_for(rules)
+        self.clear()
+
+    @property
+    def success_is_noop(self) -> bool:
+        """Whether one more success would change nothing."""
+        return not self.streak and self._window is None
+
+    def counts(self, now: float) -> OutcomeCounts:
+        """Return the results in the window; zeros if no rule needs a window."""
+        return EMPTY_COUNTS if self._window is None else self._window.counts(now)
+
+    def record(self, failed: bool, slow: bool, now: float) -> BreakerEvent | None:
+        """Count one result.
+
+        Returns:
+            The rule that opens the breaker now, or None.
+        """
+        if not failed:
+            self.streak = 0
+        elif self.streak and not self._is_expired(now):
+            self.streak += 1
+        else:
+            self.streak = 1
+            self._first_s = now
+        if self._consecutive and self.streak >= self._rules.failures:
+            self.trip_ratio = f"{self.streak}/{self._rules.failures}"
+            return BreakerEvent.FAILURES
+        return None if self._window is None else self._exceeded_rate(self._window.add(failed, slow, now))
+
+    def clear(self) -> None:
+        """Discard all results."""
+        self.streak = 0
+        if self._window is not None:
+            self._window.clear()
+
+    def _is_expired(self, now: float) -> bool:
+        within_s = self._rules.failure_window_s
+        return within_s is not None and now - self._first_s > within_s
+
+    def _exceeded_rate(self, counts: OutcomeCounts) -> BreakerEvent | None:
+        rules = self._rules
+        calls, failures, slow = counts
+        if calls < rules.min_calls:
+            return None
+        if TripRule.FAILURE_RATE in rules.trip and failures / calls >= rules.failure_rate:
+            self.trip_ratio = f"{failures}/{calls}"
+            return BreakerEvent.FAILURE_RATE
+        if TripRule.SLOW_RATE in rules.trip and slow / calls >= rules.slow_rate:
+            self.trip_ratio = f"{slow}/{calls}"
+            return BreakerEvent.SLOW_RATE
+        return None
+
+
+def _window_for(rules: BreakerRules) -> OutcomeWindow | None:
+    if rules.trip <= {TripRule.CONSECUTIVE}:
+        return None
+    return CountWindow(rules.window) if rules.window_s is None else TimeWindow(rules.window_s)

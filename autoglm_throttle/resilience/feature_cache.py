@@ -1,0 +1,139 @@
+"""Stale cache of one feature: keys, maximum age and copies."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from autoglm_throttle.resilience.feature import UNSET, Fallback
+
+if TYPE_CHECKING:
+    from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
+    from autoglm_throttle.resilience.stale_cache import CacheEntry, StaleCache
+    from autoglm_throttle.types import Clock
+
+
+class FeatureStaleCache:
+    """Stores results and returns them up to their maximum age.
+
+    Stored and returned values are deep copies, so no caller can change the value of another. With
+    ``shared_value`` no copies are made. A result that cannot be copied and a call without a key are not
+    stored; this is logged, never raised.
+
+    Args:
+        fallback: declares whether and how results are cached.
+        cache: of this feature only.
+        max_stale_s: maximum age in seconds, unless the fallback sets it.
+        clock: monotonic seconds.
+        log: logs results that cannot be cached.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_clock",
+        "_is_locked_here",
+        "_key",
+        "_lock",
+        "_log",
+        "_max_stale_s",
+        "_shares_values",
+    )
+
+    def __init__(
+        self,
+        fallback: Fallback,
+        cache: StaleCache[object],
+        max_stale_s: float,
+        clock: Clock,
+        log: GuardRateLimitedLogger,
+    ) -> None:
+        self._cache = cache
+        self._key = fallback.key
+        self._shares_values = fallback.shared_value
+        self._max_stale_s = max_stale_s if fallback.max_stale_s is None else fallback.max_stale_s
+        self._clock = clock
+        self._log = log
+        self.reset_after_fork()
+
+    def __repr__(self) -> str:
+        return repr(self._cache)
+
+    def reset_after_fork(self) -> None:
+        """Create a new lock in a forked child; cached results stay."""
+        # Re-entrant: the garbage collector may run under it, and a finalizer may make a guarded call.
+        self._lock = threading.RLock()
+        self._is_locked_here = False
+
+    def key(
+        self, fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Hashable | None:
+        """Return the cache key of a call; None: it is not cached.
+
+        The function is a part of the key, so several functions of one guard have separate results.
+        """
+        try:
+            if self._key is not None:
+                user_key = self._key(*args, **kwargs)
+                key: Hashable = None if user_key is None else (fn, user_key)
+            else:
+                named = tuple(sorted(kwargs.items())) if kwargs else ()
+                key = (fn, args, named, _types_of((*args, *(value for _, value in named))))
+            # Unhashable arguments raise here and not later under the lock.
+            hash(key)
+        except Exception as error:  # noqa: BLE001 - a user's key function may raise anything
+            self._log.warn("key", f"a call has no key, its result is not cached, pass key= ({error!r})")
+            return None
+        return key
+
+    def find(self, key: Hashable) -> CacheEntry[object] | None:
+        """Return the entry of a key, if it is not too old."""
+        with self._lock:
+            # Re-entered by a finalizer of this thread in the middle of a change: treat as a miss.
+            if self._is_locked_here:
+                return None
+            self._is_locked_here = True
+            try:
+                return self._cache.get(key, self._clock(), self._max_stale_s)
+            finally:
+                self._is_locked_here = False
+
+    def store(self, key: Hashable, value: object) -> None:
+        """Store a result; the value is already a copy."""
+        with self._lock:
+            if self._is_locked_here:
+                return
+            self._is_locked_here = True
+            try:
+                self._cache.put(key, value, self._clock())
+            finally:
+                self._is_locked_here = False
+
+    def copy_value(self, value: object) -> object:
+        """Return a copy to store or to hand out; `UNSET` if it cannot be copied."""
+        if self._shares_values:
+            return value
+        try:
+            return copy.deepcopy(value)
+        except Exception as error:  # noqa: BLE001 - a user's class may raise anything
+            self._log.warn("copy", f"a result cannot be copied, pass shared_value=True ({error!r})")
+            return UNSET
+
+    def get_copy(self, key: Hashable | None) -> object:
+        """Return a copy of the cached result of a key, or `UNSET`."""
+        entry = None if key is None else self.find(key)
+        return UNSET if entry is None else self.copy_value(entry.value)
+
+
+def _types_of(values: tuple[object, ...]) -> tuple[object, ...]:
+    """Return the types of values and of their items: 1, 1.0 and True are equal, but differ in type."""
+    return tuple(map(_type_of, values))
+
+
+def _type_of(value: object) -> object:
+    if isinstance(value, tuple):
+        return type(value), _types_of(tuple(value))
+    if isinstance(value, frozenset):  # unordered, so each type stays with its value
+        return type(value), frozenset((item, _type_of(item)) for item in value)
+    return type(value)

@@ -1,0 +1,76 @@
+"""Link of one breaker to the store of its fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.notification_queue import NotificationQueue
+from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest
+from autoglm_throttle.types import BreakerState, BreakerTransition, Outcome
+
+
+class FleetLink:
+    """One breaker's link to its fleet: the leases it holds, and its messages to the store.
+
+    Messages go through the notification queue, since they are created under the breaker's lock.
+
+    Args:
+        name: of the guard.
+        rules: settings of its breaker.
+        store: of the fleet.
+        notifications: queue that delivers the messages.
+    """
+
+    __slots__ = ("_leases", "_name", "_notifications", "_rules", "_store", "is_cold", "probe_request")
+
+    def __init__(
+        self, name: str, rules: BreakerRules, store: BreakerStore, notifications: NotificationQueue
+    ) -> None:
+        self._name = name
+        self._rules = rules
+        self._store = store
+        self._notifications = notifications
+        self._leases: dict[int, ProbeLease] = {}
+        self.is_cold: bool = True
+        """Whether the first state of the store is still unknown."""
+        self.probe_request: ProbeRequest = ProbeRequest(
+            half_open_max=rules.half_open_max,
+            successes_needed=rules.successes_needed,
+            limits_concurrent=rules.success_threshold is not None,
+            lease_s=rules.lease_s,
+        )
+        """Parameters of each request for a probe lease."""
+
+    def report_open(self, changes: Sequence[BreakerTransition]) -> None:
+        """Report openings that only this process knows."""
+        for change in changes:
+            if change.after is BreakerState.OPEN:
+                wait_s, rounds = change.retry_after_s, change.rounds
+                self._notifications.put(
+                    partial(self._store.report_open, self._name, wait_s, rounds, change.cause)
+                )
+
+    def report_operator_state(self, state: BreakerState) -> None:
+        """Report an operator command."""
+        self._notifications.put(partial(self._store.report_operator_state, self._name, state))
+
+    def add_lease(self, lease: ProbeLease) -> None:
+        """Store the lease of a probe that has started."""
+        self._leases[lease.fence] = lease
+
+    def finish_probe(self, fence: int, outcome: Outcome) -> None:
+        """Report the outcome of a probe; nothing if its lease is not held."""
+        lease = self._leases.pop(fence, None)
+        if lease is not None:
+            self.release(lease, outcome)
+
+    def release(self, lease: ProbeLease, outcome: Outcome = Outcome.NEUTRAL) -> None:
+        """Return a lease, with the outcome of its probe."""
+        wait_s = self._rules.wait_s(lease.rounds + 1)
+        self._notifications.put(
+            partial(
+                self._store.report_probe, self._name, lease, outcome, self._rules.successes_needed, wait_s
+            )
+        )

@@ -1,0 +1,332 @@
+"""A feature's fallbacks for HTTP callers, with a cache that follows the rules of HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from autoglm_throttle.resilience.degradation import DegradationAction
+from autoglm_throttle.resilience.fallback import (
+    ERROR,
+    LOAD,
+    REFRESH,
+    DegradedCallback,
+    FallbackAnswer,
+    FallbackChain,
+    ValueCheck,
+)
+from autoglm_throttle.resilience.feature import UNSET, Feature
+from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs
+from autoglm_throttle.resilience.http.body import CachePolicy
+from autoglm_throttle.resilience.http.cache import HttpCache
+from autoglm_throttle.resilience.http.caching_rules import CachedResponse, CacheRequest, storable, varies_by
+from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
+from autoglm_throttle.resilience.single_flight import SingleFlight
+from autoglm_throttle.resilience.stale_cache import StaleCache
+from autoglm_throttle.types import (
+    BreakerCause,
+    DegradationLevel,
+    FallbackContext,
+    FallbackKind,
+    GuardRejected,
+    GuardRejection,
+    Outcome,
+)
+
+if TYPE_CHECKING:
+    from autoglm_throttle.resilience.degradation_controller import DegradationController
+    from autoglm_throttle.resilience.guard_state import GuardState
+
+T = TypeVar("T")
+
+CacheKey = Callable[[Any], Hashable | None]
+"""Computes the cache key of a request, instead of method and URL; None: do not cache."""
+
+
+UNSHARED_S: Final = 10.0
+"""Seconds without single flight after a response that could not be shared.
+
+An unshared wait doubles the duration of a call. Once in 10 s, the default open period of a breaker, that is
+acceptable, and a response that has become sharable is soon detected.
+"""
+
+UNSHARED_ENTRIES: Final = 256
+"""Maximum number of such requests remembered; beyond it some wait once more without a result."""
+
+
+def check_http_answer(value: object, fallback_kind: FallbackKind) -> None:
+    """Accept only an `HttpAnswer`, which every HTTP caller can send.
+
+    Args:
+        value: of a fallback.
+        fallback_kind: of that fallback.
+
+    Raises:
+        TypeError: any other type.
+    """
+    if not isinstance(value, HttpAnswer):
+        raise TypeError(
+            f"the {fallback_kind} fallback of HTTP must give an HttpAnswer, not {type(value).__name__}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HttpCallResult:
+    """Result of one live call, for all callers that waited for it."""
+
+    request: CacheRequest
+    response: object
+    """For the caller that made the call only; None: it raised."""
+    cached: CachedResponse | None = None
+    """For the other callers; None: nothing may be shared."""
+    error: Exception | None = None
+    outcome: Outcome = Outcome.NEUTRAL
+    caller_timed_out: bool = False
+    """Whether the caller's own time limit ended, which the others do not share."""
+    trace: TracebackType | None = None
+    """Traceback of the exception; each caller that raises it again starts with this one."""
+
+    def cached_for(self, cache_request: CacheRequest) -> CachedResponse | None:
+        """Return the response if it answers this request too, else None."""
+        lookup = self.cached
+        if lookup is None:
+            return None
+        names = varies_by(lookup.answer.headers) or ()
+        return lookup if cache_request.vary_key(names) == self.request.vary_key(names) else None
+
+
+class HttpFeatureExecutor:
+    """Answers in place of one feature's HTTP calls.
+
+    Args:
+        circuit: the guard of the same name.
+        feature: declares the fallbacks.
+        degradation: the level of the process; the feature is registered there.
+        cache: of this feature only; None: nothing is cached.
+        on_degraded: called with each degraded answer.
+        fallback_timeout_s: time limit of an asynchronous dynamic fallback in seconds; None: no limit.
+        max_stale_s: seconds beyond its lifetime for which a cached response is used, unless the response or
+            the feature declares it.
+    """
+
+    __slots__ = (
+        *("_cache", "_circuit", "_on_degraded", "_degradation", "_is_locked_here", "_key", "_lock", "_log"),
+        *(
+            "_unshareable",
+            "_always_coalesces",
+            "_max_stale_s",
+            "_fallback_chain",
+            "feature",
+            "single_flight",
+            "on_value",
+        ),
+    )
+
+    def __init__(  # noqa: PLR0913 - its parts
+        self,
+        circuit: GuardState,
+        feature: Feature,
+        degradation: DegradationController,
+        *,
+        cache: HttpCache | None,
+        on_degraded: DegradedCallback,
+        fallback_timeout_s: float | None,
+        max_stale_s: float,
+    ) -> None:
+        fallback = feature.fallback
+        own_s = None if fallback is None else fallback.max_stale_s
+        self.feature: Feature = feature
+        self.on_value: bool = fallback is not None and fallback.on_value is not False
+        """Whether a failing status is replaced too."""
+        self.single_flight: SingleFlight[HttpCallResult] = SingleFlight(
+            lambda landing: not landing.caller_timed_out
+        )
+        """Live calls that other callers may share."""
+        self._unshareable: StaleCache[None] = StaleCache(UNSHARED_ENTRIES)
+        self._always_coalesces = fallback is not None and fallback.coalesce == "always"
+        self._circuit = circuit
+        self._degradation = degradation
+        self._cache = cache if fallback is not None and fallback.stale else None
+        self._key: CacheKey | None = None if fallback is None else fallback.key
+        self._on_degraded = on_degraded
+        self._max_stale_s = max_stale_s if own_s is None else own_s
+        self._log = GuardRateLimitedLogger(feature.name, circuit.clock)
+        self._fallback_chain = FallbackChain(feature, on_degraded, fallback_timeout_s, self._log)
+        self.reset_after_fork()
+
+    def __repr__(self) -> str:
+        return (
+            f"<HttpFeatureExecutor {self.feature.name!r} {self._degradation!r} {self._cache or 'no cache'}>"
+        )
+
+    def reset_after_fork(self) -> None:
+        """Create a new lock in a forked child and drop calls in flight; cached responses stay."""
+        self.single_flight.reset_after_fork()
+        # Re-entrant: the garbage collector may run under it, and a finalizer may make a guarded call.
+        self._lock = threading.RLock()
+        self._is_locked_here = False
+
+    def cache_request(
+        self, method: str, url: str, headers: Pairs, request: object, key: CacheKey | None
+    ) -> CacheRequest | None:
+        """Return the cache request of an HTTP request; None: it is not cached.
+
+        Args:
+            method: in upper case.
+            url: without a fragment.
+            headers: of the request.
+            request: passed to the key function.
+            key: the caller's key function; None: that of the fallback, if any.
+        """
+        if self._cache is None:
+            return None
+        make = self._key if key is None else key
+        if make is None:
+            return CacheRequest(method, url, headers)
+        try:
+            user_key = make(request)
+            hash(user_key)
+        except Exception as error:  # noqa: BLE001 - a user's key function may raise anything
+            self._log.warn("key", f"a request has no key, its response is not cached ({error!r})")
+            return None
+        return None if user_key is None else CacheRequest(method, url, headers, user_key)
+
+    def action(self, cache_request: CacheRequest | None) -> DegradationAction:
+        """Return the action for a call under the current load."""
+        if self._degradation.level() is DegradationLevel.FULL and self.feature.shed_above is None:
+            return DegradationAction.SERVE
+        return self._degradation.action(self.feature, self._find(cache_request) is not None)
+
+    def may_share(self, cache_request: CacheRequest | None) -> bool:
+        """Whether this request may wait for a call in flight."""
+        if cache_request is None or not (
+            self._always_coalesces or self._degradation.level() >= DegradationLevel.STALE
+        ):
+            return False
+        return cache_request.is_cacheable and not self._is_unshareable(cache_request)
+
+    def mark_unshareable(self, cache_request: CacheRequest) -> None:
+        """Disable single flight for this request for a while: its response could not be shared."""
+        self._run_locked(lambda: self._unshareable.put(cache_request.base_key, None, self._circuit.clock()))
+
+    def _is_unshareable(self, cache_request: CacheRequest) -> bool:
+        return (
+            self._run_locked(
+                lambda: self._unshareable.get(cache_request.base_key, self._circuit.clock(), UNSHARED_S)
+            )
+            is not None
+        )
+
+    def cached_answer(self, cache_request: CacheRequest) -> HttpAnswer | None:
+        """Return the cached response and count it; used while another caller fetches a newer one."""
+        cached = self._find(cache_request)
+        if cached is None:
+            return None
+        self._on_degraded(self.feature.name, FallbackKind.STALE, REFRESH)
+        return cached.as_fallback(self._circuit.clock(), REFRESH)
+
+    def load_context(self, request: object) -> FallbackContext:
+        """Return the fallback context of a call not made because of the load."""
+        return FallbackContext(self.feature.name, LOAD, None, (request,))
+
+    def failure_context(
+        self, request: object, error: Exception | None, outcome: Outcome
+    ) -> FallbackContext | None:
+        """Return the fallback context of a rejection or a failure; None: no fallback may replace the result.
+
+        Args:
+            request: passed to a dynamic fallback.
+            error: the exception; None: a failing status was received.
+            outcome: of the call, as recorded.
+        """
+        if isinstance(error, GuardRejected):
+            cause = error.rejection.cause.value
+        elif outcome is Outcome.FAILURE and (error is not None or self.on_value):
+            cause = ERROR
+        else:
+            return None
+        return FallbackContext(self.feature.name, cause, error, (request,))
+
+    def answer(
+        self,
+        context: FallbackContext,
+        cache_request: CacheRequest | None,
+        action: DegradationAction = DegradationAction.SERVE,
+        check: ValueCheck = check_http_answer,
+    ) -> FallbackAnswer | None:
+        """Answer without the call, as `FallbackChain.answer` does.
+
+        Args:
+            context: cause and error; passed to a dynamic fallback.
+            cache_request: of the call.
+            action: from the degradation level; ``SERVE`` after a rejection or a failure.
+            check: accepts values that the caller can send.
+        """
+        lookup = partial(self._cached_value, cache_request, context.cause)
+        return self._fallback_chain.answer(context, lookup, action, check)
+
+    async def answer_async(
+        self,
+        context: FallbackContext,
+        cache_request: CacheRequest | None,
+        action: DegradationAction = DegradationAction.SERVE,
+        check: ValueCheck = check_http_answer,
+    ) -> FallbackAnswer | None:
+        """Answer without the call, as `FallbackChain.answer_async` does."""
+        lookup = partial(self._cached_value, cache_request, context.cause)
+        return await self._fallback_chain.answer_async(context, lookup, action, check)
+
+    def reject_shed(self) -> GuardRejection:
+        """Return the rejection of a shed call, and count it."""
+        self._on_degraded(self.feature.name, FallbackKind.SHED, LOAD)
+        after_s = self._degradation.retry_after_s
+        return GuardRejection(self.feature.name, self._circuit.state(), BreakerCause.SHED, after_s)
+
+    def cache_policy(
+        self, cache_request: CacheRequest | None, status: int, headers: Pairs, requested_s: float
+    ) -> CachePolicy | None:
+        """Return the destination of a body, or None if the response must not be stored.
+
+        Args:
+            cache_request: the request.
+            status: of the response.
+            headers: of the response.
+            requested_s: monotonic seconds at which the request was sent.
+        """
+        cache = self._cache
+        if cache_request is None or cache is None:
+            return None
+        if not storable(cache_request, status, headers):
+            self._run_locked(lambda: cache.invalidate(cache_request, status, self._circuit.clock()))
+            return None
+
+        def put(body: bytes) -> None:
+            self._run_locked(lambda: cache.put(cache_request, status, headers, body, requested_s))
+
+        return CachePolicy(put, cache.max_body_bytes)
+
+    def _cached_value(self, cache_request: CacheRequest | None, cause: str) -> object:
+        cached = self._find(cache_request)
+        return UNSET if cached is None else cached.as_fallback(self._circuit.clock(), cause)
+
+    def _find(self, cache_request: CacheRequest | None) -> CachedResponse | None:
+        cache = self._cache
+        if cache_request is None or cache is None:
+            return None
+        return self._run_locked(lambda: cache.get(cache_request, self._circuit.clock(), self._max_stale_s))
+
+    def _run_locked(self, action: Callable[[], T]) -> T | None:
+        """Run an action on a cache under the lock; None if this thread already holds it."""
+        with self._lock:
+            # Re-entered by a finalizer of this thread in the middle of a change: treat as a miss.
+            if self._is_locked_here:
+                return None
+            self._is_locked_here = True
+            try:
+                return action()
+            finally:
+                self._is_locked_here = False

@@ -1,0 +1,20 @@
+"""Admission without limits that still counts, for tests of other things."""
+
+from __future__ import annotations
+
+from autoglm_throttle.admission_controller import ADMITTED
+from autoglm_throttle.permit import Permit
+from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.types import Demand
+
+
+def admit_all(throttle: Throttle, demand: Demand) -> Permit:
+    """Replaces ``Throttle.try_admit``: no limit is checked, and no tokens or units are taken."""
+    settlement = throttle._settlement  # noqa: SLF001 - of this package, and a test holds the two together
+    counters = settlement.counters
+    now = counters.clock()
+    with counters.lock:
+        counters.classes[demand.priority].admitted += 1
+        if demand.holds_slot:
+            settlement.limiter.occupy_over_limit()
+    return Permit(settlement, demand, ADMITTED, now, now)

@@ -1,0 +1,120 @@
+"""Assertions on responses: admitted by the throttle, or rejected by one of its limits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autoglm_throttle.asgi.responses import STATUS
+from autoglm_throttle.snapshot import LIMITED
+from autoglm_throttle.types import Reason
+
+LIMITED_STATUS = frozenset(STATUS[reason] for reason in LIMITED)
+SHED_STATUS = frozenset(STATUS[reason] for reason in Reason if reason in STATUS and reason not in LIMITED)
+
+
+@dataclass(frozen=True, slots=True)
+class _TestResponse:
+    """Status and body of a response from any client library."""
+
+    status: int
+    body: bytes | None
+    """None if only the status is known."""
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether the throttle wrote it; an app may answer 503 for reasons of its own."""
+        if self.status not in LIMITED_STATUS | SHED_STATUS:
+            return False
+        return self.body is None or "violated-policies" in self.problem
+
+    @property
+    def problem(self) -> Mapping[str, Any]:
+        """The problem document; empty if there is none."""
+        try:
+            document = json.loads(self.body or b"")
+        except ValueError:
+            return {}
+        return document if isinstance(document, dict) else {}
+
+    def __str__(self) -> str:
+        text = self.problem.get("detail") or (self.body or b"")[:200].decode("utf-8", "replace")
+        kind = "from the throttle" if self.is_rejected else "from the app"
+        return f"{self.status} {kind}" + (f": {text}" if text else "")
+
+
+def assert_admitted(response: object) -> None:
+    """Assert that the throttle admitted the request, independent of the app's response.
+
+    Args:
+        response: a response of httpx, of Starlette's ``TestClient`` or any other object with
+            ``status_code`` or ``status``, the ASGI messages sent, or just the status.
+
+    Raises:
+        AssertionError: it was rejected; the text names the limit.
+        TypeError: no status can be found in ``response``.
+    """
+    answer = _read(response)
+    if answer.is_rejected:
+        raise AssertionError(f"expected the request to be admitted, got {answer}")
+
+
+def assert_limited(response: object, reason: str | None = None) -> None:
+    """Assert that the caller's own limit rejected the request: 429, or 413 if it can never fit.
+
+    Args:
+        response: as for `assert_admitted`.
+        reason: ``rate``, ``user`` or ``too_large``; None: any of them.
+
+    Raises:
+        AssertionError: it was admitted, or rejected for another reason.
+        TypeError: no status can be found in ``response``.
+    """
+    _assert_rejected(response, LIMITED_STATUS, "limited (429, 413)", reason)
+
+
+def assert_shed(response: object, reason: str | None = None) -> None:
+    """Assert that the service shed the request for lack of capacity: 503.
+
+    Args:
+        response: as for `assert_admitted`.
+        reason: ``gpu``; None: any.
+
+    Raises:
+        AssertionError: it was admitted, or rejected for another reason.
+        TypeError: no status can be found in ``response``.
+    """
+    _assert_rejected(response, SHED_STATUS, "shed (503)", reason)
+
+
+def _assert_rejected(response: object, statuses: frozenset[int], expected: str, reason: str | None) -> None:
+    answer = _read(response)
+    if answer.status not in statuses or not answer.is_rejected:
+        raise AssertionError(f"expected the request to be {expected}, got {answer}")
+    if reason is not None:
+        detail = str(answer.problem.get("reason", ""))
+        if reason not in {detail, detail.partition(":")[0]}:
+            raise AssertionError(f"expected the reason {reason}, got {detail or 'none'}: {answer}")
+
+
+def _read(response: object) -> _TestResponse:
+    if isinstance(response, int):
+        return _TestResponse(response, None)
+    if isinstance(response, Sequence) and not isinstance(response, (str, bytes)):
+        return _of_messages(response)
+    for name in ("status_code", "status"):
+        status = getattr(response, name, None)
+        if isinstance(status, int):
+            body = getattr(response, "content", getattr(response, "body", None))
+            return _TestResponse(status, body if isinstance(body, bytes) else None)
+    raise TypeError(f"no status can be found in {response!r}")
+
+
+def _of_messages(messages: Sequence[Any]) -> _TestResponse:
+    start = next((one for one in messages if one["type"].endswith("http.response.start")), None)
+    if start is None:
+        raise TypeError("no http.response.start is among the messages")
+    parts = [one.get("body", b"") for one in messages if one["type"].endswith("http.response.body")]
+    return _TestResponse(start["status"], b"".join(parts))

@@ -1,0 +1,147 @@
+"""Summarizes the demonstration in sentences and lists its problems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoglm_throttle.traffic.demo import screen
+from autoglm_throttle.traffic.demo.scenario import OVERLOADED
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.summary import Tally
+from autoglm_throttle.types import Priority
+
+REASON_MEANINGS = (
+    "rate: the whole class was above its own nominal rate (429)",
+    "user: one caller was above the user limit (429)",
+    "gpu: the GPU was overloaded: the rates were reduced, or all requests were rejected (503)",
+    "queue: the request would have waited too long, or the queue was full (503)",
+)
+
+
+@dataclass(slots=True)
+class DemoObserver:
+    """Extremes and newest values of the throttle's state during the run."""
+
+    peak_pct: float = 0.0
+    lowest_factor: float = 1.0
+    reductions: int = 0
+    """Reductions of the factor by more than a tenth; the service rate that bounds it varies by less."""
+    steps: set[float] = field(default_factory=set)
+    """Factors below 1 from the tier table, applied or not."""
+    longest_queue: int = 0
+    """Most queued requests at once."""
+    has_exited: bool = False
+    """Whether the service's process ended before the load did."""
+    store: dict[str, Any] | None = None
+    """Newest counts of the shared store; None where the user limits are kept in memory."""
+    downstream: dict[str, Any] | None = None
+    """Newest state of the downstream and its breaker."""
+    _factor: float = 1.0
+
+    def observe(self, state: dict[str, Any]) -> None:
+        """Record one state of the throttle."""
+        self.peak_pct = max(self.peak_pct, state["utilization_pct"] or 0.0)
+        factor = float(state["factor"])
+        self.reductions += factor < 0.9 * self._factor
+        self.lowest_factor = min(self.lowest_factor, factor)
+        self._factor = factor
+        if state["table_factor"] < 1.0:
+            self.steps.add(state["table_factor"])
+        if state["concurrency"] is not None:
+            self.longest_queue = max(self.longest_queue, sum(state["concurrency"]["waiting"].values()))
+        self.store = state["store"] or self.store
+        self.downstream = state["downstream"] or self.downstream
+
+
+def sentence(result: Result, observer: DemoObserver) -> str:
+    """Summarize the run in one sentence."""
+    total = result.summary.total()
+    rejected = total.limited + total.shed
+    high = Tally.of(row for (_, priority), row in result.summary.tallies.items() if priority is Priority.HIGH)
+    low = Tally.of(row for (_, priority), row in result.summary.tallies.items() if priority is Priority.LOW)
+    reductions = "never reduced the rates"
+    if observer.reductions:
+        reductions = f"reduced the rates {_times(observer.reductions)}, down to {observer.lowest_factor:.2g} of nominal"
+    p95 = screen.seconds(total.response.percentile(0.95))
+    return (
+        f"GPU utilization rose to {observer.peak_pct:.0f} %{_tier_text(observer)} and the throttle {reductions}{_queue_text(observer)}:"
+        f" of {total.sent} requests {total.admitted} were served, {rejected} were rejected,"
+        f" {total.failed} failed; {_share(high)} of the high and {_share(low)} of the low priority were admitted,"
+        f" 95 % of all within {p95}."
+    )
+
+
+def store_sentence(name: str, counts: dict[str, Any]) -> str:
+    """Summarize the calls of the user-limit store."""
+    decisions, calls, denied_locally = counts["decisions"], counts["round_trips"], counts["deny_cache_hits"]
+    text = f"{name} made {decisions} decisions on user limits in {calls} round trips"
+    if denied_locally:
+        text += f"; {denied_locally} repeated denials came from the local cache"
+    if counts["without"]:
+        text += f"; {counts['without']} were made without it"
+    return text + "."
+
+
+def downstream_sentence(state: dict[str, Any]) -> str:
+    """Summarize the calls of the downstream."""
+    opened, fallbacks = _times(state["openings"]), state["instead"]
+    return (
+        f"The downstream {state['name']!r} failed {_times(state['failed'])} and its breaker opened {opened}:"
+        f" {fallbacks.get('trouble', 0)} calls were answered by a fallback during its outage and"
+        f" {fallbacks.get('load', 0)} under load, {state['calls']} were made. It is {state['state']} now."
+    )
+
+
+def problems(result: Result, observer: DemoObserver, *, phased: bool) -> list[str]:
+    """List the problems of the run; empty if there are none."""
+    total = result.summary.total()
+    found = ["the process of the service ended"] if observer.has_exited else []
+    if not result.balanced:
+        found.append("the counts do not add up: a request was lost or counted twice")
+    if total.failed:
+        failures = [ending for ending in RequestResult if ending.failed and total.results[ending]]
+        endings = ", ".join(f"{ending.label} {total.results[ending]}" for ending in failures)
+        found.append(f"{total.failed} requests failed: {endings}")
+    if phased and not result.aborted:
+        found += [f"no request was rejected at {name}" for name in OVERLOADED if not _rejected(result, name)]
+        found += _downstream_problems(observer.downstream)
+    return found
+
+
+def _downstream_problems(state: dict[str, Any] | None) -> list[str]:
+    """List the problems of the downstream's guard."""
+    if state is None:
+        return ["the downstream was never called"]
+    found = []
+    if not state["openings"]:
+        found.append("the breaker of the downstream never opened")
+    if not state["instead"].get("outage"):
+        found.append("no call was answered by a fallback while the downstream was unavailable")
+    if state["state"] != "closed":
+        found.append(f"the breaker of the downstream is {state['state']} at the end")
+    return found
+
+
+def _rejected(result: Result, name: str) -> int:
+    segment = result.summary.segments.index(name)
+    row = Tally.of(result.summary.tallies[segment, priority] for priority in Priority)
+    return row.limited + row.shed
+
+
+def _tier_text(observer: DemoObserver) -> str:
+    factors = ", ".join(f"x {step:g}" for step in sorted(observer.steps, reverse=True))
+    return f" (tier table {factors})" if factors else ""
+
+
+def _queue_text(observer: DemoObserver) -> str:
+    return f", and queued up to {observer.longest_queue} requests" if observer.longest_queue else ""
+
+
+def _share(row: Tally) -> str:
+    return f"{100.0 * row.admitted / row.sent:.0f} %" if row.sent else "none"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -1,0 +1,335 @@
+"""Base of the open-loop and the closed-loop sender: connections, clock, results and drain.
+
+Latency counts from the intended start, as in wrk2: if a server stalls for a second, all requests of
+that second were slow and must show it. The time from the write on, network and service, is recorded
+separately.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from array import array
+from collections import deque
+from math import isnan, nan
+from time import monotonic
+
+from autoglm_throttle.traffic.generator.connection import IDLE, Connection, ParserLibrary
+from autoglm_throttle.traffic.generator.connection_pool import GRACE_S, ConnectionPool
+from autoglm_throttle.traffic.generator.encoding import Encode
+from autoglm_throttle.traffic.generator.options import ClientOptions, Observer
+from autoglm_throttle.traffic.generator.target import TargetUrl
+from autoglm_throttle.traffic.request_log import RequestLog
+from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.result import Result, RunCost
+
+TICK_S = 0.001
+"""As in wrk2: finer than any latency that matters, and leaves the core free for the work."""
+
+START_DELAY_S = 0.050
+"""From the last preparation to the first intended start."""
+
+
+class Sender(ABC):
+    """One run; use it once.
+
+    Args:
+        request_log: log to fill.
+        offsets: the intended starts, by index, in seconds from the start.
+        target: destination of the requests.
+        options: client options.
+        observer: called with each result as it occurs.
+
+    Raises:
+        TrafficError: httptools is missing, or too few files may be opened.
+    """
+
+    def __init__(
+        self,
+        request_log: RequestLog,
+        offsets: array[float],
+        target: TargetUrl,
+        options: ClientOptions,
+        observer: Observer | None,
+    ) -> None:
+        self.request_log: RequestLog = request_log
+        self.options: ClientOptions = options
+        self._offsets = offsets
+        self._observer = observer
+        self._library = ParserLibrary()
+        self._pool = ConnectionPool(target, options, self._new_connection)
+        self._encode: Encode
+        self._start_s = 0.0
+        self._next = 0
+        self._in_flight = 0
+        self._resent = 0
+        self._launched: deque[int] = deque()
+        self._assigned: dict[int, Connection] = {}
+        self._to_resend: deque[int] = deque()
+        self._waiting: deque[int] = deque()
+        self._drained_s: float | None = None
+        self._prepared = False
+        self._stopped = False
+        self._stopped_s: float | None = None
+        self._started_at = (0.0, 0.0)
+        self._cpu_share: float | None = None
+        self._finished: asyncio.Future[None] | None = None
+
+    @abstractmethod
+    def _send_due(self, elapsed_s: float) -> bool:
+        """Launch the due requests; return whether more follow."""
+
+    @abstractmethod
+    def _result(self, run_cost: RunCost) -> Result:
+        """Build the finished run."""
+
+    @abstractmethod
+    def _skip_unsent(self) -> None:
+        """Mark the unsent requests as skipped, after a stop."""
+
+    @abstractmethod
+    def _ended(self, index: int, now: float) -> None:
+        """Handle the end of a request."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the first intended start; negative before it, 0 before the run."""
+        return monotonic() - self._start_s if self._start_s else 0.0
+
+    @property
+    def launched(self) -> int:
+        """Requests launched so far; all of them after a stop."""
+        return self._next
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were sent or wait for a connection, and have not ended."""
+        return self._in_flight
+
+    @property
+    def started(self) -> bool:
+        """Whether all connections were open and the clock is running."""
+        return self._start_s != 0.0
+
+    async def prepare(self) -> None:
+        """Open the connections.
+
+        Raises:
+            TrafficError: the target does not accept them.
+        """
+        await self._pool.fill()
+        self._prepared = True
+
+    async def run(self, start_s: float | None = None) -> Result:
+        """Send everything and wait for the responses.
+
+        Args:
+            start_s: time of the start, on the monotonic clock; None: at once.
+
+        Raises:
+            TrafficError: the target does not accept connections before the start.
+        """
+        if not self._prepared:
+            await self.prepare()
+        loop = asyncio.get_running_loop()
+        self._finished = loop.create_future()
+        self._start_s = monotonic() + START_DELAY_S if start_s is None else start_s
+        self._started_at = (time.process_time(), monotonic())
+        loop.call_soon(self._tick)
+        try:
+            await self._finished
+        finally:
+            self._pool.close()
+        return self._result(
+            RunCost(
+                elapsed_s=self.elapsed_s,
+                overrun_s=self._overrun_s(),
+                cpu_share=self._cpu_share,
+                stopped_s=self._stopped_s,
+                resent=self._resent,
+                connections=self.options.connections,
+                loop=type(loop).__module__.partition(".")[0],
+            )
+        )
+
+    def _overrun_s(self) -> float:
+        return max(
+            0.0, next((late_s for late_s in reversed(self.request_log.lag_s) if not isnan(late_s)), 0.0)
+        )
+
+    def stop(self) -> None:
+        """Stop sending and wait for the responses; a second call ends the run at once."""
+        if self._stopped:
+            self._drained_s = self.elapsed_s
+        else:
+            self._stopped_s = self.elapsed_s
+        self._stopped = True
+        self._skip_unsent()
+
+    def opened(self, connection: Connection) -> None:
+        """Use a new connection: for a request to resend, if there is any."""
+        self._pool.opened(connection)
+        self._assign(connection, self._to_resend)
+
+    def answered(self, connection: Connection, result: RequestResult, now: float) -> None:
+        """Record a complete or malformed response, and reuse the connection."""
+        index = connection.index
+        intended_s = self._start_s + self._offsets[index]
+        response_s = now - intended_s
+        first_s = connection.first_s
+        request_log = self.request_log
+        request_log.close(index, result, response_s)
+        if result is not RequestResult.MALFORMED:
+            request_log.service_s[index] = now - connection.sent_s
+            request_log.first_byte_s[index] = response_s if first_s is None else first_s - intended_s
+            request_log.statuses[index] = connection.status
+            if connection.status >= 400 and result.rejected:
+                request_log.record_rejection(index, connection.reason, connection.promised_s)
+        self._settle(index, result, response_s, now)
+        connection.index = IDLE
+        if connection.reusable:
+            self._assign(connection, self._waiting)
+        else:
+            connection.close()
+
+    def closed(self, connection: Connection) -> None:
+        """Handle the loss of a connection, and of the request it carried."""
+        self._pool.closed(connection)
+        index = connection.index
+        if index == IDLE:
+            return
+        connection.index = IDLE
+        del self._assigned[index]
+        # RFC 9112, section 9.3.1: an idle connection may close at any time; the request is sent again.
+        if connection.unanswered and not self._stopped:
+            self._resent += 1
+            self._to_resend.append(index)
+        else:
+            self._record_first_byte(index, connection)
+            self._fail(index, RequestResult.CONNECTION)
+
+    def _new_connection(self) -> Connection:
+        return Connection(self, self._library)
+
+    def _tick(self) -> None:
+        if self._finished is None or self._finished.done():
+            return
+        try:
+            over = self._step()
+        except Exception as problem:  # noqa: BLE001 - raised by run()
+            self._finished.set_exception(problem)
+            return
+        if over:
+            self._finished.set_result(None)
+        elif self.options.spin:
+            asyncio.get_running_loop().call_soon(self._tick)
+        else:
+            asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _step(self) -> bool:
+        """Send due requests and expire overdue ones; return whether the run is over."""
+        elapsed_s = self.elapsed_s
+        more = self._send_due(elapsed_s)
+        if not more and self._cpu_share is None:
+            self._cpu_share = self._measure_cpu_share()
+        self._expire(elapsed_s)
+        if self._pool.unreachable:
+            self._expire_unconnected(elapsed_s - GRACE_S)
+        if self._to_resend or self._waiting:
+            self._pool.open_more(len(self._to_resend) + len(self._waiting))
+        return not more and self._drain(elapsed_s)
+
+    def _measure_cpu_share(self) -> float:
+        """Return the share of a core used so far, measured before the drain because the drain is idle."""
+        cpu_s, wall_s = self._started_at
+        return (time.process_time() - cpu_s) / (monotonic() - wall_s)
+
+    def _launch(self, index: int) -> None:
+        now = monotonic()
+        self.request_log.lag_s[index] = now - self._start_s - self._offsets[index]
+        # As in k6: drop and count above the limit, since a delay would hide overload of the generator.
+        if self._in_flight >= self.options.max_inflight:
+            self.request_log.close(index, RequestResult.DROPPED, nan)
+            self._observe(index, RequestResult.DROPPED, 0.0)
+            return
+        self._in_flight += 1
+        self._launched.append(index)
+        connection = self._pool.acquire()
+        if connection is not None:
+            self._assigned[index] = connection
+            connection.send(index, self._encode(index), now)
+        else:
+            self._waiting.append(index)
+
+    def _assign(self, connection: Connection, preferred: deque[int]) -> None:
+        for queue in (preferred, self._waiting):
+            while queue:
+                index = queue.popleft()
+                if not self.request_log.is_closed(index):
+                    self._assigned[index] = connection
+                    connection.send(index, self._encode(index), monotonic())
+                    return
+        self._pool.release(connection)
+
+    def _expire(self, elapsed_s: float) -> None:
+        """Time out overdue requests."""
+        # All requests have the same timeout, so they expire in the order of their launch.
+        oldest_s = elapsed_s - self.options.timeout_s
+        while self._launched:
+            index = self._launched[0]
+            if not self.request_log.is_closed(index):
+                if self._offsets[index] > oldest_s:
+                    return
+                self._abandon(index, RequestResult.TIMEOUT)
+            self._launched.popleft()
+
+    def _expire_unconnected(self, oldest_s: float) -> None:
+        """Target unreachable: fail requests that have waited for a connection since before ``oldest_s``."""
+        for queue in (self._to_resend, self._waiting):
+            for _ in range(len(queue)):
+                index = queue.popleft()
+                if self.request_log.is_closed(index):
+                    continue
+                if self._offsets[index] > oldest_s:
+                    queue.append(index)
+                else:
+                    self._fail(index, RequestResult.CONNECTION)
+
+    def _drain(self, elapsed_s: float) -> bool:
+        """Return whether the run is over: nothing in flight, or the drain time has passed."""
+        if self._drained_s is None:
+            self._drained_s = elapsed_s + self.options.drain_s
+        if self._in_flight and elapsed_s >= self._drained_s:
+            for index in list(self._launched):
+                if not self.request_log.is_closed(index):
+                    self._abandon(index, RequestResult.UNANSWERED)
+        return not self._in_flight
+
+    def _abandon(self, index: int, result: RequestResult) -> None:
+        connection = self._assigned.pop(index, None)
+        if connection is not None:
+            self._record_first_byte(index, connection)
+            connection.abort()
+        self._fail(index, result)
+
+    def _record_first_byte(self, index: int, connection: Connection) -> None:
+        """Record the time of the first byte of an incomplete response."""
+        if connection.first_s is not None:
+            self.request_log.first_byte_s[index] = connection.first_s - self._start_s - self._offsets[index]
+
+    def _fail(self, index: int, result: RequestResult) -> None:
+        now = monotonic()
+        response_s = now - self._start_s - self._offsets[index]
+        self.request_log.close(index, result, response_s)
+        self._settle(index, result, response_s, now)
+
+    def _settle(self, index: int, result: RequestResult, response_s: float, now: float) -> None:
+        self._in_flight -= 1
+        self._assigned.pop(index, None)
+        self._observe(index, result, response_s)
+        self._ended(index, now)
+
+    def _observe(self, index: int, result: RequestResult, response_s: float) -> None:
+        if self._observer is not None:
+            self._observer(index, result, response_s)

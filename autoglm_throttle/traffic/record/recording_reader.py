@@ -1,0 +1,214 @@
+"""Reads a recording: its requests in order of arrival, and its problems.
+
+Lines are in order of completion, so the file is read twice. The first pass measures how far they are out
+of order; the second sorts them with no more memory than necessary.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final, cast
+
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.record.recorded_request import (
+    MAX_LINE_BYTES,
+    MAX_TIME_S,
+    VERSION,
+    RecordedRequest,
+    parse_object,
+)
+from autoglm_throttle.traffic.record.recording_header import KIND, RecordingHeader, RecordingTrailer
+
+SORTED_WITHIN_S: Final = 120.0
+"""Greatest distance of a line behind later arrivals; beyond it is a fault, not a long request."""
+
+MAX_PROBLEMS_SHOWN: Final = 20
+"""Problems listed by line; the others are only counted."""
+
+_T = re.compile(rb'\{"v":1,"t":(\d{1,9}(?:\.\d{1,9})?),')
+"""Start of a line written by this library."""
+
+
+@dataclass(slots=True)
+class RecordingProblems:
+    """Problems found in a file, in texts that quote nothing of it."""
+
+    messages: list[str] = field(default_factory=list)
+    """The first problems, each with its line."""
+    count: int = 0
+    """Total number of problems."""
+
+    def add(self, number: int, problem: str) -> None:
+        """Record one problem."""
+        self.count += 1
+        if len(self.messages) < MAX_PROBLEMS_SHOWN:
+            self.messages.append(f"line {number}: {problem}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return self.count
+
+
+class RecordingReader:
+    """Reads a recording on disk; `open_recording` creates it.
+
+    Args:
+        path: the file; a name that ends in ``.gz`` is decompressed while reading.
+
+    Raises:
+        TrafficError: it cannot be read, is no recording, or of another version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path: Path = path
+        self.problems: RecordingProblems = RecordingProblems()
+        """Unreadable lines; complete once the entries were read to the end."""
+        self.end: RecordingTrailer | None = None
+        """The last line; None where the recorder had no time to write it. Known after the entries."""
+        self.header: RecordingHeader = RecordingHeader()
+        """The first line."""
+        self._late_s = self._scan()
+
+    def entries(self) -> Iterator[RecordedRequest]:
+        """Yield all requests in order of arrival; each call reads the file again."""
+        self.problems = RecordingProblems()
+        waiting: list[tuple[float, int, int, RecordedRequest]] = []
+        newest = -math.inf
+        for number, line in self._lines(self.problems):
+            entry = self._entry(number, line)
+            if entry is None:
+                continue
+            if entry.t_s < newest - SORTED_WITHIN_S:
+                self.problems.add(number, f"more than {SORTED_WITHIN_S:g} s out of order")
+                continue
+            newest = max(newest, entry.t_s)
+            heapq.heappush(waiting, (entry.t_s, entry.id, number, entry))
+            while waiting[0][0] < newest - self._late_s:
+                # No later line can have arrived before this one.
+                yield heapq.heappop(waiting)[-1]
+        while waiting:
+            yield heapq.heappop(waiting)[-1]
+
+    def entries_in_file_order(
+        self, on_line: Callable[[int, bytes], None] | None = None
+    ) -> Iterator[tuple[int, RecordedRequest]]:
+        """Yield all requests with their line numbers, in file order.
+
+        Args:
+            on_line: called with each line, including those without a request.
+        """
+        self.problems = RecordingProblems()
+        for number, line in self._lines(self.problems):
+            if on_line is not None:
+                on_line(number, line)
+            entry = self._entry(number, line)
+            if entry is not None:
+                yield number, entry
+
+    def _entry(self, number: int, line: bytes) -> RecordedRequest | None:
+        try:
+            data = _header_or_trailer(line, number)
+            if data is None:
+                return RecordedRequest.from_line(line)
+            if "end" in data:
+                self.end = RecordingTrailer.of(data)
+        except TrafficError as error:
+            self.problems.add(number, str(error) + ("" if line.endswith(b"\n") else "; the file ends in it"))
+        return None
+
+    def _scan(self) -> float:
+        """Read the header; return how many seconds a line may be behind later arrivals."""
+        newest, late_s = -math.inf, 0.0
+        line_count = 0
+        for number, line in self._lines(RecordingProblems()):
+            line_count = number
+            if number == 1:
+                self._read_header(line)
+            t_s = _arrival_time(line)
+            if t_s is not None:
+                newest = max(newest, t_s)
+                late_s = max(late_s, newest - t_s)
+        if not line_count:
+            raise TrafficError(f"{self.path}: empty, so no recording")
+        return min(late_s, SORTED_WITHIN_S)
+
+    def _read_header(self, line: bytes) -> None:
+        try:
+            data = parse_object(line)
+        except TrafficError:
+            raise TrafficError(
+                f"{self.path}: no recording of this library: its first line is not JSON"
+            ) from None
+        if "v" not in data or ("kind" in data and data["kind"] != KIND):
+            raise TrafficError(f"{self.path}: no recording of this library")
+        if data["v"] != VERSION:
+            raise TrafficError(f"{self.path}: of another version; this one reads version {VERSION}")
+        if "kind" in data:
+            self.header = RecordingHeader.of(data)
+
+    def _lines(self, problems: RecordingProblems) -> Iterator[tuple[int, bytes]]:
+        """Yield line numbers and lines; long lines are skipped."""
+        number = 0
+        try:
+            with closing(_open_file(self.path)) as stored:
+                while line := stored.readline(MAX_LINE_BYTES + 1):
+                    number += 1
+                    if len(line) > MAX_LINE_BYTES:
+                        problems.add(number, f"longer than {MAX_LINE_BYTES} bytes")
+                        _skip_line(stored, line)
+                        if number > 1:
+                            continue
+                    yield number, line
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            problems.add(number + 1, "the packed data ends in the middle, or is damaged")
+        except OSError as error:
+            raise TrafficError(f"{self.path}: cannot be read: {error.strerror}") from None
+
+
+def open_recording(path: Path | str) -> RecordingReader:
+    """Open a recording.
+
+    Raises:
+        TrafficError: it cannot be read, is no recording, or of another version.
+    """
+    return RecordingReader(Path(path))
+
+
+def _open_file(path: Path) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+
+
+def _skip_line(stored: IO[bytes], part: bytes) -> None:
+    """Skip to the end of a line."""
+    while part and not part.endswith(b"\n"):
+        part = stored.readline(MAX_LINE_BYTES)
+
+
+def _header_or_trailer(line: bytes, number: int) -> dict[str, Any] | None:
+    """Return the object of a first or last line; None for that of a request."""
+    if _T.match(line):
+        return None
+    data = parse_object(line)
+    return data if (number == 1 and "kind" in data) or ("end" in data and "method" not in data) else None
+
+
+def _arrival_time(line: bytes) -> float | None:
+    """Return the arrival time of a line; None if it has none."""
+    match = _T.match(line)
+    if match is not None:
+        return float(match[1])
+    try:
+        t_s = parse_object(line).get("t")
+    except TrafficError:
+        return None
+    return float(t_s) if isinstance(t_s, (int, float)) and 0.0 <= t_s < MAX_TIME_S else None

@@ -1,0 +1,67 @@
+"""A load: a plan and the contents of its requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.plan import LoadPlan
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TEXT = re.compile(r"[\x21-\x7e]+")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRequest:
+    """One kind of request, independent of the target host.
+
+    Raises:
+        TrafficError: text that would not be one HTTP/1.1 request line or field.
+    """
+
+    method: str = "POST"
+    target: str = "/v1/predict"
+    """Path and query."""
+    headers: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
+    """Lower-case names; length, host, priority and identity are added on sending."""
+    body: bytes = b"{}"
+    priority: bool = True
+    """Whether the priority of the plan is sent; False for a recorded request that stated none."""
+    cost: float = 1.0
+    """Units of work, as the limiter under test counts them."""
+    name: str = ""
+    """Display name; empty: method and path."""
+
+    def __post_init__(self) -> None:
+        names = (self.method, *(name for name, _ in self.headers))
+        for name in names:
+            if not _TOKEN.fullmatch(name):
+                raise TrafficError(f"{name!r} is not an HTTP token")
+        if not _TEXT.fullmatch(self.target):
+            raise TrafficError(f"{self.target!r} must be printable ASCII without blanks")
+        for name, text in self.headers:
+            if not _VALUE.fullmatch(text):
+                raise TrafficError(f"the value of {name} must be printable ASCII")
+
+    @property
+    def label(self) -> str:
+        """The name used in reports."""
+        return self.name or f"{self.method} {self.target.partition('?')[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSource:
+    """The requests of a load test and their plan."""
+
+    plan: LoadPlan
+    requests: Sequence[PlannedRequest] = (PlannedRequest(),)
+    """By ``LoadPlan.kinds``."""
+    clients: Sequence[str] | None = None
+    """Identity text of each client of the plan; None: ``client-0``, ``client-1`` and so on."""
+
+    def client(self, number: int) -> str:
+        """Return the identity text of a client."""
+        return f"client-{number}" if self.clients is None else self.clients[number]

@@ -1,0 +1,125 @@
+"""Shared types: values, enums and protocols.
+
+Nothing here does I/O, reads a clock or knows HTTP.
+Times ending in ``_s`` are monotonic seconds unless their name says ``wall``;
+ratios are floats 0..1, percentages end in ``_pct``.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from autoglm_throttle.types.advice import ResourceAdvice
+from autoglm_throttle.types.breaker import (
+    BreakerCause,
+    BreakerMode,
+    BreakerState,
+    Criticality,
+    DegradationLevel,
+    FallbackKind,
+    SlowCallMode,
+    StreamSettleMode,
+    TooManyRequestsMode,
+    TripRule,
+)
+from autoglm_throttle.types.clock import STALL_S, Clock
+from autoglm_throttle.types.control import ControlState, LimiterReport, ServiceStats
+from autoglm_throttle.types.decision import Decision, Rejected
+from autoglm_throttle.types.demand import Demand
+from autoglm_throttle.types.enums import (
+    AggregateMode,
+    BorrowMode,
+    ControlCause,
+    MissingTelemetryMode,
+    Outcome,
+    Policy,
+    Reason,
+    Signal,
+    StoreFailureMode,
+    TelemetryState,
+    WebSocketMode,
+)
+from autoglm_throttle.types.errors import ProviderMisconfigured, ProviderUnavailable, ThrottleError
+from autoglm_throttle.types.gpu import DeviceKey, GpuProvider, GpuSample, GpuView, ThrottleBit
+from autoglm_throttle.types.guard import (
+    BreakerTransition,
+    GuardPermit,
+    GuardRejected,
+    GuardRejection,
+)
+from autoglm_throttle.types.priority import Priority
+from autoglm_throttle.types.user_limit import (
+    EXACT_AT_MOST,
+    SUB_BUCKETS,
+    UNITS_AT_MOST,
+    LimitStatus,
+    UserLimit,
+)
+from autoglm_throttle.types.verdict import GpuCondition, GpuVerdict
+
+if TYPE_CHECKING:
+    from autoglm_throttle.types.breaker_view import BreakerView
+    from autoglm_throttle.types.fallback_context import FallbackContext
+
+__all__ = [
+    "EXACT_AT_MOST",
+    "STALL_S",
+    "SUB_BUCKETS",
+    "UNITS_AT_MOST",
+    "AggregateMode",
+    "BorrowMode",
+    "BreakerCause",
+    "BreakerMode",
+    "BreakerState",
+    "BreakerTransition",
+    "BreakerView",
+    "Clock",
+    "ControlCause",
+    "ControlState",
+    "Criticality",
+    "Decision",
+    "DegradationLevel",
+    "Demand",
+    "DeviceKey",
+    "FallbackContext",
+    "FallbackKind",
+    "GpuCondition",
+    "GpuProvider",
+    "GpuSample",
+    "GpuVerdict",
+    "GpuView",
+    "GuardPermit",
+    "GuardRejected",
+    "GuardRejection",
+    "LimitStatus",
+    "LimiterReport",
+    "MissingTelemetryMode",
+    "Outcome",
+    "Policy",
+    "Priority",
+    "ProviderMisconfigured",
+    "ProviderUnavailable",
+    "Reason",
+    "Rejected",
+    "ResourceAdvice",
+    "ServiceStats",
+    "Signal",
+    "SlowCallMode",
+    "StoreFailureMode",
+    "StreamSettleMode",
+    "TelemetryState",
+    "ThrottleBit",
+    "ThrottleError",
+    "TooManyRequestsMode",
+    "TripRule",
+    "UserLimit",
+    "WebSocketMode",
+]
+
+_LAZY: Final = {"BreakerView": "breaker_view", "FallbackContext": "fallback_context"}
+"""Names that only guards need: the import of the package does not load their modules."""
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

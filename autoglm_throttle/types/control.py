@@ -1,0 +1,79 @@
+"""Values exchanged between the concurrency limiter and the controller."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autoglm_throttle.types.enums import ControlCause, Signal, TelemetryState
+
+
+@dataclass(frozen=True, slots=True)
+class LimiterReport:
+    """Report of the concurrency limiter to the controller: is there more work than the service finishes?"""
+
+    confirmed: bool = False
+    """Whether a request was rejected since the last report, or waits in the queue now."""
+    service_rps: float | None = None
+    """Requests that the service finishes per second, at first a lower bound; None: none has ended yet."""
+    in_flight: int = 0
+    limit: float = math.inf
+    """Maximum of requests in flight, all bounds considered."""
+    processes: int = 1
+    """Processes that share the nominal rates."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStats:
+    """Measurements of our own requests: the part of the pressure that no GPU reports."""
+
+    p95_s: float | None = None
+    """95th percentile of recently finished requests, queue time included; None if too few have ended."""
+    slo_s: float | None = None
+    """The objective for it; None if the service misses the objective even without load."""
+    in_flight: int = 0
+    """Requests admitted and not yet ended."""
+    waiting: int = 0
+    """Requests in our queue."""
+    at_limit: bool = False
+    """Whether the concurrency limit is reached."""
+    completed_total: int = 0
+    """Successful requests; only grows. Failures are no progress: a hang ends in time-outs."""
+    chunks_total: int = 0
+    """Response chunks streamed to clients; only grows. For a language model, close to its tokens."""
+    host_load: float | None = None
+    """Runnable processes per core (the load average of a minute); None where it is not available."""
+    host_iowait: float | None = None
+    """Share of the time that cores spent waiting for a disk, 0..1; None where it is not available."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlState:
+    """Output of the controller: the share of the nominal rates to refill now."""
+
+    factor: float
+    """0..1, admitted share of the nominal rates; 0 rejects all new requests."""
+    tier: float
+    """The table's own factor in force, before lost capacity and staleness."""
+    load: float | None
+    """0..1, or None when it is not known or the policy ignores it."""
+    since_s: float
+    """When ``factor`` last changed."""
+    cause: ControlCause
+    telemetry: TelemetryState
+    valid_until_s: float
+    """Valid until this instant; then the controller must be called again."""
+    may_rise_at_s: float = 0.0
+    """While ``factor`` is 0: the instant of the first sample that could raise it."""
+    ceilings: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    """For high, mid and low: 0..1, multiplies the refill rate of the class."""
+    budget_rps: float | None = None
+    """Requests per second for all classes together while the policy ``adaptive`` reduces or holds."""
+    table_factor: float = 1.0
+    """Factor of the tier table for the newest signal, applied or not."""
+    armed: bool = False
+    """Whether the table may act: under ``adaptive`` only while the limiter reports waiting requests."""
+    signal: Signal = Signal.UTILIZATION
+    """The signal compared with the bands."""
+    term: str = "utilization"
+    """The deciding term of the signal: ``utilization``, or the largest one of the pressure."""

@@ -1,0 +1,69 @@
+"""A throttle on a store whose every answer is written beforehand."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from autoglm_throttle import factory
+from autoglm_throttle.limiting.shared.store import Answer, StoreErrorKind
+from autoglm_throttle.permit import Permit, Rejection
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.testing import ManualClock
+from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.types import Demand, Priority
+from tests.store.scripted_store import ScriptedStore
+
+ALICE = "a" * 16
+
+
+class Site:
+    """A throttle on a scripted store, with one place unless said otherwise."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *script: Answer | StoreErrorKind,
+        places: int = 1,
+        **settings: Any,
+    ) -> None:
+        self.store = ScriptedStore(*script)
+        monkeypatch.setattr(factory, "shared_store", lambda *_: self.store)
+        self.clock = ManualClock()
+        values: dict[str, Any] = {"user_limit": "10/minute", "redis_url": "redis://nowhere", "gpu": "none"}
+        values |= {"policy": "gate", "inflight_start": places, "inflight_floor": 1, "inflight_max": places}
+        self.throttle = Throttle(Settings(**values | settings), clock=self.clock, sampling="manual")
+        self.tokens = self.left()
+
+    def left(self) -> float:
+        return self.throttle.snapshot().tokens[Priority.MID]
+
+    @property
+    def in_flight(self) -> int:
+        gate = self.throttle.snapshot().concurrency
+        return gate.in_flight if gate is not None else 0
+
+    @property
+    def waiting(self) -> int:
+        gate = self.throttle.snapshot().concurrency
+        return sum(gate.waiting) if gate is not None else 0
+
+    def nothing_is_held(self) -> bool:
+        return self.in_flight == self.waiting == 0 and not any(self.throttle.snapshot().active.values())
+
+    async def admit(self) -> Permit | Rejection:
+        return await self.throttle.admit(Demand(user=ALICE))
+
+    async def begun(self) -> asyncio.Task[Permit | Rejection]:
+        """A request that has asked the store and waits for it."""
+        self.store.gate = asyncio.Event()
+        task = asyncio.create_task(self.admit())
+        await turns()
+        assert self.store.asked
+        return task
+
+
+async def turns(count: int = 5) -> None:
+    """Let the loop go round."""
+    for _ in range(count):
+        await asyncio.sleep(0)

@@ -1,0 +1,253 @@
+"""Every setting arrives at the mechanism that it is for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from autoglm_throttle import Demand, Policy, Priority, Settings, factory
+from autoglm_throttle.control.controller import ControlRules, Hysteresis
+from autoglm_throttle.control.pressure import PressureTargets
+from autoglm_throttle.control.staleness import Staleness
+from autoglm_throttle.control.table import TierTable
+from autoglm_throttle.identity import CallerHasher
+from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket
+from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
+from autoglm_throttle.limiting.shared.batch_rules import BatchRules
+from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
+from autoglm_throttle.limiting.shared.redis_user_limits import RedisUserLimitStore
+from autoglm_throttle.limiting.shared.shared_limits import SharedUserLimits
+from autoglm_throttle.limiting.token_bucket import TokenBucket
+from autoglm_throttle.limiting.user_limits import UserLimits
+from autoglm_throttle.types import BorrowMode, MissingTelemetryMode, Signal, StoreFailureMode
+
+NOW_S = 1000.0
+
+GATE_SETTINGS: dict[str, Any] = {
+    "slo_s": 9.0,
+    "latency_budget": 0.33,
+    "wait_budget": 0.44,
+    "inflight_start": 21,
+    "inflight_floor": 3,
+    "inflight_max": 77,
+    "queue_max": 55,
+    "period_s": 0.75,
+    "period_completions": 11,
+    "min_share": 0.07,
+    "gpu_memory_target": 0.81,
+    "dry_run": True,
+}
+
+
+class TestGate:
+    """What limits the requests in flight."""
+
+    @pytest.mark.parametrize("policy", [Policy.ADAPTIVE, Policy.CONCURRENCY])
+    def test_each_of_its_rules_is_a_setting(self, policy: Policy) -> None:
+        gate = factory.concurrency_limiter(Settings(policy=policy, **GATE_SETTINGS), NOW_S)
+        assert isinstance(gate, AdaptiveConcurrencyLimiter)
+        expected = {name.removeprefix("gpu_"): value for name, value in GATE_SETTINGS.items()}
+        assert {
+            field.name: getattr(gate._rules, field.name) for field in fields(ConcurrencyRules)
+        } == expected
+
+    def test_its_rules_and_the_settings_have_the_same_defaults(self) -> None:
+        gate = factory.concurrency_limiter(Settings(policy="gate"), NOW_S)
+        assert isinstance(gate, AdaptiveConcurrencyLimiter)
+        assert gate._rules == ConcurrencyRules()
+
+    @pytest.mark.parametrize("policy", [Policy.TIERS, Policy.FIXED])
+    @pytest.mark.parametrize(("inflight_max", "limit"), [(0, math.inf), (77, 77)])
+    def test_without_a_measured_service_it_is_a_cap(
+        self, policy: Policy, inflight_max: int, limit: float
+    ) -> None:
+        cap = factory.concurrency_limiter(Settings(policy=policy, inflight_max=inflight_max), NOW_S)
+        assert isinstance(cap, FixedConcurrencyLimit)
+        assert cap.limit == limit
+
+    @pytest.mark.parametrize("policy", list(Policy))
+    def test_each_policy_has_one(self, policy: Policy) -> None:
+        gate = factory.concurrency_limiter(Settings(policy=policy), NOW_S)
+        assert (policy in factory.WITH_CONCURRENCY_LIMIT) == isinstance(gate, AdaptiveConcurrencyLimiter)
+
+    def test_a_line_without_places_refuses(self) -> None:
+        gate = factory.concurrency_limiter(Settings(policy="gate", queue_max=0, inflight_start=2), NOW_S)
+        assert [gate.try_acquire(Demand(), NOW_S) for _ in range(3)] == [True, True, False]
+        assert not isinstance(gate.enqueue(Demand(), NOW_S), Ticket)
+
+    @pytest.mark.parametrize(
+        ("start", "floor", "workers", "most"), [(64, 2, 4, 16), (9, 2, 2, 5), (4, 2, 8, 2), (64, 2, 1, 64)]
+    )
+    def test_the_first_limit_is_shared_by_all_workers(
+        self, start: int, floor: int, workers: int, most: int
+    ) -> None:
+        settings = Settings(policy="gate", inflight_start=start, inflight_floor=floor, workers=workers)
+        assert factory.concurrency_limiter(settings, NOW_S).limit == most
+
+
+class TestRates:
+    """The buckets of the classes and the budget that they share."""
+
+    def test_each_process_gets_its_part(self) -> None:
+        settings = Settings(rate_high_rps=80, rate_mid_rps=40, rate_low_rps=20, workers=4, burst_s=3.0)
+        buckets = factory.priority_buckets(settings, NOW_S)
+        assert [(bucket.rate, bucket.burst) for bucket in buckets.all] == [(20, 60), (10, 30), (5, 15)]
+        assert factory.control_rules(settings).rates == (20.0, 10.0, 5.0)
+
+    @pytest.mark.parametrize(("borrow", "lent"), [(BorrowMode.OFF, False), (BorrowMode.ANY, True)])
+    def test_lending_is_a_setting(self, borrow: BorrowMode, lent: bool) -> None:
+        buckets = factory.priority_buckets(Settings(rate_high_rps=1, borrow=borrow), NOW_S)
+        taken = [buckets.take(Demand(Priority.HIGH), NOW_S) for _ in range(2)]
+        assert isinstance(taken[1], TokenBucket) == lent
+
+    def test_high_leaves_nothing_behind_and_the_others_their_reserves(self) -> None:
+        budget = factory.shared_budget(Settings(reserve_mid=0.2, reserve_low=0.5), NOW_S)
+        assert budget._reserves == (0.0, 0.2, 0.5)
+
+
+class TestControl:
+    """What the controller goes by."""
+
+    def test_each_of_its_rules_is_a_setting(self) -> None:
+        rules = factory.control_rules(
+            Settings(
+                policy="adaptive",
+                tiers="50:0.5,60:0.1",
+                tier_samples=4,
+                tier_release_samples=5,
+                tier_release_margin_pct=6.0,
+                tier_recovery_step=0.2,
+                sample_interval_s=2.0,
+                gpu_stale_after_s=11.0,
+                gpu_blind_after_s=44.0,
+                gpu_unknown="closed",
+                signal="pressure",
+                gpu_memory_target=0.8,
+                gpu_queue_target=7,
+                gpu_kv_target=0.6,
+                gpu_pressure_terms="latency",
+                adaptive_headroom=1.4,
+                adaptive_release_samples=7,
+            )
+        )
+        assert rules.policy is Policy.ADAPTIVE
+        assert (rules.table.edge_pct, rules.table.factor(55.0), rules.table.factor(61.0)) == (50.0, 0.5, 0.1)
+        assert rules.hysteresis == Hysteresis(4, 5, 6.0, 0.2)
+        expected = Staleness(2.0, 11.0, 44.0, MissingTelemetryMode.CLOSED)
+        assert vars_of(rules.staleness) == vars_of(expected)
+        assert (rules.signal, rules.targets) == (Signal.PRESSURE, PressureTargets(7, 0.6, 0.8))
+        assert rules.pressure_terms == ("latency",)
+        assert (rules.headroom, rules.release_samples) == (1.4, 7)
+
+    def test_its_rules_and_the_settings_have_the_same_defaults(self) -> None:
+        rules = factory.control_rules(Settings())
+        rates = (1000.0, 500.0, 100.0)
+        plain = ControlRules(Policy.ADAPTIVE, rates, rules.table, Hysteresis(), rules.staleness)
+        assert rules == plain
+        assert isinstance(rules.table, TierTable)
+
+
+def vars_of(thing: object) -> dict[str, Any]:
+    names = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+    return {name: getattr(thing, name) for name in names or vars(thing)}
+
+
+class TestUserWindows:
+    """Whose limit is in force."""
+
+    def test_limits_of_plans_routes_and_addresses_are_those_of_the_settings(self) -> None:
+        settings = Settings(
+            user_limit="5/minute",
+            address_factor=3.0,
+            max_users=123,
+            plans={"gold": {"user_limit": "7/minute"}},
+            routes=[{"pattern": "/r", "name": "r", "user_limit": "2/minute"}],
+        )
+        windows = factory.user_limits(settings, CallerHasher(b"a key of the tests"))
+        assert isinstance(windows, UserLimits)
+        for demand, remaining in (
+            (Demand(user="a"), 4),
+            (Demand(user="b", plan="gold"), 6),
+            (Demand(user="c", route="r"), 1),
+        ):
+            decision = windows.hit(demand, NOW_S)
+            assert decision is not None
+            assert decision.remaining == remaining
+        decision = windows.hit(Demand(user="d", address="here"), NOW_S)
+        assert decision is not None
+        assert [item.remaining for item in decision.others] == [14]
+        assert windows._max_users == 123
+
+
+class TestSharedStore:
+    """What the settings say of a store reaches it."""
+
+    URL = "redis://user:password@host:6379/3"
+
+    def windows(self, **settings: Any) -> UserLimits | SharedUserLimits:
+        values = {"user_limit": "5/minute", "redis_url": self.URL} | settings
+        return factory.user_limits(Settings(**values), CallerHasher(b"a key of the tests"))
+
+    def shared(self, **settings: Any) -> SharedUserLimits:
+        windows = self.windows(**settings)
+        assert isinstance(windows, SharedUserLimits)
+        return windows
+
+    def test_a_store_that_no_limit_uses_is_not_opened(self) -> None:
+        assert isinstance(self.windows(user_limit="off"), UserLimits)
+
+    def test_redis_gets_its_times_sizes_and_names(self) -> None:
+        store = self.shared(
+            redis_prefix="p",
+            service="s",
+            redis_partitions=1,
+            redis_deadline_s=0.1,
+            redis_connect_s=0.2,
+            redis_read_s=3.0,
+            redis_in_flight=5,
+            redis_batch_keys=64,
+            redis_queue=77,
+        ).store
+        assert isinstance(store, RedisUserLimitStore)
+        assert store._rules == BatchRules(0.1, 5, 64, 77)
+        options = store.clients.options
+        assert (options.url, options.connect_s, options.read_s) == (self.URL, 0.2, 3.0)
+        (charge,) = self._question(self.shared(redis_prefix="p", service="s", redis_partitions=1))
+        assert store._protocol.build_check([charge]).keys == [f"p:s:w1:{{0}}:user:l60:{'a' * 16}"]
+
+    def test_an_outage_goes_by_the_settings(self) -> None:
+        windows = self.shared(redis_failures=7, redis_probe_s=2.5, redis_on_error="deny", workers=3)
+        assert windows.store_health._failures == 7
+        assert windows.store_health._probe_s == 2.5
+        assert (windows.view().on_error, windows.view().processes) == (StoreFailureMode.DENY, 3)
+
+    def test_what_is_remembered_is_bounded_by_the_settings(self) -> None:
+        windows = self.shared(refused_cache=7, refused_cache_s=0.5, max_users=300)
+        assert (windows._deny_cache._size, windows._deny_cache._recheck_after_s) == (7, 0.5)
+        assert windows._last_known._half == 150
+        assert windows._max_users == 300
+
+    def test_a_name_that_is_no_identity_becomes_one(self) -> None:
+        (named,) = self._question(self.shared(), "somebody")
+        assert named.user == CallerHasher(b"a key of the tests").hash("user", "somebody")
+        (known,) = self._question(self.shared(), "0123456789abcdef")
+        assert known.user == "0123456789abcdef"
+
+    def test_a_storage_of_limits_gets_its_names_and_its_deadline(self) -> None:
+        store = self.shared(
+            redis_url=None,
+            user_storage="async+memory://",
+            redis_deadline_s=0.2,
+            redis_prefix="p",
+            service="s",
+        ).store
+        assert isinstance(store, LimitsWindow)
+        assert store._deadline_s == 0.2
+
+    def _question(self, windows: SharedUserLimits, user: str = "a" * 16) -> tuple[Any, ...]:
+        windows._is_usable = lambda: True
+        question = windows.hit(Demand(user=user), NOW_S)
+        return getattr(question, "charges", ())

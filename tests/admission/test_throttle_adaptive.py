@@ -1,0 +1,343 @@
+"""The policy ``adaptive`` from the GPU to the refusal, and the bounds of the other policies beside it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from autoglm_throttle import (
+    ControlCause,
+    Decision,
+    Demand,
+    Permit,
+    Priority,
+    Reason,
+    Rejection,
+    TelemetryState,
+    Throttle,
+    ThrottleMiddleware,
+)
+from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
+from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle
+from tests.admission.demands import admitted, decided, heated
+from tests.admission.gated_throttle import (
+    NOTHING,
+    gated,
+    held,
+    in_flight,
+    left_over,
+    permit_for,
+    refusal_for,
+    ticket_for,
+    warmed,
+)
+from tests.asgi.run_app import request
+
+HIGH, MID, LOW = Priority
+RATES: dict[str, Any] = {"rate_high_rps": "1000/s", "rate_mid_rps": "500/s", "rate_low_rps": "100/s"}
+NOMINAL_RPS = 1600.0
+HEADROOM = 1.15
+
+
+def adaptive(slots: int = 1, **settings: Any) -> ManualThrottle:
+    """A gate before a service of 100 requests a second; patience of a minute, so that whoever waits stays."""
+    return warmed(gated(slots, **{"policy": "adaptive", "slo_s": 240.0, **RATES, **settings}))
+
+
+class Rush:
+    """All slots taken, somebody in line, and a busy GPU."""
+
+    def __init__(self, throttle: ManualThrottle, utilization_pct: float, samples: int = 3) -> None:
+        self.throttle = throttle
+        self.running = held(throttle, int(throttle._settlement.limiter.limit))
+        self.ticket = ticket_for(throttle, Demand(HIGH))
+        heated(throttle, utilization_pct, samples)
+
+    def end(self) -> ManualThrottle:
+        self.throttle.leave(self.ticket)
+        for permit in self.running:
+            permit.settle()
+        assert left_over(self.throttle) == NOTHING
+        assert in_flight(self.throttle) == 0
+        return self.throttle
+
+
+def overloaded(throttle: ManualThrottle, utilization_pct: float, samples: int = 3) -> ManualThrottle:
+    return Rush(throttle, utilization_pct, samples).throttle
+
+
+def least_rps(throttle: ManualThrottle) -> float:
+    """No cut goes deeper: the measured service rate and the headroom."""
+    rate = throttle._settlement.limiter.view(throttle.clock()).service_rps
+    assert rate is not None
+    assert 70.0 < rate < 110.0
+    return HEADROOM * rate
+
+
+def flood(throttle: ManualThrottle, priority: Priority) -> tuple[int, Decision]:
+    """Ask until refused; how many were not, and the refusal."""
+    taken = 0
+    while not isinstance(verdict := throttle.try_admit(Demand(priority)), Rejection):
+        taken += 1
+    return taken, verdict.decision
+
+
+class TestUnconfirmed:
+    """A busy GPU alone is no overload."""
+
+    def test_a_gpu_at_99_percent_without_traffic_changes_nothing(self) -> None:
+        throttle = heated(adaptive(), 99.0, samples=10)
+        regime = throttle.control_state()
+        assert (regime.factor, regime.ceilings, regime.budget_rps) == (1.0, (1.0, 1.0, 1.0), None)
+        assert (regime.armed, regime.table_factor, regime.cause) == (False, 0.0, ControlCause.CALM)
+        assert tuple(throttle.snapshot().rate_limit_rps.values()) == (1000.0, 500.0, 100.0)
+
+    def test_nor_does_one_whose_requests_all_find_room(self) -> None:
+        throttle = adaptive(8)
+        throttle.gpu.utilization_pct = 100.0
+        for _ in range(10):
+            permits = held(throttle, 8)
+            throttle.tick()
+            for permit in permits:
+                permit.settle()
+        assert not throttle.control_state().armed
+
+    def test_refusals_of_rates_and_users_do_not_confirm(self) -> None:
+        throttle = adaptive(rate_low_rps="1/s", user_limit="2/minute")
+        throttle.gpu.utilization_pct = 99.0
+        for _ in range(5):
+            for number in range(5):
+                verdict = throttle.try_admit(Demand(LOW, f"{number}"))
+                if isinstance(verdict, Permit):
+                    verdict.settle()
+                permit = throttle.try_admit(Demand(MID, "u"))
+                if isinstance(permit, Permit):
+                    permit.settle()
+            throttle.tick()
+        snapshot = throttle.snapshot()
+        assert snapshot.requests[LOW, "limited", Reason.RATE] > 10
+        assert snapshot.requests[MID, "limited", Reason.USER] > 10
+        assert not snapshot.control.armed
+
+    def test_a_line_without_a_busy_gpu_is_no_cut(self) -> None:
+        assert not overloaded(adaptive(), 85.0, samples=10).control_state().armed
+
+
+class TestCut:
+    """The third hot sample with somebody in line."""
+
+    @pytest.mark.parametrize(
+        ("utilization_pct", "tier", "rates"),
+        [(86.0, 0.7, (700.0, 350.0, 0.0)), (92.0, 0.4, (400.0, 200.0, 0.0)), (96.0, 0.0, (0.0, 0.0, 0.0))],
+    )
+    def test_lowers_the_rates_and_no_deeper_than_the_service_completes(
+        self, utilization_pct: float, tier: float, rates: tuple[float, ...]
+    ) -> None:
+        throttle = overloaded(adaptive(), utilization_pct, samples=2)
+        assert (throttle.control_state().cause, throttle.control_state().armed) == (
+            ControlCause.STRIKE,
+            False,
+        )
+        throttle.tick()
+        regime, least = throttle.control_state(), least_rps(throttle)
+        assert (regime.cause, regime.armed, regime.tier) == (ControlCause.TIER, True, tier)
+        assert regime.table_factor == tier
+        assert regime.budget_rps == pytest.approx(max(tier * NOMINAL_RPS, least))
+        assert regime.budget_rps is not None
+        assert regime.factor == pytest.approx(regime.budget_rps / NOMINAL_RPS)
+        refill = tuple(throttle.snapshot().rate_limit_rps.values())
+        assert refill == pytest.approx(tuple(max(rate, min(least, 1000.0)) for rate in rates))
+        assert (regime.signal, regime.term) == ("utilization", "utilization")
+
+    def test_the_budget_refuses_until_the_very_instant_that_it_names(self) -> None:
+        throttle = overloaded(adaptive(), 99.0)
+        _, refusal = flood(throttle, HIGH)
+        assert (refusal.reason, refusal.detail, refusal.policy) == (Reason.GPU, "gpu:utilization", "gpu")
+        assert 0.0 < refusal.retry_after_s <= 1 / least_rps(throttle)
+        ready_s = throttle.clock() + refusal.retry_after_s
+        throttle.clock.advance(math.nextafter(ready_s, 0.0) - throttle.clock())
+        assert refusal_for(throttle, Demand(HIGH)).decision.detail == "gpu:utilization"
+        throttle.clock.advance(ready_s - throttle.clock())
+        ticket_for(throttle, Demand(HIGH))
+
+    def test_low_is_refused_first_and_high_last(self) -> None:
+        throttle = overloaded(adaptive(min_share=0.0), 99.0)
+        full = least_rps(throttle) / 2
+        taken = 0
+        for priority, reserve in ((LOW, 0.6), (MID, 0.3), (HIGH, 0.0)):
+            taken += flood(throttle, priority)[0]
+            assert taken == int((1.0 - reserve) * full)
+
+    def test_a_refused_request_has_not_paid_its_own_rate(self) -> None:
+        throttle = overloaded(adaptive(min_share=0.0), 99.0)
+        flood(throttle, MID)
+        tokens = throttle.snapshot().tokens
+        refusal_for(throttle, Demand(MID))
+        assert throttle.snapshot().tokens == tokens
+
+    def test_a_users_refusal_gives_the_budget_its_token_back(self) -> None:
+        throttle = adaptive(user_limit="3/hour")
+        permit_for(throttle, Demand(MID, "u", 3.0, holds_slot=False))
+        overloaded(throttle, 99.0)
+        for _ in range(100):
+            assert refusal_for(throttle, Demand(MID, "u")).decision.reason is Reason.USER
+        ticket_for(throttle, Demand(HIGH, "v"))
+
+    def test_one_of_the_guaranteed_share_has_not_paid_and_is_paid_nothing_back(self) -> None:
+        throttle = overloaded(adaptive(min_share=0.2, user_limit="300/hour"), 99.0)
+        permit_for(throttle, Demand(HIGH, "u", 300.0, holds_slot=False))
+        flood(throttle, HIGH)
+        budget = throttle._shared_budget._bucket
+        before = budget.tokens(throttle.clock())
+        throttle.leave(ticket_for(throttle, Demand(LOW)))
+        assert refusal_for(throttle, Demand(LOW, "u")).decision.reason is Reason.USER
+        assert budget.tokens(throttle.clock()) == before
+
+    def test_whom_the_budget_refuses_is_demand_all_the_same(self) -> None:
+        throttle = overloaded(adaptive(min_share=0.0), 99.0)
+        flood(throttle, HIGH)
+        gate = throttle._settlement.limiter
+        assert isinstance(gate, AdaptiveConcurrencyLimiter)
+        before = gate._arrived[HIGH]
+        for _ in range(10):
+            refusal_for(throttle, Demand(HIGH))
+        assert gate._arrived[HIGH] == before + 10
+
+    def test_with_room_the_budget_is_all_that_is_asked(self) -> None:
+        throttle = Rush(adaptive(4), 99.0).end()
+        permit = permit_for(throttle, Demand(HIGH))
+        assert throttle.control_state().armed
+        permit.settle()
+        assert in_flight(throttle) == 0
+
+    def test_one_user_may_be_refused_with_room_and_frees_it(self) -> None:
+        throttle = adaptive(4, user_limit="1/hour")
+        permit_for(throttle, Demand(MID, "u", holds_slot=False))
+        throttle._budget_active = True
+        throttle._shared_budget.rescale(10.0, "test", throttle.clock())
+        assert refusal_for(throttle, Demand(MID, "u")).decision.reason is Reason.USER
+        assert in_flight(throttle) == 0
+        assert throttle._shared_budget._bucket.tokens(throttle.clock()) == 8.0
+
+    async def test_a_client_is_told_503_and_when_to_come_again(self) -> None:
+        throttle = overloaded(adaptive(min_share=0.0), 99.0)
+        flood(throttle, HIGH)
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            raise AssertionError("refused requests do not arrive")
+
+        answer = await request(ThrottleMiddleware(app, throttle=throttle))
+        assert answer.status == 503
+        assert answer.header("retry-after") == "1"
+        assert b"gpu" in answer.body
+
+    @pytest.mark.parametrize(("min_share", "least", "most"), [(0.03, 24, 36), (0.0, 0, 0)])
+    def test_the_guaranteed_share_keeps_low_alive(self, min_share: float, least: int, most: int) -> None:
+        """Ten seconds of the cut: the flood of high takes all of the budget, 3 of 100 a second go to low."""
+        throttle = overloaded(adaptive(min_share=min_share), 99.0)
+        flood(throttle, HIGH)
+        throttle._settlement.limiter.enqueue_reserved(Demand(LOW), throttle.clock())
+        admitted_low = 0
+        for step in range(1000):
+            throttle.clock.advance(0.01)
+            if step % 100 == 99:
+                Throttle.tick(throttle)
+            for _ in range(3):
+                throttle.try_admit(Demand(HIGH))
+            admitted_low += not isinstance(throttle.try_admit(Demand(LOW)), Rejection)
+        assert least <= admitted_low <= most
+
+    def test_the_signal_may_be_the_pressure_and_names_its_term(self) -> None:
+        throttle = adaptive(signal="pressure", min_share=0.0)
+        throttle.gpu.memory_used_bytes = int(0.5 * 80 * 1024**3)
+        throttle.tick()
+        throttle.gpu.memory_used_bytes = int(0.89 * 80 * 1024**3)
+        overloaded(throttle, 0.0)
+        assert (throttle.control_state().term, throttle.control_state().armed) == ("memory", True)
+        assert throttle.snapshot().pressure["memory"] == pytest.approx(0.89 / 0.92)
+        assert flood(throttle, LOW)[1].detail == "gpu:memory"
+
+    def test_the_latency_of_our_own_requests_is_a_term(self) -> None:
+        throttle = adaptive(slo_s=2.0)
+        for _ in range(20):
+            permit = permit_for(throttle, Demand(HIGH))
+            throttle.clock.advance(0.9)
+            permit.settle()
+        throttle.tick()
+        assert throttle.snapshot().pressure["latency"] == pytest.approx(0.5, abs=0.05)
+
+
+class TestRelease:
+    """Two samples at which the gate confirmed nothing."""
+
+    def test_holds_at_the_first_and_releases_at_the_second(self) -> None:
+        throttle = Rush(adaptive(), 92.0).end()
+        regime = throttle.tick()
+        assert (regime.cause, regime.armed) == (ControlCause.HELD, True)
+        regime = throttle.tick()
+        assert (regime.cause, regime.armed, regime.budget_rps) == (ControlCause.RELEASED, False, None)
+        assert tuple(throttle.snapshot().rate_limit_rps.values()) == (1000.0, 500.0, 100.0)
+        assert throttle.control_state().table_factor == 0.4
+        assert admitted(throttle, 1, HIGH) == 1
+
+    def test_refusals_of_the_budget_and_the_cut_rates_do_not_hold_it(self) -> None:
+        """A service that hung for a while and is back: only the cut itself refuses now."""
+        throttle = Rush(adaptive(8), 99.0).end()
+        refused = 0
+        for _ in range(2):
+            for _ in range(1200):
+                verdict = throttle.try_admit(Demand(HIGH))
+                if isinstance(verdict, Permit):
+                    verdict.settle()
+                else:
+                    assert isinstance(verdict, Rejection)
+                    assert verdict.decision.detail in {"gpu:utilization", "gpu:ceiling"}
+                    refused += 1
+            assert throttle.control_state().armed
+            throttle.tick()
+        assert refused > 2000
+        assert (throttle.control_state().cause, throttle.control_state().armed) == (
+            ControlCause.RELEASED,
+            False,
+        )
+
+    def test_telemetry_that_hangs_does_not_hold_it_either(self) -> None:
+        throttle = overloaded(adaptive(), 99.0)
+        throttle.gpu.hang()
+        throttle.tick(2)
+        assert throttle.control_state().armed
+        throttle.tick(2)
+        regime = throttle.control_state()
+        assert (regime.telemetry, regime.armed, regime.budget_rps) == (TelemetryState.STALE, False, None)
+        ticket_for(throttle, Demand(HIGH))
+
+    def test_the_last_device_that_is_lost_shuts_the_door(self) -> None:
+        throttle = adaptive(4, gpu=FakeGpu(devices=2, clock=(clock := ManualClock())), clock=clock)
+        throttle.tick()
+        throttle.gpu.lose(0)
+        throttle.tick()
+        assert decided(throttle).allowed
+        throttle.gpu.lose(1)
+        throttle.tick()
+        assert not throttle.snapshot().ready
+        assert (decided(throttle).detail, decided(throttle, HIGH).reason) == ("gpu:lost", Reason.GPU)
+        throttle.gpu.recover()
+        throttle.tick(2)
+        assert decided(throttle).detail == "gpu:lost"
+        throttle.tick()
+        assert throttle.snapshot().ready
+        assert decided(throttle).allowed
+
+    def test_requests_refused_at_the_door_are_demand_all_the_same(self) -> None:
+        throttle = adaptive(4, slo_s=2.0)
+        throttle.gpu.lose()
+        throttle.tick()
+        for _ in range(60):
+            throttle.clock.advance(0.01)
+            assert not decided(throttle, HIGH).allowed
+            refusal_for(throttle, Demand(MID, holds_slot=False))
+        demand_rps = throttle._settlement.limiter.view(throttle.clock()).demand_rps
+        assert demand_rps[HIGH] > 10.0
+        assert demand_rps[MID] == 0.0

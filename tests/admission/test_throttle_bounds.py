@@ -1,0 +1,212 @@
+"""The bounds beside the policy ``adaptive``: memory, one request's own objective, the hard bound, a fork."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from autoglm_throttle import Demand, Outcome, Permit, Policy, Priority, Reason
+from autoglm_throttle.limiting.concurrency_limiter import TicketState
+from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
+from tests.admission.gated_throttle import gated, held, in_flight, permit_for, refusal_for, ticket_for, warmed
+
+HIGH, MID, LOW = Priority
+
+
+class TestMemory:
+    """What the gate learns from the fill of the devices."""
+
+    def filled(self, throttle: ManualThrottle, ratio: float) -> None:
+        throttle.gpu.memory_used_bytes = round(ratio * 80 * 1024**3)
+        throttle.tick()
+
+    @pytest.mark.parametrize("policy", ["adaptive", "gate"])
+    def test_bounds_the_requests_in_flight(self, policy: str) -> None:
+        throttle = throttle_for_tests(policy=policy, min_share=0.0)
+        self.filled(throttle, 0.2)
+        held(throttle, 10)
+        self.filled(throttle, 0.56)
+        gate = throttle.snapshot().concurrency
+        assert gate is not None
+        assert gate.memory_cap == pytest.approx(20.0)
+        assert gate.limit == pytest.approx(20.0)
+        held(throttle, 10)
+        assert not isinstance(throttle.try_admit(Demand()), Permit)
+
+    def test_rows_that_were_seen_before_teach_nothing(self) -> None:
+        throttle = throttle_for_tests(policy="adaptive")
+        self.filled(throttle, 0.2)
+        held(throttle, 10)
+        self.filled(throttle, 0.56)
+        held(throttle, 5)
+        throttle.gpu.stale()
+        throttle.tick(2)
+        gate = throttle.snapshot().concurrency
+        assert gate is not None
+        assert gate.memory_cap == pytest.approx(20.0)
+
+    def test_a_bound_that_rises_calls_those_in_line(self) -> None:
+        throttle = throttle_for_tests(policy="gate", slo_s=240.0)
+        self.filled(throttle, 0.2)
+        permits = held(throttle, 10)
+        self.filled(throttle, 0.92)
+        ticket = ticket_for(throttle, Demand())
+        self.filled(throttle, 0.5)
+        assert ticket.state is TicketState.CALLED
+        ((called, permit),) = throttle.called()
+        assert called is ticket
+        assert isinstance(permit, Permit)
+        assert len(permits) + 1 == in_flight(throttle)
+
+    def test_a_newcomer_finds_that_it_has_risen_and_calls_those_in_front(self) -> None:
+        throttle = throttle_for_tests(policy="gate", slo_s=240.0, user_limit="100/minute")
+        self.filled(throttle, 0.2)
+        held(throttle, 10)
+        self.filled(throttle, 0.92)
+        tickets = [ticket_for(throttle, Demand(LOW)) for _ in range(3)]
+        throttle._settlement.limiter.update_memory(0.85)  # room for one more
+        tickets.append(ticket_for(throttle, Demand(LOW)))
+        assert [ticket.state.name for ticket in tickets] == ["CALLED", "WAITING", "WAITING", "WAITING"]
+
+    def test_one_who_is_refused_there_by_its_user_limit_leaves_the_slot_to_them(self) -> None:
+        throttle = throttle_for_tests(policy="gate", slo_s=240.0, user_limit="20/minute")
+        permit_for(throttle, Demand(HIGH, "u", 20.0, holds_slot=False))
+        self.filled(throttle, 0.2)
+        held(throttle, 10)
+        self.filled(throttle, 0.92)
+        ticket = ticket_for(throttle, Demand(LOW))
+        throttle._settlement.limiter.update_memory(0.85)
+        assert refusal_for(throttle, Demand(HIGH, "u")).decision.reason is Reason.USER
+        assert ticket.state is TicketState.CALLED
+
+
+class TestObjective:
+    """An objective of one request's own."""
+
+    def test_one_that_leaves_no_time_to_wait_is_refused_at_once(self) -> None:
+        throttle = warmed(gated(slo_s=240.0))
+        held(throttle)
+        refusal = refusal_for(throttle, Demand(HIGH, slo_s=0.001)).decision
+        assert (refusal.reason, refusal.detail) == (Reason.QUEUE, "queue:slow")
+        assert ticket_for(throttle, Demand(HIGH, slo_s=10.0)).max_wait_s == 2.5
+        assert ticket_for(throttle, Demand(HIGH)).max_wait_s == 60.0
+
+    def test_one_may_have_a_slot_that_is_free(self) -> None:
+        permit_for(warmed(gated()), Demand(HIGH, slo_s=0.001))
+
+
+class TestHardBound:
+    """``INFLIGHT_MAX`` without a line."""
+
+    @pytest.mark.parametrize("policy", ["tiers", "fixed"])
+    def test_refuses_whoever_comes_beyond_it(self, policy: str) -> None:
+        throttle = throttle_for_tests(policy=policy, inflight_max=4, user_limit="100/minute")
+        permits = held(throttle, 4)
+        tokens = throttle.snapshot().tokens
+        refusal = refusal_for(throttle, Demand(HIGH, "u")).decision
+        assert (refusal.reason, refusal.detail, refusal.limit) == (Reason.QUEUE, "queue:cap", 4)
+        assert 0.0 < refusal.retry_after_s < 1.0
+        assert throttle.snapshot().tokens == tokens
+        permit_for(throttle, Demand(HIGH, holds_slot=False))
+        gate = throttle.snapshot().concurrency
+        assert gate is not None
+        assert (gate.limit, gate.in_flight, gate.pressure) == (4, 4, 1.0)
+        permits[0].settle()
+        assert permit_for(throttle, Demand(HIGH, "u")).decision.remaining == 99
+        assert throttle.called() == []
+
+    @pytest.mark.parametrize("policy", ["tiers", "fixed"])
+    def test_a_users_refusal_frees_the_slot(self, policy: str) -> None:
+        throttle = throttle_for_tests(policy=policy, inflight_max=4, user_limit="1/minute")
+        permit_for(throttle, Demand(user="u"))
+        for _ in range(5):
+            assert refusal_for(throttle, Demand(user="u")).decision.reason is Reason.USER
+        assert in_flight(throttle) == 1
+
+    @pytest.mark.parametrize("policy", list(Policy))
+    def test_without_one_anything_in_flight_is_counted_and_given_back(self, policy: Policy) -> None:
+        throttle = throttle_for_tests(policy=policy)
+        permits = held(throttle, 50)
+        assert in_flight(throttle) == 50
+        for permit in permits:
+            permit.settle()
+        assert in_flight(throttle) == 0
+
+    def test_a_gate_never_goes_beyond_it(self) -> None:
+        throttle = throttle_for_tests(policy="gate", inflight_start=2, inflight_max=3)
+        for _ in range(10):
+            held(throttle, 2)
+            ticket = throttle.try_admit(Demand(HIGH))
+            throttle.clock.advance(0.01)
+            for _ in range(2):
+                throttle._settlement.limiter.release(
+                    throttle.clock() - 0.01, Outcome.SUCCESS, throttle.clock()
+                )
+            for _, permit in throttle.called():
+                assert isinstance(permit, Permit)
+                permit.settle()
+            if isinstance(ticket, Permit):
+                ticket.settle()
+            throttle.clock.advance(0.5)
+        gate = throttle.snapshot().concurrency
+        assert gate is not None
+        assert gate.limit == 3.0
+
+
+FORK = """
+import os, signal
+from autoglm_throttle import Demand, Permit, Settings, Throttle
+from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
+from autoglm_throttle.testing import ManualClock
+
+signal.alarm(20)
+throttle = Throttle(
+    Settings(policy="gate", gpu="none", inflight_start=2, inflight_max=2, slo_s=400.0, user_limit="9/minute"),
+    clock=ManualClock(),
+)
+def ask():
+    return throttle.try_admit(Demand(user="u"))
+
+def shown():
+    gate = throttle.snapshot().gate
+    active = sum(throttle.snapshot().active.values())
+    return gate.in_flight, sum(gate.waiting), len(throttle._settlement.unheard), active
+
+first, second = ask(), ask()
+called, waiting = ask(), ask()
+first.settle()
+assert (called.state, waiting.state) == (TicketState.CALLED, TicketState.WAITING)
+before = shown()
+assert before == (2, 1, 1, 1), before
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    assert shown() == (0, 0, 0, 0), shown()
+    tokens = throttle.snapshot().tokens
+    second.settle()
+    throttle.leave(called)
+    throttle.leave(waiting)
+    assert shown() == (0, 0, 0, 0), shown()
+    assert throttle.snapshot().tokens == tokens
+    assert throttle.called() == []
+    own = [ask(), ask()]
+    assert all(isinstance(permit, Permit) for permit in own)
+    assert isinstance(ask(), Ticket)
+    assert shown() == (2, 1, 0, 2), shown()
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 0
+assert shown() == before
+second.settle()
+assert [ticket for ticket, _ in throttle.called()] == [called, waiting]
+print("both lived")
+"""
+
+
+def test_a_forked_child_begins_with_an_empty_gate_and_leaves_the_parents_alone() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "both lived\n", done.stderr

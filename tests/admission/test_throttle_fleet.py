@@ -1,0 +1,173 @@
+"""Throttles in a fleet, on a real server: one rate for all, and GPUs of all hosts."""
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from autoglm_throttle.asgi import ThrottleMiddleware
+from autoglm_throttle.gpu.recorded_provider import RecordedProvider
+from autoglm_throttle.permit import Permit
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.types import Demand, Priority, Reason
+from tests.asgi.run_app import request
+from tests.store.polling import until
+from tests.store.server import RedisServer
+
+pytestmark = pytest.mark.server
+
+LOW = Demand(Priority.LOW)
+
+
+@pytest.fixture
+def fleet(redis_url: str, redis_prefix: str) -> Iterator["FleetOf"]:
+    made = FleetOf(redis_url, redis_prefix)
+    yield made
+    made.stop()
+
+
+class FleetOf:
+    """Throttles that stand for as many processes."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self.common = {"redis_url": url, "redis_prefix": prefix, "fleet": True, "policy": "fixed"}
+        self.throttles: list[Throttle] = []
+
+    def joins(self, gpu: Any = None, **settings: Any) -> Throttle:
+        values = self.common | {"rate_low_rps": 20, "gpu": "none"} | settings
+        throttle = Throttle(Settings(**values), gpu=gpu)
+        throttle.start()
+        self.throttles.append(throttle)
+        return throttle
+
+    def stop(self) -> None:
+        for throttle in self.throttles:
+            throttle.stop()
+
+
+async def admitted(throttle: Throttle, times: int) -> int:
+    count = 0
+    for _ in range(times):
+        verdict = await throttle.admit(LOW)
+        if isinstance(verdict, Permit):
+            verdict.settle()
+            count += 1
+    return count
+
+
+async def test_two_processes_together_admit_what_one_may(fleet: FleetOf) -> None:
+    throttles = [fleet.joins() for _ in range(2)]
+    began_s = time.monotonic()
+    counts = await asyncio.gather(*(admitted(throttle, 60) for throttle in throttles))
+    most = 20 + 20 * (time.monotonic() - began_s) + 1
+    assert min(counts) >= 1
+    assert 18 <= sum(counts) <= most
+    for throttle in throttles:
+        refused = throttle.snapshot().requests[Priority.LOW, "limited", Reason.RATE]
+        assert refused == 60 - counts[throttles.index(throttle)]
+
+
+async def test_the_first_request_of_all_is_not_kept_waiting_for_a_lease(fleet: FleetOf) -> None:
+    throttle = Throttle(Settings(**fleet.common, gpu="none"))
+    fleet.throttles.append(throttle)
+    began_s = time.monotonic()
+    assert await admitted(throttle, 1) == 1
+    assert time.monotonic() - began_s < 0.05 or fleet_of(throttle).up
+
+
+async def test_what_is_refunded_may_be_spent_again(fleet: FleetOf) -> None:
+    throttle = fleet.joins(user_limit="1/minute", rate_low_rps=3, burst_s=1.0)
+    until(lambda: fleet_of(throttle).calls > 0, 5.0, "the first answer")
+    verdicts = [await throttle.admit(Demand(Priority.LOW, "a" * 16)) for _ in range(8)]
+    reasons = {verdict.decision.reason for verdict in verdicts}
+    assert reasons == {Reason.OK, Reason.USER}
+
+
+async def test_the_middleware_leases_before_it_asks(fleet: FleetOf) -> None:
+    throttle = fleet.joins(priority_default="low", rate_low_rps=5)
+    app = ThrottleMiddleware(PlainTextResponse("hello"), throttle=throttle)
+    statuses = [(await request(app)).status for _ in range(12)]
+    assert statuses[:5] == [200] * 5
+    assert 429 in statuses
+
+
+async def test_members_are_counted_and_told(fleet: FleetOf) -> None:
+    one = fleet.joins(fleet_heartbeat_s=0.5)
+    other = fleet.joins(fleet_heartbeat_s=0.5)
+    until(lambda: fleet_of(one).members == 2, 5.0, "both members")
+    other.stop()
+    until(lambda: fleet_of(one).members == 1, 5.0, "one member")
+    view = fleet_of(one)
+    assert view.up
+    assert view.calls > 1
+    assert view.failures == 0
+
+
+async def test_user_limits_are_shared_out_by_the_members_where_workers_are_not_told(fleet: FleetOf) -> None:
+    settings = {"user_limit": "9/minute", "fleet_heartbeat_s": 0.5}
+    throttles = [fleet.joins(**settings) for _ in range(3)]
+    told = fleet.joins(**settings, workers=2)
+    until(lambda: processes(throttles[0]) == 4, 5.0, "all members")
+    assert processes(told) == 2
+
+
+def processes(throttle: Throttle) -> int:
+    store = throttle.snapshot().store
+    assert store is not None
+    return store.processes
+
+
+async def test_each_goes_by_its_part_while_the_store_is_away(own_server: RedisServer) -> None:
+    fleet = FleetOf(own_server.url, "athr")
+    try:
+        throttle = fleet.joins(workers=4, rate_low_rps=8, fleet_heartbeat_s=0.5)
+        until(lambda: fleet_of(throttle).calls > 0, 5.0, "the first answer")
+        own_server.kill()
+        until(lambda: not fleet_of(throttle).up, 5.0, "the loss")
+        began_s = time.monotonic()
+        count = await admitted(throttle, 200)
+        assert count <= 8 / 4 * (time.monotonic() - began_s) + 8
+        assert time.monotonic() - began_s < 2.0
+    finally:
+        fleet.stop()
+
+
+async def test_a_busy_gpu_of_another_host_cuts_here(fleet: FleetOf) -> None:
+    settings = {"fleet_gpu": True, "policy": "tiers", "sample_interval_s": 0.2, "gpu_aggregate": "max"}
+    fleet.joins(RecordedProvider(lambda: 92.0), fleet_host="busy", **settings)
+    here = fleet.joins(RecordedProvider(lambda: 10.0), fleet_host="idle", **settings)
+    until(lambda: here.control_state().factor == 0.4, 10.0, "the cut")
+    assert {device.host for device in here.snapshot().devices} == {"", "busy"}
+
+
+async def test_a_gateway_without_gpus_is_steered_by_those_of_the_hosts_behind_it(fleet: FleetOf) -> None:
+    settings = {"fleet_gpu": True, "policy": "tiers", "sample_interval_s": 0.2}
+    fleet.joins(RecordedProvider(lambda: 87.0), fleet_host="host", **settings)
+    gateway = fleet.joins(fleet_host="gateway", **settings)
+    until(lambda: gateway.control_state().factor == 0.7, 10.0, "the cut")
+
+
+def test_a_throttle_that_is_forgotten_leaves_no_thread(fleet: FleetOf) -> None:
+    throttle = fleet.joins()
+    gone = weakref.ref(throttle)
+    fleet.throttles.clear()
+    del throttle
+    gc.collect()
+    assert gone() is None
+    give_up_s = time.monotonic() + 5.0
+    while any(thread.name == "autoglm-throttle-fleet" for thread in threading.enumerate()):
+        assert time.monotonic() < give_up_s
+        threading.Event().wait(0.02)
+
+
+def fleet_of(throttle: Throttle) -> Any:
+    view = throttle.snapshot().fleet
+    assert view is not None
+    return view

@@ -1,0 +1,147 @@
+"""A fleet and user limits on one store that falls silent: what the first requests wait for and get."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from autoglm_throttle import Demand, Permit, Priority, Reason, Settings, Throttle, factory
+from autoglm_throttle.limiting.shared.leased_buckets import DEADLINE_S
+from autoglm_throttle.limiting.shared.shared_limits import StoreView
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
+from autoglm_throttle.limiting.shared.store_health import HealthState
+from tests.store.clients import Wire
+from tests.store.polling import until
+from tests.store.scripted_store import ScriptedStore
+
+ALICE = Demand(Priority.LOW, "a" * 16)
+LONG_S = 2.0
+"""The deadline of the store, so that waiting for it cannot be taken for waiting for a lease."""
+
+
+class Site:
+    """A throttle whose fleet talks to a wire and whose windows ask a scripted store, as of one server."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        self.wire = Wire()
+        self.store = ScriptedStore()
+        monkeypatch.setattr(factory, "shared_store", lambda *_: self.store)
+        monkeypatch.setattr(factory, "redis_clients", lambda *_: self)
+        values: dict[str, Any] = {"user_limit": "9/minute", "redis_url": "redis://nowhere", "gpu": "none"}
+        values |= {"policy": "fixed", "fleet": True, "workers": 4, "rate_low_rps": 40}
+        self.throttle = Throttle(Settings(**values | settings))
+
+    def sync(self, timeout_s: float) -> Any:
+        return self.wire.connect()
+
+    def view(self) -> StoreView:
+        view = self.throttle.snapshot().store
+        assert view is not None
+        return view
+
+    @property
+    def up(self) -> bool:
+        fleet = self.throttle.snapshot().fleet
+        assert fleet is not None
+        return fleet.up
+
+    def falls_silent(self) -> None:
+        self.wire.answers.clear()
+        self.store.gate = asyncio.Event()
+
+    async def ask(self) -> tuple[Reason, float]:
+        began = time.monotonic()
+        verdict = await self.throttle.admit(ALICE)
+        if isinstance(verdict, Permit):
+            verdict.settle()
+        assert verdict.decision is not None
+        return verdict.decision.reason, time.monotonic() - began
+
+
+@pytest.fixture
+def site_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Site]]:
+    sites: list[Site] = []
+
+    def make(**settings: Any) -> Site:
+        sites.append(Site(monkeypatch, **settings))
+        return sites[-1]
+
+    yield make
+    for site in sites:
+        site.wire.answers.set()
+        site.throttle.stop()
+
+
+async def started(site: Site) -> None:
+    site.throttle.start()
+    await asyncio.to_thread(site.wire.wait)
+    until(lambda: site.throttle._fleet.leases._request_pending is False, 5.0, "the first answer")  # type: ignore[union-attr]
+    await asyncio.sleep(0)
+
+
+async def test_the_first_request_waits_once_and_is_admitted_by_the_own_part(
+    site_of: Callable[..., Site],
+) -> None:
+    site = site_of()
+    await started(site)
+    site.store.probes = [StoreErrorKind.TIMEOUT]
+    site.falls_silent()
+    reason, took_s = await asyncio.wait_for(site.ask(), LONG_S)  # the store itself is silent for ever
+    assert reason is Reason.OK
+    assert took_s >= DEADLINE_S - 0.002
+    assert site.store.asked == []
+    assert site.view().fallbacks[StoreErrorKind.TIMEOUT] == 1
+    await asyncio.sleep(0)
+    assert (site.view().state, site.store.probed, site.store.dropped) == (HealthState.LOCAL, 2, 1)
+
+
+async def test_a_fleet_that_was_wrong_costs_one_probe_and_no_word(
+    site_of: Callable[..., Site], caplog: pytest.LogCaptureFixture
+) -> None:
+    site = site_of()
+    await started(site)
+    site.wire.answers.clear()
+    assert (await site.ask())[0] is Reason.OK
+    await asyncio.sleep(0)
+    assert (site.view().state, site.store.dropped) == (HealthState.REMOTE, 0)
+    assert not [record for record in caplog.records if "store_lost" in getattr(record, "event", "")]
+    assert (await site.ask())[0] is Reason.OK
+    assert len(site.store.asked) == 1, "it is asked again"
+
+
+async def test_what_the_windows_have_found_out_no_lease_waits_for(site_of: Callable[..., Site]) -> None:
+    site = site_of()
+    await started(site)
+    site.falls_silent()
+    site.store.report(StoreErrorKind.UNREACHABLE)
+    assert not site.up
+    reason, took_s = await site.ask()
+    assert reason is Reason.OK
+    assert took_s < DEADLINE_S / 2
+
+
+async def test_what_the_server_only_denies_the_windows_is_no_matter_of_the_fleet(
+    site_of: Callable[..., Site],
+) -> None:
+    site = site_of()
+    await started(site)
+    site.store.report(StoreErrorKind.FORBIDDEN)
+    assert site.view().state is HealthState.LOCAL
+    assert site.up
+
+
+async def test_the_rates_that_are_shown_are_those_in_force(site_of: Callable[..., Site]) -> None:
+    site = site_of()
+    await started(site)
+    assert site.throttle.snapshot().rate_limit_rps[Priority.LOW] == 40.0
+    site.store.report(StoreErrorKind.UNREACHABLE)
+    assert site.throttle.snapshot().rate_limit_rps == {
+        Priority.HIGH: 250.0,
+        Priority.MID: 125.0,
+        Priority.LOW: 10.0,
+    }
+    assert "rates=250/125/10/s" in repr(site.throttle)

@@ -1,0 +1,248 @@
+"""The garbage collector may settle a forgotten permit, or close a waiter, in the midst of anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from autoglm_throttle import (
+    Demand,
+    Outcome,
+    Permit,
+    Priority,
+    Rejection,
+    Settings,
+    permit,
+    settlement,
+    snapshot,
+    throttle,
+)
+from autoglm_throttle.limiting import (
+    concurrency_limiter,
+    instant,
+    queue,
+    reserved_share,
+    service_estimator,
+    sliding_window,
+    token_bucket,
+    user_limits,
+)
+from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
+from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle
+from tests.admission.gated_throttle import NOTHING, WIDE, in_flight, left_over, permit_for, ticket_for, warmed
+from tests.gc_control import Collector
+
+pytestmark = pytest.mark.untraced
+
+HIGH, MID, LOW = Priority
+SLOTS = 3
+MID_TOKENS = 36
+"""Of a full bucket, which gains next to nothing in a scene."""
+
+SETTINGS = {
+    "policy": "gate",
+    "inflight_start": SLOTS,
+    "inflight_max": SLOTS,
+    "inflight_floor": 1,
+    "burst_s": 3600,
+    **WIDE,
+    "rate_mid_rps": MID_TOKENS / 3600,
+}
+
+
+WATCHED = {
+    str(module.__file__)
+    for module in (
+        throttle,
+        settlement,
+        permit,
+        snapshot,
+        concurrency_limiter,
+        service_estimator,
+        reserved_share,
+        instant,
+        queue,
+        sliding_window,
+        token_bucket,
+        user_limits,
+    )
+}
+"""Where the books are kept."""
+
+
+OTHER, SAME = Demand(LOW, "v"), Demand(MID, "u", 3.0)
+"""Who stands in line and is given up: somebody else, or who does all the rest here, at a cost of its own."""
+
+
+class Scene:
+    """A throttle with two running requests and one free slot, or three running and some in line.
+
+    Args:
+        user_limit: one or more.
+        given_up: whom the collector takes out of the line; None: nobody stands in it.
+    """
+
+    def __init__(self, user_limit: str, given_up: Demand | None) -> None:
+        clock, full = ManualClock(), given_up is not None
+        settings = Settings(user_limit=user_limit, **SETTINGS)
+        self.throttle = warmed(ManualThrottle(settings, clock, FakeGpu(clock=clock)))
+        self.running = [permit_for(self.throttle, Demand(MID, "u")) for _ in range(SLOTS if full else 2)]
+        self.in_line = [ticket_for(self.throttle, Demand(MID, "u")) for _ in range(2 if full else 0)]
+        self.forgotten = self.running.pop()
+        self.given_up = ticket_for(self.throttle, given_up) if given_up else None
+        self.rung: list[Ticket] = []
+
+    def collect(self) -> None:
+        """What the collector does: end a stream that nobody reads, and a task that nobody awaits."""
+        self.forgotten.settle(Outcome.NEUTRAL)
+        if self.given_up is not None:
+            self.throttle.leave(self.given_up)
+
+
+Action = Callable[[Scene], None]
+
+
+def arrive(scene: Scene) -> None:
+    take(scene, scene.throttle.try_admit(Demand(MID, "u")))
+
+
+def take(scene: Scene, verdict: Permit | Ticket | Rejection) -> None:
+    if isinstance(verdict, Permit):
+        scene.running.append(verdict)
+    elif isinstance(verdict, Ticket):
+        scene.in_line.append(verdict)
+
+
+def arrive_later(scene: Scene) -> None:
+    """In the next period of the gate, which closes one first."""
+    scene.throttle.clock.advance(0.5)
+    arrive(scene)
+
+
+def arrive_too_often(scene: Scene) -> None:
+    take(scene, scene.throttle.try_admit(Demand(HIGH, "u", 20.0)))
+
+
+def settle(scene: Scene) -> None:
+    scene.running.pop().settle()
+
+
+def settle_later(scene: Scene) -> None:
+    scene.throttle.clock.advance(0.3)
+    settle(scene)
+
+
+def called(scene: Scene) -> None:
+    for ticket, verdict in scene.throttle.called():
+        if ticket in scene.in_line:
+            scene.in_line.remove(ticket)
+        take(scene, verdict)
+
+
+def called_after_a_settling(scene: Scene) -> None:
+    settle(scene)
+    called(scene)
+
+
+def called_too_late(scene: Scene) -> None:
+    scene.throttle.clock.advance(0.6)
+    called(scene)
+
+
+def leave(scene: Scene) -> None:
+    for ticket in scene.in_line[:1]:
+        scene.in_line.remove(ticket)
+        scene.throttle.leave(ticket)
+
+
+def leave_after_the_call(scene: Scene) -> None:
+    settle(scene)
+    leave(scene)
+
+
+def look(scene: Scene) -> None:
+    """What a task does before it sleeps, and when its bell has rung."""
+    for ticket in list(scene.in_line):
+        if ticket.on_ready is None:
+            wait(scene, ticket)
+    while scene.rung:
+        resume(scene, scene.rung.pop(0))
+
+
+def wait(scene: Scene, ticket: Ticket) -> None:
+    if ticket.state is TicketState.WAITING:
+        ticket.on_ready = lambda: scene.rung.append(ticket)
+    else:
+        scene.throttle._settlement.mark_claimed(ticket)
+    resume(scene, ticket)
+
+
+def resume(scene: Scene, ticket: Ticket) -> None:
+    if ticket in scene.in_line:
+        verdict = scene.throttle._poll_ticket(ticket)
+        if verdict is not None:
+            scene.in_line.remove(ticket)
+            take(scene, verdict)
+
+
+def look_too_late(scene: Scene) -> None:
+    scene.throttle.clock.advance(0.6)
+    look(scene)
+
+
+def observe(scene: Scene) -> None:
+    scene.throttle.tick()
+
+
+ACTIONS: list[Action] = [
+    *(arrive, arrive_later, arrive_too_often, settle, settle_later, called, called_after_a_settling),
+    *(called_too_late, leave, leave_after_the_call, look, look_too_late, observe),
+]
+
+
+def even(scene: Scene) -> None:
+    """End everything, and compare the books."""
+    owner = scene.throttle
+    assert TicketState.CANCELLED not in {ticket.state for ticket in owner._settlement.unclaimed}
+    assert owner._settlement.limiter.waiting == 0 or in_flight(owner) == SLOTS
+    called(scene)
+    for ticket in scene.rung:
+        resume(scene, ticket)
+    assert in_flight(owner) == len(scene.running)
+    assert owner._settlement.limiter.waiting == len(scene.in_line)
+    assert sum(owner.snapshot().active.values()) == len(scene.running)
+    for ticket in scene.in_line:
+        owner.leave(ticket)
+    for running in scene.running:
+        running.settle()
+    snapshot = owner.snapshot()
+    assert in_flight(owner) == 0
+    assert left_over(owner) == NOTHING
+    assert snapshot.stale_results == 0
+    admitted = sum(n for (_, name, _), n in snapshot.requests.items() if name == "admitted")
+    assert sum(snapshot.outcomes.values()) == admitted
+    asked = Demand(HIGH, "u", holds_slot=False)
+    spent = 19 - int(permit_for(owner, asked).decision.remaining)
+    assert spent == admitted
+    mid = owner._buckets.all[MID]
+    assert MID_TOKENS - mid.tokens(owner.clock()) == pytest.approx(admitted, abs=0.1)
+
+
+@pytest.mark.parametrize("user_limit", ["20/minute", "20/minute;100/day"])
+@pytest.mark.parametrize("given_up", [None, OTHER, SAME])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_whenever_the_collector_runs_the_books_are_even(
+    action: Action, given_up: Demand | None, user_limit: str
+) -> None:
+    moment, seen = 1, 1
+    while moment <= seen:
+        scene = Scene(user_limit, given_up)
+        collector = Collector(scene.collect, moment, WATCHED)
+        collector.watch(partial(action, scene))
+        seen = collector.seen
+        if seen < moment:
+            scene.collect()
+        even(scene)
+        moment += 1

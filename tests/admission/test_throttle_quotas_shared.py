@@ -1,0 +1,154 @@
+"""Several processes with quotas on one card: what each sees, and how far they go too far together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoglm_throttle import Demand, Permit, Priority, Throttle
+from autoglm_throttle.control.memory import FillBasis
+from autoglm_throttle.control.quota import QuotaView
+from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
+from tests.admission.gated_throttle import WIDE
+
+GB = 10**9
+TOTAL_GB = 100
+CAP = 0.705
+"""Of mid: no whole number of GB of the card, so that no rounding decides."""
+
+HIGH, MID, LOW = Priority
+
+
+class SharedCard:
+    """A card, or an engine, that holds what the requests of all its workers need, sampled by each of them."""
+
+    def __init__(self, workers: int, each_gb: int, **made: Any) -> None:
+        self.clock = ManualClock()
+        self.gpu = FakeGpu(clock=self.clock, **made)
+        self.gpu.memory_total_bytes = TOTAL_GB * GB
+        self.each_gb = each_gb
+        self.workers: list[Throttle] = []
+        self.inside: list[list[Permit]] = []
+        for _ in range(workers):
+            self.start_worker()
+        self.sample()
+
+    @property
+    def full_gb(self) -> int:
+        return self.each_gb * sum(len(permits) for permits in self.inside)
+
+    def start_worker(self) -> None:
+        rules = {"quotas": True, "gpu_memory_ratio": CAP, **WIDE}
+        self.workers.append(throttle_for_tests(clock=self.clock, gpu=self.gpu, **rules))
+        self.inside.append([])
+
+    def sample(self) -> None:
+        self.clock.advance(1.0)
+        self.gpu.memory_used_bytes = min(self.full_gb, TOTAL_GB) * GB
+        self.gpu.kv_used_ratio = min(self.full_gb / TOTAL_GB, 1.0)
+        for worker in self.workers:
+            Throttle.tick(worker)
+
+    def ask(self, worker: int, times: int = 1, priority: Priority = MID, *, states: bool = False) -> int:
+        """How many are let in."""
+        stated = self.each_gb * GB if states else None
+        verdicts = [
+            self.workers[worker].try_admit(Demand(priority, memory_bytes=stated)) for _ in range(times)
+        ]
+        let_in = [verdict for verdict in verdicts if isinstance(verdict, Permit)]
+        self.inside[worker] += let_in
+        return len(let_in)
+
+    def pass_on(self) -> None:
+        """One request of the first worker ends, and one of the second begins; high, for it is never short."""
+        self.inside[0].pop().settle()
+        assert self.ask(1, priority=HIGH) == 1
+
+    def seen(self, worker: int) -> QuotaView:
+        seen = self.workers[worker].snapshot().quota
+        assert seen is not None
+        return seen
+
+
+@settings(max_examples=25)
+@given(workers=st.integers(1, 4), each_gb=st.integers(3, 40))
+def test_between_two_samples_each_fills_the_room_that_all_have(workers: int, each_gb: int) -> None:
+    card = SharedCard(workers, each_gb)
+    room = int(CAP * TOTAL_GB / each_gb)
+    for worker in range(workers):
+        assert card.ask(worker, room + 1, states=True) == room
+    card.sample()
+    for worker in range(workers):
+        assert workers == 1 or card.ask(worker) == 0
+
+
+@pytest.mark.parametrize("workers", range(1, 5))
+def test_under_even_load_each_learns_to_count_for_the_others_too(workers: int) -> None:
+    card = SharedCard(workers, each_gb=2)
+    for _ in range(3):
+        assert [card.ask(worker) for worker in range(workers)] == [1] * workers
+        card.sample()
+    assert [card.seen(worker).slope for worker in range(workers)] == pytest.approx([0.02 * workers] * workers)
+    for worker in range(workers):
+        card.ask(worker, 50)
+    assert CAP * TOTAL_GB - 2 * workers * workers < card.full_gb <= CAP * TOTAL_GB
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_one_whose_first_request_comes_late_takes_the_work_of_others_for_weights(*, at_once: bool) -> None:
+    card = SharedCard(1 + at_once, each_gb=5)
+    for _ in range(12):
+        card.ask(0)
+        card.sample()
+    if not at_once:
+        card.start_worker()
+        card.sample()
+    assert [card.seen(worker).fill for worker in range(2)] == [pytest.approx(0.6), 0.0]
+    assert card.seen(1).usable_bytes == 40 * GB
+    for _ in range(10):
+        card.ask(1, 1, LOW)
+        card.sample()
+    assert card.full_gb == 80, "half of what was left, though low may fill half of the whole"
+    while card.inside[0]:
+        card.inside[0].pop().settle()
+    card.sample()
+    assert card.seen(1).usable_bytes == (100 - 20) * GB, "what its own hold by now stays unseen"
+
+
+def passed_on(**made: Any) -> SharedCard:
+    """A card on which half of what the first of two workers had has ended, and as much came to the second."""
+    card = SharedCard(2, each_gb=5, **made)
+    for _ in range(6):
+        card.ask(0)
+        card.ask(1)
+        card.sample()
+    for _ in range(3):
+        card.pass_on()
+        card.sample()
+    assert card.full_gb == 60
+    return card
+
+
+@pytest.mark.parametrize(("priority", "count"), [(LOW, 3), (MID, 4), (HIGH, 5)])
+def test_one_whose_work_has_passed_to_others_shares_out_what_is_left(priority: Priority, count: int) -> None:
+    card = passed_on()
+    assert [card.seen(worker).basis for worker in range(2)] == [FillBasis.KEPT, FillBasis.DEVICE]
+    assert card.seen(0).usable_bytes == 40 * GB
+    assert card.ask(0, 60, priority) == count
+    assert card.ask(1, 60, LOW) == 0
+    card.sample()
+    assert card.full_gb <= 92
+    assert card.seen(0).basis is FillBasis.DEVICE
+    assert [card.ask(worker, 4) for worker in range(2)] == [0, 0]
+
+
+def test_the_cache_of_an_engine_is_the_same_for_all() -> None:
+    card = passed_on(engines=1)
+    card.start_worker()
+    card.sample()
+    assert [card.seen(worker).basis for worker in range(3)] == [FillBasis.CACHE] * 3
+    assert [card.seen(worker).fill for worker in range(3)] == [0.6] * 3
+    assert [card.ask(worker, 4, LOW) for worker in range(3)] == [0, 0, 0]

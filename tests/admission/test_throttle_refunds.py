@@ -1,0 +1,139 @@
+"""Who stood in line and was not let in has taken nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from autoglm_throttle import (
+    Demand,
+    Outcome,
+    Priority,
+    Reason,
+    Rejection,
+)
+from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
+from autoglm_throttle.testing import ManualThrottle
+from tests.admission.gated_throttle import (
+    NOTHING,
+    gated,
+    held,
+    in_flight,
+    left_over,
+    permit_for,
+    queued,
+    refusal_for,
+    ticket_for,
+    warmed,
+)
+
+HIGH, MID, LOW = Priority
+
+
+def dropped(throttle: ManualThrottle, ticket: Ticket) -> None:
+    """Its patience comes to an end."""
+    throttle.clock.advance(ticket.max_wait_s)
+    ((same, verdict),) = throttle.called()
+    assert same is ticket
+    assert isinstance(verdict, Rejection)
+
+
+def left(throttle: ManualThrottle, ticket: Ticket) -> None:
+    """It gives up, twice."""
+    throttle.leave(ticket)
+    throttle.leave(ticket)
+
+
+def called_and_left(throttle: ManualThrottle, ticket: Ticket) -> None:
+    """It gives up although its turn has come."""
+    gate = throttle._settlement.limiter
+    gate.release(throttle.clock(), Outcome.NEUTRAL, throttle.clock())
+    throttle._settlement.call_ready(throttle.clock())
+    assert ticket.state is TicketState.CALLED
+    throttle.leave(ticket)
+    assert gate.try_acquire(Demand(), throttle.clock())  # the slot that was lent
+
+
+ENDINGS = [dropped, left, called_and_left]
+
+
+class TestNothingIsCharged:
+    """Who stood in line and was not let in has taken nothing."""
+
+    @pytest.mark.parametrize("ending", ENDINGS)
+    @pytest.mark.parametrize(
+        "demand",
+        [
+            Demand(MID, "u"),
+            Demand(HIGH, "u", 2.5, address="here"),
+            Demand(HIGH, "u", 7.0),
+            Demand(LOW, "new", address="elsewhere"),
+        ],
+    )
+    @pytest.mark.parametrize("borrow", ["off", "any"])
+    def test_tokens_and_units_are_those_of_a_twin_who_never_asked(
+        self, ending: Callable[[ManualThrottle, Ticket], None], demand: Demand, borrow: str
+    ) -> None:
+        first, twin = (
+            warmed(gated(user_limit="20/minute;12/second", borrow=borrow, rate_high_rps="5/s", burst_s=2.0))
+            for _ in range(2)
+        )
+        for throttle in (first, twin):
+            permit_for(throttle, Demand(HIGH, "u", 4.0, address="here"))
+        if borrow == "off" and demand.cost == 7.0:
+            first.clock.advance(0.2)
+            twin.clock.advance(0.2)
+        start_s = first.clock()
+        ending(first, ticket_for(first, demand))
+        twin.clock.advance(first.clock() - start_s)
+        assert first.snapshot().tokens == pytest.approx(twin.snapshot().tokens)
+        assert left_over(first) == NOTHING
+        assert in_flight(first) == in_flight(twin) == 1
+        for user, address in (("u", "here"), ("new", "elsewhere"), ("third", "here")):
+            asked = Demand(user=user, address=address, holds_slot=False)
+            assert permit_for(first, asked).decision == permit_for(twin, asked).decision
+
+    @pytest.mark.parametrize("ending", ENDINGS)
+    def test_the_shared_budget_gets_its_token_back(
+        self, ending: Callable[[ManualThrottle, Ticket], None]
+    ) -> None:
+        throttle = warmed(gated(policy="adaptive"))
+        held(throttle)
+        throttle._shared_budget.rescale(0.001, "test", throttle.clock())
+        throttle._budget_active = True
+        before = throttle._shared_budget._bucket.tokens(throttle.clock())
+        ticket = ticket_for(throttle, Demand(HIGH))
+        assert throttle._shared_budget._bucket.tokens(throttle.clock()) == pytest.approx(before - 1.0)
+        ending(throttle, ticket)
+        assert throttle._shared_budget._bucket.tokens(throttle.clock()) == pytest.approx(before, abs=0.001)
+
+    def test_a_place_that_the_budget_did_not_pay_for_gives_nothing_back_to_it(self) -> None:
+        throttle = warmed(gated(policy="adaptive"))
+        held(throttle)
+        ticket = ticket_for(throttle, Demand(HIGH))
+        throttle._shared_budget.rescale(0.001, "test", throttle.clock())
+        throttle._budget_active = True
+        permit_for(throttle, Demand(HIGH, holds_slot=False))
+        throttle._shared_budget.take(HIGH, throttle.clock())
+        before = throttle._shared_budget._bucket.tokens(throttle.clock())
+        throttle.leave(ticket)
+        assert throttle._shared_budget._bucket.tokens(throttle.clock()) == before
+
+    def test_units_go_back_although_another_thread_has_read_a_later_time(self) -> None:
+        """The gate's time stands still for one who read the clock before and got the lock after."""
+        throttle = warmed(gated(user_limit="5/minute"))
+        held(throttle)
+        throttle.clock._now_s -= 0.003
+        ticket = ticket_for(throttle, Demand(user="u"))
+        throttle.leave(ticket)
+        assert permit_for(throttle, Demand(user="u", holds_slot=False)).decision.remaining == 4
+
+    def test_one_that_was_refused_by_its_user_limit_leaves_the_line_at_once(self) -> None:
+        throttle = warmed(gated(user_limit="1/minute"))
+        permit_for(throttle, Demand(user="u"))
+        tokens = throttle.snapshot().tokens
+        assert refusal_for(throttle, Demand(user="u")).decision.reason is Reason.USER
+        assert throttle.snapshot().tokens == tokens
+        assert left_over(throttle) == NOTHING
+        assert queued(throttle, MID) == (0, 0.0)

@@ -1,0 +1,285 @@
+"""A throttle whose user limits are kept in a shared store."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+from fakeredis import FakeAsyncRedis, FakeServer
+
+from autoglm_throttle.limiting.concurrency_limiter import Ticket
+from autoglm_throttle.permit import Permit, Rejection
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.types import Decision, Demand, Priority, Reason
+from tests.admission.sharing import ALICE, Site, turns
+from tests.store.scripted_store import granted, refused
+
+
+async def test_an_admitted_request_carries_the_stores_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, granted(4))
+    permit = await site.admit()
+    assert isinstance(permit, Permit)
+    assert (permit.decision.policy, permit.decision.remaining) == ("user-60s", 4)
+    assert site.in_flight == 1
+    assert site.left() == site.tokens - 1
+    permit.settle()
+    assert site.nothing_is_held()
+    assert site.throttle.snapshot().queue_time[Priority.MID].total_s == 0.0
+
+
+async def test_a_request_that_the_store_refuses_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, refused(2_000_000))
+    rejection = await site.admit()
+    assert isinstance(rejection, Rejection)
+    assert (rejection.decision.reason, rejection.decision.retry_after_s) == (Reason.USER, 2.0)
+    assert site.nothing_is_held()
+    assert site.left() == site.tokens
+    assert site.throttle.snapshot().requests[Priority.MID, "limited", Reason.USER] == 1
+
+
+async def test_a_ticket_that_has_become_a_permit_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, granted(4))
+    ticket = site.throttle.try_admit(Demand(user=ALICE))
+    assert isinstance(ticket, Ticket)
+    permit = await site.throttle.wait(ticket)
+    assert isinstance(permit, Permit)
+    site.throttle.leave(ticket)
+    assert site.in_flight == 1
+    assert site.left() == site.tokens - 1
+    assert site.store.given_back == []
+
+
+async def test_a_refusal_by_the_store_is_logged_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "autoglm_throttle")
+    site = Site(monkeypatch, refused())
+    await site.admit()
+    assert any("limited (user:" in record.getMessage() for record in caplog.records)
+
+
+async def test_a_slot_is_held_while_the_store_is_asked_and_freed_for_one_who_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site(monkeypatch)
+    task = await site.begun()
+    assert site.in_flight == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert site.nothing_is_held()
+    assert site.left() == site.tokens
+    assert site.throttle.snapshot().oddities["left_in_line"] == 0
+
+
+async def test_the_store_is_asked_while_the_request_stands_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, granted(8), granted(7))
+    first = await site.admit()
+    assert isinstance(first, Permit)
+    second = await site.begun()
+    assert site.waiting == 1
+    assert site.store.gate is not None
+    site.store.gate.set()
+    await turns()
+    assert not second.done()
+    first.settle()
+    permit = await second
+    assert isinstance(permit, Permit)
+    assert permit.decision.remaining == 7
+    permit.settle()
+    assert site.nothing_is_held()
+
+
+async def test_one_in_line_whose_turn_comes_before_the_stores_word_is_admitted_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site(monkeypatch, granted(8), granted(7))
+    first = await site.admit()
+    second = await site.begun()
+    assert isinstance(first, Permit)
+    first.settle()
+    await turns()
+    assert not second.done()
+    assert site.store.gate is not None
+    site.store.gate.set()
+    permit = await second
+    assert isinstance(permit, Permit)
+    permit.settle()
+    assert site.nothing_is_held()
+
+
+async def test_one_in_line_whom_the_store_refuses_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, granted(8), refused())
+    first = await site.admit()
+    assert isinstance(first, Permit)
+    rejection = await site.admit()
+    assert isinstance(rejection, Rejection)
+    assert rejection.decision.reason is Reason.USER
+    assert site.waiting == 0
+    first.settle()
+    assert site.nothing_is_held()
+    assert site.left() == pytest.approx(site.tokens - 1)
+
+
+async def test_one_who_leaves_the_line_is_given_its_units_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, granted(8), granted(7))
+    first = await site.admit()
+    assert isinstance(first, Permit)
+    second = asyncio.create_task(site.admit())
+    await turns()
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    assert [answer for _, answer in site.store.given_back] == [granted(7)]
+    first.settle()
+    assert site.nothing_is_held()
+    assert site.throttle.snapshot().oddities["left_in_line"] == 1
+
+
+async def test_one_who_waits_in_vain_is_given_its_units_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, granted(8), granted(7), slo_s=2.0)
+    first = await site.admit()
+    assert isinstance(first, Permit)
+    ticket = site.throttle.try_admit(Demand(user=ALICE))
+    assert isinstance(ticket, Ticket)
+    waiting = asyncio.create_task(site.throttle.wait(ticket))
+    await turns()
+    site.clock.advance(60.0)
+    site.throttle.control_state()
+    site.throttle.called()
+    rejection = await waiting
+    assert isinstance(rejection, Rejection)
+    assert rejection.decision.reason is Reason.QUEUE
+    assert [answer for _, answer in site.store.given_back] == [granted(7)]
+    first.settle()
+
+
+async def test_a_ticket_given_up_while_the_store_is_asked_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site(monkeypatch, granted(7))
+    site.store.gate = asyncio.Event()
+    ticket = site.throttle.try_admit(Demand(user=ALICE))
+    assert isinstance(ticket, Ticket)
+    waiting = asyncio.create_task(site.throttle.wait(ticket))
+    await turns()
+    site.throttle.leave(ticket)
+    site.store.gate.set()
+    with pytest.raises(ValueError, match="given up"):
+        await waiting
+    assert [answer for _, answer in site.store.given_back] == [granted(7)]
+    assert site.nothing_is_held()
+
+
+async def test_a_request_that_holds_no_slot_frees_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, granted(9), refused())
+    first = await site.admit()
+    assert isinstance(first, Permit)
+    rejection = await site.throttle.admit(Demand(user=ALICE, holds_slot=False))
+    assert isinstance(rejection, Rejection)
+    assert site.in_flight == 1
+    first.settle()
+    assert site.nothing_is_held()
+
+
+@pytest.mark.parametrize("policy", ["fixed", "tiers"])
+async def test_a_bound_without_a_line_gets_its_slot_back(
+    monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    site = Site(monkeypatch, refused(), granted(3), policy=policy)
+    assert isinstance(await site.admit(), Rejection)
+    assert site.in_flight == 0
+    site.clock.advance(1.0)
+    permit = await site.admit()
+    assert isinstance(permit, Permit)
+    assert site.in_flight == 1
+
+
+async def test_a_dry_run_asks_and_only_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, granted(), refused(), granted(), dry_run=True)
+    permits = [await site.admit()]
+    permits.append(await site.admit())
+    site.clock.advance(1.0)
+    permits.append(await site.admit())
+    assert all(isinstance(permit, Permit) for permit in permits)
+    would = [permit.decision.would_reject for permit in permits]
+    assert isinstance(would[1], Decision)
+    assert would[1].reason is Reason.USER
+    assert site.in_flight == 3
+    for permit in permits:
+        assert isinstance(permit, Permit)
+        permit.settle()
+    assert site.nothing_is_held()
+
+
+async def test_called_decides_without_the_store_for_one_who_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site(monkeypatch, granted())
+    first = await site.admit()
+    assert isinstance(first, Permit)
+    ticket = site.throttle.try_admit(Demand(user=ALICE))
+    assert isinstance(ticket, Ticket)
+    first.settle()
+    ((heard, permit),) = site.throttle.called()
+    assert heard is ticket
+    assert isinstance(permit, Permit)
+    permit.settle()
+    assert site.nothing_is_held()
+    assert len(site.store.asked) == 1
+
+
+async def test_called_may_refuse_without_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, granted(), redis_on_error="deny")
+    first = await site.admit()
+    assert isinstance(first, Permit)
+    ticket = site.throttle.try_admit(Demand(user=ALICE))
+    assert isinstance(ticket, Ticket)
+    first.settle()
+    ((_, rejection),) = site.throttle.called()
+    assert isinstance(rejection, Rejection)
+    assert rejection.decision.reason is Reason.STORE
+    assert site.nothing_is_held()
+
+
+def test_without_an_event_loop_the_process_decides_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, user_limit="1/minute")
+    permit = site.throttle.try_admit(Demand(user=ALICE))
+    assert isinstance(permit, Permit)
+    permit.settle()
+    assert isinstance(site.throttle.try_admit(Demand(user=ALICE)), Rejection)
+    assert not site.store.asked
+
+
+async def test_a_ticket_called_before_it_was_waited_for_is_heard_of_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site(monkeypatch, granted(8), granted(7))
+    first = await site.admit()
+    assert isinstance(first, Permit)
+    ticket = site.throttle.try_admit(Demand(user=ALICE))
+    assert isinstance(ticket, Ticket)
+    first.settle()
+    permit = await site.throttle.wait(ticket)
+    assert isinstance(permit, Permit)
+    assert site.throttle.called() == []
+    permit.settle()
+    assert site.nothing_is_held()
+
+
+def sharing(server: FakeServer) -> Callable[[], FakeAsyncRedis]:
+    return lambda: FakeAsyncRedis(server=server)
+
+
+@pytest.mark.parametrize("limit", ["5/minute", "3/second;5/minute", "2000/minute"])
+async def test_two_processes_on_one_store_keep_one_limit(limit: str) -> None:
+    server = FakeServer()
+    throttles = [Throttle(Settings(user_limit=limit, gpu="none"), redis=sharing(server)) for _ in range(2)]
+    cost = 400.0 if limit.startswith("2000") else 1.0
+    asked = [throttle.admit(Demand(Priority.HIGH, ALICE, cost)) for throttle in throttles * 6]
+    verdicts = await asyncio.gather(*asked)
+    wanted = 3 if "second" in limit else 5
+    if cost > 1.0:  # a bucket of high holds 1000 tokens, so each process can charge but two
+        wanted = 4
+    assert sum(verdict.admitted for verdict in verdicts) == wanted

@@ -1,0 +1,185 @@
+"""The store of user limits itself: connected, lost, looked for and found again, and what is said of it."""
+
+import asyncio
+import gc
+import logging
+import os
+import threading
+import weakref
+
+import pytest
+
+from autoglm_throttle import store_monitor
+from autoglm_throttle.limiting.concurrency_limiter import Ticket
+from autoglm_throttle.limiting.shared.shared_limits import SharedUserLimits
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
+from autoglm_throttle.limiting.shared.store_health import HealthState
+from autoglm_throttle.permit import Permit
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.types import Demand
+from tests.admission.sharing import ALICE, Site, turns
+from tests.store.scripted_store import ScriptedStore
+
+
+async def test_an_outage_is_logged_once_and_its_end_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "autoglm_throttle")
+    site = Site(monkeypatch, *[StoreErrorKind.TIMEOUT] * 3, places=50)
+    site.throttle.start()
+    await turns()
+    site.store.probes = [StoreErrorKind.TIMEOUT, None]
+    for _ in range(10):
+        assert isinstance(await site.admit(), Permit)
+    store = site.throttle.snapshot().store
+    assert store is not None
+    assert (store.state, store.cause, store.fallbacks[StoreErrorKind.TIMEOUT]) == (
+        HealthState.LOCAL,
+        StoreErrorKind.TIMEOUT,
+        10,
+    )
+    for _ in range(2):
+        site.clock.advance(1.3)
+        await site.admit()
+        await turns()
+    changes = [record for record in caplog.records if getattr(record, "event", "").startswith("store_")]
+    lines = [record.getMessage() for record in changes]
+    assert len(lines) == 2
+    assert "scripted is unavailable: timeout; each process goes by 1/1 of the user limits" in lines[0]
+    assert "answers again after 2.6 s" in lines[1]
+    assert site.store.probed == 3
+    assert isinstance(site.throttle.try_admit(Demand(user=ALICE)), Ticket)
+
+
+async def test_the_store_is_connected_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch)
+    site.store.probes = [StoreErrorKind.UNREACHABLE]
+    site.throttle.start()
+    await turns()
+    store = site.throttle.snapshot().store
+    assert store is not None
+    assert store.state is HealthState.LOCAL
+    assert isinstance(await site.admit(), Permit)
+    assert not site.store.asked
+
+
+async def test_a_probe_without_a_loop_fails_and_is_due_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, StoreErrorKind.UNREACHABLE)
+    await site.admit()
+    site.clock.advance(2.0)
+    thread = threading.Thread(target=lambda: site.throttle.try_admit(Demand(user=ALICE)))
+    thread.start()
+    thread.join()
+    assert site.store.probed == 0
+    site.clock.advance(2.0)
+    site.throttle.try_admit(Demand(user=ALICE))
+    await turns()
+    assert site.store.probed == 1
+
+
+@pytest.mark.parametrize("on_error", ["local", "allow"])
+async def test_a_service_that_refuses_nobody_finds_its_store_again(
+    monkeypatch: pytest.MonkeyPatch, on_error: str
+) -> None:
+    site = Site(monkeypatch, StoreErrorKind.UNREACHABLE, places=50, redis_on_error=on_error)
+    site.throttle.start()
+    await turns()
+    assert isinstance(await site.admit(), Permit)
+    site.clock.advance(1.3)
+    assert isinstance(await site.admit(), Permit)
+    await turns()
+    assert isinstance(site.throttle.try_admit(Demand(user=ALICE)), Ticket)
+
+
+async def test_a_store_is_looked_for_while_nobody_asks_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_monitor, "LOOK_AT_MOST_S", 0.01)
+    monkeypatch.setattr(store_monitor, "LOOK_AT_LEAST_S", 0.01)
+    site = Site(monkeypatch, StoreErrorKind.UNREACHABLE)
+    site.throttle.start()
+    await turns()
+    await site.admit()
+    site.store.probes = [StoreErrorKind.UNREACHABLE, None]
+    before = site.store.probed
+    for probes in (1, 2):
+        site.clock.advance(1.3)
+        async with asyncio.timeout(5.0):
+            while site.store.probed < before + probes:  # noqa: ASYNC110 - the store is a plain double
+                await asyncio.sleep(0.005)
+    await turns()
+    store = site.throttle.snapshot().store
+    assert store is not None
+    assert store.state is HealthState.REMOTE
+    site.clock.advance(60.0)
+    await asyncio.sleep(0.05)
+    assert site.store.probed == before + 2
+
+
+def test_a_timer_keeps_no_throttle_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lose_and_forget() -> None:
+        site = Site(monkeypatch, StoreErrorKind.UNREACHABLE)
+        await site.admit()
+        gone = weakref.ref(site.throttle)
+        monkeypatch.undo()
+        del site
+        gc.collect()
+        assert gone() is None
+
+    asyncio.run(lose_and_forget())
+
+
+async def test_a_probe_is_left_to_who_has_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sampler and a scrape come by on threads of their own."""
+    site = Site(monkeypatch)
+    site.throttle.start()
+    await turns()
+    windows = site.throttle._user_limits
+    assert isinstance(windows, SharedUserLimits)
+
+    def due() -> bool:
+        return windows.probe_due
+
+    windows.probe_due = True
+    await asyncio.to_thread(site.throttle.snapshot)
+    assert due()
+    assert site.store.probed == 1
+    site.throttle.snapshot()
+    await turns()
+    assert not due()
+    assert site.store.probed == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_lets_the_parents_connections_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch)
+    site.throttle.try_admit(Demand(user=ALICE))
+    child = os.fork()
+    if not child:
+        view = site.throttle.snapshot().store
+        fresh = view is not None and not any(view.fallbacks.values())
+        os._exit(0 if site.store.forgotten == 1 and fresh else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert site.store.forgotten == 0
+
+
+def test_a_store_that_nothing_uses_is_told_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "autoglm_throttle")
+    throttle = Throttle(Settings(redis_url="redis://127.0.0.1:1", gpu="none", key_secret="0123456789abcdef"))
+    throttle.start()
+    assert throttle.snapshot().store is None
+    assert any("nothing uses it" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("approximate", [True, False])
+def test_a_store_that_does_not_count_exactly_is_told_once_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, approximate: bool
+) -> None:
+    monkeypatch.setattr(ScriptedStore, "approximate", approximate)
+    site = Site(monkeypatch)
+    site.throttle.start()
+    site.throttle.start()
+    said = [record.getMessage() for record in caplog.records if "approximately" in record.getMessage()]
+    wanted = (
+        "scripted counts user limits approximately: up to 1.97 times a limit may be admitted in one window"
+    )
+    assert said == [wanted] * approximate

@@ -1,0 +1,259 @@
+"""Storms: very many random arrivals, endings and withdrawals, after which the books must be even."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from math import ceil
+
+import pytest
+
+from autoglm_throttle import Demand, Outcome, Permit, Priority, Rejection, Throttle
+from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
+from autoglm_throttle.limiting.token_bucket import PriorityBuckets
+from autoglm_throttle.limiting.user_limits import UserLimits
+from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
+from tests.admission.gated_throttle import NOTHING, in_flight, left_over
+from tests.admission.waiter import WAYS, Waiter, turns
+
+pytestmark = pytest.mark.untraced
+
+RATES = {Priority.HIGH: 2000.0, Priority.MID: 2000.0, Priority.LOW: 50.0}
+BURST_S = 60.0
+STARTS_WITH = 200.0
+"""Tokens that each class begins with. No bucket gets full again in a storm, so its tokens are a sum."""
+
+USER_LIMIT = 20_000
+"""Units in an hour, which no storm outlasts."""
+
+
+class Books:
+    """What the storm itself has seen, to be compared with what the throttle says at the end."""
+
+    def __init__(self, seed: int, policy: str, slots: int) -> None:
+        self.random = random.Random(seed)
+        self.throttle: ManualThrottle = throttle_for_tests(
+            policy=policy,
+            inflight_start=slots,
+            inflight_max=3 * slots,
+            queue_max=40,
+            burst_s=BURST_S,
+            rate_high_rps=f"{RATES[Priority.HIGH]}/s",
+            rate_mid_rps=f"{RATES[Priority.MID]}/s",
+            rate_low_rps=f"{RATES[Priority.LOW]}/s",
+            user_limit=f"{USER_LIMIT}/hour",
+        )
+        self.tokens = dict.fromkeys(Priority, STARTS_WITH)
+        for bucket in self.throttle._buckets.all:
+            bucket.take(bucket.burst - STARTS_WITH, self.throttle.clock())
+        self.units: Counter[str] = Counter()
+        self.ends: Counter[str] = Counter()
+        self.asked = 0
+        self.users = [f"user {number}" for number in range(6)]
+
+    def demand(self) -> Demand:
+        """Mostly plain; one user in six asks for so much that its limit binds."""
+        draw = self.random
+        user = draw.choice(self.users)
+        cost = 60.0 if user == self.users[0] else draw.choice((1.0, 1.0, 1.0, 0.5, 2.5))
+        address = "somewhere" if draw.random() < 0.1 else ""
+        slo_s = draw.choice((None, None, None, 0.4))
+        self.asked += 1
+        return Demand(draw.choice(list(Priority)), user, cost, address=address, slo_s=slo_s)
+
+    def admitted(self, demand: Demand) -> None:
+        self.ends["admitted"] += 1
+        self.tokens[demand.priority] -= demand.cost
+        self.units[demand.user] += ceil(demand.cost)
+        if demand.address:
+            self.units[demand.address] += ceil(demand.cost)
+
+    def elapse(self, seconds: float) -> None:
+        """Let time pass, in which buckets refill at the ceilings in force."""
+        self.throttle.clock.advance(seconds)
+        buckets = self.throttle._buckets
+        assert isinstance(buckets, PriorityBuckets)
+        for priority, bucket in zip(Priority, buckets.all, strict=True):
+            self.tokens[priority] += seconds * bucket.rate
+
+    def even(self) -> None:
+        """Compare the books, after the last request has ended."""
+        throttle = self.throttle
+        snapshot = throttle.snapshot()
+        assert in_flight(throttle) == 0
+        assert left_over(throttle) == NOTHING
+        assert not any(snapshot.active.values())
+        assert snapshot.stale_results == 0
+        requests: Counter[str] = Counter()
+        for (_, decision, _), n in snapshot.requests.items():
+            requests["admitted" if decision == "admitted" else "refused"] += n
+        requests["left"] = snapshot.oddities["left_in_line"]
+        assert requests == self.ends
+        assert sum(requests.values()) == self.asked
+        for priority in Priority:
+            assert snapshot.tokens[priority] == pytest.approx(self.tokens[priority], rel=1e-6)
+        kept = throttle._user_limits
+        assert isinstance(kept, UserLimits)
+        windows = kept._by_priority[0]
+        assert windows is not None
+        for name in (*self.users, "somewhere"):
+            table = windows.addresses if name == "somewhere" else windows.users
+            (limit,) = table.limits
+            nothing = table.test(table.peek(name), 0, throttle.clock())
+            assert limit.limit - nothing.remaining == self.units[name]
+
+
+class SynchronousStorm:
+    """Through try, called, leave and settle; half of the waiters have a bell, as those of an event loop."""
+
+    def __init__(self, seed: int, policy: str) -> None:
+        self.books = Books(seed, policy, slots=16)
+        self.throttle = self.books.throttle
+        self.random = self.books.random
+        self.running: list[Permit] = []
+        self.waiting: dict[Ticket, None] = {}
+        self.rung: list[Ticket] = []
+
+    def blow(self, events: int) -> None:
+        actions = (self.arrive, self.end, self.leave, self.call, self.resume, self.elapse)
+        for action in self.random.choices(actions, weights=(44, 26, 7, 4, 12, 7), k=events):
+            action()
+
+    def calm(self) -> None:
+        """End what runs, and let those in line give up or come and go."""
+        for ticket in list(self.waiting)[::2]:
+            self.give_up(ticket)
+        while self.running or self.waiting:
+            self.end()
+            self.call()
+            self.resume()
+
+    def arrive(self) -> None:
+        demand = self.books.demand()
+        verdict = self.throttle.try_admit(demand)
+        if isinstance(verdict, Ticket):
+            self.waiting[verdict] = None
+            if self.random.random() < 0.5 and verdict.state is TicketState.WAITING:
+                verdict.on_ready = lambda: self.rung.append(verdict)
+        else:
+            self.decide(demand, verdict)
+
+    def decide(self, demand: Demand, verdict: Permit | Rejection) -> None:
+        if isinstance(verdict, Permit):
+            self.running.append(verdict)
+            self.books.admitted(demand)
+        else:
+            self.books.ends["refused"] += 1
+
+    def end(self) -> None:
+        if self.running:
+            index = self.random.randrange(len(self.running))
+            self.running[index], self.running[-1] = self.running[-1], self.running[index]
+            self.running.pop().settle(self.random.choice(list(Outcome)))
+
+    def leave(self) -> None:
+        if self.waiting:
+            self.give_up(self.random.choice(list(self.waiting)))
+
+    def give_up(self, ticket: Ticket) -> None:
+        del self.waiting[ticket]
+        self.throttle.leave(ticket)
+        self.books.ends["left"] += 1
+        if ticket in self.rung:
+            self.rung.remove(ticket)
+
+    def call(self) -> None:
+        for ticket, verdict in self.throttle.called():
+            del self.waiting[ticket]
+            self.decide(ticket.demand, verdict)
+
+    def resume(self) -> None:
+        """One whose bell has rung, or whose own timer has, looks what has become of it."""
+        with_bell = [ticket for ticket in self.waiting if ticket.on_ready is not None]
+        tickets = self.rung or with_bell
+        if tickets:
+            ticket = self.random.choice(tickets)
+            verdict = self.throttle._poll_ticket(ticket)
+            if verdict is not None:
+                del self.waiting[ticket]
+                if ticket in self.rung:
+                    self.rung.remove(ticket)
+                self.decide(ticket.demand, verdict)
+
+    def elapse(self) -> None:
+        self.books.elapse(self.random.expovariate(250.0))
+        if self.random.random() < 0.02:
+            self.throttle.gpu.utilization_pct = self.random.choice((50.0, 99.0))
+            Throttle.tick(self.throttle)
+        if self.random.random() < 0.02:
+            self.books.elapse(0.6)  # everybody's patience
+
+
+@pytest.mark.parametrize(("policy", "seed"), [("gate", 1), ("adaptive", 2)])
+def test_after_100_000_random_events_the_books_are_even(policy: str, seed: int) -> None:
+    storm = SynchronousStorm(seed, policy)
+    storm.blow(52_000)
+    assert storm.books.ends["admitted"] > 5_000
+    assert storm.books.ends["refused"] > 2_000
+    assert storm.books.ends["left"] > 500
+    storm.calm()
+    storm.books.even()
+
+
+def done(waiter: Waiter) -> bool:
+    return waiter.task is not None and waiter.task.done()
+
+
+class Riders:
+    """Tasks of an event loop that are cancelled at random, in three ways."""
+
+    def __init__(self, seed: int) -> None:
+        self.books = Books(seed, "gate", slots=8)
+        self.random = self.books.random
+        self.stops: list[tuple[Waiter, Callable[[], None]]] = []
+        self.waiters: list[Waiter] = []
+
+    async def blow(self, tasks: int) -> None:
+        draw = self.random
+        while len(self.waiters) < tasks:
+            for _ in range(draw.randrange(9)):
+                waiter = Waiter(self.books.throttle, self.books.demand())
+                self.waiters.append(waiter)
+                self.stops.append((waiter, waiter.start(draw.choice(WAYS), draw.randrange(30))))
+            self.books.elapse(draw.expovariate(100.0))
+            await turns(draw.randrange(4))
+            self.stops = [(waiter, stop) for waiter, stop in self.stops if not done(waiter)]
+            for _ in range(min(draw.randrange(3), len(self.stops))):
+                in_line = [one for one in self.stops if one[0].verdict is None]
+                one = draw.choice(in_line or self.stops)
+                self.stops.remove(one)
+                one[1]()
+        for waiter in self.waiters:
+            assert waiter.task is not None
+            await asyncio.wait([waiter.task])
+
+    def reckon(self) -> None:
+        """A task that had no verdict had not begun, or left the line."""
+        books = self.books
+        for waiter in self.waiters:
+            if waiter.verdict is None:
+                books.ends["left"] += 1
+            elif isinstance(waiter.verdict, Permit):
+                books.admitted(waiter.demand)
+            else:
+                books.ends["refused"] += 1
+        never_began = books.ends["left"] - books.throttle.snapshot().oddities["left_in_line"]
+        assert never_began >= 0
+        books.ends["left"] -= never_began
+        books.asked -= never_began
+
+
+async def test_2500_tasks_cancelled_at_random_leave_the_books_even() -> None:
+    riders = Riders(3)
+    await riders.blow(2_500)
+    riders.reckon()
+    ends = riders.books.ends
+    assert min(ends["admitted"], ends["refused"], ends["left"]) > 100, ends
+    riders.books.even()

@@ -1,0 +1,276 @@
+"""Tickets in the hands of callers without an event loop, of several loops and of several threads."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from autoglm_throttle import (
+    Demand,
+    Permit,
+    Priority,
+    Reason,
+    Rejection,
+    Settings,
+    Throttle,
+)
+from autoglm_throttle import queued_admission as admission_module
+from autoglm_throttle.limiting.concurrency_limiter import TicketState
+from tests.admission.demands import DEADLINE_S
+from tests.admission.gated_throttle import (
+    NOTHING,
+    WIDE,
+    gated,
+    held,
+    in_flight,
+    left_over,
+    permit_for,
+    queued,
+    ticket_for,
+    warmed,
+)
+from tests.admission.waiter import Line, quiet
+from tests.loops import BACKENDS, run
+
+HIGH, MID, LOW = Priority
+
+
+class TestSynchronousFace:
+    """The line for those who have no event loop."""
+
+    def test_a_ticket_is_handed_out_once(self) -> None:
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+        ticket = ticket_for(throttle, Demand(MID))
+        assert throttle.called() == []
+        running.settle()
+        ((same, permit),) = throttle.called()
+        assert same is ticket
+        assert isinstance(permit, Permit)
+        assert throttle.called() == []
+        throttle.leave(ticket)
+        assert in_flight(throttle) == 1
+        permit.settle()
+        assert in_flight(throttle) == 0
+
+    def test_one_who_leaves_after_the_call_makes_room_for_the_next(self) -> None:
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+        first, second = (ticket_for(throttle, Demand(MID)) for _ in range(2))
+        running.settle()
+        throttle.clock.advance(0.1)
+        throttle.leave(first)
+        assert (first.state, second.state) == (TicketState.CANCELLED, TicketState.CALLED)
+        assert [ticket for ticket, _ in throttle.called()] == [second]
+        assert throttle.snapshot().oddities["left_in_line"] == 1
+        assert queued(throttle, MID) == pytest.approx((2, 0.1))
+
+    def test_one_who_leaves_the_line_has_stood_in_it(self) -> None:
+        throttle = warmed(gated())
+        held(throttle)
+        ticket = ticket_for(throttle, Demand(MID))
+        throttle.clock.advance(0.3)
+        throttle.leave(ticket)
+        throttle.leave(ticket)
+        assert queued(throttle, MID) == pytest.approx((1, 0.3))
+        assert throttle.snapshot().oddities["left_in_line"] == 1
+
+    def test_one_who_leaves_after_having_been_dropped_is_not_handed_out(self) -> None:
+        throttle = warmed(gated())
+        held(throttle)
+        ticket = ticket_for(throttle, Demand(MID))
+        throttle.clock.advance(0.5)
+        throttle._settlement.call_ready(throttle.clock())
+        throttle.leave(ticket)
+        assert throttle.called() == []
+        assert throttle.snapshot().requests[MID, "shed", Reason.QUEUE] == 0
+
+    async def test_one_may_be_waited_for_after_its_turn_has_come(self) -> None:
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+        ticket = ticket_for(throttle, Demand(MID))
+        running.settle()
+        permit = await throttle.wait(ticket)
+        assert isinstance(permit, Permit)
+        assert left_over(throttle) == NOTHING
+        assert throttle.called() == []
+
+    async def test_one_whose_turn_comes_while_it_gets_its_bell_has_one_turn(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever is allocated there may let the garbage collector end another request."""
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+
+        class Bell:
+            @property
+            def ring(self) -> Callable[[], None]:
+                running.settle()
+                return lambda: None
+
+        monkeypatch.setattr(admission_module, "doorbell", Bell)
+        permit = await throttle.wait(ticket_for(throttle, Demand(MID)))
+        assert isinstance(permit, Permit)
+        assert left_over(throttle) == NOTHING
+        assert throttle.called() == []
+
+    async def test_one_may_be_waited_for_after_it_was_dropped(self) -> None:
+        throttle = warmed(gated())
+        held(throttle)
+        ticket = ticket_for(throttle, Demand(MID))
+        throttle.clock.advance(0.5)
+        throttle._settlement.call_ready(throttle.clock())
+        rejection = await throttle.wait(ticket)
+        assert isinstance(rejection, Rejection)
+        assert rejection.decision.detail == "queue:timeout"
+        assert left_over(throttle) == NOTHING
+
+    @pytest.mark.parametrize("how", ["left", "handed out"])
+    async def test_one_that_is_done_with_cannot_be_waited_for(self, how: str) -> None:
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+        ticket = ticket_for(throttle, Demand(MID))
+        if how == "left":
+            throttle.leave(ticket)
+        else:
+            running.settle()
+            assert len(throttle.called()) == 1
+        with pytest.raises(ValueError, match="given up or handed out"):
+            await throttle.wait(ticket)
+        assert in_flight(throttle) == 1
+
+    async def test_one_that_is_given_up_while_somebody_waits_for_it_is_paid_back_once(self) -> None:
+        throttle = warmed(gated(rate_mid_rps="10/s"))
+        held(throttle)
+        ticket = ticket_for(throttle, Demand(MID, cost=4.0))
+        permit_for(throttle, Demand(MID, cost=4.0, holds_slot=False))
+        task = asyncio.create_task(throttle.wait(ticket))
+        await quiet()
+        throttle.leave(ticket)
+        assert ticket.on_ready is not None
+        ticket.on_ready()
+        with pytest.raises(ValueError, match="given up or handed out"):
+            await task
+        assert throttle.snapshot().tokens[MID] == pytest.approx(6.0)
+        assert throttle.snapshot().oddities["left_in_line"] == 1
+
+
+class TestThreads:
+    """Waiters in several event loops, and requests that end in threads without one."""
+
+    def test_two_loops_in_two_threads_wake_each_other(self) -> None:
+        """Each holds the slot that the other one waits for, in turns."""
+        throttle = Throttle(Settings(policy="gate", gpu="none", inflight_start=2, slo_s=240.0, **WIDE))
+        turns: list[str] = []
+        rounds = 20
+
+        async def play(name: str) -> None:
+            for _ in range(rounds):
+                verdict = await throttle.admit(Demand(HIGH, name))
+                assert isinstance(verdict, Permit)
+                with verdict:
+                    turns.append(name)
+                    await anyio.lowlevel.checkpoint()
+
+        async def players(name: str) -> None:
+            async with anyio.create_task_group() as group:
+                for _ in range(2):
+                    group.start_soon(play, name)
+
+        threads = [
+            threading.Thread(
+                target=run, args=(backend, lambda backend=backend: players(backend)), daemon=True
+            )
+            for backend in BACKENDS
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+        assert sorted(turns) == ["asyncio"] * 2 * rounds + ["trio"] * 2 * rounds
+        assert in_flight(throttle) == 0
+        assert left_over(throttle) == NOTHING
+
+    @pytest.mark.parametrize("other", BACKENDS)
+    def test_a_waiter_is_woken_by_a_loop_of_another_thread(self, backend: str, other: str) -> None:
+        throttle = warmed(gated(slo_s=240.0))
+        (running,) = held(throttle)
+        stands, verdicts = threading.Event(), []
+
+        async def theirs() -> None:
+            ticket = ticket_for(throttle, Demand(MID))
+            stands.set()
+            verdicts.append(await throttle.wait(ticket))
+
+        async def ours() -> None:
+            assert stands.wait(DEADLINE_S)
+            running.settle()
+
+        thread = threading.Thread(target=run, args=(other, theirs), daemon=True)
+        thread.start()
+        run(backend, ours)
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+        assert [type(verdict) for verdict in verdicts] == [Permit]
+
+    def test_a_request_that_ends_in_a_thread_without_a_loop_wakes_the_next(self, backend: str) -> None:
+        async def scenario() -> None:
+            throttle = warmed(gated(slo_s=240.0))
+            (running,) = held(throttle)
+            line = Line(throttle)
+            async with anyio.create_task_group() as group:
+                await line.stand(group, Demand(user="a"))
+                await anyio.to_thread.run_sync(running.settle)
+            assert line.verdicts["a"].admitted
+
+        run(backend, scenario)
+
+    def test_a_waiter_whose_loop_stands_still_is_woken_when_it_goes_on(self) -> None:
+        throttle = warmed(gated(slo_s=240.0))
+        (running,) = held(throttle)
+        loop = asyncio.new_event_loop()
+        try:
+            task = loop.create_task(throttle.admit(Demand(MID)))
+            loop.run_until_complete(quiet())
+            running.settle()
+            permit = loop.run_until_complete(asyncio.wait_for(task, DEADLINE_S))
+            assert isinstance(permit, Permit)
+        finally:
+            loop.close()
+
+    def test_a_waiter_whose_loop_has_ended_does_no_harm_and_gives_its_slot_back(self) -> None:
+        throttle = warmed(gated(slo_s=240.0))
+        (running,) = held(throttle)
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda _loop, _context: None)  # a pending task is destroyed: on purpose
+        task = loop.create_task(throttle.admit(Demand(HIGH)))
+        loop.run_until_complete(quiet())
+        loop.close()
+        second = ticket_for(throttle, Demand(MID))
+        running.settle()
+        assert throttle.called() == []
+        del task, loop
+        gc.collect()
+        assert second.state is TicketState.CALLED
+        assert throttle.snapshot().oddities["left_in_line"] == 1
+        throttle.leave(second)
+        assert in_flight(throttle) == 0
+
+
+def test_two_threads_may_ring_the_same_bells() -> None:
+    class Emptied(deque[Callable[[], None]]):
+        """Another thread takes the last bell between the look and the grip."""
+
+        def __len__(self) -> int:
+            return 1
+
+    throttle = gated()
+    throttle._settlement.pending_wakeups = Emptied()
+    throttle._settlement.run_wakeups()

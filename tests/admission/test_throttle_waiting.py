@@ -1,0 +1,345 @@
+"""Standing in line: the order, the bells, those who wait in vain, and what a turn brings."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+
+import anyio
+import pytest
+
+from autoglm_throttle import (
+    Decision,
+    Demand,
+    Outcome,
+    Permit,
+    Priority,
+    Reason,
+    Rejection,
+    Settings,
+    Throttle,
+)
+from autoglm_throttle.limiting.concurrency_limiter import (
+    AdaptiveConcurrencyLimiter,
+    ConcurrencyRules,
+    Ticket,
+    TicketState,
+)
+from tests.admission.demands import DEADLINE_S
+from tests.admission.gated_throttle import (
+    NOTHING,
+    WIDE,
+    gated,
+    held,
+    in_flight,
+    left_over,
+    permit_for,
+    queued,
+    refusal_for,
+    ticket_for,
+    warmed,
+)
+from tests.admission.waiter import Line, quiet
+from tests.loops import run
+
+HIGH, MID, LOW = Priority
+SHORT_SLO_S = 0.1
+"""An objective under which one waits for 25 ms of real time."""
+
+
+class TestOrder:
+    """Who is called when a slot becomes free."""
+
+    def test_high_first_and_in_a_class_who_came_first(self, backend: str) -> None:
+        async def scenario() -> None:
+            throttle = warmed(gated())
+            (running,) = held(throttle)
+            line = Line(throttle)
+            asked = [(LOW, "a"), (MID, "b"), (HIGH, "c"), (LOW, "d"), (HIGH, "e"), (MID, "f")]
+            async with anyio.create_task_group() as group:
+                await line.stand(group, *(Demand(priority, name) for priority, name in asked))
+                assert not line.verdicts
+                for turn, name in enumerate("cebfad", 1):
+                    running.settle()
+                    await quiet()
+                    assert list(line.verdicts)[-1] == name
+                    assert len(line.verdicts) == turn
+                    verdict = line.verdicts[name]
+                    assert isinstance(verdict, Permit)
+                    running = verdict
+            assert in_flight(throttle) == 1
+            assert left_over(throttle) == NOTHING
+
+        run(backend, scenario)
+
+    def test_a_newcomer_does_not_overtake(self) -> None:
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+        first = ticket_for(throttle, Demand(MID))
+        second = ticket_for(throttle, Demand(MID))
+        running.settle()
+        assert (first.state, second.state) == (TicketState.CALLED, TicketState.WAITING)
+        third = ticket_for(throttle, Demand(HIGH))
+        ((_, permit),) = throttle.called()
+        assert isinstance(permit, Permit)
+        permit.settle()
+        assert (second.state, third.state) == (TicketState.WAITING, TicketState.CALLED)
+
+    def test_all_slots_that_are_free_are_given_at_once(self, backend: str) -> None:
+        async def scenario() -> None:
+            throttle = warmed(gated(3))
+            running = held(throttle, 3)
+            line = Line(throttle)
+            async with anyio.create_task_group() as group:
+                await line.stand(group, *(Demand(MID, name) for name in "abcd"))
+                for permit in running:
+                    permit.settle()
+                await quiet()
+                assert sorted(line.verdicts) == ["a", "b", "c"]
+                permit_a = line.verdicts["a"]
+                assert isinstance(permit_a, Permit)
+                permit_a.settle()
+
+        run(backend, scenario)
+
+    def test_who_waits_sleeps_until_the_bell(self, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One look after the wait and none before it; what the loop does in between is no look."""
+        throttle = warmed(gated())
+        looks: list[Ticket] = []
+        original = throttle._poll_ticket
+
+        def look(ticket: Ticket) -> Permit | Rejection | None:
+            looks.append(ticket)
+            return original(ticket)
+
+        monkeypatch.setattr(throttle, "_look", look)
+
+        async def scenario() -> None:
+            (running,) = held(throttle)
+            line = Line(throttle)
+            async with anyio.create_task_group() as group:
+                await line.stand(group, Demand(user="a"))
+                for _ in range(20):
+                    await anyio.lowlevel.checkpoint()
+                assert not looks
+                running.settle()
+            assert line.verdicts["a"].admitted
+            assert len(looks) == 1
+
+        run(backend, scenario)
+
+    def test_whoever_needs_no_slot_takes_none_and_waits_for_none(self) -> None:
+        throttle = gated()
+        held(throttle)
+        permit = permit_for(throttle, Demand(holds_slot=False))
+        assert in_flight(throttle) == 1
+        permit.settle()
+        assert in_flight(throttle) == 1
+        assert throttle.snapshot().active[MID] == 0
+        refused = gated(rate_mid_rps="1/s")
+        permit_for(refused, Demand(holds_slot=False))
+        refusal_for(refused, Demand(holds_slot=False))
+        gate = refused.snapshot().concurrency
+        assert gate is not None
+        assert (gate.in_flight, gate.waiting) == (0, (0, 0, 0))
+
+    def test_a_user_limit_frees_no_slot_that_was_never_taken(self) -> None:
+        throttle = gated(user_limit="1/minute")
+        permit_for(throttle, Demand(user="u", holds_slot=False))
+        assert refusal_for(throttle, Demand(user="u", holds_slot=False)).decision.reason is Reason.USER
+        assert in_flight(throttle) == 0
+
+
+class TestTurn:
+    """What the one gets whose turn has come."""
+
+    async def test_the_time_in_line_is_recorded_and_is_part_of_the_request(self) -> None:
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+        task = asyncio.create_task(throttle.admit(Demand(MID, "u")))
+        await quiet()
+        throttle.clock.advance(0.2)
+        running.settle()
+        permit = await task
+        assert isinstance(permit, Permit)
+        assert permit.admitted_s - permit.arrived_s == pytest.approx(0.2)
+        assert queued(throttle, MID) == pytest.approx((1, 0.2))
+        throttle.clock.advance(0.1)
+        permit.settle()
+        assert throttle.snapshot().durations[MID].total_s == pytest.approx(0.3)
+
+    def test_the_gate_sees_only_the_time_inside(self) -> None:
+        inside_s: list[float] = []
+
+        class Watched(AdaptiveConcurrencyLimiter):
+            def release(self, started_s: float, outcome: Outcome, now: float) -> None:
+                inside_s.append(now - started_s)
+                super().release(started_s, outcome, now)
+
+        throttle = gated()
+        throttle._settlement.limiter = Watched(ConcurrencyRules(inflight_start=1), throttle.clock())
+        warmed(throttle)
+        inside_s.clear()
+        (running,) = held(throttle)
+        ticket_for(throttle, Demand(MID))
+        throttle.clock.advance(0.2)
+        running.settle()
+        ((_, permit),) = throttle.called()
+        assert isinstance(permit, Permit)
+        throttle.clock.advance(0.05)
+        permit.settle()
+        assert inside_s == [pytest.approx(0.2), pytest.approx(0.05)]
+
+    async def test_the_limits_are_told_as_of_the_turn(self) -> None:
+        throttle = warmed(gated(slo_s=20.0, user_limit="10/minute;3/second"))
+        running = permit_for(throttle, Demand(user="u"))
+        throttle.clock.advance(0.25)
+        task = asyncio.create_task(throttle.admit(Demand(user="u", address="here")))
+        await quiet()
+        throttle.clock.advance(0.5)
+        running.settle()
+        permit = await task
+        told = {item.name: (item.remaining, round(item.reset_s, 6)) for item in permit.decision.limits}
+        assert told == {
+            "user-1s": (1, 0.25),
+            "user-60s": (8, 59.25),
+            "address-1s": (29, 0.5),
+            "address-60s": (99, 59.5),
+        }
+        assert permit.decision.policy == "user-1s"
+
+    async def test_a_limit_that_would_have_been_reset_meanwhile_is_reset_now(self) -> None:
+        throttle = warmed(gated(slo_s=20.0, user_limit="3/second"))
+        running = permit_for(throttle, Demand(user="u"))
+        task = asyncio.create_task(throttle.admit(Demand(user="u")))
+        await quiet()
+        throttle.clock.advance(2.0)
+        running.settle()
+        assert (await task).decision.reset_after_s == 0.0
+
+    async def test_where_no_user_limit_applies_there_is_nothing_to_tell(self) -> None:
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+        task = asyncio.create_task(throttle.admit(Demand()))
+        await quiet()
+        running.settle()
+        assert (await task).decision == Decision(True, Reason.OK)
+
+
+class TestVain:
+    """Who waits until it is of no use."""
+
+    def test_is_refused_at_the_end_of_its_patience_and_not_before(self) -> None:
+        throttle = warmed(gated())
+        held(throttle)
+        ticket = ticket_for(throttle, Demand(MID))
+        assert ticket.max_wait_s == 0.5
+        throttle.clock.advance(math.nextafter(ticket.deadline_s, 0.0) - throttle.clock())
+        assert throttle.called() == []
+        throttle.clock.advance(ticket.deadline_s - throttle.clock())
+        ((_, rejection),) = throttle.called()
+        assert isinstance(rejection, Rejection)
+        decision = rejection.decision
+        assert (decision.reason, decision.detail, decision.policy) == (Reason.QUEUE, "queue:timeout", "queue")
+        assert decision.retry_after_s < math.inf
+        assert throttle.called() == []
+
+    def test_is_counted_once_and_was_never_active(self) -> None:
+        throttle = warmed(gated())
+        held(throttle)
+        for _ in range(3):
+            ticket_for(throttle, Demand(MID))
+        throttle.clock.advance(0.5)
+        assert len(throttle.called()) == 3
+        snapshot = throttle.snapshot()
+        assert snapshot.requests[MID, "shed", Reason.QUEUE] == 3
+        assert snapshot.requests[MID, "admitted", Reason.OK] == 0
+        assert snapshot.active == {HIGH: 0, MID: 0, LOW: 1}
+        assert queued(throttle, MID) == pytest.approx((3, 1.5))
+        assert snapshot.oddities["left_in_line"] == 0
+
+    def test_a_shorter_objective_of_its_own_makes_it_less_patient(self) -> None:
+        throttle = warmed(gated(3))
+        held(throttle, 3)
+        patience = [ticket_for(throttle, Demand(slo_s=slo_s)).max_wait_s for slo_s in (None, 1.0, 0.2)]
+        assert patience == [0.5, 0.25, 0.05]
+        throttle.clock.advance(0.05)
+        assert len(throttle.called()) == 0  # the one in front still waits
+        ticket = ticket_for(throttle, Demand(slo_s=0.2))
+        throttle.clock.advance(0.05)
+        assert throttle._poll_ticket(ticket) is not None
+
+    def test_wakes_by_itself_with_nobody_to_call_it(self, backend: str) -> None:
+        async def scenario() -> None:
+            throttle = Throttle(Settings(policy="gate", gpu="none", inflight_start=2, **WIDE))
+            held(throttle, 2)
+            began_s = time.monotonic()
+            rejection = await throttle.admit(Demand(slo_s=SHORT_SLO_S))
+            assert not rejection.admitted
+            assert rejection.decision.detail == "queue:timeout"
+            waited_s = time.monotonic() - began_s
+            assert SHORT_SLO_S / 4 <= waited_s < DEADLINE_S
+            assert left_over(throttle) == NOTHING
+            assert queued(throttle, MID) == pytest.approx((1, waited_s), abs=0.02)
+
+        run(backend, scenario)
+
+    def test_hears_of_it_from_another_whose_request_ends(self, backend: str) -> None:
+        """Its own timer counts real seconds and is not needed."""
+
+        async def scenario() -> None:
+            throttle = warmed(gated(slo_s=400.0))
+            (running,) = held(throttle)
+            line = Line(throttle)
+            async with anyio.create_task_group() as group:
+                await line.stand(group, Demand(user="a"))
+                throttle.clock.advance(100.0)
+                await line.stand(group, Demand(user="b"))
+                running.settle()
+                await quiet()
+            assert line.verdicts["a"].decision.detail == "queue:timeout"
+            assert line.verdicts["b"].admitted
+            assert queued(throttle, MID) == (2, 100.0)
+
+        run(backend, scenario)
+
+
+class TestShown:
+    """What can be seen of the line."""
+
+    async def test_the_snapshot_counts_those_in_line_by_class(self) -> None:
+        throttle = warmed(gated())
+        held(throttle)
+        tickets = [ticket_for(throttle, Demand(priority)) for priority in (HIGH, LOW, LOW)]
+        gate = throttle.snapshot().concurrency
+        assert gate is not None
+        assert (gate.limit, gate.in_flight, gate.waiting) == (1.0, 1, (1, 0, 2))
+        assert gate.service_rps == pytest.approx(100.0, rel=0.05)
+        assert gate.memory_cap == math.inf
+        for ticket in tickets:
+            throttle.leave(ticket)
+        gate = throttle.snapshot().concurrency
+        assert gate is not None
+        assert gate.waiting == (0, 0, 0)
+
+    def test_a_policy_without_a_bound_shows_no_gate(self) -> None:
+        throttle = gated(policy="fixed", inflight_max=0, inflight_start=64)
+        held(throttle)
+        assert throttle.snapshot().concurrency is None
+        assert "demand" not in throttle.snapshot().pressure
+
+    def test_the_pressure_of_the_demand_is_a_term(self) -> None:
+        throttle = gated(4)
+        held(throttle, 3)
+        assert throttle.snapshot().pressure["demand"] == 0.75
+
+    def test_says_who_waits(self) -> None:
+        throttle = warmed(gated())
+        held(throttle)
+        ticket = ticket_for(throttle, Demand(MID, "u"))
+        assert repr(ticket) == "Ticket(WAITING, queue 2, Demand(mid, user='u', cost=1))"
+        assert repr(throttle._settlement.limiter) == "AdaptiveConcurrencyLimiter(1 of 1 in flight, 1 waiting)"
+        assert repr(throttle) == (
+            "Throttle(gate, factor=1.00 (policy), telemetry=starting, rates=1e+06/1e+06/1e+06/s, active=1)"
+        )

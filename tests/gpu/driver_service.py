@@ -1,0 +1,132 @@
+"""One service for each error of the driver, in one process: each has a throttle of its own over its own card.
+
+The loader must find the fake library, and ``FAKE_NVML_FILE`` names its state, which the tests write.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+
+from autoglm_throttle import Settings, Throttle
+from autoglm_throttle.asgi import ThrottleMiddleware
+from autoglm_throttle.gpu.recorded_provider import RecordedProvider
+from autoglm_throttle.gpu.sampler import THREAD
+from autoglm_throttle.gpu.select import providers
+
+CODES = (1, 2, 3, 4, 6, 9, 10, 12, 13, 15, 16, 18, 25, 28, 999)
+"""Of the library's errors those that mean something of their own."""
+
+SETTINGS: dict[str, Any] = {
+    "policy": "tiers",
+    "user_limit": "1000000/minute",
+    "rate_mid_rps": 1_000_000,
+    "sample_interval_s": 0.2,
+}
+QUICK = {"gpu_stale_after_s": 0.6, "gpu_blind_after_s": 1.2}
+
+
+def engine() -> dict[str, Any]:
+    """An engine that is always well."""
+    return {"device": "engine", "kind": "engine", "queued": 0, "running": 1, "kv_used_ratio": 0.5}
+
+
+CARD = {str(code): index for index, code in enumerate(CODES)} | {
+    name: len(CODES) + index for index, name in enumerate(("pair", "other", "joined", "hung"))
+}
+"""Throttle -> index of its card; ``other`` is the second card of ``pair``."""
+
+throttles: dict[str, Throttle] = {
+    str(code): Throttle(Settings(gpu=("nvml",), gpu_devices=(str(CARD[str(code)]),), **SETTINGS, **QUICK))
+    for code in CODES
+}
+throttles["pair"] = Throttle(
+    Settings(gpu=("nvml",), gpu_devices=(str(CARD["pair"]), str(CARD["other"])), **SETTINGS)
+)
+throttles["hung"] = Throttle(Settings(gpu=("nvml",), gpu_devices=(str(CARD["hung"]),), **SETTINGS))
+throttles["joined"] = Throttle(
+    Settings(**SETTINGS),
+    gpu=(
+        *providers(["nvml"], devices=[str(CARD["joined"])]),
+        RecordedProvider(lambda: [engine()], name="vllm:here:1"),
+    ),
+)
+
+
+class Changes(logging.Handler):
+    """Keeps what is logged, by the throttle's telemetry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the event and the text."""
+        found = {"event": getattr(record, "event", ""), "text": record.getMessage()}
+        self.kept.append(found | {"state": getattr(record, "state", "")})
+
+
+changes = Changes()
+logging.getLogger("autoglm_throttle").addHandler(changes)
+
+
+async def ok(request: Request) -> Response:
+    """Answer at once."""
+    return PlainTextResponse("ok")
+
+
+async def state(request: Request) -> Response:
+    """What every throttle sees."""
+    seen = {}
+    for name, throttle in throttles.items():
+        snapshot = throttle.snapshot()
+        regime = snapshot.control
+        seen[name] = {
+            "telemetry": regime.telemetry,
+            "age_s": max((snapshot.taken_at_s - row.taken_at_s for row in snapshot.devices), default=None),
+            "factor": regime.factor,
+            "why": regime.cause,
+            "signal": regime.signal,
+            "ready": snapshot.ready,
+            "health": [row.health for row in snapshot.devices],
+            "errors": [one.last_error for one in snapshot.sources],
+            "sources": [one.state for one in snapshot.sources],
+            "failures": [one.failures for one in snapshot.sources],
+            "callback_errors": sum(s.callback_errors for s in throttle._gpu_monitor._samplers.values()),
+        }
+    return JSONResponse(seen)
+
+
+def restart(request: Request) -> Response:
+    """Stop and start those whose driver hangs, on a thread of its own."""
+    for name in ("hung", "joined"):
+        throttles[name].stop()
+        throttles[name].start()
+    return PlainTextResponse("again")
+
+
+async def samplers(request: Request) -> Response:
+    """The threads that read, and what was logged."""
+    names = [thread.name for thread in threading.enumerate() if thread.name.startswith(THREAD)]
+    return JSONResponse({"threads": names, "logged": changes.kept})
+
+
+def mounted(throttle: Throttle) -> Any:
+    """A service behind this throttle."""
+    return ThrottleMiddleware(Starlette(routes=[Route("/ok", ok)]), throttle=throttle)
+
+
+app = Starlette(
+    routes=[
+        Route("/state", state),
+        Route("/samplers", samplers),
+        Route("/restart", restart),
+        *(Mount(f"/{name}", mounted(throttle)) for name, throttle in throttles.items()),
+    ]
+)

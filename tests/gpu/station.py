@@ -1,0 +1,196 @@
+"""A whole throttle on a clock moved by hand, sources that the test commands, and a crowd at its door."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from autoglm_throttle import (
+    ControlState,
+    Demand,
+    GpuProvider,
+    Permit,
+    Priority,
+    Reason,
+    Rejection,
+    Settings,
+    Throttle,
+)
+from autoglm_throttle.gpu.select import providers
+from autoglm_throttle.testing import FakeGpu, ManualClock
+from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict
+
+RATES: dict[str, Any] = {"rate_high_rps": 100.0, "rate_mid_rps": 50.0, "rate_low_rps": 20.0, "burst_s": 1.0}
+"""Small enough to be counted request by request."""
+
+NOMINAL_RPS = 170.0
+START_S = ManualClock()()
+WALL_S = 1_763_759_000.0
+LONGEST_S = 60.0
+STEP_S = 1 / 16  # exact, so that ages are
+
+
+class Station:
+    """One service: its throttle, its clock, and who works in it.
+
+    Args:
+        sources: what is read; None: one fake card.
+        clock: the clock that the sources share.
+        settings: settings by lower-case name.
+    """
+
+    def __init__(
+        self,
+        sources: GpuProvider | Sequence[GpuProvider] | None = None,
+        clock: ManualClock | None = None,
+        **settings: Any,
+    ) -> None:
+        self.clock = clock if clock is not None else ManualClock()
+        chosen = {"policy": "tiers", "retry_jitter": 0.0, **RATES, **settings}
+        source = FakeGpu(clock=self.clock) if sources is None else sources
+        self.throttle = Throttle(Settings(**chosen), gpu=source, sampling="manual", clock=self.clock)
+        self.refused: Counter[str] = Counter()
+        """By detail."""
+        self.reasons: Counter[Reason] = Counter()
+        self._work: deque[tuple[float, Permit]] = deque()
+        self._turn = 0
+
+    def tick(self, times: int = 1, every_s: float = 1.0) -> ControlState:
+        """Let time pass and read every source, again and again."""
+        for _ in range(times):
+            self._finish(self.clock.advance(every_s))
+            self.throttle.tick()
+        return self.throttle.control_state()
+
+    def ask(self, priority: Priority = Priority.MID) -> Permit | None:
+        """One request that does not wait in line."""
+        verdict = self.throttle.try_admit(Demand(priority))
+        if isinstance(verdict, Permit):
+            return verdict
+        if isinstance(verdict, Rejection):
+            _bearable(verdict)
+            self.refused[verdict.decision.detail] += 1
+            self.reasons[verdict.decision.reason] += 1
+        else:
+            self.throttle.leave(verdict)
+            self.refused["line"] += 1
+        return None
+
+    def detail(self, priority: Priority = Priority.MID) -> str:
+        """What a request is told now; empty if it is let in."""
+        verdict = self.throttle.try_admit(Demand(priority))
+        if isinstance(verdict, Permit):
+            verdict.settle()
+            return ""
+        assert isinstance(verdict, Rejection)
+        _bearable(verdict)
+        return verdict.decision.detail
+
+    def wait_s(self, priority: Priority = Priority.MID) -> float:
+        """The time after which a request that is sent away now should come again."""
+        verdict = self.throttle.try_admit(Demand(priority))
+        assert isinstance(verdict, Rejection)
+        return verdict.decision.retry_after_s
+
+    def crowd(self, seconds: int, rps: float = 2.5 * NOMINAL_RPS, takes_s: float = 0.0) -> list[int]:
+        """Let so many requests of all priorities come per second, and sample each second.
+
+        Args:
+            seconds: how long.
+            rps: requests per second.
+            takes_s: how long each one works.
+
+        Returns:
+            How many were admitted in each of the seconds.
+        """
+        admitted = []
+        owed = 0.0
+        for _ in range(seconds):
+            count = 0
+            for _ in range(round(1.0 / STEP_S)):
+                self._finish(self.clock.advance(STEP_S))
+                owed += rps * STEP_S
+                while owed >= 1.0:
+                    owed -= 1.0
+                    permit = self.ask(self._next_priority())
+                    if permit is not None:
+                        count += 1
+                        self._work.append((self.clock() + takes_s, permit))
+            self.throttle.tick()
+            admitted.append(count)
+        return admitted
+
+    def hang(self, requests: int = 1) -> list[Permit]:
+        """Requests that are let in and do not end."""
+        permits = [self.ask(Priority.HIGH) for _ in range(requests)]
+        return [permit for permit in permits if permit is not None]
+
+    @property
+    def verdict(self) -> GpuVerdict:
+        """That of the only card."""
+        (verdict,) = self.verdicts
+        return verdict
+
+    @property
+    def verdicts(self) -> list[GpuVerdict]:
+        """Those of all cards, in their order."""
+        view = self.throttle.snapshot().view
+        assert view is not None
+        return list(view.verdicts.values())
+
+    @property
+    def findings(self) -> list[GpuCondition]:
+        """What the cards are found to do."""
+        return [verdict.condition for verdict in self.verdicts]
+
+    @property
+    def telemetry_refusals(self) -> int:
+        """Requests that were sent away because of what the telemetry said."""
+        return self.reasons[Reason.GPU]
+
+    def _next_priority(self) -> Priority:
+        self._turn = (self._turn + 1) % 10
+        return Priority.LOW if self._turn == 0 else Priority.MID if self._turn < 4 else Priority.HIGH
+
+    def _finish(self, now: float) -> None:
+        while self._work and self._work[0][0] <= now:
+            self._work.popleft()[1].settle()
+
+
+def of_settings(*items: str, selector: str = "", **settings: Any) -> Station:
+    """A station whose sources are named by settings, as in production; it is `WALL_S` on all walls."""
+    clock = ManualClock()
+    sources = providers(
+        items,
+        selector=selector,
+        clock=clock,
+        wall=lambda: WALL_S + clock() - START_S,
+        manual=True,
+    )
+    return Station(sources, clock, **settings)
+
+
+def _bearable(rejection: Rejection) -> None:
+    """Whoever is sent away is told a time, and never more than a minute."""
+    assert 0.0 <= rejection.decision.retry_after_s <= LONGEST_S, rejection
+
+
+class Named(FakeGpu):
+    """A fake GPU under a name of its own, with an engine of its own."""
+
+    def __init__(
+        self, name: str, clock: ManualClock, devices: int = 1, engines: int = 0, *, own: bool = False
+    ) -> None:
+        super().__init__(devices, engines=engines, clock=clock)
+        self.name = name
+        self._apart = own
+        """Whether its cards are others than those of another source."""
+
+    def _row(self, index: int) -> GpuSample:
+        row = super()._row(index)
+        return replace(row, device=f"{self.name}/{row.device}") if self._apart else row
+
+    def _engine_row(self, index: int) -> GpuSample:
+        return replace(super()._engine_row(index), device=f"{self.name}#{index}")

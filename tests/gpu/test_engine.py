@@ -1,0 +1,211 @@
+"""Engines joined to cards: which of them the bands hear, and what becomes of it when one falls silent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from autoglm_throttle import GpuSample, ProviderUnavailable, Signal, TelemetryState
+from autoglm_throttle.gpu.provider_errors import NoSourceError
+from autoglm_throttle.testing import ManualClock
+from tests.gpu.station import Named, Station
+
+STALE_S = 3
+GONE = ProviderUnavailable("connection refused")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def card(clock: ManualClock) -> Named:
+    return Named("nvml", clock)
+
+
+@pytest.fixture
+def engine(clock: ManualClock) -> Named:
+    return Named("vllm:host:8000", clock, devices=0, engines=1)
+
+
+@pytest.fixture
+def station(clock: ManualClock, card: Named, engine: Named) -> Station:
+    card.utilization_pct, engine.kv_used_ratio = 100.0, 0.5
+    return Station((card, engine), clock)
+
+
+def test_the_pressure_is_heard_and_not_the_busy_card(station: Station) -> None:
+    assert station.tick(20).factor == 1.0
+    regime = station.throttle.control_state()
+    assert (regime.signal, regime.term) == (Signal.PRESSURE, "kv")
+    assert regime.load == pytest.approx(0.625)
+    view = station.throttle.snapshot().view
+    assert view is not None
+    assert (view.engines, view.utilization_pct, len(view.verdicts)) == (1, 100.0, 1), (
+        "an engine has no verdict"
+    )
+
+
+def test_one_source_in_a_list_is_that_source(clock: ManualClock, card: Named) -> None:
+    card.utilization_pct = 92.0
+    assert Station([card], clock).tick(3).factor == 0.4
+
+
+def test_two_sources_of_one_name_are_refused(clock: ManualClock) -> None:
+    with pytest.raises(ValueError, match="one name"):
+        Station((Named("nvml", clock), Named("nvml", clock)), clock)
+
+
+def test_no_source_in_a_list_is_no_source(clock: ManualClock) -> None:
+    assert Station((), clock).throttle.control_state().telemetry is TelemetryState.NONE
+
+
+def test_silence_of_the_engine_hands_over_to_the_cards(station: Station, engine: Named) -> None:
+    station.tick(5)
+    engine.fail_with(GONE)
+    for _ in range(STALE_S):
+        regime = station.tick()
+        assert (regime.signal, regime.factor) == (Signal.PRESSURE, 1.0)
+    seen = [station.tick() for _ in range(4)]
+    assert [regime.signal for regime in seen] == [Signal.UTILIZATION] * 4
+    assert [regime.telemetry for regime in seen] == [TelemetryState.FRESH] * 4
+    assert [regime.factor for regime in seen] == [1.0, 1.0, 0.0, 0.0], "three new samples of the cards"
+    view = station.throttle.snapshot().view
+    assert view is not None
+    assert (view.engines, view.kv_used_ratio) == (0, None)
+
+
+def test_the_engine_is_heard_again_at_its_first_word(station: Station, card: Named, engine: Named) -> None:
+    station.tick(5)
+    engine.fail_with(GONE)
+    station.tick(10)
+    assert station.throttle.control_state().factor == 0.0
+    engine.recover()
+    regime = station.tick()
+    assert (regime.signal, regime.term, regime.telemetry) == (Signal.PRESSURE, "kv", TelemetryState.FRESH)
+    assert station.tick(3).factor == 1.0
+
+
+def test_an_engine_that_flickers_is_held_for_alive(station: Station, engine: Named) -> None:
+    for _ in range(10):
+        engine.fail_with(GONE)
+        station.tick(2)
+        engine.recover()
+        assert station.tick().signal is Signal.PRESSURE
+    assert station.throttle.control_state().factor == 1.0
+
+
+def test_silence_of_the_cards_does_not_matter_to_the_engine(
+    station: Station, card: Named, engine: Named
+) -> None:
+    station.tick(5)
+    card.hang()
+    engine.kv_used_ratio = 0.72
+    seen = [station.tick() for _ in range(40)]
+    assert {regime.telemetry for regime in seen} == {TelemetryState.FRESH}
+    assert seen[-1].factor == 0.7
+
+
+def test_loss_of_the_card_is_a_loss_though_the_engine_talks(station: Station, card: Named) -> None:
+    station.tick(5)
+    card.lose()
+    assert station.tick().factor == 0.0
+    assert station.detail() == "gpu:lost"
+    assert not station.throttle.snapshot().ready
+
+
+def test_silence_of_both_goes_down_the_ladder_of_the_engine(
+    station: Station, card: Named, engine: Named
+) -> None:
+    engine.kv_used_ratio = 0.72
+    assert station.tick(5).factor == 0.7
+    card.hang()
+    engine.hang()
+    states = [station.tick().telemetry for _ in range(35)]
+    assert states[:4] == [
+        TelemetryState.FRESH,
+        TelemetryState.FRESH,
+        TelemetryState.LATE,
+        TelemetryState.STALE,
+    ]
+    assert states[-1] is TelemetryState.BLIND
+    assert station.throttle.control_state().factor == 1.0
+
+
+@pytest.mark.parametrize("signal", ["pressure", "utilization"])
+def test_a_stated_signal_is_not_left(signal: str, clock: ManualClock, card: Named, engine: Named) -> None:
+    station = Station((card, engine), clock, signal=signal)
+    station.tick(5)
+    (engine if signal == "pressure" else card).hang()
+    station.tick(4)
+    assert station.throttle.control_state().signal == signal
+    assert station.throttle.control_state().telemetry is TelemetryState.STALE
+
+
+def test_two_engines_are_one_queue_and_the_larger_fill_by_choice(clock: ManualClock, card: Named) -> None:
+    engines = [Named(f"vllm:host:{port}", clock, devices=0, engines=1) for port in (1, 2)]
+    for number, one in enumerate(engines):
+        one.queued, one.kv_used_ratio = 4 * number, 0.2
+    station = Station((card, *engines), clock)
+    station.tick(3)
+    assert station.throttle.snapshot().pressure["queue"] == pytest.approx(4 / (5 * 2))
+    engines[0].hang()
+    station.tick(4)
+    assert station.throttle.snapshot().pressure["queue"] == pytest.approx(4 / 5), "that of the living one"
+
+
+def test_the_order_of_the_list_decides_who_is_believed(clock: ManualClock) -> None:
+    uuid = "GPU-5a1c7f3e-0b2d-4c6a-9e8f-112233445500"
+
+    class Same(Named):
+        def _row(self, index: int) -> GpuSample:
+            return replace(super()._row(index), device=uuid)
+
+    first, second = Same("nvml", clock), Same("dcgm:host:9400", clock)
+    first.utilization_pct, second.utilization_pct, second.power_w = 20.0, 99.0, 300.0
+    station = Station((first, second), clock)
+    assert station.tick(5).factor == 1.0
+    (row,) = station.throttle.snapshot().devices
+    assert (row.utilization_pct, row.power_w) == (20.0, 300.0), "the first that knows"
+    first.hang()
+    station.tick(3)
+    assert station.tick().load == pytest.approx(0.99), "the other, once the first is silent"
+
+
+class Absent(Named):
+    """The automatic choice on a machine without a card."""
+
+    def read(self) -> Sequence[GpuSample]:
+        raise NoSourceError("no GPU found")
+
+
+def test_an_engine_on_a_machine_without_cards_is_heard_alone(clock: ManualClock, engine: Named) -> None:
+    engine.kv_used_ratio = 0.5
+    station = Station((Absent("auto", clock), engine), clock)
+    regime = station.tick(3)
+    assert (regime.signal, regime.telemetry, regime.factor) == (Signal.PRESSURE, TelemetryState.FRESH, 1.0)
+    assert [one.state for one in station.throttle.snapshot().sources] == ["no_source", "reading"]
+    engine.kv_used_ratio = 0.72
+    assert station.tick(3).factor == 0.7
+    engine.fail_with(GONE)
+    states = [station.tick().telemetry for _ in range(5)]
+    assert states[-1] is TelemetryState.STALE, "its silence is no absence"
+    assert station.throttle.snapshot().ready
+
+
+def test_neither_card_nor_engine_is_no_source(clock: ManualClock) -> None:
+    station = Station((Absent("auto", clock), Absent("other", clock)), clock)
+    regime = station.tick(20)
+    assert (regime.telemetry, regime.factor) == (TelemetryState.NONE, 1.0)
+
+
+def test_an_engine_that_was_never_heard_leaves_the_cards_in_charge(
+    clock: ManualClock, card: Named, engine: Named
+) -> None:
+    engine.fail_with(GONE)
+    card.utilization_pct = 92.0
+    regime = Station((card, engine), clock).tick(3)
+    assert (regime.signal, regime.factor) == (Signal.UTILIZATION, 0.4)

@@ -1,0 +1,270 @@
+"""What a card is found to do, through the whole throttle: readiness, rates, refusals, recovery."""
+
+from typing import Any
+
+import pytest
+
+from autoglm_throttle import ControlCause, Outcome, Permit
+from autoglm_throttle.testing import FakeGpu, ManualClock
+from autoglm_throttle.types import GpuCondition
+from tests.gpu.station import Station
+
+STALLED_AFTER_S = 10
+BUSY_PCT = 88.0
+"""Above the first edge, so that the table alone would leave 0.7."""
+
+
+def service(devices: int = 1, engines: int = 0, **settings: Any) -> tuple[Station, FakeGpu]:
+    """A service that has worked for a while on cards of 700 W."""
+    clock = ManualClock()
+    gpu = FakeGpu(devices, engines=engines, clock=clock)
+    gpu.utilization_pct, gpu.power_w, gpu.power_limit_w = 60.0, 450.0, 700.0
+    station = Station(gpu, clock, **{"signal": "utilization", **settings})
+    station.crowd(30, rps=40, takes_s=0.5)
+    return station, gpu
+
+
+def hung(station: Station, gpu: FakeGpu, **reading: float) -> list[Permit]:
+    """A collective that waits for a rank that is gone: 100 % at 70 W, and nothing comes out."""
+    station.crowd(1, rps=0)
+    permits = station.hang(4)
+    gpu.utilization_pct = BUSY_PCT
+    gpu.power_w = 70.0
+    for name, value in reading.items():
+        setattr(gpu, name, value)
+    return permits
+
+
+def until_stalled(station: Station) -> int:
+    for second in range(1, 40):
+        station.tick()
+        if station.findings[0] is GpuCondition.STALLED:
+            return second
+    raise AssertionError(f"never stalled: {station.verdicts}")
+
+
+class TestStalled:
+    def test_it_is_found_with_what_it_rests_on(self) -> None:
+        station, gpu = service()
+        hung(station, gpu)
+        assert STALLED_AFTER_S <= until_stalled(station) <= STALLED_AFTER_S + 4
+        evidence = station.verdict.evidence
+        assert evidence["utilization_pct"] == BUSY_PCT
+        assert evidence["power_share"] < 0.3
+        assert evidence["progress_per_s"] == 0.0
+        assert evidence["in_flight"] == 4
+        assert station.verdict.confidence >= 0.8
+        assert station.verdict.fake_busy
+
+    def test_tiers_shut_the_door_and_say_why(self) -> None:
+        station, gpu = service()
+        hung(station, gpu)
+        until_stalled(station)
+        snapshot = station.throttle.snapshot()
+        assert (snapshot.control.factor, snapshot.control.cause, snapshot.ready) == (
+            0.0,
+            ControlCause.STALLED,
+            False,
+        )
+        assert snapshot.control.tier == 0.7, "the table alone would not have"
+        assert station.detail() == "gpu:stalled"
+
+    @pytest.mark.parametrize("utilization_pct", [BUSY_PCT, 100.0])
+    def test_adaptive_is_not_ready_and_cuts_nobody(self, utilization_pct: float) -> None:
+        station, gpu = service(policy="adaptive")
+        hung(station, gpu, utilization_pct=utilization_pct)
+        until_stalled(station)
+        assert not station.throttle.snapshot().ready
+        station.refused.clear()
+        station.crowd(3, rps=40, takes_s=60.0)
+        assert not station.telemetry_refusals
+        assert station.throttle.control_state().factor == 1.0
+
+    @pytest.mark.parametrize("policy", ["tiers", "adaptive"])
+    def test_it_ends_when_something_comes_out(self, policy: str) -> None:
+        station, gpu = service(policy=policy)
+        permits = hung(station, gpu)
+        until_stalled(station)
+        for permit in permits:
+            permit.settle()
+        gpu.utilization_pct, gpu.power_w = 50.0, 400.0
+        factors, ready = [], []
+        for _ in range(8):
+            factors.append(station.tick().factor)
+            ready.append(station.throttle.snapshot().ready)
+        assert ready == [False] * 2 + [True] * 6, "three new samples must agree"
+        assert factors[-1] == 1.0
+        if policy == "tiers":
+            assert factors[:4] == [0.0] * 4, "and three more before the door opens"
+
+    def test_it_ends_when_all_have_given_up(self) -> None:
+        """Requests that are cancelled are no progress; with none in flight there is nothing to hang."""
+        station, gpu = service()
+        permits = hung(station, gpu)
+        until_stalled(station)
+        for permit in permits:
+            permit.settle(Outcome.NEUTRAL)
+        gpu.utilization_pct = 0.0
+        station.tick(STALLED_AFTER_S - 2)
+        assert station.findings == [GpuCondition.STALLED], "falling utilization is no recovery"
+        station.tick(12)
+        assert station.findings == [GpuCondition.IDLE]
+        assert station.throttle.control_state().factor == 1.0
+        assert station.throttle.snapshot().ready
+
+    def test_one_of_two_that_hangs_takes_its_half(self) -> None:
+        station, gpu = service(devices=2)
+        hung(station, gpu, utilization_pct=80.0)
+        gpu.set(0, utilization_pct=90.0)
+        gpu.set(1, utilization_pct=80.0, power_w=400.0)
+        until_stalled(station)
+        station.tick(2)
+        snapshot = station.throttle.snapshot()
+        assert station.findings[1] is not GpuCondition.STALLED
+        assert (snapshot.control.factor, snapshot.control.cause, snapshot.ready) == (
+            0.5,
+            ControlCause.STALLED,
+            True,
+        )
+
+    def test_the_one_left_of_two_that_hangs_is_all_that_is_left(self) -> None:
+        station, gpu = service(devices=2)
+        hung(station, gpu)
+        gpu.lose(1)
+        until_stalled(station)
+        assert not station.throttle.snapshot().ready
+        assert station.findings == [GpuCondition.STALLED, GpuCondition.LOST]
+
+    def test_a_slow_service_is_not_hung(self) -> None:
+        """An answer every two seconds is progress all the time."""
+        station, gpu = service()
+        permits = hung(station, gpu)
+        for _ in range(20):
+            station.tick(2)
+            permits.pop(0).settle()
+            permits += station.hang(1)
+            assert station.findings != [GpuCondition.STALLED]
+
+    def test_a_long_stream_is_not_hung(self) -> None:
+        station, gpu = service()
+        permits = hung(station, gpu)
+        for _ in range(30):
+            permits[0].record_chunk()
+            station.tick()
+            assert station.findings != [GpuCondition.STALLED]
+
+    def test_silence_takes_readiness_back(self) -> None:
+        """Whoever sees nothing must not keep a service out of its load balancer for ever."""
+        station, gpu = service()
+        hung(station, gpu)
+        until_stalled(station)
+        gpu.hang()
+        assert not station.throttle.snapshot().ready
+        station.tick(4)
+        assert station.throttle.snapshot().ready
+
+
+class TestThrottled:
+    def test_it_counts_by_its_clock(self) -> None:
+        station, gpu = service()
+        gpu.sm_clock_mhz = gpu.sm_clock_max_mhz = 1980.0
+        gpu.utilization_pct = 86.0
+        station.crowd(10, rps=40, takes_s=0.5)
+        gpu.throttle, gpu.sm_clock_mhz = frozenset({"hw_thermal"}), 990.0
+        station.crowd(10, rps=40, takes_s=0.5)
+        assert station.findings == [GpuCondition.THROTTLED]
+        view = station.throttle.snapshot().view
+        assert view is not None
+        assert view.capacity == pytest.approx(0.5)
+        assert station.throttle.control_state().factor == pytest.approx(0.7 * 0.5)
+        assert station.throttle.snapshot().ready
+
+    def test_one_of_four_costs_its_share(self) -> None:
+        station, gpu = service(devices=4)
+        gpu.sm_clock_mhz = gpu.sm_clock_max_mhz = 2000.0
+        gpu.set(1, utilization_pct=95.0)
+        station.crowd(10, rps=40, takes_s=0.5)
+        gpu.set(1, throttle=frozenset({"hw_slowdown"}), sm_clock_mhz=1000.0)
+        station.crowd(10, rps=40, takes_s=0.5)
+        assert station.throttle.control_state().factor == pytest.approx(1.0 - 0.25 * 0.5)
+
+    def test_cool_again_it_counts_whole(self) -> None:
+        station, gpu = service()
+        gpu.sm_clock_mhz = gpu.sm_clock_max_mhz = 2000.0
+        gpu.utilization_pct = 84.9
+        station.crowd(10, rps=40, takes_s=0.5)
+        gpu.utilization_pct = 85.0
+        gpu.throttle, gpu.sm_clock_mhz = frozenset({"sw_thermal"}), 1000.0
+        station.crowd(6, rps=40, takes_s=0.5)
+        assert station.throttle.control_state().factor == pytest.approx(0.5)
+        gpu.throttle, gpu.sm_clock_mhz = frozenset(), 2000.0
+        station.crowd(6, rps=40, takes_s=0.5)
+        assert station.throttle.control_state().factor == 1.0
+
+
+class TestUnderfed:
+    def test_adaptive_cuts_nobody_though_the_gate_confirms(self) -> None:
+        refused = {}
+        for watts in (200.0, 650.0):
+            station, gpu = service(policy="adaptive", inflight_start=8, inflight_max=8, slo_s=5.0)
+            gpu.utilization_pct, gpu.power_w = 100.0, watts
+            station.crowd(10, rps=14, takes_s=0.5)
+            station.reasons.clear()
+            station.crowd(20, rps=40, takes_s=0.5)
+            refused[watts] = station.telemetry_refusals
+        assert refused[200.0] == 0, "more at once would help"
+        assert refused[650.0] > 0, "the same crowd at a card that is full"
+
+    def test_tiers_stay_literal(self) -> None:
+        station, gpu = service()
+        gpu.utilization_pct, gpu.power_w = BUSY_PCT, 200.0
+        station.crowd(10, rps=40, takes_s=0.5)
+        assert station.findings == [GpuCondition.UNDERFED]
+        assert station.throttle.control_state().factor == 0.7
+        assert station.throttle.control_state().cause is ControlCause.TIER
+
+
+class TestDegraded:
+    def test_it_leaves_seven_tenths(self) -> None:
+        """A third of the tokens at the same load and the same power."""
+        clock = ManualClock()
+        gpu = FakeGpu(1, engines=1, clock=clock)
+        gpu.utilization_pct, gpu.power_w, gpu.power_limit_w = 95.0, 320.0, 700.0
+        gpu.running, gpu.kv_used_ratio, gpu.tokens_total = 16, 0.3, 0
+        station = Station(gpu, clock)
+        permits = station.hang(16)
+
+        def serve(tokens: int, seconds: int) -> None:
+            for _ in range(seconds):
+                assert gpu.tokens_total is not None
+                gpu.tokens_total += tokens
+                station.tick()
+
+        serve(2180, 90)
+        assert station.findings == [GpuCondition.PRODUCTIVE]
+        assert station.throttle.control_state().factor == 1.0
+        serve(730, 30)
+        assert station.findings == [GpuCondition.DEGRADED]
+        regime = station.throttle.control_state()
+        assert (regime.factor, regime.cause) == (0.7, ControlCause.DEGRADED)
+        assert station.throttle.snapshot().ready
+        serve(2180, 30)
+        assert station.throttle.control_state().factor == 1.0
+        for permit in permits:
+            permit.settle()
+
+
+class TestStarved:
+    def test_work_waits_and_the_card_is_not_filled(self) -> None:
+        station, gpu = service(policy="adaptive", inflight_start=4, inflight_max=4)
+        gpu.utilization_pct = 30.0
+        station.crowd(15, rps=20, takes_s=0.5)
+        assert station.findings == [GpuCondition.STARVED]
+        assert not station.telemetry_refusals
+        assert station.throttle.control_state().factor == 1.0
+
+    def test_a_filled_card_is_not(self) -> None:
+        station, gpu = service(policy="adaptive", inflight_start=4, inflight_max=4)
+        gpu.utilization_pct = 80.0
+        station.crowd(15, rps=20, takes_s=0.5)
+        assert station.findings == [GpuCondition.WORKING]

@@ -1,0 +1,150 @@
+"""The lookout: how each source fares, how long its end may take, and when it may look away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from autoglm_throttle import Settings
+from autoglm_throttle.gpu_monitor import JOIN_S, GpuMonitor, SampleListener
+from autoglm_throttle.testing import FakeGpu, ManualClock
+from autoglm_throttle.types import (
+    ControlCause,
+    ControlState,
+    GpuProvider,
+    GpuSample,
+    ProviderMisconfigured,
+    ProviderUnavailable,
+    ServiceStats,
+    TelemetryState,
+)
+
+IDLE = ServiceStats()
+
+
+class Named(FakeGpu):
+    """A fake source with a name of its own."""
+
+    def __init__(self, name: str, **others: Any) -> None:
+        super().__init__(**others)
+        self.name = name
+
+
+def lookout(*providers: GpuProvider, clock: ManualClock | None = None, **settings: Any) -> GpuMonitor:
+    ends = SampleListener(lambda rows, source, interval_s: None, lambda gone: None)
+    return GpuMonitor(Settings(**settings), providers, ends, clock or ManualClock())
+
+
+def states(watched: GpuMonitor, clock: ManualClock) -> dict[str, str]:
+    return {source.name: source.state for source in watched.views(clock())}
+
+
+def test_each_source_is_told_by_itself() -> None:
+    clock = ManualClock()
+    well, away, wrong = (Named(name, clock=clock) for name in ("well", "away", "wrong"))
+    watched = lookout(well, away, wrong, clock=clock)
+    assert states(watched, clock) == {"well": "starting", "away": "starting", "wrong": "starting"}
+    away.fail_with(ProviderUnavailable("gone fishing"))
+    wrong.fail_with(ProviderMisconfigured("no such card"))
+    watched.tick()
+    assert states(watched, clock) == {"well": "reading", "away": "failing", "wrong": "misconfigured"}
+    told = {source.name: source.last_error for source in watched.views(clock())}
+    assert told["well"] == ""
+    assert "gone fishing" in told["away"]
+    assert "no such card" in told["wrong"]
+    away.recover()
+    clock.advance(2.0)
+    watched.tick()
+    assert states(watched, clock)["away"] == "reading"
+    assert watched.error_count == 3, "the wrong one is read again, in manual mode"
+
+
+def test_a_read_that_hangs_shows_while_it_lasts() -> None:
+    clock = ManualClock()
+    hung = Named("hung", blocks=True, clock=clock)
+    hung.hang()
+    watched = lookout(hung, clock=clock)
+    try:
+        watched.start()
+        deadline = time.monotonic() + 5.0
+        while watched._samplers["hung"].reading_since_s is None and time.monotonic() < deadline:
+            threading.Event().wait(0.001)
+        assert states(watched, clock) == {"hung": "starting"}
+        clock.advance(0.6)
+        assert states(watched, clock) == {"hung": "hanging"}
+    finally:
+        hung.recover()
+        watched.stop()
+
+
+def test_several_hung_reads_are_waited_for_together() -> None:
+    hung = [Named(f"hung{n}", blocks=True) for n in range(3)]
+    for one in hung:
+        one.hang()
+    watched = lookout(*hung)
+    watched.start()
+    started = time.monotonic()
+    watched.stop()
+    took_s = time.monotonic() - started
+    for one in hung:
+        one.recover()
+    assert took_s < 2.0 * JOIN_S
+
+
+def test_two_sources_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="two sources have the same name"):
+        lookout(Named("a"), Named("a"))
+
+
+def test_only_when_no_source_is_left_is_there_silence() -> None:
+    told: list[bool] = []
+    clock = ManualClock()
+    card, engine = Named("card", clock=clock), Named("engine", clock=clock)
+    ends = SampleListener(lambda rows, source, interval_s: None, told.append)
+    watched = GpuMonitor(Settings(), [card, engine], ends, clock)
+    card.fail_with(ProviderMisconfigured("no"))
+    watched.tick()
+    assert told == []
+    engine.fail_with(ProviderMisconfigured("no"))
+    clock.advance(1.0)
+    watched.tick()
+    assert told[-1] is True
+
+
+CALM = ControlState(1.0, 1.0, 0.1, 0.0, ControlCause.CALM, TelemetryState.FRESH, 0.0)
+
+
+def rested(load: float | None, *, busy: bool = False, adaptive: bool = True) -> GpuMonitor:
+    """After a minute with this load."""
+    clock, gpu = ManualClock(), Named("card")
+    watched = lookout(gpu, clock=clock, sample_adaptive=adaptive)
+    rows: Sequence[GpuSample] = []
+    for second in range(90):
+        rows = [GpuSample(device="GPU-a", index=0, taken_at_s=clock(), source="card", utilization_pct=5.0)]
+        view = watched.merge(rows, IDLE, clock(), source="card", interval_s=1.0)
+        watched.schedule_next(view, CALM, load, busy=busy and second % 2 == 0, now=clock())
+        clock.advance(1.0)
+    return watched
+
+
+@pytest.mark.parametrize(("load", "interval_s"), [(0.1, 10.0), (0.5, 5.0), (0.8, 1.0), (None, 1.0)])
+def test_who_has_little_to_do_is_looked_at_less_often(load: float | None, interval_s: float) -> None:
+    watched = rested(load)
+    assert [source.interval_s for source in watched.views(0.0)] == [interval_s]
+    assert watched.is_idle is (interval_s > 1.0)
+
+
+def test_a_fixed_interval_stays() -> None:
+    watched = rested(0.1, adaptive=False)
+    assert [source.interval_s for source in watched.views(0.0)] == [1.0]
+    assert not watched.is_idle
+
+
+def test_a_request_wakes_whoever_dozes_once() -> None:
+    watched = rested(0.1)
+    watched.wake(0.0)
+    assert not watched.is_idle

@@ -1,0 +1,222 @@
+"""``SAMPLE_ADAPTIVE``: how often is looked by load, never stale by its own slowness, awake at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from autoglm_throttle import GpuSample, Settings, TelemetryState, Throttle
+from autoglm_throttle.testing import FakeGpu, ManualClock
+from tests.admission.demands import admitted
+from tests.gpu.station import Named, Station
+
+PATIENCE_S = 10.0
+
+
+class Paced:
+    """A station whose sources are read when they are due, not sooner."""
+
+    def __init__(
+        self, sources: Sequence[FakeGpu] = (), clock: ManualClock | None = None, **settings: Any
+    ) -> None:
+        self.clock = clock or ManualClock()
+        sources = sources or [FakeGpu(clock=self.clock)]
+        self.gpu = sources[0]
+        self.station = Station(sources, self.clock, **{"sample_adaptive": True, **settings})
+        self.station.throttle.tick()
+
+    @property
+    def interval_s(self) -> float:
+        return max(one.interval_s for one in self.station.throttle.snapshot().sources)
+
+    def until_due(self) -> TelemetryState:
+        """The state just before the next reading, which then comes."""
+        samplers = self.station.throttle._gpu_monitor._samplers.values()
+        due_s = min(sampler._next_read.due_s for sampler in samplers)
+        self.clock.advance(max(0.0, due_s - self.clock()))
+        state = self.station.throttle.control_state().telemetry
+        for sampler in samplers:
+            if sampler._next_read.due_s <= self.clock():
+                sampler.tick()
+        return state
+
+    def idle(self) -> None:
+        """Until the slowest rhythm is reached."""
+        for _ in range(200):
+            self.until_due()
+            if self.interval_s == 10.0:
+                return
+        raise AssertionError(f"it stays at {self.interval_s} s")
+
+
+def test_an_idle_card_is_looked_at_every_ten_seconds() -> None:
+    paced = Paced()
+    paced.gpu.utilization_pct = 5.0
+    seen, began_s = [], paced.clock()
+    while paced.clock() - began_s < 200.0:
+        paced.until_due()
+        if paced.interval_s not in seen:
+            seen.append(paced.interval_s)
+    assert seen == [1.0, 5.0, 10.0]
+
+
+@pytest.mark.parametrize(
+    ("utilization_pct", "interval_s"), [(29.0, 10.0), (31.0, 5.0), (69.0, 5.0), (71.0, 1.0), (100.0, 1.0)]
+)
+def test_the_load_decides(utilization_pct: float, interval_s: float) -> None:
+    paced = Paced(policy="adaptive")
+    paced.gpu.utilization_pct = utilization_pct
+    for _ in range(150):
+        paced.until_due()
+    assert paced.interval_s == interval_s
+
+
+def test_faster_at_once() -> None:
+    paced = Paced()
+    paced.idle()
+    paced.gpu.utilization_pct = 50.0
+    paced.until_due()
+    assert paced.interval_s == 5.0
+    paced.gpu.utilization_pct = 80.0
+    paced.until_due()
+    assert paced.interval_s == 1.0
+
+
+def test_never_stale_by_its_own_slowness() -> None:
+    paced = Paced()
+    paced.idle()
+    assert {paced.until_due() for _ in range(50)} == {TelemetryState.FRESH}
+    for utilization_pct in (80.0, 5.0, 50.0, 5.0):
+        paced.gpu.utilization_pct = utilization_pct
+        assert {paced.until_due() for _ in range(40)} == {TelemetryState.FRESH}
+
+
+def test_a_slow_rhythm_still_shows_a_hang() -> None:
+    paced = Paced()
+    paced.idle()
+    paced.until_due()
+    paced.gpu.hang()
+    states = []
+    for _ in range(40):
+        paced.clock.advance(1.0)
+        states.append(paced.station.throttle.control_state().telemetry)
+    assert TelemetryState.STALE in states
+    assert states.index(TelemetryState.STALE) <= 30
+
+
+@pytest.mark.parametrize("trouble", ["cut", "lost", "stalled"])
+def test_trouble_is_looked_at_closely(trouble: str) -> None:
+    paced = Paced()
+    gpu = paced.gpu
+    if trouble == "cut":
+        gpu.utilization_pct = 93.0
+    elif trouble == "lost":
+        gpu.lose()
+    else:
+        gpu.utilization_pct, gpu.power_w, gpu.power_limit_w = 86.0, 70.0, 700.0
+        paced.station.hang(2)
+    for _ in range(100):
+        paced.until_due()
+    assert paced.interval_s == 1.0
+
+
+def test_an_engine_is_looked_at_with_the_cards() -> None:
+    clock = ManualClock()
+    engine = Named("vllm:h:1", clock, devices=0, engines=1)
+    paced = Paced((FakeGpu(clock=clock), engine), clock)
+    paced.idle()
+    assert {paced.until_due() for _ in range(50)} == {TelemetryState.FRESH}
+    assert [one.interval_s for one in paced.station.throttle.snapshot().sources] == [10.0, 10.0]
+    engine.kv_used_ratio = 0.7
+    for _ in paced.station.throttle.snapshot().sources:
+        paced.until_due()
+    assert paced.interval_s == 1.0
+
+
+def test_a_crowd_in_flight_is_load_though_the_card_is_not() -> None:
+    paced = Paced(policy="adaptive", inflight_start=4, inflight_max=4)
+    paced.idle()
+    permits = paced.station.hang(4)
+    assert len(permits) == 4
+    paced.until_due()
+    assert paced.interval_s == 1.0
+
+
+class Read(Named):
+    """Says when it is being read."""
+
+    def __init__(self, name: str, clock: ManualClock) -> None:
+        super().__init__(name, clock)
+        self.reads = threading.Semaphore(0)
+
+    def read(self) -> Sequence[GpuSample]:
+        self.reads.release()
+        return super().read()
+
+
+class Heard(Throttle):
+    """Says when a reading has been taken in."""
+
+    heard: threading.Semaphore
+
+    def _observe(self, *arguments: Any) -> Any:
+        regime = super()._observe(*arguments)
+        self.heard.release()
+        return regime
+
+
+@contextmanager
+def dozing(sources: int) -> Iterator[tuple[Heard, list[Read], ManualClock]]:
+    """A throttle with its threads, at the slowest rhythm, without anybody having come for long."""
+    clock = ManualClock()
+    gpus = [Read(f"gpu-{number}", clock) for number in range(sources)]
+    throttle = Heard(Settings(sample_adaptive=True), gpu=gpus, clock=clock)
+    throttle.heard = threading.Semaphore(0)
+    throttle.start()
+    try:
+        for _ in gpus:
+            assert throttle.heard.acquire(timeout=PATIENCE_S)
+        while throttle.snapshot().sources[0].interval_s < 10.0:
+            clock.advance(10.0)
+            for sampler in throttle._gpu_monitor._samplers.values():
+                sampler.wake()
+                assert throttle.heard.acquire(timeout=PATIENCE_S)
+        for gpu in gpus:
+            while gpu.reads.acquire(blocking=False):
+                pass
+        yield throttle, gpus, clock
+    finally:
+        throttle.stop()
+
+
+@pytest.mark.parametrize("sources", [1, 2])
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_the_first_request_after_idleness_wakes(sources: int, looked_at: bool) -> None:
+    with dozing(sources) as (throttle, gpus, clock):
+        assert not any(gpu.reads.acquire(timeout=0.1) for gpu in gpus), "it dozes"
+        clock.advance(1.0)
+        if looked_at:
+            throttle.snapshot()  # as whoever scrapes our metrics does
+        assert admitted(throttle, 1) == 1
+        for gpu in gpus:
+            assert gpu.reads.acquire(timeout=PATIENCE_S), "ten seconds of dozing were cut short"
+            assert throttle.heard.acquire(timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("sources", [1, 2])
+def test_who_comes_after_the_first_does_not_wake(sources: int) -> None:
+    """Else a trickle of requests would have the driver read as fast as it can be."""
+    with dozing(sources) as (throttle, gpus, clock):
+        clock.advance(1.0)
+        assert admitted(throttle, 1) == 1
+        for gpu in gpus:
+            assert gpu.reads.acquire(timeout=PATIENCE_S)
+            assert throttle.heard.acquire(timeout=PATIENCE_S)
+        for _ in range(4):
+            clock.advance(0.5)
+            assert admitted(throttle, 5) == 5
+            assert not any(gpu.reads.acquire(timeout=0.05) for gpu in gpus)

@@ -1,0 +1,385 @@
+"""The guards of a throttle: who has which figures, who is told, what is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from autoglm_throttle import (
+    BreakerSettings,
+    BreakerState,
+    BreakerTransition,
+    BreakerView,
+    ConfigError,
+    Fallback,
+    GuardPermit,
+    GuardPolicy,
+    GuardRejected,
+    GuardRejection,
+    Throttle,
+)
+from autoglm_throttle.guard_registry import GuardRegistry
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.snapshot import GuardsView
+from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
+from autoglm_throttle.types import BreakerMode
+
+
+def fail(throttle: Throttle, name: str, times: int = 5) -> None:
+    for _ in range(times):
+        with pytest.raises(ConnectionError), throttle.guard(name):
+            raise ConnectionError("away")
+
+
+def seen(throttle: Throttle) -> GuardsView:
+    guards = throttle.snapshot().guards
+    assert guards is not None
+    return guards
+
+
+def loaded(throttle: ManualThrottle, pct: float, samples: int = 4) -> None:
+    throttle.gpu.utilization_pct = pct
+    for _ in range(samples):
+        throttle.clock.advance(1.0)
+        throttle.tick()
+
+
+@contextlib.contextmanager
+def held_elsewhere(*locks: Any) -> Iterator[None]:
+    """Locks that another thread holds, as it may when its process forks."""
+    held, enough = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            enough.wait(10.0)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10.0)
+    yield
+    enough.set()
+    thread.join()
+
+
+def names(throttle: Throttle) -> set[str]:
+    return {breaker.name for breaker in seen(throttle).breakers}
+
+
+def failing() -> str:
+    raise ConnectionError("away")
+
+
+def passed(answer: GuardPermit | GuardRejection) -> GuardPermit:
+    assert isinstance(answer, GuardPermit)
+    return answer
+
+
+class TestFigures:
+    def test_five_failures_open_for_ten_seconds_and_one_trial_closes(self) -> None:
+        throttle = throttle_for_tests()
+        fail(throttle, "db", 4)
+        assert throttle.guard("db").state() is BreakerState.CLOSED
+        fail(throttle, "db", 1)
+        with pytest.raises(GuardRejected) as refused, throttle.guard("db"):
+            pytest.fail("let through")
+        assert (refused.value.name, refused.value.retry_after_s) == ("db", 10.0)
+        throttle.clock.advance(10.0)
+        with throttle.guard("db"):
+            assert throttle.guard("db").rejection() is not None
+        assert throttle.guard("db").state() is BreakerState.CLOSED
+
+    def test_code_wins_over_the_table_of_the_guard_and_that_over_the_settings_of_all(self) -> None:
+        throttle = throttle_for_tests(
+            breaker_failures=4,
+            breaker_open_s=7,
+            breaker_backoff=2,
+            guards=[GuardPolicy("db", failures=3, open_s=8)],
+        )
+        own = throttle.feature("db", breaker=BreakerSettings(failures=2)).rules
+        assert (own.failures, own.open_s, own.backoff) == (2, 8.0, 2.0)
+        other = throttle.guard("other").rules
+        assert (other.failures, other.open_s, other.backoff) == (4, 7.0, 2.0)
+
+    def test_what_the_table_says_of_the_feature_holds_where_code_says_nothing(self) -> None:
+        policy = GuardPolicy("related", criticality="non_core", shed_above=0.5)
+        throttle = throttle_for_tests(guards=[policy])
+        before = throttle.may_degrade
+        throttle.guard("related")
+        assert (before, throttle.may_degrade) == (False, True)
+        loaded(throttle, 60.0)
+        assert not throttle.is_available("related")
+        assert throttle.is_available("another")
+
+    def test_a_contradiction_names_the_guard(self) -> None:
+        throttle = throttle_for_tests()
+        with pytest.raises(ConfigError, match=r"guards\.db\.open_max_s: must be at least BREAKER_OPEN_S"):
+            throttle.feature("db", breaker=BreakerSettings(open_max_s=5))
+
+    @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
+    def test_a_name_that_cannot_be_one_is_an_error(self, name: str) -> None:
+        throttle = throttle_for_tests()
+        with pytest.raises(ConfigError, match="1 to 200 printable"):
+            throttle.guard(name)
+        with pytest.raises(ConfigError, match="1 to 200 printable"):
+            throttle.feature(name)
+
+    def test_an_impossible_feature_is_an_error_and_is_not_registered(self) -> None:
+        throttle = throttle_for_tests()
+        with pytest.raises(ConfigError, match=r"guards\.db: .*shed_above"):
+            throttle.feature("db", criticality="core", shed_above=0.5)
+        with pytest.raises(ConfigError, match=r"guards\.db\.criticality: must be one of core, non_core"):
+            throttle.feature("db", criticality="nope")
+        nothing: Any = []
+        with pytest.raises(TypeError, match="fallback must be a Fallback"):
+            throttle.feature("db", fallback=nothing)
+        throttle.feature("db")
+
+    def test_a_feature_comes_before_the_first_use_of_its_guard(self) -> None:
+        throttle = throttle_for_tests()
+        throttle.guard("db")
+        with pytest.raises(ValueError, match="register the feature before its first use"):
+            throttle.feature("db", fallback=Fallback(static=None))
+
+
+class TestRegistry:
+    def test_one_name_is_one_breaker(self) -> None:
+        throttle = throttle_for_tests()
+        assert throttle.guard("db").circuit is throttle.guard("db").circuit
+        assert throttle.guard("db").circuit is not throttle.guard("other").circuit
+
+    def test_64_threads_that_meet_make_one_breaker(self) -> None:
+        throttle = throttle_for_tests()
+        circuits: list[object] = []
+        barrier = threading.Barrier(64)
+
+        def ask() -> None:
+            barrier.wait()
+            circuits.append(throttle.guard("db").circuit)
+
+        threads = [threading.Thread(target=ask) for _ in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(set(map(id, circuits))) == 1
+
+    def test_the_oldest_idle_guard_makes_room_then_one_that_is_closed(self) -> None:
+        throttle = throttle_for_tests(breaker_max_names=4)
+        fail(throttle, "failed once", 1)
+        fail(throttle, "open")
+        throttle.feature("feature", fallback=Fallback(static=1))
+        throttle.guard("idle")
+        throttle.guard("new")
+        assert names(throttle) == {"failed once", "open", "feature", "new"}
+        fail(throttle, "new", 1)
+        throttle.guard("newer")
+        assert names(throttle) == {"open", "feature", "new", "newer"}
+
+    def test_a_feature_is_guarded_whatever_else_there_is(self) -> None:
+        throttle = throttle_for_tests(breaker_max_names=1)
+        fail(throttle, "open")
+        related = throttle.feature("related", fallback=Fallback(static="kept"))(failing)
+        assert related() == "kept"
+        assert names(throttle) == {"open", "related"}
+
+    def test_what_was_counted_of_a_guard_that_went_is_counted_of_all_others(self) -> None:
+        throttle = throttle_for_tests(breaker_max_names=2)
+        for number in range(20):
+            fail(throttle, f"host {number}")
+            throttle.guard(f"host {number}").reset()
+        changes = seen(throttle).transitions
+        assert {name for name, _ in changes} == {"_others", "host 18", "host 19"}
+        assert sum(n for (_, state), n in changes.items() if state is BreakerState.OPEN) == 20
+
+    def test_who_asks_for_a_new_name_does_not_wait_for_all_the_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        throttle = throttle_for_tests(breaker_max_names=100)
+        for number in range(100):
+            fail(throttle, f"host {number}")
+        looks = []
+        view = GuardState.view
+
+        def looked(circuit: GuardState) -> BreakerView:
+            looks.append(circuit.name)
+            return view(circuit)
+
+        monkeypatch.setattr(GuardState, "view", looked)
+        throttle.guard("new")
+        assert 0 < len(looks) <= 16
+
+    def test_a_guard_that_is_held_is_the_same_when_it_is_asked_for_again(self) -> None:
+        throttle = throttle_for_tests(breaker_max_names=1)
+        held = throttle.guard("held")
+        throttle.guard("other")
+        assert throttle.guard("held").circuit is held.circuit
+        del held
+        gc.collect()
+        fresh = throttle.guard("held").circuit
+        assert fresh.view().calls == 0
+
+    def test_a_guard_that_comes_back_is_seen_again(self) -> None:
+        throttle = throttle_for_tests(breaker_max_names=1)
+        held = throttle.guard("held")
+        throttle.guard("other")
+        fail(throttle, "held")
+        assert throttle.guard("held").state() is BreakerState.OPEN
+        assert [breaker.name for breaker in seen(throttle).breakers] == ["held"]
+        assert held.state() is BreakerState.OPEN
+
+    def test_beyond_the_bound_calls_are_made_without_a_breaker_and_it_is_said_once(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        throttle = throttle_for_tests(breaker_max_names=2)
+        for name in ("a", "b"):
+            fail(throttle, name)
+        with caplog.at_level(logging.WARNING, "autoglm_throttle"):
+            for name in ("c", "d"):
+                fail(throttle, name, 10)
+                assert throttle.guard(name).state() is BreakerState.DISABLED
+        events = [getattr(record, "event", "") for record in caplog.records]
+        assert events.count("guards_full") == 1
+        assert len(seen(throttle).breakers) == 2
+
+    def test_a_throttle_without_guards_loads_and_tells_nothing_of_them(self) -> None:
+        throttle = throttle_for_tests()
+        assert throttle.snapshot().guards is None
+        assert not throttle.may_degrade
+
+
+class TestTold:
+    def test_listeners_hear_of_each_change_in_order_and_one_that_fails_harms_nobody(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        throttle = throttle_for_tests()
+        heard: list[BreakerTransition] = []
+
+        def failing(_: BreakerTransition) -> None:
+            raise RuntimeError("a listener of the application")
+
+        throttle.add_listener(failing)
+        throttle.add_listener(heard.append)
+        fail(throttle, "db")
+        throttle.clock.advance(10.0)
+        with throttle.guard("db"):
+            pass
+        steps = [(change.before, change.after) for change in heard]
+        assert steps == [
+            (BreakerState.CLOSED, BreakerState.OPEN),
+            (BreakerState.OPEN, BreakerState.HALF_OPEN),
+            (BreakerState.HALF_OPEN, BreakerState.CLOSED),
+        ]
+        assert "a listener failed" in caplog.text
+
+    def test_changes_are_lines_and_counts(self, caplog: pytest.LogCaptureFixture) -> None:
+        throttle = throttle_for_tests()
+        with caplog.at_level(logging.INFO, "autoglm_throttle"):
+            fail(throttle, "db")
+        (line,) = (r for r in caplog.records if getattr(r, "event", "") == "breaker_changed")
+        keys = line.__dict__
+        assert (keys["breaker"], keys["state"], keys["state_before"]) == ("db", "open", "closed")
+        assert keys["retry_after_s"] == 10.0
+        assert seen(throttle).transitions == {("db", BreakerState.OPEN): 1}
+
+    def test_the_mode_of_the_settings_is_that_of_each_guard(self) -> None:
+        throttle = throttle_for_tests(breaker_mode=BreakerMode.METRICS_ONLY)
+        fail(throttle, "db", 9)
+        (breaker,) = seen(throttle).breakers
+        assert (breaker.metrics_only, breaker.would_reject, breaker.calls) == (True, 4, 9)
+
+
+class TestSettled:
+    def test_a_word_that_is_no_outcome_is_an_error_and_gives_the_place_back(self) -> None:
+        throttle = throttle_for_tests(breaker_half_open_max=1)
+        fail(throttle, "db", 4)
+        guard = throttle.guard("db")
+        wrong: Any = "broken"
+        with pytest.raises(ValueError, match="broken"):
+            guard.settle(passed(guard.allow()), wrong)
+        word: Any = "failure"
+        guard.settle(passed(guard.allow()), word)
+        assert guard.state() is BreakerState.OPEN
+
+    def test_one_exception_class_need_not_be_in_a_list(self) -> None:
+        throttle = throttle_for_tests()
+        related = throttle.feature("db", ignore=ConnectionError)(failing)
+        for _ in range(9):
+            with pytest.raises(ConnectionError):
+                related()
+        assert throttle.guard("db").state() is BreakerState.CLOSED
+
+
+class TestLife:
+    def test_guards_do_not_keep_a_throttle_alive(self) -> None:
+        import weakref
+
+        throttle = throttle_for_tests()
+        guard = throttle.guard("db")
+        gone = weakref.ref(throttle)
+        del throttle
+        gc.collect()
+        assert gone() is None
+        with guard:
+            pass
+
+    def test_a_finalizer_may_ask_for_a_guard_while_the_first_is_made(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        throttle = throttle_for_tests()
+        made = GuardRegistry.__init__
+
+        def collecting(self: GuardRegistry, *args: Any) -> None:
+            if not asked:
+                asked.append(1)
+                asked.append(throttle.guard("db"))
+            made(self, *args)
+
+        asked: list[object] = []
+        monkeypatch.setattr(GuardRegistry, "__init__", collecting)
+        assert throttle.guard("db").circuit is getattr(asked[1], "circuit", None)
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+    def test_a_fork_begins_with_its_own_locks_and_counts(self) -> None:
+        throttle = throttle_for_tests()
+        throttle.feature("related", fallback=Fallback(static=1))
+        fail(throttle, "db")
+        throttle.clock.advance(10.0)
+        trial = throttle.guard("db").allow()
+        read, write = os.pipe()
+        guards = throttle._guards
+        assert guards is not None
+        locks = throttle._guards_lock, guards._lock, throttle.guard("db").circuit._safe_breaker._lock
+        with held_elsewhere(*locks):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(10)
+                told = b"?"
+                try:
+                    told = _in_child(throttle)
+                finally:
+                    os.write(write, told)
+                    os._exit(0)
+        os.waitpid(child, 0)
+        os.close(write)
+        assert os.read(read, 100) == b"half_open True 0"
+        os.close(read)
+        throttle.guard("db").settle(trial)  # type: ignore[arg-type]
+        assert throttle.guard("db").state() is BreakerState.CLOSED
+
+
+def _in_child(throttle: ManualThrottle) -> bytes:
+    """Whether the child may make a trial of its own, and what it has counted."""
+    guard = throttle.guard("db")
+    free: Any = guard.rejection() is None
+    return f"{guard.state()} {free} {sum(seen(throttle).transitions.values())}".encode()

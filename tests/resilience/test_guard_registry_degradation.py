@@ -1,0 +1,100 @@
+"""What the load of a throttle does to its guards."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from autoglm_throttle import (
+    Criticality,
+    DegradationLevel,
+    Demand,
+    Fallback,
+    FallbackKind,
+    GuardRejected,
+    Permit,
+    Priority,
+    Settings,
+    Throttle,
+)
+from autoglm_throttle.testing import throttle_for_tests
+from tests.resilience.test_guard_registry import loaded, seen
+
+
+class TestDegradation:
+    def test_over_80_percent_of_load_what_is_not_core_is_shed(self) -> None:
+        throttle = throttle_for_tests()
+        calls = []
+        throttle.feature("related", criticality=Criticality.NON_CORE, fallback=Fallback(static=["none"]))
+        throttle.feature("log", criticality=Criticality.NON_CORE)
+
+        @throttle.guard("related")
+        def related() -> list[str]:
+            calls.append(1)
+            return ["live"]
+
+        loaded(throttle, 80.0)
+        assert related() == ["live"]
+        loaded(throttle, 80.5, samples=2)
+        assert related() == ["live"]
+        loaded(throttle, 80.5, samples=1)
+        assert related() == ["none"]
+        with pytest.raises(GuardRejected) as refused, throttle.guard("log"):
+            pytest.fail("let through")
+        assert refused.value.retry_after_s == 3.0
+        with throttle.guard("core"):
+            pass
+        view = seen(throttle)
+        assert (view.level, len(calls)) == (DegradationLevel.SHED, 2)
+        assert view.degraded["related", FallbackKind.STATIC, "load"] == 1
+        loaded(throttle, 74.0)
+        assert related() == ["live"]
+        assert seen(throttle).level is DegradationLevel.FULL
+
+    @pytest.mark.parametrize(
+        ("pct", "level"),
+        [
+            (80.0, DegradationLevel.FULL),
+            (90.0, DegradationLevel.SHED),
+            (95.0, DegradationLevel.STALE),
+            (95.1, DegradationLevel.STATIC),
+        ],
+    )
+    def test_the_levels_lie_above_80_90_and_95_percent(self, pct: float, level: DegradationLevel) -> None:
+        throttle = throttle_for_tests()
+        throttle.guard("any")
+        loaded(throttle, pct)
+        assert seen(throttle).level is level
+
+    def test_without_any_gpu_the_gate_tells_the_load(self) -> None:
+        clock = throttle_for_tests().clock
+        settings = Settings(gpu="none", policy="gate", inflight_max=4)
+        throttle = Throttle(settings, sampling="manual", clock=clock)
+        throttle.feature("related", criticality="non_core")
+        assert throttle.is_available("related")
+        permits = [throttle.try_admit(Demand(Priority.HIGH)) for _ in range(4)]
+        assert all(isinstance(permit, Permit) for permit in permits)
+        for _ in range(4):
+            throttle.is_available("related")
+            clock.advance(1.0)
+        assert not throttle.is_available("related")
+
+    def test_each_step_is_a_line(self, caplog: pytest.LogCaptureFixture) -> None:
+        throttle = throttle_for_tests()
+        throttle.guard("any")
+        with caplog.at_level(logging.INFO, "autoglm_throttle"):
+            loaded(throttle, 92.0)
+            loaded(throttle, 10.0)
+        lines = [record for record in caplog.records if getattr(record, "event", "") == "degradation_changed"]
+        assert [(line.levelno, line.__dict__["level"]) for line in lines] == [
+            (logging.WARNING, "stale"),
+            (logging.INFO, "full"),
+        ]
+
+    def test_a_dry_run_sheds_nothing(self) -> None:
+        throttle = throttle_for_tests(dry_run=True)
+        throttle.feature("related", criticality="non_core")
+        loaded(throttle, 99.0)
+        assert throttle.is_available("related")
+        assert seen(throttle).level is DegradationLevel.FULL

@@ -1,0 +1,59 @@
+"""Fleets on a store that the tests command."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from autoglm_throttle.limiting.shared.fleet_sync import FleetRules, FleetSync
+from autoglm_throttle.limiting.shared.leased_buckets import LeasedBuckets
+from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
+from autoglm_throttle.types import Clock
+from autoglm_throttle.wakeup import new_wakeup
+from tests.store.clients import Wire
+from tests.store.fleets import RATES
+from tests.store.storages import PATIENT_S, Hands, OwnStorage
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    wire = Wire()
+    yield wire
+    wire.answers.set()
+
+
+@pytest.fixture
+def made() -> Iterator[Callable[..., FleetSync]]:
+    """Make fleets that are stopped after the test."""
+    fleets: list[FleetSync] = []
+    wires: list[Wire] = []
+
+    def make(
+        wire: Wire, *, heartbeat_s: float = 5.0, workers: int = 4, clock: Clock = time.monotonic
+    ) -> FleetSync:
+        leases = LeasedBuckets(RATES, 1.0, clock(), workers=workers)
+        rules = FleetRules(heartbeat_s=heartbeat_s)
+        wires.append(wire)
+        fleets.append(FleetSync(leases, threading.RLock(), wire.connect, new_wakeup, rules, clock))
+        return fleets[-1]
+
+    yield make
+    for wire in wires:
+        wire.answers.set()  # else a thread that hangs is waited for
+    for fleet in fleets:
+        fleet.stop()
+
+
+@pytest.fixture
+def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
+    hands = Hands()
+    monkeypatch.setattr(OwnStorage, "hands", hands, raising=False)
+    return hands
+
+
+@pytest.fixture
+def window(hands: Hands) -> LimitsWindow:
+    return LimitsWindow("async+own://", PATIENT_S)

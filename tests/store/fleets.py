@@ -1,0 +1,36 @@
+"""What a request and a start do with a fleet, for tests of its thread."""
+
+from __future__ import annotations
+
+import time
+
+from autoglm_throttle.limiting.shared.fleet_sync import FleetSync
+from autoglm_throttle.types import Decision, Demand, Priority
+from tests.store.clients import PATIENCE_S, Wire
+from tests.store.polling import until
+
+RATES = (1000.0, 500.0, 100.0)
+MID = Demand(Priority.MID)
+
+
+async def admit(fleet: FleetSync, demand: Demand = MID) -> tuple[bool, float]:
+    """What the path of a request does with leases; and the seconds it took."""
+    began = time.monotonic()
+    with fleet._lock:
+        settled = fleet.leases.is_decidable(demand, fleet._clock())
+    if not settled:
+        await fleet.ensure(demand)
+    with fleet._lock:
+        paid = fleet.leases.take(demand, fleet._clock())
+    return not isinstance(paid, Decision), time.monotonic() - began
+
+
+def beats(fleet: FleetSync, wire: Wire) -> None:
+    """Start it and wait for its first sign of life."""
+    fleet.start()
+    wire.wait()
+    until(
+        lambda: fleet.leases.members == 1 and not fleet.leases._request_pending,
+        PATIENCE_S,
+        "the first answer",
+    )

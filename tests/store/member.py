@@ -1,0 +1,110 @@
+"""One process of a fleet, for tests with several: requests on a plan, leases, and a GPU that it publishes.
+
+``python -m tests.store.member URL PREFIX HOST UTILIZATION_PCT MEMORY_GIB``. It writes ``ready``, reads when
+to begin (monotonic seconds, which all processes of a machine share) and writes the time of each admission.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+
+from autoglm_throttle.gpu.fleet import TIMEOUT_S, GpuFleetRules, RemoteGpuProvider
+from autoglm_throttle.gpu.sampler import Sampler
+from autoglm_throttle.limiting.shared.fleet_sync import FleetRules, FleetSync
+from autoglm_throttle.limiting.shared.leased_buckets import LeasedBuckets
+from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.types import Decision, Demand, GpuSample, Priority
+from autoglm_throttle.wakeup import new_wakeup
+
+RATE = 200.0
+"""Requests per second of the whole fleet, in the class that is asked for."""
+OFFERED = 100.0
+"""Requests per second to each process."""
+BURST_S = 0.2
+HEARTBEAT_S = 0.4
+INTERVAL_S = 0.2
+STALE_S = 0.8
+SERVICE = "four"
+
+
+class Gpu:
+    """One device that tells the same for ever."""
+
+    name = "fixed"
+    min_interval_s = 0.0
+
+    def __init__(self, pct: float, gib: int) -> None:
+        self.pct, self.bytes = pct, gib * 2**30
+
+    def read(self) -> list[GpuSample]:
+        return [
+            GpuSample(
+                device="GPU-0",
+                index=0,
+                taken_at_s=time.monotonic(),
+                source=self.name,
+                utilization_pct=self.pct,
+                memory_total_bytes=self.bytes,
+                memory_used_bytes=self.bytes // 2,
+            )
+        ]
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def reset_after_fork(self) -> None:
+        """Nothing to forget."""
+
+
+def rules(prefix: str, host: str) -> GpuFleetRules:
+    return GpuFleetRules(host, prefix, SERVICE, INTERVAL_S, STALE_S)
+
+
+async def requests(fleet: FleetSync, lock: threading.RLock, start_s: float) -> None:
+    """Ask at planned times, whatever became of the earlier ones."""
+    tasks: set[asyncio.Task[None]] = set()
+    number = 0
+    while True:
+        await asyncio.sleep(max(0.0, start_s + number / OFFERED - time.monotonic()))
+        task = asyncio.create_task(request(fleet, lock))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        number += 1
+
+
+async def request(fleet: FleetSync, lock: threading.RLock) -> None:
+    demand = Demand(Priority.MID)
+    with lock:
+        settled = fleet.leases.is_decidable(demand, time.monotonic())
+    if not settled:
+        await fleet.ensure(demand)
+    with lock:
+        paid = fleet.leases.take(demand, time.monotonic())
+    if not isinstance(paid, Decision):
+        print(f"{time.monotonic():.4f}", flush=True)
+
+
+def main() -> None:
+    url, prefix, host, pct, gib = sys.argv[1:]
+    clients = RedisClients(RedisOptions(url))
+
+    def connect() -> object:
+        return clients.sync(TIMEOUT_S)
+
+    lock = threading.RLock()
+    leases = LeasedBuckets((RATE,) * 3, BURST_S, time.monotonic(), workers=4)
+    fleet = FleetSync(leases, lock, connect, new_wakeup, FleetRules(prefix, SERVICE, HEARTBEAT_S))
+    provider = RemoteGpuProvider(Gpu(float(pct), int(gib)), connect, rules(prefix, host))
+    sampler = Sampler(provider, lambda rows: None, interval_s=INTERVAL_S)
+    fleet.start()
+    sampler.start()
+    print("ready", flush=True)
+    start_s = float(sys.stdin.readline())
+    asyncio.run(requests(fleet, lock, start_s))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""A whole throttle on a real server: asking it, knowing who decided, and traffic that never stops."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from autoglm_throttle import Decision, Demand, Permit, Reason, Throttle
+from autoglm_throttle.limiting.shared.shared_limits import StoreView
+from autoglm_throttle.limiting.shared.store_health import HealthState
+from autoglm_throttle.settings import Settings
+from tests.store.store_checks import PATIENT_S, name
+
+if TYPE_CHECKING:
+    import pytest
+
+LIMIT: Final = 100
+
+FIRST_S: Final = 0.12
+"""For a decision that waits for the deadline of 50 ms, on a busy machine; promised are 60 ms."""
+
+LOCAL_S: Final = 0.001
+"""For the median of decisions while each process decides for itself."""
+
+BACK_S: Final = 2.5
+"""For the way back, on a busy machine; promised are 1.5 s."""
+
+HASTY: Final = {"redis_probe_s": 0.1}
+"""Where the interval between probes is not the point."""
+
+PATIENTLY: Final = {
+    "redis_deadline_s": PATIENT_S,
+    "redis_read_s": 2 * PATIENT_S,
+    "redis_connect_s": PATIENT_S,
+}
+"""For what is not about the deadline: a machine that is busy shall not make an answer a trouble."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One decision, and what it took."""
+
+    decision: Decision
+    shared: bool
+    """Whether the store decided, or a refusal of the store that still holds."""
+    took_s: float
+
+    @property
+    def left(self) -> int:
+        """What remains for the user, who was admitted."""
+        assert self.decision.allowed, self.decision
+        return int(self.decision.remaining)
+
+
+class Site:
+    """A throttle without a gate, so that user limits alone decide.
+
+    Args:
+        url: of the store.
+        prefix: of its keys.
+        limit: user limit.
+        settings: whatever else there is to set.
+    """
+
+    def __init__(self, url: str, prefix: str, limit: str = f"{LIMIT}/minute", **settings: Any) -> None:
+        values: dict[str, Any] = {"gpu": "none", "policy": "fixed", "rate_mid_rps": 1_000_000}
+        values |= {"redis_url": url, "redis_prefix": prefix, "user_limit": limit}
+        self.throttle = Throttle(Settings(**values | settings))
+
+    @property
+    def store(self) -> StoreView:
+        store = self.throttle.snapshot().store
+        assert store is not None
+        return store
+
+    @property
+    def state(self) -> HealthState:
+        return self.store.state
+
+    @property
+    def fallbacks(self) -> int:
+        """Decisions taken without the store."""
+        return sum(self.store.fallbacks.values())
+
+    async def ask(self, user: int = 1, *, cost: float = 1.0) -> Asked:
+        """One request, over as soon as it is admitted.
+
+        Only one at a time may be asked for whoever wants to know whether it was shared.
+        """
+        before = self.fallbacks
+        started = time.perf_counter()
+        verdict = await self.throttle.admit(Demand(user=name(user), cost=cost))
+        took_s = time.perf_counter() - started
+        if isinstance(verdict, Permit):
+            verdict.settle()
+        assert verdict.decision is not None
+        return Asked(verdict.decision, self.fallbacks == before, took_s)
+
+    async def crowd(self, *users: int) -> list[Decision]:
+        """Requests of all these users at once."""
+        return [asked.decision for asked in await asyncio.gather(*(self.ask(user) for user in users))]
+
+    async def connected(self) -> Self:
+        """Return once the store has answered."""
+        self.throttle.start()
+        deadline = time.monotonic() + PATIENT_S
+        while not (await self.ask(0)).shared:
+            assert time.monotonic() < deadline, self.store
+            await asyncio.sleep(0.01)
+        return self
+
+    async def comes(self, state: HealthState, within_s: float, user: int = 0) -> float:
+        """Ask until the store is in that state; the seconds that took."""
+        started = time.monotonic()
+        while self.state is not state:
+            assert time.monotonic() < started + within_s, self.store
+            await self.ask(user)
+            await asyncio.sleep(0.005)
+        return time.monotonic() - started
+
+    async def quiet(self) -> None:
+        """Return once nothing waits for the store, not even what takes back units of those who left."""
+        deadline = time.monotonic() + PATIENT_S
+        while self.store.stats.waiting:
+            assert time.monotonic() < deadline, self.store
+            await asyncio.sleep(0.005)
+
+
+async def connected(url: str, prefix: str, limit: str = f"{LIMIT}/minute", **settings: Any) -> Site:
+    """A site that has already heard from its store."""
+    return await Site(url, prefix, limit, **settings).connected()
+
+
+class Traffic:
+    """Requests of many users without a pause, in the background; an async context manager.
+
+    Args:
+        site: who is asked.
+        users: one request each, all at once, every few milliseconds.
+    """
+
+    def __init__(self, site: Site, users: range = range(100, 108), every_s: float = 0.004) -> None:
+        self._site = site
+        self._users = users
+        self._every_s = every_s
+        self._task: asyncio.Task[None] | None = None
+        self.decisions: list[Decision] = []
+        self.slowest_s = 0.0
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._flow())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        ended = self._task.done()
+        self._task.cancel()
+        (outcome,) = await asyncio.gather(self._task, return_exceptions=True)
+        if ended or not isinstance(outcome, asyncio.CancelledError):
+            raise AssertionError("a request ended with an error") from outcome
+
+    @property
+    def refused(self) -> list[Reason]:
+        return [decision.reason for decision in self.decisions if not decision.allowed]
+
+    async def more(self, count: int = 40) -> None:
+        """Return when so many more requests have been answered."""
+        wanted = len(self.decisions) + count
+        deadline = time.monotonic() + PATIENT_S
+        while len(self.decisions) < wanted:
+            assert time.monotonic() < deadline, "requests are answered"
+            await asyncio.sleep(0.005)
+
+    async def _flow(self) -> None:
+        while True:
+            answers = await asyncio.gather(*(self._site.ask(user) for user in self._users))
+            self.decisions += [answer.decision for answer in answers]
+            self.slowest_s = max(self.slowest_s, *(answer.took_s for answer in answers))
+            await asyncio.sleep(self._every_s)
+
+
+def changes(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log says of the store: its events, in order."""
+    events = (str(getattr(record, "event", "")) for record in caplog.records)
+    return [event for event in events if event.startswith("store_")]
+
+
+def said(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
+    """The lines of one event."""
+    return [record.getMessage() for record in caplog.records if getattr(record, "event", "") == event]

@@ -1,0 +1,90 @@
+"""User limits on a scripted store, and answers such as a real one would give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from autoglm_throttle.limiting.limit_sets import LimitSets
+from autoglm_throttle.limiting.shared.deny_cache import DenyCache
+from autoglm_throttle.limiting.shared.last_known_remaining import LastKnownRemaining
+from autoglm_throttle.limiting.shared.pending_check import PendingCheck
+from autoglm_throttle.limiting.shared.shared_limits import SharedUserLimits
+from autoglm_throttle.limiting.shared.store import Answer, StoreErrorKind
+from autoglm_throttle.limiting.shared.store_health import HealthState, StoreHealth
+from autoglm_throttle.types import Decision, Demand, StoreFailureMode, UserLimit
+from tests.store.scripted_store import ScriptedStore
+
+MINUTE = UserLimit("user-60s", 10, 60)
+SECOND = UserLimit("user-1s", 3, 1)
+ALICE = Demand(user="a" * 16)
+BOB = Demand(user="b" * 16)
+
+
+class Shared:
+    """Windows on a scripted store, and the questions they have put."""
+
+    def __init__(
+        self,
+        *limits: UserLimit,
+        on_error: StoreFailureMode = StoreFailureMode.LOCAL,
+        processes: int = 1,
+        failures: int = 3,
+        plans: dict[str, tuple[UserLimit, ...] | None] | None = None,
+    ) -> None:
+        self.store = ScriptedStore()
+        self.processes = processes
+        self.askable = True
+        self.windows = SharedUserLimits(
+            LimitSets([limits] * 3, by_plan=plans or {}, by_route={}, address_factor=2.0),
+            self.store,
+            StoreHealth(failures, jitter=lambda: 1.0),
+            deny_cache=DenyCache(),
+            last_known=LastKnownRemaining(),
+            on_error=on_error,
+            processes=lambda: self.processes,
+            max_users=100,
+            text_of=lambda text: text,
+            is_usable=lambda: self.askable,
+        )
+
+    def question(self, demand: Demand, now: float) -> PendingCheck:
+        found = self.windows.hit(demand, now)
+        assert isinstance(found, PendingCheck)
+        return found
+
+    def hit(self, demand: Demand, now: float, answer: Answer | StoreErrorKind) -> Decision:
+        """What a demand gets if the store must be asked, and answers so."""
+        return self.question(demand, now).resolve(answer, now)
+
+    def known(self, demand: Demand, now: float) -> Decision:
+        """What a demand gets without a question."""
+        found = self.windows.hit(demand, now)
+        assert isinstance(found, Decision)
+        return found
+
+    def probe_due(self) -> bool:
+        return self.windows.probe_due
+
+    def lose(self, now: float) -> None:
+        self.windows.on_result(StoreErrorKind.UNREACHABLE, now)
+        assert self.windows.store_health.state is HealthState.LOCAL
+
+
+def numbers(decision: Decision) -> tuple[object, ...]:
+    return decision.allowed, decision.reason, decision.policy, decision.remaining, decision.retry_after_s
+
+
+def answer_of(decision: Decision, limits: Sequence[UserLimit]) -> list[int]:
+    """A decision of a window in memory as the script would answer it."""
+    answer: list[int] = []
+    by_name = {state.name: state for state in decision.limits}
+    for limit in limits:
+        state = by_name[limit.name]
+        decides = limit.name == decision.policy
+        retry_us = -1 if decides and math.isinf(decision.retry_after_s) else 0
+        if decides and not decision.allowed and retry_us == 0:
+            retry_us = round(decision.retry_after_s * 1e6)
+        ok = int(decision.allowed or not decides)
+        answer += [ok, int(state.remaining), retry_us, round(state.reset_s * 1e6), 0]
+    return answer

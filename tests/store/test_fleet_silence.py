@@ -1,0 +1,205 @@
+"""A fleet's store that is silent, or only seems to be: what it costs, who is told, and when it is back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from autoglm_throttle.limiting.shared.fleet_sync import JITTER, PROBE_S, TIMEOUT_S, FleetSync
+from autoglm_throttle.limiting.shared.leased_buckets import DEADLINE_S, LeasedBuckets
+from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.types import Demand, Priority
+from autoglm_throttle.wakeup import new_wakeup
+from tests.store.clients import PATIENCE_S, Wire
+from tests.store.fleets import MID, RATES, admit, beats
+from tests.store.polling import until
+from tests.store.server import RedisServer
+
+STILL_S = 0.08
+BACK_S = 1.5
+"""From the store's return to that of the fleet: the longest pause between two questions, and the answer."""
+LARGE = Demand(Priority.MID, cost=300.0)
+
+
+class Jumping:
+    """A clock for a process that stands still: its time goes on, and nothing of it has run."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+
+def test_an_event_loop_that_stands_still_is_no_silence_of_the_store(
+    wire: Wire, made: Callable[..., FleetSync]
+) -> None:
+    clock = Jumping()
+    fleet = made(wire, clock=clock)
+    beats(fleet, wire)
+
+    async def stands_still() -> bool:
+        request = asyncio.create_task(admit(fleet))
+        await asyncio.sleep(0)
+        until(lambda: not fleet.leases.waiters, PATIENCE_S, "the answer")  # the loop stands still meanwhile
+        clock.ahead_s += STILL_S
+        return (await request)[0]
+
+    assert asyncio.run(stands_still())
+    assert fleet.leases.unavailable_since_s is None
+    assert fleet.failures == 0
+
+
+def test_who_is_answered_is_not_asked_for_again_while_the_loop_stands_still(
+    wire: Wire, made: Callable[..., FleetSync]
+) -> None:
+    fleet = made(wire)
+    beats(fleet, wire)
+    wire.answer = lambda arguments: [1, 1, *[0] * 6]
+
+    async def stands_still() -> int:
+        waits = asyncio.create_task(fleet.ensure(MID))
+        await asyncio.sleep(0)
+        wire.wait()
+        asked_again = wire.asked.acquire(timeout=0.05)
+        await waits
+        return asked_again
+
+    assert not asyncio.run(stands_still())
+
+
+async def gives_up(fleet: FleetSync, clock: Jumping) -> None:
+    """Wait in vain, as the thread that asks has not had its turn."""
+    wake, fleet.leases.wake = fleet.leases.wake, lambda: None
+    waits = asyncio.create_task(fleet.ensure(MID))
+    await asyncio.sleep(0)
+    assert fleet.leases.waiters
+    clock.ahead_s += STILL_S
+    fleet.leases.wake = wake
+    await waits
+
+
+def test_a_store_that_those_who_wait_have_given_up_is_asked_at_once_and_both_are_told(
+    wire: Wire, made: Callable[..., FleetSync], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Jumping()
+    fleet = made(wire, clock=clock)
+    beats(fleet, wire)
+    wire.answers.clear()
+    asyncio.run(gives_up(fleet, clock))
+    assert fleet.leases.unavailable_since_s is not None
+    assert wire.asked.acquire(timeout=PROBE_S / 2)
+    wire.answers.set()
+    until(lambda: not away(fleet), PROBE_S / 2, "it is back")
+    until(lambda: len(caplog.messages) == 2, PATIENCE_S, "two lines")
+    assert "1/4 of the rates (no answer within 50 ms)" in caplog.messages[0]
+    assert "answers again" in caplog.messages[1]
+    assert fleet.failures == 0
+
+
+def test_one_that_is_given_up_and_fails_is_asked_again_after_a_second_and_told_once(
+    wire: Wire, made: Callable[..., FleetSync], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Jumping()
+    fleet = made(wire, clock=clock)
+    beats(fleet, wire)
+    wire.error = ConnectionError("gone")
+    asyncio.run(gives_up(fleet, clock))
+    wire.wait()
+    until(lambda: fleet.failures == 1, PATIENCE_S, "the failure")
+    pause_s = fleet._beat_s - clock()
+    assert PROBE_S * (1 - JITTER) - 0.5 <= pause_s <= PROBE_S * (1 + JITTER)
+    clock.ahead_s += pause_s
+    fleet._wake()
+    until(lambda: fleet.failures == 2, PATIENCE_S, "another failure")
+    assert [line for line in caplog.messages if "is unavailable" in line] == caplog.messages[:1]
+    assert len(caplog.messages) == 1
+
+
+def test_an_answer_that_comes_late_is_told_too(
+    wire: Wire, made: Callable[..., FleetSync], caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = made(wire)
+    beats(fleet, wire)
+    wire.answers.clear()
+    with caplog.at_level(logging.WARNING, "autoglm_throttle"):
+        asyncio.run(admit(fleet))
+        assert fleet.leases.unavailable_since_s is not None
+        wire.answers.set()
+        until(lambda: len(caplog.messages) == 2, PATIENCE_S, "two lines")
+    assert "no answer within 50 ms" in caplog.messages[0]
+    assert "answers again" in caplog.messages[1]
+    assert fleet.failures == 0
+
+
+@pytest.fixture
+def member(own_server: RedisServer) -> Iterator[FleetSync]:
+    """One of a fleet on a server that may be stopped, after its first answer."""
+    clients = RedisClients(RedisOptions(own_server.url))
+    leases = LeasedBuckets(RATES, 1.0, time.monotonic(), workers=2)
+    fleet = FleetSync(leases, threading.RLock(), lambda: clients.sync(TIMEOUT_S), new_wakeup)
+    fleet.start()
+    until(lambda: fleet.calls and not leases._request_pending, PATIENCE_S, "the first answer")
+    yield fleet
+    fleet.stop(PATIENCE_S)
+
+
+async def crowd(fleet: FleetSync) -> list[float]:
+    """Requests that come while the first of them waits; the seconds of each."""
+
+    async def comes(after_s: float) -> float:
+        await asyncio.sleep(after_s)
+        return (await admit(fleet, LARGE))[1]
+
+    return await asyncio.gather(*(comes(DEADLINE_S * number / 20) for number in range(20)))
+
+
+async def one_after_another(fleet: FleetSync) -> list[float]:
+    return [(await admit(fleet))[1] for _ in range(50)]
+
+
+def away(fleet: FleetSync) -> bool:
+    return fleet.leases.unavailable_since_s is not None
+
+
+def back(fleet: FleetSync) -> None:
+    """Wait for its return, and for no longer than one that asks in time may take."""
+    until(lambda: not away(fleet), BACK_S, "it is back")
+    assert asyncio.run(admit(fleet))[0]
+
+
+def test_a_frozen_server_costs_50_ms_once_and_its_return_is_noticed(
+    own_server: RedisServer, member: FleetSync
+) -> None:
+    assert asyncio.run(admit(member))[0]
+    own_server.pause()
+    try:
+        worst_s = max(asyncio.run(crowd(member)))
+        assert DEADLINE_S * 0.9 <= worst_s <= 0.15, "about 51 ms on an idle machine"
+        assert away(member)
+        assert statistics.median(asyncio.run(one_after_another(member))) <= 0.005
+        until(lambda: member.failures == 2, PATIENCE_S, "it has been asked again")
+    finally:
+        own_server.resume()
+    back(member)
+    member.stop(PATIENCE_S)
+    assert own_server.command("ZCARD", member.rules.keys[0]) == 0
+
+
+def test_a_server_that_was_killed_and_is_started_again_is_noticed(
+    own_server: RedisServer, member: FleetSync
+) -> None:
+    assert asyncio.run(admit(member))[0]
+    own_server.kill()
+    asyncio.run(admit(member, LARGE))
+    until(lambda: away(member), PATIENCE_S, "the loss")
+    until(lambda: member.failures == 2, PATIENCE_S, "it has been asked again")
+    own_server.restart()
+    back(member)
+    until(lambda: member.members == 1 and not member.leases._request_pending, PATIENCE_S, "an answer")

@@ -1,0 +1,305 @@
+"""The thread of a fleet: hang-proof, fork-safe and restartable, and nobody waits long for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+import trio
+
+from autoglm_throttle.limiting.shared.fleet_sync import RIGHTS, FleetSync
+from autoglm_throttle.limiting.shared.leased_buckets import LeasedBuckets
+from autoglm_throttle.types import Demand, Priority
+from tests.store.clients import PATIENCE_S, Wire, names
+from tests.store.fleets import MID, admit, beats
+from tests.store.polling import until
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "autoglm-throttle-fleet"]
+
+
+def test_a_process_shows_that_it_lives_whatever_its_event_loop_does(
+    wire: Wire, made: Callable[..., FleetSync]
+) -> None:
+    fleet = made(wire, heartbeat_s=0.02)
+
+    async def blocked() -> None:
+        fleet.start()
+        wire.wait(4)  # the loop stands still meanwhile
+
+    asyncio.run(blocked())
+    assert wire.threads == {"autoglm-throttle-fleet"}
+    assert wire.calls[0][1] == 60_000, "it lives for three heartbeats"
+
+
+def test_who_waits_is_woken_by_the_answer(wire: Wire, made: Callable[..., FleetSync]) -> None:
+    fleet = made(wire)
+    beats(fleet, wire)
+
+    async def crowd() -> list[tuple[bool, float]]:
+        return await asyncio.gather(*(admit(fleet) for _ in range(50)))
+
+    answers = asyncio.run(crowd())
+    assert all(admitted for admitted, _ in answers)
+    assert fleet.calls <= 10, "those who wait together are asked for together"
+    assert not fleet.leases.waiters
+
+
+def test_who_comes_too_late_for_what_was_granted_is_refused_in_time(
+    wire: Wire, made: Callable[..., FleetSync], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = made(wire)
+    beats(fleet, wire)
+    monkeypatch.setattr(LeasedBuckets, "covers", lambda self, demand, now: False)
+    begun = time.monotonic()
+    asyncio.run(fleet.ensure(MID))
+    assert 0.045 <= time.monotonic() - begun <= 0.5
+
+
+def test_it_works_under_trio(wire: Wire, made: Callable[..., FleetSync]) -> None:
+    fleet = made(wire)
+    beats(fleet, wire)
+    assert fleet.members == 1
+    assert trio.run(admit, fleet)[0]
+
+
+def test_who_is_cancelled_waits_no_more(wire: Wire, made: Callable[..., FleetSync]) -> None:
+    fleet = made(wire)
+    beats(fleet, wire)
+    wire.answers.clear()
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(fleet.ensure(MID))
+        await asyncio.sleep(0)
+        assert len(fleet.leases.waiters) == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert not fleet.leases.waiters
+
+
+@pytest.mark.parametrize("run", [lambda f, x: asyncio.run(f(x)), trio.run], ids=["asyncio", "trio"])
+def test_a_store_that_hangs_costs_50_ms_once_and_then_nothing(
+    wire: Wire, made: Callable[..., FleetSync], run: Callable[..., Any]
+) -> None:
+    fleet = made(wire)
+    beats(fleet, wire)
+    wire.answers.clear()
+    _, first_s = run(admit, fleet)
+    assert 0.045 <= first_s <= 0.5
+    assert fleet.leases.unavailable_since_s is not None
+
+    async def later(fleet: FleetSync) -> float:
+        return min([(await admit(fleet))[1] for _ in range(20)])
+
+    assert run(later, fleet) <= 0.001
+    wire.answers.set()
+    until(
+        lambda: fleet.leases.unavailable_since_s is None,
+        PATIENCE_S,
+        "an answer that comes late is still an answer",
+    )
+
+
+def test_a_store_that_fails_is_asked_again_and_both_are_told_once(
+    wire: Wire, made: Callable[..., FleetSync], caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = made(wire)
+    beats(fleet, wire)
+    wire.error = redis.ConnectionError("gone")
+    with caplog.at_level(logging.WARNING, "autoglm_throttle"):
+        assert asyncio.run(admit(fleet))[0], "by its own part"
+        until(lambda: fleet.failures == 1, PATIENCE_S, "a failure")
+        wire.wait(2)
+        assert fleet.failures <= 2, "not before a second is over"
+        wire.error = None
+        until(lambda: fleet.leases.unavailable_since_s is None, PATIENCE_S, "it is back")
+    until(lambda: len(caplog.messages) == 2, PATIENCE_S, "two lines")
+    away, back = caplog.messages
+    failures = fleet.failures
+    wire.error = redis.ConnectionError("again")
+    fleet._beat_s = 0.0
+    fleet._wake()
+    until(lambda: fleet.failures > failures, PATIENCE_S, "another failure")
+    wire.error = None
+    until(lambda: fleet.leases.unavailable_since_s is None, PATIENCE_S, "it is back")
+    assert len(caplog.messages) == 2, "at most one pair of lines in half a minute"
+    assert "1/4 of the rates (ConnectionError: gone)" in away
+    assert "answers again" in back
+    assert wire.made == wire.closed + 1
+    assert fleet.last_error == "ConnectionError: again"
+
+
+def test_missing_rights_are_named_in_full(
+    wire: Wire, made: Callable[..., FleetSync], caplog: pytest.LogCaptureFixture
+) -> None:
+    wire.error = redis.exceptions.NoPermissionError("NOPERM User x has no permissions")
+    made(wire).start()
+    until(lambda: caplog.messages, PATIENCE_S, "a line")
+    assert RIGHTS in caplog.text
+
+
+def test_an_answer_of_another_shape_is_a_failure(wire: Wire, made: Callable[..., FleetSync]) -> None:
+    wire.answer = lambda arguments: [1, 2, 3]
+    fleet = made(wire)
+    fleet.start()
+    until(lambda: fleet.failures, PATIENCE_S, "a failure")
+    assert "script answered" in str(fleet.last_error)
+
+
+def test_a_script_that_is_not_there_is_sent(wire: Wire, made: Callable[..., FleetSync]) -> None:
+    wire.knows_script = False
+    fleet = made(wire)
+    beats(fleet, wire)
+    assert (fleet.failures, wire.knows_script) == (0, True)
+
+
+def test_tokens_go_back_at_the_end(wire: Wire, made: Callable[..., FleetSync]) -> None:
+    fleet = made(wire)
+    beats(fleet, wire)
+    asyncio.run(fleet.ensure(Demand(Priority.MID, cost=40.0)))
+    assert fleet.leases.all[1].tokens(0.0) >= 40.0
+    fleet.stop(PATIENCE_S)
+    assert not threads()
+    assert fleet.leases.all[1].tokens(0.0) == 0.0
+    assert wire.store.buckets[1][0] == 500_000_000
+    assert wire.store.members == {}
+    assert wire.closed == 1
+
+
+def test_unspent_tokens_go_back_without_anybody_asking(wire: Wire, made: Callable[..., FleetSync]) -> None:
+    fleet = made(wire)
+    for lease in fleet.leases.all:
+        lease._lease_s = 0.05
+    beats(fleet, wire)
+    asyncio.run(fleet.ensure(Demand(Priority.MID, cost=40.0)))
+    until(lambda: fleet.leases.all[1].tokens(0.0) == 0.0, PATIENCE_S, "back with the store")
+
+
+def test_start_twice_is_one_thread_and_after_stop_a_new_one(
+    wire: Wire, made: Callable[..., FleetSync]
+) -> None:
+    fleet = made(wire)
+    fleet.start()
+    fleet.start()
+    (first,) = threads()
+    assert first.daemon
+    fleet.stop(PATIENCE_S)
+    assert "stopped" in repr(fleet)
+    fleet.start()
+    (second,) = threads()
+    assert second is not first
+    assert "running" in repr(fleet)
+
+
+def test_a_call_that_hangs_delays_no_end_and_a_start_adds_no_thread(
+    wire: Wire, made: Callable[..., FleetSync]
+) -> None:
+    wire.answers.clear()
+    fleet = made(wire)
+    fleet.start()
+    wire.wait()
+    (thread,) = threads()
+    fleet.stop(0.01)
+    fleet.start()
+    assert threads() == [thread]
+    fleet.stop(0.01)
+    wire.answers.set()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_a_farewell_that_fails_ends_all_the_same(wire: Wire, made: Callable[..., FleetSync]) -> None:
+    fleet = made(wire)
+    beats(fleet, wire)
+    wire.error = OSError("gone")
+    fleet.stop(PATIENCE_S)
+    assert not threads()
+    calls = len(wire.calls)
+    fleet.start()
+    until(lambda: fleet.failures == 2, PATIENCE_S, "a failure")
+    fleet.stop(PATIENCE_S)
+    assert len(wire.calls) == calls + 1, "a store that is away is not bidden farewell"
+
+
+def test_no_thread_left_is_no_error_of_the_request(
+    wire: Wire, made: Callable[..., FleetSync], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    fleet = made(wire)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none_left)
+        fleet.start()
+    assert (fleet.running, fleet.failures) == (False, 1)
+    beats(fleet, wire)
+
+
+def test_without_its_thread_a_process_runs_alone(wire: Wire, made: Callable[..., FleetSync]) -> None:
+    fleet = made(wire)
+    asyncio.run(fleet.ensure(MID))
+    assert fleet.leases.unavailable_since_s is not None
+    assert not wire.calls
+
+
+def test_nothing_is_called_under_the_lock(wire: Wire, made: Callable[..., FleetSync]) -> None:
+    fleet = made(wire)
+    wire.answers.clear()
+    fleet.start()
+    wire.wait()
+    lock: Any = fleet._lock  # to a fleet it is something to enter and leave
+    assert lock.acquire(timeout=PATIENCE_S)
+    lock.release()
+
+
+def test_a_garbage_collector_in_the_thread_may_stop_it(wire: Wire, made: Callable[..., FleetSync]) -> None:
+    fleet = made(wire)
+    plain = wire.answer
+
+    def stops(arguments: tuple[Any, ...]) -> Any:
+        fleet.stop()
+        return plain(arguments)
+
+    wire.answer = stops
+    fleet.start()
+    until(lambda: not threads(), PATIENCE_S, "the end of the thread")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_of_a_fork_is_another_member_with_nothing(wire: Wire, made: Callable[..., FleetSync]) -> None:
+    fleet = made(wire)
+    beats(fleet, wire)
+    asyncio.run(fleet.ensure(Demand(Priority.MID, cost=40.0)))
+    with fleet._lock:
+        pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            fresh = Wire()
+            fleet._connect = fresh.connect
+            fleet.reset_after_fork(threading.RLock())
+            assert fleet.leases.all[1].tokens(0.0) == 0.0
+            assert not fleet.running
+            fleet.start()
+            fresh.wait()
+            assert names(fresh.calls).isdisjoint(names(wire.calls))
+            status = 0
+        except BaseException:  # noqa: BLE001 - a child must not go on with the parent's tests
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert fleet.leases.all[1].tokens(0.0) >= 40.0

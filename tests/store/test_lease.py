@@ -1,0 +1,515 @@
+"""One process's part of a fleet's tokens: what it draws, when it asks, what goes back, and being alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.limiting.shared.leased_buckets import DEADLINE_S, MAX_MEMBERS, TIMER_S, LeasedBuckets
+from autoglm_throttle.limiting.shared.token_lease import MICRO, PAUSE_S, PREFETCH_BURST, TICK_S
+from autoglm_throttle.limiting.token_bucket import PriorityBuckets
+from autoglm_throttle.types import BorrowMode, Decision, Demand, Priority, Reason
+
+RATES = (1000.0, 500.0, 100.0)
+MID = Demand(Priority.MID)
+NONE = [0, 0]
+
+
+def leases(now: float = 0.0, **more: int) -> tuple[LeasedBuckets, list[float]]:
+    """Leases of founding rates, and what they have asked to be woken for."""
+    made = LeasedBuckets(RATES, 1.0, now, **more)
+    woken: list[float] = []
+    made.wake = lambda: woken.append(1.0)
+    return made, woken
+
+
+def answer(*pairs: tuple[float, float], members: int = 2) -> list[int]:
+    """A reply of the script: grant and left for high, mid, low, in tokens."""
+    return [1, members, *(round(value * MICRO) for pair in pairs for value in pair)]
+
+
+def grant_mid(made: LeasedBuckets, tokens: float, left: float, now: float) -> None:
+    assert made.next_request(now, beat=True) is not None
+    made.apply_reply(answer((0, 1000), (tokens, left), (0, 100)), now)
+
+
+def mid_of(figures: list[int]) -> list[float]:
+    """Rate, burst, want, need and back of the middle class, in tokens."""
+    return [figure / MICRO for figure in figures[5:10]]
+
+
+def refusal(paid: object) -> Decision:
+    assert isinstance(paid, Decision)
+    return paid
+
+
+def test_the_rows_are_those_of_buckets() -> None:
+    made, _ = leases()
+    plain = PriorityBuckets(RATES, 1.0, BorrowMode.OFF, 0.0)
+    assert [(x.name, x.rate, x.nominal, x.burst) for x in made.all] == [
+        (x.name, x.rate, x.nominal, x.burst) for x in plain.all
+    ]
+
+
+def test_nothing_is_spent_before_it_is_leased() -> None:
+    made, woken = leases()
+    assert not made.is_decidable(MID, 0.0)
+    refused = refusal(made.take(MID, 0.0))
+    assert (refused.reason, refused.retry_after_s) == (Reason.RATE, PAUSE_S)
+    assert made.add_waiter("me", MID, 0.0) == DEADLINE_S
+    assert woken == [1.0]
+    figures = made.next_request(0.0, beat=False)
+    assert figures is not None
+    assert mid_of(figures) == [500.0, 500.0, 1.0, 1.0, 0.0]
+    assert figures[2:5] == figures[12:15] == [0, 0, 0], "nobody wants anything of the other classes"
+
+
+def test_a_grant_is_spent_without_asking_until_it_is_used_up() -> None:
+    made, _ = leases()
+    grant_mid(made, 3.0, 0.0, 0.0)
+    for left in (2.0, 1.0, 0.0):
+        assert made.is_decidable(MID, 0.1)
+        assert made.take(MID, 0.1) is made.all[1]
+        assert made.all[1].tokens(0.1) == left
+    assert not made.is_decidable(MID, 0.1)
+
+
+def test_what_was_not_used_can_be_used_by_another() -> None:
+    made, _ = leases()
+    grant_mid(made, 1.0, 0.0, 0.0)
+    paid = made.take(MID, 0.1)
+    assert not isinstance(paid, Decision)
+    paid.give_back(1.0, 0.1)
+    assert made.take(MID, 0.2) is paid
+
+
+def test_what_the_store_has_left_says_when_to_come_back() -> None:
+    made, woken = leases()
+    grant_mid(made, 0.0, 0.25, 0.0)
+    ready = 0.75 / 500.0
+    assert made.is_decidable(MID, ready - 1e-9)
+    assert refusal(made.take(MID, 0.0)).retry_after_s == pytest.approx(ready)
+    assert not made.is_decidable(MID, ready)
+    assert woken == [], "who is known to be refused asks nobody"
+
+
+def test_a_large_cost_that_is_refused_blocks_no_small_one() -> None:
+    made, _ = leases()
+    large = Demand(Priority.MID, cost=400.0)
+    made.add_waiter("large", large, 0.0)
+    figures = made.next_request(0.0, beat=False)
+    assert figures is not None
+    assert mid_of(figures)[2:4] == [400.0, 400.0]
+    made.apply_reply(answer(*[(0, 0)] * 1, (0, 50), (0, 0)), 0.0)
+    made.remove_waiter("large", large, 0.0)
+    assert refusal(made.take(large, 0.02)).retry_after_s == pytest.approx(350 / 500 - 0.02)
+    assert not made.is_decidable(MID, PAUSE_S), "there are fifty: let it ask"
+
+
+def test_after_a_grant_that_fell_short_there_is_a_pause() -> None:
+    made, _ = leases()
+    made.add_waiter("me", Demand(Priority.MID, cost=9.0), 0.0)
+    assert made.next_request(0.0, beat=False) is not None
+    made.apply_reply(answer((0, 0), (0, 400), (0, 0)), 0.0)
+    assert made.is_decidable(Demand(Priority.MID, cost=9.0), PAUSE_S - 1e-9)
+    assert not made.is_decidable(Demand(Priority.MID, cost=9.0), PAUSE_S)
+
+
+def test_whoever_waits_is_first_what_is_needed_and_together_what_is_wanted() -> None:
+    made, woken = leases()
+    for number, cost in enumerate((2.0, 5.0, 1.0)):
+        made.add_waiter(number, Demand(Priority.MID, cost=cost), 0.0)
+    assert list(made.waiters) == [0, 1, 2]
+    assert woken == [1.0], "one alarm for all"
+    figures = made.next_request(0.0, beat=False)
+    assert figures is not None
+    assert mid_of(figures)[2:4] == [8.0, 2.0]
+    made.remove_waiter(0, Demand(Priority.MID, cost=2.0), 0.0)
+    made.remove_waiter(0, Demand(Priority.MID, cost=2.0), 0.0)
+    assert list(made.waiters) == [1, 2]
+
+
+def test_at_a_cold_start_the_calls_grow_with_what_has_come() -> None:
+    made, _ = leases()
+    grant_mid(made, 20.0, 400.0, 0.0)
+    for _ in range(20):
+        made.take(MID, 0.01)
+    made.add_waiter("me", MID, 0.02)
+    figures = made.next_request(0.02, beat=False)
+    assert figures is not None
+    assert mid_of(figures)[2] == 13.0, "twenty came in this tick, eight may be chance, one waits"
+
+
+def busy(made: LeasedBuckets, rps: float, until_s: float) -> None:
+    """Ask for so much for so long that the mean knows it."""
+    steps = int(until_s * rps)
+    for number in range(steps):
+        now = number / rps
+        if not made.is_decidable(MID, now):
+            grant_mid(made, 400.0, 100.0, now)
+        made.take(MID, now)
+
+
+def test_more_is_drawn_in_the_background_before_the_last_is_spent() -> None:
+    made, woken = leases()
+    busy(made, 400.0, 3.0)
+    spent = Demand(Priority.MID, cost=made.all[1].tokens(3.0) + 1.0)
+    made.add_waiter("me", spent, 3.0)  # beyond what lies there: the store is asked for what comes, too
+    assert made.next_request(3.0, beat=False) is not None
+    made.apply_reply(answer((0, 0), (40.0, 300.0), (0, 0)), 3.0)
+    made.remove_waiter("me", spent, 3.0)
+    woken.clear()
+    now = 3.0 + PAUSE_S
+    while made.all[1].tokens(now) > 20.0:
+        assert not woken
+        made.take(MID, now)
+    while not woken:
+        assert made.all[1].tokens(now) > 8.0, "at a quarter of what was wanted"
+        made.take(MID, now)
+    made.take(MID, now)
+    assert woken == [1.0], "the alarm rings once"
+    pool = made.all[1].tokens(now)
+    figures = made.next_request(now, beat=False)
+    assert figures is not None
+    want, need = mid_of(figures)[2:4]
+    assert need == 0.0
+    expected = PREFETCH_BURST * 400.0  # this bucket fills in one second
+    assert expected * 0.9 <= want + pool <= expected * 1.1
+
+
+def test_what_nobody_spends_goes_back_after_the_lease_time() -> None:
+    made, _ = leases()
+    grant_mid(made, 5.0, 0.0, 0.0)
+    grant_mid(made, 3.0, 0.0, 0.5)
+    for _ in range(2):
+        made.take(MID, 0.6)
+    assert made.due_s() == 1.0
+    assert made.next_request(0.999, beat=False) is None
+    figures = made.next_request(1.0, beat=False)
+    assert figures is not None
+    assert mid_of(figures)[4] == 3.0, "two of the first five were spent; those of the second grant stay"
+    assert made.all[1].tokens(1.0) == 3.0
+    made.apply_reply(answer(*[(0, 0)] * 3), 1.0)
+    assert made.due_s() == 1.5
+    made.take(Demand(Priority.MID, cost=3.0), 1.2)
+    assert made.due_s() == math.inf
+
+
+def test_what_is_given_back_late_goes_back_with_the_next_call() -> None:
+    made, _ = leases()
+    grant_mid(made, 1.0, 0.0, 0.0)
+    paid = made.take(MID, 0.1)
+    assert not isinstance(paid, Decision)
+    assert made.next_request(2.0, beat=False) is None
+    paid.give_back(1.0, 2.1)
+    assert made.due_s() == 1.0
+    figures = made.next_request(2.2, beat=True)
+    assert figures is not None
+    assert mid_of(figures)[4] == 1.0
+
+
+def test_the_last_call_gives_all_back() -> None:
+    made, _ = leases()
+    grant_mid(made, 7.5, 0.0, 0.0)
+    assert mid_of(made.final_request()) == [500.0, 500.0, 0.0, 0.0, 7.5]
+    assert made.all[1].tokens(0.0) == 0.0
+    assert mid_of(made.final_request())[4] == 0.0
+
+
+def test_the_rate_that_is_sent_is_that_of_the_ceiling() -> None:
+    made, _ = leases()
+    made.rescale((1.0, 0.4, 7.0), 0.0)
+    figures = made.next_request(0.0, beat=True)
+    assert figures is not None
+    assert [figure / MICRO for figure in figures[::5]] == [1000.0, 200.0, 100.0]
+    grant = refusal(made.take(MID, 0.0))
+    assert (grant.reason, grant.detail) == (Reason.GPU, "gpu:ceiling")
+    made.apply_reply(answer((0, 0), (0, 0), (0, 0)), 0.0)
+    made.rescale((1.0, 0.0, 1.0), 0.0)
+    assert refusal(made.take(MID, 0.0)).retry_after_s == math.inf
+
+
+def test_what_no_bucket_could_ever_hold_is_too_large_at_once() -> None:
+    made, woken = leases()
+    huge = Demand(Priority.LOW, cost=100.5)
+    assert made.is_decidable(huge, 0.0)
+    assert refusal(made.take(huge, 0.0)).reason is Reason.TOO_LARGE
+    assert woken == []
+
+
+def test_a_store_that_is_silent_for_50_ms_is_away() -> None:
+    made, _ = leases(workers=4)
+    made.add_waiter("me", MID, 0.0)
+    assert made.next_request(0.001, beat=False) is not None
+    assert not made.is_decidable(MID, DEADLINE_S - 1e-6)
+    assert made.add_waiter("me too", MID, DEADLINE_S - 0.01) == pytest.approx(0.01), "nobody waits 50 ms anew"
+    assert made.is_decidable(MID, DEADLINE_S)
+    assert made.unavailable_since_s == DEADLINE_S
+    assert (made.next_request(1.0, beat=False), made.due_s()) == (None, math.inf)
+
+
+def test_who_has_waited_in_vain_has_found_out_that_it_is_away() -> None:
+    made, _ = leases()
+    made.add_waiter("me", MID, 0.0)
+    made.remove_waiter("me", MID, 0.04)
+    assert not made.is_decidable(MID, 0.2), "nobody waits, nobody was asked"
+    made.add_waiter("me", MID, 1.0)
+    made.remove_waiter("me", MID, 1.0 + DEADLINE_S - 1e-6)
+    assert made.unavailable_since_s is not None
+    made.remove_waiter("me", MID, 2.0)
+
+
+def test_one_that_answered_in_time_is_not_away_because_of_an_old_question() -> None:
+    made, _ = leases()
+    made.add_waiter("me", MID, 0.0)
+    assert made.next_request(0.0, beat=False) is not None
+    made.apply_reply(answer((0, 0), (1, 5), (0, 0)), 0.04)
+    made.remove_waiter("me", MID, 0.04)
+    made.take(MID, 0.04)
+    assert not made.is_decidable(MID, 0.2)
+    assert made.unavailable_since_s is None
+
+
+def test_who_has_an_answer_says_nothing_about_silence() -> None:
+    made, woken = leases()
+    made.add_waiter("me", MID, 0.0)
+    assert made.next_request(0.0, beat=False) is not None
+    made.apply_reply(answer((0, 0), (1, 5), (0, 0)), 0.001)
+    assert not made.waiters
+    made.remove_waiter("me", MID, 10.0)
+    assert made.unavailable_since_s is None
+    made.take(MID, 10.0)
+    assert made.add_waiter("me", MID, 10.0) == pytest.approx(DEADLINE_S), "another question, another deadline"
+    assert len(woken) == 2
+
+
+def test_who_gives_the_store_up_wakes_whoever_asks_it() -> None:
+    for give_up in (LeasedBuckets.is_decidable, lambda made, demand, now: made.leave("me", demand, now)):
+        made, woken = leases()
+        made.add_waiter("me", MID, 0.0)
+        assert made.next_request(0.0, beat=False) is not None
+        woken.clear()
+        give_up(made, MID, DEADLINE_S)
+        assert made.unavailable_since_s == DEADLINE_S
+        give_up(made, MID, 2.0)
+        assert woken == [1.0]
+
+
+def test_who_waits_is_answered_though_enough_was_given_back_meanwhile() -> None:
+    made, _ = leases()
+    grant_mid(made, 1.0, 300.0, 0.0)
+    paid = made.take(MID, 0.0)
+    assert not isinstance(paid, Decision)
+    made.add_waiter("me", MID, 0.1)
+    paid.give_back(1.0, 0.1)
+    figures = made.next_request(0.1, beat=False)
+    assert figures is not None
+    assert mid_of(figures)[2:] == [0.0, 0.0, 0.0], "nothing is wanted, but somebody waits for the word"
+
+
+STEPS = st.tuples(st.sampled_from(["wait", "leave", "ask", "answer", "covers"]), st.integers(0, 3))
+
+
+@given(st.lists(st.tuples(STEPS, st.sampled_from([0.0, 0.001, 0.03, 0.2])), max_size=30))
+def test_only_a_question_without_an_answer_is_silence(steps: list[tuple[tuple[str, int], float]]) -> None:
+    made, _ = leases()
+    now, since_s = 0.0, math.inf
+    unanswered: set[int | str] = set()
+    for (step, who), later in steps:
+        now += later
+        if step == "wait":
+            made.add_waiter(who, MID, now)
+            unanswered.add(who)
+        elif step == "leave":
+            made.remove_waiter(who, MID, now)
+            unanswered.discard(who)
+        elif step == "ask" and made.next_request(now, beat=True) is not None:
+            unanswered.add("call")
+        elif step == "answer" and "call" in unanswered:
+            made.apply_reply(answer((0, 0), (0, 400), (0, 0)), now)
+            unanswered.clear()
+        elif step == "covers":
+            made.is_decidable(MID, now)
+        if made.unavailable_since_s is not None:
+            assert now >= since_s + DEADLINE_S - TIMER_S
+            return
+        since_s = min(since_s, now) if unanswered else math.inf
+
+
+def alone(workers: int = 4, members: int = 1, left: float = 0.0, told_s: float = 10.0) -> LeasedBuckets:
+    made, _ = leases(workers=workers)
+    assert made.next_request(told_s, beat=True) is not None
+    made.apply_reply(answer((0, 0), (2, left), (0, 0), members=members), told_s)
+    made.store_lost(10.0)
+    made.store_lost(11.0)
+    return made
+
+
+def test_alone_each_process_runs_its_part() -> None:
+    made = alone()
+    assert made.all[1].tokens(10.0) == 2.0
+    for _ in range(2):  # what was drawn is drawn
+        assert made.take(MID, 10.0) is made.all[1]
+    assert refusal(made.take(MID, 10.0)).retry_after_s == pytest.approx(1 / 125)
+    taken = sum(not isinstance(made.take(MID, 10.0 + n / 1000), Decision) for n in range(1001))
+    assert taken == 125
+    assert "alone" in repr(made)
+
+
+@pytest.mark.parametrize(("workers", "members", "part"), [(1, 5, 100.0), (4, 2, 125.0), (1, 1, 500.0)])
+def test_among_how_many_it_is_divided(workers: int, members: int, part: float) -> None:
+    made = alone(workers, members)
+    assert made.all[1].tokens(10.5) == pytest.approx(2.0 + 0.5 * part)
+
+
+@pytest.mark.parametrize(
+    ("left", "told_s", "holds"), [(0.0, 10.0, 0), (100.0, 10.0, 25), (100.0, 9.9, 37), (100.0, 5.0, 125)]
+)
+def test_alone_it_begins_with_its_part_of_what_the_store_holds(
+    left: float, told_s: float, holds: int
+) -> None:
+    """What it had left, and what it has gained at 500/s since; a bucket of 500, of four."""
+    made = alone(left=left, told_s=told_s)
+    admitted = 0
+    while not isinstance(made.take(MID, 10.0), Decision):
+        admitted += 1
+    assert admitted == 2 + holds
+
+
+@pytest.mark.parametrize("ceiling", [1.0, 0.0])
+def test_alone_without_a_word_from_the_store_the_first_is_let_in_and_no_other(ceiling: float) -> None:
+    made, _ = leases()
+    made.rescale((ceiling,) * 3, 0.0)
+    made.store_lost(0.1)
+    assert made.take(MID, 0.1) is made.all[1]
+    assert isinstance(made.take(MID, 0.1), Decision)
+
+
+@given(
+    told=st.floats(0.0, 500.0), silent_s=st.floats(0.0, 5.0), ceiling=st.floats(0.0, 1.0), n=st.integers(2, 9)
+)
+def test_all_together_begin_with_no_more_than_the_store_holds(
+    told: float, silent_s: float, ceiling: float, n: int
+) -> None:
+    made = leases(workers=n)[0]
+    made.rescale((ceiling,) * 3, 0.0)
+    made.apply_reply(answer((0, 0), (0, told), (0, 0)), 1.0)
+    made.store_lost(1.0 + silent_s)
+    holds = min(500.0, told + 500.0 * ceiling * silent_s)
+    assert n * made.all[1].tokens(1.0 + silent_s) == pytest.approx(holds, abs=1e-3)
+
+
+def test_the_rates_in_force_are_those_of_the_fleet_or_ones_own_part() -> None:
+    made = alone()
+    assert made.rates == (250.0, 125.0, 25.0)
+    made.rescale((1.0, 0.4, 0.0), 10.0)
+    assert made.rates == (250.0, 50.0, 0.0)
+    made.apply_reply(answer((0, 0), (0, 400), (0, 0)), 10.5)
+    assert made.rates == (1000.0, 200.0, 0.0)
+
+
+def test_whoever_asks_the_same_store_is_told_once_that_it_is_away() -> None:
+    made, _ = leases()
+    told: list[float] = []
+    made.on_store_lost = told.append
+    made.store_lost(1.0)
+    made.store_lost(2.0)
+    assert told == [1.0]
+    made.apply_reply(answer((0, 0), (0, 400), (0, 0)), 3.0)
+    made.store_lost(4.0)
+    assert told == [1.0, 4.0]
+
+
+def test_the_word_of_another_who_asks_it_is_believed_and_whoever_calls_it_asks_at_once() -> None:
+    made, woken = leases()
+    made.report_failure(1.0)
+    assert made.unavailable_since_s == 1.0
+    assert made.is_decidable(MID, 1.0), "nobody waits for it"
+    made.report_failure(2.0)
+    assert (made.unavailable_since_s, woken) == (1.0, [1.0])
+
+
+def test_alone_the_ceiling_still_cuts() -> None:
+    made = alone()
+    made.rescale((1.0, 0.4, 1.0), 10.0)
+    assert made.all[1].tokens(10.5) == pytest.approx(2.0 + 0.5 * 125 * 0.4)
+    made.rescale((1.0, 0.0, 1.0), 10.5)
+    assert refusal(made.take(Demand(Priority.MID, cost=90.0), 10.5)).retry_after_s == math.inf
+
+
+def test_alone_more_than_ones_own_part_may_fit_when_the_store_is_back() -> None:
+    made = alone()
+    assert refusal(made.take(Demand(Priority.MID, cost=400.0), 10.0)).retry_after_s == 1.0
+
+
+def test_what_was_spent_alone_is_taken_off_when_the_store_is_back() -> None:
+    made = alone()
+    for number in range(52):
+        made.take(MID, 10.5 + number / 1e6)
+    figures = made.next_request(10.5, beat=True)
+    assert figures is not None
+    assert mid_of(figures) == pytest.approx([500.0, 500.0, 0.0, 0.0, -50.0], abs=1e-3)
+    made.take(MID, 10.5)  # while the question is under way
+    made.apply_reply(answer((0, 0), (0, 400), (0, 0)), 10.51)
+    assert made.unavailable_since_s is None
+    figures = made.next_request(10.52, beat=True)
+    assert figures is not None
+    assert mid_of(figures)[4] == pytest.approx(-1.0, abs=1e-3)
+
+
+def test_of_a_long_absence_only_what_is_missing_now_is_taken_off() -> None:
+    made = alone()
+    for number in range(5000):
+        made.take(MID, 10.0 + number / 100)
+    figures = made.next_request(70.0, beat=True)
+    assert figures is not None
+    assert mid_of(figures)[4] == 0.0, "the own part is full again"
+
+
+def test_a_child_of_a_fork_begins_with_nothing() -> None:
+    made, _ = leases()
+    grant_mid(made, 50.0, 0.0, 0.0)
+    made.add_waiter("me", Demand(Priority.MID, cost=80.0), 0.0)
+    made.reset_after_fork(1.0)
+    assert made.all[1].tokens(1.0) == 0.0
+    assert not made.waiters
+    assert made.next_request(1.0, beat=False) is None
+
+
+@pytest.mark.parametrize(("said", "members"), [(0, 1), (7, 7), (10**12, MAX_MEMBERS)])
+def test_a_count_of_members_is_held_within_reason(said: int, members: int) -> None:
+    made, _ = leases()
+    assert made.members == 1
+    made.apply_reply(answer(*[(0, 0)] * 3, members=said), 0.0)
+    assert made.members == made.processes == members
+
+
+@pytest.mark.parametrize(
+    "reply", [[], [1, 2], [1, 2, 0, 0, 0, 0, 0, -1], [1, 2, 0, 0, 0, 0, 0, b"7"], [1, 2, *NONE * 4]]
+)
+def test_a_reply_of_another_shape_changes_nothing(reply: list[int]) -> None:
+    made, _ = leases()
+    with pytest.raises(ValueError, match="script answered"):
+        made.apply_reply(reply, 0.0)
+    assert (made.members, made.all[1].tokens(0.0)) == (1, 0.0)
+
+
+def test_arrivals_of_long_ago_are_forgotten() -> None:
+    made, woken = leases()
+    busy(made, 400.0, 1.0)
+    woken.clear()
+    for number in range(3):
+        made.take(MID, 1000.0 + number * TICK_S)
+        assert woken == []
+
+
+def test_repr_tells_the_state() -> None:
+    made, _ = leases()
+    grant_mid(made, 3.0, 0.0, 0.0)
+    assert repr(made) == "LeasedBuckets(leased, 2 members, 0/3/0 tokens)"
+    assert repr(made.all[1]) == "TokenLease(mid, 3 leased, 500/s)"
+    made.wake()
+    LeasedBuckets(RATES, 1.0, 0.0).wake()

@@ -1,0 +1,53 @@
+"""A text of an error is told with its own trouble, while that lasts, and shows no password."""
+
+from __future__ import annotations
+
+from autoglm_throttle.limiting.shared.error_tracker import StoreErrorTracker
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
+
+
+def test_each_call_is_told_and_a_probe_is_only_noted() -> None:
+    news = StoreErrorTracker()
+    news.notify(None)  # nobody listens yet
+    heard: list[StoreErrorKind | None] = []
+    news.listen(heard.append)
+    for trouble in (StoreErrorKind.LOST, None):
+        news.notify(trouble)
+        news.record_result(trouble)
+    assert heard == [StoreErrorKind.LOST, None]
+
+
+def test_a_text_is_told_with_the_trouble_it_came_with() -> None:
+    news = StoreErrorTracker()
+    news.record(StoreErrorKind.LOST, ConnectionResetError("by peer"))
+    assert news.text == "", "nobody knows yet what that will come to"
+    news.notify(StoreErrorKind.LOST)
+    assert news.text == "ConnectionResetError: by peer"
+    assert repr(news) == "News(lost)"
+    news.notify(StoreErrorKind.TIMEOUT)
+    assert news.text == "", "silence says nothing"
+
+
+def test_an_answer_ends_it_for_good() -> None:
+    news = StoreErrorTracker()
+    news.record(StoreErrorKind.LOST, "cut")
+    news.notify(StoreErrorKind.LOST)
+    news.record_result(None)
+    assert (news.text, repr(news)) == ("", "News(none)")
+    news.notify(StoreErrorKind.LOST)
+    assert news.text == "", "that of yesterday explains nothing today"
+
+
+def test_an_error_without_words_is_its_name() -> None:
+    news = StoreErrorTracker()
+    assert news.record(StoreErrorKind.LOST, EOFError()) == "EOFError"
+
+
+def test_no_text_shows_a_secret() -> None:
+    news = StoreErrorTracker("hush", None, "")
+    news.record_result(StoreErrorKind.LOST)
+    assert (
+        news.record(StoreErrorKind.LOST, "cannot reach h://u:hush@h")
+        == news.text
+        == "cannot reach h://u:***@h"
+    )

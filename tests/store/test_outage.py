@@ -1,0 +1,314 @@
+"""When a store is left alone, and when it is asked again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
+from autoglm_throttle.limiting.shared.store_health import (
+    FAILURES,
+    JITTER,
+    PROBE_LOST_S,
+    PROBE_S,
+    HealthChange,
+    HealthState,
+    ReducedLimit,
+    StoreHealth,
+    fair_share,
+)
+from autoglm_throttle.types import UserLimit
+
+REMOTE, LOCAL, PROBING = HealthState
+FINAL = {StoreErrorKind.UNREACHABLE, StoreErrorKind.FORBIDDEN, StoreErrorKind.LOOP}
+OURS = {StoreErrorKind.QUEUE_FULL, StoreErrorKind.FOREIGN}
+PASSING = set(StoreErrorKind) - FINAL - OURS
+LONGEST_S = PROBE_S * (1.0 + JITTER)
+
+troubles = st.sampled_from(StoreErrorKind)
+reports = st.none() | troubles
+
+
+def no_jitter() -> float:
+    return 1.0
+
+
+def lost(now: float = 10.0, trouble: StoreErrorKind = StoreErrorKind.UNREACHABLE) -> StoreHealth:
+    outage = StoreHealth(jitter=no_jitter)
+    assert outage.record_result(trouble, now) is not None
+    return outage
+
+
+class AsInTheTable(RuleBasedStateMachine):
+    """The table once more, event by event, beside the machine that is tested."""
+
+    @initialize(failures=st.integers(1, 4), factor=st.floats(0.8, 1.2))
+    def start(self, failures: int, factor: float) -> None:
+        self.now = 100.0
+        self.failures, self.interval_s = failures, 2.0 * factor
+        self.outage = StoreHealth(failures, 2.0, lambda: factor, self.now)
+        self.state, self.in_a_row, self.since_s, self.why = REMOTE, 0, self.now, None
+        self.begun_s = self.asked_s = self.now
+        self.suspected = False
+
+    why: StoreErrorKind | None
+
+    @rule(step_s=st.floats(0.0, 1.0) | st.sampled_from([0.0, 1.6, 2.0, 2.4, PROBE_LOST_S, 100.0]))
+    def time_passes(self, step_s: float) -> None:
+        self.now += step_s
+
+    @rule(trouble=reports)
+    def a_call_ends(self, trouble: StoreErrorKind | None) -> None:
+        change = self.outage.record_result(trouble, self.now)
+        if self.state is not REMOTE or trouble in OURS:
+            assert change is None
+            return
+        self.why = trouble
+        self.in_a_row = 0 if trouble is None else self.in_a_row + 1
+        if trouble in FINAL or self.in_a_row == self.failures:
+            assert change == HealthChange(LOCAL, trouble, self.now, self.now - self.since_s)
+            self.state, self.since_s, self.begun_s = LOCAL, self.now, self.now
+        else:
+            assert change is None
+
+    @rule()
+    def somebody_asks_for_a_probe(self) -> None:
+        if self.state is PROBING and self.now >= self.asked_s + PROBE_LOST_S:
+            self.state, self.begun_s = LOCAL, self.asked_s + PROBE_LOST_S
+        expected = self.state is LOCAL and self.now >= self.begun_s + self.interval_s
+        assert self.outage.try_begin_probe(self.now) is expected
+        if expected:
+            self.state, self.asked_s = PROBING, self.now
+
+    @rule()
+    def somebody_else_finds_it_silent(self) -> None:
+        assert self.outage.report_failure(self.now) is (self.state is REMOTE)
+        if self.state is REMOTE:
+            self.state, self.why, self.suspected = PROBING, StoreErrorKind.TIMEOUT, True
+            self.asked_s, self.begun_s = self.now, self.now - self.interval_s
+
+    @precondition(lambda self: self.state is PROBING)
+    @rule(trouble=reports)
+    def the_probe_ends(self, trouble: StoreErrorKind | None) -> None:
+        change = self.outage.record_probe(trouble, self.now)
+        suspected, self.suspected = self.suspected, False
+        if suspected and trouble is not None:
+            assert change == HealthChange(LOCAL, trouble, self.now, self.now - self.since_s)
+            self.state, self.since_s, self.begun_s, self.why = LOCAL, self.now, self.now, trouble
+        elif suspected:
+            assert change is None
+            self.state, self.in_a_row, self.why = REMOTE, 0, None
+        elif trouble is None:
+            assert change == HealthChange(REMOTE, self.why, self.now, self.now - self.since_s)
+            self.state, self.since_s, self.in_a_row, self.why = REMOTE, self.now, 0, None
+        else:
+            assert change is None
+            self.state, self.begun_s, self.why = LOCAL, self.now, trouble
+
+    @precondition(lambda self: self.state is not PROBING)
+    @rule(trouble=reports)
+    def a_probe_ends_that_was_given_up(self, trouble: StoreErrorKind | None) -> None:
+        assert self.outage.record_probe(trouble, self.now) is None
+
+    @rule()
+    def the_process_forks(self) -> None:
+        self.outage.reset(self.now)
+        self.suspected = False
+        self.state, self.in_a_row, self.since_s, self.why = REMOTE, 0, self.now, None
+
+    @invariant()
+    def they_agree(self) -> None:
+        if hasattr(self, "state"):
+            shown = (self.outage.state, self.outage.since_s, self.outage.cause)
+            assert shown == (self.state, self.since_s, self.why)
+            if self.state is REMOTE:
+                assert self.outage.next_probe_s == math.inf
+            else:
+                assert self.outage.next_probe_s == pytest.approx(self.begun_s + self.interval_s)
+
+
+TestAsInTheTable = AsInTheTable.TestCase
+
+
+@pytest.mark.parametrize("trouble", sorted(PASSING))
+def test_what_may_pass_is_believed_at_the_third_time(trouble: StoreErrorKind) -> None:
+    outage = StoreHealth()
+    assert [outage.record_result(trouble, float(n)) for n in range(FAILURES - 1)] == [None] * 2
+    assert outage.record_result(trouble, 2.0) == HealthChange(LOCAL, trouble, 2.0, 2.0)
+
+
+@pytest.mark.parametrize("trouble", sorted(FINAL))
+def test_what_heals_not_by_itself_is_believed_at_once(trouble: StoreErrorKind) -> None:
+    outage = StoreHealth()
+    assert outage.record_result(trouble, 5.0) == HealthChange(LOCAL, trouble, 5.0, 5.0)
+    assert outage.try_begin_probe(5.0 + LONGEST_S)  # and is probed like any other
+
+
+@pytest.mark.parametrize("trouble", sorted(OURS))
+def test_what_tells_nothing_of_the_store_counts_for_nothing(trouble: StoreErrorKind) -> None:
+    outage = StoreHealth(failures=2)
+    outage.record_result(StoreErrorKind.TIMEOUT, 1.0)
+    assert [outage.record_result(trouble, 1.0) for _ in range(9)] == [None] * 9
+    assert outage.record_result(StoreErrorKind.TIMEOUT, 1.0) is not None  # nor does it end the row
+
+
+def test_an_answer_ends_the_row() -> None:
+    outage = StoreHealth()
+    for n in range(20):
+        assert outage.record_result(None if n % 3 == 2 else StoreErrorKind.TIMEOUT, float(n)) is None
+    assert outage.state is REMOTE
+
+
+def test_a_probe_is_asked_for_once() -> None:
+    outage = lost(now=10.0)
+    assert [outage.try_begin_probe(10.0), outage.try_begin_probe(10.999), outage.try_begin_probe(11.0)] == [
+        False,
+        False,
+        True,
+    ]
+    assert [outage.try_begin_probe(11.0), outage.try_begin_probe(13.9)] == [False, False]
+
+
+def test_a_probe_that_never_returns_is_replaced() -> None:
+    outage = lost(now=10.0)
+    assert outage.try_begin_probe(11.0)
+    lost_at = 11.0 + PROBE_LOST_S
+    assert not outage.try_begin_probe(lost_at)  # it has failed just now: an interval follows
+    assert outage.state is LOCAL
+    assert outage.try_begin_probe(lost_at + PROBE_S)
+    assert outage.record_probe(None, lost_at + PROBE_S) is not None
+
+
+def test_a_suspicion_that_an_answer_disproves_is_no_outage() -> None:
+    outage = StoreHealth(now=3.0)
+    assert outage.report_failure(10.0)
+    assert (outage.state, outage.cause, outage.try_begin_probe(10.0)) == (
+        PROBING,
+        StoreErrorKind.TIMEOUT,
+        False,
+    )
+    assert outage.record_result(None, 10.01) is None, "of an earlier call"
+    assert outage.record_probe(None, 10.02) is None
+    assert (outage.state, outage.cause, outage.since_s) == (REMOTE, None, 3.0)
+
+
+def test_a_suspicion_that_a_probe_confirms_is_an_outage_from_then_on() -> None:
+    outage = StoreHealth(jitter=no_jitter, now=3.0)
+    assert outage.report_failure(10.0)
+    assert not outage.report_failure(10.01), "one probe is enough"
+    assert outage.record_probe(StoreErrorKind.BUSY, 10.5) == HealthChange(
+        LOCAL, StoreErrorKind.BUSY, 10.5, 7.5
+    )
+    assert not outage.report_failure(10.6)
+    assert outage.try_begin_probe(11.5)
+    assert outage.record_probe(None, 11.75) == HealthChange(REMOTE, StoreErrorKind.BUSY, 11.75, 1.25)
+
+
+def test_a_suspicion_whose_probe_is_lost_is_followed_by_another_probe() -> None:
+    outage = StoreHealth(jitter=no_jitter)
+    assert outage.report_failure(10.0)
+    assert outage.try_begin_probe(10.0 + PROBE_LOST_S + PROBE_S)
+    change = outage.record_probe(StoreErrorKind.LOST, 14.5)
+    assert change is not None
+    assert change.state is LOCAL
+
+
+def test_where_nobody_asked_for_long_a_lost_probe_is_replaced_at_once() -> None:
+    outage = lost(now=10.0)
+    assert outage.try_begin_probe(11.0)
+    assert outage.try_begin_probe(1000.0)
+
+
+def test_an_outage_lasts_from_the_loss_to_the_probe_that_succeeds() -> None:
+    outage = lost(now=10.0, trouble=StoreErrorKind.FORBIDDEN)
+    for at in (11.0, 12.5):
+        assert outage.try_begin_probe(at)
+        assert outage.record_probe(StoreErrorKind.BUSY, at) is None
+    assert outage.try_begin_probe(14.0)
+    assert outage.record_probe(None, 14.25) == HealthChange(REMOTE, StoreErrorKind.BUSY, 14.25, 4.25)
+    assert (outage.cause, outage.since_s) == (None, 14.25)
+
+
+def test_the_row_begins_anew_after_an_outage() -> None:
+    outage = lost(now=10.0)
+    outage.try_begin_probe(11.0)
+    outage.record_probe(None, 11.0)
+    assert [outage.record_result(StoreErrorKind.LOST, 11.0) for _ in range(FAILURES - 1)] == [None] * 2
+
+
+@given(events=st.lists(st.tuples(st.floats(0.0, 2.0), reports, reports), max_size=40))
+def test_wherever_it_stands_it_is_back_soon_after_the_store_is(
+    events: list[tuple[float, StoreErrorKind | None, StoreErrorKind | None]],
+) -> None:
+    outage, now = StoreHealth(), 0.0
+    for step_s, called, probed in events:
+        now += step_s
+        outage.record_result(called, now)
+        if outage.try_begin_probe(now) and probed is not StoreErrorKind.LOOP:  # else the probe never returns
+            outage.record_probe(probed, now)
+    well_since = now
+    while outage.state is not REMOTE:
+        now += 0.01
+        if outage.try_begin_probe(now):
+            outage.record_probe(None, now)
+    assert now - well_since <= PROBE_LOST_S + LONGEST_S + 0.02
+
+
+@given(trouble=troubles, polls=st.lists(st.floats(0.001, 0.5), min_size=20, max_size=60))
+def test_the_interval_does_not_grow_and_never_shrinks(trouble: StoreErrorKind, polls: list[float]) -> None:
+    outage, now, probes = lost(now=0.0), 0.0, [0.0]
+    for step_s in polls:
+        now += step_s
+        if outage.try_begin_probe(now):
+            probes.append(now)
+            outage.record_probe(trouble, now)
+    gaps = [later - earlier for earlier, later in pairwise(probes)]
+    assert all(PROBE_S - 1e-9 <= gap <= PROBE_S + 0.5 for gap in gaps)
+
+
+def test_processes_do_not_all_probe_in_one_instant() -> None:
+    instants = set()
+    for _ in range(200):
+        outage = StoreHealth()
+        outage.record_result(StoreErrorKind.UNREACHABLE, 0.0)
+        instants.add(outage.next_probe_s)
+    assert PROBE_S - 0.2 <= min(instants) < PROBE_S - 0.1
+    assert PROBE_S + 0.1 < max(instants) <= PROBE_S + 0.2
+
+
+@pytest.mark.parametrize(
+    ("outage", "shown"),
+    [
+        (lambda: StoreHealth(now=3.0), "Outage(remote since 3.000)"),
+        (lambda: lost(10.0), "Outage(local since 10.000 because of unreachable)"),
+    ],
+)
+def test_what_it_shows(outage: Callable[[], StoreHealth], shown: str) -> None:
+    assert repr(outage()) == shown
+
+
+@given(units=st.integers(1, 16_777_215), processes=st.integers(1, 10_000))
+def test_shares_are_fair(units: int, processes: int) -> None:
+    (share,) = fair_share((UserLimit("user-60s", units, 60),), processes)
+    assert share.limit >= 1
+    assert units <= share.limit * processes < units + processes
+    assert (share.name, share.window_s) == ("user-60s", 60)
+
+
+def test_one_process_takes_the_limits_as_they_are() -> None:
+    limits = (UserLimit("user-60s", 100, 60),)
+    assert fair_share(limits, 1) is limits
+    assert fair_share(limits, 0) is limits
+
+
+def test_the_form_of_a_share_is_that_of_the_whole() -> None:
+    exact, compact = fair_share((UserLimit("user-1s", 1000, 1), UserLimit("user-60s", 1001, 60)), 4)
+    assert (exact.limit, exact.exact) == (250, True)
+    assert (compact.limit, compact.exact) == (251, False)
+    assert ReducedLimit("a", 1, 60, 2) == ReducedLimit("a", 1, 60, 2)

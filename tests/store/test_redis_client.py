@@ -1,0 +1,300 @@
+"""One client for each loop, gone with it; no connection outlives its owner, and none is a parent's."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import fakeredis
+import pytest
+
+from autoglm_throttle import redis_client
+from autoglm_throttle.redis_client import CONNECTIONS, RedisClients, RedisOptions
+from tests.store.cluster import Cluster3
+from tests.store.descriptors import open_files
+from tests.store.polling import until
+from tests.store.sentinel import SentinelPair
+from tests.store.server import RedisServer
+
+
+class Client:
+    """Notes that it was closed, and where."""
+
+    def __init__(self) -> None:
+        self.closed_in: list[asyncio.AbstractEventLoop] = []
+        self.closed = asyncio.Event()
+
+    async def aclose(self) -> None:
+        self.closed.set()
+        self.closed_in.append(asyncio.get_running_loop())
+
+
+@pytest.fixture
+def made() -> list[Client]:
+    return []
+
+
+@pytest.fixture
+def clients(made: list[Client]) -> RedisClients:
+    def connect() -> Client:
+        made.append(Client())
+        return made[-1]
+
+    return RedisClients(RedisOptions("", connect=connect))
+
+
+async def current(clients: RedisClients) -> Any:
+    return clients.current()
+
+
+def test_a_loop_has_one_client_which_ends_with_it(clients: RedisClients, made: list[Client]) -> None:
+    async def use() -> asyncio.AbstractEventLoop:
+        assert clients.current() is clients.current() is made[-1]
+        return asyncio.get_running_loop()
+
+    loops = [asyncio.run(use()) for _ in range(2)]
+    assert [client.closed_in for client in made] == [[loop] for loop in loops]
+    assert clients._entries == {}
+    assert clients.made == 2
+
+
+def test_outside_a_loop_there_is_none(clients: RedisClients) -> None:
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        clients.current()
+
+
+def test_loops_in_threads_have_clients_of_their_own(clients: RedisClients, made: list[Client]) -> None:
+    async def main() -> None:
+        mine = clients.current()
+        other = await asyncio.to_thread(lambda: asyncio.run(current(clients)))
+        assert other is not mine
+        assert other.closed_in
+        assert not mine.closed_in
+        assert clients.current() is mine
+
+    asyncio.run(main())
+    assert len(made) == 2
+
+
+def test_a_loop_closed_by_hand_is_dropped_when_another_comes(clients: RedisClients) -> None:
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(current(clients))
+    loop.close()
+    assert len(clients._entries) == 1
+    asyncio.run(current(clients))
+    assert clients._entries == {}
+
+
+def test_drop_closes_each_in_its_own_loop_and_waits_for_none(
+    clients: RedisClients, made: list[Client]
+) -> None:
+    async def main() -> None:
+        first = clients.current()
+        thread = threading.Thread(target=clients.close_current)
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        await first.closed.wait()
+        assert first.closed_in == [asyncio.get_running_loop()]
+        second = clients.current()
+        assert second is not first
+        clients.close_current()
+        clients.close_current()
+        assert not second.closed_in, "it returns at once"
+        await second.closed.wait()
+
+    asyncio.run(main())
+    assert [len(client.closed_in) for client in made] == [1, 1]
+
+
+def test_a_new_client_survives_the_late_end_of_the_old_one(clients: RedisClients) -> None:
+    async def main() -> None:
+        clients.current()
+        clients.close_current()
+        second = clients.current()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert clients.current() is second
+        assert not second.closed_in
+
+    asyncio.run(main())
+
+
+def test_drop_of_a_loop_that_is_closed_already(clients: RedisClients) -> None:
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(current(clients))
+    loop.close()
+    clients.close_current()
+    assert clients._entries == {}
+
+
+def test_a_client_that_cannot_be_closed_disturbs_nobody(clients: RedisClients, made: list[Client]) -> None:
+    async def broken() -> None:
+        raise ConnectionError
+
+    async def main() -> None:
+        clients.current().aclose = broken
+
+    asyncio.run(main())
+    assert clients._entries == {}
+
+
+def test_after_a_fork_nothing_of_the_parents_is_touched(clients: RedisClients, made: list[Client]) -> None:
+    async def main() -> None:
+        parents = clients.current()
+        clients.reset_after_fork()
+        clients.close_current()
+        assert clients.current() is not parents
+        await asyncio.sleep(0)
+        assert not parents.closed_in
+
+    asyncio.run(main())
+    redis_client._parent_clients.clear()
+
+
+def test_the_text_says_where_but_no_password() -> None:
+    clients = RedisClients(RedisOptions("redis://u:s3cret@cache/1"))
+    assert repr(clients) == "RedisClients(redis://u:***@cache:6379/1, 0 open, 0 made)"
+    assert "s3cret" not in repr(clients.options.url and clients.url)
+
+
+def test_a_url_that_is_none() -> None:
+    with pytest.raises(ValueError, match="not a URL"):
+        RedisClients(RedisOptions("http://cache"))
+
+
+def test_no_synchronous_client_without_a_url(clients: RedisClients) -> None:
+    with pytest.raises(ValueError, match="no URL"):
+        clients.sync(1.0)
+
+
+def test_without_redis_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    with pytest.raises(ImportError, match=r"pip install 'redis\[hiredis\]>=6"):
+        RedisClients(RedisOptions("redis://cache"))
+
+
+def test_nothing_is_imported_before_it_is_needed() -> None:
+    script = (
+        "import sys, autoglm_throttle, autoglm_throttle.redis_client, "
+        "autoglm_throttle.limiting.shared.redis_user_limits\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'redis', 'hiredis'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.server
+class TestOnServers:
+    """What redis-py makes of it."""
+
+    def test_a_loop_for_each_request_leaves_no_descriptor(self, own_server: RedisServer) -> None:
+        clients = RedisClients(RedisOptions(own_server.url, connect_s=2.0))
+
+        async def request() -> None:
+            assert await clients.current().ping()
+
+        asyncio.run(request())
+        gc.collect()
+        before = open_files()
+        for _ in range(300):
+            asyncio.run(request())
+        assert open_files() == before
+        assert clients.made == 301
+        gc.collect()
+        assert int(own_server.info("clients")["connected_clients"]) <= 2
+
+    def test_dropped_connections_are_gone_from_the_server(self, own_server: RedisServer) -> None:
+        clients = RedisClients(RedisOptions(own_server.url, connect_s=2.0))
+
+        async def main() -> None:
+            await asyncio.gather(*(clients.current().ping() for _ in range(3)))
+            assert int(own_server.info("clients")["connected_clients"]) > 1
+            clients.close_current()
+            await asyncio.sleep(0.0)
+            await asyncio.to_thread(
+                until,
+                lambda: own_server.info("clients")["connected_clients"] == "1",
+                5.0,
+                "connections that are gone",
+            )
+
+        asyncio.run(main())
+
+    def test_connections_are_few_and_nothing_is_tried_again(self, own_server: RedisServer) -> None:
+        from redis.exceptions import ConnectionError as RedisConnectionError
+
+        clients = RedisClients(RedisOptions(own_server.url, connect_s=2.0))
+
+        async def main() -> None:
+            pool = clients.current().connection_pool
+            held = [await pool.get_connection() for _ in range(CONNECTIONS)]
+            assert held[0].retry.get_retries() == 0
+            assert held[0].socket_timeout == clients.options.read_s
+            with pytest.raises(RedisConnectionError, match="Too many"):
+                await pool.get_connection()
+            for connection in held:
+                await pool.release(connection)
+
+        asyncio.run(main())
+
+    @pytest.mark.parametrize("where", ["url", "unix_url"])
+    def test_a_synchronous_client(self, own_server: RedisServer, where: str) -> None:
+        client = RedisClients(RedisOptions(getattr(own_server, where))).sync(2.0)
+        assert client.set("a", 1)
+        assert own_server.command("GET", "a") == "1"
+        assert client.connection_pool.connection_kwargs["socket_timeout"] == 2.0
+        assert client.connection_pool.connection_kwargs["retry"].get_retries() == 0
+        client.close()
+
+    async def test_a_cluster(self, redis_cluster: Cluster3, redis_prefix: str) -> None:
+        clients = RedisClients(RedisOptions(redis_cluster.url, connect_s=2.0))
+        assert clients.cluster
+        assert await clients.current().set(redis_prefix, 1)
+        client = clients.sync(2.0)
+        assert client.get(redis_prefix) == b"1"
+        client.close()
+
+    async def test_a_sentinel(self, redis_sentinel: SentinelPair, redis_prefix: str) -> None:
+        clients = RedisClients(RedisOptions(redis_sentinel.url, connect_s=2.0))
+        assert await clients.current().set(redis_prefix, 1)
+        client = clients.sync(2.0)
+        assert client.get(redis_prefix) == b"1"
+        client.close()
+
+    def test_a_sentinels_connections_end_with_the_loop(self, redis_sentinel: SentinelPair) -> None:
+        clients = RedisClients(RedisOptions(redis_sentinel.url, connect_s=2.0))
+
+        async def main() -> None:
+            assert await clients.current().ping()
+
+        asyncio.run(main())
+        before = open_files()
+        for _ in range(3):
+            asyncio.run(main())
+        assert open_files() == before
+
+    def test_fakeredis_may_stand_in(self) -> None:
+        server = fakeredis.FakeServer()
+        clients = RedisClients(RedisOptions("", connect=lambda: fakeredis.FakeAsyncRedis(server=server)))
+
+        async def main() -> Any:
+            await clients.current().set("a", 1)
+            return await clients.current().get("a")
+
+        assert asyncio.run(main()) == b"1"
+        assert not clients.cluster
+
+
+def test_a_certificate_that_is_not_checked_has_no_name_to_be_checked() -> None:
+    clients = RedisClients(RedisOptions("rediss://cache?ssl_cert_reqs=none"))
+
+    async def main() -> dict[str, Any]:
+        kwargs: dict[str, Any] = clients.current().connection_pool.connection_kwargs
+        return kwargs
+
+    kwargs = asyncio.run(main())
+    assert (kwargs["ssl_cert_reqs"], kwargs["ssl_check_hostname"]) == ("none", False)

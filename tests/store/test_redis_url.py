@@ -1,0 +1,157 @@
+"""One URL for each topology, and a fault that says what would be right."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.settings.redis_address import ALLOWED_URLS, RedisAddress, Topology, parse_redis_url
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("redis://cache", RedisAddress(Topology.SINGLE, tls=False, hosts=(("cache", 6379),))),
+        (" redis://cache:6380/3 ", RedisAddress(Topology.SINGLE, tls=False, hosts=(("cache", 6380),), db=3)),
+        ("redis://[::1]:7000", RedisAddress(Topology.SINGLE, tls=False, hosts=(("::1", 7000),))),
+        ("redis://[::1]", RedisAddress(Topology.SINGLE, tls=False, hosts=(("::1", 6379),))),
+        (
+            "rediss://user:p%40ss%2F@cache/0?ssl_ca_certs=/etc/ca.pem&ssl_check_hostname=False&ssl_cert_reqs=none",
+            RedisAddress(
+                Topology.SINGLE,
+                tls=True,
+                hosts=(("cache", 6379),),
+                username="user",
+                password="p@ss/",
+                options=(
+                    ("ssl_ca_certs", "/etc/ca.pem"),
+                    ("ssl_check_hostname", False),
+                    ("ssl_cert_reqs", "none"),
+                ),
+            ),
+        ),
+        (
+            "unix://:secret@/run/redis%20one.sock?db=2",
+            RedisAddress(
+                Topology.SINGLE, tls=False, hosts=(), path="/run/redis one.sock", password="secret", db=2
+            ),
+        ),
+        (
+            "redis+sentinel://a,b:26380/my%2Dmaster/4?sentinel_username=s&sentinel_password=t",
+            RedisAddress(
+                Topology.SENTINEL,
+                tls=False,
+                hosts=(("a", 26379), ("b", 26380)),
+                service="my-master",
+                db=4,
+                sentinel_username="s",
+                sentinel_password="t",
+            ),
+        ),
+        (
+            "rediss+cluster://u:p@a,b:7001/",
+            RedisAddress(
+                Topology.CLUSTER, tls=True, hosts=(("a", 6379), ("b", 7001)), username="u", password="p"
+            ),
+        ),
+    ],
+)
+def test_forms(text: str, parts: RedisAddress) -> None:
+    assert parse_redis_url(text) == parts
+    assert parts.cluster == (parts.topology is Topology.CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "no scheme"),
+        ("cache:6379", "it begins with 'cache://'"),
+        ("redis:", "a host is missing"),
+        ("redis://", "a host is missing"),
+        ("redis://:6379", "a host is missing"),
+        ("redis://a,b", "several hosts need redis+sentinel:// or redis+cluster://"),
+        ("redis://a:0", "'0' is no port"),
+        ("redis://a:65536", "'65536' is no port"),
+        ("redis://a:x", "'x' is no port"),
+        ("redis://a::1", "':1' is no port"),
+        ("redis://::1", "a host is missing"),
+        ("redis://[::1]7", "not a URL"),  # some Pythons refuse it first, in words of their own
+        ("redis://[::1", "brackets do not fit"),
+        ("redis+sentinel://a,[::1/x", "brackets do not fit"),
+        ("redis+sentinel://[a]],[b/x", "brackets do not fit"),
+        ("redis+cluster://[::1,::2]", "brackets do not fit"),
+        ("redis://a/x", "'x' is no number of a database"),
+        ("redis://a/-1", "'-1' is no number of a database"),
+        ("redis://a/0/1", "too many parts"),
+        ("redis://:p#w@a", "%23"),
+        ("redis://:p/w@a", "%2F"),
+        ("redis://:1/w?x@a", "%3F"),
+        ("redis://a?db=1", "?db= is not known after this scheme, no option is allowed"),
+        ("redis://a?ssl_ca_certs=x", "?ssl_ca_certs= is not known"),
+        ("rediss://a?ssl_ca_certs=x&ssl_ca_certs=y", "?ssl_ca_certs= is given twice"),
+        ("rediss://a?ssl_ca_certs=", "?ssl_ca_certs= is empty"),
+        ("rediss://a?ssl_cert_reqs=never", "?ssl_cert_reqs= is required, optional, none"),
+        ("rediss://a?ssl_check_hostname=perhaps", "?ssl_check_hostname= is true or false"),
+        ("rediss://a?socket_timeout=1", "allowed are: ssl_ca_certs"),
+        ("unix://host/run/redis.sock", "after unix:// comes a path"),
+        ("unix:///", "after unix:// comes a path"),
+        ("redis+sentinel://a", "the name under which the sentinels know the primary is missing"),
+        ("redis+sentinel:///name", "a host is missing"),
+        ("redis+cluster://a/1", "a cluster has only database 0"),
+    ],
+)
+def test_faults_say_what_is_wrong_and_what_is_right(text: str, what: str) -> None:
+    with pytest.raises(ValueError, match="not a URL of a Redis server") as fault:
+        parse_redis_url(text)
+    assert what in str(fault.value)
+    assert all(form in str(fault.value) for form in ALLOWED_URLS)
+
+
+AWKWARD = st.text("/?#@:[]%,1", max_size=3)
+PLAIN = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=20)
+
+
+@given(
+    scheme=st.sampled_from(["redis", "rediss", "redis+cluster", "redis+sentinel"]),
+    before=AWKWARD,
+    after=AWKWARD,
+    rest=st.text(max_size=9),
+)
+def test_passwords_are_in_no_text(scheme: str, before: str, after: str, rest: str) -> None:
+    try:
+        url = parse_redis_url(
+            f"{scheme}://user:{before}s3cret{after}@host{rest}/name?sentinel_password=s3cret"
+        )
+        shown = f"{url} {url!r}"
+    except ValueError as fault:
+        shown = str(fault)
+    assert "s3cret" not in shown
+
+
+@given(
+    host=PLAIN,
+    port=st.integers(1, 65535),
+    db=st.integers(0, 15),
+    username=st.none() | st.text(min_size=1, max_size=9),
+)
+def test_what_is_logged_is_the_url_again(host: str, port: int, db: int, username: str | None) -> None:
+    url = RedisAddress(Topology.SINGLE, tls=False, hosts=((host, port),), db=db, username=username)
+    assert parse_redis_url(str(url)) == url
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "unix:///run/redis.sock",
+        "rediss+sentinel://[::1]:26379,b:1/name/3",
+        "redis+cluster://u@a:6379,b:6379",
+        "rediss://a:1",
+    ],
+)
+def test_each_topology_can_be_logged(text: str) -> None:
+    assert str(parse_redis_url(text)) == text
+
+
+def test_a_password_is_shown_as_three_stars() -> None:
+    assert str(parse_redis_url("redis://u:p@a:1")) == "redis://u:***@a:1"

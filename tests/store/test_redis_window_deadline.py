@@ -1,0 +1,92 @@
+"""A request to a Cluster that needs two servers: both answer within its one deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from autoglm_throttle.limiting.shared.batch_codec import ScriptArguments
+from autoglm_throttle.limiting.shared.batch_rules import BatchRules
+from autoglm_throttle.limiting.shared.redis_user_limits import RedisUserLimitStore
+from autoglm_throttle.limiting.shared.store import VALUES, Answer, StoreCharge, StoreErrorKind
+from autoglm_throttle.limiting.shared.window_protocol import SPLIT, WindowProtocol
+from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.types import UserLimit
+from tests.store.batches import ManualLoop
+
+DEADLINE_S = BatchRules().deadline_s
+LIMITS = (UserLimit("user-60s", 10, 60),)
+CHARGES = [StoreCharge(kind, LIMITS, f"{number:016x}", 1) for number, kind in ((1, "user"), (2, "address"))]
+ALLOWED = [1_000_000, 1, 9, 0, 60, 7]
+
+
+class Servers:
+    """Answer each question when told."""
+
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Future[Sequence[object]]] = []
+        self.keys: list[str] = []
+
+    async def __call__(
+        self, calls: Sequence[ScriptArguments], wanted: Callable[[], bool]
+    ) -> Sequence[object]:
+        (call,) = calls
+        self.keys += call[0]
+        self.waiting.append(asyncio.get_running_loop().create_future())
+        return await self.waiting[-1]
+
+    def allow(self) -> None:
+        self.waiting.pop(0).set_result([ALLOWED])
+
+
+@pytest.fixture
+def loop() -> Iterator[ManualLoop]:
+    loop = ManualLoop()
+    yield loop
+    loop.end()
+
+
+@pytest.fixture
+def servers() -> Servers:
+    return Servers()
+
+
+@pytest.fixture
+def asked(loop: ManualLoop, servers: Servers) -> asyncio.Task[Answer | StoreErrorKind]:
+    """A request whose user and address lie on different servers, at the time 100."""
+    wire = WindowProtocol("athr", "default", 16)
+    assert wire.build_check(CHARGES).tag == SPLIT
+    window = RedisUserLimitStore(RedisClients(RedisOptions("redis+cluster://cache")), wire)
+    batch = loop.act(window._batches.current)
+    batch._send = servers
+    task = loop.create_task(window.charge(CHARGES))
+    loop.settle()
+    assert len(servers.waiting) == 1
+    return task
+
+
+def test_both_have_answered_in_time(
+    asked: asyncio.Task[Answer | StoreErrorKind], loop: ManualLoop, servers: Servers
+) -> None:
+    for _ in CHARGES:
+        loop.move(DEADLINE_S * 0.4)
+        servers.allow()
+        loop.settle()
+    answer = asked.result()
+    assert not isinstance(answer, StoreErrorKind)
+    assert list(answer[::VALUES]) == [1, 1]
+    assert [key.split(":")[4] for key in servers.keys] == ["address", "user"]
+
+
+def test_the_second_gets_only_what_the_first_has_left(
+    asked: asyncio.Task[Answer | StoreErrorKind], loop: ManualLoop, servers: Servers
+) -> None:
+    loop.move(DEADLINE_S * 0.9)
+    servers.allow()
+    loop.settle()
+    assert not asked.done()
+    loop.move(DEADLINE_S * 0.1)
+    assert asked.result() is StoreErrorKind.TIMEOUT
+    assert servers.keys[2:] == servers.keys[:1], "what the first has granted goes back"

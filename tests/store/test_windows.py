@@ -1,0 +1,282 @@
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.limiting.shared.pending_check import PendingCheck
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
+from autoglm_throttle.limiting.shared.store_health import HealthState
+from autoglm_throttle.limiting.sliding_window import SlidingWindow
+from autoglm_throttle.types import Demand, Priority, Reason, StoreFailureMode, UserLimit
+from tests.store.scripted_store import granted, refused
+from tests.store.shared_windows import ALICE, BOB, MINUTE, SECOND, Shared, answer_of, numbers
+
+
+def test_a_demand_without_limits_is_not_asked_about() -> None:
+    assert Shared().windows.hit(ALICE, 0.0) is None
+    assert Shared(MINUTE, plans={"gold": ()}).windows.hit(Demand(user="x", plan="gold"), 0.0) is None
+
+
+def test_a_question_charges_the_user_its_units_and_the_address_its_wider_limits() -> None:
+    shared = Shared(MINUTE)
+    (charge,) = shared.question(ALICE, 0.0).charges
+    assert (charge.kind, charge.user, charge.units, charge.limits) == ("user", "a" * 16, 1, (MINUTE,))
+    user, address = shared.question(Demand(user="u", address="v", cost=2.5), 0.0).charges
+    assert (user.kind, user.units, address.kind, address.user, address.units) == (
+        "user",
+        3,
+        "address",
+        "v",
+        3,
+    )
+    assert address.limits == (UserLimit("address-60s", 20, 60),)
+
+
+def test_each_set_of_limits_has_names_of_its_own_in_the_store() -> None:
+    shared = Shared(MINUTE, plans={"gold": (SECOND,)})
+    user, address = shared.question(Demand(user="u", address="v", plan="gold"), 0.0).charges
+    assert (user.kind, address.kind) == ("plan-gold", "plan-gold-address")
+
+
+def test_an_answer_becomes_the_numbers_of_a_decision() -> None:
+    shared = Shared(MINUTE)
+    decision = shared.hit(ALICE, 0.0, [1, 4, 0, 30_500_000, 1])
+    assert numbers(decision) == (True, Reason.OK, "user-60s", 4, 0.0)
+    assert (decision.limit, decision.window_s, decision.reset_after_s) == (10, 60, 30.5)
+    decision = shared.hit(BOB, 0.0, [0, 0, 1_500_000, 30_500_000, 0])
+    assert numbers(decision) == (False, Reason.USER, "user-60s", 0, 1.5)
+    assert decision.detail == "user:user-60s"
+
+
+def test_of_several_limits_the_longest_refusal_decides_else_the_one_with_the_least_left() -> None:
+    both = (MINUTE, SECOND)
+    decision = Shared(*both).hit(ALICE, 0.0, [1, 9, 0, 60_000_000, 1, 1, 1, 0, 1_000_000, 1])
+    assert numbers(decision) == (True, Reason.OK, "user-1s", 1, 0.0)
+    assert [(state.name, state.remaining) for state in decision.others] == [("user-60s", 9)]
+    decision = Shared(*both).hit(ALICE, 0.0, [0, 0, 50_000_000, 60_000_000, 1, 0, 0, 500_000, 1_000_000, 1])
+    assert numbers(decision) == (False, Reason.USER, "user-60s", 0, 50.0)
+    assert [(state.name, state.remaining) for state in decision.others] == [("user-1s", 0)]
+    decision = Shared(*both).hit(ALICE, 0.0, [1, 8, 0, 60_000_000, 1, 0, 0, 500_000, 1_000_000, 1])
+    assert numbers(decision) == (False, Reason.USER, "user-1s", 0, 0.5)
+
+
+def test_a_cost_above_the_whole_limit_is_too_large_and_never_asked_about_again() -> None:
+    shared = Shared(MINUTE)
+    demand = Demand(user="u", cost=11)
+    decision = shared.hit(demand, 0.0, [0, 10, -1, 0, 0])
+    assert numbers(decision) == (False, Reason.TOO_LARGE, "user-60s", 10, math.inf)
+    assert shared.known(demand, 3600.0).reason is Reason.TOO_LARGE
+
+
+def test_of_user_and_address_the_longer_refusal_counts_and_an_allowed_one_tells_both() -> None:
+    demand = Demand(user="u", address="v")
+    allowed = Shared(MINUTE).hit(demand, 0.0, [*granted(5), *granted(15)])
+    assert [(state.name, state.remaining) for state in allowed.limits] == [
+        ("user-60s", 5),
+        ("address-60s", 15),
+    ]
+    by_address = Shared(MINUTE).hit(demand, 0.0, [*granted(6), *refused(9_000_000)])
+    assert numbers(by_address) == (False, Reason.USER, "address-60s", 0, 9.0)
+    by_user = Shared(MINUTE).hit(demand, 0.0, [*refused(9_500_000), *refused(9_000_000)])
+    assert by_user.policy == "user-60s"
+
+
+def test_who_was_refused_is_told_so_here_until_the_store_might_say_otherwise() -> None:
+    shared = Shared(MINUTE)
+    shared.hit(ALICE, 10.0, refused(5_000_000))
+    again = shared.known(ALICE, 10.5)
+    assert numbers(again) == (False, Reason.USER, "user-60s", 0, 4.5)
+    assert shared.windows.view().deny_cache_hits == 1
+    assert isinstance(shared.windows.hit(BOB, 10.5), PendingCheck)
+    assert isinstance(shared.windows.hit(ALICE, 11.0), PendingCheck)
+
+
+def test_what_is_given_back_to_the_store_may_be_asked_for_again_at_once() -> None:
+    shared = Shared(MINUTE)
+    question = shared.question(ALICE, 0.0)
+    answer = granted(0)
+    assert question.resolve(answer, 0.0).allowed
+    shared.hit(ALICE, 0.0, refused())
+    question.undo(0.1)
+    assert shared.store.given_back == [(question.charges, answer)]
+    assert isinstance(shared.windows.hit(ALICE, 0.1), PendingCheck)
+    question.undo(0.2)
+    assert len(shared.store.given_back) == 1
+
+
+def test_a_refused_question_has_nothing_to_give_back_and_stays_known() -> None:
+    shared = Shared(MINUTE)
+    question = shared.question(ALICE, 0.0)
+    question.resolve(refused(), 0.0)
+    question.undo(0.0)
+    assert not shared.store.given_back
+    assert not shared.known(ALICE, 0.5).allowed
+
+
+@pytest.mark.parametrize("trouble", list(StoreErrorKind))
+def test_without_the_store_each_process_goes_by_its_share(trouble: StoreErrorKind) -> None:
+    shared = Shared(MINUTE, processes=4)
+    decisions = [shared.hit(ALICE, 0.0, trouble) for _ in range(4)]
+    assert [decision.allowed for decision in decisions] == [True, True, True, False]
+    assert decisions[-1].reason is Reason.USER
+    assert decisions[-1].limit == 3
+    assert shared.windows.view().fallbacks[trouble] == 4
+    assert shared.windows.store_health.state is HealthState.REMOTE
+
+
+def test_without_the_store_everybody_is_admitted_where_that_is_wanted() -> None:
+    shared = Shared(MINUTE, on_error=StoreFailureMode.ALLOW)
+    assert all(shared.hit(ALICE, 0.0, StoreErrorKind.TIMEOUT).allowed for _ in range(50))
+    assert shared.hit(ALICE, 0.0, StoreErrorKind.TIMEOUT).limits == ()
+
+
+def test_without_the_store_everybody_is_refused_where_that_is_wanted_until_the_next_probe() -> None:
+    shared = Shared(MINUTE, on_error=StoreFailureMode.DENY)
+    shared.lose(5.0)
+    decision = shared.known(ALICE, 5.25)
+    assert numbers(decision) == (False, Reason.STORE, "store", 0.0, 0.75)
+    assert decision.detail == "store:unreachable"
+
+
+def test_one_refused_in_the_midst_of_a_call_may_come_back_at_once() -> None:
+    """A single late answer is no outage: there is no probe to wait for."""
+    decision = Shared(MINUTE, on_error=StoreFailureMode.DENY).hit(ALICE, 0.0, StoreErrorKind.TIMEOUT)
+    assert numbers(decision) == (False, Reason.STORE, "store", 0.0, 0.0)
+
+
+def test_while_the_store_is_away_nobody_asks_it_and_one_probe_is_due() -> None:
+    shared = Shared(MINUTE)
+    shared.lose(0.0)
+    assert shared.store.dropped == 1
+    assert shared.known(ALICE, 0.5).allowed
+    assert not shared.probe_due()
+    shared.known(ALICE, 1.0)
+    assert shared.probe_due()
+    shared.windows.probe_due = False
+    shared.known(ALICE, 1.1)
+    assert not shared.probe_due()
+    shared.windows.on_probe_result(None, 1.2)
+    assert shared.windows.store_health.state is HealthState.REMOTE
+    assert isinstance(shared.windows.hit(ALICE, 1.2), PendingCheck)
+    assert [change.state for change in shared.windows.changes] == [HealthState.LOCAL, HealthState.REMOTE]
+
+
+def test_what_another_finds_silent_is_not_asked_until_one_probe_has_told() -> None:
+    shared = Shared(MINUTE)
+    shared.windows.report_failure(1.0)
+    assert shared.probe_due()
+    shared.windows.probe_due = False
+    assert shared.known(ALICE, 1.0).allowed
+    shared.windows.report_failure(1.01)
+    assert not shared.probe_due()
+    shared.windows.on_probe_result(None, 1.02)
+    assert shared.windows.changes == []
+    assert isinstance(shared.windows.hit(ALICE, 1.03), PendingCheck)
+
+
+@pytest.mark.parametrize("trouble", StoreErrorKind)
+def test_who_else_asks_the_store_is_told_when_it_is_silent_and_not_when_it_denies(
+    trouble: StoreErrorKind,
+) -> None:
+    shared = Shared(MINUTE, failures=1)
+    told: list[float] = []
+    shared.windows.on_store_lost = told.append
+    shared.windows.on_result(trouble, 3.0)
+    silent = trouble in {StoreErrorKind.TIMEOUT, StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
+    assert told == ([3.0] if silent else [])
+
+
+def test_where_the_store_cannot_be_asked_from_the_process_decides_and_the_store_is_not_blamed() -> None:
+    shared = Shared(MINUTE)
+    shared.askable = False
+    assert shared.known(ALICE, 0.0).remaining == 9
+    assert shared.windows.view().fallbacks[StoreErrorKind.LOOP] == 1
+    assert shared.windows.store_health.state is HealthState.REMOTE
+
+
+def test_what_was_charged_here_is_given_back_here() -> None:
+    shared = Shared(UserLimit("user-60s", 1, 60))
+    assert not shared.windows.give_back(ALICE, 0.0, 0.0)
+    question = shared.question(ALICE, 0.0)
+    assert question.resolve(StoreErrorKind.TIMEOUT, 0.5).allowed
+    question.undo(0.6)
+    assert shared.hit(ALICE, 0.7, StoreErrorKind.TIMEOUT).allowed
+    refused_here = shared.question(ALICE, 0.7)
+    assert not refused_here.resolve(StoreErrorKind.TIMEOUT, 0.7).allowed
+    refused_here.undo(0.7)
+    assert not shared.hit(ALICE, 0.8, StoreErrorKind.TIMEOUT).allowed
+    assert not shared.store.given_back
+
+
+def test_what_was_charged_without_a_question_is_given_back_by_its_instant() -> None:
+    shared = Shared(UserLimit("user-60s", 1, 60))
+    shared.lose(0.0)
+    assert shared.known(ALICE, 0.0).allowed
+    assert shared.windows.give_back(ALICE, 0.0, 0.1)
+    assert shared.known(ALICE, 0.2).allowed
+
+
+def test_idle_users_of_an_outage_are_forgotten() -> None:
+    shared = Shared(MINUTE)
+    shared.windows.sweep(0.0, 10)
+    shared.windows.repair()
+    assert shared.windows.users == shared.windows.overflowed == 0
+    shared.lose(0.0)
+    shared.known(ALICE, 0.0)
+    assert shared.windows.users == 1
+    shared.windows.repair()
+    shared.windows.sweep(61.0, 10)
+    assert shared.windows.users == 0
+    assert shared.windows.overflowed == 0
+
+
+def test_a_forked_process_begins_anew() -> None:
+    shared = Shared(MINUTE)
+    shared.lose(0.0)
+    shared.windows.probe_due = True
+    shared.windows.reset_after_fork(1.0)
+    assert shared.store.forgotten == 1
+    assert isinstance(shared.windows.hit(ALICE, 1.0), PendingCheck)
+    assert not shared.windows.probe_due
+
+
+def test_the_view_tells_why_and_since_when() -> None:
+    shared = Shared(MINUTE)
+    assert shared.windows.view().cause is None
+    shared.lose(7.0)
+    view = shared.windows.view()
+    assert (view.kind, view.state, view.cause, view.since_s) == (
+        "scripted",
+        HealthState.LOCAL,
+        StoreErrorKind.UNREACHABLE,
+        7.0,
+    )
+
+
+steps = st.lists(
+    st.tuples(st.integers(0, 64), st.sampled_from([ALICE, BOB]), st.integers(1, 4)), min_size=1, max_size=40
+)
+
+
+@given(steps)
+def test_with_a_store_that_counts_like_memory_the_decisions_are_those_of_memory(
+    trace: Sequence[tuple[int, Demand, int]],
+) -> None:
+    """The refused cache never refuses what the store would allow, and its numbers are the store's."""
+    limits = (UserLimit("user-2s", 5, 2), UserLimit("user-10s", 9, 10))
+    shared, memory, store = Shared(*limits), SlidingWindow(limits, 10), SlidingWindow(limits, 10)
+    now = 100.0
+    for ticks, who, units in trace:
+        now += ticks / 64
+        demand = Demand(Priority.MID, who.user, units)
+        wanted = memory.hit(demand.user, units, now)
+        found = shared.windows.hit(demand, now)
+        if isinstance(found, PendingCheck):
+            found = found.resolve(answer_of(store.hit(demand.user, units, now), limits), now)
+        else:
+            store.hit(demand.user, units, now)
+        assert found is not None
+        assert numbers(found)[:3] == numbers(wanted)[:3]
+        assert found.retry_after_s == pytest.approx(wanted.retry_after_s, abs=2e-6)
