@@ -115,11 +115,11 @@ def _diagnose(settings: Settings, url: str) -> DoctorResults:
             for node in nodes:
                 results += [*_latency(node, settings), *_server(node), *_access(node, settings, wire)]
     except (RedisError, RedisClusterException, OSError) as error:  # RedisClusterException is no RedisError
-        error_kind = error_kind(error, sent=False)
-        hint = _REMEDIES.get(error_kind, "")
+        kind = error_kind(error, sent=False)
+        hint = _REMEDIES.get(kind, "")
         results.append(
             DoctorResult(
-                "redis", "connection", Severity.FAIL, f"{url}: {_error_line(error)}", hint, error_kind.value
+                "redis", "connection", Severity.FAIL, f"{url}: {_error_line(error)}", hint, kind.value
             )
         )
     return results
@@ -281,11 +281,11 @@ def _counts(node: _Node, wire: WindowProtocol) -> DoctorResult:
         back = wire.build_refund(node.check_request, answer)
         moved = wire.decode(_run(node, wire.encode([back])), [back])
     except ResponseError as error:
-        error_kind = error_kind(error, sent=True)
-        hint = f"its user needs: {RIGHTS}" if error_kind is StoreErrorKind.FORBIDDEN else ""
+        kind = error_kind(error, sent=True)
+        hint = f"its user needs: {RIGHTS}" if kind is StoreErrorKind.FORBIDDEN else ""
         _clear(node)
         return node.result(
-            "counting", Severity.FAIL, f"it cannot count: {_error_line(error)}", hint, error_kind.value
+            "counting", Severity.FAIL, f"it cannot count: {_error_line(error)}", hint, kind.value
         )
     except ValueError as error:
         return node.result(

@@ -31,7 +31,7 @@ from autoglm_throttle.types import (
     Reason,
     StoreFailureMode,
 )
-from autoglm_throttle.types import BreakerState as BreakerState
+from autoglm_throttle.types import BreakerState
 
 
 def scraped(throttle: Throttle, recorder: RecorderProtocol | None = None) -> dict[str, Metric]:

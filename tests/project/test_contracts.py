@@ -79,7 +79,7 @@ FAULTS = [
             ("types/demand.py", "starlette.types"),
         ]
     ),
-    Fault("asgi/responses.py", "from autoglm_throttle import __version__", "front_door"),
+    Fault("asgi/responses.py", "from autoglm_throttle import __version__", "root_package"),
 ]
 
 
