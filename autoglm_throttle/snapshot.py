@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Literal
 
-from autoglm_throttle.limiting.concurrency_limiter import ConcurrencyView
 from autoglm_throttle.limiting.shared.shared_limits import StoreView
 from autoglm_throttle.types import (
     BreakerState,
     Clock,
+    ConcurrencyView,
     ControlState,
     DegradationLevel,
     FallbackKind,

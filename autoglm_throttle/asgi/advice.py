@@ -34,5 +34,5 @@ class AdviceMiddleware:
         """Pass a connection on."""
         permit = scope[MARKER].get(self._throttle) if MARKER in scope else None
         if permit is not None:
-            scope.setdefault("state", {})[MARKER] = permit.hint
+            scope.setdefault("state", {})[MARKER] = permit.advice
         return self.app(scope, receive, send)

@@ -13,16 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autoglm_throttle.limiting.concurrency_rules import ConcurrencyRules, ConcurrencyView
+from autoglm_throttle.limiting.concurrency_rules import ConcurrencyRules
 from autoglm_throttle.limiting.instant import seconds_until
 from autoglm_throttle.limiting.memory_cap import MemoryCap
 from autoglm_throttle.limiting.queue import RESERVED_QUEUE, PriorityQueues, TicketQueue
 from autoglm_throttle.limiting.reserved_share import RESERVED_MAX_WAIT, ReservedShare
 from autoglm_throttle.limiting.service_estimator import MeasurementPeriod, ServiceEstimator
 from autoglm_throttle.limiting.ticket import CALLED, CANCELLED, EXPIRED, WAITING, Ticket, TicketState
-from autoglm_throttle.types import Decision, Demand, LimiterReport, Outcome, Priority, Reason
+from autoglm_throttle.types import ConcurrencyView, Decision, Demand, LimiterReport, Outcome, Priority, Reason
 
-__all__ = ["AdaptiveConcurrencyLimiter", "ConcurrencyRules", "ConcurrencyView", "Ticket", "TicketState"]
+__all__ = ["AdaptiveConcurrencyLimiter", "ConcurrencyRules", "Ticket", "TicketState"]
 
 _SUCCESS, _SLOW, _FAILURE = Outcome.SUCCESS, Outcome.SLOW, Outcome.FAILURE
 _QUEUE = Reason.QUEUE

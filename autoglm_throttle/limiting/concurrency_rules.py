@@ -1,4 +1,4 @@
-"""Settings and view of the adaptive concurrency limit."""
+"""Settings of the adaptive concurrency limit."""
 
 from __future__ import annotations
 
@@ -41,32 +41,3 @@ class ConcurrencyRules:
     """Target fill of the fullest device, in (0, 1]."""
     dry_run: bool = False
     """Queue no request: it runs above the limit and counts as a queued one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConcurrencyView:
-    """Figures of a concurrency limit at one moment."""
-
-    limit: float
-    """Requests that may be in flight."""
-    in_flight: int
-    waiting: tuple[int, int, int]
-    """Queued tickets: high, mid, low."""
-    service_rps: float | None
-    """Requests finished per second, a lower bound until the limit was reached; None: no completion yet."""
-    demand_rps: tuple[float, float, float]
-    """Arrivals per second: high, mid, low, admitted or not."""
-    latency_s: float
-    """Recent mean time from slot to end."""
-    unloaded_s: float | None
-    """Mean latency without load; None before the first completion."""
-    budget_s: float
-    """Seconds that a request may spend in the service."""
-    memory_cap: float
-    """Requests in flight that the memory of the devices allows; infinite: not learned yet."""
-    memory_blind: bool
-    """Whether the engine allocates its memory in advance, so that the fill carries no information."""
-    slo_unreachable: bool
-    """Whether a request takes more than half of the objective even without load."""
-    pressure: float
-    """Demand as a share of the service rate; before it is measured, in flight as a share of the limit."""

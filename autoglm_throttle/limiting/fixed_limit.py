@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autoglm_throttle.limiting.concurrency_rules import ConcurrencyView
 from autoglm_throttle.limiting.service_estimator import FIRST_LATENCY_S
 from autoglm_throttle.limiting.ticket import Ticket, TicketState
-from autoglm_throttle.types import Decision, Demand, LimiterReport, Outcome, Priority, Reason
+from autoglm_throttle.types import ConcurrencyView, Decision, Demand, LimiterReport, Outcome, Priority, Reason
 
 LATENCY_GAIN = 0.1
 """Weight of the newest request in the mean holding time of a slot."""

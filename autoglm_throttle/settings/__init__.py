@@ -47,7 +47,7 @@ __all__ = [
     "user_limits_text",
 ]
 
-_LAZY_EXPORTS: Final = {"collect_advice": "remarks", "breaker_of": "guard_rules"}
+_LAZY_EXPORTS: Final = {"collect_advice": "advice", "breaker_of": "guard_checks"}
 """Names that an import of the package does without."""
 
 

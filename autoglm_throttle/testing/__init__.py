@@ -1,10 +1,19 @@
-"""Test doubles for services protected by this library; the fixtures are in `plugin`."""
+"""Test doubles for services that are protected by this library; `plugin` provides the fixtures."""
 
-from autoglm_throttle.testing.assertions import assert_admitted, assert_limited, assert_shed
-from autoglm_throttle.testing.clock import ManualClock
-from autoglm_throttle.testing.gpu import FakeGpu
-from autoglm_throttle.testing.manual_throttle import ManualThrottle, throttle_for_tests
-from autoglm_throttle.testing.nvml import FakeNvml
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from autoglm_throttle.testing.assertions import (
+        assert_admitted,
+        assert_limited,
+        assert_rejected,
+        assert_shed,
+    )
+    from autoglm_throttle.testing.clock import ManualClock
+    from autoglm_throttle.testing.gpu import FakeGpu
+    from autoglm_throttle.testing.manual_throttle import ManualThrottle, throttle_for_tests
+    from autoglm_throttle.testing.nvml import FakeNvml
 
 __all__ = [
     "FakeGpu",
@@ -13,6 +22,25 @@ __all__ = [
     "ManualThrottle",
     "assert_admitted",
     "assert_limited",
+    "assert_rejected",
     "assert_shed",
     "throttle_for_tests",
 ]
+
+_MODULES: Final = {
+    "assertions": "assert_admitted assert_limited assert_rejected assert_shed",
+    "clock": "ManualClock",
+    "gpu": "FakeGpu",
+    "manual_throttle": "ManualThrottle throttle_for_tests",
+    "nvml": "FakeNvml",
+}
+"""The public names by module, imported on first use: pytest loads `plugin`, and with it this package, in every
+run."""
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class or a function
+    for module, names in _MODULES.items():
+        if name in names.split():
+            value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

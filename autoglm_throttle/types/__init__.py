@@ -22,7 +22,7 @@ from autoglm_throttle.types.breaker import (
     TripRule,
 )
 from autoglm_throttle.types.clock import STALL_S, Clock
-from autoglm_throttle.types.control import ControlState, LimiterReport, ServiceStats
+from autoglm_throttle.types.control import ConcurrencyView, ControlState, LimiterReport, ServiceStats
 from autoglm_throttle.types.decision import Decision, Rejected
 from autoglm_throttle.types.demand import Demand
 from autoglm_throttle.types.enums import (
@@ -73,6 +73,7 @@ __all__ = [
     "BreakerTransition",
     "BreakerView",
     "Clock",
+    "ConcurrencyView",
     "ControlCause",
     "ControlState",
     "Criticality",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import Demand, Policy, Priority, Settings, factory
+from autoglm_throttle import Demand, Priority, Settings, factory
 from autoglm_throttle.control.controller import ControlRules, Hysteresis
 from autoglm_throttle.control.pressure import PressureTargets
 from autoglm_throttle.control.staleness import Staleness
@@ -22,7 +22,7 @@ from autoglm_throttle.limiting.shared.redis_user_limits import RedisUserLimitSto
 from autoglm_throttle.limiting.shared.shared_limits import SharedUserLimits
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.limiting.user_limits import UserLimits
-from autoglm_throttle.types import BorrowMode, MissingTelemetryMode, Signal, StoreFailureMode
+from autoglm_throttle.types import BorrowMode, MissingTelemetryMode, Policy, Signal, StoreFailureMode
 
 NOW_S = 1000.0
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import (
-    ControlCause,
     Decision,
     Demand,
     Permit,
@@ -21,6 +20,7 @@ from autoglm_throttle import (
 )
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle
+from autoglm_throttle.types import ControlCause
 from tests.admission.demands import admitted, decided, heated
 from tests.admission.gated_throttle import (
     NOTHING,

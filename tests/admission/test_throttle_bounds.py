@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from autoglm_throttle import Demand, Outcome, Permit, Policy, Priority, Reason
+from autoglm_throttle import Demand, Outcome, Permit, Priority, Reason
 from autoglm_throttle.limiting.concurrency_limiter import TicketState
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
+from autoglm_throttle.types import Policy
 from tests.admission.gated_throttle import gated, held, in_flight, permit_for, refusal_for, ticket_for, warmed
 
 HIGH, MID, LOW = Priority

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle import Decision, Demand, Permit, Policy, Priority, Reason, Rejection, Throttle
+from autoglm_throttle import Decision, Demand, Permit, Priority, Reason, Rejection, Throttle
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
+from autoglm_throttle.types import Policy
 from tests.admission.demands import heated
 from tests.admission.gated_throttle import (
     NOTHING,

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import (
-    ControlCause,
     ControlState,
     GpuSample,
-    Policy,
     Priority,
     ProviderMisconfigured,
     ProviderUnavailable,
@@ -25,6 +23,7 @@ from autoglm_throttle import (
     Throttle,
 )
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
+from autoglm_throttle.types import ControlCause, Policy
 from tests.admission.demands import DEADLINE_S, admitted, decided, heated, permit_of, together
 
 

@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from autoglm_throttle import EXPOSED_FIELDS, ThrottleMiddleware
+from autoglm_throttle import ThrottleMiddleware
+from autoglm_throttle.asgi import EXPOSED_FIELDS
 from autoglm_throttle.resilience.degraded_record import degraded_answers
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.testing import ManualThrottle

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from autoglm_throttle import Demand, Permit, Priority, ResourceAdvice, RoutePolicy, ThrottleMiddleware, mark
+from autoglm_throttle import Demand, Permit, Priority, RoutePolicy, ThrottleMiddleware, mark
 from autoglm_throttle.asgi.advice import AdviceMiddleware
 from autoglm_throttle.testing import (
     FakeGpu,
@@ -23,6 +23,7 @@ from autoglm_throttle.testing import (
     assert_shed,
     throttle_for_tests,
 )
+from autoglm_throttle.types import ResourceAdvice
 from tests.asgi.run_app import connect, request
 from tests.asgi.scopes import make, scope
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle import Demand, Policy, Priority, Reason, Settings, TelemetryState, Throttle
+from autoglm_throttle import Demand, Priority, Reason, Settings, TelemetryState, Throttle
 from autoglm_throttle.asgi.responses import _QUEUE_DETAIL_TEXTS, EXPOSED_FIELDS, STATUS
 from autoglm_throttle.cli.tiers import bands
 from autoglm_throttle.settings import PREFIX, SETTINGS
 from autoglm_throttle.testing import throttle_for_tests
+from autoglm_throttle.types import Policy
 from benchmarks import figures
 from tests.docs import parts
 from tests.docs.pages import ROOT, Command, blocks, commands

@@ -6,9 +6,10 @@ import httpx
 import pytest
 from fastapi import Depends, FastAPI
 
-from autoglm_throttle import Permit, ResourceAdvice, ThrottleMiddleware
+from autoglm_throttle import Permit, ThrottleMiddleware
 from autoglm_throttle.fastapi import advice, limit
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
+from autoglm_throttle.types import ResourceAdvice
 
 
 def service(throttle: ManualThrottle) -> FastAPI:

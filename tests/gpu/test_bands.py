@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import Signal
 from autoglm_throttle.testing import FakeGpu, ManualClock
+from autoglm_throttle.types import Signal
 from tests.gpu.station import Named, Station
 
 SAMPLES = 3

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from autoglm_throttle import GpuSample, ProviderUnavailable, Signal, TelemetryState
+from autoglm_throttle import GpuSample, ProviderUnavailable, TelemetryState
 from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.testing import ManualClock
+from autoglm_throttle.types import Signal
 from tests.gpu.station import Named, Station
 
 STALE_S = 3

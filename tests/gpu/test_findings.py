@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import ControlCause, Outcome, Permit
+from autoglm_throttle import Outcome, Permit
 from autoglm_throttle.testing import FakeGpu, ManualClock
-from autoglm_throttle.types import GpuCondition
+from autoglm_throttle.types import ControlCause, GpuCondition
 from tests.gpu.station import Station
 
 STALLED_AFTER_S = 10

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import ControlCause
 from autoglm_throttle.testing import FakeGpu, ManualClock
+from autoglm_throttle.types import ControlCause
 from tests.gpu.station import NOMINAL_RPS, Station
 
 LEFT_RPS = 0.75 * NOMINAL_RPS

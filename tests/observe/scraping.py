@@ -15,7 +15,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from autoglm_throttle import Priority, Throttle
 from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.control.quota import QuotaView
-from autoglm_throttle.limiting.concurrency_limiter import ConcurrencyView
 from autoglm_throttle.limiting.shared.shared_limits import StoreView
 from autoglm_throttle.limiting.shared.store import StoreErrorKind, StoreStats
 from autoglm_throttle.limiting.shared.store_health import HealthState
@@ -25,13 +24,14 @@ from autoglm_throttle.snapshot import DURATION_BUCKETS_S, DurationCounts, Guards
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import (
     BreakerCause,
+    BreakerState,
     BreakerView,
+    ConcurrencyView,
     DegradationLevel,
     FallbackKind,
     Reason,
     StoreFailureMode,
 )
-from autoglm_throttle.types import BreakerState
 
 
 def scraped(throttle: Throttle, recorder: RecorderProtocol | None = None) -> dict[str, Metric]:

@@ -17,7 +17,6 @@ from autoglm_throttle import (
     BreakerSettings,
     BreakerState,
     BreakerTransition,
-    BreakerView,
     ConfigError,
     Fallback,
     GuardPermit,
@@ -30,7 +29,7 @@ from autoglm_throttle.guard_registry import GuardRegistry
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.snapshot import GuardsView
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
-from autoglm_throttle.types import BreakerMode
+from autoglm_throttle.types import BreakerMode, BreakerView
 
 
 def fail(throttle: Throttle, name: str, times: int = 5) -> None:

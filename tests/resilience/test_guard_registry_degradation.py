@@ -8,10 +8,8 @@ import pytest
 
 from autoglm_throttle import (
     Criticality,
-    DegradationLevel,
     Demand,
     Fallback,
-    FallbackKind,
     GuardRejected,
     Permit,
     Priority,
@@ -19,6 +17,7 @@ from autoglm_throttle import (
     Throttle,
 )
 from autoglm_throttle.testing import throttle_for_tests
+from autoglm_throttle.types import DegradationLevel, FallbackKind
 from tests.resilience.test_guard_registry import loaded, seen
 
 

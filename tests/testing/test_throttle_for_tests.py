@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import ConfigError, Demand, Policy, Priority, TelemetryState
+from autoglm_throttle import ConfigError, Demand, Priority, TelemetryState
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
+from autoglm_throttle.types import Policy
 
 
 def test_acts_at_the_third_busy_sample_without_traffic() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from starlette.types import Receive, Scope, Send
 
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.limiting.concurrency_limiter import ConcurrencyView
 from autoglm_throttle.limiting.shared.shared_limits import StoreView
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.throttle import Throttle
@@ -20,7 +19,7 @@ from autoglm_throttle.traffic.demo.scenario import CONNECTIONS, STATE_PATH, gpu_
 from autoglm_throttle.traffic.demo.serving import read_config, serve
 from autoglm_throttle.traffic.simulate import SimulatedGpu, service
 from autoglm_throttle.traffic.simulate.response import SimulatedResponse
-from autoglm_throttle.types import Priority
+from autoglm_throttle.types import ConcurrencyView, Priority
 
 
 class DemoService:

@@ -86,7 +86,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, clock: MovableClock | None = None) -> None:
         self.clock: MovableClock = VirtualClock() if clock is None else clock
-        self._thread_id = threading.get_ident()
+        self._owner_thread_id = threading.get_ident()
         self._violation = ""
         self._thread_block: asyncio.Task[None] | None = None
         self._limit_s, self._limit_text = math.inf, ""
@@ -98,7 +98,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def run_forever(self) -> None:
         """Run until it is stopped; from here on, sync functions of anyio and Starlette raise an error."""
-        self._thread_id = threading.get_ident()
+        self._owner_thread_id = threading.get_ident()
         if self._thread_block is None:
             # In a task: anyio looks up the thread limiter of the running event loop.
             self._thread_block = self.create_task(self._block_threads())
@@ -111,7 +111,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         context: Context | None = None,
     ) -> asyncio.Handle:
         """Schedule as `call_soon` does; only the loop's own thread may call it."""
-        if threading.get_ident() != self._thread_id:
+        if threading.get_ident() != self._owner_thread_id:
             self._raise_unsupported(f"a call from the thread {threading.current_thread().name!r}: {THREADS}")
         return self.call_soon(callback, *args, context=context)
 
@@ -186,7 +186,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         limiter.__class__ = blocked  # this one object; its slots leave no room for a method of its own
 
     def _raise_unsupported(self, text: str) -> NoReturn:
-        task = asyncio.current_task(self) if threading.get_ident() == self._thread_id else None
+        task = asyncio.current_task(self) if threading.get_ident() == self._owner_thread_id else None
         self._violation = f"{task.get_name()}: {text}" if task is not None else text
         raise VirtualTimeError(self._violation)
 
