@@ -1,4 +1,4 @@
-"""The tables in README.md and docs/ that hold figures, made from what the benchmarks and the demo kept.
+"""The tables of figures in docs/, made from the records of the benchmarks and of the demonstration.
 
 Run: ``python -m benchmarks.figures`` after ``python -m benchmarks.peers --write``, the same of ``serve``,
 ``redis``, ``closed_loop``, ``overload``, ``breaker`` or ``headline``, or ``python -m docs.draw_demo``. It
@@ -23,8 +23,8 @@ from benchmarks.overloaded import ROWS
 from benchmarks.shared.part import peers_part, redis_part
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
-DOWNSTREAM = ROOT / "docs" / "downstream.md"
+BENCHMARKS = ROOT / "docs" / "benchmarks.md"
+GUARDS = ROOT / "docs" / "guards.md"
 HEADLINE = ROOT / "docs" / "headline.md"
 DEMO = ROOT / "docs" / "demo.txt"
 
@@ -42,7 +42,7 @@ OVERLOADED = ("2x", "5x")
 
 DOORS = {
     "adaptive": "**adaptive**",
-    "gate": "gate",
+    "gate": "concurrency",
     "tiers": "tiers",
     "gradient": "gradient",
     "codel": "CoDel",
@@ -65,7 +65,7 @@ LOADED = 5.0
 """The load at which overload over HTTP is looked at more closely."""
 
 HEAD = (
-    "| | added to an admitted request | a refused request | memory of 100,000 users "
+    "| | added to an admitted request | a rejected request | memory of 100,000 users "
     "| capacity kept: FastAPI app | raw ASGI app |\n|---|---|---|---|---|---|\n"
 )
 
@@ -131,7 +131,7 @@ def overload_part(kept: Mapping[str, Any]) -> str:
     head = _head(
         "",
         *(f"{load:g}x" for load in loads),
-        *(f"{what} at {LOADED:g}x" for what in ("high priority", "its p99", "p99 of refusals")),
+        *(f"{what} at {LOADED:g}x" for what in ("high priority", "its p99", "p99 of rejections")),
     )
     rows = "".join(
         _cells(ROWS[name].title, *(_goodput(cases.get((name, load))) for load in loads), *_close(cases, name))
@@ -140,9 +140,9 @@ def overload_part(kept: Mapping[str, Any]) -> str:
     )
     late = any("!" in _goodput(case) for case in cases.values())
     return (
-        f"{head}{rows}\nCompletions within {kept['scale']['slo_s']:g} s, of what this GPU can do:"
+        f"{head}{rows}\nCompletions within {kept['scale']['slo_s']:g} s as a share of this GPU's capacity,"
         f" {kept['capacity_rps']:.0f} requests/s."
-        + (" !: the clients themselves were late, too." if late else "")
+        + (" !: the load generator was late, too." if late else "")
         + f"\n`benchmarks/overload.py`, {_rounds(kept['rounds'])}: {line(kept)}.\n"
     )
 
@@ -190,8 +190,8 @@ def demo_part(kept: str) -> str:
     sentence = shown.strip().splitlines()[-1]
     return (
         f"```text\n{rows}\n```\n\n"
-        f"> {sentence}\n\nOf the requests of high priority within their users' limits {shares} were served.\n"
-        f"([The whole table](docs/demo.txt): {head}.)\n"
+        f"> {sentence}\n\nServed of the high-priority requests within their user limits: {shares}.\n"
+        f"([The complete table](demo.txt): {head}.)\n"
     )
 
 
@@ -209,7 +209,7 @@ MADE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "redis": redis_part,
     "headline_hold": headline.summary_part,
 }
-"""Records that make a part of the README once there is one."""
+"""Record -> the part of the page on benchmarks that is made of it."""
 
 
 def fill(text: str, name: str, content: str) -> str:
@@ -240,8 +240,8 @@ def parts() -> Iterator[tuple[str, str]]:
             yield name.replace("_", "-"), made(json.loads(path.read_text()))
 
 
-def downstream_parts() -> Iterator[tuple[str, str]]:
-    """The same of the page on calls that leave the process."""
+def guard_parts() -> Iterator[tuple[str, str]]:
+    """The same of the page on guards."""
     path = RESULTS / "breaker.json"
     if path.exists():
         yield "breakers", breakers_part(json.loads(path.read_text()))
@@ -265,8 +265,8 @@ def headline_parts() -> Iterator[tuple[str, str]]:
 def pages() -> dict[Path, dict[str, str]]:
     """File -> name of the part -> what belongs between its marks."""
     return {
-        README: dict(parts()),
-        DOWNSTREAM: dict(downstream_parts()),
+        BENCHMARKS: dict(parts()),
+        GUARDS: dict(guard_parts()),
         HEADLINE: dict(headline_parts()),
     }
 

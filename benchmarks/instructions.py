@@ -1,8 +1,9 @@
 """User-space instructions of one request, counted by callgrind; the bare app's are subtracted.
 
-Run: ``python -m benchmarks.instructions``, about two minutes for each commit. ``--against COMMIT`` also measures that
-commit in the same run and prints the ratio. Instructions do not depend on the load of the machine, so they show a
-difference of one percent where seconds show noise. They do not show cache misses or system calls.
+Run: ``python -m benchmarks.instructions``, about two minutes for each commit. ``--against COMMIT`` also
+measures that commit in the same run and prints the ratio. Instructions do not depend on the load of the
+machine, so they show a difference of one percent where seconds show noise. They do not show cache misses
+or system calls.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ DRIVER = ROOT / "benchmarks" / "instructions_driver.py"
 NO_VALGRIND = "valgrind is not installed on this machine (Debian: the package valgrind); nothing was measured"
 
 MARK = "getppid"
-"""The C function that closes a profile; the driver calls it round each measured part and nothing else does."""
+"""The C function that closes a profile; only the driver calls it, around each measured part."""
 
 SUMMARY = re.compile(r"^summary: (\d+)$", re.MULTILINE)
 

@@ -1,8 +1,8 @@
 """Sends requests through the middleware under callgrind; started by `benchmarks.instructions`.
 
-Prints nothing. Each call of ``os.getppid`` closes one callgrind profile, so that the profiles are, in this order: the
-start, then for every case its preparation and its measured requests. It uses public names alone, because the same file
-also drives older commits.
+Prints nothing. Each call of ``os.getppid`` closes one callgrind profile, so that the profiles are, in this
+order: the start, then for every case its preparation and its measured requests. It uses public names alone,
+because the same file also drives older commits.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
 ATTACHMENTS = ("none", "address", "identify", "header")
-"""Ways to name the caller: no user limit, by peer address, by an ``identify=`` callable, by the field ``x-api-key``."""
+"""Ways to name the caller: no user limit, peer address, an ``identify=`` callable, header ``x-api-key``."""
 
 STATES = ("fresh", "steady")
-"""``fresh``: every request comes from a new caller. ``steady``: the window of each caller is full of earlier requests,
-and one of them expires whenever a new one arrives."""
+"""``fresh``: every request comes from a new caller. ``steady``: the window of each caller is full of earlier
+requests, and one of them expires whenever a new one arrives."""
 
 REQUESTS = 1000
 LIMIT, WINDOW_S = 100, 60.0
 CALLERS = 50
 SPACING_S = WINDOW_S / (LIMIT - 4) / CALLERS
-"""Seconds between two requests: each caller stays four requests a minute below its limit, so none is rejected."""
+"""Seconds between two requests: each caller stays four requests a minute below its limit."""
 
 HEADERS = (
     (b"host", b"127.0.0.1:8000"),

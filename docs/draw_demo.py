@@ -1,7 +1,7 @@
 """Plays the demonstration on a pseudo-terminal and keeps what it showed.
 
 Run: ``python -m docs.draw_demo``. It writes ``demo.svg``, one frame of the live view, and ``demo.txt``,
-the table at the end, which ``python -m benchmarks.figures`` brings into the README.
+the table at the end, which ``python -m benchmarks.figures`` copies to docs/benchmarks.md.
 """
 
 from __future__ import annotations

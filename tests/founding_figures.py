@@ -1,4 +1,4 @@
-"""Every literal figure this library was asked for, and the page that is made from the table.
+"""The literal figures of the original requirements, and the page that is made from the table.
 
 ``python -m tests.founding_figures > docs/founding-figures.md`` writes the page;
 ``tests/project/test_founding_figures.py`` has a test for each row.
@@ -18,11 +18,11 @@ class Figure:
     name: str
     """Its test is ``test_<name>``."""
     asked: str
-    """The figure as it was asked for."""
+    """The figure as it was required."""
     settings: tuple[str, ...]
-    """The settings that hold it; none where it is not to be changed."""
+    """The settings that hold it; none if it is constant."""
     note: str
-    """How it is taken, or why the default is another one."""
+    """Its implementation, or the reason for another default."""
 
 
 FIGURES = (
@@ -30,14 +30,14 @@ FIGURES = (
         "token_buckets",
         "token buckets: high 1000, mid 500, low 100 requests/s",
         ("rate_high_rps", "rate_mid_rps", "rate_low_rps"),
-        "the same under every policy; a full bucket holds one second of its rate (`BURST_S`). Behind them "
-        "the default policy lets in what the service finishes in time",
+        "the same under every policy; a full bucket holds one second of its rate (`BURST_S`). After them "
+        "the default policy applies an adaptive concurrency limit",
     ),
     Figure(
         "priorities",
         "priority 1 = high, 2 = mid, anything else = low",
         ("priority_default",),
-        "the same for what is stated; a request that states nothing is mid",
+        "the same for a stated priority; a request without one is mid",
     ),
     Figure(
         "sampling",
@@ -49,25 +49,25 @@ FIGURES = (
         "trigger",
         "above 85 % in 3 consecutive samples triggers",
         ("policy", "tiers", "tier_samples"),
-        "the same, and literally: 85 % is not above 85 %, and a sample at or below it starts the count anew. "
-        "Under the default policy a sample counts only if requests wait or were turned away by the gate; "
-        "under `tiers` every sample counts",
+        "the same: 85 % is not above 85 %, and a sample at or below it resets the count. "
+        "Under the default policy a sample counts only if requests are queued or were rejected by the "
+        "concurrency limit; under `tiers` every sample counts",
     ),
     Figure(
         "tiers",
         "85-90 % -> 70 % of the rate, 90-95 % -> 40 %, above 95 % -> no refill and no new requests",
         ("policy", "tiers"),
-        "the same under `tiers`; the newest sample picks the row, and a sample on an edge belongs to the row "
-        "below it. Under the default policy only when requests wait, and never below 1.15 times the rate at "
-        "which the service finishes them: a card that is busy with full batches has room left, and a door "
-        "that shuts lets it run dry. `make demo POLICY=tiers` shows all three rows",
+        "the same under `tiers`; the newest sample selects the row, and a sample on an edge belongs to the "
+        "row below it. Under the default policy only while requests are queued, and never below 1.15 times "
+        "the service rate: a GPU with full batches has capacity left, and at factor 0 it runs idle. "
+        "`make demo POLICY=tiers` shows all three rows",
     ),
     Figure(
         "release",
         "nothing on the way back",
         ("policy", "tier_release_samples", "tier_release_margin_pct", "tier_recovery_step"),
-        "taken literally under `tiers`: one calm sample ends a cut, and the settings make the way back "
-        "slower where the factor would swing. Under the default policy two samples in which nobody waits "
+        "taken literally under `tiers`: one lower sample ends a reduction; the settings slow the recovery "
+        "down if the factor oscillates. Under the default policy two samples without queued requests "
         "end it",
     ),
     Figure(
@@ -75,39 +75,39 @@ FIGURES = (
         "user window of 1 s",
         ("user_limit",),
         "off until it is set, as `10/second` for a window of 1 s: "
-        "behind a proxy that nobody has told us of, all users would share one",
+        "behind an unknown proxy all users would share one window",
     ),
     Figure(
         "breaker",
-        "breaker: 5 consecutive failures open it, for 10 s, then 1 trial",
+        "breaker: 5 consecutive failures open it, for 10 s, then 1 probe call",
         ("breaker_failures", "breaker_open_s", "breaker_half_open_max"),
-        "the same: the fifth failure in a row opens it, and one success between them starts the count anew. "
-        "After 10 s exactly one call is admitted; if it succeeds the breaker is closed, if it fails the "
-        "10 s begin again",
+        "the same: the fifth consecutive failure opens it, and one success between them resets the count. "
+        "After 10 s exactly one call is let through (half-open). Its success closes the breaker; its failure "
+        "restarts the 10 s",
     ),
     Figure(
         "degradation",
-        "above 80 % load what is not core is shed",
+        "above 80 % load features that are not core are shed",
         ("degrade_shed_at", "degrade_samples"),
-        "the same for features that are registered as `non_core`, and not by a breaker: nothing is wrong "
-        "with what they call. Three samples in a row must say so, and 80 % is not above 80 %. Under the "
-        "default policy the load is what the GPU says if requests wait, else the lesser of that and of how "
-        "full the gate is",
+        "the same for features that are registered as `non_core`, without a breaker: their dependencies are "
+        "healthy. Three consecutive samples are required, and 80 % is not above 80 %. Under the default "
+        "policy the load is that of the GPU while requests are queued, else the smaller of that and the "
+        "occupancy of the concurrency limit",
     ),
     Figure(
         "users",
         "load: 50 users; 50 -> 2000 in steps; think time 100 ms; spikes",
         (),
-        "the same, as shapes of the [load lab](load-lab.md): `users:50:60s`, `users:50:2000:8:30s`, "
-        "`spike:50:500:60s:30s`. Users who wait for their answers are a closed loop, which reports say; "
+        "the same, as shapes of the [load tests](load-tests.md): `users:50:60s`, `users:50:2000:8:30s`, "
+        "`spike:50:500:60s:30s`. Users that wait for their responses are a closed loop, and reports say so; "
         "the other shapes are open loop",
     ),
     Figure(
         "objectives",
         "P99 < 500 ms, errors < 0.5 %, at least 10,000 requests/s",
         (),
-        "the same, as `--slo 'p99<500ms,error<0.5%,rps>=10000/s'`; the rate is judged where a control row on "
-        "the same machine can reach it",
+        "the same, as `--slo 'p99<500ms,error<0.5%,rps>=10000/s'`; the rate is required if a control row on "
+        "the same machine reaches it",
     ),
     Figure(
         "gradient",
@@ -124,13 +124,14 @@ HEAD = """\
 
 <!-- Made by `python -m tests.founding_figures > docs/founding-figures.md`; change its table instead. -->
 
-The figures that were asked for at the beginning, and what became of each.
-A test asserts every row on the objects that a service runs, with the default settings but for
-`POLICY=tiers`, which takes the table literally. Where the default policy, `adaptive`, differs, the row says
-how and why; tests assert that, too.
-Settings have the prefix `AUTOGLM_THROTTLE_`; [Settings](settings.md) says more about them.
+Which figures were required at the start, and how is each implemented?
 
-| figure | settings and defaults | how it is taken | test |
+A test asserts every row on the objects of a running service. The settings are the defaults, except
+`POLICY=tiers`, which takes the table literally. Where the default policy, `adaptive`, differs, the row gives
+the difference and the reason; tests assert that, too.
+Settings have the prefix `AUTOGLM_THROTTLE_`; [Settings](settings.md) describes them.
+
+| figure | settings and defaults | implementation | test |
 |---|---|---|---|
 """
 
@@ -139,7 +140,7 @@ def page() -> str:
     """The whole page as Markdown."""
     rows = [" | ".join(_cells(figure)) for figure in FIGURES]
     lines = "\n".join(f"| {row} |" for row in rows)
-    return f"{HEAD}{lines}\n\nThe tests stand in `tests/project/test_founding_figures.py`.\n"
+    return f"{HEAD}{lines}\n\nThe tests are in `tests/project/test_founding_figures.py`.\n"
 
 
 def _cells(figure: Figure) -> tuple[str, ...]:

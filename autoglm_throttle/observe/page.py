@@ -11,9 +11,9 @@ from autoglm_throttle.snapshot import DURATION_BUCKETS_S
 _HEAD: Final = """\
 # Metrics
 
-<!-- Made by `python -m autoglm_throttle.observe > docs/metrics.md`; change the table METRICS instead. -->
+<!-- Made by `python -m autoglm_throttle.observe > docs/metrics.md`; edit the table METRICS instead. -->
 
-`metrics_app(throttle)` serves them in the formats of Prometheus and OpenMetrics:
+Which metrics does a throttle export? `metrics_app(throttle)` serves them for Prometheus and OpenMetrics:
 
 ```python
 from autoglm_throttle import Throttle, ThrottleMiddleware
@@ -27,26 +27,26 @@ app.mount("/metrics", metrics_app(throttle))
 ```
 
 They need the package of the extra `[prometheus]`. Without it, and with `AUTOGLM_THROTTLE_METRICS=off`,
-the path answers 404 and says why; with `AUTOGLM_THROTTLE_METRICS=prometheus` the start fails instead.
-To serve them beside metrics of your own, register `collector(throttle)` in your registry.
+the path responds with 404 and the reason. With `AUTOGLM_THROTTLE_METRICS=prometheus` the start fails instead.
+To serve them with your own metrics, register `collector(throttle)` in your registry.
 
-A mount answers `/metrics` with a 307 to `/metrics/`. Prometheus follows it; for what does not, give the path
+A mount redirects `/metrics` with a 307 to `/metrics/`. Prometheus follows it. For other scrapers use the path
 with the slash, or a route instead of the mount, with `Route` from `starlette.routing`:
 `app.router.routes.append(Route("/metrics", metrics_app(throttle)))`.
 
 - Counts are exact: plain integers, read at the scrape. A scrape never waits for a GPU.
-- A value that is not known has no series. It is absent, never 0: a lost device has no utilization,
+- An unknown value has no series. It is absent, never 0: a lost device has no utilization,
   and a device has no series once its measurement is older than `GPU_BLIND_AFTER_S`.
-- In the state sets exactly one series is 1 and the others are 0; in `gpu_throttle` several may be, or none.
-- The label `gpu` is the device's index, on another host behind the name of that host (`node-7/0`); of a MIG
-  instance 100 x (card + 1) + slot. `engine` is host and port. `gpu_info` says which device each one is.
-- Each worker process reports only itself; the next section says how to scrape several.
+- In a state set exactly one series is 1 and the others are 0. In `gpu_throttle` several may be 1, or none.
+- The label `gpu` is the device index, on another host with the name of that host (`node-7/0`). A MIG
+  instance has 100 x (device + 1) + slot. `engine` is host and port. `gpu_info` maps each index to its device.
+- Each worker process reports only itself; the next section describes several workers.
 - A charge made by `Depends(limit(...))` counts as a request of its own.
 
 ## Several workers
 
-Behind one port a scrape meets any of the workers, now this one and now that, and the counters seem to jump.
-Give each a port of its own, the first that is free, at an address that the scraper reaches, and scrape all:
+Behind one port a scrape reaches one of the workers, not always the same, so the counters appear to jump.
+Give each worker its own port, the first free one, at an address that the scraper reaches, and scrape all:
 
 ```python
 from collections.abc import AsyncIterator
@@ -57,7 +57,7 @@ from autoglm_throttle.observe import collector
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, start_http_server
 
-PORTS = range(9100, 9104)  # as many as there are workers
+PORTS = range(9100, 9104)  # one for each worker
 throttle = Throttle.from_env()
 
 
@@ -83,11 +83,11 @@ app = FastAPI(lifespan=lifespan)
 app.add_middleware(ThrottleMiddleware, throttle=throttle)
 ```
 
-Sums over the workers are then made by the reader: `sum by (priority) (autoglm_throttle_active_requests)`.
-A worker that replaces another takes its port, and its counters begin at 0, as after a restart.
+Queries then add up the workers: `sum by (priority) (autoglm_throttle_active_requests)`.
+A worker that replaces another takes its port, and its counters start at 0, as after a restart.
 
-The multi-process mode of prometheus-client (`PROMETHEUS_MULTIPROC_DIR`) is no way: it adds up only its own
-kinds of metrics and leaves collectors out. A warning says so where the variable is set.
+The multi-process mode of prometheus-client (`PROMETHEUS_MULTIPROC_DIR`) does not work: it adds only its own
+kinds of metrics and omits collectors. If the variable is set, a warning reports it.
 
 ## All metrics
 

@@ -32,10 +32,10 @@ MEANINGS: Final = {
 _HEAD: Final = """\
 # States of a circuit breaker
 
-<!-- Made by `python -m autoglm_throttle.resilience > docs/breaker-states.md`; edit the transition table instead. -->
+<!-- Made by `python -m autoglm_throttle.resilience > docs/breaker-states.md`; edit the table instead. -->
 
-A circuit breaker guards the calls to one dependency. While the dependency answers, it has no effect.
-Once the dependency fails, calls are rejected at once instead of waiting for a timeout. A few probe calls
+Which states does a circuit breaker have, and which events change them? It guards the calls to one
+dependency. Once that fails, calls are rejected at once instead of waiting for a timeout. A few probe calls
 detect its recovery. States and causes are named as in logs and metrics.
 """
 
@@ -45,22 +45,22 @@ _FLEET: Final = """\
 
 With `BREAKER_SHARED` the processes of a service share these states. An update older than the local version
 changes nothing, and neither does an event without a row: a closed breaker stays closed.
-An operator's decision in one process holds there until the next operator command, there or in another process.
+An operator's decision in one process holds there until the next operator command, in any process.
 """
 
 _NOTES: Final = """\
 
 ## Events without effect
 
-- **A late result.** Each state change starts a new generation; a call belongs to the generation in which it
-  started. If it ends in another, its result is counted as stale and changes nothing: a success from before
-  an opening does not close the breaker, a failure does not prolong the open period.
+- **A late result.** Each state change starts a new generation. A call belongs to the generation in which it
+  started. If it ends in another, its result is counted as stale and changes nothing. A success from before
+  an opening does not close the breaker. A failure does not prolong the open period.
 - **A neutral outcome.** A cancelled call, a client disconnect or a caller error says
   nothing about the dependency. A probe with a neutral outcome returns its slot at once.
 - **A hanging probe.** It holds its slot for at most `BREAKER_TRIAL_LEASE_S`; then the slot is free again.
 - **Time, in operator states.** `forced_open` and `disabled` last until the next operator command.
-- **Metrics only.** With `BREAKER_MODE=metrics_only` the same transitions are made, logged and counted, and every
-  call is admitted. Calls that would have been rejected are counted too, but their results are not.
+- **Metrics only.** With `BREAKER_MODE=metrics_only` the same transitions are made, logged and counted, but
+  every call is admitted. Calls that would have been rejected are counted too, but their results are not.
 
 Reopening from `half_open` or `ramping` starts a further round: with `BREAKER_BACKOFF` above 1 each round
 stays open longer, at most `BREAKER_OPEN_MAX_S`. No timer runs: after the open period the breaker reads as

@@ -73,24 +73,24 @@ shed_above = "85%"
 _HEAD: Final = f"""\
 # Settings
 
-<!-- Made by `python -m autoglm_throttle.settings > docs/settings.md`; change the declarations instead. -->
+<!-- Made by `python -m autoglm_throttle.settings > docs/settings.md`; edit the declarations instead. -->
 
-Each setting is an environment variable with the prefix `{PREFIX}`,
+Which settings exist, and how are they set? Each is an environment variable with the prefix `{PREFIX}`,
 a key in lower case of the file that `CONFIG_FILE` names, or an argument of `Settings(...)`;
-the constants of the last table only the latter two.
-Code wins over the environment, the environment over the configuration file, and all over the default.
-A `.env` file is read only where it is handed over: `uvicorn --env-file .env` makes its lines variables,
-`Settings.from_env(env_file=".env")` and `autoglm-throttle show --env-file .env` read it below the variables.
-No other is looked for. `autoglm-throttle show` prints the values in force and their sources;
-`autoglm-throttle check` prints every fault at once.
+the constants of the last table have only the latter two.
+Code overrides the environment, which overrides the configuration file, which overrides the default.
+A `.env` file is read only if it is given: `uvicorn --env-file .env` makes its lines variables,
+`Settings.from_env(env_file=".env")` and `autoglm-throttle show --env-file .env` read it below variables.
+No `.env` file is searched for. `autoglm-throttle show` prints the values in force and their sources;
+`autoglm-throttle check` prints all problems at once.
 
-- Names are matched without case. An empty value means "not set". An unknown name with the prefix is an error,
-  answered with the nearest known one.
-- A plain number is in the unit of the table. `250ms`, `3m`, `1h`, `6000/m` (requests) and `85%` are read too.
+- Names are case-insensitive. An empty value means "not set". An unknown name with the prefix is an error;
+  the message suggests the nearest known name.
+- A plain number is in the unit of the table. `250ms`, `3m`, `1h`, `6000/m` (requests), `85%` are valid too.
 - Lists are separated by commas; `none` is the empty list.
 - Limits use the notation of the `limits` package: `100/minute;5/second`, `10 per 2 second`.
-  Short units are read too: `1000/s`, `5/m`, `20/h`, `10/10s`.
-  Whole numbers only: half a request per second is `30/minute`. `off` lifts a limit.
+  Short units are accepted too: `1000/s`, `5/m`, `20/h`, `10/10s`.
+  Whole numbers only: half a request per second is `30/minute`. `off` removes a limit.
 
 `*` marks settings that a first user should know."""
 
@@ -101,7 +101,7 @@ _GUARD_ROWS: Final = "\n".join(
 _TAIL: Final = f"""\
 ## Routes, plans and guards
 
-They stand in the TOML of `CONFIG_FILE`, or in code:
+They are tables in the TOML of `CONFIG_FILE`, or arguments in code:
 `Settings(routes=[RoutePolicy(...)], plans=[PlanPolicy(...)], guards=[GuardPolicy(...)])`.
 
 ```toml
@@ -110,14 +110,14 @@ They stand in the TOML of `CONFIG_FILE`, or in code:
 | key of `[[routes]]` | meaning |
 |---|---|
 | `pattern` | segments are literal, `{{name}}` (any one) or, as the last, `*` (the rest, may be empty); \
-of several patterns the first that matches counts |
+the first matching pattern applies |
 | `methods` | HTTP methods; not set: all |
-| `priority` | `high`, `mid` or `low`; not set: as stated, or `PRIORITY_DEFAULT` |
+| `priority` | `high`, `mid` or `low`; not set: that of the request, or `PRIORITY_DEFAULT` |
 | `cost` | units taken for each request; not set: 1 |
-| `user_limit` | replaces the limit of plan and settings; `off` lifts it |
+| `user_limit` | replaces the limit of plan and settings; `off` removes it |
 | `name` | name in rejections, logs and metrics; not set: methods and pattern |
 | `exempt` | `true`: counted, but never charged nor rejected |
-| `slo_s` | replaces `SLO_S`: such a request may wait longer, or less long; not set: `SLO_S` |
+| `slo_s` | replaces `SLO_S` and thereby changes the queue timeout; not set: `SLO_S` |
 | `resource_policy` | a table with any of the three keys below, for the requests of the route |
 
 | key of `[resource_policy]` | meaning |
@@ -127,24 +127,24 @@ of several patterns the first that matches counts |
 of every class |
 | `compute_priority` | replaces `COMPUTE_PRIORITY` |
 
-A `resource_policy`, there or on a route, turns `QUOTAS` on unless that is set.
+A `resource_policy`, global or of a route, enables `QUOTAS` unless that is set.
 
 | key of `[plans.<name>]` | meaning |
 |---|---|
-| `user_limit` | replaces `USER_LIMIT` for each member; `off` lifts it |
+| `user_limit` | replaces `USER_LIMIT` for each member; `off` removes it |
 | `priority` | the class of the members' requests |
-| `members` | identity texts as `autoglm-throttle identity` prints them; needs `KEY_SECRET`; \
+| `members` | identities as printed by `autoglm-throttle identity`; needs `KEY_SECRET`; \
 a caller is a member of one plan only |
 
 | key of `[guards.<name>]` | meaning |
 |---|---|
 {_GUARD_ROWS}
-| `criticality` | `core` or `non_core`; not set: as the code has registered it |
+| `criticality` | `core` or `non_core`; not set: that of the code |
 | `shed_above` | replaces `DEGRADE_SHED_AT`; needs `criticality = "non_core"` |
 | `max_stale_s` | replaces `DEGRADE_MAX_STALE_S` |
 
 A value that is not set in a table is that of all guards; a value in code overrides the table.
-A name that has other characters than letters, digits, dashes and underscores stands in quotes.
+A name with characters other than letters, digits, dashes and underscores must be quoted.
 """
 
 

@@ -1,4 +1,4 @@
-"""The part of the pages that tells what guards cost, made from what the benchmark kept."""
+"""The part of the page on guards about their cost, made from the record of the benchmark."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ COLUMNS = (
     "a closed call: coroutine",
     "plain function",
     "`async with`",
-    "a refusal",
+    "a rejection",
     "a closed call, shared",
     "let through half-open: of 1000 tasks",
     "of 64 threads",
     "8 threads × 100 ms",
 )
 COMPARED = ("coroutine", "refused", "told")
-"""Forms beside which is said how much of it ours is."""
+"""Forms with the ratio of ours to the other."""
 
 
 def breakers_part(kept: Mapping[str, Any]) -> str:
@@ -29,8 +29,8 @@ def breakers_part(kept: Mapping[str, Any]) -> str:
     told = "".join(f"- {sentence}\n" for sentence in _sentences(kept))
     return (
         f"{_cells(*COLUMNS)}|{'---|' * len(COLUMNS)}\n{rows}"
-        "\nCalls and refusals: CPU time beyond a bare call, for how long one is rejected included where it is "
-        f"told; shared: time with the server on the same processors.\n\n{told}"
+        "\nCalls and rejections: CPU time beyond a bare call, with the retry time if the library gives one. "
+        f"Shared: time with the server on the same processors.\n\n{told}"
         f"\n`benchmarks/breaker.py`, medians of {kept['rounds']} rounds, {kept['shared']['server']}: "
         f"{line(kept)}.\n"
     )
@@ -72,20 +72,20 @@ def _sentences(kept: Mapping[str, Any]) -> Iterator[str]:
         f"With `slow_call_s` ours adds {adds['slow_call_s']:.0f} ns to a closed call, "
         f"with a listener {adds['listener']:.0f} ns, "
         f"with a static fallback {adds['fallback'] / 1e3:.1f} µs, "
-        f"with answers that are kept {adds['stale'] / 1e3:.1f} µs."
+        f"with cached responses {adds['stale'] / 1e3:.1f} µs."
     )
     race = kept["half_open"][Ours.name]
     yield (
-        f"At half-open it lets one of 1000 tasks through in {_ones(race['tasks'])} rounds, "
+        f"Half-open, it lets one of 1000 tasks through in {_ones(race['tasks'])} rounds, "
         f"one of 64 threads in {_ones(race['threads'])}, "
         f"one of 100 tasks in two processes in {_ones(race['processes'])}."
     )
     idle, busy, cold = (kept["opening"][who] for who in ("idle", "busy", "cold"))
     yield (
         f"An opening is known in another process within {idle['median_ms']:.1f} ms, "
-        f"at most {idle['max_ms']:.1f}; where its main thread never rests, "
+        f"at most {idle['max_ms']:.1f}; with a busy main thread "
         f"within {busy['median_ms']:.1f} ms, at most {busy['max_ms']:.1f}. "
-        f"Of {cold['of']} new processes {cold['refused']} were refused their very first call, "
+        f"In {cold['refused']} of {cold['of']} new processes the first call was rejected, "
         f"after {cold['max_ms']:.0f} ms at most."
     )
     yield from _without_redis(kept["shared"]["rows"])
@@ -105,7 +105,7 @@ def _without_redis(rows: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
         for kind in CONTESTANTS
         if kind.name in rows
     )
-    yield f"Redis killed, a closed call takes: {told}."
+    yield f"After Redis is killed, a closed call takes: {told}."
 
 
 def _cells(*cells: str) -> str:

@@ -12,7 +12,7 @@ from benchmarks.headline_rows.judgement import TOP
 SHOWN = ("headroom", "pressure")
 """Variants with a table; of the third the counts are checked, and nothing is compared."""
 
-COLUMNS = ("mean", "p50", "p95", "p99", "errors", "refused", "served/s", "in 500 ms", "answered", "")
+COLUMNS = ("mean", "p50", "p95", "p99", "errors", "rejected", "served/s", "in 500 ms", "answered", "")
 TIMES = ("mean_s", "p50_s", "p95_s", "p99_s")
 
 
@@ -31,7 +31,7 @@ def hold_part(kept: Mapping[str, Any]) -> str:
 
 
 def summary_part(kept: Mapping[str, Any]) -> str:
-    """The held level in a few rows, for the README."""
+    """The held level in a few rows, for the page on benchmarks."""
     found = {row["case"]: row for row in kept["rows"] if row["level"] == TOP}
     shown = [name for name in ("control", *(f"pressure/{row}" for row in ROWS)) if name in found]
     body = "".join(_cells(_title(name, long=True), *_figures(found[name])) for name in shown)
@@ -61,9 +61,9 @@ def _body(level: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _figures(row: Mapping[str, Any]) -> Iterator[str]:
     for name in TIMES:
         yield "-" if row[name] is None else f"{1e3 * row[name]:.0f} ms"
-    refused = row["limited"] + row["rejected"]
+    rejected = row["limited"] + row["rejected"]
     yield f"{row['errors'] / row['planned']:.1%}"
-    yield f"{refused / row['planned']:.1%}"
+    yield f"{rejected / row['planned']:.1%}"
     yield f"{row['served_rps']:.0f}"
     yield f"{row['goodput_rps']:.0f}/s"
     yield f"{row['done_ratio']:.1%}"

@@ -1,4 +1,4 @@
-"""The parts of the README that tell of limits on Redis, made from what the benchmarks kept."""
+"""The parts of the page on benchmarks about limits on Redis, made from the kept records."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SHOWN = (
     "floor",
     "floor-batch",
 )
-"""Rows of the benchmark that the README shows."""
+"""Rows of the benchmark that the page shows."""
 
 DEPTHS = ("1", "64", "512")
 FULL = "64"
-"""The number of tasks at which the columns beside the decisions are told."""
+"""Number of tasks of the columns beside the decisions."""
 
 PEERS = ("autoglm_throttle", "asgi-ratelimit", "limits-fixed", "limits-moving", "slowapi")
 
@@ -39,7 +39,7 @@ def redis_part(kept: Mapping[str, Any]) -> str:
     told = "".join(f"- {sentence}\n" for sentence in _sentences(kept))
     return (
         f"{_cells(*columns)}|{'---|' * len(columns)}\n{rows}"
-        f"\nThe last three columns at {FULL} tasks; !: with errors, which are no decisions.\n\n{told}"
+        f"\nThe last three columns are at {FULL} tasks. !: with errors, not counted as decisions.\n\n{told}"
         f"\n`benchmarks/redis.py`, {kept['server']}, medians of {kept['rounds']} rounds, "
         f"client and server on the same processors: {line(kept)}.\n"
     )
@@ -64,11 +64,11 @@ def _sentences(kept: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"5,000 arrivals a second: half are decided within {loop['throttle']['p50_ms']:.1f} ms, "
         f"99 % within {loop['throttle']['p99_ms']:.1f} ms; by `limits` within {rival['p50_ms']:.1f} and "
-        f"{rival['p99_ms']:.1f} ms (with nothing to decide: {loop['control']['p99_ms']:.1f} ms)."
+        f"{rival['p99_ms']:.1f} ms (control without decisions: {loop['control']['p99_ms']:.1f} ms)."
     )
     windows = kept["exactness"]["worst_window"]
     yield (
-        f"Most admitted in any window, over the limit: {windows['store']:.2f}, compact "
+        f"Units admitted in the worst window, relative to the limit: {windows['store']:.2f}, compact "
         f"{windows['store-compact']:.2f}; `limits` moving {windows['moving-raised']:.2f}, sliding counter "
         f"{windows['counter']:.2f}, fixed {windows['fixed-raised']:.2f}."
     )
@@ -80,14 +80,14 @@ def _sentences(kept: Mapping[str, Any]) -> Iterator[str]:
     )
     attack = kept["attack"]
     yield (
-        f"When nine of ten decisions are for users whose limit is used up, Redis is asked for "
-        f"{_percent(attack['with']['asked_of_refused'])} of those, "
-        f"and {attack['speedup']:.1f} times as many are made."
+        f"With nine of ten decisions for users over their limit, Redis receives "
+        f"{_percent(attack['with']['asked_of_refused'])} of those; "
+        f"the deny cache makes {attack['speedup']:.1f} times the decisions possible."
     )
     frozen = kept["failure"]["frozen"]
     yield (
-        f"Redis frozen: the first decision takes {frozen['first_ms']:.0f} ms, after the third none more than "
-        f"{frozen['after_third_ms']:.2f} ms; {frozen['recovery_s']:.1f} s after it is back it is asked again."
+        f"Redis frozen: the first decision takes {frozen['first_ms']:.0f} ms, each after the third at most "
+        f"{frozen['after_third_ms']:.2f} ms; checks resume {frozen['recovery_s']:.1f} s after it is back."
     )
 
 

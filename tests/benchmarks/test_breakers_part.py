@@ -26,8 +26,8 @@ def test_what_only_ours_has_is_told_in_sentences() -> None:
         "one of 1000 tasks through in 100 of 100 rounds, one of 64 threads in 100 of 100, "
         "one of 100 tasks in two processes in 100 of 100." in told
     )
-    assert "within 1.2 ms, at most 9.1; where" in told
-    assert "Of 20 new processes 20 were refused their very first call, after 9 ms at most." in told
+    assert "within 1.2 ms, at most 9.1; with a busy" in told
+    assert "In 20 of 20 new processes the first call was rejected, after 9 ms at most." in told
     assert "a closed call takes: autoglm-throttle 0.4 µs, purgatory 0.4 µs and 100 % errors, pybr" in told
     assert "medians of 21 rounds, valkey-9.1.2: 2026-01-02, a processor, 2 cores, Python 3.11.7" in told
 

@@ -1,4 +1,4 @@
-"""The part of the README on shared limits is made from what was kept."""
+"""The part of the page on benchmarks about shared limits is made from the record."""
 
 from typing import Any
 
@@ -70,8 +70,8 @@ def test_a_row_for_each_and_a_sentence_for_each_other_figure() -> None:
     assert "within 0.9 ms, 99 % within 8.1 ms; by `limits` within 115.0 and 424.0 ms" in text
     assert "1.00, compact 0.99; `limits` moving 1.00, sliding counter 1.91, fixed 1.99." in text
     assert "100: 1,150 bytes, `limits` moving 2,216; at 10,000: 203, at 1,000,000: 251." in text
-    assert "asked for 1.1 % of those, and 9.1 times as many" in text
-    assert "takes 51 ms, after the third none more than 0.17 ms; 1.0 s after" in text
+    assert "receives 1.1 % of those; the deny cache makes 9.1 times the decisions possible." in text
+    assert "takes 51 ms, each after the third at most 0.17 ms; checks resume 1.0 s after" in text
     assert "valkey-9.1.2, medians of 5 rounds" in lines[-1]
     assert "2026-01-02, a processor, 2 cores" in lines[-1]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
-LAB_COMMANDS = (["load"], ["replay"], ["record"])
+LOAD_TEST_COMMANDS = (["load"], ["replay"], ["record"])
 """Second words of the commands that need a service or a recording."""
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

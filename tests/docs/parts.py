@@ -1,4 +1,4 @@
-"""The parts of README.md and docs/ that are made from the code.
+"""The parts of docs/ that are made from the code and from the records of the benchmarks.
 
 Run: ``python -m tests.docs.parts`` to bring them up to date.
 """
@@ -19,7 +19,8 @@ from benchmarks import figures
 from examples.existing_service import app
 
 ROOT = Path(__file__).parents[2]
-CLIENTS = ROOT / "docs" / "what-clients-see.md"
+START = ROOT / "docs" / "getting-started.md"
+CLIENTS = ROOT / "docs" / "responses.md"
 
 
 def settings_table() -> str:
@@ -86,10 +87,9 @@ def _asked(throttle: ManualThrottle, times: int) -> httpx.Response:
 def made() -> Mapping[Path, Mapping[str, str]]:
     """File -> name of the part -> what belongs between its marks."""
     answers = {"limited": refusal(limited()), "busy": refusal(busy())}
-    kept = figures.pages()
     return {
-        **kept,
-        figures.README: {**kept[figures.README], "settings": settings_table(), **answers},
+        **figures.pages(),
+        START: {"settings": settings_table()},
         CLIENTS: {**answers, "rejected": refusal(rejected())},
     }
 

@@ -51,7 +51,7 @@ def test_the_demonstration_is_told_by_its_phases_of_overload() -> None:
     told = figures.demo_part(kept)
     assert "```text\nphase priority\n2x high 200 90 0\n2x low 9 9 0\n5x high 320 60 20\n```" in told
     assert "> What happened.\n" in told
-    assert "within their users' limits 45 % at 2x and 20 % at 5x were served." in told
+    assert "within their user limits: 45 % at 2x and 20 % at 5x." in told
     assert "a machine.)" in told
 
 
@@ -96,12 +96,12 @@ def test_overload_has_a_row_for_each_that_was_run_and_says_where_the_clients_wer
     rows += [{**case("full", 5.0, 0.9), "refusal_p99_s": None}, case("control", 1.0, 0.999, None)]
     kept = {**MACHINE, "scale": {"loads": [1.0, 5.0], "slo_s": 2.0}, "rows": rows, "rounds": 3}
     lines = figures.overload_part({**kept, "capacity_rps": 97.6}).splitlines()
-    assert lines[0] == "|  | 1x | 5x | high priority at 5x | its p99 at 5x | p99 of refusals at 5x |"
+    assert lines[0] == "|  | 1x | 5x | high priority at 5x | its p99 at 5x | p99 of rejections at 5x |"
     assert lines[2] == "| no middleware | - | 0.20! | 0.99 | 500 ms | 1.2 s |"
     assert lines[3] == "| autoglm_throttle, adaptive | 1.00 | 0.98 | 0.99 | 500 ms | 1.2 s |"
     assert lines[4] == "| concurrency limit 32 | - | 0.90 | 0.99 | 500 ms | - |"
     assert lines[5] == "| instant GPU, no middleware | 1.00 | - | - | - | - |"
-    assert "what this GPU can do: 98 requests/s. !: the clients" in lines[7]
+    assert "this GPU's capacity, 98 requests/s. !: the load generator" in lines[7]
     assert "medians of 3 rounds: 2026-01-02" in lines[8]
     rows[2]["lag_p99_s"] = 0.01
     once = figures.overload_part({**kept, "capacity_rps": 97.6, "rounds": 1})

@@ -16,7 +16,7 @@ from autoglm_throttle.cli import main
 from autoglm_throttle.gpu.recording import COLUMNS
 from autoglm_throttle.settings import PREFIX, SETTINGS, Settings
 from examples.existing_service import app as existing
-from tests.docs.pages import LAB_COMMANDS, PAGES, ROOT, Block, Command, blocks, commands
+from tests.docs.pages import LOAD_TEST_COMMANDS, PAGES, ROOT, Block, Command, blocks, commands
 
 PROGRAMS = [
     block
@@ -26,7 +26,7 @@ PROGRAMS = [
 CHECKED = [
     command
     for command in commands()
-    if command.words[0] == "autoglm-throttle" and command.words[1:2] not in LAB_COMMANDS
+    if command.words[0] == "autoglm-throttle" and command.words[1:2] not in LOAD_TEST_COMMANDS
 ]
 
 
@@ -73,7 +73,7 @@ async def test_a_page_of_another_origin_can_read_a_refusal(monkeypatch: pytest.M
 
 
 async def test_a_callers_own_key_finds_its_plan() -> None:
-    app = ran(with_text("identify=who"))["app"]
+    app = ran(with_text("identify=identify"))["app"]
     known = await get(app, {"x-api-key": "a-key-from-your-database"})
     assert known.headers["ratelimit-policy"] == '"user-60s";q=1000;w=60'
     assert (await get(app)).headers["ratelimit-policy"] == '"user-60s";q=10;w=60'
@@ -105,14 +105,16 @@ def test_a_command_prints_what_the_page_says(
 def test_no_other_program_is_named_than_those_that_are_tried() -> None:
     tried = {"autoglm-throttle", "uvicorn"}
     others = [" ".join(command.words) for command in commands() if command.words[0] not in tried]
-    assert others == ["pip install .[all]", "make demo"]
-    assert re.search(r"^demo:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert others == ["pip install .[all]", "make demo", "make test"]
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {"demo", "test"} <= set(targets)
 
 
-def test_every_extra_of_the_readme_is_there() -> None:
+def test_the_page_for_the_start_lists_every_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = set(project["optional-dependencies"]) - {"pynvml", "all"}
-    table = PAGES[0].read_text(encoding="utf-8").partition("| extra |")[2].partition("\n\n")[0]
+    page = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    table = page.partition("| extra |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == extras
 
 
@@ -129,9 +131,9 @@ def test_the_printed_recording_plays_and_every_column_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (block,) = blocks("csv")
-    (tmp_path / "cards.csv").write_text(block.text)
+    (tmp_path / "gpus.csv").write_text(block.text)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(f"{PREFIX}GPU", "fake:cards.csv")
+    monkeypatch.setenv(f"{PREFIX}GPU", "fake:gpus.csv")
     assert main(["gpus"]) == 0
     page = (ROOT / "docs" / block.page).read_text(encoding="utf-8")
     printed = {

@@ -1,4 +1,4 @@
-"""What the README promises: its first example under uvicorn, its test, its tables, its limits."""
+"""The claims of README.md and of the pages: examples under uvicorn, generated parts, tables, defaults."""
 
 import os
 import re
@@ -24,9 +24,53 @@ from tests.docs.pages import ROOT, Command, blocks, commands
 pytest_plugins = ["pytester"]
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DECIDES = (ROOT / "docs" / "how-it-decides.md").read_text(encoding="utf-8")
-CLIENTS = (ROOT / "docs" / "what-clients-see.md").read_text(encoding="utf-8")
+DECIDES = (ROOT / "docs" / "admission-control.md").read_text(encoding="utf-8")
+CLIENTS = (ROOT / "docs" / "responses.md").read_text(encoding="utf-8")
+BENCHMARKS = figures.BENCHMARKS.read_text(encoding="utf-8")
 SERVED = [command for command in commands() if command.words[:2] == ["uvicorn", "app:app"]]
+
+
+SEARCHED = (
+    "rate limiting",
+    "load shedding",
+    "back-pressure",
+    "adaptive concurrency limit",
+    "priority queue",
+    "token bucket",
+    "sliding window",
+    "circuit breaker",
+    "half-open",
+    "fallback",
+    "single-flight",
+    "stale-if-error",
+    "graceful degradation",
+    "Retry-After",
+    "GPU utilization",
+    "DCGM",
+    "vLLM",
+)
+"""Words by which a visitor searches for such a package."""
+
+
+SERVERS = {"overloaded", "replayed", "sampled"}
+"""Modules that a benchmark starts as its service."""
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("words", SEARCHED)
+def test_the_readme_has_the_words_that_people_search_for(words: str) -> None:
+    assert words.lower() in " ".join(README.lower().split())
+
+
+def test_every_benchmark_has_a_row_and_every_record_its_link() -> None:
+    modules = (path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.py"))
+    named = {name for text in modules for name in re.findall(r"python -m benchmarks\.(\w+)", text)}
+    assert set(re.findall(r"^\| `(\w+)` \|", BENCHMARKS, re.MULTILINE)) == named - {"figures", *SERVERS}
+    linked = set(re.findall(r"results/(\w+\.json)", BENCHMARKS))
+    assert linked == {path.name for path in figures.RESULTS.glob("*.json")} - {"robust.json"}
 
 
 @pytest.mark.parametrize("path", parts.made(), ids=lambda path: path.name)

@@ -294,7 +294,7 @@ def test_the_diagram_draws_the_moves_within_the_frame_and_out_of_it() -> None:
     }
     assert arrows(outside) == {
         *(
-            ("by_itself", to) for to in OPERATOR_STATES
+            ("automatic", to) for to in OPERATOR_STATES
         ),  # and none back into the frame: mermaid cannot draw it
         *(
             (before, to)

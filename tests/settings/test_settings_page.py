@@ -28,7 +28,7 @@ def test_the_page_is_up_to_date() -> None:
 def test_it_promises_no_env_file_that_nobody_hands_over() -> None:
     page = settings_page()
     assert "a line of a `.env` file" not in page
-    assert "No other is looked for." in page
+    assert "No `.env` file is searched for." in page
 
 
 def test_every_setting_stands_on_it_once() -> None:

@@ -1,4 +1,4 @@
-"""``python -m tests.resilience.conformance > docs/breaker-conformance.md`` writes the page."""
+"""``python -m tests.resilience.conformance > tests/resilience/conformance/README.md`` writes the page."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.resilience.conformance.spoken import Stage
 from tests.resilience.conformance.spoken_rules import others, rules
 from tests.resilience.conformance.streams import Streams
 
-PAGE = Path(__file__).parents[3] / "docs" / "breaker-conformance.md"
+PAGE = Path(__file__).with_name("README.md")
 
 BLOCKS = ("block", "async_block")
 FUNCTIONS = ("function", "coroutine", "awaitable")
@@ -56,7 +56,7 @@ def test_a_row(line: Line, form: str) -> None:
 
 
 def test_the_page_is_made_from_the_table() -> None:
-    told = "run: python -m tests.resilience.conformance > docs/breaker-conformance.md"
+    told = "run: python -m tests.resilience.conformance > tests/resilience/conformance/README.md"
     assert PAGE.read_text(encoding="utf-8") == page(), told
 
 
