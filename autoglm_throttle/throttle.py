@@ -59,9 +59,8 @@ class Throttle(QueuedAdmission, GuardFacade):
         clock: Clock = time.monotonic,
         redis: Callable[[], Any] | None = None,
     ) -> None:
-        from autoglm_throttle.control.controller_factory import (  # deferred: keeps the import of the package small
-            controller,
-        )
+        # Deferred: keeps the import of the package small.
+        from autoglm_throttle.control.controller_factory import controller
         from autoglm_throttle.control.latency import LatencyPercentile, SloReachability
 
         settings = settings if settings is not None else Settings()

@@ -58,6 +58,7 @@ class AsyncioWakeup:
         self._timeout: asyncio.Timeout | None = None
 
     def set(self) -> None:
+        """Wake the waiter, from its own loop or from another thread."""
         if _running() is self._loop:
             self._end()
         else:  # another thread, or this one outside the loop
@@ -73,6 +74,7 @@ class AsyncioWakeup:
                 self._timeout.reschedule(0.0)
 
     async def wait(self, seconds: float, disconnected: DisconnectWait) -> bool:
+        """Wait for `set`, first without disconnect detection; True if the client disconnected."""
         if not self._is_set:
             await self._wait_undetected(min(seconds, DISCONNECT_WATCH_DELAY_S))
         if self._is_set or seconds <= DISCONNECT_WATCH_DELAY_S:
@@ -123,6 +125,7 @@ class TrioWakeup:
         self._is_set = False
 
     def set(self) -> None:
+        """Wake the waiter through the queue of its loop."""
         # Always through the queue of the loop: the garbage collector may call this amid its work.
         with suppress(Exception):  # the loop has ended
             self._soon(self._end)
@@ -133,6 +136,7 @@ class TrioWakeup:
             self._scope.cancel()
 
     async def wait(self, seconds: float, disconnected: DisconnectWait) -> bool:
+        """Wait for `set` inside a cancel scope; True if the client disconnected."""
         if self._is_set:
             return False
         with anyio.move_on_after(seconds) as self._scope:

@@ -54,9 +54,9 @@ class AppFallbacks:
 
         Args:
             scope: of the request; the only argument of a dynamic fallback.
-            why: the cause, and the exception raised.
-            ask: the cache request.
-            choice: the degradation action; ``SERVE`` after a rejection or a failure.
+            failure: the cause, and the exception raised.
+            cache_request: the cache request.
+            action: the degradation action; ``SERVE`` after a rejection or a failure.
         """
         if scope["type"] != "http":
             return None

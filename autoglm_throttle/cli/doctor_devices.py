@@ -45,7 +45,10 @@ _PERMISSION: Final = (
     "load the kernel module nvidia with NVreg_RestrictProfilingToAdminUsers=0, or give this process "
     "CAP_SYS_ADMIN; until then verdicts are based on power"
 )
-_OLDER: Final = "Hopper and later report it through the driver, older devices through dcgm:URL; verdicts are based on power"
+_OLDER: Final = (
+    "Hopper and later report it through the driver, older devices through dcgm:URL; "
+    "verdicts are based on power"
+)
 _COUNTERS: Final = (
     "add DCGM_FI_PROF_SM_ACTIVE and DCGM_FI_DEV_POWER_MGMT_LIMIT to the counters file of dcgm-exporter "
     "(option -f), where they are disabled by default: verdicts need one of them"

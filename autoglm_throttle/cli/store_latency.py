@@ -26,6 +26,9 @@ def round_trip(part: str, times_s: Sequence[float], deadline_s: float) -> Doctor
     value = round(median_s, 6)
     if median_s <= deadline_s / 2:
         return DoctorResult(part, "round_trip", Severity.OK, text, value=value)
-    hint = f"decisions wait at most REDIS_DEADLINE_S, {plain(deadline_s * 1e3)} ms: run the store closer to the service, or raise the deadline"
+    hint = (
+        f"decisions wait at most REDIS_DEADLINE_S, {plain(deadline_s * 1e3)} ms: "
+        "run the store closer to the service, or raise the deadline"
+    )
     severity = Severity.FAIL if median_s > deadline_s else Severity.WARN
     return DoctorResult(part, "round_trip", severity, text, hint, value)

@@ -90,7 +90,10 @@ def _paragraphs(settings: Settings) -> Iterator[str]:
         yield _table(settings, "requests/s, each worker", workers)
     yield _POLICY_TEXTS[settings.policy](settings)
     if settings.inflight_max:
-        yield f"In flight at most {settings.inflight_max} requests in each worker, in addition to all other limits."
+        yield (
+            f"In flight at most {settings.inflight_max} requests in each worker, "
+            "in addition to all other limits."
+        )
     if settings.dry_run:
         yield "DRY_RUN: decisions are only counted, no request is rejected."
     yield f"Limit of one user, independent of the GPU: {_user_limits(settings)}"
@@ -102,8 +105,9 @@ def _adaptive_text(settings: Settings) -> str:
         f"The table acts after {_samples(settings)},\n"
         "and only while requests are queued or rejected by the concurrency limit; it ends after "
         f"{settings.adaptive_release_samples} samples without.\n"
-        f"It never reduces rates below the service rate: {plain(settings.adaptive_headroom)} times what the service "
-        "finishes stays admitted in every band.\nWithout GPU telemetry only the concurrency limit applies."
+        f"It never reduces rates below the service rate: {plain(settings.adaptive_headroom)} times "
+        "what the service finishes stays admitted in every band.\n"
+        "Without GPU telemetry only the concurrency limit applies."
     )
 
 

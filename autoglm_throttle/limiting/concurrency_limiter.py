@@ -94,7 +94,8 @@ class AdaptiveConcurrencyLimiter:
         self._set_limit(self.limit)
 
     def __repr__(self) -> str:
-        return f"AdaptiveConcurrencyLimiter({self.in_flight} of {self._capacity} in flight, {self.waiting} waiting)"
+        occupancy = f"{self.in_flight} of {self._capacity} in flight"
+        return f"AdaptiveConcurrencyLimiter({occupancy}, {self.waiting} waiting)"
 
     def record_arrival(self, priority: Priority, now: float) -> None:
         """Record an arrival that an earlier limit rejected: it counts as demand."""

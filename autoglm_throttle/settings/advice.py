@@ -133,7 +133,7 @@ def startup_advice(settings: Settings) -> list[Problem]:
                 settings.shared and settings.key_secret is None,
                 "is not set: identities are hashed with a publicly known key, so that all processes "
                 "agree; short keys and addresses can be recovered from the store by guessing",
-                _SECRET_HINT,
+                _GENERATE_KEY_HINT,
             ),
         ]
     )
@@ -142,7 +142,7 @@ def startup_advice(settings: Settings) -> list[Problem]:
 _AdviceItem = tuple[str, bool, str, str]
 """Setting, whether the advice applies, message, hint."""
 
-_SECRET_HINT: Final = "set one, for example the output of: openssl rand -hex 32"
+_GENERATE_KEY_HINT: Final = "set one, for example the output of: openssl rand -hex 32"
 
 
 def _as_problems(items: Iterable[_AdviceItem]) -> list[Problem]:
@@ -205,7 +205,7 @@ def _advice_items(settings: Settings) -> list[_AdviceItem]:
             "key_secret",
             settings.key_secret is None and not settings.shared,
             "is not set: identities differ in each process and after each start",
-            _SECRET_HINT,
+            _GENERATE_KEY_HINT,
         ),
         (
             "trusted_proxies",
@@ -313,7 +313,8 @@ def _route_advice(settings: Settings) -> list[Problem]:
     problems = [
         Problem(
             places[route],
-            f"{route.name} can never apply, {', '.join(taker.name for taker in takers)} before it matches all its requests",
+            f"{route.name} can never apply, "
+            f"{', '.join(taker.name for taker in takers)} before it matches all its requests",
             "put the narrower pattern first",
         )
         for route, takers in unreachable(settings.routes)

@@ -122,7 +122,8 @@ class BreakerFields(QuotaSettings):
     )
     breaker_mode: Annotated[BreakerMode, ChoiceType(BreakerMode)] = setting(
         BreakerMode.ENFORCE,
-        "Initial mode of a breaker; metrics_only lets every call through and counts calls that would be rejected.",
+        "Initial mode of a breaker; metrics_only lets every call through "
+        "and counts calls that would be rejected.",
         CHOSEN,
     )
     breaker_shared: Annotated[bool, Flag()] = setting(

@@ -94,6 +94,7 @@ class CallerSettings(StoreSettings):
     )
     retry_jitter: Annotated[float, Number(0, 1, "share")] = setting(
         0.1,
-        "Share by which Retry-After is lengthened at random, so that rejected callers do not return together.",
+        "Share by which Retry-After is lengthened at random, "
+        "so that rejected callers do not return together.",
         CHOSEN,
     )

@@ -63,7 +63,8 @@ class ControlSettings(BaseSettings):
     )
     borrow: Annotated[BorrowMode, ChoiceType(BorrowMode)] = setting(
         BorrowMode.OFF,
-        "Buckets from which a class may take tokens when its own is short: those of less important classes (down), any.",
+        "Buckets from which a class may take tokens when its own is short: "
+        "those of less important classes (down), any.",
         CHOSEN,
     )
     workers: Annotated[int, Whole(1, 10_000, "processes")] = setting(
@@ -83,7 +84,8 @@ class ControlSettings(BaseSettings):
         0.2,
         "Share of SLO_S that a request may spend inside the service. Less: shorter times for priority high; "
         "more: fuller batches.",
-        "measured by benchmarks.closed_loop: goodput is almost equal from 0.12 to 0.6, less means shorter times",
+        "measured by benchmarks.closed_loop: goodput is almost equal from 0.12 to 0.6, "
+        "less means shorter times",
     )
     inflight_max: Annotated[int, Whole(0, 1_000_000, "requests")] = setting(
         0,

@@ -53,7 +53,8 @@ class ObserveSettings(RecorderSettings):
     )
     unknown_env: Annotated[UnknownNames, ChoiceType(UnknownNames)] = setting(
         UnknownNames.ERROR,
-        "Effect of an unknown name with our prefix: an error, or a warning, for a return to an older version.",
+        "Effect of an unknown name with our prefix: "
+        "an error, or a warning, for a return to an older version.",
         CHOSEN,
     )
 

@@ -69,7 +69,8 @@ class GpuSettings(CallerSettings):
     )
     gpu_memory_target: Annotated[float, Number(0.1, 1, "share")] = setting(
         0.92,
-        "Share of device memory that may be full: the concurrency limiter learns the memory of a request and stays below it.",
+        "Share of device memory that may be full: "
+        "the concurrency limiter learns the memory of a request and stays below it.",
         CHOSEN,
     )
     gpu_queue_target: Annotated[int, Whole(1, 100_000, "requests")] = setting(

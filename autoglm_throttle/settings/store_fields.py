@@ -63,7 +63,8 @@ class StoreSettings(UserLimitSettings):
     )
     redis_failures: Annotated[int, Whole(1, 100, "calls")] = setting(
         3,
-        "Consecutive failed calls after which the store counts as unavailable; one refused connection is enough.",
+        "Consecutive failed calls after which the store counts as unavailable; "
+        "one refused connection is enough.",
         CHOSEN,
     )
     redis_probe_s: Annotated[float, Number(0.1, 3600, "s")] = setting(
@@ -71,7 +72,8 @@ class StoreSettings(UserLimitSettings):
     )
     refused_cache: Annotated[int, Whole(0, 10_000_000, "users")] = setting(
         100_000,
-        "Entries of the deny cache: rejected users for which the store is not queried again before they can be admitted; 0: no cache.",
+        "Entries of the deny cache: rejected users for which the store is not queried again "
+        "before they can be admitted; 0: no cache.",
         "measured: with nine of ten requests rejected the store receives 1.1 % of them",
     )
     fleet: Annotated[bool, Flag()] = setting(

@@ -29,7 +29,8 @@ class TuningFields(BaseSettings):
     inflight_start: Annotated[int, Whole(1, 1_000_000, "requests")] = setting(
         64,
         "Concurrency limit until the service has been measured, for all workers together.",
-        "simulated in the design: 2 to 64 end alike; 64 rejects no request in the first second of 3000 requests",
+        "simulated in the design: 2 to 64 end alike; "
+        "64 rejects no request in the first second of 3000 requests",
         tuning=True,
     )
     inflight_floor: Annotated[int, Whole(1, 10_000, "requests")] = setting(
@@ -103,7 +104,8 @@ class TuningFields(BaseSettings):
     )
     gpu_forget_s: Annotated[float, Number(1, 86_400, "s")] = setting(
         300.0,
-        "Time for which a device that a dcgm or prometheus source no longer lists counts as lost; then it is removed.",
+        "Time for which a device that a dcgm or prometheus source no longer lists counts as lost; "
+        "then it is removed.",
         CHOSEN,
         tuning=True,
     )

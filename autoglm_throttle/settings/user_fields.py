@@ -44,6 +44,7 @@ class UserLimitSettings(ControlSettings):
     )
     address_factor: Annotated[float, Number(1, 1_000_000, "x user limit")] = setting(
         10.0,
-        "Limit of one address with unverified keys, as a multiple of the user limit, so that inventing keys gains nothing.",
+        "Limit of one address with unverified keys, as a multiple of the user limit, "
+        "so that inventing keys gains nothing.",
         CHOSEN,
     )

@@ -34,8 +34,7 @@ _MODULES: Final = {
     "manual_throttle": "ManualThrottle throttle_for_tests",
     "nvml": "FakeNvml",
 }
-"""The public names by module, imported on first use: pytest loads `plugin`, and with it this package, in every
-run."""
+"""The public names by module, imported on first use: pytest loads `plugin` and this package in every run."""
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class or a function

@@ -79,7 +79,7 @@ def command(tokens: Iterable[str], options: Iterable[Option], args: argparse.Nam
     """Return the command line in a form that can be shown and run again, without secrets.
 
     Args:
-        words: its name and the positional arguments.
+        tokens: its name and the positional arguments.
         options: its options, in the order to show them.
         args: the parsed arguments.
     """

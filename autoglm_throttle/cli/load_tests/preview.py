@@ -39,9 +39,9 @@ def replay_preview(send_options: SendOptions, report_options: ReportOptions, cou
     """Return the preview of a replay, without its timetable.
 
     Args:
-        sending: the target.
-        judging: the objectives.
-        different: clients of the recording.
+        send_options: contain the target.
+        report_options: contain the objectives.
+        count: clients of the recording.
     """
     return [
         _target_text(send_options),

@@ -31,7 +31,7 @@ def write_report(report: Document, report_options: ReportOptions, more: Sequence
 
     Args:
         report: of the run.
-        judging: its destinations.
+        report_options: its destinations.
         more: lines that follow it as text.
 
     Returns:

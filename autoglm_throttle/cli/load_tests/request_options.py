@@ -94,7 +94,7 @@ def read(args: argparse.Namespace, path: str, problems: ProblemList) -> Weighted
     Args:
         args: the parsed arguments.
         path: path and query of the URL; the target if no route and no file is given.
-        faults: collects problems.
+        problems: collects problems.
     """
     if args.requests is not None:
         for option in ("route", "body", "body_file", "method", "cost"):

@@ -70,11 +70,11 @@ def run_load(
     Errors of the probes are written to standard error.
 
     Args:
-        what: the load to send.
-        sending: target and options.
-        looks: probes sampled meanwhile.
+        load: the load to send.
+        send_options: target and options.
+        probes: sampled meanwhile.
         quiet: show no progress.
-        held: a stop request from before the start.
+        signal_guard: holds a stop request from before the start.
 
     Raises:
         TrafficError: nothing could be sent.

@@ -42,7 +42,8 @@ EFFORT_OPTIONS: Final = (
     Option(
         "--max-inflight",
         "N",
-        f"with more requests in flight the next one is dropped and counted (default: {_DEFAULTS.max_inflight})",
+        "with more requests in flight the next one is dropped and counted "
+        f"(default: {_DEFAULTS.max_inflight})",
     ),
     Option(
         "--timeout", "TIME", f"from a request's intended start to its end (default: {_DEFAULTS.timeout_s:g}s)"
@@ -73,7 +74,7 @@ def read(args: argparse.Namespace, typed: str, url: str, problems: ProblemList) 
         args: the parsed arguments.
         typed: the URL as it was typed.
         url: with the path that all requests share, or without one.
-        faults: collects problems.
+        problems: collects problems.
     """
     parsed = [problems.read("--header", _header, text, None) for text in args.header]
     stated = {

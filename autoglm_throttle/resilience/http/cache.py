@@ -63,7 +63,7 @@ class HttpCache:
         """Store a complete response, if it is storable and the stored one is not younger.
 
         Args:
-            cache_request: the request.
+            request: the request.
             status: of the response.
             headers: of the response.
             body: complete, as received.
@@ -83,7 +83,7 @@ class HttpCache:
         A response to GET also answers HEAD (RFC 9111 section 4); the caller omits the body.
 
         Args:
-            cache_request: the request.
+            request: the request.
             now: monotonic seconds.
             max_stale_s: seconds past its lifetime for which a response is used, unless it declares its own.
         """
@@ -104,7 +104,7 @@ class HttpCache:
         """Remove the stored responses that a response invalidates.
 
         Args:
-            cache_request: the request.
+            request: the request.
             status: of its response.
             now: monotonic seconds.
         """

@@ -195,7 +195,7 @@ def storable(request: CacheRequest, status: int, headers: Pairs) -> bool:
     """Whether a response may be stored once it is complete.
 
     Args:
-        cache_request: the request.
+        request: the request.
         status: of the response; only 200 is stored, since a partial response must not replace a full one.
         headers: of the response.
     """
@@ -208,7 +208,7 @@ def cached_response(request: CacheRequest, headers: Pairs, body: bytes, requeste
     """Build the stored form of a response.
 
     Args:
-        cache_request: the request.
+        request: the request.
         headers: of the response.
         body: complete, as received.
         requested_s: monotonic seconds at which the request was sent.

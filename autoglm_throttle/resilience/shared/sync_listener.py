@@ -68,7 +68,8 @@ class BreakerSyncListener:
         self.reset_after_fork()
 
     def __repr__(self) -> str:
-        return f"BreakerSyncListener({'listening' if self.is_listening else 'not listening'}, failures={self.failures})"
+        state = "listening" if self.is_listening else "not listening"
+        return f"BreakerSyncListener({state}, failures={self.failures})"
 
     def start(self) -> bool:
         """Start the thread unless it runs; return False if the system has no thread left."""

@@ -142,14 +142,16 @@ def _concurrency(frame: ScreenFrame) -> str:
     if concurrency is None:
         return "none under this policy"
     service = "not known yet" if concurrency.service_rps is None else f"{concurrency.service_rps:.0f}/s"
-    return f"{concurrency.in_flight} of {concurrency.limit:.0f} in flight, {frame.waiting} queued, service {service}"
+    in_flight = f"{concurrency.in_flight} of {concurrency.limit:.0f} in flight"
+    return f"{in_flight}, {frame.waiting} queued, service {service}"
 
 
 def _guard(downstream: DownstreamFrame | None) -> str:
     if downstream is None:
         return "no call to the downstream yet"
     probe = f", probe in {downstream.retry_after_s:.1f} s" if downstream.retry_after_s else ""
-    return f"{downstream.name} {downstream.state}{probe}; {downstream.fallback_count} by fallback; degradation {downstream.level}"
+    fallbacks = f"{downstream.fallback_count} by fallback"
+    return f"{downstream.name} {downstream.state}{probe}; {fallbacks}; degradation {downstream.level}"
 
 
 def _downstream_color(downstream: DownstreamFrame | None) -> str:

@@ -63,12 +63,15 @@ def sentence(result: Result, observer: DemoObserver) -> str:
     low = Tally.of(row for (_, priority), row in result.summary.tallies.items() if priority is Priority.LOW)
     reductions = "never reduced the rates"
     if observer.reductions:
-        reductions = f"reduced the rates {_times(observer.reductions)}, down to {observer.lowest_factor:.2g} of nominal"
+        times = _times(observer.reductions)
+        reductions = f"reduced the rates {times}, down to {observer.lowest_factor:.2g} of nominal"
     p95 = screen.seconds(total.response.percentile(0.95))
     return (
-        f"GPU utilization rose to {observer.peak_pct:.0f} %{_tier_text(observer)} and the throttle {reductions}{_queue_text(observer)}:"
+        f"GPU utilization rose to {observer.peak_pct:.0f} %{_tier_text(observer)}"
+        f" and the throttle {reductions}{_queue_text(observer)}:"
         f" of {total.sent} requests {total.admitted} were served, {rejected} were rejected,"
-        f" {total.failed} failed; {_share(high)} of the high and {_share(low)} of the low priority were admitted,"
+        f" {total.failed} failed;"
+        f" {_share(high)} of the high and {_share(low)} of the low priority were admitted,"
         f" 95 % of all within {p95}."
     )
 

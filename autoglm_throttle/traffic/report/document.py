@@ -188,7 +188,8 @@ def _process_caveats(effort: RunCost) -> list[str]:
     if not effort.lost:
         return []
     return [
-        f"{effort.lost} of {effort.processes} sending processes ended early, and their share of the requests was left out:"
+        f"{effort.lost} of {effort.processes} sending processes ended early,"
+        " and their share of the requests was left out:"
         " check whether the system killed them, for example for memory, and run again"
     ]
 
