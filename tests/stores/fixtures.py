@@ -13,14 +13,21 @@ from tests.stores.proxy import SlowProxy
 from tests.stores.sentinel import SentinelPair
 from tests.stores.server import MISSING, Binary, RedisServer, binaries, newest
 
-KINDS = binaries() or (None,)
 
 
-def _name(binary: Binary | None) -> str:
-    return binary.name if binary else "none"
+def _kinds() -> Iterator[pytest.ParameterSet]:
+    """The server programs found, of which all but the newest are for the slow tests; None if there are none."""
+    for binary in binaries():
+        marks = () if binary == newest() else pytest.mark.slow
+        yield pytest.param(binary, id=binary.name, marks=marks)
+    if not binaries():
+        yield pytest.param(None, id="none")
 
 
-@pytest.fixture(scope="session", params=KINDS, ids=_name)
+KINDS = list(_kinds())
+
+
+@pytest.fixture(scope="session", params=KINDS)
 def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A server of each kind found on this machine, one after the other; it is shared: leave it as it was."""
     binary: Binary | None = request.param
@@ -29,7 +36,7 @@ def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture(params=KINDS, ids=_name)
+@pytest.fixture(params=KINDS)
 def each_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A server of each kind found, for this test alone, which may kill it."""
     binary: Binary | None = request.param
