@@ -14,9 +14,8 @@ from tests.stores.sentinel import SentinelPair
 from tests.stores.server import MISSING, Binary, RedisServer, binaries, newest
 
 
-
 def _kinds() -> Iterator[pytest.ParameterSet]:
-    """The server programs found, of which all but the newest are for the slow tests; None if there are none."""
+    """The server programs found, all but the newest for slow tests; None where there are none."""
     for binary in binaries():
         marks = () if binary == newest() else pytest.mark.slow
         yield pytest.param(binary, id=binary.name, marks=marks)
