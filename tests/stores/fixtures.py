@@ -24,6 +24,7 @@ def _kinds() -> Iterator[pytest.ParameterSet]:
 
 
 KINDS = list(_kinds())
+SEVERAL = {"redis_cluster", "redis_sentinel", "own_sentinel"}
 
 
 @pytest.fixture(scope="session", params=KINDS)
@@ -107,6 +108,14 @@ def tls_proxy(own_server: RedisServer) -> Iterator[SlowProxy]:
     """`own_server` behind TLS: the servers in wheels are built without it, and to a client it is the same."""
     with SlowProxy(own_server.port, tls=True) as proxy:
         yield proxy
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that asks for several servers together is slow."""
+    for item in items:
+        if not SEVERAL.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(wrapper=True)

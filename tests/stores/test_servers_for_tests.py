@@ -69,6 +69,7 @@ def test_a_cluster_answers_on_three_nodes_each_for_a_third_of_the_slots(redis_cl
     assert sum(row[1] - row[0] + 1 for row in ranges) == 16_384
 
 
+@pytest.mark.slow
 def test_a_cluster_of_the_oldest_program_works_too() -> None:
     with Cluster3(binaries()[0]) as cluster:
         assert cluster.whole()

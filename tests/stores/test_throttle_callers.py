@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 MANY = "1000/minute"
 
 
+@pytest.mark.slow
 async def test_a_handler_that_blocks_the_loop_makes_no_decision_local(
     own_server: RedisServer, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +133,7 @@ print("both counted on")
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_and_its_parent_count_on(own_server: RedisServer, redis_prefix: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK, own_server.url, redis_prefix],
@@ -152,6 +154,7 @@ def crowd() -> Iterator[Crowd]:
 class TestTogether:
     """Processes that share a limit."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("limit", "asks"), [(100, 128), (1500, 500)], ids=["exact", "compact"])
     def test_four_admit_exactly_the_limit_of_a_cold_user(
         self, crowd: Crowd, redis_server: RedisServer, redis_prefix: str, limit: int, asks: int

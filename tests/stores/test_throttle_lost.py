@@ -111,6 +111,7 @@ async def test_with_nobody_there_at_the_start_it_serves_at_once_and_says_so_once
     assert (await site.ask()).left == 4, "what the process decided alone is not replayed"
 
 
+@pytest.mark.slow
 async def test_a_server_that_comes_and_goes_under_traffic(
     slow_proxy: SlowProxy, redis_prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,7 +15,7 @@ from tests.stores.sentinel import SentinelPair
 from tests.stores.server import newest
 from tests.stores.sites import HASTY, PATIENTLY, Traffic, changes, connected
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 MANY = "100000/minute"
 

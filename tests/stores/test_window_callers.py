@@ -62,6 +62,7 @@ async def _all_given_back(window: RedisWindow, gone: list[int]) -> None:
     raise AssertionError("who was cancelled gets the unit back")
 
 
+@pytest.mark.slow
 async def test_a_handler_that_blocks_the_loop_is_not_the_stores_trouble(
     own_server: RedisServer, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +79,7 @@ async def test_a_handler_that_blocks_the_loop_is_not_the_stores_trouble(
         assert [answer for answer in answers if isinstance(answer, Trouble)] == [], passes
 
 
+@pytest.mark.slow
 def test_a_loop_for_each_request_leaves_nothing_open(own_server: RedisServer, redis_prefix: str) -> None:
     window = window_at(own_server.url, redis_prefix)
     assert asyncio.run(left(window, 1, limit=1000)) == 999
@@ -144,6 +146,7 @@ def crowd() -> Iterator[Crowd]:
         yield crowd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "asks"), [(100, 128), (1500, 500)], ids=["exact", "compact"])
 def test_four_processes_together_admit_exactly_the_limit(
     crowd: Crowd, redis_server: RedisServer, redis_prefix: str, limit: int, asks: int

@@ -13,7 +13,7 @@ from tests.stores.proxy import AUTHORITY, SlowProxy
 from tests.stores.sentinel import SentinelPair
 from tests.stores.server import RedisServer, newest
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
 class TestCluster:
