@@ -1,9 +1,10 @@
 # What a person types. Every target first makes its own environment, with python3 (3.11 or newer, with venv) alone:
 #
 #   make demo     a simulated GPU service under rising load, shown in the terminal, about 70 seconds
-#                 POLICY=adaptive|tiers|gate|fixed  SECONDS=45  TRACE=path.csv  SPEED=20
-#   make test     the whole suite with branch coverage; TESTS=tests/gpu runs a part, without coverage
-#   make check    format, lint, types, contracts between rooms, dependencies, the wheel
+#                 POLICY=adaptive|tiers|concurrency|fixed  SECONDS=45  TRACE=path.csv  SPEED=20
+#   make test     the fast tests on two cores, some minutes; TESTS=tests/gpu runs all tests of a part
+#   make test-all every test on two cores, with branch coverage, within 20 minutes
+#   make check    format, lint, types, the import contract, dependencies, the wheel
 #   make bench    the measurements, some minutes; BENCHMARKS="decision peers" runs some of them,
 #                 BENCHMARKS=redis six minutes of shared limits, BENCHMARKS=overload half an hour of real HTTP
 #   make clean    forget the environment and everything that was built
@@ -18,8 +19,12 @@ BENCHMARKS ?= decision peers serve waiting breaker closed_loop
 BIN := $(VENV)/bin
 ENVIRONMENT := @$(PYTHON) .ci/environment.py "$(VENV)"
 PYTEST := -m pytest -p tests.project.report
+TWO := -n 2 --dist loadgroup
+FULL := HYPOTHESIS_PROFILE="$${HYPOTHESIS_PROFILE:-full}"
+# Each process would rewrite the assertions of every test module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check format lint types rooms dependencies wheel bench clean python
+.PHONY: help demo test test-all check format lint types imports dependencies wheel bench clean python
 .NOTPARALLEL:
 
 help:
@@ -36,9 +41,13 @@ demo: python
 
 test: python
 	$(ENVIRONMENT) test
-	@"$(BIN)/python" $(PYTEST) $(if $(TESTS),$(TESTS),-p tests.project.coverage_report)
+	@$(if $(TESTS),$(FULL)) "$(BIN)/python" $(PYTEST) $(if $(TESTS),$(TESTS),$(TWO) -m "not slow")
 
-check: format lint types rooms dependencies wheel
+test-all: python
+	$(ENVIRONMENT) test
+	@$(FULL) "$(BIN)/python" $(PYTEST) $(TWO) -p tests.project.coverage_report
+
+check: format lint types imports dependencies wheel
 
 format: python
 	$(ENVIRONMENT) test check
@@ -54,7 +63,7 @@ types: python
 	@said=$$(PATH="$(abspath $(BIN)):$$PATH" basedpyright --verifytypes autoglm_throttle --ignoreexternal) \
 		|| { echo "$$said"; exit 1; }; echo "$$said" | grep completeness
 
-rooms: python
+imports: python
 	$(ENVIRONMENT) test check
 	"$(BIN)/lint-imports"
 

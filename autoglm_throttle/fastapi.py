@@ -29,6 +29,7 @@ from autoglm_throttle.types import (
     GuardRejected,
     Outcome,
     Priority,
+    PriorityName,
     Rejected,
     ResourceAdvice,
 )
@@ -86,7 +87,7 @@ _METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "trace")
 
 
 def limit(
-    priority: Priority | str | None = None, cost: float = 1.0, *, throttle: Throttle | None = None
+    priority: Priority | PriorityName | None = None, cost: float = 1.0, *, throttle: Throttle | None = None
 ) -> Dependency:
     """Create a dependency that charges the caller again: ``Depends(limit(priority="high", cost=4))``.
 

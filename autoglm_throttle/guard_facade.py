@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autoglm_throttle import factory
 from autoglm_throttle.settings import BreakerSettings, Settings
-from autoglm_throttle.types import BreakerTransition, Clock, ControlState, Criticality
+from autoglm_throttle.types import BreakerTransition, Clock, ControlState, Criticality, CriticalityName
 
 if TYPE_CHECKING:
     from autoglm_throttle.guard_registry import GuardRegistry
@@ -54,7 +54,7 @@ class GuardFacade:
         self,
         name: str,
         *,
-        criticality: Criticality | str | None = None,
+        criticality: Criticality | CriticalityName | None = None,
         fallback: Fallback | None = None,
         breaker: BreakerSettings | None = None,
         shed_above: float | None = None,

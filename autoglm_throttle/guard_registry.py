@@ -35,6 +35,7 @@ from autoglm_throttle.types import (
     BreakerTransition,
     Clock,
     Criticality,
+    CriticalityName,
     DegradationLevel,
     FallbackKind,
 )
@@ -114,7 +115,7 @@ class GuardRegistry:
         self,
         name: str,
         *,
-        criticality: Criticality | str | None = None,
+        criticality: Criticality | CriticalityName | None = None,
         fallback: Fallback | None = None,
         breaker: BreakerSettings | None = None,
         shed_above: float | None = None,
@@ -212,7 +213,7 @@ class GuardRegistry:
     def _feature(
         self,
         name: str,
-        criticality: Criticality | str | None,
+        criticality: Criticality | CriticalityName | None,
         fallback: Fallback | None,
         shed_above: float | None,
     ) -> Feature:

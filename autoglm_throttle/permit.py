@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from autoglm_throttle.settlement import Settlement
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S
-from autoglm_throttle.types import Decision, Demand, Outcome, ResourceAdvice
+from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Rejected, ResourceAdvice
 
 _NEUTRAL: Final = Outcome.NEUTRAL
 
@@ -16,8 +16,8 @@ _NEUTRAL: Final = Outcome.NEUTRAL
 class Permit:
     """The right to run one request. It must be settled once, most simply by ``with permit:``.
 
-    Leaving the block settles it: ``success``, ``failure`` after an exception,
-    ``neutral`` after a cancellation, which says nothing about the service.
+    Leaving the block settles it unless the block has done so: ``success``, ``failure`` after an exception,
+    ``neutral`` after a cancellation or another rejection, which say nothing about the service.
     """
 
     __slots__ = ("_settlement", "admitted_s", "arrived_s", "decision", "demand", "settled")
@@ -80,10 +80,13 @@ class Permit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.settled:
+            return
         if kind is None:
             self.settle(Outcome.SUCCESS)
         else:
-            self.settle(Outcome.FAILURE if issubclass(kind, Exception) else Outcome.NEUTRAL)
+            failed = issubclass(kind, Exception) and not issubclass(kind, (Rejected, GuardRejected))
+            self.settle(Outcome.FAILURE if failed else Outcome.NEUTRAL)
 
     def __repr__(self) -> str:
         return f"Permit({self.demand!r}, {'settled' if self.settled else 'open'})"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, overload
 
 import anyio
@@ -13,7 +14,7 @@ from autoglm_throttle.limiting.limit_decision import latest
 from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.limiting.ticket import NOT_QUEUED
 from autoglm_throttle.permit import Permit, Rejection
-from autoglm_throttle.types import Decision, Demand
+from autoglm_throttle.types import Decision, Demand, Rejected
 from autoglm_throttle.wakeup import DisconnectWait, new_wakeup
 
 _WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.CANCELLED
@@ -31,6 +32,24 @@ class QueuedAdmission(AdmissionController):
             await self.ensure_lease(demand)
         verdict = self.try_admit(demand)
         return await self.wait(verdict) if isinstance(verdict, Ticket) else verdict
+
+    @asynccontextmanager
+    async def slot(self, demand: Demand) -> AsyncIterator[Permit]:
+        """Run a block with a slot, or raise: ``async with throttle.slot(demand) as permit:``.
+
+        It waits in the queue as `admit` does. Leaving the block settles the permit as its own context manager
+        does: ``success``, ``failure`` after an exception, ``neutral`` after a cancellation.
+        Do not use it inside a request that the middleware of the same throttle has admitted: at the
+        limit all requests in flight would wait for each other.
+
+        Raises:
+            Rejected: when entered: the demand was rejected; the exception carries the Decision.
+        """
+        verdict = await self.admit(demand)
+        if isinstance(verdict, Rejection):
+            raise Rejected(verdict.decision)
+        with verdict:
+            yield verdict
 
     @overload
     def wait(self, ticket: Ticket) -> Coroutine[Any, Any, Permit | Rejection]: ...

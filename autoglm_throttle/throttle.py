@@ -40,6 +40,14 @@ SWEPT_PER_SAMPLE = 100
 class Throttle(QueuedAdmission, GuardFacade):
     """Owns every limit of a service. Share one object between all apps that are limited together.
 
+    There are three ways to request admission without the middleware:
+
+    - ``async with throttle.slot(demand) as permit:`` waits in the queue and raises `Rejected`.
+    - ``await throttle.admit(demand)`` waits in the queue and returns a Permit or a Rejection.
+    - ``throttle.try_admit(demand)`` returns at once, with a Permit, a Rejection or a Ticket for `wait`.
+
+    A union is no context manager: test ``isinstance(verdict, Permit)`` before ``with verdict:``.
+
     Args:
         settings: the configuration; None: the defaults. ``Throttle.from_env()`` reads the environment.
         gpu: the telemetry source or sources, instead of the ones named by ``settings.gpu``.

@@ -95,7 +95,9 @@ def full(options: argparse.Namespace) -> dict[str, Any]:
     )
     medians = study.medians(results)
     print(table.text(medians, [name for name in NAMES if name in ("oracle", *options.policies)]))
-    found = {door: table.bars(medians, door) for door in ("adaptive", "gate") if door in options.policies}
+    found = {
+        door: table.bars(medians, door) for door in ("adaptive", "concurrency") if door in options.policies
+    }
     for door, of_door in found.items():
         print(f"{door}\n{table.verdicts(of_door)}\n")
     if options.write:
@@ -147,7 +149,7 @@ def drawn(options: argparse.Namespace) -> dict[str, Any]:
     results = study.run([study.Task(robust.scenario(number), 1, doors) for number in numbers])
     medians = study.medians(results)
     print(table.text(medians, ("oracle", *robust.DOORS)))
-    found = {door: table.bars(medians, door, robust.SLACK) for door in ("gate", "adaptive")}
+    found = {door: table.bars(medians, door, robust.SLACK) for door in ("concurrency", "adaptive")}
     for door, of_door in found.items():
         print(f"{door}\n{table.verdicts(of_door)}\n")
     summary = {door: robust.summary(medians, door) for door in robust.DOORS}

@@ -42,7 +42,7 @@ OVERLOADED = ("2x", "5x")
 
 DOORS = {
     "adaptive": "**adaptive**",
-    "gate": "concurrency",
+    "concurrency": "concurrency",
     "tiers": "tiers",
     "gradient": "gradient",
     "codel": "CoDel",

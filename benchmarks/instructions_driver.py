@@ -25,7 +25,7 @@ REQUESTS = 1000
 LIMIT, WINDOW_S = 100, 60.0
 CALLERS = 50
 SPACING_S = WINDOW_S / (LIMIT - 4) / CALLERS
-"""Seconds between two requests: each caller stays four requests a minute below its limit."""
+"""Seconds between two requests: each caller stays four a minute below its limit, so none is rejected."""
 
 HEADERS = (
     (b"host", b"127.0.0.1:8000"),

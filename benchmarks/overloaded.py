@@ -130,7 +130,7 @@ def _alone(app: App, _sim: SimulatedGpu, _asked: Asked) -> App:
 ROWS: dict[str, Row] = {
     "none": Row("no middleware", _alone),
     "adaptive": Row("autoglm_throttle, adaptive", _policy(Policy.ADAPTIVE)),
-    "gate": Row("autoglm_throttle, concurrency", _policy(Policy.CONCURRENCY)),
+    "concurrency": Row("autoglm_throttle, concurrency", _policy(Policy.CONCURRENCY)),
     "tiers": Row("autoglm_throttle, tiers", _policy(Policy.TIERS)),
     "limits": Row(
         "limits, fixed window of 1 s",

@@ -49,7 +49,12 @@ def crowd(places: int, deaf_s: float = wakeup.DISCONNECT_WATCH_DELAY_S) -> float
 
         throttle = Throttle(
             Settings(
-                policy="gate", gpu="none", rate_mid_rps=1e6, slo_s=60, inflight_start=places, queue_max=CROWD
+                policy="concurrency",
+                gpu="none",
+                rate_mid_rps=1e6,
+                slo_s=60,
+                inflight_start=places,
+                queue_max=CROWD,
             )
         )
         throttle.start()

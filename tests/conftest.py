@@ -1,6 +1,7 @@
 """What all tests share: how hard hypothesis looks for counterexamples, event loops, and real Redis servers.
 
-``HYPOTHESIS_PROFILE=thorough`` looks twenty times as long, with fresh randomness.
+``HYPOTHESIS_PROFILE`` is ``fast`` (15 examples, the default), ``full`` (50) or ``thorough`` (1000, with fresh
+randomness).
 """
 
 import os
@@ -14,11 +15,10 @@ if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
 settings.register_profile(
-    "fast", max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "fast", max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile(
-    "thorough", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+settings.register_profile("full", settings.get_profile("fast"), max_examples=50)
+settings.register_profile("thorough", settings.get_profile("full"), max_examples=1000, derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "fast")
 
 pytest_plugins = ["tests.loops", "tests.store.fixtures"]

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from autoglm_throttle.asgi.routes import RouteTable
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import ConfigError, RoutePolicy
-from autoglm_throttle.types import Priority
+from autoglm_throttle.types import Priority, PriorityName
 
 ATTRIBUTE = "__autoglm_throttle__"
 _PARAMETER = re.compile(r"\{([^}:]*)(?::([^}]*))?\}")
@@ -45,7 +45,7 @@ class EndpointMark:
 UNMARKED = EndpointMark()
 
 
-def mark(*, priority: Priority | str | None = None, cost: float = 1.0) -> Callable[[E], E]:
+def mark(*, priority: Priority | PriorityName | None = None, cost: float = 1.0) -> Callable[[E], E]:
     """Give an endpoint a priority and a cost. A policy in the configuration wins over it.
 
     Args:

@@ -16,7 +16,7 @@ from autoglm_throttle.settings.caller_field_types import (
     Secret,
 )
 from autoglm_throttle.settings.field import CHOSEN, CONVENTION, setting
-from autoglm_throttle.settings.field_types import ChoiceType, Listed, Number, PriorityName, Whole, WithNone
+from autoglm_throttle.settings.field_types import ChoiceType, Listed, Number, PriorityType, Whole, WithNone
 from autoglm_throttle.settings.store_fields import StoreSettings
 from autoglm_throttle.types import Priority
 
@@ -60,7 +60,7 @@ class CallerSettings(StoreSettings):
     ipv6_prefix: Annotated[int, Whole(32, 128, "bits")] = setting(
         64, "IPv6 callers with the same first bits are one caller.", "a subscriber usually holds a /64"
     )
-    priority_default: Annotated[Priority, PriorityName()] = setting(
+    priority_default: Annotated[Priority, PriorityType()] = setting(
         Priority.MID, "The priority of a request that states none.", CHOSEN, starred=True
     )
     priority_header: Annotated[str, HeaderName()] = setting(

@@ -25,7 +25,7 @@ class ControlSettings(BaseSettings):
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 
-    policy: Annotated[Policy, ChoiceType(Policy)] = setting(
+    policy: Annotated[Policy, ChoiceType(Policy, renamed={"gate": Policy.CONCURRENCY})] = setting(
         Policy.ADAPTIVE,
         "tiers: the table of TIERS scales the rates, with or without traffic. concurrency: an adaptive "
         "concurrency limit with a queue; needs no GPU. adaptive: the concurrency limit, and the table "

@@ -168,10 +168,16 @@ class Flag(FieldType[bool]):
 
 
 class ChoiceType(FieldType[E]):
-    """One word of a closed set, in any case."""
+    """One word of a closed set, in any case.
 
-    def __init__(self, kind: type[E]) -> None:
+    Args:
+        kind: the enum of the allowed words.
+        renamed: old word -> new word. An old word is an error whose hint names the new one.
+    """
+
+    def __init__(self, kind: type[E], *, renamed: Mapping[str, E] | None = None) -> None:
         self._kind = kind
+        self._renamed = renamed or {}
         self._words = {str(member.value): member for member in kind}
         self.allowed: str = "one of " + ", ".join(self._words)
         self.example: str = next(iter(self._words))
@@ -180,16 +186,19 @@ class ChoiceType(FieldType[E]):
         """Parse a word or accept a member."""
         if isinstance(raw, self._kind):
             return raw
-        if not isinstance(raw, str) or raw.strip().lower() not in self._words:
+        word = raw.strip().lower() if isinstance(raw, str) else ""
+        if word in self._renamed:
+            raise FieldTypeError(f"{word} is now {self._renamed[word].value}")
+        if word not in self._words:
             raise FieldTypeError
-        return self._words[raw.strip().lower()]
+        return self._words[word]
 
     def text(self, value: E) -> str:
         """Format the word."""
         return str(value.value)
 
 
-class PriorityName(FieldType[Priority]):
+class PriorityType(FieldType[Priority]):
     """A priority by name. An unknown one is an error here, unlike in a client's header."""
 
     allowed = "one of high, mid, low"

@@ -10,7 +10,7 @@ from autoglm_throttle.settings.breaker_settings import BREAKER_FIELD_TYPES, Brea
 from autoglm_throttle.settings.degrade_fields import AGE, LOAD
 from autoglm_throttle.settings.field_types import ChoiceType, FieldType, FieldTypeError, WithNone
 from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key, unknown_keys
-from autoglm_throttle.types import Criticality
+from autoglm_throttle.types import Criticality, CriticalityName
 
 NAME_CHARACTERS: Final = 200
 
@@ -59,7 +59,7 @@ class GuardPolicy(BreakerSettings):
     """
 
     name: str = field(kw_only=False)
-    criticality: Criticality | str | None = None
+    criticality: Criticality | CriticalityName | None = None
     shed_above: float | str | None = None
     max_stale_s: float | str | None = None
 

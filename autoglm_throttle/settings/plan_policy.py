@@ -12,13 +12,13 @@ from autoglm_throttle.settings.field_types import (
     FieldType,
     FieldTypeError,
     Listed,
-    PriorityName,
+    PriorityType,
     WithNone,
     read_all,
 )
 from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key, unknown_keys
 from autoglm_throttle.settings.route_policy import Label
-from autoglm_throttle.types import Priority, UserLimit
+from autoglm_throttle.types import Priority, PriorityName, UserLimit
 
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
 
@@ -58,7 +58,7 @@ class Members(Listed):
 PLAN_FIELD_TYPES: Final[Mapping[str, FieldType[Any]]] = {
     "name": Label(),
     "user_limit": WithNone(UserLimitsType()),
-    "priority": WithNone(PriorityName()),
+    "priority": WithNone(PriorityType()),
     "members": Members(),
 }
 
@@ -87,7 +87,7 @@ class PlanPolicy:
         self,
         name: str,
         user_limit: str | Sequence[UserLimit] | None = None,
-        priority: Priority | str | None = None,
+        priority: Priority | PriorityName | None = None,
         members: Iterable[str] = (),
     ) -> None:
         given = dict(zip(PLAN_FIELD_TYPES, (name, user_limit, priority, members), strict=True))

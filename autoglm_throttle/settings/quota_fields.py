@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic_settings import SettingsConfigDict
 
 from autoglm_throttle.settings.field import CHOSEN, FOUNDING, setting
-from autoglm_throttle.settings.field_types import Flag, Listed, PriorityName, WithNone
+from autoglm_throttle.settings.field_types import Flag, Listed, PriorityType, WithNone
 from autoglm_throttle.settings.gpu_fields import GpuSettings
 from autoglm_throttle.settings.resource_policy import RATIO, Precision
 from autoglm_throttle.types import Priority
@@ -30,7 +30,7 @@ class QuotaSettings(GpuSettings):
         "use the last. A client may request a lesser one in the header X-Precision.",
         CHOSEN,
     )
-    compute_priority: Annotated[Priority | None, WithNone(PriorityName())] = setting(
+    compute_priority: Annotated[Priority | None, WithNone(PriorityType())] = setting(
         None, "The class passed to the engine; not set: that of each request.", CHOSEN
     )
     gpu_memory_ratio: Annotated[float, RATIO] = setting(

@@ -12,12 +12,12 @@ from autoglm_throttle.settings.field_types import (
     FieldTypeError,
     Listed,
     Number,
-    PriorityName,
+    PriorityType,
     WithNone,
     read_all,
 )
 from autoglm_throttle.settings.problems import ConfigError, Problem, unknown_keys
-from autoglm_throttle.types import Priority
+from autoglm_throttle.types import Priority, PriorityName
 
 RATIO: Final = Number(0.01, 1, "share")
 
@@ -41,7 +41,7 @@ class Precision(FieldType[str]):
 POLICY_FIELD_TYPES: Final[Mapping[str, FieldType[Any]]] = {
     "precision_hint": WithNone(Listed(Precision())),
     "gpu_memory_ratio": WithNone(RATIO),
-    "compute_priority": WithNone(PriorityName()),
+    "compute_priority": WithNone(PriorityType()),
 }
 
 SETTINGS_OF: Final = {
@@ -74,7 +74,7 @@ class ResourcePolicy:
         self,
         precision_hint: str | Sequence[str] | None = None,
         gpu_memory_ratio: float | str | None = None,
-        compute_priority: Priority | str | None = None,
+        compute_priority: Priority | PriorityName | None = None,
     ) -> None:
         given = (precision_hint, gpu_memory_ratio, compute_priority)
         values, problems = read_all(POLICY_FIELD_TYPES, dict(zip(POLICY_FIELD_TYPES, given, strict=True)))

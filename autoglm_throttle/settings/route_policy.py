@@ -18,13 +18,13 @@ from autoglm_throttle.settings.field_types import (
     FieldTypeError,
     Flag,
     Number,
-    PriorityName,
+    PriorityType,
     WithNone,
     read_all,
 )
 from autoglm_throttle.settings.problems import ConfigError, Problem, unknown_keys
 from autoglm_throttle.settings.resource_policy import ResourcePolicy, ResourcePolicyType
-from autoglm_throttle.types import Priority, UserLimit
+from autoglm_throttle.types import Priority, PriorityName, UserLimit
 
 REST: Final = "*"
 """As the last segment: matches any rest of the path, or nothing."""
@@ -98,7 +98,7 @@ class Label(FieldType[str]):
 ROUTE_FIELD_TYPES: Final[Mapping[str, FieldType[Any]]] = {
     "pattern": Pattern(),
     "methods": WithNone(Methods()),
-    "priority": WithNone(PriorityName()),
+    "priority": WithNone(PriorityType()),
     "cost": Number(0, COST_AT_MOST, "units", above=True),
     "user_limit": WithNone(UserLimitsType()),
     "name": WithNone(Label()),
@@ -146,7 +146,7 @@ class RoutePolicy:
         self,
         pattern: str,
         methods: Iterable[str] | None = None,
-        priority: Priority | str | None = None,
+        priority: Priority | PriorityName | None = None,
         cost: float = 1.0,
         user_limit: str | Sequence[UserLimit] | None = None,
         name: str | None = None,

@@ -9,7 +9,7 @@ from typing import Any
 
 from autoglm_throttle.asgi.responses import STATUS
 from autoglm_throttle.snapshot import LIMITED
-from autoglm_throttle.types import Reason
+from autoglm_throttle.types import LimitedReason, Reason, ShedReason
 
 LIMITED_STATUS = frozenset(STATUS[reason] for reason in LIMITED)
 SHED_STATUS = frozenset(STATUS[reason] for reason in Reason if reason in STATUS and reason not in LIMITED)
@@ -61,42 +61,69 @@ def assert_admitted(response: object) -> None:
         raise AssertionError(f"expected the request to be admitted, got {answer}")
 
 
-def assert_limited(response: object, reason: str | None = None) -> None:
+def assert_rejected(
+    response: object, reason: Reason | LimitedReason | ShedReason | None = None, *, detail: str | None = None
+) -> None:
+    """Assert that the throttle rejected the request: 429, 413 or 503.
+
+    A response with one of these statuses that the app itself wrote does not pass.
+
+    Args:
+        response: as for `assert_admitted`.
+        reason: the reason, such as ``user`` or ``gpu``; None: any.
+        detail: the finer reason, such as ``user:user-60s`` or ``queue:timeout``; None: any.
+
+    Raises:
+        AssertionError: it was admitted, or rejected for another reason.
+        TypeError: no status can be found in ``response``.
+    """
+    _assert_status(response, LIMITED_STATUS | SHED_STATUS, "rejected (429, 413, 503)", reason, detail)
+
+
+def assert_limited(
+    response: object, reason: Reason | LimitedReason | None = None, *, detail: str | None = None
+) -> None:
     """Assert that the caller's own limit rejected the request: 429, or 413 if it can never fit.
 
     Args:
         response: as for `assert_admitted`.
         reason: ``rate``, ``user`` or ``too_large``; None: any of them.
+        detail: as for `assert_rejected`.
 
     Raises:
         AssertionError: it was admitted, or rejected for another reason.
         TypeError: no status can be found in ``response``.
     """
-    _assert_rejected(response, LIMITED_STATUS, "limited (429, 413)", reason)
+    _assert_status(response, LIMITED_STATUS, "limited (429, 413)", reason, detail)
 
 
-def assert_shed(response: object, reason: str | None = None) -> None:
+def assert_shed(
+    response: object, reason: Reason | ShedReason | None = None, *, detail: str | None = None
+) -> None:
     """Assert that the service shed the request for lack of capacity: 503.
 
     Args:
         response: as for `assert_admitted`.
-        reason: ``gpu``; None: any.
+        reason: ``gpu``, ``queue``, ``breaker`` or ``store``; None: any of them.
+        detail: as for `assert_rejected`.
 
     Raises:
         AssertionError: it was admitted, or rejected for another reason.
         TypeError: no status can be found in ``response``.
     """
-    _assert_rejected(response, SHED_STATUS, "shed (503)", reason)
+    _assert_status(response, SHED_STATUS, "shed (503)", reason, detail)
 
 
-def _assert_rejected(response: object, statuses: frozenset[int], expected: str, reason: str | None) -> None:
+def _assert_status(
+    response: object, statuses: frozenset[int], expected: str, reason: str | None, detail: str | None
+) -> None:
     answer = _read(response)
     if answer.status not in statuses or not answer.is_rejected:
         raise AssertionError(f"expected the request to be {expected}, got {answer}")
-    if reason is not None:
-        detail = str(answer.problem.get("reason", ""))
-        if reason not in {detail, detail.partition(":")[0]}:
-            raise AssertionError(f"expected the reason {reason}, got {detail or 'none'}: {answer}")
+    full = str(answer.problem.get("reason", ""))
+    for kind, wanted, actual in (("reason", reason, full.partition(":")[0]), ("detail", detail, full)):
+        if wanted is not None and wanted != actual:
+            raise AssertionError(f"expected the {kind} {wanted}, got {full or 'none'}: {answer}")
 
 
 def _read(response: object) -> _TestResponse:

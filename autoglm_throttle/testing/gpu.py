@@ -78,7 +78,8 @@ class FakeGpu:
         devices: number of devices.
         engines: number of inference engines reported beside them. Lowering the attribute
             ``engines`` later removes engines.
-        clock: monotonic seconds, as the throttle's.
+        clock: monotonic seconds, as the throttle's; None: those of the first throttle for tests that it
+            is given to, and `time.monotonic` until then.
         blocks: whether a hang really blocks the reading thread, as with ``sampling="thread"``.
             If not, a read that hangs gives no rows instead, so that `Throttle.tick` returns.
 
@@ -131,13 +132,14 @@ class FakeGpu:
     preemptions_per_s: float | None = None
 
     def __init__(
-        self, devices: int = 1, *, engines: int = 0, clock: Clock = time.monotonic, blocks: bool = False
+        self, devices: int = 1, *, engines: int = 0, clock: Clock | None = None, blocks: bool = False
     ) -> None:
         if min(devices, engines) < 0 or devices + engines < 1:
             raise ValueError(f"there must be at least one device or engine, not {devices} and {engines}")
         self.devices: int = devices
         self.engines: int = engines
-        self._clock = clock
+        self._clock: Clock = time.monotonic if clock is None else clock
+        self._has_clock = clock is not None
         self._blocks = blocks
         self._overrides: dict[int, dict[str, Any]] = {}
         self._engine_overrides: dict[int, dict[str, Any]] = {}
@@ -192,6 +194,16 @@ class FakeGpu:
             raise IndexError(f"there is no engine {index}, only {self.engines} of them, counted from 0")
         _check_names(readings, (*ENGINE_READINGS, *TIMING))
         self._engine_overrides.setdefault(index, {}).update(readings)
+
+    def default_clock(self, clock: Clock) -> None:
+        """Use this clock, unless the GPUs have one already; a hang keeps the time that is left of it.
+
+        Args:
+            clock: monotonic seconds, as the throttle's.
+        """
+        if not self._has_clock:
+            self._hangs_until_s += clock() - self._clock()
+            self._clock, self._has_clock = clock, True
 
     def lose(self, index: int = 0) -> None:
         """Make a device fall off the bus: it is listed as lost and reports nothing.

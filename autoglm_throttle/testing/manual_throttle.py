@@ -17,7 +17,7 @@ class ManualThrottle(Throttle):
     Args:
         settings: settings to enforce.
         clock: its clock.
-        gpu: its GPUs.
+        gpu: its GPUs; a `FakeGpu` without a clock gets ``clock``.
 
     Raises:
         TypeError: ``gpu`` has no ``read``, such as the name of a source.
@@ -29,6 +29,8 @@ class ManualThrottle(Throttle):
                 f"gpu must be a FakeGpu, not {gpu!r}: a test reads no driver; to read a simulated driver, "
                 "give Throttle the settings gpu='nvml' and use FakeNvml"
             )
+        if isinstance(gpu, FakeGpu):
+            gpu.default_clock(clock)
         super().__init__(settings, gpu=gpu, sampling="manual", clock=clock)
         self.clock = clock
         self.gpu = gpu
@@ -66,7 +68,7 @@ def throttle_for_tests(
 
     Args:
         clock: its clock; None: a new one.
-        gpu: its GPUs; None: one new device.
+        gpu: its GPUs, which get ``clock`` unless they have one; None: one new device.
         settings: settings by lower-case name, such as ``user_limit="2/minute"``.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
+from typing import Literal
 
 
 class BreakerState(StrEnum):
@@ -80,6 +81,10 @@ class BreakerMode(StrEnum):
     METRICS_ONLY = "metrics_only"
     """All calls are let through; would-be rejections are counted."""
     DISABLED = "disabled"
+
+
+CriticalityName = Literal["core", "non_core"]
+"""The values of `Criticality`, accepted wherever a user states one in code."""
 
 
 class Criticality(StrEnum):

@@ -49,7 +49,11 @@ class Decision:
 
 
 class Rejected(ThrottleError):
-    """Raised when an additional charge is rejected inside a handler; carries the decision."""
+    """Raised by `Throttle.slot`, and for a rejected additional charge inside a handler.
+
+    Args:
+        decision: the rejection; the attribute of this name holds it.
+    """
 
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision.detail)

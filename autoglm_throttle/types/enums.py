@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 
 class Reason(StrEnum):
@@ -18,6 +19,13 @@ class Reason(StrEnum):
     """The breaker around the app itself is open."""
     STORE = "store"
     """The shared store of user limits is unavailable, and ``REDIS_ON_ERROR=deny``."""
+
+
+LimitedReason = Literal["rate", "user", "too_large"]
+"""The reasons of a rejection with 429 or 413: the caller's own limit."""
+
+ShedReason = Literal["gpu", "queue", "breaker", "store"]
+"""The reasons of a rejection with 503: the load of the service, an open breaker, an unavailable store."""
 
 
 class Outcome(StrEnum):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Literal
+
+PriorityName = Literal["high", "mid", "low"]
+"""The labels of `Priority`, accepted wherever a user states a priority in code."""
 
 
 class Priority(IntEnum):

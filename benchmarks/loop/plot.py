@@ -13,7 +13,7 @@ COLOURS = {
     "asked": "#c8c8c8",
     "none": "#d55e00",
     "tiers": "#e69f00",
-    "gate": "#56b4e9",
+    "concurrency": "#56b4e9",
     "oracle": "#000000",
     "adaptive": "#009e73",
 }

@@ -12,7 +12,7 @@ from benchmarks.loop.plant import PlantSpec
 from benchmarks.loop.scenarios import Scenario
 from benchmarks.loop.table import Medians, Row
 
-DOORS = ("gradient", "gate", "adaptive")
+DOORS = ("gradient", "concurrency", "adaptive")
 """Who stands before them, beside the oracle."""
 
 SLACK = 0.03

@@ -39,7 +39,7 @@ AT_MOST: tuple[_Rule, ...] = (
 )
 """The same the other way round; 0.7 s is 0.35 of the objective."""
 
-BESIDE = ("gate", "adaptive")
+BESIDE = ("concurrency", "adaptive")
 """The doors whose other figures are shown, too."""
 
 

@@ -15,7 +15,7 @@ WARM_RPS = 100.0
 
 def gated(slots: int = 1, **settings: Any) -> ManualThrottle:
     """A throttle whose gate has so many slots, neither more nor fewer."""
-    own = {"policy": "gate", "inflight_start": slots, "inflight_max": slots, "inflight_floor": 1}
+    own = {"policy": "concurrency", "inflight_start": slots, "inflight_max": slots, "inflight_floor": 1}
     return throttle_for_tests(**{**own, **WIDE, **settings})
 
 

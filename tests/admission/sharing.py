@@ -31,7 +31,12 @@ class Site:
         monkeypatch.setattr(factory, "shared_store", lambda *_: self.store)
         self.clock = ManualClock()
         values: dict[str, Any] = {"user_limit": "10/minute", "redis_url": "redis://nowhere", "gpu": "none"}
-        values |= {"policy": "gate", "inflight_start": places, "inflight_floor": 1, "inflight_max": places}
+        values |= {
+            "policy": "concurrency",
+            "inflight_start": places,
+            "inflight_floor": 1,
+            "inflight_max": places,
+        }
         self.throttle = Throttle(Settings(**values | settings), clock=self.clock, sampling="manual")
         self.tokens = self.left()
 

@@ -55,7 +55,7 @@ class TestGate:
         } == expected
 
     def test_its_rules_and_the_settings_have_the_same_defaults(self) -> None:
-        gate = factory.concurrency_limiter(Settings(policy="gate"), NOW_S)
+        gate = factory.concurrency_limiter(Settings(policy="concurrency"), NOW_S)
         assert isinstance(gate, AdaptiveConcurrencyLimiter)
         assert gate._rules == ConcurrencyRules()
 
@@ -74,7 +74,9 @@ class TestGate:
         assert (policy in factory.WITH_CONCURRENCY_LIMIT) == isinstance(gate, AdaptiveConcurrencyLimiter)
 
     def test_a_line_without_places_refuses(self) -> None:
-        gate = factory.concurrency_limiter(Settings(policy="gate", queue_max=0, inflight_start=2), NOW_S)
+        gate = factory.concurrency_limiter(
+            Settings(policy="concurrency", queue_max=0, inflight_start=2), NOW_S
+        )
         assert [gate.try_acquire(Demand(), NOW_S) for _ in range(3)] == [True, True, False]
         assert not isinstance(gate.enqueue(Demand(), NOW_S), Ticket)
 
@@ -84,7 +86,7 @@ class TestGate:
     def test_the_first_limit_is_shared_by_all_workers(
         self, start: int, floor: int, workers: int, most: int
     ) -> None:
-        settings = Settings(policy="gate", inflight_start=start, inflight_floor=floor, workers=workers)
+        settings = Settings(policy="concurrency", inflight_start=start, inflight_floor=floor, workers=workers)
         assert factory.concurrency_limiter(settings, NOW_S).limit == most
 
 

@@ -23,7 +23,7 @@ class TestMemory:
         throttle.gpu.memory_used_bytes = round(ratio * 80 * 1024**3)
         throttle.tick()
 
-    @pytest.mark.parametrize("policy", ["adaptive", "gate"])
+    @pytest.mark.parametrize("policy", ["adaptive", "concurrency"])
     def test_bounds_the_requests_in_flight(self, policy: str) -> None:
         throttle = throttle_for_tests(policy=policy, min_share=0.0)
         self.filled(throttle, 0.2)
@@ -49,7 +49,7 @@ class TestMemory:
         assert gate.memory_cap == pytest.approx(20.0)
 
     def test_a_bound_that_rises_calls_those_in_line(self) -> None:
-        throttle = throttle_for_tests(policy="gate", slo_s=240.0)
+        throttle = throttle_for_tests(policy="concurrency", slo_s=240.0)
         self.filled(throttle, 0.2)
         permits = held(throttle, 10)
         self.filled(throttle, 0.92)
@@ -62,7 +62,7 @@ class TestMemory:
         assert len(permits) + 1 == in_flight(throttle)
 
     def test_a_newcomer_finds_that_it_has_risen_and_calls_those_in_front(self) -> None:
-        throttle = throttle_for_tests(policy="gate", slo_s=240.0, user_limit="100/minute")
+        throttle = throttle_for_tests(policy="concurrency", slo_s=240.0, user_limit="100/minute")
         self.filled(throttle, 0.2)
         held(throttle, 10)
         self.filled(throttle, 0.92)
@@ -72,7 +72,7 @@ class TestMemory:
         assert [ticket.state.name for ticket in tickets] == ["CALLED", "WAITING", "WAITING", "WAITING"]
 
     def test_one_who_is_refused_there_by_its_user_limit_leaves_the_slot_to_them(self) -> None:
-        throttle = throttle_for_tests(policy="gate", slo_s=240.0, user_limit="20/minute")
+        throttle = throttle_for_tests(policy="concurrency", slo_s=240.0, user_limit="20/minute")
         permit_for(throttle, Demand(HIGH, "u", 20.0, holds_slot=False))
         self.filled(throttle, 0.2)
         held(throttle, 10)
@@ -136,7 +136,7 @@ class TestHardBound:
         assert in_flight(throttle) == 0
 
     def test_a_gate_never_goes_beyond_it(self) -> None:
-        throttle = throttle_for_tests(policy="gate", inflight_start=2, inflight_max=3)
+        throttle = throttle_for_tests(policy="concurrency", inflight_start=2, inflight_max=3)
         for _ in range(10):
             held(throttle, 2)
             ticket = throttle.try_admit(Demand(HIGH))
@@ -164,7 +164,7 @@ from autoglm_throttle.testing import ManualClock
 
 signal.alarm(20)
 throttle = Throttle(
-    Settings(policy="gate", gpu="none", inflight_start=2, inflight_max=2, slo_s=400.0, user_limit="9/minute"),
+    Settings(policy="concurrency", gpu="none", inflight_start=2, inflight_max=2, slo_s=400.0, user_limit="9/minute"),
     clock=ManualClock(),
 )
 def ask():

@@ -46,14 +46,14 @@ class TestRefusals:
         [
             ({"policy": "tiers", "tiers": "50:0"}, 0, "gpu:overload"),
             ({"policy": "fixed", "rate_low_rps": "1/s"}, 1, "rate:low"),
-            ({"policy": "gate", "rate_low_rps": "0.1/s"}, 1, "rate:low"),
+            ({"policy": "concurrency", "rate_low_rps": "0.1/s"}, 1, "rate:low"),
             ({"policy": "fixed", "user_limit": "3/minute"}, 3, "user:user-60s"),
-            ({"policy": "gate", "user_limit": "3/minute"}, 3, "user:user-60s"),
+            ({"policy": "concurrency", "user_limit": "3/minute"}, 3, "user:user-60s"),
             ({"policy": "fixed", "inflight_max": 4}, 4, "queue:cap"),
             ({"policy": "tiers", "inflight_max": 4}, 4, "queue:cap"),
-            ({"policy": "gate", "inflight_start": 4}, 8, "queue:slow"),
+            ({"policy": "concurrency", "inflight_start": 4}, 8, "queue:slow"),
             ({"policy": "adaptive", "inflight_start": 4}, 8, "queue:slow"),
-            ({"policy": "gate", "inflight_start": 4, "queue_max": 3}, 7, "queue:full"),
+            ({"policy": "concurrency", "inflight_start": 4, "queue_max": 3}, 7, "queue:full"),
         ],
     )
     def test_the_first_one_is_that_of_a_live_twin(
@@ -171,7 +171,7 @@ class TestInFlight:
         assert in_flight(dry) == 0
 
     def test_those_above_the_room_are_the_line_that_confirms_an_overload(self) -> None:
-        live, dry = twins(policy="gate", inflight_start=4)
+        live, dry = twins(policy="concurrency", inflight_start=4)
         for throttle in (live, dry):
             for _ in range(4):
                 throttle.try_admit(LOW)

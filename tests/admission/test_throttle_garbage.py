@@ -42,7 +42,7 @@ MID_TOKENS = 36
 """Of a full bucket, which gains next to nothing in a scene."""
 
 SETTINGS = {
-    "policy": "gate",
+    "policy": "concurrency",
     "inflight_start": SLOTS,
     "inflight_max": SLOTS,
     "inflight_floor": 1,

@@ -191,7 +191,7 @@ class SynchronousStorm:
             self.books.elapse(0.6)  # everybody's patience
 
 
-@pytest.mark.parametrize(("policy", "seed"), [("gate", 1), ("adaptive", 2)])
+@pytest.mark.parametrize(("policy", "seed"), [("concurrency", 1), ("adaptive", 2)])
 def test_after_100_000_random_events_the_books_are_even(policy: str, seed: int) -> None:
     storm = SynchronousStorm(seed, policy)
     storm.blow(52_000)
@@ -210,7 +210,7 @@ class Riders:
     """Tasks of an event loop that are cancelled at random, in three ways."""
 
     def __init__(self, seed: int) -> None:
-        self.books = Books(seed, "gate", slots=8)
+        self.books = Books(seed, "concurrency", slots=8)
         self.random = self.books.random
         self.stops: list[tuple[Waiter, Callable[[], None]]] = []
         self.waiters: list[Waiter] = []

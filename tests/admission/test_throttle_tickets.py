@@ -166,7 +166,7 @@ class TestThreads:
 
     def test_two_loops_in_two_threads_wake_each_other(self) -> None:
         """Each holds the slot that the other one waits for, in turns."""
-        throttle = Throttle(Settings(policy="gate", gpu="none", inflight_start=2, slo_s=240.0, **WIDE))
+        throttle = Throttle(Settings(policy="concurrency", gpu="none", inflight_start=2, slo_s=240.0, **WIDE))
         turns: list[str] = []
         rounds = 20
 

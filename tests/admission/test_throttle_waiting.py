@@ -272,7 +272,7 @@ class TestVain:
 
     def test_wakes_by_itself_with_nobody_to_call_it(self, backend: str) -> None:
         async def scenario() -> None:
-            throttle = Throttle(Settings(policy="gate", gpu="none", inflight_start=2, **WIDE))
+            throttle = Throttle(Settings(policy="concurrency", gpu="none", inflight_start=2, **WIDE))
             held(throttle, 2)
             began_s = time.monotonic()
             rejection = await throttle.admit(Demand(slo_s=SHORT_SLO_S))

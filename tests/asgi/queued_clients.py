@@ -11,7 +11,12 @@ from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import Priority
 from tests.asgi.run_app import Answer, App, Message, Scope, http_scope
 
-ROOMY: dict[str, Any] = {"policy": "gate", "slo_s": 40.0, "wait_budget": 1.0, "user_limit": "100/minute"}
+ROOMY: dict[str, Any] = {
+    "policy": "concurrency",
+    "slo_s": 40.0,
+    "wait_budget": 1.0,
+    "user_limit": "100/minute",
+}
 """Nobody waits in vain; the clock of the tests stands still."""
 
 FULL_HIGH, FULL_MID = 1000.0, 500.0

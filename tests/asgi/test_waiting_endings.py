@@ -113,7 +113,7 @@ def test_the_waiter_itself_notices_that_its_time_is_over(backend: str) -> None:
 
     async def scenario() -> None:
         few = {"inflight_start": 1, "inflight_floor": 1, "inflight_max": 1}
-        throttle = Throttle(Settings(gpu="none", policy="gate", slo_s=0.2, **few))
+        throttle = Throttle(Settings(gpu="none", policy="concurrency", slo_s=0.2, **few))
         held = throttle.try_admit(Demand())
         assert isinstance(held, Permit)
         client = Client(ThrottleMiddleware(never, throttle=throttle))

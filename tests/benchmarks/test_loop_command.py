@@ -51,9 +51,9 @@ def test_services_drawn_at_random_are_kept_beside_how_they_were_drawn(
     assert (figures["first"], figures["services"]) == (173, 2)
     assert "largest batch" in figures["drawn"]
     assert "judged on the numbers from 100 on" in figures["judged"]
-    assert set(figures["doors"]) == {"gradient", "gate", "adaptive"}
-    assert set(figures["doors"]["gate"]["worst"]) == {"robust_173", "robust_174"}
-    assert figures["doors"]["gate"]["within"] == 2
+    assert set(figures["doors"]) == {"gradient", "concurrency", "adaptive"}
+    assert set(figures["doors"]["concurrency"]["worst"]) == {"robust_173", "robust_174"}
+    assert figures["doors"]["concurrency"]["within"] == 2
     assert f"gate: {figures['doors']['gate']['within']} of 2 services" in capsys.readouterr().out
 
     assert command(monkeypatch, *words, "--check") == 0
@@ -83,7 +83,7 @@ def test_what_is_not_known_is_said(
 
 def test_settings_reach_the_throttle() -> None:
     scenario = SCENARIOS["oom_tight_3x"]
-    doors = (("plain", "gate", ()), ("low share", "gate", (("min_share", 0.2),)))
+    doors = (("plain", "concurrency", ()), ("low share", "concurrency", (("min_share", 0.2),)))
     figures = study.work(study.Task(scenario, 1, doors)).figures
     assert set(figures) == {"oracle", "plain", "low share"}
     assert (figures["low share"].low or 0.0) > (figures["plain"].low or 0.0)

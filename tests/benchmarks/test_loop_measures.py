@@ -162,10 +162,13 @@ def test_bars_of_scenarios_that_were_not_run_are_left_out() -> None:
 
 def test_the_table_has_a_line_for_each_scenario_and_a_column_for_each_door() -> None:
     medians = {
-        "step_2x": {"oracle": measures.median([row()]), "gate": measures.median([row(react_s=math.inf)])}
+        "step_2x": {
+            "oracle": measures.median([row()]),
+            "concurrency": measures.median([row(react_s=math.inf)]),
+        }
     }
-    lines = table.text(medians, ("oracle", "gate")).splitlines()
-    assert lines[0].split() == ["goodput", "/", "oracle", "oracle", "gate"]
+    lines = table.text(medians, ("oracle", "concurrency")).splitlines()
+    assert lines[0].split() == ["goodput", "/", "oracle", "oracle", "concurrency"]
     assert lines[1].split() == ["step_2x", "1", "1"]
     assert "never" in lines[-1]
 
@@ -209,10 +212,10 @@ def test_a_summary_names_the_worst_and_counts_those_within_the_bars() -> None:
         (1.0, 1.0, 0),
     ]
     medians = {
-        f"robust_{number}": {"gate": {"goodput": goodput, "high": high, "kills": kills}}
+        f"robust_{number}": {"concurrency": {"goodput": goodput, "high": high, "kills": kills}}
         for number, (goodput, high, kills) in enumerate(figures)
     }
-    told = robust.summary(medians, "gate")
+    told = robust.summary(medians, "concurrency")
     assert told["within"] == 2
     assert told["kills"] == 1
     assert (told["goodput_worst"], told["high_worst"]) == (0.0, 0.0)
@@ -220,7 +223,7 @@ def test_a_summary_names_the_worst_and_counts_those_within_the_bars() -> None:
     assert told["worst"]["robust_1"] == {"goodput": 0.5, "high": 0.9, "kills": 0}
     del medians["robust_4"]
     mean = (1.0 * 0.5 * 0.99 * 0.97 * 1.0) ** 0.2
-    assert robust.summary(medians, "gate")["goodput_mean"] == pytest.approx(mean, abs=1e-4)
+    assert robust.summary(medians, "concurrency")["goodput_mean"] == pytest.approx(mean, abs=1e-4)
 
 
 def test_books_count_from_the_end_of_warming_up_on() -> None:

@@ -172,7 +172,7 @@ CASES: dict[str, tuple[int, list[str], dict[str, str]]] = {
     "show_shared": (0, ["show"], SHARED),
     "tiers_literal": (0, ["tiers"], {"POLICY": "tiers"}),
     "tiers_adaptive": (0, ["tiers"], ADAPTIVE),
-    "tiers_gate": (0, ["tiers"], {"POLICY": "gate", "INFLIGHT_MAX": "32", "DRY_RUN": "true"}),
+    "tiers_gate": (0, ["tiers"], {"POLICY": "concurrency", "INFLIGHT_MAX": "32", "DRY_RUN": "true"}),
     "tiers_pressure": (0, ["tiers"], {"POLICY": "tiers", "SIGNAL": "pressure"}),
     "tiers_fixed": (0, ["tiers"], {"POLICY": "fixed", "RATE_HIGH_RPS": "10/m"}),
 }

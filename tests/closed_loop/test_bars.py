@@ -16,8 +16,8 @@ from benchmarks.loop.scenarios import SCENARIOS, Scenario
 
 pytestmark = pytest.mark.untraced
 
-DOORS = ("oracle", "tiers", "gate", "adaptive")
-GATED = ("gate", "adaptive")
+DOORS = ("oracle", "tiers", "concurrency", "adaptive")
+GATED = ("concurrency", "adaptive")
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from autoglm_throttle.cli.tiers import bands
 from autoglm_throttle.settings import PREFIX, SETTINGS
 from autoglm_throttle.testing import throttle_for_tests
 from autoglm_throttle.types import Policy
-from benchmarks import figures
+from benchmarks import figures, harness
 from tests.docs import parts
 from tests.docs.pages import ROOT, Command, blocks, commands
 
@@ -70,7 +70,7 @@ def test_every_benchmark_has_a_row_and_every_record_its_link() -> None:
     named = {name for text in modules for name in re.findall(r"python -m benchmarks\.(\w+)", text)}
     assert set(re.findall(r"^\| `(\w+)` \|", BENCHMARKS, re.MULTILINE)) == named - {"figures", *SERVERS}
     linked = set(re.findall(r"results/(\w+\.json)", BENCHMARKS))
-    assert linked == {path.name for path in figures.RESULTS.glob("*.json")} - {"robust.json"}
+    assert linked == {path.name for path in harness.RESULTS.glob("*.json")} - {"robust.json"}
 
 
 @pytest.mark.parametrize("path", parts.made(), ids=lambda path: path.name)

@@ -184,7 +184,7 @@ def loaded(settings: dict[str, Any] | None = None, /, **shown: Any) -> Loaded:
     made = throttle_for_tests(**(settings or {}))
     throttle = Loaded(made.settings, made.clock, made.gpu)
     throttle.shown = {
-        "gate": GATE,
+        "concurrency": GATE,
         "queue_time": dict.fromkeys(Priority, WAITED),
         "pressure": {"demand": 2.0, "memory": 0.5},
         "would_refuse": {(Priority.LOW, Reason.QUEUE): 7},

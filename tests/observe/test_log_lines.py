@@ -111,7 +111,7 @@ def test_each_change_over_of_the_signal_is_one_line(caplog: pytest.LogCaptureFix
 
 
 def test_a_card_that_hangs_is_one_line_with_its_evidence(caplog: pytest.LogCaptureFixture) -> None:
-    throttle = throttle_for_tests(policy="gate")
+    throttle = throttle_for_tests(policy="concurrency")
     throttle.gpu.utilization_pct, throttle.gpu.power_w, throttle.gpu.power_limit_w = 80.0, 450.0, 700.0
     throttle.tick()
     answered = throttle.try_admit(Demand(Priority.HIGH))

@@ -3,6 +3,9 @@
 The package's own pytest plugin is loaded while pytest starts, too early for what a coverage plugin measures.
 The report stands above pytest's closing line, so that this line is the last one.
 
+Each process of ``-n 2`` loads this file as early and measures into a file of its own; the one that hands
+out the tests combines them and judges.
+
 Following every line makes Python two to six times as slow. What is marked ``untraced`` is not followed: it
 takes the branches that shorter tests of the same room have taken, many thousand times over.
 """
@@ -23,8 +26,12 @@ DATA = (ROOT / ".coverage").__fspath__()
 
 UNTRACED = "untraced"
 
+WORKER = "PYTEST_XDIST_WORKER" in os.environ
+"""Whether this is one of several processes that run the tests; none may erase what another has measured."""
+
 measured = coverage.Coverage(data_file=DATA, config_file=str(ROOT / "pyproject.toml"))
-measured.erase()
+if not WORKER:
+    measured.erase()
 measured.start()
 OWNER = os.getpid()
 
@@ -63,8 +70,6 @@ def pure_files() -> tuple[list[str], list[str]]:
 
 def rendered() -> tuple[str, bool]:
     """Return the text of the report, and whether all pure rooms are covered whole."""
-    measured.stop()
-    measured.save()
     measured.combine(strict=False)
     text, gaps = io.StringIO(), io.StringIO()
     measured.report(file=text)
@@ -73,6 +78,11 @@ def rendered() -> tuple[str, bool]:
     if not whole:
         text.write(f"\nThe pure rooms are to be covered whole:\n{gaps.getvalue()}")
     return text.getvalue(), whole
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Do not follow the process that only hands out tests."""
+    TRACING.turn(on=not config.getoption("numprocesses", None))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -84,6 +94,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if os.getpid() != OWNER:
+        return
+    measured.stop()
+    measured.save()
+    if WORKER:
         return
     text, whole = rendered()
     session.config.stash[REPORT] = text

@@ -297,7 +297,7 @@ class Crowd:
             await settle(which)
 
 
-@settings(max_examples=100)
+@settings(max_examples=2 * settings().max_examples)
 @given(
     st.lists(st.tuples(st.sampled_from(["want", "cancel", "end", "pass"]), st.integers(0, 9)), max_size=30),
     st.sampled_from(["asyncio", "trio"]),

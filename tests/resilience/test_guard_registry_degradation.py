@@ -68,7 +68,7 @@ class TestDegradation:
 
     def test_without_any_gpu_the_gate_tells_the_load(self) -> None:
         clock = throttle_for_tests().clock
-        settings = Settings(gpu="none", policy="gate", inflight_max=4)
+        settings = Settings(gpu="none", policy="concurrency", inflight_max=4)
         throttle = Throttle(settings, sampling="manual", clock=clock)
         throttle.feature("related", criticality="non_core")
         assert throttle.is_available("related")

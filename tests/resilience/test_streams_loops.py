@@ -112,6 +112,7 @@ def test_a_reader_that_leaves_waits_for_the_stream_to_be_closed(backend: str) ->
     run(backend, main)
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_forgotten_gives_its_place_back() -> None:
     circuit, source = half_open(), Slow(3)
 

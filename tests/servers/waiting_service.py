@@ -31,7 +31,7 @@ UNITS = 1_000_000
 throttle = Throttle(
     Settings(
         gpu="none",
-        policy="gate",
+        policy="concurrency",
         inflight_start=PLACES,
         inflight_floor=PLACES,
         inflight_max=PLACES,

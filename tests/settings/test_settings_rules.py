@@ -110,7 +110,7 @@ def quiet(**values: object) -> Settings:
 
 def test_advice_on_defaults_and_none_on_a_full_configuration() -> None:
     assert variables(Settings(policy="tiers")) == ["WORKERS", "USER_LIMIT", "KEY_SECRET"]
-    assert variables(Settings(policy="gate")) == ["WORKERS", "SLO_S", "USER_LIMIT", "KEY_SECRET"]
+    assert variables(Settings(policy="concurrency")) == ["WORKERS", "SLO_S", "USER_LIMIT", "KEY_SECRET"]
     assert variables(quiet()) == []
     assert variables(quiet(policy="adaptive", slo_s=2)) == []
 
@@ -134,7 +134,10 @@ def test_advice_on_defaults_and_none_on_a_full_configuration() -> None:
         ({"policy": "fixed", "websockets": "slot"}, "WEBSOCKETS"),
         ({"policy": "adaptive"}, "SLO_S"),
         ({"routes": [RoutePolicy("/a", slo_s=9)]}, "routes[0]"),
-        ({"policy": "gate", "slo_s": 9, "routes": [RoutePolicy("/a", exempt=True, slo_s=9)]}, "routes[0]"),
+        (
+            {"policy": "concurrency", "slo_s": 9, "routes": [RoutePolicy("/a", exempt=True, slo_s=9)]},
+            "routes[0]",
+        ),
     ],
 )
 def test_advice(values: dict[str, object], about: str) -> None:
@@ -151,8 +154,8 @@ def test_advice(values: dict[str, object], about: str) -> None:
         {"routes": [RoutePolicy("/health", exempt=True), RoutePolicy("/*"), RoutePolicy("/metrics/{x}")][:2]},
         {"user_limit": "off", "user_limit_low": "1/s"},
         {"websockets": "slot", "inflight_max": 8},
-        {"websockets": "slot", "policy": "gate", "slo_s": 30},
-        {"policy": "gate", "slo_s": 9, "routes": [RoutePolicy("/a", slo_s=9)]},
+        {"websockets": "slot", "policy": "concurrency", "slo_s": 30},
+        {"policy": "concurrency", "slo_s": 9, "routes": [RoutePolicy("/a", slo_s=9)]},
     ],
 )
 def test_no_advice(values: dict[str, object]) -> None:

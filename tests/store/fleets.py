@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from autoglm_throttle.limiting.shared.fleet_sync import FleetSync
 from autoglm_throttle.types import Decision, Demand, Priority
 from tests.store.clients import PATIENCE_S, Wire
@@ -13,16 +11,15 @@ RATES = (1000.0, 500.0, 100.0)
 MID = Demand(Priority.MID)
 
 
-async def admit(fleet: FleetSync, demand: Demand = MID) -> tuple[bool, float]:
-    """What the path of a request does with leases; and the seconds it took."""
-    began = time.monotonic()
+async def admit(fleet: FleetSync, demand: Demand = MID) -> tuple[bool, bool]:
+    """Admit a demand by leases as the request path does: whether it was admitted, and whether it waited."""
     with fleet._lock:
         settled = fleet.leases.is_decidable(demand, fleet._clock())
     if not settled:
         await fleet.ensure(demand)
     with fleet._lock:
         paid = fleet.leases.take(demand, fleet._clock())
-    return not isinstance(paid, Decision), time.monotonic() - began
+    return not isinstance(paid, Decision), not settled
 
 
 def beats(fleet: FleetSync, wire: Wire) -> None:

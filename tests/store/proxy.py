@@ -76,7 +76,7 @@ class SlowProxy:
         self._do(self._accept())
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     async def _accept(self) -> None:
         """Not by a server of asyncio: that one loses what it took in the pass in which it is closed."""

@@ -12,21 +12,13 @@ from autoglm_throttle import Decision, Demand, Permit, Reason, Throttle
 from autoglm_throttle.limiting.shared.shared_limits import StoreView
 from autoglm_throttle.limiting.shared.store_health import HealthState
 from autoglm_throttle.settings import Settings
+from tests.store.polling import HANG_S, eventually, suspended
 from tests.store.store_checks import PATIENT_S, name
 
 if TYPE_CHECKING:
     import pytest
 
 LIMIT: Final = 100
-
-FIRST_S: Final = 0.12
-"""For a decision that waits for the deadline of 50 ms, on a busy machine; promised are 60 ms."""
-
-LOCAL_S: Final = 0.001
-"""For the median of decisions while each process decides for itself."""
-
-BACK_S: Final = 2.5
-"""For the way back, on a busy machine; promised are 1.5 s."""
 
 HASTY: Final = {"redis_probe_s": 0.1}
 """Where the interval between probes is not the point."""
@@ -36,7 +28,12 @@ PATIENTLY: Final = {
     "redis_read_s": 2 * PATIENT_S,
     "redis_connect_s": PATIENT_S,
 }
-"""For what is not about the deadline: a machine that is busy shall not make an answer a trouble."""
+"""Settings of a site that gets its answers on a busy machine, too: no deadline ends before."""
+
+DEADLINE_S: Final = 0.15
+
+PROMPTLY: Final = {"redis_deadline_s": DEADLINE_S, "redis_read_s": HANG_S, "redis_connect_s": HANG_S}
+"""Settings of a site on a silent server: the deadline alone ends a wait in time, all others are a hang."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +43,8 @@ class Asked:
     decision: Decision
     shared: bool
     """Whether the store decided, or a refusal of the store that still holds."""
+    waited: bool
+    """Whether it gave other tasks a turn before it was there."""
     took_s: float
 
     @property
@@ -92,12 +91,12 @@ class Site:
         """
         before = self.fallbacks
         started = time.perf_counter()
-        verdict = await self.throttle.admit(Demand(user=name(user), cost=cost))
+        verdict, waited = await suspended(self.throttle.admit(Demand(user=name(user), cost=cost)))
         took_s = time.perf_counter() - started
         if isinstance(verdict, Permit):
             verdict.settle()
         assert verdict.decision is not None
-        return Asked(verdict.decision, self.fallbacks == before, took_s)
+        return Asked(verdict.decision, self.fallbacks == before, waited, took_s)
 
     async def crowd(self, *users: int) -> list[Decision]:
         """Requests of all these users at once."""
@@ -106,27 +105,29 @@ class Site:
     async def connected(self) -> Self:
         """Return once the store has answered."""
         self.throttle.start()
-        deadline = time.monotonic() + PATIENT_S
+        deadline = time.monotonic() + HANG_S
         while not (await self.ask(0)).shared:
             assert time.monotonic() < deadline, self.store
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
         return self
 
-    async def comes(self, state: HealthState, within_s: float, user: int = 0) -> float:
-        """Ask until the store is in that state; the seconds that took."""
-        started = time.monotonic()
+    async def comes(self, state: HealthState, user: int = 0) -> None:
+        """Ask until the store is in that state."""
+        deadline = time.monotonic() + HANG_S
         while self.state is not state:
-            assert time.monotonic() < started + within_s, self.store
+            assert time.monotonic() < deadline, self.store
             await self.ask(user)
-            await asyncio.sleep(0.005)
-        return time.monotonic() - started
+            await asyncio.sleep(0)
+
+    async def probes(self, times: int = 2, user: int = 0) -> None:
+        """Ask until so many probes have failed."""
+        for _ in range(times):
+            await self.comes(HealthState.PROBING, user)
+            await self.comes(HealthState.LOCAL, user)
 
     async def quiet(self) -> None:
         """Return once nothing waits for the store, not even what takes back units of those who left."""
-        deadline = time.monotonic() + PATIENT_S
-        while self.store.stats.waiting:
-            assert time.monotonic() < deadline, self.store
-            await asyncio.sleep(0.005)
+        await eventually(lambda: not self.store.stats.waiting, self.store)
 
 
 async def connected(url: str, prefix: str, limit: str = f"{LIMIT}/minute", **settings: Any) -> Site:
@@ -148,7 +149,6 @@ class Traffic:
         self._every_s = every_s
         self._task: asyncio.Task[None] | None = None
         self.decisions: list[Decision] = []
-        self.slowest_s = 0.0
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._flow())
@@ -171,16 +171,12 @@ class Traffic:
     async def more(self, count: int = 40) -> None:
         """Return when so many more requests have been answered."""
         wanted = len(self.decisions) + count
-        deadline = time.monotonic() + PATIENT_S
-        while len(self.decisions) < wanted:
-            assert time.monotonic() < deadline, "requests are answered"
-            await asyncio.sleep(0.005)
+        await eventually(lambda: len(self.decisions) >= wanted, "requests are answered")
 
     async def _flow(self) -> None:
         while True:
             answers = await asyncio.gather(*(self._site.ask(user) for user in self._users))
             self.decisions += [answer.decision for answer in answers]
-            self.slowest_s = max(self.slowest_s, *(answer.took_s for answer in answers))
             await asyncio.sleep(self._every_s)
 
 

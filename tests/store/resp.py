@@ -32,7 +32,7 @@ def decode(stream: BufferedReader) -> Any:
     return None if rest == b"-1" else [decode(stream) for _ in range(int(rest))]
 
 
-def ask(port: int, *arguments: object, password: str = "", timeout_s: float = 5.0) -> Any:
+def ask(port: int, *arguments: object, password: str = "", timeout_s: float = 60.0) -> Any:
     """One command on a new connection.
 
     Raises:

@@ -9,7 +9,7 @@ from tests.store.polling import until
 from tests.store.server import Binary, RedisServer
 
 NAME = "mymaster"
-READY_S = 15.0
+READY_S = 60.0
 WATCH = f"""
 sentinel monitor {NAME} 127.0.0.1 {{port}} 1
 sentinel down-after-milliseconds {NAME} 500

@@ -21,7 +21,7 @@ from typing import Any, Self
 from tests.store import resp
 from tests.store.keeper import KEEPER
 
-START_S = 5.0
+START_S = 60.0
 PORTS = range(15_000, 22_000)
 """These, and a Cluster's bus at +10000, lie below what systems give to clients (from 32768 on Linux)."""
 BUS = 10_000

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
+import time
 
 import pytest
 
+from autoglm_throttle.limiting.shared import fleet_sync, leased_buckets
 from autoglm_throttle.limiting.shared.store_health import HealthState
 from autoglm_throttle.types import Reason
-from tests.store.polling import until
-from tests.store.real_server import BACK_S, FIRST_S, LOCAL_S, Site, changes, connected
+from tests.store.polling import HANG_S, until
+from tests.store.real_server import PATIENTLY, Site, changes, connected
 from tests.store.server import RedisServer
 
 pytestmark = pytest.mark.server
 
 MANY = "100000/minute"
-APART = {"fleet": True, "workers": 4, "redis_deadline_s": 10 * FIRST_S, "redis_read_s": 20 * FIRST_S}
-"""A deadline of the user limits that cannot be taken for that of the leases."""
+APART = {"fleet": True, "workers": 4, **PATIENTLY}
+"""Settings whose deadline of the user limits cannot be taken for that of the leases."""
 
-ONCE_S = 5 * FIRST_S
-"""For a request that waits for a lease alone, on a busy machine; promised are 60 ms."""
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the leases a deadline that a server on a busy machine keeps."""
+    for module in (leased_buckets, fleet_sync):
+        monkeypatch.setattr(module, "DEADLINE_S", 0.2)
 
 
 async def quiet(site: Site) -> None:
     """What it had leased has gone back, so that the next request must ask for more."""
     buckets = site.throttle._buckets
-    until(lambda: not any(bucket.tokens(0.0) for bucket in buckets.all), 10.0, "an empty pool")
+    until(lambda: not any(bucket.tokens(0.0) for bucket in buckets.all), HANG_S, "an empty pool")
 
 
 async def test_the_first_requests_of_an_outage_wait_for_one_deadline_and_are_admitted(
@@ -36,14 +41,14 @@ async def test_the_first_requests_of_an_outage_wait_for_one_deadline_and_are_adm
     site = await connected(own_server.url, redis_prefix, MANY, rate_mid_rps=1000, **APART)
     await quiet(site)
     own_server.pause()
+    asked_for = site.store.stats.sent
     crowd = await asyncio.gather(*(site.ask(user) for user in range(1, 50)))
     then = [await site.ask() for _ in range(100)]
     assert {asked.decision.reason for asked in crowd} == {Reason.OK}
-    assert max(asked.took_s for asked in crowd) < ONCE_S
-    assert statistics.median(asked.took_s for asked in then) < LOCAL_S
-    assert max(asked.took_s for asked in then) < ONCE_S
+    assert site.store.stats.sent == asked_for, "who has waited for a lease waits for no user limit"
+    assert not any(asked.waited for asked in then)
     own_server.resume()
-    assert await site.comes(HealthState.REMOTE, BACK_S) < BACK_S
+    await site.comes(HealthState.REMOTE)
     assert (await site.ask()).shared
     assert changes(caplog) in (["store_lost", "store_back"], [])
 
@@ -54,10 +59,12 @@ async def test_the_first_request_after_the_end_of_the_server_is_admitted_by_the_
     site = await connected(own_server.url, redis_prefix, "5/minute", rate_mid_rps=40, **APART)
     await quiet(site)
     own_server.kill()
-    asked = [await site.ask(user) for user in range(1, 31)]
+    began_s = time.monotonic()
+    asked = [await site.ask(user) for user in range(1, 61)]
+    passed_s = time.monotonic() - began_s
     reasons = [one.decision.reason for one in asked]
     assert reasons[:9] == [Reason.OK] * 9
-    assert reasons.count(Reason.OK) <= 40 / 4 + 1 + 40 / 4 * sum(one.took_s for one in asked)
+    assert reasons.count(Reason.OK) <= 40 / 4 + 1 + 40 / 4 * passed_s
     assert Reason.RATE in reasons
-    assert max(one.took_s for one in asked) < ONCE_S
+    assert not any(one.waited for one in asked[3:]), "nobody waits twice"
     assert site.throttle.snapshot().rate_limit_rps[1] == 10.0  # type: ignore[index]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from autoglm_throttle.limiting.shared import fleet_sync, leased_buckets
 from autoglm_throttle.limiting.shared.fleet_sync import JITTER, PROBE_S, TIMEOUT_S, FleetSync
-from autoglm_throttle.limiting.shared.leased_buckets import DEADLINE_S, LeasedBuckets
+from autoglm_throttle.limiting.shared.leased_buckets import LeasedBuckets
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 from autoglm_throttle.types import Demand, Priority
 from autoglm_throttle.wakeup import new_wakeup
@@ -22,19 +22,19 @@ from tests.store.polling import until
 from tests.store.server import RedisServer
 
 STILL_S = 0.08
-BACK_S = 1.5
-"""From the store's return to that of the fleet: the longest pause between two questions, and the answer."""
+DEADLINE_S = 0.2
+"""For a real server: on a busy machine an answer may take longer than the 50 ms of a fleet."""
 LARGE = Demand(Priority.MID, cost=300.0)
 
 
 class Jumping:
-    """A clock for a process that stands still: its time goes on, and nothing of it has run."""
+    """A clock that the test alone moves: its time goes on, and nothing of the process has run."""
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
 
     def __call__(self) -> float:
-        return time.monotonic() + self.ahead_s
+        return 1000.0 + self.ahead_s
 
 
 def test_an_event_loop_that_stands_still_is_no_silence_of_the_store(
@@ -86,17 +86,21 @@ async def gives_up(fleet: FleetSync, clock: Jumping) -> None:
 
 
 def test_a_store_that_those_who_wait_have_given_up_is_asked_at_once_and_both_are_told(
-    wire: Wire, made: Callable[..., FleetSync], caplog: pytest.LogCaptureFixture
+    wire: Wire,
+    made: Callable[..., FleetSync],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(fleet_sync, "PROBE_S", 10 * PATIENCE_S)
     clock = Jumping()
     fleet = made(wire, clock=clock)
     beats(fleet, wire)
     wire.answers.clear()
     asyncio.run(gives_up(fleet, clock))
     assert fleet.leases.unavailable_since_s is not None
-    assert wire.asked.acquire(timeout=PROBE_S / 2)
+    assert wire.asked.acquire(timeout=PATIENCE_S)
     wire.answers.set()
-    until(lambda: not away(fleet), PROBE_S / 2, "it is back")
+    until(lambda: not away(fleet), PATIENCE_S, "it is back")
     until(lambda: len(caplog.messages) == 2, PATIENCE_S, "two lines")
     assert "1/4 of the rates (no answer within 50 ms)" in caplog.messages[0]
     assert "answers again" in caplog.messages[1]
@@ -114,7 +118,7 @@ def test_one_that_is_given_up_and_fails_is_asked_again_after_a_second_and_told_o
     wire.wait()
     until(lambda: fleet.failures == 1, PATIENCE_S, "the failure")
     pause_s = fleet._beat_s - clock()
-    assert PROBE_S * (1 - JITTER) - 0.5 <= pause_s <= PROBE_S * (1 + JITTER)
+    assert PROBE_S * (1 - JITTER) <= pause_s <= PROBE_S * (1 + JITTER)
     clock.ahead_s += pause_s
     fleet._wake()
     until(lambda: fleet.failures == 2, PATIENCE_S, "another failure")
@@ -139,13 +143,15 @@ def test_an_answer_that_comes_late_is_told_too(
 
 
 @pytest.fixture
-def member(own_server: RedisServer) -> Iterator[FleetSync]:
+def member(own_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetSync]:
     """One of a fleet on a server that may be stopped, after its first answer."""
+    for module in (leased_buckets, fleet_sync):
+        monkeypatch.setattr(module, "DEADLINE_S", DEADLINE_S)
     clients = RedisClients(RedisOptions(own_server.url))
-    leases = LeasedBuckets(RATES, 1.0, time.monotonic(), workers=2)
-    fleet = FleetSync(leases, threading.RLock(), lambda: clients.sync(TIMEOUT_S), new_wakeup)
+    held = LeasedBuckets(RATES, 1.0, time.monotonic(), workers=2)
+    fleet = FleetSync(held, threading.RLock(), lambda: clients.sync(TIMEOUT_S), new_wakeup)
     fleet.start()
-    until(lambda: fleet.calls and not leases._request_pending, PATIENCE_S, "the first answer")
+    until(lambda: fleet.calls and not held._request_pending, PATIENCE_S, "the first answer")
     yield fleet
     fleet.stop(PATIENCE_S)
 
@@ -155,13 +161,15 @@ async def crowd(fleet: FleetSync) -> list[float]:
 
     async def comes(after_s: float) -> float:
         await asyncio.sleep(after_s)
-        return (await admit(fleet, LARGE))[1]
+        began_s = time.monotonic()
+        await admit(fleet, LARGE)
+        return time.monotonic() - began_s
 
     return await asyncio.gather(*(comes(DEADLINE_S * number / 20) for number in range(20)))
 
 
-async def one_after_another(fleet: FleetSync) -> list[float]:
-    return [(await admit(fleet))[1] for _ in range(50)]
+async def one_after_another(fleet: FleetSync) -> set[tuple[bool, bool]]:
+    return {await admit(fleet) for _ in range(50)}
 
 
 def away(fleet: FleetSync) -> bool:
@@ -169,8 +177,8 @@ def away(fleet: FleetSync) -> bool:
 
 
 def back(fleet: FleetSync) -> None:
-    """Wait for its return, and for no longer than one that asks in time may take."""
-    until(lambda: not away(fleet), BACK_S, "it is back")
+    """Wait for its return."""
+    until(lambda: not away(fleet), PATIENCE_S, "it is back")
     assert asyncio.run(admit(fleet))[0]
 
 
@@ -180,10 +188,11 @@ def test_a_frozen_server_costs_50_ms_once_and_its_return_is_noticed(
     assert asyncio.run(admit(member))[0]
     own_server.pause()
     try:
-        worst_s = max(asyncio.run(crowd(member)))
-        assert DEADLINE_S * 0.9 <= worst_s <= 0.15, "about 51 ms on an idle machine"
+        took_s = asyncio.run(crowd(member))
+        assert took_s[0] >= DEADLINE_S * 0.9
+        assert min(took_s) < DEADLINE_S * 0.8, "who comes last waits for the end of the first deadline alone"
         assert away(member)
-        assert statistics.median(asyncio.run(one_after_another(member))) <= 0.005
+        assert asyncio.run(one_after_another(member)) == {(True, False)}
         until(lambda: member.failures == 2, PATIENCE_S, "it has been asked again")
     finally:
         own_server.resume()

@@ -16,7 +16,7 @@ import redis
 import trio
 
 from autoglm_throttle.limiting.shared.fleet_sync import RIGHTS, FleetSync
-from autoglm_throttle.limiting.shared.leased_buckets import LeasedBuckets
+from autoglm_throttle.limiting.shared.leased_buckets import DEADLINE_S, LeasedBuckets
 from autoglm_throttle.types import Demand, Priority
 from tests.store.clients import PATIENCE_S, Wire, names
 from tests.store.fleets import MID, admit, beats
@@ -45,7 +45,7 @@ def test_who_waits_is_woken_by_the_answer(wire: Wire, made: Callable[..., FleetS
     fleet = made(wire)
     beats(fleet, wire)
 
-    async def crowd() -> list[tuple[bool, float]]:
+    async def crowd() -> list[tuple[bool, bool]]:
         return await asyncio.gather(*(admit(fleet) for _ in range(50)))
 
     answers = asyncio.run(crowd())
@@ -61,8 +61,8 @@ def test_who_comes_too_late_for_what_was_granted_is_refused_in_time(
     beats(fleet, wire)
     monkeypatch.setattr(LeasedBuckets, "covers", lambda self, demand, now: False)
     begun = time.monotonic()
-    asyncio.run(fleet.ensure(MID))
-    assert 0.045 <= time.monotonic() - begun <= 0.5
+    asyncio.run(asyncio.wait_for(fleet.ensure(MID), PATIENCE_S))
+    assert time.monotonic() - begun >= 0.9 * DEADLINE_S
 
 
 def test_it_works_under_trio(wire: Wire, made: Callable[..., FleetSync]) -> None:
@@ -96,14 +96,15 @@ def test_a_store_that_hangs_costs_50_ms_once_and_then_nothing(
     fleet = made(wire)
     beats(fleet, wire)
     wire.answers.clear()
-    _, first_s = run(admit, fleet)
-    assert 0.045 <= first_s <= 0.5
+    begun = time.monotonic()
+    assert run(admit, fleet) == (True, True)
+    assert time.monotonic() - begun >= 0.9 * DEADLINE_S
     assert fleet.leases.unavailable_since_s is not None
 
-    async def later(fleet: FleetSync) -> float:
-        return min([(await admit(fleet))[1] for _ in range(20)])
+    async def later(fleet: FleetSync) -> list[tuple[bool, bool]]:
+        return [await admit(fleet) for _ in range(20)]
 
-    assert run(later, fleet) <= 0.001
+    assert run(later, fleet) == [(True, False)] * 20
     wire.answers.set()
     until(
         lambda: fleet.leases.unavailable_since_s is None,

@@ -16,7 +16,7 @@ import pytest
 
 from tests.store import resp
 from tests.store.cluster import Cluster3
-from tests.store.polling import until
+from tests.store.polling import HANG_S, until
 from tests.store.proxy import AUTHORITY, SlowProxy
 from tests.store.sentinel import SentinelPair
 from tests.store.server import RedisServer, binaries, newest
@@ -69,16 +69,17 @@ def test_a_cluster_answers_on_three_nodes_each_for_a_third_of_the_slots(redis_cl
     assert sum(row[1] - row[0] + 1 for row in ranges) == 16_384
 
 
+@pytest.mark.slow
 def test_a_cluster_of_the_oldest_program_works_too() -> None:
     with Cluster3(binaries()[0]) as cluster:
         assert cluster.whole()
 
 
-def test_a_sentinel_promotes_the_replica_in_less_than_three_seconds(own_sentinel: SentinelPair) -> None:
+def test_a_sentinel_promotes_the_replica_of_a_primary_that_ends(own_sentinel: SentinelPair) -> None:
     own_sentinel.primary.command("SET", "k", "v")
-    until(lambda: own_sentinel.replica.command("GET", "k") == "v", 2.0, "the value on the replica")
+    until(lambda: own_sentinel.replica.command("GET", "k") == "v", HANG_S, "the value on the replica")
     own_sentinel.primary.kill()
-    until(own_sentinel.failed_over, 3.0, "a new primary")
+    until(own_sentinel.failed_over, HANG_S, "a new primary")
     assert own_sentinel.replica.command("GET", "k") == "v"
     assert own_sentinel.replica.command("SET", "k", "w") == "OK"
 
@@ -94,7 +95,7 @@ def test_a_proxy_is_as_late_as_it_is_told_and_passes_all_on(slow_proxy: SlowProx
     slow_proxy.delay_s = 0.1
     started = time.monotonic()
     assert resp.ask(slow_proxy.port, "PING") == "PONG"
-    assert 0.1 <= time.monotonic() - started < 1.0
+    assert time.monotonic() - started >= 0.1
     assert slow_proxy.opened == 2
 
 
@@ -107,7 +108,7 @@ def test_a_proxy_refuses_and_takes_connections_again(slow_proxy: SlowProxy) -> N
 
 
 def test_a_proxy_breaks_the_connections_that_are_open(slow_proxy: SlowProxy) -> None:
-    with socket.create_connection(("127.0.0.1", slow_proxy.port), 5.0) as connection:
+    with socket.create_connection(("127.0.0.1", slow_proxy.port), HANG_S) as connection:
         stream = connection.makefile("rb")
         connection.sendall(resp.encode(("PING",)))
         assert resp.decode(stream) == "PONG"
@@ -117,12 +118,12 @@ def test_a_proxy_breaks_the_connections_that_are_open(slow_proxy: SlowProxy) -> 
 
 
 def test_a_server_behind_tls_is_trusted_by_its_authority_alone(tls_proxy: SlowProxy) -> None:
-    with socket.create_connection(("127.0.0.1", tls_proxy.port), 5.0) as plain:
+    with socket.create_connection(("127.0.0.1", tls_proxy.port), HANG_S) as plain:
         context = ssl.create_default_context(cafile=str(AUTHORITY))
         with context.wrap_socket(plain, server_hostname="localhost") as connection:
             connection.sendall(resp.encode(("PING",)))
             assert connection.recv(100) == b"+PONG\r\n"
-    with socket.create_connection(("127.0.0.1", tls_proxy.port), 5.0) as plain:
+    with socket.create_connection(("127.0.0.1", tls_proxy.port), HANG_S) as plain:
         stranger = ssl.create_default_context()
         with pytest.raises(ssl.SSLCertVerificationError):
             stranger.wrap_socket(plain, server_hostname="localhost")
@@ -154,8 +155,8 @@ def test_servers_end_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
         assert Path(folder).is_dir()
         run.send_signal(signal.SIGKILL)
         run.wait()
-        until(lambda: not any(_alive(int(pid)) for pid in pids), 5.0, "the end of the servers")
-        until(lambda: not list(tmp_path.iterdir()), 5.0, "the end of their folders")
+        until(lambda: not any(_alive(int(pid)) for pid in pids), HANG_S, "the end of the servers")
+        until(lambda: not list(tmp_path.iterdir()), HANG_S, "the end of their folders")
 
 
 def _alive(pid: int) -> bool:

@@ -7,18 +7,19 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from autoglm_throttle import Decision, Demand, Permit
+from autoglm_throttle.limiting.shared import redis_batch
 from autoglm_throttle.limiting.shared.store_health import HealthState
 from tests.store.checking_processes import Crowd
 from tests.store.descriptors import open_files
+from tests.store.polling import HANG_S, Jumps, until
 from tests.store.proxy import SlowProxy
-from tests.store.real_server import BACK_S, HASTY, LIMIT, PATIENTLY, Site, connected
+from tests.store.real_server import HASTY, LIMIT, PATIENTLY, Site, connected
 from tests.store.server import RedisServer
 from tests.store.store_checks import name
 
@@ -28,16 +29,20 @@ ROOT = Path(__file__).parents[2]
 MANY = "1000/minute"
 
 
+@pytest.mark.slow
 async def test_a_handler_that_blocks_the_loop_makes_no_decision_local(
-    own_server: RedisServer, redis_prefix: str
+    own_server: RedisServer, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = await connected(own_server.url, redis_prefix, redis_deadline_s=0.15)
+    monkeypatch.setattr(redis_batch, "GRACE_S", PATIENTLY["redis_deadline_s"])
+    settings = {**PATIENTLY, "redis_read_s": HANG_S, "redis_connect_s": HANG_S}
+    site = await connected(own_server.url, redis_prefix, f"{LIMIT}/hour", **settings)
+    blocks = Jumps(asyncio.get_running_loop())
     before = site.fallbacks
     for passes in range(6):
         asked = [asyncio.create_task(site.ask(user)) for user in range(1, 40)]
         for _ in range(passes):
             await asyncio.sleep(0)
-        time.sleep(0.3)  # noqa: ASYNC251 - the handler that should not
+        blocks(1.5 * PATIENTLY["redis_deadline_s"])
         decisions = [one.decision for one in await asyncio.gather(*asked)]
         assert [decision.remaining for decision in decisions] == [LIMIT - 1 - passes] * 39
     assert site.fallbacks == before
@@ -62,15 +67,13 @@ class TestLoops:
     def test_one_for_each_request_comes_back_after_an_outage(
         self, own_server: RedisServer, redis_prefix: str
     ) -> None:
-        site = Site(own_server.url, redis_prefix, MANY, **HASTY)
+        site = Site(own_server.url, redis_prefix, MANY, **HASTY, **PATIENTLY)
         asyncio.run(site.ask())
         own_server.kill()
         assert not asyncio.run(site.ask()).shared
         assert site.store.state is HealthState.LOCAL
         own_server.restart()
-        deadline = time.monotonic() + BACK_S
-        while not asyncio.run(site.ask()).shared:
-            assert time.monotonic() < deadline, site.store
+        until(lambda: asyncio.run(site.ask()).shared, HANG_S, "it is shared again")
 
     def test_two_at_the_same_time_count_together(self, own_server: RedisServer, redis_prefix: str) -> None:
         site = Site(own_server.url, redis_prefix, MANY, **PATIENTLY)
@@ -105,7 +108,7 @@ async def parent():
     assert site.store.health.waiting == 1
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        signal.alarm(60)
         asyncio._set_running_loop(None)
         gc.collect()
         assert site.store.health.waiting == 0, site.store
@@ -130,6 +133,7 @@ print("both counted on")
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_and_its_parent_count_on(own_server: RedisServer, redis_prefix: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK, own_server.url, redis_prefix],
@@ -150,6 +154,7 @@ def crowd() -> Iterator[Crowd]:
 class TestTogether:
     """Processes that share a limit."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("limit", "asks"), [(100, 128), (1500, 500)], ids=["exact", "compact"])
     def test_four_admit_exactly_the_limit_of_a_cold_user(
         self, crowd: Crowd, redis_server: RedisServer, redis_prefix: str, limit: int, asks: int
@@ -182,17 +187,23 @@ class TestTogether:
 async def test_whoever_is_cancelled_gets_the_unit_back_and_holds_no_place(
     slow_proxy: SlowProxy, redis_prefix: str
 ) -> None:
-    gate = {"policy": "gate", "inflight_start": 32, "inflight_floor": 32, "inflight_max": 32, "slo_s": 60}
+    gate = {
+        "policy": "concurrency",
+        "inflight_start": 32,
+        "inflight_floor": 32,
+        "inflight_max": 32,
+        "slo_s": 60,
+    }
     site = await connected(slow_proxy.url, redis_prefix, MANY, **PATIENTLY, **gate, wait_budget=1.0)
     opened = slow_proxy.opened
-    slow_proxy.delay_s = 0.008
+    slow_proxy.delay_s = 0.03
     chance = random.Random(1)
     admitted: list[Decision] = []
     gone = 0
     for _ in range(6):
         tasks = [asyncio.create_task(_brief(site, admitted)) for _ in range(64)]
         for task in chance.sample(tasks, 16):
-            asyncio.get_running_loop().call_later(chance.uniform(0.0, 0.02), task.cancel)
+            asyncio.get_running_loop().call_later(chance.uniform(0.0, 0.04), task.cancel)
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(one is None or isinstance(one, asyncio.CancelledError) for one in outcomes), outcomes
         gone += len(tasks) - outcomes.count(None)
@@ -206,12 +217,11 @@ async def test_whoever_is_cancelled_gets_the_unit_back_and_holds_no_place(
     assert not any(snapshot.active.values())
     slow_proxy.delay_s = 0.0
     other = await connected(slow_proxy.url, redis_prefix, MANY, **PATIENTLY)
-    deadline = time.monotonic() + 2.0
     looked = 1
     while (left := (await other.ask()).left) != 1000 - len(admitted) - looked:
-        assert time.monotonic() < deadline, (left, len(admitted), looked)
+        assert looked < 500, (left, len(admitted), looked)
         looked += 1
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.01)
 
 
 async def _brief(site: Site, admitted: list[Decision]) -> None:
@@ -220,7 +230,7 @@ async def _brief(site: Site, admitted: list[Decision]) -> None:
     assert isinstance(verdict, Permit), verdict
     admitted.append(verdict.decision)
     with verdict:
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0)
 
 
 async def test_an_attack_by_exhausted_users_hardly_reaches_the_server(

@@ -11,20 +11,32 @@ from autoglm_throttle.limiting.shared.lua_script import RIGHTS
 from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.limiting.shared.store_health import HealthState
 from autoglm_throttle.types import Reason
+from tests.store.polling import HANG_S
 from tests.store.proxy import SlowProxy
-from tests.store.real_server import BACK_S, FIRST_S, HASTY, Site, Traffic, changes, connected, said
+from tests.store.real_server import (
+    DEADLINE_S,
+    HASTY,
+    PATIENTLY,
+    PROMPTLY,
+    Site,
+    Traffic,
+    changes,
+    connected,
+    said,
+)
 from tests.store.server import RedisServer, free_port
 from tests.store.store_checks import name
 
 pytestmark = pytest.mark.server
 
 MANY = "100000/minute"
+UNHURRIED = {**HASTY, **PATIENTLY}
 
 
 async def test_a_script_that_is_flushed_under_traffic_is_nobodys_trouble(
     redis_server: RedisServer, redis_prefix: str
 ) -> None:
-    site = await connected(redis_server.url, redis_prefix, MANY)
+    site = await connected(redis_server.url, redis_prefix, MANY, **PATIENTLY)
     before = site.fallbacks
     async with Traffic(site) as traffic:
         for _ in range(5):
@@ -32,7 +44,6 @@ async def test_a_script_that_is_flushed_under_traffic_is_nobodys_trouble(
             await asyncio.to_thread(redis_server.command, "SCRIPT", "FLUSH")
         await traffic.more()
     assert traffic.refused == []
-    assert traffic.slowest_s < FIRST_S
     assert site.fallbacks == before
 
 
@@ -40,20 +51,20 @@ async def test_a_server_that_becomes_a_replica_is_left_alone_until_it_is_none(
     own_server: RedisServer, redis_prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "autoglm_throttle")
-    site = await connected(own_server.url, redis_prefix, MANY, **HASTY)
+    site = await connected(own_server.url, redis_prefix, MANY, **UNHURRIED)
     left = (await site.ask()).left
     async with Traffic(site) as traffic:
         await traffic.more()
         await asyncio.to_thread(own_server.command, "REPLICAOF", "127.0.0.1", free_port())
-        await site.comes(HealthState.LOCAL, 1.0)
+        await site.comes(HealthState.LOCAL)
         assert site.store.cause is StoreErrorKind.READONLY
         assert [(await site.ask(2)).left for _ in range(3)] == [99_999, 99_998, 99_997], "local"
-        await asyncio.sleep(0.3)
-        assert site.state is not HealthState.REMOTE, "a probe finds a replica, too"
+        await site.probes()
+        assert site.store.cause is StoreErrorKind.READONLY, "a probe finds a replica, too"
         await asyncio.to_thread(own_server.command, "REPLICAOF", "NO", "ONE")
-        await site.comes(HealthState.REMOTE, BACK_S)
+        await site.comes(HealthState.REMOTE)
     assert traffic.refused == []
-    assert traffic.slowest_s < FIRST_S
+    assert site.store.fallbacks[StoreErrorKind.TIMEOUT] == 0
     assert (await site.ask()).left == left - 1
     assert changes(caplog) == ["store_lost", "store_back"]
     assert "readonly" in said(caplog, "store_lost")[0]
@@ -62,16 +73,16 @@ async def test_a_server_that_becomes_a_replica_is_left_alone_until_it_is_none(
 async def test_a_server_without_memory_is_left_alone_until_it_has_some(
     own_server: RedisServer, redis_prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site = await connected(own_server.url, redis_prefix, MANY, **HASTY)
+    site = await connected(own_server.url, redis_prefix, MANY, **UNHURRIED)
     left = (await site.ask()).left
     own_server.command("CONFIG", "SET", "maxmemory", 1)
     assert [(await site.ask(2)).decision.allowed for _ in range(5)] == [True] * 5
     assert (site.state, site.store.cause) == (HealthState.LOCAL, StoreErrorKind.FULL)
-    await asyncio.sleep(0.3)
+    await site.probes()
     assert (await site.ask(2)).decision.allowed
-    assert site.state is not HealthState.REMOTE, "a probe finds no memory, too"
+    assert site.store.cause is StoreErrorKind.FULL, "a probe finds no memory, too"
     own_server.command("CONFIG", "SET", "maxmemory", 0)
-    await site.comes(HealthState.REMOTE, BACK_S)
+    await site.comes(HealthState.REMOTE)
     assert (await site.ask()).left == left - 1
     assert len(said(caplog, "store_lost")) == 1
 
@@ -79,43 +90,42 @@ async def test_a_server_without_memory_is_left_alone_until_it_has_some(
 async def test_a_server_that_is_slow_within_the_deadline_is_waited_for(
     slow_proxy: SlowProxy, redis_prefix: str
 ) -> None:
-    # On a busy machine a reply that is 8 ms late may be 50 ms late: the share of those stays small.
-    site = await connected(slow_proxy.url, redis_prefix, MANY)
+    site = await connected(slow_proxy.url, redis_prefix, MANY, **PATIENTLY)
     before = site.fallbacks
     slow_proxy.delay_s = 0.008
     asked = [await site.ask() for _ in range(40)]
     assert min(one.took_s for one in asked) >= 0.008
-    assert site.fallbacks - before <= 2
+    assert site.fallbacks == before
     assert site.state is HealthState.REMOTE
 
 
-@pytest.mark.parametrize("delay_s", [0.065, 0.2])
+@pytest.mark.parametrize("delay_s", [1.3 * DEADLINE_S, 2.5 * DEADLINE_S])
 async def test_a_server_that_is_too_slow_is_left_alone_until_it_is_fast(
     slow_proxy: SlowProxy, redis_prefix: str, caplog: pytest.LogCaptureFixture, delay_s: float
 ) -> None:
-    site = await connected(slow_proxy.url, redis_prefix, MANY, **HASTY)
+    site = await connected(slow_proxy.url, redis_prefix, MANY, **HASTY, **PROMPTLY)
     async with Traffic(site) as traffic:
         await traffic.more()
         slow_proxy.delay_s = delay_s
-        await site.comes(HealthState.LOCAL, 1.0)
-        await asyncio.sleep(0.5)
+        await site.comes(HealthState.LOCAL)
+        await site.probes()
         assert len(said(caplog, "store_lost")) == 1, "a probe waits no longer than a request"
         slow_proxy.delay_s = 0.0
-        await site.comes(HealthState.REMOTE, BACK_S)
+        await site.comes(HealthState.REMOTE)
         await traffic.more()
     assert traffic.refused == []
-    assert traffic.slowest_s < 2 * FIRST_S
+    assert site.store.fallbacks[StoreErrorKind.TIMEOUT] >= 3
     assert (await site.ask()).shared
 
 
 async def test_connections_on_which_nothing_comes_any_more_block_nobody_once_new_ones_do(
     slow_proxy: SlowProxy, redis_prefix: str
 ) -> None:
-    site = await connected(slow_proxy.url, redis_prefix, MANY, **HASTY, redis_read_s=30)
-    slow_proxy.delay_s = 30.0
-    await site.comes(HealthState.LOCAL, 1.0)
+    site = await connected(slow_proxy.url, redis_prefix, MANY, **HASTY, **PROMPTLY)
+    slow_proxy.delay_s = HANG_S
+    await site.comes(HealthState.LOCAL)
     slow_proxy.delay_s = 0.0  # for the replies that are still to come
-    await site.comes(HealthState.REMOTE, BACK_S)
+    await site.comes(HealthState.REMOTE)
     asked = [await site.ask() for _ in range(20)]
     assert sum(one.shared for one in asked) >= 18
     assert site.state is HealthState.REMOTE
@@ -125,7 +135,7 @@ class TestRights:
     """The server knows its users, and this one may not do all that is needed."""
 
     async def test_named_are_enough(self, restricted: str, redis_prefix: str) -> None:
-        site = await connected(restricted, redis_prefix, MANY)
+        site = await connected(restricted, redis_prefix, MANY, **PATIENTLY)
         assert (await site.ask()).left == (await site.ask()).left + 1
         assert site.state is HealthState.REMOTE
 
@@ -136,24 +146,22 @@ class TestRights:
         redis_prefix: str,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        site = await connected(restricted, redis_prefix, "5/minute", **HASTY)
+        site = await connected(restricted, redis_prefix, "5/hour", **UNHURRIED)
         redis_server.command("ACL", "SETUSER", redis_prefix, "-lpush")
         decisions = [(await site.ask()).decision for _ in range(8)]
         assert [decision.reason for decision in decisions] == [Reason.OK] * 5 + [Reason.USER] * 3
         assert (site.state, site.store.cause) == (HealthState.LOCAL, StoreErrorKind.FORBIDDEN)
-        for _ in range(30):
-            await site.ask()
-            await asyncio.sleep(0.01)
-        assert site.state is not HealthState.REMOTE
+        await site.probes()
+        assert site.store.cause is StoreErrorKind.FORBIDDEN
         assert len([record for record in caplog.records if RIGHTS in record.getMessage()]) == 1
         assert len(said(caplog, "store_lost")) == 1
         redis_server.command("ACL", "SETUSER", redis_prefix, "+lpush")
-        await site.comes(HealthState.REMOTE, BACK_S)
+        await site.comes(HealthState.REMOTE)
 
     async def test_a_wrong_password_is_local_at_once(
         self, redis_server: RedisServer, restricted: str, redis_prefix: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        site = Site(restricted.replace(":pw@", ":wrong-secret@"), redis_prefix, "5/minute")
+        site = Site(restricted.replace(":pw@", ":wrong-secret@"), redis_prefix, "5/hour", **PATIENTLY)
         decisions = [(await site.ask()).decision for _ in range(8)]
         assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 3
         assert (site.state, site.store.cause) == (HealthState.LOCAL, StoreErrorKind.FORBIDDEN)
@@ -161,11 +169,11 @@ class TestRights:
         assert not any("wrong-secret" in record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.parametrize("limit", ["5/minute", "5000/minute"])
+@pytest.mark.parametrize("limit", ["5/hour", "5000/hour"])
 async def test_a_foreign_value_makes_its_own_user_local_and_nobody_else(
     redis_server: RedisServer, redis_prefix: str, limit: str
 ) -> None:
-    site = await connected(redis_server.url, redis_prefix, limit)
+    site = await connected(redis_server.url, redis_prefix, limit, **PATIENTLY)
     most = int(limit.partition("/")[0])
     await site.ask(3)
     (mine,) = redis_server.command("KEYS", f"{redis_prefix}:*{name(3)}")

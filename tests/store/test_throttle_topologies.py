@@ -7,19 +7,17 @@ import logging
 
 import pytest
 
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.limiting.shared.store_health import HealthState
 from tests.store.cluster import Cluster3
-from tests.store.real_server import BACK_S, HASTY, PATIENTLY, Traffic, changes, connected
+from tests.store.real_server import HASTY, PATIENTLY, Traffic, changes, connected
 from tests.store.sentinel import SentinelPair
 from tests.store.server import newest
 from tests.store.store_checks import name
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 MANY = "100000/minute"
-FAILOVER_S = 6.0
-SLOWEST_S = 0.2
-"""While a primary is replaced, on a busy machine; promised are 100 ms."""
 
 
 class TestSentinel:
@@ -29,26 +27,26 @@ class TestSentinel:
         self, own_sentinel: SentinelPair, redis_prefix: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO, "autoglm_throttle")
-        site, other = [await connected(own_sentinel.url, redis_prefix, MANY) for _ in range(2)]
+        site, other = [await connected(own_sentinel.url, redis_prefix, MANY, **PATIENTLY) for _ in range(2)]
         left = (await site.ask()).left
         own_sentinel.primary.command("WAIT", 1, 1000)
         async with Traffic(site) as traffic:
             await traffic.more()
             await asyncio.to_thread(own_sentinel.primary.kill)
-            await site.comes(HealthState.LOCAL, 1.0)
-            await site.comes(HealthState.REMOTE, FAILOVER_S)
+            await site.comes(HealthState.LOCAL)
+            await site.comes(HealthState.REMOTE)
             await traffic.more()
         assert await asyncio.to_thread(own_sentinel.failed_over)
         assert traffic.refused == []
-        assert traffic.slowest_s < SLOWEST_S
-        await other.comes(HealthState.REMOTE, BACK_S)
+        assert site.store.fallbacks[StoreErrorKind.TIMEOUT] == 0
+        await other.connected()
         assert [(await one.ask()).left for one in (site, other)] == [left - 1, left - 2]
         assert changes(caplog)[:2] == ["store_lost", "store_back"]
 
     async def test_a_planned_failover_refuses_nobody(
         self, own_sentinel: SentinelPair, redis_prefix: str
     ) -> None:
-        site = await connected(own_sentinel.url, redis_prefix, MANY)
+        site = await connected(own_sentinel.url, redis_prefix, MANY, **PATIENTLY)
         left = (await site.ask()).left
         own_sentinel.primary.command("WAIT", 1, 1000)
         async with Traffic(site) as traffic:
@@ -57,9 +55,9 @@ class TestSentinel:
             while not await asyncio.to_thread(own_sentinel.failed_over):
                 await traffic.more(8)
             await traffic.more()
-            await site.comes(HealthState.REMOTE, BACK_S)
+            await site.comes(HealthState.REMOTE)
         assert traffic.refused == []
-        assert traffic.slowest_s < SLOWEST_S
+        assert site.store.fallbacks[StoreErrorKind.TIMEOUT] == 0
         assert (await site.ask()).left == left - 1
 
 
@@ -79,7 +77,7 @@ class TestCluster:
 
     async def test_a_lost_node_refuses_and_delays_nobody(self, redis_prefix: str) -> None:
         with Cluster3(newest()) as cluster:
-            site = await connected(cluster.url, redis_prefix, MANY, **HASTY)
+            site = await connected(cluster.url, redis_prefix, MANY, **HASTY, **PATIENTLY)
             async with Traffic(site, range(100, 132)) as traffic:
                 await traffic.more(64)
                 await asyncio.to_thread(cluster.nodes[1].kill)
@@ -87,10 +85,10 @@ class TestCluster:
                 assert site.store.cause is not None
                 await asyncio.to_thread(cluster.nodes[1].restart)
                 await asyncio.to_thread(cluster.await_whole)
-                await site.comes(HealthState.REMOTE, 2 * BACK_S)
+                await site.comes(HealthState.REMOTE)
                 await traffic.more(64)
             assert traffic.refused == []
-            assert traffic.slowest_s < SLOWEST_S
+            assert site.store.fallbacks[StoreErrorKind.TIMEOUT] == 0
             before = site.fallbacks
             await site.crowd(*range(200, 264))
             assert site.fallbacks == before

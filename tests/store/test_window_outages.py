@@ -1,20 +1,19 @@
-"""The server is frozen, gone, empty, slow or comes and goes: what a window on it answers, and when."""
+"""The server is frozen, gone, empty, slow or comes and goes: what a window on it answers."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
 from autoglm_throttle.limiting.shared.store import StoreErrorKind
+from tests.store.polling import HANG_S, eventually
 from tests.store.proxy import SlowProxy
 from tests.store.server import RedisServer
 from tests.store.store_checks import (
     DEADLINE_S,
     LIMIT,
-    SOON_S,
-    Ticker,
+    answered,
     ask,
     comes_back,
     left,
@@ -35,30 +34,30 @@ async def test_a_frozen_server_costs_each_request_the_deadline_and_the_loop_noth
     heard: list[StoreErrorKind | None] = []
     window.listen(heard.append)
     own_server.pause()
-    async with Ticker() as ticker:
-        answers = [await timed(ask(window, 1)) for _ in range(5)]
-        crowd = await timed(asyncio.gather(*(ask(window, user) for user in range(2, 300))))
-    assert [answer for answer, _ in answers] == [StoreErrorKind.TIMEOUT] * 5
-    took = sorted(seconds for _, seconds in answers)
-    assert took[0] >= DEADLINE_S - 0.002
-    assert took[0] <= 0.06
-    assert took[4] < SOON_S
-    assert set(crowd[0]) == {StoreErrorKind.TIMEOUT}
-    assert crowd[1] < SOON_S
-    assert ticker.median_s < 0.01
+    asked = [await timed(ask(window, 1)) for _ in range(5)]
+    crowd = [asyncio.ensure_future(ask(window, user)) for user in range(2, 300)]
+    turns = 0
+    while not all(one.done() for one in crowd):
+        await asyncio.sleep(0)
+        turns += 1
+    assert [answer for answer, _ in asked] == [StoreErrorKind.TIMEOUT] * 5
+    assert min(seconds for _, seconds in asked) >= DEADLINE_S - 0.002
+    assert max(seconds for _, seconds in asked) < HANG_S / 2, "by its deadline, not by that of a connection"
+    assert {one.result() for one in crowd} == {StoreErrorKind.TIMEOUT}
+    assert turns > 20, "other tasks run meanwhile"
     assert set(heard) == {StoreErrorKind.TIMEOUT}
-    assert 6 <= len(heard) <= 8, "one report for each silence, not for each caller"
+    assert 6 <= len(heard) < 60, "one report for each silence, not for each caller"
 
 
 async def test_a_server_that_thaws_has_run_nothing_twice(own_server: RedisServer, redis_prefix: str) -> None:
-    window = await prompt_window(own_server.url, redis_prefix)
+    window = await prompt_window(own_server.url, redis_prefix, read_s=1.0)
     assert await left(window, 1) == LIMIT - 1
     own_server.pause()
     assert [await ask(window, 1) for _ in range(6)] == [StoreErrorKind.TIMEOUT] * 6
     window.disconnect()
     assert await window.probe() is not None
     own_server.resume()
-    assert await comes_back(window, 2.0) < 1.5
+    await comes_back(window)
     assert LIMIT - 1 - 6 <= await left(window, 1, units=0) <= LIMIT - 1
 
 
@@ -71,15 +70,13 @@ async def test_a_killed_server_is_known_at_once_and_used_again_once_it_is_back(
     assert await left(window, 1) == LIMIT - 1
     assert heard == [None]
     own_server.kill()
-    first, took = await timed(ask(window, 1))
+    first = await ask(window, 1)
     assert first in AWAY
-    assert took < SOON_S
-    second, took = await timed(ask(window, 1))
+    second = await ask(window, 1)
     assert second is StoreErrorKind.UNREACHABLE
-    assert took < SOON_S
     assert await window.probe() is StoreErrorKind.UNREACHABLE
     own_server.restart()
-    assert await comes_back(window, 2.0) < 1.5
+    await comes_back(window)
     assert await left(window, 1) == LIMIT - 1
     assert heard[1:3] == [first, second]
     assert heard[-1] is None
@@ -105,8 +102,8 @@ async def test_a_slow_server_within_the_deadline_is_waited_for(
     assert await left(window, 0) == LIMIT - 1
     slow_proxy.delay_s = 0.008
     for used in range(1, 6):
-        answers, took = await timed(asyncio.gather(*(left(window, user) for user in range(1, 20))))
-        assert answers == [LIMIT - used] * 19
+        found, took = await timed(asyncio.gather(*(left(window, user) for user in range(1, 20))))
+        assert found == [LIMIT - used] * 19
         assert took >= 0.008
     assert slow_proxy.opened <= 2
 
@@ -117,17 +114,12 @@ async def test_a_server_slower_than_the_deadline_gives_no_one_anothers_answer(
     window = await prompt_window(slow_proxy.url, redis_prefix)
     for user in range(1, 9):
         assert await left(window, user, limit=LIMIT + user) == LIMIT + user - 1
-    slow_proxy.delay_s = 0.2
+    slow_proxy.delay_s = 4 * DEADLINE_S
     for _ in range(2):
-        late, took = await timed(
-            asyncio.gather(*(ask(window, user, limit=LIMIT + user) for user in range(1, 9)))
-        )
+        late = await asyncio.gather(*(ask(window, user, limit=LIMIT + user) for user in range(1, 9)))
         assert late == [StoreErrorKind.TIMEOUT] * 8
-        assert DEADLINE_S - 0.002 <= took < SOON_S
     slow_proxy.delay_s = 0.0
-    deadline = time.monotonic() + 2.0
-    while isinstance(await ask(window, 0), StoreErrorKind):
-        assert time.monotonic() < deadline, "it answers again"
+    await answered(window)
     for user in range(1, 9):
         assert LIMIT + user - 4 <= await left(window, user, limit=LIMIT + user) <= LIMIT + user - 2
     assert window.stats().late >= 1
@@ -138,11 +130,9 @@ async def test_a_server_that_comes_and_goes(slow_proxy: SlowProxy, redis_prefix:
     for used in range(1, 9):
         assert await left(window, 1) == LIMIT - used
         slow_proxy.refuse()
-        answers = [await timed(ask(window, 1)) for _ in range(3)]
-        assert {answer for answer, _ in answers} <= AWAY
-        assert max(seconds for _, seconds in answers) < SOON_S
+        assert {await ask(window, 1) for _ in range(3)} <= AWAY
         slow_proxy.accept()
-        await comes_back(window, 1.0)
+        await comes_back(window)
     assert window.stats().waiting == 0
 
 
@@ -151,9 +141,10 @@ async def test_connections_that_break_cost_at_most_what_was_in_flight(
 ) -> None:
     window = window_at(slow_proxy.url, redis_prefix)
     assert await left(window, 1) == LIMIT - 1
-    slow_proxy.delay_s = 0.02
+    slow_proxy.delay_s = HANG_S
+    before = window.stats().sent
     asked = asyncio.ensure_future(ask(window, 1))
-    await asyncio.sleep(0.01)
+    await eventually(lambda: window.stats().sent > before, "it is in flight")
     slow_proxy.cut()
     assert await asked is StoreErrorKind.LOST
     slow_proxy.delay_s = 0.0
@@ -163,6 +154,5 @@ async def test_connections_that_break_cost_at_most_what_was_in_flight(
 async def test_nobody_listens(slow_proxy: SlowProxy, redis_prefix: str) -> None:
     slow_proxy.refuse()
     window = window_at(slow_proxy.url, redis_prefix)
-    answers, took = await timed(asyncio.gather(*(ask(window, user) for user in range(500))))
-    assert set(answers) == {StoreErrorKind.UNREACHABLE}
-    assert took < SOON_S
+    found = await asyncio.gather(*(ask(window, user) for user in range(500)))
+    assert set(found) == {StoreErrorKind.UNREACHABLE}

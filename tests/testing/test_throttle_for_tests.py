@@ -38,6 +38,34 @@ def test_takes_clock_and_gpu_from_the_test() -> None:
     assert throttle.snapshot().taken_at_s == 8.0
 
 
+@pytest.mark.parametrize("start_s", [0.0, 60.0, 1000.0, 1e9])
+def test_a_gpu_without_a_clock_gets_that_of_the_throttle(start_s: float) -> None:
+    """It had that of the machine: one that was on for less than 1000 s stamped readings that were too old."""
+    gpu = FakeGpu()
+    throttle = throttle_for_tests(clock=ManualClock(start_s), gpu=gpu)
+    gpu.utilization_pct = 96.0
+    assert throttle.tick(3).factor == 0.0
+    assert gpu.read()[0].taken_at_s == throttle.clock()
+
+
+def test_a_gpu_keeps_the_clock_that_it_has() -> None:
+    first, second = ManualClock(1.0), ManualClock(2.0)
+    given, taken = FakeGpu(clock=first), FakeGpu()
+    for clock in (first, second):
+        throttle_for_tests(clock=clock, gpu=given)
+        throttle_for_tests(clock=clock, gpu=taken)
+    assert [gpu.read()[0].taken_at_s for gpu in (given, taken)] == [1.0, 1.0]
+
+
+def test_a_hang_from_before_the_throttle_ends_after_its_time() -> None:
+    gpu = FakeGpu()
+    gpu.hang(2.0)
+    throttle = throttle_for_tests(gpu=gpu)
+    assert not gpu.read()
+    throttle.clock.advance(2.0)
+    assert gpu.read()
+
+
 def test_settings_win_over_what_suits_tests() -> None:
     assert throttle_for_tests().settings.policy is Policy.TIERS
     assert throttle_for_tests().settings.retry_jitter == 0.0

@@ -156,7 +156,7 @@ async def test_the_child_shows_the_gate_where_there_is_one() -> None:
         state = await child.request(STATE_PATH)
     assert state is not None
     assert (state["policy"], state["armed"], state["budget_rps"]) == ("adaptive", False, None)
-    assert state["gate"] == {
+    assert state["concurrency"] == {
         "in_flight": 0,
         "limit": 64.0,
         "service_rps": None,
@@ -170,7 +170,7 @@ async def test_the_child_shows_its_throttle_and_ends_with_the_block() -> None:
         state = await child.request(STATE_PATH)
         assert state is not None
         assert state["rate_rps"] == {"high": 1000.0, "mid": 500.0, "low": 100.0}
-        assert (state["policy"], state["table_factor"], state["gate"]) == ("tiers", 1.0, None)
+        assert (state["policy"], state["table_factor"], state["concurrency"]) == ("tiers", 1.0, None)
         assert state["tiers"] == [[85.0, 0.7], [90.0, 0.4], [95.0, 0.0]]
         assert await child.request("/nowhere") is None
         port = child.port

@@ -20,7 +20,7 @@ STATE = {
     "factor": 0.4,
     "utilization_pct": 97.0,
     "power_w": 512.0,
-    "gate": {"in_flight": 32, "waiting": {"high": 0, "mid": 3, "low": 9}},
+    "concurrency": {"in_flight": 32, "waiting": {"high": 0, "mid": 3, "low": 9}},
 }
 
 
@@ -49,7 +49,7 @@ def test_a_look_at_the_throttle_becomes_numbers() -> None:
         "inflight": 32.0,
         "waiting": 12.0,
     }
-    unknown = STATE | dict.fromkeys(("utilization_pct", "power_w", "gate"))
+    unknown = STATE | dict.fromkeys(("utilization_pct", "power_w", "concurrency"))
     assert final_page.page_sample(unknown, 1.5) == {"t_s": 1.5, "factor_ratio": 0.4}
 
 

@@ -304,9 +304,12 @@ def looked(
     pct: float | None, factor: float, table: float = 1.0, waiting: int | None = None
 ) -> dict[str, object]:
     gate = None if waiting is None else {"waiting": {"high": 0, "mid": 1, "low": waiting - 1}}
-    return {"utilization_pct": pct, "factor": factor, "table_factor": table, "gate": gate} | dict.fromkeys(
-        ("store", "downstream")
-    )
+    return {
+        "utilization_pct": pct,
+        "factor": factor,
+        "table_factor": table,
+        "concurrency": gate,
+    } | dict.fromkeys(("store", "downstream"))
 
 
 def test_what_the_store_did_is_told() -> None:
@@ -373,4 +376,4 @@ def test_the_view_says_what_becomes_of_the_table(
     policy: Policy, armed: bool, waiting: int | None, told: str
 ) -> None:
     gate = None if waiting is None else {"waiting": {"high": 0, "mid": 0, "low": waiting}}
-    assert outcome_of({"policy": policy.value, "armed": armed, "gate": gate}) == told
+    assert outcome_of({"policy": policy.value, "armed": armed, "concurrency": gate}) == told

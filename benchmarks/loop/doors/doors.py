@@ -21,7 +21,7 @@ OTHERS: dict[str, Callable[[Site], Door]] = {
     "codel": CodelDoor,
 }
 
-POLICIES = ("tiers", "gate", "adaptive")
+POLICIES = ("tiers", "concurrency", "adaptive")
 """Of the real `Throttle`."""
 
 NAMES = (*OTHERS, *POLICIES)

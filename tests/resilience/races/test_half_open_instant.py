@@ -55,6 +55,7 @@ async def ask(call: Callable[[], object], refused: list[int]) -> None:
         refused[0] += 1
 
 
+@pytest.mark.slow
 def test_one_of_a_thousand_tasks_in_each_of_a_hundred_rounds() -> None:
     circuit, dependency = half_open(), Dependency()
     guarded = Guard(circuit)(dependency.call)
@@ -127,6 +128,7 @@ def _hasty() -> Iterator[None]:
     sys.setswitchinterval(usual_s)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_hasty")
 def test_one_of_sixty_four_threads_in_each_of_a_hundred_rounds() -> None:
     crowd = Crowd(Clocked())

@@ -10,7 +10,7 @@ import pytest
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 from autoglm_throttle.resilience.shared import sync_listener
 from autoglm_throttle.resilience.shared.protocol import SharedRules
-from autoglm_throttle.resilience.shared.redis_store import TIMEOUT_S, RedisBreakerStore
+from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from autoglm_throttle.wakeup import new_wakeup
 from tests.resilience.shared.fleets import PATIENCE_S
 from tests.store.polling import until
@@ -28,14 +28,16 @@ def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
 def made(redis_prefix: str) -> Iterator[Made]:
     """Make stores, each as another process would, that listen; they are stopped after the test.
 
-    Their deadline is a long one, or on a busy machine half of the answers would come too late.
+    Their deadlines are long ones, or on a busy machine half of the answers would come too late.
     """
     stores: list[RedisBreakerStore] = []
 
-    def make(url: str, *, listens: bool = True, connect: Any = None, **rules: Any) -> RedisBreakerStore:
+    def make(
+        url: str, *, listens: bool = True, connect: Any = None, timeout_s: float = PATIENCE_S, **rules: Any
+    ) -> RedisBreakerStore:
         clients = RedisClients(RedisOptions(url))
         where = SharedRules(redis_prefix, cluster=clients.cluster, **{"deadline_s": PATIENCE_S / 4, **rules})
-        store = RedisBreakerStore(connect or (lambda: clients.sync(TIMEOUT_S)), new_wakeup, where)
+        store = RedisBreakerStore(connect or (lambda: clients.sync(timeout_s)), new_wakeup, where)
         stores.append(store)
         if listens:
             store.start()

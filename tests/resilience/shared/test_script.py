@@ -24,7 +24,6 @@ from autoglm_throttle.resilience.shared.protocol import (
 )
 from autoglm_throttle.resilience.store import ProbeRequest, RemoteBreakerState
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
-from tests.resilience.shared.fleets import ONE
 from tests.store.server import RedisServer
 
 pytestmark = pytest.mark.server
@@ -34,6 +33,9 @@ TIMED = load_script()[0].replace(READS_TIME, "{ table.remove(ARGV, 1), table.rem
 """The same with the clock as two more arguments."""
 START_S = 1_800_000_000.0
 NAME = "a"
+ONE = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=0.5)
+MINUTE_MS = 60_000
+"""For what the server itself lets end, which goes by its own clock."""
 
 
 class Store:
@@ -283,13 +285,13 @@ def test_a_clock_that_steps_back_holds_nobody_for_that_long(store: Store) -> Non
 def test_keys_live_an_hour_longer_than_what_they_say(client: redis.Redis, store: Store) -> None:
     state, trials = store.wire.rules.keys(NAME)
     store.open(wait_s=60.0)
-    assert 3_659_000 <= client.pttl(state) <= 3_660_000
+    assert 3_660_000 - MINUTE_MS <= client.pttl(state) <= 3_660_000
     store.clock_s += 61.0
     store.acquire()
-    assert 3_601_000 <= client.pttl(state) <= 3_602_000
-    assert 1_900 <= client.pttl(trials) <= 2_000
+    assert 3_602_000 - MINUTE_MS <= client.pttl(state) <= 3_602_000
+    assert 0 < client.pttl(trials) <= 2_000
     store.finish(Outcome.SUCCESS)
-    assert 3_599_000 <= client.pttl(state) <= 3_600_000
+    assert 3_600_000 - MINUTE_MS <= client.pttl(state) <= 3_600_000
     assert not client.exists(trials)
 
 
@@ -298,10 +300,10 @@ def test_what_an_operator_said_lives_for_as_long_as_somebody_reads_it(
 ) -> None:
     (state, _), month_ms = store.wire.rules.keys(NAME), 30 * 86_400_000
     store.operate(BreakerState.DISABLED)
-    assert month_ms - 1000 <= client.pttl(state) <= month_ms
+    assert month_ms - MINUTE_MS <= client.pttl(state) <= month_ms
     client.pexpire(state, 60_000)
     store.read()
-    assert month_ms - 1000 <= client.pttl(state) <= month_ms
+    assert month_ms - MINUTE_MS <= client.pttl(state) <= month_ms
     store.operate(BreakerState.CLOSED)
     client.pexpire(state, 60_000)
     store.read()
@@ -319,7 +321,7 @@ def test_a_foreign_value_hides_no_other_breaker(client: redis.Redis, store: Stor
 def test_every_change_is_told_once(client: redis.Redis, store: Store) -> None:
     with client.pubsub() as heard:  # type: ignore[no-untyped-call]  # redis-py's
         heard.subscribe(store.wire.rules.channel)
-        assert (heard.get_message(timeout=5.0) or {})["type"] == "subscribe"
+        assert (heard.get_message(timeout=60.0) or {})["type"] == "subscribe"
         store.open(wait_s=0.5)
         store.open(known=0)
         store.acquire()
@@ -327,7 +329,7 @@ def test_every_change_is_told_once(client: redis.Redis, store: Store) -> None:
         store.acquire()
         store.finish(Outcome.SUCCESS)
         store.operate(BreakerState.DISABLED)
-        told = [(heard.get_message(timeout=5.0) or {})["data"].decode().split() for _ in range(3)]
+        told = [(heard.get_message(timeout=60.0) or {})["data"].decode().split() for _ in range(3)]
         assert heard.get_message(timeout=0.02) is None
     assert [words[2:4] for words in told] == [["open", "500000"], ["closed", "0"], ["disabled", "0"]]
     assert {(words[0], words[-1]) for words in told} == {(NAME, "me")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -23,7 +22,7 @@ SCRIPTS = ("cmdstat_eval", "cmdstat_evalsha", "cmdstat_publish")
 
 
 def circuit(store: RedisBreakerStore, name: str = "a", open_s: float = 0.05) -> GuardState:
-    return GuardState(name, BreakerRules(failures=2, open_s=open_s, trial_lease_s=5.0), store=store)
+    return GuardState(name, BreakerRules(failures=2, open_s=open_s, trial_lease_s=600.0), store=store)
 
 
 def passed(one: GuardState) -> GuardPermit:
@@ -67,11 +66,9 @@ def test_a_closed_guard_says_nothing_to_the_store(
             assert isinstance(found, GuardPermit)
             one.record(found, Outcome.SUCCESS)
 
-    began = time.perf_counter()
     for number in range(500):
         one.record(passed(one), Outcome.FAILURE if number % 2 else Outcome.SUCCESS)
     asyncio.run(calls_it())
-    print(f"{(time.perf_counter() - began) * 1e3:.2f} us a call")
     after = redis_server.info("commandstats")
     assert store.calls == calls
     assert {name: after.get(name) for name in SCRIPTS} == {name: before.get(name) for name in SCRIPTS}
@@ -132,10 +129,8 @@ def test_a_trial_that_nobody_ends_well_goes_back_at_once(made: Made, redis_url: 
     passed(there)
     fails(here)
     until(lambda: there.state() is not BreakerState.CLOSED, PATIENCE_S, "it is open there")
-    began = time.monotonic()
     here.record(tried(here), Outcome.NEUTRAL)
-    there.record(tried(there), Outcome.SUCCESS)
-    assert time.monotonic() - began < 4.0, "long before the lease ends"
+    there.record(tried(there), Outcome.SUCCESS)  # long before the lease ends
     until(lambda: here.state() is BreakerState.CLOSED, PATIENCE_S, "it is closed here")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import traceback
 from collections.abc import Callable
 
@@ -23,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 
-LONG = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=60.0)
+LONG = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=600.0)
 
 
 def in_child(does: Callable[[], None]) -> None:
@@ -130,8 +129,6 @@ def test_a_fork_in_the_midst_of_everything(made: Made, redis_url: str) -> None:
     finally:
         over.set()
         thread.join(PATIENCE_S)
-    began = time.monotonic()
     store.reset_after_fork()
     assert store.is_running, "this is no child"
     assert store.is_up
-    assert time.monotonic() - began < 1.0

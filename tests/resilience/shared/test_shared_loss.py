@@ -4,39 +4,56 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 
-from autoglm_throttle.resilience.shared import store_health, sync_listener, sync_sender
-from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
+from autoglm_throttle.resilience.shared import redis_store, store_health, sync_listener, sync_sender
+from autoglm_throttle.resilience.shared.redis_store import TIMEOUT_S, RedisBreakerStore
 from autoglm_throttle.resilience.shared.scripts import RIGHTS
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 from tests.resilience.shared.conftest import Made
-from tests.resilience.shared.fleets import ONE, PATIENCE_S, SOON_S, watched
+from tests.resilience.shared.fleets import ONE, PATIENCE_S, watched
 from tests.store.polling import until
 from tests.store.proxy import SlowProxy
 from tests.store.server import RedisServer, newest
 
 pytestmark = pytest.mark.server
 
-BACK_S = store_health.FIRST_PROBE_S * (1.0 + store_health.JITTER) + SOON_S
-"""From the first probe's due time at the latest; an outage as short as these has no second pause."""
-
-
 DEADLINE_S = 0.05
 
 
 @pytest.fixture
 def prompt_store(made: Made) -> Made:
-    """Make stores with the usual deadline."""
-    return partial(made, deadline_s=DEADLINE_S)
+    """Make stores with the usual deadlines."""
+    return partial(made, deadline_s=DEADLINE_S, timeout_s=TIMEOUT_S)
+
+
+class Unwaited:
+    """The module `threading` for code that must not wait."""
+
+    class Event(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise AssertionError(f"waits for {timeout} s")
+
+
+@pytest.fixture
+def unwaited(monkeypatch: pytest.MonkeyPatch) -> Callable[[RedisBreakerStore], Any]:
+    """ProbeRequest a store for a trial; it is an error to wait for the answer."""
+
+    def ask(store: RedisBreakerStore) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(redis_store, "threading", Unwaited)
+            return store.acquire("a", ONE)
+
+    return ask
 
 
 @pytest.fixture
@@ -53,17 +70,11 @@ def told(store: RedisBreakerStore) -> None:
     until(lambda: not len(store._fleet_state.pending_writes), PATIENCE_S, "all is told")
 
 
-def timed(store: RedisBreakerStore, ask: ProbeRequest = ONE) -> tuple[Any, float]:
-    began = time.monotonic()
-    return store.acquire("a", ask), time.monotonic() - began
-
-
 def lost(store: RedisBreakerStore) -> None:
     """Ask until the store counts as lost; each who asks waits no longer than the deadline."""
 
     def away() -> bool:
-        answer, took_s = timed(store)
-        assert took_s <= store.rules.deadline_s + SOON_S
+        answer = store.acquire("a", ONE)
         assert answer is None or not store.is_up or isinstance(answer, (ProbeLease, RemoteBreakerState))
         return not store.is_up
 
@@ -71,49 +82,46 @@ def lost(store: RedisBreakerStore) -> None:
 
 
 def test_a_server_that_is_killed_costs_nothing_and_is_found_again(
-    prompt_store: Made, own_server: RedisServer, caplog: pytest.LogCaptureFixture
+    made: Made,
+    own_server: RedisServer,
+    caplog: pytest.LogCaptureFixture,
+    unwaited: Callable[[RedisBreakerStore], Any],
 ) -> None:
-    here, there = prompt_store(own_server.url), prompt_store(own_server.url)
+    here, there = made(own_server.url), made(own_server.url)
     watched(here)
     diary = watched(there)
     with caplog.at_level(logging.WARNING, "autoglm_throttle"):
         own_server.kill()
         lost(here)
         lost(there)
-        answers = [timed(here) for _ in range(100)]
-        assert {answer for answer, _ in answers} == {None}
-        assert sorted(took_s for _, took_s in answers)[50] <= 0.001
+        assert {unwaited(here) for _ in range(100)} == {None}
         assert here.read_state("a") is None
         here.report_open("a", 60.0, 0, BreakerCause.FAILURES)
         own_server.restart()
-        began = time.monotonic()
-        until(lambda: here.is_up and there.is_up, BACK_S, "both are back")
+        until(lambda: here.is_up and there.is_up, PATIENCE_S, "both are back")
         diary.reads(BreakerState.OPEN)
-        print(f"killed: told after {time.monotonic() - began:.2f} s")
-    assert diary.states[0].wait_s <= 60.0 - 0.01, "what is left of it"
+    assert diary.states[0].wait_s < 60.0, "what is left of it"
     lines = [line for line in caplog.messages if "store of the breakers" in line]
     assert sum("is unavailable" in line for line in lines) == 2
     assert sum("answers again" in line for line in lines) == 2
 
 
 def test_a_server_that_hangs_costs_a_deadline_a_few_times(
-    prompt_store: Made, own_server: RedisServer
+    prompt_store: Made, own_server: RedisServer, unwaited: Callable[[RedisBreakerStore], Any]
 ) -> None:
     store = prompt_store(own_server.url)
     watched(store)
     own_server.pause()
     try:
-        waits = []
+        asked = 0
         while store.is_up:
-            waits.append(timed(store)[1])
-        assert len(waits) <= store_health.FAILURES
-        assert max(waits) <= store.rules.deadline_s + 0.05, waits
-        assert timed(store)[1] <= 0.01
-        began = time.monotonic()
+            assert store.acquire("a", ONE) is None
+            asked += 1
+        assert asked <= store_health.FAILURES
+        assert unwaited(store) is None
     finally:
         own_server.resume()
-    until(lambda: store.is_up, BACK_S, "it is back")
-    print(f"hung: back after {time.monotonic() - began:.2f} s")
+    until(lambda: store.is_up, PATIENCE_S, "it is back")
     until(
         lambda: isinstance(store.acquire("a", ONE), ProbeLease),
         PATIENCE_S,
@@ -124,25 +132,20 @@ def test_a_server_that_hangs_costs_a_deadline_a_few_times(
 def test_no_event_loop_waits_for_a_server_that_hangs(prompt_store: Made, own_server: RedisServer) -> None:
     store = prompt_store(own_server.url)
     watched(store)
-    ticks: list[float] = []
+    turns = 0
 
-    async def beat() -> None:
-        while True:
-            ticks.append(time.monotonic())
-            await asyncio.sleep(0.005)
-
-    async def asks() -> list[ProbeLease | RemoteBreakerState | None]:
-        beating = asyncio.ensure_future(beat())
-        answers = await asyncio.gather(*(store.acquire_async("a", ONE) for _ in range(50)))
-        beating.cancel()
-        return answers
+    async def asks() -> set[ProbeLease | RemoteBreakerState | None]:
+        nonlocal turns
+        asked = [asyncio.ensure_future(store.acquire_async("a", ONE)) for _ in range(50)]
+        while not all(one.done() for one in asked):
+            await asyncio.sleep(0)
+            turns += 1
+        return {one.result() for one in asked}
 
     own_server.pause()
     try:
-        began = time.monotonic()
-        assert set(asyncio.run(asks())) == {None}
-        assert time.monotonic() - began <= store.rules.deadline_s + SOON_S
-        assert len(ticks) >= 3, "it went on meanwhile"
+        assert asyncio.run(asks()) == {None}
+        assert turns > 20, "it went on meanwhile"
     finally:
         own_server.resume()
 
@@ -152,12 +155,11 @@ def test_a_trial_whose_answer_was_lost_is_given_back(prompt_store: Made, own_ser
     """The server carries it out once it goes on, and nobody has heard of the lease."""
     store = prompt_store(own_server.url)
     watched(store)
-    patient = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=600.0)
     own_server.pause()
-    assert timed(store, patient)[0] is None
+    assert store.acquire("a", ONE) is None
     until(lambda: store.failures, PATIENCE_S, "the call has failed")
     own_server.resume()
-    until(lambda: isinstance(store.acquire("a", patient), ProbeLease), BACK_S, "long before the lease ends")
+    until(lambda: isinstance(store.acquire("a", ONE), ProbeLease), PATIENCE_S, "long before the lease ends")
 
 
 @pytest.mark.usefixtures("hasty")
@@ -191,7 +193,7 @@ def test_what_the_store_has_forgotten_it_is_told_again(
     found = there.read_state("open")
     assert found is not None
     assert (found.state, found.rounds, found.cause) == (BreakerState.OPEN, 3, BreakerCause.SLOW_RATE)
-    assert 50.0 < found.wait_s < 60.0
+    assert 0.0 < found.wait_s < 60.0
     forced = there.read_state("forced")
     assert forced is not None
     assert forced.state is BreakerState.FORCED_OPEN
@@ -216,8 +218,7 @@ def test_a_trial_that_ends_while_the_store_is_away_is_told_on_its_return(
     here, there = made(slow_proxy.url), made(slow_proxy.url)
     watched(here)
     diary = watched(there)
-    patient = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=60.0)
-    lease = here.acquire("a", patient)
+    lease = here.acquire("a", ONE)
     assert isinstance(lease, ProbeLease)
     slow_proxy.refuse()
     lost(here)
@@ -294,14 +295,13 @@ def test_a_lost_subscription_is_made_again_and_nothing_is_missed(made: Made, own
 
 @pytest.mark.usefixtures("hasty")
 def test_a_subscription_that_is_dead_without_a_word_is_found_out(
-    made: Made, slow_proxy: SlowProxy, monkeypatch: pytest.MonkeyPatch
+    made: Made, own_server: RedisServer, slow_proxy: SlowProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_listener, "PING_S", 0.05)
-    monkeypatch.setattr(sync_listener, "SILENCE_S", 0.2)
-    store = made(slow_proxy.url)
+    monkeypatch.setattr(sync_listener, "SILENCE_S", 0.5)
+    store = made(slow_proxy.url, deadline_s=DEADLINE_S, timeout_s=TIMEOUT_S)
     diary = watched(store)
-    began = time.monotonic()
-    until(lambda: time.monotonic() - began > 0.5, PATIENCE_S, "longer than any silence")
+    until(lambda: pings(own_server) > 15, PATIENCE_S, "longer than any silence")
     assert not store._listener.failures, "pings keep it"
     slow_proxy.delay_s = 60.0
     until(lambda: store._listener.failures, PATIENCE_S, "the silence")
@@ -310,6 +310,12 @@ def test_a_subscription_that_is_dead_without_a_word_is_found_out(
     slow_proxy.delay_s = 0.0
     until(lambda: store.is_listening and store.is_up, PATIENCE_S, "it listens again")
     assert diary.states == []
+
+
+def pings(server: RedisServer) -> int:
+    """Return how often a server was pinged."""
+    told = server.info("commandstats").get("cmdstat_ping", "calls=0")
+    return int(told.split(",")[0].removeprefix("calls="))
 
 
 @pytest.fixture
@@ -346,8 +352,12 @@ def test_a_missing_right_is_named_and_nothing_else_happens(
     watched(store)
     store.report_open("a", 0.05, 0, BreakerCause.FAILURES)
     answer = store.acquire("a", ONE)
-    asks = lambda: timed(store) and RIGHTS in caplog.text  # noqa: E731
-    until(asks, PATIENCE_S, "they are named")
+
+    def named() -> bool:
+        store.acquire("a", ONE)
+        return RIGHTS in caplog.text
+
+    until(named, PATIENCE_S, "they are named")
     assert not store.is_up or isinstance(answer, (ProbeLease, RemoteBreakerState))
 
 
@@ -373,9 +383,7 @@ def test_a_server_without_memory_leaves_each_to_itself(made: Made, own_server: R
     own_server.command("CONFIG", "SET", "maxmemory", 1)
     here.report_open("a", 60.0, 0, BreakerCause.FAILURES)
     for _ in range(20):
-        answer, took_s = timed(there)
-        assert answer is None
-        assert took_s <= there.rules.deadline_s + SOON_S
+        assert there.acquire("a", ONE) is None
     assert diary.states == []
     own_server.command("CONFIG", "SET", "maxmemory", 0)
     diary.reads(BreakerState.OPEN)
@@ -386,7 +394,8 @@ def test_a_foreign_value_is_the_trouble_of_one_breaker(made: Made, own_server: R
     store = made(own_server.url)
     own_server.command("SADD", store.rules.keys("b")[1], "not ours")
     diary = watched(store)
-    assert store.acquire("b", ONE) is None
+    brief = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=0.5)
+    assert store.acquire("b", brief) is None
     until(lambda: isinstance(store.acquire("a", ONE), ProbeLease), PATIENCE_S, "others go on")
     store.report_operator_state("a", BreakerState.CLOSED)
     told(store)
@@ -400,7 +409,7 @@ def test_a_server_that_was_never_there(made: Made, caplog: pytest.LogCaptureFixt
     assert store.read_state("a") is None
     assert asyncio.run(store.acquire_async("a", ONE)) is None
     store.report_open("a", 60.0, 0, BreakerCause.FAILURES)
-    assert time.monotonic() - began <= SOON_S, "nobody waits for who refuses"
+    assert time.monotonic() - began < store.rules.deadline_s, "nobody waits for who refuses"
     until(lambda: not store.is_up, PATIENCE_S, "one refusal is enough")
     assert store.failures == 1
     assert "each process goes by its own (ConnectionError" in caplog.text
@@ -424,14 +433,14 @@ def test_a_client_that_answers_nonsense_is_a_failure_like_any_other(made: Made, 
 
 
 class Traffic:
-    """Threads that do all that guards do, and note how long it took and what was raised."""
+    """Threads that do all that guards do, and count it, and note what was raised."""
 
     def __init__(self, stores: list[RedisBreakerStore]) -> None:
-        self.worst_s = 0.0
+        self.acts = [0] * len(stores)
         self.errors: list[BaseException] = []
         self.leases = 0
         self._over = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(store,)) for store in stores]
+        self._threads = [threading.Thread(target=self._run, args=pair) for pair in enumerate(stores)]
         for thread in self._threads:
             thread.start()
 
@@ -440,16 +449,20 @@ class Traffic:
         for thread in self._threads:
             thread.join(PATIENCE_S)
 
-    def _run(self, store: RedisBreakerStore) -> None:
+    def more(self, acts: int = 40) -> None:
+        """Wait until each thread has done so much more."""
+        wanted = [done + acts for done in self.acts]
+        until(lambda: all(map(operator.ge, self.acts, wanted)), PATIENCE_S, "each goes on")
+
+    def _run(self, number: int, store: RedisBreakerStore) -> None:
         chance = random.Random(1)
         while not self._over.is_set():
-            began = time.monotonic()
             try:
                 self._act(store, chance)
             except BaseException as error:  # noqa: BLE001 - that is what is looked for
                 self.errors.append(error)
-            self.worst_s = max(self.worst_s, time.monotonic() - began)
-            time.sleep(0.001)
+            self.acts[number] += 1
+            self._over.wait(0.001)
 
     def _act(self, store: RedisBreakerStore, chance: random.Random) -> None:
         match chance.randrange(4):
@@ -464,6 +477,7 @@ class Traffic:
                     store.report_probe("a", answer, chance.choice(list(Outcome)), 1, 0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_whatever_happens_to_the_server_nobody_gets_an_error_or_waits_for_long(prompt_store: Made) -> None:
     with RedisServer(newest()) as server:
@@ -473,16 +487,19 @@ def test_whatever_happens_to_the_server_nobody_gets_an_error_or_waits_for_long(p
         try:
             for happens in ("pause", "kill", "flush", "drop", "script", "restart", "pause"):
                 trouble(server, happens)
-                threading.Event().wait(0.15)
+                traffic.more()
                 repaired(server, happens)
-                threading.Event().wait(0.15)
+                traffic.more()
+            until(
+                lambda: all(store.is_up and store.is_listening for store in stores),
+                PATIENCE_S,
+                "all are back",
+            )
+            until(lambda: traffic.leases, PATIENCE_S, "trials are made")
         finally:
             traffic.end()
         assert traffic.errors == []
-        assert traffic.worst_s <= stores[0].rules.deadline_s + SOON_S
         until(lambda: all(store.is_up and store.is_listening for store in stores), PATIENCE_S, "all are back")
-        given = traffic.leases
-        assert given, "trials were made"
         stores[0].report_operator_state("a", BreakerState.DISABLED)
         until(lambda: diaries[1].words[-1] is BreakerState.DISABLED, PATIENCE_S, "they hear of each other")
 

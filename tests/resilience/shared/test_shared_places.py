@@ -12,7 +12,7 @@ from tests.store.cluster import Cluster3
 from tests.store.polling import until
 from tests.store.sentinel import SentinelPair
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
 def test_on_a_cluster_guards_lie_on_all_nodes_and_everybody_hears_of_each(

@@ -107,9 +107,7 @@ def test_a_run_of_one_segment_and_priority_is_one_row() -> None:
 
 
 def test_the_first_byte_is_told_where_it_is_known() -> None:
-    told = lines(
-        document([Sent(first_byte_s=0.02), Sent(first_byte_s=0.04)], replace(FACTS, limits_s={}))
-    )
+    told = lines(document([Sent(first_byte_s=0.02), Sent(first_byte_s=0.04)], replace(FACTS, limits_s={})))
     assert "goodput: everything served" in told
     assert "first byte (from the intended start): p50 20.1 ms, p99 40.0 ms" in told
 
