@@ -117,7 +117,7 @@ def user_limits(
     settings: Settings,
     hasher: CallerHasher,
     redis: Callable[[], Any] | None = None,
-    fleet: FleetSync | None = None,
+    fleet_sync: FleetSync | None = None,
 ) -> UserLimits | SharedUserLimits:
     """Create the user limits: in memory, or in the store of the settings.
 
@@ -125,14 +125,14 @@ def user_limits(
         settings: the configuration.
         hasher: hashes plain user names.
         redis: makes the client of each event loop, instead of ``settings.redis_url``.
-        fleet: knows the number of processes, where ``settings.workers`` does not.
+        fleet_sync: knows the number of processes, where ``settings.workers`` does not.
     """
     sets = limit_sets(settings)
     store = shared_store(settings, redis) if any(sets) else None
     if store is None:
         return UserLimits(sets, settings.max_users)
     # An explicit number of workers takes precedence over the counted members of the fleet.
-    counted = fleet if settings.workers == 1 else None
+    counted = fleet_sync if settings.workers == 1 else None
     windows = SharedUserLimits(
         sets,
         store,
@@ -145,9 +145,9 @@ def user_limits(
         text_of=hasher.text,
         is_usable=loop_runs,
     )
-    if fleet is not None:  # same server: a loss found by one is reported to the other
-        windows.on_store_lost, fleet.leases.on_store_lost = (
-            fleet.leases.report_failure,
+    if fleet_sync is not None:  # same server: a loss found by one is reported to the other
+        windows.on_store_lost, fleet_sync.leases.on_store_lost = (
+            fleet_sync.leases.report_failure,
             windows.report_failure,
         )
     return windows

@@ -121,8 +121,8 @@ def ratio(seen: Mapping[str, Sequence[Figures]], peer: str, *, per_core: bool) -
 
 def histogram_us() -> float:
     """Microseconds to record one latency."""
-    record, times = functools.partial(Histogram().record, 0.012_345), 20_000
-    return min(timeit.repeat(record, number=times, repeat=5)) / times * 1e6
+    record_latency, times = functools.partial(Histogram().record, 0.012_345), 20_000
+    return min(timeit.repeat(record_latency, number=times, repeat=5)) / times * 1e6
 
 
 def bars(seen: Mapping[str, Sequence[Figures]], record_us: float) -> list[Bar]:

@@ -101,16 +101,16 @@ def _fresh(drive: Callable[[], float]) -> float:
 
 
 def _of(kind: type[Contestant], calls: int) -> dict[str, Row]:
-    rows = {
+    by_name = {
         f"coroutine {kind.name}": awaited(kind(LONG_S).coroutine(succeed), calls),
         f"function {kind.name}": called(kind(LONG_S).function(succeed_now), calls),
     }
     if kind.blocks:
-        rows[f"block {kind.name}"] = awaited(kind(LONG_S).block(succeed), calls)
-    rows[f"refused {kind.name}"] = refused(kind, calls, told=False)
+        by_name[f"block {kind.name}"] = awaited(kind(LONG_S).block(succeed), calls)
+    by_name[f"refused {kind.name}"] = refused(kind, calls, told=False)
     if kind.left is not Contestant.left:
-        rows[f"told {kind.name}"] = refused(kind, calls, told=True)
-    return rows
+        by_name[f"told {kind.name}"] = refused(kind, calls, told=True)
+    return by_name
 
 
 def _bare(calls: int) -> dict[str, Row]:

@@ -23,8 +23,8 @@ from autoglm_throttle.limiting.shared.store import (
     UserLimitStore,
 )
 from autoglm_throttle.limiting.shared.store_decisions import (
+    caller_decision,
     combined,
-    decision,
     limit_decision,
     remaining_units,
 )
@@ -227,12 +227,12 @@ class SharedUserLimits:
             ok, remaining, retry_us, reset_us, _ = answer
             self._last_known.record(charge.kind, charge.user, (remaining,), now)
             return limit_decision(charge.limits[0], ok, remaining, retry_us, reset_us)
-        user = decision(charge, answer)
+        user = caller_decision(charge, answer)
         self._last_known.record(charge.kind, charge.user, remaining_units(charge.limits, user), now)
         if len(charges) == 1:
             return user
         charge = charges[1]
-        address = decision(charge, answer[VALUES * len(charges[0].limits) :])
+        address = caller_decision(charge, answer[VALUES * len(charges[0].limits) :])
         self._last_known.record(charge.kind, charge.user, remaining_units(charge.limits, address), now)
         return combined(user, address)
 

@@ -16,7 +16,7 @@ US: Final = 1e-6
 """Seconds in a microsecond."""
 
 
-def decision(charge: StoreCharge, answer: Answer) -> Decision:
+def caller_decision(charge: StoreCharge, answer: Answer) -> Decision:
     """Return one caller's decision: the rejection with the longest wait, else the fullest limit."""
     limits = charge.limits
     if len(limits) == 1:

@@ -28,7 +28,7 @@ from autoglm_throttle.traffic.demo.scenario import (
     traced,
 )
 from autoglm_throttle.traffic.demo.store import DemoStore
-from autoglm_throttle.traffic.demo.view import TURN_S, DemoView, frame
+from autoglm_throttle.traffic.demo.view import TURN_S, DemoView, build_frame
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
 from autoglm_throttle.traffic.plan import parse_duration
@@ -191,7 +191,7 @@ async def _drive(scenario: Scenario, child: DemoProcess, out: TextIO) -> tuple[R
         state = new_state or state
         if state is not None:
             observer.observe(state)
-            view.show(frame(scenario, generator, recent, state))
+            view.show(build_frame(scenario, generator, recent, state))
         recent.turn(generator.launched)
     return replace(await running, watched=tuple(samples)), observer
 

@@ -132,9 +132,9 @@ def plain(frame: ScreenFrame) -> str:
         for priority, one in frame.classes.items()
     )
     start = f"{frame.elapsed_s:5.1f} s  {frame.phase:<8}  GPU {gpu:>5}  factor {frame.factor:4.2f}"
-    table = f"table {frame.table.factor:g}, {frame.table.status}"
+    tiers = f"table {frame.table.factor:g}, {frame.table.status}"
     guard = f"guard {_guard(frame.downstream)}"
-    return f"{start}  {table}  limit {_concurrency(frame)}  {guard}  admitted/limited/shed per s: {classes}"
+    return f"{start}  {tiers}  limit {_concurrency(frame)}  {guard}  admitted/limited/shed per s: {classes}"
 
 
 def _concurrency(frame: ScreenFrame) -> str:

@@ -41,7 +41,7 @@ class DemoView:
         self._out.flush()
 
 
-def frame(
+def build_frame(
     scenario: Scenario, generator: OpenLoopSender, recent: RecentCounts, state: dict[str, Any]
 ) -> screen.ScreenFrame:
     """Build a frame from the generator, the recent results and the throttle's state."""
