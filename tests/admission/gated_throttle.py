@@ -64,7 +64,7 @@ def in_flight(throttle: Throttle) -> int:
 def left_over(throttle: Throttle) -> dict[str, Any]:
     """What a throttle holds for others than the requests in flight; all of it is empty when nobody waits."""
     desk = throttle._settlement
-    lanes = [len(lane) for lane in getattr(desk.limiter, "_lanes", ())]
+    lanes = [len(lane) for lane in getattr(desk.limiter, "_queues", ())]
     return {
         "waiting": desk.limiter.waiting,
         "lanes": sum(lanes),

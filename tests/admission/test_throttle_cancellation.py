@@ -236,7 +236,7 @@ class TestListener:
             raise RuntimeError("which loop is this?")
 
         owner, _ = one_slot()
-        monkeypatch.setattr(admission_module, "doorbell", no_bell)
+        monkeypatch.setattr(admission_module, "new_wakeup", no_bell)
         with pytest.raises(RuntimeError, match="which loop"):
             await owner.admit(Demand(MID, "u"))
         assert untouched(owner, "u")

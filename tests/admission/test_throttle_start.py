@@ -54,7 +54,7 @@ class TestGpuRequired:
         assert await lifespan.drive(throttle) == ["startup.complete", "shutdown.complete"]
 
     async def test_no_sample_ends_the_start_with_its_cause(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(middleware, "FIRST_SAMPLE_WITHIN_S", 0.01)
+        monkeypatch.setattr(middleware, "FIRST_SAMPLE_TIMEOUT_S", 0.01)
         gpu = FakeGpu()
         gpu.fail_with(ProviderUnavailable("no driver"))
         lifespan = Lifespan()
@@ -70,7 +70,7 @@ class TestGpuRequired:
     async def test_an_engine_does_not_stand_in_for_cards_that_are_not_seen(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(middleware, "FIRST_SAMPLE_WITHIN_S", 0.3)
+        monkeypatch.setattr(middleware, "FIRST_SAMPLE_TIMEOUT_S", 0.3)
         cards, engine = FakeGpu(), FakeGpu(devices=0, engines=1)
         engine.name = "engine"
         cards.fail_with(NoSourceError("no GPU found (nvml: no driver)"))
@@ -80,7 +80,7 @@ class TestGpuRequired:
         assert lifespan.sent[0]["message"].endswith(": fake: no GPU found (nvml: no driver)")
 
     async def test_a_lost_card_is_a_sample_of_no_load(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(middleware, "FIRST_SAMPLE_WITHIN_S", 0.3)
+        monkeypatch.setattr(middleware, "FIRST_SAMPLE_TIMEOUT_S", 0.3)
         gpu = FakeGpu()
         gpu.lose()
         lifespan = Lifespan()

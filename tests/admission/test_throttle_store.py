@@ -93,8 +93,8 @@ async def test_a_service_that_refuses_nobody_finds_its_store_again(
 
 
 async def test_a_store_is_looked_for_while_nobody_asks_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_monitor, "LOOK_AT_MOST_S", 0.01)
-    monkeypatch.setattr(store_monitor, "LOOK_AT_LEAST_S", 0.01)
+    monkeypatch.setattr(store_monitor, "POLL_MAX_S", 0.01)
+    monkeypatch.setattr(store_monitor, "POLL_MIN_S", 0.01)
     site = Site(monkeypatch, StoreErrorKind.UNREACHABLE)
     site.throttle.start()
     await turns()

@@ -114,7 +114,7 @@ class TestSynchronousFace:
                 running.settle()
                 return lambda: None
 
-        monkeypatch.setattr(admission_module, "doorbell", Bell)
+        monkeypatch.setattr(admission_module, "new_wakeup", Bell)
         permit = await throttle.wait(ticket_for(throttle, Demand(MID)))
         assert isinstance(permit, Permit)
         assert left_over(throttle) == NOTHING

@@ -113,7 +113,7 @@ class TestOrder:
             looks.append(ticket)
             return original(ticket)
 
-        monkeypatch.setattr(throttle, "_look", look)
+        monkeypatch.setattr(throttle, "_poll_ticket", look)
 
         async def scenario() -> None:
             (running,) = held(throttle)

@@ -210,7 +210,7 @@ def test_asyncio_listens_only_to_longer_waits(monkeypatch: pytest.MonkeyPatch) -
             bell.set()
         assert not await new_wakeup().wait(0.001, leaves)
         assert not heard
-        monkeypatch.setattr("autoglm_throttle.wakeup.DEAF_S", 0.001)
+        monkeypatch.setattr("autoglm_throttle.wakeup.DISCONNECT_WATCH_DELAY_S", 0.001)
         assert await new_wakeup().wait(LONG_S, leaves)
         assert heard == ["listened"]
 

@@ -14,7 +14,7 @@ from autoglm_throttle import wakeup
 @pytest.fixture(autouse=True)
 def keen_ears(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits listens for its client from the start: these tests let no time pass."""
-    monkeypatch.setattr(wakeup, "DEAF_S", 0.0)
+    monkeypatch.setattr(wakeup, "DISCONNECT_WATCH_DELAY_S", 0.0)
 
 
 @pytest.fixture

@@ -300,9 +300,9 @@ def test_memory_stays_bounded_under_20_000_distinct_requests(monkeypatch: pytest
 
     Only the last quarter is traced, for speed: a leak shows there as well.
     """
-    monkeypatch.setattr(callers, "REMEMBERED", 16)
-    monkeypatch.setattr(identity, "REMEMBERED", 16)
-    monkeypatch.setattr(routes, "MATCHES_KEPT", 16)
+    monkeypatch.setattr(callers, "CACHE_ENTRIES", 16)
+    monkeypatch.setattr(identity, "CACHE_ENTRIES", 16)
+    monkeypatch.setattr(routes, "MAX_CACHED_MATCHES", 16)
     app, throttle = protected(**SETUPS["all"], max_users=100)
     for scope in hostile_scopes(15_000):
         at_once(app, scope)

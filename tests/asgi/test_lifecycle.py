@@ -192,7 +192,7 @@ async def test_hanging_read_delays_no_request(card: Card, throttle: Throttle) ->
 async def test_hanging_read_delays_no_start(
     card: Card, throttle: Throttle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(middleware, "FIRST_SAMPLE_WITHIN_S", 0.01)
+    monkeypatch.setattr(middleware, "FIRST_SAMPLE_TIMEOUT_S", 0.01)
     card.go_on.clear()
 
     async def during() -> None:
@@ -277,7 +277,7 @@ async def test_required_gpu_that_is_silent_fails_the_start(
     card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     card.go_on.clear()
-    monkeypatch.setattr(middleware, "FIRST_SAMPLE_WITHIN_S", 0.01)
+    monkeypatch.setattr(middleware, "FIRST_SAMPLE_TIMEOUT_S", 0.01)
     throttle = Throttle(Settings(gpu_required=True, sample_interval_s=60.0), gpu=card)
     log: list[str] = []
     stopped: list[bool] = []
@@ -291,7 +291,7 @@ async def test_required_gpu_that_is_silent_fails_the_start(
 async def test_required_gpu_with_no_source_fails_the_start_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(middleware, "FIRST_SAMPLE_WITHIN_S", 0.01)
+    monkeypatch.setattr(middleware, "FIRST_SAMPLE_TIMEOUT_S", 0.01)
     app = ThrottleMiddleware(service(), throttle=throttle_for_tests(gpu_required=True))
     texts: list[str] = []
 

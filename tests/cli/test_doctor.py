@@ -130,8 +130,8 @@ def test_what_hangs_for_ever_is_left_alone(
     doctor: Doctor, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = Event()
-    monkeypatch.setattr(doctor_redis, "_examine", lambda *args: end.wait())
-    monkeypatch.setattr(doctor_redis, "ALL_S", 0.05)
+    monkeypatch.setattr(doctor_redis, "_diagnose", lambda *args: end.wait())
+    monkeypatch.setattr(doctor_redis, "TOTAL_TIMEOUT_S", 0.05)
     status, (finding,) = doctor(REDIS_URL=own_server.url.replace("//", f"//me:{PASSWORD}@"))
     end.set()
     assert status == 1
@@ -172,7 +172,7 @@ def test_a_server_whose_memory_is_full(doctor: Doctor, own_server: RedisServer) 
 def test_a_server_that_counts_otherwise(
     doctor: Doctor, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch, script: str, said: str
 ) -> None:
-    monkeypatch.setattr(doctor_redis, "script", lambda: script)
+    monkeypatch.setattr(doctor_redis, "load_script", lambda: script)
     status, findings = doctor(REDIS_URL=own_server.url)
     assert (status, not_well(findings)) == (1, [("counting", "fail")])
     assert findings[-1]["message"].startswith(said)

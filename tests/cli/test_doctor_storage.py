@@ -80,7 +80,7 @@ def test_a_storage_that_dies_while_it_is_asked(doctor: Doctor, storage: type[Scr
 def test_a_storage_that_hangs(
     doctor: Doctor, storage: type[Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_storage, "ALL_S", 0.05)
+    monkeypatch.setattr(doctor_storage, "TOTAL_TIMEOUT_S", 0.05)
     storage.end = Event()
     status, (finding,) = doctor(USER_STORAGE=MEMCACHED)
     storage.end.set()

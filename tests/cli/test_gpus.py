@@ -38,7 +38,7 @@ Show = Callable[..., tuple[int, str]]
 def show(
     clean_env: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
-    monkeypatch.setattr(gpu_reader, "LOOK_S", 0.15)
+    monkeypatch.setattr(gpu_reader, "MIN_SPAN_S", 0.15)
     monkeypatch.setattr(gpu_reader, "INTERVAL_S", 0.2)
 
     def run(*argv: str, **environ: str) -> tuple[int, str]:
@@ -224,8 +224,8 @@ def test_cards_of_the_driver(show: Show) -> None:
 def test_a_verdict_is_found_within_one_look(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     assert VerdictRules().span_s < LOOK_S
     rules = VerdictRules(span_s=0.4)
-    monkeypatch.setattr(gpu_reader, "judge", lambda settings: VerdictTracker(rules))
-    monkeypatch.setattr(gpu_reader, "LOOK_S", 0.4 * LOOK_S / VerdictRules().span_s)
+    monkeypatch.setattr(gpu_reader, "verdict_tracker", lambda settings: VerdictTracker(rules))
+    monkeypatch.setattr(gpu_reader, "MIN_SPAN_S", 0.4 * LOOK_S / VerdictRules().span_s)
     library = FakeNvml()
     library.set(0, gpu=99, reasons=0x40, smclk=900, smclk_max=1980)
     with library.installed():
@@ -370,7 +370,7 @@ def test_a_driver_that_hangs_hides_no_engine(
         "autoglm_throttle.cli.gpu_reader.providers", lambda *args, **how: (hung, *providers(*args, **how))
     )
     monkeypatch.setattr(gpu_reader, "ANSWER_S", 0.3)
-    monkeypatch.setattr(gpu_reader, "HANGS_S", 0.2)
+    monkeypatch.setattr(gpu_reader, "HANG_AFTER_S", 0.2)
     try:
         status, out = show("--json", GPU=f"vllm:{server.url()}")
     finally:

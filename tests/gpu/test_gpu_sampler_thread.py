@@ -291,7 +291,7 @@ def test_a_provider_that_cannot_forget_does_not_spoil_the_others(
 ) -> None:
     sources = [Source() for _ in range(8)]
     samplers = [made(source, heard) for source in sources]
-    monkeypatch.setattr(sources[3], "forget", raising(OSError("x")))
+    monkeypatch.setattr(sources[3], "reset_after_fork", raising(OSError("x")))
 
     def check() -> None:
         assert [source.calls for source in sources] == [[] if i == 3 else ["forget"] for i in range(8)]

@@ -164,43 +164,43 @@ def test_no_advice(values: dict[str, object]) -> None:
 
 GIVEN: dict[str, tuple[object, str]] = {
     "signal": ("utilization", "adaptive tiers"),
-    "slo_s": (30, "adaptive gate"),
-    "latency_budget": (0.5, "adaptive gate"),
-    "inflight_max": (64, "adaptive tiers gate fixed"),
-    "queue_max": (9, "adaptive gate"),
-    "min_share": (0.1, "adaptive gate"),
+    "slo_s": (30, "adaptive concurrency"),
+    "latency_budget": (0.5, "adaptive concurrency"),
+    "inflight_max": (64, "adaptive tiers concurrency fixed"),
+    "queue_max": (9, "adaptive concurrency"),
+    "min_share": (0.1, "adaptive concurrency"),
     "tiers": ("80:0.5", "adaptive tiers"),
     "tier_samples": (5, "adaptive tiers"),
     "tier_release_samples": (3, "tiers"),
     "tier_release_margin_pct": (5, "tiers"),
     "tier_recovery_step": (0.1, "tiers"),
-    "deadline_header": ("x-deadline", "adaptive gate"),
+    "deadline_header": ("x-deadline", "adaptive concurrency"),
     "gpu_unknown": ("last", "tiers"),
-    "gpu_memory_target": (0.8, "adaptive gate"),
+    "gpu_memory_target": (0.8, "adaptive concurrency"),
     "gpu_queue_target": (7, ""),
     "gpu_kv_target": (0.7, ""),
     "gpu_pressure_terms": ("memory", ""),
-    "inflight_start": (32, "adaptive gate"),
-    "inflight_floor": (4, "adaptive gate"),
-    "wait_budget": (0.5, "adaptive gate"),
-    "period_s": (1, "adaptive gate"),
-    "period_completions": (16, "adaptive gate"),
+    "inflight_start": (32, "adaptive concurrency"),
+    "inflight_floor": (4, "adaptive concurrency"),
+    "wait_budget": (0.5, "adaptive concurrency"),
+    "period_s": (1, "adaptive concurrency"),
+    "period_completions": (16, "adaptive concurrency"),
     "adaptive_headroom": (1.5, "adaptive"),
     "adaptive_release_samples": (4, "adaptive"),
     "reserve_mid": (0.1, "adaptive"),
     "reserve_low": (0.7, "adaptive"),
-    "degrade_shed_at": (0.7, "adaptive tiers gate"),
-    "degrade_stale_at": (0.85, "adaptive tiers gate"),
-    "degrade_static_at": (0.99, "adaptive tiers gate"),
-    "degrade_margin": (0.1, "adaptive tiers gate"),
-    "degrade_samples": (5, "adaptive tiers gate"),
-    "degrade_load_stale_s": (9, "adaptive tiers gate"),
+    "degrade_shed_at": (0.7, "adaptive tiers concurrency"),
+    "degrade_stale_at": (0.85, "adaptive tiers concurrency"),
+    "degrade_static_at": (0.99, "adaptive tiers concurrency"),
+    "degrade_margin": (0.1, "adaptive tiers concurrency"),
+    "degrade_samples": (5, "adaptive tiers concurrency"),
+    "degrade_load_stale_s": (9, "adaptive tiers concurrency"),
 }
 """Setting -> a value, and the policies that read it with the signal ``auto``."""
 
 UNDER_PRESSURE = {
-    "slo_s": "adaptive tiers gate",
-    "gpu_memory_target": "adaptive tiers gate",
+    "slo_s": "adaptive tiers concurrency",
+    "gpu_memory_target": "adaptive tiers concurrency",
     "gpu_queue_target": "adaptive tiers",
     "gpu_kv_target": "adaptive tiers",
     "gpu_pressure_terms": "adaptive tiers",
@@ -225,9 +225,9 @@ def test_what_nothing_reads_is_told(name: str, policy: Policy, signal: str) -> N
 
 def test_a_hint_names_those_who_read_it() -> None:
     (told,) = collect_advice(quiet(latency_budget=0.5))
-    assert (told.message, told.hint) == ("has no effect with POLICY=tiers", "read by adaptive and gate")
+    assert (told.message, told.hint) == ("has no effect with POLICY=tiers", "read by adaptive and concurrency")
     (told,) = collect_advice(quiet(slo_s=30, policy="fixed"))
-    assert told.hint == "read by adaptive, tiers and gate"
+    assert told.hint == "read by adaptive, tiers and concurrency"
     (told,) = collect_advice(quiet(reserve_low=0.7))
     assert (told.variable, told.hint) == ("reserve_low", "read by adaptive")
     (told,) = collect_advice(quiet(gpu_pressure_terms="memory"))

@@ -59,7 +59,7 @@ def test_who_comes_too_late_for_what_was_granted_is_refused_in_time(
 ) -> None:
     fleet = made(wire)
     beats(fleet, wire)
-    monkeypatch.setattr(LeasedBuckets, "covers", lambda self, demand, now: False)
+    monkeypatch.setattr(LeasedBuckets, "is_decidable", lambda self, demand, now: False)
     begun = time.monotonic()
     asyncio.run(asyncio.wait_for(fleet.ensure(MID), PATIENCE_S))
     assert time.monotonic() - begun >= 0.9 * DEADLINE_S

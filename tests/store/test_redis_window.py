@@ -110,7 +110,7 @@ class Gate:
         self.calls = 0
         batch = batch_of(window)
         self._send = batch._sender
-        monkeypatch.setattr(batch, "_send", self)
+        monkeypatch.setattr(batch, "_sender", self)
 
     async def __call__(self, calls: Any, wanted: Any) -> Any:
         self.calls += 1
@@ -321,7 +321,7 @@ class TestDifferentServers:
             seen.append(calls)
             return [StoreErrorKind.BUSY] if len(seen) == 2 else await serve(calls, wanted)
 
-        monkeypatch.setattr(batch, "_send", second_fails)
+        monkeypatch.setattr(batch, "_sender", second_fails)
         assert await window.charge(charges(1, 1)) is StoreErrorKind.BUSY
         assert await left(window, *charges(0, 0)) == [10, 10, 5000]
 

@@ -66,8 +66,8 @@ def test_without_uvloop_the_loop_is_that_of_asyncio(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_beat_tells_how_far_it_is(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[launch.__module__], "BEAT_S", 0.1)
-    monkeypatch.setattr(worker_pool, "BEAT_S", 0.1)
+    monkeypatch.setattr(sys.modules[launch.__module__], "PROGRESS_INTERVAL_S", 0.1)
+    monkeypatch.setattr(worker_pool, "PROGRESS_INTERVAL_S", 0.1)
     told: list[tuple[float, int, int]] = []
     with beside(always(OK)) as server:
         made, target = some("fixed:100:1500ms"), TargetUrl(port=server.port)
@@ -154,7 +154,7 @@ def test_what_the_others_sent_is_kept_when_a_sending_process_is_killed(
             if len(told) == 2:
                 child.kill()
 
-    monkeypatch.setattr(worker_pool, "_say", say)
+    monkeypatch.setattr(worker_pool, "_send_message", say)
     with beside(always(OK)) as server:
         result = launch(what, TargetUrl(port=server.port), BRISK, processes=2)
     assert result.balanced
@@ -175,7 +175,7 @@ def test_when_all_sending_processes_are_killed_nothing_is_known(monkeypatch: pyt
         if isinstance(said, float):
             child.kill()
 
-    monkeypatch.setattr(worker_pool, "_say", say)
+    monkeypatch.setattr(worker_pool, "_send_message", say)
     with beside(always(OK)) as server, pytest.raises(TrafficError, match="ended early"):
         launch(some(), TargetUrl(port=server.port), BRISK, processes=2)
 
@@ -190,7 +190,7 @@ def test_stopped_while_the_start_is_told_nothing_is_sent(monkeypatch: pytest.Mon
         if isinstance(what, float):
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(worker_pool, "_say", say)
+    monkeypatch.setattr(worker_pool, "_send_message", say)
     with beside(always(OK)) as server, pytest.raises(KeyboardInterrupt):
         launch(some(), TargetUrl(port=server.port), BRISK, processes=2)
     assert worker_pool.STOP not in said

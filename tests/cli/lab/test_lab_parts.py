@@ -53,7 +53,7 @@ def test_a_search_stopped_before_anything_was_sent(run: Run, monkeypatch: pytest
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(load_run, "carry_out", stopped)
+    monkeypatch.setattr(load_run, "run_load", stopped)
     assert run("load", HERE, *SEARCH) == (130, "", "")
 
 
@@ -61,7 +61,7 @@ def test_a_service_that_is_lost_while_it_is_searched(run: Run, monkeypatch: pyte
     def lost(*_: object, **__: object) -> None:
         raise TrafficError("nobody answers")
 
-    monkeypatch.setattr(load_run, "carry_out", lost)
+    monkeypatch.setattr(load_run, "run_load", lost)
     done = run("load", HERE, *SEARCH)
     assert done == (2, "", "autoglm-throttle load: after 0 trials, at 10/s: nobody answers\n")
 

@@ -21,7 +21,7 @@ Made = Callable[..., RedisBreakerStore]
 @pytest.fixture(autouse=True)
 def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that listens looks more often whether it is to end: else each end takes a while."""
-    monkeypatch.setattr(sync_listener, "SLICE_S", 0.02)
+    monkeypatch.setattr(sync_listener, "POLL_S", 0.02)
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_a_name_may_hold_any_character(made: Made, redis_url: str, name: str) ->
 def test_an_opening_is_known_at_once_and_not_told_to_who_opened(
     made: Made, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_sender, "READ_S", 3600.0)
+    monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 3600.0)
     here, there = made(redis_url), made(redis_url)
     own, diary = watched(here), watched(there)
     for number in range(20):
@@ -335,11 +335,11 @@ def test_what_anybody_publishes_is_counted_and_ignored(
 def test_a_message_that_is_lost_is_made_up_for(
     made: Made, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_sender, "READ_S", 0.1)
+    monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 0.1)
     here, there = made(redis_url), made(redis_url)
     watched(here)
     diary = watched(there)
-    monkeypatch.setattr(there._listener, "_heard", lambda data: None)
+    monkeypatch.setattr(there._listener, "_on_message", lambda data: None)
     here.report_open("a", 600.0, 0, BreakerCause.FAILURES)
     diary.reads(BreakerState.OPEN)
     assert diary.threads == {sync_sender.THREAD_NAME}
@@ -359,9 +359,9 @@ def test_nothing_falls_between_subscription_and_reading(
         assert ready.wait(PATIENCE_S)
         joined()
 
-    monkeypatch.setattr(there._listener, "_joined", later)
+    monkeypatch.setattr(there._listener, "_on_subscribed", later)
     diary = watched(there)
-    monkeypatch.setattr(there._listener, "_heard", lambda data: None)
+    monkeypatch.setattr(there._listener, "_on_message", lambda data: None)
     here.report_open("a", 600.0, 0, BreakerCause.FAILURES)
     until(lambda: here._fleet_state.position("a")[0], PATIENCE_S, "it is told")
     assert diary.states == []
@@ -390,7 +390,7 @@ def test_a_breaker_that_raises_ends_nothing(
 def test_a_breaker_that_is_gone_is_read_no_more(
     made: Made, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_sender, "READ_S", 0.05)
+    monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 0.05)
     store = made(redis_url)
     diary, kept = Diary(), watched(store, "b")
     store.subscribe("a", diary.changed)

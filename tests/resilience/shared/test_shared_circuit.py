@@ -53,7 +53,7 @@ def tried(one: GuardState) -> GuardPermit:
 def test_a_closed_guard_says_nothing_to_the_store(
     made: Made, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_sender, "READ_S", 3600.0)
+    monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 3600.0)
     store = made(redis_server.url)
     one = circuit(store)
     one.record(passed(one), Outcome.SUCCESS)
@@ -77,7 +77,7 @@ def test_a_closed_guard_says_nothing_to_the_store(
 def test_what_an_opening_and_a_trial_cost_the_store(
     made: Made, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_sender, "READ_S", 3600.0)
+    monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 3600.0)
     store = made(redis_server.url)
     one = circuit(store)
     passed(one)

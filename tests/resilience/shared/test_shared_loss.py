@@ -167,7 +167,7 @@ def test_a_trial_whose_answer_was_lost_is_given_back(prompt_store: Made, own_ser
 def test_what_the_store_has_forgotten_it_is_told_again(
     made: Made, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch, forgets: str
 ) -> None:
-    monkeypatch.setattr(sync_sender, "READ_S", 0.1)
+    monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 0.1)
     here = made(own_server.url)
     for name in ("open", "forced", "closed"):
         watched(here, name)
@@ -298,7 +298,7 @@ def test_a_subscription_that_is_dead_without_a_word_is_found_out(
     made: Made, own_server: RedisServer, slow_proxy: SlowProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_listener, "PING_S", 0.05)
-    monkeypatch.setattr(sync_listener, "SILENCE_S", 0.5)
+    monkeypatch.setattr(sync_listener, "SILENCE_LIMIT_S", 0.5)
     store = made(slow_proxy.url, deadline_s=DEADLINE_S, timeout_s=TIMEOUT_S)
     diary = watched(store)
     until(lambda: pings(own_server) > 15, PATIENCE_S, "longer than any silence")
@@ -364,7 +364,7 @@ def test_a_missing_right_is_named_and_nothing_else_happens(
 def test_without_the_right_to_listen_it_reads_once_a_second(
     made: Made, own_server: RedisServer, user: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_sender, "DEAF_READ_S", 0.05)
+    monkeypatch.setattr(sync_sender, "UNSUBSCRIBED_READ_S", 0.05)
     own_server.command("ACL", "SETUSER", "me", "-subscribe")
     here, there = made(user, listens=False), made(user, listens=False)
     watched(here)

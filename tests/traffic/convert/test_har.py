@@ -161,7 +161,7 @@ def test_requests_are_read_one_at_a_time() -> None:
 def test_a_request_as_long_as_allowed_is_read_and_a_longer_one_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("autoglm_throttle.traffic.convert.elements.VALUE_AT_MOST", 300_000)
+    monkeypatch.setattr("autoglm_throttle.traffic.convert.elements.MAX_VALUE_BYTES", 300_000)
     assert len(read(document(element(comment="x" * 250_000), element()))[0]) == 2
     found, faults = read(document(element(), element(comment="x" * 800_000), element()))
     assert len(found) == 1

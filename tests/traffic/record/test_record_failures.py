@@ -37,7 +37,7 @@ async def test_without_a_thread_requests_go_on_and_nothing_leaks(
         abandoned.append(store)
         abandon(store)
 
-    monkeypatch.setattr(RecordingFile, "abandon", counted)
+    monkeypatch.setattr(RecordingFile, "cancel", counted)
     monkeypatch.setattr(threading.Thread, "start", refused)
     recorder = Recorder(tmp_path / "a.jsonl")
     app = RecorderMiddleware(hello, recorder)
@@ -189,7 +189,7 @@ async def test_in_virtual_time_the_end_is_waited_for_at_once(
 
     recorder = Recorder(tmp_path / "a.jsonl")
     recorder.attach("app")
-    monkeypatch.setattr(recorders, "TURN_S", 1000.0)
+    monkeypatch.setattr(recorders, "POLL_INTERVAL_S", 1000.0)
     monkeypatch.setattr(anyio, "sleep", at_once)
     await recorder.detach("app")
     assert slept == [1000.0]

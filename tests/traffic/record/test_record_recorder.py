@@ -118,7 +118,7 @@ def test_no_link_is_followed(dangling: bool, tmp_path: Path, recorders: list[Rec
 def test_there_is_an_end_to_siblings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stores, "SIBLINGS", 2)
+    monkeypatch.setattr(stores, "MAX_SAME_NAME", 2)
     for name in ("a.jsonl", "a-2.jsonl"):
         (tmp_path / name).touch()
     recorder = Recorder(tmp_path / "a.jsonl")

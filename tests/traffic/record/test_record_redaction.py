@@ -164,7 +164,7 @@ def test_a_pattern_masks_something(pattern: str) -> None:
 
 
 def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redactions, "REMEMBERED", 3)
+    monkeypatch.setattr(redactions, "CACHE_ENTRIES", 3)
     redaction = Redaction()
     for n in range(10):
         fields = [(b"accept", b"%d" % n), (b"x-%d" % n, b"a"), (b"Accept", b"x" * 1000), (b"y" * 1000, b"a")]
