@@ -1,7 +1,7 @@
 """Adaptive load shedding and per-user rate limiting for ASGI services on GPUs."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.version import __version__
 
@@ -105,12 +105,14 @@ _MODULES: Final = {
 plugin of this package is registered in every environment, and importing everything took 0.5 s of CPU."""
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class or a function
-    for module, names in _MODULES.items():
-        if name in names.split():
-            value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker reports an unknown name
+
+    def __getattr__(name: str) -> object:
+        for module, names in _MODULES.items():
+            if name in names.split():
+                value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
 """Settings: combine environment, files and code into one frozen value, and report all problems together."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.settings.breaker_settings import BreakerSettings
 from autoglm_throttle.settings.caller_fields import HeaderStyle, HeaderTrust
@@ -51,7 +51,9 @@ _LAZY_EXPORTS: Final = {"collect_advice": "advice", "breaker_of": "guard_checks"
 """Names that an import of the package does without."""
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function
-    if name not in _LAZY_EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY_EXPORTS[name]}"), name)
+if not TYPE_CHECKING:  # a type checker reports an unknown name
+
+    def __getattr__(name: str) -> object:
+        if name not in _LAZY_EXPORTS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_LAZY_EXPORTS[name]}"), name)

@@ -1,7 +1,7 @@
 """Test doubles for services that are protected by this library; `plugin` provides the fixtures."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from autoglm_throttle.testing.assertions import (
@@ -37,9 +37,11 @@ _MODULES: Final = {
 """The public names by module, imported on first use: pytest loads `plugin` and this package in every run."""
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class or a function
-    for module, names in _MODULES.items():
-        if name in names.split():
-            value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker reports an unknown name
+
+    def __getattr__(name: str) -> object:
+        for module, names in _MODULES.items():
+            if name in names.split():
+                value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

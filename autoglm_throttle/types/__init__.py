@@ -6,7 +6,7 @@ ratios are floats 0..1, percentages end in ``_pct``.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.types.advice import ResourceAdvice
 from autoglm_throttle.types.breaker import (
@@ -127,7 +127,9 @@ _LAZY: Final = {"BreakerView": "breaker_view", "FallbackContext": "fallback_cont
 """Names that only guards need: the import of the package does not load their modules."""
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+if not TYPE_CHECKING:  # a type checker reports an unknown name
+
+    def __getattr__(name: str) -> object:
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
