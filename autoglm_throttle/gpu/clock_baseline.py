@@ -46,7 +46,7 @@ class ClockBaseline:
         self._first_w: float | None = None
 
     def __repr__(self) -> str:
-        return f"FullSpeed(learned_mhz={self.learned_mhz})"
+        return f"ClockBaseline(learned_mhz={self.learned_mhz})"
 
     @property
     def learned_mhz(self) -> float | None:

@@ -107,7 +107,7 @@ class RemoteGpuProvider:
         self.reset_after_fork()
 
     def __repr__(self) -> str:
-        return f"FleetProvider({self.rules.host}, local={self._local!r}, others={self.hosts!r})"
+        return f"RemoteGpuProvider({self.rules.host}, local={self._local!r}, others={self.hosts!r})"
 
     def read(self) -> Sequence[GpuSample]:
         """Read this host's GPUs, publish them, and return them with those of the others.

@@ -54,7 +54,7 @@ class HostTable:
         """Start of the current run of answers from the store; infinite while it fails."""
 
     def __repr__(self) -> str:
-        return f"Hosts({', '.join(sorted(self._hosts)) or 'none'})"
+        return f"HostTable({', '.join(sorted(self._hosts)) or 'none'})"
 
     def __len__(self) -> int:
         return len(self._hosts)

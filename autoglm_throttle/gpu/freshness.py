@@ -53,7 +53,7 @@ class RefreshDetector:
         self._source = _SeriesClock()
 
     def __repr__(self) -> str:
-        return f"Renewal(rows={len(self._clocks)}, period_s={self.period_s})"
+        return f"RefreshDetector(rows={len(self._clocks)}, period_s={self.period_s})"
 
     @property
     def period_s(self) -> float | None:

@@ -45,7 +45,7 @@ class AdaptiveInterval:
         self._slower_since_s: float | None = None
 
     def __repr__(self) -> str:
-        return f"Pace({self._chosen_s():g} s)"
+        return f"AdaptiveInterval({self._chosen_s():g} s)"
 
     def next(self, load: float | None, urgent: bool, now: float) -> float:
         """Choose the interval again, at any time but best at each reading.

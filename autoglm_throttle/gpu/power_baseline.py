@@ -34,7 +34,7 @@ class PowerBaseline:
         """Highest mean of ten busy seconds, W; None: not observed yet."""
 
     def __repr__(self) -> str:
-        return f"PowerRange(idle_w={self.idle_w}, busy_w={self.busy_w})"
+        return f"PowerBaseline(idle_w={self.idle_w}, busy_w={self.busy_w})"
 
     def learn(self, power_w: float, at_s: float, *, idle: bool, busy: bool) -> None:
         """Add a new measurement.

@@ -68,7 +68,7 @@ class RecordedProvider:
         self._previous: dict[tuple[str, str], GpuSample] = {}
 
     def __repr__(self) -> str:
-        return f"ScriptedProvider({self._file.path if self._file else self._call or 'steps'})"
+        return f"RecordedProvider({self._file.path if self._file else self._call or 'steps'})"
 
     def read(self) -> Sequence[GpuSample]:
         """Return the next reading.

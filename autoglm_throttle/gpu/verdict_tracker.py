@@ -56,7 +56,7 @@ class VerdictTracker:
 
     def __repr__(self) -> str:
         text = ", ".join(f"{key[1]}: {device.verdict.condition}" for key, device in self._devices.items())
-        return f"Judge({text})"
+        return f"VerdictTracker({text})"
 
     def update(self, view: GpuView, work: ServiceStats, now: float) -> GpuView:
         """Update the verdicts of all devices.

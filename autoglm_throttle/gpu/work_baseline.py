@@ -34,7 +34,7 @@ class WorkBaseline:
         self._passed_s = 0.0
 
     def __repr__(self) -> str:
-        return f"AtWork(mean={self.mean})"
+        return f"WorkBaseline(mean={self.mean})"
 
     def learn(
         self,
