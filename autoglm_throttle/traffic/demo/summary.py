@@ -92,7 +92,7 @@ def downstream_sentence(state: dict[str, Any]) -> str:
     opened, fallbacks = _times(state["openings"]), state["instead"]
     return (
         f"The downstream {state['name']!r} failed {_times(state['failed'])} and its breaker opened {opened}:"
-        f" {fallbacks.get('trouble', 0)} calls were answered by a fallback during its outage and"
+        f" {fallbacks.get('outage', 0)} calls were answered by a fallback during its outage and"
         f" {fallbacks.get('load', 0)} under load, {state['calls']} were made. It is {state['state']} now."
     )
 
