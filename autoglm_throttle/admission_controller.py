@@ -110,7 +110,7 @@ class AdmissionController:
             self._refresh()
         settlement = self._settlement
         counters = settlement.counters
-        counters.acquire()  # `with rows.lock` takes twice as long
+        counters.acquire()  # `with counters.lock` takes twice as long
         try:
             payer = (
                 self._rate_limiter.take(demand, now)

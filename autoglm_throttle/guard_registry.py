@@ -351,7 +351,7 @@ def _as_tuple(kinds: Exceptions) -> tuple[type[BaseException], ...]:
     return (kinds,) if isinstance(kinds, type) else tuple(kinds)
 
 
-def _policy_value(policy: GuardPolicy | None, key: str) -> Any:  # noqa: ANN401 - parsed by the form of the key
+def _policy_value(policy: GuardPolicy | None, key: str) -> Any:  # noqa: ANN401 - parsed by the field type of the key
     """Read a value from the table of a guard; None where there is no table."""
     return None if policy is None else getattr(policy, key)
 

@@ -50,7 +50,7 @@ class Permit:
         settlement = self._settlement
         counters = settlement.counters
         now = counters.clock()
-        counters.acquire()  # `with rows.lock` takes twice as long
+        counters.acquire()  # `with counters.lock` takes twice as long
         try:
             if self.settled:
                 counters.stale_results += 1

@@ -34,8 +34,7 @@ class QuotaPermit(Permit):
     """A permit that carries resource advice, and counts against the quotas.
 
     Args:
-        quota: the quotas it counts against.
-        permit: the arguments of any permit.
+        quota: the quotas it counts against; the other arguments are those of any permit.
     """
 
     __slots__ = ("_advice", "_load")

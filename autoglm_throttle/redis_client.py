@@ -39,7 +39,7 @@ class RedisOptions:
     """Options of a client."""
 
     url: str = field(repr=False)
-    """One of `settings.redis_url.FORMS`, with its password; not read where ``connect`` is given."""
+    """One of `settings.redis_address.ALLOWED_URLS`, with its password; not read if ``connect`` is given."""
     connect_s: float = 0.25
     """Seconds for a connection to open."""
     read_s: float = 1.0

@@ -24,12 +24,12 @@ from autoglm_throttle import RoutePolicy, Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.fastapi import exempt
 
 SETTINGS: dict[str, Any] = {
-    # A long answer takes some 20 s on an idle GPU; its callers wait for 60 s, the time in line included.
+    # A long answer takes some 20 s on an idle GPU; its callers wait for 60 s, queueing included.
     "slo_s": 60,
     "routes": [
         RoutePolicy("/v1/chat", priority="high"),
         RoutePolicy("/v1/embeddings", slo_s=5),  # nobody waits long for one of these
-        RoutePolicy("/v1/summaries", priority="low", slo_s=600),  # these may stand in line for minutes
+        RoutePolicy("/v1/summaries", priority="low", slo_s=600),  # these may stay in the queue for minutes
     ],
     "deadline_header": "x-within",  # a caller may shorten the time, never lengthen it
 }

@@ -21,7 +21,7 @@ from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
 
 DEFAULTS = {"AUTOGLM_THROTTLE_PRIORITY_HEADER_TRUST": "any"}
-"""The load lab states priorities as no client may by default; the environment overrides it."""
+"""A load test states priorities as no client may by default; the environment overrides it."""
 
 
 def spec(environment: Mapping[str, str]) -> SimulatedGpuSpec:

@@ -32,7 +32,7 @@ class AppBreaker:
         app: the guarded app.
         throttle: the owner of the guard.
         name: of the guard.
-        refuse: sends the response of a rejected request.
+        send_rejection: sends the response of a rejected request.
     """
 
     def __init__(self, app: App, throttle: Throttle, name: str, send_rejection: SendRejection) -> None:

@@ -37,7 +37,7 @@ class AppBreakerPath:
         throttle: counts the decisions made here.
         app: the app with its breaker.
         demand: builds the demand of a request.
-        answer: sends the response of a rejected request, given a decision and a cause.
+        send_rejection: sends the response of a rejected request, given a decision and a cause.
     """
 
     def __init__(

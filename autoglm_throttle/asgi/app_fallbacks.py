@@ -19,7 +19,7 @@ class AppFallbacks:
     """The fallback of one app.
 
     Args:
-        served: the executor of the feature, with its degradation levels, fallbacks and cache.
+        executor: the executor of the feature, with its degradation levels, fallbacks and cache.
         clock: monotonic seconds.
     """
 

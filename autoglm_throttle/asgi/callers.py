@@ -69,7 +69,7 @@ class RequestClassifier:
         settings: identity, proxies, plans, priorities.
         routes: the policies by path.
         identify: the user's own identification; None: as in ``settings.identity``.
-        hint: counts an oddity, under a name from code.
+        record_oddity: counts an oddity, under a name from code.
         clock: monotonic seconds, read only if ``identify`` fails.
 
     Raises:

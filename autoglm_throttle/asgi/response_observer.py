@@ -32,9 +32,9 @@ class ResponseObserver:
     may succeed with its first bytes (``stream_settle``).
 
     Args:
-        circuit: the state of the app's guard.
-        pass_: the permit of the request.
-        blame: whether the response is the app's own.
+        guard_state: the state of the app's guard.
+        guard_permit: the permit of the request.
+        attribution: whether the response is the app's own.
         send: the server's.
         receive: the server's.
     """

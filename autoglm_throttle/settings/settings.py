@@ -92,7 +92,7 @@ class Settings(SettingFields):
     _route_places: tuple[str, ...] = PrivateAttr(default=())
     _guard_places: dict[tuple[str, str], str] = PrivateAttr(default_factory=dict)
 
-    def __init__(self, loaded: LoadedValues | None = None, /, **values: Any) -> None:  # noqa: ANN401 - read and checked by FORMS
+    def __init__(self, loaded: LoadedValues | None = None, /, **values: Any) -> None:  # noqa: ANN401 - parsed and checked by field types
         if loaded is None:
             loaded = load_arguments(values)
             if values.get("config_file") is not None:
@@ -113,7 +113,7 @@ class Settings(SettingFields):
         cls,
         environ: Mapping[str, str] | None = None,
         env_file: str | Path | None = None,
-        **overrides: Any,  # noqa: ANN401 - read and checked by FORMS
+        **overrides: Any,  # noqa: ANN401 - parsed and checked by field types
     ) -> Settings:
         """Read the environment, a ``.env`` file and the file that ``CONFIG_FILE`` names.
 

@@ -23,7 +23,7 @@ PATIENT_S = 0.9
 """Where speed is not what is looked at: then a busy machine must not be taken for a wrong count."""
 
 PLACES = 1024
-"""More than there are tasks: else the gate would see a flood."""
+"""More than there are tasks: else the concurrency limiter would see a flood."""
 
 
 class NoAnswer(Exception):
@@ -32,7 +32,7 @@ class NoAnswer(Exception):
 
 @contextlib.asynccontextmanager
 async def store(url: str, limit: UserLimit, deadline_s: float = DEADLINE_S) -> AsyncGenerator[Hit]:
-    """`RedisWindow` alone: what a decision costs without the rest of the throttle."""
+    """`RedisUserLimitStore` alone: what a decision costs without the rest of the throttle."""
     window = RedisUserLimitStore(
         RedisClients(RedisOptions(url)),
         WindowProtocol("bench", "store", PARTITIONS),

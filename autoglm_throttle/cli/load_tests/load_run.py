@@ -95,9 +95,9 @@ class _PeakTrials:
     """The trials of a search, one after another.
 
     Args:
-        asked: arguments of the search.
+        arguments: arguments of the search.
         trial_s: length of each.
-        held: stop requests between two trials.
+        signal_guard: holds stop requests between two trials.
     """
 
     def __init__(self, arguments: LoadArguments, trial_s: float, signal_guard: SignalGuard) -> None:

@@ -23,7 +23,7 @@ class UsageError(TrafficError):
     """The command cannot run with these arguments.
 
     Args:
-        faults: the problems, one sentence each.
+        problems: the problems, one sentence each.
     """
 
     def __init__(self, problems: list[str]) -> None:

@@ -22,7 +22,7 @@ class Display:
     """Writes the progress of a run to standard error.
 
     Args:
-        what: the load to send.
+        load: the load to send.
         quiet: write nothing.
     """
 

@@ -149,7 +149,7 @@ class BreakerSyncListener:
         self._connections = (client,)
         subscription = client.pubsub()
         self._connections = (subscription, client)
-        # The confirmation arrives as a message; only then `listening` becomes true.
+        # The confirmation arrives as a message; only then `is_listening` becomes true.
         subscription.subscribe(self._channel)
         received_s = pinged_s = self._clock()
         while not self._stopping:

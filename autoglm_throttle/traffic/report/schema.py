@@ -115,7 +115,7 @@ class TallyDocument(TypedDict):
     unsent: int
     """Planned, and skipped because the run was stopped."""
     classes: dict[str, int]
-    """By ``Ending.label``, all eleven."""
+    """By ``RequestResult.label``, all eleven."""
     statuses: dict[str, int]
     reasons: dict[str, int]
     cost: Cost

@@ -94,7 +94,7 @@ class ThrottleDoor:
             self._call(None)
 
     def state(self) -> tuple[float | None, float | None]:
-        """The Regime's factor and the gate's limit."""
+        """The factor of the control state and the concurrency limit."""
         snapshot = self.throttle.snapshot()
         return snapshot.control.factor, snapshot.concurrency.limit if snapshot.concurrency else None
 
