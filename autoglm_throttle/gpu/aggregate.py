@@ -107,8 +107,8 @@ class Aggregator:
         gpus = [one for one in known if one.row.kind != "engine"]
         engines = [one for one in known if one.row.kind == "engine" and one.usable]
         weights = _weights(gpus)
-        usable = [card for card in gpus if card.usable]
-        current = [card for card in usable if card.believed]
+        usable = [gpu for gpu in gpus if gpu.usable]
+        current = [gpu for gpu in usable if gpu.believed]
         # Stale and lost devices still date the view, or its age would look like that of a fresh one.
         shown = current or usable or gpus
         reporting = [one.row for one in engines if one.believed]
@@ -119,23 +119,23 @@ class Aggregator:
         self._devices = tuple(sorted((one.row for one in known), key=_sort_key))
         return GpuView(
             taken_at_s=max(
-                (card.measured_s for card in shown), default=now if engines_at_s is None else engines_at_s
+                (gpu.measured_s for gpu in shown), default=now if engines_at_s is None else engines_at_s
             ),
             utilization_pct=_utilization(self._mode, current, weights),
             utilization_max_pct=_utilization(AggregateMode.MAX, current, weights),
             utilization_mean_pct=_utilization(AggregateMode.MEAN, current, weights),
             memory_ratio=_highest(current, _memory_ratio),
             power_ratio=_highest(current, _power_ratio),
-            capacity=fsum(weights[card.identity] for card in usable) / whole if gpus else 1.0,
+            capacity=fsum(weights[gpu.identity] for gpu in usable) / whole if gpus else 1.0,
             devices=self._devices,
             kv_used_ratio=_kv_used(self._mode, reporting),
             queued=_sum(row.queued for row in reporting),
             running=_sum(row.running for row in reporting),
             engines=len(reporting),
             engines_at_s=engines_at_s,
-            interval_s=_slowest(card.interval_s for card in shown),
-            period_s=_slowest(card.row.period_s for card in shown),
-            weights={(card.row.host, card.row.device): weights[card.identity] / whole for card in gpus},
+            interval_s=_slowest(gpu.interval_s for gpu in shown),
+            period_s=_slowest(gpu.row.period_s for gpu in shown),
+            weights={(gpu.row.host, gpu.row.device): weights[gpu.identity] / whole for gpu in gpus},
         )
 
     def _known(self, now: float) -> list[MergedDevice]:
@@ -152,18 +152,18 @@ def _source_of(rows: Sequence[GpuSample]) -> str:
 
 def _weights(gpus: Sequence[MergedDevice]) -> Mapping[Identity, float]:
     """Memory totals as weights; 1 for all if a known device never reported its total."""
-    totals = {card.identity: card.total_bytes for card in gpus if card.total_bytes}
+    totals = {gpu.identity: gpu.total_bytes for gpu in gpus if gpu.total_bytes}
     # One unknown total makes memory weights incomparable.
-    return totals if len(totals) == len(gpus) else dict.fromkeys((card.identity for card in gpus), 1.0)
+    return totals if len(totals) == len(gpus) else dict.fromkeys((gpu.identity for gpu in gpus), 1.0)
 
 
 def _utilization(
     mode: AggregateMode, gpus: Iterable[MergedDevice], weights: Mapping[Identity, float]
 ) -> float | None:
     values = [
-        (pct, weights[card.identity] if mode is AggregateMode.WEIGHTED else 1.0)
-        for card in gpus
-        if (pct := load_pct(card.row)) is not None
+        (pct, weights[gpu.identity] if mode is AggregateMode.WEIGHTED else 1.0)
+        for gpu in gpus
+        if (pct := load_pct(gpu.row)) is not None
     ]
     return _mean(mode, values)
 
@@ -185,7 +185,7 @@ def _mean(mode: AggregateMode, values: Sequence[tuple[float, float]]) -> float |
 
 
 def _highest(gpus: Iterable[MergedDevice], ratio: Callable[[GpuSample], float | None]) -> float | None:
-    return max((value for card in gpus if (value := ratio(card.row)) is not None), default=None)
+    return max((value for gpu in gpus if (value := ratio(gpu.row)) is not None), default=None)
 
 
 def _memory_ratio(row: GpuSample) -> float | None:

@@ -73,7 +73,7 @@ class DeviceSelection:
 
 def select_all(devices: Iterable[DeviceInfo]) -> DeviceSelection:
     """Select all devices."""
-    return DeviceSelection(tuple(target for card in devices for target in card.targets))
+    return DeviceSelection(tuple(target for gpu in devices for target in gpu.targets))
 
 
 def select_listed(entries: Iterable[str], devices: Sequence[DeviceInfo]) -> DeviceSelection:
@@ -100,8 +100,8 @@ def select_cuda(value: str, devices: Sequence[DeviceInfo], *, order: str = "") -
         order: ``CUDA_DEVICE_ORDER``. Unless it is ``PCI_BUS_ID``, CUDA numbers by speed,
             fastest first, which NVML does not report; with devices of one name that is PCI order, too.
     """
-    ordered = sorted(devices, key=lambda card: (card.bus_id, card.index))
-    certain = order.upper() == "PCI_BUS_ID" or len({card.name for card in devices}) <= 1
+    ordered = sorted(devices, key=lambda gpu: (gpu.bus_id, gpu.index))
+    certain = order.upper() == "PCI_BUS_ID" or len({gpu.name for gpu in devices}) <= 1
     targets: list[Target] = []
     guessed = False
     for entry in map(str.strip, value.split(",")):
@@ -124,14 +124,14 @@ def _by_uuid(entry: str, devices: Sequence[DeviceInfo]) -> tuple[Target, ...]:
         return _by_legacy(wanted, devices)
     if wanted.startswith("mig-") and len(wanted) > 4:
         slots = [
-            (card.index, instance.slot)
-            for card in devices
-            for instance in card.instances or ()
+            (gpu.index, instance.slot)
+            for gpu in devices
+            for instance in gpu.instances or ()
             if instance.uuid.casefold().startswith(wanted)
         ]
         return tuple(slots) if len(slots) == 1 else ()
     if wanted.startswith("gpu-") and len(wanted) > 4:
-        matches = [card for card in devices if card.uuid.casefold().startswith(wanted)]
+        matches = [gpu for gpu in devices if gpu.uuid.casefold().startswith(wanted)]
         return matches[0].targets if len(matches) == 1 else ()
     return ()
 
@@ -140,9 +140,9 @@ def _by_legacy(wanted: str, devices: Sequence[DeviceInfo]) -> tuple[Target, ...]
     """Find ``mig-gpu-<uuid>/<gpu instance>/<compute instance>``."""
     parent, *place = wanted.removeprefix("mig-").split("/")
     return tuple(
-        (card.index, instance.slot)
-        for card in devices
-        if card.uuid.casefold() == parent
-        for instance in card.instances or ()
+        (gpu.index, instance.slot)
+        for gpu in devices
+        if gpu.uuid.casefold() == parent
+        for instance in gpu.instances or ()
         if [str(instance.gpu_instance), str(instance.compute_instance)] == place
     )

@@ -237,8 +237,8 @@ def _unavailable(error: NvmlError) -> ProviderUnavailable:
 
 
 def _unknown_text(entries: Sequence[str], devices: Sequence[device_selection.DeviceInfo]) -> str:
-    present = [f"{card.index} = {card.uuid}" for card in devices]
-    present += [instance.uuid for card in devices for instance in card.instances or ()]
+    present = [f"{info.index} = {info.uuid}" for info in devices]
+    present += [instance.uuid for info in devices for instance in info.instances or ()]
     return f"no such GPU: {', '.join(entries)}; present are {', '.join(present) or 'none'}"
 
 

@@ -143,7 +143,7 @@ class HttpFeatureExecutor:
         self.on_value: bool = fallback is not None and fallback.on_value is not False
         """Whether a failing status is replaced too."""
         self.single_flight: SingleFlight[HttpCallResult] = SingleFlight(
-            lambda landing: not landing.caller_timed_out
+            lambda call_result: not call_result.caller_timed_out
         )
         """Live calls that other callers may share."""
         self._unshareable: StaleCache[None] = StaleCache(UNSHARED_ENTRIES)

@@ -125,9 +125,9 @@ def write(entry: RecordedRequest, body: bytes, start_ns: int, host: str) -> byte
     request = _framed(f"1 {entry.id:024x} {at_ns} 0", head + body)
     if not entry.status:
         return request
-    took_ns = round(entry.ms * 1e3) * 1_000
+    duration_ns = round(entry.ms * 1e3) * 1_000
     answer = f"HTTP/1.1 {entry.status} \r\ncontent-length: 0\r\n\r\n".encode("ascii")
-    return request + _framed(f"2 {entry.id:024x} {at_ns + took_ns} {took_ns}", answer)
+    return request + _framed(f"2 {entry.id:024x} {at_ns + duration_ns} {duration_ns}", answer)
 
 
 def _framed(header: str, payload: bytes) -> bytes:
@@ -187,5 +187,5 @@ def _add_response(parsed: ParsedRequest, payload: bytes, at_ns: int, latency_ns:
         raise TrafficError("expected HTTP/1.1 STATUS")
     parsed.status = int(status[1])
     # Older files have no latency: use the difference of the two start times.
-    took_ns = latency_ns if latency_ns > 0 else at_ns - (parsed.at_ns or 0)
-    parsed.ms = max(0, took_ns) / 1e6
+    duration_ns = latency_ns if latency_ns > 0 else at_ns - (parsed.at_ns or 0)
+    parsed.ms = max(0, duration_ns) / 1e6

@@ -128,7 +128,7 @@ def _parsed_request(element: Mapping[str, Any]) -> ParsedRequest:
     ours = element.get(OURS)
     recorded = ours if isinstance(ours, dict) else {}
     status = response.get("status") if isinstance(response, dict) else 0
-    took_ms = element.get("time")
+    duration_ms = element.get("time")
     return ParsedRequest(
         at_ns=_nanoseconds(_text(element["startedDateTime"])),
         method=_text(request["method"]),
@@ -139,7 +139,7 @@ def _parsed_request(element: Mapping[str, Any]) -> ParsedRequest:
         ],
         body=_body(request, recorded),
         status=status if type(status) is int and 0 <= status <= 999 else 0,
-        ms=float(took_ms) if isinstance(took_ms, (int, float)) and took_ms > 0 else 0.0,
+        ms=float(duration_ms) if isinstance(duration_ms, (int, float)) and duration_ms > 0 else 0.0,
         recorded_fields={name: recorded[name] for name in _RECORDED_FIELDS if name in recorded},
     )
 

@@ -23,14 +23,14 @@ class DemoCounts:
     failed: int = 0
     response: Histogram = field(default_factory=Histogram)
 
-    def record(self, ending: RequestResult, response_s: float) -> None:
+    def record(self, outcome: RequestResult, response_s: float) -> None:
         """Count one result."""
-        if ending.served:
+        if outcome.served:
             self.admitted += 1
             self.response.record(response_s)
-        elif ending is RequestResult.LIMITED:
+        elif outcome is RequestResult.LIMITED:
             self.limited += 1
-        elif ending is RequestResult.SHED:
+        elif outcome is RequestResult.SHED:
             self.shed += 1
         else:
             self.failed += 1
@@ -67,9 +67,9 @@ class RecentCounts:
         """Requests sent within the window, given the total sent."""
         return launched - self._launched[0]
 
-    def record(self, index: int, ending: RequestResult, response_s: float) -> None:
+    def record(self, index: int, outcome: RequestResult, response_s: float) -> None:
         """Count one result; called by the generator."""
-        self._turns[-1][self._priorities[index]].record(ending, response_s)
+        self._turns[-1][self._priorities[index]].record(outcome, response_s)
 
     def of(self, priority: Priority) -> DemoCounts:
         """Sum the counts of a priority over the window."""

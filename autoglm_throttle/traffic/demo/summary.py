@@ -104,9 +104,9 @@ def problems(result: Result, observer: DemoObserver, *, phased: bool) -> list[st
     if not result.balanced:
         found.append("the counts do not add up: a request was lost or counted twice")
     if total.failed:
-        failures = [ending for ending in RequestResult if ending.failed and total.results[ending]]
-        endings = ", ".join(f"{ending.label} {total.results[ending]}" for ending in failures)
-        found.append(f"{total.failed} requests failed: {endings}")
+        failures = [outcome for outcome in RequestResult if outcome.failed and total.results[outcome]]
+        outcomes = ", ".join(f"{outcome.label} {total.results[outcome]}" for outcome in failures)
+        found.append(f"{total.failed} requests failed: {outcomes}")
     if phased and not result.aborted:
         found += [f"no request was rejected at {name}" for name in OVERLOADED if not _rejected(result, name)]
         found += _downstream_problems(observer.downstream)

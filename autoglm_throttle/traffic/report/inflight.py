@@ -13,7 +13,7 @@ def peaks(
     offsets: Sequence[float],
     lag_s: Sequence[float],
     response_s: Sequence[float],
-    endings: Sequence[int],
+    outcomes: Sequence[int],
     count: int,
 ) -> list[int]:
     """Return the peak in flight within each second from the start of the run.
@@ -25,10 +25,10 @@ def peaks(
         offsets: intended starts in seconds.
         lag_s: launch delay of each request, or NaN.
         response_s: from the intended start to the end.
-        endings: result codes of the request log.
+        outcomes: result codes of the request log.
         count: number of seconds; later ones are ignored.
     """
-    launched, ended = _spans(offsets, lag_s, response_s, endings)
+    launched, ended = _spans(offsets, lag_s, response_s, outcomes)
     most: list[int] = []
     begun = over = 0
     for second in range(count):
@@ -48,7 +48,7 @@ def peaks(
 
 
 def _spans(
-    offsets: Sequence[float], lag_s: Sequence[float], response_s: Sequence[float], endings: Sequence[int]
+    offsets: Sequence[float], lag_s: Sequence[float], response_s: Sequence[float], outcomes: Sequence[int]
 ) -> tuple[list[float], list[float]]:
     """Return launches and ends, each in order of time; an end is never before its launch."""
     # Dropped and skipped requests have the greatest codes.
@@ -56,12 +56,12 @@ def _spans(
     # A single NaN makes the sum NaN: one pass in C decides if the list must be rebuilt.
     lags = [0.0 if math.isnan(lag) else lag for lag in lag_s] if math.isnan(sum(lag_s)) else lag_s
     launched = [
-        offset + lag for offset, lag, ending in zip(offsets, lags, endings, strict=True) if ending < never
+        offset + lag for offset, lag, outcome in zip(offsets, lags, outcomes, strict=True) if outcome < never
     ]
     ended = [
         offset + (response if response > lag else lag)
-        for offset, lag, response, ending in zip(offsets, lags, response_s, endings, strict=True)
-        if ending < never
+        for offset, lag, response, outcome in zip(offsets, lags, response_s, outcomes, strict=True)
+        if outcome < never
     ]
     launched.sort()
     ended.sort()

@@ -32,13 +32,13 @@ class ProgressLine:
         self._width = width
         self._every_s = TERMINAL_S if terminal else PLAIN_S
         self._due_s = self._every_s
-        self._endings = [0] * len(RequestResult)
+        self._outcomes = [0] * len(RequestResult)
         self._recent = Histogram()
 
-    def record(self, index: int, ending: RequestResult, response_s: float) -> None:  # noqa: ARG002 - an observer's
+    def record(self, index: int, outcome: RequestResult, response_s: float) -> None:  # noqa: ARG002 - an observer's
         """Count one result; called by a generator."""
-        self._endings[ending] += 1
-        if ending <= RequestResult.DEGRADED:
+        self._outcomes[outcome] += 1
+        if outcome <= RequestResult.DEGRADED:
             self._recent.record(response_s)
 
     def line(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None = None) -> str:
@@ -63,7 +63,7 @@ class ProgressLine:
         return f"{_RETURN}{_CLEAR}" if self._terminal else ""
 
     def _text(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None) -> str:
-        endings = self._endings
+        outcomes = self._outcomes
         planned = f"/{self._planned}" if self._planned else ""
         p50_s, p99_s = self._recent.percentiles((0.5, 0.99))
         length_s = self._duration_s
@@ -73,8 +73,8 @@ class ProgressLine:
         late = "" if lag_s is None else f"  lag {duration(lag_s)}"
         return (
             f"{when}  sent {launched}{planned}"
-            f"  done {sum(endings[: RequestResult.CONNECTION])}  in flight {in_flight}"
+            f"  done {sum(outcomes[: RequestResult.CONNECTION])}  in flight {in_flight}"
             f"  p50 {duration(p50_s)}  p99 {duration(p99_s)}"
-            f"  429 {endings[RequestResult.LIMITED]}  503 {endings[RequestResult.SHED]}"
-            f"  errors {sum(endings[RequestResult.CLIENT_ERROR :])}{late}"
+            f"  429 {outcomes[RequestResult.LIMITED]}  503 {outcomes[RequestResult.SHED]}"
+            f"  errors {sum(outcomes[RequestResult.CLIENT_ERROR :])}{late}"
         )

@@ -20,7 +20,7 @@ from autoglm_throttle.traffic.request_log import UNSENT, RequestLog
 from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.types import Priority
 
-FAILED = tuple(ending for ending in RequestResult if ending.failed and ending is not RequestResult.DROPPED)
+FAILED = tuple(kind for kind in RequestResult if kind.failed and kind is not RequestResult.DROPPED)
 """Results that count as failed; dropped requests have a curve of their own."""
 
 
@@ -40,39 +40,39 @@ class _Columns:
 
     offsets: Sequence[float]
     priorities: bytes
-    endings: bytearray
+    outcomes: bytearray
     lag_s: Sequence[float]
     response_s: Sequence[float]
 
     @classmethod
-    def of(cls, plan: LoadPlan, sheet: RequestLog) -> _Columns:
+    def of(cls, plan: LoadPlan, log: RequestLog) -> _Columns:
         """Read the columns; a plan that is not in order of time, such as that of a closed loop, is sorted."""
         if all(earlier <= later for earlier, later in pairwise(plan.offsets)):
-            return cls(plan.offsets, plan.priorities, sheet.results, sheet.lag_s, sheet.response_s)
+            return cls(plan.offsets, plan.priorities, log.results, log.lag_s, log.response_s)
         order = sorted(range(len(plan)), key=plan.offsets.__getitem__)
         return cls(
             array("d", map(plan.offsets.__getitem__, order)),
             bytes(map(plan.priorities.__getitem__, order)),
-            bytearray(map(sheet.results.__getitem__, order)),
-            array("f", map(sheet.lag_s.__getitem__, order)),
-            array("f", map(sheet.response_s.__getitem__, order)),
+            bytearray(map(log.results.__getitem__, order)),
+            array("f", map(log.lag_s.__getitem__, order)),
+            array("f", map(log.response_s.__getitem__, order)),
         )
 
 
-def seconds(plan: LoadPlan, sheet: RequestLog) -> Seconds:
+def seconds(plan: LoadPlan, log: RequestLog) -> Seconds:
     """Build the curves of a run.
 
     Args:
         plan: the planned requests.
-        sheet: the request log; every request has ended or was skipped.
+        log: the request log; every request has ended or was skipped.
     """
-    columns = _Columns.of(plan, sheet)
+    columns = _Columns.of(plan, log)
     latest_s = columns.offsets[-1] if columns.offsets else 0.0
     # Float sums of levels may exceed a whole second slightly; that makes no extra second.
     count = max(math.ceil(plan.duration_s - 1e-6), int(latest_s) + 1)
     edges = [bisect_left(columns.offsets, second) for second in range(count)] + [len(plan)]
     counts = [
-        Counter(zip(columns.priorities[first:stop], columns.endings[first:stop], strict=True))
+        Counter(zip(columns.priorities[first:stop], columns.outcomes[first:stop], strict=True))
         for first, stop in pairwise(edges)
     ]
     stats = [_second_stats(columns, slice(first, stop)) for first, stop in pairwise(edges)]
@@ -85,7 +85,7 @@ def seconds(plan: LoadPlan, sheet: RequestLog) -> Seconds:
         "failed": _curve(counts, Priority, FAILED),
         "dropped": _curve(counts, Priority, (RequestResult.DROPPED,)),
         "unsent": _curve(counts, Priority, (UNSENT,)),
-        "inflight": peaks(columns.offsets, columns.lag_s, columns.response_s, columns.endings, count),
+        "inflight": peaks(columns.offsets, columns.lag_s, columns.response_s, columns.outcomes, count),
         "p50_s": [one_second.p50_s for one_second in stats],
         "p95_s": [one_second.p95_s for one_second in stats],
         "p99_s": [one_second.p99_s for one_second in stats],
@@ -120,19 +120,19 @@ def _of_priority(
 
 
 def _curve(
-    counts: Sequence[Counter[tuple[int, int]]], priorities: Iterable[int], endings: Iterable[int]
+    counts: Sequence[Counter[tuple[int, int]]], priorities: Iterable[int], outcomes: Iterable[int]
 ) -> list[int]:
-    wanted = [(priority, ending) for priority in priorities for ending in endings]
+    wanted = [(priority, outcome) for priority in priorities for outcome in outcomes]
     return [sum(tally.get(key, 0) for key in wanted) for tally in counts]
 
 
 def _second_stats(columns: _Columns, span: slice) -> _SecondStats:
     served: tuple[list[float], ...] = tuple([] for _ in Priority)
     last_served = RequestResult.DEGRADED.value
-    for ending, priority, response_s in zip(
-        columns.endings[span], columns.priorities[span], columns.response_s[span], strict=True
+    for outcome, priority, response_s in zip(
+        columns.outcomes[span], columns.priorities[span], columns.response_s[span], strict=True
     ):
-        if ending <= last_served:
+        if outcome <= last_served:
             served[priority].append(response_s)
     for responses in served:
         responses.sort()

@@ -29,7 +29,7 @@ def tally(row: Tally, length_s: float, step_s: float) -> TallyDocument:
     return {
         "planned": row.planned,
         "unsent": row.unsent,
-        "classes": {ending.label: row.results[ending] for ending in RequestResult},
+        "classes": {outcome.label: row.results[outcome] for outcome in RequestResult},
         "statuses": {str(status): count for status, count in sorted(row.statuses.items())},
         "reasons": dict(sorted(row.reasons.items())),
         "cost": {"planned": row.cost_planned, "served": row.cost_served},

@@ -145,9 +145,9 @@ def _limits(limits_s: Mapping[str, float]) -> str:
 
 def _details(totals: TallyDocument) -> list[str]:
     errors = [
-        (ending.label, totals["classes"][ending.label])
-        for ending in RequestResult
-        if ending.failed and totals["classes"][ending.label]
+        (outcome.label, totals["classes"][outcome.label])
+        for outcome in RequestResult
+        if outcome.failed and totals["classes"][outcome.label]
     ]
     reasons = [(reason or "no reason given", count) for reason, count in totals["reasons"].items()]
     found = [("statuses", totals["statuses"].items()), ("rejected for", reasons), ("errors", errors)]
