@@ -138,7 +138,7 @@ class TestFigures:
         with pytest.raises(ConfigError, match=r"guards\.db: .*shed_above"):
             throttle.feature("db", criticality="core", shed_above=0.5)
         with pytest.raises(ConfigError, match=r"guards\.db\.criticality: must be one of core, non_core"):
-            throttle.feature("db", criticality="nope")
+            throttle.feature("db", criticality="nope")  # type: ignore[arg-type]
         nothing: Any = []
         with pytest.raises(TypeError, match="fallback must be a Fallback"):
             throttle.feature("db", fallback=nothing)

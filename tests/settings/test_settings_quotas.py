@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from autoglm_throttle.settings import (
 from autoglm_throttle.settings.resource_policy import ResourcePolicy
 from autoglm_throttle.types import Priority
 
-TABLE = {"precision_hint": "FP16, int8", "gpu_memory_ratio": "60%", "compute_priority": "high"}
+TABLE: dict[str, Any] = {"precision_hint": "FP16, int8", "gpu_memory_ratio": "60%", "compute_priority": "high"}
 
 
 def told(**values: object) -> list[str]:
@@ -151,7 +152,7 @@ def test_the_columns_of_a_policy() -> None:
     assert ResourcePolicy().explicit_fields() == {}
     assert policy.explicit_fields().keys() == TABLE.keys()
     with pytest.raises(ConfigError) as caught:
-        ResourcePolicy("-", 7, "urgent")
+        ResourcePolicy("-", 7, "urgent")  # type: ignore[arg-type]
     assert [problem.variable for problem in caught.value.problems] == list(TABLE)
 
 

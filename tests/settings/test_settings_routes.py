@@ -181,7 +181,7 @@ def test_plans() -> None:
 
 def test_faults_of_plans() -> None:
     with pytest.raises(ConfigError) as caught:
-        PlanPolicy('"', "often", "urgent", ["sk-live-123"])
+        PlanPolicy('"', "often", "urgent", ["sk-live-123"])  # type: ignore[arg-type]
     assert [p.variable for p in caught.value.problems] == ["name", "user_limit", "priority", "members"]
     assert "sk-live" not in str(caught.value)
     twice = [PlanPolicy("a", members=["0" * 16]), PlanPolicy("b", members=["0" * 16]), PlanPolicy("a")]

@@ -8,7 +8,7 @@ import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from autoglm_throttle.asgi.responses import STATUS, ResponseBuilder
-from autoglm_throttle.testing import assert_admitted, assert_limited, assert_shed
+from autoglm_throttle.testing import assert_admitted, assert_limited, assert_rejected, assert_shed
 from autoglm_throttle.testing.assertions import LIMITED_STATUS, SHED_STATUS
 from autoglm_throttle.types import Decision, Reason
 
@@ -39,12 +39,18 @@ def test_the_statuses_are_those_of_the_answers() -> None:
 @pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.OK])
 def test_each_refusal_is_known_in_each_form(reason: Reason) -> None:
     fits, other = (assert_shed, assert_limited) if STATUS[reason] == 503 else (assert_limited, assert_shed)
+    another = Reason.GPU if reason is Reason.QUEUE else Reason.QUEUE
     for answer in answers(STATUS[reason], body_of(reason)):
-        fits(answer)
-        fits(answer, reason.value)
-        fits(answer, f"{reason.value}:it")
-        with pytest.raises(AssertionError, match="expected the reason other"):
-            fits(answer, "other")
+        for check in (fits, assert_rejected):
+            check(answer)
+            check(answer, reason)
+            check(answer, reason=reason, detail=f"{reason}:it")
+            with pytest.raises(
+                AssertionError, match=f"expected the reason {another}, got {reason}:it: {STATUS[reason]}"
+            ):
+                check(answer, another)
+            with pytest.raises(AssertionError, match=f"expected the detail {reason}:no, got {reason}:it"):
+                check(answer, reason, detail=f"{reason}:no")
         with pytest.raises(AssertionError, match="from the throttle: "):
             other(answer)
         with pytest.raises(AssertionError, match="to be admitted"):
@@ -55,7 +61,7 @@ def test_each_refusal_is_known_in_each_form(reason: Reason) -> None:
 def test_what_the_app_says_was_admitted(status: int) -> None:
     for answer in (JSONResponse({"detail": "busy"}, status), PlainTextResponse("busy", status)):
         assert_admitted(answer)
-        for wrong in (assert_limited, assert_shed):
+        for wrong in (assert_limited, assert_shed, assert_rejected):
             with pytest.raises(AssertionError, match=f"got {status} from the app"):
                 wrong(answer)
     assert_admitted(JSONResponse([], status))
@@ -65,7 +71,11 @@ def test_a_bare_status_is_taken_at_its_word() -> None:
     assert_limited(429)
     assert_limited(413)
     assert_shed(503)
+    for status in (413, 429, 503):
+        assert_rejected(status)
     assert_admitted(200)
+    with pytest.raises(AssertionError, match=r"rejected \(429, 413, 503\), got 200 from the app"):
+        assert_rejected(200)
     with pytest.raises(AssertionError, match="got 429 from the throttle"):
         assert_admitted(429)
     with pytest.raises(AssertionError, match="expected the reason user, got none"):
