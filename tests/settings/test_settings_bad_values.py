@@ -286,7 +286,8 @@ def test_a_bad_value_is_refused_alone(name: str, bad: Any) -> None:
         (
             "gpu",
             "auto,nvml,none",
-            "none cannot be joined with other sources; auto can be joined with dcgm, prometheus, vllm, sglang only",
+            "none cannot be joined with other sources; "
+            "auto can be joined with dcgm, prometheus, vllm, sglang only",
         ),
         ("gpu", "vllm:http://u:pa/ss@h", "in a password are written %2F"),
         ("breaker_failure_rate", "50", "for 50 percent write 50%"),

@@ -20,7 +20,11 @@ from autoglm_throttle.settings import (
 from autoglm_throttle.settings.resource_policy import ResourcePolicy
 from autoglm_throttle.types import Priority
 
-TABLE: dict[str, Any] = {"precision_hint": "FP16, int8", "gpu_memory_ratio": "60%", "compute_priority": "high"}
+TABLE: dict[str, Any] = {
+    "precision_hint": "FP16, int8",
+    "gpu_memory_ratio": "60%",
+    "compute_priority": "high",
+}
 
 
 def told(**values: object) -> list[str]:

@@ -225,7 +225,10 @@ def test_what_nothing_reads_is_told(name: str, policy: Policy, signal: str) -> N
 
 def test_a_hint_names_those_who_read_it() -> None:
     (told,) = collect_advice(quiet(latency_budget=0.5))
-    assert (told.message, told.hint) == ("has no effect with POLICY=tiers", "read by adaptive and concurrency")
+    assert (told.message, told.hint) == (
+        "has no effect with POLICY=tiers",
+        "read by adaptive and concurrency",
+    )
     (told,) = collect_advice(quiet(slo_s=30, policy="fixed"))
     assert told.hint == "read by adaptive, tiers and concurrency"
     (told,) = collect_advice(quiet(reserve_low=0.7))

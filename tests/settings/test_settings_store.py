@@ -57,7 +57,8 @@ def problems(**values: object) -> list[str]:
         ),
         (
             {"redis_read_s": 0.05},
-            "redis_read_s: must be above REDIS_DEADLINE_S, 0.05 s (else slow replies close their connections)",
+            "redis_read_s: must be above REDIS_DEADLINE_S, 0.05 s "
+            "(else slow replies close their connections)",
         ),
         (
             {"redis_deadline_s": 0.2, "redis_read_s": 0.1},
