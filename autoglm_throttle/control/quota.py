@@ -165,8 +165,7 @@ class Quota:
             fill=fill,
             caps=caps,
             rejecting={
-                priority: acts and priority in self._rejecting and _still_rejecting(fill or 0.0, cap)
-                for priority, cap in caps.items()
+                p: acts and p in self._rejecting and _still_rejecting(fill or 0.0, c) for p, c in caps.items()
             },
             slope=memory.slope,
             usable_bytes=memory.usable_bytes,

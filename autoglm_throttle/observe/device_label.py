@@ -21,8 +21,7 @@ def labelled(devices: Iterable[GpuSample]) -> list[tuple[str, GpuSample]]:
     result = []
     for device in devices:
         plain = _plain(device)
-        # Engines and GPUs have labels of their own: "0" may be used in both.
-        key = (device.kind == "engine", plain)
+        key = (device.kind == "engine", plain)  # an engine and a GPU may both be named "0"
         taken[key] = taken.get(key, 0) + 1
         result.append((plain if taken[key] == 1 else f"{plain}#{taken[key]}", device))
     return result

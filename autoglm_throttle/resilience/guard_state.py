@@ -131,19 +131,15 @@ class GuardState:
         Raises:
             OpenGuardRejected: it is open. Otherwise the caller must request a permit.
         """
-        open_period = self._safe_breaker.open_period
-        if open_period is None or not self.is_direct:
+        period = self._safe_breaker.open_period
+        if period is None or not self.is_direct:
             return
-        since_s = self.clock() - open_period.at_s
-        remaining_s = open_period.remaining_s - since_s
+        since_s = self.clock() - period.at_s
+        remaining_s = period.remaining_s - since_s
         # since_s < 0: the clock stepped back, so the breaker itself must decide.
-        if (
-            remaining_s > END_MARGIN_S
-            and since_s >= 0.0
-            and self.breaker.generation == open_period.generation
-        ):
-            open_period.rejections += 1
-            raise OpenGuardRejected(open_period.rejection, remaining_s)
+        if remaining_s > END_MARGIN_S and since_s >= 0.0 and self.breaker.generation == period.generation:
+            period.rejections += 1
+            raise OpenGuardRejected(period.rejection, remaining_s)
 
     def admit(self) -> GuardPermit | GuardRejection:
         """Request one call for a caller without a fallback: rejected while the feature is shed."""

@@ -95,9 +95,7 @@ def diagram(rows: Iterable[TransitionRow]) -> Iterator[str]:
     for row in rows:
         for start in _starts(row):
             arrows.setdefault((start, row.effect.to), []).append(row.event)
-    inner = {
-        arrow: labels for arrow, labels in arrows.items() if not {_AUTOMATIC, *OPERATOR_STATES} & {*arrow}
-    }
+    inner = {key: labels for key, labels in arrows.items() if not {_AUTOMATIC, *OPERATOR_STATES} & {*key}}
     yield "stateDiagram-v2"
     yield f"    [*] --> {BreakerState.CLOSED}"
     yield f'    state "automatic" as {_AUTOMATIC} {{'

@@ -78,12 +78,6 @@ def setting_of(name: str, info: FieldInfo) -> Setting:
     extra = info.json_schema_extra
     if field_type is None or not isinstance(extra, dict):
         raise TypeError(f"{name} is declared without a form")
-    return Setting(
-        name,
-        field_type,
-        info.default,
-        info.description or "",
-        str(extra["provenance"]),
-        starred=bool(extra["starred"]),
-        tuning=bool(extra["tuning"]),
-    )
+    starred, tuning = bool(extra["starred"]), bool(extra["tuning"])
+    provenance, text = str(extra["provenance"]), info.description or ""
+    return Setting(name, field_type, info.default, text, provenance, starred=starred, tuning=tuning)

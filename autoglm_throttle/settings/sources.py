@@ -102,9 +102,8 @@ def _load_environment(
             loaded.problems.append(_tuning_variable(variable, name, where))
         # Names are matched without case, so two variables may name one setting.
         elif values_by_name.setdefault(name, value or "") != value:
-            loaded.problems.append(
-                Problem(_variable(name) + where, "is set twice, in different case, to different values")
-            )
+            message = "is set twice, in different case, to different values"
+            loaded.problems.append(Problem(_variable(name) + where, message))
         else:
             loaded.put(name, value, source, lambda place: _variable(place) + where)
 

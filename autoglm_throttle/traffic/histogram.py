@@ -56,8 +56,7 @@ class Histogram:
         Args:
             durations_s: each below 2**63 us; NaN, which means unknown, is left out.
         """
-        # One NaN makes the sum NaN; summing is cheaper than a test of each value.
-        if math.isnan(sum(durations_s)):
+        if math.isnan(sum(durations_s)):  # one NaN makes the sum NaN: cheaper than a test of each value
             durations_s = [duration_s for duration_s in durations_s if not math.isnan(duration_s)]
         if not durations_s:
             return

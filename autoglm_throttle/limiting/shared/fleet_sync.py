@@ -277,7 +277,7 @@ class FleetSync:
                 self._record_loss(since_s, TIMEOUT_TEXT)
             self._record_recovery()
         for wakeup in wakeups:
-            wakeup.ring()  # type: ignore[attr-defined]  # the leases store waiters as plain objects
+            wakeup.set()  # type: ignore[attr-defined]  # the leases store waiters as plain objects
 
     def _call(self, figures: list[int], lifetime_s: float) -> list[int]:
         from redis.exceptions import NoScriptError

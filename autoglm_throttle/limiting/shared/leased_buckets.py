@@ -182,9 +182,8 @@ class LeasedBuckets:
         Raises:
             ValueError: the reply has another shape; nothing has changed then.
         """
-        if len(reply) != _HEAD + _EACH * len(self.all) or not all(
-            isinstance(value, int) and value >= 0 for value in reply
-        ):
+        valid = all(isinstance(value, int) and value >= 0 for value in reply)
+        if len(reply) != _HEAD + _EACH * len(self.all) or not valid:
             raise ValueError(f"the fleet's script answered {reply!r:.80}")
         self.members = min(max(1, reply[1]), MAX_MEMBERS)
         for lease, at in zip(self.all, range(_HEAD, len(reply), _EACH), strict=True):

@@ -74,8 +74,7 @@ class RedisUserLimitStore:
             self._errors.notify(StoreErrorKind.LOOP)
             return StoreErrorKind.LOOP
         request = self._protocol.build_check(charges)
-        # Keys on several servers: one script call cannot cover them.
-        if request.tag < 0 and self.clients.cluster:
+        if request.tag < 0 and self.clients.cluster:  # keys on several servers: one script call is not enough
             return await self._charge_separately(batch, charges)
         future = batch.request(request)  # inlined `_await_reply`: one frame less to resume per decision
         try:

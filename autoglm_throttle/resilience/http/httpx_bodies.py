@@ -76,9 +76,8 @@ class AsyncGuardedBody(httpx.AsyncByteStream):
             if limit_s is None:
                 part = await self._next()
             else:
-                part = await await_in_time(
-                    limit_s, self._next, f"{call.circuit.name} has sent nothing", call.request
-                )
+                text = f"{call.circuit.name} has sent nothing"
+                part = await await_in_time(limit_s, self._next, text, call.request)
         except StopAsyncIteration:
             observer.finished()
             raise

@@ -65,6 +65,7 @@ class BreakerSyncListener:
         self._on_subscribed = on_subscribed
         self._clock = clock
         self._parent_connections: list[Any] = []
+        self._connections: tuple[Any, ...] = ()
         self.reset_after_fork()
 
     def __repr__(self) -> str:
@@ -103,11 +104,9 @@ class BreakerSyncListener:
         """Reset in a forked child: thread and connection belong to the parent."""
         self.is_listening: bool = False
         """Whether changes are received at once."""
-        if hasattr(self, "_open"):
-            self._parent_connections.append(
-                self._connections
-            )  # kept: closing would write to the parent's socket
-        self._connections: tuple[Any, ...] = ()
+        if self._connections:  # kept: closing would write to the parent's socket
+            self._parent_connections.append(self._connections)
+        self._connections = ()
         self._mutex = threading.RLock()  # re-entrant: a finalizer may call stop() in the middle of start()
         self._wake_event = threading.Event()
         self._thread = None

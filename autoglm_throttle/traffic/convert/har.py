@@ -133,10 +133,7 @@ def _parsed_request(element: Mapping[str, Any]) -> ParsedRequest:
         at_ns=_nanoseconds(_text(element["startedDateTime"])),
         method=_text(request["method"]),
         target=target_of(_text(request["url"])),
-        headers=[
-            (_text(_object(pair)["name"]).lower(), _text(pair["value"]))
-            for pair in request.get("headers", ())
-        ],
+        headers=[(_text(_object(p)["name"]).lower(), _text(p["value"])) for p in request.get("headers", ())],
         body=_body(request, recorded),
         status=status if type(status) is int and 0 <= status <= 999 else 0,
         ms=float(duration_ms) if isinstance(duration_ms, (int, float)) and duration_ms > 0 else 0.0,

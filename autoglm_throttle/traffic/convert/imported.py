@@ -62,9 +62,8 @@ class ImportedFile:
         self._faults = GorProblems()
         self._fields = self._after_end = 0
         self._start_ns = self._earliest()
-        self.heading: RecordingHeader = RecordingHeader(
-            start=stamp(self._start_ns // 1_000), redaction=self._redaction.describe() | {"key": "none"}
-        )
+        start, described = stamp(self._start_ns // 1_000), self._redaction.describe() | {"key": "none"}
+        self.heading: RecordingHeader = RecordingHeader(start=start, redaction=described)
 
     def entries(self) -> Iterator[RecordedRequest]:
         """Yield all requests in file order, with whole bodies."""

@@ -150,9 +150,8 @@ def recorded_names(path: Path, file_format: FileFormat | None = None) -> tuple[l
     if (file_format or detect_format(path)) is not FileFormat.JSONL:
         return [], []
     redaction = open_recording(path).header.redaction
-    return [name for name in _names(redaction, "headers") if _is_allowed_header(name)], _names(
-        redaction, "query"
-    )
+    headers = [name for name in _names(redaction, "headers") if _is_allowed_header(name)]
+    return headers, _names(redaction, "query")
 
 
 def _names(redaction: Mapping[str, object], key: str) -> list[str]:

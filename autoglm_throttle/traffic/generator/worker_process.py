@@ -46,8 +46,7 @@ def main() -> None:
     """Send one share."""
     commands = sys.stdin.buffer
     output = os.fdopen(os.dup(1), "wb")
-    # Standard output carries pickled messages; other prints go to standard error.
-    os.dup2(2, 1)
+    os.dup2(2, 1)  # standard output carries pickled messages; other prints go to standard error
 
     def send_message(*parts: object) -> None:
         pickle.dump(parts, output)

@@ -94,8 +94,7 @@ class RecordingReader:
             newest = max(newest, entry.t_s)
             heapq.heappush(waiting, (entry.t_s, entry.id, number, entry))
             while waiting[0][0] < newest - self._late_s:
-                # No later line can have arrived before this one.
-                yield heapq.heappop(waiting)[-1]
+                yield heapq.heappop(waiting)[-1]  # no later line can have arrived before this one
         while waiting:
             yield heapq.heappop(waiting)[-1]
 

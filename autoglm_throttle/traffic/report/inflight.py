@@ -55,9 +55,7 @@ def _spans(
     never = RequestResult.DROPPED.value
     # A single NaN makes the sum NaN: one pass in C decides if the list must be rebuilt.
     lags = [0.0 if math.isnan(lag) else lag for lag in lag_s] if math.isnan(sum(lag_s)) else lag_s
-    launched = [
-        offset + lag for offset, lag, outcome in zip(offsets, lags, outcomes, strict=True) if outcome < never
-    ]
+    launched = [start + lag for start, lag, code in zip(offsets, lags, outcomes, strict=True) if code < never]
     ended = [
         offset + (response if response > lag else lag)
         for offset, lag, response, outcome in zip(offsets, lags, response_s, outcomes, strict=True)

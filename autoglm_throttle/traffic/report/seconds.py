@@ -129,9 +129,8 @@ def _curve(
 def _second_stats(columns: _Columns, span: slice) -> _SecondStats:
     served: tuple[list[float], ...] = tuple([] for _ in Priority)
     last_served = RequestResult.DEGRADED.value
-    for outcome, priority, response_s in zip(
-        columns.outcomes[span], columns.priorities[span], columns.response_s[span], strict=True
-    ):
+    rows = zip(columns.outcomes[span], columns.priorities[span], columns.response_s[span], strict=True)
+    for outcome, priority, response_s in rows:
         if outcome <= last_served:
             served[priority].append(response_s)
     for responses in served:
