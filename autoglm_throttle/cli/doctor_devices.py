@@ -36,7 +36,7 @@ OF_ENGINES: Final = (
 )
 
 FOR_ROOT: Final = "keeps GPM for root"
-FOR_HOPPER: Final = "only Hopper cards and later"
+FOR_HOPPER: Final = "only Hopper devices and later"
 
 _GIB: Final = 1024**3
 

@@ -160,7 +160,7 @@ def _verdict_document(verdict: GpuVerdict | None, now: float) -> dict[str, Any] 
     if verdict is None:
         return None
     return {
-        "finding": verdict.condition.value,
+        "condition": verdict.condition.value,
         "confidence": verdict.confidence,
         "for_s": round(max(0.0, now - verdict.since_s), 3),
         "evidence": dict(verdict.evidence),

@@ -25,7 +25,7 @@ MARK_NAMES = "mark "
 class EffectivePolicy:
     """The policy that applies to one request, and the reason."""
 
-    why: str
+    reason: str
     exempt: bool
     policy: RoutePolicy | None = None
 
@@ -111,7 +111,7 @@ def _details(settings: Settings, effective: EffectivePolicy) -> dict[str, Any]:
     limits = settings.user_limits[priority] if own is None else own
     return {
         "policy": None if route is None else route.name,
-        "why": effective.why,
+        "reason": effective.reason,
         "exempt": effective.exempt,
         "priority": None if effective.exempt else priority.label,
         "cost": None if effective.exempt else (1.0 if route is None else route.cost),

@@ -188,7 +188,7 @@ def _no_known_metric(producer: str, series: Sequence[Series]) -> ProviderUnavail
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     listed = ", ".join(ascii(name)[1:-1][:60] for name in names[:NAMES_SHOWN]) + more
     return ProviderUnavailable(
-        f"has no metric of {producer}; {f'it tells {listed}' if names else 'it has no metrics'}"
+        f"has no metric of {producer}; {f'it has {listed}' if names else 'it has no metrics'}"
     )
 
 

@@ -92,7 +92,7 @@ class Peak:
 
 def _known(holds_rps: float | None, fails_rps: float | None) -> str:
     if holds_rps is None and fails_rps is None:
-        return "nothing is known of the service"
+        return "no rate was measured"
     parts = [f"hold at {holds_rps:g}/s"] if holds_rps is not None else []
     parts += [f"fail at {fails_rps:g}/s"] if fails_rps is not None else []
     return f"the objectives {' and '.join(parts)}"

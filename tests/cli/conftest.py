@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import main
-from tests.cli.findings import PASSWORD, Doctor
+from tests.cli.doctor_results import PASSWORD, Doctor
 
 
 @pytest.fixture

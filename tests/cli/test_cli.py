@@ -172,7 +172,7 @@ CASES: dict[str, tuple[int, list[str], dict[str, str]]] = {
     "show_shared": (0, ["show"], SHARED),
     "tiers_literal": (0, ["tiers"], {"POLICY": "tiers"}),
     "tiers_adaptive": (0, ["tiers"], ADAPTIVE),
-    "tiers_gate": (0, ["tiers"], {"POLICY": "concurrency", "INFLIGHT_MAX": "32", "DRY_RUN": "true"}),
+    "tiers_concurrency": (0, ["tiers"], {"POLICY": "concurrency", "INFLIGHT_MAX": "32", "DRY_RUN": "true"}),
     "tiers_pressure": (0, ["tiers"], {"POLICY": "tiers", "SIGNAL": "pressure"}),
     "tiers_fixed": (0, ["tiers"], {"POLICY": "fixed", "RATE_HIGH_RPS": "10/m"}),
 }
@@ -301,7 +301,7 @@ def test_marks_of_an_app_count(run: Run, marked: str) -> None:
     _, out = run("show", "--path", "/logs/monday", "--app", marked, "--format", "json")
     document = json.loads(out)
     assert (document["priority"], document["cost"]) == ("low", 3.0)
-    assert document["why"] == "a mark on its endpoint"
+    assert document["reason"] == "a mark on its endpoint"
     _, out = run("show", "--path", "/ping", "--app", "marked_service", "--format", "json")
     assert json.loads(out)["exempt"] is True
 

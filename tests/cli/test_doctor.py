@@ -11,7 +11,7 @@ import pytest
 
 from autoglm_throttle.cli import doctor_redis, main
 from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
-from tests.cli.findings import PASSWORD, WELL, Doctor, by_item, not_well
+from tests.cli.doctor_results import PASSWORD, WELL, Doctor, by_item, not_well
 from tests.store.cluster import Cluster3
 from tests.store.proxy import SlowProxy
 from tests.store.sentinel import NAME, SentinelPair
@@ -172,7 +172,7 @@ def test_a_server_whose_memory_is_full(doctor: Doctor, own_server: RedisServer) 
 def test_a_server_that_counts_otherwise(
     doctor: Doctor, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch, script: str, said: str
 ) -> None:
-    monkeypatch.setattr(doctor_redis, "load_script", lambda: script)
+    monkeypatch.setattr(doctor_redis, "script", lambda: script)
     status, findings = doctor(REDIS_URL=own_server.url)
     assert (status, not_well(findings)) == (1, [("counting", "fail")])
     assert findings[-1]["message"].startswith(said)

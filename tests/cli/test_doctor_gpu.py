@@ -18,7 +18,7 @@ from autoglm_throttle.cli import doctor_gpu, main
 from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.testing import FakeNvml
 from autoglm_throttle.types import GpuSample, ProviderUnavailable
-from tests.cli.findings import Doctor
+from tests.cli.doctor_results import Doctor
 from tests.gpu.metrics_server import BadServer, page, served
 from tests.gpu.told import text
 
@@ -111,14 +111,14 @@ def test_gpus_that_are_well(gpus: Gpus) -> None:
 
 def test_what_a_card_tells_and_what_it_does_not(gpus: Gpus) -> None:
     _, (_, _, full, _, bare) = gpus(Source(row(0, **WELL, sm_active_ratio=0.5), row(1, utilization_pct=5.0)))
-    assert full["message"].startswith("0 H200 tells utilization, memory, power, power limit, temperature")
+    assert full["message"].startswith("0 H200 reports utilization, memory, power, power limit, temperature")
     assert full["message"].endswith(
         "; not energy, clock, reasons of slowdown, time slowed down, "
         "tensor activity, memory activity, PCIe, NVLink"
     )
     assert "energy" in full["value"]
     assert (full["level"], bare["level"]) == ("ok", "warn")
-    assert "will be called 'unknown'" in bare["hint"]
+    assert "gets the verdict 'unknown'" in bare["hint"]
 
 
 def test_gpus_that_are_not(gpus: Gpus) -> None:
@@ -137,7 +137,7 @@ def test_no_gpu_at_all(gpus: Gpus) -> None:
     source = Source(error=NoSourceError("no GPU found (nvml: no driver)"))
     status, findings = gpus(source)
     assert (status, short(findings)) == (0, [("source", "warn", "no GPU found (nvml: no driver)")])
-    assert "the limits apply all the same" in findings[0]["hint"]
+    assert "the limits still apply" in findings[0]["hint"]
     status, findings = gpus(source, GPU="auto", GPU_REQUIRED="true")
     assert (status, findings[0]["level"]) == (1, "fail")
     assert findings[0]["hint"].startswith("GPU_REQUIRED is set, so the service does not start")
@@ -148,7 +148,7 @@ def test_nothing_is_expected(gpus: Gpus) -> None:
 
 
 def test_a_driver_that_hangs(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_gpu, "ANSWER_S", 0.05)
+    monkeypatch.setattr(doctor_gpu, "ANSWER_TIMEOUT_S", 0.05)
     source = Source()
     source.end = Event()
     status, (finding, other, _, _) = gpus(source, Source(row(0, **WELL), name="other"))
@@ -223,7 +223,7 @@ def test_a_card_without_gpm(gpus: Gpus) -> None:
     with library.installed():
         status, (_, _, tells) = gpus(GPU="nvml")
     assert (status, tells["level"]) == (0, "ok")
-    assert tells["hint"].startswith("Hopper cards and later tell it the driver")
+    assert tells["hint"].startswith("Hopper and later report it through the driver")
 
 
 def test_a_card_that_tells_neither_power_nor_activity(gpus: Gpus) -> None:

@@ -14,7 +14,7 @@ from autoglm_throttle.gpu import fleet as gpu_fleet
 from autoglm_throttle.limiting.shared import fleet_sync
 from autoglm_throttle.limiting.shared.lua_script import CLUSTER_RIGHTS, RIGHTS
 from autoglm_throttle.resilience.shared import scripts as breakers
-from tests.cli.findings import PASSWORD, WELL, Doctor, by_item, not_well
+from tests.cli.doctor_results import PASSWORD, WELL, Doctor, by_item, not_well
 from tests.store.server import RedisServer
 
 GUIDE = Path(__file__).parents[2] / "docs" / "shared-limits.md"

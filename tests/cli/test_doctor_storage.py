@@ -10,7 +10,7 @@ import pytest
 
 from autoglm_throttle.cli import doctor_storage
 from autoglm_throttle.limiting.shared.store import StoreErrorKind
-from tests.cli.findings import PASSWORD, Doctor, not_well
+from tests.cli.doctor_results import PASSWORD, Doctor, not_well
 
 MEMCACHED = "async+memcached://127.0.0.1:1"
 

@@ -176,8 +176,8 @@ def test_every_quantity_is_in_the_document() -> None:
 
 def test_what_was_asked_for_and_is_not_seen() -> None:
     failing = [GpuSource(name, "failing", "away") for name in ("vllm:h:1", "dcgm:h:2")]
-    assert as_text(GpuReading(1.0, None, tuple(failing[:1]))).startswith("no engine is seen\n")
-    assert as_text(GpuReading(1.0, None, tuple(failing))).startswith("no GPU and no engine is seen\n")
+    assert as_text(GpuReading(1.0, None, tuple(failing[:1]))).startswith("no engine was found\n")
+    assert as_text(GpuReading(1.0, None, tuple(failing))).startswith("no GPU and no engine was found\n")
 
 
 def test_the_last_numbers_of_a_dead_source_are_marked() -> None:
@@ -192,7 +192,7 @@ def test_the_last_numbers_of_a_dead_source_are_marked() -> None:
 def test_a_lost_card_without_a_note_and_one_without_a_verdict_are_named_plainly() -> None:
     assert as_text(seen(row("GPU-c", 2, health="lost"))).splitlines()[3] == "2: lost"
     unjudged = as_text(seen(CARDS[4]))
-    assert "node-7/0: not judged yet" in unjudged
+    assert "node-7/0: no verdict yet" in unjudged
     assert "% sure" not in unjudged
 
 
@@ -210,15 +210,15 @@ def test_cards_of_the_driver(show: Show) -> None:
     library.set(0, gpu=92, power_mw=612_500, limit_mw=700_000, gpm_2=4_100)
     library.fail(1, "any", 15)
     with library.installed():
-        status, out = show("--json", GPU="nvml", SAMPLE_INTERVAL_S="0.2")
+        status, out = show("--format", "json", GPU="nvml", SAMPLE_INTERVAL_S="0.2")
     assert library.references == 0, "the driver is closed again"
     document = json.loads(out)
     first, second = document["gpus"]
     assert (status, first["utilization_pct"], second["health"]) == (1, 92, "lost")
     assert first["sm_active_ratio"] == pytest.approx(0.41), "GPM needs two readings"
     assert first["power_mean_w"] is not None, "and so do rates"
-    assert (second["verdict"]["finding"], second["verdict"]["confidence"]) == ("lost", 1.0)
-    assert document["sources"] == [{"name": "nvml", "state": "reading", "said": ""}]
+    assert (second["verdict"]["condition"], second["verdict"]["confidence"]) == ("lost", 1.0)
+    assert document["sources"] == [{"name": "nvml", "state": "reading", "error": ""}]
 
 
 def test_a_verdict_is_found_within_one_look(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_an_exporter_and_an_engine(show: Show, server: BadServer) -> None:
     serves(server, "dcgm_all")
     with served() as other:
         serves(other, "vllm_1")
-        status, out = show("--json", GPU=f"dcgm:{server.url()},vllm:{other.url()}")
+        status, out = show("--format", "json", GPU=f"dcgm:{server.url()},vllm:{other.url()}")
     document = json.loads(out)
     assert (status, len(document["gpus"]), len(document["engines"])) == (0, 2, 1)
     assert [one["label"] for one in document["gpus"]] == ["node-7/0", "node-7/1"]
@@ -249,14 +249,14 @@ def test_without_a_gpu_it_says_what_was_tried(show: Show, monkeypatch: pytest.Mo
     status, out = show(GPU="auto")
     assert status == 0
     assert re.search(
-        r"\Ano GPU is seen\n\nauto: no GPU found \(nvml: the Python package .* pip install .*\)\n\Z", out
+        r"\Ano GPU was found\n\nauto: no GPU found \(nvml: the Python package .* pip install .*\)\n\Z", out
     )
     assert show(GPU="auto", GPU_REQUIRED="true")[0] == 1
 
 
 def test_nothing_is_expected(show: Show) -> None:
     assert show(GPU="none") == (0, "GPU=none: no GPU is read\n")
-    status, out = show("--json", GPU="none")
+    status, out = show("--format", "json", GPU="none")
     assert (status, json.loads(out)) == (0, {"gpus": [], "engines": [], "sources": []})
 
 
@@ -265,15 +265,15 @@ def test_a_source_that_cannot_be_reached(show: Show, server: BadServer) -> None:
     status, out = show(GPU=f"vllm:{server.url(login='me:hunter2@')}")
     assert status == 1
     said = f"vllm:127.0.0.1:{server.port} cannot be reached: Connection refused"
-    assert out == f"no engine is seen\n\n{said}\n"
+    assert out == f"no engine was found\n\n{said}\n"
 
 
 def test_a_card_that_does_not_exist(show: Show) -> None:
     with FakeNvml().installed():
-        status, out = show("--json", GPU="nvml", GPU_DEVICES="7")
+        status, out = show("--format", "json", GPU="nvml", GPU_DEVICES="7")
     (source,) = json.loads(out)["sources"]
     assert (status, source["state"]) == (1, "misconfigured")
-    assert "present are 0 = GPU-" in source["said"]
+    assert "present are 0 = GPU-" in source["error"]
 
 
 def test_a_package_that_is_missing(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,10 +312,10 @@ class Crashes(Hung):
 
 def test_a_binding_that_ends_its_thread_is_shown(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autoglm_throttle.cli.gpu_reader.providers", lambda *_, **__: (Crashes(),))
-    status, out = show("--json")
+    status, out = show("--format", "json")
     assert (status, json.loads(out)["sources"]) == (
         1,
-        [{"name": "odd", "state": "crashed", "said": "SystemExit: 3"}],
+        [{"name": "odd", "state": "crashed", "error": "SystemExit: 3"}],
     )
 
 
@@ -358,7 +358,7 @@ def test_a_source_that_tells_of_nothing(show: Show, monkeypatch: pytest.MonkeyPa
     empty = Hung()
     empty.over.set()
     monkeypatch.setattr("autoglm_throttle.cli.gpu_reader.providers", lambda *_, **__: (empty,))
-    assert show() == (0, "no GPU is seen\n\nhung: it reports no device\n")
+    assert show() == (0, "no GPU was found\n\nhung: it reports no device\n")
 
 
 def test_a_driver_that_hangs_hides_no_engine(
@@ -369,10 +369,10 @@ def test_a_driver_that_hangs_hides_no_engine(
     monkeypatch.setattr(
         "autoglm_throttle.cli.gpu_reader.providers", lambda *args, **how: (hung, *providers(*args, **how))
     )
-    monkeypatch.setattr(gpu_reader, "ANSWER_S", 0.3)
+    monkeypatch.setattr(gpu_reader, "FIRST_READ_TIMEOUT_S", 0.3)
     monkeypatch.setattr(gpu_reader, "HANG_AFTER_S", 0.2)
     try:
-        status, out = show("--json", GPU=f"vllm:{server.url()}")
+        status, out = show("--format", "json", GPU=f"vllm:{server.url()}")
     finally:
         hung.over.set()
     document = json.loads(out)
@@ -434,7 +434,7 @@ def test_whoever_reads_may_leave() -> None:
     """As ``| head -1`` does."""
     environ = {name: value for name, value in os.environ.items() if "AUTOGLM" not in name}
     process = subprocess.Popen(
-        [sys.executable, "-m", "autoglm_throttle", "gpus", "--watch", "0.2", "--json"],
+        [sys.executable, "-m", "autoglm_throttle", "gpus", "--watch", "0.2", "--format", "json"],
         env=environ | {"AUTOGLM_THROTTLE_GPU": "none"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -78,7 +78,7 @@ def test_a_trial_that_says_nothing_is_made_again() -> None:
 @pytest.mark.parametrize(
     ("before", "known"),
     [
-        ([], "no evidence of the service"),
+        ([], "no rate was measured"),
         ([HOLDS], "the objectives hold at 10/s"),
         ([HOLDS, FAILS], "the objectives hold at 10/s and fail at 1000/s"),
     ],

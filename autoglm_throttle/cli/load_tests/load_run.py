@@ -187,6 +187,6 @@ def _limit_note(reports: Iterable[Document]) -> list[str]:
     if not limited:
         return []
     return [
-        "most failed requests were shed by a limit of the caller (429): this is the peak of the limits, not"
-        " of the service; see --clients with --identity-header, or raise them"
+        "most failed requests were rejected by a limit of the caller (429): this is the peak of the limits,"
+        " not of the service; raise them, or send more --clients with --identity-header"
     ]

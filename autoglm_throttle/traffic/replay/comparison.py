@@ -103,8 +103,8 @@ def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
         lines.append(f"{'served ' + name.removesuffix('_s'):<12}{both}")
     differ, changed = comparison["differ"], comparison["changed"]
     lines.append(
-        f"{differ['requests']} of {comparison['requests']} requests ({100.0 * differ['ratio']:.2f} %) ended"
-        f" otherwise, counted by second; {changed['requests']} one by one"
+        f"{differ['requests']} of {comparison['requests']} requests ({100.0 * differ['ratio']:.2f} %) had"
+        f" a different outcome, counted by second; {changed['requests']} one by one"
     )
     lines += [f"  second {row['second']}: {_row(row)}" for row in comparison["seconds"]]
     return lines
@@ -115,7 +115,7 @@ def _row(row: Mapping[str, Any]) -> str:
         ", ".join(f"{count} x {name}" for name, count in row[side].items())
         for side in ("recorded", "replayed")
     )
-    return f"{row['differ']} of {row['requests']} otherwise: {' -> '.join(sides)}"
+    return f"{row['differ']} of {row['requests']} different: {' -> '.join(sides)}"
 
 
 def _count_changes(recorded: ReplayIndex, result: Result) -> tuple[dict[int, _ComparedSecond], Times, int]:

@@ -173,8 +173,8 @@ class _ClientMap:
         """Yield messages for the user."""
         if self._masked:
             yield (
-                f"{self._masked} requests have {MASK} where their path or query was masked, and are sent so: "
-                "the service may answer otherwise than it did"
+                f"{self._masked} requests have {MASK} where their path or query was masked, and are sent "
+                "masked: the responses may differ from the recorded ones"
             )
 
     def load(self, offsets: array[float], duration_s: float | None) -> RequestSource:

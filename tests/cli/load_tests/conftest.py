@@ -45,7 +45,7 @@ TRIES = 6
 @pytest.fixture(scope="session")
 def service() -> Iterator[Server]:
     """A service without a throttle."""
-    server = Server("-m", "tests.cli.lab.simulated", "{port}", str(CAPACITY_RPS))
+    server = Server("-m", "tests.cli.load_tests.simulated_service", "{port}", str(CAPACITY_RPS))
     yield server
     server.stop()
 
@@ -63,7 +63,7 @@ def start() -> Iterator[Start]:
 
     def with_settings(**settings: str) -> Server:
         words = [f"{name}={value}" for name, value in settings.items()]
-        servers.append(Server("-m", "tests.cli.lab.simulated", "{port}", str(CAPACITY_RPS), *words))
+        servers.append(Server("-m", "tests.cli.load_tests.simulated_service", "{port}", str(CAPACITY_RPS), *words))
         return servers[-1]
 
     yield with_settings

@@ -16,7 +16,7 @@ import pytest
 
 from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader
 from autoglm_throttle.traffic.trace import HEADER
-from tests.cli.lab.conftest import CAPACITY_RPS, Done, Run, Start, finished, process, valid
+from tests.cli.load_tests.conftest import CAPACITY_RPS, Done, Run, Start, finished, process, valid
 from tests.servers.server import Server
 
 pytestmark = pytest.mark.server
@@ -138,7 +138,7 @@ def test_130_stopped_while_it_searches(url: str, tmp_path: Path) -> None:
     told = tmp_path / "r.json"
     status, out = interrupted("load", url, "--find-peak", "20:40:60s", "--slo", "p99<1s", "--json", told)
     assert status == 130
-    assert "peak: stopped before the end; no evidence of the service" in out
+    assert "peak: stopped before the end; no rate was measured" in out
     assert json.loads(told.read_text())["verdict"]["aborted"] is True
 
 
@@ -164,7 +164,7 @@ def test_a_dry_run_sends_nothing(run: Run) -> None:
         assert (done.status, done.err) == (0, "")
         assert f"nothing is sent; the target would be {address}/base" in done.out
         assert "75.0% POST /base/a\n  25.0% GET /base/b" in done.out
-        assert "objectives: p99<1s, error<1%\n7 clients, which the service cannot tell apart" in done.out
+        assert "objectives: p99<1s, error<1%\n7 clients, which the service cannot distinguish" in done.out
         assert "10/s" in done.out
         assert [line.split()[:2] for line in done.out.splitlines()[-4:]] == [
             ["0", "10"],
@@ -387,7 +387,7 @@ def test_the_peak_of_a_limit_is_no_peak_of_the_service(start: Start, run: Run) -
     words = ("--mix", "low=100", "--find-peak", "40:80:500ms", "--slo", "goodput>0.9", "--quiet")
     done = run("load", url, *words, "--clients", "3")
     assert done.status == 1
-    assert "refused by a limit of the caller (429)" in done.out
+    assert "rejected by a limit of the caller (429)" in done.out
     assert "limited" in next(line for line in done.out.splitlines() if line.startswith("trial "))
     assert done.err.startswith(
         "note: 3 clients, which the service cannot distinguish without --identity-header"

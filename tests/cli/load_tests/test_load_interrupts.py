@@ -20,7 +20,7 @@ from autoglm_throttle.traffic.request_log import RequestLog
 from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result, RunCost
-from tests.cli.lab.conftest import Run, finished, process
+from tests.cli.load_tests.conftest import Run, finished, process
 
 URL = "http://127.0.0.1:9"
 SOON = ("load", URL, "--shape", "fixed:5:1s", "--quiet", "--json", "r.json", "--html", "r.html")
@@ -49,9 +49,9 @@ def launch(monkeypatch: pytest.MonkeyPatch) -> Put:
 
 
 FAKED = """
-from autoglm_throttle.cli.load_tests import running
-from tests.cli.lab.test_lab_ends import answered
-running.launch = answered
+from autoglm_throttle.cli.load_tests import run
+from tests.cli.load_tests.test_load_interrupts import answered
+run.launch = answered
 """
 
 
@@ -115,12 +115,12 @@ def test_ctrl_c_just_before_the_start_stops_the_sending(run: Run, launch: Put) -
     asked = []
 
     def late(
-        load: RequestSource, *_: object, beat: Callable[[float, int, int], None], **__: object
+        load: RequestSource, *_: object, on_progress: Callable[[float, int, int], None], **__: object
     ) -> Result:
         signal.raise_signal(signal.SIGINT)
         with on_stop_signal(lambda: asked.append("stop")):
-            beat(1.0, 1, 0)
-            beat(2.0, 1, 0)
+            on_progress(1.0, 1, 0)
+            on_progress(2.0, 1, 0)
         return answered(load)
 
     launch(late)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.cli.load_tests.problems import run_command
 from autoglm_throttle.traffic.generator import ClientOptions
-from tests.cli.lab.conftest import Run
-from tests.cli.lab.test_load_asked import HOST, SHAPE, asked, faults
+from tests.cli.load_tests.conftest import Run
+from tests.cli.load_tests.test_load_options import HOST, SHAPE, asked, faults
 
 VALUES = st.text("abcXYZ019%._~:/?@!$'()*+,;-", min_size=1).map("s3cr3t{}".format)
 
@@ -31,7 +31,7 @@ def test_no_value_of_a_query_is_kept(first: str, second: str) -> None:
 @pytest.mark.parametrize("route", ["GET /b?x=1", "/b?x=1&y=2", "/b?x=1&y", "/b?x=1=2&y=3"])
 def test_a_value_of_a_query_is_not_taken_for_a_share(route: str) -> None:
     (found,) = faults(*SHAPE, "--route", route)
-    assert found.startswith("--route: where a query states values its share must follow")
+    assert found.startswith("--route: a path with query values must end with its share")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_search_that_can_only_fail() -> None:
     (segment,) = search("p99@peak<1s,error@1<1%")
     assert segment == "--slo: p99@peak<1s: a trial of --find-peak has one segment: leave @peak out"
     (rate,) = search("rps>=100,goodput.rps>99,rps<1000")
-    assert rate.startswith("--slo: rps>=100: fails at 100/s, where the search begins")
+    assert rate.startswith("--slo: rps>=100: fails at 100/s, where the search starts")
     (high,) = search("rps.high>=10,rps.low>=59")
     assert high.startswith("--slo: rps.high>=10: ")
     (none,) = search("rps.mid>0", "--mix", "high=100")

@@ -16,7 +16,7 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import UserSchedule
 from autoglm_throttle.traffic.plan import PriorityMix, Users
 from autoglm_throttle.traffic.request_result import RequestResult
-from tests.cli.lab.conftest import Run
+from tests.cli.load_tests.conftest import Run
 
 HERE = "http://127.0.0.1:9"
 SEARCH = ("--find-peak", "10:20:1s", "--slo", "p99<1s")

@@ -10,7 +10,7 @@ import pytest
 from autoglm_throttle.traffic.record import RecordedRequest
 from autoglm_throttle.traffic.record.recording_header import RecordingHeader, RecordingTrailer
 from autoglm_throttle.traffic.report import dumps, make
-from tests.cli.lab.conftest import Run, Start
+from tests.cli.load_tests.conftest import Run, Start
 from tests.servers.server import Server
 from tests.traffic.report.made_runs import FACTS, Sent, made
 
@@ -77,7 +77,7 @@ def test_what_was_recorded_is_told_and_played_again(recorded: tuple[Path, Server
     )
     done = run("replay", path, url, *words, "--check", "20%")
     assert done.status == 0, done.out + done.err
-    assert "ended otherwise" in done.out
+    assert "had a different outcome" in done.out
     document = json.loads(Path("r.json").read_text())
     found = document["replay"]
     assert found["requests"] == document["load"]["planned"] == 100
@@ -112,7 +112,7 @@ def test_a_file_that_tells_of_no_answers(service: Server, run: Run, tmp_path: Pa
     )
     done = run("replay", path, f"http://127.0.0.1:{service.port}", "--quiet")
     assert done.status == 0
-    assert "tells of no answers to compare with" in done.out
+    assert "the file contains no responses to compare with" in done.out
     assert run("replay", path, f"http://127.0.0.1:{service.port}", "--quiet", "--check", "1").status == 1
 
 
@@ -147,7 +147,7 @@ def test_every_fault_of_a_replay(run: Run) -> None:
         (("--speed", "2", "--rate", "5"), "selection: speed and rate cannot both be given"),
         (("--from", "5s", "--to", "1s"), "selection: an interval begins"),
         (("--fill", "--slo", "p99@peak<1s"), "no such segment"),
-        ((), "1 requests have a body that was not kept"),
+        ((), "1 requests have a body that was not recorded"),
         (("--fill", "--body", "r.jsonl"), "--fill: missing bodies are filled"),
     ],
 )
@@ -278,7 +278,7 @@ def test_every_fault_of_a_conversion(run: Run, tmp_path: Path) -> None:
         "--arrivals",
         "--allow-header, --mask-path",
     }
-    assert "say what o is to be" in run("record", "convert", "r.jsonl", "o").err
+    assert "state the format of o with --to" in run("record", "convert", "r.jsonl", "o").err
     assert "1 requests have a body" in run("record", "convert", "r.jsonl", "o.gor").err
     assert not (tmp_path / "o.gor").exists()
 
@@ -287,7 +287,7 @@ def test_every_fault_of_a_conversion(run: Run, tmp_path: Path) -> None:
     ("text", "fault"),
     [
         (dumps(make(made([Sent()]), FACTS)), "FILE: x.json is a report, not a recording: see load compare"),
-        ('{"method": "GET", "url": "http://x/"}\n', "x.json holds targets of vegeta, which have no times"),
+        ('{"method": "GET", "url": "http://x/"}\n', "x.json contains vegeta targets, which have no times"),
         ('{"url":"https://x/","method":"POST"}', "record convert FILE OUT.jsonl --from vegeta --shape SHAPE"),
     ],
 )

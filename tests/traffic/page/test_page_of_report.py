@@ -99,7 +99,7 @@ REPLAYED = {
 def test_a_replay_is_set_beside_its_recording() -> None:
     page = read(changed(replay=REPLAYED))
     assert texts(page, "body/main/p[@class='told']") == [
-        "2.5 % of 400 requests ended otherwise, counted by second; 14 one by one."
+        "2.5 % of 400 requests had a different outcome, counted by second; 14 one by one."
     ]
     assert table(page, "Both sides") == [
         ["", "recorded", "replayed"],

@@ -178,8 +178,8 @@ def test_it_is_json_and_text() -> None:
     assert json.loads(json.dumps(found)) == found
     lines = comparison_lines(found)
     assert any(
-        "2 of 2 requests (100.00 %) ended otherwise, counted by second; 2 one by one" in line
+        "2 of 2 requests (100.00 %) had a different outcome, counted by second; 2 one by one" in line
         for line in lines
     )
-    assert "  second 0: 1 of 1 otherwise: 1 x admitted 200 -> 1 x limited 429" in lines
+    assert "  second 0: 1 of 1 different: 1 x admitted 200 -> 1 x limited 429" in lines
     assert any(line.split() == ["served", "p50", "20.0", "ms", "-"] for line in lines)

@@ -21,9 +21,9 @@ def section(document: Document) -> Iterator[Markup]:
     yield tag("h2", "Recorded and replayed")
     differ, changed = comparison["differ"], comparison["changed"]
     requests = units.many(comparison["requests"], "request")
-    otherwise = f"{units.share(differ['ratio'])} of {requests} had a different outcome"
+    different = f"{units.share(differ['ratio'])} of {requests} had a different outcome"
     one_by_one = f"counted by second; {units.count(changed['requests'])} one by one."
-    yield tag("p", f"{otherwise}, {one_by_one}", class_="told")
+    yield tag("p", f"{different}, {one_by_one}", class_="told")
     yield shown(Table("Both sides", ("", *SIDES), _sides(comparison)))
     if comparison["seconds"]:
         rows = [
