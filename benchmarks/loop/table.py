@@ -110,17 +110,17 @@ def text(medians: Medians, doors: Sequence[str]) -> str:
 
 
 def _grid(medians: Medians, doors: Sequence[str], figure: str, title: str) -> str:
-    lines = [f"{title:22}" + "".join(f"{door:>10}" for door in doors)]
+    lines = [f"{title:22}" + "".join(f"{door:>12}" for door in doors)]
     for scenario, by_door in medians.items():
         cells = (by_door.get(door, {}).get(figure) for door in doors)
-        lines.append(f"{scenario:22}" + "".join(f"{_number(cell):>10}" for cell in cells))
+        lines.append(f"{scenario:22}" + "".join(f"{_number(cell):>12}" for cell in cells))
     if any(scenario.name in medians for scenario in SIXTEEN):
         summaries: tuple[tuple[str, Callable[[str], float]], ...] = (
             ("geometric mean of 16", lambda door: mean_of_16(medians, door)),
             ("worst of 16", lambda door: worst_of_16(medians, door, figure)),
         )
         for name, summary in summaries[figure != "goodput" :]:
-            lines.append(f"{name:22}" + "".join(f"{_number(summary(door)):>10}" for door in doors))
+            lines.append(f"{name:22}" + "".join(f"{_number(summary(door)):>12}" for door in doors))
     return "\n".join(lines) + "\n"
 
 

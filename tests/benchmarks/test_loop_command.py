@@ -54,7 +54,7 @@ def test_services_drawn_at_random_are_kept_beside_how_they_were_drawn(
     assert set(figures["doors"]) == {"gradient", "concurrency", "adaptive"}
     assert set(figures["doors"]["concurrency"]["worst"]) == {"robust_173", "robust_174"}
     assert figures["doors"]["concurrency"]["within"] == 2
-    assert f"gate: {figures['doors']['gate']['within']} of 2 services" in capsys.readouterr().out
+    assert f"concurrency: {figures['doors']['concurrency']['within']} of 2 services" in capsys.readouterr().out
 
     assert command(monkeypatch, *words, "--check") == 0
     assert command(monkeypatch, "--robust", "1", "--first", "174", "--check") == 1
@@ -69,7 +69,7 @@ def test_the_first_service_drawn_is_one_on_which_no_rule_was_found(monkeypatch: 
     ("words", "said"),
     [
         (("--scenarios", "step_3x"), "step_3x is not one of steady_0.5x"),
-        (("--policies", "gate,sluice"), "sluice is not one of oracle"),
+        (("--policies", "concurrency,sluice"), "sluice is not one of oracle"),
         (("--set", "min_share"), "min_share is not a name, = and a number"),
     ],
 )

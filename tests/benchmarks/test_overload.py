@@ -62,7 +62,7 @@ def test_what_came_too_late_is_no_completion_but_has_a_latency() -> None:
 def test_refusals_and_only_refusals_are_told_apart(ending: RequestResult) -> None:
     book = ledger()
     book.note(2, ending, 0.004)
-    answered_no = {"limited", "rejected", "client_error", "server_error"}
+    answered_no = {"limited", "shed", "client_error", "server_error"}
     assert book.classes[Priority.MID].refused == (ending.label in answered_no)
     assert book.refusal.count == (ending.label in answered_no)
     assert book.classes[Priority.MID].in_time == ending.served

@@ -67,6 +67,6 @@ def test_a_success_ends_a_streak_of_failures(tried: Try) -> None:
 
 
 def test_a_value_that_is_judged_is_never_taken_for_a_success(tried: Try) -> None:
-    circuit = Clocked(judge=OutcomeClassifier(classify=lambda _: Outcome.FAILURE))
+    circuit = Clocked(classifier=OutcomeClassifier(classify=lambda _: Outcome.FAILURE))
     assert tried(circuit).outcome is Outcome.FAILURE
     assert circuit.state() is BreakerState.OPEN

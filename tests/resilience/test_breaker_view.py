@@ -182,9 +182,9 @@ def test_a_breaker_says_what_it_is(made: Callable[[], Breaker], said: str) -> No
         lambda core, now: core.record(GuardPermit(0), OK, now),
         lambda core, now: core.open_for(1.0, BreakerCause.RETRY_AFTER, now),
         lambda core, now: core.adopt(RemoteBreakerState(-1, BreakerState.CLOSED), now),
-        lambda core, now: core.forget(now),
+        lambda core, now: core.reset_after_fork(now),
     ],
-    ids=["allow", "record", "open_for", "adopt", "forget"],
+    ids=["allow", "record", "open_for", "adopt", "reset_after_fork"],
 )
 def test_the_line_is_of_the_time_of_the_newest_act(act: Callable[[Breaker, float], None]) -> None:
     core = opened()

@@ -103,7 +103,7 @@ def test_a_quick_refusal_is_an_exception_like_others() -> None:
             == error.rejection
             == GuardRejection("db", BreakerState.OPEN, BreakerCause.FAILURES, 2.0)
         )
-    with pytest.raises(AttributeError, match="'ShutOut' object has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match="'OpenGuardRejected' object has no attribute 'nothing'"):
         _ = error.nothing
 
 
@@ -176,7 +176,7 @@ def test_a_shed_feature_is_refused_before_the_breaker_is_asked() -> None:
 
 def test_changes_are_told_in_order_and_once() -> None:
     told = Told()
-    circuit = half_open(told=told)
+    circuit = half_open(on_transitions=told)
     passed(circuit.allow())
     assert told.states == [BreakerState.OPEN, BreakerState.HALF_OPEN]
     circuit.reset()
@@ -190,7 +190,7 @@ def test_an_observer_that_raises_is_logged_and_disturbs_nobody(caplog: pytest.Lo
     def told(changes: Sequence[BreakerTransition]) -> None:
         raise RuntimeError("the observer's own")
 
-    circuit = opened(told=told)
+    circuit = opened(on_transitions=told)
     assert circuit.state() is BreakerState.OPEN
     circuit.reset()
     assert circuit.state() is BreakerState.CLOSED
@@ -208,7 +208,7 @@ def test_an_observer_may_use_the_circuit_that_it_observes() -> None:
                 circuit.force_open()
                 seen.append((change.after, circuit.state()))
 
-    circuit = Clocked(told=told)
+    circuit = Clocked(on_transitions=told)
     fail(circuit)
     assert seen == [
         (BreakerState.OPEN, BreakerState.OPEN),
@@ -226,7 +226,7 @@ def test_one_thread_delivers_for_all_and_in_order() -> None:
             busy.set()
             assert go_on.wait(10)
 
-    circuit = Clocked(told=slow)
+    circuit = Clocked(on_transitions=slow)
     first = threading.Thread(target=fail, args=(circuit,))
     first.start()
     assert busy.wait(10)
@@ -269,7 +269,7 @@ def test_who_delivers_looks_again_before_it_leaves() -> None:
 
 
 def test_no_observer_is_called_under_the_lock() -> None:
-    circuit = Clocked(told=lambda _: others.append(ask()))
+    circuit = Clocked(on_transitions=lambda _: others.append(ask()))
     others: list[BreakerState] = []
 
     def ask() -> BreakerState:
@@ -311,7 +311,7 @@ def test_metrics_only_lets_all_through_and_counts() -> None:
 
 def test_a_dependency_says_itself_when_to_come_back() -> None:
     told = Told()
-    circuit = Clocked(told=told)
+    circuit = Clocked(on_transitions=told)
     circuit.open_for(42.0)
     refusal = refused(circuit.allow())
     assert (refusal.cause, refusal.retry_after_s) == (BreakerCause.RETRY_AFTER, 42.0)
@@ -362,7 +362,7 @@ def test_who_is_open_or_busy_is_not_idle() -> None:
 
 
 def test_nothing_keeps_a_circuit_alive() -> None:
-    circuit = Clocked(told=Told())
+    circuit = Clocked(on_transitions=Told())
     fail(circuit)
     refused(circuit.allow())
     there = weakref.ref(circuit)
@@ -376,7 +376,7 @@ def test_nothing_keeps_a_circuit_alive() -> None:
 
 def test_in_a_fork_the_parents_lock_and_calls_are_gone() -> None:
     told = Told()
-    circuit = half_open(told=told)
+    circuit = half_open(on_transitions=told)
     trial = passed(circuit.allow())
     for lock in (circuit._safe_breaker._lock, circuit._safe_breaker._notifications._drain_lock):
         parents = threading.Thread(target=lock.acquire)
@@ -412,5 +412,5 @@ def test_a_real_clock_is_the_default() -> None:
 
 def test_what_a_face_knows_of_a_value_holds_where_nobody_else_speaks() -> None:
     assert Clocked().outcome_of(503, raised=False, default=FAILURE) is FAILURE
-    speaking = Clocked(judge=OutcomeClassifier(classify=lambda _: SUCCESS))
+    speaking = Clocked(classifier=OutcomeClassifier(classify=lambda _: SUCCESS))
     assert speaking.outcome_of(503, raised=False, default=FAILURE) is SUCCESS

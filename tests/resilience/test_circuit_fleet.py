@@ -326,7 +326,7 @@ def test_an_opening_that_the_dependency_wants_is_told() -> None:
 @pytest.mark.parametrize("state", [OPEN, HALF_OPEN, BreakerState.FORCED_OPEN, BreakerState.DISABLED])
 def test_news_of_the_fleet_is_taken_over_and_not_told_back(state: BreakerState) -> None:
     store, told = FakeStore(), Told()
-    circuit = Clocked(store=store, told=told)
+    circuit = Clocked(store=store, on_transitions=told)
     store.push(RemoteBreakerState(4, state, wait_s=5.0))
     assert circuit.view().machine is state
     assert told.states == [state]

@@ -52,7 +52,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.told = Told()
-        self.circuit: Clocked = half_open(BreakerRules(failures=1, half_open_max=4), told=self.told)
+        self.circuit: Clocked = half_open(BreakerRules(failures=1, half_open_max=4), on_transitions=self.told)
         self.forgotten = passed(self.circuit.allow())
         self.running = passed(self.circuit.allow())
 

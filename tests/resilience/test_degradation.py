@@ -91,15 +91,15 @@ def test_a_clock_that_steps_back_breaks_nothing() -> None:
 
 def test_the_view_and_the_repr_say_what_the_level_rests_on() -> None:
     ladder = DegradationLevels(LadderRules(), 5.0)
-    assert repr(ladder) == "<Ladder full load=unknown for 0 s>"
+    assert repr(ladder) == "<DegradationLevels full load=unknown for 0 s>"
     assert (ladder.view().level, ladder.view().load, ladder.view().since_s) == (FULL, None, 5.0)
     for now in (6.0, 7.0, 8.0, 9.0, 20.0 / 2):
         ladder.observe(0.84, now)
-    assert repr(ladder) == "<Ladder shed load=0.84 for 2 s>"
+    assert repr(ladder) == "<DegradationLevels shed load=0.84 for 2 s>"
     view = ladder.view()
     assert (view.level, view.load, view.since_s, view.samples) == (SHED, 0.84, 8.0, (0.84,) * 3)
     ladder.observe(None, 11.0)
-    assert repr(ladder) == "<Ladder shed load=unknown for 3 s>"
+    assert repr(ladder) == "<DegradationLevels shed load=unknown for 3 s>"
     assert ladder.view().load is None
 
 

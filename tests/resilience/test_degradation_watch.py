@@ -273,7 +273,7 @@ def test_the_view_takes_no_sample() -> None:
     assert watched.asked == 0
     watched.degradation.level()
     assert watched.degradation.view().samples == (0.1,)
-    assert repr(watched.degradation) == "<Ladder full load=0.10 for 0 s>"
+    assert repr(watched.degradation) == "<DegradationLevels full load=0.10 for 0 s>"
 
 
 def test_a_fork_keeps_the_level_and_none_of_what_others_were_at() -> None:

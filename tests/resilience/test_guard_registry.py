@@ -248,7 +248,7 @@ class TestRegistry:
                 fail(throttle, name, 10)
                 assert throttle.guard(name).state() is BreakerState.DISABLED
         events = [getattr(record, "event", "") for record in caplog.records]
-        assert events.count("guards_full") == 1
+        assert events.count("guard_table_full") == 1
         assert len(seen(throttle).breakers) == 2
 
     def test_a_throttle_without_guards_loads_and_tells_nothing_of_them(self) -> None:

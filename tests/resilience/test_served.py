@@ -144,7 +144,7 @@ def test_an_entry_that_is_gone_when_it_is_wanted_is_no_answer(
     bench, dependency = Bench(Fallback(stale=True)), Dependency(face)
     dependency(bench.served)
     bench.at(STALE)
-    monkeypatch.setattr(FeatureStaleCache, "take", lambda *_: UNSET)
+    monkeypatch.setattr(FeatureStaleCache, "get_copy", lambda *_: UNSET)
     assert dependency(bench.served) == [2]
 
 

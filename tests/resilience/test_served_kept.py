@@ -99,7 +99,7 @@ def test_what_cannot_be_copied_is_not_kept(face: str, caplog: pytest.LogCaptureF
     with pytest.raises(Failed):
         dependency(bench.served)
     assert len(caplog.messages) == 1
-    assert "give shared_value=True" in caplog.messages[0]
+    assert "pass shared_value=True" in caplog.messages[0]
 
 
 def test_calls_whose_arguments_cannot_be_told_apart_are_made_and_not_kept(
@@ -111,7 +111,7 @@ def test_calls_whose_arguments_cannot_be_told_apart_are_made_and_not_kept(
     bench.at(DegradationLevel.STATIC)
     assert dependency(bench.served, ["unhashable"]) == [3]
     assert len(caplog.messages) == 1
-    assert "give key=" in caplog.messages[0]
+    assert "pass key=" in caplog.messages[0]
     dependency.error = Failed("x")
     with pytest.raises(Failed):
         dependency(bench.served, ["unhashable"])

@@ -200,7 +200,7 @@ def test_a_refusal_is_everybody_s(backend: str, monkeypatch: pytest.MonkeyPatch)
         await crowd.come(4)
         assert crowd.slow.calls == 0
         assert all(isinstance(answer, GuardRejected) for answer in crowd.answers)
-        assert {answer.refusal for answer in crowd.answers} == {refusal}
+        assert {answer.rejection for answer in crowd.answers} == {refusal}
         assert len({id(answer) for answer in crowd.answers}) == 4
 
     run(backend, task)

@@ -245,7 +245,7 @@ def test_a_refusal_of_a_guard_behind_is_that_of_all(face: str) -> None:
     def refusing() -> httpx.Response:
         raise TransportRejected(REFUSAL, httpx.Request("GET", "http://behind.test/"))
 
-    assert gathered(face, guarded, refusing) == (["TransportRefused"] * MANY, 1)
+    assert gathered(face, guarded, refusing) == (["TransportRejected"] * MANY, 1)
     assert guarded.outcomes == [Outcome.NEUTRAL]
 
 

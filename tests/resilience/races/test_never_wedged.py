@@ -122,7 +122,7 @@ def test_a_classifier_that_raises_wedges_nothing() -> None:
     def classify(_: object) -> Outcome:
         raise RuntimeError("the user's own")
 
-    circuit = half_open(judge=OutcomeClassifier(classify=classify))
+    circuit = half_open(classifier=OutcomeClassifier(classify=classify))
     guarded = Guard(circuit)(lambda: 7)
     for _ in range(100):
         assert guarded() == 7

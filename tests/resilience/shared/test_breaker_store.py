@@ -348,7 +348,7 @@ def test_a_message_that_is_lost_is_made_up_for(
 def test_nothing_falls_between_subscription_and_reading(
     made: Made, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("READ_S", "DEAF_READ_S"):
+    for name in ("READ_INTERVAL_S", "UNSUBSCRIBED_READ_S"):
         monkeypatch.setattr(sync_sender, name, 3600.0)
     here, there = made(redis_url), made(redis_url, listens=False)
     watched(here)

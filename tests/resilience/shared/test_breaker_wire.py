@@ -111,7 +111,7 @@ def test_a_reply_is_a_lease_only_if_one_was_given() -> None:
     [None, 1, b"OK", [], [1, 2, 3], [1, 9, b"ajar", 0, 2, b"trial", 77], [1, None, b"open", 0, 2, b"", 0]],
 )
 def test_what_is_no_reply_of_the_script_is_an_error(said: Any) -> None:
-    with pytest.raises(InvalidReplyError, match="the script answered"):
+    with pytest.raises(InvalidReplyError, match="unexpected reply of the script"):
         parse_reply(said)
 
 

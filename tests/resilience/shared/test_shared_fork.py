@@ -45,10 +45,13 @@ def test_a_child_knows_the_state_hears_and_is_heard(made: Made, redis_url: str) 
     diary, elsewhere = watched(store), watched(other)
     other.report_open("a", 60.0, 0, BreakerCause.FAILURES)
     diary.reads(BreakerState.OPEN)
+    until(lambda: store.is_listening, PATIENCE_S, "it listens")
+    connections = store._listener._connections
 
     def child() -> None:
         assert not store.is_running
         assert not store.is_listening
+        assert store._listener._parent_connections == [connections], "the parent's sockets stay open"
         known = store.read_state("a")
         assert isinstance(known, RemoteBreakerState)
         assert known.state is BreakerState.OPEN

@@ -59,9 +59,9 @@ def unwaited(monkeypatch: pytest.MonkeyPatch) -> Callable[[RedisBreakerStore], A
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again after a tenth of the time."""
-    for module, name in [(store_health, "FIRST_S"), (sync_listener, "FIRST_PAUSE_S")]:
+    for module, name in [(store_health, "FIRST_PROBE_S"), (sync_listener, "FIRST_PAUSE_S")]:
         monkeypatch.setattr(module, name, 0.1)
-    for module, name in [(store_health, "LONGEST_S"), (sync_listener, "LONGEST_PAUSE_S")]:
+    for module, name in [(store_health, "MAX_PROBE_S"), (sync_listener, "MAX_PAUSE_S")]:
         monkeypatch.setattr(module, name, 0.2)
 
 
@@ -101,9 +101,9 @@ def test_a_server_that_is_killed_costs_nothing_and_is_found_again(
         until(lambda: here.is_up and there.is_up, PATIENCE_S, "both are back")
         diary.reads(BreakerState.OPEN)
     assert diary.states[0].wait_s < 60.0, "what is left of it"
-    lines = [line for line in caplog.messages if "store of the breakers" in line]
+    lines = [line for line in caplog.messages if "the breaker store" in line]
     assert sum("is unavailable" in line for line in lines) == 2
-    assert sum("answers again" in line for line in lines) == 2
+    assert sum("is available again" in line for line in lines) == 2
 
 
 def test_a_server_that_hangs_costs_a_deadline_a_few_times(
@@ -305,7 +305,7 @@ def test_a_subscription_that_is_dead_without_a_word_is_found_out(
     assert not store._listener.failures, "pings keep it"
     slow_proxy.delay_s = 60.0
     until(lambda: store._listener.failures, PATIENCE_S, "the silence")
-    assert "nothing received for 0.2 s" in str(store._listener.last_error)
+    assert "nothing received for 0.5 s" in str(store._listener.last_error)
     assert "not listening" in repr(store._listener)
     slow_proxy.delay_s = 0.0
     until(lambda: store.is_listening and store.is_up, PATIENCE_S, "it listens again")
@@ -412,7 +412,7 @@ def test_a_server_that_was_never_there(made: Made, caplog: pytest.LogCaptureFixt
     assert time.monotonic() - began < store.rules.deadline_s, "nobody waits for who refuses"
     until(lambda: not store.is_up, PATIENCE_S, "one refusal is enough")
     assert store.failures == 1
-    assert "each process goes by its own (ConnectionError" in caplog.text
+    assert "each process uses its own breaker state (ConnectionError" in caplog.text
 
 
 def test_a_client_that_answers_nonsense_is_a_failure_like_any_other(made: Made, redis_url: str) -> None:
