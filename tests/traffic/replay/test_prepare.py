@@ -141,8 +141,8 @@ def test_it_is_told_which_bodies_are_missing_and_why() -> None:
         prepare(entries)
     assert str(told.value) == (
         "3 requests have a body that was not recorded (2 POST, 1 PUT; 1 as a hash only, "
-        "1 not recorded or not read to the end, 1 rejected before the body was read): give one with --body FILE, or --fill for "
-        "spaces of the same length"
+        "1 not recorded or not read to the end, 1 rejected before the body was read): "
+        "give one with --body FILE, or --fill for spaces of the same length"
     )
 
 
