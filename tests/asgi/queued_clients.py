@@ -52,7 +52,7 @@ def taken(throttle: ManualThrottle) -> tuple[int, int, int]:
 
 
 def left_in_line(throttle: ManualThrottle) -> int:
-    return throttle.snapshot().oddities.get("left_in_line", 0)
+    return throttle.snapshot().oddities.get("disconnected_in_queue", 0)
 
 
 def used(throttle: ManualThrottle, priority: Priority = Priority.MID) -> float:

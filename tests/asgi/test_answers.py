@@ -225,12 +225,12 @@ def test_a_refusal_of_the_line_says_what_was_wrong_with_it() -> None:
         detail: json.loads(
             answers.rejection(refused(Reason.QUEUE, f"queue:{detail}", "queue", window_s=0))[2]
         )
-        for detail in ("slow", "wait", "full", "cap", "else")
+        for detail in ("slow", "timeout", "full", "cap", "else")
     }
     sentences = {detail: problem["detail"] for detail, problem in said.items()}
     assert sentences == {
         "slow": "The request would wait too long in the queue; try again in 13 s.",
-        "wait": "The request timed out in the queue; try again in 13 s.",
+        "timeout": "The request timed out in the queue; try again in 13 s.",
         "full": "The queue is full; try again in 13 s.",
         "cap": "The concurrency limit is reached; try again in 13 s.",
         "else": "The service is busy; try again in 13 s.",

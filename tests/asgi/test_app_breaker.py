@@ -96,7 +96,7 @@ async def test_open_it_answers_before_any_limit_is_asked() -> None:
         "retry_after_s": 10.0,
     }
     assert (answer.header("retry-after"), answer.header("retry-after-ms")) == ("10", "10000")
-    assert counted(service.throttle) == {("admitted", "ok"): FAILURES, ("rejected", "breaker"): 1}
+    assert counted(service.throttle) == {("admitted", "ok"): FAILURES, ("shed", "breaker"): 1}
 
 
 async def test_a_refusal_takes_nothing() -> None:

@@ -144,7 +144,7 @@ async def test_nor_one_that_has_gone_when_a_guard_refuses() -> None:
 async def test_what_the_app_has_raised_is_logged_then(caplog: pytest.LogCaptureFixture) -> None:
     service = static(breaker=BreakerSettings(failures=100))
     await service.fails(BOOM, 50)
-    (line,) = [one for one in caplog.records if "has failed" in one.message]
+    (line,) = [one for one in caplog.records if "the app failed" in one.message]
     assert line.exc_info is not None
     assert line.exc_info[1] is BOOM
     service.throttle.clock.advance(10.0)
@@ -172,7 +172,7 @@ async def test_websockets_have_no_fallback() -> None:
     await service.fails()
     answer = await send_scope(service.app, websocket_scope(), [{"type": "websocket.connect"}])
     assert answer.close_code == 1013
-    assert counted(service.throttle)["rejected", "breaker"] == 1
+    assert counted(service.throttle)["shed", "breaker"] == 1
 
 
 async def test_a_guard_inside_that_refuses_is_replaced_without_blame() -> None:
@@ -259,7 +259,7 @@ async def test_without_an_answer_a_refusal_stands_and_is_counted_once() -> None:
     shut(service.throttle)
     answer = await service.ask()
     assert (answer.status, json.loads(answer.body)["reason"]) == (503, "gpu:overload")
-    assert counted(service.throttle) == {("rejected", "gpu"): 1}
+    assert counted(service.throttle) == {("shed", "gpu"): 1}
 
 
 @pytest.mark.parametrize("load", [0.85, 0.92])
@@ -277,7 +277,7 @@ async def test_shed_with_nothing_to_answer_it_is_refused() -> None:
     answer = await service.ask()
     assert (answer.status, json.loads(answer.body)["reason"], service.calls) == (503, "gpu:shed", 0)
     assert float(answer.header("retry-after") or 0) >= 1
-    assert counted(service.throttle) == {("rejected", "gpu"): 1}
+    assert counted(service.throttle) == {("shed", "gpu"): 1}
     assert degraded(service.throttle) == {("app", "shed", "load"): 1}
     assert service.breaker.calls == 0
 
@@ -375,7 +375,7 @@ async def test_a_client_that_leaves_during_a_dynamic_fallback_is_counted_as_refu
     service.throttle.guard("app").force_open()
     with anyio.move_on_after(0.01):
         await service.ask()
-    assert counted(service.throttle) == {("rejected", "breaker"): 1}
+    assert counted(service.throttle) == {("shed", "breaker"): 1}
 
 
 async def test_a_head_request_gets_no_body() -> None:

@@ -146,7 +146,7 @@ async def test_exemption_that_frees_a_route_added_later_is_withdrawn(
     app.router.routes.insert(0, hidden)
     answers = await statuses(wrapped, "/m/secret", 4)
     assert answers == [200, 200, 429, 429], "free once, then counted"
-    assert [r.levelno for r in caplog.records if "covers others" in r.message] == [logging.WARNING]
+    assert [r.levelno for r in caplog.records if "matches other endpoints" in r.message] == [logging.WARNING]
 
 
 class _Hidden(BaseRoute):

@@ -68,7 +68,7 @@ def test_one_warning_says_what_to_set(caplog: pytest.LogCaptureFixture) -> None:
         for _ in range(REQUESTS * 3):
             tested.demand(scope(("10.1.2.3", 5)))
     (record,) = caplog.records
-    assert "you are behind a proxy" in record.getMessage()
+    assert "the service is behind a proxy" in record.getMessage()
     assert "AUTOGLM_THROTTLE_TRUSTED_PROXIES" in record.getMessage()
     assert "10.1.2.3" not in record.getMessage()
     assert hints == ["behind_proxy"]

@@ -91,7 +91,7 @@ def test_a_start_in_a_loop_where_the_store_cannot_be_asked_fails_and_says_why() 
     anyio.run(start, backend="trio")
     (message,) = said
     assert message["type"] == "lifespan.startup.failed"
-    assert "REDIS_URL and USER_STORAGE need asyncio" in message["message"]
+    assert "REDIS_URL and USER_STORAGE require asyncio" in message["message"]
 
 
 def test_there_a_request_is_decided_without_the_store(caplog: pytest.LogCaptureFixture) -> None:

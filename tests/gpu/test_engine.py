@@ -56,7 +56,7 @@ def test_one_source_in_a_list_is_that_source(clock: ManualClock, card: Named) ->
 
 
 def test_two_sources_of_one_name_are_refused(clock: ManualClock) -> None:
-    with pytest.raises(ValueError, match="one name"):
+    with pytest.raises(ValueError, match="two sources have the same name"):
         Station((Named("nvml", clock), Named("nvml", clock)), clock)
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
 import os, signal, threading, time
-from autoglm_throttle import Demand, Settings, Telemetry, Throttle
+from autoglm_throttle import Demand, Settings, TelemetryState, Throttle
 from autoglm_throttle.gpu.sampler import THREAD
 from autoglm_throttle.testing import FakeGpu
 
@@ -45,7 +45,7 @@ names = [f"{THREAD}-{name}" for name in ("dcgm:h:2", "nvml", "vllm:h:1")]
 throttle.start()
 until(lambda: all(one.age_s is not None for one in throttle.snapshot().sources))
 hung.hang()
-until(lambda: throttle._lookout._samplers["dcgm:h:2"].reading_since_s is not None)
+until(lambda: throttle._gpu_monitor._samplers["dcgm:h:2"].reading_since_s is not None)
 time.sleep(0.05)
 child = os.fork()
 if child == 0:
@@ -55,7 +55,7 @@ if child == 0:
     hung._released.set()
     assert throttle.try_admit(Demand()).admitted
     until(lambda: pid in card.pids and pid in engine.pids and pid in hung.pids)
-    until(lambda: throttle.regime().telemetry is Telemetry.FRESH)
+    until(lambda: throttle.control_state().telemetry is TelemetryState.FRESH)
     assert readers() == names, readers()
     view = throttle.snapshot().view
     assert view.engines == 1 and view.capacity == 1.0, view
@@ -65,7 +65,7 @@ _, status = os.waitpid(child, 0)
 assert os.waitstatus_to_exitcode(status) == 0
 assert readers() == names, readers()
 before = throttle.snapshot().sources[0].age_s
-assert throttle.regime().telemetry is Telemetry.FRESH, throttle.regime()
+assert throttle.control_state().telemetry is TelemetryState.FRESH, throttle.control_state()
 assert os.getpid() in card.pids and len(card.pids) == 1
 hung.recover()
 throttle.stop()

@@ -21,7 +21,7 @@ from autoglm_throttle.settings.gpu_items import ScrapeUrl, parse_items
 from autoglm_throttle.types import ProviderUnavailable
 from tests.gpu.metrics_server import BadServer, page, raw, served
 
-TLS = Path(__file__).parents[1] / "stores" / "tls"
+TLS = Path(__file__).parents[1] / "store" / "tls"
 
 SHORT_S = 0.3
 LATE_S = 0.25

@@ -67,7 +67,7 @@ def test_cores_not_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 def test_a_system_without_load_averages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delattr(os, "getloadavg")
-    afresh = runpy.run_path(host.__file__)["HostLoad"]
+    afresh = runpy.run_path(host.__file__)["HostSampler"]
     assert afresh(cores=8, stat=tmp_path / "absent").read() == (None, None)
 
 

@@ -108,7 +108,7 @@ def test_all_faults_are_listed_together() -> None:
     assert "'utilisation_pct' is unknown, did you mean 'utilization_pct'?" in said
     assert "'zzz' is unknown, known are device, index" in said
     for number, text in ((3, "'gone'"), (4, "'hang'"), (5, "'error:3'")):
-        assert f"line {number}: event: {text} is not one of lost, error, stale, hang:SECONDS" in said
+        assert f"line {number}: event: {text} is none of lost, error, stale, hang:SECONDS" in said
     assert "line 6: 4 cells, but 3 columns" in said
 
 

@@ -127,6 +127,6 @@ def test_a_source_that_names_its_cards_anew_each_time_is_remembered_in_part() ->
     renewal = RefreshDetector()
     for second in range(3):
         renewal.date([told(f"{second}-{n}", pulse=1.0) for n in range(MOST_ROWS // 2)], 10.0 + second, 0.0)
-    assert repr(renewal) == f"Renewal(rows={MOST_ROWS}, period_s=None)"
+    assert repr(renewal) == f"RefreshDetector(rows={MOST_ROWS}, period_s=None)"
     (row,) = renewal.date([told("2-0", pulse=1.0)], 20.0, 0.0)
     assert row.age_s == 8.0, "those seen longest ago are forgotten"

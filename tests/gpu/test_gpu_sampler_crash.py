@@ -233,7 +233,7 @@ def test_what_another_request_did_first_counts(
     [
         ("succeeded", lambda: [ROW]),
         ("failed", raising(OSError("x"))),
-        ("absent", raising(NoSourceError("nothing"))),
+        ("no_source", raising(NoSourceError("nothing"))),
     ],
 )
 def test_no_pace_of_another_thread_is_lost_while_the_next_read_is_planned(

@@ -128,10 +128,10 @@ def test_utilization_alone_gives_only_the_plain_findings(
         **{
             each.name: st.none() | st.floats(0.0, 2.0)
             for each in fields(VerdictInput)
-            if each.name not in {"elsewhere", "silent_share", "in_flight", "backlog", "utilization_pct"}
+            if each.name not in {"others_active", "silent_share", "in_flight", "backlog", "utilization_pct"}
         },
         utilization_pct=st.floats(0.0, 100.0),
-        elsewhere=st.sampled_from([0.0, 1.0]),
+        others_active=st.sampled_from([0.0, 1.0]),
         silent_share=st.floats(0.0, 2.0),
         in_flight=st.floats(0.0, 2.0),
         backlog=st.floats(0.0, 2.0),

@@ -73,7 +73,7 @@ async def state(request: Request) -> Response:
             "waiting": sum(gate.waiting),
             "active": sum(snapshot.active.values()),
             "tokens": round(snapshot.tokens[Priority.MID], 1),
-            "left": snapshot.oddities.get("left_in_line", 0),
+            "left": snapshot.oddities.get("disconnected_in_queue", 0),
             "would_refuse": sum(snapshot.would_reject.values()),
             "held": len(releases),
             "calls": calls,

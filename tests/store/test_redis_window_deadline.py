@@ -60,7 +60,7 @@ def asked(loop: ManualLoop, servers: Servers) -> asyncio.Task[Answer | StoreErro
     assert wire.build_check(CHARGES).tag == SPLIT
     window = RedisUserLimitStore(RedisClients(RedisOptions("redis+cluster://cache")), wire)
     batch = loop.act(window._batches.current)
-    batch._send = servers
+    batch._sender = servers
     task = loop.create_task(window.charge(CHARGES))
     loop.settle()
     assert len(servers.waiting) == 1
