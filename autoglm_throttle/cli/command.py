@@ -27,7 +27,18 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
         "--env-file", metavar="FILE", help="a .env file, read with lower precedence than the environment"
     )
     parser.add_argument("--config-file", metavar="FILE", help="the TOML file, instead of CONFIG_FILE")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    add_format(parser)
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the output format; all commands that print JSON spell it so."""
+    parser.add_argument(
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        metavar="text|json",
+        help="output format (default: text)",
+    )
 
 
 def load(args: argparse.Namespace) -> Settings:

@@ -168,16 +168,16 @@ def _latency(node: _Node, settings: Settings) -> DoctorResults:
         for _ in range(ROUND_TRIPS):
             began, wall = time.monotonic(), time.time()
             seconds, micros = node.execute("TIME")
-            took = time.monotonic() - began
+            elapsed_s = time.monotonic() - began
             # TIME is assumed to be read in the middle of the round trip.
-            times.append((took, int(seconds) + int(micros) / 1e6 - wall - took / 2))
+            times.append((elapsed_s, int(seconds) + int(micros) / 1e6 - wall - elapsed_s / 2))
     except NoPermissionError:
         return []  # the permission check reports it
     # The fastest round trip bounds the offset best: its error is at most half of it.
     offset = min(times)[1]
     clock = f"clock {abs(offset) * 1e3:.1f} ms {'behind' if offset < 0 else 'ahead of'} this host's"
     return [
-        node.named(round_trip("redis", [took for took, _ in times], settings.redis_deadline_s)),
+        node.named(round_trip("redis", [elapsed_s for elapsed_s, _ in times], settings.redis_deadline_s)),
         node.result(
             "clock", Severity.OK, f"{clock}; windows use the server's clock only", value=round(offset, 6)
         ),

@@ -32,9 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "GPU_REQUIRED also if no GPU is found), 2 wrong usage."
     )
     parser.add_argument(
-        "--json", dest="format", action="store_const", const="json", help="the same as --format json"
-    )
-    parser.add_argument(
         "--watch",
         metavar="S",
         type=_seconds,

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 from autoglm_throttle.cli import check, doctor, gpus, identity, show, tiers
 from autoglm_throttle.cli.command import Command, add_sources
@@ -92,8 +92,18 @@ def _run(command: Command, args: argparse.Namespace) -> int:
         return PROBLEM_FOUND
 
 
+class _ExactParser(argparse.ArgumentParser):
+    """A parser without abbreviated options: a new option must not change the meaning of an old command.
+
+    Subparsers are of the same class.
+    """
+
+    def __init__(self, **arguments: Any) -> None:  # noqa: ANN401 - those of argparse
+        super().__init__(**{"allow_abbrev": True, **arguments})
+
+
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _ExactParser(
         prog="autoglm-throttle", description="Inspect and test the limits of a GPU service."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")

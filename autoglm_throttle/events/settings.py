@@ -35,7 +35,7 @@ def _short(text: str) -> str:
 
 def approximate(kind: str) -> LogEvent:
     """Build the event, logged once, of a store that does not count exactly."""
-    worst = f"up to {WORST_WINDOW:g} times a limit may pass in one window"
+    worst = f"up to {WORST_WINDOW:g} times a limit may be admitted in one window"
     text = f"{kind} counts user limits approximately: {worst}"
     return LogEvent("config", logging.WARNING, text, {"setting": "USER_STORAGE"})
 

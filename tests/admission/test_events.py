@@ -57,7 +57,7 @@ def test_a_tier_entered_warns_and_a_tier_left_informs() -> None:
     assert entered.keys == {
         "factor": 0.7,
         "factor_before": 1.0,
-        "why": "tier",
+        "cause": "tier",
         "gpu_utilization_ratio": 0.88,
     }
     (left,) = control_events(cut, calm)
@@ -193,7 +193,7 @@ def test_a_card_that_is_lost_and_one_that_is_back() -> None:
     assert line.text == "GPU-a on node-7 is lost: 1 of 2 usable"
     assert line.keys == {"device": "GPU-a", "host": "node-7", "usable": 1, "known": 2}
     (line,) = events.device_events((here, gone), (here, there))
-    assert (line.event, line.level, line.keys["usable"]) == ("gpu_back", logging.INFO, 2)
+    assert (line.event, line.level, line.keys["usable"]) == ("gpu_recovered", logging.INFO, 2)
     assert list(events.device_events((here, gone), (here, gone))) == []
 
 
@@ -363,7 +363,7 @@ def store(on_error: StoreFailureMode, processes: int = 4) -> StoreView:
 @pytest.mark.parametrize(
     ("on_error", "meanwhile"),
     [
-        (StoreFailureMode.LOCAL, "each process goes by 1/4 of the user limits until it answers"),
+        (StoreFailureMode.LOCAL, "each process enforces 1/4 of the user limits until it recovers"),
         (StoreFailureMode.ALLOW, "user limits are not enforced until it recovers"),
         (StoreFailureMode.DENY, "requests under a user limit are rejected until it recovers"),
     ],
@@ -383,7 +383,7 @@ def test_a_store_that_is_back_informs_and_says_how_long_it_was_away() -> None:
     line = events.store_changed(
         store(StoreFailureMode.LOCAL), HealthChange(HealthState.REMOTE, None, 9.0, 3.25), ""
     )
-    assert (line.event, line.level) == ("store_back", logging.INFO)
+    assert (line.event, line.level) == ("store_recovered", logging.INFO)
     assert line.text == "redis answers again after 3.2 s; user limits are shared again"
     assert line.keys == {"store": "redis", "down_s": 3.25}
 
@@ -407,7 +407,7 @@ def test_a_whole_host_is_told_card_by_card_and_more_in_one_line() -> None:
     (line,) = events.device_events(named(crowd), named(crowd, health="lost"))
     assert (line.event, line.level) == ("gpu_lost", logging.ERROR)
     assert line.text == "17 GPUs are lost: 0 of 17 usable"
-    assert line.keys == {"cards": 17, "usable": 0, "known": 17}
+    assert line.keys == {"devices": 17, "usable": 0, "known": 17}
 
 
 def test_many_verdicts_at_once_are_one_line() -> None:

@@ -171,9 +171,9 @@ def ask():
     return throttle.try_admit(Demand(user="u"))
 
 def shown():
-    gate = throttle.snapshot().gate
+    limiter = throttle.snapshot().concurrency
     active = sum(throttle.snapshot().active.values())
-    return gate.in_flight, sum(gate.waiting), len(throttle._settlement.unheard), active
+    return limiter.in_flight, sum(limiter.waiting), len(throttle._settlement.unclaimed), active
 
 first, second = ask(), ask()
 called, waiting = ask(), ask()

@@ -71,7 +71,7 @@ class TestEveryMoment:
         await quiet()
         if first.verdict is None:
             assert untouched(throttle, "u")
-            assert throttle.snapshot().oddities["left_in_line"] == 1
+            assert throttle.snapshot().oddities["disconnected_in_queue"] == 1
         else:
             assert (later, way) != (0, "task")
             assert isinstance(first.verdict, Permit)

@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle import (
+    Decision,
     Demand,
     Outcome,
     Priority,
     Reason,
+    Rejected,
     Rejection,
     Settings,
     Snapshot,
@@ -120,6 +122,7 @@ class TestPermit:
             (ValueError("broken"), Outcome.FAILURE),
             (asyncio.CancelledError(), Outcome.NEUTRAL),
             (KeyboardInterrupt(), Outcome.NEUTRAL),
+            (Rejected(Decision(False, Reason.RATE, "rate:mid", "rate-mid")), Outcome.NEUTRAL),
         ],
     )
     def test_the_block_says_how_it_ended(self, error: BaseException | None, outcome: Outcome) -> None:
@@ -135,12 +138,23 @@ class TestPermit:
 
     def test_a_second_settling_changes_nothing_and_is_counted(self) -> None:
         throttle = throttle_for_tests()
-        with permit_of(throttle) as permit:
-            permit.settle(Outcome.FAILURE)
+        permit = permit_of(throttle)
+        permit.settle(Outcome.FAILURE)
         permit.settle()
         assert outcomes(throttle) == {Outcome.FAILURE: 1}
         assert active(throttle) == 0
-        assert throttle.snapshot().stale_results == 2
+        assert throttle.snapshot().stale_results == 1
+
+    def test_a_block_that_has_settled_is_not_settled_again(self) -> None:
+        throttle = throttle_for_tests()
+        with permit_of(throttle) as permit:
+            permit.settle(Outcome.FAILURE)
+        assert outcomes(throttle) == {Outcome.FAILURE: 1}
+        assert active(throttle) == 0
+        assert throttle.snapshot().stale_results == 0
+        permit.settle()
+        assert outcomes(throttle) == {Outcome.FAILURE: 1}
+        assert throttle.snapshot().stale_results == 1
 
     def test_64_threads_that_settle_one_permit_settle_it_once(self) -> None:
         throttle = throttle_for_tests()

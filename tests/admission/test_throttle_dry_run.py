@@ -35,7 +35,7 @@ def twins(**settings: Any) -> tuple[ManualThrottle, ManualThrottle]:
 
 
 def says_refused(record: logging.LogRecord) -> bool:
-    return getattr(record, "event", "") == "refused"
+    return getattr(record, "event", "") == "request_rejected"
 
 
 class TestRefusals:

@@ -168,7 +168,7 @@ def test_a_full_user_table_says_so_once_with_a_refusal_that_is_logged(
         throttle.clock.advance(60.0)
         for number in range(users):
             throttle.try_admit(Demand(user=f"u{number}", group="g"))
-        full = [record for record in caplog.records if getattr(record, "event", "") == "users_full"]
+        full = [record for record in caplog.records if getattr(record, "event", "") == "user_table_full"]
         assert len(full) == lines
 
 
@@ -183,7 +183,7 @@ def test_a_lost_device_and_its_return_are_a_line_each(caplog: pytest.LogCaptureF
     lines = [vars(record) for record in caplog.records if vars(record).get("event", "").startswith("gpu_")]
     assert [(line["event"], line["levelname"], line["usable"], line["known"]) for line in lines] == [
         ("gpu_lost", "ERROR", 1, 2),
-        ("gpu_back", "INFO", 2, 2),
+        ("gpu_recovered", "INFO", 2, 2),
     ]
 
 

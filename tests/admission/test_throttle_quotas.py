@@ -76,7 +76,7 @@ def test_each_class_is_refused_at_its_own_cap() -> None:
     assert isinstance(throttle.try_admit(Demand(MID)), Permit)
     assert refusal_for(throttle, Demand(LOW)).decision.detail == "gpu:memory"
     seen = view(throttle)
-    assert (seen.basis, seen.fill, seen.closed[LOW]) == (FillBasis.DEVICE, pytest.approx(0.6), True)
+    assert (seen.basis, seen.fill, seen.rejecting[LOW]) == (FillBasis.DEVICE, pytest.approx(0.6), True)
 
 
 def test_a_refusal_has_taken_nothing() -> None:

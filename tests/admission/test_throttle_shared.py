@@ -70,7 +70,7 @@ async def test_a_slot_is_held_while_the_store_is_asked_and_freed_for_one_who_is_
         await task
     assert site.nothing_is_held()
     assert site.left() == site.tokens
-    assert site.throttle.snapshot().oddities["left_in_line"] == 0
+    assert site.throttle.snapshot().oddities["disconnected_in_queue"] == 0
 
 
 async def test_the_store_is_asked_while_the_request_stands_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ async def test_one_who_leaves_the_line_is_given_its_units_back(monkeypatch: pyte
     assert [answer for _, answer in site.store.given_back] == [granted(7)]
     first.settle()
     assert site.nothing_is_held()
-    assert site.throttle.snapshot().oddities["left_in_line"] == 1
+    assert site.throttle.snapshot().oddities["disconnected_in_queue"] == 1
 
 
 async def test_one_who_waits_in_vain_is_given_its_units_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ async def test_a_ticket_given_up_while_the_store_is_asked_is_given_back(
     await turns()
     site.throttle.leave(ticket)
     site.store.gate.set()
-    with pytest.raises(ValueError, match="given up"):
+    with pytest.raises(ValueError, match="was cancelled"):
         await waiting
     assert [answer for _, answer in site.store.given_back] == [granted(7)]
     assert site.nothing_is_held()

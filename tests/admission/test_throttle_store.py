@@ -46,7 +46,7 @@ async def test_an_outage_is_logged_once_and_its_end_once(
     changes = [record for record in caplog.records if getattr(record, "event", "").startswith("store_")]
     lines = [record.getMessage() for record in changes]
     assert len(lines) == 2
-    assert "scripted is unavailable: timeout; each process goes by 1/1 of the user limits" in lines[0]
+    assert "scripted is unavailable: timeout; each process enforces 1/1 of the user limits" in lines[0]
     assert "answers again after 2.6 s" in lines[1]
     assert site.store.probed == 3
     assert isinstance(site.throttle.try_admit(Demand(user=ALICE)), Ticket)
@@ -167,7 +167,7 @@ def test_a_store_that_nothing_uses_is_told_at_the_start(caplog: pytest.LogCaptur
     throttle = Throttle(Settings(redis_url="redis://127.0.0.1:1", gpu="none", key_secret="0123456789abcdef"))
     throttle.start()
     assert throttle.snapshot().store is None
-    assert any("nothing uses it" in record.getMessage() for record in caplog.records)
+    assert any("is set but unused" in record.getMessage() for record in caplog.records)
 
 
 @pytest.mark.parametrize("approximate", [True, False])

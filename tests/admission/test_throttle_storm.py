@@ -89,7 +89,7 @@ class Books:
         requests: Counter[str] = Counter()
         for (_, decision, _), n in snapshot.requests.items():
             requests["admitted" if decision == "admitted" else "refused"] += n
-        requests["left"] = snapshot.oddities["left_in_line"]
+        requests["left"] = snapshot.oddities["disconnected_in_queue"]
         assert requests == self.ends
         assert sum(requests.values()) == self.asked
         for priority in Priority:
@@ -244,7 +244,7 @@ class Riders:
                 books.admitted(waiter.demand)
             else:
                 books.ends["refused"] += 1
-        never_began = books.ends["left"] - books.throttle.snapshot().oddities["left_in_line"]
+        never_began = books.ends["left"] - books.throttle.snapshot().oddities["disconnected_in_queue"]
         assert never_began >= 0
         books.ends["left"] -= never_began
         books.asked -= never_began

@@ -322,7 +322,7 @@ class Watched(FakeGpu):
         self.read_here.set()
         return super().read()
     def reset_after_fork(self):
-        super().forget()
+        super().reset_after_fork()
         self.read_here = threading.Event()
 
 signal.alarm(20)
@@ -331,10 +331,10 @@ throttle = Throttle(Settings(user_limit="3/minute"), gpu=gpu)
 inherited = [throttle.try_admit(Demand(user="u")) for _ in range(2)]
 assert gpu.read_here.wait(10)
 held, fork = threading.Event(), threading.Event()
-users = throttle._windows._by_priority[0].users
+users = throttle._user_limits._by_priority[0].users
 
 def hold():
-    with throttle._settlement.rows.lock:
+    with throttle._settlement.counters.lock:
         users._ring.append("half-way in")
         held.set()
         fork.wait(10)
@@ -353,7 +353,7 @@ if child == 0:
     assert not any(throttle.snapshot().active.values()), throttle.snapshot().active
     assert throttle.try_admit(Demand(user="u")).admitted
     assert not throttle.try_admit(Demand(user="u")).admitted
-    throttle._windows.sweep(0.0, 2)
+    throttle._user_limits.sweep(0.0, 2)
     assert gpu.read_here.wait(10)
     assert sum(throttle.snapshot().requests.values()) == 2
     os._exit(0)

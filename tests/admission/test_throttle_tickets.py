@@ -68,7 +68,7 @@ class TestSynchronousFace:
         throttle.leave(first)
         assert (first.state, second.state) == (TicketState.CANCELLED, TicketState.CALLED)
         assert [ticket for ticket, _ in throttle.called()] == [second]
-        assert throttle.snapshot().oddities["left_in_line"] == 1
+        assert throttle.snapshot().oddities["disconnected_in_queue"] == 1
         assert queued(throttle, MID) == pytest.approx((2, 0.1))
 
     def test_one_who_leaves_the_line_has_stood_in_it(self) -> None:
@@ -79,7 +79,7 @@ class TestSynchronousFace:
         throttle.leave(ticket)
         throttle.leave(ticket)
         assert queued(throttle, MID) == pytest.approx((1, 0.3))
-        assert throttle.snapshot().oddities["left_in_line"] == 1
+        assert throttle.snapshot().oddities["disconnected_in_queue"] == 1
 
     def test_one_who_leaves_after_having_been_dropped_is_not_handed_out(self) -> None:
         throttle = warmed(gated())
@@ -108,13 +108,13 @@ class TestSynchronousFace:
         throttle = warmed(gated())
         (running,) = held(throttle)
 
-        class Bell:
+        class SettlingWakeup:
             @property
-            def ring(self) -> Callable[[], None]:
+            def set(self) -> Callable[[], None]:
                 running.settle()
                 return lambda: None
 
-        monkeypatch.setattr(admission_module, "new_wakeup", Bell)
+        monkeypatch.setattr(admission_module, "new_wakeup", SettlingWakeup)
         permit = await throttle.wait(ticket_for(throttle, Demand(MID)))
         assert isinstance(permit, Permit)
         assert left_over(throttle) == NOTHING
@@ -141,7 +141,7 @@ class TestSynchronousFace:
         else:
             running.settle()
             assert len(throttle.called()) == 1
-        with pytest.raises(ValueError, match="given up or handed out"):
+        with pytest.raises(ValueError, match="was cancelled or already returned"):
             await throttle.wait(ticket)
         assert in_flight(throttle) == 1
 
@@ -155,10 +155,10 @@ class TestSynchronousFace:
         throttle.leave(ticket)
         assert ticket.on_ready is not None
         ticket.on_ready()
-        with pytest.raises(ValueError, match="given up or handed out"):
+        with pytest.raises(ValueError, match="was cancelled or already returned"):
             await task
         assert throttle.snapshot().tokens[MID] == pytest.approx(6.0)
-        assert throttle.snapshot().oddities["left_in_line"] == 1
+        assert throttle.snapshot().oddities["disconnected_in_queue"] == 1
 
 
 class TestThreads:
@@ -259,7 +259,7 @@ class TestThreads:
         del task, loop
         gc.collect()
         assert second.state is TicketState.CALLED
-        assert throttle.snapshot().oddities["left_in_line"] == 1
+        assert throttle.snapshot().oddities["disconnected_in_queue"] == 1
         throttle.leave(second)
         assert in_flight(throttle) == 0
 

@@ -257,7 +257,7 @@ class TestVain:
         assert snapshot.requests[MID, "admitted", Reason.OK] == 0
         assert snapshot.active == {HIGH: 0, MID: 0, LOW: 1}
         assert queued(throttle, MID) == pytest.approx((3, 1.5))
-        assert snapshot.oddities["left_in_line"] == 0
+        assert snapshot.oddities["disconnected_in_queue"] == 0
 
     def test_a_shorter_objective_of_its_own_makes_it_less_patient(self) -> None:
         throttle = warmed(gated(3))
@@ -341,5 +341,5 @@ class TestShown:
         assert repr(ticket) == "Ticket(WAITING, queue 2, Demand(mid, user='u', cost=1))"
         assert repr(throttle._settlement.limiter) == "AdaptiveConcurrencyLimiter(1 of 1 in flight, 1 waiting)"
         assert repr(throttle) == (
-            "Throttle(gate, factor=1.00 (policy), telemetry=starting, rates=1e+06/1e+06/1e+06/s, active=1)"
+            "Throttle(concurrency, factor=1.00 (policy), telemetry=starting, rates=1e+06/1e+06/1e+06/s, active=1)"
         )

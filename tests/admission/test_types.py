@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import autoglm_throttle
+import autoglm_throttle.settings
+import autoglm_throttle.testing
 from autoglm_throttle.types import Decision, Demand, LimitStatus, Priority, Reason, Rejected
 
 
@@ -91,11 +95,19 @@ def test_an_identity_that_is_no_text_is_an_error(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["autoglm_throttle", "autoglm_throttle.types", "autoglm_throttle.settings"]
+    ("module", "names"),
+    [
+        ("autoglm_throttle", " ".join(autoglm_throttle._MODULES.values()).split()),
+        ("autoglm_throttle.testing", " ".join(autoglm_throttle.testing._MODULES.values()).split()),
+        ("autoglm_throttle.types", autoglm_throttle.types._LAZY),
+        ("autoglm_throttle.settings", autoglm_throttle.settings._LAZY_EXPORTS),
+    ],
+    ids=["package", "testing", "types", "settings"],
 )
-def test_names_that_come_later_are_there_and_no_others(module: str) -> None:
+def test_lazy_names_are_exported_and_no_others(module: str, names: Collection[str]) -> None:
     loaded = importlib.import_module(module)
-    for name in loaded._LATER:
+    assert names
+    for name in names:
         assert name in loaded.__all__
         assert getattr(loaded, name).__name__ == name
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):

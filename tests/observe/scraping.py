@@ -187,6 +187,6 @@ def loaded(settings: dict[str, Any] | None = None, /, **shown: Any) -> Loaded:
         "concurrency": GATE,
         "queue_time": dict.fromkeys(Priority, WAITED),
         "pressure": {"demand": 2.0, "memory": 0.5},
-        "would_refuse": {(Priority.LOW, Reason.QUEUE): 7},
+        "would_reject": {(Priority.LOW, Reason.QUEUE): 7},
     } | shown
     return throttle

@@ -43,7 +43,7 @@ def test_each_change_of_tier_is_one_line(caplog: pytest.LogCaptureFixture) -> No
     for utilization_pct, samples in ((80, 2), (86, 5), (91, 3), (96, 3), (70, 4)):
         busy(throttle, utilization_pct, samples)
     lines = keys(caplog.records, "tier_changed")
-    assert [(line["factor_before"], line["factor"], line["why"], line["level"]) for line in lines] == [
+    assert [(line["factor_before"], line["factor"], line["cause"], line["level"]) for line in lines] == [
         (1.0, 0.7, "tier", "WARNING"),
         (0.7, 0.4, "tier", "WARNING"),
         (0.4, 0.0, "tier", "WARNING"),
@@ -58,7 +58,7 @@ def test_a_lost_device_shuts_the_door_in_one_line(caplog: pytest.LogCaptureFixtu
     throttle.gpu.lose()
     throttle.tick(5)
     (line,) = keys(caplog.records, "tier_changed")
-    assert (line["factor"], line["why"], line["level"]) == (0.0, "lost", "WARNING")
+    assert (line["factor"], line["cause"], line["level"]) == (0.0, "lost", "WARNING")
 
 
 def test_each_rung_of_telemetry_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -160,10 +160,10 @@ def test_a_flood_of_refusals_is_a_few_lines_and_all_are_counted(caplog: pytest.L
     throttle = throttle_for_tests(user_limit="1/day")
     assert isinstance(throttle.try_admit(Demand(Priority.LOW, USER)), Permit)
     refuse(throttle, 10_000, over_s=10.0)
-    assert len(keys(caplog.records, "refused")) == 1
+    assert len(keys(caplog.records, "request_rejected")) == 1
     throttle.clock.advance(0.001)
     refuse(throttle, 1, over_s=1.0)
-    first, second = keys(caplog.records, "refused")
+    first, second = keys(caplog.records, "request_rejected")
     assert first["count"] == 1
     assert second["count"] == 10_000
     assert (
@@ -185,14 +185,14 @@ def test_the_end_of_a_flood_is_told_without_another_refusal(caplog: pytest.LogCa
     throttle.try_admit(Demand(Priority.LOW, USER))
     refuse(throttle, 100, over_s=1.0)
     throttle.tick(20)
-    assert [line["count"] for line in keys(caplog.records, "refused")] == [1, 99]
+    assert [line["count"] for line in keys(caplog.records, "request_rejected")] == [1, 99]
 
 
 def test_the_interval_is_a_setting(caplog: pytest.LogCaptureFixture) -> None:
     throttle = throttle_for_tests(user_limit="1/day", log_refused_every_s=1.0)
     throttle.try_admit(Demand(Priority.LOW, USER))
     refuse(throttle, 40, over_s=10.0)
-    assert [line["count"] for line in keys(caplog.records, "refused")] == [1, *[4] * 9]
+    assert [line["count"] for line in keys(caplog.records, "request_rejected")] == [1, *[4] * 9]
 
 
 def test_each_reason_has_lines_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
@@ -202,10 +202,10 @@ def test_each_reason_has_lines_of_its_own(caplog: pytest.LogCaptureFixture) -> N
     busy(throttle, 96.0, 3)
     refuse(throttle, 2, over_s=0.1)
     throttle.try_admit(Demand(Priority.LOW, cost=1e6))
-    lines = keys(caplog.records, "refused")
+    lines = keys(caplog.records, "request_rejected")
     assert [(line["reason"], line["decision"], line["count"]) for line in lines] == [
         ("user", "limited", 1),
-        ("gpu", "rejected", 1),
+        ("gpu", "shed", 1),
     ]
 
 
@@ -260,7 +260,7 @@ def test_a_demand_built_by_hand_is_logged_by_its_hash(caplog: pytest.LogCaptureF
     throttle = throttle_for_tests(user_limit="1/day")
     for _ in range(2):
         throttle.try_admit(Demand(user="alice@example.com"))
-    (line,) = keys(caplog.records, "refused")
+    (line,) = keys(caplog.records, "request_rejected")
     assert len(str(line["client_hash"])) == 16
     assert "alice" not in caplog.text
 

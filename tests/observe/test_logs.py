@@ -34,10 +34,10 @@ def line_of(text: str = "hello", **extra: object) -> dict[str, Any]:
 
 
 def test_has_what_every_record_has_and_what_came_in_extra() -> None:
-    line = line_of(event="refused", count=3, share=0.5, on=True, nothing=None)
+    line = line_of(event="request_rejected", count=3, share=0.5, on=True, nothing=None)
     assert list(line) == ["time", "level", "logger", "message", "event", "count", "share", "on", "nothing"]
     assert (line["level"], line["logger"], line["message"]) == ("warning", "some.where", "hello")
-    assert (line["event"], line["count"], line["share"], line["on"]) == ("refused", 3, 0.5, True)
+    assert (line["event"], line["count"], line["share"], line["on"]) == ("request_rejected", 3, 0.5, True)
 
 
 def test_the_time_is_utc_in_milliseconds() -> None:
@@ -115,8 +115,8 @@ def test_what_the_throttle_says_can_be_read_back(stream: io.StringIO) -> None:
     throttle.try_admit(Demand(Priority.LOW, cost=50.0))
     written = [json.loads(line) for line in stream.getvalue().splitlines()]
     lines = [line for line in written if line["event"] != "config"]
-    assert [line["event"] for line in lines] == ["telemetry_changed", "tier_changed", "refused"]
-    assert (lines[1]["factor"], lines[1]["factor_before"], lines[1]["why"]) == (0.4, 1.0, "tier")
+    assert [line["event"] for line in lines] == ["telemetry_changed", "tier_changed", "request_rejected"]
+    assert (lines[1]["factor"], lines[1]["factor_before"], lines[1]["cause"]) == (0.4, 1.0, "tier")
     assert lines[1]["gpu_utilization_ratio"] == 0.92
     assert (lines[2]["decision"], lines[2]["reason"], lines[2]["retry_after_s"]) == (
         "limited",

@@ -91,7 +91,7 @@ def test_counts_are_exactly_what_happened(events: list[tuple[Priority, float, Ou
         verdict = throttle.try_admit(Demand(priority, "somebody", cost))
         assert isinstance(verdict, (Permit, Rejection))
         reason = verdict.decision.reason
-        name = {"ok": "admitted", "gpu": "rejected"}.get(reason.value, "limited")
+        name = {"ok": "admitted", "gpu": "shed"}.get(reason.value, "limited")
         wanted[priority.label, name, reason.value] += 1
         throttle.clock.advance(lasts_s)
         if isinstance(verdict, Permit):

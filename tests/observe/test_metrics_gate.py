@@ -45,21 +45,21 @@ def test_what_the_gate_measures_is_told() -> None:
 def test_the_smallest_bound_is_the_limit(
     inflight_max: int, limit: float, memory_cap: float, told: float | None
 ) -> None:
-    gate = dataclasses.replace(GATE, limit=limit, memory_cap=memory_cap)
-    assert value(loaded({"inflight_max": inflight_max}, gate=gate), "inflight_limit") == told
+    view = dataclasses.replace(GATE, limit=limit, memory_cap=memory_cap)
+    assert value(loaded({"inflight_max": inflight_max}, concurrency=view), "inflight_limit") == told
 
 
 GATED = ("queued_requests", "inflight_requests", "inflight_limit", "service_rate")
 
 
 def test_without_a_gate_nothing_is_told_of_it() -> None:
-    families = scraped(loaded(gate=None, queue_time={}, pressure={}, would_refuse={}))
+    families = scraped(loaded(concurrency=None, queue_time={}, pressure={}, would_reject={}))
     for name in (*GATED, "queue_time_seconds", "pressure_ratio", "would_reject"):
         assert not families[PREFIX + name].samples
 
 
 def test_a_rate_that_was_not_measured_yet_is_absent() -> None:
-    throttle = loaded(gate=dataclasses.replace(GATE, service_rps=None))
+    throttle = loaded(concurrency=dataclasses.replace(GATE, service_rps=None))
     assert value(throttle, "service_rate") is None
     assert value(throttle, "inflight_limit") == 20.5
 
@@ -68,9 +68,9 @@ def test_what_the_table_says_is_told_whether_or_not_it_acts() -> None:
     throttle = loaded()
     assert value(throttle, "table_factor_ratio") is None, "there is no sample yet"
     throttle.tick()
-    regime = throttle.control_state()
+    control = throttle.control_state()
     for factor, armed in ((0.4, False), (0.7, True)):
-        throttle.shown = {"regime": dataclasses.replace(regime, table_factor=factor, armed=armed)}
+        throttle.shown = {"control": dataclasses.replace(control, table_factor=factor, armed=armed)}
         assert value(throttle, "table_factor_ratio") == factor
         assert value(throttle, "table_armed") == float(armed)
         assert value(throttle, "factor_ratio") == 1.0
@@ -79,5 +79,5 @@ def test_what_the_table_says_is_told_whether_or_not_it_acts() -> None:
         (TelemetryState.BLIND, False),
         (TelemetryState.NONE, False),
     ):
-        throttle.shown = {"regime": dataclasses.replace(regime, table_factor=0.4, telemetry=telemetry)}
+        throttle.shown = {"control": dataclasses.replace(control, table_factor=0.4, telemetry=telemetry)}
         assert (value(throttle, "table_factor_ratio") is not None) is known

@@ -46,8 +46,8 @@ def test_each_count_is_told_under_its_name(name: str, labels: dict[str, str], co
 
 def test_degraded_answers_are_told_by_what_they_were_made_of_and_why() -> None:
     throttle = loaded(guards=GUARDS)
-    assert value(throttle, "degraded_total", guard="vector-db", rung="stale", cause="failures") == 9
-    assert value(throttle, "degraded_total", guard="vector-db", rung="shed", cause="load") == 4
+    assert value(throttle, "degraded_total", guard="vector-db", fallback="stale", cause="failures") == 9
+    assert value(throttle, "degraded_total", guard="vector-db", fallback="shed", cause="load") == 4
 
 
 def test_a_real_breaker_is_told_from_its_first_call_to_its_refusals() -> None:

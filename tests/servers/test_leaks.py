@@ -60,7 +60,7 @@ def test_nothing_leaks_whatever_clients_do(server: Server) -> None:
     assert state["ended"] == state["admitted"]
     assert state["stale"] == 0
     assert state["admitted"] > REQUESTS / 10
-    assert state["rejected"] > REQUESTS / 100
+    assert state["shed"] > REQUESTS / 100
     last = server.get("/brief")
     left = int(last.headers["ratelimit"].partition("r=")[2].partition(";")[0])
     assert left == UNITS - state["admitted"] - 1, "no unit of a request that was not admitted is gone"
@@ -152,8 +152,8 @@ def test_a_dry_run_answers_everybody(server: Server) -> None:
         connection.close()
         assert status == 101
         state = server.state()
-        assert (state["waiting"], state["rejected"], state["limited"]) == (0, 0, 0)
-        assert state["would_refuse"] >= 5
+        assert (state["waiting"], state["shed"], state["limited"]) == (0, 0, 0)
+        assert state["would_reject"] >= 5
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ async def state(request: Request) -> Response:
             "active": sum(snapshot.active.values()),
             "tokens": round(snapshot.tokens[Priority.MID], 1),
             "left": snapshot.oddities.get("disconnected_in_queue", 0),
-            "would_refuse": sum(snapshot.would_reject.values()),
+            "would_reject": sum(snapshot.would_reject.values()),
             "held": len(releases),
             "calls": calls,
             "ended": sum(snapshot.outcomes.values()),

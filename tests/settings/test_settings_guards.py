@@ -197,7 +197,7 @@ four = 5
         (
             {"trip": "failure_rate"},
             {"breaker_min_calls": 20},
-            "trip: has a share that is never judged: BREAKER_WINDOW, 10 is less than BREAKER_MIN_CALLS, 20 "
+            "trip: has a rate that is never evaluated: BREAKER_WINDOW, 10 is less than BREAKER_MIN_CALLS, 20 "
             "(lower BREAKER_MIN_CALLS, or raise BREAKER_WINDOW)",
         ),
         (
@@ -350,7 +350,7 @@ def remarks(**values: Any) -> dict[str, str]:
             {"timeout_s": 1},
             {"breaker_slow_call_s": 2},
             "timeout_s",
-            "leaves no coroutine to be slow: timeout_s ends it before BREAKER_SLOW_CALL_S",
+            "never finds a slow coroutine: timeout_s ends it before BREAKER_SLOW_CALL_S",
         ),
         ({"shed_above": 1, "criticality": "non_core"}, {}, "shed_above", "is 1: no load exceeds it"),
         (

@@ -190,7 +190,7 @@ def test_old_memory_is_unknown_memory(stale_after_s: float | None, rule_s: float
 
 def test_what_nothing_reads_is_told() -> None:
     found = {p.variable: p.message for p in collect_advice(Settings(quotas=True, gpu="none"))}
-    assert "keeps no memory free" in found[PREFIX + "QUOTAS"]
+    assert "reserves no memory" in found[PREFIX + "QUOTAS"]
     for quotas in (True, False):
         settings = Settings(quotas=quotas, policy="fixed", gpu_memory_target=0.8)
         unread = PREFIX + "GPU_MEMORY_TARGET" in {p.variable for p in collect_advice(settings)}

@@ -285,7 +285,7 @@ def test_key_secret_is_told_once_in_words_that_fit() -> None:
         return found.message
 
     assert "differ in each process" in message()
-    assert "a key that everybody knows" in message(redis_url=URL)
+    assert "a publicly known key" in message(redis_url=URL)
 
 
 def test_what_several_processes_would_do_that_each_think_they_are_alone() -> None:
@@ -293,7 +293,7 @@ def test_what_several_processes_would_do_that_each_think_they_are_alone() -> Non
         found = {p.variable: p.hint for p in collect_advice(Settings(**values))}
         return found.get("AUTOGLM_THROTTLE_WORKERS")
 
-    away = "while the store is away"
+    away = "while the store is unavailable"
     assert "count per process" in (hint() or "")
     assert away in (hint(redis_url=URL) or "")
     assert away in (hint(user_storage=URI) or "")

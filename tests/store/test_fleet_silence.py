@@ -103,7 +103,7 @@ def test_a_store_that_those_who_wait_have_given_up_is_asked_at_once_and_both_are
     until(lambda: not away(fleet), PATIENCE_S, "it is back")
     until(lambda: len(caplog.messages) == 2, PATIENCE_S, "two lines")
     assert "1/4 of the rates (no answer within 50 ms)" in caplog.messages[0]
-    assert "answers again" in caplog.messages[1]
+    assert "available again" in caplog.messages[1]
     assert fleet.failures == 0
 
 
@@ -138,7 +138,7 @@ def test_an_answer_that_comes_late_is_told_too(
         wire.answers.set()
         until(lambda: len(caplog.messages) == 2, PATIENCE_S, "two lines")
     assert "no answer within 50 ms" in caplog.messages[0]
-    assert "answers again" in caplog.messages[1]
+    assert "available again" in caplog.messages[1]
     assert fleet.failures == 0
 
 

@@ -137,7 +137,7 @@ def test_a_store_that_fails_is_asked_again_and_both_are_told_once(
     until(lambda: fleet.leases.unavailable_since_s is None, PATIENCE_S, "it is back")
     assert len(caplog.messages) == 2, "at most one pair of lines in half a minute"
     assert "1/4 of the rates (ConnectionError: gone)" in away
-    assert "answers again" in back
+    assert "available again" in back
     assert wire.made == wire.closed + 1
     assert fleet.last_error == "ConnectionError: again"
 

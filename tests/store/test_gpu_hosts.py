@@ -138,7 +138,7 @@ def test_a_stranger_who_fills_the_store_fills_no_memory() -> None:
     assert len(hosts) == MOST_HOSTS
     hosts.receive("0", 0.0, published(gpu("0", pct=7.0)), 101.0)
     assert hosts.rows(101.0)[0].utilization_pct == 7.0
-    assert repr(two_hosts()) == "Hosts(a, b)"
+    assert repr(two_hosts()) == "HostTable(a, b)"
     assert repr(HostTable()) == "Hosts(none)"
 
 

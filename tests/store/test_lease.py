@@ -287,7 +287,7 @@ def test_who_has_an_answer_says_nothing_about_silence() -> None:
 
 
 def test_who_gives_the_store_up_wakes_whoever_asks_it() -> None:
-    for give_up in (LeasedBuckets.is_decidable, lambda made, demand, now: made.leave("me", demand, now)):
+    for give_up in (LeasedBuckets.is_decidable, lambda made, demand, now: made.remove_waiter("me", demand, now)):
         made, woken = leases()
         made.add_waiter("me", MID, 0.0)
         assert made.next_request(0.0, beat=False) is not None
@@ -356,7 +356,7 @@ def test_alone_each_process_runs_its_part() -> None:
     assert refusal(made.take(MID, 10.0)).retry_after_s == pytest.approx(1 / 125)
     taken = sum(not isinstance(made.take(MID, 10.0 + n / 1000), Decision) for n in range(1001))
     assert taken == 125
-    assert "alone" in repr(made)
+    assert "local" in repr(made)
 
 
 @pytest.mark.parametrize(("workers", "members", "part"), [(1, 5, 100.0), (4, 2, 125.0), (1, 1, 500.0)])

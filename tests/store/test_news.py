@@ -23,7 +23,7 @@ def test_a_text_is_told_with_the_trouble_it_came_with() -> None:
     assert news.text == "", "nobody knows yet what that will come to"
     news.notify(StoreErrorKind.LOST)
     assert news.text == "ConnectionResetError: by peer"
-    assert repr(news) == "News(lost)"
+    assert repr(news) == "StoreErrorTracker(lost)"
     news.notify(StoreErrorKind.TIMEOUT)
     assert news.text == "", "silence says nothing"
 
@@ -33,7 +33,7 @@ def test_an_answer_ends_it_for_good() -> None:
     news.record(StoreErrorKind.LOST, "cut")
     news.notify(StoreErrorKind.LOST)
     news.record_result(None)
-    assert (news.text, repr(news)) == ("", "News(none)")
+    assert (news.text, repr(news)) == ("", "StoreErrorTracker(none)")
     news.notify(StoreErrorKind.LOST)
     assert news.text == "", "that of yesterday explains nothing today"
 

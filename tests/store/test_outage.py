@@ -285,8 +285,8 @@ def test_processes_do_not_all_probe_in_one_instant() -> None:
 @pytest.mark.parametrize(
     ("outage", "shown"),
     [
-        (lambda: StoreHealth(now=3.0), "Outage(remote since 3.000)"),
-        (lambda: lost(10.0), "Outage(local since 10.000 because of unreachable)"),
+        (lambda: StoreHealth(now=3.0), "StoreHealth(remote since 3.000)"),
+        (lambda: lost(10.0), "StoreHealth(local since 10.000 because of unreachable)"),
     ],
 )
 def test_what_it_shows(outage: Callable[[], StoreHealth], shown: str) -> None:

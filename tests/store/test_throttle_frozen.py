@@ -39,7 +39,7 @@ async def test_three_requests_wait_for_it_and_then_none_does_until_it_thaws(
     assert (await site.ask()).shared
     assert (await other.ask()).left == (await site.ask()).left + 1, "one count again"
     assert before - 8 <= (await site.ask()).left <= before - 4, "no local decision is replayed"
-    assert changes(caplog) == ["store_lost", "store_back"]
+    assert changes(caplog) == ["store_lost", "store_recovered"]
     assert "timeout" in said(caplog, "store_lost")[0]
 
 

@@ -92,7 +92,7 @@ async def test_a_restart_fails_and_delays_no_request(
             await traffic.more()
     assert traffic.refused == []
     assert site.store.fallbacks[StoreErrorKind.TIMEOUT] == 0
-    assert changes(caplog) == ["store_lost", "store_back"] * 3
+    assert changes(caplog) == ["store_lost", "store_recovered"] * 3
 
 
 async def test_with_nobody_there_at_the_start_it_serves_at_once_and_says_so_once(
@@ -133,7 +133,7 @@ async def test_a_server_that_comes_and_goes_under_traffic(
     assert hasty.store.fallbacks[StoreErrorKind.TIMEOUT] == usual.store.fallbacks[StoreErrorKind.TIMEOUT] == 0
     lines = changes(caplog)
     assert 2 * FLAPS + 2 <= len(lines) <= 4 * FLAPS, "a line for each change"
-    assert lines.count("store_lost") == lines.count("store_back")
+    assert lines.count("store_lost") == lines.count("store_recovered")
     assert slow_proxy.opened < 8 * FLAPS
     for site in (hasty, usual):
         await site.quiet()

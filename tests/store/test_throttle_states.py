@@ -66,7 +66,7 @@ async def test_a_server_that_becomes_a_replica_is_left_alone_until_it_is_none(
     assert traffic.refused == []
     assert site.store.fallbacks[StoreErrorKind.TIMEOUT] == 0
     assert (await site.ask()).left == left - 1
-    assert changes(caplog) == ["store_lost", "store_back"]
+    assert changes(caplog) == ["store_lost", "store_recovered"]
     assert "readonly" in said(caplog, "store_lost")[0]
 
 

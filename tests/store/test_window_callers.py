@@ -108,9 +108,9 @@ with asyncio.Runner() as runner:
     child = os.fork()
     if child == 0:
         signal.alarm(60)
-        window.forget()
+        window.reset_after_fork()
         gc.collect()
-        health = window.health()
+        health = window.stats()
         assert (health.calls, health.waiting) == (0, 0), health
         asyncio.run(several(3))
         os._exit(0)

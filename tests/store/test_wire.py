@@ -40,7 +40,7 @@ def test_a_key_says_what_it_holds(wire: WindowProtocol) -> None:
     ask = wire.build_check([charge()])
     assert ask.keys == [f"athr:default:w1:{{{tag(USER)}}}:user:l60:{USER}"]
     assert ask.tag == tag(USER)
-    assert repr(ask) == f"Ask({ask.keys[0]})"
+    assert repr(ask) == f"CheckRequest({ask.keys[0]})"
 
 
 def test_each_limit_has_a_key_and_large_ones_the_compact_form(wire: WindowProtocol) -> None:
@@ -103,7 +103,7 @@ def test_settlements_name_stamps(wire: WindowProtocol) -> None:
     answer = [1, 8, 0, 60, 77, 1, 4998, 0, 60, 88]
     back = wire.build_refund(ask, answer)
     assert (back.keys, back.tag) == (ask.keys, ask.tag)
-    assert repr(back) == f"Settlement({ask.keys[0]} -2, {ask.keys[1]} -2)"
+    assert repr(back) == f"RefundRequest({ask.keys[0]} -2, {ask.keys[1]} -2)"
     policies = [2, "l", 10, 1_000_000, "b", 5000, 3_600_000_000]
     assert wire.encode([back]) == (ask.keys, [*policies, -2, 1, -2, 77, 2, -2, 88])
     more = wire.build_adjustment(ask, answer, 5)
@@ -127,7 +127,7 @@ def test_a_reply_is_cut_into_answers(wire: WindowProtocol) -> None:
     "reply", [None, [], b"OK", {1: 2}, [1, 1, 99, 0, 0], [1, 1, 99, 0, 0, 5, 6], [1, 1, 99, 0, 0, b"5"]]
 )
 def test_a_reply_that_does_not_fit_is_an_error(wire: WindowProtocol, reply: object) -> None:
-    with pytest.raises(ValueError, match="reply of the script"):
+    with pytest.raises(ValueError, match="the script's reply"):
         wire.decode(reply, [wire.build_check([charge()])])
 
 

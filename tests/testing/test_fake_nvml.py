@@ -65,14 +65,14 @@ def test_a_misspelt_name_is_told_with_those_that_there_are() -> None:
 
 def test_every_call_that_can_fail_has_its_name_listed() -> None:
     source = inspect.getsource(nvml_library)
-    named = set(re.findall(r"""_(?:enter|failure|tell)\([^"]*?"(\w+)\"""", source))
+    named = set(re.findall(r"""_(?:begin_call|failure|reply)\([^"]*?"(\w+)\"""", source))
     assert named - {"err"} | {"any"} == nvml_library.CALLS
 
 
 def test_every_value_that_is_told_has_its_name_listed() -> None:
     source = inspect.getsource(nvml_library)
     told = set(re.findall(r"""_get\([^"'(]*?["'](\w+)["']""", source))
-    told |= set(re.findall(r"""_tell\([^"]*?"\w+", "(\w+)\"""", source))
+    told |= set(re.findall(r"""_reply\([^"]*?"\w+", "(\w+)\"""", source))
     assert told - {"err"} == nvml_library.VALUES
 
 

@@ -39,7 +39,7 @@ TESTS = """
         wrapped = throttle_app(app, user_limit="1/minute")
         fake_gpu.utilization_pct = 92
         wrapped.throttle.tick(3)
-        assert wrapped.throttle.regime().factor == 0.4
+        assert wrapped.throttle.control_state().factor == 0.4
         assert_admitted(asyncio.run(get(wrapped)))
         assert_limited(asyncio.run(get(wrapped)), "user")
         fake_clock.advance(60)

@@ -172,7 +172,7 @@ def load() -> RequestSource:
 def test_bytes_are_the_same_whether_they_were_kept_or_not(
     kept_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoding, "KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr(encoding, "CACHE_BYTES", kept_bytes)
     made, target = load(), replace(HERE, identity_header="x-client")
     encode = encoder(made, target)
     for index in [*range(300), *range(300)]:

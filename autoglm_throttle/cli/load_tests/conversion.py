@@ -14,7 +14,7 @@ from autoglm_throttle.traffic.convert import (
     Bodies,
     FileFormat,
     Fill,
-    GorOptions,
+    ConvertOptions,
     convert,
     open_source,
     recorded_names,
@@ -107,13 +107,13 @@ def _target(text: str | None, out: Path) -> FileFormat:
     return form
 
 
-def _options(args: argparse.Namespace, problems: ProblemList) -> GorOptions:
+def _options(args: argparse.Namespace, problems: ProblemList) -> ConvertOptions:
     body = problems.read("--body", _bytes, args.body, None)
     fill = problems.make("--fill", lambda: Fill(body, spaces=args.fill), Fill())
     keep = problems.read("--bodies", _bodies, args.bodies, Bodies.HASH)
     base_url = args.base_url or ""
     return problems.make(
-        "--base-url", lambda: GorOptions(base_url=base_url, bodies=fill, keep=keep), GorOptions()
+        "--base-url", lambda: ConvertOptions(base_url=base_url, bodies=fill, keep=keep), ConvertOptions()
     )
 
 

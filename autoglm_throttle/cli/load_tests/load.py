@@ -47,8 +47,12 @@ examples:
 a line of --requests FILE:
   {{"method": "POST", "target": "/v1/x", "body": {{"tokens": 5}}, "share": 70, "cost": 4, "name": "short"}}
 
-exit status: 0 all objectives hold, 1 an objective failed, 2 the run could not start, 3 the run is not
-valid because the generator or the machine was too slow, 130 stopped by Ctrl-C (the report is written)
+exit status:
+  0    all objectives hold; without objectives, a request succeeded
+  1    an objective failed; without objectives, no request succeeded or the service went down
+  2    the run could not start, or a file could not be written
+  3    the run is not valid: the generator or the machine was too slow
+  130  stopped by Ctrl-C; the report is written
 """
 
 
@@ -69,8 +73,7 @@ def run(args: argparse.Namespace) -> int:
     """Send a load or search for a peak.
 
     Returns:
-        0 if all objectives hold, 1 if one failed, 2 if the run could not start, 3 if it is not valid, 130
-        after Ctrl-C.
+        The exit status, as listed at the end of the help.
     """
     return run_command("load", lambda: _run(args))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from autoglm_throttle.cli.command import add_format
 from autoglm_throttle.cli.load_tests import conversion
 from autoglm_throttle.cli.load_tests.problems import run_command
 from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, write, write_json
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         own = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         own.add_argument("file", metavar="FILE", help="a recording")
-        own.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+        add_format(own)
         own.set_defaults(work=work)
     text = "turn a recording into a file of vegeta, GoReplay or HAR, or such a file into a recording"
     usage = "autoglm-throttle record convert FILE OUT [options]"

@@ -36,8 +36,12 @@ examples:
       --identity-header x-api-key --check 1% --html report.html
   autoglm-throttle replay traffic.jsonl http://127.0.0.1:8000 --rate 500 --loop forever --duration 10m
 
-exit status: 0 all objectives hold, 1 an objective or --check failed, 2 the run could not start, 3 the run is
-not valid because the generator or the machine was too slow, 130 stopped by Ctrl-C (the report is written)
+exit status:
+  0    all objectives hold; without objectives, a request succeeded
+  1    an objective or --check failed; without objectives, no request succeeded or the service went down
+  2    the run could not start, or a file could not be written
+  3    the run is not valid: the generator or the machine was too slow
+  130  stopped by Ctrl-C; the report is written
 """
 
 

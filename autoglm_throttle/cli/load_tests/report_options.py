@@ -24,7 +24,7 @@ OPTIONS: Final = (
     Option("--title", "TEXT", "title of the report (default: host and shape)"),
     Option("--json", "FILE", "write the report as JSON"),
     Option("--html", "FILE", "write the report as one HTML page with plots"),
-    Option("--format", "text|json", "format of the printed report (default: text)"),
+    Option("--format", "text|json", "output format (default: text)"),
     Option("--quiet", None, "show no progress"),
     Option("--dry-run", None, "print the plan, and send nothing"),
 )

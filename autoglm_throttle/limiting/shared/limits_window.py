@@ -70,7 +70,7 @@ class LimitsWindow:
         self.kind: str = self._uri.kind
         self._counting = counting(sample(self._uri))
         self.approximate: bool = self._counting is TwoCounters
-        """Whether up to `WORST_WINDOW` times a limit may pass in one window."""
+        """Whether up to `WORST_WINDOW` times a limit may be admitted in one window."""
         self._deadline_s = deadline_s
         self._root = f"{prefix}:{service}:s1:"
         self._headers = headers

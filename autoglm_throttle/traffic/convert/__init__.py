@@ -1,6 +1,6 @@
 """Converts recordings to and from the files of vegeta, GoReplay and HAR."""
 
-from autoglm_throttle.traffic.convert.conversion import Bodies, GorOptions, ImportSummary, convert, write
+from autoglm_throttle.traffic.convert.conversion import Bodies, ConvertOptions, ImportSummary, convert, write
 from autoglm_throttle.traffic.convert.file_format import FileFormat, detect_format
 from autoglm_throttle.traffic.convert.fill import Fill
 from autoglm_throttle.traffic.convert.imported import ImportedFile
@@ -10,7 +10,7 @@ __all__ = [
     "Bodies",
     "FileFormat",
     "Fill",
-    "GorOptions",
+    "ConvertOptions",
     "ImportSource",
     "ImportSummary",
     "ImportedFile",

@@ -39,7 +39,7 @@ class Bodies(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GorOptions:
+class ConvertOptions:
     """Options of a conversion.
 
     Raises:
@@ -77,7 +77,7 @@ class ImportSummary:
 
 
 def convert(
-    source: ImportSource, destination: Path, file_format: FileFormat, options: GorOptions | None = None
+    source: ImportSource, destination: Path, file_format: FileFormat, options: ConvertOptions | None = None
 ) -> ImportSummary:
     """Convert a source to a file, which appears only when complete, with mode 0600.
 
@@ -101,7 +101,7 @@ def convert(
         # mkstemp creates the file with mode 0600, which the hard link keeps.
         with os.fdopen(number, "wb") as stored:
             summary = _write_packed(
-                source, stored, file_format, options or GorOptions(), packed=destination.suffix == ".gz"
+                source, stored, file_format, options or ConvertOptions(), packed=destination.suffix == ".gz"
             )
         _publish(Path(name), destination)
     except FileExistsError:
@@ -130,18 +130,18 @@ def _publish(made: Path, destination: Path) -> None:
 
 
 def write(
-    source: ImportSource, out: BinaryIO, file_format: FileFormat, options: GorOptions | None = None
+    source: ImportSource, out: BinaryIO, file_format: FileFormat, options: ConvertOptions | None = None
 ) -> ImportSummary:
     """Convert a source to a stream.
 
     Raises:
         TrafficError: as in `convert`, but parts written before remain.
     """
-    return _Conversion(source, file_format, options or GorOptions()).write(out)
+    return _Conversion(source, file_format, options or ConvertOptions()).write(out)
 
 
 def _write_packed(
-    source: ImportSource, stored: BinaryIO, file_format: FileFormat, options: GorOptions, *, packed: bool
+    source: ImportSource, stored: BinaryIO, file_format: FileFormat, options: ConvertOptions, *, packed: bool
 ) -> ImportSummary:
     if not packed:
         return write(source, stored, file_format, options)
@@ -151,7 +151,7 @@ def _write_packed(
 
 
 class _Conversion:
-    def __init__(self, source: ImportSource, file_format: FileFormat, options: GorOptions) -> None:
+    def __init__(self, source: ImportSource, file_format: FileFormat, options: ConvertOptions) -> None:
         if file_format is FileFormat.VEGETA and not options.base_url:
             raise TrafficError("targets of vegeta are absolute: give --base-url http://HOST:PORT")
         self._source = source

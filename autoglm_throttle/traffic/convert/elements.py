@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 
 from autoglm_throttle.traffic.errors import TrafficError
 
-VALUE_AT_MOST: Final = 16 << 20
+MAX_VALUE_CHARS: Final = 16 << 20
 """Most characters of one value, to bound the window: a request with an answer of some megabytes."""
 
 CHUNK: Final = 64 << 10
@@ -109,8 +109,8 @@ class JsonWindow:
             if end and (end < len(self._text) or self._ended):  # a number at the end may continue
                 self._read_to(end)
                 return value
-            if len(self._text) - self._at > VALUE_AT_MOST:
-                raise TrafficError(f"line {self.line}: not JSON, or longer than {VALUE_AT_MOST} characters")
+            if len(self._text) - self._at > MAX_VALUE_CHARS:
+                raise TrafficError(f"line {self.line}: not JSON, or longer than {MAX_VALUE_CHARS} characters")
             if not self._more() and not end:
                 raise TrafficError(f"line {self.line}: not JSON, or it ends in the middle")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from autoglm_throttle.traffic.convert.message import decoded, parse
-from autoglm_throttle.traffic.convert.parsed_request import GorProblems, ParsedRequest, target_of
+from autoglm_throttle.traffic.convert.parsed_request import ImportProblems, ParsedRequest, target_of
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.recorded_request import MAX_LINE_BYTES, RecordedRequest
 
@@ -90,7 +90,7 @@ class _PendingRequests:
             yield parsed
 
 
-def read(stored: BinaryIO, faults: GorProblems) -> Iterator[ParsedRequest]:
+def read(stored: BinaryIO, faults: ImportProblems) -> Iterator[ParsedRequest]:
     """Yield the requests of a file, with status and duration of their answers if present."""
     pending = _PendingRequests()
     for block in _blocks(stored):

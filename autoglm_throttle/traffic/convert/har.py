@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from autoglm_throttle.traffic.convert.elements import JsonWindow
 from autoglm_throttle.traffic.convert.moment import nanoseconds, stamp
-from autoglm_throttle.traffic.convert.parsed_request import GorProblems, ParsedRequest, target_of
+from autoglm_throttle.traffic.convert.parsed_request import ImportProblems, ParsedRequest, target_of
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.recorded_request import RecordedRequest
 
@@ -28,7 +28,7 @@ _RECORDED_FIELDS = ("id", "client", "priority", "decision", "reason", "ttfb_ms",
 """Fields of a recording that go into `OURS`."""
 
 
-def read(stored: BinaryIO, faults: GorProblems) -> Iterator[ParsedRequest]:
+def read(stored: BinaryIO, faults: ImportProblems) -> Iterator[ParsedRequest]:
     """Yield the requests of a document; invalid ones become problems with their line number.
 
     After invalid JSON the rest is lost, since the start of the next request is unknown.

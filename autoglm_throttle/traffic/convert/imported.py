@@ -13,11 +13,11 @@ from typing import Any, BinaryIO, cast
 from autoglm_throttle.traffic.convert import gor, har, vegeta
 from autoglm_throttle.traffic.convert.file_format import FileFormat, open_packed
 from autoglm_throttle.traffic.convert.moment import stamp
-from autoglm_throttle.traffic.convert.parsed_request import GorProblems, ParsedRequest
+from autoglm_throttle.traffic.convert.parsed_request import ImportProblems, ParsedRequest
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader, RecordingTrailer, Redaction
 
-Read = Callable[[BinaryIO, GorProblems], Iterator[ParsedRequest]]
+Read = Callable[[BinaryIO, ImportProblems], Iterator[ParsedRequest]]
 _READERS: dict[FileFormat, Read] = {
     FileFormat.VEGETA: vegeta.read,
     FileFormat.GOR: gor.read,
@@ -59,7 +59,7 @@ class ImportedFile:
         self.file_format = file_format
         self._redaction = redaction or Redaction()
         self._times_s = times_s
-        self._faults = GorProblems()
+        self._faults = ImportProblems()
         self._fields = self._after_end = 0
         self._start_ns = self._earliest()
         start, described = stamp(self._start_ns // 1_000), self._redaction.describe() | {"key": "none"}
@@ -67,7 +67,7 @@ class ImportedFile:
 
     def entries(self) -> Iterator[RecordedRequest]:
         """Yield all requests in file order, with whole bodies."""
-        self._faults = GorProblems()
+        self._faults = ImportProblems()
         self._fields = self._after_end = 0
         for serial, parsed in enumerate(self._parsed(self._faults)):
             try:
@@ -112,12 +112,12 @@ class ImportedFile:
         return entry if entry.body is None else replace(entry, body_len=len(entry.body), body_sha256="")
 
     def _earliest(self) -> int:
-        times = (parsed.at_ns for parsed in self._parsed(GorProblems()) if parsed.at_ns is not None)
+        times = (parsed.at_ns for parsed in self._parsed(ImportProblems()) if parsed.at_ns is not None)
         earliest = min(times, default=0)
         # Headings store microseconds: round down to the value that is stored.
         return earliest - earliest % 1_000
 
-    def _parsed(self, faults: GorProblems) -> Iterator[ParsedRequest]:
+    def _parsed(self, faults: ImportProblems) -> Iterator[ParsedRequest]:
         try:
             with closing(open_packed(self.path)) as stored:
                 yield from _READERS[self.file_format](cast("BinaryIO", stored), faults)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from autoglm_throttle.traffic.convert.parsed_request import GorProblems
+from autoglm_throttle.traffic.convert.parsed_request import ImportProblems
 from autoglm_throttle.traffic.record.recorded_request import MAX_LINE_BYTES
 
 
-def numbered(stored: BinaryIO, faults: GorProblems) -> Iterator[tuple[int, bytes]]:
+def numbered(stored: BinaryIO, faults: ImportProblems) -> Iterator[tuple[int, bytes]]:
     """Yield each line with its number from 1 and its line end; skip oversized lines and report them."""
     number = 0
     while line := stored.readline(MAX_LINE_BYTES + 1):

@@ -36,7 +36,7 @@ class ParsedRequest:
     """Fields of a recording that the file carries in addition."""
 
 
-class GorProblems:
+class ImportProblems:
     """Collects reading problems: place and reason."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from autoglm_throttle.traffic.convert.lines import numbered
-from autoglm_throttle.traffic.convert.parsed_request import GorProblems, ParsedRequest, target_of
+from autoglm_throttle.traffic.convert.parsed_request import ImportProblems, ParsedRequest, target_of
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.recorded_request import RecordedRequest, parse_object
 
@@ -30,7 +30,7 @@ LOST = (
 """Data that the format cannot hold."""
 
 
-def read(stored: BinaryIO, faults: GorProblems) -> Iterator[ParsedRequest]:
+def read(stored: BinaryIO, faults: ImportProblems) -> Iterator[ParsedRequest]:
     """Yield the targets of a file; invalid ones become problems with their line number."""
     for number, line in numbered(stored, faults):
         if not line.strip():

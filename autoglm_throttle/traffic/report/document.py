@@ -49,13 +49,13 @@ def make(result: Result, run_info: RunInfo) -> Document:
     Raises:
         RuntimeError: a request has neither ended nor been skipped: a bug of the generator.
     """
-    plan, sheet = result.load.plan, result.request_log
-    if not sheet.balanced:
+    plan, log = result.load.plan, result.request_log
+    if not log.balanced:
         raise RuntimeError("the request log has open requests: the run is not over")
     labels, kinds = _kinds(result)
     sent_s = _sent_s(result)
     step_s = _step_s(plan, sent_s)
-    cells = tallies(plan, sheet, kinds, run_info.limits_s, step_s)
+    cells = tallies(plan, log, kinds, run_info.limits_s, step_s)
     segments = [_segment(number, plan, cells, sent_s, step_s) for number in range(len(plan.names))]
     priorities = {
         priority.label: tally(_sum(cells, priority=priority), sent_s, step_s) for priority in Priority
@@ -72,13 +72,13 @@ def make(result: Result, run_info: RunInfo) -> Document:
             [*run_info.objectives.evaluate(totals, priorities, segments), *run_info.extra_objectives],
             [*run_info.caveats, *_process_caveats(result.run_cost), *caveats(generator, plan.duration_s)],
             aborted=result.aborted,
-            failure=describe_total_failure(totals, sheet.results),
+            failure=describe_total_failure(totals, log.results),
         ),
         "totals": totals,
         "priorities": priorities,
         "segments": segments,
         "requests": _requests(labels, cells, sent_s, step_s),
-        "seconds": seconds(plan, sheet),
+        "seconds": seconds(plan, log),
         "watched": [_finite(sample) for sample in result.watched],
         "generator": generator,
         "replay": run_info.replay,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from autoglm_throttle.traffic.report import times
 from autoglm_throttle.traffic.report.schema import (
@@ -16,9 +16,9 @@ from autoglm_throttle.traffic.request_log import UNSENT
 from autoglm_throttle.traffic.request_result import RequestResult
 
 PASSED = 0
-"""All objectives hold, or there were none."""
+"""All objectives hold; without objectives, a request succeeded."""
 FAILED = 1
-"""An objective failed."""
+"""An objective failed; without objectives, no request succeeded or the service went down."""
 NOT_VALID = 3
 """The generator or the machine was too slow to measure the service."""
 INTERRUPTED = 130
@@ -43,6 +43,20 @@ UNANSWERED = frozenset(
 
 MIN_UNANSWERED = 5
 """Unanswered requests at the end of a run; fewer may be broken by chance."""
+
+ACTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("401", "403"), "check the credentials"),
+    **dict.fromkeys(("404", "405"), "check the URL and the method"),
+    **dict.fromkeys(("413", "429"), "raise the limits of the caller, or send as more callers"),
+    "503": "lower the rate, or raise the limits of the service",
+    "connection": "check that the service listens at the URL",
+    **dict.fromkeys(("timeout", "unanswered"), "lower the rate, or raise the timeout"),
+    "malformed": "check that the URL is that of an HTTP/1.1 service",
+    "dropped": "lower the rate, or allow more connections",
+}
+"""Status, or label of a result without a response -> remedy where no request succeeded."""
+
+OTHER_ACTION = "see the log of the service"
 
 
 def caveats(generator: GeneratorPart, duration_s: float) -> list[str]:
@@ -84,40 +98,40 @@ def _lag_s(lag: Times) -> float:
     return p99_s if second_s is None else min(p99_s, second_s)
 
 
-def describe_total_failure(totals: TallyDocument, endings: Sequence[int]) -> str:
-    """Describe a run that failed as a whole; empty if it did not.
+def describe_total_failure(totals: TallyDocument, outcomes: Sequence[int]) -> str:
+    """Describe a run that failed as a whole, with a remedy; empty if it did not.
 
     Args:
         totals: tally of the run.
-        endings: result codes in order of the plan.
+        outcomes: result codes in order of the plan.
     """
-    unanswered = _unanswered_at_end(endings)
+    unanswered = _unanswered_at_end(outcomes)
     if unanswered >= MIN_UNANSWERED:
-        return f"the service stopped accepting connections: the last {unanswered} requests got no answer"
+        return (
+            f"the service stopped accepting connections: the last {unanswered} requests got no answer;"
+            f" {OTHER_ACTION}"
+        )
     classes = totals["classes"]
     if totals["planned"] == totals["unsent"] or classes["ok"] or classes["degraded"]:
         return ""
-    failures = [
-        name
-        for name in (ending.label for ending in RequestResult if ending >= RequestResult.CONNECTION)
-        if classes[name]
-    ]
-    answers = list(totals["statuses"])
-    if len(answers) == 1 and not failures:
-        return f"nothing was served: every answer was {answers[0]}"
-    return f"nothing was served: {', '.join([*answers, *failures])}"
+    without_response = [one.label for one in RequestResult if one >= RequestResult.CONNECTION]
+    counts = totals["statuses"] | {name: classes[name] for name in without_response if classes[name]}
+    listed = ", ".join(f"{count} x {name}" for name, count in counts.items())
+    action = ACTIONS.get(max(counts, key=lambda name: counts[name]), OTHER_ACTION)
+    sent = totals["planned"] - totals["unsent"]
+    return f"0 of {sent} requests succeeded ({listed}): {action}"
 
 
-def _unanswered_at_end(endings: Sequence[int]) -> int:
+def _unanswered_at_end(outcomes: Sequence[int]) -> int:
     """Count requests without an answer at the end of a run; 0 unless a connection failed among them."""
     unanswered, broken = 0, False
-    for ending in reversed(endings):
-        if ending == UNSENT:
+    for outcome in reversed(outcomes):
+        if outcome == UNSENT:
             continue
-        if ending not in UNANSWERED:
+        if outcome not in UNANSWERED:
             break
         unanswered += 1
-        broken = broken or ending == RequestResult.CONNECTION
+        broken = broken or outcome == RequestResult.CONNECTION
     return unanswered if broken else 0
 
 
@@ -145,8 +159,10 @@ def verdict(
     elif objectives:
         text = "all objectives hold" if len(objectives) > 1 else "the objective holds"
         status, text = PASSED, text + more
+    elif failure:
+        status, text = FAILED, f"failed: {failure}"
     else:
-        status, text = PASSED, f"{failure or 'done'}; no objectives were stated"
+        status, text = PASSED, "done; no objectives were stated"
     return {
         "status": status,
         "text": text,

@@ -21,7 +21,7 @@ from autoglm_throttle.traffic.convert import (
     Bodies,
     FileFormat,
     Fill,
-    GorOptions,
+    ConvertOptions,
     convert,
     open_source,
     write,
@@ -99,10 +99,10 @@ def there_and_back(
     for path in (there, back, folder / "from.jsonl"):
         path.unlink(missing_ok=True)
     source = open_source(stored(folder / "from.jsonl", found))
-    convert(source, there, form, GorOptions(base_url=BASE))
+    convert(source, there, form, ConvertOptions(base_url=BASE))
     redaction = Redaction(keep_query=["keep"])
     times = [one.t_s for one in found] if form is FileFormat.VEGETA else None
-    options = GorOptions(keep=Bodies.FULL)
+    options = ConvertOptions(keep=Bodies.FULL)
     account = convert(open_source(there, form, redaction, times), back, FileFormat.JSONL, options)
     assert account.written == len(found)
     recording = open_recording(back)
@@ -162,11 +162,11 @@ HASHED = RecordedRequest(t_s=1, id=1, method="POST", target="/b", body_len=3, bo
 @pytest.mark.parametrize("form", [FileFormat.VEGETA, FileFormat.GOR])
 def test_missing_bodies_stop_the_conversion_and_are_counted(tmp_path: Path, form: FileFormat) -> None:
     path = stored(tmp_path / "r.jsonl", [ONE, HASHED, HASHED])
-    with pytest.raises(TrafficError, match="2 requests have a body that was not kept"):
-        convert(open_source(path), tmp_path / "out", form, GorOptions(base_url=BASE))
+    with pytest.raises(TrafficError, match="2 requests have a body that was not recorded"):
+        convert(open_source(path), tmp_path / "out", form, ConvertOptions(base_url=BASE))
     assert [one.name for one in tmp_path.iterdir()] == ["r.jsonl"]
     for fill, body in ((Fill(spaces=True), b"   "), (Fill(body=b"{}"), b"{}")):
-        options = GorOptions(base_url=BASE, bodies=fill)
+        options = ConvertOptions(base_url=BASE, bodies=fill)
         out = tmp_path / f"out{len(body)}"
         assert convert(open_source(path), out, form, options).written == 3
         times = [0.0, 1.0, 2.0] if form is FileFormat.VEGETA else None
@@ -190,7 +190,7 @@ def test_an_import_keeps_of_bodies_what_was_asked_for(
 ) -> None:
     gor, out = tmp_path / "a.gor", tmp_path / "b.jsonl"
     convert(open_source(stored(tmp_path / "r.jsonl", [ONE])), gor, FileFormat.GOR)
-    convert(open_source(gor), out, FileFormat.JSONL, GorOptions(keep=keep))
+    convert(open_source(gor), out, FileFormat.JSONL, ConvertOptions(keep=keep))
     (entry,) = open_recording(out).entries()
     assert (entry.body, entry.body_len) == (body, 2)
     assert entry.body_sha256 == (hashlib.sha256(b"xy").hexdigest() if hashed else "")
@@ -204,7 +204,7 @@ def test_the_first_line_says_what_was_kept(tmp_path: Path) -> None:
         open_source(gor, None, Redaction(keep_query=["q"])),
         out,
         FileFormat.JSONL,
-        GorOptions(keep=Bodies.NONE),
+        ConvertOptions(keep=Bodies.NONE),
     )
     said = open_recording(out).header.redaction
     assert (said["query"], said["body"], said["key"]) == (["q"], "none", "none")
@@ -218,7 +218,7 @@ def test_a_body_above_the_limit_is_kept_as_a_hash(tmp_path: Path) -> None:
     element = {"startedDateTime": "2024-01-01T00:00:00Z", "request": request}
     har = tmp_path / "a.har"
     har.write_text(json.dumps({"log": {"entries": [element]}}))
-    convert(open_source(har), tmp_path / "b.jsonl", FileFormat.JSONL, GorOptions(keep=Bodies.FULL))
+    convert(open_source(har), tmp_path / "b.jsonl", FileFormat.JSONL, ConvertOptions(keep=Bodies.FULL))
     (entry,) = open_recording(tmp_path / "b.jsonl").entries()
     assert (entry.body, entry.body_len) == (None, len(long))
     assert entry.body_sha256 == hashlib.sha256(long.encode()).hexdigest()
@@ -249,7 +249,7 @@ def test_no_secret_of_a_foreign_file_is_written(tmp_path: Path, form: FileFormat
     path = tmp_path / "planted"
     path.write_bytes(planted(form))
     out = tmp_path / "out"
-    account = convert(open_source(path, form, None, [0.0]), out, to, GorOptions(base_url=BASE))
+    account = convert(open_source(path, form, None, [0.0]), out, to, ConvertOptions(base_url=BASE))
     assert account.written == 1
     assert SECRET.encode() not in out.read_bytes()
     assert "4 header fields that a recorder does not store were left out" in account.lines()
@@ -297,7 +297,7 @@ def test_vegeta_needs_times_on_the_way_in_and_a_host_on_the_way_out(tmp_path: Pa
     path = stored(tmp_path / "r.jsonl", [ONE])
     with pytest.raises(TrafficError, match="--base-url"):
         convert(open_source(path), tmp_path / "t", FileFormat.VEGETA)
-    convert(open_source(path), tmp_path / "t", FileFormat.VEGETA, GorOptions(base_url=BASE))
+    convert(open_source(path), tmp_path / "t", FileFormat.VEGETA, ConvertOptions(base_url=BASE))
     with pytest.raises(TrafficError, match="no times: give a shape"):
         open_source(tmp_path / "t")
     with (tmp_path / "t").open("ab") as more:
@@ -312,7 +312,7 @@ def test_vegeta_needs_times_on_the_way_in_and_a_host_on_the_way_out(tmp_path: Pa
 )
 def test_a_base_url_is_a_scheme_and_a_host(url: str) -> None:
     with pytest.raises(TrafficError, match="a base URL is") as told:
-        GorOptions(base_url=url)
+        ConvertOptions(base_url=url)
     assert "hunter2" not in str(told.value)
 
 
@@ -327,19 +327,19 @@ def test_what_has_no_place_in_the_new_form_is_told(tmp_path: Path) -> None:
         body_len=14,
     )
     path = stored(tmp_path / "r.jsonl", [odd, ONE, ending])
-    options = GorOptions(base_url=BASE)
+    options = ConvertOptions(base_url=BASE)
     vegeta = write(open_source(path), io.BytesIO(), FileFormat.VEGETA, options)
     assert vegeta.lines()[:2] == [
         "2 requests written",
         "lost: times, clients, priorities as decided, decisions, answers, content-length, the order of header"
-        " fields, when the recording began and why it ended, what was dropped, sampled and redacted",
+        " fields, when the recording began and why it ended, records of dropping, sampling and redaction",
     ]
     assert vegeta.lines()[2] == "request 4: its target is no path"
     gor = write(open_source(path), io.BytesIO(), FileFormat.GOR, options)
     assert gor.written == 2
     assert "request 5: its body holds the line" in gor.lines()[2]
     har = write(open_source(path), io.BytesIO(), FileFormat.HAR, options)
-    assert (har.written, har.lost[-1]) == (2, "what was dropped, sampled and redacted")
+    assert (har.written, har.lost[-1]) == (2, "records of dropping, sampling and redaction")
 
 
 def test_faults_of_the_file_are_told_with_their_lines(tmp_path: Path) -> None:

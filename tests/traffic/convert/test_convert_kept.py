@@ -13,7 +13,7 @@ from autoglm_throttle.traffic.convert import (
     Bodies,
     FileFormat,
     Fill,
-    GorOptions,
+    ConvertOptions,
     convert,
     open_source,
     recorded_names,
@@ -50,12 +50,12 @@ def test_bodies_of_an_import_are_written_only_if_asked_for(tmp_path: Path, to: F
     base = "http://h"
     if to in (FileFormat.VEGETA, FileFormat.GOR):
         with pytest.raises(TrafficError, match=r"1 requests have a body .*or --fill .*--bodies full"):
-            convert(open_source(har), out, to, GorOptions(base_url=base))
+            convert(open_source(har), out, to, ConvertOptions(base_url=base))
         assert not out.exists()
-    convert(open_source(har), out, to, GorOptions(base_url=base, bodies=Fill(spaces=True)))
+    convert(open_source(har), out, to, ConvertOptions(base_url=base, bodies=Fill(spaces=True)))
     assert SECRET not in "".join(_shown(out, to))
     whole = tmp_path / "whole"
-    convert(open_source(har), whole, to, GorOptions(base_url=base, keep=Bodies.FULL))
+    convert(open_source(har), whole, to, ConvertOptions(base_url=base, keep=Bodies.FULL))
     assert SECRET in "".join(_shown(whole, to))
 
 
@@ -68,7 +68,7 @@ def _shown(path: Path, form: FileFormat) -> Iterator[str]:
 def test_a_long_body_is_written_whole_where_no_recording_is_made(tmp_path: Path) -> None:
     long = "x" * (64 * 1024 + 1)
     har = browser(tmp_path / "a.har", long)
-    convert(open_source(har), tmp_path / "a.gor", FileFormat.GOR, GorOptions(keep=Bodies.FULL))
+    convert(open_source(har), tmp_path / "a.gor", FileFormat.GOR, ConvertOptions(keep=Bodies.FULL))
     (entry,) = open_source(tmp_path / "a.gor").entries()
     assert entry.body == long.encode()
 

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from autoglm_throttle.traffic.convert import gor
-from autoglm_throttle.traffic.convert.parsed_request import GorProblems, ParsedRequest
+from autoglm_throttle.traffic.convert.parsed_request import ImportProblems, ParsedRequest
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import RecordedRequest
 
@@ -31,7 +31,7 @@ CAPTURE = (
 
 
 def read(text: bytes) -> tuple[list[ParsedRequest], list[str]]:
-    faults = GorProblems()
+    faults = ImportProblems()
     return list(gor.read(io.BytesIO(text), faults)), faults.lines()
 
 
@@ -138,7 +138,7 @@ def test_no_more_than_some_wait_for_their_answers() -> None:
     blocks = b"".join(
         b"1 %d %d 0\nGET /%d HTTP/1.1\r\n\r\n" % (n, n, n) + END for n in range(gor.MAX_PENDING + 50)
     )
-    faults = GorProblems()
+    faults = ImportProblems()
     stored = io.BytesIO(blocks + b"2 0 1 1\nHTTP/1.1 200 OK\r\n\r\n" + END)
     reading = gor.read(stored, faults)
     assert next(reading).target == "/0"

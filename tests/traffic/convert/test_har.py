@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.traffic.convert import har
-from autoglm_throttle.traffic.convert.parsed_request import GorProblems, ParsedRequest
+from autoglm_throttle.traffic.convert.parsed_request import ImportProblems, ParsedRequest
 from autoglm_throttle.traffic.record import RecordedRequest
 
 BROWSER = """\ufeff{
@@ -34,7 +34,7 @@ BROWSER = """\ufeff{
 
 
 def read(text: str | bytes) -> tuple[list[ParsedRequest], list[str]]:
-    faults = GorProblems()
+    faults = ImportProblems()
     stored = io.BytesIO(text.encode() if isinstance(text, str) else text)
     return list(har.read(stored, faults)), faults.lines()
 
@@ -65,20 +65,20 @@ def document(*elements: object) -> str:
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        (7, "of another type"),
+        (7, "a part has the wrong type"),
         ({}, "request is missing"),
-        (element(startedDateTime="yesterday"), "no time"),
-        (element(startedDateTime=5), "of another type"),
+        (element(startedDateTime="yesterday"), "a time cannot be read"),
+        (element(startedDateTime=5), "a part has the wrong type"),
         (element(request={"url": "http://h/"}), "method is missing"),
         (
             element(request={"method": "GET", "url": "data:text/plain,x"}),
             "neither an absolute URL nor a path",
         ),
-        (element(request={"method": "GET", "url": "/", "headers": [1]}), "of another type"),
-        (element(request={"method": "GET", "url": "/", "headers": 1}), "of another type"),
+        (element(request={"method": "GET", "url": "/", "headers": [1]}), "a part has the wrong type"),
+        (element(request={"method": "GET", "url": "/", "headers": 1}), "a part has the wrong type"),
         (element(request={"method": "GET", "url": "/", "headers": [{"name": "a"}]}), "value is missing"),
         (element(_autoglm={"body_b64": "%"}), "body_b64 is not base64"),
-        (element(_autoglm={"body_b64": 5}), "of another type"),
+        (element(_autoglm={"body_b64": 5}), "a part has the wrong type"),
     ],
 )
 def test_a_bad_request_is_told_with_its_line_and_the_others_are_read(bad: object, why: str) -> None:
@@ -152,7 +152,7 @@ def test_requests_are_read_one_at_a_time() -> None:
 
     text = document(*[element(comment="x" * 10_000) for _ in range(1000)]).encode()
     stored = Counted(text)
-    reading = har.read(stored, GorProblems())
+    reading = har.read(stored, ImportProblems())
     next(reading)
     assert stored.given < len(text) / 50
     assert sum(1 for _ in reading) == 999
@@ -161,7 +161,7 @@ def test_requests_are_read_one_at_a_time() -> None:
 def test_a_request_as_long_as_allowed_is_read_and_a_longer_one_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("autoglm_throttle.traffic.convert.elements.MAX_VALUE_BYTES", 300_000)
+    monkeypatch.setattr("autoglm_throttle.traffic.convert.elements.MAX_VALUE_CHARS", 300_000)
     assert len(read(document(element(comment="x" * 250_000), element()))[0]) == 2
     found, faults = read(document(element(), element(comment="x" * 800_000), element()))
     assert len(found) == 1

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from autoglm_throttle.traffic.convert import vegeta
-from autoglm_throttle.traffic.convert.parsed_request import GorProblems, ParsedRequest
+from autoglm_throttle.traffic.convert.parsed_request import ImportProblems, ParsedRequest
 from autoglm_throttle.traffic.record import RecordedRequest
 
 TARGETS = (
@@ -23,7 +23,7 @@ TARGETS = (
 
 
 def read(text: bytes) -> tuple[list[ParsedRequest], list[str]]:
-    faults = GorProblems()
+    faults = ImportProblems()
     return list(vegeta.read(io.BytesIO(text), faults)), faults.lines()
 
 

@@ -66,7 +66,7 @@ def test_the_verdict_stands_first_and_the_failed_objectives_before_the_others() 
     ]
     figures = texts(page, "body/main/dl[@class='figures']/div")
     assert figures[0] == "Sent19,293322/s on average"
-    assert figures[3] == "Refused53.1 %10,242 with Retry-After"
+    assert figures[3] == "Rejected53.1 %10,242 with Retry-After"
 
 
 def test_sentences_stand_below_the_verdict() -> None:
@@ -78,7 +78,7 @@ REPLAYED = {
     "requests": 400,
     "decisions": {
         "admitted": {"recorded": 390, "replayed": 380},
-        "rejected": {"recorded": 10, "replayed": 20},
+        "shed": {"recorded": 10, "replayed": 20},
     },
     "statuses": {"200": {"recorded": 390, "replayed": 380}},
     "served": {"p50_s": {"recorded": 0.02, "replayed": None}},
@@ -90,7 +90,7 @@ REPLAYED = {
             "requests": 40,
             "differ": 10,
             "recorded": {"admitted 200": 40},
-            "replayed": {"admitted 200": 30, "rejected 503": 10},
+            "replayed": {"admitted 200": 30, "shed 503": 10},
         }
     ],
 }
@@ -104,18 +104,18 @@ def test_a_replay_is_set_beside_its_recording() -> None:
     assert table(page, "Both sides") == [
         ["", "recorded", "replayed"],
         ["admitted", "390", "380"],
-        ["rejected", "10", "20"],
+        ["shed", "10", "20"],
         ["200", "390", "380"],
         ["p50 of the served", "20 ms", "–"],
     ]
-    worst = ["7 s", "40", "10", "40 admitted 200", "30 admitted 200, 10 rejected 503"]
+    worst = ["7 s", "40", "10", "40 admitted 200", "30 admitted 200, 10 shed 503"]
     assert table(page, "The most different seconds")[1:] == [worst]
     alike = read(changed(replay=REPLAYED | {"seconds": []}))
     assert "The most different seconds" not in texts(alike, ".//caption")
 
 
 @pytest.mark.parametrize(
-    ("status", "text", "doubts", "look", "told"),
+    ("status", "text", "caveats", "look", "told"),
     [
         (0, "all objectives hold", [], "good", ["Passedall objectives hold"]),
         (3, "not valid: late", ["late", "no core"], "doubt", ["Not validlate", "no core"]),
@@ -123,9 +123,9 @@ def test_a_replay_is_set_beside_its_recording() -> None:
     ],
 )
 def test_every_verdict_has_its_look(
-    status: int, text: str, doubts: list[str], look: str, told: list[str]
+    status: int, text: str, caveats: list[str], look: str, told: list[str]
 ) -> None:
-    page = read(changed(verdict__status=status, verdict__text=text, verdict__doubts=doubts))
+    page = read(changed(verdict__status=status, verdict__text=text, verdict__caveats=caveats))
     section = page.find("body/main/section")
     assert section is not None
     assert section.attrib["class"] == f"verdict {look}"
@@ -186,7 +186,7 @@ def test_the_plot_of_requests_adds_up_to_what_was_offered() -> None:
     assert rows[0] == [
         "time",
         "offered",
-        *(RESULT_NAMES[name] for name in ("ok", "degraded", "limited", "rejected")),
+        *(RESULT_NAMES[name] for name in ("ok", "degraded", "limited", "shed")),
     ]
     assert rows[-20] == ["40 s", "850/s", "216/s", "4.0/s", "410/s", "220/s"]
     for cells in rows[1:]:
@@ -301,15 +301,15 @@ def test_a_priority_that_was_not_sent_is_left_out_and_one_that_was_left_out_is_t
 
 
 def test_a_calm_run_is_told_as_such() -> None:
-    report = changed(seconds__limited=[0] * 60, seconds__rejected=[0] * 60)
+    report = changed(seconds__limited=[0] * 60, seconds__shed=[0] * 60)
     summaries = texts(made_up_page(), ".//figure/figcaption/p")
     assert summaries[0] == (
-        "At most 850/s were offered; in the worst second 630 were told to come back, and none failed."
+        "At most 850/s were offered; in the worst second 630 were rejected, and none failed."
     )
     calm = texts(read(report), ".//figure/figcaption/p")
-    assert calm[0] == "At most 850/s were offered; none was refused, and none failed."
+    assert calm[0] == "At most 850/s were offered; none was rejected, and none failed."
     report["seconds"]["failed"] = [7] + [0] * 59
-    assert texts(read(report), ".//figure/figcaption/p")[0].endswith("none was refused, and 7 failed.")
+    assert texts(read(report), ".//figure/figcaption/p")[0].endswith("none was rejected, and 7 failed.")
 
 
 def test_what_the_generator_dropped_is_piled_up_and_counted_as_failed() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.traffic.convert import FileFormat, GorOptions, convert, open_source
+from autoglm_throttle.traffic.convert import FileFormat, ConvertOptions, convert, open_source
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import PriorityMix
 from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader
@@ -106,7 +106,7 @@ def test_requests_of_a_foreign_file_are_put_in_order(tmp_path: Path) -> None:
 
 def test_targets_of_vegeta_cannot_be_played_without_times(tmp_path: Path, recording: Path) -> None:
     path = tmp_path / "targets"
-    convert(open_source(recording), path, FileFormat.VEGETA, GorOptions(base_url="http://h"))
+    convert(open_source(recording), path, FileFormat.VEGETA, ConvertOptions(base_url="http://h"))
     with pytest.raises(TrafficError, match="give a shape"):
         open_replay(path)
 

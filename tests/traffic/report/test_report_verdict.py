@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.report import make
+from autoglm_throttle.traffic.report import Objectives, make
 from autoglm_throttle.traffic.report.schema import GeneratorPart, ObjectiveResult
 from autoglm_throttle.traffic.report.times import times
 from autoglm_throttle.traffic.report.verdict import caveats, verdict
@@ -96,20 +96,42 @@ def test_one_late_request_of_a_few_is_chance() -> None:
     [
         ([RequestResult.OK, RequestResult.CLIENT_ERROR], ""),
         ([None] * 3, ""),
-        ([RequestResult.CLIENT_ERROR] * 5, "nothing was served: every answer was 404"),
-        ([RequestResult.LIMITED] * 2, "nothing was served: every answer was 429"),
-        ([RequestResult.CLIENT_ERROR, RequestResult.TIMEOUT, None], "nothing was served: 404, timeout"),
+        (
+            [RequestResult.CLIENT_ERROR] * 5,
+            "0 of 5 requests succeeded (5 x 404): check the URL and the method",
+        ),
+        (
+            [RequestResult.LIMITED] * 2,
+            "0 of 2 requests succeeded (2 x 429): raise the limits of the caller, or send as more callers",
+        ),
+        (
+            [RequestResult.CLIENT_ERROR, *[RequestResult.TIMEOUT] * 2, None],
+            "0 of 3 requests succeeded (1 x 404, 2 x timeout): lower the rate, or raise the timeout",
+        ),
+        ([RequestResult.SERVER_ERROR], "0 of 1 requests succeeded (1 x 500): see the log of the service"),
         ([RequestResult.OK, RequestResult.CONNECTION, *[RequestResult.TIMEOUT] * 3], ""),
         ([RequestResult.OK, *[RequestResult.TIMEOUT] * 9], ""),
         (
             [RequestResult.OK, RequestResult.CONNECTION, *[RequestResult.TIMEOUT] * 4, None],
-            "the service stopped accepting connections: the last 5 requests got no answer",
+            "the service stopped accepting connections: the last 5 requests got no answer;"
+            " see the log of the service",
         ),
     ],
 )
-def test_a_run_that_went_wrong_as_a_whole_says_so(endings: list[RequestResult | None], said: str) -> None:
-    told = make(made([Sent(ending=ending) for ending in endings]), FACTS)["verdict"]["text"]
-    assert told == f"{said or 'done'}; no objectives were stated"
+def test_total_failure_without_objectives_fails_the_run(
+    endings: list[RequestResult | None], said: str
+) -> None:
+    result = make(made([Sent(ending=ending) for ending in endings]), FACTS)["verdict"]
+    assert result["text"] == (f"failed: {said}" if said else "done; no objectives were stated")
+    assert result["status"] == (1 if said else 0)
+
+
+def test_total_failure_keeps_the_meaning_of_objectives() -> None:
+    lost = made([Sent(ending=RequestResult.LIMITED)] * 3)
+    stated = replace(FACTS, objectives=Objectives.parse("limited>=100%"))
+    result = make(lost, stated)["verdict"]
+    assert result["status"] == 0
+    assert result["text"].startswith("the objective holds; 0 of 3 requests succeeded (3 x 429)")
 
 
 def test_what_went_wrong_stands_beside_every_verdict() -> None:

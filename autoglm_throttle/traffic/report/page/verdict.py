@@ -18,10 +18,7 @@ STATUS_LABELS = {
 """CSS class and label of each exit status."""
 
 MEASURED = ("calm", "Measured")
-"""Label of a run without objectives: it neither passes nor fails."""
-
-NOTHING_SERVED = ("doubt", "Measured")
-"""Label of a run without objectives that served no request."""
+"""Label of a run without objectives in which a request succeeded."""
 
 
 def section(document: Document) -> Markup:
@@ -29,9 +26,7 @@ def section(document: Document) -> Markup:
     verdict = document["verdict"]
     css_class, label = STATUS_LABELS[verdict["status"]]
     if verdict["status"] == 0 and not verdict["objectives"]:
-        classes, planned = document["totals"]["classes"], document["totals"]["planned"]
-        served = classes["ok"] + classes["degraded"]
-        css_class, label = MEASURED if served or not planned else NOTHING_SERVED
+        css_class, label = MEASURED
     text = verdict["text"].removeprefix(f"{label.lower()}: ")
     sentence = tag("p", tag("strong", label, class_="word"), text, class_="said")
     caveats = (tag("p", caveat, class_="doubts") for caveat in verdict["caveats"] if caveat not in text)
