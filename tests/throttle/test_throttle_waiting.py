@@ -22,7 +22,6 @@ from autoglm_throttle import (
 )
 from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket, TicketState
 from tests.loops import run
-from tests.throttle.asking import DEADLINE_S
 from tests.throttle.lining import (
     NOTHING,
     WIDE,
@@ -274,9 +273,10 @@ class TestVain:
             assert not rejection.admitted
             assert rejection.decision.detail == "queue:wait"
             waited_s = time.monotonic() - began_s
-            assert SHORT_SLO_S / 4 <= waited_s < DEADLINE_S
             assert left_over(throttle) == NOTHING
-            assert queued(throttle, MID) == pytest.approx((1, waited_s), abs=0.02)
+            requests, queued_s = queued(throttle, MID)
+            assert requests == 1
+            assert SHORT_SLO_S / 4 <= queued_s <= waited_s
 
         run(backend, scenario)
 
