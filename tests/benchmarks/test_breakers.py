@@ -13,6 +13,8 @@ from benchmarks.breakers.opening import openings
 from benchmarks.breakers.scale import QUICK
 from tests.stores.server import RedisServer
 
+pytestmark = pytest.mark.slow
+
 LONG_S = 60.0
 
 

@@ -12,6 +12,8 @@ from benchmarks import closed_loop, harness
 from benchmarks.loop import robust, study
 from benchmarks.loop.scenarios import SCENARIOS
 
+pytestmark = pytest.mark.slow
+
 FEW = ("--scenarios", "steady_0.5x,oom_tight_3x", "--seeds", "1", "--policies", "none,codel")
 
 

@@ -184,7 +184,14 @@ def test_eviction(doctor: Doctor, own_server: RedisServer, policy: str, level: s
     assert (status, found["level"], found["value"]) == (0, level, policy)
 
 
-@pytest.mark.parametrize(("deadline_s", "level"), [(1.0, "ok"), (0.055, "warn"), (0.025, "fail")])
+@pytest.mark.parametrize(
+    ("deadline_s", "level"),
+    [
+        pytest.param(1.0, "ok", marks=pytest.mark.slow),
+        (0.055, "warn"),
+        pytest.param(0.025, "fail", marks=pytest.mark.slow),
+    ],
+)
 def test_a_server_that_is_far_away(
     doctor: Doctor, slow_proxy: SlowProxy, deadline_s: float, level: str
 ) -> None:

@@ -134,7 +134,11 @@ MANY = 1500
 
 @pytest.mark.parametrize(
     ("most", "bytes_at_most"),
-    [(5000, 300), (65_535, 300), (60 * 65_535, 300), (UNITS_AT_MOST, 365)],
+    [
+        (5000, 300),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [(65_535, 300), (60 * 65_535, 300)]),
+        pytest.param(UNITS_AT_MOST, 365, marks=pytest.mark.slow),
+    ],
 )
 def test_sixty_parts_are_small(each_server: RedisServer, most: int, bytes_at_most: int) -> None:
     """All that a server uses for a user: tables and the rounding of its allocator, too.

@@ -124,6 +124,7 @@ async def test_an_existing_app_is_limited_without_being_touched(monkeypatch: pyt
         assert_admitted(await caller.get("/health"))
 
 
+@pytest.mark.slow
 def test_the_users_own_tests_pass() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "examples", "-q", "-p", "no:cacheprovider", "-c", "/dev/null"],

@@ -20,6 +20,8 @@ from tests.fleet import member
 from tests.stores.polling import until
 from tests.stores.server import RedisServer, newest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PREFIX = "fleet"
 HOSTS = {"127.0.0.2": (90.0, 80), "127.0.0.3": (60.0, 80), "127.0.0.4": (30.0, 40), "127.0.0.5": (50.0, 40)}

@@ -69,11 +69,13 @@ def run(code: str, environ: dict[str, str]) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_package_loads_no_optional_package(environ: dict[str, str]) -> None:
     loaded = {name.split(".")[0] for name in json.loads(run(LOADED, environ))}
     assert loaded.isdisjoint(OPTIONAL), sorted(loaded.intersection(OPTIONAL))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [(), *((extra,) for extra in PACKAGES), tuple(PACKAGES)], ids=" ".join)
 def test_what_an_extra_brings_works_and_what_is_missing_is_named(
     kept: tuple[str, ...], environ: dict[str, str]
@@ -84,6 +86,7 @@ def test_what_an_extra_brings_works_and_what_is_missing_is_named(
     assert run(code, environ).count("works") == len(kept)
 
 
+@pytest.mark.slow
 def test_the_package_adds_little_to_the_import_of_its_dependencies(environ: dict[str, str]) -> None:
     """The least of several: what else the machine does only ever adds."""
     code = TIMED.format(dependencies=DEPENDENCIES)

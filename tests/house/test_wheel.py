@@ -13,6 +13,8 @@ import pytest
 
 from tests.house.wheel import ROOT, build, problems
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = """
 import pathlib
 import autoglm_throttle as package

@@ -235,7 +235,7 @@ class GateMachine(RuleBasedStateMachine):
 
 
 TestGateMachine = GateMachine.TestCase
-TestGateMachine.settings = settings(max_examples=60, stateful_step_count=60)
+TestGateMachine.settings = settings(stateful_step_count=60)
 
 
 class Crowd:
@@ -331,6 +331,7 @@ class Crowd:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.untraced
 def test_100k_cancellations_leak_no_slot_and_no_place() -> None:
     chance, gate, now, cancelled, called = random.Random(7), Gate(GateRules(inflight_start=8), 0.0), 0.0, 0, 0

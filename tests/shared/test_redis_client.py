@@ -191,6 +191,7 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
 class TestOnServers:
     """What redis-py makes of it."""
 
+    @pytest.mark.slow
     def test_a_loop_for_each_request_leaves_no_descriptor(self, own_server: RedisServer) -> None:
         clients = RedisClients(RedisOptions(own_server.url, connect_s=2.0))
 

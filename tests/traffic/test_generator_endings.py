@@ -9,7 +9,7 @@ from collections import Counter
 from itertools import cycle
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
@@ -72,7 +72,7 @@ async def played(moves: Moves, options: Options) -> tuple[Result, Counter[int], 
     return result, seen, faults
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings().max_examples * 3 // 5)
 @given(
     MOVES,
     st.builds(

@@ -6,10 +6,14 @@ import asyncio
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 
+import pytest
+
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
 from autoglm_throttle.traffic.generator import Generator, Options, Target
 from autoglm_throttle.traffic.load import Load
 from tests.traffic.scripted_server import OK, ScriptedServer, request
+
+pytestmark = pytest.mark.slow
 
 STALL_S = 1.0
 

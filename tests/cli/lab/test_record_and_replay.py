@@ -50,6 +50,7 @@ def recorded(start: Start, once: Run, tmp_path: Path) -> tuple[Path, Server]:
     return tmp_path / "traffic.jsonl", start(**settings)
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_what_was_recorded_is_told_and_played_again(recorded: tuple[Path, Server], run: Run) -> None:
     path, server = recorded
@@ -90,6 +91,7 @@ def test_what_was_recorded_is_told_and_played_again(recorded: tuple[Path, Server
     assert f"nothing is sent; this would go to {url}" in fast.out
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_a_replay_that_ends_otherwise_fails_its_check(service: Server, run: Run, tmp_path: Path) -> None:
     refused = {"status": 429, "decision": "limited", "reason": "rate"}
@@ -105,6 +107,7 @@ def test_a_replay_that_ends_otherwise_fails_its_check(service: Server, run: Run,
     assert run("replay", path, url, "--quiet", "--check", "1").status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_a_file_that_tells_of_no_answers(service: Server, run: Run, tmp_path: Path) -> None:
     path = recording(
