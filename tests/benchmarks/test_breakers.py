@@ -13,7 +13,7 @@ from benchmarks.breakers.opening import openings
 from benchmarks.breakers.scale import QUICK
 from tests.stores.server import RedisServer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
 
 LONG_S = 60.0
 

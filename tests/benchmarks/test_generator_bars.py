@@ -13,7 +13,7 @@ import pytest
 from benchmarks import generator
 from benchmarks.generators import peers
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
 
 ANSWERS, SECONDS = 1000, 2.0
 

@@ -11,7 +11,7 @@ from autoglm_throttle.traffic.sheet import Sheet
 from autoglm_throttle.traffic.trace import load_azure_llm
 from benchmarks import replay
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
 
 
 def test_the_made_up_trace_is_of_the_public_form(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware
 from autoglm_throttle.traffic.simulate import SimGpu, service
 from tests.docs.pages import LAB_COMMANDS, ROOT, Command, commands
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("load")]
 
 LAB = [command for command in commands() if command.words[1:2] in LAB_COMMANDS]
 SERVICE = ["uvicorn", "examples.simulated_service:app"]

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from tests.stores.server import free_port
+
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
 STOP_S = 5.0
@@ -55,7 +57,7 @@ class Server:
     """
 
     def __init__(self, *command: str) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
         arguments = [part.format(port=self.port) for part in command]
         self._process = subprocess.Popen(

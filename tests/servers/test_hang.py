@@ -13,7 +13,7 @@ from tests.servers.server import ANSWER_S, Server, ask, fresh_key
 from tests.servers.service import LIMIT
 from tests.servers.test_servers import APP, HYPERCORN, UVICORN
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("load")]
 
 REQUESTS = 60
 

@@ -25,7 +25,7 @@ from tests.servers.test_waiting_servers import (
 )
 from tests.servers.waiting_service import UNITS
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("load")]
 
 REQUESTS = 3_000
 AT_ONCE = 100

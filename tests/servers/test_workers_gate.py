@@ -20,7 +20,7 @@ from benchmarks.ledger import Ledger
 from tests.servers.server import Server, ask
 from tests.servers.test_servers import UVICORN
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("load")]
 
 WORKERS = 4
 CAPACITY_RPS = 100.0

@@ -22,6 +22,7 @@ from tests.servers.test_servers import UVICORN
 from tests.telemetry.driver_service import CARD, CODES
 
 pytestmark = [
+    pytest.mark.xdist_group("load"),
     pytest.mark.slow,
     pytest.mark.server,
     pytest.mark.skipif(COMPILER is None, reason="no C compiler (cc) to build the fake NVIDIA library with"),

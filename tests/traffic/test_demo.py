@@ -25,7 +25,7 @@ from autoglm_throttle.traffic.demo.scenario import STATE_PATH, environment, phas
 from autoglm_throttle.traffic.errors import TrafficError
 from tests.traffic.test_trace import synthetic, written
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("load")]
 
 DEADLINE_S = 20.0
 SETTINGS = environment(Policy.TIERS)

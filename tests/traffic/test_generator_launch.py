@@ -25,6 +25,8 @@ from autoglm_throttle.traffic.load import Load
 from autoglm_throttle.traffic.report import Facts, make
 from tests.traffic.scripted_server import OK, always, beside, request
 
+pytestmark = pytest.mark.xdist_group("load")
+
 BRISK = Options(connections=4, timeout_s=5.0, drain_s=5.0)
 DEADLINE_S = 20.0
 

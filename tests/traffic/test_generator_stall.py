@@ -13,7 +13,7 @@ from autoglm_throttle.traffic.generator import Generator, Options, Target
 from autoglm_throttle.traffic.load import Load
 from tests.traffic.scripted_server import OK, ScriptedServer, request
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
 
 STALL_S = 1.0
 

@@ -19,7 +19,7 @@ from autoglm_throttle.traffic.trace import HEADER
 from tests.cli.lab.conftest import CAPACITY_RPS, Done, Run, Start, finished, process, valid
 from tests.servers.server import Server
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("load")]
 
 SOON = ("--shape", "fixed:100:1s", "--quiet")
 FULL = ("--slo", "p99<2s,error<1%,rps>=50/s")

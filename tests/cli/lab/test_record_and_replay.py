@@ -14,6 +14,8 @@ from tests.cli.lab.conftest import Run, Start
 from tests.servers.server import Server
 from tests.traffic.report.made_runs import FACTS, Sent, made
 
+pytestmark = pytest.mark.xdist_group("load")
+
 SECRET = "planted-secret-planted-secret-0123456789"
 KEYS = ("--identity-header", "x-api-key", "--clients", "4")
 
