@@ -28,7 +28,7 @@ from tests.traffic.scripted_server import OK, always, beside, request
 pytestmark = pytest.mark.xdist_group("load")
 
 BRISK = Options(connections=4, timeout_s=5.0, drain_s=5.0)
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def some(shape: str = "fixed:1000:40ms") -> Load:

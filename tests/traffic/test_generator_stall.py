@@ -44,4 +44,4 @@ async def test_a_stall_shows_in_the_response_times_and_not_in_the_service_times(
     assert response_s is not None
     assert service_s is not None
     assert response_s >= 0.9 * STALL_S
-    assert service_s <= 0.02
+    assert service_s <= STALL_S / 2

@@ -40,14 +40,14 @@ def entry(number: int, t_s: float, **named: object) -> Entry:
 
 
 @pytest.fixture
-def recorded(start: Start, once: Run, tmp_path: Path) -> tuple[Path, Server]:
+def recorded(start: Start, run: Run, tmp_path: Path) -> tuple[Path, Server]:
     """A recording of 100 requests, a part of which was limited, and the service behind the same throttle."""
     limits = {"GPU": "none", "POLICY": "fixed", "RATE_LOW_RPS": "20", "PRIORITY_HEADER_TRUST": "any"}
     settings = limits | {"KEY_SECRET": SECRET, "IDENTITY": "header:x-api-key"}
     server = start(**settings, RECORD_PATH=str(tmp_path / "traffic.jsonl"), RECORD_BODY="full")
     url = f"http://127.0.0.1:{server.port}/v1/predict"
-    done = once("load", url, "--shape", "fixed:100:1s", "--quiet", *KEYS)
-    assert done.status in (0, 3), done.err  # how punctual it was does not matter
+    done = run("load", url, "--shape", "fixed:100:1s", "--quiet", *KEYS)
+    assert done.status == 0, done.err
     server.stop()
     return tmp_path / "traffic.jsonl", start(**settings)
 
@@ -78,7 +78,7 @@ def test_what_was_recorded_is_told_and_played_again(recorded: tuple[Path, Server
         "--slo",
         "error<1%",
     )
-    done = run("replay", path, url, *words, "--check", "20%")
+    done = run("replay", path, url, *words, "--check", "50%")
     assert done.status == 0, done.out + done.err
     assert "ended otherwise" in done.out
     document = json.loads(Path("r.json").read_text())

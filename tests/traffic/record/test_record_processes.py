@@ -22,7 +22,7 @@ from tests.servers import server as servers
 from tests.servers.server import ROOT, Server, cases
 from tests.traffic.record.recording_process import ENOUGH
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 RECORDING = "tests.traffic.record.recording_process"
 
 
