@@ -230,8 +230,13 @@ def even(scene: Scene) -> None:
     assert MID_TOKENS - mid.tokens(owner.clock()) == pytest.approx(admitted, abs=0.1)
 
 
-@pytest.mark.parametrize("user_limit", ["20/minute", "20/minute;100/day"])
-@pytest.mark.parametrize("given_up", [None, OTHER, SAME])
+@pytest.mark.parametrize(
+    "user_limit", ["20/minute", pytest.param("20/minute;100/day", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(
+    "given_up",
+    [pytest.param(None, marks=pytest.mark.slow), OTHER, pytest.param(SAME, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("action", ACTIONS)
 def test_whenever_the_collector_runs_the_books_are_even(
     action: Action, given_up: Demand | None, user_limit: str

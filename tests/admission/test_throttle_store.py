@@ -19,6 +19,7 @@ from autoglm_throttle.settings import Settings
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Demand
 from tests.admission.sharing import ALICE, Site, turns
+from tests.store.polling import eventually
 from tests.store.scripted_store import ScriptedStore
 
 
@@ -103,9 +104,8 @@ async def test_a_store_is_looked_for_while_nobody_asks_anything(monkeypatch: pyt
     before = site.store.probed
     for probes in (1, 2):
         site.clock.advance(1.3)
-        async with asyncio.timeout(5.0):
-            while site.store.probed < before + probes:  # noqa: ASYNC110 - the store is a plain double
-                await asyncio.sleep(0.005)
+        wanted = before + probes
+        await eventually(lambda: site.store.probed == wanted, "a probe")  # noqa: B023 - at once
     await turns()
     store = site.throttle.snapshot().store
     assert store is not None

@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from itertools import pairwise
@@ -23,7 +24,7 @@ from autoglm_throttle import (
     Throttle,
 )
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
-from autoglm_throttle.types import ControlCause, Policy
+from autoglm_throttle.types import Clock, ControlCause, Policy
 from tests.admission.demands import DEADLINE_S, admitted, decided, heated, permit_of, together
 
 
@@ -217,8 +218,8 @@ class TestTrouble:
 class Watched(FakeGpu):
     """A fake GPU that blocks its reader and says when it is being read."""
 
-    def __init__(self) -> None:
-        super().__init__(blocks=True)
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        super().__init__(blocks=True, clock=clock)
         self.begun = threading.Semaphore(0)
         self.readers: set[int] = set()
 
@@ -245,7 +246,8 @@ class TestThread:
     """The sampler's thread: never in the way, never two, never left behind."""
 
     def test_a_hung_read_adds_nothing_to_a_request_and_shows_by_its_age(self) -> None:
-        clock, gpu = ManualClock(), Watched()
+        clock = ManualClock()
+        gpu = Watched(clock)
         throttle = Observed(Settings(policy="tiers"), gpu=gpu, clock=clock)
         try:
             throttle.start()
@@ -325,7 +327,7 @@ class Watched(FakeGpu):
         super().reset_after_fork()
         self.read_here = threading.Event()
 
-signal.alarm(20)
+signal.alarm(120)
 gpu = Watched()
 throttle = Throttle(Settings(user_limit="3/minute"), gpu=gpu)
 inherited = [throttle.try_admit(Demand(user="u")) for _ in range(2)]
@@ -344,7 +346,7 @@ threading.Thread(target=hold, daemon=True).start()
 assert held.wait(10)
 child = os.fork()
 if child == 0:
-    signal.alarm(20)
+    signal.alarm(120)
     snapshot = throttle.snapshot()
     assert not any(snapshot.requests.values()), snapshot.requests
     assert not any(snapshot.active.values())

@@ -26,7 +26,6 @@ from autoglm_throttle.limiting.concurrency_limiter import (
     Ticket,
     TicketState,
 )
-from tests.admission.demands import DEADLINE_S
 from tests.admission.gated_throttle import (
     NOTHING,
     WIDE,
@@ -279,9 +278,10 @@ class TestVain:
             assert not rejection.admitted
             assert rejection.decision.detail == "queue:timeout"
             waited_s = time.monotonic() - began_s
-            assert SHORT_SLO_S / 4 <= waited_s < DEADLINE_S
             assert left_over(throttle) == NOTHING
-            assert queued(throttle, MID) == pytest.approx((1, waited_s), abs=0.02)
+            requests, queued_s = queued(throttle, MID)
+            assert requests == 1
+            assert SHORT_SLO_S / 4 <= queued_s <= waited_s
 
         run(backend, scenario)
 

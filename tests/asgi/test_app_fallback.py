@@ -63,7 +63,9 @@ def stale(**options: Any) -> Service:
 
 
 @pytest.mark.parametrize(
-    "failure", [500, 503, BOOM, breaking_off(None, 500), breaking_off(BOOM, 502)], ids=str
+    "failure",
+    [500, 503, BOOM, breaking_off(None, 500), breaking_off(BOOM, 502)],
+    ids=["500", "503", "boom", "half of a 500", "half of a 502 and boom"],
 )
 async def test_an_answer_that_fails_before_it_begins_is_replaced(failure: Any) -> None:
     service = static()

@@ -294,6 +294,7 @@ def hostile_scopes(count: int, first: int = 0) -> Iterator[Scope]:
             yield http_scope("/x", headers=[(b"x-api-key", key.encode()), (b"x-priority", b"%d" % m)])
 
 
+@pytest.mark.slow
 @pytest.mark.untraced
 def test_memory_stays_bounded_under_20_000_distinct_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """With small caches, so that each is full long before the end and what is kept is plain to see.

@@ -27,7 +27,7 @@ from tests.asgi.run_app import App, lifespan, request, statuses
 LIMIT = 3
 TIMES = LIMIT + 3
 EXACTLY = [200] * LIMIT + [429] * 3
-SOON_S = 5.0
+SOON_S = 60.0
 
 
 class Card:

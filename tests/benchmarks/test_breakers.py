@@ -13,6 +13,8 @@ from benchmarks.breakers.opening import openings
 from benchmarks.breakers.scale import QUICK
 from tests.store.server import RedisServer
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
+
 LONG_S = 60.0
 
 

@@ -11,6 +11,8 @@ from benchmarks.breakers.contestants import Ours
 from benchmarks.shared.bars import NOISY
 from tests.benchmarks.breaker_record import record
 
+pytestmark = pytest.mark.slow
+
 Change = Callable[[dict[str, Any]], object]
 
 

@@ -1,7 +1,11 @@
 """The part of the pages on what guards cost is made from what was kept."""
 
+import pytest
+
 from benchmarks.breakers.part import breakers_part
 from tests.benchmarks.breaker_record import record
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_row_for_each_and_what_it_does_not_have_is_left_open() -> None:

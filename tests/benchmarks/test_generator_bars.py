@@ -13,6 +13,8 @@ import pytest
 from benchmarks import generator
 from benchmarks.generators import peers
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
+
 ANSWERS, SECONDS = 1000, 2.0
 
 

@@ -25,6 +25,8 @@ from benchmarks.gpu.watch import SHOWN, Watch, summary
 from benchmarks.gpu.work import KERNELS, MAX_BATCH, Job, Sleeper
 from tests.traffic.asgi_driver import ask
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
+
 ENOUGH_S = 5.0
 
 

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from benchmarks import bystander, gpu_sampling, harness
 from tests.fake_nvml.build import COMPILER
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
+
 FIGURES = ("p50_ms", "p99_ms", "p999_ms")
 
 

@@ -21,6 +21,8 @@ from benchmarks.overloaded import CPU_PATH
 from tests.store.server import RedisServer
 from tests.traffic.asgi_driver import ask
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
+
 INSTALLED = [row for row in ROWS if row not in PEERS or importlib.util.find_spec(PEERS[row])]
 """The peers belong to the benchmarks alone."""
 

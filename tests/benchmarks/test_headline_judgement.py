@@ -15,6 +15,8 @@ from benchmarks.headline_rows.picture import COLOURS, picture
 from benchmarks.headline_rows.table import table
 from benchmarks.shared.bars import NOISY
 
+pytestmark = pytest.mark.slow
+
 RATES = {"high": 0.1, "mid": 0.3, "low": 0.6}
 
 

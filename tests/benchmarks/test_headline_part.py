@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from benchmarks.headline_rows import judgement, part
 from benchmarks.headline_rows.cases import HELD, LEVELS, SHORT, Scale
 from tests.benchmarks.test_headline_judgement import rounds
+
+pytestmark = pytest.mark.slow
 
 MACHINE = {"date": "2026-11-22", "processor": "a processor", "cores": 2, "python": "3.11.7", "versions": {}}
 

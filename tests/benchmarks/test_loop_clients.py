@@ -12,6 +12,8 @@ from benchmarks.loop.clients import COST_MAX, LEAST_COST, mean_cost, plan
 from benchmarks.loop.load import Load
 from benchmarks.loop.scenarios import BURSTS, SCENARIOS, SIXTEEN
 
+pytestmark = pytest.mark.slow
+
 
 def test_there_are_sixteen_scenarios_and_some_beside_them() -> None:
     assert len(SIXTEEN) == 16

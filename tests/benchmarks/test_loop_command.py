@@ -12,6 +12,8 @@ from benchmarks import closed_loop, harness
 from benchmarks.loop import robust, study
 from benchmarks.loop.scenarios import SCENARIOS
 
+pytestmark = pytest.mark.slow
+
 FEW = ("--scenarios", "steady_0.5x,oom_tight_3x", "--seeds", "1", "--policies", "none,codel")
 
 
@@ -54,7 +56,9 @@ def test_services_drawn_at_random_are_kept_beside_how_they_were_drawn(
     assert set(figures["doors"]) == {"gradient", "concurrency", "adaptive"}
     assert set(figures["doors"]["concurrency"]["worst"]) == {"robust_173", "robust_174"}
     assert figures["doors"]["concurrency"]["within"] == 2
-    assert f"concurrency: {figures['doors']['concurrency']['within']} of 2 services" in capsys.readouterr().out
+    assert (
+        f"concurrency: {figures['doors']['concurrency']['within']} of 2 services" in capsys.readouterr().out
+    )
 
     assert command(monkeypatch, *words, "--check") == 0
     assert command(monkeypatch, "--robust", "1", "--first", "174", "--check") == 1

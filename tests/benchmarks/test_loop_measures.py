@@ -19,6 +19,8 @@ from benchmarks.loop.request import Request
 from benchmarks.loop.scenarios import SCENARIOS
 from benchmarks.loop.study import Course, Result
 
+pytestmark = pytest.mark.slow
+
 STEP = SCENARIOS["step_2x"]
 SPIKE = SCENARIOS["spike_10x_10s"]
 

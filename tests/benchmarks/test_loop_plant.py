@@ -9,6 +9,8 @@ from benchmarks.loop.llm_plant import LlmPlant, LlmPlantSpec
 from benchmarks.loop.plant import PlantSpec
 from tests.benchmarks.loop_plant import Notes, batch_plant, requests
 
+pytestmark = pytest.mark.slow
+
 SPEC = PlantSpec(batch=2, base_s=0.1, item_s=0.2)
 
 

@@ -18,6 +18,8 @@ from benchmarks.loop.request import Request
 from benchmarks.loop.run import Run
 from benchmarks.loop.scenarios import SCENARIOS, Scenario
 
+pytestmark = pytest.mark.slow
+
 
 class Shut(PlainDoor):
     """Refuses everybody, and notes when."""

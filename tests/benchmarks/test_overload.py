@@ -21,6 +21,8 @@ from benchmarks.asgi_rows import App
 from benchmarks.ledger import Ledger
 from tests.traffic.asgi_driver import ask
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
+
 OFFSETS = [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
 PLAN = LoadPlan(
     offsets=array("d", OFFSETS),

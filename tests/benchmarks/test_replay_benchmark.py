@@ -11,6 +11,8 @@ from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.trace import load_azure_llm
 from benchmarks import replay
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
+
 
 def test_the_made_up_trace_is_of_the_public_form(tmp_path: Path) -> None:
     trace = load_azure_llm(replay.made_up(tmp_path / "t.csv", 1))

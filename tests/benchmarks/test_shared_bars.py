@@ -8,6 +8,8 @@ import pytest
 from benchmarks.shared import table
 from benchmarks.shared.bars import LAG_MS, NOISY, PARTS, TUNED, Bar, bars
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("bar", "verdict"),

@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.shared.drive import Tally, arrivals, closed, open_loop, quantile
 
+pytestmark = pytest.mark.slow
+
 USERS = [f"{number}" for number in range(5)]
 
 

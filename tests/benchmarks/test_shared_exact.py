@@ -11,6 +11,8 @@ from benchmarks.shared import drive
 from benchmarks.shared.exact import Admission, attack, crowd, worst
 from benchmarks.shared.ours import NoAnswer
 
+pytestmark = pytest.mark.slow
+
 
 def test_only_what_was_asked_and_answered_inside_a_window_is_in_it() -> None:
     inside = [Admission(1.0, 1.1, 2), Admission(1.5, 1.9, 3), Admission(1.9, 2.0, 4)]

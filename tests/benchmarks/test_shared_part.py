@@ -8,6 +8,8 @@ from benchmarks.shared.bars import TUNED
 from benchmarks.shared.part import PEERS, SHOWN, peers_part, redis_part
 from benchmarks.shared.rows import TITLES
 
+pytestmark = pytest.mark.slow
+
 MACHINE = {
     "date": "2026-01-02",
     "processor": "a processor",

@@ -13,6 +13,8 @@ from benchmarks.shared.lab import LIMIT, USERS, Lab, Scale
 from benchmarks.shared.rows import CONTESTANTS, PATIENT
 from tests.store.server import RedisServer, newest
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
+
 TINY = Scale(rounds=1, warm_s=0.01, row_s=0.03, open_s=0.05, open_rounds=1)
 
 

@@ -12,6 +12,8 @@ from tests.browser import chromium
 from tests.browser.chromium import Chromium
 from tests.project.report import REASONS
 
+pytestmark = pytest.mark.slow
+
 
 def test_without_a_browser_the_test_is_skipped_for_a_reason_that_is_allowed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -11,7 +11,7 @@ from autoglm_throttle.traffic.demo import add_arguments, run
 from tests.browser import sight
 from tests.browser.chromium import Chromium
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
 def test_the_page_of_a_demonstration_opens_without_a_word(

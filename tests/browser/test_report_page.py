@@ -14,7 +14,7 @@ from tests.browser import sight
 from tests.browser.chromium import Chromium
 from tests.traffic.page.made_up import document
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -361,6 +361,7 @@ def test_a_source_that_tells_of_nothing(show: Show, monkeypatch: pytest.MonkeyPa
     assert show() == (0, "no GPU was found\n\nhung: it reports no device\n")
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_hides_no_engine(
     show: Show, server: BadServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,6 +431,7 @@ def test_whoever_reads_a_command_may_leave() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 def test_whoever_reads_may_leave() -> None:
     """As ``| head -1`` does."""
     environ = {name: value for name, value in os.environ.items() if "AUTOGLM" not in name}

@@ -14,7 +14,7 @@ from benchmarks.loop import study
 from benchmarks.loop.measures import Figures
 from benchmarks.loop.scenarios import SCENARIOS, Scenario
 
-pytestmark = pytest.mark.untraced
+pytestmark = [pytest.mark.untraced, pytest.mark.slow]
 
 DOORS = ("oracle", "tiers", "concurrency", "adaptive")
 GATED = ("concurrency", "adaptive")

@@ -125,16 +125,22 @@ def test_a_list_is_small(store: ScriptStore) -> None:
         asks = [store.ask((limit(100),), 1 if step < 60 else 40, user) for user in users]
         store.call(asks, START + step * SECOND)
     sizes = [store.client.memory_usage(ask.keys[0], samples=0) for ask in asks]
-    assert statistics.median(sizes) <= 1200  # an allocator may give one of them a larger piece
+    assert statistics.median(sizes) <= ROOM * 1200  # an allocator may give one of them a larger piece
 
 
+ROOM = 1.1
+"""Builds of one server differ by their allocators: by so much at most."""
 MANY = 1500
 """Users: what the server holds besides them is little for each."""
 
 
 @pytest.mark.parametrize(
     ("most", "bytes_at_most"),
-    [(5000, 300), (65_535, 300), (60 * 65_535, 300), (UNITS_AT_MOST, 365)],
+    [
+        (5000, 300),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [(65_535, 300), (60 * 65_535, 300)]),
+        pytest.param(UNITS_AT_MOST, 365, marks=pytest.mark.slow),
+    ],
 )
 def test_sixty_parts_are_small(each_server: RedisServer, most: int, bytes_at_most: int) -> None:
     """All that a server uses for a user: tables and the rounding of its allocator, too.
@@ -154,13 +160,13 @@ def test_sixty_parts_are_small(each_server: RedisServer, most: int, bytes_at_mos
         assert store.call(asks[-1:], START + 60 * SECOND)[0][1] == 0
     full = settled(each_server)
     each_server.command("FLUSHALL", "SYNC")
-    assert (full - settled(each_server)) / MANY <= bytes_at_most
+    assert (full - settled(each_server)) / MANY <= ROOM * bytes_at_most
 
 
 def settled(server: RedisServer) -> int:
     """Bytes in use once all clients but the one that asks are gone, and no table is being moved."""
     seen: list[int] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(seen) < 5 or len(set(seen[-5:])) > 1 or int(server.info("clients")["connected_clients"]) > 1:
         assert time.monotonic() < deadline, f"the server does not come to rest: {seen[-5:]}"
         seen.append(int(server.info("memory")["used_memory"]))

@@ -86,7 +86,7 @@ def fullest(instants: Sequence[int]) -> int:
     return max(place + 1 - bisect_right(instants, at - WINDOW_US) for place, at in enumerate(instants))
 
 
-@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("stream", ["1x", "2x", pytest.param("10x", marks=pytest.mark.slow), "bursts"])
 def test_no_window_holds_more_than_the_limit(store: ScriptStore, stream: str) -> None:
     store.fresh()
     asks = [store.ask((limit(MOST, exact=exact),)) for exact in (True, False)]

@@ -24,7 +24,7 @@ from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSourc
 from autoglm_throttle.traffic.simulate import SimulatedGpu, service
 from tests.docs.pages import LOAD_TEST_COMMANDS, ROOT, Command, commands
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("load")]
 
 LOAD_TESTS = [command for command in commands() if command.words[1:2] in LOAD_TEST_COMMANDS]
 SERVICE = ["uvicorn", "examples.simulated_service:app"]

@@ -127,6 +127,7 @@ def test_a_configuration_file_is_right(block: Block, tmp_path: Path) -> None:
     assert settings.routes or settings.plans or settings.guards
 
 
+@pytest.mark.slow
 def test_the_printed_recording_plays_and_every_column_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

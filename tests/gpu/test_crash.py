@@ -13,7 +13,7 @@ from autoglm_throttle.gpu.sampler import THREAD
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from tests.admission.demands import admitted
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Crashing(FakeGpu):

@@ -15,7 +15,7 @@ from autoglm_throttle import Demand, Settings, TelemetryState, Throttle
 from autoglm_throttle.gpu.sampler import THREAD
 from autoglm_throttle.testing import FakeGpu
 
-signal.alarm(30)
+signal.alarm(240)
 
 class Noting(FakeGpu):
     pids = None
@@ -33,7 +33,7 @@ card.utilization_pct, engine.kv_used_ratio = 30.0, 0.5
 throttle = Throttle(Settings(sample_interval_s=0.2), gpu=(card, engine, hung))
 
 def until(what):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not what():
         assert time.monotonic() < deadline, (throttle.snapshot().sources, threading.enumerate())
         time.sleep(0.01)
@@ -46,10 +46,9 @@ throttle.start()
 until(lambda: all(one.age_s is not None for one in throttle.snapshot().sources))
 hung.hang()
 until(lambda: throttle._gpu_monitor._samplers["dcgm:h:2"].reading_since_s is not None)
-time.sleep(0.05)
 child = os.fork()
 if child == 0:
-    signal.alarm(20)
+    signal.alarm(120)
     pid = os.getpid()
     assert readers() == [], readers()
     hung._released.set()
@@ -64,8 +63,7 @@ if child == 0:
 _, status = os.waitpid(child, 0)
 assert os.waitstatus_to_exitcode(status) == 0
 assert readers() == names, readers()
-before = throttle.snapshot().sources[0].age_s
-assert throttle.control_state().telemetry is TelemetryState.FRESH, throttle.control_state()
+until(lambda: throttle.control_state().telemetry is TelemetryState.FRESH)
 assert os.getpid() in card.pids and len(card.pids) == 1
 hung.recover()
 throttle.stop()

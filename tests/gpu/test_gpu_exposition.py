@@ -176,7 +176,7 @@ def test_no_line_makes_it_slow(line: str) -> None:
     started = time.thread_time()
     with contextlib.suppress(MalformedExpositionError):
         parse(line + "\n")
-    assert time.thread_time() - started < 0.5
+    assert time.thread_time() - started < 10.0, "milliseconds; minutes where it is quadratic"
 
 
 def test_a_text_of_too_many_lines_is_refused_before_it_is_read() -> None:

@@ -70,7 +70,7 @@ def test_a_read_that_hangs_shows_while_it_lasts() -> None:
     watched = lookout(hung, clock=clock)
     try:
         watched.start()
-        deadline = time.monotonic() + 5.0
+        deadline = time.monotonic() + 60.0
         while watched._samplers["hung"].reading_since_s is None and time.monotonic() < deadline:
             threading.Event().wait(0.001)
         assert states(watched, clock) == {"hung": "starting"}
@@ -81,18 +81,26 @@ def test_a_read_that_hangs_shows_while_it_lasts() -> None:
         watched.stop()
 
 
-def test_several_hung_reads_are_waited_for_together() -> None:
+def test_several_hung_reads_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits_s: list[float] = []
+    join = threading.Thread.join
+
+    def noted(thread: threading.Thread, timeout: float | None = None) -> None:
+        assert timeout is not None
+        waits_s.append(timeout)
+        join(thread, timeout)
+
     hung = [Named(f"hung{n}", blocks=True) for n in range(3)]
     for one in hung:
         one.hang()
     watched = lookout(*hung)
     watched.start()
-    started = time.monotonic()
-    watched.stop()
-    took_s = time.monotonic() - started
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "join", noted)
+        watched.stop()
     for one in hung:
         one.recover()
-    assert took_s < 2.0 * JOIN_S
+    assert 0.0 < sum(waits_s) <= JOIN_S
 
 
 def test_two_sources_of_one_name_are_refused() -> None:

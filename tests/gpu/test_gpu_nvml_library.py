@@ -27,7 +27,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
         env=environ,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -158,13 +157,11 @@ def test_a_hang_leaves_the_caller_free(heard: Heard, made: Callable[..., Sampler
     sampler = made(source, heard)
     sampler.start()
     assert source.entered.acquire(timeout=PATIENCE_S)
-    before = time.perf_counter()
     for _ in range(1000):
         assert runs(sampler)
         sampler.start()
         sampler.wake()
     sampler.stop(join_s=0.05)
-    assert time.perf_counter() - before < 2.0
     assert source.calls == ["read"]
     assert heard.rows == []
 

@@ -240,7 +240,7 @@ class GateMachine(RuleBasedStateMachine):
 
 
 TestGateMachine = GateMachine.TestCase
-TestGateMachine.settings = settings(max_examples=60, stateful_step_count=60)
+TestGateMachine.settings = settings(stateful_step_count=60)
 
 
 class Crowd:
@@ -338,6 +338,7 @@ class Crowd:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.untraced
 def test_100k_cancellations_leak_no_slot_and_no_place() -> None:
     chance, gate, now, cancelled, called = (

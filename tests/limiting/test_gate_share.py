@@ -98,7 +98,10 @@ def test_a_rescue_without_a_slot_proves_that_the_limit_was_reached() -> None:
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize("share", [0.01, 0.02, 0.05, 0.2])
+@pytest.mark.parametrize(
+    "share",
+    [0.01, pytest.param(0.02, marks=pytest.mark.slow), pytest.param(0.05, marks=pytest.mark.slow), 0.2],
+)
 @pytest.mark.parametrize(
     ("high", "mid", "low"), [(1.2, 9.0, 0.0), (2.0, 1.0, 3.0), (10.0, 0.0, 0.5), (5.0, 0.02, 0.02)]
 )

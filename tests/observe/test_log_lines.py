@@ -135,7 +135,8 @@ def test_a_card_that_hangs_is_one_line_with_its_evidence(caplog: pytest.LogCaptu
 
 
 def test_a_card_that_is_lost_and_comes_back_is_two_lines(caplog: pytest.LogCaptureFixture) -> None:
-    throttle = throttle_for_tests(gpu=FakeGpu(devices=2))
+    clock = ManualClock()
+    throttle = throttle_for_tests(clock=clock, gpu=FakeGpu(devices=2, clock=clock))
     throttle.tick(5)
     throttle.gpu.lose(1)
     throttle.tick(20)
@@ -196,7 +197,7 @@ def test_the_interval_is_a_setting(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_each_reason_has_lines_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    throttle = throttle_for_tests(user_limit="1/day", gpu=FakeGpu())
+    throttle = throttle_for_tests(user_limit="1/day")
     throttle.try_admit(Demand(Priority.LOW, USER))
     refuse(throttle, 2, over_s=0.1)
     busy(throttle, 96.0, 3)

@@ -142,6 +142,7 @@ def test_all_contracts_are_kept(house: Path, lint: Lint) -> None:
     assert all(f"{name} KEPT" in said for name in NAMES.values()), said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.file}: {fault.line.split()[-1:]}")
 def test_a_planted_fault_breaks_its_contract(fault: Fault, house: Path, lint: Lint) -> None:
     with (house / "autoglm_throttle" / fault.file).open("a") as file:

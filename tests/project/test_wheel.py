@@ -13,6 +13,8 @@ import pytest
 
 from tests.project.wheel import ROOT, build, problems
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = """
 import pathlib
 import autoglm_throttle as package

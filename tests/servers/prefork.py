@@ -28,7 +28,7 @@ def hold(held: threading.Event, forked: threading.Event) -> None:
 def main(port: int) -> None:
     """Sample in the parent, fork while a lock is held, serve in the child."""
     service.throttle.start()
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 60.0
     while service.throttle.snapshot().control.telemetry != "fresh":
         if time.monotonic() > deadline:
             sys.exit("the parent has no sample")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.server import ANSWER_S, Server, ask
+from tests.servers.server import ANSWER_S, Server, ask, cases
 from tests.servers.test_servers import GRANIAN, HYPERCORN, UVICORN
 
 pytestmark = pytest.mark.server
@@ -31,7 +31,7 @@ RESET = struct.pack("ii", 1, 0)
 Leave = Callable[[socket.socket], None]
 
 
-@pytest.fixture(scope="module", params=SERVERS.values(), ids=list(SERVERS))
+@pytest.fixture(scope="module", params=cases(SERVERS))
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     server = Server(*request.param)
     yield server

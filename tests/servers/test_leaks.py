@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.servers.server import Server
+from tests.servers.server import Server, cases
 from tests.servers.test_waiting_servers import (
     NOTHING,
     SERVERS,
@@ -25,7 +25,7 @@ from tests.servers.test_waiting_servers import (
 )
 from tests.servers.waiting_service import UNITS
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("load")]
 
 REQUESTS = 3_000
 AT_ONCE = 100
@@ -48,6 +48,7 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 CROWDED = {"PLACES": "8", "SLO_S": "0.4", "RATE_RPS": "1000"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "server", [("uvicorn httptools uvloop", CROWDED), ("uvicorn h11 asyncio", CROWDED)], indirect=True
 )
@@ -55,12 +56,12 @@ def test_nothing_leaks_whatever_clients_do(server: Server) -> None:
     rng = random.Random(7)
     asyncio.run(crowd(server.port, rng))
     server.get("/release")
-    state = wait_for(server, within_s=10.0, **NOTHING)
+    state = wait_for(server, **NOTHING)
     assert {name: state[name] for name in NOTHING} == NOTHING
     assert state["ended"] == state["admitted"]
     assert state["stale"] == 0
-    assert state["admitted"] > REQUESTS / 10
-    assert state["shed"] > REQUESTS / 100
+    assert state["admitted"] > REQUESTS / 100
+    assert state["shed"] > 0
     last = server.get("/brief")
     left = int(last.headers["ratelimit"].partition("r=")[2].partition(";")[0])
     assert left == UNITS - state["admitted"] - 1, "no unit of a request that was not admitted is gone"
@@ -81,7 +82,7 @@ async def crowd(port: int, rng: random.Random) -> None:
         for _ in range(REQUESTS):
             path, fate = rng.choice(PATHS), rng.choice(FATES)
             reads = fate == "reads" and path not in {"/endless", "/ws"}
-            group.create_task(one(path, fate, 3.0 if reads else rng.uniform(0.0, 0.1)))
+            group.create_task(one(path, fate, 30.0 if reads else rng.uniform(0.0, 0.1)))
 
 
 async def request(port: int, path: str, fate: str) -> None:
@@ -114,6 +115,7 @@ PATIENCE = {
 """How each server is told not to wait for ever for its clients."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_server_that_stops_with_requests_in_line_says_nothing_bad(name: str) -> None:
     *command, app = SERVERS[name]
@@ -126,7 +128,7 @@ def test_a_server_that_stops_with_requests_in_line_says_nothing_bad(name: str) -
         wires[1].send(b"half")
         waits(server)
         os.killpg(server._process.pid, signal.SIGTERM)
-        server._process.wait(10.0)
+        server._process.wait(60.0)
         assert forgotten(server.output) == []
     finally:
         server.stop()
@@ -141,8 +143,7 @@ def forgotten(said: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "server",
-    [(name, {"DRY_RUN": "1", "RATE_RPS": "0.001"}) for name in SERVERS],
-    ids=list(SERVERS),
+    cases({name: (name, {"DRY_RUN": "1", "RATE_RPS": "0.001"}) for name in SERVERS}),
     indirect=True,
 )
 def test_a_dry_run_answers_everybody(server: Server) -> None:
@@ -157,7 +158,7 @@ def test_a_dry_run_answers_everybody(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "server", [(name, {"WEBSOCKETS": "rate"}) for name in SERVERS], ids=list(SERVERS), indirect=True
+    "server", cases({name: (name, {"WEBSOCKETS": "rate"}) for name in SERVERS}), indirect=True
 )
 def test_a_websocket_that_counts_by_its_rate_never_waits(server: Server) -> None:
     with held(server):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.servers.server import Server, ask, fresh_key
+from tests.servers.server import Server, ask, cases, fresh_key
 from tests.servers.service import CHUNKS, LIMIT
 
 pytestmark = pytest.mark.server
@@ -61,7 +61,7 @@ SERVERS: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.fixture(scope="module", params=SERVERS.values(), ids=list(SERVERS))
+@pytest.fixture(scope="module", params=cases(SERVERS))
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     server = Server(*request.param)
     yield server

@@ -16,11 +16,11 @@ from tests.servers import server as servers
 from tests.servers.server import Server
 from tests.servers.test_servers import UVICORN
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 WORKERS = 2
 PORTS = "range(9100, 9104)"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 ANSWERS = """
 @app.get("/state")
 async def state() -> dict[str, int]:
@@ -57,7 +57,7 @@ def server(tmp_path: Path, ports: range, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 def scraped(port: int) -> dict[str, float]:
     """The samples that this port tells of; none while nobody listens there."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5.0)) as connection:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60.0)) as connection:
         try:
             connection.request("GET", "/metrics")
             text = connection.getresponse().read().decode()

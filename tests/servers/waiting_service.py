@@ -22,7 +22,7 @@ from autoglm_throttle.asgi import Caller, ThrottleMiddleware
 
 TOLD = ("/state", "/release", "/complaints")
 PLACES = int(os.environ.get("PLACES", "1"))
-SLO_S = float(os.environ.get("SLO_S", "60"))
+SLO_S = float(os.environ.get("SLO_S", "100"))
 RATE_RPS, BURST_S = float(os.environ.get("RATE_RPS", "0.2")), 3_600.0
 """Almost no refill, so that a token which does not come back stays away."""
 

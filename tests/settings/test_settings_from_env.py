@@ -144,7 +144,7 @@ GIVEN = st.fixed_dictionaries(
 
 
 @given(GIVEN)
-@settings(max_examples=150)
+@settings(max_examples=3 * settings().max_examples)
 def test_what_is_written_to_the_environment_is_read_back(values: dict[str, object]) -> None:
     if values.get("signal") is Signal.PRESSURE:
         values.pop("gpu_pressure_terms", None)  # none of them would be a contradiction

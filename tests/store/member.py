@@ -24,9 +24,9 @@ RATE = 200.0
 OFFERED = 100.0
 """Requests per second to each process."""
 BURST_S = 0.2
-HEARTBEAT_S = 0.4
+HEARTBEAT_S = 0.8
 INTERVAL_S = 0.2
-STALE_S = 0.8
+STALE_S = 2.0
 SERVICE = "four"
 
 

@@ -82,7 +82,7 @@ class MemcachedServer:
             for connection in self._connections:
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(5.0)
+            thread.join(60.0)
             assert not thread.is_alive()
         self._threads.clear()
 
@@ -93,7 +93,7 @@ class MemcachedServer:
     def resume(self) -> None:
         self._answers.set()
 
-    def wait_until_left(self, timeout_s: float = 5.0) -> bool:
+    def wait_until_left(self, timeout_s: float = 60.0) -> bool:
         """Whether all clients have closed their connections by then."""
         with self._gone:
             return self._gone.wait_for(lambda: not self._connections, timeout_s)

@@ -16,7 +16,7 @@ from autoglm_throttle.types import UserLimit
 MINUTE = (UserLimit("user-60s", 3, 60),)
 BOTH = (UserLimit("user-60s", 3, 60), UserLimit("user-3600s", 5, 3600))
 ANN, BEN = "a" * 16, "b" * 16
-PATIENT_S = 5.0
+PATIENT_S = 60.0
 """A deadline for what must not depend on the speed of this machine."""
 
 

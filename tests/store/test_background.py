@@ -7,7 +7,7 @@ import threading
 
 from autoglm_throttle.limiting.shared.background import THREAD, begin
 
-SOON_S = 5.0
+SOON_S = 60.0
 
 
 class Work:

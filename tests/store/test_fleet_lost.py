@@ -50,7 +50,7 @@ async def test_the_first_requests_of_an_outage_wait_for_one_deadline_and_are_adm
     own_server.resume()
     await site.comes(HealthState.REMOTE)
     assert (await site.ask()).shared
-    assert changes(caplog) in (["store_lost", "store_back"], [])
+    assert changes(caplog) in (["store_lost", "store_recovered"], [])
 
 
 async def test_the_first_request_after_the_end_of_the_server_is_admitted_by_the_own_part(

@@ -182,6 +182,7 @@ def back(fleet: FleetSync) -> None:
     assert asyncio.run(admit(fleet))[0]
 
 
+@pytest.mark.slow
 def test_a_frozen_server_costs_50_ms_once_and_its_return_is_noticed(
     own_server: RedisServer, member: FleetSync
 ) -> None:
@@ -201,6 +202,7 @@ def test_a_frozen_server_costs_50_ms_once_and_its_return_is_noticed(
     assert own_server.command("ZCARD", member.rules.keys[0]) == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_and_is_started_again_is_noticed(
     own_server: RedisServer, member: FleetSync
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_store_that_hangs_costs_50_ms_once_and_then_nothing(
     )
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_is_asked_again_and_both_are_told_once(
     wire: Wire, made: Callable[..., FleetSync], caplog: pytest.LogCaptureFixture
 ) -> None:

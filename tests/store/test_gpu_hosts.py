@@ -139,7 +139,7 @@ def test_a_stranger_who_fills_the_store_fills_no_memory() -> None:
     hosts.receive("0", 0.0, published(gpu("0", pct=7.0)), 101.0)
     assert hosts.rows(101.0)[0].utilization_pct == 7.0
     assert repr(two_hosts()) == "HostTable(a, b)"
-    assert repr(HostTable()) == "Hosts(none)"
+    assert repr(HostTable()) == "HostTable(none)"
 
 
 def test_a_lost_host_takes_its_weight_from_the_capacity_and_a_deaf_reader_nothing() -> None:

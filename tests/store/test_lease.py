@@ -287,7 +287,10 @@ def test_who_has_an_answer_says_nothing_about_silence() -> None:
 
 
 def test_who_gives_the_store_up_wakes_whoever_asks_it() -> None:
-    for give_up in (LeasedBuckets.is_decidable, lambda made, demand, now: made.remove_waiter("me", demand, now)):
+    for give_up in (
+        LeasedBuckets.is_decidable,
+        lambda made, demand, now: made.remove_waiter("me", demand, now),
+    ):
         made, woken = leases()
         made.add_waiter("me", MID, 0.0)
         assert made.next_request(0.0, beat=False) is not None

@@ -132,8 +132,8 @@ LOADS = [0.5, 0.9, 1.0, 1.1, 2.0, 10.0]
 
 
 @pytest.mark.parametrize("share_of_first", [None, 0.9])
-@pytest.mark.parametrize("burst_s", [0.2, 1.0])
-@pytest.mark.parametrize("workers", [1, 4, 16])
+@pytest.mark.parametrize("burst_s", [0.2, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [1, 4, pytest.param(16, marks=pytest.mark.slow)])
 def test_admitted_against_one_exact_bucket(
     workers: int, burst_s: float, share_of_first: float | None
 ) -> None:
@@ -157,6 +157,7 @@ def test_a_founding_rate_of_a_thousand() -> None:
     assert max(worker.calls for worker in crowd.workers) <= 100 * 3.0
 
 
+@pytest.mark.slow
 def test_no_class_is_starved_by_the_calls_of_another() -> None:
     crowd = Crowd(2, 100.0, 1.0)
     for when in range(20_000):

@@ -191,8 +191,9 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
 class TestOnServers:
     """What redis-py makes of it."""
 
+    @pytest.mark.slow
     def test_a_loop_for_each_request_leaves_no_descriptor(self, own_server: RedisServer) -> None:
-        clients = RedisClients(RedisOptions(own_server.url, connect_s=2.0))
+        clients = RedisClients(RedisOptions(own_server.url, connect_s=60.0))
 
         async def request() -> None:
             assert await clients.current().ping()
@@ -208,7 +209,7 @@ class TestOnServers:
         assert int(own_server.info("clients")["connected_clients"]) <= 2
 
     def test_dropped_connections_are_gone_from_the_server(self, own_server: RedisServer) -> None:
-        clients = RedisClients(RedisOptions(own_server.url, connect_s=2.0))
+        clients = RedisClients(RedisOptions(own_server.url, connect_s=60.0))
 
         async def main() -> None:
             await asyncio.gather(*(clients.current().ping() for _ in range(3)))
@@ -218,7 +219,7 @@ class TestOnServers:
             await asyncio.to_thread(
                 until,
                 lambda: own_server.info("clients")["connected_clients"] == "1",
-                5.0,
+                60.0,
                 "connections that are gone",
             )
 
@@ -227,7 +228,7 @@ class TestOnServers:
     def test_connections_are_few_and_nothing_is_tried_again(self, own_server: RedisServer) -> None:
         from redis.exceptions import ConnectionError as RedisConnectionError
 
-        clients = RedisClients(RedisOptions(own_server.url, connect_s=2.0))
+        clients = RedisClients(RedisOptions(own_server.url, connect_s=60.0))
 
         async def main() -> None:
             pool = clients.current().connection_pool
@@ -251,7 +252,7 @@ class TestOnServers:
         client.close()
 
     async def test_a_cluster(self, redis_cluster: Cluster3, redis_prefix: str) -> None:
-        clients = RedisClients(RedisOptions(redis_cluster.url, connect_s=2.0))
+        clients = RedisClients(RedisOptions(redis_cluster.url, connect_s=60.0))
         assert clients.cluster
         assert await clients.current().set(redis_prefix, 1)
         client = clients.sync(2.0)
@@ -259,14 +260,14 @@ class TestOnServers:
         client.close()
 
     async def test_a_sentinel(self, redis_sentinel: SentinelPair, redis_prefix: str) -> None:
-        clients = RedisClients(RedisOptions(redis_sentinel.url, connect_s=2.0))
+        clients = RedisClients(RedisOptions(redis_sentinel.url, connect_s=60.0))
         assert await clients.current().set(redis_prefix, 1)
         client = clients.sync(2.0)
         assert client.get(redis_prefix) == b"1"
         client.close()
 
     def test_a_sentinels_connections_end_with_the_loop(self, redis_sentinel: SentinelPair) -> None:
-        clients = RedisClients(RedisOptions(redis_sentinel.url, connect_s=2.0))
+        clients = RedisClients(RedisOptions(redis_sentinel.url, connect_s=60.0))
 
         async def main() -> None:
             assert await clients.current().ping()

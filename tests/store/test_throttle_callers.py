@@ -52,6 +52,7 @@ async def test_a_handler_that_blocks_the_loop_makes_no_decision_local(
 class TestLoops:
     """One throttle, many event loops."""
 
+    @pytest.mark.slow
     def test_one_for_each_request_leaves_nothing_open(
         self, own_server: RedisServer, redis_prefix: str
     ) -> None:

@@ -41,7 +41,7 @@ class TestSentinel:
         assert site.store.fallbacks[StoreErrorKind.TIMEOUT] == 0
         await other.connected()
         assert [(await one.ask()).left for one in (site, other)] == [left - 1, left - 2]
-        assert changes(caplog)[:2] == ["store_lost", "store_back"]
+        assert changes(caplog)[:2] == ["store_lost", "store_recovered"]
 
     async def test_a_planned_failover_refuses_nobody(
         self, own_sentinel: SentinelPair, redis_prefix: str

@@ -128,6 +128,7 @@ print("both lived")
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_asks_on_connections_of_its_own(own_server: RedisServer, redis_prefix: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK, own_server.url, redis_prefix],

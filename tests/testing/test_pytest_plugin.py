@@ -77,6 +77,7 @@ def _quiet(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
 
 
+@pytest.mark.slow
 def test_every_fixture_works_in_each_kind_of_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(app=APP, test_it=TESTS)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error")

@@ -11,6 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "testing-your-app.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_every_block_passes(pytester: pytest.Pytester) -> None:
     for number, block in enumerate(BLOCKS):
         named = re.match(r"# (\w+\.py)\n", block)

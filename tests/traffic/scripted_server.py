@@ -25,17 +25,25 @@ class ScriptedServer:
         self._tls = tls
         self.connections = 0
         self.port = 0
+        self._served = set[asyncio.Task[None]]()
 
     async def __aenter__(self) -> ScriptedServer:
-        self._server = await asyncio.start_server(self._one, "127.0.0.1", 0, ssl=self._tls)
+        self._server = await asyncio.start_server(self._begin, "127.0.0.1", 0, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
 
-    async def _one(self, reader: Reader, writer: Writer) -> None:
+    def _begin(self, reader: Reader, writer: Writer) -> None:
+        """Serve one in a task of its own: asyncio itself complains when one ends before it has begun."""
         self.connections += 1
+        task = asyncio.ensure_future(self._one(reader, writer))
+        self._served.add(task)
+        task.add_done_callback(self._served.discard)
+        task.add_done_callback(lambda _: writer.close())
+
+    async def _one(self, reader: Reader, writer: Writer) -> None:
         try:
             await self._serve(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):

@@ -9,7 +9,7 @@ from collections import Counter
 from itertools import cycle
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
@@ -74,7 +74,7 @@ async def played(moves: Moves, options: ClientOptions) -> tuple[Result, Counter[
     return result, seen, faults
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings().max_examples * 3 // 5)
 @given(
     MOVES,
     st.builds(

@@ -32,8 +32,10 @@ from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.request_source import RequestSource
 from tests.traffic.scripted_server import OK, always, beside, request
 
+pytestmark = pytest.mark.xdist_group("load")
+
 BRISK = ClientOptions(connections=4, timeout_s=5.0, drain_s=5.0)
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def some(shape: str = "fixed:1000:40ms") -> RequestSource:
@@ -64,6 +66,7 @@ def test_without_uvloop_the_loop_is_that_of_asyncio(monkeypatch: pytest.MonkeyPa
         assert launch(some(), TargetUrl(port=server.port), BRISK).run_cost.loop == "asyncio"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_beat_tells_how_far_it_is(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[launch.__module__], "PROGRESS_INTERVAL_S", 0.1)
@@ -79,6 +82,7 @@ def test_the_beat_tells_how_far_it_is(processes: int, monkeypatch: pytest.Monkey
     assert all(0 <= in_flight <= launched for _, launched, in_flight in told)
 
 
+@pytest.mark.slow
 def test_the_target_is_told_before_the_start_when_it_refuses() -> None:
     with beside(silent) as server:
         target = TargetUrl(port=server.port)
@@ -123,6 +127,7 @@ def test_several_processes_send_one_load() -> None:
     assert seen == Counter(range(300))
 
 
+@pytest.mark.slow
 def test_several_processes_share_the_users() -> None:
     with beside(always(OK)) as server:
         roster = UserSchedule(Users(((5, 0.4),), think_s=0.02))
@@ -141,6 +146,7 @@ def test_a_sending_process_that_ends_early_is_told(monkeypatch: pytest.MonkeyPat
         launch(some(), TargetUrl(port=1), BRISK, processes=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [some("fixed:100:500ms"), UserSchedule(Users(((4, 0.5),), think_s=0.02))])
 def test_what_the_others_sent_is_kept_when_a_sending_process_is_killed(
     what: RequestSource | UserSchedule, monkeypatch: pytest.MonkeyPatch
@@ -214,7 +220,7 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_this_process_can_be_asked_to_stop_and_has_its_own_handlers_back(processes: int) -> None:
     asked = threading.Event()
 
@@ -235,7 +241,7 @@ def test_this_process_can_be_asked_to_stop_and_has_its_own_handlers_back(process
     assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_this_process_can_be_asked_to_stop_before_the_start(processes: int) -> None:
     asked = threading.Event()
 
@@ -278,6 +284,7 @@ def script(url: str, processes: int) -> Iterator[subprocess.Popen[str]]:
             child.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("processes", "number"), [(1, signal.SIGTERM), (2, signal.SIGINT)])
 def test_asked_to_stop_once_it_waits_for_what_is_under_way(processes: int, number: signal.Signals) -> None:
     arrived, answer = threading.Event(), asyncio.Event()
@@ -312,6 +319,7 @@ def until_none_arrives(arrived: threading.Event) -> None:
         assert time.monotonic() < deadline_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_asked_twice_it_ends_at_once(processes: int) -> None:
     arrived = threading.Event()
@@ -333,6 +341,7 @@ def test_asked_twice_it_ends_at_once(processes: int) -> None:
     assert int(unsent) + int(unanswered) == 1200
 
 
+@pytest.mark.slow
 def test_sending_processes_end_with_the_one_that_started_them() -> None:
     arrived, over = threading.Event(), threading.Event()
     inside = 0

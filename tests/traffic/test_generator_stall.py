@@ -6,10 +6,14 @@ import asyncio
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 
+import pytest
+
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.request_source import RequestSource
 from tests.traffic.scripted_server import OK, ScriptedServer, request
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
 
 STALL_S = 1.0
 
@@ -42,4 +46,4 @@ async def test_a_stall_shows_in_the_response_times_and_not_in_the_service_times(
     assert response_s is not None
     assert service_s is not None
     assert response_s >= 0.9 * STALL_S
-    assert service_s <= 0.02
+    assert service_s <= STALL_S / 2

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.simulate import BatchSpec, Done, Item, LlmSpec, SimulatedGpu, SimulatedGpuSpec
@@ -67,7 +67,6 @@ def play(
     return told
 
 
-@settings(max_examples=60, deadline=None)
 @given(specs, works, faults)
 def test_everything_ends_once_and_how_often_one_looks_changes_nothing(
     name: str, work: list[tuple[float, int, int]], trouble: list[tuple[float, str]]
@@ -100,7 +99,6 @@ def given_up(
     return told + sim.advance(1e6)
 
 
-@settings(max_examples=60, deadline=None)
 @given(specs, works, st.sets(st.integers(0, 59)))
 def test_what_is_given_up_ends_once_and_leaves_nothing_behind(
     name: str, work: list[tuple[float, int, int]], dropped: set[int]
@@ -146,7 +144,6 @@ def test_a_batch_that_runs_is_not_cut() -> None:
     assert sim.advance(60.0) == [Done(2, 0.1, "cancelled"), Done(1, 1.0)]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(gaps, min_size=5, max_size=80), st.integers(1, 8))
 def test_no_window_between_completions_holds_more_than_the_capacity(
     spaces: list[float], max_batch: int

@@ -12,9 +12,9 @@ from autoglm_throttle.cli.load_tests.problems import ProblemList
 from autoglm_throttle.cli.output import EXIT_OK, write
 from autoglm_throttle.traffic.convert import (
     Bodies,
+    ConvertOptions,
     FileFormat,
     Fill,
-    ConvertOptions,
     convert,
     open_source,
     recorded_names,

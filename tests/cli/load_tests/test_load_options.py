@@ -185,7 +185,10 @@ def test_every_fault_is_told_at_once() -> None:
         ((*SHAPE, "--speed", "2"), "--speed: applies only to trace:PATH"),
         ((*SHAPE, "--rate", "2"), "--rate: applies only to trace:PATH"),
         (("--shape", "trace:x", "--rate", "2", "--speed", "2"), "--rate: sets the speed"),
-        (("--shape", "users:5:2s", "--arrivals", "poisson"), "--arrivals: users start after their previous response"),
+        (
+            ("--shape", "users:5:2s", "--arrivals", "poisson"),
+            "--arrivals: users start after their previous response",
+        ),
         (
             (*SHAPE, "--body", "x", "--body-file", "/dev/null"),
             "--body-file: use either --body or --body-file",

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.convert import (
     Bodies,
+    ConvertOptions,
     FileFormat,
     Fill,
-    ConvertOptions,
     convert,
     open_source,
     write,
@@ -385,7 +385,7 @@ def test_gor_itself_reads_what_is_written(tmp_path: Path) -> None:
     if program is None:
         return
     words = [program, "--input-file", str(out), "--output-stdout", "--exit-after", "2s"]
-    said = subprocess.run(words, capture_output=True, timeout=20, check=False)
+    said = subprocess.run(words, capture_output=True, timeout=120, check=False)
     assert b"POST /a HTTP/1.1" in said.stdout
 
 

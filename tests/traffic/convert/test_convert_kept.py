@@ -11,9 +11,9 @@ import pytest
 
 from autoglm_throttle.traffic.convert import (
     Bodies,
+    ConvertOptions,
     FileFormat,
     Fill,
-    ConvertOptions,
     convert,
     open_source,
     recorded_names,

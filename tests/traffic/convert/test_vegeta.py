@@ -92,5 +92,5 @@ def test_vegeta_itself_reads_what_is_written() -> None:
     if program is None:
         return
     words = [program, "attack", "-format=json", "-rate=1", "-duration=1s", "-timeout=1s"]
-    said = subprocess.run(words, input=line, capture_output=True, timeout=20, check=False)
+    said = subprocess.run(words, input=line, capture_output=True, timeout=120, check=False)
     assert said.returncode == 0, said.stderr

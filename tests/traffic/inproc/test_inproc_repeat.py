@@ -35,6 +35,7 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_two_processes_decide_alike_to_the_last_byte(trace: Path) -> None:
     first, counts = played(trace, 7, "1")
     second, _ = played(trace, 7, "2")

@@ -17,7 +17,7 @@ from autoglm_throttle.traffic.record import writer as writers
 from autoglm_throttle.traffic.record.recording_file import RecordingFile
 from tests.traffic.record.recorded import ask, hello, scope
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 def names(folder: Path) -> list[str]:

@@ -19,10 +19,10 @@ import pytest
 
 from autoglm_throttle.traffic.record import RecordedRequest, check, info, open_recording
 from tests.servers import server as servers
-from tests.servers.server import ROOT, Server
+from tests.servers.server import ROOT, Server, cases
 from tests.traffic.record.recording_process import ENOUGH
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 RECORDING = "tests.traffic.record.recording_process"
 
 
@@ -42,6 +42,7 @@ def process(*command: str) -> Iterator[subprocess.Popen[str]]:
         started.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_a_killed_process_leaves_a_file_that_can_be_read(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
@@ -62,6 +63,7 @@ def test_a_killed_process_leaves_a_file_that_can_be_read(name: str, tmp_path: Pa
     assert any("killed" in line for line in info(path).lines())
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_costs_one_line_and_no_request(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     with process(RECORDING, str(path), "100000") as recording:
@@ -77,6 +79,7 @@ def test_a_disk_that_fills_up_costs_one_line_and_no_request(tmp_path: Path) -> N
     assert len(found.problems) == 1
 
 
+@pytest.mark.slow
 def test_a_forked_child_writes_a_file_of_its_own_and_both_are_whole(tmp_path: Path) -> None:
     with process("tests.traffic.record.forking_process", str(tmp_path / "a.jsonl")) as forking:
         _, errors = forking.communicate(timeout=PATIENCE_S)
@@ -100,7 +103,7 @@ SERVERS = {
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("kind", cases({kind: kind for kind in SERVERS}, "uvicorn"))
 def test_a_real_server_is_recorded(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(servers.ENVIRONMENT, "AUTOGLM_THROTTLE_RECORD_PATH", str(tmp_path / "a.jsonl.gz"))
     monkeypatch.setitem(servers.ENVIRONMENT, "AUTOGLM_THROTTLE_RECORD_MASK_PATHS", "/users/{id}")

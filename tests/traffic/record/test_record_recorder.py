@@ -32,7 +32,7 @@ ITEM: writers.Item = (
     (200, 1.0, 1.0),
 )
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.traffic.convert import FileFormat, ConvertOptions, convert, open_source
+from autoglm_throttle.traffic.convert import ConvertOptions, FileFormat, convert, open_source
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import PriorityMix
 from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader
