@@ -87,7 +87,7 @@ def test_ours_lets_one_through_and_a_leaky_one_lets_all() -> None:
     assert races.threads(Leaky, 1) == {"least": 64, "most": 64, "of": 1}
 
 
-def test_what_does_not_open_is_not_measured() -> None:
+def test_breaker_that_does_not_open_is_not_measured() -> None:
     async def fail() -> int:
         raise Broken
 
@@ -108,7 +108,7 @@ async def test_ours_passes_values_on(form: str) -> None:
     assert Ours(LONG_S).function(cost.succeed_now)() == 1
 
 
-async def test_ours_refuses_and_tells_for_how_long() -> None:
+async def test_our_breaker_rejects_and_states_its_wait() -> None:
     ours = Ours(LONG_S)
     guarded = ours.coroutine(cost.fail)
     await ours.trip(guarded)
@@ -119,7 +119,7 @@ async def test_ours_refuses_and_tells_for_how_long() -> None:
     assert LONG_S - 10.0 < left_s <= LONG_S
 
 
-def test_costs_are_beyond_the_bare_call_and_told_for_each_form(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_exceed_the_bare_call_and_cover_each_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "CONTESTANTS", (Ours, Leaky))
     found = cost.costs(replace(QUICK, rounds=2, calls=50))
     assert found.keys() == set(cost.FORMS)
@@ -153,7 +153,7 @@ def test_threads_side_by_side_take_as_long_as_one_call(monkeypatch: pytest.Monke
     assert 0.02 <= found[Ours.name] < 8 * 0.02
 
 
-def test_processes_share_a_trial_and_openings(server: RedisServer) -> None:
+def test_processes_share_a_probe_and_openings(server: RedisServer) -> None:
     assert races.processes(server, 1) == {"least": 1, "most": 1, "of": 1}
     found = asyncio.run(openings(server, replace(QUICK, openings=1, cold=1)))
     assert found["cold"]["refused"] == found["cold"]["of"] == 1

@@ -101,7 +101,7 @@ def test_a_bound_in_nanoseconds_is_that_of_a_machine_of_the_pace_of_circuitbreak
         ("8 threads", lambda found: found["threads"].update(bare=0.15)),
     ],
 )
-def test_a_bar_of_speed_is_not_judged_where_the_control_is_unsteady(text: str, unsteady: Change) -> None:
+def test_speed_bar_is_not_judged_with_an_unsteady_control(text: str, unsteady: Change) -> None:
     found = record()
     key = next(key for key in MISSES if key.startswith(text))
     MISSES[key](found)
@@ -114,7 +114,7 @@ def test_parts_that_were_not_run_are_not_judged() -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_each_part_is_printed_with_a_line_for_each_row(part: str) -> None:
+def test_each_part_prints_a_row_for_each_case(part: str) -> None:
     lines = table.PARTS[part](record()[part]).splitlines()
     rows = sum(line.startswith(f"  {Ours.name} ") for line in lines)
     assert rows == {"cost": 5, "opening": 0}.get(part, 1)

@@ -8,7 +8,7 @@ from tests.benchmarks.breaker_record import record
 pytestmark = pytest.mark.slow
 
 
-def test_a_row_for_each_and_what_it_does_not_have_is_left_open() -> None:
+def test_missing_figures_are_left_open() -> None:
     lines = breakers_part(record()).splitlines()
     assert lines[2] == (
         "| autoglm-throttle 0.0 | 200 ns | 200 ns | 200 ns | 200 ns | 0.3 µs, 0 commands | 1 | 1 | 0.10 s |"
@@ -23,7 +23,7 @@ def test_a_row_for_each_and_what_it_does_not_have_is_left_open() -> None:
     )
 
 
-def test_what_only_ours_has_is_told_in_sentences() -> None:
+def test_features_of_ours_alone_are_described_in_sentences() -> None:
     told = breakers_part(record())
     assert "adds 300 ns to a closed call, with a listener 300 ns, with a static fallback 0.3 µs," in told
     assert (

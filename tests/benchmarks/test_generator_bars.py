@@ -57,7 +57,7 @@ def test_every_bar_can_be_missed(change: dict[str, Any], missed: str) -> None:
     assert bar.verdict == "MISSED"
 
 
-def test_lag_says_nothing_where_a_loop_that_does_nothing_lags_as_well() -> None:
+def test_lag_equal_to_that_of_an_idle_loop_is_ignored() -> None:
     slow = seen(paced=[figures(5000.0, 30_000.0, failed=0, lag_p99_s=0.003)], idle=[{"lag_p99_s": 0.0015}])
     (bar,) = (bar for bar in generator.bars(slow, 0.5) if not bar.met)
     assert "noisy" in bar.verdict
@@ -71,7 +71,7 @@ def test_a_ratio_is_the_median_of_the_rounds() -> None:
     assert generator.ratio(told, "locust", per_core=True) == 10.0
 
 
-def test_who_is_not_installed_is_named_and_judged_by_nobody() -> None:
+def test_missing_package_is_named_and_not_judged() -> None:
     contestants = generator.rows(None) | {"locust": peers.Peer("Locust FastHttpUser", None)}
     there = {name: each for name, each in seen().items() if name != "locust"}
     lines = generator.table(contestants, there)
@@ -89,7 +89,7 @@ def test_the_programs_of_the_peers_are_python(program: str) -> None:
     compile(program, "peer", "exec")
 
 
-def test_what_a_program_prints_besides_is_left_out() -> None:
+def test_other_output_of_a_program_is_ignored() -> None:
     words = [sys.executable, "-c", "print('[noise'); print('{\"answers\": 3}'); print('bye')"]
     assert peers._last_line(words, 1.0) == {"answers": 3}
     with pytest.raises(subprocess.CalledProcessError):

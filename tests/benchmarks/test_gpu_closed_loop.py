@@ -61,13 +61,13 @@ def judged(path: Path, kernel: str, *, steps: int = 14) -> dict[str, str]:
         ("gemm", "productive", "unknown"),
     ],
 )
-def test_the_stand_in_is_judged_as_what_it_stands_for(
+def test_stub_gpu_is_judged_like_the_real_one(
     tmp_path: Path, kernel: str, moving: str, silent: str
 ) -> None:
     assert judged(tmp_path / "card.jsonl", kernel) == {"moving": moving, "silent": silent}
 
 
-def test_a_witness_that_cannot_read_says_why_and_goes_on(tmp_path: Path) -> None:
+def test_unreadable_witness_states_its_reason_and_continues(tmp_path: Path) -> None:
     clock = ManualClock()
     witness = watch(tmp_path / "none.jsonl", clock, {"witness": Told})
     witness.step()
@@ -118,11 +118,11 @@ def kernels(**changed: float) -> list[dict[str, Any]]:
     return seen
 
 
-def test_figures_that_lie_between_what_must_be_told_apart_fit() -> None:
+def test_figures_between_the_bounds_fit() -> None:
     assert {one["rule"]: one["fits"] for one in fit.fit(kernels())} == dict.fromkeys(fit.BOUNDS, True)
 
 
-def test_a_figure_on_the_wrong_side_does_not_fit_and_what_is_unknown_is_said() -> None:
+def test_figure_outside_its_bound_or_unknown_is_named() -> None:
     found = {one["rule"]: one for one in fit.fit(kernels(spin=0.295))}
     assert found["power_stalled"]["fits"] is False
     assert found["power_stalled"]["highest_under"] == pytest.approx(0.305)
@@ -173,7 +173,7 @@ async def test_all_that_wait_are_computed_together_but_never_more_than_a_batch()
     assert told.p95_s > 0.0
 
 
-async def test_whose_batch_fails_gets_an_error_and_the_next_is_computed() -> None:
+async def test_failing_batch_returns_errors_and_the_next_one_runs() -> None:
     class Failing(Slow):
         def batch(self, count: int) -> None:
             if not self.go.is_set():
@@ -200,7 +200,7 @@ def test_an_engine_computes_in_another_process_and_is_missed_when_it_is_gone() -
     engine.close()
 
 
-def test_a_card_tells_the_duty_cycle_of_the_stand_in(tmp_path: Path) -> None:
+def test_stub_gpu_reports_its_duty_cycle(tmp_path: Path) -> None:
     path = tmp_path / "card.jsonl"
     made = card.Card(path)
 
@@ -270,7 +270,7 @@ async def test_the_peer_has_the_capacity_that_was_measured(asked: Callable[[str]
         ["--work", "cpu", "--out", str(harness.RESULTS / "other.json")],
     ],
 )
-def test_what_is_no_measurement_of_a_gpu_is_not_kept(
+def test_implausible_gpu_measurement_is_not_kept(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -288,7 +288,7 @@ def test_a_stand_in_has_nothing_where_figures_of_a_gpu_stand(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_there_is_no_time_for_is_named_and_a_row_that_fails_ends_nothing(
+def test_skipped_row_is_named_and_a_failing_row_ends_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
@@ -315,7 +315,7 @@ def test_what_there_is_no_time_for_is_named_and_a_row_that_fails_ends_nothing(
     assert "out of memory" in table.row(record["rows"][0])
 
 
-def test_without_a_gpu_it_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_without_gpu_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(_: Job) -> dict[str, Any]:
         raise ProviderUnavailable("no card")
 

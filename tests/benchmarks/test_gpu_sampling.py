@@ -44,7 +44,7 @@ def test_so_many_are_not_above_a_percentile(values: list[float], share: float) -
     assert sum(one < value for one in ordered) <= share * len(ordered) + 1e-9
 
 
-def test_what_a_row_adds_is_told_round_by_round() -> None:
+def test_cost_of_a_row_is_reported_per_round() -> None:
     added = bystander.adds(turns(1.5, 9.0, 3.5, 4.5, 5.5), turns(1.0, 2.0, 3.0, 4.0, 5.0))
     assert added["p99_ms"] == {"median": 0.5, "give": 0.0}
     assert bystander.adds(turns(1.0), ()) == {}
@@ -64,7 +64,7 @@ def test_the_give_of_a_median_is_that_of_its_quartiles() -> None:
         (found((0.0, 0.1), (0.0, None), 0.0), ["MISSED", "met"]),
     ],
 )
-def test_what_is_surely_slower_is_missed_where_the_control_is_calm(
+def test_slower_row_misses_its_bar_where_the_control_is_calm(
     record: dict[str, Any], verdicts: list[str]
 ) -> None:
     assert [bar.verdict for bar in bystander.bars(record)] == verdicts
@@ -90,7 +90,7 @@ def test_the_order_of_the_rows_rotates() -> None:
 
 @pytest.mark.server
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler (cc) to build the fake NVIDIA library with")
-def test_a_short_run_tells_all_and_keeps_it(
+def test_short_run_prints_and_keeps_everything(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(harness, "RESULTS", tmp_path)

@@ -43,7 +43,7 @@ def whole(app: App) -> App:
 
 @pytest.mark.parametrize("row", [row for row in QUIET if row != "redis"])
 @pytest.mark.parametrize("variant", VARIANTS)
-async def test_every_row_serves_the_same_and_tells_its_cpu(variant: str, row: str) -> None:
+async def test_every_row_serves_the_same_and_reports_its_cpu(variant: str, row: str) -> None:
     app = served.build(served.Asked(variant, row))
     answer = await ask(whole(app), "POST", PATH, b"{}")
     assert answer.status == 200
@@ -76,7 +76,7 @@ def test_a_short_form_fits_into_ten_minutes() -> None:
     assert SHORT.rounds * len(SHORT.cases) * each_s < 600.0
 
 
-def test_options_choose_what_is_run_and_kept() -> None:
+def test_options_select_the_rows_and_the_record() -> None:
     assert headline.scales(headline.arguments([])) == {"headline": SHORT}
     assert headline.scales(headline.arguments(["--hold", "60"])) == {"headline_hold": cases.hold(60.0, 3)}
     full = headline.scales(headline.arguments(["--full", "--rounds", "2"]))
@@ -93,7 +93,7 @@ def test_options_choose_what_is_run_and_kept() -> None:
         (["--hold", "5", "--full"], "not allowed"),
     ],
 )
-def test_impossible_options_are_refused(
+def test_impossible_options_are_rejected(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -114,7 +114,7 @@ def test_a_process_runs_on_its_core_for_a_while() -> None:
         assert os.sched_getaffinity(0) == before
 
 
-def test_what_is_kept_can_be_drawn(
+def test_kept_record_can_be_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = {"levels": {}, "server_cpu": 0.1, "reasons": {}}

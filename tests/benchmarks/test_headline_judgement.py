@@ -91,7 +91,7 @@ def test_one_bad_round_of_three_is_forgiven() -> None:
     assert judgement.status(judgement.rows(seen, SHORT)) == 0
 
 
-def test_a_machine_whose_control_fails_gives_no_verdict_and_no_miss() -> None:
+def test_failing_control_gives_no_verdict_and_no_miss() -> None:
     seen = rounds()
     for one in seen[:2]:
         slow(one, "control")
@@ -134,14 +134,14 @@ def test_a_peer_that_fails_is_shown_and_changes_no_verdict() -> None:
         ("nominal/throttle", level("5000/s"), "in memory: low refused, off by"),
     ],
 )
-def test_what_is_not_shown_misses_its_bar(key: str, planted: dict[str, Any], text: str) -> None:
+def test_missing_figure_misses_its_bar(key: str, planted: dict[str, Any], text: str) -> None:
     seen = rounds()
     for one in seen:
         one[key]["levels"]["5000/s"] = copy.deepcopy(planted)
     assert any(line.endswith(text) for line in missed(judgement.rows(seen, SHORT)))
 
 
-def test_under_pressure_only_high_must_never_be_refused() -> None:
+def test_only_high_must_never_be_rejected_under_pressure() -> None:
     seen = rounds()
     for one in seen:
         pressed = one["pressure/throttle"]["levels"]["5000/s"] = level("5000/s", refused=3000)
@@ -154,7 +154,7 @@ def test_under_pressure_only_high_must_never_be_refused() -> None:
     ]
 
 
-def test_refusals_of_fixed_rates_are_known_beforehand() -> None:
+def test_rejections_at_fixed_rates_are_known_beforehand() -> None:
     expected = {"1000/s": (0, 0, 1500), "3000/s": (0, 1200, 5100), "5000/s": (0, 3000, 8700)}
     for name, refused in expected.items():
         made = nominal(name)["priorities"]
@@ -186,7 +186,7 @@ def test_the_table_has_every_row_at_every_level_beside_the_published_figures() -
     assert sum(line.endswith(("  pass", "  fail")) for line in lines) == 4 * len(CASES)
 
 
-def test_the_picture_is_one_svg_with_a_line_for_each_row_of_each_plant() -> None:
+def test_picture_is_one_svg_with_a_line_per_row_and_plant() -> None:
     drawn = picture(judgement.rows(rounds(), SHORT))
     root = ElementTree.fromstring(drawn)
     lines = [part for part in root.iter() if part.tag.endswith("polyline")]

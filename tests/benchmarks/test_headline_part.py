@@ -43,7 +43,7 @@ def test_rows_of_the_nominal_rates_are_no_comparison() -> None:
     assert not any("1000/500/100" in row[0] for row in rows)
 
 
-def test_the_summary_shows_the_control_and_who_was_pressed() -> None:
+def test_summary_shows_the_control_and_the_loaded_rows() -> None:
     found = kept(Scale(LEVELS, 3.0, 3.0, 3, HELD))
     rows = [cells(row) for row in part.summary_part(found).splitlines() if row.startswith("| ")][1:]
     assert [row[0].partition(";")[0].partition(":")[0] for row in rows] == [

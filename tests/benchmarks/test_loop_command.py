@@ -22,7 +22,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return closed_loop.main()
 
 
-def test_what_was_kept_is_what_a_second_run_finds(
+def test_second_run_finds_the_kept_figures(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
@@ -41,7 +41,7 @@ def test_what_was_kept_is_what_a_second_run_finds(
     assert "other figures than those kept" in capsys.readouterr().out
 
 
-def test_services_drawn_at_random_are_kept_beside_how_they_were_drawn(
+def test_random_services_are_kept_with_their_distribution(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
@@ -77,7 +77,7 @@ def test_the_first_service_drawn_is_one_on_which_no_rule_was_found(monkeypatch: 
         (("--set", "min_share"), "min_share is not a name, = and a number"),
     ],
 )
-def test_what_is_not_known_is_said(
+def test_unknown_names_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(SystemExit):

@@ -66,7 +66,7 @@ def counted(scenario: str, good_by_bin: list[int]) -> Books:
 BEST = Possible(400.0, (100.0, 280.0, 20.0), [50] * 121, 0.25)
 
 
-def test_figures_are_held_against_what_was_possible() -> None:
+def test_figures_are_relative_to_the_possible() -> None:
     figures = measures.figures(STEP, counted("step_2x", [50] * 121), BEST)
     assert (figures.goodput, figures.high) == (0.5, 0.8)
     assert figures.mid == pytest.approx(100 / 280)
@@ -76,7 +76,7 @@ def test_figures_are_held_against_what_was_possible() -> None:
     assert (figures.react_s, figures.recover_s, figures.reversals) == (0.0, None, 1)
 
 
-def test_reaction_and_recovery_are_told_from_the_windows() -> None:
+def test_reaction_and_recovery_follow_from_the_windows() -> None:
     # bins of 0.5 s: the overload begins at bin 30, the spike ends at bin 50
     late = [50] * 30 + [0] * 6 + [50] * 85
     assert measures.figures(STEP, counted("step_2x", late), BEST).react_s == 3.0
@@ -162,7 +162,7 @@ def test_bars_of_scenarios_that_were_not_run_are_left_out() -> None:
     }
 
 
-def test_the_table_has_a_line_for_each_scenario_and_a_column_for_each_door() -> None:
+def test_table_has_a_row_per_scenario_and_a_column_per_limiter() -> None:
     medians = {
         "step_2x": {
             "oracle": measures.median([row()]),
@@ -228,7 +228,7 @@ def test_a_summary_names_the_worst_and_counts_those_within_the_bars() -> None:
     assert robust.summary(medians, "concurrency")["goodput_mean"] == pytest.approx(mean, abs=1e-4)
 
 
-def test_books_count_from_the_end_of_warming_up_on() -> None:
+def test_counters_start_after_the_warm_up() -> None:
     books = Books(3.0, 10.0, 2.0)
     early, late = Request(0, 1.0, 0, 1.0), Request(1, 4.0, 2, 1.0)
     for request in (early, late):

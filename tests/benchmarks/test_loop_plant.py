@@ -19,7 +19,7 @@ def test_the_standard_service_does_a_hundred_a_second() -> None:
     assert PlantSpec().full_s == pytest.approx(0.16)
 
 
-def test_an_idle_replica_takes_what_is_there_and_then_a_whole_batch() -> None:
+def test_idle_replica_takes_waiting_requests_then_a_full_batch() -> None:
     plant, agenda, notes = batch_plant(SPEC)
     for request in requests(4):
         plant.enter(request)
@@ -36,7 +36,7 @@ def test_costs_lengthen_a_batch() -> None:
     assert notes.ends == [(0.7, 0, True)]
 
 
-def test_a_change_of_speed_takes_hold_of_what_runs() -> None:
+def test_speed_change_applies_to_the_running_batch() -> None:
     plant, agenda, notes = batch_plant(SPEC)
     plant.enter(requests(1)[0])
     agenda.at(0.1, plant.speed, (-1, 0.5))
@@ -46,7 +46,7 @@ def test_a_change_of_speed_takes_hold_of_what_runs() -> None:
     assert notes.ends == [(0.35, 0, True)]
 
 
-def test_the_shortest_line_is_chosen() -> None:
+def test_shortest_queue_is_chosen() -> None:
     plant, _, _ = batch_plant(PlantSpec(replicas=2, batch=2, base_s=0.1, item_s=0.2))
     for request in requests(3):
         plant.enter(request)
@@ -69,7 +69,7 @@ def test_when_memory_runs_out_all_is_lost_and_the_process_is_away() -> None:
     assert notes.ends[-1] == (5.4, 5, True)
 
 
-def test_cards_show_the_time_in_which_something_ran() -> None:
+def test_gpu_utilization_is_the_busy_time() -> None:
     plant, agenda, _ = batch_plant(PlantSpec(batch=2, base_s=0.1, item_s=0.2, memory_each=0.1))
     plant.enter(requests(1)[0])
     agenda.until(0.2)

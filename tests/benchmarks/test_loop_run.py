@@ -53,7 +53,7 @@ def books(name: str, scenario: Scenario, seed: int = 1) -> Books:
     return Run(scenario, plan(scenario, seed), lambda site: doors.make(name, site, scenario, {})).go()
 
 
-def test_a_refused_client_waits_longer_each_time_and_gives_up() -> None:
+def test_rejected_client_backs_off_and_gives_up() -> None:
     run = Run(small(retries=3), one(1.0, waits=(1.0, 1.5, 0.5)), Shut)
     counted = run.go()
     door = run.door
@@ -75,7 +75,7 @@ def test_a_client_without_an_answer_repeats_at_its_deadline() -> None:
     assert counted.high_s == [3.0, 4.0]
 
 
-def test_an_answer_counts_once_however_often_it_was_asked_for() -> None:
+def test_response_counts_once_despite_repetitions() -> None:
     slow = PlantSpec(batch=1, base_s=0.4, item_s=0.4)
     waits = one(1.0, 1.0, 1.0, waits=(1.0,))
     run = Run(small(retries=1, plant=slow), waits, lambda site: doors.make("none", site, small(), {}))
@@ -86,7 +86,7 @@ def test_an_answer_counts_once_however_often_it_was_asked_for() -> None:
     assert counted.good_by_bin[int(3.0 / counted.bin_s)] == 1
 
 
-def test_what_others_do_on_a_card_is_shown() -> None:
+def test_load_of_others_on_a_gpu_is_shown() -> None:
     run = Run(small(taken=((2.0, 4.5, 0, 98.0),)), one(), Shut)
     run.go()
     assert isinstance(run.door, Shut)
@@ -134,7 +134,7 @@ def test_codel_serves_high_first_and_breaks_where_its_limit_is_wrong() -> None:
     assert books("codel", SCENARIOS["oom_tight_3x"]).kills >= 5
 
 
-def test_shares_refuse_the_low_class_first() -> None:
+def test_shares_reject_the_low_class_first() -> None:
     counted = books("gradient", SCENARIOS["step_2x"])
     high, _, low = (bad / asked for bad, asked in zip(counted.refused, counted.offered, strict=True))
     assert high < 0.02
@@ -182,7 +182,7 @@ def test_a_class_may_use_its_share_although_the_limit_is_reached() -> None:
     assert run.books.refused == [1, 0, 1]
 
 
-def test_an_unknown_door_is_named() -> None:
+def test_unknown_limiter_is_named() -> None:
     with pytest.raises(ValueError, match="no door is called sluice; there are oracle, none"):
         doors.make("sluice", Run(small(), one(), Shut), small(), {})
 

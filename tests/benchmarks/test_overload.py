@@ -52,7 +52,7 @@ def test_a_completion_counts_where_it_happens_and_a_request_where_it_was_to_be_s
     assert book.offered_rps() == 0.5
 
 
-def test_what_came_too_late_is_no_completion_but_has_a_latency() -> None:
+def test_late_response_has_a_latency_and_is_no_completion() -> None:
     book = ledger()
     book.note(1, RequestResult.OK, 1.001)
     assert book.completed_rps() == 0.0
@@ -61,7 +61,7 @@ def test_what_came_too_late_is_no_completion_but_has_a_latency() -> None:
 
 
 @pytest.mark.parametrize("ending", RequestResult)
-def test_refusals_and_only_refusals_are_told_apart(ending: RequestResult) -> None:
+def test_only_rejections_count_as_rejected(ending: RequestResult) -> None:
     book = ledger()
     book.note(2, ending, 0.004)
     answered_no = {"limited", "shed", "client_error", "server_error"}
@@ -102,7 +102,7 @@ def done(served: int) -> overload.Run:
     return overload.Run(book, result, 0.25, 0.125)
 
 
-def test_goodput_is_of_what_the_gpu_can_do_or_of_the_load_where_that_is_less() -> None:
+def test_goodput_is_relative_to_capacity_or_smaller_load() -> None:
     assert overload.figures(done(2), 1.0, instant=False)["goodput"] == 1.0
     assert overload.figures(done(1), 1.0, instant=False)["goodput"] == 0.5
     assert overload.figures(done(2), 50.0, instant=False)["goodput"] == 0.5
@@ -152,7 +152,7 @@ INSTALLED = [name for name in overloaded.ROWS if name != "ratelimit"]
 
 
 @pytest.mark.parametrize("row", INSTALLED)
-async def test_every_row_serves_and_tells_its_cpu(row: str) -> None:
+async def test_every_row_serves_and_reports_its_cpu(row: str) -> None:
     app = overloaded.build(overloaded.Asked(row=row, capacity_rps=2_000.0, slo_s=2.0))
     assert (await ask(app, "POST", "/v1/predict", b"{}")).status == 200
     assert (await ask(app, "GET", overloaded.CPU_PATH)).json["cpu_s"] > 0.0

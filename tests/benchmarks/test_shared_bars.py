@@ -99,7 +99,7 @@ def test_a_good_run_meets_every_bar() -> None:
     assert {part for part in PARTS if not list(bars({part: record()[part]}))} == set()
 
 
-def test_only_what_was_measured_is_judged() -> None:
+def test_only_measured_rows_are_judged() -> None:
     assert list(bars({})) == []
     assert len(list(bars({"memory": record()["memory"]}))) == 3
 
@@ -115,7 +115,7 @@ def test_the_pool_to_beat_is_the_faster_one() -> None:
     }
 
 
-def test_errors_connections_and_round_trips_are_judged_on_noisy_machines_too() -> None:
+def test_errors_and_round_trips_are_judged_on_noisy_machines() -> None:
     wrong = row(1.0, errors={"NoAnswer": 1}, connections=5, round_trips=0.2)
     found = list(bars(record(decisions={"64": depth(9.0, {"store": wrong}), "512": depth()})))
     assert {bar.text for bar in found if bar.verdict == "MISSED"} == {
@@ -125,7 +125,7 @@ def test_errors_connections_and_round_trips_are_judged_on_noisy_machines_too() -
     }
 
 
-def test_what_a_noisy_machine_makes_slow_is_not_judged() -> None:
+def test_slowness_of_a_noisy_machine_is_not_judged() -> None:
     slow = depth(9.0, {"floor": row(0.5), "moving-raised": row(1.0, server_us=16.0)})
     found = list(bars(record(decisions={"64": slow, "512": depth()})))
     assert {bar.verdict for bar in found} == {"met", NOISY}
@@ -163,7 +163,7 @@ def test_each_figure_can_miss(part: str, path: tuple[str, ...], value: float) ->
     assert len([bar for bar in bars(found) if bar.verdict == "MISSED"]) == 1
 
 
-def test_who_got_no_answer_makes_no_wrong_count() -> None:
+def test_unanswered_request_makes_no_wrong_count() -> None:
     found = record()
     found["exactness"]["cold"]["store"] = of_crowd(3)
     assert [bar.verdict for bar in bars(found) if not bar.met] == [NOISY]

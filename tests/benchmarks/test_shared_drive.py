@@ -34,7 +34,7 @@ async def test_so_many_tasks_decide_at_once_and_every_answer_is_counted_once() -
     assert not tally.errors
 
 
-async def test_errors_raised_without_waiting_hold_nobody_up_and_are_no_decisions() -> None:
+async def test_immediate_errors_delay_nothing_and_are_no_decisions() -> None:
     numbers = itertools.count()
 
     async def hit(user: str, units: int = 1) -> bool:
@@ -48,7 +48,7 @@ async def test_errors_raised_without_waiting_hold_nobody_up_and_are_no_decisions
     assert tally.decisions + tally.errors["ConnectionError"] == next(numbers)
 
 
-def test_arrivals_are_as_many_as_their_rate_says_and_the_same_each_time() -> None:
+def test_arrivals_match_their_rate_and_repeat() -> None:
     due = arrivals(1000.0, 4.0, 1)
     assert due == arrivals(1000.0, 4.0, 1) != arrivals(1000.0, 4.0, 2)
     assert due == sorted(due)

@@ -14,7 +14,7 @@ from benchmarks.shared.ours import NoAnswer
 pytestmark = pytest.mark.slow
 
 
-def test_only_what_was_asked_and_answered_inside_a_window_is_in_it() -> None:
+def test_only_calls_inside_a_window_count() -> None:
     inside = [Admission(1.0, 1.1, 2), Admission(1.5, 1.9, 3), Admission(1.9, 2.0, 4)]
     assert worst(inside, 1.0) == 9
     assert worst([*inside, Admission(1.9, 2.1, 50)], 1.0) == 53 + 4
@@ -80,7 +80,7 @@ async def test_the_attack_gets_the_limit_of_an_exact_window(monkeypatch: pytest.
     assert await attack(moving, "u", LIMIT) == 1.0
 
 
-async def test_a_crowd_is_counted_by_its_admissions() -> None:
+async def test_users_are_counted_by_their_admissions() -> None:
     left = [True] * 3
 
     async def hit(user: str, units: int = 1) -> bool:
@@ -89,7 +89,7 @@ async def test_a_crowd_is_counted_by_its_admissions() -> None:
     assert await crowd(hit, "u") == {"admitted": 3, "unanswered": 0}
 
 
-async def test_who_gets_no_answer_is_not_taken_for_refused() -> None:
+async def test_unanswered_is_not_rejected() -> None:
     async def hit(user: str, units: int = 1) -> bool:
         raise NoAnswer
 

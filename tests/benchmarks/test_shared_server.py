@@ -24,7 +24,7 @@ def lab() -> Iterator[Lab]:
         yield Lab(server, TINY)
 
 
-def test_a_gauge_counts_what_clients_send_and_leaves_itself_out(lab: Lab) -> None:
+def test_gauge_counts_client_commands_without_its_own(lab: Lab) -> None:
     lab.gauge.empty()
     before = lab.gauge.read()
     for _ in range(3):
@@ -48,7 +48,7 @@ def test_an_emptied_server_has_no_keys_and_knows_its_scripts(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("name", "trips"), [("floor", 1.0), ("floor-batch", 1 / 8)])
-def test_a_floor_admits_each_user_as_often_as_the_limit_says(
+def test_floor_admits_each_user_up_to_the_limit(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, name: str, trips: float
 ) -> None:
     monkeypatch.setattr(pace, "MOST_BATCHES", 100)
@@ -88,7 +88,7 @@ def test_every_contestant_admits_the_limit_and_no_more(lab: Lab, name: str) -> N
     assert lab.gauge.read().clients in (0, 1)
 
 
-async def test_whoever_stays_is_told_apart_from_whoever_left() -> None:
+async def test_staying_clients_are_distinguished_from_leaving_ones() -> None:
     asked: list[str] = []
 
     async def hit(user: str, units: int = 1) -> bool:
@@ -106,7 +106,7 @@ async def test_whoever_stays_is_told_apart_from_whoever_left() -> None:
     assert 10 < rough["cancelled"] < 90
 
 
-async def test_a_reply_of_somebody_else_is_wrong() -> None:
+async def test_foreign_reply_is_wrong() -> None:
     async def swapped(user: str, units: int = 1) -> bool:
         if user == "3":
             raise ConnectionError

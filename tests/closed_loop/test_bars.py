@@ -41,7 +41,7 @@ def test_constant_overload_is_served_as_by_an_oracle(name: str, door: str) -> No
 
 @pytest.mark.parametrize("door", GATED)
 @pytest.mark.parametrize("name", ["steady_0.5x", "steady_0.5x_batchy", "fake_busy_0.3x"])
-def test_nobody_is_refused_at_half_load_however_busy_the_card_looks(name: str, door: str) -> None:
+def test_half_load_is_never_rejected_however_busy_the_gpu_looks(name: str, door: str) -> None:
     assert figures(name)[door].refused == 0.0
 
 
@@ -61,7 +61,7 @@ def test_memory_does_not_run_out(name: str, door: str) -> None:
 
 @pytest.mark.parametrize("door", GATED)
 @pytest.mark.parametrize("name", ["spike_10x_10s", "retry_2x_20s", "cap_half_0.9x", "stall_8s_0.5x"])
-def test_trouble_is_over_soon_after_its_cause(name: str, door: str) -> None:
+def test_recovery_follows_soon_after_the_disturbance(name: str, door: str) -> None:
     seen = figures(name)[door]
     assert seen.goodput >= 0.95
     assert seen.high >= 0.95
@@ -79,13 +79,13 @@ def test_slow_services_are_used_as_well(name: str, bar: float, door: str) -> Non
 
 @pytest.mark.parametrize("door", GATED)
 @pytest.mark.parametrize("name", ["sawtooth_0.3-3x", "heavy_tail_2x", "hot_gpu_0.6x-2x"])
-def test_changing_loads_costs_and_cards_are_followed(name: str, door: str) -> None:
+def test_changing_loads_costs_and_gpus_are_followed(name: str, door: str) -> None:
     seen = figures(name)[door]
     assert seen.goodput >= 0.95
     assert seen.high >= 0.97
 
 
-def test_the_literal_table_shows_what_the_gate_is_for() -> None:
+def test_tiers_alone_fail_where_the_concurrency_limit_holds() -> None:
     assert figures("step_5x")["tiers"].goodput < 0.6
     assert figures("fake_busy_0.3x")["tiers"].refused > 0.3
     assert figures("step_5x")["tiers"].reversals >= 4

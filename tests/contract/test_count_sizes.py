@@ -96,7 +96,7 @@ def test_counts_are_small_again_when_the_large_is_given_back(store: ScriptStore,
 
 
 @pytest.mark.parametrize("change", [(66_000, 65_535), (65_535, 66_000), (300, 255), (255, 300)])
-def test_a_limit_that_changes_across_an_edge_keeps_what_is_counted(
+def test_limit_crossing_a_layout_edge_keeps_its_counts(
     store: ScriptStore, change: tuple[int, int]
 ) -> None:
     player = Player(store)
@@ -109,7 +109,7 @@ def test_a_limit_that_changes_across_an_edge_keeps_what_is_counted(
     player.send([ask(store, after, after), ask(store, 1, before), ask(store, after, after)])
 
 
-def test_what_is_spent_afterwards_may_take_more_bytes(store: ScriptStore) -> None:
+def test_later_charges_may_take_more_bytes(store: ScriptStore) -> None:
     player = Player(store)
     player.send([ask(store, 200, 300)])
     for delta in (60, 66_000):

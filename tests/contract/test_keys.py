@@ -173,7 +173,7 @@ def settled(server: RedisServer) -> int:
     return seen[-1]
 
 
-def test_only_commands_that_are_asked_for_and_only_given_keys() -> None:
+def test_script_uses_permitted_commands_and_given_keys_only() -> None:
     calls = re.findall(r"(?:redis\.call|\bcall|\btry)\('(\w+)'(?:, (\w+))?", script())
     assert {command for command, _ in calls} == RIGHTS
     assert {argument for command, argument in calls if command != "TIME"} == {"key"}

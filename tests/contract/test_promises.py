@@ -31,7 +31,7 @@ def ok(answer: Answer) -> bool:
     sizes=st.tuples(*[st.integers(1, 40)] * 3),
     units=st.integers(1, 10),
 )
-def test_a_refusal_ends_at_its_instant_and_not_a_microsecond_before(
+def test_rejection_ends_exactly_at_its_instant(
     store: ScriptStore, trace: Sequence[Step], plan: int, sizes: tuple[int, ...], units: int
 ) -> None:
     player = Player(store)
@@ -108,7 +108,7 @@ def test_no_window_holds_more_than_the_limit(store: ScriptStore, stream: str) ->
     pause=st.integers(0, 61 * SECOND),
     later=st.lists(st.tuples(st.integers(0, 5 * SECOND), st.integers(0, 20)), min_size=1, max_size=15),
 )
-def test_what_was_given_back_was_never_spent(
+def test_refunded_units_were_never_charged(
     store: ScriptStore,
     exact: bool,
     spent: list[tuple[int, int]],

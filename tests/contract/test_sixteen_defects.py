@@ -136,7 +136,7 @@ HOW: dict[Rule, type[Exception]] = {
 
 
 @pytest.mark.parametrize(("rule", "script", "per_us"), DEFECTS, ids=[rule.__name__ for rule, _, _ in DEFECTS])
-def test_the_naive_form_breaks_what_ours_keeps(
+def test_naive_form_breaks_each_promise(
     store: ScriptStore, rule: Rule, script: str, per_us: int
 ) -> None:
     with pytest.raises(HOW.get(rule, AssertionError)):

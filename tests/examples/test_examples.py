@@ -60,7 +60,7 @@ async def test_the_inference_service_answers_limits_and_explains() -> None:
         assert "429" not in schema["paths"]["/ready"]["get"]["responses"]
 
 
-async def test_the_llm_service_holds_a_place_until_the_last_word() -> None:
+async def test_llm_service_holds_a_slot_until_the_last_token() -> None:
     example = loaded("llm_service")
     throttle = throttle_for_tests(policy="adaptive", inflight_max=1, **example.SETTINGS)
     async with client(example.create_app(throttle)) as caller:
@@ -137,7 +137,7 @@ def test_the_users_own_tests_pass() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_what_the_head_says_to_run_is_there(path: Path) -> None:
+def test_commands_in_the_docstring_exist(path: Path) -> None:
     head = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     commands = [shlex.split(line) for line in head.splitlines() if line.startswith("    ")]
     for words in commands:

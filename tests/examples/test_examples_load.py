@@ -77,7 +77,7 @@ ASK = """
 """
 
 
-def test_the_simulated_service_serves_and_its_throttle_reads_its_card(
+def test_simulated_service_serves_and_its_throttle_reads_its_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -94,7 +94,7 @@ def test_the_simulated_service_serves_and_its_throttle_reads_its_card(
 
 
 @pytest.mark.parametrize(("told", "statuses"), [({}, [200] * 3), ({TRUST: "lower"}, [200, 429, 429])])
-def test_the_simulated_service_believes_the_priorities_that_the_lab_sends(
+def test_simulated_service_trusts_the_load_test_priorities(
     told: dict[str, str], statuses: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -112,7 +112,7 @@ def test_the_simulated_service_believes_the_priorities_that_the_lab_sends(
     assert asyncio.run(ask()) == statuses
 
 
-def test_the_card_is_as_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulated_gpu_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
     from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec
     from examples.simulated_service import spec
@@ -193,14 +193,14 @@ def test_k6_is_given_the_stages_of_the_shape(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", UNREADABLE)
-def test_k6_refuses_what_the_load_command_refuses(text: str, tmp_path: Path) -> None:
+def test_k6_rejects_the_options_the_load_command_rejects(text: str, tmp_path: Path) -> None:
     with pytest.raises(TrafficError):
         LoadShape.parse(text)
     found = k6(tmp_path, {"SHAPE": text or " "})
     assert found is None or "in a shape: fixed:RATE:SECONDS" in str(found)
 
 
-def test_k6_takes_refusals_as_answers_and_drops_as_failures(tmp_path: Path) -> None:
+def test_k6_counts_rejections_as_answers_and_drops_as_failures(tmp_path: Path) -> None:
     found = k6(tmp_path, {"TARGET": "http://localhost:1/x"})
     if found is None:
         assert "dropped_iterations" in K6.read_text(encoding="utf-8")

@@ -79,7 +79,7 @@ def test_fields_are_those_of_the_current_draft() -> None:
 
 
 @pytest.mark.parametrize("reason", ["rate", "gpu"])
-def test_refusals_for_other_reasons_state_their_wait_too(reason: str) -> None:
+def test_rejections_for_other_reasons_state_their_wait(reason: str) -> None:
     subject = ours(rate_mid_rps=0.5, burst_s=2) if reason == "rate" else ours(tiers="10:0", tier_samples=1)
     if reason == "gpu":
         throttle = subject.app.throttle  # type: ignore[attr-defined]

@@ -92,7 +92,7 @@ class Verbatim(Plain):
 
 
 @pytest.mark.parametrize("make", [by_key, Plain.subject])
-def test_what_is_remembered_of_a_key_is_short(make: Make) -> None:
+def test_key_state_is_short(make: Make) -> None:
     check_size(make)
 
 

@@ -53,7 +53,7 @@ def test_forged_header_is_no_new_identity(make: Make) -> None:
 
 
 @pytest.mark.parametrize("make", [behind_proxy, Right.subject])
-def test_clients_behind_a_proxy_are_told_apart(make: Make) -> None:
+def test_clients_behind_a_proxy_are_distinguished(make: Make) -> None:
     check_usable(make)
 
 

@@ -32,7 +32,7 @@ class ChargesRefusals(Plain):
 
 
 @pytest.mark.parametrize("make", [ours, Plain.subject])
-def test_refused_requests_are_not_charged(make: Make) -> None:
+def test_rejected_requests_are_not_charged(make: Make) -> None:
     check(make)
 
 
@@ -42,7 +42,7 @@ def test_planted_charge_is_found() -> None:
 
 
 @given(refused=st.integers(1, 50))
-def test_refusal_by_one_limit_leaves_the_others_untouched(refused: int) -> None:
+def test_rejection_by_one_limit_leaves_the_others_unchanged(refused: int) -> None:
     throttle = throttle_for_tests(user_limit=f"{LIMIT}/minute", rate_mid_rps=1, burst_s=10)
     for _ in range(LIMIT):
         assert throttle.try_admit(Demand(user="a")).admitted

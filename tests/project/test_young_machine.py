@@ -45,7 +45,7 @@ def test_the_clock_begins_a_minute_after_the_start() -> None:
     assert all(STARTED_S <= float(word) < STARTED_S + 30 for word in told.split())
 
 
-@pytest.mark.parametrize("folder", ["testing", "throttle", "telemetry", "asgi"])
+@pytest.mark.parametrize("folder", ["testing", "admission", "gpu", "asgi"])
 def test_a_folder_passes_on_a_machine_that_was_just_started(folder: str) -> None:
     command = ("-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", "-q", "-m", "not slow")
     assert " passed" in run(*command, f"tests/{folder}").splitlines()[-1]

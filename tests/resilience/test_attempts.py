@@ -44,7 +44,7 @@ def test_each_is_counted_and_gives_its_value(tried: Try) -> None:
         assert circuit.view().calls == number
 
 
-def test_none_is_made_before_the_first_word_of_the_fleet(tried: Try) -> None:
+def test_no_attempt_before_the_first_fleet_state(tried: Try) -> None:
     store = FakeStore(RemoteBreakerState(7, BreakerState.OPEN, wait_s=4.0))
     refusal = tried(Clocked(store=store)).rejection
     assert refusal is not None
@@ -52,7 +52,7 @@ def test_none_is_made_before_the_first_word_of_the_fleet(tried: Try) -> None:
     assert store.questions == 1
 
 
-def test_after_the_first_word_nobody_is_asked(tried: Try) -> None:
+def test_after_the_first_fleet_state_no_query_is_made(tried: Try) -> None:
     store = FakeStore(None)
     circuit = Clocked(store=store)
     assert [tried(circuit).value for _ in range(3)] == [7, 7, 7]
@@ -66,7 +66,7 @@ def test_a_success_ends_a_streak_of_failures(tried: Try) -> None:
     assert circuit.view().streak == 0
 
 
-def test_a_value_that_is_judged_is_never_taken_for_a_success(tried: Try) -> None:
+def test_classified_value_is_never_taken_for_a_success(tried: Try) -> None:
     circuit = Clocked(classifier=OutcomeClassifier(classify=lambda _: Outcome.FAILURE))
     assert tried(circuit).outcome is Outcome.FAILURE
     assert circuit.state() is BreakerState.OPEN

@@ -105,7 +105,7 @@ def test_a_streak_without_a_window_lasts_for_ever() -> None:
         ([OK, FAIL, FAIL] * 3 + [OK], {"trip": {TripRule.FAILURE_RATE}, "failure_rate": 0.601}, None),
     ],
 )
-def test_what_opens_it(outcomes: list[Outcome], rules: dict[str, Any], cause: BreakerCause | None) -> None:
+def test_opening_conditions(outcomes: list[Outcome], rules: dict[str, Any], cause: BreakerCause | None) -> None:
     core = breaker(**rules | {"trip": frozenset(rules["trip"])})
     for outcome in outcomes:
         assert core.view(BEGAN).machine is BreakerState.CLOSED, "no earlier"
@@ -114,7 +114,7 @@ def test_what_opens_it(outcomes: list[Outcome], rules: dict[str, Any], cause: Br
     assert (core.state(BEGAN) is BreakerState.OPEN) is (cause is not None)
 
 
-def test_the_window_that_is_told_is_the_one_that_counts() -> None:
+def test_configured_window_counts() -> None:
     rules = {
         "trip": RATES,
         "window": 3,
@@ -137,7 +137,7 @@ def test_an_opening_forgets_streak_and_window() -> None:
     assert (view.machine, view.streak, view.window_calls) == (BreakerState.OPEN, 0, 0)
 
 
-def test_the_shared_pass_is_there_while_there_is_nothing_to_ask() -> None:
+def test_shared_permit_exists_while_no_check_is_needed() -> None:
     core = breaker()
     assert core.allow(BEGAN) is core.fast_permit
     assert core.calls == 1
@@ -187,7 +187,7 @@ def test_an_open_breaker_has_given_no_pass() -> None:
     assert (core.state(BEGAN), core.stale_results) == (BreakerState.OPEN, 2)
 
 
-def test_refusals_are_counted_by_cause() -> None:
+def test_rejections_are_counted_by_cause() -> None:
     core = opened(half_open_max=1)
     for now in (BEGAN + 1, BEGAN + 2, BEGAN + 10, BEGAN + 11):
         core.allow(now)
@@ -195,7 +195,7 @@ def test_refusals_are_counted_by_cause() -> None:
     assert core.calls == 2, "the failure and the trial"
 
 
-def test_no_more_of_a_failure_is_kept_than_a_line() -> None:
+def test_failure_text_is_limited_to_one_line() -> None:
     core = breaker()
     core.record_failure_text("E" * 500)
     assert core.last_failure == core.view(BEGAN).last_failure == "E" * 200
@@ -254,7 +254,7 @@ def test_a_dependency_that_hangs_opens_a_bounded_breaker() -> None:
     assert core.state(now) is BreakerState.OPEN
 
 
-def test_the_place_of_a_call_that_is_never_told_comes_free_with_the_next_state() -> None:
+def test_unreported_call_frees_its_slot_with_the_next_state() -> None:
     core = breaker(max_in_flight=1)
     dropped = taken(core, BEGAN)
     core.reset(BEGAN + 1)
@@ -264,7 +264,7 @@ def test_the_place_of_a_call_that_is_never_told_comes_free_with_the_next_state()
     assert (core.stale_results, core.view(BEGAN + 2).in_flight) == (1, 1)
 
 
-def test_a_refusal_made_fast_is_a_refusal() -> None:
+def test_fast_rejection_is_a_rejection() -> None:
     made = build_rejection("it", BreakerState.OPEN, BreakerCause.FAILURES, 1.5, "E", True)
     usual = GuardRejection("it", BreakerState.OPEN, BreakerCause.FAILURES, 1.5, "E", True)
     assert type(made) is GuardRejection

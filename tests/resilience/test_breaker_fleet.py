@@ -25,7 +25,7 @@ def leased(**rules: object) -> Breaker:
     return core
 
 
-def test_of_the_callers_one_at_a_time_asks_the_fleet() -> None:
+def test_one_caller_at_a_time_queries_the_fleet() -> None:
     core = leased()
     assert core.rejection(DUE) == ASK
     assert core.state(DUE) is BreakerState.HALF_OPEN
@@ -37,14 +37,14 @@ def test_of_the_callers_one_at_a_time_asks_the_fleet() -> None:
     assert core.view(DUE).shared
 
 
-def test_how_often_the_fleet_is_asked_can_be_set() -> None:
+def test_query_interval_is_configurable() -> None:
     core = Breaker("it", BreakerRules(failures=1), BEGAN, lease_request_interval_s=2.0)
     core.lease_required = True
     called(core, FAIL, BEGAN)
     assert [core.allow(now) for now in (DUE, DUE + 1.875, DUE + 2)] == [ASK, WAIT, ASK]
 
 
-def test_a_granted_trial_is_one() -> None:
+def test_granted_probe_is_a_probe() -> None:
     core = leased()
     core.allow(DUE)
     trial = core.grant_probe(ProbeLease(fence=77, version=3), DUE)
@@ -55,7 +55,7 @@ def test_a_granted_trial_is_one() -> None:
     assert core.state(DUE) is BreakerState.CLOSED
 
 
-def test_a_failed_trial_of_the_fleet_opens_this_process_at_once() -> None:
+def test_failed_fleet_probe_opens_this_process_at_once() -> None:
     core = leased()
     trial = core.grant_probe(ProbeLease(7, 3), DUE)
     assert isinstance(trial, GuardPermit)
@@ -63,7 +63,7 @@ def test_a_failed_trial_of_the_fleet_opens_this_process_at_once() -> None:
     assert core.allow(DUE + 1) == GuardRejection("it", BreakerState.OPEN, BreakerCause.TRIAL, 10.0)
 
 
-def test_a_grant_to_an_open_breaker_whose_time_is_over_begins_the_trials() -> None:
+def test_grant_to_an_expired_open_breaker_starts_probes() -> None:
     core = leased(backoff=2.0)
     assert core.grant_probe(ProbeLease(7, 3, rounds=2), DUE) == GuardPermit(2, 1, 7)
     (told,) = core.drain()
@@ -79,7 +79,7 @@ def test_a_grant_to_an_open_breaker_whose_time_is_over_begins_the_trials() -> No
     assert core.view(DUE).rounds == 2
 
 
-def test_how_many_have_succeeded_in_a_round_is_the_fleets_to_say() -> None:
+def test_fleet_counts_the_successes_of_a_round() -> None:
     core = leased(half_open_max=2)
     trial = core.grant_probe(ProbeLease(7, 3), DUE)
     assert isinstance(trial, GuardPermit)
@@ -88,14 +88,14 @@ def test_how_many_have_succeeded_in_a_round_is_the_fleets_to_say() -> None:
     assert core.allow(DUE) == ASK
 
 
-def test_a_grant_frees_the_places_of_trials_that_hang() -> None:
+def test_grant_frees_slots_of_hung_probes() -> None:
     core = leased(trial_lease_s=5.0)
     core.grant_probe(ProbeLease(7, 3), DUE)
     core.grant_probe(ProbeLease(8, 3), DUE + 5)
     assert core.view(DUE + 5).probes == 1
 
 
-def test_a_fleet_is_not_told_again_what_its_lease_has_told() -> None:
+def test_result_sent_by_its_lease_is_not_sent_again() -> None:
     core = leased()
     trial = core.grant_probe(ProbeLease(7, version=9), DUE)
     assert isinstance(trial, GuardPermit)
@@ -129,7 +129,7 @@ def reopened(core: Breaker) -> None:
         (lambda core: core.disable(DUE), GuardPermit(3)),
     ],
 )
-def test_a_lease_that_comes_too_late_makes_no_trial(
+def test_expired_lease_makes_no_probe(
     meanwhile: Callable[[Breaker], None], answer: GuardPermit | GuardRejection
 ) -> None:
     core = leased()
@@ -138,7 +138,7 @@ def test_a_lease_that_comes_too_late_makes_no_trial(
     assert core.grant_probe(ProbeLease(7, 4), DUE) == answer
 
 
-def test_a_trial_is_stale_once_the_fleet_has_moved_on() -> None:
+def test_probe_is_stale_once_the_fleet_has_moved_on() -> None:
     core = leased()
     trial = core.grant_probe(ProbeLease(7, 4), DUE)
     assert isinstance(trial, GuardPermit)
@@ -147,14 +147,14 @@ def test_a_trial_is_stale_once_the_fleet_has_moved_on() -> None:
     assert (core.state(DUE), core.stale_results) == (BreakerState.OPEN, 1)
 
 
-def test_while_the_fleet_is_away_trials_are_local() -> None:
+def test_probes_are_local_while_the_fleet_is_unavailable() -> None:
     core = leased()
     assert core.allow(DUE) == ASK
     core.lease_required = False
     assert core.allow(DUE) == GuardPermit(2, 1)
 
 
-def test_an_opening_elsewhere_is_one_here_for_what_is_left_of_it() -> None:
+def test_remote_opening_opens_here_for_the_rest_of_it() -> None:
     core = breaker(backoff=2.0)
     early = taken(core, BEGAN)
     core.adopt(
@@ -172,7 +172,7 @@ def test_an_opening_elsewhere_is_one_here_for_what_is_left_of_it() -> None:
     assert core.view(BEGAN + 4.5).retry_after_s == 80.0
 
 
-def test_who_is_open_already_hears_how_long_and_keeps_its_cause() -> None:
+def test_open_breaker_adopts_the_duration_and_keeps_its_cause() -> None:
     core = opened()
     core.adopt(RemoteBreakerState(1, BreakerState.OPEN, wait_s=3.0, rounds=1), BEGAN + 4)
     assert core.allow(BEGAN + 4) == GuardRejection("it", BreakerState.OPEN, BreakerCause.FAILURES, 3.0)
@@ -180,7 +180,7 @@ def test_who_is_open_already_hears_how_long_and_keeps_its_cause() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_what_is_not_newer_is_no_news(version: int) -> None:
+def test_older_versions_are_ignored(version: int) -> None:
     core = opened()
     core.adopt(RemoteBreakerState(5, BreakerState.OPEN, wait_s=9.0), BEGAN)
     view = core.view(BEGAN)
@@ -207,7 +207,7 @@ def test_a_closing_elsewhere_is_one_here_by_the_own_ramp(ramp: tuple[float, ...]
         assert core.view(start).cause is BreakerCause.REMOTE
 
 
-def test_who_has_closed_already_goes_on() -> None:
+def test_closed_breaker_stays_closed() -> None:
     core = breaker(ramp=(0.5,))
     called(core, FAIL, BEGAN, times=2)
     core.adopt(RemoteBreakerState(1, BreakerState.CLOSED, rounds=3), BEGAN)
@@ -229,7 +229,7 @@ def test_a_reset_elsewhere_closes_without_a_ramp_and_forgets() -> None:
         assert (core.state(DUE + 1), core.generation) == (BreakerState.CLOSED, generation + 1)
 
 
-def test_trials_elsewhere_make_it_half_open_here() -> None:
+def test_remote_probes_make_it_half_open_here() -> None:
     core = breaker()
     core.adopt(RemoteBreakerState(1, BreakerState.HALF_OPEN, rounds=1), BEGAN)
     assert core.state(BEGAN) is BreakerState.HALF_OPEN
@@ -243,7 +243,7 @@ def test_trials_elsewhere_make_it_half_open_here() -> None:
 
 
 @pytest.mark.parametrize("state", [BreakerState.FORCED_OPEN, BreakerState.DISABLED])
-def test_what_an_operator_has_decided_elsewhere_holds_here(state: BreakerState) -> None:
+def test_remote_operator_state_applies_here(state: BreakerState) -> None:
     core = breaker(mode=BreakerMode.METRICS_ONLY)
     core.adopt(RemoteBreakerState(1, state), BEGAN)
     view = core.view(BEGAN)
@@ -261,7 +261,7 @@ def test_what_an_operator_has_decided_elsewhere_holds_here(state: BreakerState) 
     ],
 )
 @pytest.mark.parametrize("state", [BreakerState.FORCED_OPEN, BreakerState.DISABLED])
-def test_what_was_adopted_ends_with_anything_newer(remote: RemoteBreakerState, state: BreakerState) -> None:
+def test_adopted_state_ends_with_a_newer_one(remote: RemoteBreakerState, state: BreakerState) -> None:
     core = breaker(ramp=(0.5,))
     core.adopt(RemoteBreakerState(1, state), BEGAN)
     core.adopt(remote, BEGAN)
@@ -272,7 +272,7 @@ def test_what_was_adopted_ends_with_anything_newer(remote: RemoteBreakerState, s
     "remote", [RemoteBreakerState(5, BreakerState.CLOSED), RemoteBreakerState(5, BreakerState.OPEN, 3.0)]
 )
 @pytest.mark.parametrize("verb", [Breaker.force_open, Breaker.disable])
-def test_what_was_decided_here_stands_against_all_but_operators(
+def test_local_operator_state_yields_only_to_operators(
     remote: RemoteBreakerState, verb: Callable[[Breaker, float], None]
 ) -> None:
     core = breaker()
@@ -286,7 +286,7 @@ def test_what_was_decided_here_stands_against_all_but_operators(
     assert core.state(BEGAN) is remote.state, "the fleet knew the word, so it has been taken back"
 
 
-def test_a_reset_elsewhere_lifts_what_was_decided_here() -> None:
+def test_remote_reset_lifts_a_local_operator_state() -> None:
     core = breaker()
     core.force_open(BEGAN)
     core.adopt(RemoteBreakerState(1, BreakerState.CLOSED, cause=BreakerCause.OPERATOR), BEGAN)
@@ -295,7 +295,7 @@ def test_a_reset_elsewhere_lifts_what_was_decided_here() -> None:
     assert core.state(BEGAN) is BreakerState.OPEN, "nothing is decided here any more"
 
 
-def test_a_later_word_here_takes_back_the_former() -> None:
+def test_later_local_command_replaces_the_former() -> None:
     core = breaker()
     core.force_open(BEGAN)
     core.reset(BEGAN)
@@ -303,7 +303,7 @@ def test_a_later_word_here_takes_back_the_former() -> None:
     assert core.state(BEGAN) is BreakerState.OPEN
 
 
-def test_the_word_that_comes_back_from_the_fleet_is_still_the_own() -> None:
+def test_own_command_returned_by_the_fleet_stays_own() -> None:
     core = breaker()
     core.force_open(BEGAN)
     core.drain()
@@ -311,7 +311,7 @@ def test_the_word_that_comes_back_from_the_fleet_is_still_the_own() -> None:
     assert (core.view(BEGAN).cause, core.drain()) == (BreakerCause.OPERATOR, [])
 
 
-def test_who_only_counts_follows_the_fleet_and_goes_on_counting() -> None:
+def test_metrics_only_follows_the_fleet_and_keeps_counting() -> None:
     core = breaker(mode=BreakerMode.METRICS_ONLY)
     for version, (state, cause) in enumerate(
         [(BreakerState.OPEN, BreakerCause.TRIAL), (BreakerState.CLOSED, BreakerCause.OPERATOR)]
@@ -340,7 +340,7 @@ def test_a_fork_lets_go_of_the_calls_of_its_parent() -> None:
     assert core.state(DUE + 1) is BreakerState.CLOSED
 
 
-def test_a_fork_keeps_what_its_parent_has_learned() -> None:
+def test_fork_keeps_the_counts_of_its_parent() -> None:
     core = breaker()
     early = taken(core, BEGAN)
     called(core, FAIL, BEGAN, times=3)

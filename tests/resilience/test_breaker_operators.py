@@ -22,7 +22,7 @@ VERBS: list[tuple[Verb, BreakerState]] = [
 ]
 
 
-def test_forced_open_refuses_for_ever() -> None:
+def test_forced_open_always_rejects() -> None:
     core = breaker(open_s=7.0)
     core.force_open(BEGAN + 1)
     refused = GuardRejection("it", BreakerState.FORCED_OPEN, BreakerCause.OPERATOR, 7.0)
@@ -48,7 +48,7 @@ def test_disabled_lets_all_through_and_counts_nothing() -> None:
 
 @pytest.mark.parametrize(("verb", "state"), VERBS)
 @pytest.mark.parametrize("before", [breaker, opened])
-def test_a_verb_makes_what_is_under_way_stale(
+def test_operator_command_makes_calls_in_flight_stale(
     verb: Verb, state: BreakerState, before: Callable[[], Breaker]
 ) -> None:
     core = before()
@@ -62,7 +62,7 @@ def test_a_verb_makes_what_is_under_way_stale(
 
 
 @pytest.mark.parametrize(("verb", "state"), VERBS)
-def test_a_verb_is_told(verb: Verb, state: BreakerState) -> None:
+def test_operator_command_is_reported(verb: Verb, state: BreakerState) -> None:
     core = opened()
     verb(core, BEGAN + 3)
     assert core.drain() == [
@@ -79,7 +79,7 @@ def test_a_reset_forgets_the_rounds_at_once() -> None:
 
 
 @pytest.mark.parametrize("verb", [Breaker.force_open, Breaker.disable])
-def test_results_and_dependencies_do_not_move_what_an_operator_has_decided(verb: Verb) -> None:
+def test_results_do_not_change_an_operator_state(verb: Verb) -> None:
     core = breaker(failures=1)
     verb(core, BEGAN)
     state, generation = core.state(BEGAN), core.generation
@@ -91,7 +91,7 @@ def test_results_and_dependencies_do_not_move_what_an_operator_has_decided(verb:
     assert core.state(BEGAN) is BreakerState.CLOSED
 
 
-def test_a_word_of_an_operator_ends_counting_only() -> None:
+def test_operator_command_ends_metrics_only() -> None:
     for verb, _ in VERBS:
         core = breaker()
         core.metrics_only(BEGAN)
@@ -100,7 +100,7 @@ def test_a_word_of_an_operator_ends_counting_only() -> None:
         assert core.view(BEGAN).metrics_only is (verb is Breaker.metrics_only)
 
 
-def test_counting_only_lets_through_whom_it_would_refuse() -> None:
+def test_metrics_only_admits_calls_it_would_reject() -> None:
     core = breaker(failures=1, mode=BreakerMode.METRICS_ONLY)
     assert core.fast_permit is None
     assert taken(core, BEGAN) == GuardPermit(0)
@@ -118,7 +118,7 @@ def test_counting_only_lets_through_whom_it_would_refuse() -> None:
     assert core.fast_permit is None, "even closed every call is asked for"
 
 
-def test_counting_only_asks_no_fleet_for_its_trials() -> None:
+def test_metrics_only_needs_no_lease_for_probes() -> None:
     core = opened(mode=BreakerMode.METRICS_ONLY)
     core.lease_required = True
     assert taken(core, DUE).serial == 1
@@ -184,7 +184,7 @@ def test_the_later_of_two_moments_counts() -> None:
     assert core.view(BEGAN + 40).retry_after_s == 3.0
 
 
-def test_a_dependency_that_asks_for_time_keeps_the_rounds_going() -> None:
+def test_requested_retry_after_continues_the_rounds() -> None:
     core = opened(backoff=2.0)
     taken(core, DUE)
     core.open_for(1.0, BreakerCause.RETRY_AFTER, DUE)

@@ -112,7 +112,7 @@ def without_counts(view: BreakerView) -> BreakerView:
 
 
 @given(some=rules, way=acts)
-def test_an_open_breaker_refuses_until_its_time_and_then_lets_so_many_in(
+def test_open_breaker_rejects_until_its_time_then_admits_probes(
     some: BreakerRules, way: list[tuple[str, Any]]
 ) -> None:
     def check(it: Life) -> None:
@@ -128,7 +128,7 @@ def test_an_open_breaker_refuses_until_its_time_and_then_lets_so_many_in(
 
 
 @given(some=rules, way=acts)
-def test_there_are_never_more_trials_than_places(some: BreakerRules, way: list[tuple[str, Any]]) -> None:
+def test_probes_never_exceed_the_slots(some: BreakerRules, way: list[tuple[str, Any]]) -> None:
     def check(it: Life) -> None:
         view = it.core.view(it.now)
         assert view.probes <= some.half_open_max
@@ -148,7 +148,7 @@ def test_there_are_never_more_trials_than_places(some: BreakerRules, way: list[t
         max_size=40,
     )
 )
-def test_a_call_that_is_no_trial_holds_its_place_until_its_result_counts_once(
+def test_ordinary_call_holds_its_slot_until_one_result(
     way: list[tuple[str | Outcome, int]],
 ) -> None:
     core = Breaker("it", BreakerRules(max_in_flight=3, failures=10**6, trial_lease_s=LEASE_S), START_S)
@@ -205,7 +205,7 @@ def test_sooner_or_later_a_call_is_let_in(some: BreakerRules, way: list[tuple[st
 
 
 @given(some=rules, way=verbs)
-def test_what_is_told_is_a_chain_and_each_generation_is_one_more(
+def test_transitions_form_a_chain_with_rising_generations(
     some: BreakerRules, way: list[tuple[str, Any]]
 ) -> None:
     told: list[BreakerTransition] = []
@@ -248,7 +248,7 @@ def test_looking_changes_nothing_and_neither_does_the_zero_of_the_clock(
 
 
 @given(some=rules, way=acts.map(lambda way: [act for act in way if act[0] != "reset"]))
-def test_counting_only_goes_where_an_enforcing_one_goes_and_refuses_nobody(
+def test_metrics_only_follows_the_same_states_without_rejecting(
     some: BreakerRules, way: list[tuple[str, Any]]
 ) -> None:
     enforcing = life(some)

@@ -20,7 +20,7 @@ from autoglm_throttle.resilience.breaker_rules import BreakerRules
         (None, 4.0, 4.0),
     ],
 )
-def test_how_long_a_trial_may_take(
+def test_maximum_duration_of_a_probe(
     timeout_s: float | None, trial_lease_s: float | None, lease_s: float
 ) -> None:
     assert BreakerRules(timeout_s=timeout_s, trial_lease_s=trial_lease_s).lease_s == lease_s

@@ -13,7 +13,7 @@ DUE = BEGAN + 10
 NO_TRIAL = GuardRejection("it", BreakerState.HALF_OPEN, BreakerCause.TRIAL, 0.0)
 
 
-def test_it_refuses_until_the_last_moment_and_then_lets_one_in() -> None:
+def test_rejects_until_the_last_instant_then_admits_one() -> None:
     core = opened()
     refused = core.allow(DUE - 0.125)
     assert (
@@ -35,7 +35,7 @@ def test_it_refuses_until_the_last_moment_and_then_lets_one_in() -> None:
 
 @pytest.mark.parametrize("outcome", [FAIL, SLOW])
 @pytest.mark.parametrize("slow_is", SlowCallMode)
-def test_a_trial_that_fails_or_is_slow_opens_it_for_the_full_period(
+def test_failed_or_slow_probe_opens_for_the_full_period(
     outcome: Outcome, slow_is: SlowCallMode
 ) -> None:
     core = opened(slow_is=slow_is, backoff=2.0)
@@ -45,7 +45,7 @@ def test_a_trial_that_fails_or_is_slow_opens_it_for_the_full_period(
     assert (view.rounds, view.opened_s, view.probes) == (1, DUE + 3, 0)
 
 
-def test_a_trial_that_succeeds_closes_it() -> None:
+def test_successful_probe_closes() -> None:
     core = opened()
     called(core, OK, DUE)
     assert [(told.after, told.cause) for told in core.drain()] == [
@@ -55,7 +55,7 @@ def test_a_trial_that_succeeds_closes_it() -> None:
     assert core.view(DUE).opened_s is None
 
 
-def test_a_trial_without_evidence_gives_its_place_back() -> None:
+def test_neutral_probe_frees_its_slot() -> None:
     core = opened()
     called(core, NEUTRAL, DUE, times=20)
     view = core.view(DUE)
@@ -67,7 +67,7 @@ def test_a_trial_without_evidence_gives_its_place_back() -> None:
     )
 
 
-def test_as_many_trials_as_are_allowed_and_none_again_after_a_success() -> None:
+def test_all_probe_slots_are_used_once_per_success() -> None:
     core = opened(half_open_max=3)
     first, *_ = (taken(core, DUE) for _ in range(3))
     assert core.allow(DUE) == NO_TRIAL
@@ -95,7 +95,7 @@ def test_a_pass_without_a_place_decides_nothing() -> None:
     assert (core.state(DUE), core.stale_results) == (BreakerState.HALF_OPEN, 2)
 
 
-def test_a_hung_trial_costs_a_lease_and_no_more() -> None:
+def test_hung_probe_costs_one_lease() -> None:
     core = opened(trial_lease_s=30.0)
     hung = taken(core, DUE)
     assert core.allow(DUE + 29.875) == NO_TRIAL
@@ -108,7 +108,7 @@ def test_a_hung_trial_costs_a_lease_and_no_more() -> None:
     assert core.state(DUE + 31) is BreakerState.CLOSED
 
 
-def test_a_late_trial_counts_while_nobody_has_asked() -> None:
+def test_late_probe_counts_if_no_call_came_meanwhile() -> None:
     core = opened(trial_lease_s=30.0)
     late = taken(core, DUE)
     core.record(late, OK, DUE + 500)
@@ -135,7 +135,7 @@ def test_a_closing_ends_the_rounds() -> None:
     assert core.view(DUE + 21).retry_after_s == 10.0
 
 
-def test_a_trial_that_a_later_generation_finds_is_stale() -> None:
+def test_probe_of_an_older_generation_is_stale() -> None:
     core = opened(half_open_max=2)
     first, second = taken(core, DUE), taken(core, DUE)
     core.record(first, FAIL, DUE)
@@ -143,13 +143,13 @@ def test_a_trial_that_a_later_generation_finds_is_stale() -> None:
     assert (core.state(DUE), core.stale_results) == (BreakerState.OPEN, 1)
 
 
-def test_a_bound_in_flight_does_not_bind_trials() -> None:
+def test_in_flight_limit_does_not_bind_probes() -> None:
     core = opened(half_open_max=3, max_in_flight=1)
     assert [taken(core, DUE).serial for _ in range(3)] == [2, 3, 4]
     assert core.view(DUE).in_flight == 3
 
 
-def test_a_ramp_begins_after_the_trials_and_goes_on_to_the_end() -> None:
+def test_ramp_starts_after_the_probes_and_runs_to_its_end() -> None:
     core = opened(ramp=(0.25, 0.5), ramp_step_s=5.0)
     called(core, OK, DUE)
     refused = GuardRejection("it", BreakerState.RAMPING, BreakerCause.RAMP, 0.0)
@@ -192,7 +192,7 @@ def test_an_opening_out_of_a_ramp_is_a_further_round() -> None:
     )
 
 
-def test_the_ramp_begins_when_the_trial_succeeds() -> None:
+def test_ramp_starts_with_the_successful_probe() -> None:
     core = opened(ramp=(0.5,), ramp_step_s=5.0)
     called(core, OK, DUE + 90)
     core.allow(DUE + 90)

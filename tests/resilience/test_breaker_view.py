@@ -171,7 +171,7 @@ def forced() -> Breaker:
         (closed_again, "'it' closed, gen 5"),
     ],
 )
-def test_a_breaker_says_what_it_is(made: Callable[[], Breaker], said: str) -> None:
+def test_repr_shows_state_and_counts(made: Callable[[], Breaker], said: str) -> None:
     assert repr(made()) == f"<Breaker {said}>"
 
 
@@ -186,7 +186,7 @@ def test_a_breaker_says_what_it_is(made: Callable[[], Breaker], said: str) -> No
     ],
     ids=["allow", "record", "open_for", "adopt", "reset_after_fork"],
 )
-def test_the_line_is_of_the_time_of_the_newest_act(act: Callable[[Breaker, float], None]) -> None:
+def test_repr_uses_the_time_of_the_newest_call(act: Callable[[Breaker, float], None]) -> None:
     core = opened()
     act(core, BEGAN + 4)
     core.view(BEGAN + 9)
@@ -195,7 +195,7 @@ def test_the_line_is_of_the_time_of_the_newest_act(act: Callable[[Breaker, float
     assert "6.0 s left" in repr(core)
 
 
-def test_the_first_line_is_of_its_beginning() -> None:
+def test_first_repr_uses_the_start_time() -> None:
     core = breaker()
     core.adopt(RemoteBreakerState(1, BreakerState.OPEN, 5.0), BEGAN)
     assert "5.0 s left" in repr(core)

@@ -39,7 +39,7 @@ def test_calls_go_through_and_are_counted() -> None:
     assert circuit.view().calls == 2
 
 
-def test_a_failure_opens_and_says_what_it_was() -> None:
+def test_failure_opens_and_its_text_is_kept() -> None:
     circuit = Clocked()
     circuit.record(passed(circuit.allow()), FAILURE, ValueError("no such index"))
     refusal = refused(circuit.allow())
@@ -51,7 +51,7 @@ def test_a_failure_opens_and_says_what_it_was() -> None:
     assert refusal.last_failure == "ValueError: no such index"
 
 
-def test_a_kept_failure_keeps_no_frames_alive() -> None:
+def test_recorded_failure_keeps_no_frames_alive() -> None:
     class Held:
         pass
 
@@ -70,7 +70,7 @@ def test_a_kept_failure_keeps_no_frames_alive() -> None:
     assert held() is None
 
 
-def test_only_failures_are_kept_in_words() -> None:
+def test_only_failures_leave_a_text() -> None:
     circuit = Clocked()
     circuit.record(passed(circuit.allow()), NEUTRAL, ValueError("no evidence"))
     assert circuit.view().last_failure == ""
@@ -79,7 +79,7 @@ def test_only_failures_are_kept_in_words() -> None:
 # Refusals without the lock
 
 
-def test_an_open_circuit_refuses_without_the_lock() -> None:
+def test_open_guard_rejects_without_the_lock() -> None:
     circuit = opened()
     circuit.block()  # nobody has been refused yet: the breaker has to be asked
     refused(circuit.allow())
@@ -94,7 +94,7 @@ def test_an_open_circuit_refuses_without_the_lock() -> None:
     assert str(error) == "db is open (failures), try again in 7.5 s, last failure it fails"
 
 
-def test_a_quick_refusal_is_an_exception_like_others() -> None:
+def test_fast_rejection_behaves_like_other_exceptions() -> None:
     known = GuardRejection("db", BreakerState.OPEN, BreakerCause.FAILURES, 7.5)
     error = OpenGuardRejected(known, 2.0)
     for other in (copy.copy(error), pickle.loads(pickle.dumps(error))):
@@ -107,7 +107,7 @@ def test_a_quick_refusal_is_an_exception_like_others() -> None:
         _ = error.nothing
 
 
-def test_quick_refusals_are_counted_with_the_others() -> None:
+def test_fast_rejections_are_counted_with_the_others() -> None:
     circuit = opened()
     for _ in range(2):
         refused(circuit.allow())
@@ -117,7 +117,7 @@ def test_quick_refusals_are_counted_with_the_others() -> None:
     assert circuit.view().rejected == {BreakerCause.FAILURES: 8}
 
 
-def test_at_its_end_the_breaker_itself_is_asked() -> None:
+def test_expired_open_period_consults_the_breaker() -> None:
     circuit = opened()
     refused(circuit.allow())
     circuit.clock.advance(9.9995)
@@ -129,7 +129,7 @@ def test_at_its_end_the_breaker_itself_is_asked() -> None:
 
 
 @pytest.mark.parametrize("verb", ["reset", "disable", "metrics_only", "force_open"])
-def test_an_operator_ends_quick_refusals(verb: str) -> None:
+def test_operator_command_ends_fast_rejections(verb: str) -> None:
     circuit = opened()
     refused(circuit.allow())
     getattr(circuit, verb)()
@@ -154,7 +154,7 @@ def test_a_circuit_that_others_may_answer_for_is_never_quick() -> None:
 # Shedding
 
 
-def test_a_shed_feature_is_refused_before_the_breaker_is_asked() -> None:
+def test_shed_feature_is_rejected_before_the_breaker() -> None:
     circuit = Clocked()
     direct = [circuit.is_direct]
     shed = GuardRejection("db", BreakerState.CLOSED, BreakerCause.SHED, 3.0)
@@ -174,7 +174,7 @@ def test_a_shed_feature_is_refused_before_the_breaker_is_asked() -> None:
 # Observers
 
 
-def test_changes_are_told_in_order_and_once() -> None:
+def test_transitions_are_reported_once_in_order() -> None:
     told = Told()
     circuit = half_open(on_transitions=told)
     passed(circuit.allow())
@@ -186,7 +186,7 @@ def test_changes_are_told_in_order_and_once() -> None:
     assert generations == sorted(set(generations))
 
 
-def test_an_observer_that_raises_is_logged_and_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_raising_observer_is_logged_and_harmless(caplog: pytest.LogCaptureFixture) -> None:
     def told(changes: Sequence[BreakerTransition]) -> None:
         raise RuntimeError("the observer's own")
 
@@ -259,7 +259,7 @@ class Turn:
         self.taken = False
 
 
-def test_who_delivers_looks_again_before_it_leaves() -> None:
+def test_delivering_thread_checks_again_before_it_ends() -> None:
     courier = NotificationQueue(GuardRateLimitedLogger("db", ManualClock()))
     told: list[str] = []
     courier._drain_lock = Turn(courier, told)  # type: ignore[assignment]
@@ -294,7 +294,7 @@ def test_no_observer_is_called_under_the_lock() -> None:
         ("reset", BreakerState.CLOSED),
     ],
 )
-def test_operators_decide_until_they_say_otherwise(verb: str, state: BreakerState) -> None:
+def test_operator_state_lasts_until_the_next_command(verb: str, state: BreakerState) -> None:
     circuit = opened()
     getattr(circuit, verb)()
     circuit.clock.advance(1000.0)
@@ -309,7 +309,7 @@ def test_metrics_only_lets_all_through_and_counts() -> None:
     assert circuit.view().would_reject == 1
 
 
-def test_a_dependency_says_itself_when_to_come_back() -> None:
+def test_dependency_sets_its_retry_after() -> None:
     told = Told()
     circuit = Clocked(on_transitions=told)
     circuit.open_for(42.0)
@@ -318,7 +318,7 @@ def test_a_dependency_says_itself_when_to_come_back() -> None:
     assert told.states == [BreakerState.OPEN]
 
 
-def test_what_would_be_refused_is_asked_without_effect() -> None:
+def test_rejection_query_has_no_effect() -> None:
     circuit = opened()
     before = circuit.view()
     assert refused(circuit.rejection() or passed(circuit.allow())).retry_after_s == 10.0
@@ -332,7 +332,7 @@ def test_reprs_show_live_state() -> None:
     assert "open by failures" in repr(opened())
 
 
-def test_who_is_idle_may_be_let_go() -> None:
+def test_idle_guard_may_be_evicted() -> None:
     circuit = Clocked(BreakerRules(failures=2))
     idle = [circuit.is_idle]
     under_way = passed(circuit.allow())
@@ -350,7 +350,7 @@ def test_idle_is_as_it_began(mode: BreakerMode) -> None:
     assert Clocked(BreakerRules(mode=mode)).is_idle is (mode is not BreakerMode.DISABLED)
 
 
-def test_who_is_open_or_busy_is_not_idle() -> None:
+def test_open_or_busy_guard_is_not_idle() -> None:
     assert not opened().is_idle
     bounded = Clocked(BreakerRules(max_in_flight=2))
     idle = [bounded.is_idle]
@@ -396,7 +396,7 @@ def test_in_a_fork_the_parents_lock_and_calls_are_gone() -> None:
     assert told.states == [BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED]
 
 
-def test_a_fork_knows_what_was_open() -> None:
+def test_fork_keeps_an_open_state() -> None:
     circuit = opened()
     refused(circuit.allow())
     circuit.reset_after_fork()
@@ -410,7 +410,7 @@ def test_a_real_clock_is_the_default() -> None:
     assert 9.0 < refused(circuit.allow()).retry_after_s <= 10.0
 
 
-def test_what_a_face_knows_of_a_value_holds_where_nobody_else_speaks() -> None:
+def test_caller_classification_applies_without_a_classifier() -> None:
     assert Clocked().outcome_of(503, raised=False, default=FAILURE) is FAILURE
     speaking = Clocked(classifier=OutcomeClassifier(classify=lambda _: SUCCESS))
     assert speaking.outcome_of(503, raised=False, default=FAILURE) is SUCCESS

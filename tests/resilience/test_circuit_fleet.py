@@ -63,7 +63,7 @@ def test_a_fake_store_is_a_store() -> None:
 # The first word
 
 
-def test_the_first_call_waits_for_the_first_word_of_the_fleet(enter: Enter) -> None:
+def test_first_call_waits_for_the_first_fleet_state(enter: Enter) -> None:
     store = FakeStore(RemoteBreakerState(7, OPEN, wait_s=4.0))
     circuit = Clocked(store=store)
     assert not circuit.is_direct
@@ -73,7 +73,7 @@ def test_the_first_call_waits_for_the_first_word_of_the_fleet(enter: Enter) -> N
     assert store.questions == 1
 
 
-def test_a_fleet_without_a_word_lets_the_first_call_through(enter: Enter) -> None:
+def test_first_call_passes_if_the_fleet_is_silent(enter: Enter) -> None:
     store = FakeStore(None)
     circuit = Clocked(store=store)
     passed(enter(circuit))
@@ -82,7 +82,7 @@ def test_a_fleet_without_a_word_lets_the_first_call_through(enter: Enter) -> Non
 
 
 @pytest.mark.parametrize("kind", ["decorator", "block", "async block"])
-def test_no_face_takes_the_short_way_before_the_first_word(kind: str) -> None:
+def test_no_fast_path_before_the_first_fleet_state(kind: str) -> None:
     store = FakeStore(RemoteBreakerState(7, OPEN, wait_s=4.0))
     circuit = Clocked(store=store)
 
@@ -107,7 +107,7 @@ def test_no_face_takes_the_short_way_before_the_first_word(kind: str) -> None:
         faces[kind]()
 
 
-def test_a_closed_circuit_asks_the_fleet_nothing() -> None:
+def test_closed_guard_sends_no_query() -> None:
     store = FakeStore()
     circuit = in_fleet(store)
     store.questions, store.said = 0, []
@@ -124,7 +124,7 @@ def test_a_closed_circuit_asks_the_fleet_nothing() -> None:
     assert (store.questions, store.said) == (0, [])
 
 
-def test_who_is_cancelled_at_the_first_word_takes_nothing(backend: str) -> None:
+def test_cancelled_first_call_takes_nothing(backend: str) -> None:
     store = FakeStore(None)
     store.wait = anyio.sleep_forever
     circuit = Clocked(store=store)
@@ -142,7 +142,7 @@ def test_who_is_cancelled_at_the_first_word_takes_nothing(backend: str) -> None:
 # Trials
 
 
-def test_a_trial_needs_a_lease_and_its_success_closes_here_and_is_told(enter: Enter) -> None:
+def test_leased_probe_success_closes_here_and_is_sent(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(
         store, BreakerRules(failures=1, half_open_max=2, success_threshold=1, trial_lease_s=9.0)
@@ -159,7 +159,7 @@ def test_a_trial_needs_a_lease_and_its_success_closes_here_and_is_told(enter: En
     assert store.said == [("finished", "db", 5, SUCCESS, 1, 10.0)]
 
 
-def test_a_failed_trial_is_told_as_such_and_not_as_an_opening(enter: Enter) -> None:
+def test_failed_probe_is_sent_as_a_probe_result(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(store, BreakerRules(failures=1, backoff=2.0))
     store.replies = [ProbeLease(5, version=3, rounds=1)]
@@ -168,7 +168,7 @@ def test_a_failed_trial_is_told_as_such_and_not_as_an_opening(enter: Enter) -> N
     assert store.said == [("finished", "db", 5, FAILURE, 1, 40.0)]
 
 
-def test_a_trial_without_evidence_gives_the_lease_back(enter: Enter) -> None:
+def test_neutral_probe_returns_its_lease(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
     store.replies = [ProbeLease(5, version=3)]
@@ -177,7 +177,7 @@ def test_a_trial_without_evidence_gives_the_lease_back(enter: Enter) -> None:
     assert store.said == [("finished", "db", 5, NEUTRAL, 1, 10.0)]
 
 
-def test_a_trial_that_ends_late_is_the_fleets_to_judge() -> None:
+def test_fleet_decides_about_late_probe_results() -> None:
     store = FakeStore()
     circuit = to_half_open(store)
     store.replies = [ProbeLease(5, version=3)]
@@ -192,7 +192,7 @@ def test_a_trial_that_ends_late_is_the_fleets_to_judge() -> None:
     ]
 
 
-def test_only_one_caller_at_a_time_asks_for_a_lease(enter: Enter) -> None:
+def test_one_caller_at_a_time_requests_a_lease(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
     store.replies = [RemoteBreakerState(3, HALF_OPEN)]
@@ -213,7 +213,7 @@ def test_only_one_caller_at_a_time_asks_for_a_lease(enter: Enter) -> None:
         (RemoteBreakerState(9, BreakerState.FORCED_OPEN), BreakerState.FORCED_OPEN),
     ],
 )
-def test_what_stands_against_a_lease_is_taken_over(
+def test_state_that_denies_a_lease_is_adopted(
     enter: Enter, remote: RemoteBreakerState, state: BreakerState
 ) -> None:
     store = FakeStore()
@@ -225,7 +225,7 @@ def test_what_stands_against_a_lease_is_taken_over(
     assert store.said == []
 
 
-def test_who_asks_a_fleet_that_has_closed_is_let_through(enter: Enter) -> None:
+def test_query_to_a_closed_fleet_admits_the_call(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
     store.replies = [RemoteBreakerState(9, CLOSED)]
@@ -248,7 +248,7 @@ def test_a_lease_that_comes_after_a_change_is_given_back(enter: Enter) -> None:
     assert ("finished", "db", 5, NEUTRAL, 1, 10.0) in store.said
 
 
-def test_who_is_cancelled_while_asking_leaves_room_for_the_next(backend: str) -> None:
+def test_cancelled_query_leaves_room_for_the_next(backend: str) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
     store.wait = anyio.sleep_forever
@@ -281,7 +281,7 @@ def test_without_an_answer_local_rules_hold(enter: Enter) -> None:
     assert circuit.state() is CLOSED
 
 
-def test_one_answer_that_stays_away_makes_no_trial_beside_that_of_the_fleet(enter: Enter) -> None:
+def test_missing_reply_makes_no_second_probe(enter: Enter) -> None:
     store = FakeStore()
     store.falls = False
     circuit = to_half_open(store)
@@ -293,7 +293,7 @@ def test_one_answer_that_stays_away_makes_no_trial_beside_that_of_the_fleet(ente
     assert passed(enter(circuit)).fence == 8
 
 
-def test_while_the_store_is_down_nobody_asks_it(enter: Enter) -> None:
+def test_unavailable_store_gets_no_query(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
     store.is_up = False
@@ -310,21 +310,21 @@ def test_while_the_store_is_down_nobody_asks_it(enter: Enter) -> None:
 # News
 
 
-def test_an_opening_of_ours_is_told_once() -> None:
+def test_own_opening_is_sent_once() -> None:
     store = FakeStore()
     circuit = in_fleet(store)
     fail(circuit)
     assert store.said == [("opened", "db", 10.0, 0, BreakerCause.FAILURES)]
 
 
-def test_an_opening_that_the_dependency_wants_is_told() -> None:
+def test_opening_by_retry_after_is_sent() -> None:
     store = FakeStore()
     in_fleet(store).open_for(42.0)
     assert store.said == [("opened", "db", 42.0, 0, BreakerCause.RETRY_AFTER)]
 
 
 @pytest.mark.parametrize("state", [OPEN, HALF_OPEN, BreakerState.FORCED_OPEN, BreakerState.DISABLED])
-def test_news_of_the_fleet_is_taken_over_and_not_told_back(state: BreakerState) -> None:
+def test_fleet_update_is_adopted_and_not_sent_back(state: BreakerState) -> None:
     store, told = FakeStore(), Told()
     circuit = Clocked(store=store, on_transitions=told)
     store.push(RemoteBreakerState(4, state, wait_s=5.0))
@@ -333,7 +333,7 @@ def test_news_of_the_fleet_is_taken_over_and_not_told_back(state: BreakerState) 
     assert store.said == []
 
 
-def test_news_ends_a_quick_refusal() -> None:
+def test_fleet_update_ends_a_fast_rejection() -> None:
     store = FakeStore()
     circuit = in_fleet(store)
     fail(circuit)
@@ -347,7 +347,7 @@ def test_news_ends_a_quick_refusal() -> None:
     ("verb", "state"),
     [("force_open", BreakerState.FORCED_OPEN), ("disable", BreakerState.DISABLED), ("reset", CLOSED)],
 )
-def test_what_an_operator_decides_holds_in_the_fleet(verb: str, state: BreakerState) -> None:
+def test_operator_state_applies_to_the_fleet(verb: str, state: BreakerState) -> None:
     store = FakeStore()
     circuit = in_fleet(store)
     for _ in range(2):
@@ -361,7 +361,7 @@ def test_metrics_only_is_each_process_own() -> None:
     assert store.said == []
 
 
-def test_a_store_that_raises_in_spite_of_its_promise_disturbs_nobody(
+def test_raising_store_is_harmless(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Faulty(FakeStore):
@@ -384,7 +384,7 @@ def test_the_store_keeps_no_circuit_alive() -> None:
     store.push(RemoteBreakerState(4, OPEN, wait_s=5.0))
 
 
-def test_a_fork_asks_for_the_first_word_again_and_drops_its_leases() -> None:
+def test_fork_waits_for_the_fleet_again_and_drops_leases() -> None:
     store = FakeStore()
     circuit = to_half_open(store)
     store.replies = [ProbeLease(5, version=3)]

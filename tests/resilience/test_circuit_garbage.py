@@ -129,7 +129,7 @@ def ask(scene: Scene, answers: list[GuardPermit | GuardRejection]) -> None:
 
 @pytest.mark.untraced
 @pytest.mark.parametrize("act", [win, lose, reset, expire])
-def test_who_asks_in_the_midst_of_a_change_is_refused_or_right(act: Callable[[Scene], None]) -> None:
+def test_call_during_a_transition_is_rejected_or_correct(act: Callable[[Scene], None]) -> None:
     busy = GuardRejection("db", BreakerState.HALF_OPEN, BreakerCause.IN_FLIGHT, 0.0)
     answers: list[GuardPermit | GuardRejection] = []
     moment = 0

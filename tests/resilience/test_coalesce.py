@@ -18,7 +18,7 @@ from tests.loops import run
 from tests.resilience.coalescing import FOR_S, Calls, settle
 
 
-def test_all_who_wait_have_the_result_of_one_call(backend: str) -> None:
+def test_all_waiters_share_the_result_of_one_call(backend: str) -> None:
     async def task() -> None:
         flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
@@ -57,7 +57,7 @@ def test_other_keys_have_other_calls(backend: str) -> None:
     run(backend, task)
 
 
-def test_whoever_comes_after_the_end_makes_a_call_of_his_own(backend: str) -> None:
+def test_caller_after_the_end_makes_its_own_call(backend: str) -> None:
     async def task() -> None:
         flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
@@ -68,7 +68,7 @@ def test_whoever_comes_after_the_end_makes_a_call_of_his_own(backend: str) -> No
     run(backend, task)
 
 
-def test_a_cancelled_leader_is_replaced_by_one_who_waits(backend: str) -> None:
+def test_cancelled_leader_is_replaced_by_a_waiter(backend: str) -> None:
     async def task() -> None:
         flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
@@ -99,7 +99,7 @@ def test_a_cancelled_leader_is_replaced_by_one_who_waits(backend: str) -> None:
     run(backend, task)
 
 
-def test_one_who_waits_and_is_cancelled_disturbs_nobody(backend: str) -> None:
+def test_cancelled_waiter_is_harmless(backend: str) -> None:
     async def task() -> None:
         flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
@@ -128,7 +128,7 @@ def test_one_who_waits_and_is_cancelled_disturbs_nobody(backend: str) -> None:
     run(backend, task)
 
 
-def test_who_waits_does_so_under_his_own_time_limit(backend: str) -> None:
+def test_waiter_keeps_its_own_timeout(backend: str) -> None:
     async def task() -> None:
         flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
@@ -302,7 +302,7 @@ class Crowd:
     st.lists(st.tuples(st.sampled_from(["want", "cancel", "end", "pass"]), st.integers(0, 9)), max_size=30),
     st.sampled_from(["asyncio", "trio"]),
 )
-def test_nobody_is_forgotten_whoever_is_cancelled_when(deeds: list[tuple[str, int]], backend: str) -> None:
+def test_no_waiter_is_lost_by_any_cancellation(deeds: list[tuple[str, int]], backend: str) -> None:
     """Never two calls at once, and all who stayed have a result."""
 
     async def task() -> None:
@@ -349,7 +349,7 @@ def test_threads_share_one_call() -> None:
     assert len(flights) == 0
 
 
-def test_a_thread_whose_call_breaks_off_is_replaced() -> None:
+def test_thread_with_an_aborted_call_is_replaced() -> None:
     class Stop(BaseException):
         pass
 
@@ -403,7 +403,7 @@ def poll(there: Callable[[], bool]) -> None:
     pytest.fail("it is not there")
 
 
-def test_a_hundred_rounds_of_threads_make_no_two_calls_at_once_and_lose_nobody() -> None:
+def test_thread_rounds_make_one_call_at_a_time_and_lose_none() -> None:
     flights: SingleFlight[int] = SingleFlight()
     under_way = most = 0
     count = threading.Lock()
@@ -435,7 +435,7 @@ def test_a_hundred_rounds_of_threads_make_no_two_calls_at_once_and_lose_nobody()
     assert most == 1
 
 
-def test_a_hundred_rounds_of_cancelled_leaders_lose_nobody(backend: str) -> None:
+def test_cancelled_leader_rounds_lose_no_waiter(backend: str) -> None:
     """Each round five leaders in a row are cancelled, and five others see the end."""
 
     async def task() -> None:

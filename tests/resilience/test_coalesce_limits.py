@@ -13,7 +13,7 @@ from tests.loops import run
 from tests.resilience.coalescing import FOR_S, Calls, settle
 
 
-def test_one_who_waits_longer_than_he_will_makes_a_call_of_his_own(backend: str) -> None:
+def test_waiter_past_its_limit_makes_its_own_call(backend: str) -> None:
     async def task() -> None:
         flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
@@ -76,7 +76,7 @@ def test_a_cancellation_while_waiting_is_not_taken_for_the_end_of_the_time(backe
     run(backend, task)
 
 
-def test_a_result_for_nobody_else_has_another_one_lead_and_then_each_calls_himself(backend: str) -> None:
+def test_private_result_elects_a_leader_then_separate_calls(backend: str) -> None:
     async def task() -> None:
         flights: SingleFlight[int] = SingleFlight(lambda _: False)
         calls = Calls()
@@ -162,7 +162,7 @@ def test_a_thread_has_another_s_result_within_its_limit() -> None:
     assert results == [(1, False)]
 
 
-def test_threads_do_not_take_a_result_that_is_for_nobody_else() -> None:
+def test_threads_do_not_take_a_private_result() -> None:
     ends = Ends(lambda _: False)
     threads = [threading.Thread(target=ends.want) for _ in range(4)]
     for thread in threads:
@@ -193,7 +193,7 @@ def raised(error: Exception) -> Exception:
     return error
 
 
-def test_an_exception_of_one_s_own_says_the_same_and_shares_nothing() -> None:
+def test_copied_exception_is_equal_and_independent() -> None:
     error = raised(OSError(2, "no such file", "there"))
     error.add_note("seen")
     trace = error.__traceback__
@@ -232,7 +232,7 @@ class Turning(Exception):
 
 
 @pytest.mark.parametrize("error", [Picky(code=1), Wordy("x"), Turning("x")])
-def test_an_exception_that_cannot_be_copied_is_everybody_s(error: Exception) -> None:
+def test_uncopyable_exception_is_shared(error: Exception) -> None:
     trace = raised(error).__traceback__
     raised(error)
     assert error.__traceback__ is not trace

@@ -56,13 +56,13 @@ def climbed(loads: list[float | None], rules: LadderRules | None = None) -> list
         ([9.0, 9.0, math.inf, -1.0, -math.inf, 0.0], [FULL, FULL, STATIC, STATIC, STATIC, FULL]),
     ],
 )
-def test_the_ladder_goes_by_the_last_three_samples(
+def test_level_follows_the_last_three_samples(
     loads: list[float | None], levels: list[DegradationLevel]
 ) -> None:
     assert climbed(loads) == levels
 
 
-def test_one_sample_is_enough_where_the_rules_say_so() -> None:
+def test_one_sample_suffices_where_configured() -> None:
     assert climbed([0.96, 0.1, 0.91], LadderRules(samples=1)) == [STATIC, FULL, STALE]
 
 
@@ -89,7 +89,7 @@ def test_a_clock_that_steps_back_breaks_nothing() -> None:
     assert ladder.observe(None, 10.0) is STATIC
 
 
-def test_the_view_and_the_repr_say_what_the_level_rests_on() -> None:
+def test_view_and_repr_show_the_samples_of_the_level() -> None:
     ladder = DegradationLevels(LadderRules(), 5.0)
     assert repr(ladder) == "<DegradationLevels full load=unknown for 0 s>"
     assert (ladder.view().level, ladder.view().load, ladder.view().since_s) == (FULL, None, 5.0)
@@ -138,7 +138,7 @@ def test_watching_once_more_changes_nothing() -> None:
     assert ladder.observe(0.76, 2.0) is SHED
 
 
-def test_a_threshold_that_no_load_could_undo_is_refused() -> None:
+def test_threshold_above_every_load_is_invalid() -> None:
     ladder = DegradationLevels(LadderRules(), 0.0)
     for threshold in (0.05, 0.01, -1.0, math.nan):
         with pytest.raises(ValueError, match=r"above the margin of 0\.05"):
@@ -162,7 +162,7 @@ def test_a_threshold_that_no_load_could_undo_is_refused() -> None:
         ({"samples": 0, "margin": 2.0}, ["samples", "margin"]),
     ],
 )
-def test_figures_that_cannot_work_are_refused(given: dict[str, Any], faults: list[str]) -> None:
+def test_impossible_numbers_are_invalid(given: dict[str, Any], faults: list[str]) -> None:
     with pytest.raises(ValueError, match=r"^LadderRules: ") as caught:
         LadderRules(**given)
     assert all(fault in str(caught.value) for fault in faults)
@@ -209,7 +209,7 @@ GRADED = Feature("x", Criticality.NON_CORE, Fallback(static=1, stale=True), shed
         (STATIC, GRADED, True, True, DegradationAction.SHED),
     ],
 )
-def test_the_level_says_what_is_done_with_a_feature(
+def test_level_selects_the_action_for_a_feature(
     level: DegradationLevel, feature: Feature, usable: bool, shed: bool | None, choice: DegradationAction
 ) -> None:
     assert choose_action(level, feature, usable, shed) is choice

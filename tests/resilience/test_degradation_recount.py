@@ -54,7 +54,7 @@ def stepped(run: list[float], thresholds: dict[DegradationLevel, float], rules: 
 
 
 @given(RULES, STEPS)
-def test_the_ladder_is_what_a_recount_says(
+def test_levels_equal_a_recount(
     rules: LadderRules, steps: list[tuple[float, float | None]]
 ) -> None:
     ladder = DegradationLevels(rules, 0.0)

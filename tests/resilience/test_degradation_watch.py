@@ -41,7 +41,7 @@ class Watched:
         self.changes.append(change)  # type: ignore[arg-type]
 
 
-def test_whoever_asks_samples_the_load_once_per_interval() -> None:
+def test_load_is_sampled_once_per_interval() -> None:
     watched = Watched()
     for step in range(40):
         watched.now = 50.0 + step / 10
@@ -77,7 +77,7 @@ def test_a_clock_that_steps_back_does_not_stop_the_sampling() -> None:
     assert watched.asked == 3
 
 
-def test_a_change_is_told_once() -> None:
+def test_change_is_reported_once() -> None:
     watched = Watched()
     for load in (0.1, 0.85, 0.85, 0.99, 0.1, None, None, None, None):
         watched.load = load
@@ -98,7 +98,7 @@ def test_an_unknown_load_ends_the_level() -> None:
     assert watched.changes == [(FULL, STATIC, 0.99), (STATIC, FULL, None)]
 
 
-def test_nobody_asks_for_long_and_the_level_has_ended() -> None:
+def test_level_expires_without_calls() -> None:
     watched = Watched(samples=2)
     for load in (0.99, 0.99):
         watched.load = load
@@ -137,7 +137,7 @@ def test_an_observer_that_raises_changes_nothing(caplog: pytest.LogCaptureFixtur
     assert caplog.messages == ["degradation: an observer failed; the level change stands"]
 
 
-def test_an_observer_may_ask_for_the_level_and_changes_stay_in_order() -> None:
+def test_observer_may_query_the_level_and_order_holds() -> None:
     now = 50.0
     loads = iter([0.99, 0.1, 0.1])
     changes: list[tuple[DegradationLevel, DegradationLevel]] = []
@@ -153,7 +153,7 @@ def test_an_observer_may_ask_for_the_level_and_changes_stay_in_order() -> None:
     assert changes == [(FULL, STATIC), (STATIC, FULL)]
 
 
-def test_a_load_that_asks_for_the_level_has_the_one_before() -> None:
+def test_load_function_sees_the_previous_level() -> None:
     seen: list[DegradationLevel] = []
 
     def load() -> float | None:
@@ -165,7 +165,7 @@ def test_a_load_that_asks_for_the_level_has_the_one_before() -> None:
     assert seen == [FULL]
 
 
-def test_nobody_waits_for_a_load_that_hangs_and_it_is_unknown_meanwhile() -> None:
+def test_hanging_load_blocks_no_caller_and_is_unknown() -> None:
     now = 50.0
     loads = [0.99]
     begun, go = threading.Event(), threading.Event()
@@ -197,7 +197,7 @@ def test_nobody_waits_for_a_load_that_hangs_and_it_is_unknown_meanwhile() -> Non
     assert degradation.level() is STATIC
 
 
-def test_a_change_is_told_by_one_thread_at_a_time() -> None:
+def test_change_is_reported_by_one_thread_at_a_time() -> None:
     now = 50.0
     loads = iter([0.99, 0.1])
     begun, go = threading.Event(), threading.Event()
@@ -238,7 +238,7 @@ CORE = Feature("answer", Criticality.CORE, Fallback(static=1, stale=True))
         (0.99, (True, True), (DegradationAction.SHED, DegradationAction.SHED, DegradationAction.STATIC)),
     ],
 )
-def test_the_load_says_what_is_done_with_each_feature(
+def test_load_selects_the_action_for_each_feature(
     load: float, shed: tuple[bool, bool], choices: tuple[DegradationAction, ...]
 ) -> None:
     watched = Watched()
@@ -258,12 +258,12 @@ def test_the_choice_for_a_core_feature_samples_the_load_too() -> None:
     assert watched.degradation.action(CORE, False) is DegradationAction.STATIC
 
 
-def test_a_threshold_that_no_load_could_undo_is_refused() -> None:
+def test_threshold_above_every_load_is_invalid() -> None:
     with pytest.raises(ValueError, match="above the margin"):
         Watched().degradation.register(Feature("related", Criticality.NON_CORE, shed_above=0.05))
 
 
-def test_what_is_shed_comes_back_after_as_many_samples_as_it_takes() -> None:
+def test_shed_feature_returns_after_the_configured_samples() -> None:
     assert Watched(samples=3).degradation.retry_after_s == 3.0
 
 
@@ -276,7 +276,7 @@ def test_the_view_takes_no_sample() -> None:
     assert repr(watched.degradation) == "<DegradationLevels full load=0.10 for 0 s>"
 
 
-def test_a_fork_keeps_the_level_and_none_of_what_others_were_at() -> None:
+def test_fork_keeps_the_level_and_no_running_sample() -> None:
     watched = Watched()
     watched.load = 0.99
     degradation = watched.degradation

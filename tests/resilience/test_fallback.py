@@ -99,7 +99,7 @@ NO_STATIC = Fallback(dynamic=lambda _: "dynamic", stale=True)
         (Fallback(static="static"), DegradationAction.SERVE, "stale", "static"),
     ],
 )
-def test_the_first_rung_that_has_an_answer_gives_it(
+def test_first_fallback_with_a_value_wins(
     climb: Climb, fallback: Fallback | None, choice: DegradationAction, kept: object, value: str | None
 ) -> None:
     answer = climb(fallback, choice=choice, kept=kept, cause="load")
@@ -111,7 +111,7 @@ def test_the_first_rung_that_has_an_answer_gives_it(
         assert climb.counts == [("related", FallbackKind(value), "load")]
 
 
-def test_nothing_is_kept_unless_it_is_said() -> None:
+def test_results_are_cached_only_if_configured() -> None:
     ladder = rungs(Fallback(static="static", stale=True), lambda *_: None)
     assert ladder.answer(context()) == FallbackAnswer("static", FallbackKind.STATIC)
 
@@ -134,14 +134,14 @@ def test_a_static_value_is_copied_for_each_unless_it_is_shared(climb: Climb) -> 
     assert shared.value is value
 
 
-def test_a_dynamic_fallback_is_told_why(climb: Climb) -> None:
+def test_dynamic_fallback_receives_the_cause(climb: Climb) -> None:
     told: list[FallbackContext] = []
     error = OSError("away")
     climb(Fallback(dynamic=told.append), error=error, cause="failures")
     assert told == [FallbackContext("related", "failures", error, (1,), {"two": 2})]
 
 
-def test_a_rung_that_raises_is_logged_and_the_next_one_tried(
+def test_raising_fallback_is_logged_and_the_next_tried(
     climb: Climb, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = climb(Fallback(static=5, dynamic=raising(Broken("x"))), error=OSError("away"))
@@ -153,7 +153,7 @@ def test_a_rung_that_raises_is_logged_and_the_next_one_tried(
 NOTE = "the dynamic fallback of 'related' has raised "
 
 
-def test_what_a_fallback_has_raised_is_a_note_of_what_stands(
+def test_fallback_error_is_a_note_of_the_raised_error(
     climb: Climb, caplog: pytest.LogCaptureFixture
 ) -> None:
     original = OSError("away")
@@ -171,7 +171,7 @@ def test_an_error_that_is_raised_again_and_again_has_one_note(climb: Climb) -> N
     assert [len(note) for note in original.__notes__] == [500]
 
 
-def test_what_can_have_no_note_stands_without(climb: Climb) -> None:
+def test_error_without_notes_is_raised_unchanged(climb: Climb) -> None:
     class Silent(Exception):
         def add_note(self, _: str) -> None:
             raise RuntimeError("no notes")
@@ -186,7 +186,7 @@ def test_what_can_have_no_note_stands_without(climb: Climb) -> None:
     assert not hasattr(original, "__notes__")
 
 
-def test_a_static_value_that_can_no_longer_be_copied_is_a_rung_that_raises(climb: Climb) -> None:
+def test_static_value_that_became_uncopyable_is_skipped(climb: Climb) -> None:
     value: list[object] = []
     fallback = Fallback(static=value)
     value.append(threading.Lock())
@@ -219,7 +219,7 @@ def test_a_value_that_does_not_fit_is_no_answer_and_not_counted(
     )
 
 
-def test_what_is_not_there_is_not_checked(climb: Climb, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_fallback_is_not_validated(climb: Climb, caplog: pytest.LogCaptureFixture) -> None:
     assert climb(Fallback(static=5, stale=True), check=numbers_only) == FallbackAnswer(5, FallbackKind.STATIC)
     assert caplog.messages == []
 
@@ -237,7 +237,7 @@ def test_without_an_original_error_nothing_is_raised(climb: Climb, caplog: pytes
     assert len(caplog.messages) == 1
 
 
-def test_what_is_no_exception_passes_through_at_once(climb: Climb) -> None:
+def test_base_exception_passes_at_once(climb: Climb) -> None:
     class Stop(BaseException):
         pass
 

@@ -58,14 +58,14 @@ class AtOnce:
         ({"under_load": True, "key": str}, ["give one of", "under_load needs dynamic", "key needs stale"]),
     ],
 )
-def test_a_fallback_that_cannot_work_is_refused(given: dict[str, Any], faults: list[str]) -> None:
+def test_impossible_fallback_is_invalid(given: dict[str, Any], faults: list[str]) -> None:
     with pytest.raises(ValueError, match=r"^Fallback: ") as caught:
         Fallback(**given)
     assert all(fault in str(caught.value) for fault in faults)
     assert str(caught.value).count("; ") == len(faults) - 1
 
 
-def test_a_static_value_that_cannot_be_copied_is_refused_unless_it_is_shared() -> None:
+def test_uncopyable_static_value_is_invalid_unless_shared() -> None:
     lock = threading.Lock()
     with pytest.raises(ValueError, match=r"static cannot be copied .* set shared_value"):
         Fallback(static=lock)
@@ -119,14 +119,14 @@ def test_an_asynchronous_fallback_is_known_as_such(dynamic: Any, asynchronous: b
         ({"shed_above": 0.5, "criticality": Criticality.CORE}, "a core feature is never shed"),
     ],
 )
-def test_a_feature_that_cannot_work_is_refused(given: dict[str, Any], fault: str) -> None:
+def test_impossible_feature_is_invalid(given: dict[str, Any], fault: str) -> None:
     with pytest.raises(ValueError, match=r"^Feature ") as caught:
         Feature(**{"name": "related", "criticality": Criticality.NON_CORE} | given)
     assert fault in str(caught.value)
     assert ";" not in str(caught.value)
 
 
-def test_a_feature_is_core_and_has_nothing_else_unless_it_is_said() -> None:
+def test_feature_defaults_to_core_without_fallback() -> None:
     feature = Feature("related")
     assert (feature.criticality, feature.fallback, feature.shed_above) == (Criticality.CORE, None, None)
     with pytest.raises(FrozenInstanceError):

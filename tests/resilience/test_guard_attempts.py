@@ -56,7 +56,7 @@ def test_a_substitute_answers_whatever_the_state(state: str, early: bool) -> Non
     assert circuit.view().rejected == {}
 
 
-def test_what_would_be_shed_is_asked_of_the_substitute() -> None:
+def test_shed_query_uses_the_substitute() -> None:
     circuit = opened()
     substitute = Substitute()
     circuit.executor = substitute
@@ -88,7 +88,7 @@ def fails() -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_an_attempt_says_what_came_of_it(asynchronous: bool) -> None:
+def test_attempt_reports_its_outcome(asynchronous: bool) -> None:
     circuit = Clocked()
     assert attempted(lambda: 7, circuit, asynchronous=asynchronous) == GuardedAttempt(
         7, None, Outcome.SUCCESS
@@ -111,7 +111,7 @@ def test_an_attempt_with_an_awaitable_is_open_until_that_ends() -> None:
     assert circuit.state() is BreakerState.CLOSED
 
 
-def test_what_is_no_exception_passes_an_attempt() -> None:
+def test_base_exception_passes_an_attempt() -> None:
     circuit = half_open()
 
     def interrupted() -> None:

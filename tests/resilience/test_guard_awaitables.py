@@ -151,7 +151,7 @@ async def entered(call: Any, body: Exception | None = None) -> int:
     return int(found)
 
 
-def test_what_may_be_entered_can_be_entered_and_settles_then(backend: str) -> None:
+def test_context_manager_result_is_entered_and_settles_then(backend: str) -> None:
     async def task() -> None:
         circuit, request, error = half_open(), Request(), KeyError("the block's")
         call = later(Guard(circuit), lambda: request)()
@@ -163,7 +163,7 @@ def test_what_may_be_entered_can_be_entered_and_settles_then(backend: str) -> No
     run(backend, task)
 
 
-def test_what_cannot_be_entered_is_a_failure(backend: str) -> None:
+def test_failing_enter_is_a_failure(backend: str) -> None:
     async def task() -> None:
         circuit = half_open()
         with pytest.raises(OSError, match="away"):
@@ -173,7 +173,7 @@ def test_what_cannot_be_entered_is_a_failure(backend: str) -> None:
     run(backend, task)
 
 
-def test_what_may_be_entered_may_be_awaited_or_dropped_instead() -> None:
+def test_context_manager_result_may_be_awaited_or_dropped() -> None:
     circuit = half_open()
     call = later(Guard(circuit), Request)
     call()
@@ -183,7 +183,7 @@ def test_what_may_be_entered_may_be_awaited_or_dropped_instead() -> None:
     assert circuit.state() is BreakerState.CLOSED
 
 
-def test_an_awaitable_keeps_what_else_it_has() -> None:
+def test_awaitable_keeps_its_other_attributes() -> None:
     call: Any = later(Guard(half_open()), Request)()
     assert call.url == "http://models.test"
     with pytest.raises(AttributeError, match="nothing"):
@@ -225,7 +225,7 @@ async def test_a_task_that_is_cancelled_before_it_begins_gives_its_place_back() 
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-async def test_what_is_asked_for_and_never_awaited_gives_its_place_back() -> None:
+async def test_never_awaited_call_frees_its_slot() -> None:
     circuit = Clocked(BreakerRules(max_in_flight=3))
     never = Guard(circuit)(lambda: asyncio.sleep(1.0))().__await__()
     assert circuit.view().in_flight == 1

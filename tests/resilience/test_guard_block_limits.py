@@ -29,7 +29,7 @@ def test_an_async_block_that_takes_too_long_is_ended_and_a_failure(backend: str)
     assert circuit.view().last_failure.startswith("TimeoutError")
 
 
-def test_a_trial_in_a_block_that_takes_too_long_opens_again(backend: str) -> None:
+def test_slow_probe_in_a_block_opens_again(backend: str) -> None:
     circuit = half_open(BreakerRules(failures=1, timeout_s=0.001))
 
     async def main() -> None:
@@ -57,7 +57,7 @@ def test_a_block_in_time_ends_as_it_would_without_a_limit(backend: str) -> None:
     assert circuit.view().last_failure == "KeyError"
 
 
-def test_a_cancellation_from_outside_says_nothing_also_where_there_is_a_limit(backend: str) -> None:
+def test_outer_cancellation_is_neutral_despite_a_timeout(backend: str) -> None:
     circuit = half_open(BreakerRules(failures=1, timeout_s=60.0))
 
     async def main() -> None:
@@ -107,7 +107,7 @@ def test_a_block_left_in_another_task_gives_its_place_back(backend: str) -> None
     assert circuit.view().probes == 0
 
 
-def test_a_plain_block_cannot_be_ended_and_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_plain_block_is_not_interruptible_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     circuit = limited(0.001)
     for _ in range(3):
         with Guard(circuit):

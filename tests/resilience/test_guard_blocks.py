@@ -58,7 +58,7 @@ def test_a_block_lets_through_and_records(ways: Ways) -> None:
     assert circuit.view().streak == 0
 
 
-def test_a_block_refuses(ways: Ways) -> None:
+def test_block_rejects(ways: Ways) -> None:
     way_in, _ = ways
     for _ in range(2):
         circuit = opened()
@@ -101,7 +101,7 @@ def test_a_block_is_left_once(ways: Ways) -> None:
     assert guard.view().stale_results == 0
 
 
-def test_who_is_waiting_at_the_door_holds_the_block_already(backend: str) -> None:
+def test_task_waiting_to_enter_holds_the_block(backend: str) -> None:
     store = FakeStore()
     store.wait = anyio.sleep_forever
     guard = Guard(Clocked(store=store))
@@ -130,7 +130,7 @@ def test_an_exception_passes_through_as_it_is(ways: Ways) -> None:
     assert circuit.state() is BreakerState.OPEN
 
 
-def test_who_trips_the_breaker_gets_his_own_exception() -> None:
+def test_caller_that_opens_the_breaker_gets_its_own_error() -> None:
     circuit = Clocked(BreakerRules(failures=2))
     for _ in range(2):
         with pytest.raises(ConnectionError, match="his own"), Guard(circuit):
@@ -156,7 +156,7 @@ def test_a_failure_within_counts_for_both_guards() -> None:
     assert outer.state() is inner.state() is BreakerState.OPEN
 
 
-def test_a_trial_may_end_on_another_thread() -> None:
+def test_probe_may_end_on_another_thread() -> None:
     circuit = half_open()
     guard = Guard(circuit)
     guard.__enter__()
@@ -166,7 +166,7 @@ def test_a_trial_may_end_on_another_thread() -> None:
     assert circuit.state() is BreakerState.CLOSED
 
 
-def test_a_trial_may_end_in_another_task(backend: str) -> None:
+def test_probe_may_end_in_another_task(backend: str) -> None:
     circuit = half_open()
     guard = Guard(circuit)
 
@@ -269,7 +269,7 @@ def test_operators_have_their_verbs() -> None:
 
 
 @pytest.mark.parametrize("by_hand", [True, False])
-def test_what_is_shed_is_refused_in_blocks_and_by_hand(by_hand: bool) -> None:
+def test_shed_feature_is_rejected_in_blocks_and_by_hand(by_hand: bool) -> None:
     circuit: GuardState = Clocked()
     circuit.shed_check = lambda: GuardRejection("db", BreakerState.CLOSED, BreakerCause.SHED, 3.0)
     if by_hand:

@@ -121,7 +121,7 @@ def test_async_generator_functions(source: Callable[..., AsyncIterator[int]]) ->
     assert circuit.view().calls == 1
 
 
-def test_methods_and_what_stands_below_a_decorator() -> None:
+def test_methods_and_stacked_decorators() -> None:
     circuit = Clocked()
 
     class Store:
@@ -151,7 +151,7 @@ def test_methods_and_what_stands_below_a_decorator() -> None:
     assert circuit.view().calls == 4
 
 
-def test_what_is_known_of_a_function_stays_known() -> None:
+def test_function_metadata_is_kept() -> None:
     async def search(text: str, *, top: int = 3) -> list[str]:
         """Find some."""
         return [text] * top

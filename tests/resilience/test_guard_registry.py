@@ -85,7 +85,7 @@ def passed(answer: GuardPermit | GuardRejection) -> GuardPermit:
 
 
 class TestFigures:
-    def test_five_failures_open_for_ten_seconds_and_one_trial_closes(self) -> None:
+    def test_five_failures_open_for_ten_seconds_and_one_probe_closes(self) -> None:
         throttle = throttle_for_tests()
         fail(throttle, "db", 4)
         assert throttle.guard("db").state() is BreakerState.CLOSED
@@ -110,7 +110,7 @@ class TestFigures:
         other = throttle.guard("other").rules
         assert (other.failures, other.open_s, other.backoff) == (4, 7.0, 2.0)
 
-    def test_what_the_table_says_of_the_feature_holds_where_code_says_nothing(self) -> None:
+    def test_configured_feature_applies_where_code_has_none(self) -> None:
         policy = GuardPolicy("related", criticality="non_core", shed_above=0.5)
         throttle = throttle_for_tests(guards=[policy])
         before = throttle.may_degrade
@@ -192,7 +192,7 @@ class TestRegistry:
         assert related() == "kept"
         assert names(throttle) == {"open", "related"}
 
-    def test_what_was_counted_of_a_guard_that_went_is_counted_of_all_others(self) -> None:
+    def test_counts_of_an_evicted_guard_join_the_others(self) -> None:
         throttle = throttle_for_tests(breaker_max_names=2)
         for number in range(20):
             fail(throttle, f"host {number}")
@@ -201,7 +201,7 @@ class TestRegistry:
         assert {name for name, _ in changes} == {"_others", "host 18", "host 19"}
         assert sum(n for (_, state), n in changes.items() if state is BreakerState.OPEN) == 20
 
-    def test_who_asks_for_a_new_name_does_not_wait_for_all_the_others(
+    def test_new_name_does_not_wait_for_other_guards(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         throttle = throttle_for_tests(breaker_max_names=100)
@@ -218,7 +218,7 @@ class TestRegistry:
         throttle.guard("new")
         assert 0 < len(looks) <= 16
 
-    def test_a_guard_that_is_held_is_the_same_when_it_is_asked_for_again(self) -> None:
+    def test_held_guard_is_returned_again(self) -> None:
         throttle = throttle_for_tests(breaker_max_names=1)
         held = throttle.guard("held")
         throttle.guard("other")
@@ -237,7 +237,7 @@ class TestRegistry:
         assert [breaker.name for breaker in seen(throttle).breakers] == ["held"]
         assert held.state() is BreakerState.OPEN
 
-    def test_beyond_the_bound_calls_are_made_without_a_breaker_and_it_is_said_once(
+    def test_guards_beyond_the_maximum_are_disabled_and_warn_once(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         throttle = throttle_for_tests(breaker_max_names=2)
@@ -251,14 +251,14 @@ class TestRegistry:
         assert events.count("guard_table_full") == 1
         assert len(seen(throttle).breakers) == 2
 
-    def test_a_throttle_without_guards_loads_and_tells_nothing_of_them(self) -> None:
+    def test_throttle_without_guards_loads_no_guard_code(self) -> None:
         throttle = throttle_for_tests()
         assert throttle.snapshot().guards is None
         assert not throttle.may_degrade
 
 
 class TestTold:
-    def test_listeners_hear_of_each_change_in_order_and_one_that_fails_harms_nobody(
+    def test_listeners_get_changes_in_order_despite_a_failing_one(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         throttle = throttle_for_tests()
@@ -281,7 +281,7 @@ class TestTold:
         ]
         assert "a listener failed" in caplog.text
 
-    def test_changes_are_lines_and_counts(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_changes_are_logged_and_counted(self, caplog: pytest.LogCaptureFixture) -> None:
         throttle = throttle_for_tests()
         with caplog.at_level(logging.INFO, "autoglm_throttle"):
             fail(throttle, "db")
@@ -299,7 +299,7 @@ class TestTold:
 
 
 class TestSettled:
-    def test_a_word_that_is_no_outcome_is_an_error_and_gives_the_place_back(self) -> None:
+    def test_invalid_outcome_is_an_error_and_frees_the_slot(self) -> None:
         throttle = throttle_for_tests(breaker_half_open_max=1)
         fail(throttle, "db", 4)
         guard = throttle.guard("db")
@@ -332,7 +332,7 @@ class TestLife:
         with guard:
             pass
 
-    def test_a_finalizer_may_ask_for_a_guard_while_the_first_is_made(
+    def test_finalizer_may_request_a_guard_during_the_first(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         throttle = throttle_for_tests()

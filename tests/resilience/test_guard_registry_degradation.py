@@ -22,7 +22,7 @@ from tests.resilience.test_guard_registry import loaded, seen
 
 
 class TestDegradation:
-    def test_over_80_percent_of_load_what_is_not_core_is_shed(self) -> None:
+    def test_non_core_is_shed_above_80_percent_load(self) -> None:
         throttle = throttle_for_tests()
         calls = []
         throttle.feature("related", criticality=Criticality.NON_CORE, fallback=Fallback(static=["none"]))
@@ -66,7 +66,7 @@ class TestDegradation:
         loaded(throttle, pct)
         assert seen(throttle).level is level
 
-    def test_without_any_gpu_the_gate_tells_the_load(self) -> None:
+    def test_concurrency_limiter_reports_the_load_without_gpu(self) -> None:
         clock = throttle_for_tests().clock
         settings = Settings(gpu="none", policy="concurrency", inflight_max=4)
         throttle = Throttle(settings, sampling="manual", clock=clock)
@@ -79,7 +79,7 @@ class TestDegradation:
             clock.advance(1.0)
         assert not throttle.is_available("related")
 
-    def test_each_step_is_a_line(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_each_level_change_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         throttle = throttle_for_tests()
         throttle.guard("any")
         with caplog.at_level(logging.INFO, "autoglm_throttle"):

@@ -24,7 +24,7 @@ class TestFleet:
         for throttle in made:
             throttle.stop()
 
-    def test_an_opening_is_heard_by_the_others_also_after_a_restart(
+    def test_opening_reaches_others_also_after_a_restart(
         self, two: tuple[Throttle, Throttle]
     ) -> None:
         here, there = two

@@ -34,7 +34,7 @@ def test_each_attempt_is_a_call_of_its_own() -> None:
     assert circuit.view().calls == 3
 
 
-def test_tenacity_stops_at_a_refusal() -> None:
+def test_tenacity_stops_at_a_rejection() -> None:
     circuit, dependency = Clocked(BreakerRules(failures=2)), Dependency(failures=9)
     search = Guard(circuit)(dependency.search)
     retried = tenacity.retry(
@@ -49,7 +49,7 @@ def test_tenacity_stops_at_a_refusal() -> None:
     assert circuit.view().rejected == {"failures": 1}
 
 
-def test_tenacity_waits_as_long_as_a_refusal_says() -> None:
+def test_tenacity_waits_for_retry_after() -> None:
     circuit, dependency = Clocked(BreakerRules(failures=2)), Dependency(failures=2)
 
     def wait(state: tenacity.RetryCallState) -> float:
@@ -69,7 +69,7 @@ def test_tenacity_waits_as_long_as_a_refusal_says() -> None:
     assert circuit.state() is BreakerState.CLOSED
 
 
-def test_stamina_stops_at_a_refusal() -> None:
+def test_stamina_stops_at_a_rejection() -> None:
     circuit, dependency = Clocked(BreakerRules(failures=2)), Dependency(failures=9)
     search = Guard(circuit)(dependency.search)
 
@@ -81,7 +81,7 @@ def test_stamina_stops_at_a_refusal() -> None:
     assert dependency.calls == 2
 
 
-def test_stamina_waits_as_long_as_a_refusal_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stamina_waits_for_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
     circuit, dependency = Clocked(BreakerRules(failures=2)), Dependency(failures=2)
     slept: list[float] = []
 

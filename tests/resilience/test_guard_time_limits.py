@@ -36,7 +36,7 @@ def test_our_own_time_limit_is_a_failure(backend: str) -> None:
     assert circuit.state() is BreakerState.OPEN
 
 
-def test_a_trial_has_the_same_time_limit(backend: str) -> None:
+def test_probe_has_the_same_time_limit(backend: str) -> None:
     circuit = half_open(BreakerRules(failures=1, timeout_s=0.001))
 
     async def main() -> None:
@@ -47,7 +47,7 @@ def test_a_trial_has_the_same_time_limit(backend: str) -> None:
     assert circuit.state() is BreakerState.OPEN
 
 
-def test_who_is_in_time_notices_nothing(backend: str) -> None:
+def test_call_in_time_is_unaffected(backend: str) -> None:
     circuit = limited(60.0)
 
     async def main() -> None:
@@ -94,7 +94,7 @@ def test_a_time_limit_inside_a_block_is_a_failure_and_one_outside_is_not(backend
 
 
 @pytest.mark.parametrize("function", [double, count, abs])
-def test_a_time_limit_on_what_nothing_can_interrupt_is_refused(function: Callable[..., Any]) -> None:
+def test_time_limit_on_uninterruptible_function_is_invalid(function: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match="make it a coroutine function, or give the client in it a limit"):
         Guard(limited(1.0))(function)
 

@@ -41,7 +41,7 @@ def call(circuit: Clocked, face: str, act: Act) -> type[BaseException] | None:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("act", ENDS)
-def test_each_end_of_a_trial(face: str, act: Act) -> None:
+def test_each_end_of_a_probe(face: str, act: Act) -> None:
     raised, state = ENDS[act]
     circuit = half_open()
     assert call(circuit, face, act) is raised
@@ -50,7 +50,7 @@ def test_each_end_of_a_trial(face: str, act: Act) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_while_a_trial_is_under_way_others_are_refused(face: str) -> None:
+def test_others_are_rejected_during_a_probe(face: str) -> None:
     circuit = half_open()
     others: list[type[BaseException] | None] = []
 
@@ -64,7 +64,7 @@ def test_while_a_trial_is_under_way_others_are_refused(face: str) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_a_slow_trial_has_failed(face: str) -> None:
+def test_slow_probe_has_failed(face: str) -> None:
     circuit = half_open(BreakerRules(failures=1, slow_call_s=0.5))
     assert call(circuit, face, lambda: circuit.clock.advance(0.6)) is None
     stream = "generator" in face
@@ -95,7 +95,7 @@ def test_a_disabled_guard_lets_all_through_and_counts_nothing(face: str) -> None
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_metrics_only_refuses_nobody(face: str) -> None:
+def test_metrics_only_rejects_nothing(face: str) -> None:
     circuit = Clocked()
     circuit.metrics_only()
     for _ in range(3):

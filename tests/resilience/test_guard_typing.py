@@ -42,7 +42,7 @@ class Store:
         return len(key)
 
 
-def test_what_is_returned_stays_known() -> None:
+def test_return_type_is_kept() -> None:
     assert_type(search("a"), list[str])
     assert_type(search("a", top=1), list[str])
     assert_type(scan("a"), Iterator[str])
@@ -52,7 +52,7 @@ def test_what_is_returned_stays_known() -> None:
     assert drive(assert_type(Store().get_later("a"), Coroutine[Any, Any, int])) == 1
 
 
-def test_what_is_taken_stays_known() -> None:
+def test_parameter_types_are_kept() -> None:
     never: list[Callable[[], object]] = [
         lambda: search(1),  # type: ignore[arg-type]
         lambda: search("a", 1),  # type: ignore[call-arg]

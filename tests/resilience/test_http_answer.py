@@ -24,7 +24,7 @@ def test_headers_come_as_a_mapping_or_as_pairs() -> None:
 
 
 @pytest.mark.parametrize("status", [199, 101, 0, -1, 600])
-def test_a_status_that_ends_no_request_is_refused(status: int) -> None:
+def test_non_final_status_is_invalid(status: int) -> None:
     with pytest.raises(ValueError, match=str(status)):
         HttpAnswer(status)
 
@@ -49,7 +49,7 @@ def test_each_status_that_ends_a_request_is_taken(status: int) -> None:
         ("a", "\x7f"),
     ],
 )
-def test_a_field_that_cannot_be_sent_is_refused(name: str, value: str) -> None:
+def test_unsendable_field_is_invalid(name: str, value: str) -> None:
     with pytest.raises(ValueError, match="cannot be sent"):
         HttpAnswer(headers=[(name, value)])
 
@@ -71,7 +71,7 @@ def test_it_cannot_be_changed_and_can_be_a_key() -> None:
     assert {answer: 1}[HttpAnswer(body=b"x")] == 1
 
 
-def test_saying_a_field_replaces_each_of_its_name() -> None:
+def test_set_field_replaces_each_of_its_name() -> None:
     answer = HttpAnswer(201, [("Age", "1"), ("b", "2"), ("age", "3")], b"x")
     assert answer.with_header(("age", "7")) == HttpAnswer(201, [("b", "2"), ("age", "7")], b"x")
     assert answer.headers[0] == ("Age", "1")

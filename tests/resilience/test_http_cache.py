@@ -24,14 +24,14 @@ def body(found: CachedResponse | None) -> bytes | None:
     return None if found is None else found.answer.body
 
 
-def test_what_was_kept_stands_in_while_it_is_usable() -> None:
+def test_cached_response_replaces_while_usable() -> None:
     kept = cache()
     kept.put(ask(), 200, (), b"one", 0.0)
     assert body(kept.get(ask(), 60.0, 60.0)) == b"one"
     assert kept.get(ask(), 60.5, 60.0) is None
 
 
-def test_one_that_is_too_old_for_one_caller_is_kept_for_another() -> None:
+def test_response_too_old_for_one_caller_is_kept_for_another() -> None:
     kept = cache()
     kept.put(ask(), 200, (), b"one", 0.0)
     assert kept.get(ask(), 10.0, 5.0) is None
@@ -56,7 +56,7 @@ def test_it_stands_in_for_that_request_alone(other: CacheRequest) -> None:
     assert kept.get(other, 0.0, 60.0) is None
 
 
-def test_what_answers_get_answers_head() -> None:
+def test_cached_get_serves_head() -> None:
     kept = cache()
     kept.put(ask(accept="a"), 200, (("vary", "accept"),), b"one", 0.0)
     found = kept.get(ask("HEAD", accept="a"), 60.0, 60.0)
@@ -67,7 +67,7 @@ def test_what_answers_get_answers_head() -> None:
     assert kept.get(ask("POST", accept="a"), 0.0, 60.0) is None
 
 
-def test_what_answered_head_itself_comes_first_and_never_answers_get() -> None:
+def test_cached_head_comes_first_and_never_serves_get() -> None:
     kept = cache()
     kept.put(ask("HEAD"), 200, (("a", "head"),), b"", 0.0)
     assert kept.get(ask(), 0.0, 60.0) is None
@@ -78,7 +78,7 @@ def test_what_answered_head_itself_comes_first_and_never_answers_get() -> None:
         assert dict(found.answer.headers)["a"] == whose
 
 
-def test_the_bytes_that_are_kept_are_bounded() -> None:
+def test_cached_bytes_are_bounded() -> None:
     """Bodies, fields, URLs; what was used longest ago goes first; what is too long for all stays alone."""
     urls = [URL + str(number) for number in range(3)]
     kept = HttpCache(8, 1000, max_stored_bytes=2 * (100 + len(urls[0]) + len("content-length100")))
@@ -101,7 +101,7 @@ def test_marks_of_variants_have_a_weight_too() -> None:
     assert len(kept) == 2
 
 
-def test_by_default_64_mib_are_kept_of_one_feature() -> None:
+def test_cache_holds_64_mib_per_feature_by_default() -> None:
     kept = HttpCache(1024, 1 << 20)
     body = bytes(1 << 20)
     for number in range(70):
@@ -115,7 +115,7 @@ def test_the_users_key_keeps_head_and_get_apart() -> None:
     assert kept.get(ask("GET", key="mine"), 0.0, 60.0) is None
 
 
-def test_what_may_not_be_kept_is_not() -> None:
+def test_uncacheable_response_is_not_cached() -> None:
     kept = cache(body_bytes=3)
     kept.put(ask(), 200, (("cache-control", "no-store"),), b"one", 0.0)
     kept.put(ask(), 500, (), b"one", 0.0)
@@ -147,7 +147,7 @@ def test_the_oldest_goes_first() -> None:
     ]
 
 
-def test_variants_are_kept_apart() -> None:
+def test_variants_are_cached_separately() -> None:
     kept = cache()
     vary = (("vary", "accept-language"),)
     german, french = ask(**{"Accept-Language": "de"}), ask(**{"accept-language": "fr"})
@@ -188,7 +188,7 @@ def test_when_answers_vary_by_something_else_the_old_ones_are_out() -> None:
         ("GET", 503, False),
     ],
 )
-def test_what_an_answer_outdates_is_forgotten(method: str, status: int, gone: bool) -> None:
+def test_invalidating_response_clears_the_cache(method: str, status: int, gone: bool) -> None:
     kept = cache()
     kept.put(ask("GET"), 200, (("vary", "accept"),), b"one", 0.0)
     kept.put(ask("HEAD"), 200, (), b"", 0.0)
@@ -225,7 +225,7 @@ answers = st.tuples(
 
 
 @given(st.lists(answers, max_size=12), st.sampled_from(["", "a", "b"]))
-def test_what_stands_in_was_an_answer_to_this_very_request(
+def test_served_response_belongs_to_the_same_request(
     came: list[tuple[str, str, int, int]], accept: str
 ) -> None:
     """Found or not: whatever is given fits by the fields it varies by, and is as old as it says."""

@@ -94,7 +94,7 @@ def test_age_is_the_first_or_none(values: list[str], age: int) -> None:
         ("Sun, 06 Nov 99999 08:49:37 GMT", None),
     ],
 )
-def test_the_three_forms_of_a_date(text: str, wall: float | None) -> None:
+def test_three_formats_of_a_date(text: str, wall: float | None) -> None:
     assert parse_date_s(text) == wall
     assert date_field_s([("Expires", text)], "expires") == wall
 

@@ -48,7 +48,7 @@ PROXY = (
 
 
 @pytest.mark.parametrize("headers", [(), BROWSER, PROXY, (("CONTENT-TYPE", "application/json"),)])
-def test_what_programs_browsers_and_proxies_send_names_nobody(headers: Pairs) -> None:
+def test_common_client_fields_identify_no_user(headers: Pairs) -> None:
     assert not is_private(headers)
 
 
@@ -80,17 +80,17 @@ def test_what_programs_browsers_and_proxies_send_names_nobody(headers: Pairs) ->
         "CF-Access-Jwt-Assertion",
     ],
 )
-def test_what_could_tell_who_asks(name: str) -> None:
+def test_identifying_fields_are_private(name: str) -> None:
     assert is_private(((name, "x"),))
     assert is_private((*BROWSER, (name, ""), *PROXY))
 
 
 @given(st.text("abcxyz-", min_size=1).filter(lambda name: name not in NON_IDENTIFYING))
-def test_a_field_that_nobody_knows_is_personal(name: str) -> None:
+def test_unknown_field_is_private(name: str) -> None:
     assert is_private((("accept", "a"), (name, "x")))
 
 
-def test_a_host_told_by_a_proxy_is_a_part_of_what_is_asked_for() -> None:
+def test_forwarded_host_is_a_part_of_the_target() -> None:
     assert addressing_fields(BROWSER) == ()
     assert addressing_fields(PROXY) == (("x-forwarded-host", "shop.test"), ("x-forwarded-proto", "https"))
     assert addressing_fields(tuple(reversed(PROXY))) == addressing_fields(PROXY)

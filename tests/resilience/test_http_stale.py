@@ -86,7 +86,7 @@ def test_which_requests_have_an_answer_to_keep(asked: CacheRequest, keepable: bo
         (500, (), False),
     ],
 )
-def test_which_answers_are_kept(status: int, headers: tuple[tuple[str, str], ...], may: bool) -> None:
+def test_cacheable_responses(status: int, headers: tuple[tuple[str, str], ...], may: bool) -> None:
     assert storable(ask(), status, headers) is may
 
 
@@ -152,7 +152,7 @@ def test_the_age_upstream_counts_against_the_limit() -> None:
     assert not entry.is_usable(20.25, 0.0)
 
 
-def test_fields_of_one_connection_one_user_or_one_use_are_not_kept() -> None:
+def test_connection_user_and_single_use_fields_are_not_cached() -> None:
     headers = (
         ("Connection", "close, X-Hop"),
         ("X-Hop", "1"),
@@ -169,14 +169,14 @@ def test_fields_of_one_connection_one_user_or_one_use_are_not_kept() -> None:
     )
 
 
-def test_an_answer_to_head_keeps_the_length_that_it_told() -> None:
+def test_head_response_keeps_its_content_length() -> None:
     assert cached_response(ask("HEAD"), (("Content-Length", "99"),), b"", 0.0).answer.headers == (
         ("Content-Length", "99"),
     )
     assert cached_response(ask("HEAD"), (), b"", 0.0).answer.headers == ()
 
 
-def test_what_is_given_says_its_age_and_why() -> None:
+def test_served_response_carries_age_and_cause() -> None:
     entry = cached_response(ask(), (("age", "7"), ("a", "b")), b"x", 100.0)
     assert entry.as_fallback(105.9, "failures") == HttpAnswer(
         200,
@@ -185,7 +185,7 @@ def test_what_is_given_says_its_age_and_why() -> None:
     )
 
 
-def test_an_answer_of_another_rung_says_which() -> None:
+def test_other_fallback_names_itself() -> None:
     assert mark_degraded(HttpAnswer(204), FallbackKind.STATIC, "load").headers == (
         ("x-degraded", "static; cause=load"),
     )
@@ -201,13 +201,13 @@ def test_an_answer_of_another_rung_says_which() -> None:
         ((("vary", "*"),), None),
     ],
 )
-def test_what_an_answer_varies_by(
+def test_vary_fields_of_a_response(
     headers: tuple[tuple[str, str], ...], names: tuple[str, ...] | None
 ) -> None:
     assert varies_by(headers) == names
 
 
-def test_a_key_tells_apart_what_the_answer_varies_by() -> None:
+def test_key_includes_the_vary_fields() -> None:
     names = ("accept", "x")
     assert ask(Accept="a").vary_key(names) == ask(accept=" a", other="b").vary_key(names)
     different = {
@@ -227,7 +227,7 @@ def test_the_users_key_stands_for_method_and_url() -> None:
     assert ask(key=(URL, ())).base_key != ask().base_key
 
 
-def test_a_host_told_by_a_proxy_tells_requests_apart() -> None:
+def test_forwarded_host_separates_requests() -> None:
     assert ask(X_Forwarded_Host="evil.test").base_key != ask().base_key
     assert ask(X_Forwarded_Host="a.test").base_key == ask(x_forwarded_host="a.test", accept="b").base_key
 
@@ -260,5 +260,5 @@ def test_the_age_is_honest_and_never_falls(
         before, was_usable = age, usable
 
 
-def test_a_clock_that_steps_back_makes_nothing_younger_than_it_came() -> None:
+def test_clock_stepping_back_rejuvenates_nothing() -> None:
     assert CachedResponse(HttpAnswer(), 100.0, 7, 0, None).age_s(40.0) == 7

@@ -113,13 +113,13 @@ def name_of(value: object) -> str:
 
 
 @pytest.mark.parametrize(("error", "outcome"), PLAIN_ROWS, ids=name_of)
-def test_what_an_exception_counts_as(error: BaseException, outcome: Outcome) -> None:
+def test_outcome_of_an_exception(error: BaseException, outcome: Outcome) -> None:
     assert USERS.classify_result(error, raised=True) is outcome
 
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize(("error", "outcome"), PLAIN_ROWS, ids=name_of)
-def test_what_an_exception_counts_as_on_each_face(face: str, error: BaseException, outcome: Outcome) -> None:
+def test_outcome_of_an_exception_in_each_form(face: str, error: BaseException, outcome: Outcome) -> None:
     circuit = telling(USERS)
 
     def fail() -> None:
@@ -131,13 +131,13 @@ def test_what_an_exception_counts_as_on_each_face(face: str, error: BaseExceptio
     assert told(circuit) is outcome
 
 
-def test_an_exception_is_what_it_is_before_the_users_word() -> None:
+def test_exception_kind_precedes_the_classifier() -> None:
     judge = OutcomeClassifier(classify=lambda _: FAILURE)
     assert judge.classify_result(REFUSED, raised=True) is NEUTRAL
     assert judge.classify_result(asyncio.CancelledError(), raised=True) is NEUTRAL
 
 
-def test_the_users_word_comes_before_the_lists_and_none_goes_on() -> None:
+def test_classifier_precedes_the_lists_and_none_falls_through() -> None:
     asked: list[object] = []
 
     def classify(seen: object) -> Outcome | None:
@@ -151,7 +151,7 @@ def test_the_users_word_comes_before_the_lists_and_none_goes_on() -> None:
     assert asked == [known, other]
 
 
-def test_the_users_word_is_asked_about_a_group_and_then_about_its_leaves() -> None:
+def test_classifier_sees_a_group_and_then_its_leaves() -> None:
     leaf = OSError()
     group = ExceptionGroup("all", [leaf])
     asked: list[object] = []
@@ -171,7 +171,7 @@ WITH_VALUES = [face for face in FACES if face not in STREAMS and face not in BLO
 
 @pytest.mark.parametrize("face", WITH_VALUES)
 @pytest.mark.parametrize("outcome", Outcome)
-def test_the_users_word_on_a_returned_value(face: str, outcome: Outcome) -> None:
+def test_classifier_of_returned_values(face: str, outcome: Outcome) -> None:
     circuit = telling(OutcomeClassifier(classify=lambda seen: outcome if seen == "an answer" else None))
     assert FACES[face](circuit, lambda: "an answer") == "an answer"
     assert told(circuit) is outcome
@@ -185,7 +185,7 @@ def test_an_exception_that_is_returned_is_a_value(face: str) -> None:
 
 
 @pytest.mark.parametrize("face", [*STREAMS, *BLOCKS])
-def test_where_there_is_no_value_nobody_is_asked_about_one(face: str) -> None:
+def test_call_without_value_consults_no_classifier(face: str) -> None:
     asked: list[object] = []
     circuit = telling(OutcomeClassifier(classify=asked.append))
     FACES[face](circuit, lambda: "an answer")
@@ -218,7 +218,7 @@ def test_a_failure_is_never_slow(face: str) -> None:
     ("answer", "words"), [(True, "not bool"), ("failure", "not str"), ("raises", "the user's own")]
 )
 @pytest.mark.parametrize("face", FACES)
-def test_a_classifier_that_fails_is_neutral_counted_and_said_once(
+def test_failing_classifier_is_neutral_counted_and_logged_once(
     face: str, answer: object, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def classify(_: object) -> Outcome | None:
@@ -257,7 +257,7 @@ def test_a_classifier_that_fails_on_a_value_leaves_the_caller_his_value(face: st
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_who_interrupts_a_classifier_still_frees_the_place(face: str) -> None:
+def test_interrupted_classifier_frees_the_slot(face: str) -> None:
     def classify(_: object) -> Outcome:
         raise KeyboardInterrupt
 
@@ -280,7 +280,7 @@ def test_a_classifier_must_answer_at_once() -> None:
 
 
 @pytest.mark.parametrize("status", range(100, 600))
-def test_what_a_status_counts_as(status: int) -> None:
+def test_outcome_of_a_status(status: int) -> None:
     expected = {500: FAILURE, 502: FAILURE, 503: FAILURE, 504: FAILURE, 429: NEUTRAL}
     assert status_outcome(status) is expected.get(status, SUCCESS)
 
@@ -292,7 +292,7 @@ def test_only_a_success_can_be_slow(outcome: Outcome) -> None:
     assert apply_slow_limit(outcome, 1.0, 1.0) is outcome
 
 
-def test_what_somebody_else_says_of_a_value_holds_where_the_user_is_silent() -> None:
+def test_caller_classification_applies_without_a_classifier() -> None:
     silent, speaking = OutcomeClassifier(), OutcomeClassifier(classify=lambda _: SUCCESS)
     assert silent.classify_result(503, raised=False, default=FAILURE) is FAILURE
     assert speaking.classify_result(503, raised=False, default=FAILURE) is SUCCESS
@@ -314,12 +314,12 @@ class Unspeakable(Exception):
         (Unspeakable, "Unspeakable"),
     ],
 )
-def test_a_failure_in_words(failure: Callable[[], BaseException | str], text: str) -> None:
+def test_failure_text(failure: Callable[[], BaseException | str], text: str) -> None:
     assert failure_text(failure()) == text
 
 
 @pytest.mark.parametrize("name", ["ignore", "expected"])
-def test_what_is_no_exception_class_is_an_error(name: str) -> None:
+def test_non_exception_class_is_an_error(name: str) -> None:
     kinds: dict[str, Any] = {name: ("ValueError",)}
     with pytest.raises(TypeError, match=f"{name} must hold exception classes, not 'ValueError'"):
         OutcomeClassifier(**kinds)

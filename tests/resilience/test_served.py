@@ -67,13 +67,13 @@ def test_a_feature_that_is_not_core_is_shed(face: str, level: DegradationLevel) 
     assert bench.counted() == {("shed", "load"): 1}
 
 
-def test_what_is_shed_is_answered_if_it_can_be(face: str) -> None:
+def test_shed_call_is_answered_if_possible(face: str) -> None:
     bench, dependency = Bench(Fallback(static="static"), NON_CORE).at(SHED), Dependency(face)
     assert dependency(bench.served) == "static"
     assert (dependency.calls, bench.counted()) == (0, {("static", "load"): 1})
 
 
-def test_what_is_shed_is_answered_with_what_was_kept(face: str) -> None:
+def test_shed_call_is_answered_from_the_cache(face: str) -> None:
     bench, dependency = Bench(Fallback(stale=True), NON_CORE), Dependency(face)
     dependency(bench.served)
     bench.at(SHED)
@@ -101,7 +101,7 @@ def test_a_dynamic_fallback_is_used_under_load_only_if_it_is_cheap(face: str) ->
             assert told == []
 
 
-def test_a_shed_call_whose_fallback_raises_is_refused(face: str) -> None:
+def test_shed_call_with_raising_fallback_is_rejected(face: str) -> None:
     def broken(_: FallbackContext) -> object:
         raise Failed("fallback")
 
@@ -171,7 +171,7 @@ def test_a_feature_comes_back_when_the_load_is_gone(face: str) -> None:
 # After a refusal.
 
 
-def test_a_refused_call_is_answered(face: str) -> None:
+def test_rejected_call_is_answered(face: str) -> None:
     told: list[FallbackContext] = []
     bench, dependency = Bench(Fallback(dynamic=told.append)).open(), Dependency(face)
     before = untouched(bench)
@@ -189,7 +189,7 @@ def test_a_refused_call_is_answered(face: str) -> None:
     assert bench.counted() == {("dynamic", "retry_after"): 1}
 
 
-def test_a_refused_call_without_an_answer_is_refused(face: str) -> None:
+def test_rejected_call_without_fallback_is_rejected(face: str) -> None:
     bench, dependency = Bench(Fallback(stale=True)).open(), Dependency(face)
     with pytest.raises(GuardRejected) as caught:
         dependency(bench.served)
@@ -197,7 +197,7 @@ def test_a_refused_call_without_an_answer_is_refused(face: str) -> None:
     assert bench.counted() == {}
 
 
-def test_a_refused_call_whose_fallback_raises_is_refused_with_a_note(face: str) -> None:
+def test_rejected_call_with_raising_fallback_carries_a_note(face: str) -> None:
     def broken(_: FallbackContext) -> object:
         raise Failed("fallback")
 
@@ -207,7 +207,7 @@ def test_a_refused_call_whose_fallback_raises_is_refused_with_a_note(face: str) 
     assert caught.value.__notes__ == ["the dynamic fallback of 'related' has raised Failed('fallback')"]
 
 
-def test_a_refusal_of_a_guard_further_in_is_answered_and_counts_as_nothing(face: str) -> None:
+def test_rejection_by_an_inner_guard_is_answered_and_neutral(face: str) -> None:
     bench, dependency = Bench(Fallback(static="static")), Dependency(face)
     dependency.error = GuardRejected(GuardRejection("inner", BreakerState.OPEN, BreakerCause.FAILURES, 5.0))
     assert dependency(bench.served) == "static"
@@ -249,7 +249,7 @@ def test_a_failure_without_an_answer_is_the_caller_s_own_with_its_traceback(face
         assert names[-1] == "plain"
 
 
-def test_a_failure_whose_fallback_raises_is_the_caller_s_own_with_a_note(face: str) -> None:
+def test_failure_with_raising_fallback_is_raised_with_a_note(face: str) -> None:
     def broken(_: FallbackContext) -> object:
         raise KeyError("fallback")
 
@@ -288,7 +288,7 @@ def of_values(seen: object) -> Outcome | None:
     ("on_value", "value", "answer"),
     [(None, "bad", "bad"), (False, "bad", "bad"), (True, "bad", "static"), (True, "odd", "odd")],
 )
-def test_a_returned_failure_is_replaced_only_if_that_is_said(
+def test_returned_failure_is_replaced_only_if_configured(
     face: str, on_value: bool | None, value: str, answer: str
 ) -> None:
     fallback = Fallback(static="static", on_value=on_value)
@@ -299,7 +299,7 @@ def test_a_returned_failure_is_replaced_only_if_that_is_said(
     assert bench.counted() == ({("static", "error"): 1} if answer == "static" else {})
 
 
-def test_a_returned_failure_whose_fallback_raises_is_returned(face: str) -> None:
+def test_returned_failure_with_raising_fallback_is_returned(face: str) -> None:
     def broken(told: FallbackContext) -> object:
         assert told.error is None
         raise KeyError("fallback")
@@ -310,7 +310,7 @@ def test_a_returned_failure_whose_fallback_raises_is_returned(face: str) -> None
     assert dependency(bench.served) == "bad"
 
 
-def test_what_is_no_exception_is_not_replaced(face: str) -> None:
+def test_base_exception_is_not_replaced(face: str) -> None:
     class Stop(BaseException):
         pass
 
@@ -400,7 +400,7 @@ def test_a_failing_call_keeps_no_frames_alive(fallback: Fallback | None, face: s
 # For faces without fallback.
 
 
-def test_blocks_are_refused_while_the_feature_is_shed() -> None:
+def test_blocks_are_rejected_while_the_feature_is_shed() -> None:
     bench = Bench(Fallback(static="static"), NON_CORE)
     assert bench.served.reject_if_shed() is None
     bench.at(SHED)
@@ -412,7 +412,7 @@ def test_blocks_are_refused_while_the_feature_is_shed() -> None:
     assert Bench(None).at(STATIC).served.reject_if_shed() is None
 
 
-def test_the_repr_says_what_it_is() -> None:
+def test_repr_shows_feature_and_counts() -> None:
     assert (
         repr(Bench(None).served)
         == "<FeatureExecutor 'related' <DegradationLevels full load=unknown for 0 s> no cache>"

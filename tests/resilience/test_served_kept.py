@@ -24,7 +24,7 @@ from tests.resilience.degrading import Bench, Dependency, Failed, face
 __all__ = ["face"]
 
 
-def test_a_kept_answer_replaces_a_failure_until_it_is_too_old(face: str) -> None:
+def test_cached_result_replaces_a_failure_until_too_old(face: str) -> None:
     bench, dependency = Bench(Fallback(stale=True), rules=BreakerRules(failures=100)), Dependency(face)
     dependency(bench.served, "a")
     dependency.error = Failed("x")
@@ -46,7 +46,7 @@ def test_a_feature_has_its_own_limit(face: str) -> None:
         dependency(bench.served)
 
 
-def test_an_answer_in_its_place_is_not_kept(face: str) -> None:
+def test_fallback_value_is_not_cached(face: str) -> None:
     fallback = Fallback(stale=True, static="static")
     bench, dependency = Bench(fallback, rules=BreakerRules(failures=100)), Dependency(face)
     dependency.error = Failed("x")
@@ -64,7 +64,7 @@ def test_an_answer_in_its_place_is_not_kept(face: str) -> None:
         (Outcome.FAILURE, False),
     ],
 )
-def test_only_success_is_kept_however_slow(face: str, outcome: Outcome, kept: bool) -> None:
+def test_only_success_is_cached_however_slow(face: str, outcome: Outcome, kept: bool) -> None:
     judge = OutcomeClassifier(classify=lambda seen: outcome if isinstance(seen, list) else None)
     bench, dependency = Bench(Fallback(stale=True), judge=judge), Dependency(face)
     assert dependency(bench.served) == [1]
@@ -76,7 +76,7 @@ def test_only_success_is_kept_however_slow(face: str, outcome: Outcome, kept: bo
             dependency(bench.served)
 
 
-def test_nobody_changes_what_is_kept_for_the_others(face: str) -> None:
+def test_cached_value_is_safe_from_callers(face: str) -> None:
     bench, dependency = Bench(Fallback(stale=True), rules=BreakerRules(failures=100)), Dependency(face)
     dependency(bench.served).append("the first caller's")
     dependency.error = Failed("x")
@@ -91,7 +91,7 @@ def test_shared_values_are_not_copied(face: str) -> None:
     assert dependency(bench.served) is value
 
 
-def test_what_cannot_be_copied_is_not_kept(face: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_uncopyable_value_is_not_cached(face: str, caplog: pytest.LogCaptureFixture) -> None:
     bench, dependency = Bench(Fallback(stale=True)), Dependency(face)
     dependency.value = threading.Lock
     assert type(dependency(bench.served)) is type(threading.Lock())
@@ -102,7 +102,7 @@ def test_what_cannot_be_copied_is_not_kept(face: str, caplog: pytest.LogCaptureF
     assert "pass shared_value=True" in caplog.messages[0]
 
 
-def test_calls_whose_arguments_cannot_be_told_apart_are_made_and_not_kept(
+def test_calls_with_unhashable_arguments_are_not_cached(
     face: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench, dependency = Bench(Fallback(stale=True)), Dependency(face)
@@ -117,7 +117,7 @@ def test_calls_whose_arguments_cannot_be_told_apart_are_made_and_not_kept(
         dependency(bench.served, ["unhashable"])
 
 
-def test_a_key_says_which_arguments_matter(face: str) -> None:
+def test_key_selects_the_relevant_arguments(face: str) -> None:
     fallback = Fallback(stale=True, key=lambda user, trace=None: user)
     bench, dependency = Bench(fallback, rules=BreakerRules(failures=100)), Dependency(face)
     dependency(bench.served, "a", trace=["unhashable"])
@@ -163,7 +163,7 @@ def test_a_feature_that_keeps_answers_needs_a_place_for_them() -> None:
         )
 
 
-def test_in_half_open_the_trial_renews_what_is_kept(face: str) -> None:
+def test_half_open_probe_renews_the_cache(face: str) -> None:
     bench = Bench(Fallback(stale=True), rules=BreakerRules(failures=1, open_s=10.0))
     dependency = Dependency(face)
     dependency(bench.served)
@@ -180,7 +180,7 @@ def test_in_half_open_the_trial_renews_what_is_kept(face: str) -> None:
     assert bench.counted() == {("stale", "error"): 2, ("stale", "failures"): 1}
 
 
-def test_a_shed_feature_is_answered_by_what_an_earlier_call_left(face: str) -> None:
+def test_shed_feature_is_answered_by_an_earlier_result(face: str) -> None:
     bench, dependency = Bench(Fallback(stale=True), Criticality.NON_CORE), Dependency(face)
     dependency(bench.served, "a")
     bench.at(DegradationLevel.STATIC)
@@ -236,7 +236,7 @@ def test_the_same_call_has_the_same_key() -> None:
     assert shelf.key(repository.find, (1,), {}) == shelf.key(repository.find, (1,), {})
 
 
-def test_keywords_have_their_own_types_in_whatever_order_they_came() -> None:
+def test_keyword_types_belong_to_the_key_in_any_order() -> None:
     shelf = shelved(Fallback(stale=True))
     assert shelf.key(len, (), {"a": 1, "b": True}) != shelf.key(len, (), {"b": 1, "a": True})
     assert shelf.key(len, (), {"a": 1, "b": True}) == shelf.key(len, (), {"b": True, "a": 1})
@@ -267,7 +267,7 @@ def test_only_the_same_values_of_the_same_types_have_the_same_key(one: list[Any]
     assert (shelf.key(len, (), named[0]) == shelf.key(len, (), dict(reversed(named[1].items())))) is same
 
 
-def test_a_value_that_answers_for_another_type_is_told_apart(face: str) -> None:
+def test_equal_value_of_another_type_is_another_key(face: str) -> None:
     bench, dependency = Bench(Fallback(stale=True), rules=BreakerRules(failures=100)), Dependency(face)
     dependency(bench.served, (1, 2))
     dependency(bench.served, a=1, b=True)
@@ -309,7 +309,7 @@ def test_the_garbage_collector_may_make_a_guarded_call_in_the_midst_of_one() -> 
     assert shelf.find("y") is None
 
 
-def test_a_fork_has_a_lock_of_its_own_and_what_was_kept() -> None:
+def test_fork_gets_its_own_lock_and_keeps_the_cache() -> None:
     bench, dependency = Bench(Fallback(stale=True)), Dependency("sync")
     dependency(bench.served)
     shelf = bench.served._cache
@@ -332,7 +332,7 @@ VALUES = st.recursive(
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), VALUES, st.booleans()), max_size=20))
-def test_whatever_callers_do_with_their_answers_each_is_what_the_last_call_gave(
+def test_each_caller_gets_an_unmodified_copy(
     calls: list[tuple[str, Any, bool]],
 ) -> None:
     bench, dependency = Bench(Fallback(stale=True), rules=BreakerRules(failures=1000)), Dependency("sync")

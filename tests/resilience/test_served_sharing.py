@@ -83,7 +83,7 @@ class Crowd:
 ALWAYS = Fallback(stale=True, coalesce="always")
 
 
-def test_one_call_is_made_and_recorded_for_all_who_want_it(backend: str) -> None:
+def test_waiters_share_one_call_and_one_record(backend: str) -> None:
     async def task() -> None:
         crowd = Crowd(Bench(ALWAYS))
         await crowd.come(10)
@@ -122,7 +122,7 @@ def test_nothing_is_shared_without_a_key_or_without_keeping(backend: str) -> Non
     run(backend, task)
 
 
-def test_who_has_a_usable_answer_does_not_wait_for_a_newer_one(backend: str) -> None:
+def test_caller_with_usable_result_does_not_wait(backend: str) -> None:
     async def task() -> None:
         crowd = Crowd(Bench(ALWAYS))
         await crowd.come(1)
@@ -185,7 +185,7 @@ def test_an_error_that_all_have_does_not_grow_with_each_of_them(backend: str) ->
     run(backend, task)
 
 
-def test_a_refusal_is_everybody_s(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejection_is_shared_by_all(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A guard that asks its fleet first may refuse later than others begin to wait."""
     refusal = GuardRejection("related", BreakerState.OPEN, BreakerCause.REMOTE, 5.0)
 
@@ -206,7 +206,7 @@ def test_a_refusal_is_everybody_s(backend: str, monkeypatch: pytest.MonkeyPatch)
     run(backend, task)
 
 
-def test_the_one_trial_is_the_refresh_of_all(backend: str) -> None:
+def test_single_probe_refreshes_for_all(backend: str) -> None:
     async def task() -> None:
         bench = Bench(ALWAYS, rules=BreakerRules(failures=1, open_s=10.0))
         crowd = Crowd(bench)
@@ -248,7 +248,7 @@ def test_a_cancelled_leader_is_replaced_and_counts_as_nothing(backend: str) -> N
     run(backend, task)
 
 
-def test_what_cannot_be_copied_is_not_shared(backend: str) -> None:
+def test_uncopyable_result_is_not_shared(backend: str) -> None:
     async def task() -> None:
         crowd = Crowd(Bench(ALWAYS))
         crowd.slow.value = threading.Lock
@@ -284,7 +284,7 @@ def always(outcome: Outcome, _: object) -> Outcome:
     return outcome
 
 
-def test_values_that_are_no_success_are_shared_but_not_kept(backend: str) -> None:
+def test_unsuccessful_values_are_shared_and_not_cached(backend: str) -> None:
     async def task() -> None:
         for outcome in (Outcome.NEUTRAL, Outcome.FAILURE):
             bench = Bench(ALWAYS, judge=OutcomeClassifier(classify=functools.partial(always, outcome)))
@@ -381,7 +381,7 @@ def test_threads_share_a_failure() -> None:
     assert (worker.calls, bench.circuit.view().streak) == (1, 1)
 
 
-def test_threads_do_not_share_what_cannot_be_copied() -> None:
+def test_threads_do_not_share_uncopyable_results() -> None:
     bench, worker = Bench(ALWAYS), Worker()
     worker.value = threading.Lock
     assert len({id(answer) for answer in crowd_of_threads(bench, worker, 2)}) == 3
@@ -440,7 +440,7 @@ def test_without_a_fallback_an_awaitable_is_the_caller_s(backend: str) -> None:
 # Time limits are one's own.
 
 
-def test_a_leader_whose_time_is_over_fails_nobody_else(backend: str) -> None:
+def test_leader_timeout_fails_no_other(backend: str) -> None:
     async def task() -> None:
         bench, timed = Bench(ALWAYS, rules=BreakerRules(failures=100)), Slow()
         timed.error = TimeoutError("mine")
@@ -471,7 +471,7 @@ def test_a_leader_whose_time_is_over_fails_nobody_else(backend: str) -> None:
     run(backend, task)
 
 
-def test_one_who_waits_does_so_for_the_limit_at_most_and_then_calls(backend: str) -> None:
+def test_waiter_waits_until_its_limit_and_then_calls(backend: str) -> None:
     async def task() -> None:
         bench = Bench(ALWAYS, rules=BreakerRules(timeout_s=0.01))
         slow, done = Slow(), anyio.Event()

@@ -68,12 +68,12 @@ def test_none_is_an_answer() -> None:
     assert cache.get("a", 0.0, 1.0) == CacheEntry(None, 0.0)
 
 
-def test_a_cache_of_nothing_is_refused() -> None:
+def test_cache_of_size_zero_is_invalid() -> None:
     with pytest.raises(ValueError, match="entries must be at least 1, is 0"):
         StaleCache(0)
 
 
-def test_the_repr_says_how_full_and_how_old_it_is() -> None:
+def test_repr_shows_fill_and_age() -> None:
     cache: StaleCache[str] = StaleCache(1024)
     assert repr(cache) == "<StaleCache 0/1024>"
     cache.put("a", "one", 2.0)
@@ -100,7 +100,7 @@ def test_a_heavier_answer_takes_more_of_the_room() -> None:
     st.integers(1, 4),
     st.integers(0, 20),
 )
-def test_its_weight_is_that_of_what_it_keeps(
+def test_weight_equals_the_sum_of_its_entries(
     deeds: list[tuple[str, int, bool]], entries: int, room: int
 ) -> None:
     cache: StaleCache[int] = StaleCache(entries, room)
@@ -124,7 +124,7 @@ DEEDS = st.lists(
 
 
 @given(st.integers(1, 4), DEEDS)
-def test_it_is_what_a_list_of_all_that_was_done_says(
+def test_cache_equals_a_list_of_operations(
     entries: int, deeds: list[tuple[str, str, float]]
 ) -> None:
     cache: StaleCache[int] = StaleCache(entries)

@@ -34,7 +34,7 @@ def test_a_stream_is_let_in_at_its_first_item_and_settled_at_its_end(opens: Open
 
 
 @pytest.mark.parametrize("opens", ALL)
-def test_a_stream_is_refused_at_its_first_item(opens: Opens) -> None:
+def test_stream_is_rejected_at_its_first_item(opens: Opens) -> None:
     circuit, source = opened(), Source(1)
     for _ in range(2):
         reader = opens(circuit, source)
@@ -45,7 +45,7 @@ def test_a_stream_is_refused_at_its_first_item(opens: Opens) -> None:
 
 
 @pytest.mark.parametrize("opens", ALL)
-def test_a_shed_stream_is_refused(opens: Opens) -> None:
+def test_shed_stream_is_rejected(opens: Opens) -> None:
     circuit = Clocked()
     refusal = opened().rejection()
     assert isinstance(refusal, GuardRejection)
@@ -71,7 +71,7 @@ def test_streams_that_break_off_count_twenty_of_twenty(opens: Opens) -> None:
 
 @pytest.mark.parametrize("opens", ALL)
 @pytest.mark.parametrize("way", ["close", "drop"])
-def test_readers_who_leave_early_count_never(opens: Opens, way: str) -> None:
+def test_early_leaving_readers_never_count(opens: Opens, way: str) -> None:
     circuit = Clocked(BreakerRules(failures=2))
     fail(circuit)
     for _ in range(20):
@@ -87,7 +87,7 @@ def test_readers_who_leave_early_count_never(opens: Opens, way: str) -> None:
 
 @pytest.mark.parametrize("opens", ALL)
 @pytest.mark.parametrize("way", ["close", "drop"])
-def test_a_trial_whose_reader_leaves_gives_its_place_back(opens: Opens, way: str) -> None:
+def test_probe_with_a_leaving_reader_frees_its_slot(opens: Opens, way: str) -> None:
     circuit = half_open()
     for _ in range(3):
         reader = opens(circuit, Source(1, 2))
@@ -101,7 +101,7 @@ def test_a_trial_whose_reader_leaves_gives_its_place_back(opens: Opens, way: str
 
 
 @pytest.mark.parametrize("opens", ALL)
-def test_a_stream_that_nobody_begins_takes_nothing(opens: Opens) -> None:
+def test_unstarted_stream_takes_nothing(opens: Opens) -> None:
     circuit, source = half_open(), Source(1)
     reader = opens(circuit, source)
     reader.close()
@@ -146,7 +146,7 @@ def first_item(**rules: Any) -> BreakerRules:
 
 @pytest.mark.parametrize("opens", DECORATED)
 @pytest.mark.parametrize("ending", ["end", "break", "leave"])
-def test_a_trial_may_succeed_at_its_first_item(opens: Opens, ending: str) -> None:
+def test_probe_succeeds_at_its_first_item(opens: Opens, ending: str) -> None:
     circuit = half_open(first_item())
     reader = opens(circuit, Source(1, 2, BROKEN) if ending == "break" else Source(1, 2))
     assert reader.take() == 1
@@ -160,7 +160,7 @@ def test_a_trial_may_succeed_at_its_first_item(opens: Opens, ending: str) -> Non
 
 
 @pytest.mark.parametrize("opens", DECORATED)
-def test_a_trial_that_breaks_before_its_first_item_has_failed(opens: Opens) -> None:
+def test_probe_breaking_before_its_first_item_has_failed(opens: Opens) -> None:
     circuit = half_open(first_item())
     read_on(opens(circuit, Source(BROKEN)))
     assert circuit.state() is BreakerState.OPEN
@@ -168,7 +168,7 @@ def test_a_trial_that_breaks_before_its_first_item_has_failed(opens: Opens) -> N
 
 @pytest.mark.parametrize("opens", DECORATED)
 @pytest.mark.parametrize("max_in_flight", [0, 5])
-def test_a_stream_that_is_no_trial_is_settled_at_its_end_all_the_same(
+def test_ordinary_stream_is_settled_at_its_end(
     opens: Opens, max_in_flight: int
 ) -> None:
     circuit = Clocked(first_item(max_in_flight=max_in_flight))
@@ -180,7 +180,7 @@ def test_a_stream_that_is_no_trial_is_settled_at_its_end_all_the_same(
 
 
 @pytest.mark.parametrize("opens", DECORATED)
-def test_a_stream_from_before_the_opening_is_no_trial(opens: Opens) -> None:
+def test_stream_from_before_the_opening_is_no_probe(opens: Opens) -> None:
     circuit = Clocked(first_item())
 
     def trip() -> None:
@@ -242,7 +242,7 @@ async def echo_later() -> Any:
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_plain_stream_hears_its_reader(waits: bool) -> None:
+def test_plain_stream_receives_sent_values(waits: bool) -> None:
     circuit = half_open(BreakerRules(failures=1, first_item_s=9.0 if waits else None))
     stream = Guard(circuit)(echo)()
     assert next(stream) == 0
@@ -255,7 +255,7 @@ def test_a_plain_stream_hears_its_reader(waits: bool) -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_an_async_stream_hears_its_reader(waits: bool) -> None:
+def test_async_stream_receives_sent_values(waits: bool) -> None:
     circuit = half_open(BreakerRules(failures=1, first_item_s=9.0 if waits else None))
     stream = Guard(circuit)(echo_later)()
     assert drive(stream.__anext__()) == 0
@@ -268,7 +268,7 @@ def test_an_async_stream_hears_its_reader(waits: bool) -> None:
 
 
 @pytest.mark.parametrize("opens", DECORATED)
-def test_what_the_reader_throws_and_nobody_catches_counts_as_what_it_is(opens: Opens) -> None:
+def test_error_thrown_by_the_reader_keeps_its_outcome(opens: Opens) -> None:
     for error, state in ((BROKEN, BreakerState.OPEN), (KeyboardInterrupt(), BreakerState.HALF_OPEN)):
         circuit, source = half_open(), Source(1, 2)
         reader = opens(circuit, source)

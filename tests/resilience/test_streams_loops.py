@@ -150,7 +150,7 @@ def test_a_stream_that_is_forgotten_under_trio_gives_its_place_back() -> None:
     assert circuit.state() is BreakerState.HALF_OPEN
 
 
-def test_a_reader_that_is_cancelled_at_the_door_takes_nothing(backend: str) -> None:
+def test_reader_cancelled_at_the_start_takes_nothing(backend: str) -> None:
     store = FakeStore()
     circuit = Clocked(store=store)
     circuit.allow()

@@ -77,7 +77,7 @@ def test_each_event_has_one_row_and_each_state_a_way_in() -> None:
     assert len(TRANSITION_EFFECTS) == sum(len(row.states) for row in TRANSITION_ROWS)
 
 
-def test_nothing_but_a_decision_moves_what_an_operator_has_decided() -> None:
+def test_only_operators_leave_an_operator_state() -> None:
     assert {event for state, event in TRANSITION_EFFECTS if state in OPERATOR_STATES} <= OPERATORS | FLEET
     assert set(OPERATOR_STATES) == {BreakerState.FORCED_OPEN, BreakerState.DISABLED}
     assert not {move.to for (_, event), move in TRANSITION_EFFECTS.items() if event in OWN} & set(
@@ -85,7 +85,7 @@ def test_nothing_but_a_decision_moves_what_an_operator_has_decided() -> None:
     )
 
 
-def test_half_open_can_be_left_however_the_trial_ends() -> None:
+def test_half_open_ends_with_every_probe_result() -> None:
     ways = {
         move.to
         for (state, event), move in TRANSITION_EFFECTS.items()
@@ -98,13 +98,13 @@ def machine(state: BreakerState = BreakerState.CLOSED, **rules: float) -> Breake
     return BreakerStateMachine("it", BreakerRules(**rules), state)  # type: ignore[arg-type]
 
 
-def test_what_has_no_row_moves_nothing() -> None:
+def test_missing_row_changes_nothing() -> None:
     it = machine()
     assert not it.transition(BreakerEvent.PROBES_SUCCEEDED, 1.0)
     assert (it.state, it.generation, it.cause, it.drain()) == (BreakerState.CLOSED, 0, None, [])
 
 
-def test_a_move_is_told_with_all_that_belongs_to_it() -> None:
+def test_transition_carries_all_its_fields() -> None:
     it = machine()
     assert it.transition(BreakerEvent.FAILURES, 7.0)
     assert it.drain() == [
@@ -125,14 +125,14 @@ def test_a_move_is_told_with_all_that_belongs_to_it() -> None:
     assert it.drain() == []
 
 
-def test_a_move_to_where_it_is_begins_a_generation_and_is_not_told() -> None:
+def test_transition_to_the_same_state_is_not_reported() -> None:
     it = machine()
     assert it.transition(BreakerEvent.RESET, 1.0)
     assert (it.generation, it.cause, it.drain()) == (1, BreakerCause.OPERATOR, [])
 
 
 @pytest.mark.parametrize("before", BreakerState)
-def test_an_opening_is_a_further_round_only_out_of_what_comes_after_an_opening(before: BreakerState) -> None:
+def test_reopening_counts_a_further_round(before: BreakerState) -> None:
     it = machine(before)
     it.rounds = 4
     it.transition(BreakerEvent.REMOTE_OPEN, 1.0)
@@ -141,7 +141,7 @@ def test_an_opening_is_a_further_round_only_out_of_what_comes_after_an_opening(b
     assert set(REOPENING_STATES) == {BreakerState.HALF_OPEN, BreakerState.RAMPING}
 
 
-def test_rounds_that_somebody_else_has_counted_are_taken_over_and_set_the_wait() -> None:
+def test_rounds_counted_elsewhere_set_the_wait() -> None:
     it = machine(backoff=2.0)
     it.transition(BreakerEvent.FAILURES, 1.0, rounds=2)
     assert (it.rounds, it.wait_s) == (2, 40.0)
@@ -175,7 +175,7 @@ def test_the_opening_is_remembered_until_it_has_closed() -> None:
     assert remembered == [None, 11.0, 11.0, 11.0, None]
 
 
-def test_what_keeps_calls_out_is_the_opening_or_an_operator() -> None:
+def test_calls_are_blocked_by_an_opening_or_an_operator() -> None:
     it = machine()
     found = [(it.cause, it.rejection_cause)]
     for event in (BreakerEvent.FAILURE_RATE, BreakerEvent.REMOTE_FORCE):
@@ -253,7 +253,7 @@ def test_only_while_nothing_is_let_through_is_there_a_time_to_wait() -> None:
         (RemoteBreakerState(1, BreakerState.CLOSED), BreakerState.DISABLED, (), BreakerEvent.REMOTE_RESET),
     ],
 )
-def test_what_the_fleet_says(
+def test_states_of_the_fleet(
     remote: RemoteBreakerState, state: BreakerState, ramp: tuple[float, ...], event: BreakerEvent
 ) -> None:
     assert BreakerStateMachine("it", BreakerRules(ramp=ramp), state).record_remote(remote) is event

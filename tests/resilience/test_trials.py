@@ -38,7 +38,7 @@ def test_places_beside_a_list_of_them(some: list[tuple[str, int, int]]) -> None:
         assert places.count_held(now) == sum(now - at < LEASE_S for at in kept.values())
 
 
-def test_while_no_lease_can_be_over_nobody_searches() -> None:
+def test_no_search_while_no_lease_can_have_expired() -> None:
     places = HalfOpenSlots(LEASE_S)
     for serial, now in enumerate((10.0, 8.0, 9.0)):
         places.acquire(serial, now)
@@ -109,7 +109,7 @@ def test_the_successes_of_a_fleet_are_counted_by_the_fleet() -> None:
     assert round_.is_full(0.0, lease_required=True)
 
 
-def test_a_new_round_has_no_successes_and_no_trials() -> None:
+def test_new_round_has_no_successes_and_no_probes() -> None:
     round_ = trials(half_open_max=1)
     round_.acquire(1, 0.0)
     round_.record_success()
@@ -121,7 +121,7 @@ def test_a_new_round_has_no_successes_and_no_trials() -> None:
     shares=st.lists(st.floats(0.01, 0.99), min_size=1, max_size=4, unique=True).map(sorted),
     calls=st.lists(st.booleans(), max_size=200),
 )
-def test_what_a_ramp_admits_is_within_one_of_the_sum_of_its_shares(
+def test_ramp_admissions_stay_within_one_of_their_shares(
     shares: list[float], calls: list[bool]
 ) -> None:
     ramp, owed, admitted, now = RampUp(tuple(shares), 1.0), 0.0, 0, 0.0
@@ -180,7 +180,7 @@ def test_a_step_needs_its_time_and_a_success() -> None:
     assert ramp.is_done(110.0)
 
 
-def test_what_is_owed_is_carried_into_the_next_step() -> None:
+def test_debt_is_carried_into_the_next_step() -> None:
     ramp = RampUp((0.25, 0.5), 5.0)
     ramp.start(0.0)
     assert [ramp.admit(0.0) for _ in range(2)] == [False, False]

@@ -126,7 +126,7 @@ def test_a_timetable_counts_by_segment_priority_and_second() -> None:
     assert [line.split()[:6] for line in lines[1:4]] == [
         ["2/s", "0", "s", "1.5", "s", "3"],
         ["30/s", "1.5", "s", "3", "s", "45"],
-        ["in", "all", "0", "s", "3", "s"],
+        ["total", "0", "s", "3", "s", "48"],
     ]
     for line in lines[1:4]:
         planned, *parts = map(int, line.split()[-4:])

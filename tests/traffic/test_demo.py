@@ -80,9 +80,9 @@ def test_overload_is_refused_explained_and_accounted_for(
     assert why in overloaded[0]
     assert "user:user-1s" in out
     assert "user limits on Valkey 9" in out
-    assert re.search(r"Valkey 9[.\d]* took \d{3,} decisions on user limits in \d{3,} round trips", out)
-    assert "taken without it" not in out
-    assert out.splitlines()[-1].startswith("The card rose to ")
+    assert re.search(r"Valkey 9[.\d]* made \d{3,} decisions on user limits in \d{3,} round trips", out)
+    assert "made without it" not in out
+    assert out.splitlines()[-1].startswith("GPU utilization rose to ")
 
 
 def test_the_policy_is_that_of_the_settings_unless_another_is_asked_for() -> None:
@@ -96,9 +96,9 @@ def test_a_trace_is_driven_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run(parsed("--trace", str(path), "--speed", "30", "--policy", "fixed")) == 0
     last = capsys.readouterr().out.splitlines()
     total = next(line for line in last if line.startswith("all"))
-    sent, admitted, limited, rejected, failed = map(int, total.split()[1:6])
+    sent, admitted, limited, shed, failed = map(int, total.split()[1:6])
     assert sent == 200
-    assert (admitted + limited + rejected, failed) == (200, 0)
+    assert (admitted + limited + shed, failed) == (200, 0)
 
 
 def test_what_cannot_begin_is_said_and_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,11 +184,10 @@ async def test_the_child_shows_its_throttle_and_ends_with_the_block() -> None:
 PARENT = """
 import sys
 from autoglm_throttle.types import Policy
-from autoglm_throttle.settings import Settings
-from autoglm_throttle.traffic.demo.demo_process import Child
-from autoglm_throttle.traffic.demo.command import SERVER, _Performance
+from autoglm_throttle.traffic.demo.demo_process import DemoProcess
+from autoglm_throttle.traffic.demo.command import SERVER
 from autoglm_throttle.traffic.demo.scenario import environment
-with Child(SERVER, {"environment": environment(Policy.TIERS), "speed": None, "length_s": 60.0}) as child:
+with DemoProcess(SERVER, {"environment": environment(Policy.TIERS), "speed": None, "length_s": 60.0}) as child:
     print(child.port, flush=True)
     sys.stdin.read()
 """
@@ -228,8 +227,8 @@ def test_ctrl_c_still_prints_the_table() -> None:
         demo.send_signal(signal.SIGINT)
         rest, _ = demo.communicate(timeout=DEADLINE_S)
     assert demo.returncode == 130
-    assert "why refused" in rest
-    assert rest.splitlines()[-1].startswith("The card rose to ")
+    assert "reasons" in rest
+    assert rest.splitlines()[-1].startswith("GPU utilization rose to ")
 
 
 @pytest.mark.slow

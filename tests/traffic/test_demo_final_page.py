@@ -80,7 +80,8 @@ def test_what_was_not_as_it_should_be_comes_first() -> None:
     short = scenario.phases(6.0)
     failed = final_page.page(short, Policy.FIXED, played(short, RequestResult.TIMEOUT), [], [])
     assert texts(failed, "body/main/section/p") == [
-        "Faileddone>=100%, error<=0%; nothing was served: timeout"
+        "Faileddone>=100%, error<=0%; 0 of 1944 requests succeeded (1944 x timeout): "
+        "lower the rate, or raise the timeout"
     ]
     lost = final_page.page(short, Policy.FIXED, played(short), [], ["the process of the service ended"])
     assert texts(lost, "body/main/section/p") == ["Not validthe process of the service ended"]

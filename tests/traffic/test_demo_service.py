@@ -40,7 +40,7 @@ async def test_a_downstream_in_trouble_is_asked_five_times_then_memory_answers_u
     assert [await downstream.request() for _ in range(ITEMS)] == answers
     state = downstream.state()
     assert (state["failed"], state["state"], state["openings"]) == (5, "open", 1)
-    assert state["instead"] == {"trouble": ITEMS}
+    assert state["fallbacks"] == {"outage": ITEMS}
     clock.advance(10.0)
     assert await downstream.request() == answers[0]
     state = downstream.state()
@@ -57,4 +57,4 @@ async def test_under_load_the_downstream_is_spared() -> None:
         throttle.tick()
     assert await downstream.request() == ()
     state = downstream.state()
-    assert (state["level"], state["instead"], state["calls"]) == ("shed", {"load": 1}, 0)
+    assert (state["level"], state["fallbacks"], state["calls"]) == ("shed", {"load": 1}, 0)

@@ -76,7 +76,7 @@ def test_the_view_shows_gpu_table_factor_and_every_class() -> None:
 def test_the_view_shows_the_line_by_class_the_limit_and_the_service_rate() -> None:
     lines = screen.draw(picture(gate=BUSY), color=False)
     assert lines[5] == "factor  1.00  (tier)   at most 230/s in all"
-    assert lines[6] == "gate    31 of 32 in flight, 12 queued, service 198/s"
+    assert lines[6] == "limit   31 of 32 in flight, 12 queued, service 198/s"
     assert [line.split()[2] for line in lines[9:]] == ["3", "4", "5"]
     heading = lines[8].index("waiting") + len("waiting")
     assert [line[:heading].split()[-1] for line in lines[9:]] == ["3", "4", "5"]
@@ -94,7 +94,7 @@ def test_the_view_shows_the_guard_of_the_downstream(state: str, shade: str) -> N
 
 
 def test_a_gate_that_is_not_there_or_knows_no_rate_says_so() -> None:
-    assert screen.draw(picture(), color=False)[6] == "gate    none under this policy"
+    assert screen.draw(picture(), color=False)[6] == "limit   none under this policy"
     new = screen.draw(picture(gate=screen.ConcurrencyFrame(0, 64.0, None)), color=False)[6]
     assert new.endswith("service not known yet")
 
@@ -240,7 +240,7 @@ GUARDED = {
     "openings": 1,
     "calls": 90,
     "failed": 5,
-    "instead": {"trouble": 40, "load": 2},
+    "fallbacks": {"outage": 40, "load": 2},
 }
 ORDERLY = {"2x": [RequestResult.LIMITED], "5x": [RequestResult.SHED] * 3}
 
@@ -274,7 +274,7 @@ def test_problems_are_named(endings: dict[str, list[RequestResult]], problem: st
         (None, "the downstream was never called"),
         (GUARDED | {"openings": 0}, "the breaker of the downstream never opened"),
         (
-            GUARDED | {"instead": {"load": 9}},
+            GUARDED | {"fallbacks": {"load": 9}},
             "no call was answered by a fallback while the downstream was unavailable",
         ),
         (GUARDED | {"state": "open"}, "the breaker of the downstream is open at the end"),
@@ -287,8 +287,8 @@ def test_a_downstream_that_was_not_guarded_is_a_problem(seen: dict[str, object] 
 def test_what_became_of_the_downstream_is_told() -> None:
     told = summary.downstream_sentence(GUARDED)
     assert told == (
-        "The downstream 'related' failed 5 times and its breaker opened once: 40 calls were answered from"
-        " memory in its trouble and 2 under load, 90 were made. It is closed now."
+        "The downstream 'related' failed 5 times and its breaker opened once: 40 calls were answered by"
+        " a fallback during its outage and 2 under load, 90 were made. It is closed now."
     )
 
 
@@ -297,7 +297,7 @@ def test_lost_requests_and_a_dead_service_are_problems() -> None:
     result.request_log.results[0] = request_log.OPEN
     found = summary.problems(result, summary.DemoObserver(has_exited=True, downstream=GUARDED), phased=True)
     assert [text.split()[0] for text in found] == ["the", "the"]
-    assert "do not balance" in found[1]
+    assert "do not add up" in found[1]
 
 
 def looked(
@@ -314,14 +314,14 @@ def looked(
 
 def test_what_the_store_did_is_told() -> None:
     watched = summary.DemoObserver()
-    counts = {"decisions": 900, "round_trips": 300, "spared": 0, "without": 0}
+    counts = {"decisions": 900, "round_trips": 300, "deny_cache_hits": 0, "fallbacks": 0}
     watched.observe(looked(50.0, 1.0) | {"store": counts})
     watched.observe(looked(50.0, 1.0))
     assert watched.store == counts
     told = summary.store_sentence("Valkey 9.1.2", counts)
-    assert told == "Valkey 9.1.2 took 900 decisions on user limits in 300 round trips."
-    told = summary.store_sentence("Redis 7.0.15", counts | {"spared": 40, "without": 3})
-    assert told.endswith("and was spared 40 about callers whom it had just refused; 3 were taken without it.")
+    assert told == "Valkey 9.1.2 made 900 decisions on user limits in 300 round trips."
+    told = summary.store_sentence("Redis 7.0.15", counts | {"deny_cache_hits": 40, "fallbacks": 3})
+    assert told.endswith("; 40 repeated denials came from the local cache; 3 were made without it.")
 
 
 def test_the_sentence_tells_true_numbers() -> None:
@@ -330,13 +330,13 @@ def test_the_sentence_tells_true_numbers() -> None:
         watched.observe(looked(pct, factor, factor))
     told = summary.sentence(played(ORDERLY), watched)
     assert told.startswith(
-        "The card rose to 100 % (by the table x 0.7, x 0.4, x 0)"
-        " and the throttle cut the rates 3 times, down to 0 of nominal:"
+        "GPU utilization rose to 100 % (tier table x 0.7, x 0.4, x 0)"
+        " and the throttle reduced the rates 3 times, down to 0 of nominal:"
     )
-    assert "of 60 requests 56 were served, 4 were told when to come back, 0 failed" in told
+    assert "of 60 requests 56 were served, 4 were rejected, 0 failed" in told
     calm = summary.sentence(played({}), summary.DemoObserver(peak_pct=60.0))
     assert calm.startswith(
-        "The card rose to 60 % and the throttle never cut the rates: of 60 requests 60 were"
+        "GPU utilization rose to 60 % and the throttle never reduced the rates: of 60 requests 60 were"
     )
 
 
@@ -345,7 +345,7 @@ def test_the_sentence_tells_of_the_line() -> None:
     for factor, waiting in ((0.124, 3), (0.118, 41), (0.12, 7)):
         watched.observe(looked(100.0, factor, 0.0, waiting))
     told = summary.sentence(played(ORDERLY), watched)
-    assert "cut the rates once, down to 0.12 of nominal, and queued up to 41 wait in line: of" in told
+    assert "reduced the rates once, down to 0.12 of nominal, and queued up to 41 requests: of" in told
 
 
 def test_the_table_shows_phases_priorities_and_reasons() -> None:
@@ -354,10 +354,10 @@ def test_the_table_shows_phases_priorities_and_reasons() -> None:
     result.summary.tallies[segment, Priority.LOW].reasons.update({"gpu:overload": 3, "queue:slow": 4})
     lines = screen.table(result.summary)
     assert lines[0].split() == [
-        *("phase", "priority", "sent", "admitted", "limited", "rejected", "failed", "p95", "why", "refused")
+        *("phase", "priority", "sent", "admitted", "limited", "shed", "failed", "p95", "reasons")
     ]
     low = next(line for line in lines if line.startswith("5x") and "low" in line)
-    assert low.endswith("queue:slow 4, gpu:overload 3, not said 2")
+    assert low.endswith("queue:slow 4, gpu:overload 3, not given 2")
     assert lines[-1].split()[:6] == ["all", "60", "56", "1", "3", "0"]
 
 
@@ -368,7 +368,7 @@ def test_the_table_shows_phases_priorities_and_reasons() -> None:
         (Policy.ADAPTIVE, False, 5, "not armed yet: requests were queued for fewer than three samples"),
         (Policy.ADAPTIVE, False, 0, "not applied: no request is queued"),
         (Policy.TIERS, False, None, "applied as it is: policy tiers"),
-        (Policy.CONCURRENCY, False, 5, "not used: policy gate"),
+        (Policy.CONCURRENCY, False, 5, "not used: policy concurrency"),
         (Policy.FIXED, False, None, "not used: policy fixed"),
     ],
 )

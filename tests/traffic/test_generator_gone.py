@@ -19,7 +19,7 @@ from tests.traffic.test_generator import BRISK, drive, endings, silent, some
 
 
 async def test_a_server_that_goes_away_for_good_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("pool", "sending"):
+    for module in ("connection_pool", "sender"):
         monkeypatch.setattr(f"autoglm_throttle.traffic.generator.{module}.GRACE_S", 0.05)
     answered = asyncio.Event()
     async with ScriptedServer(once(OK)) as server:

@@ -259,18 +259,19 @@ SCRIPT = """
 import sys
 from autoglm_throttle.traffic.plan import *
 from autoglm_throttle.traffic.generator import *
-from autoglm_throttle.traffic.request_source import Load
+from autoglm_throttle.traffic.request_source import RequestSource
 
 if __name__ == "__main__":
-    load = Load(plan(Shape.parse("fixed:20:60"), Arrivals.UNIFORM, Crowd()))
-    target = Target.parse(sys.argv[1])
+    load = RequestSource(make_plan(LoadShape.parse("fixed:20:60"), Arrivals.UNIFORM, PriorityMix()))
+    target = TargetUrl.parse(sys.argv[1])
     try:
-        result = launch(load, target, Options(connections=64, drain_s=60.0), processes=int(sys.argv[2]))
+        options = ClientOptions(connections=64, drain_s=60.0)
+        result = launch(load, target, options, processes=int(sys.argv[2]))
     except KeyboardInterrupt:
         print("before the start")
     else:
-        row = result.books.total()
-        print(result.aborted, result.balanced, row.planned, row.unsent, row.endings[0], row.endings[9])
+        row = result.summary.total()
+        print(result.aborted, result.balanced, row.planned, row.unsent, row.results[0], row.results[9])
 """
 
 

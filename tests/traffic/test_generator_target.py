@@ -42,7 +42,7 @@ def test_urls_are_read(url: str, address: str, base: str) -> None:
     ("url", "text"),
     [
         ("ftp://example.test", r"k6 \(https://k6.io\)"),
-        ("socks5://example.test", "directly"),
+        ("socks5://example.test", "over TCP or TLS"),
         ("h2://example.test", r"HTTP/1\.1"),
         ("example.test:8000", "must begin with http:// or https://"),
         ("http://ann:secret@example.test", "authorization header"),

@@ -137,7 +137,7 @@ async def test_failed_work_is_a_500_and_work_that_never_fits_a_400() -> None:
     sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec(kv_tokens=100).faster(100.0)))
     app = service(sim, allow_faults=True)
     assert (await ask(app, "POST", "/v1/predict", b'{"tokens":101}')).status == 400
-    assert (await ask(app, "POST", "/sim/fault", b'{"fault":"lose"}')).json["gone"] is True
+    assert (await ask(app, "POST", "/sim/fault", b'{"fault":"lose"}')).json["lost"] is True
     answer = await ask(app, "POST", "/v1/predict")
     assert (answer.status, answer.json["error"]) == (500, "the device failed: lost")
     assert (await ask(app, "GET", "/healthz")).status == 503

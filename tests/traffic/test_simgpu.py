@@ -118,7 +118,8 @@ def test_who_stays_ends_in_the_order_of_its_tokens(tokens: list[int], data: st.D
     sim.advance(0.5)
     for number in dropped:
         sim.cancel(number, 0.5)
-    stayed = [tokens[done.id] for done in sim.advance(60.0) if not done.failed]
+    # The first step starts before the other items are submitted.
+    stayed = [tokens[done.id] + (done.id > 0) for done in sim.advance(60.0) if not done.failed]
     assert stayed == sorted(stayed)
 
 

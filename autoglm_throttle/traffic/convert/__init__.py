@@ -8,9 +8,9 @@ from autoglm_throttle.traffic.convert.source import ImportSource, RecordingSourc
 
 __all__ = [
     "Bodies",
+    "ConvertOptions",
     "FileFormat",
     "Fill",
-    "ConvertOptions",
     "ImportSource",
     "ImportSummary",
     "ImportedFile",

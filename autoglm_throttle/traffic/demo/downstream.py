@@ -66,7 +66,7 @@ class Downstream:
             "level": guards.level.label,
             "calls": self.calls,
             "failed": self.failed,
-            "instead": by_cause,
+            "fallbacks": by_cause,
         }
 
     async def _answer(self, item: int) -> tuple[int, ...]:

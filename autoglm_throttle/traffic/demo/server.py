@@ -68,7 +68,7 @@ def _store(view: StoreView) -> dict[str, object]:
         "decisions": view.stats.sent,
         "round_trips": view.stats.calls,
         "deny_cache_hits": view.deny_cache_hits,
-        "without": sum(view.fallbacks.values()),
+        "fallbacks": sum(view.fallbacks.values()),
     }
 
 

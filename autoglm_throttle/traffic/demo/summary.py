@@ -82,14 +82,14 @@ def store_sentence(name: str, counts: dict[str, Any]) -> str:
     text = f"{name} made {decisions} decisions on user limits in {calls} round trips"
     if denied_locally:
         text += f"; {denied_locally} repeated denials came from the local cache"
-    if counts["without"]:
+    if counts["fallbacks"]:
         text += f"; {counts['without']} were made without it"
     return text + "."
 
 
 def downstream_sentence(state: dict[str, Any]) -> str:
     """Summarize the calls of the downstream."""
-    opened, fallbacks = _times(state["openings"]), state["instead"]
+    opened, fallbacks = _times(state["openings"]), state["fallbacks"]
     return (
         f"The downstream {state['name']!r} failed {_times(state['failed'])} and its breaker opened {opened}:"
         f" {fallbacks.get('outage', 0)} calls were answered by a fallback during its outage and"
@@ -120,7 +120,7 @@ def _downstream_problems(state: dict[str, Any] | None) -> list[str]:
     found = []
     if not state["openings"]:
         found.append("the breaker of the downstream never opened")
-    if not state["instead"].get("outage"):
+    if not state["fallbacks"].get("outage"):
         found.append("no call was answered by a fallback while the downstream was unavailable")
     if state["state"] != "closed":
         found.append(f"the breaker of the downstream is {state['state']} at the end")

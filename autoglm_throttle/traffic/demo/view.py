@@ -94,7 +94,7 @@ def outcome_of(state: dict[str, Any]) -> str:
 def _downstream(state: dict[str, Any]) -> screen.DownstreamFrame | None:
     if not state:
         return None
-    fallback_count = sum(state["instead"].values())
+    fallback_count = sum(state["fallbacks"].values())
     return screen.DownstreamFrame(
         state["name"], state["state"], state["retry_after_s"], state["level"], fallback_count
     )

@@ -25,7 +25,7 @@ def kept(guarded: Guarded) -> int:
     return call("sync", guarded, status(503)).status_code
 
 
-def test_its_repr_shows_what_it_is_and_what_it_keeps() -> None:
+def test_repr_shows_name_and_cache() -> None:
     guarded = Guarded(fallback=Fallback(stale=True))
     call("sync", guarded, status(200))
     shown = repr(served(guarded))
@@ -34,7 +34,7 @@ def test_its_repr_shows_what_it_is_and_what_it_keeps() -> None:
     assert repr(served(Guarded(fallback=Fallback(static=1)))).endswith("no cache>")
 
 
-def test_after_a_fork_what_was_kept_is_there_and_nobody_holds_the_lock() -> None:
+def test_fork_keeps_cache_and_gets_an_unlocked_lock() -> None:
     guarded = Guarded(fallback=Fallback(stale=True))
     call("sync", guarded, status(200))
     feature = served(guarded)
@@ -48,7 +48,7 @@ def test_after_a_fork_what_was_kept_is_there_and_nobody_holds_the_lock() -> None
     assert kept(guarded) == 200
 
 
-def test_a_call_made_from_within_finds_nothing_and_waits_for_nobody() -> None:
+def test_reentrant_call_misses_without_waiting() -> None:
     """As a finalizer does that the garbage collector runs there."""
     guarded = Guarded(fallback=Fallback(stale=True))
     call("sync", guarded, status(200))
@@ -70,7 +70,7 @@ def test_a_call_made_from_within_finds_nothing_and_waits_for_nobody() -> None:
     assert kept(guarded) == 200
 
 
-def test_other_faces_than_transports_answer_with_whole_answers_alone(
+def test_non_transport_features_serve_complete_responses_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     guarded = Guarded(fallback=Fallback(static=httpx.Response(200)))
@@ -83,7 +83,7 @@ def test_other_faces_than_transports_answer_with_whole_answers_alone(
     assert answer.value == HttpAnswer()
 
 
-def test_a_request_has_a_part_in_what_is_kept_where_something_is() -> None:
+def test_request_uses_the_cache_only_if_one_exists() -> None:
     request = httpx.Request("GET", URL)
     assert served(Guarded(fallback=Fallback(static=1))).cache_request("GET", URL, (), request, None) is None
     assert (

@@ -19,7 +19,7 @@ steps = st.tuples(
 
 
 @given(st.lists(steps, max_size=25))
-def test_an_answer_is_as_old_as_it_says_and_never_too_old(
+def test_response_carries_its_age_and_is_never_too_old(
     taken: list[tuple[float, str, int]],
 ) -> None:
     """Each answer names the moment at which it was made; ages of one answer never fall."""

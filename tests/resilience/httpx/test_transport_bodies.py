@@ -120,7 +120,7 @@ def test_no_answer_at_all_is_a_failure(face: str, path: str, server: str) -> Non
 
 @pytest.mark.parametrize("path", ["/stalled", "/stalled-chunk", "/sized"])
 @pytest.mark.parametrize("parts", [0, 1])
-def test_who_leaves_early_counts_for_nothing(face: str, path: str, parts: int, server: str) -> None:
+def test_early_leaver_is_neutral(face: str, path: str, parts: int, server: str) -> None:
     guarded = patient()
     whole = path == "/sized" and parts
 
@@ -185,7 +185,7 @@ def test_the_limit_of_the_headers_is_not_that_of_the_body(face: str, server: str
     assert guarded.outcomes == [FAILURE]
 
 
-def test_a_trial_may_succeed_at_its_first_part(face: str, server: str) -> None:
+def test_probe_succeeds_at_its_first_chunk(face: str, server: str) -> None:
     guarded = Guarded(BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM))
     states: list[BreakerState] = []
 

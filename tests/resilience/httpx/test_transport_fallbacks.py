@@ -78,7 +78,7 @@ def test_a_failure_has_the_static_answer(face: str, handler: Handler, cause: str
 
 
 @pytest.mark.parametrize("code", [200, 204, 301, 400, 404, 429, 501])
-def test_what_is_no_failure_is_not_replaced(face: str, code: int) -> None:
+def test_non_failure_is_not_replaced(face: str, code: int) -> None:
     guarded = Guarded(fallback=Fallback(static=STATIC))
     assert said(call(face, guarded, status(code))) == (code, b"said", None)
     assert guarded.counted == []
@@ -94,7 +94,7 @@ def test_an_exception_that_is_no_failure_comes_through(face: str, error: BaseExc
     assert guarded.counted == []
 
 
-def test_a_refusal_has_the_static_answer_and_the_outcome_stands(face: str) -> None:
+def test_rejection_gets_static_response_and_keeps_its_outcome(face: str) -> None:
     guarded = Guarded(BreakerRules(failures=1), Fallback(static=STATIC))
     call(face, guarded, status(500))
     assert guarded.view().state is BreakerState.OPEN
@@ -124,7 +124,7 @@ def test_without_an_answer_the_error_stands(face: str) -> None:
         call(face, guarded, ok)
 
 
-def test_an_answer_that_was_kept_comes_first_and_says_its_age(face: str) -> None:
+def test_cached_response_comes_first_with_its_age(face: str) -> None:
     guarded = Guarded(BreakerRules(failures=1), Fallback(static=STATIC, stale=True))
     assert said(call(face, guarded, answering(age="7", etag='"a"'))) == LIVE
     guarded.clock.advance(30.0)
@@ -154,7 +154,7 @@ def test_other_requests_have_no_part_in_it(face: str) -> None:
     assert call(face, guarded, status(503), headers={"accept": "a"}).status_code == 200
 
 
-def test_what_answered_get_answers_head_without_its_body(face: str) -> None:
+def test_cached_get_serves_head_without_body(face: str) -> None:
     guarded = Guarded(fallback=STALE)
     call(face, guarded, answering(etag='"a"'))
     response = call(face, guarded, status(503), "HEAD")
@@ -190,7 +190,7 @@ def test_a_key_of_the_users_own(face: str, where: str) -> None:
         assert call(face, guarded, status(503), url=url, **options).status_code == 503
 
 
-def test_a_body_is_kept_as_it_came(face: str) -> None:
+def test_body_is_cached_as_received(face: str) -> None:
     packed = gzip.compress(b"unpacked" * 40)
     guarded = Guarded(fallback=STALE)
     handler = answering(packed, content_encoding="gzip", transfer_encoding="chunked")
@@ -202,7 +202,7 @@ def test_a_body_is_kept_as_it_came(face: str) -> None:
     assert "transfer-encoding" not in response.headers
 
 
-def test_a_body_that_came_with_its_headers_is_kept_too(face: str) -> None:
+def test_body_sent_with_headers_is_cached(face: str) -> None:
     guarded = Guarded(fallback=STALE)
     packed = gzip.compress(b"unpacked")
     headers = {"content-encoding": "gzip"}
@@ -210,7 +210,7 @@ def test_a_body_that_came_with_its_headers_is_kept_too(face: str) -> None:
     assert call(face, guarded, status(503)).content == b"unpacked"
 
 
-def test_a_body_that_somebody_read_on_the_way_is_not_kept(face: str) -> None:
+def test_body_read_on_the_way_is_not_cached(face: str) -> None:
     """What is left of it is not what came over the wire."""
     guarded = Guarded(fallback=STALE)
 
@@ -236,13 +236,13 @@ def test_a_body_that_somebody_read_on_the_way_is_not_kept(face: str) -> None:
         status(206),
     ],
 )
-def test_what_is_not_kept(face: str, handler: Handler) -> None:
+def test_uncacheable_responses_are_not_cached(face: str, handler: Handler) -> None:
     guarded = Guarded(fallback=STALE)
     call(face, guarded, handler)
     assert call(face, guarded, status(503)).status_code == 503
 
 
-def test_the_longest_body_that_is_kept(face: str) -> None:
+def test_longest_cacheable_body_is_cached(face: str) -> None:
     guarded = Guarded(fallback=STALE)
     call(face, guarded, answering(b"x" * 1000))
     assert call(face, guarded, status(503)).content == b"x" * 1000
@@ -250,7 +250,7 @@ def test_the_longest_body_that_is_kept(face: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <async_generator object (Bound|Response)")
-def test_a_body_that_broke_or_was_left_is_not_kept(face: str) -> None:
+def test_broken_or_abandoned_body_is_not_cached(face: str) -> None:
     guarded = Guarded(fallback=STALE)
     with pytest.raises(httpx.ReadError):
         call(face, guarded, lambda _: httpx.Response(200, stream=Parts(b"li", CUT)))
@@ -269,14 +269,14 @@ def test_a_body_that_broke_is_not_replaced(face: str) -> None:
         call(face, guarded, lambda _: httpx.Response(200, stream=Parts(b"li", CUT)))
 
 
-def test_what_a_change_has_outdated_is_not_given(face: str) -> None:
+def test_invalidated_response_is_not_served(face: str) -> None:
     guarded = Guarded(fallback=STALE)
     call(face, guarded, answering())
     call(face, guarded, status(200), "POST")
     assert call(face, guarded, status(503)).status_code == 503
 
 
-def test_an_answer_says_itself_how_long_it_may_be_used(face: str) -> None:
+def test_response_states_its_own_freshness(face: str) -> None:
     guarded = Guarded(fallback=Fallback(stale=True, max_stale_s=500.0))
     call(face, guarded, answering(cache_control="max-age=10, stale-if-error=5"))
     guarded.clock.advance(15.0)
@@ -340,7 +340,7 @@ CORE, OTHER = Criticality.CORE, Criticality.NON_CORE
         (0.85, OTHER, None, "shed"),
     ],
 )
-def test_each_level_of_the_ladder(
+def test_each_degradation_level(
     face: str, load: float, criticality: Criticality, fallback: Fallback | None, seen: str
 ) -> None:
     guarded = Guarded(fallback=fallback, criticality=criticality)
@@ -367,7 +367,7 @@ def test_each_level_of_the_ladder(
     assert guarded.outcomes == [Outcome.SUCCESS] * (1 + len(made))
 
 
-def test_under_load_who_has_nothing_kept_is_served(face: str) -> None:
+def test_shed_call_without_cache_is_made(face: str) -> None:
     guarded = Guarded(fallback=STALE)
     guarded.loaded(0.97)
     assert said(call(face, guarded, answering())) == LIVE

@@ -27,7 +27,7 @@ def dynamic(value: object) -> Fallback:
 
 @pytest.mark.parametrize("fallback", [Fallback(static={"a": 1}), Fallback(static=None), dynamic("text")])
 @faces
-def test_what_is_no_answer_of_http_leaves_what_there_is(
+def test_non_http_results_leave_the_cache_unchanged(
     face: str, fallback: Fallback, caplog: pytest.LogCaptureFixture
 ) -> None:
     guarded = Guarded(fallback=fallback)
@@ -54,7 +54,7 @@ def test_the_same_of_one_that_is_waited_for(face: str) -> None:
 
 
 @faces
-def test_a_rung_that_raises_is_passed_over(face: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_raising_fallback_is_skipped(face: str, caplog: pytest.LogCaptureFixture) -> None:
     def broken(_: FallbackContext) -> HttpAnswer:
         raise LookupError("nothing there")
 
@@ -78,7 +78,7 @@ class Waiting(Parts):
         await super().aclose()
 
 
-def test_a_caller_who_leaves_while_a_fallback_runs_leaves_no_open_answer(backend: str) -> None:
+def test_caller_leaving_during_fallback_leaks_no_response(backend: str) -> None:
     body = Waiting(b"unread")
     begun: list[FallbackContext] = []
 

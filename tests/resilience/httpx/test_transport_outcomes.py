@@ -113,7 +113,7 @@ def test_a_body_that_breaks_is_a_failure(face: str) -> None:
 
 
 @pytest.mark.parametrize("parts", [0, 1, 2])
-def test_who_leaves_early_counts_for_nothing(face: str, parts: int) -> None:
+def test_early_leaver_is_neutral(face: str, parts: int) -> None:
     guarded = Guarded()
     body = Parts(b"a", b"b", b"c")
     call(face, guarded, lambda _: httpx.Response(200, stream=body), parts=parts)
@@ -131,7 +131,7 @@ def test_who_leaves_early_counts_for_nothing(face: str, parts: int) -> None:
         ("GET", 204, "", 0, SUCCESS),
     ],
 )
-def test_who_leaves_after_the_last_byte_has_missed_nothing(
+def test_leaving_after_the_last_byte_is_a_success(
     face: str, method: str, code: int, length: str, parts: int, outcome: Outcome
 ) -> None:
     guarded = Guarded()
@@ -141,20 +141,20 @@ def test_who_leaves_after_the_last_byte_has_missed_nothing(
     assert guarded.outcomes == [outcome]
 
 
-def test_what_follows_a_switch_of_protocols_is_not_waited_for(face: str) -> None:
+def test_protocol_switch_is_not_awaited(face: str) -> None:
     guarded = Guarded()
     call(face, guarded, status(101), parts=0)
     assert guarded.outcomes == [SUCCESS]
 
 
-def test_a_body_that_came_with_its_headers_is_complete(face: str) -> None:
+def test_body_sent_with_headers_is_complete(face: str) -> None:
     guarded = Guarded()
     response = call(face, guarded, lambda _: httpx.Response(200, text="here"))
     assert response.text == "here"
     assert guarded.outcomes == [SUCCESS]
 
 
-def test_the_users_own_word_comes_before_the_status(face: str) -> None:
+def test_user_classifier_precedes_the_status(face: str) -> None:
     def classify(seen: object) -> Outcome | None:
         assert isinstance(seen, httpx.Response)
         return {500: SUCCESS, 404: FAILURE, 503: NEUTRAL}.get(seen.status_code)
@@ -177,7 +177,7 @@ def test_a_classifier_that_raises_costs_the_caller_nothing(
     assert "classify" in caplog.text
 
 
-def test_a_refusal_is_an_error_of_httpx_and_of_ours(face: str) -> None:
+def test_rejection_is_an_httpx_error_and_ours(face: str) -> None:
     guarded = Guarded(BreakerRules(failures=2))
     calls: list[httpx.Request] = []
 
@@ -203,7 +203,7 @@ def test_a_refusal_is_an_error_of_httpx_and_of_ours(face: str) -> None:
     assert len(calls) == 2
 
 
-def test_a_refusal_names_its_request_without_a_client_too(face: str) -> None:
+def test_rejection_without_client_names_its_request(face: str) -> None:
     guarded = Guarded()
     guarded.guard("dep").circuit.force_open()
     request = httpx.Request("GET", URL)
@@ -220,7 +220,7 @@ def test_a_refusal_names_its_request_without_a_client_too(face: str) -> None:
     assert caught.value.request is request
 
 
-def test_the_trial_after_the_open_time_closes(face: str) -> None:
+def test_probe_after_the_open_period_closes(face: str) -> None:
     guarded = Guarded(BreakerRules(failures=1))
     call(face, guarded, status(500))
     guarded.clock.advance(10.0)
@@ -241,7 +241,7 @@ def test_the_trial_after_the_open_time_closes(face: str) -> None:
         ({"retry_after": "later"}, 20.0),
     ],
 )
-def test_429_may_open_for_as_long_as_it_says(face: str, headers: dict[str, str], wait_s: float) -> None:
+def test_status_429_opens_for_its_retry_after(face: str, headers: dict[str, str], wait_s: float) -> None:
     guarded = Guarded(BreakerRules(on_429=TooManyRequestsMode.OPEN, open_s=20.0))
     assert call(face, guarded, status(429, **headers)).status_code == 429
     assert guarded.outcomes == [NEUTRAL]
@@ -251,7 +251,7 @@ def test_429_may_open_for_as_long_as_it_says(face: str, headers: dict[str, str],
     assert caught.value.rejection.cause is BreakerCause.RETRY_AFTER
 
 
-def test_429_opens_nothing_by_default_or_where_the_user_says_otherwise(face: str) -> None:
+def test_status_429_opens_nothing_by_default_or_by_option(face: str) -> None:
     guarded = Guarded()
     call(face, guarded, status(429, retry_after="7"))
     assert guarded.view().state is BreakerState.CLOSED

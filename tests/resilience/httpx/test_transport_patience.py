@@ -57,7 +57,7 @@ async def one(
         dependency.go.set()
 
 
-def test_who_is_in_a_hurry_does_not_wait_for_who_is_not(backend: str) -> None:
+def test_impatient_caller_does_not_wait_for_patient_one(backend: str) -> None:
     """The first waits for ever; the second gives up waiting, and makes a call of its own."""
     answers: list[str] = []
     calls: list[int] = []
@@ -94,7 +94,7 @@ def test_the_guards_own_limit_is_one_to_waiting(backend: str) -> None:
     assert answers == ["timeout"]
 
 
-def test_who_is_not_in_a_hurry_has_not_the_time_out_of_who_is(backend: str) -> None:
+def test_patient_caller_keeps_its_own_timeout(backend: str) -> None:
     answers: list[str] = []
     calls: list[int] = []
     guarded = Guarded(fallback=ALWAYS)
@@ -126,7 +126,7 @@ def test_who_is_not_in_a_hurry_has_not_the_time_out_of_who_is(backend: str) -> N
     ],
 )
 @pytest.mark.parametrize("late", [True, False])
-def test_whose_limit_it_was(
+def test_timeout_belongs_to_the_caller_that_set_it(
     guard_s: float | None, own: dict[str, float | None], hurried: bool, late: bool
 ) -> None:
     """A time-out is the caller's own if his limit was the shorter one; no other error is."""
@@ -169,7 +169,7 @@ def test_how_long_one_waits_for_another(
         (sized(), True),
     ],
 )
-def test_after_an_answer_for_one_alone_nobody_waits_for_a_while(
+def test_private_response_stops_sharing_for_a_while(
     face: str, answer: Callable[[], httpx.Response], waits: bool
 ) -> None:
     guarded = Guarded(BreakerRules(failures=100), ALWAYS)

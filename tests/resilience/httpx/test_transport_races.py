@@ -27,7 +27,7 @@ def server() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", ["/silent", "/stalled"])
-def test_who_is_cancelled_counts_for_nothing(backend: str, path: str, server: str) -> None:
+def test_cancelled_caller_is_neutral(backend: str, path: str, server: str) -> None:
     guarded = Guarded(BreakerRules(failures=1))
 
     async def cancelled() -> None:
@@ -43,7 +43,7 @@ def test_who_is_cancelled_counts_for_nothing(backend: str, path: str, server: st
     assert guarded.outcomes == [Outcome.NEUTRAL] * 3
 
 
-def test_a_cancelled_trial_leaves_its_place_to_the_next(backend: str) -> None:
+def test_cancelled_probe_frees_its_slot(backend: str) -> None:
     guarded = Guarded(BreakerRules(failures=1))
     call("sync", guarded, status(500))
     guarded.clock.advance(10.0)
@@ -64,7 +64,7 @@ def test_a_cancelled_trial_leaves_its_place_to_the_next(backend: str) -> None:
     assert guarded.view().state is BreakerState.CLOSED
 
 
-def test_one_trial_of_many_threads() -> None:
+def test_many_threads_make_one_probe() -> None:
     count = 32
     guarded = Guarded(BreakerRules(failures=1))
     call("sync", guarded, status(500))
@@ -93,7 +93,7 @@ def test_one_trial_of_many_threads() -> None:
     assert guarded.view().state is BreakerState.CLOSED
 
 
-def test_one_trial_of_many_tasks(backend: str) -> None:
+def test_many_tasks_make_one_probe(backend: str) -> None:
     count = 200
     guarded = Guarded(BreakerRules(failures=1))
     call("sync", guarded, status(500))

@@ -190,7 +190,7 @@ def test_requests_with_credentials_are_not_shared(face: str) -> None:
 
 
 @faces
-def test_a_body_that_came_with_its_headers_is_shared(face: str) -> None:
+def test_body_sent_with_headers_is_shared(face: str) -> None:
     guarded = Guarded(fallback=ALWAYS)
     assert gathered(face, guarded, lambda: httpx.Response(200, content=b"live")) == (["live"] * MANY, 1)
 
@@ -228,7 +228,7 @@ def test_a_failing_status_without_a_fallback_is_each_ones_own(face: str) -> None
 
 
 @faces
-def test_who_has_an_answer_kept_does_not_wait(face: str) -> None:
+def test_caller_with_cached_response_does_not_wait(face: str) -> None:
     guarded = Guarded(fallback=ALWAYS)
     kept = httpx.Response(200, text="kept ")
     call("sync", guarded, lambda _: kept)
@@ -239,7 +239,7 @@ def test_who_has_an_answer_kept_does_not_wait(face: str) -> None:
 
 
 @faces
-def test_a_refusal_of_a_guard_behind_is_that_of_all(face: str) -> None:
+def test_rejection_by_an_inner_guard_is_shared(face: str) -> None:
     guarded = Guarded(fallback=ALWAYS)
 
     def refusing() -> httpx.Response:

@@ -130,7 +130,7 @@ def half_open(face: str, rules: BreakerRules) -> Guarded:
     return guarded
 
 
-def test_a_trial_that_is_slow_with_its_first_part_opens_again(face: str) -> None:
+def test_probe_with_slow_first_chunk_opens_again(face: str) -> None:
     rules = BreakerRules(failures=1, first_item_s=2.0, stream_settle=StreamSettleMode.FIRST_ITEM)
     guarded = half_open(face, rules)
     call(face, guarded, taking(guarded, 3.0, 0.0, 0.0))
@@ -138,7 +138,7 @@ def test_a_trial_that_is_slow_with_its_first_part_opens_again(face: str) -> None
     assert guarded.view().state is BreakerState.OPEN
 
 
-def test_a_trial_has_its_first_part_at_the_end_of_an_empty_body(face: str) -> None:
+def test_probe_succeeds_at_the_end_of_an_empty_body(face: str) -> None:
     rules = BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM)
     guarded = half_open(face, rules)
     call(face, guarded, lambda _: httpx.Response(200, stream=Parts(b"")))
@@ -146,7 +146,7 @@ def test_a_trial_has_its_first_part_at_the_end_of_an_empty_body(face: str) -> No
     assert guarded.view().state is BreakerState.CLOSED
 
 
-def test_what_breaks_after_that_counts_no_more(face: str) -> None:
+def test_later_break_is_not_counted(face: str) -> None:
     guarded = half_open(face, BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM))
     with pytest.raises(httpx.ReadError):
         call(face, guarded, lambda _: httpx.Response(200, stream=Parts(b"a", httpx.ReadError("cut"))))
@@ -161,7 +161,7 @@ def test_an_ordinary_call_counts_at_its_end_all_the_same(face: str) -> None:
     assert guarded.outcomes == [Outcome.FAILURE]
 
 
-def test_a_trial_that_is_left_after_its_end_is_settled_once(face: str) -> None:
+def test_probe_left_after_its_end_is_settled_once(face: str) -> None:
     rules = BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM)
     guarded = half_open(face, rules)
     call(face, guarded, lambda _: httpx.Response(200, stream=Parts(b"a", b"b")), parts=1)

@@ -141,7 +141,7 @@ def test_one_of_sixty_four_threads_in_each_of_a_hundred_rounds() -> None:
 
 @pytest.mark.usefixtures("_hasty")
 @pytest.mark.parametrize("most", [1, 3])
-def test_threads_that_end_at_once_never_make_more_trials_than_a_round_has(most: int) -> None:
+def test_concurrent_thread_ends_never_exceed_probe_slots(most: int) -> None:
     circuit, dependency = half_open(BreakerRules(failures=1, half_open_max=most)), Dependency()
     guarded = Guard(circuit)(dependency.call_at_once)
     barrier = threading.Barrier(THREADS)

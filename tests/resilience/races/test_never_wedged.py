@@ -89,7 +89,7 @@ LEAVES_NO_TRACE = {"block", "by_hand"}
 
 
 @pytest.mark.parametrize("holds", HOLDERS)
-def test_a_trial_that_hangs_costs_a_lease_and_no_more(holds: Callable[[GuardState], object]) -> None:
+def test_hung_probe_costs_one_lease(holds: Callable[[GuardState], object]) -> None:
     circuit = half_open()
     held = holds(circuit)
     assert circuit.view().probes == 1
@@ -107,7 +107,7 @@ def test_a_trial_that_hangs_costs_a_lease_and_no_more(holds: Callable[[GuardStat
 
 
 @pytest.mark.parametrize("holds", HOLDERS)
-def test_a_trial_that_is_dropped_gives_its_place_back_at_once(holds: Callable[[GuardState], object]) -> None:
+def test_dropped_probe_frees_its_slot_at_once(holds: Callable[[GuardState], object]) -> None:
     circuit = half_open()
     held = holds(circuit)
     del held
@@ -130,7 +130,7 @@ def test_a_classifier_that_raises_wedges_nothing() -> None:
     assert circuit.state() is BreakerState.HALF_OPEN
 
 
-def test_the_result_of_a_trial_that_hung_and_came_back_late_is_not_missed() -> None:
+def test_late_result_of_a_hung_probe_is_counted() -> None:
     circuit = half_open()
     late = circuit.allow()
     circuit.clock.advance(LEASE_S)
@@ -147,7 +147,7 @@ def test_calls_run_side_by_side() -> None:
             assert sorted(pool.map(lambda _, call=guarded: call(), range(8))) == list(range(8))
 
 
-def test_trials_run_side_by_side() -> None:
+def test_probes_run_concurrently() -> None:
     together = threading.Barrier(4)
     circuit = half_open(BreakerRules(failures=1, half_open_max=4))
     guarded = Guard(circuit)(lambda: together.wait(20))

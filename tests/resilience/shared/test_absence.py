@@ -40,7 +40,7 @@ def test_the_pauses_double_up_to_the_longest() -> None:
     assert absence.lost_since_s == 0.0
 
 
-def test_what_fails_late_and_is_no_probe_puts_nothing_off() -> None:
+def test_late_failure_outside_a_probe_delays_nothing() -> None:
     absence = plain()
     absence.record_failure(0.0, final=True)
     assert not absence.record_failure(0.5)
@@ -60,7 +60,7 @@ def test_a_return_begins_anew() -> None:
 
 
 @pytest.mark.parametrize("_", range(20))
-def test_no_two_ask_in_step(_: int) -> None:
+def test_probe_times_vary_between_processes(_: int) -> None:
     absence = BreakerStoreHealth()
     absence.record_failure(0.0, final=True)
     assert 1.0 - JITTER <= absence.probe_due_s <= 1.0 + JITTER

@@ -66,7 +66,7 @@ def test_a_name_may_hold_any_character(made: Made, redis_url: str, name: str) ->
     )
 
 
-def test_an_opening_is_known_at_once_and_not_told_to_who_opened(
+def test_opening_reaches_others_at_once_and_not_its_sender(
     made: Made, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 3600.0)
@@ -95,7 +95,7 @@ def test_the_first_call_knows_the_state(made: Made, redis_url: str) -> None:
         assert found.state is BreakerState.OPEN
 
 
-def test_who_is_known_is_not_asked_again(made: Made, redis_url: str) -> None:
+def test_known_breaker_is_not_queried_again(made: Made, redis_url: str) -> None:
     store = made(redis_url)
     watched(store)
     calls = store.calls
@@ -121,7 +121,7 @@ def test_many_guards_are_read_together(made: Made, redis_url: str) -> None:
     assert all(diaries[name].words == [BreakerState.OPEN] for name in names[::50])
 
 
-def test_a_trial_closes_for_all(made: Made, redis_url: str) -> None:
+def test_successful_probe_closes_for_all(made: Made, redis_url: str) -> None:
     here, there = made(redis_url), made(redis_url)
     own, diary = watched(here), watched(there)
     here.report_open("a", 0.05, 0, BreakerCause.FAILURES)
@@ -137,7 +137,7 @@ def test_a_trial_closes_for_all(made: Made, redis_url: str) -> None:
     assert not len(here._fleet_state.pending_writes), "a trial ends once"
 
 
-def test_a_trial_that_fails_opens_for_all(made: Made, redis_url: str) -> None:
+def test_failed_probe_opens_for_all(made: Made, redis_url: str) -> None:
     here, there = made(redis_url), made(redis_url)
     watched(here)
     diary = watched(there)
@@ -153,7 +153,7 @@ def test_a_trial_that_fails_opens_for_all(made: Made, redis_url: str) -> None:
     assert 600.0 < answer.wait_s <= 700.0
 
 
-def test_who_wins_the_last_of_several_trials_is_told_that_all_is_won(made: Made, redis_url: str) -> None:
+def test_last_successful_probe_is_told_to_close(made: Made, redis_url: str) -> None:
     here, there = made(redis_url), made(redis_url)
     own, diary = watched(here), watched(there)
     both = ProbeRequest(half_open_max=2, successes_needed=2, limits_concurrent=False, lease_s=600.0)
@@ -168,7 +168,7 @@ def test_who_wins_the_last_of_several_trials_is_told_that_all_is_won(made: Made,
 
 
 @pytest.mark.parametrize("state", [BreakerState.FORCED_OPEN, BreakerState.DISABLED, BreakerState.CLOSED])
-def test_the_word_of_an_operator_goes_to_all(made: Made, redis_url: str, state: BreakerState) -> None:
+def test_operator_state_reaches_all(made: Made, redis_url: str, state: BreakerState) -> None:
     here, there = made(redis_url), made(redis_url)
     own, diary = watched(here), watched(there)
     here.report_operator_state("a", state)
@@ -177,7 +177,7 @@ def test_the_word_of_an_operator_goes_to_all(made: Made, redis_url: str, state: 
     assert own.states == []
 
 
-def test_a_place_that_is_given_back_is_free_for_the_next_who_asks(made: Made, redis_url: str) -> None:
+def test_returned_slot_is_free_for_the_next_query(made: Made, redis_url: str) -> None:
     store = made(redis_url)
     watched(store)
     for _ in range(50):
@@ -243,7 +243,7 @@ def test_a_lease_that_comes_too_late_goes_back(made: Made, redis_url: str) -> No
     until(lambda: free(there, ONE), PATIENCE_S, "its place is free long before the lease ends")
 
 
-def test_a_lease_for_who_is_cancelled_goes_back(made: Made, redis_url: str, backend: str) -> None:
+def test_lease_of_a_cancelled_caller_is_returned(made: Made, redis_url: str, backend: str) -> None:
     here, there = made(redis_url), made(redis_url)
     watched(here)
     goes_on = held_up(here)
@@ -319,7 +319,7 @@ def test_messages_twice_or_in_another_order_change_nothing(
     assert versions[-1] == 10
 
 
-def test_what_anybody_publishes_is_counted_and_ignored(
+def test_foreign_messages_are_counted_and_ignored(
     made: Made, redis_server: RedisServer, redis_url: str
 ) -> None:
     store = made(redis_url)
@@ -401,7 +401,7 @@ def test_a_breaker_that_is_gone_is_read_no_more(
     assert kept.states == []
 
 
-def test_a_breaker_that_comes_again_under_its_name_is_told_all(made: Made, redis_url: str) -> None:
+def test_re_registered_breaker_receives_its_state(made: Made, redis_url: str) -> None:
     here, there = made(redis_url), made(redis_url)
     watched(here)
     diary = watched(there)
@@ -410,7 +410,7 @@ def test_a_breaker_that_comes_again_under_its_name_is_told_all(made: Made, redis
     assert watched(there).words == [BreakerState.OPEN]
 
 
-def test_news_wait_while_something_newer_is_to_be_told(
+def test_updates_wait_while_a_newer_write_is_pending(
     made: Made, redis_server: RedisServer, redis_url: str
 ) -> None:
     store = made(redis_url)
@@ -448,7 +448,7 @@ def test_its_threads_begin_with_the_first_guard_and_end_with_it(made: Made, redi
     )
 
 
-def test_what_is_to_be_told_is_told_before_the_end(made: Made, redis_url: str) -> None:
+def test_pending_writes_are_sent_before_the_end(made: Made, redis_url: str) -> None:
     here, there = made(redis_url), made(redis_url)
     watched(here)
     diary = watched(there)
@@ -464,7 +464,7 @@ def test_what_is_to_be_told_is_told_before_the_end(made: Made, redis_url: str) -
         assert there.read_state(name) is not None, name
 
 
-def test_who_waits_at_the_end_waits_no_more(made: Made, redis_url: str) -> None:
+def test_waiting_queries_end_with_the_store(made: Made, redis_url: str) -> None:
     store = made(redis_url, deadline_s=PATIENCE_S * 10)
     goes_on = held_up(store)
     answers: list[object] = []

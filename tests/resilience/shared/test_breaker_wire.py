@@ -48,7 +48,7 @@ def test_two_names_never_share_a_key_and_both_keys_of_one_share_a_slot(one: str,
     st.integers(0, 2**50),
     st.sampled_from(BreakerCause),
 )
-def test_a_message_is_what_was_told(
+def test_message_equals_the_write(
     name: str, version: int, state: BreakerState, left: int, cause: BreakerCause
 ) -> None:
     said = parse_message(f"{escape_name(name)} {version} {state} {left} 3 {cause} somebody".encode())
@@ -66,7 +66,7 @@ def test_a_message_is_what_was_told(
         *(b"\xff\xfe 1 open 0 0 trial me", [b"a"]),
     ],
 )
-def test_what_anybody_publishes_is_not_believed(data: Any) -> None:
+def test_foreign_messages_are_invalid(data: Any) -> None:
     assert parse_message(data) is None
 
 
@@ -110,7 +110,7 @@ def test_a_reply_is_a_lease_only_if_one_was_given() -> None:
     "said",
     [None, 1, b"OK", [], [1, 2, 3], [1, 9, b"ajar", 0, 2, b"trial", 77], [1, None, b"open", 0, 2, b"", 0]],
 )
-def test_what_is_no_reply_of_the_script_is_an_error(said: Any) -> None:
+def test_invalid_script_reply_is_an_error(said: Any) -> None:
     with pytest.raises(InvalidReplyError, match="unexpected reply of the script"):
         parse_reply(said)
 
@@ -128,7 +128,7 @@ def test_states_are_read_one_by_one() -> None:
         parse_states(b"OK", [])
 
 
-def test_the_script_is_what_redis_6_takes() -> None:
+def test_script_runs_on_redis_6() -> None:
     text, digest = load_script()
     assert len(digest) == 40
     assert text.count("'TIME'") == 1

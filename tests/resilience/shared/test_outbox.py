@@ -20,7 +20,7 @@ def finish(name: str, ticket: str, outcome: Outcome = Outcome.SUCCESS, until_s: 
     return ProbeResult(name, ticket, 1, outcome, 1, 1.0, until_s)
 
 
-def test_of_a_state_only_the_newest_is_kept() -> None:
+def test_newest_state_replaces_older_pending_ones() -> None:
     outbox = PendingWrites()
     outbox.put(opening("a"))
     outbox.put(OperatorCommand("a", BreakerState.CLOSED, 0))
@@ -29,7 +29,7 @@ def test_of_a_state_only_the_newest_is_kept() -> None:
     assert repr(outbox) == "PendingWrites(1 pending writes of 1 breakers)"
 
 
-def test_ends_of_trials_are_all_kept_and_told_in_their_order() -> None:
+def test_probe_results_are_all_sent_in_order() -> None:
     outbox = PendingWrites()
     ends = [finish("a", "1"), finish("a", "2", Outcome.NEUTRAL), finish("a", "3")]
     for end in ends:
@@ -41,7 +41,7 @@ def test_ends_of_trials_are_all_kept_and_told_in_their_order() -> None:
     assert told == ends
 
 
-def test_a_new_state_ends_the_trials_before_it_but_a_lease_given_back_goes_back() -> None:
+def test_new_state_drops_older_results_and_keeps_returned_leases() -> None:
     outbox = PendingWrites()
     outbox.put(finish("a", "1"))
     outbox.put(finish("a", "2", Outcome.NEUTRAL))
@@ -52,7 +52,7 @@ def test_a_new_state_ends_the_trials_before_it_but_a_lease_given_back_goes_back(
     assert outbox.next_write(0.0, "b") == finish("b", "3")
 
 
-def test_only_a_state_holds_news_back() -> None:
+def test_only_states_hold_updates_back() -> None:
     outbox = PendingWrites()
     outbox.put(finish("a", "1"))
     assert not outbox.has_state("a")
@@ -61,7 +61,7 @@ def test_only_a_state_holds_news_back() -> None:
     assert not outbox.has_state("b")
 
 
-def test_what_is_too_late_is_not_told_and_a_verb_never_is() -> None:
+def test_expired_writes_are_dropped_and_commands_never() -> None:
     outbox = PendingWrites()
     outbox.put(opening("a", until_s=1.0))
     outbox.put(finish("b", "1", until_s=1.0))
@@ -72,7 +72,7 @@ def test_what_is_too_late_is_not_told_and_a_verb_never_is() -> None:
     assert outbox.next_write(1.0, "a") is None
 
 
-def test_one_that_was_replaced_while_it_was_told_leaves_its_successor() -> None:
+def test_write_replaced_while_sent_keeps_its_successor() -> None:
     outbox = PendingWrites()
     under_way = opening("a")
     outbox.put(under_way)
@@ -83,7 +83,7 @@ def test_one_that_was_replaced_while_it_was_told_leaves_its_successor() -> None:
     assert len(outbox) == 1
 
 
-def test_what_cannot_be_told_lets_others_go_before() -> None:
+def test_failing_write_lets_others_pass() -> None:
     outbox = PendingWrites()
     outbox.put(opening("a"))
     outbox.put(opening("b"))

@@ -117,7 +117,7 @@ def test_an_opening_is_known_for_as_long_as_it_lasts(store: Store) -> None:
     assert (refused.done, refused.remote) == (False, store.read()[NAME])
 
 
-def test_who_opens_without_knowing_of_another_opening_is_told_of_it(store: Store) -> None:
+def test_unaware_opener_receives_the_other_opening(store: Store) -> None:
     store.open(wait_s=2.0)
     said = store.open(wait_s=9.0, known=0)
     assert not said.done
@@ -125,7 +125,7 @@ def test_who_opens_without_knowing_of_another_opening_is_told_of_it(store: Store
     assert said.remote.wait_s == 2.0
 
 
-def test_who_knows_of_it_opens_anew(store: Store) -> None:
+def test_aware_opener_opens_anew(store: Store) -> None:
     first = store.open(wait_s=2.0)
     again = store.open(wait_s=9.0)
     assert again.done
@@ -144,7 +144,7 @@ def test_an_opening_beats_a_closing_that_its_process_did_not_know(store: Store) 
     assert store.open(known=1).done, "if both sides have moved, open wins"
 
 
-def test_an_opening_waits_for_a_trial_under_way_that_its_process_did_not_know(store: Store) -> None:
+def test_opening_waits_for_a_probe_unknown_to_its_process(store: Store) -> None:
     store.open(wait_s=0.0)
     store.clock_s += 1.0
     store.acquire()
@@ -152,7 +152,7 @@ def test_an_opening_waits_for_a_trial_under_way_that_its_process_did_not_know(st
     assert (said.done, said.remote and said.remote.state) == (False, BreakerState.HALF_OPEN)
 
 
-def test_one_trial_at_a_time_and_its_place_is_free_when_its_lease_is_over(store: Store) -> None:
+def test_one_probe_at_a_time_until_its_lease_expires(store: Store) -> None:
     store.open(wait_s=0.0)
     first = store.acquire("1").lease()
     assert first is not None
@@ -166,7 +166,7 @@ def test_one_trial_at_a_time_and_its_place_is_free_when_its_lease_is_over(store:
     assert store.word() is BreakerState.HALF_OPEN
 
 
-def test_a_late_result_counts_if_nobody_has_asked_meanwhile(store: Store) -> None:
+def test_late_result_counts_if_no_query_came_meanwhile(store: Store) -> None:
     store.open(wait_s=0.0)
     store.acquire()
     store.clock_s += 10 * ONE.lease_s
@@ -174,7 +174,7 @@ def test_a_late_result_counts_if_nobody_has_asked_meanwhile(store: Store) -> Non
     assert store.word() is BreakerState.CLOSED
 
 
-def test_who_is_refused_writes_nothing_and_renews_nothing(client: redis.Redis, store: Store) -> None:
+def test_rejected_query_writes_and_renews_nothing(client: redis.Redis, store: Store) -> None:
     store.open(wait_s=0.0)
     store.acquire("1")
     state, trials = store.wire.rules.keys(NAME)
@@ -194,7 +194,7 @@ def test_who_is_refused_writes_nothing_and_renews_nothing(client: redis.Redis, s
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILURE, Outcome.SLOW])
-def test_a_trial_that_fails_opens_for_a_further_round(store: Store, outcome: Outcome) -> None:
+def test_failed_probe_starts_a_further_round(store: Store, outcome: Outcome) -> None:
     store.open(wait_s=0.0, rounds=4)
     store.acquire()
     said = store.finish(outcome)
@@ -203,7 +203,7 @@ def test_a_trial_that_fails_opens_for_a_further_round(store: Store, outcome: Out
     assert (said.remote.state, said.remote.wait_s, said.remote.rounds) == (BreakerState.OPEN, 2.0, 5)
 
 
-def test_a_trial_without_evidence_frees_its_place_at_once(store: Store) -> None:
+def test_neutral_probe_frees_its_slot_at_once(store: Store) -> None:
     store.open(wait_s=0.0)
     store.acquire("1")
     assert store.finish(Outcome.NEUTRAL, "1", version=0).done, "whatever is known of the version"
@@ -229,7 +229,7 @@ def test_a_round_admits_as_many_as_must_win_or_so_many_at_a_time(
     assert said.remote.state is BreakerState.CLOSED
 
 
-def test_processes_that_want_fewer_trials_than_have_won_do_not_wait_for_ever(store: Store) -> None:
+def test_lower_probe_requirement_ends_the_wait(store: Store) -> None:
     store.open(wait_s=0.0)
     for ticket in ("1", "2"):
         store.acquire(ticket, ProbeRequest(3, 3, False, 5.0))
@@ -238,7 +238,7 @@ def test_processes_that_want_fewer_trials_than_have_won_do_not_wait_for_ever(sto
     assert (said.lease(), said.remote and said.remote.state) == (None, BreakerState.CLOSED)
 
 
-def test_the_word_of_an_operator_stands_against_all_but_another(store: Store) -> None:
+def test_operator_state_yields_only_to_another(store: Store) -> None:
     assert store.operate(BreakerState.FORCED_OPEN).done
     assert not store.open().done
     assert store.acquire().lease() is None
@@ -250,7 +250,7 @@ def test_the_word_of_an_operator_stands_against_all_but_another(store: Store) ->
     assert (found.state, found.cause) == (BreakerState.CLOSED, BreakerCause.OPERATOR)
 
 
-def test_what_was_forgotten_is_told_again_only_if_nobody_has_said_anything_else(store: Store) -> None:
+def test_forgotten_state_is_restored_unless_a_newer_exists(store: Store) -> None:
     store.operate(BreakerState.FORCED_OPEN)
     forced = store.known
     store.operate(BreakerState.CLOSED)
@@ -259,7 +259,7 @@ def test_what_was_forgotten_is_told_again_only_if_nobody_has_said_anything_else(
     assert store.operate(BreakerState.FORCED_OPEN, again=True, known=forced).done
 
 
-def test_a_lost_key_lets_one_trial_through_and_versions_rise_all_the_same(store: Store) -> None:
+def test_lost_key_admits_one_probe_and_versions_still_rise(store: Store) -> None:
     store.open(wait_s=9.0)
     before = store.known
     store.client.flushall()
@@ -270,7 +270,7 @@ def test_a_lost_key_lets_one_trial_through_and_versions_rise_all_the_same(store:
     assert store.acquire("2").lease() is None
 
 
-def test_a_clock_that_steps_back_holds_nobody_for_that_long(store: Store) -> None:
+def test_clock_stepping_back_extends_no_wait(store: Store) -> None:
     store.open(wait_s=1.0)
     store.clock_s -= 3600.0
     first = store.acquire("1")
@@ -282,7 +282,7 @@ def test_a_clock_that_steps_back_holds_nobody_for_that_long(store: Store) -> Non
     assert store.known > before
 
 
-def test_keys_live_an_hour_longer_than_what_they_say(client: redis.Redis, store: Store) -> None:
+def test_keys_outlive_their_state_by_an_hour(client: redis.Redis, store: Store) -> None:
     state, trials = store.wire.rules.keys(NAME)
     store.open(wait_s=60.0)
     assert 3_660_000 - MINUTE_MS <= client.pttl(state) <= 3_660_000
@@ -295,7 +295,7 @@ def test_keys_live_an_hour_longer_than_what_they_say(client: redis.Redis, store:
     assert not client.exists(trials)
 
 
-def test_what_an_operator_said_lives_for_as_long_as_somebody_reads_it(
+def test_operator_state_lives_while_it_is_read(
     client: redis.Redis, store: Store
 ) -> None:
     (state, _), month_ms = store.wire.rules.keys(NAME), 30 * 86_400_000
@@ -318,7 +318,7 @@ def test_a_foreign_value_hides_no_other_breaker(client: redis.Redis, store: Stor
     assert found[NAME] is not None
 
 
-def test_every_change_is_told_once(client: redis.Redis, store: Store) -> None:
+def test_every_change_is_published_once(client: redis.Redis, store: Store) -> None:
     with client.pubsub() as heard:  # type: ignore[no-untyped-call]  # redis-py's
         heard.subscribe(store.wire.rules.channel)
         assert (heard.get_message(timeout=60.0) or {})["type"] == "subscribe"
@@ -433,7 +433,7 @@ def step(chance: random.Random, store: Store, twin: Twin) -> tuple[Reply, bool]:
             )
 
 
-def test_the_script_is_its_twin(client: redis.Redis, redis_prefix: str) -> None:
+def test_script_matches_its_python_reference(client: redis.Redis, redis_prefix: str) -> None:
     numbers = iter(range(10**6))
 
     @given(st.integers(0, 2**32))

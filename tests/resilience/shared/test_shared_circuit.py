@@ -50,7 +50,7 @@ def tried(one: GuardState) -> GuardPermit:
     return found[0]
 
 
-def test_a_closed_guard_says_nothing_to_the_store(
+def test_closed_guard_sends_nothing_to_the_store(
     made: Made, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 3600.0)
@@ -74,7 +74,7 @@ def test_a_closed_guard_says_nothing_to_the_store(
     assert {name: after.get(name) for name in SCRIPTS} == {name: before.get(name) for name in SCRIPTS}
 
 
-def test_what_an_opening_and_a_trial_cost_the_store(
+def test_store_calls_of_an_opening_and_a_probe(
     made: Made, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 3600.0)
@@ -110,7 +110,7 @@ def test_two_guards_open_try_and_close_together(made: Made, redis_url: str) -> N
         until(lambda: here.state() is BreakerState.CLOSED, PATIENCE_S, "it is closed here")
 
 
-def test_an_operator_is_heard_everywhere_and_late_results_count_nowhere(made: Made, redis_url: str) -> None:
+def test_operator_state_applies_everywhere_to_late_results_too(made: Made, redis_url: str) -> None:
     here, there = circuit(made(redis_url)), circuit(made(redis_url))
     under_way = passed(there)
     here.force_open()
@@ -124,7 +124,7 @@ def test_an_operator_is_heard_everywhere_and_late_results_count_nowhere(made: Ma
     until(lambda: {one.state() for one in (here, fresh)} == {BreakerState.CLOSED}, PATIENCE_S, "it is reset")
 
 
-def test_a_trial_that_nobody_ends_well_goes_back_at_once(made: Made, redis_url: str) -> None:
+def test_abandoned_probe_is_returned_at_once(made: Made, redis_url: str) -> None:
     here, there = circuit(made(redis_url)), circuit(made(redis_url))
     passed(there)
     fails(here)

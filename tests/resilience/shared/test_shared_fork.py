@@ -40,7 +40,7 @@ def in_child(does: Callable[[], None]) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_a_child_knows_the_state_hears_and_is_heard(made: Made, redis_url: str) -> None:
+def test_child_knows_the_state_receives_and_sends(made: Made, redis_url: str) -> None:
     store, other = made(redis_url), made(redis_url)
     diary, elsewhere = watched(store), watched(other)
     other.report_open("a", 60.0, 0, BreakerCause.FAILURES)
@@ -65,7 +65,7 @@ def test_a_child_knows_the_state_hears_and_is_heard(made: Made, redis_url: str) 
     assert (store.failures, store._listener.failures) == (0, 0), "its connections are untouched"
 
 
-def test_what_a_child_does_first_can_be_seen_without_one(made: Made, redis_url: str) -> None:
+def test_child_reset_works_without_a_fork(made: Made, redis_url: str) -> None:
     store = made(redis_url)
     diary = watched(store)
     store.report_open("a", 60.0, 0, BreakerCause.FAILURES)
@@ -82,7 +82,7 @@ def test_what_a_child_does_first_can_be_seen_without_one(made: Made, redis_url: 
     diary.reads(BreakerState.OPEN)
 
 
-def test_a_trial_of_the_parent_is_none_of_the_childs(made: Made, redis_url: str) -> None:
+def test_probe_of_the_parent_is_unknown_to_the_child(made: Made, redis_url: str) -> None:
     store = made(redis_url)
     watched(store)
     lease = store.acquire("a", LONG)

@@ -151,7 +151,7 @@ def test_no_event_loop_waits_for_a_server_that_hangs(prompt_store: Made, own_ser
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_trial_whose_answer_was_lost_is_given_back(prompt_store: Made, own_server: RedisServer) -> None:
+def test_probe_with_a_lost_reply_is_returned(prompt_store: Made, own_server: RedisServer) -> None:
     """The server carries it out once it goes on, and nobody has heard of the lease."""
     store = prompt_store(own_server.url)
     watched(store)
@@ -164,7 +164,7 @@ def test_a_trial_whose_answer_was_lost_is_given_back(prompt_store: Made, own_ser
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("forgets", ["restart", "flush", "evict"])
-def test_what_the_store_has_forgotten_it_is_told_again(
+def test_forgotten_state_is_sent_again(
     made: Made, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch, forgets: str
 ) -> None:
     monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 0.1)
@@ -200,7 +200,7 @@ def test_what_the_store_has_forgotten_it_is_told_again(
     assert there.read_state("closed") is None
 
 
-def test_a_lost_key_makes_room_for_one_trial_and_no_more(made: Made, own_server: RedisServer) -> None:
+def test_lost_key_admits_one_probe_only(made: Made, own_server: RedisServer) -> None:
     stores = [made(own_server.url) for _ in range(2)]
     for store in stores:
         watched(store)
@@ -212,7 +212,7 @@ def test_a_lost_key_makes_room_for_one_trial_and_no_more(made: Made, own_server:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_trial_that_ends_while_the_store_is_away_is_told_on_its_return(
+def test_probe_ending_during_an_outage_is_sent_afterwards(
     made: Made, slow_proxy: SlowProxy
 ) -> None:
     here, there = made(slow_proxy.url), made(slow_proxy.url)
@@ -259,7 +259,7 @@ def test_on_return_the_newer_state_wins(made: Made, own_server: RedisServer) -> 
 
 
 @pytest.mark.usefixtures("hasty")
-def test_of_two_that_opened_apart_the_first_who_tells_is_believed(
+def test_first_of_two_separate_openings_wins(
     made: Made, own_server: RedisServer
 ) -> None:
     with SlowProxy(own_server.port) as proxy:
@@ -294,7 +294,7 @@ def test_a_lost_subscription_is_made_again_and_nothing_is_missed(made: Made, own
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_subscription_that_is_dead_without_a_word_is_found_out(
+def test_silent_dead_subscription_is_detected(
     made: Made, own_server: RedisServer, slow_proxy: SlowProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_listener, "PING_S", 0.05)
@@ -390,7 +390,7 @@ def test_a_server_without_memory_leaves_each_to_itself(made: Made, own_server: R
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_foreign_value_is_the_trouble_of_one_breaker(made: Made, own_server: RedisServer) -> None:
+def test_foreign_value_affects_one_breaker_only(made: Made, own_server: RedisServer) -> None:
     store = made(own_server.url)
     own_server.command("SADD", store.rules.keys("b")[1], "not ours")
     diary = watched(store)
@@ -479,7 +479,7 @@ class Traffic:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
-def test_whatever_happens_to_the_server_nobody_gets_an_error_or_waits_for_long(prompt_store: Made) -> None:
+def test_server_faults_cause_no_error_and_no_long_wait(prompt_store: Made) -> None:
     with RedisServer(newest()) as server:
         stores = [prompt_store(server.url) for _ in range(2)]
         diaries = [watched(store) for store in stores]

@@ -15,7 +15,7 @@ from tests.store.sentinel import SentinelPair
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
-def test_on_a_cluster_guards_lie_on_all_nodes_and_everybody_hears_of_each(
+def test_cluster_spreads_guards_and_every_process_receives_all(
     made: Made, redis_cluster: Cluster3, redis_prefix: str
 ) -> None:
     here, there = made(redis_cluster.url), made(redis_cluster.url)

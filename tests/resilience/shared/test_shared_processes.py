@@ -68,7 +68,7 @@ def opens(store: RedisBreakerStore, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_of_two_processes_with_fifty_tasks_each_one_makes_the_trial(
+def test_two_processes_of_fifty_tasks_make_one_probe(
     made: Made, begun: Begun, own_server: RedisServer
 ) -> None:
     store = made(own_server.url)
@@ -102,7 +102,7 @@ def test_of_two_processes_with_fifty_tasks_each_one_makes_the_trial(
     assert ["0"] not in let_through.values(), "each by a lease of the fleet"
 
 
-def test_one_that_is_killed_while_it_makes_the_trial_holds_the_place_no_longer_than_its_lease(
+def test_process_killed_during_its_probe_blocks_one_lease(
     made: Made, begun: Begun, own_server: RedisServer
 ) -> None:
     store = made(own_server.url)
@@ -118,7 +118,7 @@ def test_one_that_is_killed_while_it_makes_the_trial_holds_the_place_no_longer_t
 
 
 @pytest.mark.slow
-def test_the_first_call_of_a_fresh_process_is_refused(
+def test_first_call_of_a_new_process_is_rejected(
     made: Made, begun: Begun, own_server: RedisServer
 ) -> None:
     store = made(own_server.url)

@@ -43,7 +43,7 @@ def watch_is_busy(handed: list[int], newest: int) -> bool:
     return handed[-1] != newest
 
 
-def test_who_hands_over_is_told_of_what_came_meanwhile() -> None:
+def test_registration_returns_changes_made_meanwhile() -> None:
     watch = fresh()
     assert watch.receive(OPEN, 0.0)
     assert not watch.receive(replace(OPEN, version=6), 0.0), "somebody is at it"
@@ -54,7 +54,7 @@ def test_who_hands_over_is_told_of_what_came_meanwhile() -> None:
     assert not watch.is_delivering
 
 
-def test_what_is_noted_is_known_and_no_news() -> None:
+def test_recorded_version_is_known_and_no_update() -> None:
     watch = fresh()
     assert watch.record(OPEN, 0.0)
     assert not watch.receive(OPEN, 0.0)
@@ -80,20 +80,20 @@ def test_an_open_period_goes_on() -> None:
         (BreakerState.CLOSED, None),
     ],
 )
-def test_what_the_store_has_forgotten_and_is_told_again(state: BreakerState, again: object) -> None:
+def test_forgotten_state_restored_by_a_peer_is_no_update(state: BreakerState, again: object) -> None:
     watch = fresh()
     assert watch.restore_write(0.0) is None
     watch.record(replace(OPEN, state=state), 10.0)
     assert watch.restore_write(10.0) == again
 
 
-def test_an_open_period_that_is_over_is_not_told_again() -> None:
+def test_expired_open_period_is_not_sent_again() -> None:
     watch = fresh()
     watch.record(OPEN, 10.0)
     assert watch.restore_write(12.0) is None
 
 
-def test_a_breaker_is_not_kept_alive() -> None:
+def test_breaker_is_not_kept_alive() -> None:
     diary = Diary()
     watch = Subscription("a", diary.changed)
     assert watch.listener is not None
@@ -104,7 +104,7 @@ def test_a_breaker_is_not_kept_alive() -> None:
     assert watch.listener is None
 
 
-def test_a_method_of_what_cannot_be_held_weakly_is_held() -> None:
+def test_method_without_weak_reference_is_held() -> None:
     class Slotted:
         __slots__ = ()
 

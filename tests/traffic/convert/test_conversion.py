@@ -337,7 +337,7 @@ def test_what_has_no_place_in_the_new_form_is_told(tmp_path: Path) -> None:
     assert vegeta.lines()[2] == "request 4: its target is no path"
     gor = write(open_source(path), io.BytesIO(), FileFormat.GOR, options)
     assert gor.written == 2
-    assert "request 5: its body holds the line" in gor.lines()[2]
+    assert "request 5: its body contains the separator line" in gor.lines()[2]
     har = write(open_source(path), io.BytesIO(), FileFormat.HAR, options)
     assert (har.written, har.lost[-1]) == (2, "records of dropping, sampling and redaction")
 

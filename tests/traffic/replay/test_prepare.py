@@ -118,7 +118,7 @@ def test_fields_of_the_connection_are_not_sent_again() -> None:
 def test_missing_bodies_are_counted_filled_with_spaces_or_from_a_file() -> None:
     entries = [entry(0.0, body_len=3), entry(1.0, body=b"xy", body_len=2), entry(2.0), entry(3.0, body_len=1)]
     with pytest.raises(
-        TrafficError, match=r"2 requests have a body that was not kept \(2 POST; .*give one with --body"
+        TrafficError, match=r"2 requests have a body that was not recorded \(2 POST; .*give one with --body"
     ):
         prepare(entries)
 

@@ -149,7 +149,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> list[RecordedRequest]:
 
 def test_the_recording_holds_every_decision(first: list[RecordedRequest]) -> None:
     counts = Counter(one.decision for one in first)
-    assert set(counts) == {"admitted", "limited", "rejected"}
+    assert set(counts) == {"admitted", "limited", "shed"}
     assert {one.priority for one in first} == {priority.label for priority in Priority}
 
 

@@ -267,7 +267,8 @@ def test_objectives_and_further_doubts_make_the_verdict() -> None:
     facts = replace(FACTS, objectives=Objectives.parse("error<0.5%"))
     assert document([Sent()], facts)["verdict"]["status"] == 0
     failed = document([Sent(ending=RequestResult.TIMEOUT)], facts)["verdict"]
-    assert (failed["status"], failed["text"]) == (1, "failed: error<0.5%; nothing was served: timeout")
+    text = "0 of 1 requests succeeded (1 x timeout): lower the rate, or raise the timeout"
+    assert (failed["status"], failed["text"]) == (1, f"failed: error<0.5%; {text}")
     doubted = document([Sent()], replace(facts, caveats=("the control failed",)))["verdict"]
     assert (doubted["status"], doubted["valid"], doubted["caveats"]) == (3, False, ["the control failed"])
 
@@ -280,7 +281,7 @@ def test_a_replay_brings_its_comparison() -> None:
 def test_a_run_that_is_not_over_has_no_report() -> None:
     result = made([Sent()])
     result.request_log.results[0] = OPEN
-    with pytest.raises(RuntimeError, match="still open"):
+    with pytest.raises(RuntimeError, match="has open requests"):
         make(result, FACTS)
 
 

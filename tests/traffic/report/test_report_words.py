@@ -88,7 +88,7 @@ def test_the_verdict_comes_first_then_the_objectives() -> None:
 
 def test_one_doubt_is_the_verdict_and_further_ones_have_lines() -> None:
     told = lines(document([Sent()], replace(FACTS, caveats=("the first", "the second"))))
-    assert told[1:3] == ["not valid: the first", "doubt: the second"]
+    assert told[1:3] == ["not valid: the first", "caveat: the second"]
     assert sum("the first" in line for line in told) == 1
 
 
@@ -153,7 +153,7 @@ def test_what_went_wrong_is_counted() -> None:
     told = lines(make(made(sent, effort={"cpu_share": 0.5}), FACTS))
     assert told[-5:] == [
         "statuses: 429 1, 503 1",
-        "refused for: no reason given 1, rate 1",
+        "rejected for: no reason given 1, rate 1",
         "errors: connection 1, timeout 1",
         "left out because the run was stopped: 1",
         "generator: lag p99 0 us, 50.00 % of a core, 0 connections, 0 sent again",
