@@ -17,7 +17,7 @@ const MOST_USERS = Number(__ENV.MOST_USERS || 2000);
 const UNITS = { ms: 0.001, s: 1, m: 60, '': 1 };
 
 const limited = new Counter('limited');
-const rejected = new Counter('rejected');
+const shed = new Counter('shed');
 
 function fault(text) {
   return new Error(`cannot read ${text} in a shape: fixed:RATE:SECONDS, step:R1,R2,...:SECONDS, ` +
@@ -103,5 +103,5 @@ export default function () {
     tags: { priority: asked },
   });
   if (answer.status === 429) limited.add(1, { priority: asked });
-  if (answer.status === 503) rejected.add(1, { priority: asked });
+  if (answer.status === 503) shed.add(1, { priority: asked });
 }

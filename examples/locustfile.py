@@ -80,5 +80,5 @@ class Caller(FastHttpUser):
                 answer.request_meta["name"] += " limited"
                 answer.success()
             elif answer.status_code == 503 and "retry-after" in answer.headers:
-                answer.request_meta["name"] += " rejected"
+                answer.request_meta["name"] += " shed"
                 answer.success()

@@ -122,7 +122,7 @@ def _ours(row: Mapping[str, Any]) -> Iterator[Bar]:
         yield Bar(f"{where}: served/s", row["served_rps"], PRESSED_RPS, at_most=False, calm=calm)
     refused = row["priorities"]["high"] if pressed else row
     whom = "high refused" if pressed else "refused"
-    yield Bar(f"{where}: {whom}", refused["limited"] + refused["rejected"], 0, calm=calm)
+    yield Bar(f"{where}: {whom}", refused["limited"] + refused["shed"], 0, calm=calm)
 
 
 def _nominal(row: Mapping[str, Any]) -> Iterator[Bar]:
@@ -132,7 +132,7 @@ def _nominal(row: Mapping[str, Any]) -> Iterator[Bar]:
         counts = row["priorities"][priority]
         seconds = row["planned"] / float(level.removesuffix("/s"))
         wanted = max(0.0, counts["planned"] - rate_rps * seconds)
-        off = abs(counts["limited"] + counts["rejected"] - wanted)
+        off = abs(counts["limited"] + counts["shed"] - wanted)
         bound = FRACTION * counts["planned"] + rate_rps * BURST_S if wanted else 0.0
         text = f"nominal at {level}, {ROWS[name]}: {priority} refused, off by"
         yield Bar(text, off, bound, calm=_calm(row))

@@ -61,7 +61,7 @@ def _body(level: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _figures(row: Mapping[str, Any]) -> Iterator[str]:
     for name in TIMES:
         yield "-" if row[name] is None else f"{1e3 * row[name]:.0f} ms"
-    rejected = row["limited"] + row["rejected"]
+    rejected = row["limited"] + row["shed"]
     yield f"{row['errors'] / row['planned']:.1%}"
     yield f"{rejected / row['planned']:.1%}"
     yield f"{row['served_rps']:.0f}"

@@ -15,7 +15,7 @@ HEADINGS = (
     "p99",
     "errors",
     "limited",
-    "rejected",
+    "shed",
     "goodput/s",
     "done",
     "of control",
@@ -26,7 +26,7 @@ TIMES = ("mean_s", "p50_s", "p95_s", "p99_s")
 
 NOTES = (
     "Times in ms, from the intended start, of the served; medians over the rounds that count. goodput:",
-    "within 500 ms. errors, limited (429) and rejected (503 with Retry-After): share of the planned.",
+    "within 500 ms. errors, limited (429) and shed (503 with Retry-After): share of the planned.",
     "done: answers of any kind. of control: answers by those of the control in the same round, median",
     "(least..greatest). CPU: share of a core that the server took, over the whole run. published: they do",
     "not say which latency, nor whether refusals are errors; under limited stands how often their limiter",
@@ -65,7 +65,7 @@ def _rows(here: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    shares = (row["errors"], row["limited"], row["rejected"])
+    shares = (row["errors"], row["limited"], row["shed"])
     ratio = row["done_of_control"]
     return (
         *("-" if row[name] is None else f"{1e3 * row[name]:.0f}" for name in TIMES),

@@ -119,7 +119,7 @@ def test_kept_record_can_be_drawn(
 ) -> None:
     made = {"levels": {}, "server_cpu": 0.1, "reasons": {}}
     level: dict[str, Any] = dict.fromkeys(("mean_s", "p50_s", "p95_s", "p99_s"), 0.01)
-    tally = {"planned": 100, "served": 100, "limited": 0, "rejected": 0, "errors": 0}
+    tally = {"planned": 100, "served": 100, "limited": 0, "shed": 0, "errors": 0}
     level |= {**tally, "done_ratio": 1.0, "error_ratio": 0.0, "served_rps": 100.0, "goodput_rps": 100.0}
     level["priorities"] = dict.fromkeys(("high", "mid", "low"), tally)
     made["levels"] = dict.fromkeys(("50/s", "200/s"), level)

@@ -22,7 +22,7 @@ RATES = {"high": 0.1, "mid": 0.3, "low": 0.6}
 
 def counts(planned: int, *, refused: int = 0, errors: int = 0) -> dict[str, int]:
     served = planned - refused - errors
-    return {"planned": planned, "served": served, "limited": 0, "rejected": refused, "errors": errors}
+    return {"planned": planned, "served": served, "limited": 0, "shed": refused, "errors": errors}
 
 
 def level(name: str, p99_s: float | None = 0.05, refused: int = 0, errors: int = 0) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def test_rejections_at_fixed_rates_are_known_beforehand() -> None:
     expected = {"1000/s": (0, 0, 1500), "3000/s": (0, 1200, 5100), "5000/s": (0, 3000, 8700)}
     for name, refused in expected.items():
         made = nominal(name)["priorities"]
-        assert tuple(made[priority]["rejected"] for priority in RATES) == refused
+        assert tuple(made[priority]["shed"] for priority in RATES) == refused
 
 
 def test_ten_thousand_a_second_is_a_bonus() -> None:

@@ -213,7 +213,7 @@ def test_k6_counts_rejections_as_answers_and_drops_as_failures(tmp_path: Path) -
     }
     assert found["expected"] == [{"min": 200, "max": 399}, 429, 503]
     assert found["priorities"] == ["high", "high", "mid", "mid", "low", "low"]
-    assert [name for name, _, _ in found["counted"]] == ["limited", "rejected"]
+    assert [name for name, _, _ in found["counted"]] == ["limited", "shed"]
     for url, body, given in found["sent"]:
         assert (url, body) == ("http://localhost:1/x", "{}")
         assert given["headers"]["x-priority"] == given["tags"]["priority"]
