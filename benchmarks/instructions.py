@@ -31,7 +31,7 @@ MARK = "getppid"
 
 SUMMARY = re.compile(r"^summary: (\d+)$", re.MULTILINE)
 
-Figures = dict[str, dict[str, float]]
+Figures = dict[str, dict[str, int]]
 """Instructions of one request by attachment and state."""
 
 
@@ -70,7 +70,7 @@ def per_request(counts: list[int]) -> Figures:
         raise RuntimeError(f"{len(counts)} profiles, {1 + 2 * len(cases)} expected")
     measured = {case: counts[2 + 2 * at] / REQUESTS for at, case in enumerate(cases)}
     return {
-        attachment: {state: measured[attachment, state] - measured["bare", state] for state in STATES}
+        attachment: {state: round(measured[attachment, state] - measured["bare", state]) for state in STATES}
         for attachment in ATTACHMENTS
     }
 
