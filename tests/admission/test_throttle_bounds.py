@@ -164,7 +164,9 @@ from autoglm_throttle.testing import ManualClock
 
 signal.alarm(20)
 throttle = Throttle(
-    Settings(policy="concurrency", gpu="none", inflight_start=2, inflight_max=2, slo_s=400.0, user_limit="9/minute"),
+    Settings(
+        policy="concurrency", gpu="none", inflight_start=2, inflight_max=2, slo_s=400.0, user_limit="9/minute"
+    ),
     clock=ManualClock(),
 )
 def ask():

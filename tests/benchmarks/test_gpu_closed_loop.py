@@ -61,9 +61,7 @@ def judged(path: Path, kernel: str, *, steps: int = 14) -> dict[str, str]:
         ("gemm", "productive", "unknown"),
     ],
 )
-def test_stub_gpu_is_judged_like_the_real_one(
-    tmp_path: Path, kernel: str, moving: str, silent: str
-) -> None:
+def test_stub_gpu_is_judged_like_the_real_one(tmp_path: Path, kernel: str, moving: str, silent: str) -> None:
     assert judged(tmp_path / "card.jsonl", kernel) == {"moving": moving, "silent": silent}
 
 

@@ -96,9 +96,7 @@ def test_counts_are_small_again_when_the_large_is_given_back(store: ScriptStore,
 
 
 @pytest.mark.parametrize("change", [(66_000, 65_535), (65_535, 66_000), (300, 255), (255, 300)])
-def test_limit_crossing_a_layout_edge_keeps_its_counts(
-    store: ScriptStore, change: tuple[int, int]
-) -> None:
+def test_limit_crossing_a_layout_edge_keeps_its_counts(store: ScriptStore, change: tuple[int, int]) -> None:
     player = Player(store)
     before, after = change
     for units in (before // 2, before - before // 2 - 1, 1, 1):

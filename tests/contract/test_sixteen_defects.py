@@ -136,9 +136,7 @@ HOW: dict[Rule, type[Exception]] = {
 
 
 @pytest.mark.parametrize(("rule", "script", "per_us"), DEFECTS, ids=[rule.__name__ for rule, _, _ in DEFECTS])
-def test_naive_form_breaks_each_promise(
-    store: ScriptStore, rule: Rule, script: str, per_us: int
-) -> None:
+def test_naive_form_breaks_each_promise(store: ScriptStore, rule: Rule, script: str, per_us: int) -> None:
     with pytest.raises(HOW.get(rule, AssertionError)):
         rule(Naive(store, script, per_us))
     rule(Ours(store))

@@ -105,7 +105,9 @@ def test_a_streak_without_a_window_lasts_for_ever() -> None:
         ([OK, FAIL, FAIL] * 3 + [OK], {"trip": {TripRule.FAILURE_RATE}, "failure_rate": 0.601}, None),
     ],
 )
-def test_opening_conditions(outcomes: list[Outcome], rules: dict[str, Any], cause: BreakerCause | None) -> None:
+def test_opening_conditions(
+    outcomes: list[Outcome], rules: dict[str, Any], cause: BreakerCause | None
+) -> None:
     core = breaker(**rules | {"trip": frozenset(rules["trip"])})
     for outcome in outcomes:
         assert core.view(BEGAN).machine is BreakerState.CLOSED, "no earlier"

@@ -35,9 +35,7 @@ def test_rejects_until_the_last_instant_then_admits_one() -> None:
 
 @pytest.mark.parametrize("outcome", [FAIL, SLOW])
 @pytest.mark.parametrize("slow_is", SlowCallMode)
-def test_failed_or_slow_probe_opens_for_the_full_period(
-    outcome: Outcome, slow_is: SlowCallMode
-) -> None:
+def test_failed_or_slow_probe_opens_for_the_full_period(outcome: Outcome, slow_is: SlowCallMode) -> None:
     core = opened(slow_is=slow_is, backoff=2.0)
     called(core, outcome, DUE + 3)
     assert core.allow(DUE + 3) == GuardRejection("it", BreakerState.OPEN, BreakerCause.TRIAL, 20.0)

@@ -54,9 +54,7 @@ def stepped(run: list[float], thresholds: dict[DegradationLevel, float], rules: 
 
 
 @given(RULES, STEPS)
-def test_levels_equal_a_recount(
-    rules: LadderRules, steps: list[tuple[float, float | None]]
-) -> None:
+def test_levels_equal_a_recount(rules: LadderRules, steps: list[tuple[float, float | None]]) -> None:
     ladder = DegradationLevels(rules, 0.0)
     ladder.add_threshold(OWN)
     seen: list[tuple[float, float | None]] = []

@@ -153,9 +153,7 @@ def test_raising_fallback_is_logged_and_the_next_tried(
 NOTE = "the dynamic fallback of 'related' has raised "
 
 
-def test_fallback_error_is_a_note_of_the_raised_error(
-    climb: Climb, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_fallback_error_is_a_note_of_the_raised_error(climb: Climb, caplog: pytest.LogCaptureFixture) -> None:
     original = OSError("away")
     assert climb(Fallback(dynamic=raising(Broken("x"))), error=original) is None
     assert original.__notes__ == [NOTE + "Broken('x')"]

@@ -201,9 +201,7 @@ class TestRegistry:
         assert {name for name, _ in changes} == {"_others", "host 18", "host 19"}
         assert sum(n for (_, state), n in changes.items() if state is BreakerState.OPEN) == 20
 
-    def test_new_name_does_not_wait_for_other_guards(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_new_name_does_not_wait_for_other_guards(self, monkeypatch: pytest.MonkeyPatch) -> None:
         throttle = throttle_for_tests(breaker_max_names=100)
         for number in range(100):
             fail(throttle, f"host {number}")
@@ -332,9 +330,7 @@ class TestLife:
         with guard:
             pass
 
-    def test_finalizer_may_request_a_guard_during_the_first(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_finalizer_may_request_a_guard_during_the_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
         throttle = throttle_for_tests()
         made = GuardRegistry.__init__
 

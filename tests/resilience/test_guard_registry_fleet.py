@@ -24,9 +24,7 @@ class TestFleet:
         for throttle in made:
             throttle.stop()
 
-    def test_opening_reaches_others_also_after_a_restart(
-        self, two: tuple[Throttle, Throttle]
-    ) -> None:
+    def test_opening_reaches_others_also_after_a_restart(self, two: tuple[Throttle, Throttle]) -> None:
         here, there = two
         there.guard("db").allow()
         there.stop()

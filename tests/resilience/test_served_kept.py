@@ -102,9 +102,7 @@ def test_uncopyable_value_is_not_cached(face: str, caplog: pytest.LogCaptureFixt
     assert "pass shared_value=True" in caplog.messages[0]
 
 
-def test_calls_with_unhashable_arguments_are_not_cached(
-    face: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_calls_with_unhashable_arguments_are_not_cached(face: str, caplog: pytest.LogCaptureFixture) -> None:
     bench, dependency = Bench(Fallback(stale=True)), Dependency(face)
     assert dependency(bench.served, ["unhashable"]) == [1]
     assert dependency(bench.served, of={"unhashable": 1}) == [2]

@@ -124,9 +124,7 @@ DEEDS = st.lists(
 
 
 @given(st.integers(1, 4), DEEDS)
-def test_cache_equals_a_list_of_operations(
-    entries: int, deeds: list[tuple[str, str, float]]
-) -> None:
+def test_cache_equals_a_list_of_operations(entries: int, deeds: list[tuple[str, str, float]]) -> None:
     cache: StaleCache[int] = StaleCache(entries)
     kept: OrderedDict[str, tuple[int, float]] = OrderedDict()
     oldest: dict[int, float] = {}

@@ -168,9 +168,7 @@ def test_probe_breaking_before_its_first_item_has_failed(opens: Opens) -> None:
 
 @pytest.mark.parametrize("opens", DECORATED)
 @pytest.mark.parametrize("max_in_flight", [0, 5])
-def test_ordinary_stream_is_settled_at_its_end(
-    opens: Opens, max_in_flight: int
-) -> None:
+def test_ordinary_stream_is_settled_at_its_end(opens: Opens, max_in_flight: int) -> None:
     circuit = Clocked(first_item(max_in_flight=max_in_flight))
     reader = opens(circuit, Source(1, BROKEN))
     assert reader.take() == 1

@@ -121,9 +121,7 @@ def test_new_round_has_no_successes_and_no_probes() -> None:
     shares=st.lists(st.floats(0.01, 0.99), min_size=1, max_size=4, unique=True).map(sorted),
     calls=st.lists(st.booleans(), max_size=200),
 )
-def test_ramp_admissions_stay_within_one_of_their_shares(
-    shares: list[float], calls: list[bool]
-) -> None:
+def test_ramp_admissions_stay_within_one_of_their_shares(shares: list[float], calls: list[bool]) -> None:
     ramp, owed, admitted, now = RampUp(tuple(shares), 1.0), 0.0, 0, 0.0
     ramp.start(now)
     for ends_a_step in calls:

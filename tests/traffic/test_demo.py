@@ -187,7 +187,8 @@ from autoglm_throttle.types import Policy
 from autoglm_throttle.traffic.demo.demo_process import DemoProcess
 from autoglm_throttle.traffic.demo.command import SERVER
 from autoglm_throttle.traffic.demo.scenario import environment
-with DemoProcess(SERVER, {"environment": environment(Policy.TIERS), "speed": None, "length_s": 60.0}) as child:
+options = {"environment": environment(Policy.TIERS), "speed": None, "length_s": 60.0}
+with DemoProcess(SERVER, options) as child:
     print(child.port, flush=True)
     sys.stdin.read()
 """

@@ -1,4 +1,6 @@
-"""The simulated service of the tests: ``python -m tests.cli.load_tests.simulated_service PORT CAPACITY [KEY=VALUE ...]``.
+"""The simulated service of the tests.
+
+Run: ``python -m tests.cli.load_tests.simulated_service PORT CAPACITY [KEY=VALUE ...]``.
 
 With settings it stands behind a throttle, tells its metrics at ``/metrics``, and records if ``RECORD_PATH``
 is among them. ``/state`` tells that it is up.

@@ -295,9 +295,7 @@ def test_keys_outlive_their_state_by_an_hour(client: redis.Redis, store: Store) 
     assert not client.exists(trials)
 
 
-def test_operator_state_lives_while_it_is_read(
-    client: redis.Redis, store: Store
-) -> None:
+def test_operator_state_lives_while_it_is_read(client: redis.Redis, store: Store) -> None:
     (state, _), month_ms = store.wire.rules.keys(NAME), 30 * 86_400_000
     store.operate(BreakerState.DISABLED)
     assert month_ms - MINUTE_MS <= client.pttl(state) <= month_ms

@@ -212,9 +212,7 @@ def test_lost_key_admits_one_probe_only(made: Made, own_server: RedisServer) -> 
 
 
 @pytest.mark.usefixtures("hasty")
-def test_probe_ending_during_an_outage_is_sent_afterwards(
-    made: Made, slow_proxy: SlowProxy
-) -> None:
+def test_probe_ending_during_an_outage_is_sent_afterwards(made: Made, slow_proxy: SlowProxy) -> None:
     here, there = made(slow_proxy.url), made(slow_proxy.url)
     watched(here)
     diary = watched(there)
@@ -259,9 +257,7 @@ def test_on_return_the_newer_state_wins(made: Made, own_server: RedisServer) -> 
 
 
 @pytest.mark.usefixtures("hasty")
-def test_first_of_two_separate_openings_wins(
-    made: Made, own_server: RedisServer
-) -> None:
+def test_first_of_two_separate_openings_wins(made: Made, own_server: RedisServer) -> None:
     with SlowProxy(own_server.port) as proxy:
         cut_off, there = made(proxy.url), made(own_server.url)
         own, diary = watched(cut_off), watched(there)

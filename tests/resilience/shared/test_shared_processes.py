@@ -118,9 +118,7 @@ def test_process_killed_during_its_probe_blocks_one_lease(
 
 
 @pytest.mark.slow
-def test_first_call_of_a_new_process_is_rejected(
-    made: Made, begun: Begun, own_server: RedisServer
-) -> None:
+def test_first_call_of_a_new_process_is_rejected(made: Made, begun: Begun, own_server: RedisServer) -> None:
     store = made(own_server.url)
     watched(store)
     store.report_open("a", 600.0, 0, BreakerCause.FAILURES)
