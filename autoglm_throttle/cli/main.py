@@ -99,7 +99,7 @@ class _ExactParser(argparse.ArgumentParser):
     """
 
     def __init__(self, **arguments: Any) -> None:  # noqa: ANN401 - those of argparse
-        super().__init__(**{"allow_abbrev": True, **arguments})
+        super().__init__(**{"allow_abbrev": False, **arguments})
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

@@ -83,7 +83,7 @@ def store_sentence(name: str, counts: dict[str, Any]) -> str:
     if denied_locally:
         text += f"; {denied_locally} repeated denials came from the local cache"
     if counts["fallbacks"]:
-        text += f"; {counts['without']} were made without it"
+        text += f"; {counts['fallbacks']} were made without it"
     return text + "."
 
 

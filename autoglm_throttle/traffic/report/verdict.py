@@ -116,6 +116,7 @@ def describe_total_failure(totals: TallyDocument, outcomes: Sequence[int]) -> st
         return ""
     without_response = [one.label for one in RequestResult if one >= RequestResult.CONNECTION]
     counts = totals["statuses"] | {name: classes[name] for name in without_response if classes[name]}
+    counts = counts or {name: count for name, count in classes.items() if count}
     listed = ", ".join(f"{count} x {name}" for name, count in counts.items())
     action = ACTIONS.get(max(counts, key=lambda name: counts[name]), OTHER_ACTION)
     sent = totals["planned"] - totals["unsent"]

@@ -56,6 +56,13 @@ def test_1_an_objective_failed(url: str) -> None:
     assert "p99<10us" in done.out.splitlines()[1]
 
 
+def test_1_no_request_succeeded(url: str, run: Run) -> None:
+    done = run("load", url.replace("/v1/predict", "/nowhere"), *SOON)
+    assert done.status == 1
+    verdict = "failed: 0 of 100 requests succeeded (100 x 404): check the URL and the method"
+    assert done.out.splitlines()[1] == verdict
+
+
 def test_2_nobody_answers() -> None:
     port = closed_port()
     done = finished(process("load", f"http://127.0.0.1:{port}", *SOON))

@@ -124,4 +124,4 @@ def test_first_call_of_a_new_process_is_rejected(made: Made, begun: Begun, own_s
     store.report_open("a", 600.0, 0, BreakerCause.FAILURES)
     until(lambda: store._fleet_state.own_version("a"), PATIENCE_S, "it is told")
     for _ in range(3):
-        assert line(begun("first", "a")).split() == ["Refusal", BreakerState.OPEN.value]
+        assert line(begun("first", "a")).split() == ["GuardRejection", BreakerState.OPEN.value]

@@ -138,10 +138,11 @@ def look_of(page: ElementTree.Element) -> str:
     return section.attrib["class"]
 
 
-def test_a_run_that_served_nobody_does_not_look_well() -> None:
-    nobody = {"totals__classes__ok": 0, "totals__classes__degraded": 0}
-    page = read(changed(verdict__status=0, verdict__objectives=[], **nobody))
-    assert look_of(page) == "verdict doubt"
+def test_failed_run_without_objectives_looks_bad() -> None:
+    text = "failed: 0 of 5 requests succeeded (5 x 404): check the URL and the method"
+    page = read(changed(verdict__status=1, verdict__text=text, verdict__objectives=[]))
+    assert look_of(page) == "verdict bad"
+    assert texts(page, "body/main/section/p") == [f"Failed{text.removeprefix('failed: ')}"]
 
 
 def test_without_objectives_a_run_is_measured_and_nothing_else() -> None:

@@ -37,7 +37,7 @@ async def test_without_a_thread_requests_go_on_and_nothing_leaks(
         abandoned.append(store)
         abandon(store)
 
-    monkeypatch.setattr(RecordingFile, "cancel", counted)
+    monkeypatch.setattr(RecordingFile, "abandon", counted)
     monkeypatch.setattr(threading.Thread, "start", refused)
     recorder = Recorder(tmp_path / "a.jsonl")
     app = RecorderMiddleware(hello, recorder)

@@ -35,7 +35,8 @@ def linear(most: float, label: Callable[[float], str], *, ticks: int = 4, power:
     """
     # 1e-9: the logarithm of an exact power may be rounded to just below a whole number.
     unit = float(power) ** math.floor(math.log(most, power) + 1e-9) if power > 1 and most >= 1.0 else 1.0
-    step = _round(most / unit / ticks) * unit if most > 0.0 else 1.0 / ticks
+    rough = most / unit / ticks  # may underflow to 0
+    step = _round(rough) * unit if rough > 0.0 else 1.0 / ticks
     steps = max(1, math.ceil(most / step - 1e-9))
     top = steps * step
     return Axis(
