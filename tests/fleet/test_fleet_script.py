@@ -76,6 +76,7 @@ def test_script_and_twin_agree_on_real_servers(client: redis.Redis, redis_prefix
     same(client, (f"{redis_prefix}:{{fleet}}:m", f"{redis_prefix}:{{fleet}}:b"), seed, 150)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 def test_script_and_twin_agree_on_the_double(seed: int) -> None:
     same(fakeredis.FakeRedis(), ("{fleet}:m", "{fleet}:b"), seed, 20)

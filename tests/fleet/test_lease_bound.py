@@ -131,7 +131,7 @@ def test_in_any_stretch_of_time_no_more_than_burst_and_rate_and_what_was_leased(
 LOADS = [0.5, 0.9, 1.0, 1.1, 2.0, 10.0]
 
 
-@pytest.mark.parametrize("share_of_first", [None, 0.9])
+@pytest.mark.parametrize("share_of_first", [None, pytest.param(0.9, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("burst_s", [0.2, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("workers", [1, 4, pytest.param(16, marks=pytest.mark.slow)])
 def test_admitted_against_one_exact_bucket(

@@ -173,6 +173,7 @@ def test_what_cannot_be_entered_is_a_failure(backend: str) -> None:
     run(backend, task)
 
 
+@pytest.mark.slow
 def test_what_may_be_entered_may_be_awaited_or_dropped_instead() -> None:
     circuit = half_open()
     call = later(Guard(circuit), Request)

@@ -49,6 +49,7 @@ class TestKilled:
         assert [decision.reason for decision in decisions] == [Reason.OK] * 2 + [Reason.USER] * 3
         assert [decision.remaining for decision in decisions] == [1, 0, 0, 0, 0]
 
+    @pytest.mark.slow
     async def test_allow_lets_everybody_in(self, own_server: RedisServer, redis_prefix: str) -> None:
         decisions = await self._decisions(own_server, redis_prefix, OnError.ALLOW)
         assert [decision.reason for decision in decisions] == [Reason.OK] * 5

@@ -161,6 +161,7 @@ def test_what_the_others_sent_is_kept_when_a_sending_process_is_killed(
     assert "1 of 2 sending processes ended early" in report["verdict"]["text"]
 
 
+@pytest.mark.slow
 def test_when_all_sending_processes_are_killed_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     tell = fleet._say
 
@@ -174,6 +175,7 @@ def test_when_all_sending_processes_are_killed_nothing_is_known(monkeypatch: pyt
         launch(some(), Target(port=server.port), BRISK, processes=2)
 
 
+@pytest.mark.slow
 def test_stopped_while_the_start_is_told_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[object] = []
     tell = fleet._say

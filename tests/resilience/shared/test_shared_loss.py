@@ -159,7 +159,10 @@ def test_a_trial_whose_answer_was_lost_is_given_back(prompt_store: Made, own_ser
 
 
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("forgets", ["restart", "flush", "evict"])
+@pytest.mark.parametrize(
+    "forgets",
+    ["restart", pytest.param("flush", marks=pytest.mark.slow), pytest.param("evict", marks=pytest.mark.slow)],
+)
 def test_what_the_store_has_forgotten_it_is_told_again(
     made: Made, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch, forgets: str
 ) -> None:
