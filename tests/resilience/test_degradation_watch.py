@@ -12,7 +12,7 @@ from autoglm_throttle.resilience.feature import Fallback, Feature
 from autoglm_throttle.resilience.ladder_watch import Degradation
 
 FULL, SHED, STALE, STATIC = Level.FULL, Level.SHED, Level.STALE, Level.STATIC
-FOR_S = 10.0
+FOR_S = 60.0
 
 
 class Watched:
