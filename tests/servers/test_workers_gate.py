@@ -121,7 +121,10 @@ def test_four_gates_do_together_what_one_does_alone(environment: dict[str, str])
         together.stop()
     rates = [rate / WORKERS for rate in RATES_RPS.values()]
     assert [worker["rates"] for worker in workers.values()] == [rates] * len(workers)
-    assert four.completed_rps() >= 0.6 * one.completed_rps() > 0.0, (one.completed_rps(), four.completed_rps())
+    assert four.completed_rps() >= 0.6 * one.completed_rps() > 0.0, (
+        one.completed_rps(),
+        four.completed_rps(),
+    )
     share = in_time(four)
     assert share[Priority.HIGH] >= HIGH_AT_LEAST, share
     assert share[Priority.HIGH] > share[Priority.MID] > share[Priority.LOW], share

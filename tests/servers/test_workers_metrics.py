@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tests.docs.pages import blocks
 from tests.servers import server as servers
 from tests.servers.server import Server
 from tests.servers.test_servers import UVICORN
+from tests.stores.polling import until
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -68,10 +68,7 @@ def scraped(port: int) -> dict[str, float]:
 
 
 def test_each_worker_tells_of_itself_and_together_of_all(server: Server, ports: range) -> None:
-    give_up_s = time.monotonic() + PATIENCE_S
-    while not all(scraped(port) for port in ports):
-        assert time.monotonic() < give_up_s, server.output
-        time.sleep(0.05)
+    until(lambda: all(scraped(port) for port in ports), PATIENCE_S, "the pages of all workers")
     before = sum(map(total, map(scraped, ports)))
     for _ in range(40):
         server.get("/nothing")
