@@ -191,7 +191,9 @@ class SynchronousStorm:
             self.books.elapse(0.6)  # everybody's patience
 
 
-@pytest.mark.parametrize(("policy", "seed"), [("concurrency", 1), ("adaptive", 2)])
+@pytest.mark.parametrize(
+    ("policy", "seed"), [pytest.param("concurrency", 1, marks=pytest.mark.slow), ("adaptive", 2)]
+)
 def test_after_100_000_random_events_the_books_are_even(policy: str, seed: int) -> None:
     storm = SynchronousStorm(seed, policy)
     storm.blow(52_000)

@@ -408,7 +408,9 @@ class TestReady:
         assert throttle.snapshot().ready
 
     @pytest.mark.parametrize("policy", list(Policy))
-    @pytest.mark.parametrize("signal", ["auto", "utilization", "pressure"])
+    @pytest.mark.parametrize(
+        "signal", ["auto", "utilization", pytest.param("pressure", marks=pytest.mark.slow)]
+    )
     def test_a_hang_counts_until_its_measurement_is_stale(self, policy: Policy, signal: str) -> None:
         gpu = FakeGpu(clock=(clock := ManualClock()))
         throttle = throttle_for_tests(policy=policy, signal=signal, gpu=gpu, clock=clock)

@@ -59,7 +59,7 @@ def refused(
 # --- the reader itself ---
 
 
-def test_the_reader_knows_good_lists() -> None:
+def test_reader_accepts_valid_lists() -> None:
     expected: list[Item] = [("user-60s", {"q": 100, "w": 60}), ('a"b', {}), (-7, {"x": True})]
     assert read_list(b'"user-60s";q=100;w=60, "a\\"b" ,\t-7; x') == expected
     assert read_list(b"") == []
@@ -80,7 +80,7 @@ def test_the_reader_knows_good_lists() -> None:
         b"1" * 16,
     ],
 )
-def test_the_reader_refuses_bad_lists(field: bytes) -> None:
+def test_reader_rejects_malformed_lists(field: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         read_list(field)
 
@@ -127,7 +127,7 @@ def test_where_no_user_limit_applies_there_is_nothing_to_say(dialect: str) -> No
     assert ResponseBuilder(dialect).fields(Decision(True, Reason.OK)) == []
 
 
-def test_what_a_client_reads_is_what_the_window_then_does() -> None:
+def test_fields_agree_with_window_decisions() -> None:
     limits = (UserLimit("user-60s", 3, 60),)
     windows = UserLimits(LimitSets([limits] * 3, by_plan={}, by_route={}, address_factor=2.0), 10)
     answers, now = no_jitter(), 100.0
@@ -193,7 +193,7 @@ REFUSALS = [
 ]
 
 
-def test_every_reason_to_refuse_has_a_status() -> None:
+def test_every_rejection_reason_has_a_status() -> None:
     assert set(STATUS) == set(Reason) - {Reason.OK}
 
 
@@ -219,7 +219,7 @@ def test_a_body_is_a_problem_with_all_its_members(decision: Decision, status: in
     assert headers["retry-after-ms"] == "12300"
 
 
-def test_a_refusal_of_the_line_says_what_was_wrong_with_it() -> None:
+def test_queue_rejection_states_its_detail() -> None:
     answers = no_jitter()
     said = {
         detail: json.loads(
@@ -306,7 +306,7 @@ def test_jitter_spreads_the_clients() -> None:
 @pytest.mark.parametrize(
     ("limit", "text"), [(5, "at most 5."), (2.5, "at most 2.5."), (1_234_567, "at most 1234567.")]
 )
-def test_what_can_never_fit_is_told_the_number_that_would(limit: float, text: str) -> None:
+def test_too_large_cost_states_the_largest_allowed(limit: float, text: str) -> None:
     decision = Decision(
         False, Reason.TOO_LARGE, "too_large:user-1s", "user-1s", limit, 2, math.inf, 0.25, window_s=1
     )
@@ -324,7 +324,7 @@ def test_what_can_never_fit_is_told_the_number_that_would(limit: float, text: st
     assert state["user-1s"] == {"r": 2, "t": 1}, "what is left is left"
 
 
-def test_other_limits_stand_beside_the_one_that_refused() -> None:
+def test_other_limits_are_listed_beside_the_exhausted_one() -> None:
     other = LimitStatus("user-3600s", 1000, 3600, 400, 1800.5)
     decision = Decision(False, Reason.USER, "user:user-60s", "user-60s", 100, 0, 12.3, 12.3, 60, (other,))
     policy, state = limits_of(no_jitter().rejection(decision)[1])

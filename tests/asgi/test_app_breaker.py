@@ -64,7 +64,7 @@ async def test_429_is_no_evidence_and_ends_no_row_of_failures() -> None:
 @pytest.mark.parametrize(
     "app", [BOOM, breaking_off(BOOM), breaking_off(None)], ids=["before", "in mid-body", "silently"]
 )
-async def test_what_does_not_come_to_its_end_opens_it(app: Any) -> None:
+async def test_incomplete_response_opens_breaker(app: Any) -> None:
     service = Service(answers=app)
     for number in range(1, FAILURES + 1):
         with suppress(RuntimeError):
@@ -73,7 +73,7 @@ async def test_what_does_not_come_to_its_end_opens_it(app: Any) -> None:
     assert service.state() is BreakerState.OPEN
 
 
-async def test_the_caller_whose_failure_opens_it_gets_his_own() -> None:
+async def test_caller_of_opening_failure_gets_own_response() -> None:
     service = Service()
     answers = [await service.ask(500) for _ in range(FAILURES)]
     assert service.breaker.calls == FAILURES
@@ -99,7 +99,7 @@ async def test_open_it_answers_before_any_limit_is_asked() -> None:
     assert counted(service.throttle) == {("admitted", "ok"): FAILURES, ("shed", "breaker"): 1}
 
 
-async def test_a_refusal_takes_nothing() -> None:
+async def test_rejection_charges_nothing() -> None:
     service = Service()
     await service.fails()
     before = service.throttle.snapshot()
@@ -110,7 +110,7 @@ async def test_a_refusal_takes_nothing() -> None:
     assert sum(after.active.values()) == 0
 
 
-async def test_those_further_out_find_the_refusal() -> None:
+async def test_outer_middleware_finds_the_rejection() -> None:
     service = Service()
     service.throttle.guard("app").force_open()
     scope = http_scope()
@@ -118,7 +118,7 @@ async def test_those_further_out_find_the_refusal() -> None:
     assert scope[MARKER][service.throttle].decision.reason is Reason.BREAKER
 
 
-async def test_a_refusal_is_demand_all_the_same() -> None:
+async def test_rejection_counts_as_arrival() -> None:
     throttle = with_places(10)
     service = Service(throttle)
     throttle.guard("app").force_open()
@@ -175,7 +175,7 @@ async def test_a_trial_that_fails_opens_it_again() -> None:
     assert (service.state(), service.breaker.retry_after_s) == (BreakerState.OPEN, 10.0)
 
 
-async def test_who_is_admitted_after_it_opened_is_refused_then() -> None:
+async def test_request_admitted_after_opening_is_rejected() -> None:
     """Between the look at the breaker and the pass there may be a wait in line."""
     service = Service(with_places(1))
     inside, release = anyio.Event(), anyio.Event()
@@ -208,7 +208,7 @@ async def test_who_is_admitted_after_it_opened_is_refused_then() -> None:
 
 
 @pytest.mark.parametrize("left", [ClientDisconnect(), asyncio.CancelledError()])
-async def test_who_leaves_is_no_fault_of_the_app(left: BaseException) -> None:
+async def test_client_disconnect_is_no_failure(left: BaseException) -> None:
     service = Service()
     await service.fails(500, FAILURES - 1)
     with pytest.raises(type(left)):
@@ -218,7 +218,7 @@ async def test_who_leaves_is_no_fault_of_the_app(left: BaseException) -> None:
 
 @pytest.mark.parametrize("ends", [None, BOOM], ids=["returns", "raises"])
 @pytest.mark.parametrize("after", [0, 1, 2])
-async def test_what_an_app_does_after_a_disconnect_is_no_evidence(after: int, ends: Exception | None) -> None:
+async def test_app_after_disconnect_is_no_evidence(after: int, ends: Exception | None) -> None:
     async def app(_scope: Any, receive: Any, send: Any) -> None:
         for message in [
             {"type": "http.response.start", "status": 200, "headers": []},
@@ -363,7 +363,7 @@ async def test_a_dry_run_lets_all_in_and_counts() -> None:
     assert service.state() is BreakerState.CLOSED
 
 
-async def test_what_a_guard_inside_has_refused_is_answered_and_opens_nothing() -> None:
+async def test_inner_guard_rejection_is_answered_and_opens_nothing() -> None:
     service = Service(answers=REFUSED)
     for _ in range(2 * FAILURES):
         answer = await service.ask()

@@ -120,7 +120,7 @@ async def test_an_ignored_exception_is_not_replaced() -> None:
         await Service(throttle, KeyError("x")).ask()
 
 
-async def test_nobody_answers_a_client_that_has_gone() -> None:
+async def test_disconnected_client_gets_no_fallback() -> None:
     async def app(_scope: Any, receive: Any, _send: Any) -> None:
         await receive()
         raise BOOM
@@ -132,7 +132,7 @@ async def test_nobody_answers_a_client_that_has_gone() -> None:
     assert degraded(service.throttle) == {}
 
 
-async def test_nor_one_that_has_gone_when_a_guard_refuses() -> None:
+async def test_disconnected_client_gets_no_guard_fallback() -> None:
     async def app(_scope: Any, receive: Any, _send: Any) -> None:
         await receive()
         raise REFUSED
@@ -143,7 +143,7 @@ async def test_nor_one_that_has_gone_when_a_guard_refuses() -> None:
     assert degraded(service.throttle) == {}
 
 
-async def test_what_the_app_has_raised_is_logged_then(caplog: pytest.LogCaptureFixture) -> None:
+async def test_replaced_exception_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     service = static(breaker=BreakerSettings(failures=100))
     await service.fails(BOOM, 50)
     (line,) = [one for one in caplog.records if "the app failed" in one.message]
@@ -177,7 +177,7 @@ async def test_websockets_have_no_fallback() -> None:
     assert counted(service.throttle)["shed", "breaker"] == 1
 
 
-async def test_a_guard_inside_that_refuses_is_replaced_without_blame() -> None:
+async def test_inner_guard_rejection_is_replaced_without_failure() -> None:
     service = static()
     answer = await service.ask(REFUSED)
     assert (answer.body, answer.header("x-degraded")) == (b"sorry", "static; cause=failures")
@@ -186,7 +186,7 @@ async def test_a_guard_inside_that_refuses_is_replaced_without_blame() -> None:
 
 
 @pytest.mark.parametrize(("reason", "status"), [(Reason.GPU, 200), (Reason.QUEUE, 200), (Reason.USER, 429)])
-async def test_a_further_charge_that_is_refused(reason: Reason, status: int) -> None:
+async def test_rejected_additional_charge(reason: Reason, status: int) -> None:
     service = static()
     answer = await service.ask(Rejected(Decision(False, reason, f"{reason}:x", "x", retry_after_s=1.0)))
     assert answer.status == status
@@ -194,13 +194,13 @@ async def test_a_further_charge_that_is_refused(reason: Reason, status: int) -> 
     assert answer.header("x-degraded") == ("static; cause=load" if status == 200 else None)
 
 
-async def test_a_further_charge_is_not_replaced_by_what_costs_too_much_then() -> None:
+async def test_additional_charge_is_not_replaced_by_costly_fallback() -> None:
     service = with_fallback(dynamic=lambda _: SORRY)
     answer = await service.ask(Rejected(Decision(False, Reason.GPU, "gpu:x", "gpu", retry_after_s=1.0)))
     assert answer.status == 503
 
 
-async def test_a_refusal_that_must_stand_is_not_replaced() -> None:
+async def test_final_rejection_is_not_replaced() -> None:
     async def app(scope: Any, _receive: Any, send: Any) -> None:
         attribute_to_throttle(scope)
         await plain(send, 503, b"closed")
@@ -210,7 +210,7 @@ async def test_a_refusal_that_must_stand_is_not_replaced() -> None:
     assert service.breaker.streak == 0
 
 
-async def test_a_refusal_for_our_load_is_replaced() -> None:
+async def test_load_rejection_is_replaced() -> None:
     service = static()
     shut(service.throttle)
     answer = await service.ask()
@@ -220,7 +220,7 @@ async def test_a_refusal_for_our_load_is_replaced() -> None:
     assert service.throttle.snapshot().requests[Priority.MID, "shed", Reason.GPU] == 0
 
 
-async def test_it_is_not_replaced_by_what_costs_too_much_then() -> None:
+async def test_load_rejection_is_not_replaced_by_costly_fallback() -> None:
     service = with_fallback(dynamic=lambda _: SORRY)
     shut(service.throttle)
     assert (await service.ask()).status == 503
@@ -229,7 +229,7 @@ async def test_it_is_not_replaced_by_what_costs_too_much_then() -> None:
     assert (await cheap.ask()).header("x-degraded") == "dynamic; cause=load"
 
 
-async def test_a_refusal_in_line_is_replaced() -> None:
+async def test_queue_rejection_is_replaced() -> None:
     service = static(settings={**ROOMY, **FULL})
     inside, release = anyio.Event(), anyio.Event()
 
@@ -250,13 +250,13 @@ async def test_a_refusal_in_line_is_replaced() -> None:
     assert counted(service.throttle) == {("admitted", "ok"): 2, ("degraded", "queue"): 1}
 
 
-async def test_a_refusal_for_the_callers_own_limit_is_not() -> None:
+async def test_user_limit_rejection_is_not_replaced() -> None:
     service = static(settings={"user_limit": "1/minute"})
     assert [(await service.ask()).status for _ in range(2)] == [200, 429]
     assert counted(service.throttle) == {("admitted", "ok"): 1, ("limited", "user"): 1}
 
 
-async def test_without_an_answer_a_refusal_stands_and_is_counted_once() -> None:
+async def test_rejection_without_fallback_is_counted_once() -> None:
     service = stale()
     shut(service.throttle)
     answer = await service.ask()
@@ -265,7 +265,7 @@ async def test_without_an_answer_a_refusal_stands_and_is_counted_once() -> None:
 
 
 @pytest.mark.parametrize("load", [0.85, 0.92])
-async def test_the_ladder_sheds_what_is_not_core(load: float) -> None:
+async def test_degradation_sheds_non_core_apps(load: float) -> None:
     service = static(criticality="non_core")
     laden(service.throttle, load)
     answer = await service.ask()
@@ -273,7 +273,7 @@ async def test_the_ladder_sheds_what_is_not_core(load: float) -> None:
     assert counted(service.throttle) == {("degraded", "gpu"): 1}
 
 
-async def test_shed_with_nothing_to_answer_it_is_refused() -> None:
+async def test_shed_app_without_fallback_is_rejected() -> None:
     service = with_fallback(criticality="non_core")
     laden(service.throttle, 0.85)
     answer = await service.ask()
@@ -316,7 +316,7 @@ async def test_a_core_app_is_answered_from_memory_before_that(load: float, body:
         assert counted(service.throttle)["degraded", "gpu"] == 1
 
 
-async def test_a_ladder_rung_that_fails_leaves_the_call_to_the_app() -> None:
+async def test_failing_degraded_fallback_leaves_call_to_app() -> None:
     def broken(_context: FallbackContext) -> HttpAnswer:
         raise BOOM
 
@@ -326,7 +326,7 @@ async def test_a_ladder_rung_that_fails_leaves_the_call_to_the_app() -> None:
     assert counted(service.throttle) == {("admitted", "ok"): 1}
 
 
-async def test_in_a_dry_run_the_app_is_spared_nothing() -> None:
+async def test_dry_run_calls_app_despite_degradation() -> None:
     service = static(criticality="non_core", settings={"dry_run": True})
     laden(service.throttle, 0.96)
     assert (await service.ask(200)).body == b"live"
@@ -335,7 +335,7 @@ async def test_in_a_dry_run_the_app_is_spared_nothing() -> None:
     assert "degraded" not in {name for name, _ in counted(service.throttle)}
 
 
-async def test_a_dynamic_fallback_hears_why_and_for_whom() -> None:
+async def test_dynamic_fallback_gets_cause_and_scope() -> None:
     seen: list[FallbackContext] = []
 
     async def computed(context: FallbackContext) -> HttpAnswer:
@@ -368,7 +368,7 @@ async def test_a_fallback_that_fails_leaves_the_apps_own(raises: bool) -> None:
         assert (await service.ask(502)).status == 502
 
 
-async def test_a_client_that_leaves_during_a_dynamic_fallback_is_counted_as_refused() -> None:
+async def test_disconnect_during_dynamic_fallback_counts_as_shed() -> None:
     async def endless(_context: FallbackContext) -> HttpAnswer:
         await anyio.sleep_forever()
         raise AssertionError
@@ -428,7 +428,7 @@ NOT_KEPT: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("case", NOT_KEPT)
-async def test_what_is_not_kept(case: str) -> None:
+async def test_uncacheable_responses_are_not_stored(case: str) -> None:
     more, app = NOT_KEPT[case]
     settings = {"identity": "header:X-API-Key", "degrade_cache_body_bytes": 1000, "key_secret": "s" * 20}
     service = stale(settings=settings)
@@ -477,7 +477,7 @@ async def test_one_answer_does_not_stand_in_for_another(other: dict[str, Any]) -
     assert (await service.ask(500, **other)).status == 500
 
 
-async def test_what_answered_get_answers_head_without_its_body() -> None:
+async def test_stored_get_answers_head_without_body() -> None:
     service = stale()
     body = (await service.ask(answering(200, b"whole"))).body
     answer = await service.ask(500, method="HEAD")
@@ -485,7 +485,7 @@ async def test_what_answered_get_answers_head_without_its_body() -> None:
     assert answer.header("content-length") == "5"
 
 
-async def test_what_the_user_calls_no_success_is_not_kept() -> None:
+async def test_response_classified_as_failure_is_not_stored() -> None:
     throttle = limits()
     throttle.feature(
         "app", fallback=Fallback(stale=True), classify=lambda seen: Outcome.NEUTRAL if seen == 200 else None
@@ -553,7 +553,7 @@ async def test_a_broken_scope_is_not_kept_and_not_lost() -> None:
     assert answer.status == 200
 
 
-async def test_refusals_of_another_throttle_inside_are_replaced_where_they_are_load() -> None:
+async def test_inner_throttle_load_rejections_are_replaced() -> None:
     busy = limits()
     shut(busy)
     service = static()
@@ -569,7 +569,7 @@ async def test_refusals_of_another_throttle_inside_are_replaced_where_they_are_l
     assert service.state() is BreakerState.CLOSED
 
 
-async def test_so_is_what_a_guard_inside_has_refused() -> None:
+async def test_inner_guard_rejection_is_replaced() -> None:
     async def app(_scope: Any, _receive: Any, _send: Any) -> None:
         raise REFUSED
 
@@ -577,7 +577,7 @@ async def test_so_is_what_a_guard_inside_has_refused() -> None:
     assert answer.header("x-degraded") == "static; cause=failures"
 
 
-async def test_who_is_admitted_after_it_opened_is_answered_by_the_fallback() -> None:
+async def test_request_admitted_after_opening_gets_fallback() -> None:
     service = static()
     throttle = service.throttle
     guard = throttle.guard("app")

@@ -44,7 +44,7 @@ def test_the_ipv6_prefix_is_that_of_the_settings() -> None:
     assert demand.user == HASH.hash("address", "2001:db8::1")
 
 
-def test_a_trusted_proxy_says_who_its_client_is() -> None:
+def test_trusted_proxy_names_its_client() -> None:
     callers = make(trusted_proxies="10.0.0.0/8")
     lines: Headers = [(b"x-forwarded-for", b"6.6.6.6"), (b"x-forwarded-for", b"8.8.8.8, 10.0.0.9")]
     assert callers.demand(scope(lines, PROXY)).user == ADDRESS
@@ -64,7 +64,7 @@ header_values = st.one_of(
 
 
 @given(headers=st.lists(st.tuples(header_names, header_values), max_size=6))
-def test_no_header_changes_who_an_untrusted_peer_is_or_raises_its_priority(headers: Headers) -> None:
+def test_untrusted_peer_cannot_change_identity_or_priority(headers: Headers) -> None:
     setups: list[dict[str, Any]] = [{"trusted_proxies": "10.0.0.0/8", "priority_header_trust": "proxy"}, {}]
     for settings in setups:
         callers = make(**settings)
@@ -138,7 +138,7 @@ def test_a_key_that_looks_like_an_address_is_not_that_address() -> None:
 
 
 @given(value=st.binary(max_size=60))
-def test_whatever_stands_in_the_key_somebody_is_charged(value: bytes) -> None:
+def test_any_key_text_charges_a_caller(value: bytes) -> None:
     for identity, name, form in KEYED.values():
         callers = make(identity=identity)
         demand = callers.demand(scope([(name, form % value)]))
@@ -291,7 +291,7 @@ def test_no_scope_raises_and_none_escapes(found: dict[str, Any], setup: dict[str
     assert demand.cost > 0.0
 
 
-def test_a_malformed_scope_is_counted_and_all_such_share_one_window() -> None:
+def test_malformed_scopes_are_counted_and_share_one_window() -> None:
     hints: list[str] = []
     callers = make(None, hints, identity="header:x-api-key", priority_default="low")
     demands = [callers.demand({}), callers.demand({"headers": [(b"x-api-key", "text")], "client": PEER})]

@@ -170,7 +170,7 @@ async def test_512_concurrent_cold_requests_admit_exactly_the_limit() -> None:
     assert throttle.snapshot().active[Priority.MID] == 0
 
 
-def test_cold_requests_of_eight_event_loops_admit_exactly_the_limit() -> None:
+def test_eight_cold_event_loops_admit_exactly_the_limit() -> None:
     throttle = throttle_for_tests(user_limit="100/minute")
     app = ThrottleMiddleware(raw(plain), throttle=throttle)
     barrier = threading.Barrier(8)
@@ -189,7 +189,7 @@ def test_cold_requests_of_eight_event_loops_admit_exactly_the_limit() -> None:
     assert answers.count(429) == 412
 
 
-async def test_refusal_is_exact_to_the_instant() -> None:
+async def test_rejection_ends_at_the_stated_instant() -> None:
     throttle = throttle_for_tests(**USER)
     app = ThrottleMiddleware(raw(plain), throttle=throttle)
     await statuses(app, "/x", LIMIT)
@@ -213,7 +213,7 @@ async def test_dead_client_address_is_still_limited() -> None:
     assert await statuses(app, "/x", TIMES, client=None) == [200] * LIMIT + [429] * 3
 
 
-async def test_gpu_at_the_door_refuses_everything_but_the_exempt() -> None:
+async def test_gpu_stop_rejects_all_but_exempt_requests() -> None:
     throttle: ManualThrottle = throttle_for_tests()
     throttle.gpu.utilization_pct = 97
     throttle.tick(3)

@@ -35,7 +35,7 @@ def objective(stated: bytes, path: str = "/", hints: list[str] | None = None) ->
 
 
 @pytest.mark.parametrize("path", OBJECTIVES)
-def test_without_a_header_the_objective_is_the_routes_or_the_services(path: str) -> None:
+def test_default_deadline_is_objective_of_route_or_service(path: str) -> None:
     assert callers().demand(scope(path=path)).slo_s == OBJECTIVES[path]
 
 
@@ -71,7 +71,7 @@ MALFORMED = (
 
 @pytest.mark.parametrize("stated", MALFORMED)
 @pytest.mark.parametrize("path", OBJECTIVES)
-def test_what_is_no_time_is_counted_and_ignored(stated: bytes, path: str) -> None:
+def test_malformed_deadline_is_counted_and_ignored(stated: bytes, path: str) -> None:
     hints: list[str] = []
     assert objective(stated, path, hints) == OBJECTIVES[path]
     assert hints == ["malformed_deadline"]
@@ -154,7 +154,7 @@ async def test_a_deadline_that_is_none_is_seen_in_the_snapshot() -> None:
 
 @pytest.mark.parametrize("websockets", ["rate", "slot"])
 @pytest.mark.parametrize("kinds", [("http", "websocket"), ("websocket", "http")])
-def test_a_remembered_request_is_no_websocket_and_the_other_way_round(
+def test_cached_request_and_websocket_differ(
     websockets: str, kinds: tuple[str, str]
 ) -> None:
     known = make(websockets=websockets)

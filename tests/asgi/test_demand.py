@@ -12,7 +12,7 @@ def test_it_says_nothing_by_itself() -> None:
     assert (demand.memory_bytes, demand.precision) == (None, "")
 
 
-def test_what_is_stated_is_kept() -> None:
+def test_stated_needs_are_stored() -> None:
     demand = Demand(memory_bytes=1, precision="int8")
     assert (demand.memory_bytes, demand.precision) == (1, "int8")
 
@@ -29,6 +29,6 @@ def test_what_is_stated_is_kept() -> None:
         ({"precision": b"int8"}, TypeError),
     ],
 )
-def test_what_can_be_no_need_is_refused(stated: dict[str, Any], error: type[Exception]) -> None:
+def test_impossible_need_is_rejected(stated: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error, match=next(iter(stated))):
         Demand(**stated)

@@ -208,14 +208,14 @@ def test_any_path_and_method_is_limited_and_raises_nothing(path: str, method: st
 
 
 @pytest.mark.parametrize("settings", [{}, {"trusted_proxies": "192.0.2.0/24"}], ids=["none", "other proxy"])
-def test_forged_forwarded_for_does_not_change_who_asks(settings: dict[str, Any]) -> None:
+def test_forged_forwarded_for_keeps_identity(settings: dict[str, Any]) -> None:
     app, throttle = protected(**settings)
     forged = (http_scope("/x", headers={"x-forwarded-for": f"198.51.100.{n}"}) for n in range(50))
     assert passed(app, forged) == LIMIT
     assert throttle.snapshot().users == 1
 
 
-def test_forged_elements_in_front_of_a_trusted_proxy_do_not_change_who_asks() -> None:
+def test_forged_elements_before_trusted_proxy_keep_identity() -> None:
     app, _ = protected(trusted_proxies="10.0.0.0/8")
     forged = (
         http_scope("/x", headers={"x-forwarded-for": f"198.51.100.{n}, 203.0.113.9"}, client=PROXY)
@@ -239,7 +239,7 @@ def test_forged_priority_is_never_higher_than_the_default(value: str, settings: 
 
 
 @pytest.mark.parametrize("trust", ["any", "proxy"])
-def test_trusted_header_raises_the_default_but_not_what_a_route_has_fixed(trust: str) -> None:
+def test_trusted_header_raises_default_but_not_route_priority(trust: str) -> None:
     app, throttle = protected(**SETUPS["all"] | {"priority_header_trust": trust})
     for path in ("/api/x", "/other"):
         at_once(app, http_scope(path, headers={"x-priority": "high"}, client=PROXY))
@@ -266,7 +266,7 @@ def test_huge_content_length_is_neither_read_nor_believed(length: str) -> None:
     assert passed(app, scopes) == LIMIT
 
 
-def test_refusals_say_nothing_that_the_client_said() -> None:
+def test_rejections_echo_nothing_of_the_client() -> None:
     app, _ = protected(identity="header:x-api-key")
     secret = "sk-planted-secret"
     scopes = (

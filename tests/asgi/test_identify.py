@@ -15,7 +15,7 @@ from autoglm_throttle.types import Priority
 from tests.asgi.scopes import ADDRESS, HASH, PLANS, known_as, make, scope
 
 
-def test_the_users_own_function_says_who_asks() -> None:
+def test_identify_function_names_the_caller() -> None:
     caller = Caller("ann", plan="gold", priority=Priority.LOW, verified=True)
     demand = make(lambda scope: caller).demand(scope())
     assert known_as(demand) == (HASH.hash("user", "ann"), "")
@@ -23,7 +23,7 @@ def test_the_users_own_function_says_who_asks() -> None:
     assert "ann" not in repr(demand)
 
 
-def test_an_identity_that_was_not_checked_is_limited_by_address_too() -> None:
+def test_unverified_identity_is_limited_by_address_too() -> None:
     assert known_as(make(lambda scope: Caller("ann")).demand(scope())) == (HASH.hash("user", "ann"), ADDRESS)
 
 
@@ -43,7 +43,7 @@ def raises(scope: Any) -> Caller:
 @pytest.mark.parametrize(
     "nobody", [None, Caller(""), Caller("", plan="gold", priority=Priority.HIGH, verified=True)]
 )
-def test_nobody_is_the_address(nobody: Caller | None) -> None:
+def test_identify_none_means_address(nobody: Caller | None) -> None:
     hints: list[str] = []
     demand = make(lambda scope: nobody, hints, plans=PLANS).demand(scope(client=("8.8.4.4", 1)))
     assert known_as(demand) == (HASH.hash("address", "8.8.4.4"), "")
@@ -67,7 +67,7 @@ def test_nobody_is_the_address(nobody: Caller | None) -> None:
         lambda scope, more: Caller("ann"),
     ],
 )
-def test_what_identify_raises_or_invents_is_counted_and_the_address_counts(answer: Any) -> None:
+def test_invalid_identify_result_is_counted_and_address_used(answer: Any) -> None:
     hints: list[str] = []
     demand = make(answer, hints).demand(scope([(b"x-priority", b"low")]))
     assert known_as(demand) == (ADDRESS, "")
@@ -75,7 +75,7 @@ def test_what_identify_raises_or_invents_is_counted_and_the_address_counts(answe
     assert hints == ["identify_failed"]
 
 
-def test_a_failing_identify_is_logged_once_a_minute_without_what_it_said(
+def test_identify_failure_is_logged_once_a_minute_without_text(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
@@ -140,7 +140,7 @@ def test_a_coroutine_function_cannot_identify() -> None:
 
 
 @pytest.mark.parametrize(("verified", "plan"), [(True, "gold"), (False, None)])
-def test_a_verified_user_is_looked_up_among_the_members(verified: bool, plan: str | None) -> None:
+def test_verified_user_is_matched_with_plan_members(verified: bool, plan: str | None) -> None:
     secret = "a secret of some length"
     member = CallerHasher(secret.encode()).hash("user", "alice")
     settings = Settings(key_secret=secret, plans=[PlanPolicy("gold", priority="high", members=[member])])

@@ -28,7 +28,7 @@ SECRET = b"sixteen bytes or more"
 values = st.text(st.characters(), max_size=CACHED_LENGTH_MAX + 10)
 
 
-def test_an_identity_stands_for_itself_and_any_other_name_becomes_one() -> None:
+def test_hash_is_kept_and_other_names_are_hashed() -> None:
     identity = CallerHasher(SECRET)
     assert identity.text("0123456789abcdef") == "0123456789abcdef"
     for name in (
@@ -70,13 +70,13 @@ def test_kinds_and_secrets_keep_identities_apart() -> None:
     assert len(texts) == 6
 
 
-def test_lone_surrogates_and_long_values_are_hashed_like_any_other() -> None:
+def test_lone_surrogates_and_long_values_are_hashed() -> None:
     identity = CallerHasher(SECRET)
     odd = ["\udcff", "\x00", "a\nb", "k" * CACHED_LENGTH_MAX, "k" * (CACHED_LENGTH_MAX + 1), "k" * 65536]
     assert len({identity.hash("key", value) for value in odd}) == len(odd)
 
 
-def test_without_a_secret_all_share_the_one_drawn_by_this_process() -> None:
+def test_missing_secret_is_drawn_once_per_process() -> None:
     assert (
         CallerHasher().hash("key", "x")
         == CallerHasher(None).hash("key", "x")
@@ -84,7 +84,7 @@ def test_without_a_secret_all_share_the_one_drawn_by_this_process() -> None:
     )
 
 
-def test_the_key_of_all_who_share_a_store_is_the_same_in_each_process() -> None:
+def test_shared_secret_gives_same_key_in_each_process() -> None:
     assert CallerHasher(SHARED_KEY).hash("address", "10.0.0.1") == "bb671e80479af3f5"
     assert len(SHARED_KEY) >= 16
 
@@ -165,13 +165,13 @@ def test_the_walk_is_the_slow_one(peer: str, chain: list[Element], cuts: set[int
     peer=st.sampled_from([*STRANGERS, "", "testclient"]),
     forwarded=st.lists(st.binary(max_size=60), max_size=4),
 )
-def test_nobody_untrusted_changes_its_address_by_a_header(peer: str, forwarded: list[bytes]) -> None:
+def test_untrusted_peer_cannot_change_its_address(peer: str, forwarded: list[bytes]) -> None:
     for proxies in (ProxyChain(), ProxyChain(PROXIES)):
         assert proxies.client(peer, forwarded) == proxies.client(peer, []) == proxies.group(peer)
 
 
 @given(forged=st.lists(st.sampled_from([*TRUSTED, *STRANGERS, *GARBAGE]), max_size=25))
-def test_what_stands_left_of_the_first_stranger_does_not_matter(forged: list[str]) -> None:
+def test_elements_left_of_first_untrusted_are_ignored(forged: list[str]) -> None:
     header = ", ".join([*forged, "1.2.3.4", "10.9.9.9"]).encode("latin-1")
     assert ProxyChain(PROXIES).client("10.0.0.1", [header]) == "1.2.3.4"
 
@@ -227,7 +227,7 @@ def test_only_the_last_twenty_elements_are_read() -> None:
         assert proxies.client("10.0.0.1", [", ".join(chain).encode()]) == client
 
 
-def test_a_server_that_has_already_rewritten_the_peer_is_not_read_twice() -> None:
+def test_peer_rewritten_by_server_is_not_read_twice() -> None:
     assert ProxyChain(["10.0.0.0/8"]).client("1.2.3.4", [b"6.6.6.6, 1.2.3.4"]) == "1.2.3.4"
 
 
@@ -255,7 +255,7 @@ def test_a_mapped_peer_is_its_ipv4_address() -> None:
     ("prefix", "group"),
     [(128, "2001:db8:1:2:3:4:5:6"), (64, "2001:db8:1:2::"), (48, "2001:db8:1::"), (32, "2001:db8::")],
 )
-def test_ipv6_callers_are_told_apart_by_their_prefix(prefix: int, group: str) -> None:
+def test_ipv6_callers_are_separated_by_prefix(prefix: int, group: str) -> None:
     proxies = ProxyChain((), prefix)
     assert proxies.group("2001:db8:1:2:3:4:5:6") == group
     assert proxies.group("1.2.3.4") == "1.2.3.4", "IPv4 callers by address"

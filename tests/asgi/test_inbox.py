@@ -81,7 +81,7 @@ async def read(inbox: BufferedReceive) -> bytes:
             return b"".join(bodies)
 
 
-def test_a_body_that_came_in_line_reaches_the_app_in_order(backend: str) -> None:
+def test_body_received_in_queue_reaches_app_in_order(backend: str) -> None:
     async def scenario() -> None:
         wire = Wire(part(b"a"), part(b"b"), part(b""), part(b"c", more=False))
         inbox = BufferedReceive(wire.receive)
@@ -92,7 +92,7 @@ def test_a_body_that_came_in_line_reaches_the_app_in_order(backend: str) -> None
     anyio.run(scenario, backend=backend)
 
 
-def test_the_rest_of_a_body_comes_after_what_was_kept(backend: str) -> None:
+def test_rest_of_body_follows_buffered_part(backend: str) -> None:
     async def scenario() -> None:
         wire = Wire(part(b"a"))
         inbox = BufferedReceive(wire.receive)
@@ -108,7 +108,7 @@ def test_the_rest_of_a_body_comes_after_what_was_kept(backend: str) -> None:
 
 
 @pytest.mark.parametrize("steps", range(8))
-def test_a_turn_in_the_midst_of_a_part_loses_nothing_where_cancelling_would(steps: int) -> None:
+def test_admission_during_a_receive_loses_no_part(steps: int) -> None:
     async def scenario() -> None:
         wire = Wire(part(b"a"), loses=True)
         inbox = BufferedReceive(wire.receive)
@@ -182,7 +182,7 @@ def test_a_client_that_leaves_is_noticed(backend: str, kind: str) -> None:
     anyio.run(scenario, backend=backend)
 
 
-def test_a_client_that_leaves_in_the_midst_of_its_body_is_noticed(backend: str) -> None:
+def test_disconnect_in_mid_body_is_detected(backend: str) -> None:
     async def scenario() -> None:
         inbox = BufferedReceive(Wire(part(b"a"), GONE).receive)
         assert await stand(inbox, settled)
@@ -192,7 +192,7 @@ def test_a_client_that_leaves_in_the_midst_of_its_body_is_noticed(backend: str) 
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 100_000])
-def test_what_is_kept_has_an_end(backend: str, size: int) -> None:
+def test_buffered_body_is_bounded(backend: str, size: int) -> None:
     async def scenario() -> None:
         wire = Wire(*[part(b"x" * size)] * 300, part(b"", more=False))
         inbox = BufferedReceive(wire.receive)
@@ -204,7 +204,7 @@ def test_what_is_kept_has_an_end(backend: str, size: int) -> None:
     anyio.run(scenario, backend=backend)
 
 
-def test_a_server_that_never_stops_talking_is_not_listened_to_for_ever(backend: str) -> None:
+def test_endless_receive_is_bounded(backend: str) -> None:
     async def scenario() -> None:
         asked = 0
 
@@ -221,7 +221,7 @@ def test_a_server_that_never_stops_talking_is_not_listened_to_for_ever(backend: 
     anyio.run(scenario, backend=backend)
 
 
-def test_two_who_want_the_part_under_way_get_one_each() -> None:
+def test_two_receivers_of_a_pending_part_get_one_each() -> None:
     async def scenario() -> None:
         wire = Wire(part(b"a"))
         inbox = BufferedReceive(wire.receive)
@@ -263,7 +263,7 @@ class Broken(Exception):
 
 
 @pytest.mark.parametrize("heard", [True, False])
-def test_an_error_of_the_server_is_heard_or_forgotten_without_a_complaint(heard: bool) -> None:
+def test_receive_error_is_raised_or_dropped_silently(heard: bool) -> None:
     async def scenario() -> None:
         breaks = anyio.Event()
 
@@ -298,7 +298,7 @@ def test_an_error_while_it_waits_ends_the_wait(backend: str) -> None:
 
 
 @pytest.mark.parametrize("stubborn", [True, False])
-def test_a_part_that_nobody_wants_is_given_up_without_a_complaint(stubborn: bool) -> None:
+def test_unwanted_part_is_cancelled_silently(stubborn: bool) -> None:
     async def scenario() -> None:
         ended: list[str] = []
 

@@ -111,14 +111,14 @@ async def test_lifespan_passes_and_spans_the_sampling(card: Card, throttle: Thro
     assert not card.reader.is_alive()
 
 
-async def test_first_request_starts_what_no_lifespan_has(card: Card, throttle: Throttle) -> None:
+async def test_first_request_starts_throttle_without_lifespan(card: Card, throttle: Throttle) -> None:
     app = ThrottleMiddleware(service(), throttle=throttle)
     assert not card.was_read.is_set()
     await request(app, "/x")
     assert card.was_read.wait(SOON_S)
 
 
-async def test_mounted_app_gets_no_lifespan_and_starts_with_its_first_request(
+async def test_mounted_app_starts_with_its_first_request(
     card: Card, throttle: Throttle
 ) -> None:
     outer = FastAPI()
@@ -132,7 +132,7 @@ async def test_mounted_app_gets_no_lifespan_and_starts_with_its_first_request(
     await lifespan(outer, during)
 
 
-async def test_refused_request_starts_it_too(card: Card) -> None:
+async def test_rejected_request_starts_it_too(card: Card) -> None:
     throttle = Throttle(Settings(gpu_unknown="closed", sample_interval_s=60.0), gpu=card)
     await request(ThrottleMiddleware(service(), throttle=throttle), "/x")
     assert card.was_read.wait(SOON_S)
@@ -140,7 +140,7 @@ async def test_refused_request_starts_it_too(card: Card) -> None:
 
 
 @pytest.mark.parametrize("error", [NotImplementedError, AssertionError])
-async def test_app_that_refuses_the_lifespan_is_left_to_the_server(
+async def test_lifespan_rejected_by_app_is_left_to_server(
     card: Card, throttle: Throttle, error: type[Exception]
 ) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -248,7 +248,7 @@ def test_test_client_without_a_context(card: Card, throttle: Throttle) -> None:
     assert card.was_read.wait(SOON_S)
 
 
-def test_test_client_sees_a_refused_websocket(throttle: Throttle) -> None:
+def test_test_client_sees_a_rejected_websocket(throttle: Throttle) -> None:
     client = client_for(ThrottleMiddleware(service(), throttle=throttle))
     from starlette.testclient import WebSocketDenialResponse
 
@@ -288,7 +288,7 @@ async def test_required_gpu_that_is_silent_fails_the_start(
     assert stopped == [True]
 
 
-async def test_required_gpu_with_no_source_fails_the_start_and_says_why(
+async def test_required_gpu_without_source_fails_start_with_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(middleware, "FIRST_SAMPLE_TIMEOUT_S", 0.01)

@@ -72,7 +72,7 @@ async def test_configuration_wins_over_marks(site: Site) -> None:
 
 
 @pytest.mark.parametrize("build", [fast_direct, star_direct, fast_router("")])
-async def test_marks_of_routes_added_after_the_wrapping_are_learned_once(build: Any) -> None:
+async def test_marks_of_later_routes_are_learned_once(build: Any) -> None:
     late = build(mark(priority="low"))
     app = Starlette() if isinstance(late, Starlette) and not isinstance(late, FastAPI) else FastAPI()
     throttle = throttle_for_tests()
@@ -88,7 +88,7 @@ async def test_cost_mark_is_charged_in_full() -> None:
     assert await statuses(app, "/x", 4) == [200, 200, 429, 429]
 
 
-async def test_marks_on_one_path_are_told_apart_by_method() -> None:
+async def test_marks_on_one_path_differ_by_method() -> None:
     app = FastAPI()
     app.get("/x")(fast_endpoint(mark(priority="high")))
     app.post("/x")(fast_endpoint(mark(priority="low")))
@@ -100,7 +100,7 @@ async def test_marks_on_one_path_are_told_apart_by_method() -> None:
     assert by_priority(throttle) == [1, 3, 2]
 
 
-async def test_one_marked_router_included_twice_is_marked_under_both_prefixes() -> None:
+async def test_router_included_twice_is_marked_under_both_prefixes() -> None:
     router = APIRouter()
     router.get("/x")(fast_endpoint(mark(priority="low")))
     app = FastAPI()
@@ -218,7 +218,7 @@ class _Opaque:
         await self._inside(scope, receive, send)
 
 
-async def test_tenant_called_like_a_part_of_the_path_teaches_nothing_wrong() -> None:
+async def test_parameter_equal_to_path_part_teaches_nothing_wrong() -> None:
     inner = hidden_app("/x", mark(priority="low"))
     app = Starlette(routes=[Mount("/api/{tenant}", app=_Opaque(inner))])
     throttle = throttle_for_tests()
@@ -229,7 +229,7 @@ async def test_tenant_called_like_a_part_of_the_path_teaches_nothing_wrong() -> 
     assert [policy.pattern for policy in wrapped._marks._learned] == ["/api/{part1}/x"]
 
 
-async def test_what_can_never_be_learned_stops_neither_learning_nor_the_requests() -> None:
+async def test_unlearnable_mark_stops_neither_learning_nor_requests() -> None:
     inner = hidden_app("/x/{item}", mark(priority="low"))
     app = Starlette(routes=[Mount("/t/{tenant}", app=_Opaque(inner))])
     throttle = throttle_for_tests()

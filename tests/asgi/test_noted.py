@@ -56,7 +56,7 @@ STATIC = Fallback(static="spare")
 DYNAMIC = Fallback(dynamic=lambda _: "computed")
 
 
-async def test_an_answer_says_what_was_degraded_each_pair_once() -> None:
+async def test_response_lists_each_degraded_pair_once() -> None:
     throttle = featured(one=STATIC, two=DYNAMIC, three=STATIC)
     answer = await request(app_that(throttle, calling(throttle, "one", "two", "one", "three")))
     assert answer.header("x-degraded") == "static; cause=operator, dynamic; cause=operator"
@@ -64,7 +64,7 @@ async def test_an_answer_says_what_was_degraded_each_pair_once() -> None:
     assert "x-degraded" in EXPOSED_FIELDS
 
 
-async def test_an_answer_without_degraded_calls_says_nothing_even_after_one_with() -> None:
+async def test_response_without_degraded_calls_has_no_field() -> None:
     throttle = featured(one=STATIC)
     assert (await request(app_that(throttle, calling(throttle, "one")))).header("x-degraded")
     answer = await request(app_that(throttle, lambda: None))
@@ -117,7 +117,7 @@ async def test_two_throttles_say_it_once() -> None:
     assert answer.header("x-degraded") == "static; cause=operator"
 
 
-async def test_what_is_noted_after_the_start_is_not_said() -> None:
+async def test_degraded_call_after_response_start_is_not_listed() -> None:
     throttle = featured(one=STATIC)
 
     async def parts() -> Any:
@@ -169,7 +169,7 @@ def test_in_threads_tasks_and_both_loops(backend: str) -> None:
     run(backend, main)
 
 
-async def test_requests_at_once_do_not_hear_each_other() -> None:
+async def test_concurrent_requests_record_separately() -> None:
     throttle = featured(one=STATIC)
     both = anyio.Event()
 

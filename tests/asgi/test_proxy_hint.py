@@ -61,7 +61,7 @@ def callers(hints: list[str], **settings: Any) -> RequestClassifier:
     return RequestClassifier(Settings(**settings), RouteTable(), record_oddity=hints.append)
 
 
-def test_one_warning_says_what_to_set(caplog: pytest.LogCaptureFixture) -> None:
+def test_proxy_warning_names_the_setting(caplog: pytest.LogCaptureFixture) -> None:
     hints: list[str] = []
     tested = callers(hints)
     with caplog.at_level(logging.WARNING, "autoglm_throttle"):

@@ -76,7 +76,7 @@ async def test_the_app_finds_the_hint_in_its_state() -> None:
     assert (await get(app)).json() == ["fp16", 9, 10 * GB]
 
 
-async def test_the_answer_of_a_refusal() -> None:
+async def test_quota_rejection_response() -> None:
     app, throttle = service()
     fill(throttle, 60)
     answer = await get(app)
@@ -114,7 +114,7 @@ async def test_a_client_may_not_ask_for_more() -> None:
     assert (await get(app, x_precision="fp16")).json()[0] == "int8"
 
 
-async def test_a_route_may_have_labels_of_its_own() -> None:
+async def test_route_may_have_own_labels() -> None:
     policy = {"precision_hint": "fp8,int4", "compute_priority": "high", "gpu_memory_ratio": 0.3}
     app, throttle = service(routes=[RoutePolicy("/say", resource_policy=policy)], precisions=())
     assert (await get(app)).json() == ["fp8", 0, 30 * GB]
@@ -123,13 +123,13 @@ async def test_a_route_may_have_labels_of_its_own() -> None:
     assert_shed(await get(app))
 
 
-async def test_a_websocket_is_told_as_well() -> None:
+async def test_websocket_gets_advice_too() -> None:
     app, _ = service()
     answer = await connect(app, "/ws")
     assert [m["text"] for m in answer.messages if m["type"] == "websocket.send"] == ["fp16"]
 
 
-async def test_who_is_exempt_is_told_nothing() -> None:
+async def test_exempt_request_gets_no_advice() -> None:
     app, _ = service()
     assert (await get(app, "/health")).json() is None
 
@@ -162,7 +162,7 @@ async def test_marks_are_found_behind_it() -> None:
     assert sum(low) == 1
 
 
-def test_the_header_is_read_only_where_there_are_labels() -> None:
+def test_labels_header_is_read_only_with_labels() -> None:
     stated = scope([(b"x-precision", b"int8")])
     assert make(quotas=True, precisions=LABELS).demand(stated).precision == "int8"
     assert make(quotas=False, precisions=LABELS).demand(stated).precision == ""

@@ -53,7 +53,7 @@ paths = st.lists(st.sampled_from(["a", "b", "c", "d", "", "{x0}", "*", "a b"]), 
     learned=policies(),
     requests=st.lists(st.tuples(paths, st.sampled_from(["GET", "POST", "PUT"])), max_size=20),
 )
-def test_it_finds_what_a_naive_scan_finds(
+def test_table_matches_naive_scan(
     configured: list[RoutePolicy], learned: list[RoutePolicy], requests: list[tuple[str, str]]
 ) -> None:
     table = RouteTable(configured)
@@ -72,7 +72,7 @@ def test_slashes_that_repeat_or_trail_change_nothing(number: int, path: str) -> 
     assert table.match(doubled, "GET") is table.match(path, "GET")
 
 
-def test_what_is_learned_comes_behind_and_is_replaced_when_learned_anew() -> None:
+def test_learned_route_comes_last_and_is_replaced_if_relearned() -> None:
     mine, first, second = RoutePolicy("/a"), RoutePolicy("/*", name="first"), RoutePolicy("/b", name="second")
     table = RouteTable([mine])
     table.learn([first])
@@ -100,7 +100,7 @@ def test_endless_paths_and_methods_do_not_fill_the_memory() -> None:
     assert len(table._cache) == before, "long ones are matched anew each time"
 
 
-def test_what_is_remembered_is_remembered_by_method() -> None:
+def test_cached_match_is_keyed_by_method() -> None:
     post = RoutePolicy("/a", methods=["POST"])
     table = RouteTable([post])
     assert [table.match("/a", method) for method in ("GET", "POST", "GET", "POST")] == [

@@ -33,7 +33,7 @@ def worker(server: FakeServer, limit: str = "3/minute") -> ThrottleMiddleware:
     return ThrottleMiddleware(hello, throttle=Throttle(settings, redis=lambda: FakeAsyncRedis(server=server)))
 
 
-async def test_workers_share_what_a_client_may_do_and_tell_it_what_is_left() -> None:
+async def test_workers_share_limits_and_report_remaining() -> None:
     server = FakeServer()
     workers = [worker(server) for _ in range(2)]
     answers = [await request(workers[n % 2]) for n in range(4)]
@@ -54,7 +54,7 @@ async def test_a_websocket_is_charged_in_the_store_as_well() -> None:
     assert app.throttle.snapshot().active == dict.fromkeys(app.throttle.snapshot().active, 0)
 
 
-async def test_without_the_store_a_refusal_is_the_services_fault_and_says_when_to_come_back(
+async def test_store_outage_rejection_is_503_with_retry_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = ScriptedStore(otherwise=StoreErrorKind.UNREACHABLE)
@@ -75,7 +75,7 @@ async def test_the_health_check_never_asks_the_store(monkeypatch: pytest.MonkeyP
     assert not store.asked
 
 
-def test_a_start_in_a_loop_where_the_store_cannot_be_asked_fails_and_says_why() -> None:
+def test_start_fails_with_reason_on_unsupported_loop() -> None:
     app = worker(FakeServer())
     said: list[dict[str, Any]] = []
 

@@ -163,7 +163,7 @@ async def test_context_variables_pass_both_ways() -> None:
     assert user.get() == "inside"
 
 
-async def test_refused_request_never_reaches_the_app_and_reads_no_body() -> None:
+async def test_rejected_request_skips_app_and_reads_no_body() -> None:
     app = ThrottleMiddleware(Streaming(), throttle=limited(user_limit="1/minute"))
     await request(app)
 
@@ -180,7 +180,7 @@ async def test_refused_request_never_reaches_the_app_and_reads_no_body() -> None
     assert answer.header("content-length") == str(len(answer.body))
 
 
-async def test_refused_head_has_no_body_but_its_length() -> None:
+async def test_rejected_head_has_length_without_body() -> None:
     app = ThrottleMiddleware(Streaming(), throttle=limited(user_limit="1/minute"))
     await request(app)
     refused = await request(app, method="HEAD")

@@ -239,14 +239,14 @@ def refusal() -> Rejected:
     )
 
 
-async def test_charge_refused_downstream_becomes_a_429() -> None:
+async def test_downstream_charge_rejection_becomes_429() -> None:
     throttle = limited()
     answer = await request(ThrottleMiddleware(raising(refusal(), after_start=False), throttle=throttle))
     assert (answer.status, answer.header("retry-after")) == (429, "7")
     assert outcomes(throttle) == {"neutral": 1}
 
 
-async def test_charge_refused_after_the_start_rewrites_nothing() -> None:
+async def test_charge_rejected_after_start_rewrites_nothing() -> None:
     throttle = limited()
     answer = Answer()
 
@@ -294,7 +294,7 @@ async def test_app_that_settles_its_permit_itself_decides_the_outcome() -> None:
 
 
 @pytest.mark.parametrize(("ending", "body"), [("goes on", b"012more"), ("fails", b"012"), ("leaves", b"012")])
-def test_a_stream_holds_its_place_until_its_end_or_its_clients_leaving(
+def test_stream_holds_slot_until_end_or_disconnect(
     backend: str, ending: str, body: bytes
 ) -> None:
     async def scenario() -> None:

@@ -21,7 +21,7 @@ from tests.asgi.run_app import http_scope
 pytestmark = pytest.mark.usefixtures("quiet_loop")
 
 
-def test_a_request_that_finds_no_place_is_served_when_one_is_free(backend: str) -> None:
+def test_queued_request_is_served_when_slot_frees(backend: str) -> None:
     async def scenario() -> None:
         service = Service(with_places(1))
         first, second = service.client(), service.client()
@@ -111,7 +111,7 @@ def test_an_app_that_never_reads_leaves_nothing_behind(backend: str) -> None:
     anyio.run(scenario, backend=backend)
 
 
-def test_a_dry_run_lets_nobody_wait_and_refuses_nobody(backend: str) -> None:
+def test_dry_run_neither_queues_nor_rejects(backend: str) -> None:
     async def scenario() -> None:
         service = Service(with_places(1, dry_run=True, user_limit="2/minute"))
         clients = [service.client() for _ in range(8)]

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("quiet_loop")
 
 
 @pytest.mark.parametrize("sent", ["nothing", "half", "whole"])
-def test_a_client_that_leaves_the_line_is_charged_nothing(backend: str, sent: str) -> None:
+def test_client_leaving_queue_is_charged_nothing(backend: str, sent: str) -> None:
     async def scenario() -> None:
         service = Service(with_places(1))
         async with anyio.create_task_group() as group:
@@ -54,7 +54,7 @@ def test_a_client_that_leaves_the_line_is_charged_nothing(backend: str, sent: st
 
 
 @pytest.mark.parametrize("leaves_first", [True, False])
-def test_a_client_that_leaves_just_when_it_is_called(backend: str, leaves_first: bool) -> None:
+def test_client_leaving_when_called_frees_its_slot(backend: str, leaves_first: bool) -> None:
     async def scenario() -> None:
         service = Service(with_places(1))
         ended = []
@@ -82,7 +82,7 @@ def test_a_client_that_leaves_just_when_it_is_called(backend: str, leaves_first:
     anyio.run(scenario, backend=backend)
 
 
-def test_one_who_waits_in_vain_is_refused_and_charged_nothing(backend: str) -> None:
+def test_queue_timeout_rejects_and_charges_nothing(backend: str) -> None:
     async def scenario() -> None:
         service = Service(with_places(1, slo_s=4.0, wait_budget=0.25))
         throttle = service.throttle
@@ -147,7 +147,7 @@ def test_a_server_that_gives_up_a_waiting_request(backend: str) -> None:
     anyio.run(scenario, backend=backend)
 
 
-def test_the_place_of_one_who_is_given_up_just_when_called_goes_to_the_next(backend: str) -> None:
+def test_slot_of_ticket_cancelled_when_called_goes_to_next(backend: str) -> None:
     async def scenario() -> None:
         throttle = with_places(2)
         service = Service(throttle)
@@ -178,7 +178,7 @@ def test_the_place_of_one_who_is_given_up_just_when_called_goes_to_the_next(back
     anyio.run(scenario, backend=backend)
 
 
-def test_a_server_that_ends_with_requests_in_line() -> None:
+def test_server_shutdown_with_queued_requests() -> None:
     """As ``asyncio.run`` does at the end: every task is cancelled, in no order."""
     service = Service(with_places(2))
 
@@ -194,7 +194,7 @@ def test_a_server_that_ends_with_requests_in_line() -> None:
     assert used(service.throttle) == 2, "what waited is charged nothing, what ran is"
 
 
-def test_a_server_whose_receive_fails_while_the_request_waits(backend: str) -> None:
+def test_receive_failure_while_queued(backend: str) -> None:
     async def scenario() -> None:
         service = Service(with_places(1))
         breaks = anyio.Event()
@@ -232,7 +232,7 @@ class Chunks:
         return b"data"
 
 
-def test_a_stream_hears_that_its_client_has_left_though_it_has_waited(backend: str) -> None:
+def test_queued_stream_still_detects_disconnect(backend: str) -> None:
     async def endpoint(request: Request) -> Response:
         return StreamingResponse(Chunks())
 
@@ -279,7 +279,7 @@ def test_an_app_that_fails_after_the_wait_gives_its_slot_back(backend: str) -> N
     anyio.run(scenario, backend=backend)
 
 
-def test_one_who_waits_at_two_doors_leaves_both(backend: str) -> None:
+def test_client_queued_at_two_throttles_leaves_both(backend: str) -> None:
     """The outer throttle's slot is held while the inner one lets it wait, each with an inbox of its own."""
 
     async def scenario() -> None:

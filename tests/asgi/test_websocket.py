@@ -70,7 +70,7 @@ async def test_permit_is_held_for_the_life_of_the_websocket() -> None:
     assert sum(throttle.snapshot().active.values()) == 0
 
 
-async def test_refused_with_a_denial_answer_where_the_server_can() -> None:
+async def test_rejected_with_denial_response_if_supported() -> None:
     app = ThrottleMiddleware(echo(), throttle=throttle_for_tests(user_limit="1/minute"))
     await connect(app, "/ws")
     answer = await connect(app, "/ws", denial=True)
@@ -84,7 +84,7 @@ async def test_refused_with_a_denial_answer_where_the_server_can() -> None:
 
 
 @pytest.mark.parametrize("extensions", [None, {}, {"other": {}}])
-async def test_refused_with_a_close_before_the_accept_elsewhere(extensions: Any) -> None:
+async def test_rejected_with_close_before_accept_otherwise(extensions: Any) -> None:
     app = ThrottleMiddleware(echo(), throttle=throttle_for_tests(user_limit="1/minute"))
     await connect(app, "/ws")
     scope = {**websocket_scope("/ws"), "extensions": extensions}
@@ -93,7 +93,7 @@ async def test_refused_with_a_close_before_the_accept_elsewhere(extensions: Any)
     assert len(answer.messages[0]["reason"].encode()) <= 123
 
 
-async def test_refused_without_waiting_for_the_client() -> None:
+async def test_rejected_without_waiting_for_client() -> None:
     app = ThrottleMiddleware(echo(), throttle=throttle_for_tests(user_limit="1/minute"))
     await connect(app, "/ws")
     sent: list[Message] = []
@@ -111,7 +111,7 @@ async def test_refused_without_waiting_for_the_client() -> None:
 
 
 @pytest.mark.parametrize("denial", [True, False])
-async def test_charge_refused_in_the_handshake_is_answered_even_after_the_connect_was_read(
+async def test_charge_rejected_in_handshake_is_answered_after_connect(
     denial: bool,
 ) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -125,7 +125,7 @@ async def test_charge_refused_in_the_handshake_is_answered_even_after_the_connec
     assert outcomes(throttle) == {"neutral": 1}
 
 
-async def test_charge_refused_after_the_accept_rewrites_nothing() -> None:
+async def test_charge_rejected_after_accept_rewrites_nothing() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "websocket.accept"})
         raise Rejected(Decision(False, Reason.USER, detail="user:extra", policy="extra", retry_after_s=3.0))
@@ -172,7 +172,7 @@ async def test_client_that_leaves_is_no_failure() -> None:
     assert outcomes(throttle) == {"neutral": 1}
 
 
-async def test_app_that_turns_the_client_away_settles() -> None:
+async def test_app_that_closes_handshake_settles() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "websocket.close", "code": 4000})
 
@@ -182,7 +182,7 @@ async def test_app_that_turns_the_client_away_settles() -> None:
     assert sum(throttle.snapshot().active.values()) == 0
 
 
-async def test_refused_websocket_costs_nothing() -> None:
+async def test_rejected_websocket_costs_nothing() -> None:
     throttle = throttle_for_tests(rate_mid_rps=0.001, burst_s=1000)
     app = ThrottleMiddleware(echo(), throttle=throttle)
     assert (await connect(app, "/ws")).status == 101
@@ -209,7 +209,7 @@ def talking(throttle: ManualThrottle) -> Any:
     return ThrottleMiddleware(app, throttle=throttle)
 
 
-def test_a_websocket_that_counts_by_its_rate_neither_waits_nor_holds_a_place(backend: str) -> None:
+def test_rate_mode_websocket_neither_waits_nor_holds_slot(backend: str) -> None:
     async def scenario() -> None:
         throttle = with_places(1)
         app = talking(throttle)
@@ -234,7 +234,7 @@ def test_a_websocket_that_counts_by_its_rate_neither_waits_nor_holds_a_place(bac
     anyio.run(scenario, backend=backend)
 
 
-def test_a_websocket_that_takes_a_place_waits_before_it_is_accepted(backend: str) -> None:
+def test_slot_mode_websocket_waits_before_accept(backend: str) -> None:
     async def scenario() -> None:
         throttle = with_places(1, websockets="slot")
         app = talking(throttle)
@@ -260,7 +260,7 @@ def test_a_websocket_that_takes_a_place_waits_before_it_is_accepted(backend: str
     anyio.run(scenario, backend=backend)
 
 
-def test_a_websocket_whose_client_leaves_the_line_is_charged_nothing(backend: str) -> None:
+def test_websocket_leaving_queue_is_charged_nothing(backend: str) -> None:
     async def scenario() -> None:
         throttle = with_places(1, websockets="slot")
         app = talking(throttle)
@@ -282,7 +282,7 @@ def test_a_websocket_whose_client_leaves_the_line_is_charged_nothing(backend: st
 
 
 @pytest.mark.parametrize("denial", [True, False])
-def test_a_websocket_that_waits_in_vain_is_refused_before_the_accept(backend: str, denial: bool) -> None:
+def test_websocket_queue_timeout_rejects_before_accept(backend: str, denial: bool) -> None:
     async def scenario() -> None:
         throttle = with_places(1, websockets="slot", slo_s=4.0, wait_budget=0.25)
         app = talking(throttle)

@@ -23,7 +23,7 @@ def doctor(
 ) -> Doctor:
     patient = {"REDIS_DEADLINE_S": "10", "REDIS_READ_S": "20"}  # a busy machine is no distant server
     for module in (doctor_redis, doctor_storage):
-        monkeypatch.setattr(module, "ALL_S", 60.0)
+        monkeypatch.setattr(module, "TOTAL_TIMEOUT_S", 60.0)
 
     def run(**environ: str) -> tuple[int, list[dict[str, Any]]]:
         for name, value in ({"REDIS_PREFIX": redis_prefix} | patient | environ).items():

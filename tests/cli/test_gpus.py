@@ -420,6 +420,7 @@ def test_times_that_are_none(seconds: str, capsys: pytest.CaptureFixture[str]) -
     assert f"'{seconds}' is not a duration of 0.2 s or more" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_whoever_reads_a_command_may_leave() -> None:
     """As ``| head -0`` does; standard output is flushed as late as at the exit."""
     read, write = os.pipe()

@@ -178,6 +178,7 @@ def play(store: ScriptStore, story: Sequence[Act]) -> None:
     assert heard[0] == heard[1]
 
 
+@pytest.mark.slow
 @given(story=stories)
 def test_on_fakeredis(fake_store: ScriptStore, story: Sequence[Act]) -> None:
     play(fake_store, story)

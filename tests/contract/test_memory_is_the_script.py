@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,6 +117,7 @@ def play(store: ScriptStore, story: Story) -> None:
         undo = (demand, charges, answer, clock) if decision.allowed and regretted else None
 
 
+@pytest.mark.slow
 @given(story=stories)
 def test_on_fakeredis(fake_store: ScriptStore, story: Story) -> None:
     play(fake_store, story)

@@ -106,6 +106,7 @@ def test_a_bucket_that_was_given_back_counts_nothing(store: ScriptStore) -> None
         player.send([store.ask(limits, 0), store.ask(limits, 41)])
 
 
+@pytest.mark.slow
 @given(trace=traces)
 def test_on_fakeredis(fake_store: ScriptStore, trace: Sequence[Step]) -> None:
     play(fake_store, trace)

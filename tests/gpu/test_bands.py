@@ -24,7 +24,7 @@ def busy(engines: int = 0, **settings: Any) -> tuple[Station, FakeGpu]:
 @pytest.mark.parametrize(
     ("signal", "engines"), [("utilization", 0), ("utilization", 1), ("pressure", 1), ("auto", 1), ("auto", 0)]
 )
-def test_adaptive_sends_nobody_away_for_a_busy_card_that_answers(signal: str, engines: int) -> None:
+def test_adaptive_rejects_nothing_for_busy_serving_gpu(signal: str, engines: int) -> None:
     station, _ = busy(engines, policy="adaptive", signal=signal)
     assert station.crowd(90, rps=60, takes_s=0.5) == [60] * 90
     assert not station.refused
@@ -32,7 +32,7 @@ def test_adaptive_sends_nobody_away_for_a_busy_card_that_answers(signal: str, en
 
 
 @pytest.mark.parametrize("engines", [0, 1])
-def test_adaptive_leaves_a_full_service_what_it_completes(engines: int) -> None:
+def test_adaptive_keeps_completed_rate_of_full_service(engines: int) -> None:
     """Twice as many come as it can do: whatever the table says, as much gets done as without it."""
     goodput = {}
     for policy in ("concurrency", "adaptive"):
@@ -42,7 +42,7 @@ def test_adaptive_leaves_a_full_service_what_it_completes(engines: int) -> None:
     assert goodput["adaptive"] >= 0.98 * goodput["concurrency"]
 
 
-def test_the_gate_must_confirm_at_three_samples() -> None:
+def test_limiter_must_confirm_at_three_samples() -> None:
     """The crowd comes after an hour at 100 %: those samples are no strikes."""
     station, _ = busy(policy="adaptive", inflight_start=8, inflight_max=8)
     station.tick(100)
@@ -123,7 +123,7 @@ def test_tiers_follow_the_bands_exactly_with_the_pressure(
         ({"kv_used_ratio": 0.9, "queued": 40}, "queue"),
     ],
 )
-def test_a_refusal_names_the_term_that_decided(readings: dict[str, float], term: str) -> None:
+def test_rejection_names_the_deciding_term(readings: dict[str, float], term: str) -> None:
     station, gpu = busy(1, policy="adaptive", inflight_start=8, inflight_max=8)
     gpu.set_engine(0, **readings)
     station.crowd(8, rps=200, takes_s=0.5)
@@ -133,7 +133,7 @@ def test_a_refusal_names_the_term_that_decided(readings: dict[str, float], term:
 
 
 @pytest.mark.parametrize("sources", [1, 2, 4, 8])
-def test_three_samples_take_two_intervals_however_many_sources_there_are(sources: int) -> None:
+def test_three_samples_take_two_intervals_for_any_sources(sources: int) -> None:
     """Each source has cards of its own and is read once a second, all of them in turn."""
     clock = ManualClock()
     gpus = [Named(f"dcgm:host-{number}", clock, own=True) for number in range(sources)]

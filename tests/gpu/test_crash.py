@@ -75,7 +75,7 @@ def test_requests_bring_a_crashed_sampler_back(error: BaseException) -> None:
     assert eventually(lambda: readers() == before)
 
 
-def test_one_that_crashes_again_and_again_is_given_longer_and_longer_pauses() -> None:
+def test_repeated_crashes_lengthen_the_restart_delay() -> None:
     clock = ManualClock()
     gpu = Crashing(clock)
     gpu.crashes_with = SystemExit(1)

@@ -152,7 +152,7 @@ def healed(world: World, story: Story) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("code", sorted(SILENT | DUMB))
-def test_a_silent_driver_walks_the_ladder_and_everybody_is_answered(story: Story, code: int) -> None:
+def test_silent_driver_degrades_and_all_requests_are_answered(story: Story, code: int) -> None:
     name = str(code)
     walked = story.walked(name)
     assert walked == [rung for rung in LADDER if rung in walked], "down, and never up"
@@ -166,21 +166,21 @@ def test_a_silent_driver_walks_the_ladder_and_everybody_is_answered(story: Story
 
 
 @pytest.mark.parametrize("code", sorted(LOST))
-def test_a_lost_card_shuts_the_door_of_its_service(story: Story, code: int) -> None:
+def test_lost_device_stops_admission(story: Story, code: int) -> None:
     seen = story.last[str(code)]
     assert (seen["why"], seen["factor"], seen["ready"], seen["health"]) == ("lost", 0.0, False, ["lost"])
     assert story.answers[str(code)][503] > 0
     assert set(story.answers[str(code)]) <= {200, 503}, "a loss is an answer, too"
 
 
-def test_whoever_is_sent_away_is_told_why_and_when_to_come_back(story: Story, world: World) -> None:
+def test_rejection_states_reason_and_retry_after(story: Story, world: World) -> None:
     reply = world.server.get("/15/ok")
     assert reply.status == 503
     assert json.loads(reply.body)["reason"] == "gpu:lost"
     assert 1 <= int(reply.headers["retry-after"]) <= 60
 
 
-def test_one_card_lost_of_two_leaves_half(story: Story) -> None:
+def test_one_lost_device_of_two_halves_capacity(story: Story) -> None:
     seen = story.last["pair"]
     assert (seen["factor"], seen["ready"], sorted(seen["health"])) == (0.5, True, ["lost", "ok"])
     assert seen["telemetry"] in {"fresh", "late"}
@@ -204,7 +204,7 @@ def test_no_receiver_of_samples_has_failed(story: Story) -> None:
     assert {seen["callback_errors"] for seen in story.last.values()} == {0}
 
 
-def test_each_change_is_one_line(story: Story, world: World) -> None:
+def test_each_change_is_logged_once(story: Story, world: World) -> None:
     logged = world.samplers()["logged"]
     states = Counter(one["state"] for one in logged if one["event"] == "telemetry_changed")
     walked = Counter(word for name in story.states for word in set(story.states[name]))

@@ -38,7 +38,7 @@ def station(clock: ManualClock, card: Named, engine: Named) -> Station:
     return Station((card, engine), clock)
 
 
-def test_the_pressure_is_heard_and_not_the_busy_card(station: Station) -> None:
+def test_engine_pressure_overrides_busy_device(station: Station) -> None:
     assert station.tick(20).factor == 1.0
     regime = station.throttle.control_state()
     assert (regime.signal, regime.term) == (Signal.PRESSURE, "kv")
@@ -55,7 +55,7 @@ def test_one_source_in_a_list_is_that_source(clock: ManualClock, card: Named) ->
     assert Station([card], clock).tick(3).factor == 0.4
 
 
-def test_two_sources_of_one_name_are_refused(clock: ManualClock) -> None:
+def test_duplicate_source_name_is_rejected(clock: ManualClock) -> None:
     with pytest.raises(ValueError, match="two sources have the same name"):
         Station((Named("nvml", clock), Named("nvml", clock)), clock)
 
@@ -64,7 +64,7 @@ def test_no_source_in_a_list_is_no_source(clock: ManualClock) -> None:
     assert Station((), clock).throttle.control_state().telemetry is TelemetryState.NONE
 
 
-def test_silence_of_the_engine_hands_over_to_the_cards(station: Station, engine: Named) -> None:
+def test_silent_engine_hands_over_to_devices(station: Station, engine: Named) -> None:
     station.tick(5)
     engine.fail_with(GONE)
     for _ in range(STALE_S):
@@ -79,7 +79,7 @@ def test_silence_of_the_engine_hands_over_to_the_cards(station: Station, engine:
     assert (view.engines, view.kv_used_ratio) == (0, None)
 
 
-def test_the_engine_is_heard_again_at_its_first_word(station: Station, card: Named, engine: Named) -> None:
+def test_engine_signal_resumes_with_its_first_sample(station: Station, card: Named, engine: Named) -> None:
     station.tick(5)
     engine.fail_with(GONE)
     station.tick(10)
@@ -99,7 +99,7 @@ def test_an_engine_that_flickers_is_held_for_alive(station: Station, engine: Nam
     assert station.throttle.control_state().factor == 1.0
 
 
-def test_silence_of_the_cards_does_not_matter_to_the_engine(
+def test_silent_devices_do_not_affect_engine_signal(
     station: Station, card: Named, engine: Named
 ) -> None:
     station.tick(5)
@@ -110,7 +110,7 @@ def test_silence_of_the_cards_does_not_matter_to_the_engine(
     assert seen[-1].factor == 0.7
 
 
-def test_loss_of_the_card_is_a_loss_though_the_engine_talks(station: Station, card: Named) -> None:
+def test_lost_device_counts_despite_engine_samples(station: Station, card: Named) -> None:
     station.tick(5)
     card.lose()
     assert station.tick().factor == 0.0
@@ -158,7 +158,7 @@ def test_two_engines_are_one_queue_and_the_larger_fill_by_choice(clock: ManualCl
     assert station.throttle.snapshot().pressure["queue"] == pytest.approx(4 / 5), "that of the living one"
 
 
-def test_the_order_of_the_list_decides_who_is_believed(clock: ManualClock) -> None:
+def test_source_order_decides_precedence(clock: ManualClock) -> None:
     uuid = "GPU-5a1c7f3e-0b2d-4c6a-9e8f-112233445500"
 
     class Same(Named):
@@ -183,7 +183,7 @@ class Absent(Named):
         raise NoSourceError("no GPU found")
 
 
-def test_an_engine_on_a_machine_without_cards_is_heard_alone(clock: ManualClock, engine: Named) -> None:
+def test_engine_without_devices_is_the_only_signal(clock: ManualClock, engine: Named) -> None:
     engine.kv_used_ratio = 0.5
     station = Station((Absent("auto", clock), engine), clock)
     regime = station.tick(3)
@@ -197,13 +197,13 @@ def test_an_engine_on_a_machine_without_cards_is_heard_alone(clock: ManualClock,
     assert station.throttle.snapshot().ready
 
 
-def test_neither_card_nor_engine_is_no_source(clock: ManualClock) -> None:
+def test_neither_device_nor_engine_is_no_source(clock: ManualClock) -> None:
     station = Station((Absent("auto", clock), Absent("other", clock)), clock)
     regime = station.tick(20)
     assert (regime.telemetry, regime.factor) == (TelemetryState.NONE, 1.0)
 
 
-def test_an_engine_that_was_never_heard_leaves_the_cards_in_charge(
+def test_engine_without_samples_leaves_devices_in_control(
     clock: ManualClock, card: Named, engine: Named
 ) -> None:
     engine.fail_with(GONE)

@@ -44,7 +44,7 @@ def until_stalled(station: Station) -> int:
 
 
 class TestStalled:
-    def test_it_is_found_with_what_it_rests_on(self) -> None:
+    def test_verdict_lists_its_evidence(self) -> None:
         station, gpu = service()
         hung(station, gpu)
         assert STALLED_AFTER_S <= until_stalled(station) <= STALLED_AFTER_S + 4
@@ -56,7 +56,7 @@ class TestStalled:
         assert station.verdict.confidence >= 0.8
         assert station.verdict.fake_busy
 
-    def test_tiers_shut_the_door_and_say_why(self) -> None:
+    def test_tiers_reject_all_with_reason(self) -> None:
         station, gpu = service()
         hung(station, gpu)
         until_stalled(station)
@@ -70,7 +70,7 @@ class TestStalled:
         assert station.detail() == "gpu:stalled"
 
     @pytest.mark.parametrize("utilization_pct", [BUSY_PCT, 100.0])
-    def test_adaptive_is_not_ready_and_cuts_nobody(self, utilization_pct: float) -> None:
+    def test_adaptive_is_not_ready_and_rejects_nothing(self, utilization_pct: float) -> None:
         station, gpu = service(policy="adaptive")
         hung(station, gpu, utilization_pct=utilization_pct)
         until_stalled(station)
@@ -203,7 +203,7 @@ class TestThrottled:
 
 
 class TestUnderfed:
-    def test_adaptive_cuts_nobody_though_the_gate_confirms(self) -> None:
+    def test_adaptive_rejects_nothing_though_limiter_confirms(self) -> None:
         refused = {}
         for watts in (200.0, 650.0):
             station, gpu = service(policy="adaptive", inflight_start=8, inflight_max=8, slo_s=5.0)
@@ -255,7 +255,7 @@ class TestDegraded:
 
 
 class TestStarved:
-    def test_work_waits_and_the_card_is_not_filled(self) -> None:
+    def test_queued_work_with_unfilled_device_is_found(self) -> None:
         station, gpu = service(policy="adaptive", inflight_start=4, inflight_max=4)
         gpu.utilization_pct = 30.0
         station.crowd(15, rps=20, takes_s=0.5)
@@ -263,7 +263,7 @@ class TestStarved:
         assert not station.telemetry_refusals
         assert station.throttle.control_state().factor == 1.0
 
-    def test_a_filled_card_is_not(self) -> None:
+    def test_filled_device_is_not_found(self) -> None:
         station, gpu = service(policy="adaptive", inflight_start=4, inflight_max=4)
         gpu.utilization_pct = 80.0
         station.crowd(15, rps=20, takes_s=0.5)

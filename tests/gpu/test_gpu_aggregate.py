@@ -66,7 +66,7 @@ def test_an_unknown_utilization_is_left_out_and_not_read_as_zero() -> None:
         assert Aggregator(how).update([card(0, 90.0), card(1, None)], 1.0).utilization_pct == 90.0
 
 
-def test_a_lost_device_leaves_the_mean_and_takes_its_weight_from_capacity() -> None:
+def test_lost_device_leaves_mean_and_lowers_capacity() -> None:
     fleet = Aggregator(AggregateMode.WEIGHTED)
     fleet.update([card(0, 90.0, memory=60 * GIB), card(1, 90.0, memory=20 * GIB)], 1.0)
     view = fleet.update([card(0, 90.0, memory=60 * GIB), lost(1)], 2.0)
@@ -149,7 +149,7 @@ def lost_of(row: GpuSample) -> GpuSample:
     return make_lost(row, "silent")
 
 
-def test_repr_tells_the_state() -> None:
+def test_repr_shows_the_state() -> None:
     fleet = Aggregator(AggregateMode.MAX)
     fleet.update([card(0), lost(1)], 1.0)
     assert repr(fleet) == "Aggregator(max, 2 devices, 1 lost)"
@@ -169,7 +169,7 @@ def engine(device: str = "h:1#0", *, at: float = 1.0, **values: Any) -> GpuSampl
     return GpuSample(**{**named, **values})
 
 
-def test_several_sources_tell_each_their_own() -> None:
+def test_sources_report_separate_fields() -> None:
     fleet = Aggregator(AggregateMode.MEAN)
     fleet.update([card(0, 90.0)], 1.0, source="nvml")
     fleet.update([replace(card(1, 30.0), source="dcgm")], 1.0, source="dcgm")
@@ -190,7 +190,7 @@ def test_a_reading_without_a_name_is_that_of_this_hosts_rows() -> None:
     assert gateway.update([], 2.0).devices == ()
 
 
-def test_one_card_of_which_two_sources_tell_is_one() -> None:
+def test_device_of_two_sources_is_one() -> None:
     fleet = Aggregator(AggregateMode.WEIGHTED, order=("nvml", "dcgm:h:1"))
     fleet.update(
         [told("dcgm", host="node", utilization_pct=10.0, sm_active_ratio=0.3)], 1.0, source="dcgm:h:1"
@@ -201,7 +201,7 @@ def test_one_card_of_which_two_sources_tell_is_one() -> None:
     assert view.weights == {("", UUIDS[0]): 1.0}
 
 
-def test_one_mig_instance_of_which_two_sources_tell_is_one() -> None:
+def test_mig_instance_of_two_sources_is_one() -> None:
     part: dict[str, Any] = {"kind": "mig", "gpu_instance": f"{UUIDS[0]}/3", "memory_total_bytes": 40 * GIB}
     driver = told("nvml", device=UUIDS[0].replace("GPU", "MIG"), graphics_active_ratio=0.9, **part)
     scraped = told("dcgm:h:1", device=f"{UUIDS[0]}/3", host="node", tensor_active_ratio=0.3, **part)
@@ -214,7 +214,7 @@ def test_one_mig_instance_of_which_two_sources_tell_is_one() -> None:
     assert view.weights == {("", driver.device): 1.0}
 
 
-def test_two_compute_instances_of_one_part_are_joined_with_nothing() -> None:
+def test_compute_instances_of_one_part_are_not_joined() -> None:
     both = [
         told("nvml", index, device=UUIDS[index].replace("GPU", "MIG"), kind="mig", graphics_active_ratio=0.9)
         for index in (0, 1)
@@ -225,7 +225,7 @@ def test_two_compute_instances_of_one_part_are_joined_with_nothing() -> None:
     assert len(fleet.update(both, 1.0, source="nvml").devices) == 3
 
 
-def test_the_order_decides_and_who_is_not_in_it_comes_last_by_name() -> None:
+def test_order_decides_and_unlisted_sources_come_last() -> None:
     for order, expected in (
         (("b", "a"), 2.0), (("a", "b", "a"), 1.0), ((), 1.0), (("c",), 3.0), (("b", "c"), 2.0), (("z",), 1.0)
     ):  # fmt: skip
@@ -235,7 +235,7 @@ def test_the_order_decides_and_who_is_not_in_it_comes_last_by_name() -> None:
         assert view.utilization_pct == expected, order
 
 
-def test_weights_are_shares_of_all_known_cards() -> None:
+def test_weights_are_shares_of_known_devices() -> None:
     fleet = Aggregator(AggregateMode.WEIGHTED)
     fleet.update([card(0, memory=60 * GIB), card(1, memory=20 * GIB), engine()], 1.0)
     view = fleet.update([card(0, memory=60 * GIB), lost(1), engine()], 2.0)
@@ -243,19 +243,19 @@ def test_weights_are_shares_of_all_known_cards() -> None:
     assert Aggregator(AggregateMode.MEAN).update([engine()], 1.0).weights == {}
 
 
-def test_an_instance_is_as_busy_as_its_share_of_time_with_any_work() -> None:
+def test_instance_utilization_is_its_active_time_share() -> None:
     rows = [card(0, None), replace(card(1, None), kind="mig", graphics_active_ratio=0.8)]
     view = Aggregator(AggregateMode.MEAN).update(rows, 1.0)
     assert (view.utilization_pct, view.utilization_max_pct, view.utilization_mean_pct) == (80.0, 80.0, 80.0)
 
 
-def test_mean_and_highest_are_told_whatever_is_chosen() -> None:
+def test_mean_and_highest_are_always_reported() -> None:
     for how in AggregateMode:
         view = Aggregator(how).update([card(0, 100.0, memory=60 * GIB), card(1, 0.0, memory=20 * GIB)], 1.0)
         assert (view.utilization_mean_pct, view.utilization_max_pct) == (50.0, 100.0)
 
 
-def test_engines_stand_apart_from_cards() -> None:
+def test_engines_are_separate_from_devices() -> None:
     rows = [
         engine("a", queued=3, running=8, kv_used_ratio=0.9),
         engine("b", queued=4, running=None, kv_used_ratio=0.5),
@@ -275,7 +275,7 @@ def test_engines_stand_apart_from_cards() -> None:
     assert repr(fleet) == "Aggregator(weighted, 1 devices, 0 lost)"
 
 
-def test_times_of_cards_and_of_engines_are_apart() -> None:
+def test_device_and_engine_times_are_separate() -> None:
     fleet = Aggregator(AggregateMode.MEAN)
     view = fleet.update([engine(at=5.0, age_s=1.0)], 5.0, source="vllm")
     assert (view.taken_at_s, view.engines_at_s) == (4.0, 4.0)
@@ -284,7 +284,7 @@ def test_times_of_cards_and_of_engines_are_apart() -> None:
     assert Aggregator(AggregateMode.MEAN).update([card(0)], 5.0).engines_at_s is None
 
 
-def test_what_is_too_old_leaves_the_means_and_not_the_capacity() -> None:
+def test_stale_row_leaves_means_but_not_capacity() -> None:
     fleet = Aggregator(AggregateMode.WEIGHTED)
     old = card(0, 100.0, used=79 * GIB, power_w=690.0, at=1.0)
     fleet.update([old], 1.0, source="nvml")
@@ -309,7 +309,7 @@ def test_a_limit_of_its_own_and_one_for_forgetting() -> None:
     assert (view.capacity, view.devices, view.weights, view.taken_at_s) == (1.0, (), {}, 17.1)
 
 
-def test_a_slow_source_is_believed_for_longer_and_its_pace_is_told() -> None:
+def test_slow_source_is_valid_longer_and_reports_its_interval() -> None:
     fleet = Aggregator(AggregateMode.MEAN)
     fleet.update(
         [told("dcgm", 0, period_s=30.0, utilization_pct=80.0)], 1.0, source="dcgm:h:1", interval_s=5.0
@@ -322,7 +322,7 @@ def test_a_slow_source_is_believed_for_longer_and_its_pace_is_told() -> None:
     assert (view.interval_s, view.period_s) == (None, None)
 
 
-def test_who_only_adds_to_the_load_of_another_does_not_make_it_slow() -> None:
+def test_secondary_source_does_not_slow_the_load_source() -> None:
     fleet = Aggregator(AggregateMode.MEAN, order=("nvml",))
     slow = told("dcgm", period_s=30.0, utilization_pct=80.0, sm_active_ratio=0.5)
     fleet.update([slow], 1.0, source="dcgm:h:1", interval_s=5.0)
@@ -330,7 +330,7 @@ def test_who_only_adds_to_the_load_of_another_does_not_make_it_slow() -> None:
     assert (view.interval_s, view.period_s, view.devices[0].sm_active_ratio) == (1.0, None, 0.5)
 
 
-def test_a_measurement_of_thirty_seconds_told_thirty_times_is_one() -> None:
+def test_measurement_repeated_thirty_times_counts_once() -> None:
     fleet = Aggregator(AggregateMode.MEAN, order=("dcgm:h:1",))
     times = set()
     for second in range(30):
@@ -357,7 +357,7 @@ def test_full_is_full_where_two_sources_count_memory_differently() -> None:
     assert view.memory_ratio == 1.0
 
 
-def test_a_vanished_card_is_news_as_long_as_its_source_says_so() -> None:
+def test_vanished_device_is_new_while_source_reports_it() -> None:
     fleet = Aggregator(AggregateMode.MEAN)
     fleet.update([card(0)], 1.0)
     assert fleet.update([], 2.0).taken_at_s == 2.0
@@ -410,7 +410,7 @@ def test_the_order_of_rows_changes_nothing(
 
 
 @given(FLEETS, st.sampled_from(AggregateMode))
-def test_utilization_lies_between_the_lowest_and_the_highest_known(
+def test_utilization_lies_between_known_extremes(
     fleet: list[tuple[float | None, int | None]], how: AggregateMode
 ) -> None:
     view = Aggregator(how).update(fleet_rows(fleet), 1.0)
@@ -457,7 +457,7 @@ def rows_of(name: str, reading: dict[int, dict[str, Any]], at: float) -> list[Gp
 
 
 @given(st.lists(ROUND, min_size=1, max_size=3), st.sampled_from(AggregateMode), st.data())
-def test_neither_the_order_of_rows_nor_that_of_sources_changes_anything(
+def test_order_of_rows_and_sources_does_not_matter(
     rounds: list[dict[str, dict[int, dict[str, Any]]]], how: AggregateMode, data: st.DataObject
 ) -> None:
     one, other = (Aggregator(how, order=SOURCES[1:2]) for _ in range(2))
@@ -473,7 +473,7 @@ def test_neither_the_order_of_rows_nor_that_of_sources_changes_anything(
 
 
 @given(ROUND, st.sampled_from(AggregateMode), st.sampled_from(SOURCES[:2]), st.lists(st.integers(0, 2)))
-def test_a_card_that_one_of_several_sources_loses_never_raises_the_capacity(
+def test_device_lost_by_one_source_never_raises_capacity(
     told_now: dict[str, dict[int, dict[str, Any]]], how: AggregateMode, who: str, losing: list[int]
 ) -> None:
     fleet = Aggregator(how, order=SOURCES[:1])
@@ -502,7 +502,7 @@ def test_a_card_that_one_of_several_sources_loses_never_raises_the_capacity(
 
 
 @given(ROUND, st.sampled_from(AggregateMode))
-def test_what_nobody_tells_is_unknown_and_never_zero(
+def test_unreported_field_is_unknown_not_zero(
     told_now: dict[str, dict[int, dict[str, Any]]], how: AggregateMode
 ) -> None:
     fleet = Aggregator(how)
@@ -516,7 +516,7 @@ def test_what_nobody_tells_is_unknown_and_never_zero(
 
 
 @given(READINGS, st.sampled_from(AggregateMode), st.lists(st.floats(0.0, 60.0), max_size=10))
-def test_a_measurement_that_is_told_again_moves_no_time(
+def test_repeated_measurement_keeps_its_time(
     reading: dict[int, dict[str, Any]], how: AggregateMode, waits: list[float]
 ) -> None:
     fleet = Aggregator(how)

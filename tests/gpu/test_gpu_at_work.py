@@ -42,7 +42,7 @@ def test_the_seconds_of_an_answer_count_once_it_is_there() -> None:
     assert "170" in repr(card.at_work)
 
 
-def test_a_request_that_nobody_waits_for_any_more_teaches_nothing() -> None:
+def test_abandoned_request_teaches_nothing() -> None:
     card = Card()
     card.run(100, 70.0)
     card.run(1, 70.0, waited_for=False)
@@ -52,7 +52,7 @@ def test_a_request_that_nobody_waits_for_any_more_teaches_nothing() -> None:
 
 
 @pytest.mark.parametrize(("value", "active"), [(None, True), (70.0, False)], ids=["not known", "not active"])
-def test_what_is_not_known_or_not_active_is_left_out(value: float | None, active: bool) -> None:
+def test_unknown_and_inactive_values_are_left_out(value: float | None, active: bool) -> None:
     card = Card()
     card.run(20, 200.0)
     card.run(20, value, active=active)
@@ -61,7 +61,7 @@ def test_what_is_not_known_or_not_active_is_left_out(value: float | None, active
     assert card.at_work.mean == 200.0
 
 
-def test_a_hang_that_ends_in_errors_moves_the_average_by_thirty_seconds_at_most() -> None:
+def test_hang_ending_in_errors_moves_average_at_most_30_s() -> None:
     card = Card()
     for _ in range(300):
         card.run(1, 320.0)

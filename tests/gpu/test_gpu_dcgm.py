@@ -90,7 +90,7 @@ def test_the_newer_names() -> None:
     assert broken.notes == ("last XID 79",)
 
 
-def test_a_mig_instance_stands_for_its_card() -> None:
+def test_mig_instance_replaces_its_device() -> None:
     first, second, whole = rows("dcgm_mig")
     assert [told.sample.device for told in (first, second, whole)] == [
         UUID + "00/1",
@@ -114,7 +114,7 @@ def test_a_mig_instance_stands_for_its_card() -> None:
     assert first.counter == 5112345678.901, "its card's counter tells that it was measured anew"
 
 
-def test_blanks_tell_nothing() -> None:
+def test_blank_values_are_unknown() -> None:
     first, second = rows("dcgm_blank")
     assert first.sample == GpuSample(
         device=UUID + "00",
@@ -151,12 +151,12 @@ def test_each_blank_is_dropped(blank: float) -> None:
     assert told == []
 
 
-def test_what_is_just_below_a_blank_is_a_number() -> None:
+def test_value_just_below_blank_is_a_number() -> None:
     for number in (0x7FFFFFEF, 0x80000000, 2.0**47 - 1, 2.0**47 + 16):
         assert row(one("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", number)).energy_j == number * 1e-3
 
 
-def test_nothing_known_is_told_apart_from_nothing_told() -> None:
+def test_unknown_differs_from_absent() -> None:
     assert parse_devices(series("vllm_1"), source="s", now=7.0) is None
     assert parse_devices([], source="s", now=7.0) is None
     assert parse_devices([one("DCGM_FI_DEV_GPU_UTIL", 2.0**63)], source="s", now=7.0) == []
@@ -165,14 +165,14 @@ def test_nothing_known_is_told_apart_from_nothing_told() -> None:
     )
 
 
-def test_one_card_of_several_pods_is_one_row() -> None:
+def test_device_of_several_pods_is_one_row() -> None:
     lines = [one("DCGM_FI_DEV_GPU_UTIL", 40.0, pod=pod) for pod in ("a", "b")]
     told = parse_devices(lines, source="s", now=7.0)
     assert told is not None
     assert [found.sample.utilization_pct for found in told] == [40.0]
 
 
-def test_what_is_no_card_is_passed_over() -> None:
+def test_row_without_device_is_skipped() -> None:
     lines = [
         Series("DCGM_FI_DEV_GPU_TEMP", {"nvswitch": "nvswitch0", "gpu": "0"}, 40.0),
         Series("DCGM_FI_DEV_GPU_TEMP", {"cpu": "0", "device": "x"}, 40.0),
@@ -181,7 +181,7 @@ def test_what_is_no_card_is_passed_over() -> None:
     assert parse_devices(lines, source="s", now=7.0) == []
 
 
-def test_a_card_without_its_labels_has_a_name_all_the_same() -> None:
+def test_device_without_labels_gets_a_name() -> None:
     lines = [Series("DCGM_FI_DEV_GPU_TEMP", {"gpu": number}, 40.0) for number in ("3", "x", "\u0663")]
     told = parse_devices(lines, source="s", now=7.0, host="h:9400")
     assert told is not None
@@ -198,13 +198,13 @@ def test_old_labels_are_known() -> None:
     assert (found.device, found.host) == ("GPU-b", "n")
 
 
-def test_the_configured_limit_serves_where_the_enforced_one_is_not_told() -> None:
+def test_configured_limit_replaces_missing_enforced_limit() -> None:
     assert row(one("DCGM_FI_DEV_POWER_MGMT_LIMIT", 600.0)).power_limit_w == 600.0
     both = (one("DCGM_FI_DEV_POWER_MGMT_LIMIT", 600.0), one("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", 500.0))
     assert row(*both).power_limit_w == 500.0
 
 
-def test_the_limit_that_the_card_was_sold_with() -> None:
+def test_default_power_limit_is_read() -> None:
     for name in ("DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF", "DCGM_FI_DEV_BOARD_POWER_LIMIT_DEFAULT_WATTS"):
         lowered = row(one(name, 700.0), one("DCGM_FI_DEV_POWER_MGMT_LIMIT", 400.0))
         assert (lowered.power_limit_w, lowered.power_limit_default_w) == (400.0, 700.0)

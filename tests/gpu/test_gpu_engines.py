@@ -71,7 +71,7 @@ def test_the_newer_name_of_the_cache_wins_and_they_are_not_mixed() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_no_number_is_unknown(value: float) -> None:
+def test_non_number_is_unknown(value: float) -> None:
     lines = [Series("vllm:num_requests_running", {}, value), Series("vllm:num_requests_waiting", {}, 1.0)]
     found = parse_engine(lines, VLLM, source="s", now=7.0, place="h:1")
     assert found is not None
@@ -109,7 +109,7 @@ def test_an_engine_on_this_host_has_no_other(place: str, here: bool) -> None:
 
 
 @given(st.permutations(series("sglang")))
-def test_the_order_of_the_lines_does_not_matter(lines: list[Series]) -> None:
+def test_order_of_lines_does_not_matter(lines: list[Series]) -> None:
     found = parse_engine(lines, SGLANG, source="s", now=7.0, place="h:1")
     assert found is not None
     assert numbers(found.sample) == (44, 6, 0.77, 1320, 3)

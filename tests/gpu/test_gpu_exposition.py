@@ -26,13 +26,13 @@ def escaped(value: str) -> str:
 
 
 @given(st.dictionaries(NAMES, VALUES, max_size=4), NUMBERS)
-def test_any_label_value_comes_back(labels: dict[str, str], number: float) -> None:
+def test_any_label_value_round_trips(labels: dict[str, str], number: float) -> None:
     body = ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items())
     assert parse(f"# a comment\nname{{{body}}} {number!r}\n") == [Series("name", labels, number)]
 
 
 @given(VALUES, st.floats(-1e9, 1e9))
-def test_what_prometheus_client_writes_is_read(value: str, number: float) -> None:
+def test_prometheus_client_output_is_read(value: str, number: float) -> None:
     registry = CollectorRegistry()
     Gauge("load", "of it", ["who"], registry=registry).labels(value).set(number)
     Counter("seen", "of it", registry=registry).inc(2, {"trace": "a b"})
@@ -48,7 +48,7 @@ def test_what_prometheus_client_writes_is_read(value: str, number: float) -> Non
 @pytest.mark.parametrize(
     "name", sorted(path.stem for path in TEXTS.iterdir() if "openmetrics" not in path.stem)
 )
-def test_it_reads_what_prometheus_client_reads(name: str) -> None:
+def test_parser_agrees_with_prometheus_client(name: str) -> None:
     """But for the names: it appends ``_total`` to those of counters that lack it, as dcgm-exporter's do."""
     theirs = [sample for family in text_string_to_metric_families(text(name)) for sample in family.samples]
     read = [(one.name.removesuffix("_total"), dict(one.labels), one.value) for one in series(name)]
@@ -57,7 +57,7 @@ def test_it_reads_what_prometheus_client_reads(name: str) -> None:
 
 
 @given(st.text())
-def test_any_text_is_read_or_refused(words: str) -> None:
+def test_any_text_is_read_or_rejected(words: str) -> None:
     with contextlib.suppress(MalformedExpositionError):
         parse(words)
     with contextlib.suppress(MalformedExpositionError):
@@ -65,7 +65,7 @@ def test_any_text_is_read_or_refused(words: str) -> None:
 
 
 @given(st.integers(1, len(text("vllm_1")) - 1))
-def test_a_text_that_is_cut_short_is_refused_or_ends_with_a_whole_line(at: int) -> None:
+def test_truncated_text_is_rejected_or_ends_with_whole_line(at: int) -> None:
     whole = text("vllm_1")
     if whole[at - 1] == "\n":
         assert parse(whole[:at]) == parse(whole)[: len(parse(whole[:at]))]
@@ -96,7 +96,7 @@ def test_a_line_is_read(line: str, expected: Series) -> None:
     assert parse(line + "\n") == [expected]
 
 
-def test_what_is_not_a_number_is_a_value() -> None:
+def test_nan_is_a_value() -> None:
     (one,) = parse("a NaN\n")
     assert math.isnan(one.value)
 
@@ -128,7 +128,7 @@ def test_what_is_not_a_number_is_a_value() -> None:
         "a 1 2 3",
     ],
 )
-def test_a_line_is_refused_and_named(line: str) -> None:
+def test_malformed_line_is_rejected_and_named(line: str) -> None:
     with pytest.raises(MalformedExpositionError, match="line 2 is no series"):
         parse(f"a 1\n{line}\na 2\n")
 
@@ -156,7 +156,7 @@ def test_openmetrics_ends_with_its_mark() -> None:
             parse(words, openmetrics=True)
 
 
-def test_an_empty_text_tells_nothing() -> None:
+def test_empty_text_has_no_samples() -> None:
     assert parse("") == parse("\n\n# only words\n") == []
 
 
@@ -179,7 +179,7 @@ def test_no_line_makes_it_slow(line: str) -> None:
     assert time.thread_time() - started < 10.0, "milliseconds; minutes where it is quadratic"
 
 
-def test_a_text_of_too_many_lines_is_refused_before_it_is_read() -> None:
+def test_text_with_too_many_lines_is_rejected_unread() -> None:
     assert len(parse("a 1\n" * MOST_LINES)) == MOST_LINES
     with pytest.raises(MalformedExpositionError, match="more than 100000 lines"):
         parse("no series\n" + "\n" * MOST_LINES)

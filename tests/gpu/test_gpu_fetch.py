@@ -55,7 +55,7 @@ def test_a_page(server: BadServer) -> None:
     assert "Authorization" not in request
 
 
-def test_openmetrics_is_told(server: BadServer) -> None:
+def test_openmetrics_is_detected(server: BadServer) -> None:
     server.answer = page(
         b"# EOF\n", "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8"
     )
@@ -71,7 +71,7 @@ def test_a_page_in_chunks_and_one_without_length(server: BadServer) -> None:
     assert get(server).body == b"a 1\n"
 
 
-def test_the_login_is_sent_and_never_told(server: BadServer) -> None:
+def test_login_is_sent_and_never_shown(server: BadServer) -> None:
     for answer in (page(b"", status="401 Unauthorized"), raw(b"nonsense\r\n\r\n")):
         server.answer = answer
         with pytest.raises(ProviderUnavailable) as caught:
@@ -103,7 +103,7 @@ def test_only_200_will_do(server: BadServer, status: str, hint: str) -> None:
     assert len(server.requests) == 1
 
 
-def test_a_hint_says_what_the_status_leaves_open(server: BadServer) -> None:
+def test_status_error_has_a_hint(server: BadServer) -> None:
     server.answer = page(b"", status="404 No")
     url = scrape_url(server.url("/other"))
     with pytest.raises(WrongStatusError, match="the path in the URL is another one"):
@@ -267,7 +267,7 @@ def test_a_server_that_speaks_no_tls(server: BadServer) -> None:
         thread.join(10)
 
 
-def test_a_deadline_that_has_passed_asks_nobody(server: BadServer) -> None:
+def test_passed_deadline_sends_no_request(server: BadServer) -> None:
     times = iter([0.0, 5.0, 5.0, 5.0])
     with pytest.raises(ProviderUnavailable, match="has not answered within 2 s"):
         fetch(scrape_url(server.url()), "/", Deadline(2.0, lambda: next(times)))
@@ -275,7 +275,7 @@ def test_a_deadline_that_has_passed_asks_nobody(server: BadServer) -> None:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_page_of_nine_mib_is_refused(server: BadServer, compressed: bool) -> None:
+def test_page_of_nine_mib_is_rejected(server: BadServer, compressed: bool) -> None:
     body = b"a" * (MOST_BYTES + 1)
     server.answer = page(gzip.compress(body), "Content-Encoding: gzip") if compressed else page(body)
     with pytest.raises(ProviderUnavailable, match="more than 8 MiB"):
@@ -317,7 +317,7 @@ def test_an_unknown_compression_is_named(server: BadServer) -> None:
         (raw(b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000), "returns an invalid response"),
     ],
 )
-def test_what_is_no_whole_answer_is_refused(
+def test_incomplete_response_is_rejected(
     server: BadServer, answer: Callable[..., None], match: str
 ) -> None:
     server.answer = answer
@@ -337,7 +337,7 @@ def test_a_server_that_dies_and_comes_back(server: BadServer) -> None:
     assert get(server).body
 
 
-def test_a_host_that_nobody_knows() -> None:
+def test_unknown_host_is_unavailable() -> None:
     for host in ("no-such-host.invalid", "x" * 70 + ".invalid"):
         with pytest.raises(ProviderUnavailable):
             fetch(scrape_url(f"http://{host}/"), "/", Deadline(60, time.monotonic))

@@ -33,7 +33,7 @@ def test_load_is_per_core_and_iowait_since_the_reading_before(tmp_path: Path) ->
     assert host.read().iowait == 0.0
 
 
-def test_a_counter_that_falls_tells_nothing(tmp_path: Path) -> None:
+def test_falling_counter_is_unknown(tmp_path: Path) -> None:
     stat = tmp_path / "stat"
     host = HostSampler(average, 8, stat)
     for text in (times(100, 100, 100), times(190, 100, 90)):
@@ -45,14 +45,14 @@ def test_a_counter_that_falls_tells_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "cpu 1 2 3\n", "cpu a b c d e f g h\n", "intr 1 2 3 4 5 6 7 8\n", "cpu \xff\n"]
 )
-def test_a_table_of_another_form_tells_nothing(tmp_path: Path, text: str) -> None:
+def test_malformed_table_is_unknown(tmp_path: Path, text: str) -> None:
     stat = tmp_path / "stat"
     stat.write_text(text, encoding="latin-1")
     host = HostSampler(average, 8, stat)
     assert [host.read().iowait, host.read().iowait] == [None, None]
 
 
-def test_a_host_that_tells_nothing(tmp_path: Path) -> None:
+def test_host_without_figures_is_unknown(tmp_path: Path) -> None:
     def refuses() -> tuple[float, float, float]:
         raise OSError("load average is unobtainable")
 
@@ -60,7 +60,7 @@ def test_a_host_that_tells_nothing(tmp_path: Path) -> None:
     assert [host.read(), host.read()] == [HostStats(None, None)] * 2
 
 
-def test_cores_not_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unknown_core_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert HostSampler(average, stat=tmp_path / "absent").read() == HostStats(None, None)
 

@@ -65,7 +65,7 @@ def test_it_keeps_the_name_that_the_first_source_gave_it() -> None:
     assert (both.name, both.utilization_pct) == ("H100", 70.0)
 
 
-def test_what_is_too_old_is_left_out_unless_all_is() -> None:
+def test_stale_rows_are_left_out_unless_all_are_stale() -> None:
     old = told("nvml", until=NOW - 1.0, utilization_pct=1.0, power_w=5.0)
     new = told("dcgm", utilization_pct=90.0)
     both = join(old, new)
@@ -75,7 +75,7 @@ def test_what_is_too_old_is_left_out_unless_all_is() -> None:
     assert (both.row.utilization_pct, both.believed) == (1.0, False)
 
 
-def test_the_times_are_those_of_the_measurement_that_tells_the_load() -> None:
+def test_times_are_those_of_the_load_measurement() -> None:
     quick = told("nvml", power_w=300.0, interval_s=1.0)
     slow = told("dcgm", taken_at_s=99.0, age_s=20.0, period_s=30.0, utilization_pct=90.0, interval_s=5.0)
     both = join(quick, slow)
@@ -85,7 +85,7 @@ def test_the_times_are_those_of_the_measurement_that_tells_the_load() -> None:
     assert join(quick, told("dcgm", taken_at_s=50.0)).measured_s == NOW, "nobody tells it: the first"
 
 
-def test_its_memory_is_remembered_whoever_told_it() -> None:
+def test_memory_is_kept_from_any_source() -> None:
     both = join(told("nvml", health="lost"), told("dcgm", memory_total_bytes=80))
     assert (both.total_bytes, both.row.memory_total_bytes) == (80, None)
     assert join(told("nvml", memory_total_bytes=81), told("dcgm", memory_total_bytes=80)).total_bytes == 81
@@ -98,11 +98,11 @@ def test_it_is_lost_as_soon_as_one_source_says_so() -> None:
         assert (both.row.power_w, both.row.notes) == (None, ("fell off the bus",))
 
 
-def test_what_the_driver_no_longer_lists_is_lost_whatever_a_scrape_says() -> None:
+def test_device_unlisted_by_driver_is_lost_despite_scrape() -> None:
     assert not join(told("nvml", vanished=True), told("dcgm", utilization_pct=5.0)).usable
 
 
-def test_what_only_a_scrape_no_longer_lists_is_not_lost() -> None:
+def test_device_unlisted_by_scrape_only_is_not_lost() -> None:
     for name in ("dcgm", "prometheus:host:9090"):
         both = join(told(name, vanished=True), told("nvml", utilization_pct=5.0))
         assert (both.usable, both.row.utilization_pct, both.row.source) == (True, 5.0, name)
@@ -115,7 +115,7 @@ def test_health_and_notes_are_those_of_all() -> None:
     assert join(told("nvml"), told("dcgm")).row.health == "ok"
 
 
-def test_the_load_of_a_card_and_of_an_instance() -> None:
+def test_load_of_device_and_instance() -> None:
     assert load_pct(row("nvml", utilization_pct=7.0, graphics_active_ratio=0.9)) == 7.0
     assert load_pct(row("nvml", graphics_active_ratio=0.5)) == 50.0
     assert load_pct(row("nvml")) is None
@@ -134,7 +134,7 @@ def test_the_load_of_a_card_and_of_an_instance() -> None:
         ("GPU-0", False),
     ],
 )
-def test_a_uuid_in_full_is_one_card_on_whatever_host(device: str, full: bool) -> None:
+def test_full_uuid_is_one_device_on_any_host(device: str, full: bool) -> None:
     near, far = row("nvml", device=device), row("dcgm", device=device, host="node")
     assert (identity(near) == identity(far)) is full
     assert (identity(near) == identity(row("dcgm", device=device.swapcase()))) is full
@@ -151,7 +151,7 @@ def test_a_uuid_in_full_is_one_card_on_whatever_host(device: str, full: bool) ->
         ("", False),
     ],
 )
-def test_a_mig_instance_is_known_by_its_part_of_the_card(part: str, joined: bool) -> None:
+def test_mig_instance_is_identified_by_its_part(part: str, joined: bool) -> None:
     instance = row("nvml", device=UUID.replace("GPU", "MIG"), kind="mig", gpu_instance=f"{UUID}/7")
     scraped = row("dcgm", device=f"{UUID}/7", host="node", kind="mig", gpu_instance=part)
     assert (identity(instance) == identity(scraped)) is joined
@@ -168,7 +168,7 @@ VALUES = st.fixed_dictionaries(
 
 
 @given(st.lists(st.tuples(VALUES, st.booleans()), min_size=1, max_size=4))
-def test_every_value_is_one_that_a_source_told(sources: list[tuple[dict[str, Any], bool]]) -> None:
+def test_every_value_comes_from_a_source(sources: list[tuple[dict[str, Any], bool]]) -> None:
     both = join(
         *(told(f"s{n}", until=NOW if fresh else NOW - 1.0, **v) for n, (v, fresh) in enumerate(sources))
     )

@@ -43,7 +43,7 @@ def states(watched: GpuMonitor, clock: ManualClock) -> dict[str, str]:
     return {source.name: source.state for source in watched.views(clock())}
 
 
-def test_each_source_is_told_by_itself() -> None:
+def test_each_source_has_its_own_view() -> None:
     clock = ManualClock()
     well, away, wrong = (Named(name, clock=clock) for name in ("well", "away", "wrong"))
     watched = lookout(well, away, wrong, clock=clock)
@@ -103,7 +103,7 @@ def test_several_hung_reads_are_waited_for_together(monkeypatch: pytest.MonkeyPa
     assert 0.0 < sum(waits_s) <= JOIN_S
 
 
-def test_two_sources_of_one_name_are_refused() -> None:
+def test_duplicate_source_name_is_rejected() -> None:
     with pytest.raises(ValueError, match="two sources have the same name"):
         lookout(Named("a"), Named("a"))
 
@@ -140,7 +140,7 @@ def rested(load: float | None, *, busy: bool = False, adaptive: bool = True) -> 
 
 
 @pytest.mark.parametrize(("load", "interval_s"), [(0.1, 10.0), (0.5, 5.0), (0.8, 1.0), (None, 1.0)])
-def test_who_has_little_to_do_is_looked_at_less_often(load: float | None, interval_s: float) -> None:
+def test_idle_device_is_sampled_less_often(load: float | None, interval_s: float) -> None:
     watched = rested(load)
     assert [source.interval_s for source in watched.views(0.0)] == [interval_s]
     assert watched.is_idle is (interval_s > 1.0)
@@ -152,7 +152,7 @@ def test_a_fixed_interval_stays() -> None:
     assert not watched.is_idle
 
 
-def test_a_request_wakes_whoever_dozes_once() -> None:
+def test_request_wakes_idle_sampler_once() -> None:
     watched = rested(0.1)
     watched.wake(0.0)
     assert not watched.is_idle

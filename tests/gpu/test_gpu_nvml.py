@@ -56,7 +56,7 @@ def test_it_is_a_provider() -> None:
     assert isinstance(NvmlProvider(), GpuProvider)
 
 
-def test_a_missing_symbol_and_an_older_binding_are_unknown_numbers(
+def test_missing_symbol_or_older_binding_gives_unknown(
     world: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(FakeNvmlLibrary, "nvmlDeviceGetTotalEnergyConsumption")
@@ -106,7 +106,7 @@ def test_texts_of_an_older_binding_are_bytes(world: Plain, monkeypatch: pytest.M
     assert provider(world).read()[0].name == "H100"
 
 
-def test_what_a_card_lacks_is_logged_once(world: Plain, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_device_feature_is_logged_once(world: Plain, caplog: pytest.LogCaptureFixture) -> None:
     world.set(d0_err_util=3)
     source = provider(world)
     with caplog.at_level(logging.INFO, "autoglm_throttle"):
@@ -122,7 +122,7 @@ def test_a_guessed_index_is_warned_of(world: Plain, caplog: pytest.LogCaptureFix
     assert "use UUIDs" in caplog.messages[0]
 
 
-def test_a_lost_card_costs_no_call(world: Plain) -> None:
+def test_lost_device_costs_no_call(world: Plain) -> None:
     source = provider(world)
     source.read()
     world.set(d0_err=15)

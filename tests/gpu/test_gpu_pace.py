@@ -94,7 +94,7 @@ def test_steps_scale_with_the_interval_and_end_at_the_longest(
     assert tuple(chosen) == steps
 
 
-def test_repr_tells_the_interval() -> None:
+def test_repr_shows_the_interval() -> None:
     assert repr(settled(0.5)[0]) == "Pace(5 s)"
 
 
@@ -102,7 +102,7 @@ def test_repr_tells_the_interval() -> None:
     ("interval_s", "max_s"),
     [(0.0, 1.0), (-1.0, 1.0), (2.0, 1.0), (math.nan, 1.0), (1.0, math.nan), (1.0, math.inf)],
 )
-def test_impossible_times_are_refused(interval_s: float, max_s: float) -> None:
+def test_impossible_times_are_rejected(interval_s: float, max_s: float) -> None:
     with pytest.raises(ValueError, match="interval_s"):
         AdaptiveInterval(interval_s, max_s)
 

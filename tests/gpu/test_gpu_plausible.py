@@ -67,7 +67,7 @@ def test_a_good_sample_comes_back_itself() -> None:
         ("sm_clock_max_mhz", 0),
     ],
 )
-def test_what_cannot_be_is_unknown(name: str, value: float) -> None:
+def test_implausible_value_becomes_unknown(name: str, value: float) -> None:
     row, wrong = drop_implausible(sample(**{name: value}))
     assert wrong == (name,)
     assert row == sample(**{name: None})
@@ -89,7 +89,7 @@ def test_an_age_that_cannot_be_is_that_of_a_row_read_now(age_s: float) -> None:
     assert drop_implausible(sample(age_s=86_400.0))[1] == ()
 
 
-def test_a_reason_to_slow_down_that_nobody_knows_is_unknown() -> None:
+def test_unrecognized_throttle_reason_becomes_unknown() -> None:
     known = sample(throttle=frozenset({"sw_thermal", "hw_slowdown"}))
     assert drop_implausible(known) == (known, ())
     assert drop_implausible(sample(throttle=frozenset())) == (sample(throttle=frozenset()), ())
@@ -114,7 +114,7 @@ def test_a_reason_to_slow_down_that_nobody_knows_is_unknown() -> None:
         ("tokens_total", 0x7FFFFFFFFFFFFFF0 * 2),
     ],
 )
-def test_what_cannot_be_of_counters_shares_and_engines_is_unknown(name: str, value: float) -> None:
+def test_implausible_counters_and_shares_become_unknown(name: str, value: float) -> None:
     assert drop_implausible(sample(**{name: value})) == (sample(**{name: None}), (name,))
 
 
@@ -122,7 +122,7 @@ NUMBERS = st.none() | st.floats() | st.integers()
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(RANGES, NUMBERS)), st.floats())
-def test_nothing_is_clamped_and_what_is_left_is_in_range(values: dict[str, Any], age_s: float) -> None:
+def test_nothing_is_clamped_and_the_rest_is_in_range(values: dict[str, Any], age_s: float) -> None:
     row, wrong = drop_implausible(sample(**values, age_s=age_s))
     assert 0.0 <= row.age_s < math.inf
     for name, (low, high) in RANGES.items():

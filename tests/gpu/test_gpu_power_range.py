@@ -24,7 +24,7 @@ def taught(idle_w: float, busy_w: float, seconds: int = 700) -> PowerBaseline:
     return power
 
 
-def test_a_span_is_told_when_it_is_full_and_starts_anew() -> None:
+def test_full_span_is_reported_and_restarts() -> None:
     span = WindowMean()
     means = [span.add(float(at), 50.0 + at) for at in range(22)]
     assert [mean for mean in means if mean is not None] == [5.0, 16.0]
@@ -47,7 +47,7 @@ def test_a_spread_within_the_noise_is_no_range(busy_w: float, share: float) -> N
     assert taught(60.0, busy_w).share(100.0, LIMIT_W, 700.0) == pytest.approx(share)
 
 
-def test_a_card_that_never_rested_has_no_idle_power() -> None:
+def test_never_idle_device_has_no_idle_power() -> None:
     power = PowerBaseline()
     for at in range(900):
         power.learn(250.0 if at < 450 else 330.0, float(at), idle=False, busy=True)
@@ -55,7 +55,7 @@ def test_a_card_that_never_rested_has_no_idle_power() -> None:
     assert power.share(260.0, LIMIT_W, 900.0) == 0.65
 
 
-def test_neither_idle_nor_busy_teaches_nothing_and_breaks_the_span() -> None:
+def test_neither_idle_nor_busy_breaks_the_span() -> None:
     power = PowerBaseline()
     for at in range(100):
         power.learn(50.0, float(at), idle=at % 9 != 0, busy=False)
@@ -98,7 +98,7 @@ def keep(
         speed.learn(card, start + at, busy=busy)
 
 
-def test_full_speed_is_the_maximum_until_the_everyday_clock_is_known() -> None:
+def test_full_speed_is_maximum_until_baseline_is_known() -> None:
     speed = ClockBaseline()
     assert speed.share(row()) == 0.7
     shares = []
@@ -127,13 +127,13 @@ def test_only_the_power_limit_teaches_full_speed(fields: dict[str, Any]) -> None
     assert speed.learned_mhz is None
 
 
-def test_an_idle_card_teaches_nothing() -> None:
+def test_idle_device_teaches_nothing() -> None:
     speed = ClockBaseline()
     keep(speed, row(), 100, busy=False)
     assert speed.learned_mhz is None
 
 
-def test_a_limit_lowered_later_stays_visible_and_a_higher_one_begins_anew() -> None:
+def test_lowered_limit_stays_visible_and_raised_restarts() -> None:
     speed = ClockBaseline()
     keep(speed, row(), 40)
     keep(speed, row(900.0, power_limit_w=400.0), 600, 40.0)
@@ -144,7 +144,7 @@ def test_a_limit_lowered_later_stays_visible_and_a_higher_one_begins_anew() -> N
     assert speed.learned_mhz is None
 
 
-def test_a_limit_lowered_before_we_looked_teaches_nothing_where_the_default_is_known() -> None:
+def test_limit_lowered_before_start_teaches_nothing() -> None:
     speed = ClockBaseline()
     lowered = row(900.0, power_limit_w=400.0, power_limit_default_w=700.0)
     keep(speed, lowered, 600)
@@ -154,7 +154,7 @@ def test_a_limit_lowered_before_we_looked_teaches_nothing_where_the_default_is_k
     assert speed.share(lowered) == pytest.approx(900.0 / 1400.0)
 
 
-def test_what_a_lowered_limit_taught_is_void_once_the_default_is_known() -> None:
+def test_baseline_of_lowered_limit_is_void_with_known_default() -> None:
     speed = ClockBaseline()
     keep(speed, row(900.0, power_limit_w=400.0), 40)
     assert speed.learned_mhz == 900.0
@@ -162,7 +162,7 @@ def test_what_a_lowered_limit_taught_is_void_once_the_default_is_known() -> None
     assert speed.learned_mhz is None
 
 
-def test_a_limit_not_told_is_no_lowered_one() -> None:
+def test_unknown_limit_is_not_lowered() -> None:
     speed = ClockBaseline()
     keep(speed, row(power_limit_w=None), 40)
     assert speed.learned_mhz == 1400.0

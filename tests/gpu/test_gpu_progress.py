@@ -67,7 +67,7 @@ def test_the_window_is_as_long_as_answers_take(p95_s: float | None, window_s: fl
     assert service.run(2, 0.0, p95_s=p95_s).per_s == 0.0
 
 
-def test_silence_counts_from_the_last_answer_or_the_first_request_whichever_was_later() -> None:
+def test_silence_counts_from_last_response_or_first_request() -> None:
     service = Service()
     service.run(20, 1.0)
     assert service.run(7, 0.0).silent_s == 7.0
@@ -122,19 +122,19 @@ def test_engines_speak_before_our_own_count() -> None:
     ],
     ids=["no tokens", "lost", "a card", "long ago"],
 )
-def test_an_engine_that_does_not_tell_leaves_it_to_us(told: dict[str, Any]) -> None:
+def test_engine_without_figures_leaves_own_counts(told: dict[str, Any]) -> None:
     service = Service()
     heard = lambda now: (engine(now, queued=1), engine(now, **told))  # noqa: E731
     assert service.run(20, 3.0, rows=heard).per_s == 3.0
 
 
-def test_an_engine_with_a_slow_source_is_heard() -> None:
+def test_engine_with_slow_source_is_used() -> None:
     service = Service()
     heard = lambda now: (engine(now), engine(now, tokens_per_s=70.0, age_s=20.0, period_s=10.0))  # noqa: E731
     assert service.run(20, 3.0, rows=heard).per_s == pytest.approx(70.0)
 
 
-def test_engines_counted_out_by_the_view_are_not_heard() -> None:
+def test_engines_excluded_by_view_are_not_used() -> None:
     progress = ThroughputTracker()
     for tick in range(5):
         now = 10.0 + tick
@@ -143,7 +143,7 @@ def test_engines_counted_out_by_the_view_are_not_heard() -> None:
     assert movement.per_s == 2.0
 
 
-def test_the_level_is_that_of_the_engine_where_it_tells() -> None:
+def test_level_is_of_the_engine_if_known() -> None:
     service = Service()
     calm = lambda now: (engine(now, tokens_per_s=500.0, running=8),)  # noqa: E731
     service.run(60, 0.0, rows=calm)
@@ -175,7 +175,7 @@ def test_a_collapse_is_seen_within_the_window_and_held() -> None:
     assert later < 0.4, "the fault must not become the usual"
 
 
-def test_after_ten_minutes_what_was_a_collapse_is_the_usual() -> None:
+def test_collapse_of_ten_minutes_becomes_the_baseline() -> None:
     service = Service()
     service.run(120, 100.0)
     service.run(630, 33.0)
@@ -218,7 +218,7 @@ def test_a_changing_load_is_not_compared() -> None:
     assert shares[3:] == [None] * len(shares[3:])
 
 
-def test_too_few_answers_are_not_compared_and_few_ones_over_a_longer_window() -> None:
+def test_few_responses_are_compared_over_longer_window() -> None:
     rare = Service()
     assert rare.run(300, 0.5).share == pytest.approx(1.0)
     told = [rare.run(1, 0.0).share for _ in range(90)]
@@ -232,7 +232,7 @@ def test_too_few_answers_are_not_compared_and_few_ones_over_a_longer_window() ->
     assert last < 0.5
 
 
-def test_a_window_longer_than_the_load_was_steady_is_not_compared() -> None:
+def test_window_longer_than_steady_load_is_not_compared() -> None:
     service = Service()
     service.run(200, 2.0)
     service.run(15, 30.0, in_flight=100)
@@ -291,7 +291,7 @@ def test_whole_answers_instead_of_streamed_ones_are_no_collapse(answers_per_s: f
         assert all(share is None or share >= 0.5 for share in shares)
 
 
-def test_answers_without_any_part_are_not_streamed_however_rare_they_are() -> None:
+def test_rare_responses_without_chunks_are_not_streams() -> None:
     progress = ThroughputTracker()
     streams(progress, 200, 0.2, 200.0, 0.0)
     between = streams(progress, 9, 0.2, 0.0, 200.0)
@@ -300,7 +300,7 @@ def test_answers_without_any_part_are_not_streamed_however_rare_they_are() -> No
     assert all(share is None or share >= 0.5 for share in shares[1:])
 
 
-def test_a_collapse_of_streams_is_one_whether_answers_are_too_rare_or_fall_too() -> None:
+def test_stream_collapse_is_found_with_rare_responses() -> None:
     for answers_per_s in (0.05, 5.0):
         progress = ThroughputTracker()
         streams(progress, 200, answers_per_s, 200.0, 0.0)
@@ -309,7 +309,7 @@ def test_a_collapse_of_streams_is_one_whether_answers_are_too_rare_or_fall_too()
         assert share < 0.5
 
 
-def test_tokens_that_fall_while_as_many_answers_come_are_other_prompts() -> None:
+def test_fewer_tokens_with_equal_responses_is_no_collapse() -> None:
     service = Service()
     long = lambda now: (engine(now, tokens_per_s=9000.0, running=8),)  # noqa: E731
     short = lambda now: (engine(now, tokens_per_s=600.0, running=8),)  # noqa: E731
@@ -328,7 +328,7 @@ def test_fewer_whole_answers_may_be_heavier_ones() -> None:
     assert all(share is None or share >= 0.5 for share in shares)
 
 
-def test_tokens_that_are_counted_when_an_answer_is_done_are_not_compared() -> None:
+def test_tokens_counted_at_the_end_are_not_compared() -> None:
     service = Service()
     lumps = itertools.cycle([4000.0, 0.0, 0.0, 0.0])
     rows = lambda now: (engine(now, tokens_per_s=next(lumps), running=8),)  # noqa: E731
@@ -337,7 +337,7 @@ def test_tokens_that_are_counted_when_an_answer_is_done_are_not_compared() -> No
     assert {service.run(1, 0.0, rows=still).share for _ in range(20)} == {None}
 
 
-def test_something_has_come_out_once_an_answer_a_part_or_a_token_has() -> None:
+def test_response_chunk_or_token_is_progress() -> None:
     assert Service().run(20, 0.0).progressed_s is None
     answered = Service()
     answered.run(1, 0.0)
@@ -351,7 +351,7 @@ def test_something_has_come_out_once_an_answer_a_part_or_a_token_has() -> None:
     assert told.run(2, 0.0, rows=rows).progressed_s == told.now
 
 
-def test_our_own_parts_are_progress_beside_an_engine_that_tells_none() -> None:
+def test_own_chunks_are_progress_beside_engine_without_tokens() -> None:
     service = Service()
     rows = lambda now: (engine(now, tokens_per_s=0.0, running=1),)  # noqa: E731
     service.run(20, 0.0, rows=rows)

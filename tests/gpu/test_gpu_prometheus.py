@@ -36,7 +36,7 @@ def test_the_address(base: str) -> None:
     assert target("/prom" + base, "a") == "/prom/api/v1/query?query=a"
 
 
-def test_values_and_times_are_joined_by_their_labels() -> None:
+def test_values_and_times_are_joined_by_labels() -> None:
     named = {"__name__": "DCGM_FI_DEV_GPU_UTIL", **LABELS}
     series, asked_s = read(
         vector((named, "97"), ({**named, "UUID": "GPU-b"}, "1")), vector((LABELS, "990.25"))
@@ -83,7 +83,7 @@ def test_no_series() -> None:
         b"\xff\xfe",
     ],
 )
-def test_what_is_no_answer_is_refused(body: bytes) -> None:
+def test_malformed_response_is_rejected(body: bytes) -> None:
     with pytest.raises(MalformedExpositionError):
         read(body, vector())
     with pytest.raises(MalformedExpositionError):
@@ -91,7 +91,7 @@ def test_what_is_no_answer_is_refused(body: bytes) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_read_or_refused(body: bytes) -> None:
+def test_any_bytes_are_read_or_rejected(body: bytes) -> None:
     with contextlib.suppress(MalformedExpositionError):
         read(body, body)
     server_error(body)
@@ -102,14 +102,14 @@ JSON = LEAVES | st.lists(LEAVES, max_size=3) | st.dictionaries(st.sampled_from("
 
 
 @given(JSON, JSON)
-def test_any_result_is_read_or_refused(labels: object, value: object) -> None:
+def test_any_result_is_read_or_rejected(labels: object, value: object) -> None:
     result = [{"metric": labels, "value": value}]
     body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
     with contextlib.suppress(MalformedExpositionError):
         read(body, body)
 
 
-def test_what_a_server_complains_of() -> None:
+def test_server_error_text_is_reported() -> None:
     error = {"status": "error", "errorType": "bad_data", "error": "parse error"}
     assert server_error(json.dumps(error).encode()) == ("bad_data", "parse error")
     for body in (b"", b"nonsense", b"[]", b'{"status": "success"}', b"[" * 100_000):

@@ -32,12 +32,12 @@ def test_a_rate_is_the_difference_over_the_time(counter: str, rate: str) -> None
 
 
 @pytest.mark.parametrize(("counter", "rate"), COUNTERS.items())
-def test_what_the_source_tells_itself_stays(counter: str, rate: str) -> None:
+def test_rates_of_the_source_are_kept(counter: str, rate: str) -> None:
     assert rates(row(**{counter: 1000}), row(**{counter: 1500, rate: 7.0}), 2.0) == {}
 
 
 @pytest.mark.parametrize("counter", [*COUNTERS, "throttled_ns"])
-def test_first_sight_a_gap_too_short_or_a_row_that_does_not_know_gives_none(counter: str) -> None:
+def test_first_row_short_gap_or_unknown_counter_gives_no_rate(counter: str) -> None:
     known, unknown = row(**{counter: 1000}), row()
     assert rates(None, known, 1.0) == {}
     assert rates(known, row(**{counter: 1001}), LEAST_GAP_S - 0.001) == {}
@@ -51,7 +51,7 @@ def test_a_difference_that_cannot_be_is_not_believed() -> None:
     assert rates(row(pcie_rx_bytes=0), row(pcie_rx_bytes=2 * 10**12), 1.0) == {}
 
 
-def test_power_is_that_of_the_energy_counter_and_else_of_the_sensor() -> None:
+def test_power_is_from_energy_counter_or_sensor() -> None:
     before, after = row(energy_j=1000.0, power_w=90.0), row(energy_j=1300.0, power_w=100.0)
     assert rates(before, after, 1.0) == {"power_mean_w": 300.0}
     assert rates(after, before, 1.0) == {"power_mean_w": 90.0}, "the counter began anew"
@@ -66,7 +66,7 @@ def test_the_time_slowed_down_is_a_share_and_at_most_all_of_it(grown_ns: int, ra
     assert rates(before, after, 1.0) == {"throttled_ratio": ratio}
 
 
-def test_more_time_slowed_down_than_all_reasons_together_can_count_is_not_believed() -> None:
+def test_impossible_throttled_time_is_rejected() -> None:
     assert rates(row(throttled_ns=0), row(throttled_ns=5 * 10**9), 1.0) == {}
 
 

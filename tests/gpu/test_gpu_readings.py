@@ -29,7 +29,7 @@ class Source:
         return told
 
 
-def test_a_measurement_told_again_keeps_its_time_and_its_rates() -> None:
+def test_repeated_measurement_keeps_its_time_and_rates() -> None:
     source = Source()
     source.one(row(10.0, energy_j=0.0))
     first = source.one(row(40.0, energy_j=9000.0))
@@ -41,7 +41,7 @@ def test_a_measurement_told_again_keeps_its_time_and_its_rates() -> None:
     assert source.one(row(70.0, energy_j=12000.0)).row.power_mean_w == 100.0
 
 
-def test_two_clocks_read_one_after_the_other_make_no_new_measurement() -> None:
+def test_two_clocks_read_in_turn_make_no_new_measurement() -> None:
     source = Source()
     source.one(row(10.0))
     for _ in range(20):  # it does not add up
@@ -49,7 +49,7 @@ def test_two_clocks_read_one_after_the_other_make_no_new_measurement() -> None:
     assert source.one(row(12.0, age_s=2.0 - 1.1 * SAME_S)).measured_s == 10.0 + 1.1 * SAME_S
 
 
-def test_a_measurement_told_again_as_lost_tells_nothing() -> None:
+def test_repeated_measurement_of_lost_device_is_ignored() -> None:
     source = Source()
     source.one(row(10.0, energy_j=0.0, power_w=5.0))
     again = source.one(row(10.0, health="lost"))
@@ -89,7 +89,7 @@ def test_the_interval_is_that_last_promised() -> None:
     assert source.one(row(3.0), interval_s=0.5).interval_s == 0.5
 
 
-def test_a_card_of_this_host_that_vanished_is_lost_for_ever_or_until_it_comes_back() -> None:
+def test_vanished_local_device_is_lost_until_it_returns() -> None:
     source = Source()
     source.one(row(1.0, power_w=5.0, throttle=frozenset({"sw_thermal"}), energy_j=1.0))
     gone = source.one(now=2.0)
@@ -106,7 +106,7 @@ def test_a_card_of_this_host_that_vanished_is_lost_for_ever_or_until_it_comes_ba
     assert back.row.taken_at_s == 1e6, "its old time is not held"
 
 
-def test_the_memory_of_a_card_is_remembered_over_a_loss() -> None:
+def test_device_memory_is_kept_over_a_loss() -> None:
     source = Source()
     source.one(row(1.0, memory_total_bytes=80))
     assert source.one(now=2.0).total_bytes == 80
@@ -116,7 +116,7 @@ def test_the_memory_of_a_card_is_remembered_over_a_loss() -> None:
 
 @pytest.mark.parametrize("name", ["dcgm", "dcgm:h:9400", "prometheus:h:9090"])
 @pytest.mark.parametrize("host", ["", "node"])
-def test_a_scraped_card_that_vanished_is_lost_and_then_forgotten(name: str, host: str) -> None:
+def test_vanished_scraped_device_is_lost_then_removed(name: str, host: str) -> None:
     source = Source(forget_s=300.0)
     source.one(row(1.0, source=name, host=host))
     assert source.one(now=2.0).row.health == "lost"
@@ -124,7 +124,7 @@ def test_a_scraped_card_that_vanished_is_lost_and_then_forgotten(name: str, host
     assert source.tells(now=302.1) == []
 
 
-def test_a_scraped_card_that_came_back_is_lost_for_as_long_when_it_vanishes_again() -> None:
+def test_returned_scraped_device_is_lost_as_long_again() -> None:
     source = Source(forget_s=300.0)
     source.one(row(1.0, source="dcgm"))
     source.one(now=2.0)
@@ -133,14 +133,14 @@ def test_a_scraped_card_that_came_back_is_lost_for_as_long_when_it_vanishes_agai
     assert source.one(now=500.0).row.health == "lost"
 
 
-def test_a_card_of_another_host_and_an_engine_that_vanished_are_forgotten() -> None:
+def test_vanished_remote_device_and_engine_are_removed() -> None:
     source = Source()
     source.tells(row(1.0, source="fleet", host="b"), row(1.0, "vllm:8000", kind="engine"))
     assert source.tells() == []
 
 
 @given(st.lists(st.floats(0.0, 30.0), max_size=20), st.floats(0.0, 1e6))
-def test_however_often_it_is_told_a_measurement_stays_one(ages: list[float], measured_s: float) -> None:
+def test_measurement_repeated_often_counts_once(ages: list[float], measured_s: float) -> None:
     source = Source()
     source.one(row(measured_s, utilization_pct=100.0))
     for age_s in ages:
@@ -148,7 +148,7 @@ def test_however_often_it_is_told_a_measurement_stays_one(ages: list[float], mea
         assert told.measured_s == told.row.taken_at_s - told.row.age_s == measured_s
 
 
-def test_a_source_that_names_its_cards_anew_each_time_is_remembered_in_part() -> None:
+def test_source_with_changing_names_is_bounded() -> None:
     source = Source()
     half = MOST_DEVICES // 2
     for number in range(4):
@@ -158,6 +158,6 @@ def test_a_source_that_names_its_cards_anew_each_time_is_remembered_in_part() ->
     assert {one.row.device[0] for one in told} == {"2", "3"}, "those that vanished first are forgotten"
 
 
-def test_all_cards_that_are_there_are_remembered() -> None:
+def test_all_present_devices_are_kept() -> None:
     source = Source()
     assert len(source.tells(*(row(10.0, str(n)) for n in range(MOST_DEVICES + 5)))) == MOST_DEVICES + 5

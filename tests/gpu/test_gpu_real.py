@@ -36,7 +36,7 @@ def within(value: float | None, low: float, high: float) -> bool:
     return value is None or low <= value <= high
 
 
-def test_every_card_tells_what_can_be_true(provider: NvmlProvider) -> None:
+def test_every_device_reports_plausible_values(provider: NvmlProvider) -> None:
     rows = later(provider)
     assert len({row.device for row in rows}) == len(rows) > 0
     for row in rows:
@@ -51,7 +51,7 @@ def test_every_card_tells_what_can_be_true(provider: NvmlProvider) -> None:
         assert within(row.sm_clock_mhz, 0, 5_000)
 
 
-def test_a_card_tells_the_least_that_control_needs(provider: NvmlProvider) -> None:
+def test_device_reports_fields_needed_for_control(provider: NvmlProvider) -> None:
     for row in later(provider):
         assert row.memory_used_bytes is not None
         assert row.memory_total_bytes is not None
@@ -63,7 +63,7 @@ def test_a_card_tells_the_least_that_control_needs(provider: NvmlProvider) -> No
             assert row.name
 
 
-def test_a_whole_card_of_this_decade_tells_power_and_energy(provider: NvmlProvider) -> None:
+def test_recent_whole_device_reports_power_and_energy(provider: NvmlProvider) -> None:
     rows = [row for row in later(provider) if row.kind == "gpu" and row.energy_j is not None]
     if not rows:
         pytest.skip("no real GPU: none of Volta or later, which count their energy")
@@ -88,7 +88,7 @@ def test_counters_never_fall(provider: NvmlProvider) -> None:
             assert old is None or old <= new, name
 
 
-def test_a_card_of_hopper_or_later_tells_how_busy_its_parts_are(provider: NvmlProvider) -> None:
+def test_hopper_device_reports_gpm_activity(provider: NvmlProvider) -> None:
     rows = later(provider)
     if any("Hopper" in note or "root" in note for row in rows for note in row.notes):
         pytest.skip(f"no real GPU that tells its parts: {rows[0].notes}")
@@ -99,7 +99,7 @@ def test_a_card_of_hopper_or_later_tells_how_busy_its_parts_are(provider: NvmlPr
             assert 0.0 <= ratio <= 1.0, name
 
 
-def test_a_later_reading_is_of_the_same_cards_and_younger(provider: NvmlProvider) -> None:
+def test_later_reading_has_same_devices_and_is_newer(provider: NvmlProvider) -> None:
     first, second = provider.read(), provider.read()
     assert [row.device for row in first] == [row.device for row in second]
     assert all(later.taken_at_s >= row.taken_at_s for row, later in zip(first, second, strict=True))
@@ -111,7 +111,7 @@ def test_it_opens_again_after_a_close(provider: NvmlProvider) -> None:
     assert [row.device for row in provider.read()] == first
 
 
-def test_a_card_is_chosen_by_its_uuid(provider: NvmlProvider) -> None:
+def test_device_is_selected_by_uuid(provider: NvmlProvider) -> None:
     device = provider.read()[-1].device
     chosen = NvmlProvider([device])
     try:

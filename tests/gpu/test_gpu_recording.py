@@ -48,7 +48,7 @@ def test_without_times_all_rows_are_now() -> None:
     assert recording.at(0.0) == recording.at(99.0) == (0, recording.groups[0])
 
 
-def test_json_lines_say_the_same() -> None:
+def test_json_lines_equal_csv() -> None:
     text = (
         '{"t_s": 0, "device": "GPU-a", "utilization_pct": 50, "memory_used_bytes": null}\n\n'
         '{"t_s": 0, "device": "GPU-b", "utilization_pct": 60, "memory_used_bytes": 8e9}\n'
@@ -79,7 +79,7 @@ def test_every_field_of_a_sample_has_a_column() -> None:
         assert read.values == {name: 7 if name in whole else 7.5}
 
 
-def test_why_a_card_slows_itself_down() -> None:
+def test_throttle_reasons_are_read() -> None:
     table = "throttle,index\nsw_thermal; hw_slowdown,0\nnone,1\n,2\n"
     read = [line.values.get("throttle") for line in parse(table, jsonl=False).groups[0]]
     assert read == [{"sw_thermal", "hw_slowdown"}, frozenset(), None]
@@ -157,7 +157,7 @@ def test_a_faulty_table_says_so(text: str, said: str) -> None:
         ('{"x": 1}\n{"x": 1}', "column 'x'"),
     ],
 )
-def test_a_faulty_json_line_says_so(text: str, said: str) -> None:
+def test_malformed_json_line_is_reported(text: str, said: str) -> None:
     assert said in faults(text, jsonl=True)
 
 

@@ -27,7 +27,7 @@ def measured(rows: list[GpuSample]) -> list[float]:
     st.sampled_from([told(), told(pulse=5.0), told(stamp_s=99.0), told(pulse=5.0, stamp_s=99.0)]),
     st.floats(-1e5, 1e5),
 )
-def test_what_is_repeated_never_looks_new(
+def test_repeated_row_is_never_new(
     start: float, waits: list[float], row: RefreshInfo, wall_s: float
 ) -> None:
     renewal, now, seen = RefreshDetector(), start, set()
@@ -38,7 +38,7 @@ def test_what_is_repeated_never_looks_new(
     assert renewal.period_s is None
 
 
-def test_an_idle_card_with_a_counter_is_new_when_it_moves() -> None:
+def test_idle_device_is_new_when_its_counter_moves() -> None:
     renewal = RefreshDetector()
     assert renewal.date([told(pulse=1.0)], 10.0, 0.0)[0].age_s == 0.0
     assert renewal.date([told(pulse=1.0)], 11.0, 0.0)[0].age_s == 1.0
@@ -46,7 +46,7 @@ def test_an_idle_card_with_a_counter_is_new_when_it_moves() -> None:
     assert renewal.date([told(pulse=2.0)], 13.0, 0.0)[0].age_s == 0.0
 
 
-def test_a_card_that_stands_still_is_old_among_others_that_move() -> None:
+def test_unchanged_device_is_old_among_changing_ones() -> None:
     renewal = RefreshDetector()
     for second in range(5):
         frozen, alive = renewal.date(
@@ -55,7 +55,7 @@ def test_a_card_that_stands_still_is_old_among_others_that_move() -> None:
         assert (frozen.age_s, alive.age_s) == (second, 0.0)
 
 
-def test_an_idle_instance_without_a_counter_is_as_new_as_its_neighbours() -> None:
+def test_instance_without_counter_is_as_new_as_others() -> None:
     renewal = RefreshDetector()
     renewal.date([told("a", 0.0), told("b", 80.0)], 10.0, 0.0)
     assert [row.age_s for row in renewal.date([told("a", 0.0), told("b", 80.0)], 11.0, 0.0)] == [1.0, 1.0]
@@ -73,7 +73,7 @@ def test_the_period_is_the_median_gap_between_changes() -> None:
     assert renewal.period_s == 30.0
 
 
-def test_a_period_that_changes_is_learned_anew_and_outliers_are_borne() -> None:
+def test_changed_period_is_relearned_and_outliers_ignored() -> None:
     renewal, now, pulse = RefreshDetector(), 0.0, 0.0
     for gap in [30.0] * 10 + [200.0, 1.0] + [10.0] * 5:
         pulse += 1.0
@@ -85,7 +85,7 @@ def test_a_period_that_changes_is_learned_anew_and_outliers_are_borne() -> None:
     assert renewal.period_s == 10.0
 
 
-def test_the_period_of_a_source_without_counters_is_that_of_its_changes() -> None:
+def test_period_without_counters_is_that_of_changes() -> None:
     renewal = RefreshDetector()
     for number in range(5):
         (row,) = renewal.date([told(load=float(number))], 100.0 + 15.0 * number, 0.0)
@@ -94,7 +94,7 @@ def test_the_period_of_a_source_without_counters_is_that_of_its_changes() -> Non
 
 
 @pytest.mark.parametrize(("stamp_s", "age_s"), [(1000.0, 20.0), (1020.0, 0.0), (1050.0, 0.0), (9000.0, 0.0)])
-def test_a_stamp_tells_the_age_and_one_ahead_of_us_tells_none(stamp_s: float, age_s: float) -> None:
+def test_timestamp_gives_age_unless_in_the_future(stamp_s: float, age_s: float) -> None:
     renewal = RefreshDetector()
     assert renewal.date([told(stamp_s=stamp_s)], 5.0, 1020.0)[0].age_s == age_s
     assert renewal.date([told(stamp_s=stamp_s)], 6.0, 1021.0)[0].age_s == age_s + 1.0
@@ -107,14 +107,14 @@ def test_a_step_of_the_wall_clock_makes_nothing_new() -> None:
     assert measured(renewal.date([told(stamp_s=1000.0)], 7.0, 3.0)) == before
 
 
-def test_a_stamp_that_moves_over_a_counter_that_stands_still_is_no_measurement() -> None:
+def test_moving_timestamp_without_counter_is_not_new() -> None:
     renewal = RefreshDetector()
     for second in range(4):
         (row,) = renewal.date([told(pulse=7.0, stamp_s=1000.0 + second)], 50.0 + second, 1000.5 + second)
         assert row.age_s == 0.5 + second
 
 
-def test_a_row_that_comes_back_unchanged_is_old_until_it_is_forgotten() -> None:
+def test_returned_unchanged_row_is_old_until_evicted() -> None:
     renewal = RefreshDetector()
     renewal.date([told(pulse=1.0)], 10.0, 0.0)
     renewal.date([], 20.0, 0.0)
@@ -123,7 +123,7 @@ def test_a_row_that_comes_back_unchanged_is_old_until_it_is_forgotten() -> None:
     assert renewal.date([told(pulse=1.0)], 32.0 + FORGET_S, 0.0)[0].age_s == 0.0
 
 
-def test_a_source_that_names_its_cards_anew_each_time_is_remembered_in_part() -> None:
+def test_source_with_changing_names_is_bounded() -> None:
     renewal = RefreshDetector()
     for second in range(3):
         renewal.date([told(f"{second}-{n}", pulse=1.0) for n in range(MOST_ROWS // 2)], 10.0 + second, 0.0)

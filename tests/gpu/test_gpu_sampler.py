@@ -17,7 +17,7 @@ from autoglm_throttle.types import GpuSample, ProviderMisconfigured, ProviderUna
 from tests.gpu.doubles import ROW, Alarm, Hands, Heard, Source, raising
 
 
-def test_a_tick_reads_in_the_caller_and_empties_what_cannot_be(heard: Heard, hands: Hands) -> None:
+def test_tick_reads_in_caller_and_drops_implausible_values(heard: Heard, hands: Hands) -> None:
     odd = replace(ROW, utilization_pct=math.nan, power_w=-1.0)
     sampler = Sampler(Source(lambda: [odd, ROW]), heard.samples, interval_s=1.0, clock=hands)
     sampler.tick()
@@ -114,7 +114,7 @@ def test_a_read_longer_than_half_the_interval_is_an_overrun(
     assert sampler.overruns == overruns
 
 
-def test_stop_without_a_thread_closes_in_the_caller_and_a_tick_goes_on(heard: Heard) -> None:
+def test_stop_without_thread_closes_and_tick_still_works(heard: Heard) -> None:
     source = Source()
     sampler = Sampler(source, heard.samples, interval_s=1.0)
     sampler.tick()
@@ -133,7 +133,7 @@ def test_a_close_that_raises_is_only_logged(heard: Heard, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("woken", "slept_s"), [(False, 5.0), (True, 0.25)])
-def test_wake_reads_at_once_but_not_faster_than_the_provider_allows(
+def test_wake_reads_at_once_within_provider_minimum(
     heard: Heard, hands: Hands, monkeypatch: pytest.MonkeyPatch, woken: bool, slept_s: float
 ) -> None:
     sampler = Sampler(Source(min_interval_s=0.25), heard.samples, interval_s=5.0, clock=hands)
@@ -153,7 +153,7 @@ def test_the_interval_is_at_least_that_of_the_provider(heard: Heard, hands: Hand
 
 
 @pytest.mark.parametrize("interval_s", [0.0, -1.0, math.nan])
-def test_an_impossible_interval_is_refused(heard: Heard, interval_s: float) -> None:
+def test_impossible_interval_is_rejected(heard: Heard, interval_s: float) -> None:
     with pytest.raises(ValueError, match="interval_s"):
         Sampler(Source(), heard.samples, interval_s=interval_s)
 
@@ -162,7 +162,7 @@ def test_an_impossible_interval_is_refused(heard: Heard, interval_s: float) -> N
 
 
 @pytest.mark.parametrize(("interval_s", "due_s"), [(0.5, 0.5), (2.0, 1.0)])
-def test_a_listener_may_pace_sooner_now_and_later_after_the_next_read(
+def test_listener_interval_is_sooner_now_later_after_read(
     hands: Hands, interval_s: float, due_s: float
 ) -> None:
     sampler = Sampler(Source(), lambda rows: sampler.set_interval(interval_s), interval_s=1.0, clock=hands)
@@ -193,7 +193,7 @@ def test_no_pace_cuts_the_back_off_short(heard: Heard, hands: Hands) -> None:
 
 
 @pytest.mark.parametrize("interval_s", [0.0, -1.0, math.nan, math.inf])
-def test_an_impossible_pace_is_refused_and_changes_nothing(heard: Heard, interval_s: float) -> None:
+def test_rejected_interval_changes_nothing(heard: Heard, interval_s: float) -> None:
     sampler = Sampler(Source(), heard.samples, interval_s=1.0)
     with pytest.raises(ValueError, match="interval_s"):
         sampler.set_interval(interval_s)
@@ -215,7 +215,7 @@ def test_the_deadline_follows_the_pace(heard: Heard, hands: Hands, interval_s: f
 # What it tells of itself.
 
 
-def test_it_tells_when_it_last_read_and_since_when_it_reads(heard: Heard, hands: Hands) -> None:
+def test_last_read_and_reading_since_are_reported(heard: Heard, hands: Hands) -> None:
     seen: list[float | None] = []
 
     def slow() -> Sequence[GpuSample]:
@@ -250,14 +250,14 @@ def test_without_a_thread_there_is_nothing_to_revive(heard: Heard, hands: Hands)
     assert source.calls == ["read"]
 
 
-def test_repr_tells_the_state(heard: Heard) -> None:
+def test_repr_shows_the_state(heard: Heard) -> None:
     sampler = Sampler(Source(raising(ProviderMisconfigured("x"))), heard.samples, interval_s=1.0)
     assert repr(sampler) == "Sampler(source, stopped, failures=0, overruns=0)"
     sampler.tick()
     assert repr(sampler) == "Sampler(source, misconfigured, failures=1, overruns=0)"
 
 
-def test_what_a_fork_leaves_is_as_new(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampler_after_fork_is_as_new(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source(raising(OSError("x")))
     sampler = Sampler(source, heard.samples, interval_s=1.0)
     for _ in range(5):

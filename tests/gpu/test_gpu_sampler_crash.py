@@ -69,7 +69,7 @@ def lose_the_thread(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("error", CRASHES, ids=lambda error: type(error).__name__)
-def test_a_crash_is_counted_told_in_one_line_and_no_misconfiguration(
+def test_crash_is_counted_logged_once_and_no_misconfiguration(
     sampler: Sampler, source: Shut, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     source.reading = raising(error)
@@ -171,7 +171,7 @@ def test_a_child_does_not_inherit_a_crash(sampler: Sampler) -> None:
 # A thread that is gone.
 
 
-def test_a_thread_that_is_gone_is_revived_once_by_a_crowd_of_requests(
+def test_dead_thread_is_restarted_once_by_many_requests(
     sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lose_the_thread(sampler, monkeypatch)
@@ -214,7 +214,7 @@ class Meanwhile:
 
 
 @pytest.mark.parametrize("happening", ["stop", "start"])
-def test_what_another_request_did_first_counts(
+def test_first_restart_counts(
     sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch, happening: str
 ) -> None:
     lose_the_thread(sampler, monkeypatch)
@@ -236,7 +236,7 @@ def test_what_another_request_did_first_counts(
         ("no_source", raising(NoSourceError("nothing"))),
     ],
 )
-def test_no_pace_of_another_thread_is_lost_while_the_next_read_is_planned(
+def test_concurrent_interval_change_is_kept_while_planning(
     sampler: Sampler,
     source: Shut,
     monkeypatch: pytest.MonkeyPatch,
@@ -278,7 +278,7 @@ def test_none_is_started_beside_one_that_pauses_or_closes(
 
 
 @pytest.mark.parametrize("cause", ["stopped", "misconfigured", "forked"])
-def test_what_ended_for_good_is_not_revived(
+def test_finished_sampler_is_not_restarted(
     sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch, cause: str
 ) -> None:
     if cause == "misconfigured":

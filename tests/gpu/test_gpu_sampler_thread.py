@@ -51,7 +51,7 @@ def join(thread: threading.Thread) -> None:
     assert not thread.is_alive()
 
 
-def test_only_the_thread_calls_the_provider_from_opening_to_closing(
+def test_only_the_thread_calls_the_provider(
     heard: Heard, made: Callable[..., Sampler]
 ) -> None:
     source = Source()

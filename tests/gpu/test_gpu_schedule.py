@@ -22,7 +22,7 @@ def test_missed_ticks_are_skipped() -> None:
     assert Schedule(1.0).succeeded(10.0, 73.4).due_s == 74.0
 
 
-def test_three_retries_then_back_off_to_a_minute_with_fresh_openings() -> None:
+def test_three_retries_then_backoff_to_a_minute_with_reopens() -> None:
     schedule = Schedule(0.5)
     plan = [schedule.failed(0.0, 0.1) for _ in range(12)]
     assert plan[:3] == [NextRead(0.5, from_s=0.0)] * 3
@@ -43,7 +43,7 @@ def test_a_success_ends_the_back_off() -> None:
     assert schedule.failed(6.0, 6.0).due_s == 7.0
 
 
-def test_nothing_there_is_looked_for_once_a_minute_and_is_no_strike() -> None:
+def test_missing_source_is_tried_once_a_minute_without_failure() -> None:
     schedule = Schedule(1.0)
     schedule.failed(0.0, 0.0)
     assert schedule.no_source(5.0) == NextRead(65.0)
@@ -51,7 +51,7 @@ def test_nothing_there_is_looked_for_once_a_minute_and_is_no_strike() -> None:
 
 
 @pytest.mark.parametrize("interval_s", [0.0, -1.0, float("nan"), float("inf")])
-def test_impossible_intervals_are_refused(interval_s: float) -> None:
+def test_impossible_intervals_are_rejected(interval_s: float) -> None:
     with pytest.raises(ValueError, match="interval_s"):
         Schedule(interval_s)
     schedule = Schedule(1.0)
@@ -67,7 +67,7 @@ def test_a_faster_rhythm_counts_from_the_start_of_the_last_read() -> None:
     assert schedule.succeeded(101.0, 101.0).due_s == 102.0
 
 
-def test_a_slower_rhythm_leaves_the_planned_read_and_holds_after_it() -> None:
+def test_longer_interval_applies_after_the_planned_read() -> None:
     schedule = Schedule(1.0)
     planned = schedule.succeeded(100.0, 100.5)
     assert schedule.set_interval(10.0, planned).due_s == 101.0
@@ -84,7 +84,7 @@ def test_no_rhythm_cuts_a_pause_short() -> None:
 
 
 @given(INTERVALS, INTERVALS, SECONDS, st.floats(0.0, 1000.0))
-def test_no_change_of_rhythm_makes_a_read_come_later_or_faster_than_promised(
+def test_interval_change_keeps_read_within_bounds(
     before_s: float, after_s: float, started_s: float, took_s: float
 ) -> None:
     schedule = Schedule(before_s)
@@ -94,7 +94,7 @@ def test_no_change_of_rhythm_makes_a_read_come_later_or_faster_than_promised(
     assert paced.due_s >= started_s + min(before_s, after_s) - 1e-6
 
 
-def test_a_thread_that_crashes_again_and_again_waits_up_to_a_minute() -> None:
+def test_repeatedly_crashing_thread_waits_up_to_a_minute() -> None:
     revival = RestartPolicy()
     pauses = []
     now = 1000.0
@@ -108,7 +108,7 @@ def test_a_thread_that_crashes_again_and_again_waits_up_to_a_minute() -> None:
 
 
 @pytest.mark.parametrize(("lived_s", "pause_s"), [(59.9, 4.0), (60.0, 1.0)])
-def test_a_thread_that_lived_for_a_minute_starts_with_a_second_again(lived_s: float, pause_s: float) -> None:
+def test_thread_that_ran_a_minute_restarts_after_a_second(lived_s: float, pause_s: float) -> None:
     revival = RestartPolicy()
     revival.record_start(0.0)
     revival.postpone(0.0)
@@ -118,7 +118,7 @@ def test_a_thread_that_lived_for_a_minute_starts_with_a_second_again(lived_s: fl
 
 
 @given(INTERVALS, SECONDS, st.floats(0.0, 1000.0), st.lists(st.booleans(), max_size=80))
-def test_the_next_read_is_never_in_the_past_and_never_later_than_a_minute(
+def test_next_read_is_between_now_and_a_minute(
     interval_s: float, started_s: float, took_s: float, outcomes: list[bool]
 ) -> None:
     schedule = Schedule(interval_s)

@@ -41,7 +41,7 @@ def told(name: str) -> Any:
     return page(text(name).encode(), "Content-Type: text/plain; version=0.0.4")
 
 
-def test_cards_of_an_exporter(server: BadServer, hands: Hands) -> None:
+def test_devices_of_an_exporter(server: BadServer, hands: Hands) -> None:
     server.answer = told("dcgm_plain")
     one = provider(server, clock=hands)
     assert isinstance(one, GpuProvider)
@@ -105,7 +105,7 @@ def test_openmetrics_is_read_as_such(server: BadServer) -> None:
     assert provider(server, "vllm").read()[0].running == 3
 
 
-def test_a_page_without_a_known_name_lists_what_it_has(server: BadServer) -> None:
+def test_page_without_known_metric_lists_its_names(server: BadServer) -> None:
     server.answer = page("".join(f"name_{n} 1\n" for n in range(12) for _ in range(2)).encode())
     listed = ", ".join(f"name_{n}" for n in range(10))
     for kind, whose in (("dcgm", "dcgm-exporter"), ("vllm", "vllm"), ("sglang", "sglang")):
@@ -191,7 +191,7 @@ class TestPrometheus:
         server.answer = fleet
         return fleet
 
-    def test_cards_of_many_hosts(self, server: BadServer, fleet: PrometheusServer, hands: Hands) -> None:
+    def test_devices_of_many_hosts(self, server: BadServer, fleet: PrometheusServer, hands: Hands) -> None:
         for number in range(3):
             told_by = [
                 one._replace(labels={**one.labels, "Hostname": f"n{number}"}) for one in series("dcgm_plain")
@@ -243,7 +243,7 @@ class TestPrometheus:
         with pytest.raises(ProviderUnavailable, match=r'dcgm-exporter with cluster="c"'):
             provider(server, "prometheus", selector='cluster="c"').read()
 
-    def test_a_selector_that_the_server_refuses_cannot_help(
+    def test_selector_rejected_by_server_is_misconfigured(
         self, server: BadServer, fleet: PrometheusServer
     ) -> None:
         with pytest.raises(ProviderMisconfigured, match=r"GPU_SELECTOR is rejected: .unexpected"):
@@ -256,7 +256,7 @@ class TestPrometheus:
         with pytest.raises(ProviderUnavailable, match="answers 503"):
             provider(server, "prometheus").read()
 
-    def test_cards_without_times_are_dated_by_what_changes(
+    def test_devices_without_times_are_dated_by_changes(
         self, server: BadServer, fleet: PrometheusServer, hands: Hands
     ) -> None:
         fleet.scraped(parse('DCGM_FI_DEV_MEM_COPY_UTIL{UUID="a"} 5\n'), instance="n1:9400")
@@ -267,7 +267,7 @@ class TestPrometheus:
         assert one.read()[0].age_s == 5.0
 
 
-def test_a_page_of_more_cards_than_anybody_has_is_a_failure(server: BadServer) -> None:
+def test_page_with_too_many_devices_is_a_failure(server: BadServer) -> None:
     def cards(number: int) -> Any:
         return page("".join(f'DCGM_FI_DEV_GPU_UTIL{{UUID="{n}"}} 5\n' for n in range(number)).encode())
 

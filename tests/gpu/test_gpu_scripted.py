@@ -57,7 +57,7 @@ def test_a_generator_and_a_function() -> None:
     assert [percents(called) for _ in range(3)] == [[0.0], [1.0], [2.0]]
 
 
-def test_an_exception_is_raised_and_an_empty_script_is_unavailable() -> None:
+def test_exception_is_raised_and_empty_script_unavailable() -> None:
     provider = RecordedProvider([ProviderUnavailable("off"), 5])
     with pytest.raises(ProviderUnavailable, match="off"):
         provider.read()
@@ -92,7 +92,7 @@ def test_a_recording_plays_by_the_clock(tmp_path: Path, hands: Hands) -> None:
     assert percents(provider) == [80.0]
 
 
-def test_a_recording_tells_of_engines_and_of_the_age_of_a_measurement(tmp_path: Path, hands: Hands) -> None:
+def test_recording_has_engines_and_measurement_age(tmp_path: Path, hands: Hands) -> None:
     path = tmp_path / "gpu.csv"
     path.write_text(
         "t_s,kind,device,utilization_pct,queued,throttle,age_s,period_s,event\n"
@@ -192,7 +192,7 @@ def test_a_live_state_that_breaks_later_is_only_unavailable(tmp_path: Path) -> N
     assert percents(provider) == [55.0]
 
 
-def test_a_file_that_is_wrong_from_the_beginning_is_misconfigured(tmp_path: Path) -> None:
+def test_initially_invalid_file_is_misconfigured(tmp_path: Path) -> None:
     path = tmp_path / "gpu.csv"
     path.write_bytes(b"utilization\xff\n1\n")
     with pytest.raises(ProviderMisconfigured, match=r"gpu\.csv: column"):

@@ -21,6 +21,6 @@ def test_each_kind_once_in_its_time(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.levelno for record in caplog.records[:2]] == [logging.WARNING, logging.ERROR]
 
 
-def test_what_comes_from_outside_begins_no_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_external_text_starts_no_new_line(caplog: pytest.LogCaptureFixture) -> None:
     GpuRateLimitedLogger("GPU telemetry", lambda: 0.0).warn("odd", "a\nGPU telemetry: all is well\r\x1b[2J")
     assert caplog.messages == ["GPU telemetry: a GPU telemetry: all is well  [2J"]

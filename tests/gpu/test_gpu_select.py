@@ -47,7 +47,7 @@ def test_none_is_no_provider() -> None:
 
 
 @pytest.mark.parametrize("spec", ["auto", " AUTO ", "Auto"])
-def test_auto_is_a_provider_that_has_not_looked_yet(spec: str) -> None:
+def test_auto_provider_does_not_read_at_creation(spec: str) -> None:
     (provider,) = providers([spec])
     assert isinstance(provider, AutoProvider)
     assert repr(provider) == "AutoProvider(not tried yet)"
@@ -73,7 +73,7 @@ def test_fake_plays_a_file_and_hangs_only_on_a_thread(tmp_path: Path, hands: Han
 
 
 @pytest.mark.parametrize("spec", ["", "fake", "fake:", "cuda", "nvml:0", "none,auto", "auto:"])
-def test_another_text_is_refused_with_the_allowed_forms(spec: str) -> None:
+def test_unknown_text_is_rejected_with_allowed_forms(spec: str) -> None:
     with pytest.raises(ValueError, match="vllm:URL, sglang:URL, fake:FILE, or none alone"):
         providers(spec.split(","))
 
@@ -102,14 +102,14 @@ def test_none_is_no_provider_at_all() -> None:
     assert providers(["auto", "sglang:http://h"])[0].name == "auto"
 
 
-def test_no_password_of_a_wrong_item_is_told() -> None:
+def test_password_of_invalid_item_is_not_shown() -> None:
     with pytest.raises(ValueError, match=r"http://\*\*\*@h:x") as caught:
         providers(["vllm:http://me:hunter2@h:x/"])
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("entry", ["-1", "x", "GPU-", "0;1", "GPU 1"])
-def test_a_malformed_device_is_refused(entry: str) -> None:
+def test_malformed_device_is_rejected(entry: str) -> None:
     with pytest.raises(ValueError, match="not a GPU"):
         providers(["none"], devices=["0", entry])
 
@@ -130,7 +130,7 @@ def test_auto_takes_the_first_that_finds_something_and_keeps_it() -> None:
 
 
 @pytest.mark.parametrize("error", [NotPresentError("no driver"), PackageMissingError("no package")])
-def test_auto_that_finds_nothing_says_what_was_tried_once(
+def test_auto_without_source_lists_attempts_once(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     auto = AutoProvider([Candidate(error, error)])

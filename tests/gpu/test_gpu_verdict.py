@@ -112,7 +112,7 @@ def test_every_input_has_exactly_one_verdict(
     seconds=st.integers(1, 40),
     in_flight=COUNT,
 )
-def test_utilization_alone_gives_only_the_plain_findings(
+def test_utilization_alone_gives_only_plain_verdicts(
     percent: float | None, others: list[float | None], seconds: int, in_flight: int
 ) -> None:
     cards = tuple({"utilization_pct": pct} for pct in (percent, *others))
@@ -155,7 +155,7 @@ def test_nothing_of_ours_in_flight_is_no_stall() -> None:
     assert classify(replace(it, in_flight=0.0), RULES) is GpuCondition.UNKNOWN
 
 
-def test_a_lost_card_is_nobody_who_works() -> None:
+def test_lost_device_is_no_working_device() -> None:
     cards = ({**FULL, "utilization_pct": 45.0}, {"health": "lost", "utilization_pct": 99.0})
     phase = Phase(10, cards, (), completed_per_s=9.0, work={**SERVING, "waiting": 3})
     assert labels(Player().play(phase)) == (GpuCondition.STARVED, GpuCondition.LOST)
@@ -180,7 +180,7 @@ def test_the_queue_is_counted_for_each_engine() -> None:
 # --- time
 
 
-def test_two_samples_are_not_enough_and_nor_are_many_within_two_seconds() -> None:
+def test_two_samples_or_two_seconds_are_not_enough() -> None:
     player = Player()
     seen = [labels(each)[0] for each in player.seconds(replace(HEALTHY, seconds=4))]
     assert seen == [GpuCondition.UNKNOWN] * 3 + [GpuCondition.PRODUCTIVE], (
@@ -196,7 +196,7 @@ def test_two_samples_far_apart_are_not_enough() -> None:
     assert labels(Player().play(replace(card, seconds=9), step_s=3.0)) == (GpuCondition.THROTTLED,)
 
 
-def test_a_finding_is_left_by_three_new_samples_spanning_two_seconds_and_not_by_one() -> None:
+def test_verdict_ends_after_three_samples_over_two_seconds() -> None:
     player = Player()
     player.play(HEALTHY)
     odd = one(1, {**FULL, "utilization_pct": 50.0}, GpuCondition.WORKING, completed_per_s=10.0)
@@ -284,7 +284,7 @@ def test_a_first_request_may_load_and_compile_a_model() -> None:
     )
 
 
-def test_what_streams_past_an_engine_that_counts_late_is_no_stall_and_ends_one() -> None:
+def test_own_stream_chunks_prevent_and_end_a_stall() -> None:
     player = Player()
     player.play(HEALTHY)
     late = {"tokens_per_s": 0.0, "running": 1}
@@ -301,7 +301,7 @@ def test_a_stall_takes_longer_if_so_wished() -> None:
     assert labels(player.play(one(6, SPIN, GpuCondition.STALLED))) == (GpuCondition.STALLED,)
 
 
-def test_a_stall_of_a_card_that_fell_silent_ends_with_our_own_progress() -> None:
+def test_stall_of_silent_device_ends_with_own_progress() -> None:
     player = Player()
     player.play(HEALTHY)
     player.play(one(20, SPIN, GpuCondition.STALLED))
@@ -318,7 +318,7 @@ def test_a_stall_of_a_card_that_fell_silent_ends_with_our_own_progress() -> None
     assert later(60.0, 320) is GpuCondition.UNKNOWN
 
 
-def test_a_stalled_card_late_by_its_own_period_is_not_silent() -> None:
+def test_stalled_device_late_by_its_period_is_not_silent() -> None:
     player = Player()
     player.play(HEALTHY)
     player.play(one(20, {**SPIN, "period_s": 30.0}, GpuCondition.STALLED))
@@ -329,7 +329,7 @@ def test_a_stalled_card_late_by_its_own_period_is_not_silent() -> None:
     assert labels(seen) == (GpuCondition.STALLED,)
 
 
-def test_a_card_no_longer_known_is_forgotten_and_engines_get_no_verdict() -> None:
+def test_unknown_device_is_removed_and_engines_get_no_verdict() -> None:
     judge = VerdictTracker()
     engine = row(1, 1000.0, kind="engine", tokens_per_s=5.0)
     judge.update(view((row(0, 1000.0, **FULL), engine)), ServiceStats(), 1000.0)
@@ -347,7 +347,7 @@ def throttled(clock: float | None, **fields: Any) -> dict[str, Any]:
     return {**FULL, "throttle": frozenset({"hw_thermal"}), "sm_clock_mhz": clock, **fields}
 
 
-def test_a_throttled_card_counts_by_its_clock_and_weight() -> None:
+def test_throttled_device_counts_by_clock_and_weight() -> None:
     cards = (throttled(990.0), FULL, FULL, {"health": "lost"})
     phase = Phase(5, cards, (), completed_per_s=10.0, work=SERVING)
     seen = Player().play(phase)
@@ -376,7 +376,7 @@ def test_capacity_is_untouched_while_the_finding_is_not_sure() -> None:
 
 
 @pytest.mark.parametrize("bits", [frozenset({"sw_power_cap"}), None], ids=["bit", "time alone"])
-def test_a_card_at_the_limit_it_was_sold_with_is_never_throttled(bits: frozenset[str] | None) -> None:
+def test_device_at_default_power_limit_is_not_throttled(bits: frozenset[str] | None) -> None:
     card = {**SOLD, "throttle": bits, "throttled_ratio": 0.9}
     seen = list(Player().seconds(one(60, card, GpuCondition.PRODUCTIVE, completed_per_s=10.0)))
     assert [labels(each)[0] for each in seen] == [GpuCondition.UNKNOWN] * 3 + [
@@ -385,7 +385,7 @@ def test_a_card_at_the_limit_it_was_sold_with_is_never_throttled(bits: frozenset
     assert {each.capacity for each in seen} == {1.0}
 
 
-def test_a_limit_lowered_before_the_start_is_told_and_is_what_the_rates_were_set_for() -> None:
+def test_limit_lowered_before_start_is_shown_and_keeps_rates() -> None:
     player = Player()
     seen = player.play(one(900, {**SOLD, **LOWERED}, GpuCondition.THROTTLED, completed_per_s=10.0))
     (verdict,) = seen.verdicts.values()
@@ -397,7 +397,7 @@ def test_a_limit_lowered_before_the_start_is_told_and_is_what_the_rates_were_set
     )
 
 
-def test_a_limit_lowered_while_watched_counts_by_the_clock_for_as_long_as_that_lasts() -> None:
+def test_limit_lowered_at_run_time_counts_by_clock() -> None:
     lowered = {**SOLD, **LOWERED}
     player = Player()
     player.play(one(60, SOLD, GpuCondition.PRODUCTIVE, completed_per_s=10.0))
@@ -431,7 +431,7 @@ def test_full_speed_learned_under_load_gives_the_capacity_back() -> None:
 # --- doubt
 
 
-def test_confidence_is_the_share_of_possible_signals_that_is_known_and_agrees() -> None:
+def test_confidence_is_share_of_signals_that_agree() -> None:
     it = VerdictInput(utilization_pct=99.0, progress_per_s=4.0, sm_active_ratio=0.1, power_share=0.5)
     share, evidence = confidence(GpuCondition.UNDERFED, it, RULES)
     assert share == 3 / 8, "utilization, progress and multiprocessors agree, power does not, four are unknown"
@@ -462,7 +462,7 @@ def test_a_signal_more_that_agrees_makes_a_finding_surer() -> None:
     assert [each.confidence for each in (*alone.verdicts.values(), *both.verdicts.values())] == [4 / 5, 1.0]
 
 
-def test_the_learned_range_of_power_finds_a_hang_that_the_limit_does_not() -> None:
+def test_learned_power_range_finds_hang_below_limit() -> None:
     card = {"power_limit_w": 300.0, "utilization_pct": 100.0}
     idle = one(400, {**card, "utilization_pct": 0.0, "power_w": 90.0}, GpuCondition.IDLE, work=QUIET)
     busy = one(300, {**card, "power_w": 250.0}, GpuCondition.PRODUCTIVE, completed_per_s=10.0)

@@ -26,7 +26,7 @@ CARDS = [A, B, M]
 WHOLE = ((0, None), (1, None), (2, 0), (2, 2))
 
 
-def test_every_card_and_every_instance_of_a_divided_one() -> None:
+def test_every_device_and_every_mig_instance() -> None:
     assert select_all(CARDS) == DeviceSelection(WHOLE)
 
 
@@ -62,11 +62,11 @@ def test_our_indexes_are_those_of_the_driver() -> None:
     assert select_listed(["1"], [B]) == DeviceSelection(((1, None),))
 
 
-def test_the_same_card_twice_is_one() -> None:
+def test_same_device_twice_is_one() -> None:
     assert select_listed(["0", "GPU-aaaa1"], CARDS).targets == ((0, None),)
 
 
-def test_cuda_counts_in_pci_order_when_all_cards_have_one_name() -> None:
+def test_cuda_uses_pci_order_for_equal_names() -> None:
     assert select_cuda("0", CARDS) == DeviceSelection(((1, None),))
     assert select_cuda(" 1 , GPU-aaaa2222", CARDS) == DeviceSelection(((0, None), (1, None)))
 
@@ -80,7 +80,7 @@ def test_an_invalid_entry_ends_the_list_of_cuda() -> None:
     assert select_cuda("0,-1,1", CARDS) == DeviceSelection(((1, None),), ("-1",))
 
 
-def test_an_index_is_a_guess_when_names_differ_and_the_order_is_not_said() -> None:
+def test_index_is_a_guess_with_different_names() -> None:
     mixed = [A, DeviceInfo(1, "GPU-bb", "L4", "00000000:01:00.0")]
     assert select_cuda("0", mixed).guessed
     assert select_cuda("0,9", mixed).guessed

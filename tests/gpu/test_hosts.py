@@ -70,7 +70,7 @@ def test_all_hosts_are_one_view(server: BadServer) -> None:
     assert fleet.seconds(20, "one", "two")[-1] == 0.7, "the mean is 88 %"
 
 
-def test_a_host_that_vanishes_is_lost_for_a_while_and_then_scaled_away(server: BadServer) -> None:
+def test_vanished_host_is_lost_then_removed(server: BadServer) -> None:
     fleet = Fleet(server)
     fleet.seconds(30, "one", "two")
     factors = fleet.seconds(FORGET_S, "one")
@@ -111,7 +111,7 @@ def test_the_last_host_that_vanishes_is_an_outage_for_as_long(server: BadServer)
     assert fleet.station.throttle.snapshot().ready
 
 
-def test_a_dead_host_that_the_server_still_tells_of_is_old(server: BadServer) -> None:
+def test_dead_host_still_listed_by_server_is_stale(server: BadServer) -> None:
     """A server answers a dead series for five minutes; its own time gives it away."""
     fleet = Fleet(server)
     fleet.seconds(30, "one", "two")

@@ -27,7 +27,7 @@ def server() -> Iterator[BadServer]:
     "number",
     ["NaN", "+Inf", "-Inf", "-1", "250", "1e308", "9223372036854775794", "2147483632", "140737488355328"],
 )
-def test_what_cannot_be_is_not_known(server: BadServer, number: str) -> None:
+def test_implausible_values_are_unknown(server: BadServer, number: str) -> None:
     server.answer = page(
         f'DCGM_FI_DEV_GPU_UTIL{{UUID="a"}} {number}\nDCGM_FI_DEV_POWER_USAGE{{UUID="a"}} {number}\n'
         'DCGM_FI_DEV_GPU_TEMP{UUID="a"} 50\n'.encode()
@@ -43,7 +43,7 @@ def test_what_cannot_be_is_not_known(server: BadServer, number: str) -> None:
     assert station.detail() == ""
 
 
-def test_a_lie_about_the_hot_card_is_counted_and_changes_nothing_at_once(server: BadServer) -> None:
+def test_implausible_hot_device_is_counted_without_effect(server: BadServer) -> None:
     station = of_settings(f"dcgm:{server.url()}")
     for second in range(5):
         server.answer = page(f'DCGM_FI_DEV_GPU_UTIL{{UUID="a"}} {93 + second / 10}\n'.encode())
@@ -111,7 +111,7 @@ def test_devices_that_change_their_names_leave_the_memory(server: BadServer) -> 
     assert station.reasons[Reason.GPU] == 0
 
 
-def test_more_cards_than_anybody_has_are_a_failure(server: BadServer) -> None:
+def test_too_many_devices_are_a_failure(server: BadServer) -> None:
     server.answer = page("".join(f'DCGM_FI_DEV_GPU_UTIL{{UUID="{n}"}} 99\n' for n in range(1025)).encode())
     station = of_settings(f"dcgm:{server.url()}")
     station.tick()

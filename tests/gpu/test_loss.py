@@ -38,7 +38,7 @@ def test_one_of_four_lost_leaves_three_quarters(index: int) -> None:
     assert mean(station.crowd(4)) == pytest.approx(NOMINAL_RPS, abs=1.0)
 
 
-def test_the_loss_of_the_hot_card_releases_no_band() -> None:
+def test_loss_of_hot_device_releases_no_band() -> None:
     """Without it the mean falls from 88 to 84 %, below the lowest edge."""
     station, gpu = four(84.0)
     gpu.set(2, utilization_pct=100.0)
@@ -53,7 +53,7 @@ def test_the_loss_of_the_hot_card_releases_no_band() -> None:
     assert mean(after[5:]) == pytest.approx(LEFT_RPS, abs=1.0)
 
 
-def test_the_loss_of_one_hot_card_shuts_no_door_to_the_others() -> None:
+def test_loss_of_one_hot_device_keeps_the_rest_admitted() -> None:
     station, gpu = four(40.0)
     gpu.set(0, utilization_pct=100.0)
     station.crowd(5)
@@ -62,7 +62,7 @@ def test_the_loss_of_one_hot_card_shuts_no_door_to_the_others() -> None:
     assert mean(station.crowd(40)[1:]) == pytest.approx(LEFT_RPS, abs=1.0)
 
 
-def test_a_lost_card_that_says_zero_is_not_idle() -> None:
+def test_lost_device_at_zero_is_not_idle() -> None:
     """At 90 % each the table leaves 0.7; a card counted as 0 % would lift the cut."""
     station, gpu = four(90.0)
     station.crowd(5)
@@ -72,7 +72,7 @@ def test_a_lost_card_that_says_zero_is_not_idle() -> None:
         assert left == pytest.approx(0.7 * NOMINAL_RPS * (4 - lost) / 4, abs=4.0)
 
 
-def test_without_any_card_everybody_is_told_so_until_one_is_back() -> None:
+def test_all_devices_lost_rejects_all_until_one_returns() -> None:
     station, gpu = four(60.0)
     station.crowd(3)
     for index in range(4):
@@ -95,7 +95,7 @@ def test_without_any_card_everybody_is_told_so_until_one_is_back() -> None:
     assert station.detail() == ""
 
 
-def test_what_the_table_had_cut_is_released_slowly_after_all_were_lost() -> None:
+def test_reduced_rates_rise_slowly_after_total_loss() -> None:
     """Nothing until three new samples are there; then the band of before until the loss is 30 s ago."""
     station, gpu = four(93.0)
     station.crowd(5)
@@ -120,7 +120,7 @@ def test_three_new_samples_are_needed_after_a_silence() -> None:
     assert [station.tick().factor for _ in range(4)] == [0.4, 0.4, 1.0, 1.0]
 
 
-def test_a_card_that_comes_and_goes_counts_as_gone() -> None:
+def test_flapping_device_counts_as_lost() -> None:
     station, gpu = four(60.0)
     station.crowd(4)
     gpu.lose(3)
@@ -135,7 +135,7 @@ def test_a_card_that_comes_and_goes_counts_as_gone() -> None:
 
 
 @pytest.mark.parametrize("policy", ["tiers", "adaptive"])
-def test_whoever_comes_back_when_told_finds_the_door_open_and_nobody_does_sooner(policy: str) -> None:
+def test_retry_after_of_loss_is_exact(policy: str) -> None:
     station, gpu = four(60.0, policy=policy)
     station.tick(3)
     for index in range(4):
@@ -153,7 +153,7 @@ def test_whoever_comes_back_when_told_finds_the_door_open_and_nobody_does_sooner
     assert station.detail() == ""
 
 
-def test_a_loss_and_a_silence_together_open_no_door() -> None:
+def test_loss_with_silence_admits_nothing_more() -> None:
     """One card is lost, then the source dies: the capacity drifts back, never above the nominal rates."""
     station, gpu = four(60.0)
     station.crowd(3)

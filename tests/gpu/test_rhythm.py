@@ -53,7 +53,7 @@ class Paced:
         raise AssertionError(f"it stays at {self.interval_s} s")
 
 
-def test_an_idle_card_is_looked_at_every_ten_seconds() -> None:
+def test_idle_device_is_sampled_every_ten_seconds() -> None:
     paced = Paced()
     paced.gpu.utilization_pct = 5.0
     seen, began_s = [], paced.clock()
@@ -109,7 +109,7 @@ def test_a_slow_rhythm_still_shows_a_hang() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["cut", "lost", "stalled"])
-def test_trouble_is_looked_at_closely(trouble: str) -> None:
+def test_abnormal_device_is_sampled_often(trouble: str) -> None:
     paced = Paced()
     gpu = paced.gpu
     if trouble == "cut":
@@ -124,7 +124,7 @@ def test_trouble_is_looked_at_closely(trouble: str) -> None:
     assert paced.interval_s == 1.0
 
 
-def test_an_engine_is_looked_at_with_the_cards() -> None:
+def test_engine_is_sampled_with_the_devices() -> None:
     clock = ManualClock()
     engine = Named("vllm:h:1", clock, devices=0, engines=1)
     paced = Paced((FakeGpu(clock=clock), engine), clock)
@@ -137,7 +137,7 @@ def test_an_engine_is_looked_at_with_the_cards() -> None:
     assert paced.interval_s == 1.0
 
 
-def test_a_crowd_in_flight_is_load_though_the_card_is_not() -> None:
+def test_many_in_flight_is_load_despite_idle_device() -> None:
     paced = Paced(policy="adaptive", inflight_start=4, inflight_max=4)
     paced.idle()
     permits = paced.station.hang(4)
@@ -208,7 +208,7 @@ def test_the_first_request_after_idleness_wakes(sources: int, looked_at: bool) -
 
 
 @pytest.mark.parametrize("sources", [1, 2])
-def test_who_comes_after_the_first_does_not_wake(sources: int) -> None:
+def test_only_the_first_request_wakes(sources: int) -> None:
     """Else a trickle of requests would have the driver read as fast as it can be."""
     with dozing(sources) as (throttle, gpus, clock):
         clock.advance(1.0)

@@ -94,7 +94,7 @@ def test_every_kind_of_failure_is_the_same_silence(server: BadServer, trouble: o
     assert "127.0.0.1" in source.last_error
 
 
-def test_closed_is_shut_until_the_first_sample(server: BadServer) -> None:
+def test_closed_rejects_all_until_first_sample(server: BadServer) -> None:
     server.down()
     station = of_settings(f"dcgm:{server.url()}", gpu_unknown="closed")
     assert [station.tick().factor for _ in range(10)] == [0.0] * 10
@@ -107,7 +107,7 @@ def test_closed_is_shut_until_the_first_sample(server: BadServer) -> None:
     assert station.throttle.control_state().factor == 1.0
 
 
-def test_one_line_for_each_rung(server: BadServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_telemetry_step_is_logged_once(server: BadServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "autoglm_throttle")
     station = listening(server, 93.0)
     server.down()

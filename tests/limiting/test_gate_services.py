@@ -13,7 +13,9 @@ pytestmark = pytest.mark.untraced
 HIGH = Priority.HIGH
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("keeps", [True, False])
 def test_after_a_calm_time_the_memory_allows_as_many_as_before(keeps: bool, seed: int) -> None:
     rate = 100.0

@@ -65,7 +65,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("not run on this machine", sep="-")
     counted = skipped(terminalreporter)
     for reason, count in sorted(counted.items()):
-        failed = f" - FAILED: a test is skipped for want of a {', a '.join(REASONS)} alone"
+        failed = f" - FAILED: a test is skipped for want of one of these alone: {', '.join(REASONS)}"
         verdict = "" if allowed(reason) else failed
         terminalreporter.write_line(f"{count} {'test' if count == 1 else 'tests'}: {reason}{verdict}")
     if not counted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 from anyio.lowlevel import checkpoint
 
-FOR_S = 10.0
+FOR_S = 60.0
 
 
 async def settle(passes: int = 5) -> None:

@@ -17,7 +17,7 @@ FULL, SHED, STALE, STATIC = (
     DegradationLevel.STALE,
     DegradationLevel.STATIC,
 )
-FOR_S = 10.0
+FOR_S = 60.0
 
 
 class Watched:

@@ -173,6 +173,7 @@ def test_failing_enter_is_a_failure(backend: str) -> None:
     run(backend, task)
 
 
+@pytest.mark.slow
 def test_context_manager_result_may_be_awaited_or_dropped() -> None:
     circuit = half_open()
     call = later(Guard(circuit), Request)

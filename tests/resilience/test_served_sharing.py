@@ -28,7 +28,7 @@ from autoglm_throttle.types import (
 from tests.loops import run
 from tests.resilience.degrading import Bench, Failed
 
-FOR_S = 10.0
+FOR_S = 60.0
 
 
 class Slow:

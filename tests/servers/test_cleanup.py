@@ -22,7 +22,7 @@ server.serve_forever()
 """
 
 
-def test_server_that_dies_at_its_start_says_what_it_wrote() -> None:
+def test_server_dying_at_start_shows_its_output() -> None:
     with pytest.raises(RuntimeError, match="no such app"):
         Server("-c", "raise SystemExit('no such app')", "{port}")
 

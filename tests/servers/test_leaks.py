@@ -52,7 +52,7 @@ CROWDED = {"PLACES": "8", "SLO_S": "0.4", "RATE_RPS": "1000"}
 @pytest.mark.parametrize(
     "server", [("uvicorn httptools uvloop", CROWDED), ("uvicorn h11 asyncio", CROWDED)], indirect=True
 )
-def test_nothing_leaks_whatever_clients_do(server: Server) -> None:
+def test_nothing_leaks_for_any_client_behaviour(server: Server) -> None:
     rng = random.Random(7)
     asyncio.run(crowd(server.port, rng))
     server.get("/release")
@@ -117,7 +117,7 @@ PATIENCE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_server_that_stops_with_requests_in_line_says_nothing_bad(name: str) -> None:
+def test_server_stop_with_queued_requests_logs_no_error(name: str) -> None:
     *command, app = SERVERS[name]
     server = Server(*command, *PATIENCE.get(command[1], ()), app)
     wires = [Wire(server) for _ in range(2)]
@@ -146,7 +146,7 @@ def forgotten(said: str) -> list[str]:
     cases({name: (name, {"DRY_RUN": "1", "RATE_RPS": "0.001"}) for name in SERVERS}),
     indirect=True,
 )
-def test_a_dry_run_answers_everybody(server: Server) -> None:
+def test_dry_run_answers_all_requests(server: Server) -> None:
     with held(server):
         assert [server.get(path).status for path in ("/digest", "/brief") * 5] == [200] * 10
         status, _, connection = server.handshake({})

@@ -74,14 +74,14 @@ def test_exactly_the_limit_passes(server: Server) -> None:
         assert [ask(connection, "/ok", key).status for _ in range(TIMES)] == EXACTLY
 
 
-def test_exactly_the_limit_passes_for_what_is_not_there(server: Server) -> None:
+def test_exactly_the_limit_passes_for_missing_paths(server: Server) -> None:
     key = fresh_key()
     with contextlib.closing(server.connection()) as connection:
         answers = [ask(connection, "/nowhere", key, "HEAD").status for _ in range(TIMES)]
     assert answers == [404] * LIMIT + [429] * 3
 
 
-def test_refusal_arrives_intact(server: Server) -> None:
+def test_rejection_arrives_intact(server: Server) -> None:
     key = fresh_key()
     with contextlib.closing(server.connection()) as connection:
         admitted = [ask(connection, "/ok", key) for _ in range(LIMIT)]
@@ -97,7 +97,7 @@ def test_refusal_arrives_intact(server: Server) -> None:
     assert json.loads(refused.body)["reason"] == "user:user-60s"
 
 
-def test_refusal_of_a_large_upload_does_not_wait_for_it(server: Server) -> None:
+def test_rejection_of_large_upload_does_not_wait(server: Server) -> None:
     key = fresh_key()
     for _ in range(LIMIT):
         server.get("/ok", key)
@@ -121,7 +121,7 @@ def test_stream_is_not_buffered(server: Server) -> None:
     assert server.until("active", 0) == 0
 
 
-def test_websocket_is_admitted_then_refused(server: Server) -> None:
+def test_websocket_is_admitted_then_rejected(server: Server) -> None:
     key = fresh_key()
     for _ in range(LIMIT):
         status, _, connection = server.handshake(key)

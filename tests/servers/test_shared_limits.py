@@ -8,15 +8,16 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import pytest
+from tests.stores.server import RedisServer, newest
 
 from tests.servers.server import Reply, Server, ask, fresh_key
 from tests.servers.test_servers import GRANIAN, UVICORN
-from tests.store.server import RedisServer, newest
+from tests.store.polling import until
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -71,7 +72,7 @@ class Site:
     def comes(self, store: str) -> None:
         """Ask every worker until it sees the store so."""
         with self.workers() as workers:
-            _until(lambda: all(_seen(connections[0]) == store for connections in workers))
+            until(lambda: all(_seen(connections[0]) == store for connections in workers), WITHIN_S, store)
 
 
 def _seen(connection: http.client.HTTPConnection) -> str:
@@ -83,13 +84,6 @@ def _seen(connection: http.client.HTTPConnection) -> str:
 def _state(connection: http.client.HTTPConnection) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(ask(connection, "/state").body)
     return found
-
-
-def _until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module", params=SERVERS.values(), ids=list(SERVERS))
@@ -189,7 +183,9 @@ class Traffic:
     def more(self, count: int = 30) -> None:
         """Return when so many more of each have been answered."""
         wanted = {path: len(statuses) + count for path, statuses in self.statuses.items()}
-        _until(lambda: all(len(self.statuses[path]) >= most for path, most in wanted.items()))
+        until(
+            lambda: all(len(self.statuses[path]) >= most for path, most in wanted.items()), WITHIN_S, "more"
+        )
 
     def _flow(self, path: str) -> None:
         key, asked = fresh_key(), 0
@@ -210,7 +206,7 @@ def strict() -> Iterator[Site]:
         site.server.stop()
 
 
-def test_whoever_wants_it_refuses_all_while_the_store_is_away(strict: Site) -> None:
+def test_deny_mode_rejects_all_during_store_outage(strict: Site) -> None:
     server = strict.server
     strict.comes("remote")
     assert server.get("/ok", fresh_key()).status == 200

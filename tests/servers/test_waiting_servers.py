@@ -204,7 +204,7 @@ def test_an_app_that_reads_nothing_after_the_wait(server: Server) -> None:
 
 
 @pytest.mark.parametrize("sent", ["nothing", "half a body", "a body", "no body"])
-def test_a_client_that_leaves_the_line_is_gone_at_once(server: Server, sent: str) -> None:
+def test_client_leaving_queue_is_removed_at_once(server: Server, sent: str) -> None:
     before = server.state()
     with held(server):
         tokens = server.state()["tokens"]
@@ -252,7 +252,7 @@ def test_a_stream_holds_its_place_until_its_client_has_left(server: Server, wait
     queued.leave()
 
 
-def test_a_websocket_waits_in_line_and_holds_its_place(server: Server) -> None:
+def test_websocket_waits_in_queue_and_holds_slot(server: Server) -> None:
     with held(server):
         wire = Wire(server)
         wire.ask("/ws", *WEBSOCKET)
@@ -279,7 +279,7 @@ WEBSOCKET = (
 )
 
 
-def test_a_websocket_whose_client_leaves_the_line(server: Server) -> None:
+def test_websocket_leaving_queue_is_removed(server: Server) -> None:
     before = server.state()
     with held(server):
         wire = Wire(server)

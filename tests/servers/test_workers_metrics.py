@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.stores.polling import until
 
 from tests.docs.pages import blocks
 from tests.servers import server as servers
@@ -67,11 +67,8 @@ def scraped(port: int) -> dict[str, float]:
     return {name: float(value) for name, _, value in lines}
 
 
-def test_each_worker_tells_of_itself_and_together_of_all(server: Server, ports: range) -> None:
-    give_up_s = time.monotonic() + PATIENCE_S
-    while not all(scraped(port) for port in ports):
-        assert time.monotonic() < give_up_s, server.output
-        time.sleep(0.05)
+def test_workers_report_themselves_and_combined(server: Server, ports: range) -> None:
+    until(lambda: all(scraped(port) for port in ports), PATIENCE_S, "the pages of all workers")
     before = sum(map(total, map(scraped, ports)))
     for _ in range(40):
         server.get("/nothing")

@@ -53,7 +53,7 @@ def test_a_loop_that_ends_before_takes_it_with_it() -> None:
         assert THREAD not in {thread.name for thread in threading.enumerate()}
 
 
-def test_what_is_insisted_on_is_done_over_again_in_a_thread() -> None:
+def test_required_work_is_redone_in_a_thread() -> None:
     for passes in (0, 1):
         work = Work(10)
         asyncio.run(_short(work, passes, insists=True))

@@ -34,7 +34,7 @@ async def quiet(site: Site) -> None:
     until(lambda: not any(bucket.tokens(0.0) for bucket in buckets.all), HANG_S, "an empty pool")
 
 
-async def test_the_first_requests_of_an_outage_wait_for_one_deadline_and_are_admitted(
+async def test_first_requests_of_outage_wait_one_deadline(
     own_server: RedisServer, redis_prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "autoglm_throttle")
@@ -53,7 +53,7 @@ async def test_the_first_requests_of_an_outage_wait_for_one_deadline_and_are_adm
     assert changes(caplog) in (["store_lost", "store_recovered"], [])
 
 
-async def test_the_first_request_after_the_end_of_the_server_is_admitted_by_the_own_part(
+async def test_first_request_after_server_end_uses_own_share(
     own_server: RedisServer, redis_prefix: str
 ) -> None:
     site = await connected(own_server.url, redis_prefix, "5/minute", rate_mid_rps=40, **APART)

@@ -76,6 +76,7 @@ def test_script_and_twin_agree_on_real_servers(client: redis.Redis, redis_prefix
     same(client, (f"{redis_prefix}:{{fleet}}:m", f"{redis_prefix}:{{fleet}}:b"), seed, 150)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 def test_script_and_twin_agree_on_the_double(seed: int) -> None:
     same(fakeredis.FakeRedis(), ("{fleet}:m", "{fleet}:b"), seed, 20)
@@ -113,7 +114,7 @@ def test_every_key_ends_by_itself(
     assert client.pttl(buckets) > 3_600_000, "one that fills slowly is kept until it is full"
 
 
-def test_who_leaves_is_gone_at_once(call: Callable[..., list[int]]) -> None:
+def test_leaving_member_is_removed_at_once(call: Callable[..., list[int]]) -> None:
     assert [call(name, plain())[1] for name in "abcb"] == [1, 2, 3, 3]
     assert call("b", plain(), 0)[1] == 2
     assert call("a", plain())[1] == 2
@@ -125,7 +126,7 @@ def test_a_clock_that_goes_back_does_not_keep_the_dead(client: redis.Redis, redi
     assert timed(client, keys, START_US, "living", LIVES_US, plain())[1] == 1
 
 
-def test_nobody_takes_more_than_half_of_what_he_does_not_need(call: Callable[..., list[int]]) -> None:
+def test_unneeded_draw_is_at_most_half(call: Callable[..., list[int]]) -> None:
     assert call("a", plain(80 * MICRO))[2:4] == [50 * MICRO, 50 * MICRO]
 
 

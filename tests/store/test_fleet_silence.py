@@ -37,7 +37,7 @@ class Jumping:
         return 1000.0 + self.ahead_s
 
 
-def test_an_event_loop_that_stands_still_is_no_silence_of_the_store(
+def test_blocked_event_loop_is_no_store_silence(
     wire: Wire, made: Callable[..., FleetSync]
 ) -> None:
     clock = Jumping()
@@ -56,7 +56,7 @@ def test_an_event_loop_that_stands_still_is_no_silence_of_the_store(
     assert fleet.failures == 0
 
 
-def test_who_is_answered_is_not_asked_for_again_while_the_loop_stands_still(
+def test_answered_waiter_is_not_requested_again_by_blocked_loop(
     wire: Wire, made: Callable[..., FleetSync]
 ) -> None:
     fleet = made(wire)
@@ -85,7 +85,7 @@ async def gives_up(fleet: FleetSync, clock: Jumping) -> None:
     await waits
 
 
-def test_a_store_that_those_who_wait_have_given_up_is_asked_at_once_and_both_are_told(
+def test_abandoned_store_is_retried_at_once_and_logged(
     wire: Wire,
     made: Callable[..., FleetSync],
     caplog: pytest.LogCaptureFixture,
@@ -107,7 +107,7 @@ def test_a_store_that_those_who_wait_have_given_up_is_asked_at_once_and_both_are
     assert fleet.failures == 0
 
 
-def test_one_that_is_given_up_and_fails_is_asked_again_after_a_second_and_told_once(
+def test_failing_store_is_retried_after_1_s_and_logged_once(
     wire: Wire, made: Callable[..., FleetSync], caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Jumping()
@@ -126,7 +126,7 @@ def test_one_that_is_given_up_and_fails_is_asked_again_after_a_second_and_told_o
     assert len(caplog.messages) == 1
 
 
-def test_an_answer_that_comes_late_is_told_too(
+def test_late_answer_is_logged_as_recovery(
     wire: Wire, made: Callable[..., FleetSync], caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = made(wire)
@@ -183,7 +183,7 @@ def back(fleet: FleetSync) -> None:
 
 
 @pytest.mark.slow
-def test_a_frozen_server_costs_50_ms_once_and_its_return_is_noticed(
+def test_frozen_server_costs_50_ms_once_and_recovers(
     own_server: RedisServer, member: FleetSync
 ) -> None:
     assert asyncio.run(admit(member))[0]
@@ -203,7 +203,7 @@ def test_a_frozen_server_costs_50_ms_once_and_its_return_is_noticed(
 
 
 @pytest.mark.slow
-def test_a_server_that_was_killed_and_is_started_again_is_noticed(
+def test_killed_and_restarted_server_is_detected(
     own_server: RedisServer, member: FleetSync
 ) -> None:
     assert asyncio.run(admit(member))[0]

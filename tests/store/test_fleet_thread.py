@@ -27,7 +27,7 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "autoglm-throttle-fleet"]
 
 
-def test_a_process_shows_that_it_lives_whatever_its_event_loop_does(
+def test_process_sends_heartbeat_despite_blocked_loop(
     wire: Wire, made: Callable[..., FleetSync]
 ) -> None:
     fleet = made(wire, heartbeat_s=0.02)
@@ -41,7 +41,7 @@ def test_a_process_shows_that_it_lives_whatever_its_event_loop_does(
     assert wire.calls[0][1] == 60_000, "it lives for three heartbeats"
 
 
-def test_who_waits_is_woken_by_the_answer(wire: Wire, made: Callable[..., FleetSync]) -> None:
+def test_waiter_is_woken_by_the_answer(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire)
     beats(fleet, wire)
 
@@ -54,7 +54,7 @@ def test_who_waits_is_woken_by_the_answer(wire: Wire, made: Callable[..., FleetS
     assert not fleet.leases.waiters
 
 
-def test_who_comes_too_late_for_what_was_granted_is_refused_in_time(
+def test_waiter_without_granted_tokens_is_rejected_in_time(
     wire: Wire, made: Callable[..., FleetSync], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet = made(wire)
@@ -72,7 +72,7 @@ def test_it_works_under_trio(wire: Wire, made: Callable[..., FleetSync]) -> None
     assert trio.run(admit, fleet)[0]
 
 
-def test_who_is_cancelled_waits_no_more(wire: Wire, made: Callable[..., FleetSync]) -> None:
+def test_cancelled_waiter_is_removed(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire)
     beats(fleet, wire)
     wire.answers.clear()
@@ -114,7 +114,7 @@ def test_a_store_that_hangs_costs_50_ms_once_and_then_nothing(
 
 
 @pytest.mark.slow
-def test_a_store_that_fails_is_asked_again_and_both_are_told_once(
+def test_failed_store_is_retried_and_both_are_logged_once(
     wire: Wire, made: Callable[..., FleetSync], caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = made(wire)
@@ -205,7 +205,7 @@ def test_start_twice_is_one_thread_and_after_stop_a_new_one(
     assert "running" in repr(fleet)
 
 
-def test_a_call_that_hangs_delays_no_end_and_a_start_adds_no_thread(
+def test_hanging_call_delays_no_stop_and_adds_no_thread(
     wire: Wire, made: Callable[..., FleetSync]
 ) -> None:
     wire.answers.clear()

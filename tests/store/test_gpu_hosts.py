@@ -45,13 +45,13 @@ def health(hosts: HostTable, now: float) -> dict[str, str]:
     return {row.device: row.health for row in hosts.rows(now)}
 
 
-def test_rows_are_as_old_as_their_publication_and_their_reading_together() -> None:
+def test_row_age_is_publication_plus_reading_age() -> None:
     hosts = HostTable()
     hosts.receive("a", 0.5, published(gpu("a", age_s=0.25)), 100.0)
     assert [row.taken_at_s for row in hosts.rows(100.0)] == [99.25]
 
 
-def test_what_is_read_twice_was_measured_once() -> None:
+def test_row_read_twice_is_one_measurement() -> None:
     hosts = HostTable()
     hosts.receive("a", 0.25, published(gpu("a")), 100.0)
     hosts.receive("a", 1.249, published(gpu("a")), 101.0)  # the way to the store and back took longer or less
@@ -62,7 +62,7 @@ def test_what_is_read_twice_was_measured_once() -> None:
     assert [row.taken_at_s for row in hosts.rows(101.5)] == [101.24], "so are the same ones an interval later"
 
 
-def test_a_row_is_measured_anew_as_often_as_its_host_publishes_or_its_source_measures() -> None:
+def test_row_is_new_at_rate_of_publication_or_measurement() -> None:
     hosts = HostTable()
     slow = replace(gpu("a", 1, age_s=20.0), period_s=30.0)
     hosts.receive("a", 0.0, published(gpu("a"), slow, interval_s=2.0), 100.0)
@@ -110,7 +110,7 @@ def test_a_row_that_its_host_does_not_read_any_more_is_lost() -> None:
     assert health(hosts, 100.0) == {"a/GPU-0": "ok", "a/GPU-1": "lost"}
 
 
-def test_a_device_that_its_host_no_longer_lists_is_lost_then_forgotten() -> None:
+def test_device_unlisted_by_its_host_is_lost_then_removed() -> None:
     hosts = HostTable()
     hosts.receive("a", 0.0, published(gpu("a"), gpu("a", 1)), 100.0)
     hosts.receive("a", 0.0, published(gpu("a")), 101.0)
@@ -119,7 +119,7 @@ def test_a_device_that_its_host_no_longer_lists_is_lost_then_forgotten() -> None
     assert health(hosts, 100.0 + FORGET_S + 1) == {"a/GPU-0": "ok"}
 
 
-def test_while_the_store_is_away_the_others_are_left_out_not_lost() -> None:
+def test_remote_rows_are_left_out_during_store_outage() -> None:
     hosts = two_hosts()
     hosts.record_failure()
     assert len(hosts.rows(102.0)) == 2, "believed as long as ever"
@@ -131,7 +131,7 @@ def test_while_the_store_is_away_the_others_are_left_out_not_lost() -> None:
     assert health(hosts, 124.1) == {"a/GPU-0": "lost", "b/GPU-0": "ok"}
 
 
-def test_a_stranger_who_fills_the_store_fills_no_memory() -> None:
+def test_foreign_rows_in_store_do_not_fill_memory() -> None:
     hosts = HostTable()
     for number in range(MOST_HOSTS + 5):
         hosts.receive(str(number), 0.0, published(gpu(str(number))), 100.0)
@@ -142,7 +142,7 @@ def test_a_stranger_who_fills_the_store_fills_no_memory() -> None:
     assert repr(HostTable()) == "HostTable(none)"
 
 
-def test_a_lost_host_takes_its_weight_from_the_capacity_and_a_deaf_reader_nothing() -> None:
+def test_lost_host_lowers_capacity_but_not_without_store() -> None:
     local = GpuSample(
         device="GPU-l",
         index=0,
@@ -166,7 +166,7 @@ heights = st.lists(st.tuples(st.floats(0.0, 100.0), st.integers(1, 2**40)), min_
 
 
 @given(heights, st.sampled_from(AggregateMode), st.data())
-def test_a_host_that_vanishes_lowers_the_capacity_and_is_never_read_as_idle(
+def test_vanished_host_lowers_capacity_and_is_never_idle(
     fleet: list[tuple[float, int]], how: AggregateMode, data: st.DataObject
 ) -> None:
     hosts, view = HostTable(), Aggregator(how)

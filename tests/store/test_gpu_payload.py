@@ -72,7 +72,7 @@ def test_a_row_comes_back_under_its_host() -> None:
     assert row.throttle == frozenset()
 
 
-def test_what_is_not_known_stays_unknown() -> None:
+def test_unknown_field_stays_unknown() -> None:
     bare = GpuSample(device="MIG-1", index=3, taken_at_s=100.0, source="nvml", kind="mig", health="lost")
     (row,) = decode(encode([bare], 1.0, 100.0).encode(), "h").rows
     assert (row.kind, row.health) == ("mig", "lost")
@@ -91,7 +91,7 @@ def test_the_age_is_that_of_the_measurement() -> None:
     assert (row.taken_at_s, row.age_s, row.period_s) == (-12.75, 0.0, 30.0)
 
 
-def test_the_share_of_time_with_any_work_is_published_where_it_stands_in() -> None:
+def test_active_time_is_published_in_place_of_utilization() -> None:
     instance = card(kind="mig", utilization_pct=None)
     assert decode(encode([instance], 1.0, 100.0).encode(), "h").rows[0].graphics_active_ratio == 0.971
     assert decode(encode([card()], 1.0, 100.0).encode(), "h").rows[0].graphics_active_ratio is None
@@ -193,7 +193,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("payload", WRONG.values(), ids=WRONG.keys())
-def test_what_cannot_be_is_ignored(payload: bytes) -> None:
+def test_implausible_payload_is_ignored(payload: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - each has words of its own
         decode(payload, "h")
 
@@ -203,7 +203,7 @@ def test_the_same_with_nothing_wrong_is_read() -> None:
 
 
 @pytest.mark.parametrize("host", ["", "h" * 256])
-def test_what_is_no_name_of_a_host_is_ignored(host: str) -> None:
+def test_invalid_host_name_is_ignored(host: str) -> None:
     with pytest.raises(ValueError, match="name"):
         decode(text(said()), host)
 
@@ -222,7 +222,7 @@ UNPRINTABLE = {
 
 
 @pytest.mark.parametrize("odd", UNPRINTABLE.values(), ids=UNPRINTABLE.keys())
-def test_what_cannot_be_printed_is_ignored(odd: str) -> None:
+def test_unprintable_text_is_ignored(odd: str) -> None:
     for column in ("device", "name"):
         with pytest.raises(ValueError, match="printable"):
             decode(text(cell(column, f"a{odd}b")), "h")
@@ -231,13 +231,13 @@ def test_what_cannot_be_printed_is_ignored(odd: str) -> None:
 
 
 @pytest.mark.parametrize("odd", UNPRINTABLE.values(), ids=UNPRINTABLE.keys())
-def test_a_host_does_not_vanish_for_what_its_driver_says(odd: str) -> None:
+def test_host_is_kept_despite_odd_driver_text(odd: str) -> None:
     (row,) = decode(encode([card(device=f"a{odd}b", name=f"c{odd}d")], 1.0, 100.0).encode(), "h").rows
     assert (row.device, row.name) == ("h/a?b", "c?d")
 
 
 @given(st.text(max_size=120), st.text(max_size=120), st.text(min_size=1, max_size=300))
-def test_what_is_believed_can_be_printed(device: str, name: str, host: str) -> None:
+def test_accepted_text_is_printable(device: str, name: str, host: str) -> None:
     row = [*FIRST]
     row[said()["c"].index("device")], row[said()["c"].index("name")] = device, name
     with contextlib.suppress(ValueError):

@@ -125,7 +125,7 @@ def test_each_host_sees_all(site: Site) -> None:
     assert seen(a.read())["b/GPU-x"] == ("ok", 70.0)
 
 
-def test_rows_of_other_hosts_are_told_here_and_not_published_as_ours(site: Site) -> None:
+def test_remote_rows_are_read_and_not_republished(site: Site) -> None:
     (a, own), (b, _) = site.host("a"), site.host("b", gpus=False)
     (row,) = own.read()
     scraped = replace(row, device="GPU-y", host="node-7", source="dcgm:node-7:9400")
@@ -142,14 +142,14 @@ def test_rows_of_other_hosts_are_told_here_and_not_published_as_ours(site: Site)
     assert seen(b.read()).keys() == {"a/GPU-x", "a/GPU-z"}, "an exporter of ours names us"
 
 
-def test_a_gateway_without_gpus_sees_those_of_others_as_soon_as_they_are_there(site: Site) -> None:
+def test_gateway_without_gpus_sees_remote_gpus_at_once(site: Site) -> None:
     gateway, _ = site.host("gateway", gpus=False)
     assert gateway.read() == []
     site.host("a")[0].read()
     assert seen(gateway.read()) == {"a/GPU-x": ("ok", 50.0)}
 
 
-def test_an_automatic_choice_that_finds_nothing_is_a_gateway_too(site: Site) -> None:
+def test_auto_without_source_is_a_gateway_too(site: Site) -> None:
     provider, own = site.host("gateway")
     own.error = NoSourceError("nothing found")
     assert provider.read() == []
@@ -161,7 +161,7 @@ def test_an_automatic_choice_that_finds_nothing_is_a_gateway_too(site: Site) -> 
     assert own.calls[-1] == "read"
 
 
-def test_a_source_that_fails_hides_nobody_and_is_lost_once_it_is_stale(
+def test_failing_source_hides_no_host_and_is_lost_when_stale(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     (a, own), (b, _) = site.host("a"), site.host("b")
@@ -207,7 +207,7 @@ def test_a_source_that_fails_on_the_only_host_is_a_failure(site: Site) -> None:
         provider.read()
 
 
-def test_a_source_that_can_never_work_is_told_once_and_the_others_go_on(
+def test_misconfigured_source_is_logged_once(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     provider, own = site.host("a")
@@ -231,7 +231,7 @@ def test_a_killed_host_is_stale_then_lost_and_never_idle(site: Site) -> None:
     assert set(told[5:]) == {("lost", None)}, "also after the store has forgotten it"
 
 
-def test_without_the_store_local_rows_count_alone_and_it_is_left_alone(
+def test_store_outage_leaves_local_rows_and_pauses_calls(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     (a, _), (b, _) = site.host("a"), site.host("b")
@@ -257,7 +257,7 @@ def test_without_the_store_local_rows_count_alone_and_it_is_left_alone(
     assert a.last_error == "TimeoutError: slow"
 
 
-def test_a_single_hiccup_makes_nobody_silent(site: Site) -> None:
+def test_single_failure_makes_no_host_silent(site: Site) -> None:
     (a, _), (b, _) = site.host("a"), site.host("b")
     for tick in range(8):
         site.down = redis.TimeoutError("slow") if tick == 3 else None
@@ -301,7 +301,7 @@ def test_a_host_that_talks_nonsense_is_ignored_and_counted(
     assert caplog.messages[0].isprintable()
 
 
-def test_a_host_is_heard_beside_one_that_talks_nonsense() -> None:
+def test_host_is_read_beside_malformed_one() -> None:
     wire = Wire()
     wire.answer = lambda arguments: [b"b", 1, payload("a\0"), b"c", 1, payload("MIG-1")]
     provider = RemoteGpuProvider(None, wire.connect, GpuFleetRules("a"), lambda: 1.0)
@@ -359,7 +359,7 @@ def test_closing_and_forgetting(site: Site) -> None:
     assert RemoteGpuProvider(None, site.connect, with_more, site.clock)._stale_after_s == 9.0
 
 
-def test_a_server_that_hangs_costs_one_read_a_quarter_of_a_second(
+def test_hanging_server_costs_one_read_250_ms(
     own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def not_again() -> Any:

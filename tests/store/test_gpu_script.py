@@ -50,7 +50,7 @@ def test_the_clock_is_read_once() -> None:
     assert TIMED != SCRIPT
 
 
-def test_each_reads_what_the_others_publish_and_how_old_it_is(one: Hash) -> None:
+def test_each_host_reads_others_rows_and_ages(one: Hash) -> None:
     assert one.read("a", payload='{"a b":1}\n') == {}
     one.clock_us += 250_000
     assert one.read("b", payload="of b") == {"a": (250_000, '{"a b":1}\n')}
@@ -58,7 +58,7 @@ def test_each_reads_what_the_others_publish_and_how_old_it_is(one: Hash) -> None
     assert one.read("a") == {"b": (1, "of b")}
 
 
-def test_who_has_nothing_to_publish_only_reads(one: Hash) -> None:
+def test_host_without_rows_only_reads(one: Hash) -> None:
     assert one.read("gateway", payload="") == {}
     assert one.client.exists(one.key) == 0
     one.read("a")
@@ -78,7 +78,7 @@ def test_one_process_of_a_host_publishes_and_another_takes_over(one: Hash) -> No
     assert one.read("b")["a"][1] == "of the second"
 
 
-def test_what_is_older_than_a_minute_is_forgotten_and_all_has_an_end(one: Hash) -> None:
+def test_rows_expire_after_a_minute(one: Hash) -> None:
     one.read("a")
     assert 0 < one.client.pttl(one.key) <= 60_000
     one.clock_us += 60 * SECOND
@@ -88,7 +88,7 @@ def test_what_is_older_than_a_minute_is_forgotten_and_all_has_an_end(one: Hash) 
     assert one.client.hkeys(one.key) == [b"b"]
 
 
-def test_a_clock_that_goes_back_makes_nobody_young(one: Hash) -> None:
+def test_backward_clock_makes_no_row_younger(one: Hash) -> None:
     one.read("dead")
     one.read("a", "first")
     one.clock_us -= 30 * SECOND

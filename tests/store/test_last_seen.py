@@ -14,7 +14,7 @@ MINUTE = (UserLimit("user-60s", 100, 60),)
 BOTH = (UserLimit("user-1s", 5, 1), UserLimit("user-3600s", 1000, 3600))
 
 
-def test_begins_with_its_part_of_what_was_left() -> None:
+def test_user_starts_with_share_of_remaining() -> None:
     seen = LastKnownRemaining()
     seen.record("user", "ann", (50,), 100.0)
     assert [seen.seed("user", "ann", MINUTE, processes, 101.0) for processes in (1, 4, 51)] == [
@@ -33,13 +33,13 @@ def test_the_newest_note_counts() -> None:
 
 
 @pytest.mark.parametrize(("now", "expected"), [(159.999, (50,)), (160.0, None)])
-def test_who_was_not_seen_within_the_window_begins_anew(now: float, expected: tuple[int] | None) -> None:
+def test_user_unseen_within_window_starts_fresh(now: float, expected: tuple[int] | None) -> None:
     seen = LastKnownRemaining()
     seen.record("user", "ann", (50,), 100.0)
     assert seen.seed("user", "ann", MINUTE, 1, now) == expected
 
 
-def test_a_limit_whose_window_has_passed_is_whole_again() -> None:
+def test_limit_after_its_window_is_full() -> None:
     seen = LastKnownRemaining()
     seen.record("user", "ann", (0, 300), 100.0)
     assert seen.seed("user", "ann", BOTH, 2, 100.5) == (0, 150)
@@ -73,7 +73,7 @@ def test_all_processes_together_give_no_more_than_was_left(
 
 
 @given(size=st.integers(2, 12), notes=st.lists(st.integers(0, 15), max_size=80))
-def test_half_of_its_size_is_always_remembered_and_never_more_than_that_size(
+def test_cache_holds_between_half_and_full_size(
     size: int, notes: list[int]
 ) -> None:
     seen, last = LastKnownRemaining(size), dict[int, int]()
@@ -95,7 +95,7 @@ def test_an_older_note_of_a_user_never_comes_back() -> None:
     assert seen.seed("user", "ann", MINUTE, 1, 100.0) == (1,)
 
 
-def test_what_it_shows() -> None:
+def test_repr_shows_the_state() -> None:
     seen = LastKnownRemaining()
     seen.record("user", "ann", (50,), 100.0)
     assert repr(seen) == "LastKnownRemaining(1 users)"

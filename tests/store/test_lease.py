@@ -77,7 +77,7 @@ def test_a_grant_is_spent_without_asking_until_it_is_used_up() -> None:
     assert not made.is_decidable(MID, 0.1)
 
 
-def test_what_was_not_used_can_be_used_by_another() -> None:
+def test_unused_tokens_are_available_to_others() -> None:
     made, _ = leases()
     grant_mid(made, 1.0, 0.0, 0.0)
     paid = made.take(MID, 0.1)
@@ -86,7 +86,7 @@ def test_what_was_not_used_can_be_used_by_another() -> None:
     assert made.take(MID, 0.2) is paid
 
 
-def test_what_the_store_has_left_says_when_to_come_back() -> None:
+def test_store_remainder_gives_retry_after() -> None:
     made, woken = leases()
     grant_mid(made, 0.0, 0.25, 0.0)
     ready = 0.75 / 500.0
@@ -96,7 +96,7 @@ def test_what_the_store_has_left_says_when_to_come_back() -> None:
     assert woken == [], "who is known to be refused asks nobody"
 
 
-def test_a_large_cost_that_is_refused_blocks_no_small_one() -> None:
+def test_rejected_large_cost_blocks_no_small_cost() -> None:
     made, _ = leases()
     large = Demand(Priority.MID, cost=400.0)
     made.add_waiter("large", large, 0.0)
@@ -118,7 +118,7 @@ def test_after_a_grant_that_fell_short_there_is_a_pause() -> None:
     assert not made.is_decidable(Demand(Priority.MID, cost=9.0), PAUSE_S)
 
 
-def test_whoever_waits_is_first_what_is_needed_and_together_what_is_wanted() -> None:
+def test_request_sums_needs_and_wants_of_waiters() -> None:
     made, woken = leases()
     for number, cost in enumerate((2.0, 5.0, 1.0)):
         made.add_waiter(number, Demand(Priority.MID, cost=cost), 0.0)
@@ -132,7 +132,7 @@ def test_whoever_waits_is_first_what_is_needed_and_together_what_is_wanted() -> 
     assert list(made.waiters) == [1, 2]
 
 
-def test_at_a_cold_start_the_calls_grow_with_what_has_come() -> None:
+def test_cold_start_requests_grow_with_arrivals() -> None:
     made, _ = leases()
     grant_mid(made, 20.0, 400.0, 0.0)
     for _ in range(20):
@@ -153,7 +153,7 @@ def busy(made: LeasedBuckets, rps: float, until_s: float) -> None:
         made.take(MID, now)
 
 
-def test_more_is_drawn_in_the_background_before_the_last_is_spent() -> None:
+def test_tokens_are_drawn_before_the_last_is_spent() -> None:
     made, woken = leases()
     busy(made, 400.0, 3.0)
     spent = Demand(Priority.MID, cost=made.all[1].tokens(3.0) + 1.0)
@@ -180,7 +180,7 @@ def test_more_is_drawn_in_the_background_before_the_last_is_spent() -> None:
     assert expected * 0.9 <= want + pool <= expected * 1.1
 
 
-def test_what_nobody_spends_goes_back_after_the_lease_time() -> None:
+def test_unspent_tokens_are_returned_after_lease_time() -> None:
     made, _ = leases()
     grant_mid(made, 5.0, 0.0, 0.0)
     grant_mid(made, 3.0, 0.0, 0.5)
@@ -198,7 +198,7 @@ def test_what_nobody_spends_goes_back_after_the_lease_time() -> None:
     assert made.due_s() == math.inf
 
 
-def test_what_is_given_back_late_goes_back_with_the_next_call() -> None:
+def test_late_refund_is_sent_with_next_call() -> None:
     made, _ = leases()
     grant_mid(made, 1.0, 0.0, 0.0)
     paid = made.take(MID, 0.1)
@@ -232,7 +232,7 @@ def test_the_rate_that_is_sent_is_that_of_the_ceiling() -> None:
     assert refusal(made.take(MID, 0.0)).retry_after_s == math.inf
 
 
-def test_what_no_bucket_could_ever_hold_is_too_large_at_once() -> None:
+def test_cost_above_bucket_size_is_too_large_at_once() -> None:
     made, woken = leases()
     huge = Demand(Priority.LOW, cost=100.5)
     assert made.is_decidable(huge, 0.0)
@@ -240,7 +240,7 @@ def test_what_no_bucket_could_ever_hold_is_too_large_at_once() -> None:
     assert woken == []
 
 
-def test_a_store_that_is_silent_for_50_ms_is_away() -> None:
+def test_store_silent_for_50_ms_is_unavailable() -> None:
     made, _ = leases(workers=4)
     made.add_waiter("me", MID, 0.0)
     assert made.next_request(0.001, beat=False) is not None
@@ -251,7 +251,7 @@ def test_a_store_that_is_silent_for_50_ms_is_away() -> None:
     assert (made.next_request(1.0, beat=False), made.due_s()) == (None, math.inf)
 
 
-def test_who_has_waited_in_vain_has_found_out_that_it_is_away() -> None:
+def test_waiter_timeout_marks_store_unavailable() -> None:
     made, _ = leases()
     made.add_waiter("me", MID, 0.0)
     made.remove_waiter("me", MID, 0.04)
@@ -262,7 +262,7 @@ def test_who_has_waited_in_vain_has_found_out_that_it_is_away() -> None:
     made.remove_waiter("me", MID, 2.0)
 
 
-def test_one_that_answered_in_time_is_not_away_because_of_an_old_question() -> None:
+def test_answering_store_is_not_lost_by_an_old_request() -> None:
     made, _ = leases()
     made.add_waiter("me", MID, 0.0)
     assert made.next_request(0.0, beat=False) is not None
@@ -273,7 +273,7 @@ def test_one_that_answered_in_time_is_not_away_because_of_an_old_question() -> N
     assert made.unavailable_since_s is None
 
 
-def test_who_has_an_answer_says_nothing_about_silence() -> None:
+def test_answered_waiter_does_not_mark_store_lost() -> None:
     made, woken = leases()
     made.add_waiter("me", MID, 0.0)
     assert made.next_request(0.0, beat=False) is not None
@@ -286,7 +286,7 @@ def test_who_has_an_answer_says_nothing_about_silence() -> None:
     assert len(woken) == 2
 
 
-def test_who_gives_the_store_up_wakes_whoever_asks_it() -> None:
+def test_marking_store_lost_wakes_the_sender() -> None:
     for give_up in (
         LeasedBuckets.is_decidable,
         lambda made, demand, now: made.remove_waiter("me", demand, now),
@@ -301,7 +301,7 @@ def test_who_gives_the_store_up_wakes_whoever_asks_it() -> None:
         assert woken == [1.0]
 
 
-def test_who_waits_is_answered_though_enough_was_given_back_meanwhile() -> None:
+def test_waiter_is_answered_despite_meanwhile_refund() -> None:
     made, _ = leases()
     grant_mid(made, 1.0, 300.0, 0.0)
     paid = made.take(MID, 0.0)
@@ -351,7 +351,7 @@ def alone(workers: int = 4, members: int = 1, left: float = 0.0, told_s: float =
     return made
 
 
-def test_alone_each_process_runs_its_part() -> None:
+def test_local_mode_limits_each_process_to_its_share() -> None:
     made = alone()
     assert made.all[1].tokens(10.0) == 2.0
     for _ in range(2):  # what was drawn is drawn
@@ -371,7 +371,7 @@ def test_among_how_many_it_is_divided(workers: int, members: int, part: float) -
 @pytest.mark.parametrize(
     ("left", "told_s", "holds"), [(0.0, 10.0, 0), (100.0, 10.0, 25), (100.0, 9.9, 37), (100.0, 5.0, 125)]
 )
-def test_alone_it_begins_with_its_part_of_what_the_store_holds(
+def test_local_mode_starts_with_share_of_store_tokens(
     left: float, told_s: float, holds: int
 ) -> None:
     """What it had left, and what it has gained at 500/s since; a bucket of 500, of four."""
@@ -383,7 +383,7 @@ def test_alone_it_begins_with_its_part_of_what_the_store_holds(
 
 
 @pytest.mark.parametrize("ceiling", [1.0, 0.0])
-def test_alone_without_a_word_from_the_store_the_first_is_let_in_and_no_other(ceiling: float) -> None:
+def test_local_mode_without_reply_admits_only_the_first(ceiling: float) -> None:
     made, _ = leases()
     made.rescale((ceiling,) * 3, 0.0)
     made.store_lost(0.1)
@@ -405,7 +405,7 @@ def test_all_together_begin_with_no_more_than_the_store_holds(
     assert n * made.all[1].tokens(1.0 + silent_s) == pytest.approx(holds, abs=1e-3)
 
 
-def test_the_rates_in_force_are_those_of_the_fleet_or_ones_own_part() -> None:
+def test_rates_are_those_of_fleet_or_own_share() -> None:
     made = alone()
     assert made.rates == (250.0, 125.0, 25.0)
     made.rescale((1.0, 0.4, 0.0), 10.0)
@@ -414,7 +414,7 @@ def test_the_rates_in_force_are_those_of_the_fleet_or_ones_own_part() -> None:
     assert made.rates == (1000.0, 200.0, 0.0)
 
 
-def test_whoever_asks_the_same_store_is_told_once_that_it_is_away() -> None:
+def test_other_users_of_store_are_notified_once_of_loss() -> None:
     made, _ = leases()
     told: list[float] = []
     made.on_store_lost = told.append
@@ -426,7 +426,7 @@ def test_whoever_asks_the_same_store_is_told_once_that_it_is_away() -> None:
     assert told == [1.0, 4.0]
 
 
-def test_the_word_of_another_who_asks_it_is_believed_and_whoever_calls_it_asks_at_once() -> None:
+def test_reported_failure_is_accepted_and_retried_at_once() -> None:
     made, woken = leases()
     made.report_failure(1.0)
     assert made.unavailable_since_s == 1.0
@@ -443,12 +443,12 @@ def test_alone_the_ceiling_still_cuts() -> None:
     assert refusal(made.take(Demand(Priority.MID, cost=90.0), 10.5)).retry_after_s == math.inf
 
 
-def test_alone_more_than_ones_own_part_may_fit_when_the_store_is_back() -> None:
+def test_local_mode_allows_more_than_share_at_recovery() -> None:
     made = alone()
     assert refusal(made.take(Demand(Priority.MID, cost=400.0), 10.0)).retry_after_s == 1.0
 
 
-def test_what_was_spent_alone_is_taken_off_when_the_store_is_back() -> None:
+def test_local_spending_is_deducted_at_recovery() -> None:
     made = alone()
     for number in range(52):
         made.take(MID, 10.5 + number / 1e6)
@@ -463,7 +463,7 @@ def test_what_was_spent_alone_is_taken_off_when_the_store_is_back() -> None:
     assert mid_of(figures)[4] == pytest.approx(-1.0, abs=1e-3)
 
 
-def test_of_a_long_absence_only_what_is_missing_now_is_taken_off() -> None:
+def test_long_outage_deducts_only_the_present_deficit() -> None:
     made = alone()
     for number in range(5000):
         made.take(MID, 10.0 + number / 100)
@@ -509,7 +509,7 @@ def test_arrivals_of_long_ago_are_forgotten() -> None:
         assert woken == []
 
 
-def test_repr_tells_the_state() -> None:
+def test_repr_shows_the_state() -> None:
     made, _ = leases()
     grant_mid(made, 3.0, 0.0, 0.0)
     assert repr(made) == "LeasedBuckets(leased, 2 members, 0/3/0 tokens)"

@@ -62,7 +62,7 @@ async def test_the_deadline_ends_a_decision(hands: Hands) -> None:
     assert hands.cancelled == 1
 
 
-async def test_those_who_fail_together_are_one_failure(hands: Hands) -> None:
+async def test_concurrent_failures_count_once(hands: Hands) -> None:
     window = LimitsWindow("async+own://", 0.01)
     heard, hands.gate = listened(window), asyncio.Event()
     answers = await asyncio.gather(*(window.charge([charge()]) for _ in range(64)))
@@ -141,7 +141,7 @@ async def test_a_probe_has_a_deadline(
     assert window.last_error == "TimeoutError"
 
 
-async def test_what_is_dropped_is_closed_and_made_anew(window: LimitsWindow, hands: Hands) -> None:
+async def test_dropped_client_is_closed_and_recreated(window: LimitsWindow, hands: Hands) -> None:
     window.disconnect()  # nothing is open yet
     await ask(window)
     dropped = hands.made[-1]
@@ -156,7 +156,7 @@ async def test_what_is_dropped_is_closed_and_made_anew(window: LimitsWindow, han
     assert window.stats() == StoreStats(calls=4, sent=2)
 
 
-async def test_a_storage_in_memory_survives_what_is_dropped_and_probed() -> None:
+async def test_memory_storage_survives_drop_and_probe() -> None:
     window = LimitsWindow("async+memory://", PATIENT_S)
     await ask(window)
     window.disconnect()

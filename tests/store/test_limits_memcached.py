@@ -79,14 +79,14 @@ async def test_memcached_counts(shared: LimitsWindow) -> None:
     assert (await ask(shared, charge(BEN, 20, WIDE)))[0][:2] == (1, 0)
 
 
-async def test_memcached_is_never_asked_for_more_than_the_limit_at_once(shared: LimitsWindow) -> None:
+async def test_memcached_concurrency_is_bounded(shared: LimitsWindow) -> None:
     answers = await asyncio.gather(*(ask(shared, charge(limits=WIDE)) for _ in range(60)))
     admitted = sum(rows[0][0] for rows in answers)
     assert 1 <= admitted <= 20  # of those who race, `limits` may refuse more than it must
     assert not await allowed(shared, charge(units=20, limits=WIDE))
 
 
-async def test_memcached_is_shared_by_all_who_know_it(memcached: str, shared: LimitsWindow) -> None:
+async def test_memcached_is_shared_by_processes(memcached: str, shared: LimitsWindow) -> None:
     beside = LimitsWindow(memcached, PATIENT_S, prefix=shared._root.partition(":")[0])
     for n in range(20):
         assert await allowed((shared, beside)[n % 2], charge(limits=WIDE))
@@ -109,7 +109,7 @@ async def lost(window: LimitsWindow) -> list[StoreErrorKind]:
 
 
 @pytest.mark.parametrize("away", [MemcachedServer.kill, MemcachedServer.hang])
-async def test_a_memcached_that_is_away_is_noticed_and_found_again(
+async def test_memcached_loss_and_recovery_are_detected(
     server: MemcachedServer, away: Callable[[MemcachedServer], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("autoglm_throttle.limiting.shared.limits_window.CONNECT_S", 0.1)

@@ -45,7 +45,7 @@ def counted(before: int, present: int, window_s: int, after_s: float, rest_s: fl
     rest=st.floats(0.01, 0.99),
     units=st.integers(1, 100),
 )
-def test_the_wait_for_two_counters_ends_when_they_have_fallen_so_far(
+def test_wait_for_two_counters_ends_at_their_fall(
     before: int, present: int, window_s: int, rest: float, units: int
 ) -> None:
     rest_s = rest * window_s
@@ -62,20 +62,20 @@ def test_the_wait_for_two_counters_ends_when_they_have_fallen_so_far(
         assert used(wait_s - 3.0 / US) > goal
 
 
-def test_who_waits_for_nothing_waits_not_at_all() -> None:
+def test_zero_cost_has_no_wait() -> None:
     for view in (CounterView(60, 30.0, 5, 5), LogView(60, 100.0, 50.0, 5)):
         assert [view.wait_us(units) for units in (0, -3)] == [0, 0]
     assert CounterView(60, 30.0, 0, 0).wait_us(1) == 0
     assert LogView(60, 100.0, 0.0, 0).wait_us(1) == 0
 
 
-def test_a_log_tells_of_its_oldest_alone() -> None:
+def test_log_wait_follows_its_oldest_entry() -> None:
     view = LogView(60, 100.0, 50.0, 5)
     assert [view.wait_us(units) for units in (1, 4)] == [10 * US + EDGE_US] * 2
     assert LogView(60, 200.0, 50.0, 5).wait_us(1) == EDGE_US
 
 
-def test_what_is_spent_now_is_counted() -> None:
+def test_current_spending_is_counted() -> None:
     assert CounterView(60, 30.0, 4, 5).after(3) == CounterView(60, 30.0, 4, 8)
     assert LogView(60, 100.0, 50.0, 5).after(3) == LogView(60, 100.0, 50.0, 8)
     assert LogView(60, 100.0, 0.0, 0).after(3) == LogView(60, 100.0, 100.0, 3)
@@ -94,7 +94,7 @@ class Told:
         return self.told
 
 
-async def test_what_storages_tell_is_understood() -> None:
+async def test_storage_results_are_parsed() -> None:
     limit = UserLimit("user-60s", 9, 60)
     assert await TwoCounters(Told(5, 30.0, 2, 90.0)).inspect("key", limit) == CounterView(60, 30.0, 5, 2)
     log = await MovingLog(Told(1000.0, 5)).inspect("key", limit)
@@ -145,7 +145,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("error", "trouble"), ERRORS, ids=lambda each: repr(each)[:50])
-def test_what_errors_mean(error: Exception, trouble: StoreErrorKind) -> None:
+def test_errors_map_to_kinds(error: Exception, trouble: StoreErrorKind) -> None:
     assert error_kind(error) is trouble
 
 
@@ -174,7 +174,7 @@ def test_the_exact_way_is_taken_where_there_is_one() -> None:
         counting(object())
 
 
-def test_a_storage_nobody_knows() -> None:
+def test_unknown_storage_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"limits does not know: async\+nowhere") as refused:
         open_storage(parse_storage_uri("async+nowhere://user:hush@host:1"))
     assert "hush" not in str(refused.value)
@@ -188,7 +188,7 @@ def test_a_storage_nobody_knows() -> None:
         ("async+mongodb://h:1", "async-mongodb", False),
     ],
 )
-def test_what_is_not_installed_is_named(
+def test_missing_package_is_named(
     uri: str, extra: str, there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(uri: str, **options: str) -> None:
@@ -200,7 +200,7 @@ def test_what_is_not_installed_is_named(
         sample(parse_storage_uri(uri))
 
 
-def test_what_mongodb_can_is_known_without_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mongodb_capabilities_are_known_without_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     assert counting(sample(parse_storage_uri("async+mongodb://h:1"))) is MovingLog
 
@@ -239,7 +239,7 @@ async def test_clients_are_closed_wherever_they_are_kept(waits: bool, fails: boo
         assert client.closed == closed
 
 
-def test_what_has_no_connection_has_no_client() -> None:
+def test_storage_without_connection_has_no_client() -> None:
     assert client_of(open_storage(parse_storage_uri("async+memory://"))) is None
     assert client_of(open_storage(parse_storage_uri("async+memcached://h:1"))) is None
     assert client_of(SimpleNamespace(bridge=SimpleNamespace(_storage=None))) is None

@@ -90,7 +90,7 @@ async def test_all_limits_or_none(window: LimitsWindow) -> None:
     assert await allowed(window, charge())
 
 
-async def test_what_is_too_large_is_never_asked_for(window: LimitsWindow, hands: Hands) -> None:
+async def test_too_large_cost_is_never_sent(window: LimitsWindow, hands: Hands) -> None:
     for limits in (MINUTE, BOTH):
         rows = await ask(window, charge(units=4, limits=limits))
         assert rows[0] == (0, 3, -1, 0)
@@ -106,7 +106,7 @@ async def test_no_units_spend_nothing(window: LimitsWindow, hands: Hands) -> Non
     assert (await ask(window, charge(units=0)))[0][:2] == (1, 0)
 
 
-async def test_another_who_is_faster_refuses(window: LimitsWindow, hands: Hands) -> None:
+async def test_faster_concurrent_caller_causes_rejection(window: LimitsWindow, hands: Hands) -> None:
     hands.sell_out = True
     first, second = await ask(window, charge(limits=BOTH))
     assert first[:3] == (0, 3, 1)  # worth another question at once, since there was room a moment ago
@@ -114,7 +114,7 @@ async def test_another_who_is_faster_refuses(window: LimitsWindow, hands: Hands)
     assert [what for _, what, _ in hands.asked] == ["look", "look", "hit", "look"]
 
 
-async def test_what_was_spent_before_another_was_faster_is_said(hands: Hands) -> None:
+async def test_spending_before_concurrent_rejection_is_reported(hands: Hands) -> None:
     window = LimitsWindow("async+own://", PATIENT_S)
     real = OwnStorage.acquire_entry
 
@@ -139,7 +139,7 @@ async def test_without_headers_one_question_is_enough(hands: Hands) -> None:
     assert len(await ask(window, charge(BEN, limits=BOTH))) == 2
 
 
-async def test_a_changed_limit_goes_on_with_what_was_counted(window: LimitsWindow) -> None:
+async def test_changed_limit_keeps_counted_units(window: LimitsWindow) -> None:
     for _ in range(3):
         await ask(window)
     assert (await ask(window, charge(limits=(UserLimit("user-60s", 2, 60),))))[0][:2] == (0, 0)
@@ -183,7 +183,7 @@ def test_each_loop_has_its_own_and_closes_it(window: LimitsWindow, hands: Hands)
     assert window.stats() == StoreStats(calls=6, sent=3)
 
 
-def test_what_is_dropped_as_the_last_thing_is_closed(window: LimitsWindow, hands: Hands) -> None:
+def test_last_dropped_client_is_closed(window: LimitsWindow, hands: Hands) -> None:
     async def run() -> None:
         await ask(window)
         window.disconnect()
@@ -224,12 +224,12 @@ def test_a_forked_process_leaves_its_parents_alone(window: LimitsWindow, hands: 
     asyncio.run(run())
 
 
-def test_what_it_shows(window: LimitsWindow) -> None:
+def test_repr_shows_the_state(window: LimitsWindow) -> None:
     asyncio.run(ask(window))
     assert repr(window) == "LimitsWindow(own, 1 sent, 0 waiting)"
 
 
-def test_what_cannot_be_used_is_said_at_once() -> None:
+def test_unusable_storage_is_reported_at_once() -> None:
     for uri, said in {
         "async+redis://user:hush@h:1": "REDIS_URL",
         "memcached://h:1": "write async[+]memcached://",

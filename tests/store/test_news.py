@@ -6,7 +6,7 @@ from autoglm_throttle.limiting.shared.error_tracker import StoreErrorTracker
 from autoglm_throttle.limiting.shared.store import StoreErrorKind
 
 
-def test_each_call_is_told_and_a_probe_is_only_noted() -> None:
+def test_calls_are_notified_and_probes_only_recorded() -> None:
     news = StoreErrorTracker()
     news.notify(None)  # nobody listens yet
     heard: list[StoreErrorKind | None] = []
@@ -17,7 +17,7 @@ def test_each_call_is_told_and_a_probe_is_only_noted() -> None:
     assert heard == [StoreErrorKind.LOST, None]
 
 
-def test_a_text_is_told_with_the_trouble_it_came_with() -> None:
+def test_text_is_shown_with_its_own_error() -> None:
     news = StoreErrorTracker()
     news.record(StoreErrorKind.LOST, ConnectionResetError("by peer"))
     assert news.text == "", "nobody knows yet what that will come to"
@@ -28,7 +28,7 @@ def test_a_text_is_told_with_the_trouble_it_came_with() -> None:
     assert news.text == "", "silence says nothing"
 
 
-def test_an_answer_ends_it_for_good() -> None:
+def test_success_clears_the_text() -> None:
     news = StoreErrorTracker()
     news.record(StoreErrorKind.LOST, "cut")
     news.notify(StoreErrorKind.LOST)
@@ -38,7 +38,7 @@ def test_an_answer_ends_it_for_good() -> None:
     assert news.text == "", "that of yesterday explains nothing today"
 
 
-def test_an_error_without_words_is_its_name() -> None:
+def test_error_without_text_is_its_name() -> None:
     news = StoreErrorTracker()
     assert news.record(StoreErrorKind.LOST, EOFError()) == "EOFError"
 

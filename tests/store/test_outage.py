@@ -137,21 +137,21 @@ TestAsInTheTable = AsInTheTable.TestCase
 
 
 @pytest.mark.parametrize("trouble", sorted(PASSING))
-def test_what_may_pass_is_believed_at_the_third_time(trouble: StoreErrorKind) -> None:
+def test_transient_error_counts_at_the_third_time(trouble: StoreErrorKind) -> None:
     outage = StoreHealth()
     assert [outage.record_result(trouble, float(n)) for n in range(FAILURES - 1)] == [None] * 2
     assert outage.record_result(trouble, 2.0) == HealthChange(LOCAL, trouble, 2.0, 2.0)
 
 
 @pytest.mark.parametrize("trouble", sorted(FINAL))
-def test_what_heals_not_by_itself_is_believed_at_once(trouble: StoreErrorKind) -> None:
+def test_permanent_error_counts_at_once(trouble: StoreErrorKind) -> None:
     outage = StoreHealth()
     assert outage.record_result(trouble, 5.0) == HealthChange(LOCAL, trouble, 5.0, 5.0)
     assert outage.try_begin_probe(5.0 + LONGEST_S)  # and is probed like any other
 
 
 @pytest.mark.parametrize("trouble", sorted(OURS))
-def test_what_tells_nothing_of_the_store_counts_for_nothing(trouble: StoreErrorKind) -> None:
+def test_neutral_result_does_not_count(trouble: StoreErrorKind) -> None:
     outage = StoreHealth(failures=2)
     outage.record_result(StoreErrorKind.TIMEOUT, 1.0)
     assert [outage.record_result(trouble, 1.0) for _ in range(9)] == [None] * 9
@@ -198,7 +198,7 @@ def test_a_suspicion_that_an_answer_disproves_is_no_outage() -> None:
     assert (outage.state, outage.cause, outage.since_s) == (REMOTE, None, 3.0)
 
 
-def test_a_suspicion_that_a_probe_confirms_is_an_outage_from_then_on() -> None:
+def test_suspicion_confirmed_by_probe_starts_outage() -> None:
     outage = StoreHealth(jitter=no_jitter, now=3.0)
     assert outage.report_failure(10.0)
     assert not outage.report_failure(10.01), "one probe is enough"
@@ -210,7 +210,7 @@ def test_a_suspicion_that_a_probe_confirms_is_an_outage_from_then_on() -> None:
     assert outage.record_probe(None, 11.75) == HealthChange(REMOTE, StoreErrorKind.BUSY, 11.75, 1.25)
 
 
-def test_a_suspicion_whose_probe_is_lost_is_followed_by_another_probe() -> None:
+def test_lost_probe_of_suspicion_is_repeated() -> None:
     outage = StoreHealth(jitter=no_jitter)
     assert outage.report_failure(10.0)
     assert outage.try_begin_probe(10.0 + PROBE_LOST_S + PROBE_S)
@@ -219,13 +219,13 @@ def test_a_suspicion_whose_probe_is_lost_is_followed_by_another_probe() -> None:
     assert change.state is LOCAL
 
 
-def test_where_nobody_asked_for_long_a_lost_probe_is_replaced_at_once() -> None:
+def test_lost_probe_after_long_idle_is_replaced_at_once() -> None:
     outage = lost(now=10.0)
     assert outage.try_begin_probe(11.0)
     assert outage.try_begin_probe(1000.0)
 
 
-def test_an_outage_lasts_from_the_loss_to_the_probe_that_succeeds() -> None:
+def test_outage_lasts_from_loss_to_successful_probe() -> None:
     outage = lost(now=10.0, trouble=StoreErrorKind.FORBIDDEN)
     for at in (11.0, 12.5):
         assert outage.try_begin_probe(at)
@@ -289,7 +289,7 @@ def test_processes_do_not_all_probe_in_one_instant() -> None:
         (lambda: lost(10.0), "StoreHealth(local since 10.000 because of unreachable)"),
     ],
 )
-def test_what_it_shows(outage: Callable[[], StoreHealth], shown: str) -> None:
+def test_repr_shows_the_state(outage: Callable[[], StoreHealth], shown: str) -> None:
     assert repr(outage()) == shown
 
 

@@ -15,6 +15,7 @@ from tests.store.server import RedisServer
 pytestmark = pytest.mark.server
 
 
+@pytest.mark.slow
 def test_it_loses_no_connection_that_came_while_it_closed(redis_server: RedisServer) -> None:
     """A lost one is found as an unclosed socket by whichever test runs when the garbage is collected."""
     with SlowProxy(redis_server.port) as proxy:

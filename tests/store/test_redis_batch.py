@@ -35,7 +35,7 @@ def test_an_idle_service_sends_at_once() -> None:
         assert plant.loop.now == 100.0
 
 
-def test_at_most_two_calls_are_in_flight_and_the_rest_waits_for_them() -> None:
+def test_at_most_two_calls_are_in_flight() -> None:
     with Plant() as plant:
         for name in range(5):
             plant.together(Number(name))
@@ -57,7 +57,7 @@ def test_an_entry_of_too_many_keys_travels_alone() -> None:
         assert [call.names for call in plant.server.open] == [[[0]], [[1]]]
 
 
-def test_a_full_queue_answers_at_once_and_takes_no_word() -> None:
+def test_full_queue_answers_at_once_and_drops_oneway() -> None:
     with Plant(BatchRules(queue=2, in_flight=1)) as plant:
         plant.together(Number(0))
         futures = plant.together(*numbers(3, 1))
@@ -79,7 +79,7 @@ def test_a_caller_that_leaves_before_it_was_sent_is_not_sent() -> None:
         assert second.result() == [2]
 
 
-def test_a_call_that_nobody_waits_for_any_more_is_not_made() -> None:
+def test_abandoned_call_is_not_sent() -> None:
     with Plant(BatchRules(in_flight=1)) as plant:
         plant.together(Number(0))
         plant.together(Number(1))[0].cancel()
@@ -88,7 +88,7 @@ def test_a_call_that_nobody_waits_for_any_more_is_not_made() -> None:
 
 
 @pytest.mark.parametrize(("name", "undone"), [(4, [4, -5]), (5, [5])])
-def test_what_a_caller_was_granted_that_left_in_flight_goes_back(name: int, undone: list[int]) -> None:
+def test_grant_of_cancelled_caller_is_refunded(name: int, undone: list[int]) -> None:
     with Plant() as plant:
         left, stayed = plant.together(Number(name), Number(7))
         left.cancel()
@@ -109,7 +109,7 @@ def test_a_caller_cancelled_after_its_answer_came_gives_it_back() -> None:
         assert plant.server.seen == [4, -5]
 
 
-def test_a_caller_cancelled_with_nothing_granted_gives_nothing_back() -> None:
+def test_cancelled_caller_without_grant_refunds_nothing() -> None:
     with Plant() as plant:
         waits, cancelled = plant.together(Number(2), Number(4))
         cancelled.cancel()
@@ -122,7 +122,7 @@ def test_a_caller_cancelled_with_nothing_granted_gives_nothing_back() -> None:
         assert plant.server.seen == [2, 4]
 
 
-def test_the_deadline_answers_those_in_flight_and_those_who_wait() -> None:
+def test_deadline_answers_in_flight_and_queued_checks() -> None:
     with Plant(BatchRules(in_flight=1)) as plant:
         futures = plant.together(Number(0)) + plant.together(Number(1))
         plant.loop.move(DEADLINE_S - 0.001)
@@ -155,7 +155,7 @@ def test_an_answer_that_is_late_for_some_is_an_answer() -> None:
         assert plant.reports == [None, StoreErrorKind.TIMEOUT, None]
 
 
-def test_an_answer_for_those_who_have_left_is_an_answer() -> None:
+def test_answer_for_cancelled_callers_counts() -> None:
     with Plant() as plant:
         for future in plant.together(Number(1), Number(3)):
             future.cancel()
@@ -176,7 +176,7 @@ def test_each_has_a_deadline_of_its_own() -> None:
         assert plant.reports == [StoreErrorKind.TIMEOUT] * 2
 
 
-def test_slots_that_are_blocked_do_not_hold_up_the_deadline_of_others() -> None:
+def test_blocked_slots_do_not_delay_deadlines() -> None:
     with Plant(BatchRules(in_flight=1)) as plant:
         plant.together(Number(0))
         plant.loop.move(DEADLINE_S)
@@ -185,7 +185,7 @@ def test_slots_that_are_blocked_do_not_hold_up_the_deadline_of_others() -> None:
         assert second.result() is StoreErrorKind.TIMEOUT
 
 
-def test_what_was_decided_without_the_store_is_not_given_back() -> None:
+def test_local_decision_is_not_refunded() -> None:
     with Plant() as plant:
         plant.together(Number(4))
         plant.loop.move(DEADLINE_S)
@@ -194,7 +194,7 @@ def test_what_was_decided_without_the_store_is_not_given_back() -> None:
         assert plant.batch.stats().late == 1
 
 
-def test_a_loop_that_was_blocked_gives_the_reply_ten_milliseconds() -> None:
+def test_blocked_loop_grants_reply_ten_milliseconds() -> None:
     with Plant() as plant:
         (future,) = plant.together(Number(0))
         plant.loop.move(0.3)
@@ -223,7 +223,7 @@ def test_the_grace_is_given_anew_after_each_stall() -> None:
             assert future.result() == [name]
 
 
-def test_a_call_that_never_ends_loses_its_slot_after_the_backstop() -> None:
+def test_endless_call_loses_slot_after_backstop() -> None:
     with Plant(BatchRules(in_flight=1), read_s=1.0) as plant:
         plant.together(Number(0))
         plant.loop.move(DEADLINE_S)
@@ -234,7 +234,7 @@ def test_a_call_that_never_ends_loses_its_slot_after_the_backstop() -> None:
         assert plant.server.seen == [0, 1]
 
 
-def test_a_word_alone_has_the_backstop_too() -> None:
+def test_oneway_call_has_backstop_too() -> None:
     with Plant() as plant:
         plant.loop.act(lambda: plant.batch.send_oneway(Number(0)))
         plant.loop.settle()
@@ -261,7 +261,7 @@ def test_a_trouble_goes_to_all_of_the_call_and_is_reported_once() -> None:
 
 
 @pytest.mark.parametrize("reply", [[], None, "OK", [1, 2, 3]])
-def test_a_reply_that_does_not_fit_is_nobodys_answer(reply: object) -> None:
+def test_mismatched_reply_answers_no_caller(reply: object) -> None:
     with Plant() as plant:
         futures = plant.together(*numbers(2))
         plant.server.open[0].refuse(reply)
@@ -328,7 +328,7 @@ def test_an_eager_loop_batches_all_the_same() -> None:
         assert all(future.done() for future in futures)
 
 
-def test_a_task_cancelled_before_it_began_holds_nobody_up() -> None:
+def test_task_cancelled_before_start_blocks_no_caller() -> None:
     with Plant() as plant:
         plant.batch.request(Number(0))
         for task in asyncio.all_tasks(plant.loop):
@@ -338,7 +338,7 @@ def test_a_task_cancelled_before_it_began_holds_nobody_up() -> None:
         assert plant.server.seen == [0, 1]
 
 
-def test_a_codec_that_breaks_leaves_nobody_waiting() -> None:
+def test_codec_error_leaves_no_caller_waiting() -> None:
     def broken(entries: object) -> object:
         raise ZeroDivisionError
 

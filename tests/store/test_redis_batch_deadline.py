@@ -12,7 +12,7 @@ DEADLINE_S = BatchRules().deadline_s
 class TestWanted:
     """Whether a call that had to wait for a connection may still be sent."""
 
-    def test_until_one_of_its_callers_was_told_otherwise(self) -> None:
+    def test_call_is_retried_until_a_caller_timed_out(self) -> None:
         with Plant() as plant:
             plant.loop.call_soon(plant.batch.send_oneway, Number(8))
             plant.together(Number(0))
@@ -23,7 +23,7 @@ class TestWanted:
             plant.loop.move(0.001)
             assert not call.wanted()
 
-    def test_the_first_whose_time_is_over_decides(self) -> None:
+    def test_first_expired_caller_decides(self) -> None:
         with Plant(BatchRules(in_flight=1)) as plant:
             plant.together(Number(0))
             plant.together(Number(1))
@@ -40,7 +40,7 @@ class TestWanted:
             plant.loop.settle()
             assert younger.result() is StoreErrorKind.TIMEOUT
 
-    def test_one_who_has_left_decided_nothing(self) -> None:
+    def test_cancelled_caller_decides_nothing(self) -> None:
         with Plant() as plant:
             plant.together(Number(0))[0].cancel()
             (call,) = plant.server.open
@@ -97,7 +97,7 @@ class TestDue:
             assert second.result() is StoreErrorKind.TIMEOUT
             assert not other.done()
 
-    def test_one_whose_time_is_over_is_not_asked(self) -> None:
+    def test_expired_check_is_not_sent(self) -> None:
         with Plant() as plant:
             due = plant.batch.due()
             plant.loop.move(DEADLINE_S)

@@ -76,7 +76,7 @@ class Due(float):
 @pytest.mark.parametrize(
     ("expired", "at_look"), [(0, look) for look in range(1, 7)] + [(2, look) for look in range(1, 10)]
 )
-def test_what_is_given_back_while_the_queue_is_looked_through_is_sent(
+def test_refund_during_queue_scan_is_sent(
     expired: int, at_look: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Plant(BatchRules(in_flight=1)) as plant:
@@ -103,7 +103,7 @@ def test_what_is_given_back_while_the_queue_is_looked_through_is_sent(
         assert broke == []
 
 
-def test_who_waits_keeps_the_order_when_others_are_given_up() -> None:
+def test_queue_order_is_kept_when_checks_are_dropped() -> None:
     with Plant(BatchRules(in_flight=1)) as plant:
         plant.together(Number(0), Number(1))
         plant.together(Number(2))

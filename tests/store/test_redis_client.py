@@ -131,7 +131,7 @@ def test_drop_of_a_loop_that_is_closed_already(clients: RedisClients) -> None:
     assert clients._entries == {}
 
 
-def test_a_client_that_cannot_be_closed_disturbs_nobody(clients: RedisClients, made: list[Client]) -> None:
+def test_unclosable_client_is_ignored(clients: RedisClients, made: list[Client]) -> None:
     async def broken() -> None:
         raise ConnectionError
 
@@ -290,7 +290,7 @@ class TestOnServers:
         assert not clients.cluster
 
 
-def test_a_certificate_that_is_not_checked_has_no_name_to_be_checked() -> None:
+def test_unverified_certificate_has_no_host_check() -> None:
     clients = RedisClients(RedisOptions("rediss://cache?ssl_cert_reqs=none"))
 
     async def main() -> dict[str, Any]:

@@ -44,13 +44,13 @@ async def crowd(url: str, prefix: str) -> None:
 
 
 @pytest.mark.server
-async def test_a_crowd_at_the_start_is_answered(own_server: RedisServer, redis_prefix: str) -> None:
+async def test_many_callers_at_start_are_answered(own_server: RedisServer, redis_prefix: str) -> None:
     await crowd(own_server.url, redis_prefix)
     assert 8 < int(own_server.info("clients")["connected_clients"]) <= 17
 
 
 @pytest.mark.server
-async def test_a_crowd_at_the_start_of_a_cluster_is_answered(
+async def test_many_callers_at_start_of_cluster_are_answered(
     redis_cluster: Cluster3, redis_prefix: str
 ) -> None:
     await crowd(redis_cluster.url, redis_prefix)

@@ -218,7 +218,7 @@ async def test_a_script_that_is_never_known_is_confusing() -> None:
     ],
     ids=repr,
 )
-async def test_what_may_have_run_is_never_sent_again(error: Exception) -> None:
+async def test_possibly_executed_script_is_never_resent(error: Exception) -> None:
     client = Client(error, [1])
     assert isinstance(await send(script_of(client)), StoreErrorKind)
     assert len(client.sent) == 1
@@ -241,7 +241,7 @@ async def test_a_primary_found_after_the_deadline_is_asked_nothing() -> None:
     assert client.connections[0].disconnected == 1, "the next call finds the primary"
 
 
-async def test_what_was_decided_while_it_connected_is_not_spent() -> None:
+async def test_check_decided_while_connecting_is_not_sent() -> None:
     client = Client([1])
     script = script_of(client)
     assert await send(script, no) is StoreErrorKind.TIMEOUT
@@ -250,7 +250,7 @@ async def test_what_was_decided_while_it_connected_is_not_spent() -> None:
     assert len(client.connections) == 1
 
 
-async def test_nobody_there_is_known_at_once_and_a_kept_connection_stays_kept() -> None:
+async def test_unreachable_server_is_detected_and_connection_kept() -> None:
     client = Client([1], [2], refuses=known.ConnectionError("Error 111 connecting to cache:6379."))
     news = StoreErrorTracker()
     script = script_of(client, news)
@@ -296,7 +296,7 @@ async def test_ready_opens_so_many_and_each_is_used() -> None:
     assert await script.ready() is StoreErrorKind.FORBIDDEN
 
 
-async def test_ready_takes_what_a_small_pool_holds() -> None:
+async def test_ready_opens_all_of_a_small_pool() -> None:
     client = Client([1])
     script = script_of(client)
     client.most = 1
@@ -374,7 +374,7 @@ async def across(
     return await LuaScript(lambda: cluster, TEXT, StoreErrorTracker(), cluster=True)(calls, wanted)
 
 
-async def test_each_node_gets_one_pipeline_and_only_what_did_not_run_again() -> None:
+async def test_each_node_gets_one_pipeline_and_only_unexecuted_again() -> None:
     unknown = known.NoScriptError("No matching script")
     cluster = Cluster(
         Node("a", lambda: [unknown, ["a3"]], lambda: [known.ReadOnlyError("replica")]),
@@ -398,7 +398,7 @@ async def test_each_node_gets_one_pipeline_and_only_what_did_not_run_again() -> 
         (known.TimeoutError("Timeout reading"), StoreErrorKind.TIMEOUT),
     ],
 )
-async def test_a_node_that_fails_is_the_trouble_of_those_whose_keys_it_holds(
+async def test_failing_node_affects_only_its_keys(
     error: Exception, trouble: StoreErrorKind
 ) -> None:
     answers: list[Callable[[], list[object]]] = [lambda: fail(error), lambda: [error] * 2]
@@ -407,7 +407,7 @@ async def test_a_node_that_fails_is_the_trouble_of_those_whose_keys_it_holds(
         assert await across(cluster) == [trouble, ["b2"], trouble]
 
 
-async def test_a_slot_that_no_node_serves_is_the_trouble_of_those_who_need_it() -> None:
+async def test_unserved_slot_affects_only_its_keys() -> None:
     assert await across(Cluster(Node("b", lambda: [["b2"]]))) == [
         StoreErrorKind.BUSY,
         ["b2"],

@@ -101,7 +101,7 @@ def test_forms(text: str, parts: RedisAddress) -> None:
         ("redis+cluster://a/1", "a cluster has only database 0"),
     ],
 )
-def test_faults_say_what_is_wrong_and_what_is_right(text: str, what: str) -> None:
+def test_url_errors_name_problem_and_correct_form(text: str, what: str) -> None:
     with pytest.raises(ValueError, match="not a URL of a Redis server") as fault:
         parse_redis_url(text)
     assert what in str(fault.value)
@@ -135,7 +135,7 @@ def test_passwords_are_in_no_text(scheme: str, before: str, after: str, rest: st
     db=st.integers(0, 15),
     username=st.none() | st.text(min_size=1, max_size=9),
 )
-def test_what_is_logged_is_the_url_again(host: str, port: int, db: int, username: str | None) -> None:
+def test_logged_url_can_be_parsed_again(host: str, port: int, db: int, username: str | None) -> None:
     url = RedisAddress(Topology.SINGLE, tls=False, hosts=((host, port),), db=db, username=username)
     assert parse_redis_url(str(url)) == url
 

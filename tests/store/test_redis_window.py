@@ -60,7 +60,7 @@ async def test_charges_all_limits_or_none(window: RedisUserLimitStore) -> None:
     assert await left(window, charge(units=6, limits=TWO), charge(2)) == [0, 4990, 9]
 
 
-async def test_gives_back_what_an_answer_has_allowed(window: RedisUserLimitStore) -> None:
+async def test_refunds_granted_units(window: RedisUserLimitStore) -> None:
     charges = [charge(units=4, limits=TWO), charge(2)]
     window.give_back(charges, await answer_of(window, *charges))
     assert await left(window, charge(units=0, limits=TWO), charge(2, 0)) == [10, 5000, 10]
@@ -120,7 +120,7 @@ class Gate:
 
 
 @pytest.mark.parametrize("moment", ["queued", "in flight", "answered"])
-async def test_who_leaves_has_spent_nothing(
+async def test_cancelled_caller_spends_nothing(
     window: RedisUserLimitStore, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     await left(window, charge(2))
@@ -184,7 +184,7 @@ def test_under_trio_there_is_no_client(window: RedisUserLimitStore) -> None:
 class TestProbe:
     """Whether it would answer."""
 
-    async def test_charges_nobodys_limit(
+    async def test_check_without_limits_charges_nothing(
         self, window: RedisUserLimitStore, fake: fakeredis.FakeServer
     ) -> None:
         assert await window.probe() is None
@@ -193,7 +193,7 @@ class TestProbe:
         assert 0 < await client.pttl((await client.keys())[0]) <= 1001
         await client.aclose()
 
-    async def test_says_what_is_wrong(self, window: RedisUserLimitStore, fake: fakeredis.FakeServer) -> None:
+    async def test_probe_reports_the_error(self, window: RedisUserLimitStore, fake: fakeredis.FakeServer) -> None:
         fake.connected = False
         assert await window.probe() is StoreErrorKind.UNREACHABLE
         assert "onnection" in window.last_error
@@ -224,7 +224,7 @@ class TestProbe:
         assert await window.probe() is StoreErrorKind.TIMEOUT
 
 
-async def test_an_error_is_told_until_it_answers_and_explains_no_silence(
+async def test_error_text_lasts_until_an_answer(
     window: RedisUserLimitStore, fake: fakeredis.FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(2):
@@ -289,14 +289,14 @@ class TestDifferentServers:
         window, charges = spread
         assert await left(window, *charges(3, 4)) == [7, 6, 4996]
 
-    async def test_refused_by_the_second_the_first_gets_its_units_back(self, spread: Any) -> None:
+    async def test_second_server_rejection_refunds_the_first(self, spread: Any) -> None:
         window, charges = spread
         answer = await answer_of(window, *charges(11, 4))
         assert list(answer[::VALUES]) == [0, 1, 1]
         assert list(answer[1::VALUES]) == [10, 10, 5000]
         assert await left(window, *charges(0, 0)) == [10, 10, 5000]
 
-    async def test_refused_by_the_address_the_user_is_only_read(self, spread: Any) -> None:
+    async def test_address_rejection_only_reads_the_user(self, spread: Any) -> None:
         window, charges = spread
         await left(window, *charges(1, 1))
         answer = await answer_of(window, *charges(1, 10))

@@ -80,7 +80,7 @@ def test_both_have_answered_in_time(
     assert [key.split(":")[4] for key in servers.keys] == ["address", "user"]
 
 
-def test_the_second_gets_only_what_the_first_has_left(
+def test_second_server_gets_the_remaining_deadline(
     asked: asyncio.Task[Answer | StoreErrorKind], loop: ManualLoop, servers: Servers
 ) -> None:
     loop.move(DEADLINE_S * 0.9)

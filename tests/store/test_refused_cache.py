@@ -51,7 +51,7 @@ def ask(
 
 
 @given(trace=st.lists(steps, max_size=60), ask_again_s=st.sampled_from([0.25, 1.0, 100.0]))
-def test_never_refuses_what_the_store_would_allow(
+def test_cache_never_rejects_what_store_allows(
     trace: list[tuple[float, str, str, int, float, float]], ask_again_s: float
 ) -> None:
     store, cache, now = ReferenceLog(LIMITS), DenyCache(recheck_after_s=ask_again_s), 1024.0
@@ -75,7 +75,7 @@ def test_never_refuses_what_the_store_would_allow(
 
 
 @given(retry_s=st.floats(0.001, 100.0), later=st.lists(st.floats(0.0, 1.2), max_size=8))
-def test_what_is_left_of_the_wait_ends_at_one_instant(retry_s: float, later: list[float]) -> None:
+def test_remaining_wait_ends_at_one_instant(retry_s: float, later: list[float]) -> None:
     cache = DenyCache(recheck_after_s=100.0)
     cache.put(ANN, refusal(retry_s), 50.0, 50.0)
     free_s = 50.0 + retry_s
@@ -134,7 +134,7 @@ def test_costs_of_one_caller_stand_beside_each_other() -> None:
     assert cache.find(key(units=19), 100.5) == refusal(18.5, 9.5)
 
 
-def test_what_is_over_leaves_room_for_another_cost() -> None:
+def test_expired_denial_allows_another_cost() -> None:
     cache = DenyCache()
     cache.put(key(units=101), too_large(), 100.0, 100.0)
     for units in range(1, COSTS_AT_MOST):
@@ -152,7 +152,7 @@ def test_one_cost_takes_one_place() -> None:
     assert cache.find(key(units=2), 100.0) is not None
 
 
-def test_who_waits_as_long_as_told_is_not_told_to_wait_again() -> None:
+def test_waiting_retry_after_ends_the_denial() -> None:
     for n in range(2000):
         cache, sent_s = DenyCache(recheck_after_s=100.0), 0.1 + n / 7.0
         cache.put(ANN, refusal(3.3), sent_s, sent_s)
@@ -173,7 +173,7 @@ def test_a_refund_lets_a_caller_ask_for_anything() -> None:
     cache.remove(key("nobody"))
 
 
-def test_what_is_too_large_is_never_asked_again() -> None:
+def test_too_large_cost_is_never_asked_again() -> None:
     cache = DenyCache()
     cache.put(key(units=101), too_large(), 100.0, 100.0)
     assert cache.find(key(units=101), 1e9) == too_large()
@@ -232,7 +232,7 @@ def test_the_oldest_goes_first() -> None:
     assert known == [False, True, True, True]
 
 
-def test_whose_time_is_over_leave_by_themselves() -> None:
+def test_expired_denials_are_removed() -> None:
     cache = DenyCache()
     for n in range(5):
         cache.put(key(f"large {n}", 101), too_large(), 100.0, 100.0)
@@ -245,7 +245,7 @@ def test_whose_time_is_over_leave_by_themselves() -> None:
     assert repr(cache) == "DenyCache(505 of 100000 callers)"
 
 
-def test_at_most_two_are_looked_at_for_one_that_comes() -> None:
+def test_at_most_two_entries_are_inspected_per_insert() -> None:
     cache = DenyCache()
     for n in range(100):
         cache.put(key(f"early {n}"), refusal(), 100.0, 100.0)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[2]
 
 
-def test_each_program_of_the_machine_answers_as_what_it_says_it_is(redis_server: RedisServer) -> None:
+def test_each_installed_server_reports_its_kind(redis_server: RedisServer) -> None:
     info = redis_server.info("server")
     version = info.get("valkey_version", info["redis_version"])
     assert redis_server.binary.name.endswith(f"-{version}")
@@ -48,7 +48,7 @@ def test_a_restarted_server_is_empty_and_where_it_was(own_server: RedisServer) -
     assert own_server.pid != pid
 
 
-def test_the_port_of_a_killed_server_refuses(own_server: RedisServer) -> None:
+def test_port_of_killed_server_refuses_connections(own_server: RedisServer) -> None:
     own_server.kill()
     with pytest.raises(ConnectionRefusedError):
         own_server.command("PING")
@@ -62,7 +62,7 @@ def test_a_password_is_asked_for() -> None:
         assert server.url == f"redis://:hush@127.0.0.1:{server.port}/0"
 
 
-def test_a_cluster_answers_on_three_nodes_each_for_a_third_of_the_slots(redis_cluster: Cluster3) -> None:
+def test_cluster_has_three_nodes_with_a_third_of_slots_each(redis_cluster: Cluster3) -> None:
     owners = [node.port for node in redis_cluster.nodes]
     ranges = redis_cluster.nodes[2].command("CLUSTER", "SLOTS")
     assert sorted(row[2][1] for row in ranges) == sorted(owners)
@@ -90,7 +90,7 @@ def test_a_shared_sentinel_knows_its_primary(redis_sentinel: SentinelPair) -> No
         redis_sentinel.replica.command("SET", "k", "v")
 
 
-def test_a_proxy_is_as_late_as_it_is_told_and_passes_all_on(slow_proxy: SlowProxy) -> None:
+def test_proxy_delays_as_configured_and_forwards_all(slow_proxy: SlowProxy) -> None:
     assert resp.ask(slow_proxy.port, "ECHO", "x" * 200_000) == "x" * 200_000
     slow_proxy.delay_s = 0.1
     started = time.monotonic()
@@ -99,7 +99,7 @@ def test_a_proxy_is_as_late_as_it_is_told_and_passes_all_on(slow_proxy: SlowProx
     assert slow_proxy.opened == 2
 
 
-def test_a_proxy_refuses_and_takes_connections_again(slow_proxy: SlowProxy) -> None:
+def test_proxy_refuses_then_accepts_connections(slow_proxy: SlowProxy) -> None:
     slow_proxy.refuse()
     with pytest.raises(ConnectionRefusedError):
         resp.ask(slow_proxy.port, "PING")

@@ -49,14 +49,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_what_can_be_asked(text: str) -> None:
+def test_supported_storage_uris(text: str) -> None:
     uri = parse_storage_uri(text)
     assert (uri.kind, uri.extra) == GOOD[text]
     assert uri.text == text
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_what_cannot_be_asked(text: str) -> None:
+def test_unsupported_storage_uris(text: str) -> None:
     with pytest.raises(ValueError, match=r"\S") as refused:
         parse_storage_uri(text)
     assert BAD[text] in str(refused.value)

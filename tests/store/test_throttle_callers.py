@@ -173,7 +173,7 @@ class TestTogether:
         assert admitted == list(range(LIMIT))
         assert site.fallbacks == 0
 
-    async def test_a_new_release_with_another_limit_counts_on_the_same_units(
+    async def test_release_with_changed_limit_keeps_units(
         self, redis_server: RedisServer, redis_prefix: str
     ) -> None:
         old = await connected(redis_server.url, redis_prefix, "20/minute", **PATIENTLY)
@@ -185,7 +185,7 @@ class TestTogether:
         assert (await old.ask()).left == 8
 
 
-async def test_whoever_is_cancelled_gets_the_unit_back_and_holds_no_place(
+async def test_cancelled_caller_gets_unit_back_and_no_slot(
     slow_proxy: SlowProxy, redis_prefix: str
 ) -> None:
     gate = {

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.server
 MANY = "100000/minute"
 
 
-async def test_three_requests_wait_for_it_and_then_none_does_until_it_thaws(
+async def test_only_three_requests_wait_for_frozen_server(
     own_server: RedisServer, redis_prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "autoglm_throttle")
@@ -43,7 +43,7 @@ async def test_three_requests_wait_for_it_and_then_none_does_until_it_thaws(
     assert "timeout" in said(caplog, "store_lost")[0]
 
 
-async def test_a_crowd_waits_for_one_deadline_and_no_longer(
+async def test_many_callers_wait_one_deadline_at_most(
     own_server: RedisServer, redis_prefix: str
 ) -> None:
     site = await connected(own_server.url, redis_prefix, MANY, **PROMPTLY)
@@ -54,7 +54,7 @@ async def test_a_crowd_waits_for_one_deadline_and_no_longer(
     assert site.fallbacks == site.store.fallbacks[StoreErrorKind.TIMEOUT] == 299
 
 
-async def test_it_is_frozen_and_thaws_again_and_again_under_traffic(
+async def test_repeated_freezes_under_traffic(
     own_server: RedisServer, redis_prefix: str
 ) -> None:
     site = await connected(own_server.url, redis_prefix, MANY, **PROMPTLY, redis_probe_s=0.2)
@@ -69,7 +69,7 @@ async def test_it_is_frozen_and_thaws_again_and_again_under_traffic(
     assert traffic.refused == []
 
 
-async def test_each_process_keeps_its_share_and_starts_from_what_was_left(
+async def test_each_process_keeps_share_of_the_remaining(
     own_server: RedisServer, redis_prefix: str
 ) -> None:
     sites = [
@@ -89,7 +89,7 @@ async def test_each_process_keeps_its_share_and_starts_from_what_was_left(
     assert admitted[1] == [35 // 4, 30 // 4, 25 // 4, 20 // 4], "each goes by what it has heard last"
 
 
-async def test_a_frozen_server_at_the_start_is_no_reason_to_wait_for_long(
+async def test_frozen_server_at_start_delays_little(
     own_server: RedisServer, redis_prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     own_server.pause()

@@ -33,7 +33,7 @@ MANY = "100000/minute"
 UNHURRIED = {**HASTY, **PATIENTLY}
 
 
-async def test_a_script_that_is_flushed_under_traffic_is_nobodys_trouble(
+async def test_script_flush_under_traffic_causes_no_error(
     redis_server: RedisServer, redis_prefix: str
 ) -> None:
     site = await connected(redis_server.url, redis_prefix, MANY, **PATIENTLY)
@@ -47,7 +47,7 @@ async def test_a_script_that_is_flushed_under_traffic_is_nobodys_trouble(
     assert site.fallbacks == before
 
 
-async def test_a_server_that_becomes_a_replica_is_left_alone_until_it_is_none(
+async def test_server_turned_replica_is_avoided_until_primary(
     own_server: RedisServer, redis_prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "autoglm_throttle")
@@ -100,7 +100,7 @@ async def test_a_server_that_is_slow_within_the_deadline_is_waited_for(
 
 
 @pytest.mark.parametrize("delay_s", [1.3 * DEADLINE_S, 2.5 * DEADLINE_S])
-async def test_a_server_that_is_too_slow_is_left_alone_until_it_is_fast(
+async def test_slow_server_is_avoided_until_fast(
     slow_proxy: SlowProxy, redis_prefix: str, caplog: pytest.LogCaptureFixture, delay_s: float
 ) -> None:
     site = await connected(slow_proxy.url, redis_prefix, MANY, **HASTY, **PROMPTLY)
@@ -118,7 +118,7 @@ async def test_a_server_that_is_too_slow_is_left_alone_until_it_is_fast(
     assert (await site.ask()).shared
 
 
-async def test_connections_on_which_nothing_comes_any_more_block_nobody_once_new_ones_do(
+async def test_dead_connections_block_no_request_after_new_ones(
     slow_proxy: SlowProxy, redis_prefix: str
 ) -> None:
     site = await connected(slow_proxy.url, redis_prefix, MANY, **HASTY, **PROMPTLY)
@@ -139,7 +139,7 @@ class TestRights:
         assert (await site.ask()).left == (await site.ask()).left + 1
         assert site.state is HealthState.REMOTE
 
-    async def test_one_that_is_missing_is_told_once_and_the_process_goes_on_alone(
+    async def test_missing_right_is_logged_once_and_process_runs_locally(
         self,
         redis_server: RedisServer,
         restricted: str,
@@ -170,7 +170,7 @@ class TestRights:
 
 
 @pytest.mark.parametrize("limit", ["5/hour", "5000/hour"])
-async def test_a_foreign_value_makes_its_own_user_local_and_nobody_else(
+async def test_foreign_value_affects_only_its_user(
     redis_server: RedisServer, redis_prefix: str, limit: str
 ) -> None:
     site = await connected(redis_server.url, redis_prefix, limit, **PATIENTLY)

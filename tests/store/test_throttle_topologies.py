@@ -23,7 +23,7 @@ MANY = "100000/minute"
 class TestSentinel:
     """A primary, its replica, and who promotes it."""
 
-    async def test_a_failover_delays_no_request_and_the_new_primary_is_shared(
+    async def test_failover_delays_no_request_and_shares_new_primary(
         self, own_sentinel: SentinelPair, redis_prefix: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO, "autoglm_throttle")
@@ -43,7 +43,7 @@ class TestSentinel:
         assert [(await one.ask()).left for one in (site, other)] == [left - 1, left - 2]
         assert changes(caplog)[:2] == ["store_lost", "store_recovered"]
 
-    async def test_a_planned_failover_refuses_nobody(
+    async def test_planned_failover_rejects_nothing(
         self, own_sentinel: SentinelPair, redis_prefix: str
     ) -> None:
         site = await connected(own_sentinel.url, redis_prefix, MANY, **PATIENTLY)
@@ -64,7 +64,7 @@ class TestSentinel:
 class TestCluster:
     """Three nodes with a third of the users each."""
 
-    async def test_limits_are_exact_whoever_asks(self, redis_cluster: Cluster3, redis_prefix: str) -> None:
+    async def test_limits_are_exact_for_all_processes(self, redis_cluster: Cluster3, redis_prefix: str) -> None:
         sites = [await connected(redis_cluster.url, redis_prefix, "5/minute", **PATIENTLY) for _ in range(3)]
         users = range(1, 41)
         decisions = [await site.crowd(*users) for site in sites for _ in range(3)]
@@ -75,7 +75,7 @@ class TestCluster:
         where = [node.command("KEYS", f"{redis_prefix}:*:{name(1)[:8]}*") for node in redis_cluster.nodes]
         assert all(where), "every node counts for some"
 
-    async def test_a_lost_node_refuses_and_delays_nobody(self, redis_prefix: str) -> None:
+    async def test_lost_node_rejects_and_delays_nothing(self, redis_prefix: str) -> None:
         with Cluster3(newest()) as cluster:
             site = await connected(cluster.url, redis_prefix, MANY, **HASTY, **PATIENTLY)
             async with Traffic(site, range(100, 132)) as traffic:

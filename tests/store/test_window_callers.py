@@ -24,7 +24,7 @@ from tests.store.store_checks import LIMIT, PATIENT_S, ask, charge, left, window
 pytestmark = pytest.mark.server
 
 
-async def test_a_quarter_of_the_callers_is_cancelled_and_no_one_gets_anothers_answer(
+async def test_cancelled_callers_do_not_mix_answers(
     slow_proxy: SlowProxy, redis_prefix: str
 ) -> None:
     window = window_at(slow_proxy.url, redis_prefix)
@@ -63,7 +63,7 @@ async def _all_given_back(window: RedisUserLimitStore, gone: list[int]) -> None:
 
 
 @pytest.mark.slow
-async def test_a_handler_that_blocks_the_loop_is_not_the_stores_trouble(
+async def test_blocked_loop_is_no_store_error(
     own_server: RedisServer, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_batch, "GRACE_S", PATIENT_S)
@@ -129,7 +129,7 @@ print("both lived")
 
 
 @pytest.mark.slow
-def test_a_forked_child_asks_on_connections_of_its_own(own_server: RedisServer, redis_prefix: str) -> None:
+def test_forked_child_uses_own_connections(own_server: RedisServer, redis_prefix: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK, own_server.url, redis_prefix],
         capture_output=True,
@@ -190,7 +190,7 @@ class TestSideBySide:
         assert len(keys) == 16
         assert all(0 < redis_server.command("PTTL", key) <= 62_000 for key in keys)
 
-    async def test_a_limit_that_is_lowered_or_raised_holds_with_the_next_request(
+    async def test_changed_limit_applies_to_next_request(
         self, redis_server: RedisServer, redis_prefix: str
     ) -> None:
         old, new = (window_at(redis_server.url, redis_prefix) for _ in range(2))
@@ -203,7 +203,7 @@ class TestSideBySide:
         assert await left(old, 1, limit=20) == 8
 
 
-async def test_what_an_answer_allowed_can_be_given_back(redis_server: RedisServer, redis_prefix: str) -> None:
+async def test_granted_units_can_be_refunded(redis_server: RedisServer, redis_prefix: str) -> None:
     window = window_at(redis_server.url, redis_prefix)
     for limit in (LIMIT, 5000):
         kept = await ask(window, 1, limit=limit)

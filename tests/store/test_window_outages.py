@@ -27,7 +27,7 @@ pytestmark = pytest.mark.server
 AWAY = {StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
 
 
-async def test_a_frozen_server_costs_each_request_the_deadline_and_the_loop_nothing(
+async def test_frozen_server_costs_the_deadline_and_no_loop_time(
     own_server: RedisServer, redis_prefix: str
 ) -> None:
     window = await prompt_window(own_server.url, redis_prefix)
@@ -61,7 +61,7 @@ async def test_a_server_that_thaws_has_run_nothing_twice(own_server: RedisServer
     assert LIMIT - 1 - 6 <= await left(window, 1, units=0) <= LIMIT - 1
 
 
-async def test_a_killed_server_is_known_at_once_and_used_again_once_it_is_back(
+async def test_killed_server_is_detected_and_used_after_restart(
     own_server: RedisServer, redis_prefix: str
 ) -> None:
     window = window_at(own_server.url, redis_prefix)
@@ -108,7 +108,7 @@ async def test_a_slow_server_within_the_deadline_is_waited_for(
     assert slow_proxy.opened <= 2
 
 
-async def test_a_server_slower_than_the_deadline_gives_no_one_anothers_answer(
+async def test_slow_server_does_not_mix_answers(
     slow_proxy: SlowProxy, redis_prefix: str
 ) -> None:
     window = await prompt_window(slow_proxy.url, redis_prefix)
@@ -136,7 +136,7 @@ async def test_a_server_that_comes_and_goes(slow_proxy: SlowProxy, redis_prefix:
     assert window.stats().waiting == 0
 
 
-async def test_connections_that_break_cost_at_most_what_was_in_flight(
+async def test_broken_connections_cost_only_calls_in_flight(
     slow_proxy: SlowProxy, redis_prefix: str
 ) -> None:
     window = window_at(slow_proxy.url, redis_prefix)
@@ -151,7 +151,7 @@ async def test_connections_that_break_cost_at_most_what_was_in_flight(
     assert LIMIT - 3 <= await left(window, 1) <= LIMIT - 2, "once or not at all, never twice"
 
 
-async def test_nobody_listens(slow_proxy: SlowProxy, redis_prefix: str) -> None:
+async def test_closed_port_is_unreachable(slow_proxy: SlowProxy, redis_prefix: str) -> None:
     slow_proxy.refuse()
     window = window_at(slow_proxy.url, redis_prefix)
     found = await asyncio.gather(*(ask(window, user) for user in range(500)))

@@ -13,7 +13,7 @@ from tests.store.store_checks import LIMIT, ask, comes_back, key, left, window_a
 pytestmark = pytest.mark.server
 
 
-async def test_a_script_that_is_flushed_under_traffic_is_nobodys_trouble(
+async def test_script_flush_under_traffic_causes_no_error(
     redis_server: RedisServer, redis_prefix: str
 ) -> None:
     window = window_at(redis_server.url, redis_prefix)

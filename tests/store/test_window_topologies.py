@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 class TestCluster:
     """Three nodes, each with a third of the keys."""
 
-    async def test_answers_a_crowd_from_all_its_nodes(
+    async def test_cluster_answers_many_callers_from_all_nodes(
         self, redis_cluster: Cluster3, redis_prefix: str
     ) -> None:
         window = window_at(redis_cluster.url, redis_prefix)
@@ -59,7 +59,7 @@ class TestCluster:
 class TestSentinel:
     """A primary and what takes over from it."""
 
-    async def test_a_failover_is_followed_to_the_new_primary_with_its_state(
+    async def test_failover_continues_on_new_primary_with_state(
         self, own_sentinel: SentinelPair, redis_prefix: str
     ) -> None:
         window = await prompt_window(own_sentinel.url, redis_prefix)
@@ -85,7 +85,7 @@ class TestSentinel:
         assert await left(window, 1) == LIMIT - 2
 
 
-async def test_tls_is_spoken_and_the_server_must_be_who_it_says(
+async def test_tls_verifies_the_server(
     tls_proxy: SlowProxy, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = window_at(tls_proxy.url, redis_prefix)

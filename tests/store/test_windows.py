@@ -19,7 +19,7 @@ def test_a_demand_without_limits_is_not_asked_about() -> None:
     assert Shared(MINUTE, plans={"gold": ()}).windows.hit(Demand(user="x", plan="gold"), 0.0) is None
 
 
-def test_a_question_charges_the_user_its_units_and_the_address_its_wider_limits() -> None:
+def test_check_charges_user_and_wider_address_limits() -> None:
     shared = Shared(MINUTE)
     (charge,) = shared.question(ALICE, 0.0).charges
     assert (charge.kind, charge.user, charge.units, charge.limits) == ("user", "a" * 16, 1, (MINUTE,))
@@ -50,7 +50,7 @@ def test_an_answer_becomes_the_numbers_of_a_decision() -> None:
     assert decision.detail == "user:user-60s"
 
 
-def test_of_several_limits_the_longest_refusal_decides_else_the_one_with_the_least_left() -> None:
+def test_longest_rejection_or_least_remaining_limit_decides() -> None:
     both = (MINUTE, SECOND)
     decision = Shared(*both).hit(ALICE, 0.0, [1, 9, 0, 60_000_000, 1, 1, 1, 0, 1_000_000, 1])
     assert numbers(decision) == (True, Reason.OK, "user-1s", 1, 0.0)
@@ -62,7 +62,7 @@ def test_of_several_limits_the_longest_refusal_decides_else_the_one_with_the_lea
     assert numbers(decision) == (False, Reason.USER, "user-1s", 0, 0.5)
 
 
-def test_a_cost_above_the_whole_limit_is_too_large_and_never_asked_about_again() -> None:
+def test_cost_above_limit_is_too_large_and_asked_once() -> None:
     shared = Shared(MINUTE)
     demand = Demand(user="u", cost=11)
     decision = shared.hit(demand, 0.0, [0, 10, -1, 0, 0])
@@ -70,7 +70,7 @@ def test_a_cost_above_the_whole_limit_is_too_large_and_never_asked_about_again()
     assert shared.known(demand, 3600.0).reason is Reason.TOO_LARGE
 
 
-def test_of_user_and_address_the_longer_refusal_counts_and_an_allowed_one_tells_both() -> None:
+def test_longer_rejection_of_user_and_address_decides() -> None:
     demand = Demand(user="u", address="v")
     allowed = Shared(MINUTE).hit(demand, 0.0, [*granted(5), *granted(15)])
     assert [(state.name, state.remaining) for state in allowed.limits] == [
@@ -83,7 +83,7 @@ def test_of_user_and_address_the_longer_refusal_counts_and_an_allowed_one_tells_
     assert by_user.policy == "user-60s"
 
 
-def test_who_was_refused_is_told_so_here_until_the_store_might_say_otherwise() -> None:
+def test_denial_is_cached_until_store_may_allow() -> None:
     shared = Shared(MINUTE)
     shared.hit(ALICE, 10.0, refused(5_000_000))
     again = shared.known(ALICE, 10.5)
@@ -93,7 +93,7 @@ def test_who_was_refused_is_told_so_here_until_the_store_might_say_otherwise() -
     assert isinstance(shared.windows.hit(ALICE, 11.0), PendingCheck)
 
 
-def test_what_is_given_back_to_the_store_may_be_asked_for_again_at_once() -> None:
+def test_refund_to_store_ends_the_cached_denial() -> None:
     shared = Shared(MINUTE)
     question = shared.question(ALICE, 0.0)
     answer = granted(0)
@@ -106,7 +106,7 @@ def test_what_is_given_back_to_the_store_may_be_asked_for_again_at_once() -> Non
     assert len(shared.store.given_back) == 1
 
 
-def test_a_refused_question_has_nothing_to_give_back_and_stays_known() -> None:
+def test_rejected_check_refunds_nothing_and_stays_cached() -> None:
     shared = Shared(MINUTE)
     question = shared.question(ALICE, 0.0)
     question.resolve(refused(), 0.0)
@@ -126,13 +126,13 @@ def test_without_the_store_each_process_goes_by_its_share(trouble: StoreErrorKin
     assert shared.windows.store_health.state is HealthState.REMOTE
 
 
-def test_without_the_store_everybody_is_admitted_where_that_is_wanted() -> None:
+def test_allow_mode_admits_all_without_store() -> None:
     shared = Shared(MINUTE, on_error=StoreFailureMode.ALLOW)
     assert all(shared.hit(ALICE, 0.0, StoreErrorKind.TIMEOUT).allowed for _ in range(50))
     assert shared.hit(ALICE, 0.0, StoreErrorKind.TIMEOUT).limits == ()
 
 
-def test_without_the_store_everybody_is_refused_where_that_is_wanted_until_the_next_probe() -> None:
+def test_deny_mode_rejects_all_until_next_probe() -> None:
     shared = Shared(MINUTE, on_error=StoreFailureMode.DENY)
     shared.lose(5.0)
     decision = shared.known(ALICE, 5.25)
@@ -140,13 +140,13 @@ def test_without_the_store_everybody_is_refused_where_that_is_wanted_until_the_n
     assert decision.detail == "store:unreachable"
 
 
-def test_one_refused_in_the_midst_of_a_call_may_come_back_at_once() -> None:
+def test_rejection_during_a_call_allows_immediate_retry() -> None:
     """A single late answer is no outage: there is no probe to wait for."""
     decision = Shared(MINUTE, on_error=StoreFailureMode.DENY).hit(ALICE, 0.0, StoreErrorKind.TIMEOUT)
     assert numbers(decision) == (False, Reason.STORE, "store", 0.0, 0.0)
 
 
-def test_while_the_store_is_away_nobody_asks_it_and_one_probe_is_due() -> None:
+def test_outage_sends_no_checks_and_one_probe() -> None:
     shared = Shared(MINUTE)
     shared.lose(0.0)
     assert shared.store.dropped == 1
@@ -163,7 +163,7 @@ def test_while_the_store_is_away_nobody_asks_it_and_one_probe_is_due() -> None:
     assert [change.state for change in shared.windows.changes] == [HealthState.LOCAL, HealthState.REMOTE]
 
 
-def test_what_another_finds_silent_is_not_asked_until_one_probe_has_told() -> None:
+def test_store_reported_silent_waits_for_probe() -> None:
     shared = Shared(MINUTE)
     shared.windows.report_failure(1.0)
     assert shared.probe_due()
@@ -177,7 +177,7 @@ def test_what_another_finds_silent_is_not_asked_until_one_probe_has_told() -> No
 
 
 @pytest.mark.parametrize("trouble", StoreErrorKind)
-def test_who_else_asks_the_store_is_told_when_it_is_silent_and_not_when_it_denies(
+def test_listener_is_notified_of_silence_not_of_denial(
     trouble: StoreErrorKind,
 ) -> None:
     shared = Shared(MINUTE, failures=1)
@@ -188,7 +188,7 @@ def test_who_else_asks_the_store_is_told_when_it_is_silent_and_not_when_it_denie
     assert told == ([3.0] if silent else [])
 
 
-def test_where_the_store_cannot_be_asked_from_the_process_decides_and_the_store_is_not_blamed() -> None:
+def test_unsupported_loop_decides_locally_without_store_error() -> None:
     shared = Shared(MINUTE)
     shared.askable = False
     assert shared.known(ALICE, 0.0).remaining == 9
@@ -196,7 +196,7 @@ def test_where_the_store_cannot_be_asked_from_the_process_decides_and_the_store_
     assert shared.windows.store_health.state is HealthState.REMOTE
 
 
-def test_what_was_charged_here_is_given_back_here() -> None:
+def test_local_charge_is_refunded_locally() -> None:
     shared = Shared(UserLimit("user-60s", 1, 60))
     assert not shared.windows.give_back(ALICE, 0.0, 0.0)
     question = shared.question(ALICE, 0.0)
@@ -210,7 +210,7 @@ def test_what_was_charged_here_is_given_back_here() -> None:
     assert not shared.store.given_back
 
 
-def test_what_was_charged_without_a_question_is_given_back_by_its_instant() -> None:
+def test_charge_without_check_is_refunded_by_instant() -> None:
     shared = Shared(UserLimit("user-60s", 1, 60))
     shared.lose(0.0)
     assert shared.known(ALICE, 0.0).allowed
@@ -242,7 +242,7 @@ def test_a_forked_process_begins_anew() -> None:
     assert not shared.windows.probe_due
 
 
-def test_the_view_tells_why_and_since_when() -> None:
+def test_view_shows_cause_and_start() -> None:
     shared = Shared(MINUTE)
     assert shared.windows.view().cause is None
     shared.lose(7.0)
@@ -261,7 +261,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_with_a_store_that_counts_like_memory_the_decisions_are_those_of_memory(
+def test_decisions_equal_those_of_memory(
     trace: Sequence[tuple[int, Demand, int]],
 ) -> None:
     """The refused cache never refuses what the store would allow, and its numbers are the store's."""

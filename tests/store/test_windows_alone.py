@@ -16,7 +16,7 @@ from tests.store.scripted_store import granted, refused
 from tests.store.shared_windows import ALICE, BOB, MINUTE, Shared, answer_of
 
 
-def test_a_user_begins_an_outage_with_its_share_of_what_the_store_had_left() -> None:
+def test_user_starts_outage_with_share_of_remaining() -> None:
     shared = Shared(MINUTE, processes=2)
     shared.hit(ALICE, 0.0, granted(4))
     shared.lose(1.0)
@@ -24,7 +24,7 @@ def test_a_user_begins_an_outage_with_its_share_of_what_the_store_had_left() -> 
     assert [shared.known(BOB, 1.0).allowed for _ in range(6)] == [True] * 5 + [False]
 
 
-def test_a_refused_user_begins_an_outage_with_nothing() -> None:
+def test_rejected_user_starts_outage_with_nothing() -> None:
     shared = Shared(MINUTE)
     shared.hit(ALICE, 0.0, refused(30_000_000))
     shared.lose(2.0)
@@ -48,7 +48,7 @@ def test_a_change_of_the_number_of_processes_changes_the_share() -> None:
     assert shared.windows.view().processes == 5
 
 
-def test_what_was_spent_here_outlives_a_change_of_the_number_of_processes() -> None:
+def test_local_spending_survives_change_of_process_count() -> None:
     shared = Shared(MINUTE, processes=2)
     shared.lose(0.0)
     assert [shared.known(ALICE, 0.0).allowed for _ in range(6)] == [True] * 5 + [False]
@@ -60,7 +60,7 @@ def test_what_was_spent_here_outlives_a_change_of_the_number_of_processes() -> N
     assert shared.known(BOB, 0.2).remaining == 7
 
 
-def test_what_was_spent_here_goes_off_another_share_of_what_the_store_had_left() -> None:
+def test_local_spending_reduces_a_changed_share() -> None:
     shared = Shared(MINUTE, processes=2)
     shared.hit(ALICE, 0.0, granted(8))
     shared.lose(0.0)
@@ -91,7 +91,7 @@ def test_nor_does_one_of_the_window_before() -> None:
     assert sum(shared.known(ALICE, at).allowed for at in (60.7, 61.0, 90.0) for _ in range(200)) == 50
 
 
-def test_an_address_goes_by_what_the_store_has_counted_since_as_well() -> None:
+def test_address_uses_later_counts_of_the_store() -> None:
     shared, demand = Shared(MINUTE), Demand(user="u", address="v")
     assert shared.hit(demand, 0.0, StoreErrorKind.TIMEOUT).allowed
     shared.hit(demand, 1.0, [*granted(8), *granted(3)])
@@ -126,7 +126,7 @@ def inside(spent: Sequence[tuple[float, int, bool]], window_s: int, now: float) 
 
 
 @given(sizes=st.sampled_from(SIZES), trace=happenings)
-def test_whatever_becomes_of_the_store_nobody_is_admitted_here_beyond_the_limit(
+def test_local_admissions_never_exceed_limit(
     sizes: tuple[tuple[UserLimit, ...], int], trace: Sequence[tuple[int, Happening, int]]
 ) -> None:
     """The store is never told what was spent here, so where it decides, that is on top."""
@@ -158,7 +158,7 @@ def test_whatever_becomes_of_the_store_nobody_is_admitted_here_beyond_the_limit(
     before=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3), st.booleans()), min_size=10, max_size=50),
     after=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3)), min_size=20, max_size=60),
 )
-def test_whom_the_store_has_told_all_of_several_processes_about_gets_little_more_than_the_limit(
+def test_user_known_to_all_processes_gets_little_over_limit(
     processes: int, before: Sequence[tuple[int, int, bool]], after: Sequence[tuple[int, int]]
 ) -> None:
     """A late reply in each process at most, then all are told once more, and then the store is away."""

@@ -36,7 +36,7 @@ def tag(user: str) -> int:
     return crc32(user.encode()) % 16
 
 
-def test_a_key_says_what_it_holds(wire: WindowProtocol) -> None:
+def test_key_names_its_content(wire: WindowProtocol) -> None:
     ask = wire.build_check([charge()])
     assert ask.keys == [f"athr:default:w1:{{{tag(USER)}}}:user:l60:{USER}"]
     assert ask.tag == tag(USER)
@@ -79,7 +79,7 @@ def test_requests_of_one_limit_and_one_unit_travel_as_keys_alone(wire: WindowPro
     assert arguments == [1, "l", 100, 60_000_000]
 
 
-def test_other_requests_say_what_they_want(wire: WindowProtocol) -> None:
+def test_full_requests_name_their_limits(wire: WindowProtocol) -> None:
     asks = [
         wire.build_check([charge()]),
         wire.build_check([charge(units=3)]),
@@ -158,7 +158,7 @@ def test_digests_differ() -> None:
         ("athr", "default", 0, "partitions"),
     ],
 )
-def test_what_would_break_keys_is_refused(prefix: str, service: str, partitions: int, named: str) -> None:
+def test_key_breaking_name_is_rejected(prefix: str, service: str, partitions: int, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         WindowProtocol(prefix, service, partitions)
 

@@ -81,7 +81,6 @@ def test_overload_is_refused_explained_and_accounted_for(
     assert "user:user-1s" in out
     assert "user limits on Valkey 9" in out
     assert re.search(r"Valkey 9[.\d]* made \d{3,} decisions on user limits in \d{3,} round trips", out)
-    assert "made without it" not in out
     assert out.splitlines()[-1].startswith("GPU utilization rose to ")
 
 

@@ -173,6 +173,7 @@ def test_what_the_others_sent_is_kept_when_a_sending_process_is_killed(
     assert "1 of 2 sending processes ended early" in report["verdict"]["text"]
 
 
+@pytest.mark.slow
 def test_when_all_sending_processes_are_killed_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     tell = worker_pool._send_message
 
@@ -186,6 +187,7 @@ def test_when_all_sending_processes_are_killed_nothing_is_known(monkeypatch: pyt
         launch(some(), TargetUrl(port=server.port), BRISK, processes=2)
 
 
+@pytest.mark.slow
 def test_stopped_while_the_start_is_told_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[object] = []
     tell = worker_pool._send_message

@@ -22,7 +22,7 @@ from tests.resilience.httpx.test_transport_sharing import sized
 
 ALWAYS = Fallback(stale=True, coalesce="always")
 SHORT_S = 0.01
-LONG_S = 20.0
+LONG_S = 60.0
 
 
 class Dependency:

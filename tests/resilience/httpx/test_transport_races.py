@@ -17,7 +17,7 @@ from tests.loops import run
 from tests.resilience.httpx.breaking_server import breaking_server
 from tests.resilience.httpx.guarded_calls import URL, Guarded, Parts, call, ok, status
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -163,7 +163,10 @@ def test_probe_with_a_lost_reply_is_returned(prompt_store: Made, own_server: Red
 
 
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("forgets", ["restart", "flush", "evict"])
+@pytest.mark.parametrize(
+    "forgets",
+    ["restart", pytest.param("flush", marks=pytest.mark.slow), pytest.param("evict", marks=pytest.mark.slow)],
+)
 def test_forgotten_state_is_sent_again(
     made: Made, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch, forgets: str
 ) -> None:
