@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import pytest
-from tests.stores.server import RedisServer, newest
+from tests.store.server import RedisServer, newest
 
 from tests.servers.server import Reply, Server, ask, fresh_key
 from tests.servers.test_servers import GRANIAN, UVICORN

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.stores.polling import until
+from tests.store.polling import until
 
 from tests.docs.pages import blocks
 from tests.servers import server as servers

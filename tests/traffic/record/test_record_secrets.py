@@ -7,16 +7,24 @@ import logging
 import string
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
-from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, check, info, open_recording
+from autoglm_throttle.traffic.record import (
+    RecordedRequest,
+    Recorder,
+    RecorderMiddleware,
+    check,
+    info,
+    open_recording,
+)
 from tests.traffic.record.recorded import ask, hello, plain, scope
 
 SECRETS = st.text(string.ascii_letters + string.digits, min_size=16, max_size=40)
@@ -26,6 +34,7 @@ WINDOW = 8
 
 Scope = dict[str, Any]
 Plant = Callable[[Scope, str], None]
+Body = Literal["hash", "none"]
 
 
 def header(name: str, value: str = "{}") -> Plant:
@@ -136,17 +145,10 @@ def found(secret: str, text: str) -> bool:
     return any(window in text.lower() for window in windows)
 
 
-@given(
-    secret=SECRETS,
-    places=st.lists(st.sampled_from(sorted(PLACES)), min_size=1, max_size=6, unique=True),
-    body=st.sampled_from(["hash", "none"]),
-    name=st.sampled_from(["a.jsonl", "a.jsonl.gz"]),
-    app=st.sampled_from([hello, fails]),
-)
-@settings(max_examples=3 * settings().max_examples)
-def test_no_part_of_a_planted_secret_is_kept(
-    secret: str, places: list[str], body: Literal["hash", "none"], name: str, app: Any
-) -> None:
+def recorded_texts(
+    places: list[str], secret: str, body: Body, name: str, app: Any
+) -> tuple[str, str, list[RecordedRequest]]:
+    """Record a request; return the file's text, the texts about the file, and its entries."""
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(
             Path(folder) / name,
@@ -161,12 +163,33 @@ def test_no_part_of_a_planted_secret_is_kept(
         recorder.close()
         assert recorder.file is not None
         stored = plain(recorder.file).decode()
-        said = info(recorder.file).lines() + check(recorder.file).messages + [repr(recorder.counts)]
-        entries = list(open_recording(recorder.file).entries())
+        reports = info(recorder.file).lines() + check(recorder.file).messages + [repr(recorder.counts)]
+        return stored, "\n".join(reports), list(open_recording(recorder.file).entries())
+
+
+@cache
+def without_secret(body: Body, app: Any) -> str:
+    """Return the texts that every recording contains; hypothesis also tries their words as secrets."""
+    return "\n".join(recorded_texts([], "", body, "a.jsonl", app)[:2])
+
+
+@given(
+    secret=SECRETS,
+    places=st.lists(st.sampled_from(sorted(PLACES)), min_size=1, max_size=6, unique=True),
+    body=st.sampled_from(["hash", "none"]),
+    name=st.sampled_from(["a.jsonl", "a.jsonl.gz"]),
+    app=st.sampled_from([hello, fails]),
+)
+@settings(max_examples=3 * settings().max_examples)
+def test_no_part_of_a_planted_secret_is_kept(
+    secret: str, places: list[str], body: Body, name: str, app: Any
+) -> None:
+    assume(not found(secret, without_secret(body, app)))
+    stored, reports, entries = recorded_texts(places, secret, body, name, app)
     assert len(entries) == 3
     assert ("user-agent", AGENT.decode()) in entries[0].headers
     assert not found(secret, stored), places
-    assert not found(secret, "\n".join(said)), places
+    assert not found(secret, reports), places
 
 
 @pytest.mark.parametrize("place", PLACES)
