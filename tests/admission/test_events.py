@@ -44,7 +44,7 @@ def regime(
     return ControlState(factor, tier, load, 0.0, why, telemetry, math.inf)
 
 
-def test_no_change_is_no_line() -> None:
+def test_no_change_is_no_event() -> None:
     assert list(control_events(regime(), regime())) == []
     assert list(control_events(regime(load=0.2), regime(why=ControlCause.STRIKE, load=0.9))) == []
 
@@ -65,14 +65,14 @@ def test_a_tier_entered_warns_and_a_tier_left_informs() -> None:
 
 
 @pytest.mark.parametrize("shut", [regime(0.0, 0.0, ControlCause.TIER), regime(0.0, 1.0, ControlCause.LOST)])
-def test_a_door_that_shuts_or_opens_is_a_line(shut: ControlState) -> None:
+def test_factor_to_or_from_0_is_an_event(shut: ControlState) -> None:
     (line,) = control_events(regime(), shut)
     assert (line.level, line.keys["factor"]) == (logging.WARNING, 0.0)
     (line,) = control_events(shut, regime())
     assert (line.level, line.keys["factor"]) == (logging.INFO, 1.0)
 
 
-def test_a_factor_that_drifts_is_no_line() -> None:
+def test_drifting_factor_is_no_event() -> None:
     assert list(control_events(regime(0.5), regime(0.51))) == []
     assert len(list(control_events(regime(0.0), regime(0.01)))) == 1, "but a door that opens is"
 
@@ -87,7 +87,7 @@ def test_a_factor_that_drifts_is_no_line() -> None:
         (TelemetryState.NONE, logging.INFO),
     ],
 )
-def test_telemetry_that_changes_is_a_line(state: TelemetryState, level: int) -> None:
+def test_changed_telemetry_is_an_event(state: TelemetryState, level: int) -> None:
     (line,) = control_events(regime(telemetry=TelemetryState.STARTING), regime(telemetry=state))
     assert (line.event, line.level) == ("telemetry_changed", level)
     assert line.text == f"GPU telemetry is {state}"
@@ -124,7 +124,7 @@ ENGINE = row("llm:8000", kind="engine", source="vllm:llm:8000")
         (Signal.UTILIZATION, seen(row(), taken_at_s=200.0), "nvml", 0.0),
     ],
 )
-def test_telemetry_is_told_with_its_source_and_age(
+def test_telemetry_event_has_source_and_age(
     signal: Signal, view: GpuView, provider: str, age_s: float
 ) -> None:
     before = dataclasses.replace(regime(), signal=signal)
@@ -136,7 +136,7 @@ def test_telemetry_is_told_with_its_source_and_age(
     assert (line.keys["age_s"], line.text) == (None, f"GPU telemetry is stale ({provider})")
 
 
-def test_another_signal_is_told_with_who_tells_it() -> None:
+def test_changed_signal_event_names_its_source() -> None:
     cards = regime()
     engines = dataclasses.replace(cards, signal=Signal.PRESSURE)
     view = seen(*CARDS, ENGINE, engines_at_s=103.0)
@@ -164,7 +164,7 @@ def test_another_signal_is_told_with_who_tells_it() -> None:
         ((ENGINE,), Signal.UTILIZATION, False),
     ],
 )
-def test_cards_that_are_all_lost_have_no_age(
+def test_all_devices_lost_have_no_age(
     devices: tuple[GpuSample, ...], signal: Signal, none_left: bool
 ) -> None:
     before = dataclasses.replace(regime(), signal=signal)
@@ -180,12 +180,12 @@ def test_of_many_sources_a_few_are_named() -> None:
     assert line.keys["provider"] == "dcgm:node-0:9400, dcgm:node-1:9400, dcgm:node-2:9400 and 3 more"
 
 
-def test_a_view_without_devices_names_nobody() -> None:
+def test_view_without_devices_names_no_source() -> None:
     (line,) = control_events(regime(), regime(telemetry=TelemetryState.BLIND), seen(), 101.0)
     assert (line.text, line.keys["provider"]) == ("GPU telemetry is blind", None)
 
 
-def test_a_card_that_is_lost_and_one_that_is_back() -> None:
+def test_lost_and_recovered_device_events() -> None:
     here, there = row(), row(host="node-7")
     gone = row(host="node-7", health="lost")
     (line,) = events.device_events((here, there, ENGINE), (here, gone, ENGINE))
@@ -216,7 +216,7 @@ def judged(
     ],
 )
 @pytest.mark.parametrize("before", [None, GpuCondition.WORKING, GpuCondition.IDLE, GpuCondition.LOST])
-def test_a_fault_is_told_with_its_evidence(
+def test_verdict_event_has_its_evidence(
     finding: GpuCondition, level: int, before: GpuCondition | None
 ) -> None:
     evidence = {"utilization_pct": 100.0, "power_share": 0.1234, "progress_per_s": 0.0}
@@ -235,12 +235,12 @@ def test_a_fault_is_told_with_its_evidence(
     }
 
 
-def test_a_fault_without_evidence_is_told_all_the_same() -> None:
+def test_verdict_without_evidence_is_an_event() -> None:
     (line,) = events.verdict_events(None, judged(GpuCondition.STALLED))
     assert line.text == "GPU-a is stalled, 80% sure"
 
 
-def test_a_fault_that_is_over_says_how_long_it_lasted() -> None:
+def test_ended_verdict_event_has_its_duration() -> None:
     (line,) = events.verdict_events(judged(GpuCondition.STALLED, 10.0), judged(GpuCondition.PRODUCTIVE, 22.4))
     assert (line.event, line.level) == ("gpu_verdict", logging.INFO)
     assert line.text == "GPU-a is productive, no longer stalled after 12 s"
@@ -250,7 +250,7 @@ def test_a_fault_that_is_over_says_how_long_it_lasted() -> None:
 
 
 @pytest.mark.parametrize("finding", GpuCondition)
-def test_what_stays_is_told_once(finding: GpuCondition) -> None:
+def test_unchanged_verdict_is_logged_once(finding: GpuCondition) -> None:
     assert list(events.verdict_events(judged(finding, 1.0), judged(finding, 1.0, {"power_share": 0.5}))) == []
 
 
@@ -259,15 +259,15 @@ QUIET = [finding for finding in GpuCondition if finding not in FAULTS]
 
 @pytest.mark.parametrize("before", QUIET)
 @pytest.mark.parametrize("after", QUIET)
-def test_what_is_no_fault_is_no_line(before: GpuCondition, after: GpuCondition) -> None:
+def test_verdict_without_fault_is_no_event(before: GpuCondition, after: GpuCondition) -> None:
     assert list(events.verdict_events(judged(before), judged(after))) == []
 
 
-def test_a_stalled_card_that_is_lost_has_the_line_of_the_loss_alone() -> None:
+def test_stalled_device_that_is_lost_has_the_loss_event_only() -> None:
     assert list(events.verdict_events(judged(GpuCondition.STALLED), judged(GpuCondition.LOST))) == []
 
 
-def test_a_name_from_an_exporter_begins_no_line_of_its_own() -> None:
+def test_name_from_an_exporter_cannot_begin_a_log_line() -> None:
     evil = ("node\n7", "GPU\r\nCRITICAL all is lost\x1b[2J")
     (line,) = events.verdict_events(None, judged(GpuCondition.STALLED, key=evil))
     (lost,) = events.device_events((), (row(evil[1], host=evil[0], health="lost"),))
@@ -275,7 +275,7 @@ def test_a_name_from_an_exporter_begins_no_line_of_its_own() -> None:
         assert text.isprintable()
 
 
-def test_a_line_reaches_the_logger_with_its_keys(caplog: pytest.LogCaptureFixture) -> None:
+def test_event_reaches_the_logger_with_its_keys(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "autoglm_throttle"):
         LogEvent("tier_changed", logging.WARNING, "rates at 70%", {"factor": 0.7}).write()
         LogEvent("noise", logging.DEBUG, "not heard", {}).write()
@@ -285,7 +285,7 @@ def test_a_line_reaches_the_logger_with_its_keys(caplog: pytest.LogCaptureFixtur
     assert (vars(record)["event"], vars(record)["factor"]) == ("tier_changed", 0.7)
 
 
-def test_a_refusal_names_its_caller_by_the_hash_only() -> None:
+def test_rejection_event_names_the_caller_by_hash_only() -> None:
     demand = Demand(Priority.LOW, "07f3a9c2d4e5b617", address="aaaa", group="bbbb")
     decision = Decision(False, Reason.USER, "user:user-60s", "user-60s", retry_after_s=12.5)
     line = events.rejection_event(demand, decision, "limited", 3, demand.user)
@@ -301,7 +301,7 @@ def test_a_refusal_names_its_caller_by_the_hash_only() -> None:
     }
 
 
-def test_the_first_refusal_is_written_and_the_rest_are_counted() -> None:
+def test_first_rejection_is_logged_and_the_rest_counted() -> None:
     sampler = RejectionSampler(10.0)
     assert sampler.record(Reason.USER, 100.0) == 1
     assert [sampler.record(Reason.USER, 100.0 + n) for n in range(1, 10)] == [0] * 9
@@ -311,13 +311,13 @@ def test_the_first_refusal_is_written_and_the_rest_are_counted() -> None:
     assert sampler.record(Reason.USER, 500.0) == 2
 
 
-def test_every_refusal_is_counted_once() -> None:
+def test_every_rejection_is_counted_once() -> None:
     sampler = RejectionSampler(1.0)
     written = sum(sampler.record(Reason.GPU, n * 0.13) for n in range(1000))
     assert written + int(sampler._entries[Reason.GPU][1]) == 1000
 
 
-def test_the_end_of_a_flood_is_told_once_the_interval_is_over() -> None:
+def test_last_rejections_are_logged_after_the_interval() -> None:
     sampler = RejectionSampler(10.0)
     assert sampler.overdue(0.0) == []
     for instant in (100.0, 101.0, 102.0):
@@ -330,13 +330,13 @@ def test_the_end_of_a_flood_is_told_once_the_interval_is_over() -> None:
     assert sampler.record(Reason.USER, 506.0) == 0
 
 
-def test_what_was_only_counted_is_told_without_a_caller() -> None:
+def test_counted_rejections_are_logged_without_a_caller() -> None:
     line = events.rejections_summary(Reason.USER, "limited", 12)
     assert line.text == "12 limited (user)"
     assert line.keys == {"decision": "limited", "reason": "user", "count": 12}
 
 
-def test_the_settings_in_force_are_one_line() -> None:
+def test_settings_in_force_are_one_event() -> None:
     values = {"policy": "tiers", "rate_low_rps": "100", "slo_s": "2", "tiers": "9" * 61, "redis_url": "****"}
     line = events.configured(values, ["tiers", "redis_url"])
     assert (line.event, line.level, line.keys) == ("config", logging.INFO, {"settings": values})
@@ -368,7 +368,7 @@ def store(on_error: StoreFailureMode, processes: int = 4) -> StoreView:
         (StoreFailureMode.DENY, "requests under a user limit are rejected until it recovers"),
     ],
 )
-def test_a_store_that_is_lost_warns_and_says_what_holds_meanwhile(
+def test_store_lost_event_warns_and_names_the_fallback(
     on_error: StoreFailureMode, meanwhile: str
 ) -> None:
     line = events.store_changed(
@@ -379,7 +379,7 @@ def test_a_store_that_is_lost_warns_and_says_what_holds_meanwhile(
     assert line.keys == {"store": "redis", "reason": "timeout", "on_error": on_error.value}
 
 
-def test_a_store_that_is_back_informs_and_says_how_long_it_was_away() -> None:
+def test_store_recovered_event_has_the_outage_duration() -> None:
     line = events.store_changed(
         store(StoreFailureMode.LOCAL), HealthChange(HealthState.REMOTE, None, 9.0, 3.25), ""
     )
@@ -388,7 +388,7 @@ def test_a_store_that_is_back_informs_and_says_how_long_it_was_away() -> None:
     assert line.keys == {"store": "redis", "down_s": 3.25}
 
 
-def test_a_setting_that_nobody_can_have_meant_warns() -> None:
+def test_implausible_setting_warns() -> None:
     line = events.configuration_advice(
         Problem("X_REDIS_URL", "is set, but nothing uses it", "set USER_LIMIT")
     )
@@ -400,7 +400,7 @@ def named(number: int, *, health: str = "ok") -> tuple[GpuSample, ...]:
     return tuple(row(f"GPU-{index}", health=health) for index in range(number))
 
 
-def test_a_whole_host_is_told_card_by_card_and_more_in_one_line() -> None:
+def test_up_to_16_devices_are_events_and_more_are_one() -> None:
     """An exporter that names its cards anew at every reading would else fill the disk."""
     host, crowd = MAX_DEVICE_EVENTS, MAX_DEVICE_EVENTS + 1
     assert len(list(events.device_events(named(host), named(host, health="lost")))) == host
@@ -410,7 +410,7 @@ def test_a_whole_host_is_told_card_by_card_and_more_in_one_line() -> None:
     assert line.keys == {"devices": 17, "usable": 0, "known": 17}
 
 
-def test_many_verdicts_at_once_are_one_line() -> None:
+def test_many_verdicts_at_once_are_one_event() -> None:
     def of(*findings: GpuCondition) -> GpuView:
         verdicts = {
             ("", f"GPU-{at:03}"): GpuVerdict(finding, 0.0, 0.8, {}) for at, finding in enumerate(findings)

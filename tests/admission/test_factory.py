@@ -73,7 +73,7 @@ class TestGate:
         gate = factory.concurrency_limiter(Settings(policy=policy), NOW_S)
         assert (policy in factory.WITH_CONCURRENCY_LIMIT) == isinstance(gate, AdaptiveConcurrencyLimiter)
 
-    def test_a_line_without_places_refuses(self) -> None:
+    def test_queue_of_length_0_rejects(self) -> None:
         gate = factory.concurrency_limiter(
             Settings(policy="concurrency", queue_max=0, inflight_start=2), NOW_S
         )

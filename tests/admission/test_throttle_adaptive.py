@@ -94,7 +94,7 @@ class TestUnconfirmed:
         assert (regime.armed, regime.table_factor, regime.cause) == (False, 0.0, ControlCause.CALM)
         assert tuple(throttle.snapshot().rate_limit_rps.values()) == (1000.0, 500.0, 100.0)
 
-    def test_nor_does_one_whose_requests_all_find_room(self) -> None:
+    def test_a_busy_gpu_with_free_slots_changes_nothing(self) -> None:
         throttle = adaptive(8)
         throttle.gpu.utilization_pct = 100.0
         for _ in range(10):
@@ -104,7 +104,7 @@ class TestUnconfirmed:
                 permit.settle()
         assert not throttle.control_state().armed
 
-    def test_refusals_of_rates_and_users_do_not_confirm(self) -> None:
+    def test_rate_and_user_rejections_do_not_confirm(self) -> None:
         throttle = adaptive(rate_low_rps="1/s", user_limit="2/minute")
         throttle.gpu.utilization_pct = 99.0
         for _ in range(5):
@@ -121,7 +121,7 @@ class TestUnconfirmed:
         assert snapshot.requests[MID, "limited", Reason.USER] > 10
         assert not snapshot.control.armed
 
-    def test_a_line_without_a_busy_gpu_is_no_cut(self) -> None:
+    def test_queue_without_a_busy_gpu_is_no_cut(self) -> None:
         assert not overloaded(adaptive(), 85.0, samples=10).control_state().armed
 
 
@@ -151,7 +151,7 @@ class TestCut:
         assert refill == pytest.approx(tuple(max(rate, min(least, 1000.0)) for rate in rates))
         assert (regime.signal, regime.term) == ("utilization", "utilization")
 
-    def test_the_budget_refuses_until_the_very_instant_that_it_names(self) -> None:
+    def test_budget_rejects_until_exactly_retry_after(self) -> None:
         throttle = overloaded(adaptive(), 99.0)
         _, refusal = flood(throttle, HIGH)
         assert (refusal.reason, refusal.detail, refusal.policy) == (Reason.GPU, "gpu:utilization", "gpu")
@@ -162,7 +162,7 @@ class TestCut:
         throttle.clock.advance(ready_s - throttle.clock())
         ticket_for(throttle, Demand(HIGH))
 
-    def test_low_is_refused_first_and_high_last(self) -> None:
+    def test_low_is_rejected_first_and_high_last(self) -> None:
         throttle = overloaded(adaptive(min_share=0.0), 99.0)
         full = least_rps(throttle) / 2
         taken = 0
@@ -170,14 +170,14 @@ class TestCut:
             taken += flood(throttle, priority)[0]
             assert taken == int((1.0 - reserve) * full)
 
-    def test_a_refused_request_has_not_paid_its_own_rate(self) -> None:
+    def test_rejected_request_is_not_charged_its_rate(self) -> None:
         throttle = overloaded(adaptive(min_share=0.0), 99.0)
         flood(throttle, MID)
         tokens = throttle.snapshot().tokens
         refusal_for(throttle, Demand(MID))
         assert throttle.snapshot().tokens == tokens
 
-    def test_a_users_refusal_gives_the_budget_its_token_back(self) -> None:
+    def test_user_rejection_refunds_the_budget(self) -> None:
         throttle = adaptive(user_limit="3/hour")
         permit_for(throttle, Demand(MID, "u", 3.0, holds_slot=False))
         overloaded(throttle, 99.0)
@@ -195,7 +195,7 @@ class TestCut:
         assert refusal_for(throttle, Demand(LOW, "u")).decision.reason is Reason.USER
         assert budget.tokens(throttle.clock()) == before
 
-    def test_whom_the_budget_refuses_is_demand_all_the_same(self) -> None:
+    def test_budget_rejections_are_demand(self) -> None:
         throttle = overloaded(adaptive(min_share=0.0), 99.0)
         flood(throttle, HIGH)
         gate = throttle._settlement.limiter
@@ -205,14 +205,14 @@ class TestCut:
             refusal_for(throttle, Demand(HIGH))
         assert gate._arrived[HIGH] == before + 10
 
-    def test_with_room_the_budget_is_all_that_is_asked(self) -> None:
+    def test_with_free_slots_only_the_budget_is_checked(self) -> None:
         throttle = Rush(adaptive(4), 99.0).end()
         permit = permit_for(throttle, Demand(HIGH))
         assert throttle.control_state().armed
         permit.settle()
         assert in_flight(throttle) == 0
 
-    def test_one_user_may_be_refused_with_room_and_frees_it(self) -> None:
+    def test_user_rejection_with_a_free_slot_releases_it(self) -> None:
         throttle = adaptive(4, user_limit="1/hour")
         permit_for(throttle, Demand(MID, "u", holds_slot=False))
         throttle._budget_active = True
@@ -221,7 +221,7 @@ class TestCut:
         assert in_flight(throttle) == 0
         assert throttle._shared_budget._bucket.tokens(throttle.clock()) == 8.0
 
-    async def test_a_client_is_told_503_and_when_to_come_again(self) -> None:
+    async def test_client_gets_503_with_retry_after(self) -> None:
         throttle = overloaded(adaptive(min_share=0.0), 99.0)
         flood(throttle, HIGH)
 
@@ -282,7 +282,7 @@ class TestRelease:
         assert throttle.control_state().table_factor == 0.4
         assert admitted(throttle, 1, HIGH) == 1
 
-    def test_refusals_of_the_budget_and_the_cut_rates_do_not_hold_it(self) -> None:
+    def test_budget_and_rate_rejections_do_not_hold_the_cut(self) -> None:
         """A service that hung for a while and is back: only the cut itself refuses now."""
         throttle = Rush(adaptive(8), 99.0).end()
         refused = 0
@@ -313,7 +313,7 @@ class TestRelease:
         assert (regime.telemetry, regime.armed, regime.budget_rps) == (TelemetryState.STALE, False, None)
         ticket_for(throttle, Demand(HIGH))
 
-    def test_the_last_device_that_is_lost_shuts_the_door(self) -> None:
+    def test_last_device_lost_rejects_all(self) -> None:
         throttle = adaptive(4, gpu=FakeGpu(devices=2, clock=(clock := ManualClock())), clock=clock)
         throttle.tick()
         throttle.gpu.lose(0)
@@ -330,7 +330,7 @@ class TestRelease:
         assert throttle.snapshot().ready
         assert decided(throttle).allowed
 
-    def test_requests_refused_at_the_door_are_demand_all_the_same(self) -> None:
+    def test_requests_rejected_at_factor_0_are_demand(self) -> None:
         throttle = adaptive(4, slo_s=2.0)
         throttle.gpu.lose()
         throttle.tick()

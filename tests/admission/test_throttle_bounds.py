@@ -48,7 +48,7 @@ class TestMemory:
         assert gate is not None
         assert gate.memory_cap == pytest.approx(20.0)
 
-    def test_a_bound_that_rises_calls_those_in_line(self) -> None:
+    def test_rising_cap_calls_queued_tickets(self) -> None:
         throttle = throttle_for_tests(policy="concurrency", slo_s=240.0)
         self.filled(throttle, 0.2)
         permits = held(throttle, 10)
@@ -61,7 +61,7 @@ class TestMemory:
         assert isinstance(permit, Permit)
         assert len(permits) + 1 == in_flight(throttle)
 
-    def test_a_newcomer_finds_that_it_has_risen_and_calls_those_in_front(self) -> None:
+    def test_arrival_after_a_rise_calls_tickets_ahead(self) -> None:
         throttle = throttle_for_tests(policy="concurrency", slo_s=240.0, user_limit="100/minute")
         self.filled(throttle, 0.2)
         held(throttle, 10)
@@ -71,7 +71,7 @@ class TestMemory:
         tickets.append(ticket_for(throttle, Demand(LOW)))
         assert [ticket.state.name for ticket in tickets] == ["CALLED", "WAITING", "WAITING", "WAITING"]
 
-    def test_one_who_is_refused_there_by_its_user_limit_leaves_the_slot_to_them(self) -> None:
+    def test_user_rejection_leaves_the_new_slot_to_the_queue(self) -> None:
         throttle = throttle_for_tests(policy="concurrency", slo_s=240.0, user_limit="20/minute")
         permit_for(throttle, Demand(HIGH, "u", 20.0, holds_slot=False))
         self.filled(throttle, 0.2)
@@ -86,7 +86,7 @@ class TestMemory:
 class TestObjective:
     """An objective of one request's own."""
 
-    def test_one_that_leaves_no_time_to_wait_is_refused_at_once(self) -> None:
+    def test_slo_too_short_to_queue_is_rejected_at_once(self) -> None:
         throttle = warmed(gated(slo_s=240.0))
         held(throttle)
         refusal = refusal_for(throttle, Demand(HIGH, slo_s=0.001)).decision
@@ -102,7 +102,7 @@ class TestHardBound:
     """``INFLIGHT_MAX`` without a line."""
 
     @pytest.mark.parametrize("policy", ["tiers", "fixed"])
-    def test_refuses_whoever_comes_beyond_it(self, policy: str) -> None:
+    def test_request_above_the_bound_is_rejected(self, policy: str) -> None:
         throttle = throttle_for_tests(policy=policy, inflight_max=4, user_limit="100/minute")
         permits = held(throttle, 4)
         tokens = throttle.snapshot().tokens
@@ -119,7 +119,7 @@ class TestHardBound:
         assert throttle.called() == []
 
     @pytest.mark.parametrize("policy", ["tiers", "fixed"])
-    def test_a_users_refusal_frees_the_slot(self, policy: str) -> None:
+    def test_user_rejection_releases_the_slot(self, policy: str) -> None:
         throttle = throttle_for_tests(policy=policy, inflight_max=4, user_limit="1/minute")
         permit_for(throttle, Demand(user="u"))
         for _ in range(5):
@@ -135,7 +135,7 @@ class TestHardBound:
             permit.settle()
         assert in_flight(throttle) == 0
 
-    def test_a_gate_never_goes_beyond_it(self) -> None:
+    def test_limiter_never_exceeds_the_hard_bound(self) -> None:
         throttle = throttle_for_tests(policy="concurrency", inflight_start=2, inflight_max=3)
         for _ in range(10):
             held(throttle, 2)
@@ -208,7 +208,7 @@ print("both lived")
 """
 
 
-def test_a_forked_child_begins_with_an_empty_gate_and_leaves_the_parents_alone() -> None:
+def test_forked_child_has_its_own_empty_limiter() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, check=False
     )

@@ -41,7 +41,7 @@ class TestEveryMoment:
     """One waiter and its end, before, at and after its turn."""
 
     @pytest.mark.parametrize("way", WAYS)
-    async def test_in_line(self, way: str) -> None:
+    async def test_cancelled_in_the_queue(self, way: str) -> None:
         throttle, running = one_slot()
         first, second = Waiter(throttle, Demand(MID, "u")), Waiter(throttle, Demand(LOW, "v"))
         stop, _ = first.start(way), second.start("task")
@@ -82,7 +82,7 @@ class TestEveryMoment:
 
     @pytest.mark.parametrize("way", WAYS)
     @pytest.mark.parametrize("later", LATER)
-    async def test_told_to_stop_and_then_called(self, way: str, later: int) -> None:
+    async def test_cancelled_and_then_called(self, way: str, later: int) -> None:
         throttle, running = one_slot()
         first = Waiter(throttle, Demand(MID, "u"))
         stop = first.start(way)
@@ -105,7 +105,7 @@ class TestEveryMoment:
         assert left_over(throttle) == NOTHING
 
     @pytest.mark.parametrize("later", LATER)
-    async def test_dropped_and_told_to_stop_in_one_breath(self, later: int) -> None:
+    async def test_expired_and_cancelled_in_one_turn(self, later: int) -> None:
         throttle, running = one_slot()
         first = Waiter(throttle, Demand(MID, "u"))
         stop = first.start("task")
@@ -229,7 +229,7 @@ class TestListener:
 
         run(backend, scenario)
 
-    async def test_where_no_bell_can_be_made_the_place_is_given_up(
+    async def test_without_a_wakeup_the_ticket_is_cancelled(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def no_bell() -> None:

@@ -32,7 +32,7 @@ from tests.admission.gated_throttle import active, outcomes
 class TestOrder:
     """The cheapest refusal comes first, and a refused request has taken nothing."""
 
-    def test_the_shut_door_answers_before_rate_and_user(self) -> None:
+    def test_factor_0_rejects_before_rate_and_user(self) -> None:
         throttle = heated(throttle_for_tests(rate_low_rps="1/s", user_limit="1/minute"), 96.0)
         assert decided(throttle, Priority.LOW, "u", cost=50.0).detail == "gpu:overload"
 
@@ -43,7 +43,7 @@ class TestOrder:
         throttle.clock.advance(1.0)
         assert decided(throttle, Priority.LOW, "u").detail == "user:user-60s"
 
-    def test_a_user_refusal_gives_the_token_back(self) -> None:
+    def test_user_rejection_refunds_the_token(self) -> None:
         throttle = throttle_for_tests(user_limit="1/minute")
         assert decided(throttle, user="u").allowed
         before = throttle.snapshot().tokens
@@ -71,7 +71,7 @@ class TestOrder:
             max_size=40,
         )
     )
-    def test_refused_requests_change_nothing_for_the_others(
+    def test_rejected_requests_change_nothing_for_the_others(
         self, demands: list[tuple[Priority, str, float, float]]
     ) -> None:
         """A twin that sees only what the first one admitted ends in the same state."""
@@ -94,7 +94,7 @@ class TestOrder:
     @pytest.mark.parametrize(
         "settings", [{"user_limit": "3/minute"}, {"rate_mid_rps": "0.05/s"}, {"tiers": "1:0"}]
     )
-    def test_refused_at_every_instant_before_the_wait_and_admitted_at_it(
+    def test_rejected_before_retry_after_and_admitted_at_it(
         self, settings: dict[str, Any]
     ) -> None:
         throttle = heated(throttle_for_tests(**settings), 50.0)
@@ -125,7 +125,7 @@ class TestPermit:
             (Rejected(Decision(False, Reason.RATE, "rate:mid", "rate-mid")), Outcome.NEUTRAL),
         ],
     )
-    def test_the_block_says_how_it_ended(self, error: BaseException | None, outcome: Outcome) -> None:
+    def test_block_settles_by_its_exception(self, error: BaseException | None, outcome: Outcome) -> None:
         throttle = throttle_for_tests()
         permit = permit_of(throttle)
         with contextlib.nullcontext() if error is None else pytest.raises(type(error)), permit:
@@ -145,7 +145,7 @@ class TestPermit:
         assert active(throttle) == 0
         assert throttle.snapshot().stale_results == 1
 
-    def test_a_block_that_has_settled_is_not_settled_again(self) -> None:
+    def test_block_that_has_settled_is_not_settled_again(self) -> None:
         throttle = throttle_for_tests()
         with permit_of(throttle) as permit:
             permit.settle(Outcome.FAILURE)
@@ -181,7 +181,7 @@ class TestPermit:
         assert repr(rejection) == "Rejection(Demand(high, user='', cost=1), gpu:overload)"
         assert active(throttle) == 0
 
-    def test_says_whether_it_is_open(self) -> None:
+    def test_repr_shows_whether_it_is_open(self) -> None:
         permit = permit_of(throttle_for_tests())
         assert repr(permit) == "Permit(Demand(mid, user='', cost=1), open)"
         permit.settle()
@@ -230,7 +230,7 @@ class TestConcurrency:
         assert sum(counts) == 100
         assert throttle.snapshot().tokens[Priority.MID] == 0.0
 
-    def test_all_limits_are_asked_in_one_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_all_limits_are_tested_under_one_lock(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Threads seldom meet at the wrong moment by themselves, so the lock is looked at."""
         throttle = throttle_for_tests(user_limit="1/minute")
         lock: Any = throttle._settlement.counters.lock

@@ -56,7 +56,7 @@ class TestRefusals:
             ({"policy": "concurrency", "inflight_start": 4, "queue_max": 3}, 7, "queue:full"),
         ],
     )
-    def test_the_first_one_is_that_of_a_live_twin(
+    def test_first_rejection_equals_that_of_a_live_throttle(
         self, settings: dict[str, Any], before: int, detail: str
     ) -> None:
         live, dry = (heated(throttle, 60.0) for throttle in twins(**settings))
@@ -73,7 +73,7 @@ class TestRefusals:
         assert refusal.reason is Reason.TOO_LARGE
         assert permit_for(dry, Demand(cost=6.0)).decision.would_reject == refusal
 
-    def test_the_shared_budget_is_told_by_its_term(self) -> None:
+    def test_shared_budget_is_named_by_its_term(self) -> None:
         live, dry = twins(policy="adaptive", inflight_start=4, sample_interval_s=0.2, slo_s=4.0, **WIDE)
         for throttle in (live, dry):
             for _ in range(5):
@@ -170,7 +170,7 @@ class TestInFlight:
         permits[2].settle()
         assert in_flight(dry) == 0
 
-    def test_those_above_the_room_are_the_line_that_confirms_an_overload(self) -> None:
+    def test_requests_above_the_limit_confirm_an_overload(self) -> None:
         live, dry = twins(policy="concurrency", inflight_start=4)
         for throttle in (live, dry):
             for _ in range(4):
@@ -179,7 +179,7 @@ class TestInFlight:
             throttle.try_admit(LOW)
             assert throttle._settlement.limiter.report().confirmed
 
-    def test_a_line_too_long_for_the_service_is_told(self) -> None:
+    def test_queue_too_long_would_reject(self) -> None:
         live, dry = (warmed(gated(4, dry_run=dry)) for dry in (False, True))
         held(live, 4)
         held(dry, 4)
@@ -208,7 +208,7 @@ class TestTwin:
     """Two throttles that see the same requests."""
 
     @given(st.sampled_from(Policy), st.sampled_from([0.0, 87.0, 99.0]), STEPS)
-    def test_decides_as_a_live_one_up_to_the_first_refusal(
+    def test_decides_as_a_live_one_up_to_the_first_rejection(
         self, policy: Policy, utilization_pct: float, steps: list[tuple[Demand, float]]
     ) -> None:
         live, dry = twins(
@@ -236,7 +236,7 @@ class TestTwin:
         st.sampled_from(Policy),
         st.lists(st.one_of(DEMANDS, st.none(), st.sampled_from([0.01, 0.7])), max_size=120),
     )
-    def test_never_refuses_and_never_leaves_anything_behind(
+    def test_never_rejects_and_leaks_nothing(
         self, policy: Policy, events: list[Demand | float | None]
     ) -> None:
         """A demand arrives, the oldest request ends, or time passes."""
@@ -265,7 +265,7 @@ class TestTwin:
         assert in_flight(dry) == 0
         assert left_over(dry) == NOTHING
 
-    async def test_nobody_waits_for_a_turn(self) -> None:
+    async def test_no_request_is_queued(self) -> None:
         dry = gated(1, dry_run=True)
         verdicts = [await dry.admit(Demand(Priority.HIGH)) for _ in range(3)]
         assert all(verdict.admitted for verdict in verdicts)

@@ -98,7 +98,7 @@ async def test_what_is_refunded_may_be_spent_again(fleet: FleetOf) -> None:
     assert reasons == {Reason.OK, Reason.USER}
 
 
-async def test_the_middleware_leases_before_it_asks(fleet: FleetOf) -> None:
+async def test_middleware_leases_before_it_checks(fleet: FleetOf) -> None:
     throttle = fleet.joins(priority_default="low", rate_low_rps=5)
     app = ThrottleMiddleware(PlainTextResponse("hello"), throttle=throttle)
     statuses: list[int] = []
@@ -108,7 +108,7 @@ async def test_the_middleware_leases_before_it_asks(fleet: FleetOf) -> None:
     assert statuses[-1] == 429
 
 
-async def test_members_are_counted_and_told(fleet: FleetOf) -> None:
+async def test_members_are_counted_and_exported(fleet: FleetOf) -> None:
     one = fleet.joins(fleet_heartbeat_s=0.5)
     other = fleet.joins(fleet_heartbeat_s=0.5)
     until(lambda: fleet_of(one).members == 2, HANG_S, "both members")
@@ -120,7 +120,7 @@ async def test_members_are_counted_and_told(fleet: FleetOf) -> None:
     assert view.failures == 0
 
 
-async def test_user_limits_are_shared_out_by_the_members_where_workers_are_not_told(fleet: FleetOf) -> None:
+async def test_user_limits_are_divided_by_members_without_workers(fleet: FleetOf) -> None:
     settings = {"user_limit": "9/minute", "fleet_heartbeat_s": 0.5}
     throttles = [fleet.joins(**settings) for _ in range(3)]
     told = fleet.joins(**settings, workers=2)

@@ -99,7 +99,7 @@ async def test_the_first_request_waits_once_and_is_admitted_by_the_own_part(
     assert (site.view().state, site.store.probed, site.store.dropped) == (HealthState.LOCAL, 2, 1)
 
 
-async def test_a_fleet_that_was_wrong_costs_one_probe_and_no_word(
+async def test_wrong_fleet_report_costs_one_probe_and_no_event(
     site_of: Callable[..., Site], caplog: pytest.LogCaptureFixture
 ) -> None:
     site = site_of()

@@ -238,7 +238,7 @@ def even(scene: Scene) -> None:
     [pytest.param(None, marks=pytest.mark.slow), OTHER, pytest.param(SAME, marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("action", ACTIONS)
-def test_whenever_the_collector_runs_the_books_are_even(
+def test_counts_match_whenever_the_collector_runs(
     action: Action, given_up: Demand | None, user_limit: str
 ) -> None:
     moment, seen = 1, 1

@@ -160,7 +160,7 @@ def test_a_log_filter_that_raises_breaks_no_request() -> None:
         logger.setLevel(level)
 
 
-def test_a_full_user_table_says_so_once_with_a_refusal_that_is_logged(
+def test_full_user_table_is_logged_once_with_a_rejection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     throttle = throttle_for_tests(user_limit="1/hour", max_users=100, rate_mid_rps="100000/s")
@@ -172,7 +172,7 @@ def test_a_full_user_table_says_so_once_with_a_refusal_that_is_logged(
         assert len(full) == lines
 
 
-def test_a_lost_device_and_its_return_are_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_and_recovered_device_are_an_event_each(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     throttle = throttle_for_tests(clock=clock, gpu=FakeGpu(devices=2, clock=clock))
     caplog.set_level("INFO", logger="autoglm_throttle")
@@ -198,7 +198,7 @@ def test_no_gpu_under_the_tier_table_is_one_warning(caplog: pytest.LogCaptureFix
         assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
 
 
-def test_a_sample_from_the_future_does_not_make_the_controller_deaf() -> None:
+def test_sample_from_the_future_does_not_block_later_ones() -> None:
     throttle = throttle_for_tests()
     ahead = replace(throttle.gpu.read()[0], taken_at_s=throttle.clock() + 3600.0, utilization_pct=50.0)
     throttle.observe([ahead])

@@ -70,7 +70,7 @@ def test_without_quotas_there_are_none() -> None:
     assert throttle._rate_limiter is throttle._buckets
 
 
-def test_each_class_is_refused_at_its_own_cap() -> None:
+def test_each_priority_is_rejected_at_its_own_cap() -> None:
     throttle = filled(quoted(), 60)
     assert isinstance(throttle.try_admit(Demand(HIGH)), Permit)
     assert isinstance(throttle.try_admit(Demand(MID)), Permit)
@@ -79,7 +79,7 @@ def test_each_class_is_refused_at_its_own_cap() -> None:
     assert (seen.basis, seen.fill, seen.rejecting[LOW]) == (FillBasis.DEVICE, pytest.approx(0.6), True)
 
 
-def test_a_refusal_has_taken_nothing() -> None:
+def test_memory_rejection_charges_nothing() -> None:
     throttle = filled(quoted(user_limit="5/minute"), 60)
     before = throttle.snapshot()
     held = in_flight(throttle)
@@ -93,7 +93,7 @@ def test_a_refusal_has_taken_nothing() -> None:
     assert decision.remaining == 4
 
 
-def test_the_shut_door_answers_first() -> None:
+def test_factor_0_rejects_first() -> None:
     throttle = filled(quoted(), 60)
     throttle.gpu.utilization_pct = 99.0
     throttle.tick(3)
@@ -111,14 +111,14 @@ def test_the_memory_of_one_that_has_ended_is_free_again() -> None:
     assert permit_for(throttle, Demand(memory_bytes=30 * GB)).advice.memory_bytes == 40 * GB  # type: ignore[union-attr]
 
 
-def test_one_that_a_later_limit_refuses_is_not_counted() -> None:
+def test_request_rejected_by_a_later_limit_is_not_counted() -> None:
     throttle = quoted(user_limit="1/minute")
     permit_for(throttle, Demand(user="u")).settle()
     assert refusal_for(throttle, Demand(user="u")).decision.reason is Reason.USER
     assert view(throttle).cost == 0.0
 
 
-def test_what_holds_no_slot_has_a_hint_and_no_memory() -> None:
+def test_request_without_a_slot_has_advice_and_no_memory() -> None:
     throttle = filled(quoted(precisions="fp16,int8"), 60)
     with permit_for(throttle, Demand(LOW, holds_slot=False)) as permit:
         assert permit.advice is not None
@@ -126,7 +126,7 @@ def test_what_holds_no_slot_has_a_hint_and_no_memory() -> None:
     assert view(throttle).fill == pytest.approx(0.6)
 
 
-def test_the_hint_is_that_of_the_admission() -> None:
+def test_advice_is_that_of_the_admission() -> None:
     throttle = quoted(precisions="fp16,int8", tiers="85:0.7")
     early = permit_for(throttle, Demand(LOW))
     throttle.gpu.utilization_pct = 90.0
@@ -149,7 +149,7 @@ def test_a_dry_run_counts_and_lets_in() -> None:
     assert view(throttle).fill == pytest.approx(0.6)
 
 
-def test_one_in_line_is_looked_at_again_when_its_turn_comes() -> None:
+def test_queued_request_is_rechecked_when_called() -> None:
     throttle = gated(2, quotas=True, user_limit="60/minute", rate_low_rps="100/s")
     throttle.gpu.memory_total_bytes = 100 * GB
     throttle.tick()
@@ -172,7 +172,7 @@ def test_one_in_line_is_looked_at_again_when_its_turn_comes() -> None:
     assert permit_for(throttle, Demand(LOW, "u")).decision.remaining == 59, "its units were given back"
 
 
-def test_one_in_line_for_whom_there_is_memory_comes_in() -> None:
+def test_queued_request_with_memory_is_admitted() -> None:
     throttle = gated(1, quotas=True)
     throttle.tick()
     first = permit_for(throttle, Demand(HIGH))
@@ -185,7 +185,7 @@ def test_one_in_line_for_whom_there_is_memory_comes_in() -> None:
     assert view(throttle).cost == 0.0
 
 
-async def test_one_who_asked_the_store_is_looked_at_again(
+async def test_request_is_rechecked_after_the_store_check(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = Site(monkeypatch, places=9, quotas=True, rate_mid_rps="10/s")
@@ -211,7 +211,7 @@ async def test_one_who_asked_the_store_is_looked_at_again(
     assert len(site.store.given_back) == 1
 
 
-def test_no_telemetry_refuses_nobody_and_the_snapshot_says_so() -> None:
+def test_missing_telemetry_rejects_nothing_and_is_shown() -> None:
     throttle = throttle_for_tests(quotas=True, rate_low_rps="1000/s")
     assert view(throttle).basis is FillBasis.UNKNOWN
     for _ in range(50):

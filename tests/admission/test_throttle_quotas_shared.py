@@ -75,7 +75,7 @@ class SharedCard:
 
 @settings(max_examples=25)
 @given(workers=st.integers(1, 4), each_gb=st.integers(3, 40))
-def test_between_two_samples_each_fills_the_room_that_all_have(workers: int, each_gb: int) -> None:
+def test_between_samples_each_process_fills_the_whole_capacity(workers: int, each_gb: int) -> None:
     card = SharedCard(workers, each_gb)
     room = int(CAP * TOTAL_GB / each_gb)
     for worker in range(workers):
@@ -98,7 +98,7 @@ def test_under_even_load_each_learns_to_count_for_the_others_too(workers: int) -
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_one_whose_first_request_comes_late_takes_the_work_of_others_for_weights(*, at_once: bool) -> None:
+def test_late_process_counts_memory_of_others_as_weights(*, at_once: bool) -> None:
     card = SharedCard(1 + at_once, each_gb=5)
     for _ in range(12):
         card.ask(0)
@@ -133,7 +133,7 @@ def passed_on(**made: Any) -> SharedCard:
 
 
 @pytest.mark.parametrize(("priority", "count"), [(LOW, 3), (MID, 4), (HIGH, 5)])
-def test_one_whose_work_has_passed_to_others_shares_out_what_is_left(priority: Priority, count: int) -> None:
+def test_process_without_work_admits_into_the_remaining_memory(priority: Priority, count: int) -> None:
     card = passed_on()
     assert [card.seen(worker).basis for worker in range(2)] == [FillBasis.KEPT, FillBasis.DEVICE]
     assert card.seen(0).usable_bytes == 40 * GB

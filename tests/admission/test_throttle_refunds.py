@@ -72,7 +72,7 @@ class TestNothingIsCharged:
         ],
     )
     @pytest.mark.parametrize("borrow", ["off", "any"])
-    def test_tokens_and_units_are_those_of_a_twin_who_never_asked(
+    def test_tokens_and_units_equal_those_without_the_request(
         self, ending: Callable[[ManualThrottle, Ticket], None], demand: Demand, borrow: str
     ) -> None:
         first, twin = (
@@ -129,7 +129,7 @@ class TestNothingIsCharged:
         throttle.leave(ticket)
         assert permit_for(throttle, Demand(user="u", holds_slot=False)).decision.remaining == 4
 
-    def test_one_that_was_refused_by_its_user_limit_leaves_the_line_at_once(self) -> None:
+    def test_user_rejection_leaves_the_queue_at_once(self) -> None:
         throttle = warmed(gated(user_limit="1/minute"))
         permit_for(throttle, Demand(user="u"))
         tokens = throttle.snapshot().tokens

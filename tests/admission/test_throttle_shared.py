@@ -28,7 +28,7 @@ async def test_an_admitted_request_carries_the_stores_numbers(monkeypatch: pytes
     assert site.throttle.snapshot().queue_time[Priority.MID].total_s == 0.0
 
 
-async def test_a_request_that_the_store_refuses_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_store_rejection_charges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, refused(2_000_000))
     rejection = await site.admit()
     assert isinstance(rejection, Rejection)
@@ -50,7 +50,7 @@ async def test_a_ticket_that_has_become_a_permit_is_used_up(monkeypatch: pytest.
     assert site.store.given_back == []
 
 
-async def test_a_refusal_by_the_store_is_logged_at_once(
+async def test_store_rejection_is_logged_at_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "autoglm_throttle")
@@ -59,7 +59,7 @@ async def test_a_refusal_by_the_store_is_logged_at_once(
     assert any("limited (user:" in record.getMessage() for record in caplog.records)
 
 
-async def test_a_slot_is_held_while_the_store_is_asked_and_freed_for_one_who_is_cancelled(
+async def test_slot_is_held_during_the_check_and_released_on_cancel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = Site(monkeypatch)
@@ -73,7 +73,7 @@ async def test_a_slot_is_held_while_the_store_is_asked_and_freed_for_one_who_is_
     assert site.throttle.snapshot().oddities["disconnected_in_queue"] == 0
 
 
-async def test_the_store_is_asked_while_the_request_stands_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_store_is_checked_while_the_request_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, granted(8), granted(7))
     first = await site.admit()
     assert isinstance(first, Permit)
@@ -91,7 +91,7 @@ async def test_the_store_is_asked_while_the_request_stands_in_line(monkeypatch: 
     assert site.nothing_is_held()
 
 
-async def test_one_in_line_whose_turn_comes_before_the_stores_word_is_admitted_with_it(
+async def test_called_before_the_store_reply_is_admitted_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = Site(monkeypatch, granted(8), granted(7))
@@ -109,7 +109,7 @@ async def test_one_in_line_whose_turn_comes_before_the_stores_word_is_admitted_w
     assert site.nothing_is_held()
 
 
-async def test_one_in_line_whom_the_store_refuses_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_store_rejection_in_the_queue_frees_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, granted(8), refused())
     first = await site.admit()
     assert isinstance(first, Permit)
@@ -122,7 +122,7 @@ async def test_one_in_line_whom_the_store_refuses_makes_room(monkeypatch: pytest
     assert site.left() == pytest.approx(site.tokens - 1)
 
 
-async def test_one_who_leaves_the_line_is_given_its_units_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_in_the_queue_refunds_units(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, granted(8), granted(7))
     first = await site.admit()
     assert isinstance(first, Permit)
@@ -137,7 +137,7 @@ async def test_one_who_leaves_the_line_is_given_its_units_back(monkeypatch: pyte
     assert site.throttle.snapshot().oddities["disconnected_in_queue"] == 1
 
 
-async def test_one_who_waits_in_vain_is_given_its_units_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queue_timeout_refunds_units(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, granted(8), granted(7), slo_s=2.0)
     first = await site.admit()
     assert isinstance(first, Permit)
@@ -155,7 +155,7 @@ async def test_one_who_waits_in_vain_is_given_its_units_back(monkeypatch: pytest
     first.settle()
 
 
-async def test_a_ticket_given_up_while_the_store_is_asked_is_given_back(
+async def test_ticket_cancelled_during_the_check_is_refunded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = Site(monkeypatch, granted(7))
@@ -184,7 +184,7 @@ async def test_a_request_that_holds_no_slot_frees_none(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("policy", ["fixed", "tiers"])
-async def test_a_bound_without_a_line_gets_its_slot_back(
+async def test_fixed_limit_without_queue_gets_its_slot_back(
     monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     site = Site(monkeypatch, refused(), granted(3), policy=policy)
@@ -196,7 +196,7 @@ async def test_a_bound_without_a_line_gets_its_slot_back(
     assert site.in_flight == 1
 
 
-async def test_a_dry_run_asks_and_only_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dry_run_checks_the_store_and_only_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, granted(), refused(), granted(), dry_run=True)
     permits = [await site.admit()]
     permits.append(await site.admit())
@@ -213,7 +213,7 @@ async def test_a_dry_run_asks_and_only_says_so(monkeypatch: pytest.MonkeyPatch) 
     assert site.nothing_is_held()
 
 
-async def test_called_decides_without_the_store_for_one_who_does_not_wait(
+async def test_called_decides_without_the_store_for_a_non_waiter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = Site(monkeypatch, granted())
@@ -230,7 +230,7 @@ async def test_called_decides_without_the_store_for_one_who_does_not_wait(
     assert len(site.store.asked) == 1
 
 
-async def test_called_may_refuse_without_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_called_may_reject_without_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, granted(), redis_on_error="deny")
     first = await site.admit()
     assert isinstance(first, Permit)
@@ -252,7 +252,7 @@ def test_without_an_event_loop_the_process_decides_at_once(monkeypatch: pytest.M
     assert not site.store.asked
 
 
-async def test_a_ticket_called_before_it_was_waited_for_is_heard_of_once(
+async def test_ticket_called_before_the_wait_is_returned_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = Site(monkeypatch, granted(8), granted(7))

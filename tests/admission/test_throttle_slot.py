@@ -183,7 +183,7 @@ def test_slot_keeps_an_outcome_set_in_the_block(backend: str) -> None:
     run(backend, scenario)
 
 
-async def test_slot_leases_before_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slot_leases_before_it_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     throttle = gated()
     leased: list[Demand] = []
 

@@ -67,7 +67,7 @@ class TestGpuRequired:
         assert throttle._gpu_monitor.has_sources
         assert not throttle._gpu_monitor.is_running
 
-    async def test_an_engine_does_not_stand_in_for_cards_that_are_not_seen(
+    async def test_engine_does_not_replace_missing_devices(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(middleware, "FIRST_SAMPLE_TIMEOUT_S", 0.3)
@@ -79,7 +79,7 @@ class TestGpuRequired:
         assert await lifespan.drive(throttle) == ["startup.failed"]
         assert lifespan.sent[0]["message"].endswith(": fake: no GPU found (nvml: no driver)")
 
-    async def test_a_lost_card_is_a_sample_of_no_load(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_lost_device_is_a_sample_without_load(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(middleware, "FIRST_SAMPLE_TIMEOUT_S", 0.3)
         gpu = FakeGpu()
         gpu.lose()
@@ -99,7 +99,7 @@ class TestGpuRequired:
             gpu.recover()
 
 
-def test_reads_the_environment_when_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_env_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOGLM_THROTTLE_RATE_LOW_RPS", "7")
     monkeypatch.setenv("AUTOGLM_THROTTLE_GPU", "none")
     assert Throttle.from_env().snapshot().rate_limit_rps[Priority.LOW] == 7.0

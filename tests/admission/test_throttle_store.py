@@ -80,7 +80,7 @@ async def test_a_probe_without_a_loop_fails_and_is_due_again(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("on_error", ["local", "allow"])
-async def test_a_service_that_refuses_nobody_finds_its_store_again(
+async def test_service_without_rejections_reconnects_its_store(
     monkeypatch: pytest.MonkeyPatch, on_error: str
 ) -> None:
     site = Site(monkeypatch, StoreErrorKind.UNREACHABLE, places=50, redis_on_error=on_error)
@@ -93,7 +93,7 @@ async def test_a_service_that_refuses_nobody_finds_its_store_again(
     assert isinstance(site.throttle.try_admit(Demand(user=ALICE)), Ticket)
 
 
-async def test_a_store_is_looked_for_while_nobody_asks_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_store_is_probed_without_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_monitor, "POLL_MAX_S", 0.01)
     monkeypatch.setattr(store_monitor, "POLL_MIN_S", 0.01)
     site = Site(monkeypatch, StoreErrorKind.UNREACHABLE)
@@ -128,7 +128,7 @@ def test_a_timer_keeps_no_throttle_alive(monkeypatch: pytest.MonkeyPatch) -> Non
     asyncio.run(lose_and_forget())
 
 
-async def test_a_probe_is_left_to_who_has_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_probe_runs_where_an_event_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sampler and a scrape come by on threads of their own."""
     site = Site(monkeypatch)
     site.throttle.start()
@@ -162,7 +162,7 @@ def test_a_forked_process_lets_the_parents_connections_be(monkeypatch: pytest.Mo
     assert site.store.forgotten == 0
 
 
-def test_a_store_that_nothing_uses_is_told_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_unused_store_is_reported_at_start(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "autoglm_throttle")
     throttle = Throttle(Settings(redis_url="redis://127.0.0.1:1", gpu="none", key_secret="0123456789abcdef"))
     throttle.start()
@@ -171,7 +171,7 @@ def test_a_store_that_nothing_uses_is_told_at_the_start(caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("approximate", [True, False])
-def test_a_store_that_does_not_count_exactly_is_told_once_at_the_start(
+def test_approximate_store_is_reported_once_at_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, approximate: bool
 ) -> None:
     monkeypatch.setattr(ScriptedStore, "approximate", approximate)

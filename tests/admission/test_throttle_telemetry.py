@@ -63,14 +63,14 @@ class TestTiers:
         throttle.clock.advance(1.0)
         assert admitted(throttle, 200, Priority.LOW) == 40
 
-    def test_the_shut_door_names_the_next_sample(self) -> None:
+    def test_factor_0_names_the_next_sample(self) -> None:
         throttle = heated(throttle_for_tests(sample_interval_s=2.0), 96.0)
         refusal = decided(throttle, Priority.HIGH)
         assert (refusal.reason, refusal.detail, refusal.retry_after_s) == (Reason.GPU, "gpu:overload", 2.0)
         throttle.clock.advance(0.5)
         assert decided(throttle).retry_after_s == 1.5
 
-    def test_the_door_opens_at_the_first_calm_sample(self) -> None:
+    def test_first_calm_sample_admits_again(self) -> None:
         throttle = heated(throttle_for_tests(), 96.0)
         assert admitted(throttle, 10) == 0
         assert admitted(heated(throttle, 50.0, samples=1), 10) == 10
@@ -94,7 +94,7 @@ class TestTiers:
         assert tuple(throttle.snapshot().rate_limit_rps.values()) == (250.0, 125.0, 25.0)
         assert admitted(throttle, 10, user="u") == 3
 
-    def test_says_what_is_in_force(self) -> None:
+    def test_repr_shows_the_control_state(self) -> None:
         throttle = heated(throttle_for_tests(), 92.0)
         permit_of(throttle)
         assert repr(throttle) == (
@@ -105,7 +105,7 @@ class TestTiers:
 class TestTrouble:
     """GPUs that hang, fail and get lost."""
 
-    def test_a_hang_goes_down_the_ladder_by_age(self) -> None:
+    def test_hang_goes_through_the_telemetry_states_by_age(self) -> None:
         throttle = heated(throttle_for_tests(), 92.0)
         throttle.gpu.hang()
         heard_s = throttle.clock()
@@ -167,7 +167,7 @@ class TestTrouble:
         assert throttle.snapshot().ready
         assert decided(throttle).allowed
 
-    def test_recovery_is_believed_after_three_samples(self) -> None:
+    def test_recovery_is_trusted_after_three_samples(self) -> None:
         throttle = heated(throttle_for_tests(gpu_unknown="last"), 96.0)
         throttle.gpu.hang()
         throttle.tick(10)
@@ -175,7 +175,7 @@ class TestTrouble:
         throttle.gpu.utilization_pct = 10.0
         assert [throttle.tick().factor for _ in range(3)] == [0.0, 0.0, 1.0]
 
-    def test_rows_that_repeat_their_old_time_are_no_news(self) -> None:
+    def test_rows_with_an_old_time_are_no_new_sample(self) -> None:
         throttle = heated(throttle_for_tests(), 50.0, samples=1)
         throttle.gpu.stale()
         throttle.tick(10)
@@ -399,7 +399,7 @@ class TestReady:
         assert throttle.snapshot().ready, "a dead source takes no service off the net"
 
     @pytest.mark.parametrize("policy", list(Policy))
-    def test_a_loss_ends_with_the_first_card_that_is_back(self, policy: Policy) -> None:
+    def test_loss_ends_with_the_first_device_that_recovers(self, policy: Policy) -> None:
         throttle = throttle_for_tests(policy=policy)
         throttle.gpu.lose()
         throttle.tick()

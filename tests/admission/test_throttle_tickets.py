@@ -44,7 +44,7 @@ HIGH, MID, LOW = Priority
 class TestSynchronousFace:
     """The line for those who have no event loop."""
 
-    def test_a_ticket_is_handed_out_once(self) -> None:
+    def test_ticket_is_returned_once(self) -> None:
         throttle = warmed(gated())
         (running,) = held(throttle)
         ticket = ticket_for(throttle, Demand(MID))
@@ -59,7 +59,7 @@ class TestSynchronousFace:
         permit.settle()
         assert in_flight(throttle) == 0
 
-    def test_one_who_leaves_after_the_call_makes_room_for_the_next(self) -> None:
+    def test_cancelled_after_the_call_calls_the_next(self) -> None:
         throttle = warmed(gated())
         (running,) = held(throttle)
         first, second = (ticket_for(throttle, Demand(MID)) for _ in range(2))
@@ -71,7 +71,7 @@ class TestSynchronousFace:
         assert throttle.snapshot().oddities["disconnected_in_queue"] == 1
         assert queued(throttle, MID) == pytest.approx((2, 0.1))
 
-    def test_one_who_leaves_the_line_has_stood_in_it(self) -> None:
+    def test_cancelled_in_the_queue_records_its_queue_time(self) -> None:
         throttle = warmed(gated())
         held(throttle)
         ticket = ticket_for(throttle, Demand(MID))
@@ -81,7 +81,7 @@ class TestSynchronousFace:
         assert queued(throttle, MID) == pytest.approx((1, 0.3))
         assert throttle.snapshot().oddities["disconnected_in_queue"] == 1
 
-    def test_one_who_leaves_after_having_been_dropped_is_not_handed_out(self) -> None:
+    def test_cancelled_after_expiry_is_not_returned(self) -> None:
         throttle = warmed(gated())
         held(throttle)
         ticket = ticket_for(throttle, Demand(MID))
@@ -91,7 +91,7 @@ class TestSynchronousFace:
         assert throttle.called() == []
         assert throttle.snapshot().requests[MID, "shed", Reason.QUEUE] == 0
 
-    async def test_one_may_be_waited_for_after_its_turn_has_come(self) -> None:
+    async def test_ticket_may_be_awaited_after_its_call(self) -> None:
         throttle = warmed(gated())
         (running,) = held(throttle)
         ticket = ticket_for(throttle, Demand(MID))
@@ -101,7 +101,7 @@ class TestSynchronousFace:
         assert left_over(throttle) == NOTHING
         assert throttle.called() == []
 
-    async def test_one_whose_turn_comes_while_it_gets_its_bell_has_one_turn(
+    async def test_called_while_registering_its_wakeup_is_called_once(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whatever is allocated there may let the garbage collector end another request."""
@@ -120,7 +120,7 @@ class TestSynchronousFace:
         assert left_over(throttle) == NOTHING
         assert throttle.called() == []
 
-    async def test_one_may_be_waited_for_after_it_was_dropped(self) -> None:
+    async def test_ticket_may_be_awaited_after_expiry(self) -> None:
         throttle = warmed(gated())
         held(throttle)
         ticket = ticket_for(throttle, Demand(MID))
@@ -132,7 +132,7 @@ class TestSynchronousFace:
         assert left_over(throttle) == NOTHING
 
     @pytest.mark.parametrize("how", ["left", "handed out"])
-    async def test_one_that_is_done_with_cannot_be_waited_for(self, how: str) -> None:
+    async def test_finished_ticket_cannot_be_awaited(self, how: str) -> None:
         throttle = warmed(gated())
         (running,) = held(throttle)
         ticket = ticket_for(throttle, Demand(MID))
@@ -145,7 +145,7 @@ class TestSynchronousFace:
             await throttle.wait(ticket)
         assert in_flight(throttle) == 1
 
-    async def test_one_that_is_given_up_while_somebody_waits_for_it_is_paid_back_once(self) -> None:
+    async def test_cancelled_during_a_wait_is_refunded_once(self) -> None:
         throttle = warmed(gated(rate_mid_rps="10/s"))
         held(throttle)
         ticket = ticket_for(throttle, Demand(MID, cost=4.0))
@@ -232,7 +232,7 @@ class TestThreads:
 
         run(backend, scenario)
 
-    def test_a_waiter_whose_loop_stands_still_is_woken_when_it_goes_on(self) -> None:
+    def test_waiter_of_a_blocked_loop_is_woken_when_it_resumes(self) -> None:
         throttle = warmed(gated(slo_s=240.0))
         (running,) = held(throttle)
         loop = asyncio.new_event_loop()
@@ -245,7 +245,7 @@ class TestThreads:
         finally:
             loop.close()
 
-    def test_a_waiter_whose_loop_has_ended_does_no_harm_and_gives_its_slot_back(self) -> None:
+    def test_waiter_of_a_closed_loop_returns_its_slot(self) -> None:
         throttle = warmed(gated(slo_s=240.0))
         (running,) = held(throttle)
         loop = asyncio.new_event_loop()
@@ -264,7 +264,7 @@ class TestThreads:
         assert in_flight(throttle) == 0
 
 
-def test_two_threads_may_ring_the_same_bells() -> None:
+def test_two_threads_may_run_the_same_wakeups() -> None:
     class Emptied(deque[Callable[[], None]]):
         """Another thread takes the last bell between the look and the grip."""
 

@@ -50,7 +50,7 @@ SHORT_SLO_S = 0.1
 class TestOrder:
     """Who is called when a slot becomes free."""
 
-    def test_high_first_and_in_a_class_who_came_first(self, backend: str) -> None:
+    def test_high_first_then_in_order_of_arrival(self, backend: str) -> None:
         async def scenario() -> None:
             throttle = warmed(gated())
             (running,) = held(throttle)
@@ -102,7 +102,7 @@ class TestOrder:
 
         run(backend, scenario)
 
-    def test_who_waits_sleeps_until_the_bell(self, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_waiter_sleeps_until_its_wakeup(self, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """One look after the wait and none before it; what the loop does in between is no look."""
         throttle = warmed(gated())
         looks: list[Ticket] = []
@@ -128,7 +128,7 @@ class TestOrder:
 
         run(backend, scenario)
 
-    def test_whoever_needs_no_slot_takes_none_and_waits_for_none(self) -> None:
+    def test_request_without_a_slot_takes_none_and_waits_for_none(self) -> None:
         throttle = gated()
         held(throttle)
         permit = permit_for(throttle, Demand(holds_slot=False))
@@ -153,7 +153,7 @@ class TestOrder:
 class TestTurn:
     """What the one gets whose turn has come."""
 
-    async def test_the_time_in_line_is_recorded_and_is_part_of_the_request(self) -> None:
+    async def test_queue_time_is_recorded_and_part_of_the_duration(self) -> None:
         throttle = warmed(gated())
         (running,) = held(throttle)
         task = asyncio.create_task(throttle.admit(Demand(MID, "u")))
@@ -168,7 +168,7 @@ class TestTurn:
         permit.settle()
         assert throttle.snapshot().durations[MID].total_s == pytest.approx(0.3)
 
-    def test_the_gate_sees_only_the_time_inside(self) -> None:
+    def test_limiter_measures_only_the_time_in_flight(self) -> None:
         inside_s: list[float] = []
 
         class Watched(AdaptiveConcurrencyLimiter):
@@ -190,7 +190,7 @@ class TestTurn:
         permit.settle()
         assert inside_s == [pytest.approx(0.2), pytest.approx(0.05)]
 
-    async def test_the_limits_are_told_as_of_the_turn(self) -> None:
+    async def test_limits_are_reported_as_of_the_call(self) -> None:
         throttle = warmed(gated(slo_s=20.0, user_limit="10/minute;3/second"))
         running = permit_for(throttle, Demand(user="u"))
         throttle.clock.advance(0.25)
@@ -217,7 +217,7 @@ class TestTurn:
         running.settle()
         assert (await task).decision.reset_after_s == 0.0
 
-    async def test_where_no_user_limit_applies_there_is_nothing_to_tell(self) -> None:
+    async def test_without_a_user_limit_no_limits_are_reported(self) -> None:
         throttle = warmed(gated())
         (running,) = held(throttle)
         task = asyncio.create_task(throttle.admit(Demand()))
@@ -229,7 +229,7 @@ class TestTurn:
 class TestVain:
     """Who waits until it is of no use."""
 
-    def test_is_refused_at_the_end_of_its_patience_and_not_before(self) -> None:
+    def test_is_rejected_at_the_queue_timeout_and_not_before(self) -> None:
         throttle = warmed(gated())
         held(throttle)
         ticket = ticket_for(throttle, Demand(MID))
@@ -269,7 +269,7 @@ class TestVain:
         throttle.clock.advance(0.05)
         assert throttle._poll_ticket(ticket) is not None
 
-    def test_wakes_by_itself_with_nobody_to_call_it(self, backend: str) -> None:
+    def test_waiter_wakes_itself_at_the_queue_timeout(self, backend: str) -> None:
         async def scenario() -> None:
             throttle = Throttle(Settings(policy="concurrency", gpu="none", inflight_start=2, **WIDE))
             held(throttle, 2)
@@ -285,7 +285,7 @@ class TestVain:
 
         run(backend, scenario)
 
-    def test_hears_of_it_from_another_whose_request_ends(self, backend: str) -> None:
+    def test_waiter_expires_when_another_request_ends(self, backend: str) -> None:
         """Its own timer counts real seconds and is not needed."""
 
         async def scenario() -> None:
@@ -308,7 +308,7 @@ class TestVain:
 class TestShown:
     """What can be seen of the line."""
 
-    async def test_the_snapshot_counts_those_in_line_by_class(self) -> None:
+    async def test_snapshot_counts_queued_requests_by_priority(self) -> None:
         throttle = warmed(gated())
         held(throttle)
         tickets = [ticket_for(throttle, Demand(priority)) for priority in (HIGH, LOW, LOW)]
@@ -323,7 +323,7 @@ class TestShown:
         assert gate is not None
         assert gate.waiting == (0, 0, 0)
 
-    def test_a_policy_without_a_bound_shows_no_gate(self) -> None:
+    def test_policy_without_a_limiter_shows_none(self) -> None:
         throttle = gated(policy="fixed", inflight_max=0, inflight_start=64)
         held(throttle)
         assert throttle.snapshot().concurrency is None
@@ -334,7 +334,7 @@ class TestShown:
         held(throttle, 3)
         assert throttle.snapshot().pressure["demand"] == 0.75
 
-    def test_says_who_waits(self) -> None:
+    def test_repr_shows_waiting_requests(self) -> None:
         throttle = warmed(gated())
         held(throttle)
         ticket = ticket_for(throttle, Demand(MID, "u"))

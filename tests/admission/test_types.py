@@ -55,7 +55,7 @@ def test_a_cost_that_is_none_is_an_error(cost: float) -> None:
         Demand(cost=cost)
 
 
-def test_a_demand_says_nothing_that_is_not_stated() -> None:
+def test_demand_has_defaults_for_unstated_fields() -> None:
     demand = Demand()
     assert (demand.priority, demand.user, demand.cost) == (Priority.MID, "", 1.0)
     assert (demand.plan, demand.route, demand.address, demand.group) == (None, None, "", "")
@@ -71,7 +71,7 @@ def test_a_decision_lists_the_deciding_limit_first() -> None:
     assert Decision(False, Reason.RATE, "rate:low", "low", 100.0, 0.5, 0.005).limits == ()
 
 
-def test_a_refusal_that_is_raised_carries_its_decision() -> None:
+def test_raised_rejection_carries_its_decision() -> None:
     decision = Decision(False, Reason.USER, "user:user-60s")
     error = Rejected(decision)
     assert error.decision is decision

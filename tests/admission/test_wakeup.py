@@ -14,7 +14,7 @@ from tests.loops import BACKENDS, run
 LONG_S = 60.0
 
 
-def test_a_bell_rung_in_the_same_loop_wakes_its_waiter(backend: str) -> None:
+def test_wakeup_set_in_the_same_loop_wakes_its_waiter(backend: str) -> None:
     async def scenario() -> None:
         bell = new_wakeup()
         heard: list[bool] = []
@@ -31,7 +31,7 @@ def test_a_bell_rung_in_the_same_loop_wakes_its_waiter(backend: str) -> None:
     run(backend, scenario)
 
 
-def test_a_bell_rung_before_the_wait_is_heard(backend: str) -> None:
+def test_wakeup_set_before_the_wait_ends_it(backend: str) -> None:
     async def scenario() -> None:
         bell = new_wakeup()
         bell.set()
@@ -40,7 +40,7 @@ def test_a_bell_rung_before_the_wait_is_heard(backend: str) -> None:
     run(backend, scenario)
 
 
-def test_a_bell_rung_long_before_the_wait_is_heard_at_once(backend: str) -> None:
+def test_wakeup_set_long_before_the_wait_ends_it_at_once(backend: str) -> None:
     async def leaves() -> None:
         raise AssertionError("there is nothing to wait for")
 
@@ -54,7 +54,7 @@ def test_a_bell_rung_long_before_the_wait_is_heard_at_once(backend: str) -> None
     run(backend, scenario)
 
 
-def test_a_bell_is_heard_that_was_rung_while_its_loop_stood_still() -> None:
+def test_wakeup_set_while_its_loop_was_blocked_wakes() -> None:
     loop = asyncio.new_event_loop()
     bells: list[Wakeup] = []
 
@@ -79,7 +79,7 @@ def test_the_wait_ends_by_itself(backend: str) -> None:
     run(backend, scenario)
 
 
-def test_one_whose_client_has_gone_hears_of_it(backend: str) -> None:
+def test_wait_returns_true_after_a_disconnect(backend: str) -> None:
     async def scenario() -> None:
         bell = new_wakeup()
         assert await bell.wait(LONG_S, anyio.lowlevel.checkpoint)
@@ -88,7 +88,7 @@ def test_one_whose_client_has_gone_hears_of_it(backend: str) -> None:
     run(backend, scenario)
 
 
-def test_a_bell_rung_twice_or_too_late_does_nothing(backend: str) -> None:
+def test_wakeup_set_twice_or_too_late_does_nothing(backend: str) -> None:
     async def scenario() -> None:
         bell = new_wakeup()
         async with anyio.create_task_group() as group:
@@ -148,7 +148,7 @@ def test_a_cancelled_waiter_stays_cancelled(backend: str) -> None:
     run(backend, scenario)
 
 
-def test_an_error_of_the_one_who_listens_is_not_swallowed(backend: str) -> None:
+def test_error_of_the_disconnect_watch_is_raised(backend: str) -> None:
     async def listen() -> None:
         raise TimeoutError("its own")
 
@@ -182,7 +182,7 @@ def test_a_loop_in_another_thread_is_woken(backend: str, other: str) -> None:
     bells[0].set()
 
 
-def test_a_bell_of_a_loop_that_has_ended_is_harmless(backend: str) -> None:
+def test_wakeup_of_a_closed_loop_is_harmless(backend: str) -> None:
     bells: list[Wakeup] = []
 
     async def make() -> None:

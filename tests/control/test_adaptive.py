@@ -76,7 +76,7 @@ def test_the_budget_after_each_sample(steps: str, budgets: list[float | None]) -
         ("10! 96! 10! 96", "calm strike calm calm"),
     ],
 )
-def test_each_step_says_why(steps: str, causes: str) -> None:
+def test_each_step_has_its_cause(steps: str, causes: str) -> None:
     assert [regime.cause for regime in run(steps)] == causes.split()
 
 
@@ -129,11 +129,11 @@ def test_a_cut_looks_at_the_last_sample_alone() -> None:
     assert regimes[-1].ceilings == (0.7, 0.7, 1.0)
 
 
-def test_the_regime_knows_when_its_factor_last_changed() -> None:
+def test_control_state_has_the_time_of_the_last_change() -> None:
     assert [regime.since_s - T0 for regime in run("96! 96! 96! 96! 50 50 50")] == [0, 0, 2, 2, 2, 5, 5]
 
 
-def test_what_the_gate_said_with_a_view_that_brought_no_signal_counts_at_the_next_sample() -> None:
+def test_limiter_report_without_signal_counts_at_the_next_sample() -> None:
     controller = adaptive()
     for n in range(3):
         controller.observe(view(None), waiting(), WORK, T0 + n + 0.5)
@@ -145,7 +145,7 @@ def test_what_the_gate_said_with_a_view_that_brought_no_signal_counts_at_the_nex
     )
 
 
-def test_beside_it_stands_what_the_literal_table_says() -> None:
+def test_table_factor_is_that_of_the_literal_table() -> None:
     told = [(regime.table_factor, regime.armed) for regime in run("96 96 96 96! 96! 96! 50 50")]
     assert told == [
         (1.0, False),
@@ -250,7 +250,7 @@ def device(n: int, pct: float, taken_at_s: float, *, lost: bool) -> GpuSample:
 # --- a GPU that hangs: the cut's own refusals must not hold it ---
 
 
-def test_refusals_of_the_budget_do_not_confirm_after_a_hang() -> None:
+def test_budget_rejections_do_not_confirm_after_a_hang() -> None:
     controller = adaptive()
     budget = SharedBudget(RESERVES, T0)
     regimes: list[ControlState] = []
@@ -291,7 +291,7 @@ def test_the_load(pct: float | None, word: LimiterReport, load: float) -> None:
     assert adaptive().observe(view(pct), word, WORK, T0).load == load
 
 
-def test_the_load_follows_the_gate_between_samples_and_confirms_nothing() -> None:
+def test_load_follows_the_limiter_between_samples_unconfirmed() -> None:
     controller = adaptive()
     controller.observe(view(90.0), quiet(), WORK, T0)
     assert controller.control_state(T0 + 0.5, LimiterReport(True, 1.0, 16, 64.0)).load == 0.25

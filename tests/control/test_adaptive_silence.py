@@ -119,7 +119,7 @@ def test_a_lost_device_lowers_what_a_cut_leaves_but_cuts_nothing_by_itself() -> 
     assert regime.budget_rps == pytest.approx(80.0), "never more than what is left of the nominal rates"
 
 
-def test_the_last_device_lost_shuts_the_door_and_its_return_opens_it() -> None:
+def test_last_device_lost_rejects_all_until_it_recovers() -> None:
     controller = adaptive()
     for n in range(3):
         controller.observe(view(96.0), waiting(), WORK, T0 + n)
@@ -143,14 +143,14 @@ def test_the_last_device_lost_shuts_the_door_and_its_return_opens_it() -> None:
     ]
 
 
-def test_a_card_that_is_back_for_two_samples_opens_nothing() -> None:
+def test_device_recovered_for_two_samples_admits_nothing() -> None:
     controller = adaptive()
     capacities = [1.0, 0.0, *[0.5, 0.5, 0.0] * 9, 0.25, 0.5, 0.25]
     factors = [see(controller, view(50.0, left), T0 + n).factor for n, left in enumerate(capacities)]
     assert factors == [1.0, *[0.0] * (len(factors) - 2), 1.0], "one card of several is a door fully open"
 
 
-def test_what_has_drifted_open_is_neither_shut_nor_opened_by_the_first_card() -> None:
+def test_drifted_factor_is_kept_at_the_first_device() -> None:
     """Two ways to jump: back to nothing, since one sample is not three; or to all, since a card is there."""
     controller = adaptive()
     see(controller, view(50.0), T0)
@@ -161,7 +161,7 @@ def test_what_has_drifted_open_is_neither_shut_nor_opened_by_the_first_card() ->
     assert [regime.factor for regime in back] == [drifted, drifted, 1.0]
 
 
-def test_a_shut_door_is_asked_about_again_when_the_next_view_is_due() -> None:
+def test_rejection_of_all_is_rechecked_at_the_next_view() -> None:
     controller = adaptive()
     see(controller, view(50.0), T0)
     assert see(controller, view(None, 0.0), T0 + 0.25).valid_until_s == T0 + 1.25
@@ -171,7 +171,7 @@ def test_a_shut_door_is_asked_about_again_when_the_next_view_is_due() -> None:
     ("unknown", "opens"),
     [(MissingTelemetryMode.OPEN, 1.0), (MissingTelemetryMode.LAST, 0.0), (MissingTelemetryMode.CLOSED, 1.0)],
 )
-def test_a_door_shut_by_a_loss_opens_by_and_by_once_the_reads_end(
+def test_rejection_after_a_loss_drifts_open_without_reads(
     unknown: MissingTelemetryMode, opens: float
 ) -> None:
     controller = adaptive(unknown=unknown)
@@ -186,7 +186,7 @@ def test_a_door_shut_by_a_loss_opens_by_and_by_once_the_reads_end(
     assert all(regime.ceilings == (regime.factor,) * 3 for regime in regimes)
 
 
-def test_without_a_source_the_gate_stands_alone() -> None:
+def test_without_a_source_the_limiter_acts_alone() -> None:
     controller = adaptive()
     for n in range(3):
         controller.observe(view(96.0), waiting(), WORK, T0 + n)
@@ -200,7 +200,7 @@ def test_without_a_source_the_gate_stands_alone() -> None:
     assert (regime.armed, regime.table_factor, regime.load) == (False, 1.0, 1.0)
 
 
-def test_without_a_source_a_loss_before_it_shuts_nothing() -> None:
+def test_without_a_source_an_earlier_loss_rejects_nothing() -> None:
     controller = adaptive()
     see(controller, view(None, 0.0), T0)
     assert controller.no_source(T0 + 1).factor == 1.0

@@ -38,7 +38,7 @@ def test_the_age_of_a_signal_counts_from_when_it_was_taken() -> None:
 
 @pytest.mark.parametrize("factor", [1.0, 0.7, 0.4, 0.0])
 @pytest.mark.parametrize("unknown", MissingTelemetryMode)
-def test_silence_walks_down_the_ladder(factor: float, unknown: MissingTelemetryMode) -> None:
+def test_missing_telemetry_goes_through_all_states(factor: float, unknown: MissingTelemetryMode) -> None:
     controller, last = held_at(factor, unknown)
     assumed = {
         MissingTelemetryMode.OPEN: 1.0,
@@ -95,7 +95,7 @@ def test_no_answer_changes_before_until_s_and_none_jumps(
     assert seen >= {TelemetryState.FRESH, TelemetryState.LATE, TelemetryState.STALE}
 
 
-def test_the_end_of_the_ladder_is_an_instant_to_ask_again() -> None:
+def test_last_telemetry_state_has_a_recheck_time() -> None:
     controller, last = held_at(0.4, MissingTelemetryMode.OPEN)
     assert controller.control_state(last + 29.9).valid_until_s == last + 30.0
     assert controller.control_state(last + 20.0).valid_until_s == last + 20.0 + BLEND_STEP_S
@@ -230,7 +230,7 @@ def test_gone_before_any_sample_ends_the_start() -> None:
     assert tiers(unknown=MissingTelemetryMode.CONSERVATIVE).source_lost(T0).factor == 0.7
 
 
-def test_gone_with_a_closed_door_stays_shut_and_keeps_saying_when_to_ask() -> None:
+def test_lost_source_at_factor_0_keeps_a_recheck_time() -> None:
     controller, last = held_at(0.4, MissingTelemetryMode.CLOSED)
     regime = controller.source_lost(last)
     assert (regime.factor, regime.may_rise_at_s, regime.valid_until_s) == (0.0, last + 1, last + 1)
@@ -257,7 +257,7 @@ def test_a_source_that_turns_up_after_all_is_followed() -> None:
 # --- when a shut door may open ---
 
 
-def test_a_shut_door_names_the_next_sample() -> None:
+def test_rejection_of_all_names_the_next_sample() -> None:
     controller = tiers()
     feed(controller, 96, 96, 96)
     regime = controller.control_state(T0 + 2.4)
@@ -325,7 +325,7 @@ class TestAllLost:
         see(controller, view(None, capacity=0.0), T0 + 1.0)
         return controller
 
-    def test_stays_shut_while_reads_go_on(self) -> None:
+    def test_factor_0_stays_while_reads_continue(self) -> None:
         controller = self.shut()
         for second in range(2, 100):
             regime = see(controller, view(None, capacity=0.0), T0 + second)
@@ -347,7 +347,7 @@ class TestAllLost:
 
     @pytest.mark.parametrize("told", [50.0, None])
     @pytest.mark.parametrize("left", [0.0, 0.5])
-    def test_each_regime_says_until_when_it_holds(self, told: float | None, left: float) -> None:
+    def test_each_control_state_has_its_end_of_validity(self, told: float | None, left: float) -> None:
         controller = tiers()
         see(controller, view(told), T0)
         see(controller, view(None, capacity=left), T0 + 1.0)

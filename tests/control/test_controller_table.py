@@ -84,12 +84,12 @@ def test_it_follows_the_slow_table(rules: Hysteresis, samples: list[float | None
         ([96, 96, 96, 94], "strike strike tier released"),
     ],
 )
-def test_each_step_says_why(samples: list[float], causes: str) -> None:
+def test_each_step_has_its_cause(samples: list[float], causes: str) -> None:
     controller = tiers()
     assert [see(controller, view(p), T0 + n).cause for n, p in enumerate(samples)] == causes.split()
 
 
-def test_a_factor_held_back_by_hysteresis_says_so() -> None:
+def test_factor_held_by_hysteresis_has_that_cause() -> None:
     controller = tiers(SLOW_RELEASE)
     feed(controller, 96, 96, 96)
     assert see(controller, view(92), T0 + 3).cause is ControlCause.HELD, "too near its edge"
@@ -108,7 +108,7 @@ def test_what_is_no_signal_is_neither_a_strike_nor_calm(junk: float | None) -> N
     )
 
 
-def test_the_regime_knows_when_its_factor_last_changed() -> None:
+def test_control_state_has_the_time_of_the_last_change() -> None:
     controller = tiers()
     feed(controller, 86, 86, 86, 87)
     assert controller.control_state(T0 + 4).since_s == T0 + 2
@@ -131,7 +131,7 @@ def test_lost_capacity_multiplies_the_factor_at_once_and_returns_after_three_sam
     ]
 
 
-def test_the_last_device_lost_shuts_the_door_and_says_so() -> None:
+def test_last_device_lost_rejects_all_with_that_cause() -> None:
     controller = tiers()
     feed(controller, 50)
     regime = see(controller, view(None, 0.0), T0 + 1)
@@ -164,7 +164,7 @@ def test_a_device_lost_from_the_start_is_a_loss_too() -> None:
     assert (regime.may_rise_at_s, regime.valid_until_s) == (T0 + 3, T0 + 1)
 
 
-def test_a_door_shut_twice_opens_when_both_have_let_go() -> None:
+def test_rejection_with_two_causes_ends_with_the_later() -> None:
     controller = tiers()
     feed(controller, 96, 96, 96)
     assert see(controller, view(None, 0.0), T0 + 3).may_rise_at_s == T0 + 3 + LOSS_HOLD_S, (
@@ -179,7 +179,7 @@ def test_a_door_shut_twice_opens_when_both_have_let_go() -> None:
     assert {regime.may_rise_at_s for regime in back[:3]} == {T0 + 43}
 
 
-def test_a_source_that_turns_up_again_is_believed_at_once() -> None:
+def test_recovered_source_is_trusted_at_once() -> None:
     """Nothing was expected in between, so nothing was shut."""
     for controller in (tiers(), adaptive()):
         see(controller, view(None, 0.0), T0)
@@ -187,7 +187,7 @@ def test_a_source_that_turns_up_again_is_believed_at_once() -> None:
         assert see(controller, view(50.0), T0 + 2).factor == 1.0
 
 
-def test_a_card_that_flaps_counts_as_gone() -> None:
+def test_flapping_device_counts_as_lost() -> None:
     controller = tiers()
     see(controller, view(50), T0)
     flaps = [see(controller, view(50, n % 2), T0 + 1 + n) for n in range(60)]

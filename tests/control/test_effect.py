@@ -56,7 +56,7 @@ def test_without_verdicts_there_is_no_effect() -> None:
     assert effect(view(99.0)) is NO_EFFECT
 
 
-def test_a_card_counts_by_its_weight() -> None:
+def test_device_counts_by_its_weight() -> None:
     assert effect(
         judged(99.0, GpuCondition.STALLED, GpuCondition.WORKING, weights=(0.1, 0.9))
     ).factor == pytest.approx(0.9)
@@ -74,7 +74,7 @@ def test_a_worse_finding_never_lets_more_in(findings: list[GpuCondition], data: 
 class TestTiers:
     """The cap falls at once and rises like the table after an outage."""
 
-    def test_a_stall_shuts_the_door_and_three_good_samples_open_it(self) -> None:
+    def test_stall_rejects_all_until_three_good_samples(self) -> None:
         controller = tiers()
         steps = [
             GpuCondition.WORKING,
@@ -137,7 +137,7 @@ class TestAdaptive:
             (GpuCondition.STALLED, Signal.PRESSURE, False),
         ],
     )
-    def test_who_cuts(self, finding: GpuCondition, signal: Signal, cuts: bool) -> None:
+    def test_conditions_that_reduce_the_budget(self, finding: GpuCondition, signal: Signal, cuts: bool) -> None:
         controller = adaptive(signal=signal)
         regimes = [
             controller.observe(judged(100.0, finding), waiting(), ServiceStats(p95_s=4.0, slo_s=2.0), T0 + n)

@@ -108,7 +108,7 @@ def test_stated_memory_is_no_part_of_the_slope() -> None:
     assert memory.projected(load, 2.0) == pytest.approx(0.1)
 
 
-def test_a_measurement_told_twice_is_one() -> None:
+def test_repeated_measurement_counts_once() -> None:
     memory, load, now = watched((0.0, 0), (10.0, 1))
     loaded(load, 3)
     memory.learn(seen(card(10.0, now)), load, now + 0.5)
@@ -122,7 +122,7 @@ def test_an_old_fill_is_not_known(age_s: float, known: bool) -> None:
     assert (memory.state(now + age_s) is FillBasis.DEVICE) is known
 
 
-def test_a_slow_source_is_believed_longer() -> None:
+def test_slow_source_is_trusted_longer() -> None:
     memory, load = fresh()
     memory.learn(seen(card(10.0, 1.0, period_s=10.0)), load, 1.0)
     assert memory.state(26.0) is FillBasis.DEVICE
@@ -144,7 +144,7 @@ def test_a_slow_source_is_believed_longer() -> None:
     ],
     ids=["no use", "lost", "engine", "no total", "no memory", "old", "taken in advance"],
 )
-def test_a_row_that_cannot_tell_is_passed_over(row: GpuSample) -> None:
+def test_row_without_a_fill_is_skipped(row: GpuSample) -> None:
     memory, load = fresh()
     memory.learn(seen(card(10.0, 0.5)), load, 1.0)
     memory.learn(seen(row), load, 1.0)
@@ -164,7 +164,7 @@ def test_the_fullest_device_counts() -> None:
     assert memory.projected(load, 2.0) == pytest.approx(0.5)
 
 
-def test_an_engine_tells_its_cache() -> None:
+def test_engine_reports_its_cache_fill() -> None:
     memory, load = fresh()
     loaded(load, 2)
     memory.learn(seen(card(95.0, 1.0), kv=0.4, at_s=1.0), load, 1.0)
@@ -197,7 +197,7 @@ class TestKept:
         assert memory.ceiling == pytest.approx(32 / 40)
         assert memory.max_bytes(0.5) == 45 * GB, "once it goes"
 
-    def test_those_who_came_and_went_between_two_samples_count(self) -> None:
+    def test_requests_between_two_samples_count(self) -> None:
         memory, load = fresh()
         memory.learn(seen(card(10.0, 1.0)), load, 1.0)
         unloaded(loaded(load, 4), 4)
@@ -265,7 +265,7 @@ def test_how_many_requests_end_is_counted_beside_what_they_cost() -> None:
     assert memory.release_rate == pytest.approx(0.2 * 9.0)
 
 
-def test_books_begun_anew_are_no_negative_rate() -> None:
+def test_restarted_counters_give_no_negative_rate() -> None:
     memory, load, now = watched((0.0, 0), (10.0, 4), (10.0, 0))
     assert load.ended == 4
     memory.learn(seen(card(10.0, now + 1.0)), MemoryLoad(), now + 1.0)

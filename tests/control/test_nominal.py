@@ -59,7 +59,7 @@ def test_every_policy_speaks_the_same_language(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("policy", Policy)
-def test_every_policy_says_what_the_literal_table_says(policy: Policy) -> None:
+def test_every_policy_follows_the_literal_table(policy: Policy) -> None:
     controller = chosen(rules(policy), T0)
     told = [see(controller, view(96.0), T0 + n).table_factor for n in range(3)]
     assert told == [1.0, 1.0, 0.0]
@@ -75,7 +75,7 @@ def test_every_policy_says_what_the_literal_table_says(policy: Policy) -> None:
         (Policy.FIXED, 1.0, ControlCause.POLICY),
     ],
 )
-def test_who_shuts_the_door_when_the_last_device_is_lost(
+def test_factor_after_the_last_device_loss_by_policy(
     policy: Policy, factor: float, why: ControlCause
 ) -> None:
     controller = chosen(rules(policy), T0)
@@ -112,7 +112,7 @@ def test_every_policy_names_the_signal_and_the_term(policy: Policy) -> None:
     assert (regime.signal, regime.term) == (Signal.PRESSURE, "latency")
 
 
-def test_a_term_stays_told_while_its_signal_is_held() -> None:
+def test_term_is_reported_while_its_signal_is_held() -> None:
     controller = TierController(replace(rules(Policy.TIERS), signal=Signal.PRESSURE), T0)
     controller.observe(view(10.0), LimiterReport(), ServiceStats(p95_s=1.0, slo_s=2.0), T0)
     regime = controller.observe(view(10.0), LimiterReport(), WORK, T0 + 1)
@@ -126,7 +126,7 @@ def test_a_term_stays_told_while_its_signal_is_held() -> None:
 @pytest.mark.parametrize(
     ("in_flight", "limit", "load"), [(16, 64.0, 0.25), (70, 64.0, 1.0), (9, math.inf, 0.0)]
 )
-def test_under_gate_the_load_is_how_full_it_is(in_flight: int, limit: float, load: float) -> None:
+def test_under_concurrency_the_load_is_the_occupancy(in_flight: int, limit: float, load: float) -> None:
     word = LimiterReport(in_flight=in_flight, limit=limit)
     observed = ConcurrencyController(rules(Policy.CONCURRENCY), T0)
     assert observed.observe(view(99.0), word, WORK, T0).load == load
@@ -137,7 +137,7 @@ def test_under_gate_the_load_is_how_full_it_is(in_flight: int, limit: float, loa
 
 
 @pytest.mark.parametrize("kind", [FixedController, ConcurrencyController])
-def test_the_rates_stay_and_the_age_of_telemetry_is_told(
+def test_rates_stay_nominal_and_telemetry_age_is_reported(
     kind: type[FixedController] | type[ConcurrencyController],
 ) -> None:
     policy = Policy.FIXED if kind is FixedController else Policy.CONCURRENCY

@@ -51,7 +51,7 @@ def test_what_is_not_known_is_no_term(memory: float | None, work: ServiceStats) 
 
 
 @pytest.mark.parametrize(("idle", "told"), [(0.86, True), (0.87, False), (0.95, False)])
-def test_memory_that_was_never_free_says_nothing(idle: float, told: bool) -> None:
+def test_memory_never_free_is_no_pressure(idle: float, told: bool) -> None:
     gauge = PressureGauge()
     gauge.measure(view(0.0, memory=idle), NO_WORK)
     assert bool(gauge.measure(view(0.0, memory=0.95), NO_WORK).terms) is told
@@ -114,7 +114,7 @@ def engine(queued: int | None, kv: float | None, engines: int = 1, memory: float
         (engine(0, None), 0.0, "queue"),
     ],
 )
-def test_an_engine_tells_its_queue_and_the_fill_of_its_cache(seen: GpuView, value: float, term: str) -> None:
+def test_engine_reports_queue_and_cache_fill(seen: GpuView, value: float, term: str) -> None:
     pressure = PressureGauge().measure(seen, NO_WORK)
     assert pressure.value == pytest.approx(value)
     assert pressure.term == term
@@ -125,7 +125,7 @@ def test_targets_of_engines_are_settings() -> None:
     assert pressure.terms == pytest.approx({"queue": 0.5, "kv": 0.8})
 
 
-def test_beside_an_engine_the_memory_of_the_card_says_nothing() -> None:
+def test_device_memory_is_ignored_beside_an_engine() -> None:
     gauge = PressureGauge()
     assert "memory" not in gauge.measure(engine(0, 0.1, memory=0.5), NO_WORK).terms
     silent = replace(engine(None, None, engines=0, memory=0.5), engines_at_s=5.0)

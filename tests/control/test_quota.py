@@ -67,7 +67,7 @@ def test_the_next_request_counts_before_the_next_sample() -> None:
     assert made.view(1.0).fill == pytest.approx(0.63)
 
 
-def test_a_dear_request_needs_more_room_and_shuts_nobody_out() -> None:
+def test_expensive_request_is_rejected_and_a_cheaper_admitted() -> None:
     made = priced(0.09)
     assert made.rejection(Demand(cost=6.0), 1.0) is not None
     assert made.rejection(Demand(cost=5.0), 1.0) is None
@@ -83,7 +83,7 @@ def test_a_class_is_let_in_again_well_below_its_cap() -> None:
         assert made.view(at_s).rejecting[MID] is refused
 
 
-def test_a_learned_price_above_the_cap_does_not_shut_the_first_one_out() -> None:
+def test_first_request_is_admitted_above_a_learned_cost() -> None:
     made = priced(0.6, held=1)
     for demand in (Demand(LOW), Demand(HIGH)):
         assert made.rejection(demand, 1.0) is not None
@@ -92,7 +92,7 @@ def test_a_learned_price_above_the_cap_does_not_shut_the_first_one_out() -> None
     assert made.rejection(Demand(LOW), 1.0) is None
 
 
-def test_unknown_memory_refuses_nobody_and_says_so() -> None:
+def test_unknown_memory_rejects_nothing_and_is_reported() -> None:
     made = filled(99.0, held=100)
     for blind in (Quota(QuotaRules()), made):
         assert blind.rejection(Demand(LOW), 5.0) is None
@@ -129,7 +129,7 @@ class TestStated:
         assert refusal.limit == 70 * GB
         assert math.isinf(refusal.retry_after_s)
 
-    def test_an_engine_tells_no_bytes(self) -> None:
+    def test_engine_reports_no_bytes(self) -> None:
         made = Quota(QuotaRules())
         made.reserve(Demand())
         made.learn(seen(kv=0.69, at_s=1.0), 1.0)
@@ -185,7 +185,7 @@ def waiting(ends: int, held: int = 7, **measured: Any) -> float:
     return refusal.retry_after_s
 
 
-def test_nobody_is_told_to_come_back_before_a_whole_interval_has_passed() -> None:
+def test_retry_after_is_at_least_one_interval() -> None:
     assert waiting(ends=0) == 1.0
     assert waiting(ends=1000) == 1.0
     assert waiting(ends=1000, period_s=10.0) == 10.0
@@ -295,7 +295,7 @@ def test_the_class_that_is_passed_on() -> None:
     assert COMPUTE_PRIORITIES == (0, 5, 9)
 
 
-def test_what_the_cap_leaves_is_told_in_bytes() -> None:
+def test_capacity_below_the_cap_is_reported_in_bytes() -> None:
     made = filled(40.0)
     left = [made.advice(Demand(p), 1.0).memory_bytes for p in Priority]
     assert left == pytest.approx([52 * GB, 30 * GB, 10 * GB], abs=2)
@@ -380,7 +380,7 @@ class Crowd:
 
 
 @given(STEPS)
-def test_nobody_is_let_in_past_the_cap_by_its_own_projection(steps: list[tuple[Any, ...]]) -> None:
+def test_projection_of_a_request_admits_none_past_the_cap(steps: list[tuple[Any, ...]]) -> None:
     """But for the first one in flight, whose learned price is not held against it; unknown memory admits."""
     crowd = Crowd()
     for verb, *values in steps:

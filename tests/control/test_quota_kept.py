@@ -86,7 +86,7 @@ class TestKept:
         assert let_in(made, HIGH, 2.0) == 1
         assert made.view(2.0).rejecting == {HIGH: True, MID: False, LOW: False}
 
-    def test_what_states_more_than_is_left_is_not_told_that_it_never_fits(self) -> None:
+    def test_cost_above_the_remaining_memory_may_fit_later(self) -> None:
         made = kept(80.0, held=4, left=1)
         refusal = made.rejection(Demand(memory_bytes=30 * GB), 2.0)
         assert refusal is not None
@@ -117,7 +117,7 @@ def test_no_cap_reaches_beyond_the_target_of_the_whole_device() -> None:
     stays_gb=st.floats(0, 100),
     priority=st.sampled_from(Priority),
 )
-def test_a_fill_that_stays_with_nothing_in_flight_locks_nobody_out(
+def test_fill_without_requests_in_flight_rejects_nothing(
     levels: list[tuple[float, int]], stays_gb: float, priority: Priority
 ) -> None:
     made = Quota(QuotaRules())

@@ -66,7 +66,7 @@ def test_several_sources_in_turn_are_one_sample_in_each_interval(left: float, st
     SHARES,
     st.sampled_from(MissingTelemetryMode),
 )
-def test_nothing_told_raises_it_but_the_third_and_losing_never(
+def test_capacity_rises_only_at_the_third_report_never_by_loss(
     history: list[tuple[float, float]], loss: float, unknown: MissingTelemetryMode
 ) -> None:
     ladder = Staleness(unknown=unknown)
@@ -90,7 +90,7 @@ def test_nothing_told_raises_it_but_the_third_and_losing_never(
     st.floats(0.0, 200.0),
     st.sampled_from(MissingTelemetryMode),
 )
-def test_what_is_told_three_times_is_in_force(
+def test_capacity_reported_three_times_is_in_force(
     history: list[float], then: float, silence_s: float, unknown: MissingTelemetryMode
 ) -> None:
     ladder = Staleness(unknown=unknown)
@@ -126,7 +126,7 @@ class TestSilence:
         assert told(self.shut(), 1.0, 1.0, 1.0, start=T0 + 16.5) == [0.5, 0.5, 1.0]
         assert told(self.shut(), 1.0, start=T0 + 60) == [1.0]
 
-    def test_a_loss_told_after_it_is_believed(self) -> None:
+    def test_loss_reported_after_it_is_trusted(self) -> None:
         assert told(self.shut(), 0.25, start=T0 + 16.5) == [0.25]
 
     @pytest.mark.parametrize("unknown", [MissingTelemetryMode.OPEN, MissingTelemetryMode.LAST])
@@ -137,7 +137,7 @@ class TestSilence:
         back = told(share, 0.9, 0.9, 0.9, start=T0 + 6, ladder=ladder)
         assert (back[0] < 0.2, back[1] < 0.2, back[2]) == (True, True, 0.9)
 
-    def test_one_measurement_told_again_and_again_is_a_silence(self) -> None:
+    def test_repeated_measurement_is_missing_telemetry(self) -> None:
         """A card that is listed but not measured any more: no proof, and not shut for ever either."""
         share, found = self.shut(), []
         for second in range(1, 40):
@@ -156,7 +156,7 @@ class TestSilence:
         assert share.at(T0 + 3.0) == 1.0
 
 
-def test_what_is_forgotten_is_told_anew() -> None:
+def test_reset_forgets_the_reported_capacity() -> None:
     share = CapacityTracker(Staleness(), T0)
     told(share, 0.25)
     share.reset()
@@ -214,7 +214,7 @@ class TestRising:
 @given(
     st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=20), st.sampled_from(MissingTelemetryMode)
 )
-def test_a_door_shut_by_a_loss_opens_when_it_is_said(
+def test_rejection_after_a_loss_ends_at_the_stated_time(
     history: list[float], unknown: MissingTelemetryMode
 ) -> None:
     """Whatever the table makes of the silence that a loss is."""

@@ -40,7 +40,7 @@ def test_a_stated_signal_stays(stated: Signal) -> None:
     assert hears.signal is stated
 
 
-def test_auto_is_the_pressure_where_an_engine_is_heard() -> None:
+def test_auto_uses_pressure_where_an_engine_reports() -> None:
     hears = listener()
     assert (hears.signal, hears.term) == (Signal.UTILIZATION, "utilization")
     news = hears.observe(cards(T0), BUSY, T0)
@@ -51,7 +51,7 @@ def test_auto_is_the_pressure_where_an_engine_is_heard() -> None:
     assert (hears.signal, news.pct, hears.term) == (Signal.PRESSURE, 40.0, "queue")
 
 
-def test_a_silent_engine_leaves_the_signal_to_the_cards() -> None:
+def test_silent_engine_leaves_the_signal_to_devices() -> None:
     hears = listener()
     hears.observe(engine(T0), ServiceStats(), T0)
     news = hears.observe(engine(T0, card_at_s=T0 + 3), ServiceStats(), T0 + 3)
@@ -63,7 +63,7 @@ def test_a_silent_engine_leaves_the_signal_to_the_cards() -> None:
 
 
 @pytest.mark.parametrize("pct", [None, 90.0])
-def test_a_silent_engine_is_not_left_for_cards_that_are_silent_too(pct: float | None) -> None:
+def test_silent_engine_is_kept_if_devices_are_silent(pct: float | None) -> None:
     hears = listener()
     hears.observe(engine(T0, pct=pct), ServiceStats(), T0)
     assert hears.observe(engine(T0, card_at_s=T0, pct=pct), ServiceStats(), T0 + 4) is None
@@ -92,7 +92,7 @@ def test_the_age_of_the_pressure_is_that_of_the_engine() -> None:
         (None, 1.0, 2.0, 3.0, 30.0),
     ],
 )
-def test_the_ladder_follows_the_rhythm_of_the_source(
+def test_telemetry_states_follow_the_source_interval(
     interval_s: float | None, period_s: float | None, fresh_s: float, stale_s: float, blind_s: float
 ) -> None:
     ladder = Staleness().for_intervals(interval_s, period_s)
@@ -122,7 +122,7 @@ def card(name: str, health: str = "ok") -> GpuSample:
     return GpuSample(device=name, index=0, taken_at_s=T0, source="t", health=health)  # type: ignore[arg-type]
 
 
-def test_a_slow_card_is_no_loss_and_a_lost_one_is() -> None:
+def test_slow_device_is_no_loss_and_lost_device_is() -> None:
     hears = listener()
     instants = itertools.count()
 

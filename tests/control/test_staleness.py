@@ -31,7 +31,7 @@ def after(age_s: float) -> float:
         (Staleness(1.0, stale_after_s=10.0, blind_after_s=12.0), 2.0, 10.0, 20.0),
     ],
 )
-def test_each_rung_begins_just_after_its_edge(
+def test_each_telemetry_state_begins_just_after_its_edge(
     ladder: Staleness, fresh_s: float, stale_s: float, blind_s: float
 ) -> None:
     assert ladder.state(0.0) is TelemetryState.FRESH

@@ -53,7 +53,7 @@ def operations(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_every_guarded_operation_says_how_it_refuses() -> None:
+def test_every_guarded_operation_documents_rejections() -> None:
     app = service()
     before = operations(app.openapi())
     app.openapi_schema = None
@@ -66,7 +66,7 @@ def test_every_guarded_operation_says_how_it_refuses() -> None:
         assert gained == (set() if name in passes else REFUSALS - before[name]["responses"].keys())
 
 
-def test_the_words_of_the_user_stay() -> None:
+def test_texts_of_the_user_stay() -> None:
     app = service()
     add_to_openapi(app)
     assert operations(app.openapi())["get /"]["responses"]["429"] == {"description": "my own words"}
@@ -105,7 +105,7 @@ def test_what_a_throttle_exempts_is_left_out() -> None:
     assert documented == {"get /", "get /health"}
 
 
-def test_only_a_refusal_that_can_be_waited_out_has_a_retry_after() -> None:
+def test_only_temporary_rejections_have_retry_after() -> None:
     fields = {status: set(response["headers"]) for status, response in throttle_responses().items()}
     assert fields == {
         413: {"RateLimit", "RateLimit-Policy"},
@@ -142,7 +142,7 @@ async def test_what_openapi_json_serves_is_what_is_documented() -> None:
         ({"tiers": "1:0"}, 1, 503),
     ],
 )
-async def test_real_refusals_are_as_documented(settings: dict[str, Any], cost: int, status: int) -> None:
+async def test_real_rejections_are_as_documented(settings: dict[str, Any], cost: int, status: int) -> None:
     throttle = throttle_for_tests(**settings)
     app = FastAPI()
 

@@ -72,7 +72,7 @@ Attach = Callable[[ManualThrottle, FastAPI], Any]
 
 @pytest.mark.parametrize("path", ["/answer", "/thread"])
 @pytest.mark.parametrize("attach", ATTACH)
-async def test_a_refused_guard_is_503_and_opens_nothing(attach: Attach, path: str) -> None:
+async def test_rejected_guard_is_503_and_opens_nothing(attach: Attach, path: str) -> None:
     throttle = limits()
     async with client(attach(throttle, service())) as caller:
         for _ in range(2 * FAILURES):
@@ -134,7 +134,7 @@ async def test_another_exception_is_none_of_its_business() -> None:
         await guard_rejected(None, KeyError("x"))  # type: ignore[arg-type]  # it is not looked at
 
 
-async def test_a_further_charge_that_our_load_refuses_opens_nothing() -> None:
+async def test_further_charge_shed_by_load_opens_nothing() -> None:
     throttle = limits()
     busy = throttle_for_tests()
     busy.gpu.utilization_pct = 99

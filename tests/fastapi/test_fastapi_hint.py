@@ -37,7 +37,7 @@ async def get(throttle: ManualThrottle, path: str, **fields: str) -> Any:
 
 
 @pytest.mark.parametrize(("stated", "told"), [("", "fp16"), ("int8", "int8")])
-async def test_an_endpoint_asks_for_it(stated: str, told: str) -> None:
+async def test_endpoint_depends_on_advice(stated: str, told: str) -> None:
     throttle = throttle_for_tests(quotas=True, precisions="fp16,int8")
     assert await get(throttle, "/told", **{"x-precision": stated}) == [told, 5]
 

@@ -102,7 +102,7 @@ async def test_charges_the_same_caller_once_more(attach: Callable[[ManualThrottl
 
 
 @pytest.mark.parametrize("attach", [*INSIDE, *OUTSIDE, without_middleware])
-async def test_a_refused_charge_is_never_a_server_error(attach: Callable[[ManualThrottle], Any]) -> None:
+async def test_rejected_charge_is_never_a_server_error(attach: Callable[[ManualThrottle], Any]) -> None:
     throttle = throttle_for_tests(user_limit="3/minute")
     async with client(attach(throttle)) as caller:
         answer = await caller.get("/dear")
@@ -120,7 +120,7 @@ async def refused(app: Any) -> httpx.Response:
 
 
 @pytest.mark.parametrize("attach", INSIDE)
-async def test_inside_the_middleware_the_answer_is_the_middlewares(
+async def test_behind_the_middleware_the_response_is_the_middlewares(
     attach: Callable[[ManualThrottle], Any],
 ) -> None:
     throttle = throttle_for_tests(user_limit=ALMOST_TWO)
@@ -224,7 +224,7 @@ async def test_one_dependency_used_twice_charges_once() -> None:
     assert throttle.snapshot().tokens[Priority.MID] == 495.0
 
 
-async def test_without_any_throttle_the_endpoint_answers_and_says_so_once(
+async def test_without_a_throttle_the_endpoint_responds_and_warns_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = FastAPI()
@@ -296,7 +296,7 @@ async def test_its_permit_is_settled_as_the_endpoint_ends(error: Exception | Non
     assert snapshot.stale_results == 0
 
 
-async def test_a_second_refused_charge_gives_the_first_one_no_verdict() -> None:
+async def test_rejected_second_charge_settles_the_first_neutral() -> None:
     throttle = throttle_for_tests(user_limit="3/minute")
     app = FastAPI()
 
@@ -350,7 +350,7 @@ async def speak(app: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("inside", [True, False])
-async def test_a_refused_websocket_is_closed_with_try_again_later(inside: bool) -> None:
+async def test_rejected_websocket_is_closed_with_try_again_later(inside: bool) -> None:
     throttle = throttle_for_tests(user_limit=ALMOST_TWO if inside else LIMIT)
     app = FastAPI()
 

@@ -66,7 +66,7 @@ INSIDE = [added, wrapped]
 @pytest.mark.parametrize("attach", INSIDE)
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("charges", [1, 3])
-async def test_inside_the_middleware_it_takes_no_further_place(
+async def test_behind_the_middleware_it_takes_no_further_slot(
     attach: Callable[..., Any], own: bool, charges: int
 ) -> None:
     throttle = with_places(1)
@@ -118,7 +118,7 @@ async def test_two_throttles_of_its_own_are_a_place_each() -> None:
     assert taken(one) == taken(other) == (0, 0, 0)
 
 
-async def test_a_throttle_of_its_own_refuses_what_waits_in_vain() -> None:
+async def test_own_throttle_rejects_after_a_queue_timeout() -> None:
     throttle = with_places(1, slo_s=4.0, wait_budget=0.25)
     rooms = Rooms(limit(throttle=throttle))
     app = alone(throttle, rooms)
@@ -135,7 +135,7 @@ async def test_a_throttle_of_its_own_refuses_what_waits_in_vain() -> None:
     assert taken(throttle) == (0, 0, 0)
 
 
-async def test_a_refused_second_charge_gives_the_place_back() -> None:
+async def test_rejected_second_charge_returns_the_slot() -> None:
     throttle = with_places(1, user_limit="3/minute")
     app = alone(throttle, Rooms(limit(throttle=throttle), limit(cost=5, throttle=throttle)))
     async with client(app) as caller:
@@ -169,7 +169,7 @@ async def test_a_stream_holds_the_place_of_its_dependency() -> None:
 
 @pytest.mark.parametrize(("websockets", "places"), [("rate", 0), ("slot", 1)])
 @pytest.mark.parametrize("inside", [True, False])
-async def test_a_websocket_takes_the_place_that_the_setting_says(
+async def test_websocket_takes_the_slot_of_the_setting(
     websockets: str, places: int, inside: bool
 ) -> None:
     throttle = with_places(1, websockets=websockets)

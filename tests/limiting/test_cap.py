@@ -29,7 +29,7 @@ def refusal(tested: FixedConcurrencyLimit, now: float = 0.0) -> Decision:
     return got
 
 
-def test_who_comes_when_it_is_reached_is_refused() -> None:
+def test_request_at_the_limit_is_rejected() -> None:
     tested = full(2)
     got = refusal(tested)
     assert (got.allowed, got.reason, got.detail, got.policy) == (False, Reason.QUEUE, "queue:cap", "queue")
@@ -57,7 +57,7 @@ def test_a_clock_that_goes_back_is_no_negative_time() -> None:
     assert tested.view(5.0).latency_s == pytest.approx(0.045)
 
 
-def test_it_keeps_no_line() -> None:
+def test_fixed_limit_has_no_queue() -> None:
     tested = full(1)
     ticket = Ticket(Demand(), 0.0, 1.0, 1)
     tested.cancel(ticket, 0.0)
@@ -71,7 +71,7 @@ def test_it_keeps_no_line() -> None:
     assert (tested.waiting, tested.in_flight) == (0, 1)
 
 
-def test_refusals_are_told_once_and_no_rate_is_claimed() -> None:
+def test_rejections_are_reported_once_without_a_rate() -> None:
     tested = full(1)
     assert tested.report() == LimiterReport(False, None, 1, 1.0)
     refusal(tested)
@@ -79,7 +79,7 @@ def test_refusals_are_told_once_and_no_rate_is_claimed() -> None:
     assert tested.report() == LimiterReport(False, None, 1, 1.0)
 
 
-def test_a_dry_run_lets_in_whom_it_would_refuse() -> None:
+def test_dry_run_admits_the_would_reject() -> None:
     tested = full(1)
     tested.occupy_over_limit()
     assert tested.in_flight == 2
@@ -98,7 +98,7 @@ def test_it_shows_its_state() -> None:
     assert repr(tested) == "FixedConcurrencyLimit(3 of 4 in flight)"
 
 
-def test_it_has_every_verb_of_the_gate() -> None:
+def test_fixed_limit_has_every_method_of_the_adaptive() -> None:
     for name, verb in inspect.getmembers(AdaptiveConcurrencyLimiter, inspect.isfunction):
         if not name.startswith("_"):
             assert inspect.signature(getattr(FixedConcurrencyLimit, name)) == inspect.signature(verb), name

@@ -214,7 +214,7 @@ def left(window: SlidingWindow, user: str, now: float) -> list[object]:
     return [(s.name, s.remaining) for at in instants for s in window.test(account, 1, at).limits]
 
 
-def test_who_makes_room_for_a_newcomer_reads_no_ring_that_changes() -> None:
+def test_eviction_for_a_new_user_reads_no_changing_ring() -> None:
     def scene() -> tuple[Act, Act, Act]:
         window = SlidingWindow((UserLimit("minute", 2000, 60),), 2)
         window.hit("u", 2000, 100.0)
@@ -243,7 +243,7 @@ def test_two_requests_that_are_given_back_at_once_both_are() -> None:
     assert everywhere(scene) >= 4
 
 
-def test_who_makes_room_for_a_newcomer_reads_no_log_that_shrinks() -> None:
+def test_eviction_for_a_new_user_reads_no_shrinking_log() -> None:
     def scene() -> tuple[Act, Act, Act]:
         window = SlidingWindow((UserLimit("minute", 2, 60),), 2)
         window.hit("u", 2, 100.0)

@@ -67,7 +67,7 @@ def test_it_decides_as_the_naive_ones_do(limits: tuple[UserLimit, ...], trace: l
 @given(
     limits=limit_sets(), trace=traces, probe=st.sampled_from([1, 3, 800, 1000]), share=st.floats(0.0, 0.999)
 )
-def test_refused_at_every_instant_before_the_wait_and_allowed_at_it(
+def test_rejected_before_retry_after_and_allowed_at_it(
     limits: tuple[UserLimit, ...], trace: list[Step], probe: int, share: float
 ) -> None:
     tested, now = SlidingWindow(limits, 1000), 1000.1
@@ -88,7 +88,7 @@ def test_the_form_follows_the_limit() -> None:
         assert isinstance(SlidingWindow((limit(units, 60),), 1).peek("ann"), BucketRing) is ring
 
 
-def test_limits_of_both_forms_are_told_in_their_order() -> None:
+def test_limits_of_both_layouts_are_reported_in_order() -> None:
     tested = SlidingWindow((limit(5000, 3600), limit(10, 1), limit(2000, 60)), 10)
     decision = tested.hit("ann", 4, 100.0)
     assert [state.name for state in decision.limits] == ["user-1s", "user-3600s", "user-60s"]
@@ -98,7 +98,7 @@ def test_limits_of_both_forms_are_told_in_their_order() -> None:
     assert [state.remaining for state in refusal.limits] == [6, 4996, 1996], "nothing was taken of any"
 
 
-def test_whichever_limit_decides_the_others_are_told_in_their_order() -> None:
+def test_other_limits_are_reported_in_order() -> None:
     tested = SlidingWindow((limit(5000, 3600), limit(1000, 1), limit(2000, 60)), 10)
     assert tested.hit("ann", 900, 100.0).allowed
     decision = tested.hit("ann", 100, 102.0)
@@ -148,7 +148,7 @@ def test_the_exhausted_stay_and_the_one_with_the_most_left_goes() -> None:
         assert set(tested._accounts) == {"ann", "eve", "dot"}
 
 
-def test_whoever_finds_no_room_shares_a_ring() -> None:
+def test_user_beyond_the_table_shares_a_ring() -> None:
     limits = (limit(2000, 60),)
     tested = SlidingWindow(limits, 1, SlidingWindow(limits, 1))
     assert tested.hit("ann", 2000, 0.0).allowed

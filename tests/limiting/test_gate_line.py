@@ -28,7 +28,7 @@ from tests.limiting.gate_asking import (
 # --- who waits ---
 
 
-def test_as_many_wait_as_may_be_inside_while_nothing_is_known() -> None:
+def test_queue_is_as_long_as_the_limit_until_measured() -> None:
     tested = fill(gate(inflight_start=3))
     assert [wait(tested, LOW).state for _ in range(3)] == [WAITING] * 3
     assert refused(tested, LOW, 0.1).detail == "queue:slow"
@@ -83,7 +83,7 @@ def test_slots_that_a_grown_limit_has_just_opened_are_not_held_against_a_newcome
 # --- whose turn it is ---
 
 
-def test_lines_are_served_in_order_and_each_first_come_first_served() -> None:
+def test_queues_are_served_by_priority_then_in_order() -> None:
     tested = fill(knowing(100.0, min_share=0.1, limit=1))
     low, high, mid, high2 = (wait(tested, priority) for priority in (LOW, HIGH, MID, HIGH))
     rescued = tested.enqueue_reserved(Demand(LOW), 0.4)
@@ -94,7 +94,7 @@ def test_lines_are_served_in_order_and_each_first_come_first_served() -> None:
     assert tested.waiting == 0
 
 
-def test_with_nobody_in_line_ready_makes_no_list() -> None:
+def test_empty_queue_allocates_no_ready_list() -> None:
     tested = gate()
     assert tested.pop_ready(0.0) is tested.pop_ready(1.0)
 
@@ -109,7 +109,7 @@ def test_heads_that_waited_too_long_are_dropped_and_make_way() -> None:
     assert second.state is CALLED
 
 
-def test_at_the_end_of_its_patience_nobody_is_called() -> None:
+def test_ticket_at_its_queue_timeout_is_not_called() -> None:
     tested = fill(knowing(100.0, limit=1))
     ticket = wait(tested, HIGH)
     assert end(tested, 0.5) == [ticket]
@@ -133,7 +133,7 @@ def test_a_waiters_own_timer_drops_it_wherever_it_stands() -> None:
 # --- who goes ---
 
 
-def test_a_waiter_leaves_from_anywhere_in_the_line() -> None:
+def test_waiter_is_cancelled_anywhere_in_the_queue() -> None:
     tested = fill(knowing(100.0, limit=1))
     first, second, third = (wait(tested, MID) for _ in range(3))
     tested.cancel(second, 0.1)
@@ -144,7 +144,7 @@ def test_a_waiter_leaves_from_anywhere_in_the_line() -> None:
     assert end(tested, 0.1) == [third]
 
 
-def test_who_was_called_and_goes_frees_the_slot_once() -> None:
+def test_called_waiter_that_cancels_frees_the_slot_once() -> None:
     tested = fill(knowing(100.0, limit=1))
     ticket, other = wait(tested, MID), wait(tested, MID)
     end(tested, 0.1)
@@ -154,7 +154,7 @@ def test_who_was_called_and_goes_frees_the_slot_once() -> None:
     assert tested.pop_ready(0.2) == [other]
 
 
-def test_who_was_dropped_has_nothing_to_leave() -> None:
+def test_expired_ticket_has_nothing_to_cancel() -> None:
     tested = fill(knowing(100.0, limit=1))
     ticket = wait(tested, MID)
     tested.pop_ready(5.0)

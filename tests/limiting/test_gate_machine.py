@@ -370,7 +370,7 @@ def test_100k_cancellations_leak_no_slot_and_no_place() -> None:
     assert not any(gate._queues)
 
 
-def test_a_crowd_that_comes_and_goes_leaks_nothing() -> None:
+def test_random_arrivals_and_cancellations_leak_nothing() -> None:
     crowd = Crowd(seed=7)
     for _ in range(20_000):
         crowd.step()

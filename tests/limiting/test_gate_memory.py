@@ -58,7 +58,7 @@ def test_the_share_of_a_request_is_learnt(ratio: float, in_flight: int, requests
 
 
 @pytest.mark.parametrize(("most", "requests"), [(1, 2.0), (2, 4.0), (3, 4.0), (4, 0.52 * 4 / 0.58)])
-def test_few_are_not_believed_to_be_the_most_that_fit(most: int, requests: float) -> None:
+def test_few_requests_are_not_taken_for_the_maximum(most: int, requests: float) -> None:
     assert cap((0.98, most)).requests == pytest.approx(requests)
 
 
@@ -68,7 +68,7 @@ def test_one_request_is_always_let_in() -> None:
     assert learn(tested, (1.0, 4)).requests == 1.0
 
 
-def test_a_fill_without_requests_says_nothing_of_them() -> None:
+def test_fill_without_requests_is_no_measurement() -> None:
     assert cap((0.90, 0)).requests == math.inf
 
 
@@ -125,7 +125,7 @@ def test_of_a_linear_service_the_truth_is_learnt(idle: float, each: float, loads
 # --- a fill that follows the requests ---
 
 
-def test_a_fill_that_follows_is_laid_to_those_inside() -> None:
+def test_rising_fill_is_attributed_to_requests_in_flight() -> None:
     tested = following()
     assert learn(tested, (0.60, 6), peak=20).requests == pytest.approx(26.0), "as full as it was: no news"
     assert learn(tested, (0.57, 5), peak=20).requests == pytest.approx(0.52 * 5 / 0.17), "dearer requests"
@@ -133,7 +133,7 @@ def test_a_fill_that_follows_is_laid_to_those_inside() -> None:
 
 
 @pytest.mark.parametrize(("in_flight", "believed"), [(4, False), (5, True)])
-def test_less_than_a_quarter_of_the_most_tell_nothing(in_flight: int, believed: bool) -> None:
+def test_less_than_a_quarter_of_the_peak_is_no_measurement(in_flight: int, believed: bool) -> None:
     tested = following((0.80, 20))
     learn(tested, (0.70, in_flight))
     assert tested.requests == pytest.approx(0.52 * 5 / 0.30 if believed else 26.0)
@@ -146,7 +146,7 @@ def test_what_was_laid_to_too_many_is_laid_to_the_others_once_the_fill_falls() -
     assert learn(tested, (0.45, 2)).requests == pytest.approx(0.52 * 4 / 0.08)
 
 
-def test_a_fill_that_was_laid_to_nobody_is_forgotten_when_it_falls() -> None:
+def test_unattributed_fill_is_dropped_when_it_falls() -> None:
     tested = learn(cap(), (0.60, 0), peak=20)
     assert tested.requests == pytest.approx(52.0)
     assert learn(tested, (0.50, 0)).requests == math.inf
@@ -163,7 +163,7 @@ def test_an_allocator_that_keeps_its_memory_does_not_make_few_look_dear() -> Non
     assert keeps(tested)
 
 
-def test_a_fill_that_is_kept_is_laid_to_the_most_that_were_inside() -> None:
+def test_retained_fill_is_attributed_to_the_peak_in_flight() -> None:
     tested = learn(cap(), (0.80, 2), peak=20)
     assert tested.requests == pytest.approx(26.0)
     assert learn(tested, (0.80, 25)).requests == pytest.approx(0.52 * 25 / 0.40), "cheaper than thought"
@@ -180,7 +180,7 @@ def test_memory_that_another_process_has_given_back_does_not_hide_that_the_rest_
     assert learn(tested, (0.74, 5)).requests == pytest.approx(0.52 * 15 / 0.34), "growing, at few inside"
 
 
-def test_those_who_were_inside_before_a_fill_was_found_to_stay_did_not_make_it() -> None:
+def test_earlier_requests_did_not_cause_a_retained_fill() -> None:
     tested = learn(following(), (0.60, 8), (0.60, 5), peak=20)
     assert keeps(tested)
     assert tested.requests == pytest.approx(26.0)
@@ -221,7 +221,7 @@ def test_under_any_load_the_cap_stays_near_the_truth(seed: int, follows: bool, e
             assert 0.9 * truth - 1 <= tested.requests <= 1.15 * truth
 
 
-def test_a_model_that_the_first_request_loads_leaves_room_for_others() -> None:
+def test_model_loaded_by_the_first_request_leaves_capacity() -> None:
     tested, inside = cap(idle=0.02), 1
     for _ in range(2):
         for _ in range(30):

@@ -28,7 +28,7 @@ def test_a_period_ends_after_half_a_second_at_the_usual_objective() -> None:
     assert tested.view(0.5).demand_rps == pytest.approx((0.0, 8.0, 0.0))
 
 
-def test_refusals_before_the_gate_are_demand_too() -> None:
+def test_rejections_before_the_limiter_are_demand() -> None:
     tested = gate()
     for _ in range(10):
         tested.record_arrival(LOW, 0.1)
@@ -143,7 +143,7 @@ def test_every_way_in_counts_for_the_peak(by: str) -> None:
         (Outcome.NEUTRAL, 0.5, False),
     ],
 )
-def test_only_endings_that_tell_of_the_service_count(outcome: Outcome, lasted_s: float, counts: bool) -> None:
+def test_only_success_and_failure_count_as_completions(outcome: Outcome, lasted_s: float, counts: bool) -> None:
     tested = gate()
     tested._service.unloaded_s = 0.1
     tested._set_limit(64.0)

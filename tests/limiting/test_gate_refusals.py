@@ -25,7 +25,7 @@ from tests.limiting.gate_asking import (
 )
 
 
-def test_a_line_has_an_end() -> None:
+def test_queue_is_bounded() -> None:
     tested = fill(knowing(100.0, queue_max=2))
     wait(tested, MID)
     wait(tested, MID)
@@ -34,18 +34,18 @@ def test_a_line_has_an_end() -> None:
     assert wait(tested, HIGH).state is WAITING, "each line has its own"
 
 
-def test_a_full_line_of_an_unknown_service_is_tried_again_after_a_mean_answer() -> None:
+def test_full_queue_unmeasured_retries_after_a_mean_latency() -> None:
     tested = fill(gate(queue_max=0))
     got = refused(tested, MID)
     assert (got.detail, got.retry_after_s) == ("queue:full", 0.05)
 
 
-def test_a_refusal_says_what_there_is() -> None:
+def test_rejection_carries_the_figures() -> None:
     got = refused(fill(knowing(100.0, 100.0, limit=4)), LOW)
     assert (got.limit, got.remaining) == (4, 0)
 
 
-def test_who_was_dropped_is_told_when_to_come_again() -> None:
+def test_expired_ticket_has_a_retry_after() -> None:
     tested = fill(knowing(100.0, limit=1, queue_max=100))
     ticket = wait(tested, HIGH)
     for _ in range(50):
@@ -59,7 +59,7 @@ def test_who_was_dropped_is_told_when_to_come_again() -> None:
     assert tested.rejection(ticket, 0.5).retry_after_s == pytest.approx(0.01)
 
 
-def test_who_was_dropped_from_a_line_that_is_now_empty_may_come_at_once() -> None:
+def test_expired_ticket_of_an_empty_queue_retries_at_once() -> None:
     tested = fill(knowing(100.0, limit=1))
     ticket = wait(tested, HIGH)
     tested.pop_ready(0.5)
@@ -76,7 +76,7 @@ def test_who_was_dropped_from_a_line_that_is_now_empty_may_come_at_once() -> Non
     waiting=st.tuples(*[st.one_of(st.integers(0, 3), st.integers(0, 20))] * 3),
     latency_s=st.sampled_from([0.01, 0.5, 1.4, 1.6]),
 )
-def test_refused_before_the_promised_instant_and_welcome_at_it(
+def test_rejected_before_the_promised_time_and_queued_at_it(
     priority: Priority,
     rate: float,
     demand: tuple[float, float],
@@ -102,7 +102,7 @@ def test_refused_before_the_promised_instant_and_welcome_at_it(
     assert completions > 0
 
 
-def test_of_an_unknown_service_the_end_of_the_period_tells_more() -> None:
+def test_unmeasured_service_retries_at_the_end_of_the_period() -> None:
     tested = fill(gate(inflight_start=20))
     for _ in range(20):
         wait(tested, LOW, 0.3)

@@ -26,7 +26,7 @@ from tests.limiting.gate_asking import (
 from tests.limiting.gate_plant import Plant
 
 
-def test_as_many_get_in_as_the_limit_says() -> None:
+def test_limit_bounds_the_requests_in_flight() -> None:
     tested = gate(inflight_start=3)
     assert [tested.try_acquire(Demand(LOW), 0.1) for _ in range(5)] == [True, True, True, False, False]
     assert tested.in_flight == 3
@@ -38,7 +38,7 @@ def test_the_hard_bound_joins_the_limit() -> None:
     assert tested.view(0.0).limit == 5.0
 
 
-def test_a_lower_line_does_not_hold_up_a_higher_class() -> None:
+def test_lower_queue_does_not_block_a_higher_priority() -> None:
     tested = fill(knowing(100.0))
     low = wait(tested, LOW)
     tested.release(0.0, Outcome.SUCCESS, 0.01)
@@ -51,7 +51,7 @@ def test_a_lower_line_does_not_hold_up_a_higher_class() -> None:
     assert tested.try_acquire(Demand(HIGH), 0.01)
 
 
-def test_the_share_lane_stands_before_everybody() -> None:
+def test_reserved_queue_comes_first() -> None:
     tested = fill(knowing(100.0, min_share=0.1))
     rescued = tested.enqueue_reserved(Demand(LOW), 0.5)
     assert rescued is not None
@@ -63,7 +63,7 @@ def test_the_share_lane_stands_before_everybody() -> None:
 @pytest.mark.parametrize(
     ("path", "calls"), [(AdaptiveConcurrencyLimiter.try_acquire, 2), (AdaptiveConcurrencyLimiter.release, 1)]
 )
-def test_the_usual_path_makes_no_container_and_calls_nobody(path: Callable[..., Any], calls: int) -> None:
+def test_common_path_allocates_nothing_and_calls_no_ticket(path: Callable[..., Any], calls: int) -> None:
     names = [instruction.opname for instruction in dis.get_instructions(path)]
     assert not [name for name in names if name.startswith(("BUILD", "FORMAT", "MAKE", "GET_ITER", "LIST"))]
     made = [name for name in names if name == "CALL"]
@@ -77,7 +77,7 @@ def test_the_hard_bound_bounds_the_limit_so_that_littles_law_holds() -> None:
     assert plant.gate.view(plant.now).service_rps == pytest.approx(100.0, rel=0.1)
 
 
-def test_the_limit_grows_with_proof_and_settles_where_littles_law_says() -> None:
+def test_limit_grows_and_settles_at_littles_law() -> None:
     plant = Plant(ConcurrencyRules(), 200.0)
     plant.run(10.0, (100.0, 0.0, 0.0))
     assert plant.gate.limit == 64.0, "nobody found it reached"
@@ -119,7 +119,7 @@ def test_a_hang_keeps_what_is_known() -> None:
 # --- memory ---
 
 
-def test_memory_bounds_the_room_at_once_and_the_limit_from_the_next_period() -> None:
+def test_memory_caps_slots_at_once_and_the_limit_next_period() -> None:
     tested = gate(inflight_start=64)
     tested.update_memory(0.40)
     for _ in range(10):
@@ -145,7 +145,7 @@ def test_what_is_not_known_of_the_memory_changes_nothing() -> None:
     assert before.memory_cap < math.inf
 
 
-def test_an_engine_that_takes_memory_in_advance_is_said_to_be_one() -> None:
+def test_preallocating_engine_is_reported_memory_blind() -> None:
     tested = gate()
     tested.update_memory(0.95)
     fill(tested)

@@ -106,7 +106,7 @@ def test_from_the_tenth_period_on_the_long_mean_moves_by_a_tenth() -> None:
 
 
 @pytest.mark.parametrize(("peak", "unloaded"), [(2, 0.4 + 0.3 * 0.6), (3, 0.4), (4, 0.4)])
-def test_with_no_more_than_the_floor_inside_latency_is_the_unloaded_latency(
+def test_latency_at_or_below_the_floor_is_unloaded_latency(
     peak: int, unloaded: float
 ) -> None:
     tested = service(inflight_floor=2)
@@ -137,7 +137,7 @@ def test_the_latency_budget(unloaded_s: float | None, budget_s: float, out_of_re
     assert tested.slo_unreachable is out_of_reach
 
 
-def test_a_greater_budget_is_taken_at_its_word() -> None:
+def test_greater_latency_budget_is_used_as_given() -> None:
     tested = service(latency_budget=0.9)
     tested.unloaded_s = 0.1
     assert tested.budget_s == pytest.approx(1.8)
@@ -147,7 +147,7 @@ def test_a_greater_budget_is_taken_at_its_word() -> None:
     ("latency_s", "slo_s", "patience_s"),
     [(0.1, 2.0, 0.5), (1.3, 2.0, 0.31), (1.6, 2.0, 0.0), (0.1, 0.4, 0.1), (0.1, 0.14, 0.01), (0.1, 0.1, 0.0)],
 )
-def test_patience_leaves_time_for_the_answer(latency_s: float, slo_s: float, patience_s: float) -> None:
+def test_queue_timeout_leaves_time_for_the_response(latency_s: float, slo_s: float, patience_s: float) -> None:
     tested = service()
     tested.latency_s = latency_s
     assert tested.max_wait_s(slo_s) == pytest.approx(patience_s)
@@ -260,7 +260,7 @@ def test_it_aims_no_lower_than_the_floor() -> None:
         (1.0, 1, 0.51, 1.0),  # never raised, not even to the floor
     ],
 )
-def test_a_limit_that_nobody_reached_is_lowered_when_answers_are_late(
+def test_unreached_limit_is_lowered_when_responses_are_late(
     limit: float, peak: int, mean_s: float, expected: float
 ) -> None:
     tested = known(52.0)

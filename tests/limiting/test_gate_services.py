@@ -59,7 +59,7 @@ def visit(tested: AdaptiveConcurrencyLimiter, number: int, now: float, *, stay: 
         tested.release(now, Outcome.SUCCESS, now + 0.1)
 
 
-def test_the_memory_is_told_who_is_inside_and_the_most_since_it_was_last_asked() -> None:
+def test_memory_cap_gets_in_flight_and_peak_since_last_update() -> None:
     tested, told = AdaptiveConcurrencyLimiter(ConcurrencyRules(), 0.0), Told()
     tested._memory = told  # type: ignore[assignment]
     tested.update_memory(0.40)

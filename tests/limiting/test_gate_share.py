@@ -61,13 +61,13 @@ def test_no_flood_takes_more_than_its_share(share: float, rates: list[float], ga
 # --- at the gate ---
 
 
-def test_high_is_never_rescued_and_nobody_of_an_unknown_service() -> None:
+def test_high_and_unmeasured_services_have_no_reserved_share() -> None:
     tested = knowing(100.0, min_share=0.1)
     assert tested.enqueue_reserved(Demand(HIGH), 9.0) is None
     assert gate().enqueue_reserved(Demand(LOW), 9.0) is None
 
 
-def test_a_rescued_request_gets_a_free_slot_at_once() -> None:
+def test_reserved_request_gets_a_free_slot_at_once() -> None:
     tested = knowing(100.0, min_share=0.1)
     ticket = tested.enqueue_reserved(Demand(LOW), 1.0)
     assert ticket is not None
@@ -76,7 +76,7 @@ def test_a_rescued_request_gets_a_free_slot_at_once() -> None:
     assert tested.in_flight == 0
 
 
-def test_without_a_slot_it_waits_in_the_first_lane_for_half_of_its_objective() -> None:
+def test_reserved_request_waits_first_for_half_of_its_slo() -> None:
     tested = fill(knowing(100.0, 100.0, min_share=0.1))
     first = wait(tested, LOW, 1.0)
     second = wait(tested, MID, 1.0, slo_s=8.0)
@@ -89,7 +89,7 @@ def test_without_a_slot_it_waits_in_the_first_lane_for_half_of_its_objective() -
     assert third.state is WAITING, "two stand before it"
 
 
-def test_a_rescue_without_a_slot_proves_that_the_limit_was_reached() -> None:
+def test_reserved_request_without_a_slot_reaches_the_limit() -> None:
     tested = fill(knowing(100.0, min_share=0.1, period_s=0.5))
     tested.enqueue_reserved(Demand(LOW), 0.3)
     end(tested, 0.4)

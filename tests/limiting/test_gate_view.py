@@ -22,7 +22,7 @@ from tests.limiting.gate_asking import (
 )
 
 
-def test_a_dry_run_lets_in_whom_it_would_refuse() -> None:
+def test_dry_run_admits_the_would_reject() -> None:
     tested = fill(gate(inflight_start=2))
     tested.occupy_over_limit()
     assert tested.in_flight == 3
@@ -35,7 +35,7 @@ def test_a_dry_run_lets_in_whom_it_would_refuse() -> None:
     assert tested._starts_s == pytest.approx(0.0)
 
 
-def test_a_dry_run_would_refuse_as_many_as_a_live_gate_does() -> None:
+def test_dry_run_would_reject_as_many_as_a_live_limiter() -> None:
     live, dry = fill(knowing(100.0, 40.0)), fill(knowing(100.0, 40.0, dry_run=True))
     for _ in range(100):
         expected, got = come(live, MID), come(dry, MID)
@@ -52,7 +52,7 @@ def test_a_dry_run_would_refuse_as_many_as_a_live_gate_does() -> None:
     assert dry.report().confirmed, "somebody would still wait"
 
 
-def test_waiters_and_refusals_of_the_gate_alone_are_evidence() -> None:
+def test_report_counts_waiters_and_rejections_of_the_limiter() -> None:
     tested = gate(inflight_start=1)
     assert tested.report() == LimiterReport(False, None, 0, 1.0)
     tested.record_arrival(LOW, 0.1)
@@ -68,7 +68,7 @@ def test_waiters_and_refusals_of_the_gate_alone_are_evidence() -> None:
 
 
 @pytest.mark.parametrize("by_timer", [True, False])
-def test_who_waited_in_vain_is_evidence(by_timer: bool) -> None:
+def test_report_counts_queue_timeouts(by_timer: bool) -> None:
     tested = fill(gate(inflight_start=1))
     ticket = wait(tested, LOW, 0.1)
     if by_timer:

@@ -120,7 +120,7 @@ def test_units_that_have_left_the_window_are_not_sought() -> None:
     assert tested.give_back("ann", 1, 1.0, 11.0 - EDGE), "the longest window decides"
 
 
-def test_a_user_who_was_forgotten_gets_nothing_and_disturbs_nobody() -> None:
+def test_evicted_user_is_refunded_nothing() -> None:
     tested = SlidingWindow((limit(5, 60),), 1)
     tested.hit("ann", 1, 1.0)
     tested.hit("ben", 1, 2.0)  # takes the only place

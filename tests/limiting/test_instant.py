@@ -14,7 +14,7 @@ instants = st.floats(0.0, 1e12)
 
 
 @given(instant=instants, now=instants)
-def test_who_waits_so_long_is_never_early_and_hardly_late(instant: float, now: float) -> None:
+def test_request_after_retry_after_is_never_early(instant: float, now: float) -> None:
     wait = seconds_until(instant, now)
     assert wait >= 0.0
     assert now + wait >= instant

@@ -52,7 +52,7 @@ def test_even_a_very_small_rate_lets_every_class_pass() -> None:
         assert of.take(priority, 8.0 / 1.15) is None
 
 
-def test_at_rest_everybody_passes_and_nothing_is_spent() -> None:
+def test_inactive_budget_admits_all_and_spends_nothing() -> None:
     of = SharedBudget(RESERVES, 0.0)
     assert [of.take(Priority.LOW, 0.0) for _ in range(1000)] == [None] * 1000
     assert repr(of) == "SharedBudget(inactive)"
@@ -65,7 +65,7 @@ def test_at_rest_everybody_passes_and_nothing_is_spent() -> None:
     assert drain(of, Priority.HIGH, 1.0) == 50, "after a rest it begins full"
 
 
-def test_a_refusal_tells_which_term_decided() -> None:
+def test_rejection_names_the_deciding_term() -> None:
     of = budget(100.0)
     of.rescale(100.0, "memory", 0.0)
     drain(of, Priority.LOW)
@@ -104,7 +104,7 @@ def test_a_rescale_counts_the_time_before_at_the_old_rate() -> None:
     at=st.floats(0.0, 5.0),
     before=st.floats(0.0, 0.999),
 )
-def test_refused_at_every_instant_before_the_wait_and_admitted_at_it(
+def test_rejected_before_retry_after_and_admitted_at_it(
     rate: float, spent: list[Priority], priority: Priority, at: float, before: float
 ) -> None:
     of = budget(rate)
@@ -155,7 +155,7 @@ def test_any_order_of_calls_keeps_the_store_within_its_size_and_the_sum_within_t
         assert taken <= allowed + 1e-9
 
 
-def test_under_the_rate_nobody_is_refused() -> None:
+def test_below_the_rate_nothing_is_rejected() -> None:
     of = budget(115.0)
     for n in range(2000):
         assert of.take(Priority(n % 3), n / 110) is None

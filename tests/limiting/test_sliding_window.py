@@ -75,7 +75,7 @@ def test_a_clock_that_steps_back_frees_nothing_that_had_not_left_before(
 
 
 @given(limits=limit_sets(), trace=traces, probe=st.integers(1, 7), share=st.floats(0.0, 0.999))
-def test_refused_at_every_instant_before_the_wait_and_allowed_at_it(
+def test_rejected_before_retry_after_and_allowed_at_it(
     limits: tuple[UserLimit, ...], trace: list[tuple[float, str, int]], probe: int, share: float
 ) -> None:
     tested, now = window(*limits), 1000.1
@@ -115,7 +115,7 @@ def test_the_limit_is_used_in_full() -> None:
     assert [tested.hit("ann", 1, 70.0).allowed for _ in range(2)] == [True, False]
 
 
-def test_an_admission_tells_what_is_left() -> None:
+def test_admission_carries_the_remaining_units() -> None:
     decision = window(limit(10, 60), limit(5, 1)).hit("ann", 2, 7.0)
     assert (decision.allowed, decision.reason, decision.detail) == (True, Reason.OK, "")
     assert (decision.policy, decision.limit, decision.remaining) == ("user-1s", 5, 3), "the fuller limit"
@@ -123,7 +123,7 @@ def test_an_admission_tells_what_is_left() -> None:
     assert {(state.name, state.remaining) for state in decision.limits} == {("user-60s", 8), ("user-1s", 3)}
 
 
-def test_a_refusal_names_the_limit_with_the_longest_wait() -> None:
+def test_rejection_names_the_limit_with_the_longest_wait() -> None:
     tested = window(limit(2, 1), limit(2, 60))
     assert tested.hit("ann", 2, 100.0).allowed
     refusal = tested.hit("ann", 1, 100.25)
@@ -140,7 +140,7 @@ def test_all_limits_or_none() -> None:
     assert left == {"user-1s": 0, "user-60s": 1}, "nine refusals by the short limit took nothing of the long"
 
 
-def test_what_can_never_fit_is_said_so_and_leaves_nothing_behind() -> None:
+def test_cost_above_the_limit_is_too_large_and_charges_nothing() -> None:
     tested = window(limit(100, 60), limit(5, 1))
     refusal = tested.hit("ann", 6, 0.0)
     assert (refusal.reason, refusal.detail) == (Reason.TOO_LARGE, "too_large:user-1s")

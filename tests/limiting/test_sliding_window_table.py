@@ -124,7 +124,7 @@ class Torn(list[str]):
         raise InterruptedError
 
 
-def test_a_change_broken_off_by_a_fork_is_mended() -> None:
+def test_change_interrupted_by_a_fork_is_repaired() -> None:
     tested = window(limit(1, 60), max_users=2, shared=2)
     for user in ("a", "b", "c"):
         assert tested.hit(user, 1, 0.0, "group").allowed

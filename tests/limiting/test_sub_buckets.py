@@ -106,7 +106,7 @@ def test_no_window_ever_holds_more_than_the_limit(of: UserLimit, start: float, t
     aside=st.floats(0.0, 1.0),
     share=st.floats(0.0, 0.999),
 )
-def test_refused_at_every_instant_before_the_wait_and_allowed_at_it(
+def test_rejected_before_retry_after_and_allowed_at_it(
     of: UserLimit, start: float, trace: list[Move], probe: float, aside: float, share: float
 ) -> None:
     tested, ring, now = BucketWindow(of), BucketRing(), start

@@ -121,7 +121,7 @@ def test_a_clock_that_went_back_reads_as_standing_still() -> None:
     share=st.floats(0.05, 1.0),
     before=st.floats(0.0, 0.7),
 )
-def test_refused_at_every_instant_before_the_wait_and_admitted_at_it(
+def test_rejected_before_retry_after_and_admitted_at_it(
     rate: float, burst_s: float, start: float, share: float, before: float
 ) -> None:
     burst = rate * burst_s
@@ -154,7 +154,7 @@ def test_a_wait_that_rounding_would_cut_short_is_lengthened(rate: float, cost: f
     assert now + bucket.take(cost, now) >= ready
 
 
-def test_one_microsecond_before_the_wait_is_refused() -> None:
+def test_one_microsecond_before_retry_after_is_rejected() -> None:
     bucket = TokenBucket(3.0, 5.0, 1000.0)
     assert bucket.take(5.0, 1000.0) == 0.0
     wait = bucket.take(1.0, 1000.1)
@@ -184,7 +184,7 @@ def test_a_rescale_counts_the_time_before_at_the_old_rate() -> None:
     assert bucket.take(1.0, 1000.0) == math.inf, "nothing refills it"
 
 
-def test_a_refused_take_changes_nothing() -> None:
+def test_rejected_take_changes_nothing() -> None:
     bucket = TokenBucket(1.0, 10.0, 0.0)
     bucket.take(8.0, 0.0)
     twin = copy.deepcopy(bucket)
@@ -252,7 +252,7 @@ def payer(buckets: PriorityBuckets, priority: Priority, cost: float, now: float 
         (BorrowMode.ANY, Priority.HIGH, (9, 100, 100), "low"),
     ],
 )
-def test_who_lends(borrow: BorrowMode, priority: Priority, left: tuple[float, ...], paid_by: str) -> None:
+def test_lender_by_borrow_mode_and_priority(borrow: BorrowMode, priority: Priority, left: tuple[float, ...], paid_by: str) -> None:
     buckets = drained(borrow, *left)
     assert payer(buckets, priority, 10.0) == paid_by
     after = [bucket.tokens(0.0) for bucket in buckets.all]
@@ -301,7 +301,7 @@ def test_all_together_stay_within_the_sum_of_bursts_and_rates(
     now=st.floats(0.0, 3.0),
     before=st.floats(0.0, 0.999),
 )
-def test_a_refusal_names_the_first_instant_at_which_anybody_could_pay(
+def test_rejection_names_the_first_time_any_bucket_has_tokens(
     borrow: BorrowMode,
     priority: Priority,
     left: tuple[float, ...],
@@ -319,7 +319,7 @@ def test_a_refusal_names_the_first_instant_at_which_anybody_could_pay(
     assert payer(buckets, priority, cost, now + refusal.retry_after_s)
 
 
-def test_a_borrower_waits_for_the_first_who_could_lend() -> None:
+def test_borrower_waits_for_the_first_lender() -> None:
     buckets = drained(BorrowMode.DOWN, 0.0, 0.0, 50.0)
     refusal = buckets.take(Demand(Priority.HIGH, cost=50.0), 0.0)
     assert isinstance(refusal, Decision)
@@ -329,7 +329,7 @@ def test_a_borrower_waits_for_the_first_who_could_lend() -> None:
     assert payer(buckets, Priority.HIGH, 50.0, 1.25) == "low"
 
 
-def test_a_refusal_tells_what_there_is_to_know() -> None:
+def test_rejection_carries_all_figures() -> None:
     buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
     assert payer(buckets, Priority.LOW, 99.5) == "low"
     refusal = buckets.take(Demand(Priority.LOW), 0.0)
@@ -357,7 +357,7 @@ def test_a_cost_above_the_own_bucket_fits_a_larger_lender() -> None:
     assert refusal.reason is Reason.TOO_LARGE, "even the largest keeps half of its burst"
 
 
-def test_a_shut_bucket_is_no_reason_to_call_a_request_too_large() -> None:
+def test_bucket_at_factor_0_makes_no_request_too_large() -> None:
     buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
     buckets.rescale((0.0,) * 3, 0.0)
     assert payer(buckets, Priority.LOW, 100.0) == "low"

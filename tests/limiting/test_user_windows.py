@@ -120,7 +120,7 @@ def test_a_cost_is_rounded_up_to_whole_units(cost: float, units: int) -> None:
     assert hit(windows(per(10)), Demand(user="ann", cost=cost)).remaining == 10 - units
 
 
-def test_nobody_in_particular_is_limited_like_anybody_else() -> None:
+def test_empty_user_is_limited_as_any_other() -> None:
     assert admitted(windows(per(3)), Demand(user="")) == 3
 
 
@@ -141,7 +141,7 @@ def test_the_factor_is_rounded_up() -> None:
     assert sum(hit(tested, Demand(user=str(n), address="host")).allowed for n in range(20)) == 5
 
 
-def test_an_admission_tells_of_the_caller_and_of_its_address() -> None:
+def test_admission_carries_user_and_address() -> None:
     decision = hit(windows(per(4)), Demand(user="ann", address="host"))
     assert (decision.policy, decision.remaining) == ("user-60s", 3)
     assert [(state.name, state.limit, state.remaining) for state in decision.limits] == [
@@ -150,7 +150,7 @@ def test_an_admission_tells_of_the_caller_and_of_its_address() -> None:
     ]
 
 
-def test_a_refusal_by_one_takes_nothing_of_the_other() -> None:
+def test_rejection_by_one_charges_nothing_to_the_other() -> None:
     tested = windows(per(2), factor=2.0)
     assert admitted(tested, Demand(user="ann", address="host"), 10) == 2
     assert admitted(tested, Demand(user="ben", address="host"), 10) == 2, "ann's eight refusals cost nothing"
@@ -162,7 +162,7 @@ def test_a_refusal_by_one_takes_nothing_of_the_other() -> None:
     ("of_ann", "of_host", "wait", "detail"),
     [(0.0, 20.0, 50.0, "user:address-60s"), (20.0, 0.0, 50.0, "user:user-60s")],
 )
-def test_a_refusal_by_both_waits_for_the_later_one(
+def test_rejection_by_both_waits_for_the_later(
     of_ann: float, of_host: float, wait: float, detail: str
 ) -> None:
     tested = windows(per(2), factor=1.0)
@@ -232,7 +232,7 @@ def test_callers_and_addresses_against_two_naive_logs(
 # --- memory ---
 
 
-def test_every_table_is_mended() -> None:
+def test_every_table_is_repaired() -> None:
     tested = windows(per(1), max_users=50)
     assert hit(tested, Demand(user="u", address="a")).allowed
     for table in tested._windows():

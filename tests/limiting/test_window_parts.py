@@ -105,7 +105,7 @@ def test_a_part_changes_nothing_but_the_answer(
     shares=parts,
     share=st.sampled_from([0.0, 0.34, 1.0, 1.01]),
 )
-def test_whoever_a_part_refuses_may_come_back_when_told(
+def test_part_rejection_is_admitted_at_retry_after(
     limits: tuple[UserLimit, ...],
     trace: list[tuple[float, float, list[float] | None]],
     shares: list[float],
@@ -130,7 +130,7 @@ def test_whoever_a_part_refuses_may_come_back_when_told(
     assert tested.test(account, units, now + wait_s, then).allowed
 
 
-def test_whoever_waits_is_told_when_its_own_units_leave_or_a_window_at_most() -> None:
+def test_part_retry_after_is_at_most_a_window() -> None:
     tested = window(limit(10, 60))
     first = [ask(tested, 1, at, [3]) for at in (0.0, 10.0, 20.0)]
     assert [decision.remaining for decision in first] == [2, 1, 0]
@@ -143,7 +143,7 @@ def test_whoever_waits_is_told_when_its_own_units_leave_or_a_window_at_most() ->
     assert ask(tested, 4, 30.0).allowed
 
 
-def test_of_whom_nothing_is_counted_here_the_window_is_what_counts_elsewhere() -> None:
+def test_part_0_without_charges_waits_for_a_full_window() -> None:
     refused = ask(window(limit(10, 60)), 1, 0.0, [0])
     assert (refused.remaining, refused.retry_after_s, refused.reset_after_s) == (0, 60, 60)
 
@@ -210,7 +210,7 @@ def test_no_window_holds_more_than_the_largest_size(
             assert sum(each for at, each in spent if at > now - whole.window_s) <= size
 
 
-def test_one_who_asks_for_more_than_the_new_size_takes_no_room() -> None:
+def test_cost_above_the_new_size_creates_no_account() -> None:
     tested = window(limit(10, 60))
     tested.resize((share(tested.limits[0], 2),))
     assert tested.hit("ann", 3, 0.0).reason is Reason.TOO_LARGE

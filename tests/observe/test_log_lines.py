@@ -38,7 +38,7 @@ def busy(throttle: ManualThrottle, utilization_pct: float, samples: int) -> None
     throttle.tick(samples)
 
 
-def test_each_change_of_tier_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_change_of_tier_is_one_event(caplog: pytest.LogCaptureFixture) -> None:
     throttle = throttle_for_tests()
     for utilization_pct, samples in ((80, 2), (86, 5), (91, 3), (96, 3), (70, 4)):
         busy(throttle, utilization_pct, samples)
@@ -52,7 +52,7 @@ def test_each_change_of_tier_is_one_line(caplog: pytest.LogCaptureFixture) -> No
     assert [line["gpu_utilization_ratio"] for line in lines] == [0.86, 0.91, 0.96, 0.7]
 
 
-def test_a_lost_device_shuts_the_door_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_last_device_lost_is_one_tier_event(caplog: pytest.LogCaptureFixture) -> None:
     throttle = throttle_for_tests()
     throttle.tick()
     throttle.gpu.lose()
@@ -61,7 +61,7 @@ def test_a_lost_device_shuts_the_door_in_one_line(caplog: pytest.LogCaptureFixtu
     assert (line["factor"], line["cause"], line["level"]) == (0.0, "lost", "WARNING")
 
 
-def test_each_rung_of_telemetry_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_telemetry_state_is_one_event(caplog: pytest.LogCaptureFixture) -> None:
     throttle = throttle_for_tests()
     throttle.tick()
     throttle.gpu.hang()
@@ -80,7 +80,7 @@ def test_each_rung_of_telemetry_is_one_line(caplog: pytest.LogCaptureFixture) ->
     assert [line["age_s"] for line in lines] == [0.0, 3.0, 4.0, 31.0, 0.0]
 
 
-def test_cards_that_are_all_lost_tell_no_load_and_no_age(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_devices_lost_event_has_no_load_and_no_age(caplog: pytest.LogCaptureFixture) -> None:
     throttle = throttle_for_tests()
     throttle.tick()
     throttle.gpu.lose()
@@ -91,7 +91,7 @@ def test_cards_that_are_all_lost_tell_no_load_and_no_age(caplog: pytest.LogCaptu
     assert text in [record.getMessage() for record in caplog.records]
 
 
-def test_each_change_over_of_the_signal_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_change_of_signal_is_one_event(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     engine, card = Named("vllm:a", clock, devices=0, engines=1), Named("nvml", clock)
     station = Station((engine, card), clock)
@@ -110,7 +110,7 @@ def test_each_change_over_of_the_signal_is_one_line(caplog: pytest.LogCaptureFix
     assert text in [record.getMessage() for record in caplog.records]
 
 
-def test_a_card_that_hangs_is_one_line_with_its_evidence(caplog: pytest.LogCaptureFixture) -> None:
+def test_stalled_device_is_one_event_with_evidence(caplog: pytest.LogCaptureFixture) -> None:
     throttle = throttle_for_tests(policy="concurrency")
     throttle.gpu.utilization_pct, throttle.gpu.power_w, throttle.gpu.power_limit_w = 80.0, 450.0, 700.0
     throttle.tick()
@@ -134,7 +134,7 @@ def test_a_card_that_hangs_is_one_line_with_its_evidence(caplog: pytest.LogCaptu
     assert (over["level"], over["verdict_before"], over["verdict"]) == ("INFO", "stalled", "idle")
 
 
-def test_a_card_that_is_lost_and_comes_back_is_two_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_and_recovered_device_is_two_events(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     throttle = throttle_for_tests(clock=clock, gpu=FakeGpu(devices=2, clock=clock))
     throttle.tick(5)
@@ -157,7 +157,7 @@ def refuse(throttle: ManualThrottle, times: int, over_s: float, user: str = USER
         throttle.clock.advance(over_s / times)
 
 
-def test_a_flood_of_refusals_is_a_few_lines_and_all_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_rejections_are_few_events_and_all_counted(caplog: pytest.LogCaptureFixture) -> None:
     throttle = throttle_for_tests(user_limit="1/day")
     assert isinstance(throttle.try_admit(Demand(Priority.LOW, USER)), Permit)
     refuse(throttle, 10_000, over_s=10.0)
@@ -181,7 +181,7 @@ def test_a_flood_of_refusals_is_a_few_lines_and_all_are_counted(caplog: pytest.L
     assert isinstance(first["retry_after_s"], float)
 
 
-def test_the_end_of_a_flood_is_told_without_another_refusal(caplog: pytest.LogCaptureFixture) -> None:
+def test_last_rejections_are_logged_without_another(caplog: pytest.LogCaptureFixture) -> None:
     throttle = throttle_for_tests(user_limit="1/day")
     throttle.try_admit(Demand(Priority.LOW, USER))
     refuse(throttle, 100, over_s=1.0)
@@ -196,7 +196,7 @@ def test_the_interval_is_a_setting(caplog: pytest.LogCaptureFixture) -> None:
     assert [line["count"] for line in keys(caplog.records, "request_rejected")] == [1, *[4] * 9]
 
 
-def test_each_reason_has_lines_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_reason_has_its_own_events(caplog: pytest.LogCaptureFixture) -> None:
     throttle = throttle_for_tests(user_limit="1/day")
     throttle.try_admit(Demand(Priority.LOW, USER))
     refuse(throttle, 2, over_s=0.1)
@@ -266,7 +266,7 @@ def test_a_demand_built_by_hand_is_logged_by_its_hash(caplog: pytest.LogCaptureF
     assert "alice" not in caplog.text
 
 
-def test_what_is_in_force_is_told_once_and_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
+def test_configuration_is_logged_once_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
     throttle = throttle_for_tests(user_limit="1/day", key_secret="a secret of some length")
     for _ in range(3):
         throttle.start()

@@ -58,7 +58,7 @@ def test_values_that_json_cannot_say_are_text() -> None:
     assert line["big"] == {"k": None}
 
 
-def test_an_exception_stands_in_the_same_line() -> None:
+def test_exception_is_in_the_same_log_line() -> None:
     try:
         int("bad\nline")
     except ValueError:
@@ -82,13 +82,13 @@ def test_long_values_are_cut() -> None:
         max_size=5,
     ),
 )
-def test_no_value_can_forge_a_line(text: str, extra: dict[str, Any]) -> None:
+def test_no_value_can_forge_a_log_line(text: str, extra: dict[str, Any]) -> None:
     line = line_of(text.replace("%", ""), **extra)
     assert line["logger"] == "some.where"
     assert extra.keys() <= line.keys()
 
 
-def test_keys_of_the_line_itself_cannot_be_replaced() -> None:
+def test_log_line_keys_cannot_be_replaced() -> None:
     line = line_of(level="forged", logger="forged", time="forged")
     assert line["level"] == "warning"
     assert "forged" not in line.values()
@@ -108,7 +108,7 @@ def stream() -> Iterator[io.StringIO]:
     logger.setLevel(before)
 
 
-def test_what_the_throttle_says_can_be_read_back(stream: io.StringIO) -> None:
+def test_throttle_events_can_be_parsed(stream: io.StringIO) -> None:
     throttle = throttle_for_tests(rate_low_rps="1/s")
     throttle.gpu.utilization_pct = 92.0
     throttle.tick(3)

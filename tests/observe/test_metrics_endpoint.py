@@ -67,7 +67,7 @@ def wrapped(throttle: ManualThrottle) -> Any:
 
 
 @pytest.mark.parametrize("attach", [starlette_route, starlette_mount, fastapi_mount, wrapped])
-async def test_is_served_while_the_door_is_shut(attach: Callable[[ManualThrottle], Any]) -> None:
+async def test_metrics_are_served_while_all_is_rejected(attach: Callable[[ManualThrottle], Any]) -> None:
     throttle = throttle_for_tests()
     throttle.gpu.utilization_pct = 99.0
     throttle.tick(3)
@@ -83,7 +83,7 @@ async def test_is_served_while_the_door_is_shut(attach: Callable[[ManualThrottle
     assert throttle.snapshot().exempt >= 2
 
 
-async def test_speaks_the_format_that_the_scraper_asks_for() -> None:
+async def test_metrics_format_follows_the_accept_header() -> None:
     async with client(metrics_app(throttle_for_tests())) as scraper:
         plain = await scraper.get("/metrics")
         openmetrics = await scraper.get("/metrics", headers={"accept": "application/openmetrics-text"})
@@ -128,7 +128,7 @@ def no_prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_prometheus")
-async def test_without_the_package_the_path_says_what_is_missing() -> None:
+async def test_without_prometheus_the_path_names_the_package() -> None:
     async with client(metrics_app(throttle_for_tests())) as scraper:
         answer = await scraper.get("/metrics")
     assert answer.status_code == 404
@@ -136,7 +136,7 @@ async def test_without_the_package_the_path_says_what_is_missing() -> None:
 
 
 @pytest.mark.usefixtures("no_prometheus")
-def test_without_the_package_but_asked_for_the_start_fails() -> None:
+def test_without_prometheus_the_start_fails_if_enabled() -> None:
     with pytest.raises(ConfigError, match=r"METRICS.*prometheus-client.*pip install 'prometheus-client>="):
         metrics_app(throttle_for_tests(metrics="prometheus"))
     with pytest.raises(ConfigError, match="prometheus-client"):
@@ -162,7 +162,7 @@ def test_the_mode_for_several_processes_is_warned_about(
     assert ("PROMETHEUS_MULTIPROC_DIR" in caplog.text) is bool(directory)
 
 
-def test_under_it_this_process_alone_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_multiprocess_mode_exports_this_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     sent = asyncio.run(call(metrics_app(throttle_for_tests()), {}))
     assert b"autoglm_throttle_factor_ratio 1.0" in sent[1]["body"]

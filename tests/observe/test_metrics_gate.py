@@ -12,7 +12,7 @@ from autoglm_throttle.types import TelemetryState
 from tests.observe.scraping import GATE, loaded, scraped, states, value
 
 
-def test_the_line_is_told_by_priority() -> None:
+def test_queue_is_exported_by_priority() -> None:
     throttle = loaded()
     assert states(throttle, "queued_requests") == {"high": 0, "mid": 3, "low": 250}
     samples = scraped(throttle)[PREFIX + "queue_time_seconds"].samples
@@ -22,7 +22,7 @@ def test_the_line_is_told_by_priority() -> None:
     assert value(throttle, "queue_time_seconds_count", priority="low") == 7
 
 
-def test_what_the_gate_measures_is_told() -> None:
+def test_limiter_measurements_are_exported() -> None:
     throttle = loaded()
     assert value(throttle, "inflight_requests") == 17
     assert value(throttle, "inflight_limit") == 20.5
@@ -52,7 +52,7 @@ def test_the_smallest_bound_is_the_limit(
 GATED = ("queued_requests", "inflight_requests", "inflight_limit", "service_rate")
 
 
-def test_without_a_gate_nothing_is_told_of_it() -> None:
+def test_without_a_limiter_nothing_is_exported_of_it() -> None:
     families = scraped(loaded(concurrency=None, queue_time={}, pressure={}, would_reject={}))
     for name in (*GATED, "queue_time_seconds", "pressure_ratio", "would_reject"):
         assert not families[PREFIX + name].samples
@@ -64,7 +64,7 @@ def test_a_rate_that_was_not_measured_yet_is_absent() -> None:
     assert value(throttle, "inflight_limit") == 20.5
 
 
-def test_what_the_table_says_is_told_whether_or_not_it_acts() -> None:
+def test_table_factor_is_exported_whether_or_not_it_acts() -> None:
     throttle = loaded()
     assert value(throttle, "table_factor_ratio") is None, "there is no sample yet"
     throttle.tick()

@@ -75,7 +75,7 @@ def throttle_of(devices: int, engines: int = 0) -> ManualThrottle:
     return throttle_for_tests(clock=clock, gpu=FakeGpu(devices, engines=engines, clock=clock))
 
 
-def test_every_quantity_is_told_in_base_units() -> None:
+def test_every_quantity_is_exported_in_base_units() -> None:
     throttle = told_all()
     for name, expected in OF_A_CARD.items():
         assert value(throttle, name, gpu="0") == pytest.approx(expected), name
@@ -117,14 +117,14 @@ def test_what_is_not_known_is_absent_and_never_0() -> None:
     assert value(throttle, "gpu_memory_used_bytes", gpu="0") == 0
 
 
-def test_a_card_that_is_not_slowed_down_says_so() -> None:
+def test_device_not_throttled_is_exported_as_such() -> None:
     throttle = throttle_for_tests()
     throttle.gpu.throttle = frozenset()
     throttle.tick()
     assert set(states(throttle, "gpu_throttle").values()) == {0.0}
 
 
-def test_a_lost_card_has_no_readings_but_a_verdict() -> None:
+def test_lost_device_has_a_verdict_and_no_readings() -> None:
     throttle = throttle_of(devices=4)
     throttle.tick()
     throttle.gpu.lose(1)
@@ -140,7 +140,7 @@ def test_a_lost_card_has_no_readings_but_a_verdict() -> None:
     assert value(throttle, "gpu_verdict", gpu="3", verdict="lost") == 1, "however long ago it vanished"
 
 
-def test_readings_end_when_nobody_believes_them_any_more() -> None:
+def test_stale_readings_are_no_longer_exported() -> None:
     throttle = told_all()
     seen = {}
     for age_s, state in ((2.0, "fresh"), (3.0, "late"), (29.0, "stale"), (31.0, "blind")):
@@ -158,7 +158,7 @@ def test_readings_end_when_nobody_believes_them_any_more() -> None:
     assert value(throttle, "controller_last_sample_timestamp_seconds") is not None
 
 
-def test_a_card_whose_source_measures_seldom_is_believed_for_longer() -> None:
+def test_readings_of_a_slow_source_are_exported_longer() -> None:
     throttle = throttle_for_tests()
     throttle.gpu.period_s = 30.0
     throttle.tick()
@@ -168,7 +168,7 @@ def test_a_card_whose_source_measures_seldom_is_believed_for_longer() -> None:
     assert value(throttle, "gpu_utilization_ratio", gpu="0") is None
 
 
-def test_a_reading_that_was_old_when_it_was_told_ends_sooner() -> None:
+def test_reading_reported_late_ends_sooner() -> None:
     throttle = throttle_for_tests()
     throttle.gpu.age_s = 20.0
     throttle.tick()
@@ -191,7 +191,7 @@ def series(throttle: ManualThrottle, name: str) -> list[tuple[dict[str, str], fl
 
 
 @pytest.mark.parametrize("finding", GpuCondition)
-def test_fake_busy_is_what_the_verdict_says(finding: GpuCondition) -> None:
+def test_fake_busy_follows_the_verdict(finding: GpuCondition) -> None:
     verdict = GpuVerdict(finding, 0.0, 0.625)
     row = GpuSample(device="GPU-a", index=3, taken_at_s=1e9, source="fake")
     view = GpuView(0.0, None, None, None, None, 1.0, (row,), verdicts={("", "GPU-a"): verdict})
@@ -207,7 +207,7 @@ def card(index: int = 0, **fields: Any) -> GpuSample:
     return GpuSample(**(row | fields))
 
 
-def test_cards_are_called_by_their_index_and_engines_by_their_place() -> None:
+def test_devices_are_named_by_index_and_engines_by_position() -> None:
     rows = [
         card(2),
         card(0, host="node-7"),
@@ -222,7 +222,7 @@ def test_cards_are_called_by_their_index_and_engines_by_their_place() -> None:
     ]
 
 
-def test_two_cards_of_one_number_are_told_apart() -> None:
+def test_two_devices_of_one_number_are_distinct() -> None:
     rows = [card(0, device="GPU-a"), card(0, device="GPU-b"), card(1), card(0, device="0", kind="engine")]
     assert [label for label, _ in labelled(rows)] == ["0", "0#2", "1", "0"]
 
@@ -249,7 +249,7 @@ def test_no_two_series_are_equal(rows: list[GpuSample]) -> None:
         assert set(labels.values()) <= {1}
 
 
-def test_engines_are_no_cards() -> None:
+def test_engines_are_no_devices() -> None:
     throttle = throttle_of(devices=1, engines=3)
     throttle.tick()
     assert states(throttle, "gpu_devices") == {"ok": 1, "degraded": 0, "lost": 0}
@@ -257,7 +257,7 @@ def test_engines_are_no_cards() -> None:
     assert len(series(throttle, "engine_info")) == 3
 
 
-def test_without_a_card_there_is_no_capacity() -> None:
+def test_without_a_device_there_is_no_capacity() -> None:
     throttle = throttle_of(devices=0, engines=1)
     throttle.tick()
     assert value(throttle, "gpu_capacity_ratio") is None
@@ -278,7 +278,7 @@ SOURCE = SourceView(
 )
 
 
-def test_each_source_tells_how_it_fares() -> None:
+def test_each_source_exports_its_state() -> None:
     throttle = loaded(sources=(SOURCE, dataclasses.replace(SOURCE, name="nvml", age_s=None)))
     told = {
         name: value(throttle, f"gpu_source_{name}", source="dcgm:node-7:9400")
@@ -306,7 +306,7 @@ def test_a_source_that_fails_is_counted_under_its_name() -> None:
     assert value(throttle, "controller_errors_total") == 2
 
 
-def test_hostile_text_from_a_driver_stays_inside_its_label() -> None:
+def test_hostile_driver_text_is_escaped_in_its_label() -> None:
     evil = 'GPU"} 1\nforged_metric 5\n# \\'
     throttle = throttle_for_tests()
     throttle.observe([card(device=evil, taken_at_s=throttle.clock(), source="fake", name=evil)])

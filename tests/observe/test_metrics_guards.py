@@ -13,7 +13,7 @@ from tests.observe.scraping import GUARDS, loaded, scraped, states, value
 NAMES = [spec.name for spec in METRICS if spec.name.startswith((PREFIX + "breaker_", PREFIX + "degra"))]
 
 
-def test_without_guards_nothing_is_told_of_them() -> None:
+def test_without_guards_nothing_is_exported_of_them() -> None:
     assert len(NAMES) == 8
     families = scraped(loaded())
     assert not [name for name in NAMES if families[name].samples]
@@ -40,17 +40,17 @@ def test_the_state_that_callers_see_is_the_one_that_is_1() -> None:
         ("breaker_stale_results_total", {}, 3),
     ],
 )
-def test_each_count_is_told_under_its_name(name: str, labels: dict[str, str], count: int) -> None:
+def test_each_count_is_exported_under_its_name(name: str, labels: dict[str, str], count: int) -> None:
     assert value(loaded(guards=GUARDS), name, breaker="vector-db", **labels) == count
 
 
-def test_degraded_answers_are_told_by_what_they_were_made_of_and_why() -> None:
+def test_degraded_responses_are_exported_by_fallback_and_cause() -> None:
     throttle = loaded(guards=GUARDS)
     assert value(throttle, "degraded_total", guard="vector-db", fallback="stale", cause="failures") == 9
     assert value(throttle, "degraded_total", guard="vector-db", fallback="shed", cause="load") == 4
 
 
-def test_a_real_breaker_is_told_from_its_first_call_to_its_refusals() -> None:
+def test_real_breaker_is_exported_from_call_to_rejection() -> None:
     throttle = throttle_for_tests()
     for _ in range(5):
         with pytest.raises(ConnectionError), throttle.guard("db"):

@@ -29,13 +29,13 @@ def on_a_card(**settings: Any) -> ManualThrottle:
     return throttle_for_tests(clock=clock, gpu=gpu, **{"quotas": True, **settings})
 
 
-def test_without_quotas_nothing_is_told_of_them() -> None:
+def test_without_quotas_nothing_is_exported_of_them() -> None:
     assert len(NAMES) == 6
     families = scraped(loaded())
     assert not [name for name in NAMES if families[name].samples]
 
 
-def test_each_figure_is_told_under_its_name() -> None:
+def test_each_quota_figure_is_exported_under_its_name() -> None:
     throttle = told()
     assert value(throttle, "quota_memory_fill_ratio") == 0.55
     assert states(throttle, "quota_memory_cap_ratio") == {"high": 0.92, "mid": 0.7, "low": 0.5}
@@ -54,7 +54,7 @@ def test_a_fill_that_is_not_known_is_absent_and_never_0() -> None:
     assert value(told(fill=0.0), "quota_memory_fill_ratio") == 0.0
 
 
-def test_what_an_older_measurement_told_ends_with_it() -> None:
+def test_figures_of_an_older_measurement_end_with_it() -> None:
     stale = told(basis=FillBasis.UNKNOWN, fill=None)
     measured = ("quota_memory_fill_per_cost_ratio", "quota_memory_usable_bytes")
     assert [value(stale, name) for name in measured] == [None, None]
@@ -65,7 +65,7 @@ def test_what_an_older_measurement_told_ends_with_it() -> None:
     assert states(stale, "quota_memory_cap_ratio")["mid"] == 0.7, "it stands in the settings"
 
 
-def test_an_engine_tells_no_bytes() -> None:
+def test_engine_reports_no_bytes() -> None:
     engine = told(basis=FillBasis.CACHE, usable_bytes=None)
     assert value(engine, "quota_memory_usable_bytes") is None
     assert value(engine, "quota_memory_fill_ratio") == 0.55

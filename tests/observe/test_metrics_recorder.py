@@ -16,7 +16,7 @@ from tests.observe.scraping import scraped
 NAME = PREFIX + "recorder_records"
 
 
-async def test_what_was_written_and_what_was_dropped_is_told(tmp_path: Path) -> None:
+async def test_written_and_dropped_records_are_exported(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "traffic.jsonl")
     recorder.start()
     try:

@@ -29,7 +29,7 @@ def test_decisions_without_it_are_counted_by_cause() -> None:
     assert set(told.values()) == {0.0}
 
 
-def test_what_it_was_asked_and_what_it_was_spared_is_told() -> None:
+def test_store_calls_and_deny_cache_hits_are_exported() -> None:
     throttle = loaded(store=STORE)
     assert value(throttle, "redis_decisions_total") == 500
     assert value(throttle, "redis_round_trips_total") == 10
@@ -40,7 +40,7 @@ def test_what_it_was_asked_and_what_it_was_spared_is_told() -> None:
 FLEET = FleetView(members=4, up=False, calls=90, failures=3)
 
 
-def test_a_fleet_is_told() -> None:
+def test_fleet_is_exported() -> None:
     throttle = loaded(fleet=FLEET)
     assert value(throttle, "fleet_members") == 4
     assert value(throttle, "fleet_up") == 0
@@ -49,13 +49,13 @@ def test_a_fleet_is_told() -> None:
     assert value(throttle, "fleet_failures_total") == 3
 
 
-def test_without_a_fleet_nothing_is_told_of_it() -> None:
+def test_without_a_fleet_nothing_is_exported_of_it() -> None:
     families = scraped(loaded())
     for name in ("members", "up", "round_trips", "failures"):
         assert not families[f"{PREFIX}fleet_{name}"].samples
 
 
-def test_gpus_of_other_hosts_are_told_apart() -> None:
+def test_gpus_of_other_hosts_are_distinct() -> None:
     here = sample(index=0, utilization_pct=10.0)
     there = sample(index=0, utilization_pct=90.0, host="b")
     view = GpuView(0.0, None, None, None, None, 1.0, (here, there))
@@ -68,7 +68,7 @@ def sample(**fields: Any) -> GpuSample:
     return GpuSample(device=f"GPU-{fields}", taken_at_s=1000.0, source="test", **fields)
 
 
-def test_where_limits_are_in_memory_nothing_is_told_of_a_store() -> None:
+def test_limits_in_memory_export_no_store() -> None:
     families = scraped(loaded())
     for name in ("up", "fallback", "decisions", "round_trips", "deny_cache_hits", "late_replies"):
         assert not families[f"{PREFIX}redis_{name}"].samples

@@ -94,7 +94,7 @@ def _generator() -> None:
         ("httptools", _generator, "traffic"),
     ],
 )
-def test_who_misses_a_package_is_given_the_command(
+def test_missing_package_error_gives_the_install_command(
     package: str, needs: Callable[[], None], extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -115,6 +115,6 @@ def texts() -> list[Path]:
     return [*found, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
-def test_no_text_tells_to_install_this_package_from_an_index() -> None:
+def test_no_text_installs_this_package_from_an_index() -> None:
     wrong = [str(path) for path in texts() if FROM_AN_INDEX.search(path.read_text("utf-8"))]
     assert wrong == []

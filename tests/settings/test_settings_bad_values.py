@@ -258,7 +258,7 @@ def test_all_of_them_are_reported_at_once_in_order() -> None:
 
 
 @pytest.mark.parametrize(("name", "bad"), [(name, bad) for name, values in BAD.items() for bad in values])
-def test_a_bad_value_is_refused_alone(name: str, bad: Any) -> None:
+def test_bad_value_is_rejected_alone(name: str, bad: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings.from_env({}, **{name: bad})
     assert [problem.variable for problem in caught.value.problems] == [name]
@@ -302,7 +302,7 @@ def test_a_bad_value_is_refused_alone(name: str, bad: Any) -> None:
         ("record_headers", "X-Auth-Token", "identifies the caller"),
     ],
 )
-def test_the_hint_says_what_to_write(name: str, bad: Any, hint: str) -> None:
+def test_hint_gives_the_correct_value(name: str, bad: Any, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings.from_env({}, **{name: bad})
     assert hint in caught.value.problems[0].hint

@@ -158,7 +158,7 @@ def test_one_figure_of_a_guard_replaces_that_of_all_and_no_other(key: str) -> No
     assert figures[key] == value
 
 
-def test_nothing_is_left_to_all_and_said_of_none() -> None:
+def test_guard_settings_have_defaults_for_all_guards() -> None:
     own = BreakerSettings()
     assert own.explicit_fields() == {}
     assert repr(own) == "BreakerSettings()"
@@ -171,7 +171,7 @@ def test_nothing_is_left_to_all_and_said_of_none() -> None:
         BreakerSettings(3)  # type: ignore[call-arg]
 
 
-def test_all_faults_of_one_guard_are_told_at_once() -> None:
+def test_all_faults_of_one_guard_are_reported_together() -> None:
     assert told_of_one(failures=0, open_s=20, open_max_s=10, ramp=[0.5, 0.5], mode="off") == [
         "failures: must be a whole number from 1 to 10000 failures, not '0' (for example 1)",
         "ramp: must be a list, separated by commas, of rising shares between 0 and 1, not '[0.5, 0.5]' "
@@ -304,12 +304,12 @@ def test_thresholds_and_what_is_shared(values: dict[str, Any], problems: list[st
     assert [problem for problem in told(**values) if "user_storage" not in problem] == problems
 
 
-def test_a_figure_that_is_wrong_by_itself_is_not_asked_about_others() -> None:
+def test_invalid_value_is_not_checked_against_others() -> None:
     assert len(told(breaker_open_s=0, breaker_open_max_s=1)) == 1
     assert len(told_of_one(open_s=0, open_max_s=1)) == 1
 
 
-def test_all_contradictions_are_told_together_in_the_order_of_the_page() -> None:
+def test_contradictions_are_reported_together_in_page_order() -> None:
     problems = told(
         breaker_open_max_s=1, breaker_trip="slow_rate", degrade_shed_at=0.99, breaker_shared=True, workers=0
     )
@@ -367,7 +367,7 @@ def test_a_guard_never_gets_figures_that_contradict_each_other(
     assert TripRule.SLOW_RATE not in rules.trip or rules.slow_call_s is not None
 
 
-def test_the_code_is_told_what_it_contradicts_by_name() -> None:
+def test_contradiction_in_code_names_the_other_setting() -> None:
     settings = Settings(breaker_open_max_s=300, guards={"db": {"timeout_s": 5}})
     with pytest.raises(ConfigError) as caught:
         breaker_of(settings, "db", BreakerSettings(open_s=301, trial_lease_s=4))
@@ -406,7 +406,7 @@ READERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("key", UNREAD)
-def test_what_no_guard_reads_is_told(key: str) -> None:
+def test_unused_guard_setting_is_reported(key: str) -> None:
     value, beside, needed = UNREAD[key]
     given = {f"breaker_{key}": value}
     variable = f"BREAKER_{key.upper()}"
@@ -434,7 +434,7 @@ DOUBTS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("values", "about", "message"), DOUBTS)
-def test_doubts_about_all_guards_and_about_one(values: dict[str, Any], about: str, message: str) -> None:
+def test_advice_on_all_guards_and_on_one(values: dict[str, Any], about: str, message: str) -> None:
     variables = {key: f"BREAKER_{key.upper()}" for key in BREAKER_FIELD_TYPES}
     of_all = {f"breaker_{key}": value for key, value in values.items()}
     assert advised(**of_all) == {variables[about]: message.format(**variables)}
@@ -453,11 +453,11 @@ def test_doubts_about_all_guards_and_about_one(values: dict[str, Any], about: st
         {"degrade_static_at": 0.99},
     ],
 )
-def test_no_doubts(values: dict[str, Any]) -> None:
+def test_consistent_breaker_settings_give_no_advice(values: dict[str, Any]) -> None:
     assert advised(**values) == {}
 
 
-def test_a_step_that_is_never_taken_is_told() -> None:
+def test_degradation_step_never_reached_is_reported() -> None:
     assert advised(degrade_static_at=1) == {
         "DEGRADE_STATIC_AT": "is 1: no load exceeds it, so it gives no static fallback"
     }

@@ -99,7 +99,7 @@ def test_sources_in_code() -> None:
         settings.source_of("wrokers")
 
 
-def test_all_faults_are_told_at_once_by_argument() -> None:
+def test_all_faults_are_reported_together_by_argument() -> None:
     assert [where for where, _ in problems(wrokers=2, gpu="cuda", workers=0, routes=[{"pattern": "x"}])] == [
         "workers",
         "gpu",

@@ -221,7 +221,7 @@ def test_faults_of_an_env_file_name_it(tmp_path: Path) -> None:
     ]
 
 
-def test_every_fault_is_told_in_the_order_of_the_page() -> None:
+def test_faults_are_reported_in_page_order() -> None:
     environ = {
         PREFIX + "GPU": "cuda",
         PREFIX + "NOPE": "1",
@@ -299,7 +299,7 @@ def test_unknown_names_can_be_let_pass(caplog: pytest.LogCaptureFixture) -> None
     assert "AUTOGLM_THROTTLE_FUTURE" in caplog.text
 
 
-def test_a_wrong_word_for_unknown_env_does_not_let_anything_pass() -> None:
+def test_invalid_unknown_env_value_ignores_no_fault() -> None:
     told = faults({PREFIX + "FUTURE": "1", PREFIX + "UNKNOWN_ENV": "perhaps"})
     assert [fault.variable for fault in told] == [PREFIX + "UNKNOWN_ENV", PREFIX + "FUTURE"]
 
@@ -341,7 +341,7 @@ SECRET = "hunter2-hunter2-hunter2"
         {"workers": f"redis://user:{SECRET}@host"},
     ],
 )
-def test_a_secret_is_never_told(values: dict[str, object]) -> None:
+def test_secret_is_never_shown(values: dict[str, object]) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings(**values)
     error = caught.value

@@ -53,7 +53,7 @@ def test_no_password_is_shown_in_a_complaint(item: str, listed: bool) -> None:
     assert TOKEN not in str(problem)
 
 
-def test_all_faults_are_one_entry_that_names_the_variable_and_the_forms() -> None:
+def test_gpu_faults_are_one_entry_with_variable_and_formats() -> None:
     with pytest.raises(ConfigError) as caught:
         Settings.from_env({PREFIX + "GPU": "amd,nvml,nvml,vllm:h,dcgm"})
     (problem,) = caught.value.problems
@@ -77,7 +77,7 @@ def test_commas_of_urls_do_not_cut_them(parts: list[tuple[str, str, str]]) -> No
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_read_or_refused_as_a_value(text: str) -> None:
+def test_any_text_is_read_or_rejected_as_a_value(text: str) -> None:
     with contextlib.suppress(ValueError):
         assert parse_items(split_items(text))
 

@@ -129,7 +129,7 @@ def test_other_ways_to_write_a_table(file: Path, text: str) -> None:
     assert problem.startswith('throttle.toml:2: guards."https://a.b:1".open_s: must be')
 
 
-def test_a_guard_whose_name_begins_as_another_is_not_taken_for_it(file: Path) -> None:
+def test_guard_with_the_prefix_of_another_is_distinct(file: Path) -> None:
     text = '[guards.a]\nfailures = 3\n[guards."a.b"]\nfailures = 0\n[guards.a-b]\nfailures = 0\n'
     assert [problem.partition(": must")[0] for problem in told(file, text)] == [
         'throttle.toml:4: guards."a.b".failures',
@@ -137,7 +137,7 @@ def test_a_guard_whose_name_begins_as_another_is_not_taken_for_it(file: Path) ->
     ]
 
 
-def test_every_fault_is_told_in_one_report_where_it_was_written(file: Path) -> None:
+def test_faults_are_reported_together_with_their_place(file: Path) -> None:
     text = """\
 workers = 0
 degrade_margin = 0.5
@@ -217,7 +217,7 @@ four = 5
         ),
     ],
 )
-def test_what_is_said_of_one_must_fit_what_is_said_of_all(
+def test_guard_settings_are_checked_against_the_defaults(
     own: dict[str, Any], of_all: dict[str, Any], problem: str
 ) -> None:
     assert told_of_code(guards={"db": own}, **of_all) == [f"guards.db.{problem}"]
@@ -240,7 +240,7 @@ def test_what_fits_is_taken(own: dict[str, Any], of_all: dict[str, Any]) -> None
     assert Settings(guards={"db": own}, **of_all).guards["db"] == GuardPolicy("db", **own)
 
 
-def test_guards_are_not_asked_about_settings_that_are_wrong_themselves() -> None:
+def test_guards_are_not_checked_against_invalid_settings() -> None:
     problems = told_of_code(
         guards={"db": {"open_s": 400, "shed_above": 0.05, "criticality": "non_core"}},
         breaker_open_max_s="never",
@@ -249,7 +249,7 @@ def test_guards_are_not_asked_about_settings_that_are_wrong_themselves() -> None
     assert [problem.partition(":")[0] for problem in problems] == ["breaker_open_max_s", "degrade_margin"]
 
 
-def test_a_guard_is_shed_only_if_it_says_that_it_is_not_core() -> None:
+def test_guard_is_shed_only_if_declared_not_core() -> None:
     """Else the first call of a guard that no code has registered would find out."""
     needed = "shed_above: needs the criticality non_core beside it (core features are never shed)"
     for own in ({"shed_above": 0.9}, {"shed_above": 0.9, "criticality": "core"}):
@@ -296,7 +296,7 @@ def test_wrong_shapes(given: object, problem: str) -> None:
     assert told_of_code(guards=given) == [problem]
 
 
-def test_a_name_of_control_characters_or_of_great_length_is_refused() -> None:
+def test_guard_name_too_long_or_unprintable_is_rejected() -> None:
     for name in ("a\nb", "x" * 201, "", 5):
         with pytest.raises(ConfigError, match="name: must be a name of 1 to 200 printable characters"):
             GuardPolicy(name)  # type: ignore[arg-type]
@@ -367,13 +367,13 @@ def test_what_is_probably_not_meant(
     assert remarks(guards={"db": own}, **of_all) == {f"guards.db.{about}": message}
 
 
-def test_a_guard_is_not_told_of_what_is_said_of_all() -> None:
+def test_guard_gets_no_advice_on_defaults() -> None:
     told_of_all = remarks(breaker_mode="metrics_only", guards={"db": {"failures": 3}})
     assert list(told_of_all) == [PREFIX + "BREAKER_MODE"]
     assert remarks(guards={"db": {"failures": 3, "shed_above": 0.9, "criticality": "non_core"}}) == {}
 
 
-def test_doubts_name_file_and_line(file: Path) -> None:
+def test_advice_names_file_and_line(file: Path) -> None:
     settings = read(file, f'[guards."{ORIGIN}"]\nmode = "disabled"\n')
     assert 'throttle.toml:2: guards."https://a.b:1".mode' in {p.variable for p in collect_advice(settings)}
 
@@ -393,5 +393,5 @@ def test_a_figure_that_is_wrong_by_itself_is_not_taken_for_that_of_all() -> None
         ("", '""'),
     ],
 )
-def test_a_name_is_told_as_it_would_be_written_in_the_file(name: str, key: str) -> None:
+def test_guard_name_is_reported_as_written_in_the_file(name: str, key: str) -> None:
     assert quoted_key(name) == key

@@ -25,7 +25,7 @@ def test_the_page_is_up_to_date() -> None:
     )
 
 
-def test_it_promises_no_env_file_that_nobody_hands_over() -> None:
+def test_page_mentions_no_env_file_by_default() -> None:
     page = settings_page()
     assert "a line of a `.env` file" not in page
     assert "No `.env` file is searched for." in page

@@ -50,7 +50,7 @@ def test_a_number_is_read_with_its_unit(text: str, unit: str, value: float) -> N
         ("9" * 500, "", "no unit"),
     ],
 )
-def test_what_is_no_number_is_refused(text: str, unit: str, said: str) -> None:
+def test_text_that_is_no_number_is_rejected(text: str, unit: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_quantity(text, unit)
 

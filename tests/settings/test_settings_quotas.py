@@ -98,7 +98,7 @@ def test_routes_without_one_turn_nothing_on() -> None:
     assert not Settings(routes=[RoutePolicy("/a")]).quotas
 
 
-def test_faults_are_told_where_they_stand(tmp_path: Path) -> None:
+def test_faults_are_reported_with_their_place(tmp_path: Path) -> None:
     text = (
         "[resource_policy]\n"
         "gpu_memory_ratio = 7\n"
@@ -188,7 +188,7 @@ def test_old_memory_is_unknown_memory(stale_after_s: float | None, rule_s: float
     assert (made.interval_s, made.stale_after_s) == (2.0, rule_s)
 
 
-def test_what_nothing_reads_is_told() -> None:
+def test_unused_setting_is_reported() -> None:
     found = {p.variable: p.message for p in collect_advice(Settings(quotas=True, gpu="none"))}
     assert "reserves no memory" in found[PREFIX + "QUOTAS"]
     for quotas in (True, False):

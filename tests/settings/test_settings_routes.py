@@ -66,7 +66,7 @@ def test_patterns(pattern: str, segments: tuple[str, ...]) -> None:
         "/" + "x" * 1001,
     ],
 )
-def test_other_patterns_are_refused(pattern: str) -> None:
+def test_other_patterns_are_rejected(pattern: str) -> None:
     with pytest.raises(ConfigError) as caught:
         RoutePolicy(pattern)
     assert [problem.variable for problem in caught.value.problems] == ["pattern"]
@@ -88,7 +88,7 @@ def test_the_objective_of_a_route(given: float | str | None, slo_s: float | None
 
 
 @pytest.mark.parametrize("given", [0, -1, 0.0009, 86_401, "soon", float("nan"), float("inf"), True])
-def test_an_objective_out_of_range_is_refused(given: float | str) -> None:
+def test_objective_out_of_range_is_rejected(given: float | str) -> None:
     with pytest.raises(ConfigError) as caught:
         RoutePolicy("/a", slo_s=given)
     assert [problem.variable for problem in caught.value.problems] == ["slo_s"]

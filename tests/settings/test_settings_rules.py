@@ -81,14 +81,14 @@ def test_what_fits_together_is_allowed(values: dict[str, object]) -> None:
     Settings(**values)
 
 
-def test_rules_are_asked_beside_other_faults_but_not_about_faulty_values() -> None:
+def test_rules_are_checked_only_on_valid_values() -> None:
     with pytest.raises(ConfigError) as caught:
         Settings(workers=0, gpu_required=True, gpu="none", sample_interval_s="soon", gpu_blind_after_s=1)
     names = [problem.variable for problem in caught.value.problems]
     assert names == ["workers", "gpu_required", "sample_interval_s"]
 
 
-def test_a_contradiction_says_what_to_do() -> None:
+def test_contradiction_hint_gives_the_fix() -> None:
     with pytest.raises(ConfigError) as caught:
         Settings(inflight_floor=31, inflight_start=33, inflight_max=32, reserve_low=0.25)
     assert [str(problem) for problem in caught.value.problems] == [
@@ -210,7 +210,7 @@ UNDER_PRESSURE = {
 @pytest.mark.parametrize("signal", ["auto", "pressure"])
 @pytest.mark.parametrize("policy", Policy)
 @pytest.mark.parametrize("name", GIVEN)
-def test_what_nothing_reads_is_told(name: str, policy: Policy, signal: str) -> None:
+def test_unused_setting_is_reported(name: str, policy: Policy, signal: str) -> None:
     value, readers = GIVEN[name]
     if signal == "pressure":
         readers = UNDER_PRESSURE.get(name, readers)
@@ -223,7 +223,7 @@ def test_what_nothing_reads_is_told(name: str, policy: Policy, signal: str) -> N
         assert problem.hint.startswith("read ")
 
 
-def test_a_hint_names_those_who_read_it() -> None:
+def test_hint_names_the_readers_of_a_setting() -> None:
     (told,) = collect_advice(quiet(latency_budget=0.5))
     assert (told.message, told.hint) == (
         "has no effect with POLICY=tiers",
@@ -271,7 +271,7 @@ def test_advice_repeats_what_was_let_pass() -> None:
         ({"user_limit": "3/s"}, RoutePolicy("/big", cost=4), "user limit user-1s is 3"),
     ],
 )
-def test_a_route_that_can_never_be_admitted_is_told(
+def test_route_that_is_never_admitted_is_reported(
     values: dict[str, object], route: RoutePolicy, why: str
 ) -> None:
     told = [problem.message for problem in collect_advice(Settings(routes=[route], **values))]

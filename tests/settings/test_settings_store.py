@@ -74,7 +74,7 @@ def test_what_contradicts_itself_is_one_fault(values: dict[str, object], told: s
     assert problems(**values) == [told]
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_together() -> None:
     told = problems(redis_url=URL, user_storage=URI, fleet_gpu="?", redis_deadline_s=2, service="a:b")
     assert [text.partition(":")[0] for text in told] == [
         *("user_storage", "service", "redis_deadline_s", "fleet_gpu")
@@ -177,7 +177,7 @@ def test_a_complaint_never_holds_a_part_of_the_password(name: str, form: str) ->
     assert "s3cret" not in told
 
 
-def test_a_password_that_must_be_encoded_is_told_how() -> None:
+def test_unencoded_password_hint_shows_the_encoding() -> None:
     (told,) = problems(redis_url=f"redis://me:a/{PASSWORD}@host")
     assert "'/', '?', '#' and '@' in a password or a path must be written %2F, %3F, %23 and %40" in told
     Settings(redis_url=f"redis://me:a%2F{PASSWORD}@host")
@@ -209,7 +209,7 @@ def test_a_login_without_a_password() -> None:
 # --- keys of identities ---
 
 
-def test_who_shares_a_store_shares_the_key_of_identities() -> None:
+def test_processes_on_one_store_share_the_identity_key() -> None:
     assert Settings().identity_key is None
     assert not Settings().shared
     for values in ({"redis_url": URL}, {"user_storage": URI}):
@@ -255,7 +255,7 @@ def told(function: Callable[[Settings], list[Problem]], **values: object) -> lis
         ({"user_storage": URI, "key_secret": None}, "KEY_SECRET"),
     ],
 )
-def test_a_store_for_nothing_and_a_key_that_all_know_are_told_at_the_start(
+def test_unused_store_and_public_key_are_reported_at_start(
     values: dict[str, object], about: str
 ) -> None:
     assert told(startup_advice, **values) == [about]
@@ -275,11 +275,11 @@ def test_a_store_for_nothing_and_a_key_that_all_know_are_told_at_the_start(
         {"redis_url": URL, "user_limit": "off", "routes": [RoutePolicy("/a", user_limit="1/s")]},
     ],
 )
-def test_nothing_is_told_at_the_start_of_what_is_used(values: dict[str, object]) -> None:
+def test_used_store_is_not_reported_at_start(values: dict[str, object]) -> None:
     assert told(startup_advice, **values) == []
 
 
-def test_key_secret_is_told_once_in_words_that_fit() -> None:
+def test_key_secret_is_reported_once_with_its_effect() -> None:
     def message(**values: object) -> str:
         (found,) = [p for p in collect_advice(Settings(**values)) if p.variable.endswith("KEY_SECRET")]
         return found.message
@@ -347,7 +347,7 @@ READ_WITH = {
 
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("name", ANOTHER)
-def test_a_setting_of_a_store_that_is_not_there_is_told(name: str, store: str) -> None:
+def test_store_setting_without_a_store_is_reported(name: str, store: str) -> None:
     needed = PREREQUISITES[name]
     read = store in READ_WITH[needed]
     full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": KEY}
@@ -390,7 +390,7 @@ LONG = "2 per 16 day"
     ],
     ids=["general", "priority", "plan", "route"],
 )
-def test_a_window_that_the_storage_cannot_keep_is_refused(values: dict[str, object]) -> None:
+def test_window_unsupported_by_the_storage_is_rejected(values: dict[str, object]) -> None:
     (told,) = problems(user_storage=MEMCACHED, **values)
     name = f"user-{16 * 86_400}s"
     assert told == f"user_storage: cannot keep the limit {name} (memcached keeps windows of up to 15 days)"

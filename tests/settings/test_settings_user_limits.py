@@ -52,7 +52,7 @@ def test_the_notation_is_read(text: str, limits: list[tuple[int, int]]) -> None:
         "1/" + "9" * 150 + "s",
     ],
 )
-def test_what_cannot_be_kept_is_refused(text: str) -> None:
+def test_unsupported_user_limit_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"for example|window|limits"):
         parse_user_limits(text)
 

@@ -37,7 +37,7 @@ def test_the_statuses_are_those_of_the_answers() -> None:
 
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.OK])
-def test_each_refusal_is_known_in_each_form(reason: Reason) -> None:
+def test_each_rejection_is_known_in_each_response_type(reason: Reason) -> None:
     fits, other = (assert_shed, assert_limited) if STATUS[reason] == 503 else (assert_limited, assert_shed)
     another = Reason.GPU if reason is Reason.QUEUE else Reason.QUEUE
     for answer in answers(STATUS[reason], body_of(reason)):
@@ -58,7 +58,7 @@ def test_each_refusal_is_known_in_each_form(reason: Reason) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 204, 404, 413, 429, 500, 503])
-def test_what_the_app_says_was_admitted(status: int) -> None:
+def test_response_of_the_app_was_admitted(status: int) -> None:
     for answer in (JSONResponse({"detail": "busy"}, status), PlainTextResponse("busy", status)):
         assert_admitted(answer)
         for wrong in (assert_limited, assert_shed, assert_rejected):
@@ -67,7 +67,7 @@ def test_what_the_app_says_was_admitted(status: int) -> None:
     assert_admitted(JSONResponse([], status))
 
 
-def test_a_bare_status_is_taken_at_its_word() -> None:
+def test_bare_status_is_enough() -> None:
     assert_limited(429)
     assert_limited(413)
     assert_shed(503)

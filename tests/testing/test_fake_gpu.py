@@ -75,7 +75,7 @@ def test_samples_carry_the_time_of_the_reading() -> None:
     assert one(gpu).taken_at_s == 12.0
 
 
-def test_devices_are_told_apart() -> None:
+def test_devices_are_distinct() -> None:
     rows = FakeGpu(devices=2).read()
     assert [(row.device, row.index) for row in rows] == [("FAKE-0", 0), ("FAKE-1", 1)]
 
@@ -87,7 +87,7 @@ def test_one_device_may_have_readings_of_its_own() -> None:
     assert [row.utilization_pct for row in gpu.read()] == [10.0, 92.0]
 
 
-def test_a_lost_device_is_listed_and_tells_nothing() -> None:
+def test_lost_device_is_listed_without_readings() -> None:
     gpu = FakeGpu(devices=2)
     gpu.utilization_pct = 50.0
     gpu.lose(1)
@@ -167,7 +167,7 @@ def test_stale_rows_keep_their_old_time() -> None:
     assert (one(gpu).taken_at_s, one(gpu).utilization_pct) == (5.0, 99.0)
 
 
-def test_raises_what_it_is_told_to_raise() -> None:
+def test_raises_the_configured_error() -> None:
     gpu = FakeGpu()
     gpu.fail_with(ProviderUnavailable("driver gone"))
     with pytest.raises(ProviderUnavailable, match="driver gone"):
@@ -176,7 +176,7 @@ def test_raises_what_it_is_told_to_raise() -> None:
     assert gpu.read()
 
 
-def test_refuses_what_is_not_there() -> None:
+def test_rejects_unknown_devices() -> None:
     gpu = FakeGpu(devices=2)
     with pytest.raises(ValueError, match="at least one"):
         FakeGpu(devices=0)
@@ -196,13 +196,13 @@ def test_refuses_what_is_not_there() -> None:
         FakeGpu(engines=1).set_engine(0, utilization_pct=1.0)
 
 
-def test_says_what_it_is() -> None:
+def test_repr_shows_the_state() -> None:
     gpu = FakeGpu(devices=2)
     gpu.close()
     assert repr(gpu) == "FakeGpu(2 devices, 0.0 %)"
 
 
-def test_a_misspelt_reading_is_told_with_those_that_there_are() -> None:
+def test_misspelt_reading_error_lists_the_known_ones() -> None:
     gpu: Any = FakeGpu()
     with pytest.raises(AttributeError, match=r"no reading is called utilisation_pct; there are age_s, "):
         gpu.utilisation_pct = 5

@@ -53,7 +53,7 @@ def test_values_and_errors_by_device(fake_nvml: FakeNvml) -> None:
     assert fake_nvml.references == 0
 
 
-def test_a_misspelt_name_is_told_with_those_that_there_are() -> None:
+def test_misspelt_name_error_lists_the_known_ones() -> None:
     library = FakeNvml()
     with pytest.raises(AttributeError, match=r"no value is called utilisation; there are bus, .* gpu, "):
         library.set(0, utilisation=1)
@@ -69,14 +69,14 @@ def test_every_call_that_can_fail_has_its_name_listed() -> None:
     assert named - {"err"} | {"any"} == nvml_library.CALLS
 
 
-def test_every_value_that_is_told_has_its_name_listed() -> None:
+def test_every_reported_value_has_its_name_listed() -> None:
     source = inspect.getsource(nvml_library)
     told = set(re.findall(r"""_get\([^"'(]*?["'](\w+)["']""", source))
     told |= set(re.findall(r"""_reply\([^"]*?"\w+", "(\w+)\"""", source))
     assert told - {"err"} == nvml_library.VALUES
 
 
-def test_a_card_that_does_not_exist_and_one_link_of_all_are_refused(fake_nvml: FakeNvml) -> None:
+def test_missing_device_and_a_single_link_are_errors(fake_nvml: FakeNvml) -> None:
     pynvml.nvmlInitWithFlags(0)
     with pytest.raises(pynvml.NVMLError_InvalidArgument):
         pynvml.nvmlDeviceGetHandleByIndex(1)
@@ -101,7 +101,7 @@ def test_metrics_want_two_samples_in_their_order(fake_nvml: FakeNvml) -> None:
     assert pynvml.nvmlGpmMetricsGet(wanted).metrics[0].value == 42.5
 
 
-def test_calls_that_block_on_real_cards_are_seen(fake_nvml: FakeNvml) -> None:
+def test_calls_that_block_on_real_devices_are_recorded(fake_nvml: FakeNvml) -> None:
     pynvml.nvmlInitWithFlags(0)
     card = pynvml.nvmlDeviceGetHandleByIndex(0)
     pynvml.nvmlDeviceGetPcieThroughput(card, 0)
@@ -127,7 +127,7 @@ def test_the_fixture_hides_what_the_machine_hides(
     assert len(NvmlProvider().read()) == 1
 
 
-def test_without_the_binding_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_binding_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(ImportError, match="nvidia-ml-py"), FakeNvml().installed():
         pass

@@ -24,7 +24,7 @@ def test_never_goes_back(steps: list[float]) -> None:
 
 
 @pytest.mark.parametrize("step", [-1e-9, -math.inf, math.inf, math.nan])
-def test_refuses_what_a_monotonic_clock_cannot_do(step: float) -> None:
+def test_rejects_moves_of_no_monotonic_clock(step: float) -> None:
     clock = ManualClock()
     with pytest.raises(ValueError, match="0 or more"):
         clock.advance(step)
