@@ -154,9 +154,7 @@ async def test_a_deadline_that_is_none_is_seen_in_the_snapshot() -> None:
 
 @pytest.mark.parametrize("websockets", ["rate", "slot"])
 @pytest.mark.parametrize("kinds", [("http", "websocket"), ("websocket", "http")])
-def test_cached_request_and_websocket_differ(
-    websockets: str, kinds: tuple[str, str]
-) -> None:
+def test_cached_request_and_websocket_differ(websockets: str, kinds: tuple[str, str]) -> None:
     known = make(websockets=websockets)
     slots = {"http": True, "websocket": websockets == "slot"}
     for headers in ([], [(b"x-priority", b"low")], []):

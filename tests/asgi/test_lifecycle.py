@@ -118,9 +118,7 @@ async def test_first_request_starts_throttle_without_lifespan(card: Card, thrott
     assert card.was_read.wait(SOON_S)
 
 
-async def test_mounted_app_starts_with_its_first_request(
-    card: Card, throttle: Throttle
-) -> None:
+async def test_mounted_app_starts_with_its_first_request(card: Card, throttle: Throttle) -> None:
     outer = FastAPI()
     outer.mount("/m", ThrottleMiddleware(service(), throttle=throttle))
 

@@ -294,9 +294,7 @@ async def test_app_that_settles_its_permit_itself_decides_the_outcome() -> None:
 
 
 @pytest.mark.parametrize(("ending", "body"), [("goes on", b"012more"), ("fails", b"012"), ("leaves", b"012")])
-def test_stream_holds_slot_until_end_or_disconnect(
-    backend: str, ending: str, body: bytes
-) -> None:
+def test_stream_holds_slot_until_end_or_disconnect(backend: str, ending: str, body: bytes) -> None:
     async def scenario() -> None:
         throttle = with_places(1)
         goes_on = anyio.Event()

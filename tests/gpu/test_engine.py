@@ -99,9 +99,7 @@ def test_an_engine_that_flickers_is_held_for_alive(station: Station, engine: Nam
     assert station.throttle.control_state().factor == 1.0
 
 
-def test_silent_devices_do_not_affect_engine_signal(
-    station: Station, card: Named, engine: Named
-) -> None:
+def test_silent_devices_do_not_affect_engine_signal(station: Station, card: Named, engine: Named) -> None:
     station.tick(5)
     card.hang()
     engine.kv_used_ratio = 0.72

@@ -317,9 +317,7 @@ def test_an_unknown_compression_is_named(server: BadServer) -> None:
         (raw(b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000), "returns an invalid response"),
     ],
 )
-def test_incomplete_response_is_rejected(
-    server: BadServer, answer: Callable[..., None], match: str
-) -> None:
+def test_incomplete_response_is_rejected(server: BadServer, answer: Callable[..., None], match: str) -> None:
     server.answer = answer
     with pytest.raises(ProviderUnavailable, match=match) as caught:
         get(server)

@@ -56,9 +56,7 @@ def test_it_is_a_provider() -> None:
     assert isinstance(NvmlProvider(), GpuProvider)
 
 
-def test_missing_symbol_or_older_binding_gives_unknown(
-    world: Plain, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_symbol_or_older_binding_gives_unknown(world: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(FakeNvmlLibrary, "nvmlDeviceGetTotalEnergyConsumption")
     monkeypatch.delattr("pynvml.nvmlDeviceGetTemperatureV")
     (row,) = provider(world).read()

@@ -27,9 +27,7 @@ def measured(rows: list[GpuSample]) -> list[float]:
     st.sampled_from([told(), told(pulse=5.0), told(stamp_s=99.0), told(pulse=5.0, stamp_s=99.0)]),
     st.floats(-1e5, 1e5),
 )
-def test_repeated_row_is_never_new(
-    start: float, waits: list[float], row: RefreshInfo, wall_s: float
-) -> None:
+def test_repeated_row_is_never_new(start: float, waits: list[float], row: RefreshInfo, wall_s: float) -> None:
     renewal, now, seen = RefreshDetector(), start, set()
     for wait in waits:
         seen.update(measured(renewal.date([row], now, wall_s + now)))

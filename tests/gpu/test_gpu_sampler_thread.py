@@ -51,9 +51,7 @@ def join(thread: threading.Thread) -> None:
     assert not thread.is_alive()
 
 
-def test_only_the_thread_calls_the_provider(
-    heard: Heard, made: Callable[..., Sampler]
-) -> None:
+def test_only_the_thread_calls_the_provider(heard: Heard, made: Callable[..., Sampler]) -> None:
     source = Source()
     sampler = made(source, heard)
     sampler.start()

@@ -130,9 +130,7 @@ def test_auto_takes_the_first_that_finds_something_and_keeps_it() -> None:
 
 
 @pytest.mark.parametrize("error", [NotPresentError("no driver"), PackageMissingError("no package")])
-def test_auto_without_source_lists_attempts_once(
-    error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_auto_without_source_lists_attempts_once(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     auto = AutoProvider([Candidate(error, error)])
     with caplog.at_level(logging.INFO, "autoglm_throttle"):
         for _ in range(2):

@@ -37,9 +37,7 @@ class Jumping:
         return 1000.0 + self.ahead_s
 
 
-def test_blocked_event_loop_is_no_store_silence(
-    wire: Wire, made: Callable[..., FleetSync]
-) -> None:
+def test_blocked_event_loop_is_no_store_silence(wire: Wire, made: Callable[..., FleetSync]) -> None:
     clock = Jumping()
     fleet = made(wire, clock=clock)
     beats(fleet, wire)
@@ -183,9 +181,7 @@ def back(fleet: FleetSync) -> None:
 
 
 @pytest.mark.slow
-def test_frozen_server_costs_50_ms_once_and_recovers(
-    own_server: RedisServer, member: FleetSync
-) -> None:
+def test_frozen_server_costs_50_ms_once_and_recovers(own_server: RedisServer, member: FleetSync) -> None:
     assert asyncio.run(admit(member))[0]
     own_server.pause()
     try:
@@ -203,9 +199,7 @@ def test_frozen_server_costs_50_ms_once_and_recovers(
 
 
 @pytest.mark.slow
-def test_killed_and_restarted_server_is_detected(
-    own_server: RedisServer, member: FleetSync
-) -> None:
+def test_killed_and_restarted_server_is_detected(own_server: RedisServer, member: FleetSync) -> None:
     assert asyncio.run(admit(member))[0]
     own_server.kill()
     asyncio.run(admit(member, LARGE))

@@ -27,9 +27,7 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "autoglm-throttle-fleet"]
 
 
-def test_process_sends_heartbeat_despite_blocked_loop(
-    wire: Wire, made: Callable[..., FleetSync]
-) -> None:
+def test_process_sends_heartbeat_despite_blocked_loop(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire, heartbeat_s=0.02)
 
     async def blocked() -> None:
@@ -205,9 +203,7 @@ def test_start_twice_is_one_thread_and_after_stop_a_new_one(
     assert "running" in repr(fleet)
 
 
-def test_hanging_call_delays_no_stop_and_adds_no_thread(
-    wire: Wire, made: Callable[..., FleetSync]
-) -> None:
+def test_hanging_call_delays_no_stop_and_adds_no_thread(wire: Wire, made: Callable[..., FleetSync]) -> None:
     wire.answers.clear()
     fleet = made(wire)
     fleet.start()

@@ -207,9 +207,7 @@ def test_a_source_that_fails_on_the_only_host_is_a_failure(site: Site) -> None:
         provider.read()
 
 
-def test_misconfigured_source_is_logged_once(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_misconfigured_source_is_logged_once(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     provider, own = site.host("a")
     own.error = ProviderMisconfigured("install it")
     with pytest.raises(ProviderUnavailable, match="install it"):

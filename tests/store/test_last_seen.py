@@ -73,9 +73,7 @@ def test_all_processes_together_give_no_more_than_was_left(
 
 
 @given(size=st.integers(2, 12), notes=st.lists(st.integers(0, 15), max_size=80))
-def test_cache_holds_between_half_and_full_size(
-    size: int, notes: list[int]
-) -> None:
+def test_cache_holds_between_half_and_full_size(size: int, notes: list[int]) -> None:
     seen, last = LastKnownRemaining(size), dict[int, int]()
     for n, user in enumerate(notes):
         seen.record("user", str(user), (n,), float(n))

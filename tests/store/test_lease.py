@@ -371,9 +371,7 @@ def test_among_how_many_it_is_divided(workers: int, members: int, part: float) -
 @pytest.mark.parametrize(
     ("left", "told_s", "holds"), [(0.0, 10.0, 0), (100.0, 10.0, 25), (100.0, 9.9, 37), (100.0, 5.0, 125)]
 )
-def test_local_mode_starts_with_share_of_store_tokens(
-    left: float, told_s: float, holds: int
-) -> None:
+def test_local_mode_starts_with_share_of_store_tokens(left: float, told_s: float, holds: int) -> None:
     """What it had left, and what it has gained at 500/s since; a bucket of 500, of four."""
     made = alone(left=left, told_s=told_s)
     admitted = 0

@@ -188,9 +188,7 @@ def test_unknown_storage_is_rejected() -> None:
         ("async+mongodb://h:1", "async-mongodb", False),
     ],
 )
-def test_missing_package_is_named(
-    uri: str, extra: str, there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_is_named(uri: str, extra: str, there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(uri: str, **options: str) -> None:
         raise ConfigurationError(uri)
 

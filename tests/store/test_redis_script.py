@@ -398,9 +398,7 @@ async def test_each_node_gets_one_pipeline_and_only_unexecuted_again() -> None:
         (known.TimeoutError("Timeout reading"), StoreErrorKind.TIMEOUT),
     ],
 )
-async def test_failing_node_affects_only_its_keys(
-    error: Exception, trouble: StoreErrorKind
-) -> None:
+async def test_failing_node_affects_only_its_keys(error: Exception, trouble: StoreErrorKind) -> None:
     answers: list[Callable[[], list[object]]] = [lambda: fail(error), lambda: [error] * 2]
     for answer in answers:
         cluster = Cluster(Node("a", answer), Node("b", lambda: [["b2"]]))

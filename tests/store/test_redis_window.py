@@ -193,7 +193,9 @@ class TestProbe:
         assert 0 < await client.pttl((await client.keys())[0]) <= 1001
         await client.aclose()
 
-    async def test_probe_reports_the_error(self, window: RedisUserLimitStore, fake: fakeredis.FakeServer) -> None:
+    async def test_probe_reports_the_error(
+        self, window: RedisUserLimitStore, fake: fakeredis.FakeServer
+    ) -> None:
         fake.connected = False
         assert await window.probe() is StoreErrorKind.UNREACHABLE
         assert "onnection" in window.last_error

@@ -185,9 +185,7 @@ class TestTogether:
         assert (await old.ask()).left == 8
 
 
-async def test_cancelled_caller_gets_unit_back_and_no_slot(
-    slow_proxy: SlowProxy, redis_prefix: str
-) -> None:
+async def test_cancelled_caller_gets_unit_back_and_no_slot(slow_proxy: SlowProxy, redis_prefix: str) -> None:
     gate = {
         "policy": "concurrency",
         "inflight_start": 32,

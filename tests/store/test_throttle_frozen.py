@@ -43,9 +43,7 @@ async def test_only_three_requests_wait_for_frozen_server(
     assert "timeout" in said(caplog, "store_lost")[0]
 
 
-async def test_many_callers_wait_one_deadline_at_most(
-    own_server: RedisServer, redis_prefix: str
-) -> None:
+async def test_many_callers_wait_one_deadline_at_most(own_server: RedisServer, redis_prefix: str) -> None:
     site = await connected(own_server.url, redis_prefix, MANY, **PROMPTLY)
     own_server.pause()
     crowd = await asyncio.gather(*(site.ask(user) for user in range(1, 300)))
@@ -54,9 +52,7 @@ async def test_many_callers_wait_one_deadline_at_most(
     assert site.fallbacks == site.store.fallbacks[StoreErrorKind.TIMEOUT] == 299
 
 
-async def test_repeated_freezes_under_traffic(
-    own_server: RedisServer, redis_prefix: str
-) -> None:
+async def test_repeated_freezes_under_traffic(own_server: RedisServer, redis_prefix: str) -> None:
     site = await connected(own_server.url, redis_prefix, MANY, **PROMPTLY, redis_probe_s=0.2)
     async with Traffic(site) as traffic:
         for _ in range(2):
@@ -69,9 +65,7 @@ async def test_repeated_freezes_under_traffic(
     assert traffic.refused == []
 
 
-async def test_each_process_keeps_share_of_the_remaining(
-    own_server: RedisServer, redis_prefix: str
-) -> None:
+async def test_each_process_keeps_share_of_the_remaining(own_server: RedisServer, redis_prefix: str) -> None:
     sites = [
         await connected(own_server.url, redis_prefix, "40/hour", workers=4, **PROMPTLY) for _ in range(4)
     ]

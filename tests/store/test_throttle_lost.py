@@ -46,7 +46,9 @@ class TestKilled:
         assert (await site.ask()).left == 4, "shared again, on an empty server"
         return [asked.decision for asked in lost]
 
-    async def test_local_mode_continues_from_remaining(self, own_server: RedisServer, redis_prefix: str) -> None:
+    async def test_local_mode_continues_from_remaining(
+        self, own_server: RedisServer, redis_prefix: str
+    ) -> None:
         decisions = await self._decisions(own_server, redis_prefix, StoreFailureMode.LOCAL)
         assert [decision.reason for decision in decisions] == [Reason.OK] * 2 + [Reason.USER] * 3
         assert [decision.remaining for decision in decisions] == [1, 0, 0, 0, 0]

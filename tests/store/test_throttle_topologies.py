@@ -64,7 +64,9 @@ class TestSentinel:
 class TestCluster:
     """Three nodes with a third of the users each."""
 
-    async def test_limits_are_exact_for_all_processes(self, redis_cluster: Cluster3, redis_prefix: str) -> None:
+    async def test_limits_are_exact_for_all_processes(
+        self, redis_cluster: Cluster3, redis_prefix: str
+    ) -> None:
         sites = [await connected(redis_cluster.url, redis_prefix, "5/minute", **PATIENTLY) for _ in range(3)]
         users = range(1, 41)
         decisions = [await site.crowd(*users) for site in sites for _ in range(3)]

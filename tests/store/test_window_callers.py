@@ -24,9 +24,7 @@ from tests.store.store_checks import LIMIT, PATIENT_S, ask, charge, left, window
 pytestmark = pytest.mark.server
 
 
-async def test_cancelled_callers_do_not_mix_answers(
-    slow_proxy: SlowProxy, redis_prefix: str
-) -> None:
+async def test_cancelled_callers_do_not_mix_answers(slow_proxy: SlowProxy, redis_prefix: str) -> None:
     window = window_at(slow_proxy.url, redis_prefix)
     assert await left(window, 0) == LIMIT - 1
     opened = slow_proxy.opened

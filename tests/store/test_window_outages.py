@@ -108,9 +108,7 @@ async def test_a_slow_server_within_the_deadline_is_waited_for(
     assert slow_proxy.opened <= 2
 
 
-async def test_slow_server_does_not_mix_answers(
-    slow_proxy: SlowProxy, redis_prefix: str
-) -> None:
+async def test_slow_server_does_not_mix_answers(slow_proxy: SlowProxy, redis_prefix: str) -> None:
     window = await prompt_window(slow_proxy.url, redis_prefix)
     for user in range(1, 9):
         assert await left(window, user, limit=LIMIT + user) == LIMIT + user - 1
@@ -136,9 +134,7 @@ async def test_a_server_that_comes_and_goes(slow_proxy: SlowProxy, redis_prefix:
     assert window.stats().waiting == 0
 
 
-async def test_broken_connections_cost_only_calls_in_flight(
-    slow_proxy: SlowProxy, redis_prefix: str
-) -> None:
+async def test_broken_connections_cost_only_calls_in_flight(slow_proxy: SlowProxy, redis_prefix: str) -> None:
     window = window_at(slow_proxy.url, redis_prefix)
     assert await left(window, 1) == LIMIT - 1
     slow_proxy.delay_s = HANG_S
