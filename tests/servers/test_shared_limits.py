@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import pytest
-from tests.store.server import RedisServer, newest
 
 from tests.servers.server import Reply, Server, ask, fresh_key
 from tests.servers.test_servers import GRANIAN, UVICORN
 from tests.store.polling import until
+from tests.store.server import RedisServer, newest
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 

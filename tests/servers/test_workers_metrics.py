@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.store.polling import until
 
 from tests.docs.pages import blocks
 from tests.servers import server as servers
 from tests.servers.server import Server
 from tests.servers.test_servers import UVICORN
+from tests.store.polling import until
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
