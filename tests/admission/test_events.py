@@ -368,9 +368,7 @@ def store(on_error: StoreFailureMode, processes: int = 4) -> StoreView:
         (StoreFailureMode.DENY, "requests under a user limit are rejected until it recovers"),
     ],
 )
-def test_store_lost_event_warns_and_names_the_fallback(
-    on_error: StoreFailureMode, meanwhile: str
-) -> None:
+def test_store_lost_event_warns_and_names_the_fallback(on_error: StoreFailureMode, meanwhile: str) -> None:
     line = events.store_changed(
         store(on_error), HealthChange(HealthState.LOCAL, StoreErrorKind.TIMEOUT, 9.0, 3.0), "too slow"
     )

@@ -42,7 +42,7 @@ GATE_SETTINGS: dict[str, Any] = {
 }
 
 
-class TestGate:
+class TestConcurrencyLimiter:
     """What limits the requests in flight."""
 
     @pytest.mark.parametrize("policy", [Policy.ADAPTIVE, Policy.CONCURRENCY])
@@ -157,7 +157,7 @@ def vars_of(thing: object) -> dict[str, Any]:
     return {name: getattr(thing, name) for name in names or vars(thing)}
 
 
-class TestUserWindows:
+class TestUserLimits:
     """Whose limit is in force."""
 
     def test_limits_of_plans_routes_and_addresses_are_those_of_the_settings(self) -> None:

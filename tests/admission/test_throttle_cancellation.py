@@ -229,9 +229,7 @@ class TestListener:
 
         run(backend, scenario)
 
-    async def test_without_a_wakeup_the_ticket_is_cancelled(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_without_a_wakeup_the_ticket_is_cancelled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def no_bell() -> None:
             raise RuntimeError("which loop is this?")
 

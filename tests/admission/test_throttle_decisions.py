@@ -94,9 +94,7 @@ class TestOrder:
     @pytest.mark.parametrize(
         "settings", [{"user_limit": "3/minute"}, {"rate_mid_rps": "0.05/s"}, {"tiers": "1:0"}]
     )
-    def test_rejected_before_retry_after_and_admitted_at_it(
-        self, settings: dict[str, Any]
-    ) -> None:
+    def test_rejected_before_retry_after_and_admitted_at_it(self, settings: dict[str, Any]) -> None:
         throttle = heated(throttle_for_tests(**settings), 50.0)
         while (refusal := decided(throttle, user="u")).allowed:
             throttle.clock.advance(0.7)

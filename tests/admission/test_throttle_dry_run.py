@@ -38,7 +38,7 @@ def says_refused(record: logging.LogRecord) -> bool:
     return getattr(record, "event", "") == "request_rejected"
 
 
-class TestRefusals:
+class TestRejections:
     """Each of them comes to light, and none takes place."""
 
     @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ DEMANDS = st.builds(
 STEPS = st.lists(st.tuples(DEMANDS, st.sampled_from([0.0, 0.001, 0.004])), min_size=1, max_size=60)
 
 
-class TestTwin:
+class TestLiveThrottle:
     """Two throttles that see the same requests."""
 
     @given(st.sampled_from(Policy), st.sampled_from([0.0, 87.0, 99.0]), STEPS)

@@ -67,9 +67,7 @@ class TestGpuRequired:
         assert throttle._gpu_monitor.has_sources
         assert not throttle._gpu_monitor.is_running
 
-    async def test_engine_does_not_replace_missing_devices(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_engine_does_not_replace_missing_devices(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(middleware, "FIRST_SAMPLE_TIMEOUT_S", 0.3)
         cards, engine = FakeGpu(), FakeGpu(devices=0, engines=1)
         engine.name = "engine"

@@ -102,7 +102,7 @@ class TestTiers:
         )
 
 
-class TestTrouble:
+class TestFailures:
     """GPUs that hang, fail and get lost."""
 
     def test_hang_goes_through_the_telemetry_states_by_age(self) -> None:

@@ -150,7 +150,7 @@ class TestOrder:
         assert in_flight(throttle) == 0
 
 
-class TestTurn:
+class TestCall:
     """What the one gets whose turn has come."""
 
     async def test_queue_time_is_recorded_and_part_of_the_duration(self) -> None:
@@ -226,7 +226,7 @@ class TestTurn:
         assert (await task).decision == Decision(True, Reason.OK)
 
 
-class TestVain:
+class TestQueueTimeout:
     """Who waits until it is of no use."""
 
     def test_is_rejected_at_the_queue_timeout_and_not_before(self) -> None:
@@ -305,7 +305,7 @@ class TestVain:
         run(backend, scenario)
 
 
-class TestShown:
+class TestSnapshot:
     """What can be seen of the line."""
 
     async def test_snapshot_counts_queued_requests_by_priority(self) -> None:

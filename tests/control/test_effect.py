@@ -137,7 +137,9 @@ class TestAdaptive:
             (GpuCondition.STALLED, Signal.PRESSURE, False),
         ],
     )
-    def test_conditions_that_reduce_the_budget(self, finding: GpuCondition, signal: Signal, cuts: bool) -> None:
+    def test_conditions_that_reduce_the_budget(
+        self, finding: GpuCondition, signal: Signal, cuts: bool
+    ) -> None:
         controller = adaptive(signal=signal)
         regimes = [
             controller.observe(judged(100.0, finding), waiting(), ServiceStats(p95_s=4.0, slo_s=2.0), T0 + n)

@@ -169,9 +169,7 @@ async def test_a_stream_holds_the_place_of_its_dependency() -> None:
 
 @pytest.mark.parametrize(("websockets", "places"), [("rate", 0), ("slot", 1)])
 @pytest.mark.parametrize("inside", [True, False])
-async def test_websocket_takes_the_slot_of_the_setting(
-    websockets: str, places: int, inside: bool
-) -> None:
+async def test_websocket_takes_the_slot_of_the_setting(websockets: str, places: int, inside: bool) -> None:
     throttle = with_places(1, websockets=websockets)
     app = FastAPI()
 

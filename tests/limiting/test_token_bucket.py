@@ -252,7 +252,9 @@ def payer(buckets: PriorityBuckets, priority: Priority, cost: float, now: float 
         (BorrowMode.ANY, Priority.HIGH, (9, 100, 100), "low"),
     ],
 )
-def test_lender_by_borrow_mode_and_priority(borrow: BorrowMode, priority: Priority, left: tuple[float, ...], paid_by: str) -> None:
+def test_lender_by_borrow_mode_and_priority(
+    borrow: BorrowMode, priority: Priority, left: tuple[float, ...], paid_by: str
+) -> None:
     buckets = drained(borrow, *left)
     assert payer(buckets, priority, 10.0) == paid_by
     after = [bucket.tokens(0.0) for bucket in buckets.all]

@@ -162,7 +162,9 @@ def test_the_mode_for_several_processes_is_warned_about(
     assert ("PROMETHEUS_MULTIPROC_DIR" in caplog.text) is bool(directory)
 
 
-def test_multiprocess_mode_exports_this_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_multiprocess_mode_exports_this_process_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     sent = asyncio.run(call(metrics_app(throttle_for_tests()), {}))
     assert b"autoglm_throttle_factor_ratio 1.0" in sent[1]["body"]

@@ -255,9 +255,7 @@ def told(function: Callable[[Settings], list[Problem]], **values: object) -> lis
         ({"user_storage": URI, "key_secret": None}, "KEY_SECRET"),
     ],
 )
-def test_unused_store_and_public_key_are_reported_at_start(
-    values: dict[str, object], about: str
-) -> None:
+def test_unused_store_and_public_key_are_reported_at_start(values: dict[str, object], about: str) -> None:
     assert told(startup_advice, **values) == [about]
     assert told(collect_advice, **{"user_limit": "off", **values}).count(about) == 1
 

@@ -18,7 +18,7 @@ FROZEN: dict[str, Any] = {"period_s": 1e6}
 """No period ends, so what the gate knows stays as a test has set it."""
 
 
-def gate(**rules: Any) -> AdaptiveConcurrencyLimiter:
+def limiter(**rules: Any) -> AdaptiveConcurrencyLimiter:
     return AdaptiveConcurrencyLimiter(ConcurrencyRules(**rules), 0.0)
 
 
@@ -26,7 +26,7 @@ def knowing(
     rate: float, *demand: float, limit: int = 4, latency_s: float = 0.1, **rules: Any
 ) -> AdaptiveConcurrencyLimiter:
     """A gate that has measured a service, and whose knowledge stands still."""
-    tested = gate(inflight_start=limit, **(FROZEN | {"min_share": 0.0} | rules))
+    tested = limiter(inflight_start=limit, **(FROZEN | {"min_share": 0.0} | rules))
     tested._service.rate_rps = rate
     tested._service.latency_s = latency_s
     tested._service.demand_rps = [*demand, 0.0, 0.0, 0.0][:3]

@@ -60,7 +60,7 @@ class Plant:
         seed: int = 1,
         memory: Memory | None = None,
     ) -> None:
-        self.gate = AdaptiveConcurrencyLimiter(rules, 0.0)
+        self.limiter = AdaptiveConcurrencyLimiter(rules, 0.0)
         self.rate = rate
         self.latency_s = latency_s
         self.now = 0.0
@@ -96,16 +96,16 @@ class Plant:
     def _tell_until(self, instant: float) -> None:
         while self._memory and self._told_s <= instant:
             self._finish_until(self._told_s)
-            self.gate.update_memory(self._memory.ratio(self.gate.in_flight))
+            self.limiter.update_memory(self._memory.ratio(self.limiter.in_flight))
             self._told_s += 1.0
 
     def _arrive(self, priority: Priority) -> None:
         self.offered[priority] += 1
         demand = Demand(priority)
-        if self.gate.try_acquire(demand, self.now):
+        if self.limiter.try_acquire(demand, self.now):
             self._start(priority)
         else:
-            got = self.gate.enqueue(demand, self.now)
+            got = self.limiter.enqueue(demand, self.now)
             if not isinstance(got, Ticket):
                 self.refused[priority] += 1
             elif got.state is TicketState.CALLED:
@@ -115,12 +115,12 @@ class Plant:
     def _start(self, priority: Priority) -> None:
         self.served[priority] += 1
         if self._memory:
-            self._memory.take(self.gate.in_flight)
+            self._memory.take(self.limiter.in_flight)
         self._free_at = max(self._free_at, self.now) + 1 / self.rate
         heapq.heappush(self._ends, (max(self._free_at, self.now + self.latency_s), self.now))
 
     def _ready(self) -> None:
-        for ticket in self.gate.pop_ready(self.now):
+        for ticket in self.limiter.pop_ready(self.now):
             if ticket.state is TicketState.CALLED:
                 self._start(ticket.demand.priority)
             else:
@@ -129,5 +129,5 @@ class Plant:
     def _finish_until(self, instant: float) -> None:
         while self._ends and self._ends[0][0] <= instant:
             self.now, started_s = heapq.heappop(self._ends)
-            self.gate.release(started_s, Outcome.SUCCESS, self.now)
+            self.limiter.release(started_s, Outcome.SUCCESS, self.now)
             self._ready()

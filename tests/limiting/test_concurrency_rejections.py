@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket
 from autoglm_throttle.types import Decision, Demand, Priority, Reason
-from tests.limiting.gate_asking import (
+from tests.limiting.measured_limiters import (
     HIGH,
     LOW,
     MID,
@@ -18,8 +18,8 @@ from tests.limiting.gate_asking import (
     come,
     end,
     fill,
-    gate,
     knowing,
+    limiter,
     refused,
     wait,
 )
@@ -35,7 +35,7 @@ def test_queue_is_bounded() -> None:
 
 
 def test_full_queue_unmeasured_retries_after_a_mean_latency() -> None:
-    tested = fill(gate(queue_max=0))
+    tested = fill(limiter(queue_max=0))
     got = refused(tested, MID)
     assert (got.detail, got.retry_after_s) == ("queue:full", 0.05)
 
@@ -103,7 +103,7 @@ def test_rejected_before_the_promised_time_and_queued_at_it(
 
 
 def test_unmeasured_service_retries_at_the_end_of_the_period() -> None:
-    tested = fill(gate(inflight_start=20))
+    tested = fill(limiter(inflight_start=20))
     for _ in range(20):
         wait(tested, LOW, 0.3)
     got = refused(tested, LOW, 0.3)

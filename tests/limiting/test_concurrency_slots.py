@@ -12,28 +12,28 @@ import pytest
 
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket
 from autoglm_throttle.types import Demand, Outcome
-from tests.limiting.gate_asking import (
+from tests.limiting.measured_limiters import (
     HIGH,
     LOW,
     MID,
     WAITING,
     come,
     fill,
-    gate,
     knowing,
+    limiter,
     wait,
 )
-from tests.limiting.gate_plant import Plant
+from tests.limiting.service_plant import Plant
 
 
 def test_limit_bounds_the_requests_in_flight() -> None:
-    tested = gate(inflight_start=3)
+    tested = limiter(inflight_start=3)
     assert [tested.try_acquire(Demand(LOW), 0.1) for _ in range(5)] == [True, True, True, False, False]
     assert tested.in_flight == 3
 
 
 def test_the_hard_bound_joins_the_limit() -> None:
-    tested = fill(gate(inflight_start=64, inflight_max=5))
+    tested = fill(limiter(inflight_start=64, inflight_max=5))
     assert tested.in_flight == 5
     assert tested.view(0.0).limit == 5.0
 
@@ -73,17 +73,17 @@ def test_common_path_allocates_nothing_and_calls_no_ticket(path: Callable[..., A
 def test_the_hard_bound_bounds_the_limit_so_that_littles_law_holds() -> None:
     plant = Plant(ConcurrencyRules(inflight_start=10, inflight_max=20), 100.0)
     plant.run(20.0, (500.0, 0.0, 0.0))
-    assert plant.gate.limit == 20.0
-    assert plant.gate.view(plant.now).service_rps == pytest.approx(100.0, rel=0.1)
+    assert plant.limiter.limit == 20.0
+    assert plant.limiter.view(plant.now).service_rps == pytest.approx(100.0, rel=0.1)
 
 
 def test_limit_grows_and_settles_at_littles_law() -> None:
     plant = Plant(ConcurrencyRules(), 200.0)
     plant.run(10.0, (100.0, 0.0, 0.0))
-    assert plant.gate.limit == 64.0, "nobody found it reached"
-    assert plant.gate.view(plant.now).service_rps == pytest.approx(100.0, rel=0.3)
+    assert plant.limiter.limit == 64.0, "nobody found it reached"
+    assert plant.limiter.view(plant.now).service_rps == pytest.approx(100.0, rel=0.3)
     plant.run(15.0, (600.0, 0.0, 0.0))
-    view = plant.gate.view(plant.now)
+    view = plant.limiter.view(plant.now)
     assert view.service_rps == pytest.approx(200.0, rel=0.15)
     assert view.limit == pytest.approx(200.0 * 0.5, rel=0.2)
     assert view.latency_s == pytest.approx(0.5, rel=0.2)
@@ -94,13 +94,13 @@ def test_limit_grows_and_settles_at_littles_law() -> None:
 def test_wherever_it_starts_overload_ends_at_the_same_limit(start: int) -> None:
     plant = Plant(ConcurrencyRules(inflight_start=start), 200.0)
     plant.run(15.0, (600.0, 0.0, 0.0))
-    assert plant.gate.limit == pytest.approx(100.0, rel=0.25)
+    assert plant.limiter.limit == pytest.approx(100.0, rel=0.25)
 
 
 def test_a_hang_keeps_what_is_known() -> None:
     plant = Plant(ConcurrencyRules(), 200.0)
     plant.run(15.0, (600.0, 0.0, 0.0))
-    tested, before = plant.gate, plant.gate.view(plant.now)
+    tested, before = plant.limiter, plant.limiter.view(plant.now)
     now = plant.now + 0.4  # the period in which the last ones have finished
     tested.close_period(now)
     known = tested.view(now)
@@ -120,7 +120,7 @@ def test_a_hang_keeps_what_is_known() -> None:
 
 
 def test_memory_caps_slots_at_once_and_the_limit_next_period() -> None:
-    tested = gate(inflight_start=64)
+    tested = limiter(inflight_start=64)
     tested.update_memory(0.40)
     for _ in range(10):
         tested.try_acquire(Demand(MID), 0.0)
@@ -135,7 +135,7 @@ def test_memory_caps_slots_at_once_and_the_limit_next_period() -> None:
 
 
 def test_what_is_not_known_of_the_memory_changes_nothing() -> None:
-    tested = gate()
+    tested = limiter()
     tested.update_memory(0.40)
     fill(tested)
     tested.update_memory(0.99)
@@ -146,7 +146,7 @@ def test_what_is_not_known_of_the_memory_changes_nothing() -> None:
 
 
 def test_preallocating_engine_is_reported_memory_blind() -> None:
-    tested = gate()
+    tested = limiter()
     tested.update_memory(0.95)
     fill(tested)
     tested.update_memory(0.96)
@@ -156,7 +156,7 @@ def test_preallocating_engine_is_reported_memory_blind() -> None:
 
 
 def test_the_idle_fill_follows_a_model_being_loaded_but_not_work() -> None:
-    tested = gate()
+    tested = limiter()
     for ratio in (0.05, 0.50):
         tested.update_memory(ratio)
     fill(tested)

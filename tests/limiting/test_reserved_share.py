@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.limiting.concurrency_limiter import ConcurrencyRules
 from autoglm_throttle.limiting.reserved_share import BURST, BURST_S, ReservedShare
 from autoglm_throttle.types import Demand, Outcome
-from tests.limiting.gate_asking import (
+from tests.limiting.measured_limiters import (
     CALLED,
     HIGH,
     LOW,
@@ -17,11 +17,11 @@ from tests.limiting.gate_asking import (
     WAITING,
     end,
     fill,
-    gate,
     knowing,
+    limiter,
     wait,
 )
-from tests.limiting.gate_plant import Plant
+from tests.limiting.service_plant import Plant
 
 
 def test_it_grows_with_time_at_its_part_of_the_rate() -> None:
@@ -64,7 +64,7 @@ def test_no_flood_takes_more_than_its_share(share: float, rates: list[float], ga
 def test_high_and_unmeasured_services_have_no_reserved_share() -> None:
     tested = knowing(100.0, min_share=0.1)
     assert tested.enqueue_reserved(Demand(HIGH), 9.0) is None
-    assert gate().enqueue_reserved(Demand(LOW), 9.0) is None
+    assert limiter().enqueue_reserved(Demand(LOW), 9.0) is None
 
 
 def test_reserved_request_gets_a_free_slot_at_once() -> None:

@@ -8,22 +8,22 @@ import pytest
 
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.types import Decision, Demand, LimiterReport, Outcome
-from tests.limiting.gate_asking import (
+from tests.limiting.measured_limiters import (
     DROPPED,
     HIGH,
     LOW,
     MID,
     come,
     fill,
-    gate,
     knowing,
+    limiter,
     refused,
     wait,
 )
 
 
 def test_dry_run_admits_the_would_reject() -> None:
-    tested = fill(gate(inflight_start=2))
+    tested = fill(limiter(inflight_start=2))
     tested.occupy_over_limit()
     assert tested.in_flight == 3
     tested.release(0.0, Outcome.SUCCESS, 0.1)
@@ -53,7 +53,7 @@ def test_dry_run_would_reject_as_many_as_a_live_limiter() -> None:
 
 
 def test_report_counts_waiters_and_rejections_of_the_limiter() -> None:
-    tested = gate(inflight_start=1)
+    tested = limiter(inflight_start=1)
     assert tested.report() == LimiterReport(False, None, 0, 1.0)
     tested.record_arrival(LOW, 0.1)
     fill(tested, 0.1)
@@ -69,7 +69,7 @@ def test_report_counts_waiters_and_rejections_of_the_limiter() -> None:
 
 @pytest.mark.parametrize("by_timer", [True, False])
 def test_report_counts_queue_timeouts(by_timer: bool) -> None:
-    tested = fill(gate(inflight_start=1))
+    tested = fill(limiter(inflight_start=1))
     ticket = wait(tested, LOW, 0.1)
     if by_timer:
         tested.expire(ticket, 0.61)

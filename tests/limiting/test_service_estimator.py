@@ -106,9 +106,7 @@ def test_from_the_tenth_period_on_the_long_mean_moves_by_a_tenth() -> None:
 
 
 @pytest.mark.parametrize(("peak", "unloaded"), [(2, 0.4 + 0.3 * 0.6), (3, 0.4), (4, 0.4)])
-def test_latency_at_or_below_the_floor_is_unloaded_latency(
-    peak: int, unloaded: float
-) -> None:
+def test_latency_at_or_below_the_floor_is_unloaded_latency(peak: int, unloaded: float) -> None:
     tested = service(inflight_floor=2)
     tested.learn(period(mean_s=0.4), 64.0)
     tested.learn(period(mean_s=1.0, peak=peak), 64.0)
@@ -147,7 +145,9 @@ def test_greater_latency_budget_is_used_as_given() -> None:
     ("latency_s", "slo_s", "patience_s"),
     [(0.1, 2.0, 0.5), (1.3, 2.0, 0.31), (1.6, 2.0, 0.0), (0.1, 0.4, 0.1), (0.1, 0.14, 0.01), (0.1, 0.1, 0.0)],
 )
-def test_queue_timeout_leaves_time_for_the_response(latency_s: float, slo_s: float, patience_s: float) -> None:
+def test_queue_timeout_leaves_time_for_the_response(
+    latency_s: float, slo_s: float, patience_s: float
+) -> None:
     tested = service()
     tested.latency_s = latency_s
     assert tested.max_wait_s(slo_s) == pytest.approx(patience_s)

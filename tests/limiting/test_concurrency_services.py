@@ -6,7 +6,7 @@ import pytest
 
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, ConcurrencyRules
 from autoglm_throttle.types import Demand, Outcome, Priority
-from tests.limiting.gate_plant import Memory, Plant
+from tests.limiting.service_plant import Memory, Plant
 
 pytestmark = pytest.mark.untraced
 
@@ -23,11 +23,11 @@ def test_after_a_calm_time_the_memory_allows_as_many_as_before(keeps: bool, seed
     plant = Plant(ConcurrencyRules(), rate, 0.1, seed, Memory(keeps=keeps, each=0.02))
     for load, seconds in ((calm, 30.0), (flood, 20.0), (calm, 120.0)):
         plant.run(seconds, load)
-        assert plant.gate.view(plant.now).memory_cap == pytest.approx(26.0, abs=0.5)
+        assert plant.limiter.view(plant.now).memory_cap == pytest.approx(26.0, abs=0.5)
     plant.forget()
     plant.run(20.0, flood)
     assert plant.served[HIGH] >= 0.95 * 20.0 * rate
-    assert plant.gate.view(plant.now).memory_cap == pytest.approx(26.0, abs=0.5)
+    assert plant.limiter.view(plant.now).memory_cap == pytest.approx(26.0, abs=0.5)
 
 
 @pytest.mark.parametrize("keeps", [True, False])
@@ -83,12 +83,12 @@ def test_a_small_service_is_not_met_with_a_flood(rate: float, latency_s: float) 
     plant = Plant(ConcurrencyRules(), rate, latency_s)
     plant.run(60.0, (0.9 * rate, 0.0, 0.0))
     assert plant.refused[HIGH] <= 0.05 * plant.offered[HIGH]
-    assert plant.gate.limit <= 10, "64 would be inside for six seconds at least"
+    assert plant.limiter.limit <= 10, "64 would be inside for six seconds at least"
     plant.run(1.0, (20 * rate, 0.0, 0.0))
-    assert plant.gate.in_flight <= 10
+    assert plant.limiter.in_flight <= 10
 
 
 def test_a_service_that_answers_in_time_is_not_lowered() -> None:
     plant = Plant(ConcurrencyRules(), 100.0, 0.1)
     plant.run(60.0, (80.0, 0.0, 0.0))
-    assert plant.gate.limit == 64.0
+    assert plant.limiter.limit == 64.0

@@ -8,7 +8,7 @@ import pytest
 
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.types import Decision, Demand, Priority
-from tests.limiting.gate_asking import (
+from tests.limiting.measured_limiters import (
     CALLED,
     DROPPED,
     HIGH,
@@ -19,8 +19,8 @@ from tests.limiting.gate_asking import (
     come,
     end,
     fill,
-    gate,
     knowing,
+    limiter,
     refused,
     wait,
 )
@@ -29,7 +29,7 @@ from tests.limiting.gate_asking import (
 
 
 def test_queue_is_as_long_as_the_limit_until_measured() -> None:
-    tested = fill(gate(inflight_start=3))
+    tested = fill(limiter(inflight_start=3))
     assert [wait(tested, LOW).state for _ in range(3)] == [WAITING] * 3
     assert refused(tested, LOW, 0.1).detail == "queue:slow"
     assert tested.waiting == 3
@@ -95,7 +95,7 @@ def test_queues_are_served_by_priority_then_in_order() -> None:
 
 
 def test_empty_queue_allocates_no_ready_list() -> None:
-    tested = gate()
+    tested = limiter()
     assert tested.pop_ready(0.0) is tested.pop_ready(1.0)
 
 

@@ -31,7 +31,7 @@ priorities = st.sampled_from(list(Priority))
 objectives = st.sampled_from([None, None, 0.05, 0.5, 8.0])
 
 
-class GateMachine(RuleBasedStateMachine):
+class LimiterMachine(RuleBasedStateMachine):
     """The books of a careful throttle, compared with the gate's own after each step."""
 
     @initialize(
@@ -47,24 +47,24 @@ class GateMachine(RuleBasedStateMachine):
             inflight_start=start, inflight_max=most, queue_max=queue_max, min_share=share, slo_s=slo_s
         )
         self.most = most or math.inf
-        self.gate = AdaptiveConcurrencyLimiter(rules, self.now)
+        self.limiter = AdaptiveConcurrencyLimiter(rules, self.now)
         self.area = 0.0
         self.running: list[float] = []
         self.lines: list[list[Ticket]] = [[], [], [], []]
         self.called: list[Ticket] = []
         self.ended: list[Ticket] = []
         self.states: dict[Ticket, TicketState] = {}
-        self.limit = self.gate.limit
-        self.opened_s = self.gate._opened_s
+        self.limit = self.limiter.limit
+        self.opened_s = self.limiter._opened_s
 
     # --- what the books know ---
 
     def room(self) -> int:
-        return int(min(self.gate.limit, self.gate._memory.requests, self.most))
+        return int(min(self.limiter.limit, self.limiter._memory.requests, self.most))
 
     def free(self) -> bool:
         """Asked after a call that gave a slot: the slot was there."""
-        return self.gate.in_flight <= self.room()
+        return self.limiter.in_flight <= self.room()
 
     def take_in(self, ticket: Ticket) -> None:
         assert ticket not in self.states
@@ -87,7 +87,7 @@ class GateMachine(RuleBasedStateMachine):
         books.remove(ticket)
 
     def serve(self) -> None:
-        ended = list(self.gate.pop_ready(self.now))
+        ended = list(self.limiter.pop_ready(self.now))
         last_lane = 0
         for ticket in ended:
             assert ticket.queue_index >= last_lane, "lines are served in order"
@@ -102,7 +102,7 @@ class GateMachine(RuleBasedStateMachine):
         for line in self.lines:
             if line:
                 assert self.latest < line[0].deadline_s
-                assert self.gate.in_flight >= self.room(), "nobody waits before a free slot"
+                assert self.limiter.in_flight >= self.room(), "nobody waits before a free slot"
 
     # --- what can happen ---
 
@@ -110,23 +110,25 @@ class GateMachine(RuleBasedStateMachine):
     def time_passes(self, step: float) -> None:
         self.now += step
         if self.now > self.latest:
-            self.area += self.gate.in_flight * (self.now - self.latest)
+            self.area += self.limiter.in_flight * (self.now - self.latest)
             self.latest = self.now
-        self.gate.close_period(self.now)
-        if self.gate._opened_s != self.opened_s:
+        self.limiter.close_period(self.now)
+        if self.limiter._opened_s != self.opened_s:
             self.area = 0.0
-        assert self.gate.in_flight * self.latest - self.gate._starts_s == pytest.approx(self.area, abs=1e-6)
+        assert self.limiter.in_flight * self.latest - self.limiter._starts_s == pytest.approx(
+            self.area, abs=1e-6
+        )
 
     @rule(priority=priorities, slo_s=objectives, serve=st.booleans())
     def arrive(self, priority: Priority, slo_s: float | None, serve: bool) -> None:
         demand, ahead = Demand(priority, slo_s=slo_s), sum(map(len, self.lines[: priority + 2]))
-        if self.gate.try_acquire(demand, self.now):
+        if self.limiter.try_acquire(demand, self.now):
             assert not ahead
             assert self.free()
             self.running.append(self.latest)
         else:
-            assert ahead or self.gate.in_flight >= self.room()
-            got = self.gate.enqueue(demand, self.now)
+            assert ahead or self.limiter.in_flight >= self.room()
+            got = self.limiter.enqueue(demand, self.now)
             if isinstance(got, Ticket):
                 self.take_in(got)
             else:
@@ -136,8 +138,8 @@ class GateMachine(RuleBasedStateMachine):
 
     @rule(priority=priorities, slo_s=objectives)
     def be_rescued(self, priority: Priority, slo_s: float | None) -> None:
-        self.gate.record_arrival(priority, self.now)
-        ticket = self.gate.enqueue_reserved(Demand(priority, slo_s=slo_s), self.now)
+        self.limiter.record_arrival(priority, self.now)
+        ticket = self.limiter.enqueue_reserved(Demand(priority, slo_s=slo_s), self.now)
         if ticket is not None:
             assert priority is not Priority.HIGH
             self.take_in(ticket)
@@ -145,7 +147,7 @@ class GateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(index=st.integers(0, 10**6), outcome=st.sampled_from(Outcome), serve=st.booleans())
     def finish(self, index: int, outcome: Outcome, serve: bool) -> None:
-        self.gate.release(self.running.pop(index % len(self.running)), outcome, self.now)
+        self.limiter.release(self.running.pop(index % len(self.running)), outcome, self.now)
         if serve:
             self.serve()
 
@@ -161,7 +163,7 @@ class GateMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 10**6), serve=st.booleans())
     def leave(self, index: int, serve: bool) -> None:
         ticket = list(self.states)[index % len(self.states)]
-        self.gate.cancel(ticket, self.now)
+        self.limiter.cancel(ticket, self.now)
         if self.states[ticket] is WAITING:
             self.move(ticket, self.lines[ticket.queue_index], LEFT)
         elif self.states[ticket] is CALLED:
@@ -174,29 +176,29 @@ class GateMachine(RuleBasedStateMachine):
     def timer(self, index: int) -> None:
         ticket = list(self.states)[index % len(self.states)]
         over = self.states[ticket] is WAITING and self.latest >= ticket.deadline_s
-        assert self.gate.expire(ticket, self.now) is over
+        assert self.limiter.expire(ticket, self.now) is over
         if over:
             self.move(ticket, self.lines[ticket.queue_index], DROPPED)
-            self.check_refusal(self.gate.rejection(ticket, self.now))
+            self.check_refusal(self.limiter.rejection(ticket, self.now))
 
     @rule(ratio=st.one_of(st.none(), st.floats(0.0, 1.0)))
     def sample(self, ratio: float | None) -> None:
-        self.gate.update_memory(ratio)
+        self.limiter.update_memory(ratio)
         self.serve()
         waiting = any(self.lines)
-        evidence = self.gate.report()
+        evidence = self.limiter.report()
         assert evidence.confirmed or not waiting
-        assert evidence.in_flight == self.gate.in_flight
+        assert evidence.in_flight == self.limiter.in_flight
 
     @rule()
     def dry_run(self) -> None:
-        self.gate.occupy_over_limit()
+        self.limiter.occupy_over_limit()
         self.running.append(self.latest)
 
     @rule()
     def look(self) -> None:
-        view = self.gate.view(self.now)
-        assert sum(view.waiting) == self.gate.waiting
+        view = self.limiter.view(self.now)
+        assert sum(view.waiting) == self.limiter.waiting
         assert 1.0 <= view.limit <= view.memory_cap
         assert view.pressure >= 0.0
 
@@ -211,36 +213,36 @@ class GateMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost(self) -> None:
-        assert self.gate.in_flight == len(self.running) + len(self.called)
-        assert self.gate.waiting == sum(map(len, self.lines))
+        assert self.limiter.in_flight == len(self.running) + len(self.called)
+        assert self.limiter.waiting == sum(map(len, self.lines))
         assert all(ticket.state is state for ticket, state in self.states.items())
 
     @invariant()
     def the_limit_moves_in_steps(self) -> None:
-        limit, opened_s = self.gate.limit, self.gate._opened_s
+        limit, opened_s = self.limiter.limit, self.limiter._opened_s
         assert limit >= 1.0
         if opened_s == self.opened_s:
             assert limit == self.limit
         else:
-            cap = min(self.gate._memory.requests, self.most)
+            cap = min(self.limiter._memory.requests, self.most)
             assert limit <= max(1.0, cap)
             assert min(0.7 * self.limit, cap, 1.0) - 1e-9 <= limit <= 2 * self.limit + 1e-9
             assert limit >= min(0.7 * self.limit, max(1.0, cap)) - 1e-9
         self.limit, self.opened_s = limit, opened_s
 
     def teardown(self) -> None:
-        if not hasattr(self, "gate"):
+        if not hasattr(self, "limiter"):
             return
         for ticket in self.states:
-            self.gate.cancel(ticket, self.now)
+            self.limiter.cancel(ticket, self.now)
         for started_s in self.running:
-            self.gate.release(started_s, Outcome.SUCCESS, self.now)
-        assert (self.gate.in_flight, self.gate.waiting) == (0, 0)
-        assert not any(self.gate._queues)
+            self.limiter.release(started_s, Outcome.SUCCESS, self.now)
+        assert (self.limiter.in_flight, self.limiter.waiting) == (0, 0)
+        assert not any(self.limiter._queues)
 
 
-TestGateMachine = GateMachine.TestCase
-TestGateMachine.settings = settings(stateful_step_count=60)
+TestLimiterMachine = LimiterMachine.TestCase
+TestLimiterMachine.settings = settings(stateful_step_count=60)
 
 
 class Crowd:
@@ -255,7 +257,7 @@ class Crowd:
         self.forget = forget
         self.forgotten: list[float] = []
         self.random = random.Random(seed)
-        self.gate = AdaptiveConcurrencyLimiter(
+        self.limiter = AdaptiveConcurrencyLimiter(
             ConcurrencyRules(inflight_start=8, inflight_max=8, min_share=0.2), 0.0
         )
         self.now = 0.0
@@ -277,19 +279,19 @@ class Crowd:
         else:
             self.finish()
         if self.random.random() < 0.8:
-            self.gate.pop_ready(self.now)
+            self.limiter.pop_ready(self.now)
 
     def arrive(self) -> None:
         demand = Demand(Priority(self.random.randrange(3)))
         if self.random.random() < 0.2:  # the shared budget has refused it
-            rescued = self.gate.enqueue_reserved(demand, self.now)
+            rescued = self.limiter.enqueue_reserved(demand, self.now)
             if rescued is not None:
                 self.tickets.append(rescued)
             return
-        if self.gate.try_acquire(demand, self.now):
+        if self.limiter.try_acquire(demand, self.now):
             self.let_in(self.now)
             return
-        got = self.gate.enqueue(demand, self.now)
+        got = self.limiter.enqueue(demand, self.now)
         if isinstance(got, Ticket):
             self.tickets.append(got)
 
@@ -303,12 +305,12 @@ class Crowd:
         ticket = self.pick()
         if ticket is not None:
             for _ in range(self.random.choice([1, 1, 2])):
-                self.gate.cancel(ticket, self.now)
+                self.limiter.cancel(ticket, self.now)
             self.cancelled += 1
 
     def time_out(self) -> None:
         ticket = self.pick()
-        if ticket is not None and not self.gate.expire(ticket, self.now):
+        if ticket is not None and not self.limiter.expire(ticket, self.now):
             self.tickets.append(ticket)
 
     def begin(self) -> None:
@@ -324,13 +326,13 @@ class Crowd:
     def finish(self) -> None:
         if self.running:
             started_s = self.running.pop(self.random.randrange(len(self.running)))
-            self.gate.release(started_s, self.random.choice(ENDS), self.now)
+            self.limiter.release(started_s, self.random.choice(ENDS), self.now)
 
     def go_home(self) -> None:
         for ticket in self.tickets:
-            self.gate.cancel(ticket, self.now)
+            self.limiter.cancel(ticket, self.now)
         for started_s in self.running + self.forgotten:
-            self.gate.release(started_s, Outcome.NEUTRAL, self.now)
+            self.limiter.release(started_s, Outcome.NEUTRAL, self.now)
 
     def held(self) -> int:
         return (
@@ -341,7 +343,7 @@ class Crowd:
 @pytest.mark.slow
 @pytest.mark.untraced
 def test_100k_cancellations_leak_no_slot_and_no_place() -> None:
-    chance, gate, now, cancelled, called = (
+    chance, limiter, now, cancelled, called = (
         random.Random(7),
         AdaptiveConcurrencyLimiter(ConcurrencyRules(inflight_start=8), 0.0),
         0.0,
@@ -349,25 +351,25 @@ def test_100k_cancellations_leak_no_slot_and_no_place() -> None:
         0,
     )
     demands = [Demand(priority) for priority in Priority]
-    running = [0.0 for _ in range(8) if gate.try_acquire(demands[0], 0.0)]
+    running = [0.0 for _ in range(8) if limiter.try_acquire(demands[0], 0.0)]
     while cancelled < 100_000:
         now += 0.01
-        arrivals = [(demand, gate.try_acquire(demand, now)) for demand in chance.choices(demands, k=20)]
+        arrivals = [(demand, limiter.try_acquire(demand, now)) for demand in chance.choices(demands, k=20)]
         running += [now for _, entered in arrivals if entered]
-        got = [gate.enqueue(demand, now) for demand, entered in arrivals if not entered]
-        gate.release(running.pop(chance.randrange(len(running))), Outcome.SUCCESS, now)
-        called += len(gate.pop_ready(now))
+        got = [limiter.enqueue(demand, now) for demand, entered in arrivals if not entered]
+        limiter.release(running.pop(chance.randrange(len(running))), Outcome.SUCCESS, now)
+        called += len(limiter.pop_ready(now))
         tickets = [ticket for ticket in got if isinstance(ticket, Ticket)]
         chance.shuffle(tickets)
         for ticket in tickets:
-            gate.cancel(ticket, now)
+            limiter.cancel(ticket, now)
         cancelled += len(tickets)
-        gate.pop_ready(now)
-        assert (gate.in_flight, gate.waiting) == (len(running), 0)
-        if gate.try_acquire(demands[1], now):
+        limiter.pop_ready(now)
+        assert (limiter.in_flight, limiter.waiting) == (len(running), 0)
+        if limiter.try_acquire(demands[1], now):
             running.append(now)
     assert called > 1000, "some left with the slot they had just been given"
-    assert not any(gate._queues)
+    assert not any(limiter._queues)
 
 
 def test_random_arrivals_and_cancellations_leak_nothing() -> None:
@@ -375,12 +377,12 @@ def test_random_arrivals_and_cancellations_leak_nothing() -> None:
     for _ in range(20_000):
         crowd.step()
     assert crowd.cancelled > 2000
-    assert crowd.gate.in_flight == crowd.held()
+    assert crowd.limiter.in_flight == crowd.held()
     crowd.go_home()
-    assert (crowd.gate.in_flight, crowd.gate.waiting) == (0, 0)
-    assert not any(crowd.gate._queues)
-    assert crowd.gate.pop_ready(crowd.now + 99.0) == ()
-    assert crowd.gate.try_acquire(Demand(), crowd.now)
+    assert (crowd.limiter.in_flight, crowd.limiter.waiting) == (0, 0)
+    assert not any(crowd.limiter._queues)
+    assert crowd.limiter.pop_ready(crowd.now + 99.0) == ()
+    assert crowd.limiter.try_acquire(Demand(), crowd.now)
 
 
 @pytest.mark.untraced
@@ -392,8 +394,8 @@ def test_the_collector_may_settle_a_permit_at_any_allocation() -> None:
     def settle(phase: str, info: dict[str, int]) -> None:
         nonlocal settled
         if phase == "stop" and crowd.forgotten and chance.random() < 0.2:
-            crowd.gate.release(crowd.forgotten.pop(), Outcome.SUCCESS, crowd.now)
-            called.extend(crowd.gate.pop_ready(crowd.now))
+            crowd.limiter.release(crowd.forgotten.pop(), Outcome.SUCCESS, crowd.now)
+            called.extend(crowd.limiter.pop_ready(crowd.now))
             settled += 1
 
     gc.callbacks.append(settle)
@@ -402,12 +404,12 @@ def test_the_collector_may_settle_a_permit_at_any_allocation() -> None:
             gc.set_threshold(chance.randrange(1, 6))
             crowd.step()
             gc.set_threshold(0)
-            assert crowd.gate.in_flight == crowd.held()
-            assert crowd.gate.waiting == sum(map(len, crowd.gate._queues))
+            assert crowd.limiter.in_flight == crowd.held()
+            assert crowd.limiter.waiting == sum(map(len, crowd.limiter._queues))
     finally:
         gc.set_threshold(*thresholds)
         gc.callbacks.remove(settle)
     assert settled > 500
     assert len(called) > 100, "in the midst of something else"
     crowd.go_home()
-    assert (crowd.gate.in_flight, crowd.gate.waiting) == (0, 0)
+    assert (crowd.limiter.in_flight, crowd.limiter.waiting) == (0, 0)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from autoglm_throttle.types import Demand, Outcome
-from tests.limiting.gate_asking import (
+from tests.limiting.measured_limiters import (
     HIGH,
     LOW,
     MID,
     end,
     fill,
-    gate,
     knowing,
+    limiter,
     refused,
     wait,
 )
 
 
 def test_a_period_ends_after_half_a_second_at_the_usual_objective() -> None:
-    tested = gate()
+    tested = limiter()
     for _ in range(10):
         tested.try_acquire(Demand(MID), 0.1)
     tested.close_period(0.499)
@@ -29,7 +29,7 @@ def test_a_period_ends_after_half_a_second_at_the_usual_objective() -> None:
 
 
 def test_rejections_before_the_limiter_are_demand() -> None:
-    tested = gate()
+    tested = limiter()
     for _ in range(10):
         tested.record_arrival(LOW, 0.1)
     assert tested.view(0.5).demand_rps == pytest.approx((0.0, 0.0, 8.0))
@@ -54,7 +54,7 @@ def test_rejections_before_the_limiter_are_demand() -> None:
 def test_with_a_long_objective_a_period_needs_completions_and_the_time_of_an_answer(
     done: int, latency_s: float, now: float, closed: bool
 ) -> None:
-    tested = gate(slo_s=60.0)
+    tested = limiter(slo_s=60.0)
     tested._service.latency_s = latency_s
     tested._set_limit(64.0)
     for _ in range(8):
@@ -66,7 +66,7 @@ def test_with_a_long_objective_a_period_needs_completions_and_the_time_of_an_ans
 
 
 def test_time_in_flight_is_summed_at_each_change() -> None:
-    tested = gate()
+    tested = limiter()
     tested.try_acquire(Demand(HIGH), 0.1)
     tested.try_acquire(Demand(HIGH), 0.2)
     tested.release(0.1, Outcome.SUCCESS, 0.3)
@@ -79,7 +79,7 @@ def test_time_in_flight_is_summed_at_each_change() -> None:
 
 
 def test_a_long_answer_that_ends_in_a_short_period_is_no_rate() -> None:
-    tested = gate()
+    tested = limiter()
     tested.try_acquire(Demand(HIGH), 0.0)
     for tick in range(1, 20):
         tested.close_period(tick / 2)
@@ -88,7 +88,7 @@ def test_a_long_answer_that_ends_in_a_short_period_is_no_rate() -> None:
 
 
 def test_what_was_found_in_one_period_does_not_count_for_the_next() -> None:
-    tested = gate(inflight_start=10, min_share=0.0)
+    tested = limiter(inflight_start=10, min_share=0.0)
     fill(tested)
     for _ in range(10):
         tested.release(0.0, Outcome.SUCCESS, 0.1)
@@ -106,7 +106,7 @@ def test_what_was_found_in_one_period_does_not_count_for_the_next() -> None:
 
 
 def test_peak_in_flight_decides_whether_latency_is_unloaded() -> None:
-    slow, loaded = gate(), gate()
+    slow, loaded = limiter(), limiter()
     for tested, number in ((slow, 2), (loaded, 3)):
         tested._service.unloaded_s = tested._service._slow_s = 0.1
         tested._service._periods = 50
@@ -143,8 +143,10 @@ def test_every_way_in_counts_for_the_peak(by: str) -> None:
         (Outcome.NEUTRAL, 0.5, False),
     ],
 )
-def test_only_success_and_failure_count_as_completions(outcome: Outcome, lasted_s: float, counts: bool) -> None:
-    tested = gate()
+def test_only_success_and_failure_count_as_completions(
+    outcome: Outcome, lasted_s: float, counts: bool
+) -> None:
+    tested = limiter()
     tested._service.unloaded_s = 0.1
     tested._set_limit(64.0)
     tested.try_acquire(Demand(HIGH), 0.0)
@@ -155,14 +157,14 @@ def test_only_success_and_failure_count_as_completions(outcome: Outcome, lasted_
 
 
 def test_while_nothing_is_known_failures_are_no_evidence() -> None:
-    tested = gate()
+    tested = limiter()
     tested.try_acquire(Demand(HIGH), 0.0)
     tested.release(0.0, Outcome.FAILURE, 0.4)
     assert tested.view(0.5).unloaded_s is None
 
 
 def test_half_of_an_unloaded_answer_is_learnt_with_it() -> None:
-    tested = gate()
+    tested = limiter()
     tested.try_acquire(Demand(HIGH), 0.0)
     tested.release(0.0, Outcome.SUCCESS, 0.2)
     tested.close_period(0.5)
@@ -173,7 +175,7 @@ def test_half_of_an_unloaded_answer_is_learnt_with_it() -> None:
 
 
 def test_a_clock_that_goes_back_stands_still() -> None:
-    tested = gate(inflight_start=1)
+    tested = limiter(inflight_start=1)
     tested.try_acquire(Demand(HIGH), 5.0)
     ticket = wait(tested, HIGH, 3.0)
     assert ticket.arrived_s == 5.0
