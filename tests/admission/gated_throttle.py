@@ -42,7 +42,7 @@ def ticket_for(throttle: Throttle, demand: Demand) -> Ticket:
     return ticket
 
 
-def refusal_for(throttle: Throttle, demand: Demand) -> Rejection:
+def rejection_for(throttle: Throttle, demand: Demand) -> Rejection:
     rejection = throttle.try_admit(demand)
     assert isinstance(rejection, Rejection)
     return rejection
@@ -63,13 +63,13 @@ def in_flight(throttle: Throttle) -> int:
 
 def left_over(throttle: Throttle) -> dict[str, Any]:
     """What a throttle holds for others than the requests in flight; all of it is empty when nobody waits."""
-    desk = throttle._settlement
-    lanes = [len(lane) for lane in getattr(desk.limiter, "_queues", ())]
+    settlement = throttle._settlement
+    lanes = [len(lane) for lane in getattr(settlement.limiter, "_queues", ())]
     return {
-        "waiting": desk.limiter.waiting,
+        "waiting": settlement.limiter.waiting,
         "lanes": sum(lanes),
-        "unheard": len(desk.unclaimed),
-        "bells": len(desk.pending_wakeups),
+        "unheard": len(settlement.unclaimed),
+        "bells": len(settlement.pending_wakeups),
     }
 
 

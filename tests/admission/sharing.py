@@ -45,13 +45,13 @@ class Site:
 
     @property
     def in_flight(self) -> int:
-        gate = self.throttle.snapshot().concurrency
-        return gate.in_flight if gate is not None else 0
+        limiter = self.throttle.snapshot().concurrency
+        return limiter.in_flight if limiter is not None else 0
 
     @property
     def waiting(self) -> int:
-        gate = self.throttle.snapshot().concurrency
-        return sum(gate.waiting) if gate is not None else 0
+        limiter = self.throttle.snapshot().concurrency
+        return sum(limiter.waiting) if limiter is not None else 0
 
     def nothing_is_held(self) -> bool:
         return self.in_flight == self.waiting == 0 and not any(self.throttle.snapshot().active.values())

@@ -64,11 +64,13 @@ def test_a_tier_entered_warns_and_a_tier_left_informs() -> None:
     assert (left.event, left.level) == ("tier_changed", logging.INFO)
 
 
-@pytest.mark.parametrize("shut", [regime(0.0, 0.0, ControlCause.TIER), regime(0.0, 1.0, ControlCause.LOST)])
-def test_factor_to_or_from_0_is_an_event(shut: ControlState) -> None:
-    (line,) = control_events(regime(), shut)
+@pytest.mark.parametrize(
+    "rejecting_all", [regime(0.0, 0.0, ControlCause.TIER), regime(0.0, 1.0, ControlCause.LOST)]
+)
+def test_factor_to_or_from_0_is_an_event(rejecting_all: ControlState) -> None:
+    (line,) = control_events(regime(), rejecting_all)
     assert (line.level, line.keys["factor"]) == (logging.WARNING, 0.0)
-    (line,) = control_events(shut, regime())
+    (line,) = control_events(rejecting_all, regime())
     assert (line.level, line.keys["factor"]) == (logging.INFO, 1.0)
 
 
@@ -101,26 +103,26 @@ def test_changed_telemetry_is_an_event(state: TelemetryState, level: int) -> Non
 
 
 def row(device: str = "GPU-a", **fields: Any) -> GpuSample:
-    told: dict[str, Any] = {"index": 0, "taken_at_s": 0.0, "source": "nvml"} | fields
-    return GpuSample(device=device, **told)
+    reported: dict[str, Any] = {"index": 0, "taken_at_s": 0.0, "source": "nvml"} | fields
+    return GpuSample(device=device, **reported)
 
 
 def seen(*devices: GpuSample, **fields: Any) -> GpuView:
-    told: dict[str, Any] = {"taken_at_s": 100.0, "utilization_pct": None, "utilization_max_pct": None}
-    told |= {"memory_ratio": None, "power_ratio": None, "capacity": 1.0}
-    return GpuView(**(told | fields), devices=devices)
+    reported: dict[str, Any] = {"taken_at_s": 100.0, "utilization_pct": None, "utilization_max_pct": None}
+    reported |= {"memory_ratio": None, "power_ratio": None, "capacity": 1.0}
+    return GpuView(**(reported | fields), devices=devices)
 
 
-CARDS = (row(), row("GPU-b", source="dcgm:node-7:9400", host="node-7"))
+DEVICES = (row(), row("GPU-b", source="dcgm:node-7:9400", host="node-7"))
 ENGINE = row("llm:8000", kind="engine", source="vllm:llm:8000")
 
 
 @pytest.mark.parametrize(
     ("signal", "view", "provider", "age_s"),
     [
-        (Signal.UTILIZATION, seen(*CARDS, ENGINE, engines_at_s=103.0), "dcgm:node-7:9400, nvml", 4.5),
-        (Signal.PRESSURE, seen(*CARDS, ENGINE, engines_at_s=103.0), "vllm:llm:8000", 1.5),
-        (Signal.PRESSURE, seen(*CARDS), "dcgm:node-7:9400, nvml", 4.5),
+        (Signal.UTILIZATION, seen(*DEVICES, ENGINE, engines_at_s=103.0), "dcgm:node-7:9400, nvml", 4.5),
+        (Signal.PRESSURE, seen(*DEVICES, ENGINE, engines_at_s=103.0), "vllm:llm:8000", 1.5),
+        (Signal.PRESSURE, seen(*DEVICES), "dcgm:node-7:9400, nvml", 4.5),
         (Signal.UTILIZATION, seen(row(), taken_at_s=200.0), "nvml", 0.0),
     ],
 )
@@ -139,7 +141,7 @@ def test_telemetry_event_has_source_and_age(
 def test_changed_signal_event_names_its_source() -> None:
     cards = regime()
     engines = dataclasses.replace(cards, signal=Signal.PRESSURE)
-    view = seen(*CARDS, ENGINE, engines_at_s=103.0)
+    view = seen(*DEVICES, ENGINE, engines_at_s=103.0)
     (fell_back,) = control_events(engines, cards, view)
     assert (fell_back.event, fell_back.level) == ("signal_changed", logging.WARNING)
     assert fell_back.text == (
@@ -197,7 +199,7 @@ def test_lost_and_recovered_device_events() -> None:
     assert list(events.device_events((here, gone), (here, gone))) == []
 
 
-def judged(
+def with_verdict(
     finding: GpuCondition,
     since_s: float = 0.0,
     evidence: dict[str, float] | None = None,
@@ -220,11 +222,11 @@ def test_verdict_event_has_its_evidence(
     finding: GpuCondition, level: int, before: GpuCondition | None
 ) -> None:
     evidence = {"utilization_pct": 100.0, "power_share": 0.1234, "progress_per_s": 0.0}
-    was = None if before is None else judged(before)
-    (line,) = events.verdict_events(was, judged(finding, 5.0, evidence))
+    was = None if before is None else with_verdict(before)
+    (line,) = events.verdict_events(was, with_verdict(finding, 5.0, evidence))
     assert (line.event, line.level) == ("gpu_verdict", level)
-    told = "utilization_pct 100, power_share 0.123, progress_per_s 0"
-    assert line.text == f"GPU-a is {finding}, 80% sure: {told}"
+    reported = "utilization_pct 100, power_share 0.123, progress_per_s 0"
+    assert line.text == f"GPU-a is {finding}, 80% sure: {reported}"
     assert line.keys == {
         "device": "GPU-a",
         "host": "",
@@ -236,22 +238,31 @@ def test_verdict_event_has_its_evidence(
 
 
 def test_verdict_without_evidence_is_an_event() -> None:
-    (line,) = events.verdict_events(None, judged(GpuCondition.STALLED))
+    (line,) = events.verdict_events(None, with_verdict(GpuCondition.STALLED))
     assert line.text == "GPU-a is stalled, 80% sure"
 
 
 def test_ended_verdict_event_has_its_duration() -> None:
-    (line,) = events.verdict_events(judged(GpuCondition.STALLED, 10.0), judged(GpuCondition.PRODUCTIVE, 22.4))
+    (line,) = events.verdict_events(
+        with_verdict(GpuCondition.STALLED, 10.0), with_verdict(GpuCondition.PRODUCTIVE, 22.4)
+    )
     assert (line.event, line.level) == ("gpu_verdict", logging.INFO)
     assert line.text == "GPU-a is productive, no longer stalled after 12 s"
     assert line.keys["lasted_s"] == pytest.approx(12.4)
-    (line,) = events.verdict_events(judged(GpuCondition.THROTTLED), judged(GpuCondition.STALLED))
+    (line,) = events.verdict_events(with_verdict(GpuCondition.THROTTLED), with_verdict(GpuCondition.STALLED))
     assert line.level == logging.ERROR, "a worse fault is not an end"
 
 
 @pytest.mark.parametrize("finding", GpuCondition)
 def test_unchanged_verdict_is_logged_once(finding: GpuCondition) -> None:
-    assert list(events.verdict_events(judged(finding, 1.0), judged(finding, 1.0, {"power_share": 0.5}))) == []
+    assert (
+        list(
+            events.verdict_events(
+                with_verdict(finding, 1.0), with_verdict(finding, 1.0, {"power_share": 0.5})
+            )
+        )
+        == []
+    )
 
 
 QUIET = [finding for finding in GpuCondition if finding not in FAULTS]
@@ -260,16 +271,18 @@ QUIET = [finding for finding in GpuCondition if finding not in FAULTS]
 @pytest.mark.parametrize("before", QUIET)
 @pytest.mark.parametrize("after", QUIET)
 def test_verdict_without_fault_is_no_event(before: GpuCondition, after: GpuCondition) -> None:
-    assert list(events.verdict_events(judged(before), judged(after))) == []
+    assert list(events.verdict_events(with_verdict(before), with_verdict(after))) == []
 
 
 def test_stalled_device_that_is_lost_has_the_loss_event_only() -> None:
-    assert list(events.verdict_events(judged(GpuCondition.STALLED), judged(GpuCondition.LOST))) == []
+    assert (
+        list(events.verdict_events(with_verdict(GpuCondition.STALLED), with_verdict(GpuCondition.LOST))) == []
+    )
 
 
 def test_name_from_an_exporter_cannot_begin_a_log_line() -> None:
     evil = ("node\n7", "GPU\r\nCRITICAL all is lost\x1b[2J")
-    (line,) = events.verdict_events(None, judged(GpuCondition.STALLED, key=evil))
+    (line,) = events.verdict_events(None, with_verdict(GpuCondition.STALLED, key=evil))
     (lost,) = events.device_events((), (row(evil[1], host=evil[0], health="lost"),))
     for text in (line.text, lost.text, *map(str, line.keys.values()), *map(str, lost.keys.values())):
         assert text.isprintable()

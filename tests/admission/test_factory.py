@@ -26,7 +26,7 @@ from autoglm_throttle.types import BorrowMode, MissingTelemetryMode, Policy, Sig
 
 NOW_S = 1000.0
 
-GATE_SETTINGS: dict[str, Any] = {
+LIMITER_SETTINGS: dict[str, Any] = {
     "slo_s": 9.0,
     "latency_budget": 0.33,
     "wait_budget": 0.44,
@@ -47,17 +47,17 @@ class TestConcurrencyLimiter:
 
     @pytest.mark.parametrize("policy", [Policy.ADAPTIVE, Policy.CONCURRENCY])
     def test_each_of_its_rules_is_a_setting(self, policy: Policy) -> None:
-        gate = factory.concurrency_limiter(Settings(policy=policy, **GATE_SETTINGS), NOW_S)
-        assert isinstance(gate, AdaptiveConcurrencyLimiter)
-        expected = {name.removeprefix("gpu_"): value for name, value in GATE_SETTINGS.items()}
+        limiter = factory.concurrency_limiter(Settings(policy=policy, **LIMITER_SETTINGS), NOW_S)
+        assert isinstance(limiter, AdaptiveConcurrencyLimiter)
+        expected = {name.removeprefix("gpu_"): value for name, value in LIMITER_SETTINGS.items()}
         assert {
-            field.name: getattr(gate._rules, field.name) for field in fields(ConcurrencyRules)
+            field.name: getattr(limiter._rules, field.name) for field in fields(ConcurrencyRules)
         } == expected
 
     def test_its_rules_and_the_settings_have_the_same_defaults(self) -> None:
-        gate = factory.concurrency_limiter(Settings(policy="concurrency"), NOW_S)
-        assert isinstance(gate, AdaptiveConcurrencyLimiter)
-        assert gate._rules == ConcurrencyRules()
+        limiter = factory.concurrency_limiter(Settings(policy="concurrency"), NOW_S)
+        assert isinstance(limiter, AdaptiveConcurrencyLimiter)
+        assert limiter._rules == ConcurrencyRules()
 
     @pytest.mark.parametrize("policy", [Policy.TIERS, Policy.FIXED])
     @pytest.mark.parametrize(("inflight_max", "limit"), [(0, math.inf), (77, 77)])
@@ -70,15 +70,15 @@ class TestConcurrencyLimiter:
 
     @pytest.mark.parametrize("policy", list(Policy))
     def test_each_policy_has_one(self, policy: Policy) -> None:
-        gate = factory.concurrency_limiter(Settings(policy=policy), NOW_S)
-        assert (policy in factory.WITH_CONCURRENCY_LIMIT) == isinstance(gate, AdaptiveConcurrencyLimiter)
+        limiter = factory.concurrency_limiter(Settings(policy=policy), NOW_S)
+        assert (policy in factory.WITH_CONCURRENCY_LIMIT) == isinstance(limiter, AdaptiveConcurrencyLimiter)
 
     def test_queue_of_length_0_rejects(self) -> None:
-        gate = factory.concurrency_limiter(
+        limiter = factory.concurrency_limiter(
             Settings(policy="concurrency", queue_max=0, inflight_start=2), NOW_S
         )
-        assert [gate.try_acquire(Demand(), NOW_S) for _ in range(3)] == [True, True, False]
-        assert not isinstance(gate.enqueue(Demand(), NOW_S), Ticket)
+        assert [limiter.try_acquire(Demand(), NOW_S) for _ in range(3)] == [True, True, False]
+        assert not isinstance(limiter.enqueue(Demand(), NOW_S), Ticket)
 
     @pytest.mark.parametrize(
         ("start", "floor", "workers", "most"), [(64, 2, 4, 16), (9, 2, 2, 5), (4, 2, 8, 2), (64, 2, 1, 64)]

@@ -29,7 +29,7 @@ from tests.admission.gated_throttle import (
     in_flight,
     left_over,
     permit_for,
-    refusal_for,
+    rejection_for,
     ticket_for,
     warmed,
 )
@@ -89,9 +89,9 @@ class TestUnconfirmed:
 
     def test_a_gpu_at_99_percent_without_traffic_changes_nothing(self) -> None:
         throttle = heated(adaptive(), 99.0, samples=10)
-        regime = throttle.control_state()
-        assert (regime.factor, regime.ceilings, regime.budget_rps) == (1.0, (1.0, 1.0, 1.0), None)
-        assert (regime.armed, regime.table_factor, regime.cause) == (False, 0.0, ControlCause.CALM)
+        state = throttle.control_state()
+        assert (state.factor, state.ceilings, state.budget_rps) == (1.0, (1.0, 1.0, 1.0), None)
+        assert (state.armed, state.table_factor, state.cause) == (False, 0.0, ControlCause.CALM)
         assert tuple(throttle.snapshot().rate_limit_rps.values()) == (1000.0, 500.0, 100.0)
 
     def test_a_busy_gpu_with_free_slots_changes_nothing(self) -> None:
@@ -141,24 +141,28 @@ class TestCut:
             False,
         )
         throttle.tick()
-        regime, least = throttle.control_state(), least_rps(throttle)
-        assert (regime.cause, regime.armed, regime.tier) == (ControlCause.TIER, True, tier)
-        assert regime.table_factor == tier
-        assert regime.budget_rps == pytest.approx(max(tier * NOMINAL_RPS, least))
-        assert regime.budget_rps is not None
-        assert regime.factor == pytest.approx(regime.budget_rps / NOMINAL_RPS)
+        state, least = throttle.control_state(), least_rps(throttle)
+        assert (state.cause, state.armed, state.tier) == (ControlCause.TIER, True, tier)
+        assert state.table_factor == tier
+        assert state.budget_rps == pytest.approx(max(tier * NOMINAL_RPS, least))
+        assert state.budget_rps is not None
+        assert state.factor == pytest.approx(state.budget_rps / NOMINAL_RPS)
         refill = tuple(throttle.snapshot().rate_limit_rps.values())
         assert refill == pytest.approx(tuple(max(rate, min(least, 1000.0)) for rate in rates))
-        assert (regime.signal, regime.term) == ("utilization", "utilization")
+        assert (state.signal, state.term) == ("utilization", "utilization")
 
     def test_budget_rejects_until_exactly_retry_after(self) -> None:
         throttle = overloaded(adaptive(), 99.0)
-        _, refusal = flood(throttle, HIGH)
-        assert (refusal.reason, refusal.detail, refusal.policy) == (Reason.GPU, "gpu:utilization", "gpu")
-        assert 0.0 < refusal.retry_after_s <= 1 / least_rps(throttle)
-        ready_s = throttle.clock() + refusal.retry_after_s
+        _, rejection = flood(throttle, HIGH)
+        assert (rejection.reason, rejection.detail, rejection.policy) == (
+            Reason.GPU,
+            "gpu:utilization",
+            "gpu",
+        )
+        assert 0.0 < rejection.retry_after_s <= 1 / least_rps(throttle)
+        ready_s = throttle.clock() + rejection.retry_after_s
         throttle.clock.advance(math.nextafter(ready_s, 0.0) - throttle.clock())
-        assert refusal_for(throttle, Demand(HIGH)).decision.detail == "gpu:utilization"
+        assert rejection_for(throttle, Demand(HIGH)).decision.detail == "gpu:utilization"
         throttle.clock.advance(ready_s - throttle.clock())
         ticket_for(throttle, Demand(HIGH))
 
@@ -174,7 +178,7 @@ class TestCut:
         throttle = overloaded(adaptive(min_share=0.0), 99.0)
         flood(throttle, MID)
         tokens = throttle.snapshot().tokens
-        refusal_for(throttle, Demand(MID))
+        rejection_for(throttle, Demand(MID))
         assert throttle.snapshot().tokens == tokens
 
     def test_user_rejection_refunds_the_budget(self) -> None:
@@ -182,7 +186,7 @@ class TestCut:
         permit_for(throttle, Demand(MID, "u", 3.0, holds_slot=False))
         overloaded(throttle, 99.0)
         for _ in range(100):
-            assert refusal_for(throttle, Demand(MID, "u")).decision.reason is Reason.USER
+            assert rejection_for(throttle, Demand(MID, "u")).decision.reason is Reason.USER
         ticket_for(throttle, Demand(HIGH, "v"))
 
     def test_one_of_the_guaranteed_share_has_not_paid_and_is_paid_nothing_back(self) -> None:
@@ -192,7 +196,7 @@ class TestCut:
         budget = throttle._shared_budget._bucket
         before = budget.tokens(throttle.clock())
         throttle.leave(ticket_for(throttle, Demand(LOW)))
-        assert refusal_for(throttle, Demand(LOW, "u")).decision.reason is Reason.USER
+        assert rejection_for(throttle, Demand(LOW, "u")).decision.reason is Reason.USER
         assert budget.tokens(throttle.clock()) == before
 
     def test_budget_rejections_are_demand(self) -> None:
@@ -202,7 +206,7 @@ class TestCut:
         assert isinstance(gate, AdaptiveConcurrencyLimiter)
         before = gate._arrived[HIGH]
         for _ in range(10):
-            refusal_for(throttle, Demand(HIGH))
+            rejection_for(throttle, Demand(HIGH))
         assert gate._arrived[HIGH] == before + 10
 
     def test_with_free_slots_only_the_budget_is_checked(self) -> None:
@@ -217,7 +221,7 @@ class TestCut:
         permit_for(throttle, Demand(MID, "u", holds_slot=False))
         throttle._budget_active = True
         throttle._shared_budget.rescale(10.0, "test", throttle.clock())
-        assert refusal_for(throttle, Demand(MID, "u")).decision.reason is Reason.USER
+        assert rejection_for(throttle, Demand(MID, "u")).decision.reason is Reason.USER
         assert in_flight(throttle) == 0
         assert throttle._shared_budget._bucket.tokens(throttle.clock()) == 8.0
 
@@ -274,10 +278,10 @@ class TestRelease:
 
     def test_holds_at_the_first_and_releases_at_the_second(self) -> None:
         throttle = Rush(adaptive(), 92.0).end()
-        regime = throttle.tick()
-        assert (regime.cause, regime.armed) == (ControlCause.HELD, True)
-        regime = throttle.tick()
-        assert (regime.cause, regime.armed, regime.budget_rps) == (ControlCause.RELEASED, False, None)
+        state = throttle.tick()
+        assert (state.cause, state.armed) == (ControlCause.HELD, True)
+        state = throttle.tick()
+        assert (state.cause, state.armed, state.budget_rps) == (ControlCause.RELEASED, False, None)
         assert tuple(throttle.snapshot().rate_limit_rps.values()) == (1000.0, 500.0, 100.0)
         assert throttle.control_state().table_factor == 0.4
         assert admitted(throttle, 1, HIGH) == 1
@@ -285,7 +289,7 @@ class TestRelease:
     def test_budget_and_rate_rejections_do_not_hold_the_cut(self) -> None:
         """A service that hung for a while and is back: only the cut itself refuses now."""
         throttle = Rush(adaptive(8), 99.0).end()
-        refused = 0
+        rejected = 0
         for _ in range(2):
             for _ in range(1200):
                 verdict = throttle.try_admit(Demand(HIGH))
@@ -294,10 +298,10 @@ class TestRelease:
                 else:
                     assert isinstance(verdict, Rejection)
                     assert verdict.decision.detail in {"gpu:utilization", "gpu:ceiling"}
-                    refused += 1
+                    rejected += 1
             assert throttle.control_state().armed
             throttle.tick()
-        assert refused > 2000
+        assert rejected > 2000
         assert (throttle.control_state().cause, throttle.control_state().armed) == (
             ControlCause.RELEASED,
             False,
@@ -309,8 +313,8 @@ class TestRelease:
         throttle.tick(2)
         assert throttle.control_state().armed
         throttle.tick(2)
-        regime = throttle.control_state()
-        assert (regime.telemetry, regime.armed, regime.budget_rps) == (TelemetryState.STALE, False, None)
+        state = throttle.control_state()
+        assert (state.telemetry, state.armed, state.budget_rps) == (TelemetryState.STALE, False, None)
         ticket_for(throttle, Demand(HIGH))
 
     def test_last_device_lost_rejects_all(self) -> None:
@@ -337,7 +341,7 @@ class TestRelease:
         for _ in range(60):
             throttle.clock.advance(0.01)
             assert not decided(throttle, HIGH).allowed
-            refusal_for(throttle, Demand(MID, holds_slot=False))
+            rejection_for(throttle, Demand(MID, holds_slot=False))
         demand_rps = throttle._settlement.limiter.view(throttle.clock()).demand_rps
         assert demand_rps[HIGH] > 10.0
         assert demand_rps[MID] == 0.0

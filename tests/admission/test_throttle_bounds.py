@@ -11,7 +11,15 @@ from autoglm_throttle import Demand, Outcome, Permit, Priority, Reason
 from autoglm_throttle.limiting.concurrency_limiter import TicketState
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import Policy
-from tests.admission.gated_throttle import gated, held, in_flight, permit_for, refusal_for, ticket_for, warmed
+from tests.admission.gated_throttle import (
+    gated,
+    held,
+    in_flight,
+    permit_for,
+    rejection_for,
+    ticket_for,
+    warmed,
+)
 
 HIGH, MID, LOW = Priority
 
@@ -79,7 +87,7 @@ class TestMemory:
         self.filled(throttle, 0.92)
         ticket = ticket_for(throttle, Demand(LOW))
         throttle._settlement.limiter.update_memory(0.85)
-        assert refusal_for(throttle, Demand(HIGH, "u")).decision.reason is Reason.USER
+        assert rejection_for(throttle, Demand(HIGH, "u")).decision.reason is Reason.USER
         assert ticket.state is TicketState.CALLED
 
 
@@ -89,8 +97,8 @@ class TestObjective:
     def test_slo_too_short_to_queue_is_rejected_at_once(self) -> None:
         throttle = warmed(gated(slo_s=240.0))
         held(throttle)
-        refusal = refusal_for(throttle, Demand(HIGH, slo_s=0.001)).decision
-        assert (refusal.reason, refusal.detail) == (Reason.QUEUE, "queue:slow")
+        rejection = rejection_for(throttle, Demand(HIGH, slo_s=0.001)).decision
+        assert (rejection.reason, rejection.detail) == (Reason.QUEUE, "queue:slow")
         assert ticket_for(throttle, Demand(HIGH, slo_s=10.0)).max_wait_s == 2.5
         assert ticket_for(throttle, Demand(HIGH)).max_wait_s == 60.0
 
@@ -106,9 +114,9 @@ class TestHardBound:
         throttle = throttle_for_tests(policy=policy, inflight_max=4, user_limit="100/minute")
         permits = held(throttle, 4)
         tokens = throttle.snapshot().tokens
-        refusal = refusal_for(throttle, Demand(HIGH, "u")).decision
-        assert (refusal.reason, refusal.detail, refusal.limit) == (Reason.QUEUE, "queue:cap", 4)
-        assert 0.0 < refusal.retry_after_s < 1.0
+        rejection = rejection_for(throttle, Demand(HIGH, "u")).decision
+        assert (rejection.reason, rejection.detail, rejection.limit) == (Reason.QUEUE, "queue:cap", 4)
+        assert 0.0 < rejection.retry_after_s < 1.0
         assert throttle.snapshot().tokens == tokens
         permit_for(throttle, Demand(HIGH, holds_slot=False))
         gate = throttle.snapshot().concurrency
@@ -123,7 +131,7 @@ class TestHardBound:
         throttle = throttle_for_tests(policy=policy, inflight_max=4, user_limit="1/minute")
         permit_for(throttle, Demand(user="u"))
         for _ in range(5):
-            assert refusal_for(throttle, Demand(user="u")).decision.reason is Reason.USER
+            assert rejection_for(throttle, Demand(user="u")).decision.reason is Reason.USER
         assert in_flight(throttle) == 1
 
     @pytest.mark.parametrize("policy", list(Policy))

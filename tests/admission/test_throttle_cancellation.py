@@ -115,8 +115,8 @@ class TestEveryMoment:
         await turns(later)
         stop()
         await quiet()
-        refused = throttle.snapshot().requests[MID, "shed", Reason.QUEUE]
-        assert refused == (first.verdict is not None)
+        rejected = throttle.snapshot().requests[MID, "shed", Reason.QUEUE]
+        assert rejected == (first.verdict is not None)
         assert untouched(throttle, "u")
         assert in_flight(throttle) == 0
         assert left_over(throttle) == NOTHING
@@ -230,11 +230,11 @@ class TestListener:
         run(backend, scenario)
 
     async def test_without_a_wakeup_the_ticket_is_cancelled(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def no_bell() -> None:
+        def no_wakeup() -> None:
             raise RuntimeError("which loop is this?")
 
         owner, _ = one_slot()
-        monkeypatch.setattr(admission_module, "new_wakeup", no_bell)
+        monkeypatch.setattr(admission_module, "new_wakeup", no_wakeup)
         with pytest.raises(RuntimeError, match="which loop"):
             await owner.admit(Demand(MID, "u"))
         assert untouched(owner, "u")

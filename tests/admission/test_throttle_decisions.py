@@ -80,16 +80,16 @@ class TestOrder:
             "rate_low_rps": "2/s",
             "rate_mid_rps": "3/s",
         }
-        first, twin = throttle_for_tests(**limits), throttle_for_tests(**limits)
+        first, other = throttle_for_tests(**limits), throttle_for_tests(**limits)
         for priority, user, cost, after_s in demands:
-            for throttle in (first, twin):
+            for throttle in (first, other):
                 throttle.clock.advance(after_s)
             answer = decided(first, priority, user, cost)
             if answer.allowed:
-                assert decided(twin, priority, user, cost) == answer
-        assert first.snapshot().tokens == pytest.approx(twin.snapshot().tokens)
+                assert decided(other, priority, user, cost) == answer
+        assert first.snapshot().tokens == pytest.approx(other.snapshot().tokens)
         for user in "ab":
-            assert decided(first, Priority.HIGH, user) == decided(twin, Priority.HIGH, user)
+            assert decided(first, Priority.HIGH, user) == decided(other, Priority.HIGH, user)
 
     @pytest.mark.parametrize(
         "settings", [{"user_limit": "3/minute"}, {"rate_mid_rps": "0.05/s"}, {"tiers": "1:0"}]

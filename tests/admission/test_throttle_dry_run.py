@@ -22,7 +22,7 @@ from tests.admission.gated_throttle import (
     in_flight,
     left_over,
     permit_for,
-    refusal_for,
+    rejection_for,
     warmed,
 )
 
@@ -34,7 +34,7 @@ def twins(**settings: Any) -> tuple[ManualThrottle, ManualThrottle]:
     return throttle_for_tests(**settings), throttle_for_tests(**settings, dry_run=True)
 
 
-def says_refused(record: logging.LogRecord) -> bool:
+def is_rejection(record: logging.LogRecord) -> bool:
     return getattr(record, "event", "") == "request_rejected"
 
 
@@ -63,15 +63,15 @@ class TestRejections:
         for _ in range(before):
             assert not isinstance(live.try_admit(LOW), Rejection)
             assert permit_for(dry, LOW).decision.would_reject is None
-        refusal = refusal_for(live, LOW).decision
-        assert refusal.detail == detail
-        assert permit_for(dry, LOW).decision == Decision(True, Reason.OK, would_reject=refusal)
+        rejection = rejection_for(live, LOW).decision
+        assert rejection.detail == detail
+        assert permit_for(dry, LOW).decision == Decision(True, Reason.OK, would_reject=rejection)
 
     def test_one_that_is_too_large_is_let_in_too(self) -> None:
         live, dry = twins(policy="fixed", rate_mid_rps="5/s")
-        refusal = refusal_for(live, Demand(cost=6.0)).decision
-        assert refusal.reason is Reason.TOO_LARGE
-        assert permit_for(dry, Demand(cost=6.0)).decision.would_reject == refusal
+        rejection = rejection_for(live, Demand(cost=6.0)).decision
+        assert rejection.reason is Reason.TOO_LARGE
+        assert permit_for(dry, Demand(cost=6.0)).decision.would_reject == rejection
 
     def test_shared_budget_is_named_by_its_term(self) -> None:
         live, dry = twins(policy="adaptive", inflight_start=4, sample_interval_s=0.2, slo_s=4.0, **WIDE)
@@ -104,19 +104,19 @@ class TestRejections:
     def test_a_live_throttle_counts_none(self) -> None:
         live = throttle_for_tests(policy="fixed", rate_low_rps="1/s")
         permit_for(live, LOW)
-        assert refusal_for(live, LOW).decision.would_reject is None
+        assert rejection_for(live, LOW).decision.would_reject is None
         assert not any(live.snapshot().would_reject.values())
         assert not live.snapshot().dry_run
 
     def test_they_are_logged_as_the_live_ones_are(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, logger="autoglm_throttle")
-        said = []
+        messages = []
         for throttle in twins(policy="fixed", rate_low_rps="1/s"):
             caplog.clear()
             for _ in range(3):
                 throttle.try_admit(LOW)
-            said.append([record.getMessage() for record in caplog.records if says_refused(record)])
-        assert said[0] == said[1] != []
+            messages.append([record.getMessage() for record in caplog.records if is_rejection(record)])
+        assert messages[0] == messages[1] != []
 
     def test_none_of_them_has_taken_a_token_or_a_unit(self) -> None:
         dry = throttle_for_tests(policy="fixed", user_limit="2/minute", rate_mid_rps="3/s", dry_run=True)
@@ -124,7 +124,7 @@ class TestRejections:
             permit_for(dry, Demand(user="u"))
         tokens = dry.snapshot().tokens
         would = [permit_for(dry, Demand(user="u")).decision.would_reject for _ in range(3)]
-        assert [refusal.remaining for refusal in would if refusal is not None] == [0, 0, 0]
+        assert [rejection.remaining for rejection in would if rejection is not None] == [0, 0, 0]
         assert dry.snapshot().tokens == tokens
 
 

@@ -79,8 +79,8 @@ async def test_two_processes_together_admit_what_one_may(fleet: FleetOf) -> None
     assert min(counts) >= 1
     assert 18 <= sum(counts) <= most
     for throttle in throttles:
-        refused = throttle.snapshot().requests[Priority.LOW, "limited", Reason.RATE]
-        assert refused == 60 - counts[throttles.index(throttle)]
+        rejected = throttle.snapshot().requests[Priority.LOW, "limited", Reason.RATE]
+        assert rejected == 60 - counts[throttles.index(throttle)]
 
 
 async def test_the_first_request_of_all_is_not_kept_waiting_for_a_lease(fleet: FleetOf) -> None:
@@ -123,9 +123,9 @@ async def test_members_are_counted_and_exported(fleet: FleetOf) -> None:
 async def test_user_limits_are_divided_by_members_without_workers(fleet: FleetOf) -> None:
     settings = {"user_limit": "9/minute", "fleet_heartbeat_s": 0.5}
     throttles = [fleet.joins(**settings) for _ in range(3)]
-    told = fleet.joins(**settings, workers=2)
+    reported = fleet.joins(**settings, workers=2)
     until(lambda: processes(throttles[0]) == 4, HANG_S, "all members")
-    assert processes(told) == 2
+    assert processes(reported) == 2
 
 
 def processes(throttle: Throttle) -> int:

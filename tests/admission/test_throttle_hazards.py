@@ -129,15 +129,15 @@ def test_a_stop_in_the_midst_of_a_reading_is_not_forgotten(monkeypatch: pytest.M
     def throttle_stopped() -> bool:
         return stopping.ident is not None
 
-    def regime(now: float, evidence: LimiterReport | None = None) -> ControlState:
-        said = original(now)
+    def state(now: float, evidence: LimiterReport | None = None) -> ControlState:
+        messages = original(now)
         held = object.__new__(Held)
         for name in ControlState.__dataclass_fields__:
             if name != "until_s":
-                object.__setattr__(held, name, getattr(said, name))
+                object.__setattr__(held, name, getattr(messages, name))
         return held
 
-    monkeypatch.setattr(throttle._controller, "control_state", regime)
+    monkeypatch.setattr(throttle._controller, "control_state", state)
     throttle.control_state()
     stopping.join(DEADLINE_S)
     assert throttle._refresh_due_s == -math.inf

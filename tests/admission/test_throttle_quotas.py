@@ -20,7 +20,7 @@ from tests.admission.gated_throttle import (
     in_flight,
     left_over,
     permit_for,
-    refusal_for,
+    rejection_for,
     ticket_for,
 )
 from tests.admission.sharing import Site
@@ -29,7 +29,7 @@ GB = 10**9
 HIGH, MID, LOW = Priority
 
 
-def card(clock: ManualClock) -> FakeGpu:
+def device(clock: ManualClock) -> FakeGpu:
     gpu = FakeGpu(clock=clock)
     gpu.memory_total_bytes, gpu.memory_used_bytes = 100 * GB, 0
     return gpu
@@ -38,7 +38,7 @@ def card(clock: ManualClock) -> FakeGpu:
 def quoted(**settings: Any) -> ManualThrottle:
     """A throttle that knows an empty card."""
     clock = ManualClock()
-    throttle = throttle_for_tests(clock=clock, gpu=card(clock), **{"quotas": True, **WIDE, **settings})
+    throttle = throttle_for_tests(clock=clock, gpu=device(clock), **{"quotas": True, **WIDE, **settings})
     throttle.tick()
     return throttle
 
@@ -57,7 +57,7 @@ def view(throttle: Throttle) -> Any:
     return seen
 
 
-def refused(snapshot: Snapshot, reason: Reason) -> int:
+def rejected(snapshot: Snapshot, reason: Reason) -> int:
     return sum(n for (_, _, why), n in snapshot.requests.items() if why is reason)
 
 
@@ -74,7 +74,7 @@ def test_each_priority_is_rejected_at_its_own_cap() -> None:
     throttle = filled(quoted(), 60)
     assert isinstance(throttle.try_admit(Demand(HIGH)), Permit)
     assert isinstance(throttle.try_admit(Demand(MID)), Permit)
-    assert refusal_for(throttle, Demand(LOW)).decision.detail == "gpu:memory"
+    assert rejection_for(throttle, Demand(LOW)).decision.detail == "gpu:memory"
     seen = view(throttle)
     assert (seen.basis, seen.fill, seen.rejecting[LOW]) == (FillBasis.DEVICE, pytest.approx(0.6), True)
 
@@ -84,11 +84,11 @@ def test_memory_rejection_charges_nothing() -> None:
     before = throttle.snapshot()
     held = in_flight(throttle)
     for _ in range(20):
-        refusal_for(throttle, Demand(LOW, "u"))
+        rejection_for(throttle, Demand(LOW, "u"))
     after = throttle.snapshot()
     assert after.tokens == before.tokens
     assert in_flight(throttle) == held
-    assert refused(after, Reason.GPU) == 20
+    assert rejected(after, Reason.GPU) == 20
     decision = permit_for(throttle, Demand(HIGH, "u")).decision
     assert decision.remaining == 4
 
@@ -97,13 +97,13 @@ def test_factor_0_rejects_first() -> None:
     throttle = filled(quoted(), 60)
     throttle.gpu.utilization_pct = 99.0
     throttle.tick(3)
-    assert refusal_for(throttle, Demand(LOW)).decision.detail == "gpu:overload"
+    assert rejection_for(throttle, Demand(LOW)).decision.detail == "gpu:overload"
 
 
 def test_the_memory_of_one_that_has_ended_is_free_again() -> None:
     throttle = quoted()
     permits = [permit_for(throttle, Demand(memory_bytes=30 * GB)) for _ in range(2)]
-    assert refusal_for(throttle, Demand(memory_bytes=30 * GB)).decision.reason is Reason.GPU
+    assert rejection_for(throttle, Demand(memory_bytes=30 * GB)).decision.reason is Reason.GPU
     permits[0].settle(Outcome.SUCCESS)
     permits[0].settle(Outcome.SUCCESS)
     assert view(throttle).fill == pytest.approx(0.3)
@@ -114,7 +114,7 @@ def test_the_memory_of_one_that_has_ended_is_free_again() -> None:
 def test_request_rejected_by_a_later_limit_is_not_counted() -> None:
     throttle = quoted(user_limit="1/minute")
     permit_for(throttle, Demand(user="u")).settle()
-    assert refusal_for(throttle, Demand(user="u")).decision.reason is Reason.USER
+    assert rejection_for(throttle, Demand(user="u")).decision.reason is Reason.USER
     assert view(throttle).cost == 0.0
 
 
@@ -159,8 +159,8 @@ def test_queued_request_is_rechecked_when_called() -> None:
     throttle.clock.advance(0.1)
     Throttle.tick(throttle)
     first.settle()
-    ((heard, verdict),) = throttle.called()
-    assert heard is ticket
+    ((returned, verdict),) = throttle.called()
+    assert returned is ticket
     assert isinstance(verdict, Rejection)
     assert verdict.decision.detail == "gpu:memory"
     second.settle()
@@ -190,7 +190,7 @@ async def test_request_is_rechecked_after_the_store_check(
 ) -> None:
     site = Site(monkeypatch, places=9, quotas=True, rate_mid_rps="10/s")
     throttle = site.throttle
-    gpu = card(site.clock)
+    gpu = device(site.clock)
     throttle.observe(gpu.read())
     inside = await site.admit()
     assert isinstance(inside, Permit)

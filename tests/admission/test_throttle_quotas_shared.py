@@ -22,7 +22,7 @@ CAP = 0.705
 HIGH, MID, LOW = Priority
 
 
-class SharedCard:
+class SharedDevice:
     """A card, or an engine, that holds what the requests of all its workers need, sampled by each of them."""
 
     def __init__(self, workers: int, each_gb: int, **made: Any) -> None:
@@ -76,79 +76,81 @@ class SharedCard:
 @settings(max_examples=25)
 @given(workers=st.integers(1, 4), each_gb=st.integers(3, 40))
 def test_between_samples_each_process_fills_the_whole_capacity(workers: int, each_gb: int) -> None:
-    card = SharedCard(workers, each_gb)
+    device = SharedDevice(workers, each_gb)
     room = int(CAP * TOTAL_GB / each_gb)
     for worker in range(workers):
-        assert card.ask(worker, room + 1, states=True) == room
-    card.sample()
+        assert device.ask(worker, room + 1, states=True) == room
+    device.sample()
     for worker in range(workers):
-        assert workers == 1 or card.ask(worker) == 0
+        assert workers == 1 or device.ask(worker) == 0
 
 
 @pytest.mark.parametrize("workers", range(1, 5))
 def test_under_even_load_each_learns_to_count_for_the_others_too(workers: int) -> None:
-    card = SharedCard(workers, each_gb=2)
+    device = SharedDevice(workers, each_gb=2)
     for _ in range(3):
-        assert [card.ask(worker) for worker in range(workers)] == [1] * workers
-        card.sample()
-    assert [card.seen(worker).slope for worker in range(workers)] == pytest.approx([0.02 * workers] * workers)
+        assert [device.ask(worker) for worker in range(workers)] == [1] * workers
+        device.sample()
+    assert [device.seen(worker).slope for worker in range(workers)] == pytest.approx(
+        [0.02 * workers] * workers
+    )
     for worker in range(workers):
-        card.ask(worker, 50)
-    assert CAP * TOTAL_GB - 2 * workers * workers < card.full_gb <= CAP * TOTAL_GB
+        device.ask(worker, 50)
+    assert CAP * TOTAL_GB - 2 * workers * workers < device.full_gb <= CAP * TOTAL_GB
 
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_late_process_counts_memory_of_others_as_weights(*, at_once: bool) -> None:
-    card = SharedCard(1 + at_once, each_gb=5)
+    device = SharedDevice(1 + at_once, each_gb=5)
     for _ in range(12):
-        card.ask(0)
-        card.sample()
+        device.ask(0)
+        device.sample()
     if not at_once:
-        card.start_worker()
-        card.sample()
-    assert [card.seen(worker).fill for worker in range(2)] == [pytest.approx(0.6), 0.0]
-    assert card.seen(1).usable_bytes == 40 * GB
+        device.start_worker()
+        device.sample()
+    assert [device.seen(worker).fill for worker in range(2)] == [pytest.approx(0.6), 0.0]
+    assert device.seen(1).usable_bytes == 40 * GB
     for _ in range(10):
-        card.ask(1, 1, LOW)
-        card.sample()
-    assert card.full_gb == 80, "half of what was left, though low may fill half of the whole"
-    while card.inside[0]:
-        card.inside[0].pop().settle()
-    card.sample()
-    assert card.seen(1).usable_bytes == (100 - 20) * GB, "what its own hold by now stays unseen"
+        device.ask(1, 1, LOW)
+        device.sample()
+    assert device.full_gb == 80, "half of what was left, though low may fill half of the whole"
+    while device.inside[0]:
+        device.inside[0].pop().settle()
+    device.sample()
+    assert device.seen(1).usable_bytes == (100 - 20) * GB, "what its own hold by now stays unseen"
 
 
-def passed_on(**made: Any) -> SharedCard:
+def passed_on(**made: Any) -> SharedDevice:
     """A card on which half of what the first of two workers had has ended, and as much came to the second."""
-    card = SharedCard(2, each_gb=5, **made)
+    device = SharedDevice(2, each_gb=5, **made)
     for _ in range(6):
-        card.ask(0)
-        card.ask(1)
-        card.sample()
+        device.ask(0)
+        device.ask(1)
+        device.sample()
     for _ in range(3):
-        card.pass_on()
-        card.sample()
-    assert card.full_gb == 60
-    return card
+        device.pass_on()
+        device.sample()
+    assert device.full_gb == 60
+    return device
 
 
 @pytest.mark.parametrize(("priority", "count"), [(LOW, 3), (MID, 4), (HIGH, 5)])
 def test_process_without_work_admits_into_the_remaining_memory(priority: Priority, count: int) -> None:
-    card = passed_on()
-    assert [card.seen(worker).basis for worker in range(2)] == [FillBasis.KEPT, FillBasis.DEVICE]
-    assert card.seen(0).usable_bytes == 40 * GB
-    assert card.ask(0, 60, priority) == count
-    assert card.ask(1, 60, LOW) == 0
-    card.sample()
-    assert card.full_gb <= 92
-    assert card.seen(0).basis is FillBasis.DEVICE
-    assert [card.ask(worker, 4) for worker in range(2)] == [0, 0]
+    device = passed_on()
+    assert [device.seen(worker).basis for worker in range(2)] == [FillBasis.KEPT, FillBasis.DEVICE]
+    assert device.seen(0).usable_bytes == 40 * GB
+    assert device.ask(0, 60, priority) == count
+    assert device.ask(1, 60, LOW) == 0
+    device.sample()
+    assert device.full_gb <= 92
+    assert device.seen(0).basis is FillBasis.DEVICE
+    assert [device.ask(worker, 4) for worker in range(2)] == [0, 0]
 
 
 def test_the_cache_of_an_engine_is_the_same_for_all() -> None:
-    card = passed_on(engines=1)
-    card.start_worker()
-    card.sample()
-    assert [card.seen(worker).basis for worker in range(3)] == [FillBasis.CACHE] * 3
-    assert [card.seen(worker).fill for worker in range(3)] == [0.6] * 3
-    assert [card.ask(worker, 4, LOW) for worker in range(3)] == [0, 0, 0]
+    device = passed_on(engines=1)
+    device.start_worker()
+    device.sample()
+    assert [device.seen(worker).basis for worker in range(3)] == [FillBasis.CACHE] * 3
+    assert [device.seen(worker).fill for worker in range(3)] == [0.6] * 3
+    assert [device.ask(worker, 4, LOW) for worker in range(3)] == [0, 0, 0]

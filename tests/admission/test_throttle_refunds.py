@@ -23,7 +23,7 @@ from tests.admission.gated_throttle import (
     left_over,
     permit_for,
     queued,
-    refusal_for,
+    rejection_for,
     ticket_for,
     warmed,
 )
@@ -55,13 +55,13 @@ def called_and_left(throttle: ManualThrottle, ticket: Ticket) -> None:
     assert gate.try_acquire(Demand(), throttle.clock())  # the slot that was lent
 
 
-ENDINGS = [dropped, left, called_and_left]
+OUTCOMES_OF_CALLS = [dropped, left, called_and_left]
 
 
 class TestNothingIsCharged:
     """Who stood in line and was not let in has taken nothing."""
 
-    @pytest.mark.parametrize("ending", ENDINGS)
+    @pytest.mark.parametrize("ending", OUTCOMES_OF_CALLS)
     @pytest.mark.parametrize(
         "demand",
         [
@@ -75,26 +75,26 @@ class TestNothingIsCharged:
     def test_tokens_and_units_equal_those_without_the_request(
         self, ending: Callable[[ManualThrottle, Ticket], None], demand: Demand, borrow: str
     ) -> None:
-        first, twin = (
+        first, other = (
             warmed(gated(user_limit="20/minute;12/second", borrow=borrow, rate_high_rps="5/s", burst_s=2.0))
             for _ in range(2)
         )
-        for throttle in (first, twin):
+        for throttle in (first, other):
             permit_for(throttle, Demand(HIGH, "u", 4.0, address="here"))
         if borrow == "off" and demand.cost == 7.0:
             first.clock.advance(0.2)
-            twin.clock.advance(0.2)
+            other.clock.advance(0.2)
         start_s = first.clock()
         ending(first, ticket_for(first, demand))
-        twin.clock.advance(first.clock() - start_s)
-        assert first.snapshot().tokens == pytest.approx(twin.snapshot().tokens)
+        other.clock.advance(first.clock() - start_s)
+        assert first.snapshot().tokens == pytest.approx(other.snapshot().tokens)
         assert left_over(first) == NOTHING
-        assert in_flight(first) == in_flight(twin) == 1
+        assert in_flight(first) == in_flight(other) == 1
         for user, address in (("u", "here"), ("new", "elsewhere"), ("third", "here")):
             asked = Demand(user=user, address=address, holds_slot=False)
-            assert permit_for(first, asked).decision == permit_for(twin, asked).decision
+            assert permit_for(first, asked).decision == permit_for(other, asked).decision
 
-    @pytest.mark.parametrize("ending", ENDINGS)
+    @pytest.mark.parametrize("ending", OUTCOMES_OF_CALLS)
     def test_the_shared_budget_gets_its_token_back(
         self, ending: Callable[[ManualThrottle, Ticket], None]
     ) -> None:
@@ -133,7 +133,7 @@ class TestNothingIsCharged:
         throttle = warmed(gated(user_limit="1/minute"))
         permit_for(throttle, Demand(user="u"))
         tokens = throttle.snapshot().tokens
-        assert refusal_for(throttle, Demand(user="u")).decision.reason is Reason.USER
+        assert rejection_for(throttle, Demand(user="u")).decision.reason is Reason.USER
         assert throttle.snapshot().tokens == tokens
         assert left_over(throttle) == NOTHING
         assert queued(throttle, MID) == (0, 0.0)

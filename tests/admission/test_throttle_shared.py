@@ -222,8 +222,8 @@ async def test_called_decides_without_the_store_for_a_non_waiter(
     ticket = site.throttle.try_admit(Demand(user=ALICE))
     assert isinstance(ticket, Ticket)
     first.settle()
-    ((heard, permit),) = site.throttle.called()
-    assert heard is ticket
+    ((returned, permit),) = site.throttle.called()
+    assert returned is ticket
     assert isinstance(permit, Permit)
     permit.settle()
     assert site.nothing_is_held()

@@ -109,10 +109,10 @@ def test_samples_may_be_handed_in() -> None:
     throttle = Throttle(Settings(policy="tiers", gpu="none"), clock=clock)
     for _ in range(3):
         clock.advance(1.0)
-        regime = throttle.observe(
+        state = throttle.observe(
             [GpuSample(device="X", index=0, taken_at_s=clock(), source="elsewhere", utilization_pct=92.0)]
         )
-    assert regime.factor == 0.4
+    assert state.factor == 0.4
     assert throttle.tick().factor == 0.4
     assert throttle.snapshot().devices[0].source == "elsewhere"
 

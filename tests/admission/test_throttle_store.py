@@ -178,8 +178,8 @@ def test_approximate_store_is_reported_once_at_start(
     site = Site(monkeypatch)
     site.throttle.start()
     site.throttle.start()
-    said = [record.getMessage() for record in caplog.records if "approximately" in record.getMessage()]
+    messages = [record.getMessage() for record in caplog.records if "approximately" in record.getMessage()]
     wanted = (
         "scripted counts user limits approximately: up to 1.97 times a limit may be admitted in one window"
     )
-    assert said == [wanted] * approximate
+    assert messages == [wanted] * approximate

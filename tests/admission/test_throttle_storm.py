@@ -29,7 +29,7 @@ USER_LIMIT = 20_000
 """Units in an hour, which no storm outlasts."""
 
 
-class Books:
+class Counts:
     """What the storm itself has seen, to be compared with what the throttle says at the end."""
 
     def __init__(self, seed: int, policy: str, slots: int) -> None:
@@ -109,7 +109,7 @@ class SynchronousStorm:
     """Through try, called, leave and settle; half of the waiters have a bell, as those of an event loop."""
 
     def __init__(self, seed: int, policy: str) -> None:
-        self.books = Books(seed, policy, slots=16)
+        self.books = Counts(seed, policy, slots=16)
         self.throttle = self.books.throttle
         self.random = self.books.random
         self.running: list[Permit] = []
@@ -171,8 +171,8 @@ class SynchronousStorm:
 
     def resume(self) -> None:
         """One whose bell has rung, or whose own timer has, looks what has become of it."""
-        with_bell = [ticket for ticket in self.waiting if ticket.on_ready is not None]
-        tickets = self.rung or with_bell
+        with_wakeup = [ticket for ticket in self.waiting if ticket.on_ready is not None]
+        tickets = self.rung or with_wakeup
         if tickets:
             ticket = self.random.choice(tickets)
             verdict = self.throttle._poll_ticket(ticket)
@@ -212,7 +212,7 @@ class Riders:
     """Tasks of an event loop that are cancelled at random, in three ways."""
 
     def __init__(self, seed: int) -> None:
-        self.books = Books(seed, "concurrency", slots=8)
+        self.books = Counts(seed, "concurrency", slots=8)
         self.random = self.books.random
         self.stops: list[tuple[Waiter, Callable[[], None]]] = []
         self.waiters: list[Waiter] = []

@@ -65,8 +65,12 @@ class TestTiers:
 
     def test_factor_0_names_the_next_sample(self) -> None:
         throttle = heated(throttle_for_tests(sample_interval_s=2.0), 96.0)
-        refusal = decided(throttle, Priority.HIGH)
-        assert (refusal.reason, refusal.detail, refusal.retry_after_s) == (Reason.GPU, "gpu:overload", 2.0)
+        rejection = decided(throttle, Priority.HIGH)
+        assert (rejection.reason, rejection.detail, rejection.retry_after_s) == (
+            Reason.GPU,
+            "gpu:overload",
+            2.0,
+        )
         throttle.clock.advance(0.5)
         assert decided(throttle).retry_after_s == 1.5
 

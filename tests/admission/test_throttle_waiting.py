@@ -35,7 +35,7 @@ from tests.admission.gated_throttle import (
     left_over,
     permit_for,
     queued,
-    refusal_for,
+    rejection_for,
     ticket_for,
     warmed,
 )
@@ -136,17 +136,17 @@ class TestOrder:
         permit.settle()
         assert in_flight(throttle) == 1
         assert throttle.snapshot().active[MID] == 0
-        refused = gated(rate_mid_rps="1/s")
-        permit_for(refused, Demand(holds_slot=False))
-        refusal_for(refused, Demand(holds_slot=False))
-        gate = refused.snapshot().concurrency
+        rejected = gated(rate_mid_rps="1/s")
+        permit_for(rejected, Demand(holds_slot=False))
+        rejection_for(rejected, Demand(holds_slot=False))
+        gate = rejected.snapshot().concurrency
         assert gate is not None
         assert (gate.in_flight, gate.waiting) == (0, (0, 0, 0))
 
     def test_a_user_limit_frees_no_slot_that_was_never_taken(self) -> None:
         throttle = gated(user_limit="1/minute")
         permit_for(throttle, Demand(user="u", holds_slot=False))
-        assert refusal_for(throttle, Demand(user="u", holds_slot=False)).decision.reason is Reason.USER
+        assert rejection_for(throttle, Demand(user="u", holds_slot=False)).decision.reason is Reason.USER
         assert in_flight(throttle) == 0
 
 
@@ -199,8 +199,8 @@ class TestCall:
         throttle.clock.advance(0.5)
         running.settle()
         permit = await task
-        told = {item.name: (item.remaining, round(item.reset_s, 6)) for item in permit.decision.limits}
-        assert told == {
+        reported = {item.name: (item.remaining, round(item.reset_s, 6)) for item in permit.decision.limits}
+        assert reported == {
             "user-1s": (1, 0.25),
             "user-60s": (8, 59.25),
             "address-1s": (29, 0.5),

@@ -17,16 +17,16 @@ LONG_S = 60.0
 def test_wakeup_set_in_the_same_loop_wakes_its_waiter(backend: str) -> None:
     async def scenario() -> None:
         bell = new_wakeup()
-        heard: list[bool] = []
+        returned: list[bool] = []
 
         async def waiter() -> None:
-            heard.append(await bell.wait(LONG_S, anyio.sleep_forever))
+            returned.append(await bell.wait(LONG_S, anyio.sleep_forever))
 
         async with anyio.create_task_group() as group:
             group.start_soon(waiter)
             await anyio.wait_all_tasks_blocked()
             bell.set()
-        assert heard == [False]
+        assert returned == [False]
 
     run(backend, scenario)
 
@@ -56,16 +56,16 @@ def test_wakeup_set_long_before_the_wait_ends_it_at_once(backend: str) -> None:
 
 def test_wakeup_set_while_its_loop_was_blocked_wakes() -> None:
     loop = asyncio.new_event_loop()
-    bells: list[Wakeup] = []
+    wakeups: list[Wakeup] = []
 
     async def waiter() -> bool:
-        bells.append(new_wakeup())
-        return await bells[0].wait(LONG_S, anyio.sleep_forever)
+        wakeups.append(new_wakeup())
+        return await wakeups[0].wait(LONG_S, anyio.sleep_forever)
 
     try:
         task = loop.create_task(waiter())
         loop.run_until_complete(asyncio.sleep(0.001))
-        bells[0].set()
+        wakeups[0].set()
         assert loop.run_until_complete(asyncio.wait_for(task, 60.0)) is False
     finally:
         loop.close()
@@ -105,18 +105,18 @@ def test_wakeup_set_twice_or_too_late_does_nothing(backend: str) -> None:
 def test_the_task_goes_on_after_a_wait_as_if_nothing_had_been_cancelled(backend: str) -> None:
     async def scenario() -> None:
         bell = new_wakeup()
-        bell_rung = False
+        wakeup_set = False
 
         async def ring() -> None:
-            nonlocal bell_rung
+            nonlocal wakeup_set
             bell.set()
-            bell_rung = True
+            wakeup_set = True
 
         async with anyio.create_task_group() as group:
             group.start_soon(ring)
             await bell.wait(LONG_S, anyio.sleep_forever)
             await anyio.sleep(0.0)
-        assert bell_rung
+        assert wakeup_set
         if backend == "asyncio":
             task = asyncio.current_task()
             assert task is not None
@@ -127,13 +127,13 @@ def test_the_task_goes_on_after_a_wait_as_if_nothing_had_been_cancelled(backend:
 
 def test_a_cancelled_waiter_stays_cancelled(backend: str) -> None:
     async def scenario() -> None:
-        bells: list[Wakeup] = []
+        wakeups: list[Wakeup] = []
         ended: list[str] = []
 
         async def waiter() -> None:
-            bells.append(new_wakeup())
+            wakeups.append(new_wakeup())
             try:
-                await bells[0].wait(LONG_S, anyio.sleep_forever)
+                await wakeups[0].wait(LONG_S, anyio.sleep_forever)
                 ended.append("woken")
             except anyio.get_cancelled_exc_class():
                 ended.append("cancelled")
@@ -161,47 +161,47 @@ def test_error_of_the_disconnect_watch_is_raised(backend: str) -> None:
 
 @pytest.mark.parametrize("other", BACKENDS)
 def test_a_loop_in_another_thread_is_woken(backend: str, other: str) -> None:
-    ready, heard = threading.Event(), threading.Event()
-    bells: list[Wakeup] = []
+    ready, returned = threading.Event(), threading.Event()
+    wakeups: list[Wakeup] = []
 
     async def theirs() -> None:
-        bells.append(new_wakeup())
+        wakeups.append(new_wakeup())
         ready.set()
-        assert not await bells[0].wait(LONG_S, anyio.sleep_forever)
-        heard.set()
+        assert not await wakeups[0].wait(LONG_S, anyio.sleep_forever)
+        returned.set()
 
     async def ours() -> None:
         assert ready.wait(10.0)
-        bells[0].set()
+        wakeups[0].set()
 
     thread = threading.Thread(target=run, args=(other, theirs))
     thread.start()
     run(backend, ours)
-    assert heard.wait(10.0)
+    assert returned.wait(10.0)
     thread.join()
-    bells[0].set()
+    wakeups[0].set()
 
 
 def test_wakeup_of_a_closed_loop_is_harmless(backend: str) -> None:
-    bells: list[Wakeup] = []
+    wakeups: list[Wakeup] = []
 
     async def make() -> None:
-        bells.append(new_wakeup())
+        wakeups.append(new_wakeup())
 
     thread = threading.Thread(target=run, args=(backend, make))
     thread.start()
     thread.join()
-    bells[0].set()
+    wakeups[0].set()
 
 
 def test_asyncio_listens_only_to_longer_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short wait is over before anybody listens; what is left of a long one is listened to."""
 
     async def scenario() -> None:
-        heard: list[str] = []
+        returned: list[str] = []
 
         async def leaves() -> None:
-            heard.append("listened")
+            returned.append("listened")
 
         bell = new_wakeup()
         async with anyio.create_task_group() as group:
@@ -209,9 +209,9 @@ def test_asyncio_listens_only_to_longer_waits(monkeypatch: pytest.MonkeyPatch) -
             await anyio.wait_all_tasks_blocked()
             bell.set()
         assert not await new_wakeup().wait(0.001, leaves)
-        assert not heard
+        assert not returned
         monkeypatch.setattr("autoglm_throttle.wakeup.DISCONNECT_WATCH_DELAY_S", 0.001)
         assert await new_wakeup().wait(LONG_S, leaves)
-        assert heard == ["listened"]
+        assert returned == ["listened"]
 
     run("asyncio", scenario)

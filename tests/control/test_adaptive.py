@@ -124,9 +124,9 @@ def test_while_it_holds_budget_and_ceilings_only_follow_the_service_upwards() ->
 
 
 def test_a_cut_looks_at_the_last_sample_alone() -> None:
-    regimes = run("96! 96! 96! 86!")
-    assert [regime.tier for regime in regimes] == [1.0, 1.0, 0.0, 0.7]
-    assert regimes[-1].ceilings == (0.7, 0.7, 1.0)
+    states = run("96! 96! 96! 86!")
+    assert [regime.tier for regime in states] == [1.0, 1.0, 0.0, 0.7]
+    assert states[-1].ceilings == (0.7, 0.7, 1.0)
 
 
 def test_control_state_has_the_time_of_the_last_change() -> None:
@@ -146,8 +146,8 @@ def test_limiter_report_without_signal_counts_at_the_next_sample() -> None:
 
 
 def test_table_factor_is_that_of_the_literal_table() -> None:
-    told = [(regime.table_factor, regime.armed) for regime in run("96 96 96 96! 96! 96! 50 50")]
-    assert told == [
+    reported = [(regime.table_factor, regime.armed) for regime in run("96 96 96 96! 96! 96! 50 50")]
+    assert reported == [
         (1.0, False),
         (1.0, False),
         (0.0, False),
@@ -223,15 +223,15 @@ def test_unconfirmed_samples_never_cut(
 def test_permuting_the_devices_changes_nothing(
     readings: list[list[float]], order: list[int], lost: int | None
 ) -> None:
-    regimes = []
+    states = []
     for arrangement in (list(range(3)), order):
         controller, aggregator = adaptive(), Aggregator(AggregateMode.WEIGHTED)
         for second, reading in enumerate(readings):
             rows = [device(n, reading[n], T0 + second, lost=n == lost and second > 1) for n in arrangement]
             seen = aggregator.update(rows, T0 + second)
-            regimes.append(controller.observe(seen, waiting(), WORK, T0 + second))
+            states.append(controller.observe(seen, waiting(), WORK, T0 + second))
     half = len(readings)
-    assert regimes[:half] == regimes[half:]
+    assert states[:half] == states[half:]
 
 
 def device(n: int, pct: float, taken_at_s: float, *, lost: bool) -> GpuSample:
@@ -253,18 +253,18 @@ def device(n: int, pct: float, taken_at_s: float, *, lost: bool) -> GpuSample:
 def test_budget_rejections_do_not_confirm_after_a_hang() -> None:
     controller = adaptive()
     budget = SharedBudget(RESERVES, T0)
-    regimes: list[ControlState] = []
+    states: list[ControlState] = []
     for second in range(20):
         now = T0 + second
         hangs = second < 8
-        refused = sum(budget.take(Priority.LOW, now + tick / 500) is not None for tick in range(500))
-        assert bool(refused) is (regimes[-1].budget_rps is not None if regimes else False)
+        rejected = sum(budget.take(Priority.LOW, now + tick / 500) is not None for tick in range(500))
+        assert bool(rejected) is (states[-1].budget_rps is not None if states else False)
         word = LimiterReport(confirmed=hangs, service_rps=100.0, in_flight=64 if hangs else 20, limit=64.0)
-        regimes.append(controller.observe(view(99.0), word, WORK, now + 1.0))
-        budget.rescale(regimes[-1].budget_rps, regimes[-1].term, now + 1.0)
-    acting = [regime.armed for regime in regimes]
+        states.append(controller.observe(view(99.0), word, WORK, now + 1.0))
+        budget.rescale(states[-1].budget_rps, states[-1].term, now + 1.0)
+    acting = [regime.armed for regime in states]
     assert acting == [False, False, *[True] * 7, *[False] * 11], "released at the second quiet sample"
-    assert [regime.cause for regime in regimes[7:11]] == [
+    assert [regime.cause for regime in states[7:11]] == [
         ControlCause.TIER,
         ControlCause.HELD,
         ControlCause.RELEASED,

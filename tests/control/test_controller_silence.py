@@ -319,20 +319,20 @@ def test_the_first_sample_that_could_raise_the_factor_is_named_exactly(
 class TestAllLost:
     """The last device is gone: shut as long as that is what the reads say, and not for ever after."""
 
-    def shut(self, unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN) -> TierController:
+    def rejecting_all(self, unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN) -> TierController:
         controller = tiers(unknown=unknown)
         see(controller, view(50.0), T0)
         see(controller, view(None, capacity=0.0), T0 + 1.0)
         return controller
 
     def test_factor_0_stays_while_reads_continue(self) -> None:
-        controller = self.shut()
+        controller = self.rejecting_all()
         for second in range(2, 100):
             regime = see(controller, view(None, capacity=0.0), T0 + second)
             assert (regime.factor, regime.cause) == (0.0, ControlCause.LOST)
 
     def test_opens_by_and_by_once_the_reads_end(self) -> None:
-        controller = self.shut()
+        controller = self.rejecting_all()
         factors = [controller.control_state(T0 + 1.0 + second).factor for second in range(40)]
         assert factors[:4] == [0.0] * 4
         assert factors == sorted(factors)
@@ -341,15 +341,15 @@ class TestAllLost:
         assert controller.control_state(T0 + 100.0).valid_until_s == math.inf
 
     def test_what_is_assumed_decides(self) -> None:
-        assert self.shut(MissingTelemetryMode.LAST).control_state(T0 + 100.0).factor == 0.0
-        assert self.shut(MissingTelemetryMode.CLOSED).control_state(T0 + 100.0).factor == 0.0
-        assert self.shut(MissingTelemetryMode.CONSERVATIVE).control_state(T0 + 100.0).factor == 0.7
+        assert self.rejecting_all(MissingTelemetryMode.LAST).control_state(T0 + 100.0).factor == 0.0
+        assert self.rejecting_all(MissingTelemetryMode.CLOSED).control_state(T0 + 100.0).factor == 0.0
+        assert self.rejecting_all(MissingTelemetryMode.CONSERVATIVE).control_state(T0 + 100.0).factor == 0.7
 
-    @pytest.mark.parametrize("told", [50.0, None])
+    @pytest.mark.parametrize("reported", [50.0, None])
     @pytest.mark.parametrize("left", [0.0, 0.5])
-    def test_each_control_state_has_its_end_of_validity(self, told: float | None, left: float) -> None:
+    def test_each_control_state_has_its_end_of_validity(self, reported: float | None, left: float) -> None:
         controller = tiers()
-        see(controller, view(told), T0)
+        see(controller, view(reported), T0)
         see(controller, view(None, capacity=left), T0 + 1.0)
         now = T0 + 1.0
         while now < T0 + 60.0:

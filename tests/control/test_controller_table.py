@@ -72,9 +72,9 @@ def test_it_follows_the_slow_table(rules: Hysteresis, samples: list[float | None
     for n, pct in enumerate(samples):
         if pct is not None and 0 <= pct <= 100:
             factor = slow.sample(pct)
-        regime = see(controller, view(pct), T0 + n)
-        assert regime.factor == regime.tier == factor
-        assert 0.0 <= regime.factor <= 1.0
+        state = see(controller, view(pct), T0 + n)
+        assert state.factor == state.tier == factor
+        assert 0.0 <= state.factor <= 1.0
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_factor_held_by_hysteresis_has_that_cause() -> None:
 def test_what_is_no_signal_is_neither_a_strike_nor_calm(junk: float | None) -> None:
     controller = tiers()
     assert feed(controller, 96, 96, junk, 96) == [1, 1, 1, 0]
-    shut = feed(controller, 96, junk, start=T0 + 4)
-    assert shut == [0, 0]
+    rejecting_all = feed(controller, 96, junk, start=T0 + 4)
+    assert rejecting_all == [0, 0]
     assert controller.control_state(T0 + 5).load == 0.96
     assert controller.control_state(T0 + 4 + 2.5).telemetry is TelemetryState.LATE, (
         "junk does not keep telemetry fresh"
@@ -123,8 +123,8 @@ def test_lost_capacity_multiplies_the_factor_at_once_and_returns_after_three_sam
     feed(controller, 50)
     assert see(controller, view(50, 0.5), T0 + 1).factor == 0.5
     assert see(controller, view(None, 0.25), T0 + 2).factor == 0.25, "needs no signal"
-    regimes = [see(controller, view(50, 1.0), T0 + 3 + n) for n in range(3)]
-    assert [(regime.factor, regime.cause) for regime in regimes] == [
+    states = [see(controller, view(50, 1.0), T0 + 3 + n) for n in range(3)]
+    assert [(state.factor, state.cause) for state in states] == [
         (0.25, ControlCause.CALM),
         (0.25, ControlCause.CALM),
         (1.0, ControlCause.CALM),
@@ -134,11 +134,11 @@ def test_lost_capacity_multiplies_the_factor_at_once_and_returns_after_three_sam
 def test_last_device_lost_rejects_all_with_that_cause() -> None:
     controller = tiers()
     feed(controller, 50)
-    regime = see(controller, view(None, 0.0), T0 + 1)
-    assert (regime.factor, regime.tier, regime.cause) == (0.0, 1.0, ControlCause.LOST)
-    assert regime.may_rise_at_s > T0 + 1
+    state = see(controller, view(None, 0.0), T0 + 1)
+    assert (state.factor, state.tier, state.cause) == (0.0, 1.0, ControlCause.LOST)
+    assert state.may_rise_at_s > T0 + 1
     back = [see(controller, view(50, 1.0), T0 + 2 + n) for n in range(3)]
-    assert [(regime.factor, regime.cause) for regime in back] == [
+    assert [(state.factor, state.cause) for state in back] == [
         (0.0, ControlCause.LOST),
         (0.0, ControlCause.LOST),
         (1.0, ControlCause.CALM),
@@ -149,19 +149,19 @@ def test_the_third_sample_from_now_may_bring_the_last_device_back() -> None:
     """Nothing else is held: whoever is refused meanwhile is not told to wait for the end of a hold."""
     controller = tiers()
     see(controller, view(20), T0)
-    told = [see(controller, view(20, left), T0 + 1 + n) for n, left in enumerate([0.0, 1.0, 1.0, 1.0])]
-    assert [regime.may_rise_at_s for regime in told] == [T0 + 4, T0 + 4, T0 + 4, 0.0]
-    assert [regime.factor for regime in told] == [0.0, 0.0, 0.0, 1.0]
+    reported = [see(controller, view(20, left), T0 + 1 + n) for n, left in enumerate([0.0, 1.0, 1.0, 1.0])]
+    assert [state.may_rise_at_s for state in reported] == [T0 + 4, T0 + 4, T0 + 4, 0.0]
+    assert [state.factor for state in reported] == [0.0, 0.0, 0.0, 1.0]
 
 
 def test_a_device_lost_from_the_start_is_a_loss_too() -> None:
-    regime = see(tiers(), view(None, 0.0), T0)
-    assert (regime.factor, regime.cause, regime.telemetry) == (
+    state = see(tiers(), view(None, 0.0), T0)
+    assert (state.factor, state.cause, state.telemetry) == (
         0.0,
         ControlCause.LOST,
         TelemetryState.STARTING,
     )
-    assert (regime.may_rise_at_s, regime.valid_until_s) == (T0 + 3, T0 + 1)
+    assert (state.may_rise_at_s, state.valid_until_s) == (T0 + 3, T0 + 1)
 
 
 def test_rejection_with_two_causes_ends_with_the_later() -> None:
@@ -175,8 +175,8 @@ def test_rejection_with_two_causes_ends_with_the_later() -> None:
         told_s = see(controller, view(None if n else 50.0, 0.0), T0 + n).may_rise_at_s
     assert told_s == T0 + 43, "of the four samples one is the first after a silence"
     back = [see(controller, view(50.0), T0 + 40 + n) for n in range(4)]
-    assert [regime.factor for regime in back] == [0.0, 0.0, 0.0, 1.0]
-    assert {regime.may_rise_at_s for regime in back[:3]} == {T0 + 43}
+    assert [state.factor for state in back] == [0.0, 0.0, 0.0, 1.0]
+    assert {state.may_rise_at_s for state in back[:3]} == {T0 + 43}
 
 
 def test_recovered_source_is_trusted_at_once() -> None:
@@ -191,7 +191,7 @@ def test_flapping_device_counts_as_lost() -> None:
     controller = tiers()
     see(controller, view(50), T0)
     flaps = [see(controller, view(50, n % 2), T0 + 1 + n) for n in range(60)]
-    assert {(regime.factor, regime.cause) for regime in flaps} == {(0.0, ControlCause.LOST)}
+    assert {(state.factor, state.cause) for state in flaps} == {(0.0, ControlCause.LOST)}
 
 
 def test_after_a_loss_the_table_holds_for_thirty_seconds() -> None:
@@ -200,12 +200,12 @@ def test_after_a_loss_the_table_holds_for_thirty_seconds() -> None:
     lost_at = T0 + 3
     assert see(controller, view(91, 0.5), lost_at).factor == 0.2
     for n in range(1, int(LOSS_HOLD_S)):
-        regime = see(controller, view(20, 0.5), lost_at + n)
-        assert (regime.tier, regime.factor, regime.cause) == (0.4, 0.2, ControlCause.HELD), (
+        state = see(controller, view(20, 0.5), lost_at + n)
+        assert (state.tier, state.factor, state.cause) == (0.4, 0.2, ControlCause.HELD), (
             "the hot card left the mean"
         )
-    regime = see(controller, view(20, 0.5), lost_at + LOSS_HOLD_S)
-    assert (regime.tier, regime.factor) == (1.0, 0.5)
+    state = see(controller, view(20, 0.5), lost_at + LOSS_HOLD_S)
+    assert (state.tier, state.factor) == (1.0, 0.5)
 
 
 def test_during_the_hold_the_table_may_still_cut() -> None:

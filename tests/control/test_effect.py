@@ -16,7 +16,7 @@ from tests.control.views import T0, adaptive, see, tiers, view, waiting
 FINDINGS = st.sampled_from(GpuCondition)
 
 
-def judged(pct: float, *findings: GpuCondition, weights: tuple[float, ...] | None = None) -> GpuView:
+def with_verdict(pct: float, *findings: GpuCondition, weights: tuple[float, ...] | None = None) -> GpuView:
     """A view of as many cards as findings, of equal weight unless it is said otherwise."""
     keys = [("", f"GPU-{n}") for n in range(len(findings))]
     shares = weights or (1.0 / len(findings),) * len(findings)
@@ -47,7 +47,7 @@ def judged(pct: float, *findings: GpuCondition, weights: tuple[float, ...] | Non
 def test_each_finding_has_its_effect(
     findings: list[GpuCondition], factor: float, why: ControlCause | None, stalled: bool, underfed: bool
 ) -> None:
-    found = effect(judged(99.0, *findings))
+    found = effect(with_verdict(99.0, *findings))
     assert found.factor == pytest.approx(factor)
     assert found[1:] == (why, stalled, underfed)
 
@@ -58,16 +58,16 @@ def test_without_verdicts_there_is_no_effect() -> None:
 
 def test_device_counts_by_its_weight() -> None:
     assert effect(
-        judged(99.0, GpuCondition.STALLED, GpuCondition.WORKING, weights=(0.1, 0.9))
+        with_verdict(99.0, GpuCondition.STALLED, GpuCondition.WORKING, weights=(0.1, 0.9))
     ).factor == pytest.approx(0.9)
 
 
 @given(st.lists(FINDINGS, min_size=1, max_size=6), st.data())
 def test_a_worse_finding_never_lets_more_in(findings: list[GpuCondition], data: st.DataObject) -> None:
-    before = effect(judged(99.0, *findings)).factor
+    before = effect(with_verdict(99.0, *findings)).factor
     at = data.draw(st.integers(0, len(findings) - 1))
     worse = [*findings[:at], GpuCondition.STALLED, *findings[at + 1 :]]
-    after = effect(judged(99.0, *worse)).factor
+    after = effect(with_verdict(99.0, *worse)).factor
     assert 0.0 <= after <= before + 1e-12 or findings[at] is GpuCondition.LOST
 
 
@@ -82,17 +82,17 @@ class TestTiers:
             GpuCondition.STALLED,
             *[GpuCondition.WORKING] * 4,
         ]
-        regimes = [see(controller, judged(50.0, step), T0 + n) for n, step in enumerate(steps)]
-        assert [regime.factor for regime in regimes] == [1, 0, 0, 0, 0, 1, 1]
-        assert [regime.cause for regime in regimes[:5]] == [ControlCause.CALM, *[ControlCause.STALLED] * 4]
-        assert [regime.may_rise_at_s for regime in regimes[1:5]] == [T0 + 4, T0 + 5, T0 + 5, T0 + 5]
+        states = [see(controller, with_verdict(50.0, step), T0 + n) for n, step in enumerate(steps)]
+        assert [state.factor for state in states] == [1, 0, 0, 0, 0, 1, 1]
+        assert [state.cause for state in states[:5]] == [ControlCause.CALM, *[ControlCause.STALLED] * 4]
+        assert [state.may_rise_at_s for state in states[1:5]] == [T0 + 4, T0 + 5, T0 + 5, T0 + 5]
 
     def test_a_loss_that_follows_a_stall_is_waited_for_too(self) -> None:
         controller = tiers()
-        see(controller, judged(50.0, GpuCondition.STALLED), T0)
+        see(controller, with_verdict(50.0, GpuCondition.STALLED), T0)
         assert see(controller, view(None, 0.0), T0 + 1).may_rise_at_s == T0 + 4
-        back = [see(controller, judged(50.0, GpuCondition.WORKING), T0 + 2 + n) for n in range(3)]
-        assert [(regime.factor, regime.may_rise_at_s) for regime in back] == [
+        back = [see(controller, with_verdict(50.0, GpuCondition.WORKING), T0 + 2 + n) for n in range(3)]
+        assert [(state.factor, state.may_rise_at_s) for state in back] == [
             (0, T0 + 4),
             (0, T0 + 4),
             (1, 0),
@@ -100,15 +100,15 @@ class TestTiers:
 
     def test_it_rises_by_the_recovery_step(self) -> None:
         controller = tiers(Hysteresis(recovery_step=0.4))
-        see(controller, judged(50.0, GpuCondition.STALLED), T0)
-        factors = [see(controller, judged(50.0, GpuCondition.IDLE), T0 + n).factor for n in range(1, 7)]
+        see(controller, with_verdict(50.0, GpuCondition.STALLED), T0)
+        factors = [see(controller, with_verdict(50.0, GpuCondition.IDLE), T0 + n).factor for n in range(1, 7)]
         assert factors == pytest.approx([0, 0, 0.4, 0.8, 1, 1])
 
     def test_degraded_leaves_the_mildest_tier_and_the_table_may_leave_less(self) -> None:
         controller = tiers()
-        factors = [see(controller, judged(92.0, GpuCondition.DEGRADED), T0 + n) for n in range(3)]
-        assert [regime.factor for regime in factors] == [0.7, 0.7, 0.4]
-        assert [regime.cause for regime in factors] == [
+        factors = [see(controller, with_verdict(92.0, GpuCondition.DEGRADED), T0 + n) for n in range(3)]
+        assert [state.factor for state in factors] == [0.7, 0.7, 0.4]
+        assert [state.cause for state in factors] == [
             ControlCause.DEGRADED,
             ControlCause.DEGRADED,
             ControlCause.TIER,
@@ -119,7 +119,7 @@ class TestTiers:
     )
     def test_the_bands_stay_exact(self, finding: GpuCondition) -> None:
         controller = tiers()
-        factors = [see(controller, judged(100.0, finding), T0 + n).factor for n in range(3)]
+        factors = [see(controller, with_verdict(100.0, finding), T0 + n).factor for n in range(3)]
         assert factors == [1, 1, 0]
 
 
@@ -141,8 +141,10 @@ class TestAdaptive:
         self, finding: GpuCondition, signal: Signal, cuts: bool
     ) -> None:
         controller = adaptive(signal=signal)
-        regimes = [
-            controller.observe(judged(100.0, finding), waiting(), ServiceStats(p95_s=4.0, slo_s=2.0), T0 + n)
+        states = [
+            controller.observe(
+                with_verdict(100.0, finding), waiting(), ServiceStats(p95_s=4.0, slo_s=2.0), T0 + n
+            )
             for n in range(4)
         ]
-        assert (regimes[-1].budget_rps is not None) is cuts
+        assert (states[-1].budget_rps is not None) is cuts

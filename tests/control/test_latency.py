@@ -41,24 +41,24 @@ class Counted:
     durations=st.lists(st.floats(0.0, 60.0), min_size=MIN_REQUESTS, max_size=120),
 )
 def test_the_error_is_smaller_than_the_bucket(edges: list[float], durations: list[float]) -> None:
-    told = Counted(tuple(edges)).finish(durations)
+    reported = Counted(tuple(edges)).finish(durations)
     exact = sorted(durations)[math.ceil(len(durations) * 19 / 20) - 1]
-    assert told is not None
+    assert reported is not None
     above = bisect.bisect_left(edges, exact)
     if above == len(edges):
-        assert told == edges[-1]
+        assert reported == edges[-1]
     else:
         low_s, high_s = ([0.0, *edges][above], edges[above])
-        assert low_s - 1e-12 <= told <= high_s + 1e-12
+        assert low_s - 1e-12 <= reported <= high_s + 1e-12
 
 
 @given(count=st.integers(MIN_REQUESTS, 5000))
 def test_no_rounding_moves_it_across_a_rank(count: int) -> None:
     rank = -(-19 * count // 20)
     durations = [0.05] * (rank - 1) + [4.0] * (count - rank + 1)
-    told = Counted().finish(durations)
-    assert told is not None
-    assert told > 2.0
+    reported = Counted().finish(durations)
+    assert reported is not None
+    assert reported > 2.0
     assert Counted().finish([0.05] * rank + [4.0] * (count - rank)) == pytest.approx(0.1, abs=0.01)
 
 
@@ -93,8 +93,8 @@ def test_as_few_looks_as_possible_are_kept() -> None:
 
 def test_without_an_end_for_long_nothing_is_known_any_more() -> None:
     counted = Counted()
-    told = counted.finish([4.0] * 40, now=100.0)
-    assert counted.finish([], now=100.0 + EXPIRE_AFTER_S) == told
+    reported = counted.finish([4.0] * 40, now=100.0)
+    assert counted.finish([], now=100.0 + EXPIRE_AFTER_S) == reported
     assert counted.finish([], now=100.1 + EXPIRE_AFTER_S) is None
     assert counted.finish([0.05] * 19, now=200.0) is None, "what was forgotten does not count again"
     assert counted.finish([0.05], now=201.0) == pytest.approx(0.095)

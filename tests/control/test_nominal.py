@@ -44,25 +44,25 @@ def test_every_policy_speaks_the_same_language(policy: Policy) -> None:
     controller = chosen(rules(policy), T0)
     assert controller.pressure.value is None
     controller.started(T0 + 1)
-    regimes = [
+    states = [
         controller.observe(view(50.0, memory=0.46), waiting(), WORK, T0 + 2),
         controller.control_state(T0 + 3),
         controller.control_state(T0 + 3, waiting()),
         controller.source_lost(T0 + 4),
         controller.no_source(T0 + 5),
     ]
-    assert [r.telemetry.value for r in regimes] == ["fresh", "fresh", "fresh", "blind", "none"]
-    for regime in regimes:
-        assert (regime.factor, regime.ceilings, regime.budget_rps) == (1.0, (1.0, 1.0, 1.0), None)
-        assert (regime.signal, regime.term) == (Signal.UTILIZATION, "utilization")
+    assert [r.telemetry.value for r in states] == ["fresh", "fresh", "fresh", "blind", "none"]
+    for state in states:
+        assert (state.factor, state.ceilings, state.budget_rps) == (1.0, (1.0, 1.0, 1.0), None)
+        assert (state.signal, state.term) == (Signal.UTILIZATION, "utilization")
     assert controller.pressure.terms == {"memory": 0.5}
 
 
 @pytest.mark.parametrize("policy", Policy)
 def test_every_policy_follows_the_literal_table(policy: Policy) -> None:
     controller = chosen(rules(policy), T0)
-    told = [see(controller, view(96.0), T0 + n).table_factor for n in range(3)]
-    assert told == [1.0, 1.0, 0.0]
+    reported = [see(controller, view(96.0), T0 + n).table_factor for n in range(3)]
+    assert reported == [1.0, 1.0, 0.0]
     assert controller.control_state(T0 + 60.0).table_factor == 1.0, "the ladder of silence counts for it, too"
 
 
@@ -80,8 +80,8 @@ def test_factor_after_the_last_device_loss_by_policy(
 ) -> None:
     controller = chosen(rules(policy), T0)
     see(controller, view(50.0), T0)
-    regime = see(controller, view(None, 0.0), T0 + 1)
-    assert (regime.factor, regime.ceilings, regime.cause) == (factor, (factor,) * 3, why)
+    state = see(controller, view(None, 0.0), T0 + 1)
+    assert (state.factor, state.ceilings, state.cause) == (factor, (factor,) * 3, why)
 
 
 # --- tiers: what it says beside the factor ---
@@ -90,9 +90,9 @@ def test_factor_after_the_last_device_loss_by_policy(
 def test_under_tiers_every_class_has_the_same_ceiling_and_the_table_is_armed() -> None:
     controller = TierController(rules(Policy.TIERS), T0)
     for n in range(3):
-        regime = see(controller, view(91.0, 0.5), T0 + n)
-    assert regime.ceilings == (0.2, 0.2, 0.2)
-    assert (regime.factor, regime.table_factor, regime.budget_rps, regime.armed) == (0.2, 0.2, None, True)
+        state = see(controller, view(91.0, 0.5), T0 + n)
+    assert state.ceilings == (0.2, 0.2, 0.2)
+    assert (state.factor, state.table_factor, state.budget_rps, state.armed) == (0.2, 0.2, None, True)
     assert controller.no_source(T0 + 3).armed is False
 
 
@@ -100,23 +100,23 @@ def test_under_tiers_the_pressure_moves_the_bands() -> None:
     controller = TierController(replace(rules(Policy.TIERS), signal=Signal.PRESSURE), T0)
     slow = ServiceStats(p95_s=3.0, slo_s=2.0)
     for n in range(3):
-        regime = controller.observe(view(10.0), LimiterReport(), slow, T0 + n)
-    assert (regime.factor, regime.load, regime.signal, regime.term) == (0.0, 1.0, Signal.PRESSURE, "latency")
+        state = controller.observe(view(10.0), LimiterReport(), slow, T0 + n)
+    assert (state.factor, state.load, state.signal, state.term) == (0.0, 1.0, Signal.PRESSURE, "latency")
 
 
 @pytest.mark.parametrize("policy", Policy)
 def test_every_policy_names_the_signal_and_the_term(policy: Policy) -> None:
     controller = chosen(replace(rules(policy), signal=Signal.PRESSURE), T0)
     assert controller.control_state(T0).term == "unknown"
-    regime = controller.observe(view(10.0), LimiterReport(), ServiceStats(p95_s=1.0, slo_s=2.0), T0)
-    assert (regime.signal, regime.term) == (Signal.PRESSURE, "latency")
+    state = controller.observe(view(10.0), LimiterReport(), ServiceStats(p95_s=1.0, slo_s=2.0), T0)
+    assert (state.signal, state.term) == (Signal.PRESSURE, "latency")
 
 
 def test_term_is_reported_while_its_signal_is_held() -> None:
     controller = TierController(replace(rules(Policy.TIERS), signal=Signal.PRESSURE), T0)
     controller.observe(view(10.0), LimiterReport(), ServiceStats(p95_s=1.0, slo_s=2.0), T0)
-    regime = controller.observe(view(10.0), LimiterReport(), WORK, T0 + 1)
-    assert (regime.load, regime.term) == (0.5, "latency")
+    state = controller.observe(view(10.0), LimiterReport(), WORK, T0 + 1)
+    assert (state.load, state.term) == (0.5, "latency")
     assert controller.pressure.term == "unknown"
 
 
@@ -143,14 +143,14 @@ def test_rates_stay_nominal_and_telemetry_age_is_reported(
     policy = Policy.FIXED if kind is FixedController else Policy.CONCURRENCY
     controller = kind(rules(policy, unknown=MissingTelemetryMode.CLOSED), T0)
     hot = replace(view(100.0, 0.0), taken_at_s=T0 + 1)
-    regimes: list[ControlState] = [
+    states: list[ControlState] = [
         controller.control_state(T0),
         see(controller, hot, T0 + 1),
         controller.control_state(T0 + 10),
         controller.control_state(T0 + 100),
         controller.no_source(T0 + 101),
     ]
-    assert [regime.telemetry for regime in regimes] == [
+    assert [state.telemetry for state in states] == [
         TelemetryState.STARTING,
         TelemetryState.FRESH,
         TelemetryState.STALE,
@@ -159,11 +159,11 @@ def test_rates_stay_nominal_and_telemetry_age_is_reported(
     ]
     controller.started(T0 + 102)
     load = None if kind is FixedController else 0.0
-    for regime in [*regimes, controller.source_lost(T0 + 103)]:
-        assert (regime.factor, regime.tier, regime.load, regime.cause) == (
+    for state in [*states, controller.source_lost(T0 + 103)]:
+        assert (state.factor, state.tier, state.load, state.cause) == (
             1.0,
             1.0,
             load,
             ControlCause.POLICY,
         )
-        assert (regime.since_s, regime.armed) == (T0, False)
+        assert (state.since_s, state.armed) == (T0, False)

@@ -50,17 +50,17 @@ def test_what_is_not_known_is_no_term(memory: float | None, work: ServiceStats) 
     assert PressureGauge().measure(view(99.0, memory=memory), work) == UNKNOWN_PRESSURE
 
 
-@pytest.mark.parametrize(("idle", "told"), [(0.86, True), (0.87, False), (0.95, False)])
-def test_memory_never_free_is_no_pressure(idle: float, told: bool) -> None:
+@pytest.mark.parametrize(("idle", "reported"), [(0.86, True), (0.87, False), (0.95, False)])
+def test_memory_never_free_is_no_pressure(idle: float, reported: bool) -> None:
     gauge = PressureGauge()
     gauge.measure(view(0.0, memory=idle), NO_WORK)
-    assert bool(gauge.measure(view(0.0, memory=0.95), NO_WORK).terms) is told
+    assert bool(gauge.measure(view(0.0, memory=0.95), NO_WORK).terms) is reported
 
 
 def test_the_lowest_fill_seen_counts_as_idle() -> None:
     gauge = PressureGauge()
-    told = [bool(gauge.measure(view(0.0, memory=fill), NO_WORK).terms) for fill in (0.9, 0.5, 0.9)]
-    assert told == [False, True, True]
+    reported = [bool(gauge.measure(view(0.0, memory=fill), NO_WORK).terms) for fill in (0.9, 0.5, 0.9)]
+    assert reported == [False, True, True]
 
 
 def test_the_target_is_a_setting() -> None:

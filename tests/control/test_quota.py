@@ -77,10 +77,10 @@ def test_a_class_is_let_in_again_well_below_its_cap() -> None:
     made = filled(72.0, held=100)
     assert made.rejection(Demand(), 1.0) is not None
     assert made.view(1.0).rejecting == {HIGH: False, MID: True, LOW: False}
-    for at_s, used_gb, refused in ((2.0, 66.0, True), (3.0, 64.0, False), (4.0, 66.0, False)):
+    for at_s, used_gb, rejected in ((2.0, 66.0, True), (3.0, 64.0, False), (4.0, 66.0, False)):
         made.learn(seen(card(used_gb, at_s)), at_s)
-        assert (made.rejection(Demand(cost=1e-6), at_s) is not None) is refused, used_gb
-        assert made.view(at_s).rejecting[MID] is refused
+        assert (made.rejection(Demand(cost=1e-6), at_s) is not None) is rejected, used_gb
+        assert made.view(at_s).rejecting[MID] is rejected
 
 
 def test_first_request_is_admitted_above_a_learned_cost() -> None:
@@ -230,10 +230,10 @@ def test_the_wait_is_finite_however_rarely_requests_end() -> None:
 def test_a_small_cap_opens_again_at_its_half() -> None:
     rules = {"routes": {"batch": RouteQuota(cap=0.04)}}
     made = filled(5.0, held=100, **rules)
-    for used_gb, at_s, refused in ((5.0, 1.0, True), (3.0, 2.0, True), (1.9, 3.0, False), (3.0, 4.0, False)):
+    for used_gb, at_s, rejected in ((5.0, 1.0, True), (3.0, 2.0, True), (1.9, 3.0, False), (3.0, 4.0, False)):
         made.learn(seen(card(used_gb, at_s)), at_s)
         refusal = made.rejection(Demand(route="batch", cost=1e-6), at_s)
-        assert (refusal is not None) is refused, used_gb
+        assert (refusal is not None) is rejected, used_gb
 
 
 def test_a_fork_begins_with_nothing_in_flight() -> None:

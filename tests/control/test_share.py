@@ -17,7 +17,7 @@ from tests.control.views import T0, see, tiers, view
 SHARES = st.sampled_from([0.0, 0.25, 0.5, 0.51, 0.75, 1.0]) | st.floats(0.0, 1.0)
 
 
-def told(
+def reported(
     share: CapacityTracker, *values: float, start: float = T0, ladder: Staleness | None = None
 ) -> list[float]:
     """One new sample a second; what is in force after each."""
@@ -39,19 +39,19 @@ def told(
     ],
 )
 def test_down_at_once_and_up_after_three(values: list[float], in_force: list[float]) -> None:
-    assert told(CapacityTracker(Staleness(), T0), *values) == in_force
+    assert reported(CapacityTracker(Staleness(), T0), *values) == in_force
 
 
 @given(st.lists(SHARES, min_size=1, max_size=40))
 def test_it_is_the_least_of_the_last_three(values: list[float]) -> None:
-    found = told(CapacityTracker(Staleness(), T0), *values)
+    found = reported(CapacityTracker(Staleness(), T0), *values)
     assert found == [min(values[max(0, n - 2) : n + 1]) for n in range(len(values))]
 
 
 @given(st.floats(0.0, 0.99), st.lists(st.floats(0.01, 0.99), min_size=4, max_size=9))
 def test_several_sources_in_turn_are_one_sample_in_each_interval(left: float, steps: list[float]) -> None:
     share = CapacityTracker(Staleness(), T0)
-    told(share, 1.0, left)
+    reported(share, 1.0, left)
     now, counted, newest_s = T0 + 1, 0, -math.inf
     for step_s in steps:
         now += step_s
@@ -95,51 +95,51 @@ def test_capacity_reported_three_times_is_in_force(
 ) -> None:
     ladder = Staleness(unknown=unknown)
     share = CapacityTracker(ladder, T0)
-    told(share, *history, ladder=ladder)
-    assert told(share, then, then, then, start=T0 + len(history) + silence_s, ladder=ladder)[-1] == then
+    reported(share, *history, ladder=ladder)
+    assert reported(share, then, then, then, start=T0 + len(history) + silence_s, ladder=ladder)[-1] == then
 
 
 class TestSilence:
-    def shut(self, unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN) -> CapacityTracker:
+    def rejecting_all(self, unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN) -> CapacityTracker:
         share = CapacityTracker(Staleness(unknown=unknown), T0 - 1)
-        told(share, 1.0, 0.0, start=T0 - 1, ladder=Staleness(unknown=unknown))
+        reported(share, 1.0, 0.0, start=T0 - 1, ladder=Staleness(unknown=unknown))
         return share
 
     @pytest.mark.parametrize(
         "unknown", [MissingTelemetryMode.OPEN, MissingTelemetryMode.CLOSED, MissingTelemetryMode.CONSERVATIVE]
     )
     def test_it_drifts_to_all(self, unknown: MissingTelemetryMode) -> None:
-        share = self.shut(unknown)
+        share = self.rejecting_all(unknown)
         assert [share.at(T0 + age) for age in (0, 3, 16.5, 30, 1e6)] == pytest.approx([0, 0, 0.5, 1, 1])
         holds_s = [share.valid_until(T0 + age) for age in (0, 0.5, 2.5, 10, 30.1)]
         assert holds_s == [T0 + 1, T0 + 1, T0 + 3.5, T0 + 10.25, math.inf]
 
     def test_what_is_left_holds_until_it_drifts(self) -> None:
         share = CapacityTracker(Staleness(), T0)
-        told(share, 0.5)
+        reported(share, 0.5)
         assert [share.valid_until(T0 + age) for age in (0, 2.9, 3.1)] == [T0 + 3, T0 + 3.15, T0 + 3.35]
 
     def test_it_is_held_where_the_last_is_assumed(self) -> None:
-        assert self.shut(MissingTelemetryMode.LAST).at(T0 + 1e6) == 0.0
+        assert self.rejecting_all(MissingTelemetryMode.LAST).at(T0 + 1e6) == 0.0
 
     def test_the_first_view_after_it_neither_lifts_nor_lowers_what_has_drifted(self) -> None:
-        assert told(self.shut(), 1.0, 1.0, 1.0, start=T0 + 16.5) == [0.5, 0.5, 1.0]
-        assert told(self.shut(), 1.0, start=T0 + 60) == [1.0]
+        assert reported(self.rejecting_all(), 1.0, 1.0, 1.0, start=T0 + 16.5) == [0.5, 0.5, 1.0]
+        assert reported(self.rejecting_all(), 1.0, start=T0 + 60) == [1.0]
 
     def test_loss_reported_after_it_is_trusted(self) -> None:
-        assert told(self.shut(), 0.25, start=T0 + 16.5) == [0.25]
+        assert reported(self.rejecting_all(), 0.25, start=T0 + 16.5) == [0.25]
 
     @pytest.mark.parametrize("unknown", [MissingTelemetryMode.OPEN, MissingTelemetryMode.LAST])
     def test_samples_from_before_it_do_not_count(self, unknown: MissingTelemetryMode) -> None:
-        share = self.shut(unknown)
+        share = self.rejecting_all(unknown)
         ladder = Staleness(unknown=unknown)
-        told(share, 0.9, 0.9, start=T0 + 1, ladder=ladder)
-        back = told(share, 0.9, 0.9, 0.9, start=T0 + 6, ladder=ladder)
+        reported(share, 0.9, 0.9, start=T0 + 1, ladder=ladder)
+        back = reported(share, 0.9, 0.9, 0.9, start=T0 + 6, ladder=ladder)
         assert (back[0] < 0.2, back[1] < 0.2, back[2]) == (True, True, 0.9)
 
     def test_repeated_measurement_is_missing_telemetry(self) -> None:
         """A card that is listed but not measured any more: no proof, and not shut for ever either."""
-        share, found = self.shut(), []
+        share, found = self.rejecting_all(), []
         for second in range(1, 40):
             share.observe(1.0, T0 + 1, Staleness(), T0 + second)
             found.append(share.at(T0 + second))
@@ -149,7 +149,7 @@ class TestSilence:
         assert found[-1] == 1.0
 
     def test_a_time_to_come_is_now(self) -> None:
-        share = self.shut()
+        share = self.rejecting_all()
         for age in (1.0, 1.2, 1.4, 2.0, 2.2, 2.4, 3.0):
             assert share.at(T0 + age) == 0.0
             share.observe(1.0, T0 + 1000.0 + age, Staleness(), T0 + age)
@@ -158,9 +158,9 @@ class TestSilence:
 
 def test_reset_forgets_the_reported_capacity() -> None:
     share = CapacityTracker(Staleness(), T0)
-    told(share, 0.25)
+    reported(share, 0.25)
     share.reset()
-    assert told(share, 0.75, 1.0, start=T0 + 1) == [0.75, 0.75]
+    assert reported(share, 0.75, 1.0, start=T0 + 1) == [0.75, 0.75]
 
 
 class TestRising:
@@ -201,7 +201,7 @@ class TestRising:
 
     def test_overdue_is_one_interval_from_now_and_an_outage_begins_anew(self) -> None:
         share = CapacityTracker(Staleness(unknown=MissingTelemetryMode.LAST), T0)
-        told(share, 0.0, 1.0, 1.0, ladder=Staleness(unknown=MissingTelemetryMode.LAST))
+        reported(share, 0.0, 1.0, 1.0, ladder=Staleness(unknown=MissingTelemetryMode.LAST))
         last = T0 + 2
         assert [share.rises_at(last + age) for age in (0, 1.5, 2.5, 9)] == [
             last + 1,
@@ -221,13 +221,13 @@ def test_rejection_after_a_loss_ends_at_the_stated_time(
     controller, now = tiers(unknown=unknown), T0
     for left in [1.0, *history, 0.0]:
         now += 1.0
-        regime = see(controller, view(50.0 if left else None, left), now)
-    assert regime.factor == 0.0
-    while not regime.factor:
-        assert now <= regime.valid_until_s <= regime.may_rise_at_s > now
+        state = see(controller, view(50.0 if left else None, left), now)
+    assert state.factor == 0.0
+    while not state.factor:
+        assert now <= state.valid_until_s <= state.may_rise_at_s > now
         named_s = controller.control_state(now + 0.5).may_rise_at_s
-        assert named_s == regime.may_rise_at_s
+        assert named_s == state.may_rise_at_s
         now += 1.0
-        regime = see(controller, view(50.0), now)
+        state = see(controller, view(50.0), now)
     assert now == named_s
-    assert regime.telemetry is TelemetryState.FRESH
+    assert state.telemetry is TelemetryState.FRESH

@@ -17,18 +17,18 @@ BUSY = ServiceStats(p95_s=1.0, slo_s=2.0)
 
 
 def listener(signal: Signal = Signal.AUTO) -> SignalTracker:
-    told: ControlRules = replace(rules(Policy.TIERS), signal=signal)
-    return SignalTracker(told, T0)
+    reported: ControlRules = replace(rules(Policy.TIERS), signal=signal)
+    return SignalTracker(reported, T0)
 
 
 def cards(at_s: float, pct: float | None = 90.0) -> GpuView:
     return GpuView(at_s, pct, pct, None, None, 1.0, ())
 
 
-def engine(at_s: float, card_at_s: float | None = None, pct: float | None = 90.0) -> GpuView:
+def engine(at_s: float, device_at_s: float | None = None, pct: float | None = 90.0) -> GpuView:
     """One engine with half its queue target waiting, measured at ``at_s``, and maybe an older card."""
     return replace(
-        cards(at_s if card_at_s is None else card_at_s, pct), queued=2, engines=1, engines_at_s=at_s
+        cards(at_s if device_at_s is None else device_at_s, pct), queued=2, engines=1, engines_at_s=at_s
     )
 
 
@@ -54,9 +54,9 @@ def test_auto_uses_pressure_where_an_engine_reports() -> None:
 def test_silent_engine_leaves_the_signal_to_devices() -> None:
     hears = listener()
     hears.observe(engine(T0), ServiceStats(), T0)
-    news = hears.observe(engine(T0, card_at_s=T0 + 3), ServiceStats(), T0 + 3)
+    news = hears.observe(engine(T0, device_at_s=T0 + 3), ServiceStats(), T0 + 3)
     assert (hears.signal, news) == (Signal.PRESSURE, None), "three seconds is not stale yet"
-    news = hears.observe(engine(T0, card_at_s=T0 + 4), ServiceStats(), T0 + 4)
+    news = hears.observe(engine(T0, device_at_s=T0 + 4), ServiceStats(), T0 + 4)
     assert (hears.signal, news and news.pct) == (Signal.UTILIZATION, 90.0)
     news = hears.observe(engine(T0 + 5), ServiceStats(), T0 + 5)
     assert (hears.signal, news and news.pct) == (Signal.PRESSURE, 40.0), "it is heard again"
@@ -66,17 +66,17 @@ def test_silent_engine_leaves_the_signal_to_devices() -> None:
 def test_silent_engine_is_kept_if_devices_are_silent(pct: float | None) -> None:
     hears = listener()
     hears.observe(engine(T0, pct=pct), ServiceStats(), T0)
-    assert hears.observe(engine(T0, card_at_s=T0, pct=pct), ServiceStats(), T0 + 4) is None
+    assert hears.observe(engine(T0, device_at_s=T0, pct=pct), ServiceStats(), T0 + 4) is None
     assert hears.signal is Signal.PRESSURE
     assert hears.state(T0 + 4) is TelemetryState.STALE
 
 
 def test_the_age_of_the_pressure_is_that_of_the_engine() -> None:
     hears = listener(Signal.PRESSURE)
-    hears.observe(engine(T0 - 2, card_at_s=T0), ServiceStats(), T0)
+    hears.observe(engine(T0 - 2, device_at_s=T0), ServiceStats(), T0)
     assert hears.state(T0) is TelemetryState.FRESH
     assert hears.state(T0 + 0.5) is TelemetryState.LATE
-    assert hears.observe(engine(T0 - 2, card_at_s=T0 + 1), ServiceStats(), T0 + 1) is None, (
+    assert hears.observe(engine(T0 - 2, device_at_s=T0 + 1), ServiceStats(), T0 + 1) is None, (
         "the same measurement again"
     )
 

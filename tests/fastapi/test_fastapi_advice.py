@@ -16,7 +16,7 @@ def service(throttle: ManualThrottle) -> FastAPI:
     app = FastAPI()
 
     @app.get("/told")
-    async def told(found: Annotated[ResourceAdvice | None, Depends(advice)]) -> list[Any]:
+    async def reported(found: Annotated[ResourceAdvice | None, Depends(advice)]) -> list[Any]:
         return [] if found is None else [found.precision, found.compute_priority]
 
     @app.get("/dear")
@@ -36,10 +36,10 @@ async def get(throttle: ManualThrottle, path: str, **fields: str) -> Any:
         return (await client.get(path, headers=fields)).json()
 
 
-@pytest.mark.parametrize(("stated", "told"), [("", "fp16"), ("int8", "int8")])
-async def test_endpoint_depends_on_advice(stated: str, told: str) -> None:
+@pytest.mark.parametrize(("stated", "reported"), [("", "fp16"), ("int8", "int8")])
+async def test_endpoint_depends_on_advice(stated: str, reported: str) -> None:
     throttle = throttle_for_tests(quotas=True, precisions="fp16,int8")
-    assert await get(throttle, "/told", **{"x-precision": stated}) == [told, 5]
+    assert await get(throttle, "/told", **{"x-precision": stated}) == [reported, 5]
 
 
 async def test_there_is_none_without_quotas() -> None:

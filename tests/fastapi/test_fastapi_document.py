@@ -77,8 +77,8 @@ def test_the_body_is_a_named_schema() -> None:
     add_to_openapi(app)
     schema = app.openapi()
     assert "violated-policies" in schema["components"]["schemas"]["ThrottleProblem"]["properties"]
-    refusal = operations(schema)["post /marked"]["responses"]["429"]
-    assert refusal["content"] == {
+    rejection = operations(schema)["post /marked"]["responses"]["429"]
+    assert rejection["content"] == {
         "application/problem+json": {"schema": {"$ref": "#/components/schemas/ThrottleProblem"}}
     }
 

@@ -111,7 +111,7 @@ async def test_rejected_charge_is_never_a_server_error(attach: Callable[[ManualT
     assert answer.headers["x-should-retry"] == "false"
 
 
-async def refused(app: Any) -> httpx.Response:
+async def rejected(app: Any) -> httpx.Response:
     """The first refusal, which must be the dependency's."""
     async with client(app) as caller:
         while (answer := await caller.get("/dear")).status_code == 200:
@@ -124,7 +124,7 @@ async def test_behind_the_middleware_the_response_is_the_middlewares(
     attach: Callable[[ManualThrottle], Any],
 ) -> None:
     throttle = throttle_for_tests(user_limit=ALMOST_TWO)
-    answer = await refused(attach(throttle))
+    answer = await rejected(attach(throttle))
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["reason"] == "user:user-60s"
     assert answer.headers["retry-after"] == "60"
@@ -134,7 +134,7 @@ async def test_behind_the_middleware_the_response_is_the_middlewares(
 
 @pytest.mark.parametrize("attach", [*OUTSIDE, without_middleware])
 async def test_elsewhere_status_and_fields_are_the_same(attach: Callable[[ManualThrottle], Any]) -> None:
-    answer = await refused(attach(throttle_for_tests(user_limit=ALMOST_TWO)))
+    answer = await rejected(attach(throttle_for_tests(user_limit=ALMOST_TWO)))
     assert answer.status_code == 429
     assert answer.headers["retry-after"] == "60"
     assert answer.headers["retry-after-ms"] == "60000"
@@ -329,7 +329,7 @@ async def test_a_stream_keeps_its_permit_to_the_end_of_the_dependency() -> None:
     assert sum(throttle.snapshot().active.values()) == 0
 
 
-async def speak(app: Any) -> list[dict[str, Any]]:
+async def websocket_exchange(app: Any) -> list[dict[str, Any]]:
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -361,9 +361,9 @@ async def test_rejected_websocket_is_closed_with_try_again_later(inside: bool) -
 
     if inside:
         app.add_middleware(ThrottleMiddleware, throttle=throttle)
-    assert (await speak(app))[0]["type"] == "websocket.accept"
-    (refusal,) = await speak(app)
-    assert (refusal["type"], refusal["code"]) == ("websocket.close", 1013)
+    assert (await websocket_exchange(app))[0]["type"] == "websocket.accept"
+    (rejection,) = await websocket_exchange(app)
+    assert (rejection["type"], rejection["code"]) == ("websocket.close", 1013)
 
 
 @pytest.mark.parametrize("options", [{"cost": 0}, {"cost": -1}, {"priority": "urgent"}])

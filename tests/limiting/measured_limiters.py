@@ -55,7 +55,7 @@ def wait(
     return got
 
 
-def refused(
+def rejected(
     tested: AdaptiveConcurrencyLimiter, priority: Priority, now: float = 0.0, slo_s: float | None = None
 ) -> Decision:
     got = come(tested, priority, now, slo_s)

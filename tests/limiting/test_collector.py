@@ -41,18 +41,18 @@ def everywhere(scene: Callable[[], tuple[Act, Act, Act]]) -> int:
         act, collect, books = scene()
         if collected_first:
             collect()
-        said = act()
+        messages = act()
         if not collected_first:
             collect()
-        orders.append((said, books()))
+        orders.append((messages, books()))
     moment, seen = 1, 1
     while moment <= seen:
         act, collect, books = scene()
         collector = Collector(collect, moment, WATCHED)
-        said, seen = collector.watch(act), collector.seen
+        messages, seen = collector.watch(act), collector.seen
         if moment <= seen:
             assert books() in [kept for _, kept in orders], f"moment {moment}"
-            assert said in [kept for kept, _ in orders], f"moment {moment}"
+            assert messages in [kept for kept, _ in orders], f"moment {moment}"
         moment += 1
     return seen
 
@@ -117,7 +117,7 @@ CHARGES = {
 }
 """What a user was charged for; the collector gives back what was charged at 100."""
 
-ASKED = [(1, 101.1), (3, 100.95), (9, 101.1), (1, 160.2), (1, 100.95), (2, 100.2)]
+CHECKED = [(1, 101.1), (3, 100.95), (9, 101.1), (1, 160.2), (1, 100.95), (2, 100.2)]
 """Units and instants of the decision."""
 
 
@@ -127,7 +127,7 @@ def logs(window: SlidingWindow, *users: str) -> list[list[float]]:
 
 @pytest.mark.parametrize("limits", [(MINUTE,), (SECOND,), (MINUTE, SECOND), (HOUR, MINUTE, SECOND)])
 @pytest.mark.parametrize("charges", CHARGES)
-@pytest.mark.parametrize(("units", "now"), ASKED)
+@pytest.mark.parametrize(("units", "now"), CHECKED)
 def test_a_window_loses_and_invents_no_unit(
     limits: tuple[UserLimit, ...], charges: str, units: int, now: float
 ) -> None:
@@ -159,7 +159,7 @@ SCALE = 126
     "limits", [(MINUTE,), (MINUTE, SECOND), (HOUR, MINUTE, SECOND)], ids=["ring", "both", "rings"]
 )
 @pytest.mark.parametrize("charges", CHARGES)
-@pytest.mark.parametrize(("units", "now"), ASKED)
+@pytest.mark.parametrize(("units", "now"), CHECKED)
 def test_nor_does_a_window_of_large_limits(
     limits: tuple[UserLimit, ...], charges: str, units: int, now: float
 ) -> None:
@@ -182,7 +182,7 @@ def test_nor_does_a_window_of_large_limits(
 
 @pytest.mark.parametrize("scale", [1, SCALE], ids=["exact", "large"])
 @pytest.mark.parametrize("charges", CHARGES)
-@pytest.mark.parametrize(("units", "now"), ASKED)
+@pytest.mark.parametrize(("units", "now"), CHECKED)
 def test_nor_does_one_of_which_only_a_part_may_be_used_up(
     scale: int, charges: str, units: int, now: float
 ) -> None:

@@ -74,11 +74,11 @@ def test_rejected_before_retry_after_and_allowed_at_it(
     for gap, _, units, _ in trace:
         now += gap
         tested.hit("ann", units, now)
-    refusal = copy.deepcopy(tested).hit("ann", probe, now)
-    there = now + refusal.retry_after_s
-    if refusal.allowed or math.isinf(there):
+    rejection = copy.deepcopy(tested).hit("ann", probe, now)
+    there = now + rejection.retry_after_s
+    if rejection.allowed or math.isinf(there):
         return
-    for earlier in (now + refusal.retry_after_s * share, math.nextafter(there, 0.0)):
+    for earlier in (now + rejection.retry_after_s * share, math.nextafter(there, 0.0)):
         assert earlier >= there or not copy.deepcopy(tested).hit("ann", probe, earlier).allowed
     assert tested.hit("ann", probe, there).allowed
 
@@ -93,9 +93,9 @@ def test_limits_of_both_layouts_are_reported_in_order() -> None:
     decision = tested.hit("ann", 4, 100.0)
     assert [state.name for state in decision.limits] == ["user-1s", "user-3600s", "user-60s"]
     assert [state.remaining for state in decision.limits] == [6, 4996, 1996]
-    refusal = tested.hit("ann", 7, 100.5)
-    assert (refusal.policy, refusal.retry_after_s) == ("user-1s", 0.5)
-    assert [state.remaining for state in refusal.limits] == [6, 4996, 1996], "nothing was taken of any"
+    rejection = tested.hit("ann", 7, 100.5)
+    assert (rejection.policy, rejection.retry_after_s) == ("user-1s", 0.5)
+    assert [state.remaining for state in rejection.limits] == [6, 4996, 1996], "nothing was taken of any"
 
 
 def test_other_limits_are_reported_in_order() -> None:

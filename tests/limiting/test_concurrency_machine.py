@@ -20,7 +20,7 @@ from autoglm_throttle.limiting.concurrency_limiter import (
 from autoglm_throttle.types import Decision, Demand, Outcome, Priority, Reason
 
 WAITING, CALLED, DROPPED, LEFT = TicketState
-ENDINGS = {(WAITING, CALLED), (WAITING, DROPPED), (WAITING, LEFT), (CALLED, LEFT)}
+OUTCOMES_OF_CALLS = {(WAITING, CALLED), (WAITING, DROPPED), (WAITING, LEFT), (CALLED, LEFT)}
 
 ENDS = (Outcome.SUCCESS, Outcome.SUCCESS, Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL)
 
@@ -81,7 +81,7 @@ class LimiterMachine(RuleBasedStateMachine):
             self.lines[ticket.queue_index].append(ticket)
 
     def move(self, ticket: Ticket, books: list[Ticket], state: TicketState) -> None:
-        assert (self.states[ticket], state) in ENDINGS
+        assert (self.states[ticket], state) in OUTCOMES_OF_CALLS
         assert ticket.state is state
         self.states[ticket] = state
         books.remove(ticket)
@@ -132,7 +132,7 @@ class LimiterMachine(RuleBasedStateMachine):
             if isinstance(got, Ticket):
                 self.take_in(got)
             else:
-                self.check_refusal(got)
+                self.check_rejection(got)
         if serve:
             self.serve()
 
@@ -179,7 +179,7 @@ class LimiterMachine(RuleBasedStateMachine):
         assert self.limiter.expire(ticket, self.now) is over
         if over:
             self.move(ticket, self.lines[ticket.queue_index], DROPPED)
-            self.check_refusal(self.limiter.rejection(ticket, self.now))
+            self.check_rejection(self.limiter.rejection(ticket, self.now))
 
     @rule(ratio=st.one_of(st.none(), st.floats(0.0, 1.0)))
     def sample(self, ratio: float | None) -> None:
@@ -202,7 +202,7 @@ class LimiterMachine(RuleBasedStateMachine):
         assert 1.0 <= view.limit <= view.memory_cap
         assert view.pressure >= 0.0
 
-    def check_refusal(self, decision: Decision) -> None:
+    def check_rejection(self, decision: Decision) -> None:
         assert not decision.allowed
         assert decision.reason is Reason.QUEUE
         assert decision.detail.startswith("queue:")

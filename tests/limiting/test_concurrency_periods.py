@@ -13,7 +13,7 @@ from tests.limiting.measured_limiters import (
     fill,
     knowing,
     limiter,
-    refused,
+    rejected,
     wait,
 )
 
@@ -96,7 +96,7 @@ def test_what_was_found_in_one_period_does_not_count_for_the_next() -> None:
     tested.close_period(0.5)
     assert tested._peak == 1, "one is still inside"
     fill(tested, 0.6)
-    refused(tested, HIGH, 0.6, slo_s=0.01)
+    rejected(tested, HIGH, 0.6, slo_s=0.01)
     tested.close_period(1.0)
     assert not tested._limited
     tested._service.measured = False

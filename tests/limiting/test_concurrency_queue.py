@@ -21,7 +21,7 @@ from tests.limiting.measured_limiters import (
     fill,
     knowing,
     limiter,
-    refused,
+    rejected,
     wait,
 )
 
@@ -31,7 +31,7 @@ from tests.limiting.measured_limiters import (
 def test_queue_is_as_long_as_the_limit_until_measured() -> None:
     tested = fill(limiter(inflight_start=3))
     assert [wait(tested, LOW).state for _ in range(3)] == [WAITING] * 3
-    assert refused(tested, LOW, 0.1).detail == "queue:slow"
+    assert rejected(tested, LOW, 0.1).detail == "queue:slow"
     assert tested.waiting == 3
     assert wait(tested, HIGH, 0.1).state is WAITING, "nobody stands before it"
 
@@ -61,17 +61,17 @@ def test_an_objective_of_its_own_decides_how_long_a_request_waits() -> None:
     assert wait(tested, HIGH).max_wait_s == 0.5
     assert wait(tested, HIGH, slo_s=1.0).max_wait_s == 0.25
     assert wait(tested, HIGH, slo_s=60.0).max_wait_s == 15.0
-    assert refused(tested, HIGH, slo_s=0.13).detail == "queue:slow", "no time to wait at all"
+    assert rejected(tested, HIGH, slo_s=0.13).detail == "queue:slow", "no time to wait at all"
     assert wait(tested, HIGH, slo_s=0.2).max_wait_s == pytest.approx(0.05)
     assert [wait(tested, HIGH).state for _ in range(2)]
-    assert refused(tested, HIGH, slo_s=0.2).detail == "queue:slow", "six before it are too many for 50 ms"
+    assert rejected(tested, HIGH, slo_s=0.2).detail == "queue:slow", "six before it are too many for 50 ms"
 
 
 def test_slots_that_a_grown_limit_has_just_opened_are_not_held_against_a_newcomer() -> None:
     tested = fill(knowing(10.0, limit=2))
     for _ in range(6):
         wait(tested, HIGH)
-    assert isinstance(refused(copy.deepcopy(tested), HIGH), Decision)
+    assert isinstance(rejected(copy.deepcopy(tested), HIGH), Decision)
     tested._set_limit(4.0)
     assert isinstance(come(copy.deepcopy(tested), HIGH), Ticket), "four before it in time"
     tested._set_limit(99.0)

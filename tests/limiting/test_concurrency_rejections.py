@@ -20,7 +20,7 @@ from tests.limiting.measured_limiters import (
     fill,
     knowing,
     limiter,
-    refused,
+    rejected,
     wait,
 )
 
@@ -29,19 +29,19 @@ def test_queue_is_bounded() -> None:
     tested = fill(knowing(100.0, queue_max=2))
     wait(tested, MID)
     wait(tested, MID)
-    got = refused(tested, MID)
+    got = rejected(tested, MID)
     assert (got.detail, got.retry_after_s, got.reset_after_s) == ("queue:full", 0.01, 0.01)
     assert wait(tested, HIGH).state is WAITING, "each line has its own"
 
 
 def test_full_queue_unmeasured_retries_after_a_mean_latency() -> None:
     tested = fill(limiter(queue_max=0))
-    got = refused(tested, MID)
+    got = rejected(tested, MID)
     assert (got.detail, got.retry_after_s) == ("queue:full", 0.05)
 
 
 def test_rejection_carries_the_figures() -> None:
-    got = refused(fill(knowing(100.0, 100.0, limit=4)), LOW)
+    got = rejected(fill(knowing(100.0, 100.0, limit=4)), LOW)
     assert (got.limit, got.remaining) == (4, 0)
 
 
@@ -94,7 +94,7 @@ def test_rejected_before_the_promised_time_and_queued_at_it(
     promised, completions = got.retry_after_s, 0
     while (completions + 1) / rate <= promised:
         before = copy.deepcopy(tested)
-        again = refused(before, priority, completions / rate)
+        again = rejected(before, priority, completions / rate)
         assert completions / rate + again.retry_after_s == pytest.approx(promised)
         completions += 1
         end(tested, completions / rate)
@@ -106,21 +106,21 @@ def test_unmeasured_service_retries_at_the_end_of_the_period() -> None:
     tested = fill(limiter(inflight_start=20))
     for _ in range(20):
         wait(tested, LOW, 0.3)
-    got = refused(tested, LOW, 0.3)
+    got = rejected(tested, LOW, 0.3)
     assert got.detail == "queue:slow"
     assert 0.3 + got.retry_after_s == pytest.approx(0.5)
     for _ in range(20):
         end(tested, 0.45)
         wait(tested, LOW, 0.45)
-    refused(tested, LOW, 0.499)
+    rejected(tested, LOW, 0.499)
     assert isinstance(come(tested, LOW, 0.3 + got.retry_after_s), Ticket), "52/s are known"
 
 
 def test_a_class_that_is_left_nothing_comes_again_when_demand_is_counted_anew() -> None:
     tested = fill(knowing(100.0, 120.0, period_s=0.5))
-    got = refused(tested, LOW, 0.2)
+    got = rejected(tested, LOW, 0.2)
     assert 0.2 + got.retry_after_s == pytest.approx(0.5)
-    refused(tested, LOW, 0.499)
+    rejected(tested, LOW, 0.499)
     assert isinstance(come(tested, LOW, 0.2 + got.retry_after_s), Ticket)
 
 
@@ -128,7 +128,7 @@ def test_a_class_that_is_left_nothing_waits_for_those_before_it_at_least() -> No
     tested = fill(knowing(10.0, 120.0, period_s=0.5, queue_max=100))
     for _ in range(6):
         wait(tested, HIGH, 0.2, slo_s=100.0)
-    assert refused(tested, LOW, 0.2).retry_after_s == pytest.approx(0.6)
+    assert rejected(tested, LOW, 0.2).retry_after_s == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize(
@@ -139,5 +139,5 @@ def test_a_promise_is_never_a_rounding_error_early(opened_s: float, arrived_s: f
         AdaptiveConcurrencyLimiter(ConcurrencyRules(inflight_start=1, slo_s=6.0), opened_s), opened_s
     )
     wait(tested, LOW, opened_s)
-    got = refused(tested, LOW, arrived_s)
+    got = rejected(tested, LOW, arrived_s)
     assert tested._ends_s <= arrived_s + got.retry_after_s < opened_s + 1.5 + 1e-6

@@ -60,8 +60,8 @@ def visit(tested: AdaptiveConcurrencyLimiter, number: int, now: float, *, stay: 
 
 
 def test_memory_cap_gets_in_flight_and_peak_since_last_update() -> None:
-    tested, told = AdaptiveConcurrencyLimiter(ConcurrencyRules(), 0.0), Told()
-    tested._memory = told  # type: ignore[assignment]
+    tested, reported = AdaptiveConcurrencyLimiter(ConcurrencyRules(), 0.0), Told()
+    tested._memory = reported  # type: ignore[assignment]
     tested.update_memory(0.40)
     visit(tested, 10, 0.1, stay=1)
     for period in (0.6, 1.2):
@@ -72,10 +72,15 @@ def test_memory_cap_gets_in_flight_and_peak_since_last_update() -> None:
     visit(tested, 2, 2.4)
     visit(tested, 2, 3.0)
     tested.update_memory(0.60)
-    assert told.heard == [(0.40, 0, 0, True), (0.60, 1, 10, False), (0.60, 1, 7, False), (0.60, 1, 7, False)]
+    assert reported.heard == [
+        (0.40, 0, 0, True),
+        (0.60, 1, 10, False),
+        (0.60, 1, 7, False),
+        (0.60, 1, 7, False),
+    ]
     visit(tested, 2, 3.6)
     tested.update_memory(0.60)
-    assert told.heard[-1] == (0.60, 1, 3, False), "at most one period too far back"
+    assert reported.heard[-1] == (0.60, 1, 3, False), "at most one period too far back"
 
 
 @pytest.mark.parametrize(("rate", "latency_s"), [(4.0, 0.25), (10.0, 0.1)])

@@ -17,7 +17,7 @@ from tests.limiting.measured_limiters import (
     fill,
     knowing,
     limiter,
-    refused,
+    rejected,
     wait,
 )
 
@@ -61,7 +61,7 @@ def test_report_counts_waiters_and_rejections_of_the_limiter() -> None:
     ticket = wait(tested, LOW, 0.1)
     assert tested.report().confirmed
     assert tested.report().confirmed, "somebody still waits"
-    refused(tested, LOW, 0.1)
+    rejected(tested, LOW, 0.1)
     tested.cancel(ticket, 0.1)
     assert tested.report().confirmed
     assert not tested.report().confirmed, "told once"

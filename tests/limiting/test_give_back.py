@@ -45,24 +45,24 @@ def test_what_is_given_back_was_never_charged(
     held: list[tuple[float, str, int]],
     after: list[tuple[float, str, int]],
 ) -> None:
-    tested, twin, now = SlidingWindow(limits, 100), SlidingWindow(limits, 100), 1000.1
+    tested, other, now = SlidingWindow(limits, 100), SlidingWindow(limits, 100), 1000.1
     for gap, user, spent in before:
         now += gap
         tested.hit(user, spent, now)
-        twin.hit(user, spent, now)
+        other.hit(user, spent, now)
     charged_at = now
     charged = tested.hit("ann", units, charged_at).allowed
     for gap, user, spent in held:
         now += gap
         if user != "ann":  # her own requests could be refused for the sake of what is still charged
             tested.hit(user, spent, now)
-            twin.hit(user, spent, now)
+            other.hit(user, spent, now)
     if charged:
         in_window = charged_at + max(limit.window_s for limit in limits) > now
         assert tested.give_back("ann", units, charged_at, now) is in_window
     for gap, user, spent in after:
         now += gap
-        assert tested.hit(user, spent, now) == twin.hit(user, spent, now)
+        assert tested.hit(user, spent, now) == other.hit(user, spent, now)
 
 
 @given(

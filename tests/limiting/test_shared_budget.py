@@ -69,12 +69,12 @@ def test_rejection_names_the_deciding_term() -> None:
     of = budget(100.0)
     of.rescale(100.0, "memory", 0.0)
     drain(of, Priority.LOW)
-    refusal = of.take(Priority.LOW, 0.0)
-    assert refusal is not None
-    assert (refusal.allowed, refusal.reason, refusal.detail) == (False, Reason.GPU, "gpu:memory")
-    assert (refusal.policy, refusal.limit, refusal.remaining) == ("gpu", 50.0, 30.0)
-    assert refusal.retry_after_s == refusal.reset_after_s == pytest.approx((1 + 30 - 30) / 100)
-    assert refusal.limits == ()
+    rejection = of.take(Priority.LOW, 0.0)
+    assert rejection is not None
+    assert (rejection.allowed, rejection.reason, rejection.detail) == (False, Reason.GPU, "gpu:memory")
+    assert (rejection.policy, rejection.limit, rejection.remaining) == ("gpu", 50.0, 30.0)
+    assert rejection.retry_after_s == rejection.reset_after_s == pytest.approx((1 + 30 - 30) / 100)
+    assert rejection.limits == ()
 
 
 def test_what_is_given_back_is_there_again() -> None:
@@ -111,11 +111,11 @@ def test_rejected_before_retry_after_and_admitted_at_it(
     for other in spent:
         of.take(other, at)
     drain(of, priority, at)
-    refusal = of.take(priority, at)
-    assert refusal is not None
-    wait = refusal.retry_after_s
+    rejection = of.take(priority, at)
+    assert rejection is not None
+    wait = rejection.retry_after_s
     capacity = max(0.5 * rate, 8.0)
-    expected = (1.0 + LEVELS[priority] * capacity - refusal.remaining) / rate
+    expected = (1.0 + LEVELS[priority] * capacity - rejection.remaining) / rate
     assert wait == pytest.approx(expected, rel=1e-9, abs=1e-9)
     for earlier in (wait * before, wait - 1e-6):
         if 0.0 <= earlier < wait:

@@ -82,9 +82,9 @@ def test_rejected_before_retry_after_and_allowed_at_it(
     for gap, _, units in trace:
         now += gap
         tested.hit("ann", units, now)
-    refusal = copy.deepcopy(tested).hit("ann", probe, now)
-    wait = refusal.retry_after_s
-    if refusal.allowed or math.isinf(wait):
+    rejection = copy.deepcopy(tested).hit("ann", probe, now)
+    wait = rejection.retry_after_s
+    if rejection.allowed or math.isinf(wait):
         return
     assert wait > 0.0
     for earlier in (now, now + wait * share, now + wait - 1e-6):
@@ -126,10 +126,10 @@ def test_admission_carries_the_remaining_units() -> None:
 def test_rejection_names_the_limit_with_the_longest_wait() -> None:
     tested = window(limit(2, 1), limit(2, 60))
     assert tested.hit("ann", 2, 100.0).allowed
-    refusal = tested.hit("ann", 1, 100.25)
-    assert (refusal.allowed, refusal.reason, refusal.detail) == (False, Reason.USER, "user:user-60s")
-    assert (refusal.policy, refusal.limit, refusal.remaining) == ("user-60s", 2, 0)
-    assert refusal.retry_after_s == refusal.reset_after_s == 59.75
+    rejection = tested.hit("ann", 1, 100.25)
+    assert (rejection.allowed, rejection.reason, rejection.detail) == (False, Reason.USER, "user:user-60s")
+    assert (rejection.policy, rejection.limit, rejection.remaining) == ("user-60s", 2, 0)
+    assert rejection.retry_after_s == rejection.reset_after_s == 59.75
 
 
 def test_all_limits_or_none() -> None:
@@ -142,9 +142,9 @@ def test_all_limits_or_none() -> None:
 
 def test_cost_above_the_limit_is_too_large_and_charges_nothing() -> None:
     tested = window(limit(100, 60), limit(5, 1))
-    refusal = tested.hit("ann", 6, 0.0)
-    assert (refusal.reason, refusal.detail) == (Reason.TOO_LARGE, "too_large:user-1s")
-    assert (refusal.retry_after_s, refusal.limit, refusal.remaining) == (math.inf, 5, 5)
+    rejection = tested.hit("ann", 6, 0.0)
+    assert (rejection.reason, rejection.detail) == (Reason.TOO_LARGE, "too_large:user-1s")
+    assert (rejection.retry_after_s, rejection.limit, rejection.remaining) == (math.inf, 5, 5)
     assert len(tested) == 0
     assert tested.hit("ann", 5, 0.0).allowed
     assert tested.hit("ann", 6, 0.0).reason is Reason.TOO_LARGE, "a known user, too"
@@ -153,14 +153,14 @@ def test_cost_above_the_limit_is_too_large_and_charges_nothing() -> None:
 def test_a_clock_that_went_back_frees_nothing() -> None:
     tested = window(limit(2, 10))
     assert tested.hit("ann", 2, 100.0).allowed
-    refusal = tested.hit("ann", 1, 50.0)
-    assert not refusal.allowed
-    assert refusal.retry_after_s == 60.0
+    rejection = tested.hit("ann", 1, 50.0)
+    assert not rejection.allowed
+    assert rejection.retry_after_s == 60.0
     assert tested.hit("ann", 1, 110.0).allowed
     assert tested.hit("ann", 1, 40.0).allowed, "charged at 110, the last instant seen"
     assert not tested.hit("ann", 1, 115.0).allowed
-    refusal = tested.hit("ann", 2, 115.0)
-    assert refusal.retry_after_s == 5.0, "both at 110, so both leave at 120"
+    rejection = tested.hit("ann", 2, 115.0)
+    assert rejection.retry_after_s == 5.0, "both at 110, so both leave at 120"
     assert tested.hit("ann", 2, 120.0).allowed
 
 

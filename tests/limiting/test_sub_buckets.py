@@ -114,11 +114,11 @@ def test_rejected_before_retry_after_and_allowed_at_it(
         ask(tested, ring, units, now)
     now += aside * of.window_s / 100
     units = max(1, math.ceil(of.limit * probe))
-    (refusal,) = tested.test(ring, units, now)
-    if refusal.allowed:
+    (rejection,) = tested.test(ring, units, now)
+    if rejection.allowed:
         return
-    there = now + refusal.retry_after_s
-    for earlier in (now + refusal.retry_after_s * share, math.nextafter(there, -math.inf)):
+    there = now + rejection.retry_after_s
+    for earlier in (now + rejection.retry_after_s * share, math.nextafter(there, -math.inf)):
         assert earlier >= there or not tested.test(ring, units, earlier)[0].allowed
     assert tested.test(ring, units, there)[0].allowed
 
@@ -144,8 +144,8 @@ def test_a_clock_that_steps_back_frees_nothing(of: UserLimit, trace: list[tuple[
 def test_a_clock_that_went_far_back_charges_where_it_stood() -> None:
     tested, ring = BucketWindow(limit(2000, 60)), BucketRing()
     assert ask(tested, ring, 1500, 1000.0).allowed
-    refusal = ask(tested, ring, 1000, 100.0)
-    assert (refusal.allowed, refusal.remaining, refusal.retry_after_s) == (False, 500, 961.0)
+    rejection = ask(tested, ring, 1000, 100.0)
+    assert (rejection.allowed, rejection.remaining, rejection.retry_after_s) == (False, 500, 961.0)
     assert ask(tested, ring, 500, 100.0).allowed
     assert tested.remaining(ring, 100.0) == 0.0
     assert not ask(tested, ring, 1, math.nextafter(1061.0, 0.0)).allowed
@@ -167,9 +167,9 @@ def test_numbers_at_the_edges_of_a_minute() -> None:
     assert (first.remaining, first.reset_after_s, first.window_s) == (1000, 60.25, 60), "leaves at 71"
     second = ask(tested, ring, 1000, 30.0)
     assert (second.remaining, second.reset_after_s) == (0, 41.0)
-    refusal = ask(tested, ring, 4001, 40.5)
-    assert (refusal.reason, refusal.detail, refusal.remaining) == (Reason.USER, "user:user-60s", 0)
-    assert (refusal.retry_after_s, refusal.reset_after_s) == (50.5, 30.5), "when both have left"
+    rejection = ask(tested, ring, 4001, 40.5)
+    assert (rejection.reason, rejection.detail, rejection.remaining) == (Reason.USER, "user:user-60s", 0)
+    assert (rejection.retry_after_s, rejection.reset_after_s) == (50.5, 30.5), "when both have left"
     assert ask(tested, ring, 4000, 40.5).retry_after_s == 30.5
     assert not ask(tested, ring, 1, math.nextafter(71.0, 0.0)).allowed
     assert ask(tested, ring, 4000, 71.0).allowed

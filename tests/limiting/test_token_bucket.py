@@ -187,11 +187,11 @@ def test_a_rescale_counts_the_time_before_at_the_old_rate() -> None:
 def test_rejected_take_changes_nothing() -> None:
     bucket = TokenBucket(1.0, 10.0, 0.0)
     bucket.take(8.0, 0.0)
-    twin = copy.deepcopy(bucket)
+    other = copy.deepcopy(bucket)
     for cost, now in [(3.0, 0.0), (10.0, 1.5), (11.0, 2.0), (2.0, -1e9)]:
         bucket.take(cost, now, keep=9.0)
-    assert repr(bucket) == repr(twin)
-    assert bucket.tokens(3.5) == twin.tokens(3.5) == 5.5
+    assert repr(bucket) == repr(other)
+    assert bucket.tokens(3.5) == other.tokens(3.5) == 5.5
 
 
 def test_more_than_the_burst_is_never_possible() -> None:
@@ -312,20 +312,20 @@ def test_rejection_names_the_first_time_any_bucket_has_tokens(
     before: float,
 ) -> None:
     buckets = drained(borrow, *left)
-    refusal = buckets.take(Demand(priority, cost=cost), now)
-    if not isinstance(refusal, Decision):
+    rejection = buckets.take(Demand(priority, cost=cost), now)
+    if not isinstance(rejection, Decision):
         return
-    assert refusal.retry_after_s > 0.0
-    for wait in (refusal.retry_after_s * before, refusal.retry_after_s - 1e-6):
+    assert rejection.retry_after_s > 0.0
+    for wait in (rejection.retry_after_s * before, rejection.retry_after_s - 1e-6):
         assert payer(copy.deepcopy(buckets), priority, cost, now + wait) == ""
-    assert payer(buckets, priority, cost, now + refusal.retry_after_s)
+    assert payer(buckets, priority, cost, now + rejection.retry_after_s)
 
 
 def test_borrower_waits_for_the_first_lender() -> None:
     buckets = drained(BorrowMode.DOWN, 0.0, 0.0, 50.0)
-    refusal = buckets.take(Demand(Priority.HIGH, cost=50.0), 0.0)
-    assert isinstance(refusal, Decision)
-    assert refusal.retry_after_s == 1.25, (
+    rejection = buckets.take(Demand(Priority.HIGH, cost=50.0), 0.0)
+    assert isinstance(rejection, Decision)
+    assert rejection.retry_after_s == 1.25, (
         "low has 100 then and keeps 50; high would have 50 after 5 s, mid never"
     )
     assert payer(buckets, Priority.HIGH, 50.0, 1.25) == "low"
@@ -334,38 +334,38 @@ def test_borrower_waits_for_the_first_lender() -> None:
 def test_rejection_carries_all_figures() -> None:
     buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
     assert payer(buckets, Priority.LOW, 99.5) == "low"
-    refusal = buckets.take(Demand(Priority.LOW), 0.0)
-    assert isinstance(refusal, Decision)
-    assert (refusal.allowed, refusal.reason, refusal.detail) == (False, Reason.RATE, "rate:low")
-    assert (refusal.policy, refusal.limit, refusal.remaining) == ("low", 100.0, 0.5)
-    assert refusal.retry_after_s == pytest.approx(0.005)
-    assert refusal.limits == ()
+    rejection = buckets.take(Demand(Priority.LOW), 0.0)
+    assert isinstance(rejection, Decision)
+    assert (rejection.allowed, rejection.reason, rejection.detail) == (False, Reason.RATE, "rate:low")
+    assert (rejection.policy, rejection.limit, rejection.remaining) == ("low", 100.0, 0.5)
+    assert rejection.retry_after_s == pytest.approx(0.005)
+    assert rejection.limits == ()
 
 
 def test_a_cost_above_the_bucket_can_never_fit() -> None:
     buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
-    refusal = buckets.take(Demand(Priority.LOW, cost=100.5), 0.0)
-    assert isinstance(refusal, Decision)
-    assert (refusal.reason, refusal.detail) == (Reason.TOO_LARGE, "too_large:rate")
-    assert refusal.retry_after_s == math.inf
-    assert refusal.limit == 100.0
+    rejection = buckets.take(Demand(Priority.LOW, cost=100.5), 0.0)
+    assert isinstance(rejection, Decision)
+    assert (rejection.reason, rejection.detail) == (Reason.TOO_LARGE, "too_large:rate")
+    assert rejection.retry_after_s == math.inf
+    assert rejection.limit == 100.0
 
 
 def test_a_cost_above_the_own_bucket_fits_a_larger_lender() -> None:
     buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.ANY, 0.0)
     assert payer(buckets, Priority.LOW, 200.0) == "mid"
-    refusal = buckets.take(Demand(Priority.LOW, cost=501.0), 0.0)
-    assert isinstance(refusal, Decision)
-    assert refusal.reason is Reason.TOO_LARGE, "even the largest keeps half of its burst"
+    rejection = buckets.take(Demand(Priority.LOW, cost=501.0), 0.0)
+    assert isinstance(rejection, Decision)
+    assert rejection.reason is Reason.TOO_LARGE, "even the largest keeps half of its burst"
 
 
 def test_bucket_at_factor_0_makes_no_request_too_large() -> None:
     buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
     buckets.rescale((0.0,) * 3, 0.0)
     assert payer(buckets, Priority.LOW, 100.0) == "low"
-    refusal = buckets.take(Demand(Priority.LOW), 5.0)
-    assert isinstance(refusal, Decision)
-    assert (refusal.reason, refusal.retry_after_s) == (Reason.GPU, math.inf)
+    rejection = buckets.take(Demand(Priority.LOW), 5.0)
+    assert isinstance(rejection, Decision)
+    assert (rejection.reason, rejection.retry_after_s) == (Reason.GPU, math.inf)
 
 
 def test_a_bucket_holds_at_least_one_request() -> None:
@@ -399,7 +399,7 @@ def test_a_cut_rate_is_our_load_and_a_nominal_one_the_callers_limit(
     buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
     buckets.rescale((factor,) * 3, 0.0)
     assert payer(buckets, Priority.LOW, 100.0) == "low"
-    refusal = buckets.take(Demand(Priority.LOW), 0.0)
-    assert isinstance(refusal, Decision)
-    assert (refusal.reason, refusal.detail) == (reason, detail)
-    assert refusal.retry_after_s == pytest.approx(1.0 / (100.0 * factor))
+    rejection = buckets.take(Demand(Priority.LOW), 0.0)
+    assert isinstance(rejection, Decision)
+    assert (rejection.reason, rejection.detail) == (reason, detail)
+    assert rejection.retry_after_s == pytest.approx(1.0 / (100.0 * factor))

@@ -131,9 +131,9 @@ def test_invented_keys_gain_no_more_than_the_factor() -> None:
     tested = windows(per(4), factor=2.5)
     demands = [Demand(user=f"invented {n}", address="host") for n in range(50)]
     assert sum(hit(tested, demand).allowed for demand in demands) == 10
-    refusal = hit(tested, demands[0], 1.0)
-    assert (refusal.reason, refusal.detail) == (Reason.USER, "user:address-60s")
-    assert (refusal.policy, refusal.limit, refusal.retry_after_s) == ("address-60s", 10, 59.0)
+    rejection = hit(tested, demands[0], 1.0)
+    assert (rejection.reason, rejection.detail) == (Reason.USER, "user:address-60s")
+    assert (rejection.policy, rejection.limit, rejection.retry_after_s) == ("address-60s", 10, 59.0)
 
 
 def test_the_factor_is_rounded_up() -> None:
@@ -170,8 +170,8 @@ def test_rejection_by_both_waits_for_the_later(
     for at, demand in sorted(charges, key=lambda charge: charge[0]):
         assert hit(tested, demand, at).allowed
     demand = Demand(user="ann", address="host")
-    refusal = hit(tested, demand, 30.0)
-    assert (refusal.retry_after_s, refusal.detail) == (wait, detail)
+    rejection = hit(tested, demand, 30.0)
+    assert (rejection.retry_after_s, rejection.detail) == (wait, detail)
     assert not hit(tested, demand, 79.9).allowed
     assert hit(tested, demand, 80.0).allowed
 

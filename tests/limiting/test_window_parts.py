@@ -134,27 +134,27 @@ def test_part_retry_after_is_at_most_a_window() -> None:
     tested = window(limit(10, 60))
     first = [ask(tested, 1, at, [3]) for at in (0.0, 10.0, 20.0)]
     assert [decision.remaining for decision in first] == [2, 1, 0]
-    refused = ask(tested, 1, 30.0, [3])
-    assert (refused.reason, refused.detail) == (Reason.USER, "user:user-60s")
-    assert (refused.limit, refused.remaining) == (10, 0)
-    assert (refused.retry_after_s, refused.reset_after_s) == (30.0, 30.0)
+    rejected = ask(tested, 1, 30.0, [3])
+    assert (rejected.reason, rejected.detail) == (Reason.USER, "user:user-60s")
+    assert (rejected.limit, rejected.remaining) == (10, 0)
+    assert (rejected.retry_after_s, rejected.reset_after_s) == (30.0, 30.0)
     assert ask(tested, 2, 30.0, [3]).retry_after_s == 40.0
     assert ask(tested, 4, 30.0, [3]).retry_after_s == 60.0, "more than the part, not more than the limit"
     assert ask(tested, 4, 30.0).allowed
 
 
 def test_part_0_without_charges_waits_for_a_full_window() -> None:
-    refused = ask(window(limit(10, 60)), 1, 0.0, [0])
-    assert (refused.remaining, refused.retry_after_s, refused.reset_after_s) == (0, 60, 60)
+    rejected = ask(window(limit(10, 60)), 1, 0.0, [0])
+    assert (rejected.remaining, rejected.retry_after_s, rejected.reset_after_s) == (0, 60, 60)
 
 
 def test_more_than_the_limit_is_too_large_whatever_the_part() -> None:
     tested = window(limit(10, 60))
     assert ask(tested, 2, 0.0, [5]).allowed
     for within, remaining in (([5], 3), ([1], 0), ([10], 8)):
-        refused = ask(tested, 11, 1.0, within)
-        assert (refused.reason, refused.retry_after_s) == (Reason.TOO_LARGE, math.inf)
-        assert refused.remaining == remaining
+        rejected = ask(tested, 11, 1.0, within)
+        assert (rejected.reason, rejected.retry_after_s) == (Reason.TOO_LARGE, math.inf)
+        assert rejected.remaining == remaining
 
 
 # --- other sizes ---
@@ -180,9 +180,9 @@ def test_what_was_counted_outlives_a_change_of_size(limits: tuple[UserLimit, ...
     tested.resize(small)
     assert tested.limits == small
     assert left(tested, 1000.0) == [max(0, each.limit - spent) for each in small]
-    refused = ask(tested, 1, 1000.0)
-    assert not refused.allowed
-    assert tested.test(tested.peek("ann"), 1, 1000.0 + refused.retry_after_s).allowed
+    rejected = ask(tested, 1, 1000.0)
+    assert not rejected.allowed
+    assert tested.test(tested.peek("ann"), 1, 1000.0 + rejected.retry_after_s).allowed
     tested.resize(limits)
     assert left(tested, 1000.0) == [each.limit - spent for each in limits]
     assert tested.give_back("ann", spent, 1000.0, 1000.5)

@@ -58,7 +58,7 @@ def states(throttle: Throttle, name: str) -> dict[str, float]:
     return {"".join(sample.labels.values()): sample.value for sample in family.samples}
 
 
-GATE = ConcurrencyView(
+LIMITER = ConcurrencyView(
     limit=20.5,
     in_flight=17,
     waiting=(0, 3, 250),
@@ -184,7 +184,7 @@ def loaded(settings: dict[str, Any] | None = None, /, **shown: Any) -> Loaded:
     made = throttle_for_tests(**(settings or {}))
     throttle = Loaded(made.settings, made.clock, made.gpu)
     throttle.shown = {
-        "concurrency": GATE,
+        "concurrency": LIMITER,
         "queue_time": dict.fromkeys(Priority, WAITED),
         "pressure": {"demand": 2.0, "memory": 0.5},
         "would_reject": {(Priority.LOW, Reason.QUEUE): 7},

@@ -93,8 +93,8 @@ def test_all_devices_lost_event_has_no_load_and_no_age(caplog: pytest.LogCapture
 
 def test_each_change_of_signal_is_one_event(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    engine, card = Named("vllm:a", clock, devices=0, engines=1), Named("nvml", clock)
-    station = Station((engine, card), clock)
+    engine, device = Named("vllm:a", clock, devices=0, engines=1), Named("nvml", clock)
+    station = Station((engine, device), clock)
     station.tick(5)
     assert not keys(caplog.records, "signal_changed"), "the first signal replaces none"
     engine.fail_with(OSError("gone"))
@@ -151,7 +151,7 @@ def test_lost_and_recovered_device_is_two_events(caplog: pytest.LogCaptureFixtur
     ]
 
 
-def refuse(throttle: ManualThrottle, times: int, over_s: float, user: str = USER) -> None:
+def reject_many(throttle: ManualThrottle, times: int, over_s: float, user: str = USER) -> None:
     for _ in range(times):
         assert isinstance(throttle.try_admit(Demand(Priority.LOW, user)), Rejection)
         throttle.clock.advance(over_s / times)
@@ -160,10 +160,10 @@ def refuse(throttle: ManualThrottle, times: int, over_s: float, user: str = USER
 def test_many_rejections_are_few_events_and_all_counted(caplog: pytest.LogCaptureFixture) -> None:
     throttle = throttle_for_tests(user_limit="1/day")
     assert isinstance(throttle.try_admit(Demand(Priority.LOW, USER)), Permit)
-    refuse(throttle, 10_000, over_s=10.0)
+    reject_many(throttle, 10_000, over_s=10.0)
     assert len(keys(caplog.records, "request_rejected")) == 1
     throttle.clock.advance(0.001)
-    refuse(throttle, 1, over_s=1.0)
+    reject_many(throttle, 1, over_s=1.0)
     first, second = keys(caplog.records, "request_rejected")
     assert first["count"] == 1
     assert second["count"] == 10_000
@@ -184,7 +184,7 @@ def test_many_rejections_are_few_events_and_all_counted(caplog: pytest.LogCaptur
 def test_last_rejections_are_logged_without_another(caplog: pytest.LogCaptureFixture) -> None:
     throttle = throttle_for_tests(user_limit="1/day")
     throttle.try_admit(Demand(Priority.LOW, USER))
-    refuse(throttle, 100, over_s=1.0)
+    reject_many(throttle, 100, over_s=1.0)
     throttle.tick(20)
     assert [line["count"] for line in keys(caplog.records, "request_rejected")] == [1, 99]
 
@@ -192,16 +192,16 @@ def test_last_rejections_are_logged_without_another(caplog: pytest.LogCaptureFix
 def test_the_interval_is_a_setting(caplog: pytest.LogCaptureFixture) -> None:
     throttle = throttle_for_tests(user_limit="1/day", log_refused_every_s=1.0)
     throttle.try_admit(Demand(Priority.LOW, USER))
-    refuse(throttle, 40, over_s=10.0)
+    reject_many(throttle, 40, over_s=10.0)
     assert [line["count"] for line in keys(caplog.records, "request_rejected")] == [1, *[4] * 9]
 
 
 def test_each_reason_has_its_own_events(caplog: pytest.LogCaptureFixture) -> None:
     throttle = throttle_for_tests(user_limit="1/day")
     throttle.try_admit(Demand(Priority.LOW, USER))
-    refuse(throttle, 2, over_s=0.1)
+    reject_many(throttle, 2, over_s=0.1)
     busy(throttle, 96.0, 3)
-    refuse(throttle, 2, over_s=0.1)
+    reject_many(throttle, 2, over_s=0.1)
     throttle.try_admit(Demand(Priority.LOW, cost=1e6))
     lines = keys(caplog.records, "request_rejected")
     assert [(line["reason"], line["decision"], line["count"]) for line in lines] == [
@@ -214,20 +214,20 @@ def test_each_reason_has_its_own_events(caplog: pytest.LogCaptureFixture) -> Non
     st.floats(0.1, 100.0),
     st.lists(st.tuples(st.sampled_from([Reason.USER, Reason.GPU]), st.floats(0.0, 50.0)), max_size=50),
 )
-def test_nothing_is_counted_twice_or_lost(every_s: float, refusals: list[tuple[Reason, float]]) -> None:
+def test_nothing_is_counted_twice_or_lost(every_s: float, rejections: list[tuple[Reason, float]]) -> None:
     sampler = RejectionSampler(every_s)
     now, lines = 0.0, []
-    told = dict.fromkeys(Reason, 0)
+    reported = dict.fromkeys(Reason, 0)
     happened = dict.fromkeys(Reason, 0)
-    for reason, after_s in refusals:
+    for reason, after_s in rejections:
         now += after_s
         happened[reason] += 1
         count = sampler.record(reason, now)
         if count:
-            told[reason] += count
+            reported[reason] += count
             lines.append((reason, now))
-            assert told[reason] == happened[reason]
-        assert told[reason] <= happened[reason]
+            assert reported[reason] == happened[reason]
+        assert reported[reason] <= happened[reason]
     for reason in Reason:
         times = [at for whose, at in lines if whose is reason]
         assert all(later - before >= every_s * (1 - 1e-12) for before, later in pairwise(times))
@@ -272,10 +272,10 @@ def test_configuration_is_logged_once_without_secrets(caplog: pytest.LogCaptureF
         throttle.start()
         throttle.stop()
     (line,) = keys(caplog.records, "config")
-    (said,) = [record.getMessage() for record in caplog.records if "in force" in record.getMessage()]
-    assert said.startswith("the limits in force: policy=")
-    assert "rate_low_rps=100, user_limit=1/day" in said
-    assert "a secret" not in said
+    (messages,) = [record.getMessage() for record in caplog.records if "in force" in record.getMessage()]
+    assert messages.startswith("the limits in force: policy=")
+    assert "rate_low_rps=100, user_limit=1/day" in messages
+    assert "a secret" not in messages
     settings = line["settings"]
     assert isinstance(settings, dict)
     assert (settings["user_limit"], settings["key_secret"]) == ("1/day", "********")

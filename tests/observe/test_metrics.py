@@ -175,10 +175,10 @@ def test_nothing_that_a_client_sends_becomes_a_label() -> None:
     throttle = throttle_for_tests(user_limit="1/minute")
     for _ in range(2):
         throttle.try_admit(Demand(user="alice", route="secret-route", address="192.0.2.7"))
-    said = [
+    messages = [
         (sample.name, sample.labels) for family in scraped(throttle).values() for sample in family.samples
     ]
-    assert not re.search(r"alice|secret|192", str(said))
+    assert not re.search(r"alice|secret|192", str(messages))
 
 
 def test_a_scrape_does_not_wait_for_a_hung_gpu() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from autoglm_throttle.observe.metric import PREFIX
 from autoglm_throttle.types import TelemetryState
-from tests.observe.scraping import GATE, loaded, scraped, states, value
+from tests.observe.scraping import LIMITER, loaded, scraped, states, value
 
 
 def test_queue_is_exported_by_priority() -> None:
@@ -32,7 +32,7 @@ def test_limiter_measurements_are_exported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inflight_max", "limit", "memory_cap", "told"),
+    ("inflight_max", "limit", "memory_cap", "reported"),
     [
         (0, 20.5, math.inf, 20.5),
         (0, 20.5, 9.0, 9.0),
@@ -43,10 +43,10 @@ def test_limiter_measurements_are_exported() -> None:
     ],
 )
 def test_the_smallest_bound_is_the_limit(
-    inflight_max: int, limit: float, memory_cap: float, told: float | None
+    inflight_max: int, limit: float, memory_cap: float, reported: float | None
 ) -> None:
-    view = dataclasses.replace(GATE, limit=limit, memory_cap=memory_cap)
-    assert value(loaded({"inflight_max": inflight_max}, concurrency=view), "inflight_limit") == told
+    view = dataclasses.replace(LIMITER, limit=limit, memory_cap=memory_cap)
+    assert value(loaded({"inflight_max": inflight_max}, concurrency=view), "inflight_limit") == reported
 
 
 GATED = ("queued_requests", "inflight_requests", "inflight_limit", "service_rate")
@@ -59,7 +59,7 @@ def test_without_a_limiter_nothing_is_exported_of_it() -> None:
 
 
 def test_a_rate_that_was_not_measured_yet_is_absent() -> None:
-    throttle = loaded(concurrency=dataclasses.replace(GATE, service_rps=None))
+    throttle = loaded(concurrency=dataclasses.replace(LIMITER, service_rps=None))
     assert value(throttle, "service_rate") is None
     assert value(throttle, "inflight_limit") == 20.5
 

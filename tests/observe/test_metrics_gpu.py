@@ -23,7 +23,7 @@ from tests.observe.scraping import EVERYTHING, knowing_all, loaded, scraped, sta
 
 ENGINE = "FAKE-ENGINE-0"
 
-OF_A_CARD = {
+OF_A_DEVICE = {
     "gpu_utilization_ratio": 0.91,
     "gpu_graphics_active_ratio": 0.92,
     "gpu_sm_active_ratio": 0.41,
@@ -60,10 +60,10 @@ OF_AN_ENGINE = {
 DERIVED = {"power_mean_w", "throttled_ratio", "tokens_per_s", "preemptions_per_s", "period_s"}
 """Made from the counters that are exported, or said of the source; a reader makes its own."""
 
-PER_CARD = [spec for spec in METRICS if spec.labels[:1] == ("gpu",) and spec.kind != "info"]
+PER_DEVICE = [spec for spec in METRICS if spec.labels[:1] == ("gpu",) and spec.kind != "info"]
 
 
-def told_all() -> ManualThrottle:
+def exported_all() -> ManualThrottle:
     clock = ManualClock()
     throttle = throttle_for_tests(clock=clock, gpu=knowing_all(clock))
     throttle.tick()
@@ -76,8 +76,8 @@ def throttle_of(devices: int, engines: int = 0) -> ManualThrottle:
 
 
 def test_every_quantity_is_exported_in_base_units() -> None:
-    throttle = told_all()
-    for name, expected in OF_A_CARD.items():
+    throttle = exported_all()
+    for name, expected in OF_A_DEVICE.items():
         assert value(throttle, name, gpu="0") == pytest.approx(expected), name
     for name, directions in BOTH_WAYS.items():
         for direction, expected in zip(("receive", "transmit"), directions, strict=True):
@@ -92,7 +92,7 @@ def test_every_quantity_is_exported_in_base_units() -> None:
 
 def test_no_quantity_of_the_vocabulary_is_forgotten() -> None:
     assert set(MEASURED) - DERIVED == set(EVERYTHING)
-    names = {PREFIX + name for name in (*OF_A_CARD, *BOTH_WAYS, *OF_AN_ENGINE)}
+    names = {PREFIX + name for name in (*OF_A_DEVICE, *BOTH_WAYS, *OF_AN_ENGINE)}
     made_of_readings = {
         spec.name + ("_total" if spec.kind == "counter" else "")
         for spec in METRICS
@@ -111,9 +111,9 @@ def test_what_is_not_known_is_absent_and_never_0() -> None:
     throttle.gpu.utilization_pct = None
     throttle.tick()
     families = scraped(throttle)
-    told = {spec.name.removeprefix(PREFIX) for spec in PER_CARD if families[spec.name].samples}
+    reported = {spec.name.removeprefix(PREFIX) for spec in PER_DEVICE if families[spec.name].samples}
     verdicts = {"gpu_verdict", "gpu_verdict_confidence_ratio", "gpu_fake_busy"}
-    assert told == {"gpu_memory_used_bytes", "gpu_memory_total_bytes"} | verdicts
+    assert reported == {"gpu_memory_used_bytes", "gpu_memory_total_bytes"} | verdicts
     assert value(throttle, "gpu_memory_used_bytes", gpu="0") == 0
 
 
@@ -141,15 +141,15 @@ def test_lost_device_has_a_verdict_and_no_readings() -> None:
 
 
 def test_stale_readings_are_no_longer_exported() -> None:
-    throttle = told_all()
+    throttle = exported_all()
     seen = {}
     for age_s, state in ((2.0, "fresh"), (3.0, "late"), (29.0, "stale"), (31.0, "blind")):
         throttle.clock.advance(age_s - (throttle.clock() - 1001.0))
         assert states(throttle, "telemetry_state")[state] == 1
         assert sum(states(throttle, "telemetry_state").values()) == 1
-        told = scraped(throttle)
+        reported = scraped(throttle)
         seen[state] = {
-            name: len(told[PREFIX + name].samples)
+            name: len(reported[PREFIX + name].samples)
             for name in ("gpu_utilization_ratio", "gpu_throttle", "gpu_fake_busy", "engine_running_requests")
         }
     assert seen["fresh"] == seen["late"] == seen["stale"]
@@ -181,8 +181,8 @@ def test_the_verdict_is_the_state_that_is_1() -> None:
     throttle = throttle_for_tests()
     throttle.gpu.utilization_pct = 50.0
     throttle.tick(4)
-    told = {labels["verdict"]: one for labels, one in series(throttle, "gpu_verdict")}
-    assert told == dict.fromkeys(GpuCondition, 0.0) | {GpuCondition.WORKING: 1.0}
+    reported = {labels["verdict"]: one for labels, one in series(throttle, "gpu_verdict")}
+    assert reported == dict.fromkeys(GpuCondition, 0.0) | {GpuCondition.WORKING: 1.0}
     assert value(throttle, "gpu_fake_busy", gpu="0") == 0.0
 
 
@@ -280,14 +280,14 @@ SOURCE = SourceView(
 
 def test_each_source_exports_its_state() -> None:
     throttle = loaded(sources=(SOURCE, dataclasses.replace(SOURCE, name="nvml", age_s=None)))
-    told = {
+    reported = {
         name: value(throttle, f"gpu_source_{name}", source="dcgm:node-7:9400")
         for name in (
             *("failures_total", "overruns_total", "implausible_total", "crashes_total"),
             "interval_seconds",
         )
     }
-    assert list(told.values()) == [7, 2, 3, 1, 5.0]
+    assert list(reported.values()) == [7, 2, 3, 1, 5.0]
     for state in STATES:
         expected = float(state == "failing")
         assert value(throttle, "gpu_source_state", source="nvml", state=state) == expected

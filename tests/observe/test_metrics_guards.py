@@ -22,8 +22,8 @@ def test_without_guards_nothing_is_exported_of_them() -> None:
 def test_the_state_that_callers_see_is_the_one_that_is_1() -> None:
     throttle = loaded(guards=GUARDS)
     for state in BreakerState:
-        told = value(throttle, "breaker_state", breaker="vector-db", state=state.value)
-        assert told == float(state is BreakerState.HALF_OPEN)
+        reported = value(throttle, "breaker_state", breaker="vector-db", state=state.value)
+        assert reported == float(state is BreakerState.HALF_OPEN)
     assert states(throttle, "degradation_level") == {
         level.label: float(level is DegradationLevel.STALE) for level in DegradationLevel
     }

@@ -18,11 +18,11 @@ NAMES = [spec.name for spec in METRICS if spec.name.startswith(PREFIX + "quota_"
 GB = 10**9
 
 
-def told(**changed: Any) -> Loaded:
+def reported(**changed: Any) -> Loaded:
     return loaded(quota=dataclasses.replace(QUOTA, **changed))
 
 
-def on_a_card(**settings: Any) -> ManualThrottle:
+def on_a_device(**settings: Any) -> ManualThrottle:
     clock = ManualClock()
     gpu = FakeGpu(clock=clock)
     gpu.memory_total_bytes = 100 * GB
@@ -36,7 +36,7 @@ def test_without_quotas_nothing_is_exported_of_them() -> None:
 
 
 def test_each_quota_figure_is_exported_under_its_name() -> None:
-    throttle = told()
+    throttle = reported()
     assert value(throttle, "quota_memory_fill_ratio") == 0.55
     assert states(throttle, "quota_memory_cap_ratio") == {"high": 0.92, "mid": 0.7, "low": 0.5}
     assert states(throttle, "quota_rejecting") == {"high": 0.0, "mid": 0.0, "low": 1.0}
@@ -46,19 +46,19 @@ def test_each_quota_figure_is_exported_under_its_name() -> None:
 
 @pytest.mark.parametrize("basis", FillBasis)
 def test_the_basis_is_the_state_that_is_1(basis: FillBasis) -> None:
-    assert states(told(basis=basis), "quota_basis") == dict.fromkeys(FillBasis, 0.0) | {basis.value: 1.0}
+    assert states(reported(basis=basis), "quota_basis") == dict.fromkeys(FillBasis, 0.0) | {basis.value: 1.0}
 
 
 def test_a_fill_that_is_not_known_is_absent_and_never_0() -> None:
-    assert value(told(fill=None), "quota_memory_fill_ratio") is None
-    assert value(told(fill=0.0), "quota_memory_fill_ratio") == 0.0
+    assert value(reported(fill=None), "quota_memory_fill_ratio") is None
+    assert value(reported(fill=0.0), "quota_memory_fill_ratio") == 0.0
 
 
 def test_figures_of_an_older_measurement_end_with_it() -> None:
-    stale = told(basis=FillBasis.UNKNOWN, fill=None)
+    stale = reported(basis=FillBasis.UNKNOWN, fill=None)
     measured = ("quota_memory_fill_per_cost_ratio", "quota_memory_usable_bytes")
     assert [value(stale, name) for name in measured] == [None, None]
-    assert [value(told(basis=FillBasis.KEPT, fill=None), name) for name in measured] == [
+    assert [value(reported(basis=FillBasis.KEPT, fill=None), name) for name in measured] == [
         0.0125,
         60_000_000_011,
     ]
@@ -66,13 +66,13 @@ def test_figures_of_an_older_measurement_end_with_it() -> None:
 
 
 def test_engine_reports_no_bytes() -> None:
-    engine = told(basis=FillBasis.CACHE, usable_bytes=None)
+    engine = reported(basis=FillBasis.CACHE, usable_bytes=None)
     assert value(engine, "quota_memory_usable_bytes") is None
     assert value(engine, "quota_memory_fill_ratio") == 0.55
 
 
 def test_a_scrape_sees_what_a_throttle_does() -> None:
-    throttle = on_a_card(gpu_memory_ratio=0.6)
+    throttle = on_a_device(gpu_memory_ratio=0.6)
     assert states(throttle, "quota_basis")["unknown"] == 1.0
     assert value(throttle, "quota_memory_fill_ratio") is None
     throttle.tick()

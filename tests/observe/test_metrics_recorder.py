@@ -29,8 +29,8 @@ async def test_written_and_dropped_records_are_exported(tmp_path: Path) -> None:
     finally:
         recorder.close()
     (family,) = (one for one in text_string_to_metric_families(text) if one.name == NAME)
-    told = {sample.labels["result"]: sample.value for sample in family.samples}
-    assert told == {"written": 7, "dropped": 2}
+    reported = {sample.labels["result"]: sample.value for sample in family.samples}
+    assert reported == {"written": 7, "dropped": 2}
 
 
 def test_without_a_recorder_there_is_no_series() -> None:

@@ -23,10 +23,10 @@ def test_a_store_is_up_while_it_decides() -> None:
 
 
 def test_decisions_without_it_are_counted_by_cause() -> None:
-    told = states(loaded(store=STORE), "redis_fallback")
-    assert told.pop("timeout") == 3
-    assert set(told) == {trouble.value for trouble in StoreErrorKind} - {"timeout"}
-    assert set(told.values()) == {0.0}
+    reported = states(loaded(store=STORE), "redis_fallback")
+    assert reported.pop("timeout") == 3
+    assert set(reported) == {error.value for error in StoreErrorKind} - {"timeout"}
+    assert set(reported.values()) == {0.0}
 
 
 def test_store_calls_and_deny_cache_hits_are_exported() -> None:

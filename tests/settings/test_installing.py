@@ -36,16 +36,18 @@ REQUIRES = [
 
 
 @pytest.mark.parametrize(
-    ("extra", "told"),
+    ("extra", "reported"),
     [
         ("redis", "pip install 'redis[hiredis]>=6.0'"),
         ("traffic", "pip install 'httptools>=0.6.3' 'uvicorn>=0.30'"),
         ("edis", "install autoglm-throttle with its extra edis"),
     ],
 )
-def test_the_packages_of_an_extra_are_named(extra: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_packages_of_an_extra_are_named(
+    extra: str, reported: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(metadata, "requires", lambda name: REQUIRES)
-    assert how_to_install(extra) == told
+    assert how_to_install(extra) == reported
 
 
 def test_where_nothing_is_installed_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,13 +28,13 @@ from autoglm_throttle.types import BreakerMode, SlowCallMode, StreamSettleMode, 
 SHARES = frozenset({TripRule.FAILURE_RATE, TripRule.CONSECUTIVE})
 
 
-def told(**values: Any) -> list[str]:
+def reported(**values: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         Settings(**values)
     return [str(problem) for problem in caught.value.problems]
 
 
-def told_of_one(**values: Any) -> list[str]:
+def reported_for_one(**values: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         BreakerSettings(**values)
     return [str(problem) for problem in caught.value.problems]
@@ -42,8 +42,8 @@ def told_of_one(**values: Any) -> list[str]:
 
 def advised(**values: Any) -> dict[str, str]:
     full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": "0123456789abcdef"}
-    remarks = collect_advice(Settings(**(full | values)))
-    return {p.variable.removeprefix("AUTOGLM_THROTTLE_"): p.message for p in remarks}
+    advice = collect_advice(Settings(**(full | values)))
+    return {p.variable.removeprefix("AUTOGLM_THROTTLE_"): p.message for p in advice}
 
 
 def test_the_defaults_are_the_founding_figures() -> None:
@@ -172,7 +172,7 @@ def test_guard_settings_have_defaults_for_all_guards() -> None:
 
 
 def test_all_faults_of_one_guard_are_reported_together() -> None:
-    assert told_of_one(failures=0, open_s=20, open_max_s=10, ramp=[0.5, 0.5], mode="off") == [
+    assert reported_for_one(failures=0, open_s=20, open_max_s=10, ramp=[0.5, 0.5], mode="off") == [
         "failures: must be a whole number from 1 to 10000 failures, not '0' (for example 1)",
         "ramp: must be a list, separated by commas, of rising shares between 0 and 1, not '[0.5, 0.5]' "
         "(0.5 does not rise above 0.5)",
@@ -218,7 +218,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str, str]] = [
 
 @pytest.mark.parametrize(("values", "blamed", "message", "hint"), CONTRADICTIONS)
 def test_a_contradiction_of_all_guards(values: dict[str, Any], blamed: str, message: str, hint: str) -> None:
-    assert told(**{f"breaker_{key}": value for key, value in values.items()}) == [
+    assert reported(**{f"breaker_{key}": value for key, value in values.items()}) == [
         f"breaker_{blamed}: {message} ({hint})"
     ]
 
@@ -301,16 +301,16 @@ def test_what_fits_together_is_allowed(values: dict[str, Any]) -> None:
     ],
 )
 def test_thresholds_and_what_is_shared(values: dict[str, Any], problems: list[str]) -> None:
-    assert [problem for problem in told(**values) if "user_storage" not in problem] == problems
+    assert [problem for problem in reported(**values) if "user_storage" not in problem] == problems
 
 
 def test_invalid_value_is_not_checked_against_others() -> None:
-    assert len(told(breaker_open_s=0, breaker_open_max_s=1)) == 1
-    assert len(told_of_one(open_s=0, open_max_s=1)) == 1
+    assert len(reported(breaker_open_s=0, breaker_open_max_s=1)) == 1
+    assert len(reported_for_one(open_s=0, open_max_s=1)) == 1
 
 
 def test_contradictions_are_reported_together_in_page_order() -> None:
-    problems = told(
+    problems = reported(
         breaker_open_max_s=1, breaker_trip="slow_rate", degrade_shed_at=0.99, breaker_shared=True, workers=0
     )
     assert [problem.partition(":")[0] for problem in problems] == [
@@ -416,7 +416,7 @@ def test_unused_guard_setting_is_reported(key: str) -> None:
     assert set(UNREAD) == set(READERS) == set(USED_IF)
 
 
-DOUBTS: list[tuple[dict[str, Any], str, str]] = [
+ADVICE: list[tuple[dict[str, Any], str, str]] = [
     (
         {"mode": "metrics_only"},
         "mode",
@@ -433,7 +433,7 @@ DOUBTS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "about", "message"), DOUBTS)
+@pytest.mark.parametrize(("values", "about", "message"), ADVICE)
 def test_advice_on_all_guards_and_on_one(values: dict[str, Any], about: str, message: str) -> None:
     variables = {key: f"BREAKER_{key.upper()}" for key in BREAKER_FIELD_TYPES}
     of_all = {f"breaker_{key}": value for key, value in values.items()}

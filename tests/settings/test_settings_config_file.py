@@ -45,7 +45,7 @@ def read(file: Path, text: str, **environ: str) -> Settings:
     )
 
 
-def told(file: Path, text: str) -> list[tuple[str, str]]:
+def reported(file: Path, text: str) -> list[tuple[str, str]]:
     with pytest.raises(ConfigError) as caught:
         read(file, text)
     return [(problem.variable, problem.hint) for problem in caught.value.problems]
@@ -73,7 +73,7 @@ def test_constants_are_read_from_the_file_and_from_code(file: Path) -> None:
     assert (settings.period_s, settings.reserve_mid, settings.reserve_low) == (0.25, 0.2, 0.4)
     assert settings.source_of("period_s") is SettingSource.CONFIG_FILE
     assert Settings.from_env({}, config_file=file, period_s=1).period_s == 1.0
-    assert told(file, "period_s = 0\nreserve_mid = 0.7") == [
+    assert reported(file, "period_s = 0\nreserve_mid = 0.7") == [
         ("throttle.toml:1: period_s", "for example 1"),
         ("throttle.toml:2: reserve_mid", "or raise reserve_low"),
     ]
@@ -82,7 +82,7 @@ def test_constants_are_read_from_the_file_and_from_code(file: Path) -> None:
 def test_a_route_has_an_objective_of_its_own(file: Path) -> None:
     text = '[[routes]]\npattern = "/a"\nslo_s = "30s"\n[[routes]]\npattern = "/b"\nslo_s = 0.5\n'
     assert [route.slo_s for route in read(file, text).routes] == [30.0, 0.5]
-    assert told(file, text + "[[routes]]\npattern = '/c'\nslo_s = 0\n") == [
+    assert reported(file, text + "[[routes]]\npattern = '/c'\nslo_s = 0\n") == [
         ("throttle.toml:9: routes[2].slo_s", "for example 1")
     ]
 
@@ -119,7 +119,7 @@ member = []
 [plans."silver"]
 members = ["sk-live-123"]
 """
-    places = [place for place, _ in told(file, text)]
+    places = [place for place, _ in reported(file, text)]
     assert places == [
         "throttle.toml:2: workers",
         "throttle.toml:4: key_secret",
@@ -132,19 +132,19 @@ members = ["sk-live-123"]
         "throttle.toml:3: config_file",
         "throttle.toml:1: tier_sample",
     ]
-    hints = dict(told(file, text))
+    hints = dict(reported(file, text))
     assert hints["throttle.toml:1: tier_sample"] == "did you mean tier_samples?"
     assert hints["throttle.toml:11: routes[1].patern"] == "did you mean pattern?"
 
 
 def test_two_routes_of_one_name(file: Path) -> None:
     text = '[[routes]]\npattern = "/a"\n[[routes]]\npattern = "/a/"\n'
-    assert [place for place, _ in told(file, text)] == ["throttle.toml:3: routes[1].name"]
+    assert [place for place, _ in reported(file, text)] == ["throttle.toml:3: routes[1].name"]
 
 
 def test_two_plans_with_one_member(file: Path) -> None:
     text = "[plans]\na = {members = ['0000000000000000']}\nb = {members = ['0000000000000000']}\n"
-    assert [place for place, _ in told(file, f"key_secret = '{'x' * 16}'\n{text}")] == [
+    assert [place for place, _ in reported(file, f"key_secret = '{'x' * 16}'\n{text}")] == [
         "throttle.toml:4: plans.b.members"
     ]
 
@@ -175,7 +175,7 @@ def test_unknown_keys_can_be_let_pass(file: Path) -> None:
 )
 def test_wrong_shapes(file: Path, text: str, places: list[str]) -> None:
     if places:
-        assert [place for place, _ in told(file, text)] == places
+        assert [place for place, _ in reported(file, text)] == places
     else:
         assert read(file, text).workers == 1
 
@@ -188,10 +188,10 @@ def test_a_file_that_cannot_be_used(file: Path, tmp_path: Path) -> None:
         (file, b"\xff", "not UTF-8 at byte 0"),
         (file, b"#" * (BYTES_AT_MOST + 1), "longer than"),
     ]
-    for path, data, said in cases:
+    for path, data, messages in cases:
         if data is not None:
             path.write_bytes(data)
-        with pytest.raises(ConfigError, match=said) as caught:
+        with pytest.raises(ConfigError, match=messages) as caught:
             Settings.from_env({PREFIX + "CONFIG_FILE": str(path), PREFIX + "WORKERS": "0"})
         places = [problem.variable for problem in caught.value.problems]
         assert places == [PREFIX + "WORKERS", PREFIX + "CONFIG_FILE"]

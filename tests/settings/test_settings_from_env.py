@@ -229,8 +229,8 @@ def test_faults_are_reported_in_page_order() -> None:
         PREFIX + "USER_LIMIT": "0/second",
         PREFIX + "TRUSTED_PROXIES": "*",
     }
-    told = [fault.variable.removeprefix(PREFIX) for fault in faults(environ)]
-    assert told == ["WORKERS", "USER_LIMIT", "TRUSTED_PROXIES", "GPU", "NOPE"]
+    reported = [fault.variable.removeprefix(PREFIX) for fault in faults(environ)]
+    assert reported == ["WORKERS", "USER_LIMIT", "TRUSTED_PROXIES", "GPU", "NOPE"]
 
 
 def typos(name: str) -> set[str]:
@@ -300,20 +300,20 @@ def test_unknown_names_can_be_let_pass(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_invalid_unknown_env_value_ignores_no_fault() -> None:
-    told = faults({PREFIX + "FUTURE": "1", PREFIX + "UNKNOWN_ENV": "perhaps"})
-    assert [fault.variable for fault in told] == [PREFIX + "UNKNOWN_ENV", PREFIX + "FUTURE"]
+    reported = faults({PREFIX + "FUTURE": "1", PREFIX + "UNKNOWN_ENV": "perhaps"})
+    assert [fault.variable for fault in reported] == [PREFIX + "UNKNOWN_ENV", PREFIX + "FUTURE"]
 
 
 def test_values_in_messages_are_short_harmless_and_without_passwords() -> None:
     nasty = "x\x1b[31m\n" + "y" * 200
-    told = faults(
+    reported = faults(
         {
             PREFIX + "GPU": nasty,
             PREFIX + "IDENTITY": "http://me:hunter2@host/?a@b",
             "AUTOGLM_THROTTLE_\x07": "1",
         }
     )
-    text = "".join(map(str, told))
+    text = "".join(map(str, reported))
     assert text.isprintable()
     assert "\\x1b[31m\\n" in text
     assert "y" * 61 not in text
@@ -321,9 +321,9 @@ def test_values_in_messages_are_short_harmless_and_without_passwords() -> None:
 
 
 def test_bytes_that_are_not_utf8_do_no_harm() -> None:
-    told = faults({PREFIX + "GPU": "\udcff", PREFIX + "KEY_SECRET": "\udcff" * 16})
-    assert str(told[1]).encode()
-    assert told[0].hint == "it is not UTF-8"
+    reported = faults({PREFIX + "GPU": "\udcff", PREFIX + "KEY_SECRET": "\udcff" * 16})
+    assert str(reported[1]).encode()
+    assert reported[0].hint == "it is not UTF-8"
 
 
 SECRET = "hunter2-hunter2-hunter2"

@@ -38,13 +38,13 @@ def read(file: Path, text: str, **environ: str) -> Settings:
     )
 
 
-def told(file: Path, text: str, **environ: str) -> list[str]:
+def reported(file: Path, text: str, **environ: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         read(file, text, **environ)
     return [str(problem) for problem in caught.value.problems]
 
 
-def told_of_code(**values: Any) -> list[str]:
+def reported_for_code(**values: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         Settings(**values)
     return [str(problem) for problem in caught.value.problems]
@@ -102,9 +102,9 @@ def test_any_printable_name_is_found_again_at_its_line(file: Path, name: str, *,
     key = f"'{name}'" if literal else '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
     text = f"# a comment\n[ guards . {key} ] # another\nfailures = 3\nopen_s = 0\n"
     if not name:
-        assert told(file, text)[0].startswith('throttle.toml:2: guards."": must be a name of 1 to 200')
+        assert reported(file, text)[0].startswith('throttle.toml:2: guards."": must be a name of 1 to 200')
         return
-    (problem,) = told(file, text)
+    (problem,) = reported(file, text)
     assert problem.startswith(
         f"throttle.toml:4: guards.{quoted_key(name)}.open_s: must be a number from 0.001"
     )
@@ -125,13 +125,13 @@ def test_any_printable_name_is_found_again_at_its_line(file: Path, name: str, *,
     ],
 )
 def test_other_ways_to_write_a_table(file: Path, text: str) -> None:
-    (problem,) = told(file, text)
+    (problem,) = reported(file, text)
     assert problem.startswith('throttle.toml:2: guards."https://a.b:1".open_s: must be')
 
 
 def test_guard_with_the_prefix_of_another_is_distinct(file: Path) -> None:
     text = '[guards.a]\nfailures = 3\n[guards."a.b"]\nfailures = 0\n[guards.a-b]\nfailures = 0\n'
-    assert [problem.partition(": must")[0] for problem in told(file, text)] == [
+    assert [problem.partition(": must")[0] for problem in reported(file, text)] == [
         'throttle.toml:4: guards."a.b".failures',
         "throttle.toml:6: guards.a-b.failures",
     ]
@@ -160,7 +160,7 @@ min_calls = 30
 [guards]
 four = 5
 """
-    assert told(file, text, BREAKER_TRIP="failure_rate", BREAKER_OPEN_MAX_S="9") == [
+    assert reported(file, text, BREAKER_TRIP="failure_rate", BREAKER_OPEN_MAX_S="9") == [
         "throttle.toml:1: workers: must be a whole number from 1 to 10000 processes, not '0' (for example 1)",
         "AUTOGLM_THROTTLE_BREAKER_OPEN_MAX_S: must be at least BREAKER_OPEN_S, 10 (or lower BREAKER_OPEN_S)",
         "throttle.toml:5: guards.one.failurs: is not a known key (did you mean failures?)",
@@ -220,8 +220,8 @@ four = 5
 def test_guard_settings_are_checked_against_the_defaults(
     own: dict[str, Any], of_all: dict[str, Any], problem: str
 ) -> None:
-    assert told_of_code(guards={"db": own}, **of_all) == [f"guards.db.{problem}"]
-    assert told_of_code(guards=[GuardPolicy("db", **own)], **of_all) == [f"guards.db.{problem}"]
+    assert reported_for_code(guards={"db": own}, **of_all) == [f"guards.db.{problem}"]
+    assert reported_for_code(guards=[GuardPolicy("db", **own)], **of_all) == [f"guards.db.{problem}"]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_what_fits_is_taken(own: dict[str, Any], of_all: dict[str, Any]) -> None
 
 
 def test_guards_are_not_checked_against_invalid_settings() -> None:
-    problems = told_of_code(
+    problems = reported_for_code(
         guards={"db": {"open_s": 400, "shed_above": 0.05, "criticality": "non_core"}},
         breaker_open_max_s="never",
         degrade_margin=5,
@@ -253,10 +253,10 @@ def test_guard_is_shed_only_if_declared_not_core() -> None:
     """Else the first call of a guard that no code has registered would find out."""
     needed = "shed_above: needs the criticality non_core beside it (core features are never shed)"
     for own in ({"shed_above": 0.9}, {"shed_above": 0.9, "criticality": "core"}):
-        assert told_of_code(guards={"db": own}) == [f"guards.db.{needed}"]
+        assert reported_for_code(guards={"db": own}) == [f"guards.db.{needed}"]
         with pytest.raises(ConfigError, match=r"^shed_above: needs the criticality"):
             GuardPolicy("db", **own)
-    (problem,) = told_of_code(guards={"db": {"shed_above": 0.9, "criticality": "noncore"}})
+    (problem,) = reported_for_code(guards={"db": {"shed_above": 0.9, "criticality": "noncore"}})
     assert problem.startswith("guards.db.criticality: must be one of core, non_core")
 
 
@@ -293,14 +293,14 @@ def test_shapes_in_code() -> None:
     ],
 )
 def test_wrong_shapes(given: object, problem: str) -> None:
-    assert told_of_code(guards=given) == [problem]
+    assert reported_for_code(guards=given) == [problem]
 
 
 def test_guard_name_too_long_or_unprintable_is_rejected() -> None:
     for name in ("a\nb", "x" * 201, "", 5):
         with pytest.raises(ConfigError, match="name: must be a name of 1 to 200 printable characters"):
             GuardPolicy(name)  # type: ignore[arg-type]
-    (problem,) = told_of_code(guards={"a\nb": {}})
+    (problem,) = reported_for_code(guards={"a\nb": {}})
     assert problem.startswith('guards."a\\nb": must be a name')
     assert Settings(guards={"x" * 200: {}}).guards.keys() == {"x" * 200}
 
@@ -326,7 +326,7 @@ def test_code_replaces_the_guards_of_the_file(file: Path) -> None:
     assert settings.guards == {"db": GuardPolicy("db", open_s=5)}
 
 
-def remarks(**values: Any) -> dict[str, str]:
+def advice(**values: Any) -> dict[str, str]:
     full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": "0123456789abcdef"}
     return {p.variable: p.message for p in collect_advice(Settings(**(full | values)))}
 
@@ -364,13 +364,13 @@ def remarks(**values: Any) -> dict[str, str]:
 def test_what_is_probably_not_meant(
     own: dict[str, Any], of_all: dict[str, Any], about: str, message: str
 ) -> None:
-    assert remarks(guards={"db": own}, **of_all) == {f"guards.db.{about}": message}
+    assert advice(guards={"db": own}, **of_all) == {f"guards.db.{about}": message}
 
 
 def test_guard_gets_no_advice_on_defaults() -> None:
-    told_of_all = remarks(breaker_mode="metrics_only", guards={"db": {"failures": 3}})
-    assert list(told_of_all) == [PREFIX + "BREAKER_MODE"]
-    assert remarks(guards={"db": {"failures": 3, "shed_above": 0.9, "criticality": "non_core"}}) == {}
+    reported_for_all = advice(breaker_mode="metrics_only", guards={"db": {"failures": 3}})
+    assert list(reported_for_all) == [PREFIX + "BREAKER_MODE"]
+    assert advice(guards={"db": {"failures": 3, "shed_above": 0.9, "criticality": "non_core"}}) == {}
 
 
 def test_advice_names_file_and_line(file: Path) -> None:
@@ -379,7 +379,9 @@ def test_advice_names_file_and_line(file: Path) -> None:
 
 
 def test_a_figure_that_is_wrong_by_itself_is_not_taken_for_that_of_all() -> None:
-    (problem,) = told_of_code(guards={"db": {"open_s": 400, "open_max_s": "never"}}, breaker_open_max_s=300)
+    (problem,) = reported_for_code(
+        guards={"db": {"open_s": 400, "open_max_s": "never"}}, breaker_open_max_s=300
+    )
     assert problem.startswith("guards.db.open_max_s: must be a number")
 
 

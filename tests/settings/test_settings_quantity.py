@@ -36,7 +36,7 @@ def test_a_number_is_read_with_its_unit(text: str, unit: str, value: float) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "unit", "said"),
+    ("text", "unit", "messages"),
     [
         ("", "s", "not a number"),
         ("ms", "s", "not a number"),
@@ -50,8 +50,8 @@ def test_a_number_is_read_with_its_unit(text: str, unit: str, value: float) -> N
         ("9" * 500, "", "no unit"),
     ],
 )
-def test_text_that_is_no_number_is_rejected(text: str, unit: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_text_that_is_no_number_is_rejected(text: str, unit: str, messages: str) -> None:
+    with pytest.raises(ValueError, match=messages):
         parse_quantity(text, unit)
 
 

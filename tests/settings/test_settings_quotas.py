@@ -27,7 +27,7 @@ TABLE: dict[str, Any] = {
 }
 
 
-def told(**values: object) -> list[str]:
+def reported(**values: object) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         Settings(**values)
     return [str(problem) for problem in caught.value.problems]
@@ -121,13 +121,15 @@ def test_faults_are_reported_with_their_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", [5, "fp16", ["fp16"], True])
 def test_what_is_no_table(table: object) -> None:
-    assert told(resource_policy=table) == ["resource_policy: must be a table (for example [resource_policy])"]
-    (problem,) = told(routes=[{"pattern": "/a", "resource_policy": table}])
+    assert reported(resource_policy=table) == [
+        "resource_policy: must be a table (for example [resource_policy])"
+    ]
+    (problem,) = reported(routes=[{"pattern": "/a", "resource_policy": table}])
     assert problem.startswith("routes[0].resource_policy: must be a table with precision_hint")
 
 
 def test_one_value_in_two_places_is_a_fault() -> None:
-    assert told(resource_policy=TABLE, precisions="fp8") == [
+    assert reported(resource_policy=TABLE, precisions="fp8") == [
         "resource_policy.precision_hint: is set beside precisions (leave one of them out)"
     ]
 
@@ -174,7 +176,7 @@ def test_the_columns_of_a_policy() -> None:
     ],
 )
 def test_caps_rise_with_the_class(values: dict[str, object], problem: str) -> None:
-    assert told(**values) == [problem]
+    assert reported(**values) == [problem]
 
 
 def test_a_default_gives_way() -> None:

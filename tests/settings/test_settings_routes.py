@@ -75,8 +75,8 @@ def test_other_patterns_are_rejected(pattern: str) -> None:
 def test_all_faults_of_a_policy_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         RoutePolicy("x", ["G T"], "urgent", 0, "often", 'a"b', "perhaps", 0)  # type: ignore[arg-type]
-    told = [problem.variable for problem in caught.value.problems]
-    assert told == ["pattern", "methods", "priority", "cost", "user_limit", "name", "exempt", "slo_s"]
+    reported = [problem.variable for problem in caught.value.problems]
+    assert reported == ["pattern", "methods", "priority", "cost", "user_limit", "name", "exempt", "slo_s"]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,9 @@ def test_contradiction_hint_gives_the_fix() -> None:
 
 
 def variables(settings: Settings) -> list[str]:
-    return [remark.variable.removeprefix("AUTOGLM_THROTTLE_") for remark in collect_advice(settings)]
+    return [
+        advice_text.variable.removeprefix("AUTOGLM_THROTTLE_") for advice_text in collect_advice(settings)
+    ]
 
 
 def quiet(**values: object) -> Settings:
@@ -215,8 +217,8 @@ def test_unused_setting_is_reported(name: str, policy: Policy, signal: str) -> N
     if signal == "pressure":
         readers = UNDER_PRESSURE.get(name, readers)
     rest = {"slo_s": 2, "signal": signal, "policy": policy} | {name: value}
-    told = {problem.variable: problem for problem in collect_advice(quiet(**rest))}
-    problem = told.get(SETTINGS[name].variable)
+    reported = {problem.variable: problem for problem in collect_advice(quiet(**rest))}
+    problem = reported.get(SETTINGS[name].variable)
     assert (problem is None) is (policy.value in readers.split())
     if problem is not None:
         assert problem.message.startswith("has no effect with ")
@@ -224,20 +226,22 @@ def test_unused_setting_is_reported(name: str, policy: Policy, signal: str) -> N
 
 
 def test_hint_names_the_readers_of_a_setting() -> None:
-    (told,) = collect_advice(quiet(latency_budget=0.5))
-    assert (told.message, told.hint) == (
+    (reported,) = collect_advice(quiet(latency_budget=0.5))
+    assert (reported.message, reported.hint) == (
         "has no effect with POLICY=tiers",
         "read by adaptive and concurrency",
     )
-    (told,) = collect_advice(quiet(slo_s=30, policy="fixed"))
-    assert told.hint == "read by adaptive, tiers and concurrency"
-    (told,) = collect_advice(quiet(reserve_low=0.7))
-    assert (told.variable, told.hint) == ("reserve_low", "read by adaptive")
-    (told,) = collect_advice(quiet(gpu_pressure_terms="memory"))
-    assert told.message == "has no effect with SIGNAL=auto and no engine in GPU"
-    assert told.hint == "read with SIGNAL=pressure"
-    (told,) = collect_advice(quiet(gpu_pressure_terms="memory", signal="utilization", gpu="vllm:http://h"))
-    assert told.message == "has no effect with SIGNAL=utilization"
+    (reported,) = collect_advice(quiet(slo_s=30, policy="fixed"))
+    assert reported.hint == "read by adaptive, tiers and concurrency"
+    (reported,) = collect_advice(quiet(reserve_low=0.7))
+    assert (reported.variable, reported.hint) == ("reserve_low", "read by adaptive")
+    (reported,) = collect_advice(quiet(gpu_pressure_terms="memory"))
+    assert reported.message == "has no effect with SIGNAL=auto and no engine in GPU"
+    assert reported.hint == "read with SIGNAL=pressure"
+    (reported,) = collect_advice(
+        quiet(gpu_pressure_terms="memory", signal="utilization", gpu="vllm:http://h")
+    )
+    assert reported.message == "has no effect with SIGNAL=utilization"
 
 
 def test_an_engine_makes_the_pressure_the_signal() -> None:
@@ -247,9 +251,9 @@ def test_an_engine_makes_the_pressure_the_signal() -> None:
 
 
 def test_a_longest_interval_is_read_by_adaptive_sampling() -> None:
-    (told,) = collect_advice(quiet(sample_interval_max_s=5))
-    assert told.variable == SETTINGS["sample_interval_max_s"].variable
-    assert told.message == "has no effect without SAMPLE_ADAPTIVE"
+    (reported,) = collect_advice(quiet(sample_interval_max_s=5))
+    assert reported.variable == SETTINGS["sample_interval_max_s"].variable
+    assert reported.message == "has no effect without SAMPLE_ADAPTIVE"
     assert not list(collect_advice(quiet(sample_interval_max_s=5, sample_adaptive=True)))
 
 
@@ -274,8 +278,8 @@ def test_advice_repeats_what_was_let_pass() -> None:
 def test_route_that_is_never_admitted_is_reported(
     values: dict[str, object], route: RoutePolicy, why: str
 ) -> None:
-    told = [problem.message for problem in collect_advice(Settings(routes=[route], **values))]
-    assert any("can never be admitted" in message and why in message for message in told)
+    reported = [problem.message for problem in collect_advice(Settings(routes=[route], **values))]
+    assert any("can never be admitted" in message and why in message for message in reported)
     dear_no_more = RoutePolicy("/big", priority="low", cost=1, user_limit="4/minute")
     fine = collect_advice(Settings(routes=[dear_no_more], **values))
     assert not any("can never be admitted" in problem.message for problem in fine)

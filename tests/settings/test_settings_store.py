@@ -38,7 +38,7 @@ def problems(**values: object) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         (
             {"redis_url": URL, "user_storage": URI},
@@ -70,13 +70,13 @@ def problems(**values: object) -> list[str]:
         ),
     ],
 )
-def test_what_contradicts_itself_is_one_fault(values: dict[str, object], told: str) -> None:
-    assert problems(**values) == [told]
+def test_what_contradicts_itself_is_one_fault(values: dict[str, object], reported: str) -> None:
+    assert problems(**values) == [reported]
 
 
 def test_all_faults_are_reported_together() -> None:
-    told = problems(redis_url=URL, user_storage=URI, fleet_gpu="?", redis_deadline_s=2, service="a:b")
-    assert [text.partition(":")[0] for text in told] == [
+    reported = problems(redis_url=URL, user_storage=URI, fleet_gpu="?", redis_deadline_s=2, service="a:b")
+    assert [text.partition(":")[0] for text in reported] == [
         *("user_storage", "service", "redis_deadline_s", "fleet_gpu")
     ]
 
@@ -111,8 +111,8 @@ def test_a_url_without_the_package_is_a_fault_that_names_the_extra(monkeypatch: 
 
 
 def shown_everywhere(settings: Settings) -> str:
-    told = [*map(str, collect_advice(settings)), *(settings.text_of(name) for name in SETTINGS)]
-    return "\n".join([*told, repr(settings), str(settings), repr(settings.model_dump())])
+    reported = [*map(str, collect_advice(settings)), *(settings.text_of(name) for name in SETTINGS)]
+    return "\n".join([*reported, repr(settings), str(settings), repr(settings.model_dump())])
 
 
 @pytest.mark.parametrize(
@@ -172,14 +172,14 @@ def test_a_url_is_shown_without_its_password(name: str, url: str, shown: str) ->
     ],
 )
 def test_a_complaint_never_holds_a_part_of_the_password(name: str, form: str) -> None:
-    (told,) = problems(**{name: form.format(PASSWORD)})
-    assert PASSWORD not in told
-    assert "s3cret" not in told
+    (reported,) = problems(**{name: form.format(PASSWORD)})
+    assert PASSWORD not in reported
+    assert "s3cret" not in reported
 
 
 def test_unencoded_password_hint_shows_the_encoding() -> None:
-    (told,) = problems(redis_url=f"redis://me:a/{PASSWORD}@host")
-    assert "'/', '?', '#' and '@' in a password or a path must be written %2F, %3F, %23 and %40" in told
+    (reported,) = problems(redis_url=f"redis://me:a/{PASSWORD}@host")
+    assert "'/', '?', '#' and '@' in a password or a path must be written %2F, %3F, %23 and %40" in reported
     Settings(redis_url=f"redis://me:a%2F{PASSWORD}@host")
 
 
@@ -222,7 +222,7 @@ def test_processes_on_one_store_share_the_identity_key() -> None:
 # --- advice ---
 
 
-def told(function: Callable[[Settings], list[Problem]], **values: object) -> list[str]:
+def reported(function: Callable[[Settings], list[Problem]], **values: object) -> list[str]:
     full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": KEY}
     return [
         problem.variable.removeprefix("AUTOGLM_THROTTLE_")
@@ -256,8 +256,8 @@ def told(function: Callable[[Settings], list[Problem]], **values: object) -> lis
     ],
 )
 def test_unused_store_and_public_key_are_reported_at_start(values: dict[str, object], about: str) -> None:
-    assert told(startup_advice, **values) == [about]
-    assert told(collect_advice, **{"user_limit": "off", **values}).count(about) == 1
+    assert reported(startup_advice, **values) == [about]
+    assert reported(collect_advice, **{"user_limit": "off", **values}).count(about) == 1
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_unused_store_and_public_key_are_reported_at_start(values: dict[str, obj
     ],
 )
 def test_used_store_is_not_reported_at_start(values: dict[str, object]) -> None:
-    assert told(startup_advice, **values) == []
+    assert reported(startup_advice, **values) == []
 
 
 def test_key_secret_is_reported_once_with_its_effect() -> None:
@@ -389,9 +389,11 @@ LONG = "2 per 16 day"
     ids=["general", "priority", "plan", "route"],
 )
 def test_window_unsupported_by_the_storage_is_rejected(values: dict[str, object]) -> None:
-    (told,) = problems(user_storage=MEMCACHED, **values)
+    (reported,) = problems(user_storage=MEMCACHED, **values)
     name = f"user-{16 * 86_400}s"
-    assert told == f"user_storage: cannot keep the limit {name} (memcached keeps windows of up to 15 days)"
+    assert (
+        reported == f"user_storage: cannot keep the limit {name} (memcached keeps windows of up to 15 days)"
+    )
     assert Settings(user_storage="async+memory://", **values).shared
 
 

@@ -316,8 +316,8 @@ class TestDifferentServers:
     ) -> None:
         window, charges = spread
         await left(window, *charges(0, 0))
-        batch = window._batches.here()
-        serve, seen = batch._send, []
+        batch = window._batches.current()
+        serve, seen = batch._sender, []
 
         async def second_fails(calls: Any, wanted: Any) -> Any:
             seen.append(calls)

@@ -106,13 +106,13 @@ async def parent():
     asked = asyncio.create_task(site.ask(4))
     for _ in range(2):
         await asyncio.sleep(0)
-    assert site.store.health.waiting == 1
+    assert site.store.stats.waiting == 1
     child = os.fork()
     if child == 0:
         signal.alarm(60)
         asyncio._set_running_loop(None)
         gc.collect()
-        assert site.store.health.waiting == 0, site.store
+        assert site.store.stats.waiting == 0, site.store
         asyncio.run(several())
         os._exit(0)
     assert (await asked).left == 99999

@@ -15,7 +15,7 @@ def test_the_example_of_its_docstring_is_true() -> None:
     assert doctest.testmod(nvml) == (0, 7)
 
 
-def refuse_to_count() -> None:
+def fail_to_count() -> None:
     with FakeNvml().installed() as library:
         pynvml.nvmlInitWithFlags(0)
         library.fail(-1, "count", 999)
@@ -25,7 +25,7 @@ def refuse_to_count() -> None:
 def test_the_binding_gets_its_own_library_back() -> None:
     before, cached = pynvml.nvmlLib, dict(pynvml._nvmlGetFunctionPointer_cache)
     with pytest.raises(pynvml.NVMLError_Unknown):
-        refuse_to_count()
+        fail_to_count()
     assert pynvml.nvmlLib is before
     assert pynvml._nvmlGetFunctionPointer_cache == cached
 
@@ -71,27 +71,27 @@ def test_every_call_that_can_fail_has_its_name_listed() -> None:
 
 def test_every_reported_value_has_its_name_listed() -> None:
     source = inspect.getsource(nvml_library)
-    told = set(re.findall(r"""_get\([^"'(]*?["'](\w+)["']""", source))
-    told |= set(re.findall(r"""_reply\([^"]*?"\w+", "(\w+)\"""", source))
-    assert told - {"err"} == nvml_library.VALUES
+    reported = set(re.findall(r"""_get\([^"'(]*?["'](\w+)["']""", source))
+    reported |= set(re.findall(r"""_reply\([^"]*?"\w+", "(\w+)\"""", source))
+    assert reported - {"err"} == nvml_library.VALUES
 
 
 def test_missing_device_and_a_single_link_are_errors(fake_nvml: FakeNvml) -> None:
     pynvml.nvmlInitWithFlags(0)
     with pytest.raises(pynvml.NVMLError_InvalidArgument):
         pynvml.nvmlDeviceGetHandleByIndex(1)
-    card = pynvml.nvmlDeviceGetHandleByIndex(0)
+    device = pynvml.nvmlDeviceGetHandleByIndex(0)
     fake_nvml.set(0, field_138=7)
-    one, every = pynvml.nvmlDeviceGetFieldValues(card, [(138, 0), (138, 0xFFFFFFFF)])
+    one, every = pynvml.nvmlDeviceGetFieldValues(device, [(138, 0), (138, 0xFFFFFFFF)])
     assert (one.nvmlReturn, every.nvmlReturn, every.value.ullVal) == (2, 0, 7)
 
 
 def test_metrics_want_two_samples_in_their_order(fake_nvml: FakeNvml) -> None:
     pynvml.nvmlInitWithFlags(0)
-    card = pynvml.nvmlDeviceGetHandleByIndex(0)
+    device = pynvml.nvmlDeviceGetHandleByIndex(0)
     old, new = pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()
-    pynvml.nvmlGpmSampleGet(card, old)
-    pynvml.nvmlGpmSampleGet(card, new)
+    pynvml.nvmlGpmSampleGet(device, old)
+    pynvml.nvmlGpmSampleGet(device, new)
     wanted = pynvml.c_nvmlGpmMetricsGet_t(pynvml.NVML_GPM_METRICS_GET_VERSION, 1, new, old)
     wanted.metrics[0].metricId = 2
     fake_nvml.set(0, gpm_2=4_250)
@@ -103,10 +103,10 @@ def test_metrics_want_two_samples_in_their_order(fake_nvml: FakeNvml) -> None:
 
 def test_calls_that_block_on_real_devices_are_recorded(fake_nvml: FakeNvml) -> None:
     pynvml.nvmlInitWithFlags(0)
-    card = pynvml.nvmlDeviceGetHandleByIndex(0)
-    pynvml.nvmlDeviceGetPcieThroughput(card, 0)
-    pynvml.nvmlDeviceGetNvLinkUtilizationCounter(card, 0, 0)
-    pynvml.nvmlDeviceGetViolationStatus(card, 0)
+    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    pynvml.nvmlDeviceGetPcieThroughput(device, 0)
+    pynvml.nvmlDeviceGetNvLinkUtilizationCounter(device, 0, 0)
+    pynvml.nvmlDeviceGetViolationStatus(device, 0)
     assert fake_nvml.calls[-3:] == ["pcie", "nvlink", "violation"]
 
 

@@ -33,10 +33,10 @@ async def test_one_clock_and_one_gpu_in_a_test(
 
 
 def test_no_throttle_admits_all_and_counts(no_throttle: ManualThrottle) -> None:
-    shut = throttle_for_tests(user_limit="1/day")
-    shut.gpu.utilization_pct = 99.0
-    shut.tick(3)
-    for throttle in (shut, no_throttle):
+    rejecting_all = throttle_for_tests(user_limit="1/day")
+    rejecting_all.gpu.utilization_pct = 99.0
+    rejecting_all.tick(3)
+    for throttle in (rejecting_all, no_throttle):
         for _ in range(4):
             permit = throttle.try_admit(Demand(Priority.LOW, cost=1e6))
             assert permit.admitted

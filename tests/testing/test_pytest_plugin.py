@@ -86,10 +86,10 @@ def test_every_fixture_works_in_each_kind_of_test(pytester: pytest.Pytester) -> 
 
 def test_fixtures_explain_themselves(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("--fixtures", "-p", "no:cacheprovider")
-    said = result.stdout.str()
+    messages = result.stdout.str()
     for name in ("fake_clock", "fake_gpu", "throttle_app", "no_throttle"):
-        assert name in said
-    assert "for one test; they still count" in said
+        assert name in messages
+    assert "for one test; they still count" in messages
 
 
 def in_fresh_python(code: str) -> str:
