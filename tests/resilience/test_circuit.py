@@ -208,17 +208,17 @@ def test_one_thread_delivers_for_all_and_in_order() -> None:
         told(changes)
         if len(told.changes) == 1:
             busy.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
 
     circuit = Clocked(told=slow)
     first = threading.Thread(target=fail, args=(circuit,))
     first.start()
-    assert busy.wait(10)
+    assert busy.wait(60)
     circuit.reset()
     circuit.force_open()
     assert told.states == [State.OPEN]
     go_on.set()
-    first.join(10)
+    first.join(60)
     assert told.states == [State.OPEN, State.CLOSED, State.FORCED_OPEN]
 
 
@@ -260,7 +260,7 @@ def test_no_observer_is_called_under_the_lock() -> None:
         found: list[State] = []
         thread = threading.Thread(target=lambda: found.append(circuit.state()))
         thread.start()
-        thread.join(10)
+        thread.join(60)
         return found[0]
 
     fail(circuit)
@@ -361,7 +361,7 @@ def test_in_a_fork_the_parents_lock_and_calls_are_gone() -> None:
     for lock in (circuit._locked._lock, circuit._locked._courier._turn):
         parents = threading.Thread(target=lock.acquire)
         parents.start()
-        parents.join(10)
+        parents.join(60)
 
     def child() -> None:
         circuit.forget()
@@ -370,7 +370,7 @@ def test_in_a_fork_the_parents_lock_and_calls_are_gone() -> None:
 
     thread = threading.Thread(target=child, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert circuit.view().stale_results == 1
     assert told.states == [State.OPEN, State.HALF_OPEN, State.CLOSED]

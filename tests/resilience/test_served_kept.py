@@ -322,7 +322,7 @@ def test_a_fork_has_a_lock_of_its_own_and_what_was_kept() -> None:
         # another thread, as the lock lets its own thread in
         child = threading.Thread(target=lambda: answers.append(dependency(bench.served)))
         child.start()
-        child.join(10.0)
+        child.join(60)
     assert answers == [[1]]
 
 

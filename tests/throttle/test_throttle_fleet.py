@@ -170,8 +170,11 @@ def test_a_throttle_that_is_forgotten_leaves_no_thread(fleet: FleetOf) -> None:
     del throttle
     gc.collect()
     assert gone() is None
-    left = lambda: any(thread.name == "autoglm-throttle-fleet" for thread in threading.enumerate())  # noqa: E731
-    until(lambda: not left(), HANG_S, "the end of the thread")
+
+    def names() -> list[str]:
+        return [thread.name for thread in threading.enumerate()]
+
+    until(lambda: "autoglm-throttle-fleet" not in names(), HANG_S, "the end of the thread")
 
 
 def fleet_of(throttle: Throttle) -> Any:

@@ -328,7 +328,7 @@ signal.alarm(120)
 gpu = Watched()
 throttle = Throttle(Settings(user_limit="3/minute"), gpu=gpu)
 inherited = [throttle.try_admit(Demand(user="u")) for _ in range(2)]
-assert gpu.read_here.wait(10)
+assert gpu.read_here.wait(60)
 held, fork = threading.Event(), threading.Event()
 users = throttle._windows._by_priority[0].users
 
@@ -336,11 +336,11 @@ def hold():
     with throttle._desk.rows.lock:
         users._ring.append("half-way in")
         held.set()
-        fork.wait(10)
+        fork.wait(60)
         users._ring.pop()
 
 threading.Thread(target=hold, daemon=True).start()
-assert held.wait(10)
+assert held.wait(60)
 child = os.fork()
 if child == 0:
     signal.alarm(120)
@@ -353,7 +353,7 @@ if child == 0:
     assert throttle.try_admit(Demand(user="u")).admitted
     assert not throttle.try_admit(Demand(user="u")).admitted
     throttle._windows.sweep(0.0, 2)
-    assert gpu.read_here.wait(10)
+    assert gpu.read_here.wait(60)
     assert sum(throttle.snapshot().requests.values()) == 2
     os._exit(0)
 fork.set()

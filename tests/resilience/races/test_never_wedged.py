@@ -142,7 +142,7 @@ def test_the_result_of_a_trial_that_hung_and_came_back_late_is_not_missed() -> N
 def test_calls_run_side_by_side() -> None:
     together = threading.Barrier(8)
     for rules in (Rules(), Rules(slow_call_s=60.0), Rules(max_in_flight=8)):
-        guarded = Guard(Clocked(rules))(lambda: together.wait(20))
+        guarded = Guard(Clocked(rules))(lambda: together.wait(60))
         with ThreadPoolExecutor(8) as pool:
             assert sorted(pool.map(lambda _, call=guarded: call(), range(8))) == list(range(8))
 
@@ -150,7 +150,7 @@ def test_calls_run_side_by_side() -> None:
 def test_trials_run_side_by_side() -> None:
     together = threading.Barrier(4)
     circuit = half_open(Rules(failures=1, half_open_max=4))
-    guarded = Guard(circuit)(lambda: together.wait(20))
+    guarded = Guard(circuit)(lambda: together.wait(60))
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(lambda _: guarded(), range(4))) == list(range(4))
     assert circuit.state() is State.CLOSED
