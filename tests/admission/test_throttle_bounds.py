@@ -170,7 +170,7 @@ from autoglm_throttle import Demand, Permit, Settings, Throttle
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
 from autoglm_throttle.testing import ManualClock
 
-signal.alarm(20)
+signal.alarm(120)
 throttle = Throttle(
     Settings(
         policy="concurrency", gpu="none", inflight_start=2, inflight_max=2, slo_s=400.0, user_limit="9/minute"
@@ -193,7 +193,7 @@ before = shown()
 assert before == (2, 1, 1, 1), before
 child = os.fork()
 if child == 0:
-    signal.alarm(20)
+    signal.alarm(120)
     assert shown() == (0, 0, 0, 0), shown()
     tokens = throttle.snapshot().tokens
     second.settle()

@@ -171,13 +171,13 @@ def test_a_loop_in_another_thread_is_woken(backend: str, other: str) -> None:
         returned.set()
 
     async def ours() -> None:
-        assert ready.wait(10.0)
+        assert ready.wait(60)
         wakeups[0].set()
 
     thread = threading.Thread(target=run, args=(other, theirs))
     thread.start()
     run(backend, ours)
-    assert returned.wait(10.0)
+    assert returned.wait(60)
     thread.join()
     wakeups[0].set()
 

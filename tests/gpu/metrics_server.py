@@ -42,7 +42,7 @@ class BadServer:
         self.over.set()
         self.down()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
     def url(self, path: str = "", login: str = "") -> str:

@@ -224,17 +224,17 @@ def test_one_thread_delivers_for_all_and_in_order() -> None:
         told(changes)
         if len(told.changes) == 1:
             busy.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
 
     circuit = Clocked(on_transitions=slow)
     first = threading.Thread(target=fail, args=(circuit,))
     first.start()
-    assert busy.wait(10)
+    assert busy.wait(60)
     circuit.reset()
     circuit.force_open()
     assert told.states == [BreakerState.OPEN]
     go_on.set()
-    first.join(10)
+    first.join(60)
     assert told.states == [BreakerState.OPEN, BreakerState.CLOSED, BreakerState.FORCED_OPEN]
 
 
@@ -276,7 +276,7 @@ def test_no_observer_is_called_under_the_lock() -> None:
         found: list[BreakerState] = []
         thread = threading.Thread(target=lambda: found.append(circuit.state()))
         thread.start()
-        thread.join(10)
+        thread.join(60)
         return found[0]
 
     fail(circuit)
@@ -381,7 +381,7 @@ def test_in_a_fork_the_parents_lock_and_calls_are_gone() -> None:
     for lock in (circuit._safe_breaker._lock, circuit._safe_breaker._notifications._drain_lock):
         parents = threading.Thread(target=lock.acquire)
         parents.start()
-        parents.join(10)
+        parents.join(60)
 
     def child() -> None:
         circuit.reset_after_fork()
@@ -390,7 +390,7 @@ def test_in_a_fork_the_parents_lock_and_calls_are_gone() -> None:
 
     thread = threading.Thread(target=child, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert circuit.view().stale_results == 1
     assert told.states == [BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED]

@@ -162,7 +162,7 @@ def test_probe_may_end_on_another_thread() -> None:
     guard.__enter__()
     thread = threading.Thread(target=leave, args=(guard,))
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert circuit.state() is BreakerState.CLOSED
 
 

@@ -17,7 +17,12 @@ class TestFleet:
     def two(self, own_server: RedisServer) -> Iterator[tuple[Throttle, Throttle]]:
         """Two processes' throttles on one server."""
         made = [
-            Throttle(Settings(redis_url=own_server.url, breaker_shared=True, gpu="none"), sampling="manual")
+            Throttle(
+                Settings(
+                    redis_url=own_server.url, breaker_shared=True, breaker_store_deadline_s=10.0, gpu="none"
+                ),
+                sampling="manual",
+            )
             for _ in range(2)
         ]
         yield made[0], made[1]
@@ -30,13 +35,13 @@ class TestFleet:
         there.stop()
         there.start()
         fail(here, "db")
-        until(lambda: there.guard("db").state() is BreakerState.OPEN, 5.0, "the opening is heard")
+        until(lambda: there.guard("db").state() is BreakerState.OPEN, 60.0, "the opening is heard")
         assert seen(there).store_up
         with pytest.raises(GuardRejected) as refused, there.guard("db"):
             pytest.fail("let through")
         assert 0.0 < refused.value.retry_after_s <= 10.0
         here.guard("db").reset()
-        until(lambda: there.guard("db").state() is BreakerState.CLOSED, 5.0, "the operator's word is heard")
+        until(lambda: there.guard("db").state() is BreakerState.CLOSED, 60.0, "the operator's word is heard")
 
     def test_a_killed_server_leaves_each_with_its_own_breaker(
         self, two: tuple[Throttle, Throttle], own_server: RedisServer
@@ -45,7 +50,7 @@ class TestFleet:
         for throttle in two:
             throttle.guard("db").allow()
         own_server.kill()
-        until(lambda: seen(here).store_up is False, 10.0, "the loss is seen")
+        until(lambda: seen(here).store_up is False, 60.0, "the loss is seen")
         fail(here, "db")
         with pytest.raises(GuardRejected), here.guard("db"):
             pytest.fail("let through")

@@ -103,15 +103,15 @@ class Crowd:
 
     def rush(self) -> None:
         for _ in range(ROUNDS):
-            if self.barrier.wait(20) == 0:
+            if self.barrier.wait(60) == 0:
                 trip_again(self.circuit)
-            self.barrier.wait(20)
+            self.barrier.wait(60)
             answer = Guard(self.circuit).allow()
             if isinstance(answer, GuardPermit):
                 self.trials.append(answer)
-            if self.barrier.wait(20) == 0:
+            if self.barrier.wait(60) == 0:
                 self.end()
-            self.barrier.wait(20)
+            self.barrier.wait(60)
 
     def end(self) -> None:
         self.rounds.append(len(self.trials))
@@ -148,7 +148,7 @@ def test_concurrent_thread_ends_never_exceed_probe_slots(most: int) -> None:
     at_trials: list[int] = []
 
     def rush() -> None:
-        barrier.wait(20)
+        barrier.wait(60)
         for _ in range(20):
             try:
                 guarded()

@@ -142,7 +142,7 @@ def test_late_result_of_a_hung_probe_is_counted() -> None:
 def test_calls_run_side_by_side() -> None:
     together = threading.Barrier(8)
     for rules in (BreakerRules(), BreakerRules(slow_call_s=60.0), BreakerRules(max_in_flight=8)):
-        guarded = Guard(Clocked(rules))(lambda: together.wait(20))
+        guarded = Guard(Clocked(rules))(lambda: together.wait(60))
         with ThreadPoolExecutor(8) as pool:
             assert sorted(pool.map(lambda _, call=guarded: call(), range(8))) == list(range(8))
 
@@ -150,7 +150,7 @@ def test_calls_run_side_by_side() -> None:
 def test_probes_run_concurrently() -> None:
     together = threading.Barrier(4)
     circuit = half_open(BreakerRules(failures=1, half_open_max=4))
-    guarded = Guard(circuit)(lambda: together.wait(20))
+    guarded = Guard(circuit)(lambda: together.wait(60))
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(lambda _: guarded(), range(4))) == list(range(4))
     assert circuit.state() is BreakerState.CLOSED
