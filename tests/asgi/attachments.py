@@ -1,4 +1,4 @@
-"""Every kind of place where an endpoint can stand, and every way to put a throttle round it."""
+"""Every kind of endpoint, and every way to attach a throttle to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several rooms of these tests share."""
+"""Fixtures of all ASGI tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoglm_throttle import wakeup
 
 @pytest.fixture(autouse=True)
 def keen_ears(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits listens for its client from the start: these tests let no time pass."""
+    """Detect disconnects from the start of a wait: these tests let no time pass."""
     monkeypatch.setattr(wakeup, "DISCONNECT_WATCH_DELAY_S", 0.0)
 
 

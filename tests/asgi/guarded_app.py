@@ -1,4 +1,4 @@
-"""Apps behind a breaker, and what is seen of it."""
+"""Apps behind a breaker, and the breaker's view."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def limits(**settings: Any) -> ManualThrottle:
 
 @dataclass
 class Service:
-    """An app that answers as it is told, and what stands before it."""
+    """An app with configurable answers behind a throttle and a breaker."""
 
     throttle: ManualThrottle = field(default_factory=limits)
     answers: Any = 200
@@ -69,7 +69,7 @@ class Service:
         return self.throttle.guard("app").view()
 
     def state(self) -> BreakerState:
-        """What a caller sees now."""
+        """Return the response that a caller gets now."""
         return self.throttle.guard("app").state()
 
 
@@ -139,7 +139,7 @@ def outcomes(throttle: ManualThrottle) -> dict[str, int]:
 
 
 def degraded(throttle: ManualThrottle) -> dict[tuple[str, str, str], int]:
-    """Degraded answers by guard, rung and cause."""
+    """Degraded answers by guard, fallback and cause."""
     guards = throttle.snapshot().guards
     assert guards is not None
     return {(name, rung.value, cause): n for (name, rung, cause), n in guards.degraded.items()}

@@ -1,4 +1,4 @@
-"""Clients of a service with very few places: they send, leave and are told what became of them."""
+"""Clients of a service with few slots: they send, leave and record their responses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_places(places: int, **settings: Any) -> ManualThrottle:
 
 
 def taken(throttle: ManualThrottle) -> tuple[int, int, int]:
-    """Slots taken, places in line taken, requests active."""
+    """Slots taken, tickets queued, requests active."""
     snapshot = throttle.snapshot()
     gate = snapshot.concurrency
     assert gate is not None
@@ -62,7 +62,7 @@ def used(throttle: ManualThrottle, priority: Priority = Priority.MID) -> float:
 
 
 class Client:
-    """One connection: what it sends reaches the service in order, and what it is told is kept."""
+    """One connection: its messages reach the service in order, and its responses are recorded."""
 
     def __init__(self, app: App, scope: Scope | None = None, *messages: Message) -> None:
         self.answer = Answer()

@@ -21,13 +21,13 @@ async def never(scope: Scope, receive: object, send: object) -> None:
 
 
 async def silent() -> Message:
-    """The ``receive`` of a connection on which nobody may wait for a message."""
+    """The ``receive`` of a connection on which no message may be awaited."""
     raise AssertionError("a message is waited for")
 
 
 @dataclass
 class Answer:
-    """What an app sent."""
+    """The messages that an app sent."""
 
     messages: list[Message] = field(default_factory=list)
 
@@ -157,7 +157,7 @@ async def connect(app: App, path: str = "/", *, denial: bool = False, **more: An
 
 
 async def lifespan(app: App, during: Callable[[], Awaitable[None]] | None = None) -> list[str]:
-    """A server's startup and shutdown; returns the types of what the app said.
+    """A server's startup and shutdown; returns the types of the app's messages.
 
     Args:
         app: an ASGI app; what it raises is raised here.

@@ -1,4 +1,4 @@
-"""An app that streams, and what a throttle counts of it."""
+"""An app that streams, and the counts of its throttle."""
 
 from __future__ import annotations
 

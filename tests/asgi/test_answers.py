@@ -1,4 +1,4 @@
-"""What clients see, read back by an RFC 9651 parser and compared with the decision."""
+"""Responses as clients see them, read by an RFC 9651 parser and compared with the decision."""
 
 from __future__ import annotations
 

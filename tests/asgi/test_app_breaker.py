@@ -1,4 +1,4 @@
-"""The breaker round an app: what opens it, what does not, and what clients are told then."""
+"""The breaker round an app: its opening conditions and its responses."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ async def test_a_trial_that_fails_opens_it_again() -> None:
 
 
 async def test_request_admitted_after_opening_is_rejected() -> None:
-    """Between the look at the breaker and the pass there may be a wait in line."""
+    """A request may be queued between the check of the breaker and its permit."""
     service = Service(with_places(1))
     inside, release = anyio.Event(), anyio.Event()
 
@@ -557,7 +557,7 @@ def test_a_breaker_is_found_again_by_its_name() -> None:
 
 async def test_a_middleware_can_be_inherited() -> None:
     class Own(ThrottleMiddleware):
-        """What users make of it."""
+        """Subclasses written by users."""
 
     service = Service()
     app = Own(service.serve, throttle=service.throttle, breaker="app")

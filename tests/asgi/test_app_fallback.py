@@ -1,4 +1,4 @@
-"""What answers in place of an app that fails, is refused, or is spared."""
+"""Fallbacks of an app that fails, is rejected, or is degraded."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ FULL: dict[str, Any] = {"inflight_start": 1, "inflight_floor": 1, "inflight_max"
 
 
 def shut(throttle: ManualThrottle) -> None:
-    """Let the GPU be so busy that nobody is admitted."""
+    """Let the GPU be so busy that no request is admitted."""
     throttle.gpu.utilization_pct = 99
     throttle.tick(3)
 
 
 def laden(throttle: ManualThrottle, load: float) -> None:
-    """Let the ladder see so much load, often enough, while the door stays open."""
+    """Report so much load to the degradation controller, often enough, while requests are admitted."""
     regime = replace(throttle.control_state(), load=load)
     throttle.control_state = lambda: regime  # type: ignore[method-assign]
     throttle.tick(4)

@@ -1,4 +1,4 @@
-"""When an answer is wanted: the service's objective, a route's, and a header that may only shorten them."""
+"""Deadlines: the objective of the service or route, and a header that may only shorten them."""
 
 from __future__ import annotations
 

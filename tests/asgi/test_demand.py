@@ -1,4 +1,4 @@
-"""What a demand may say of the resources that it needs."""
+"""Resource needs stated by a demand."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whatever a client sends: never an error of ours, never a way round a limit, never more memory."""
+"""Hostile input causes no server error, no way round a limit and no memory growth."""
 
 from __future__ import annotations
 

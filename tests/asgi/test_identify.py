@@ -1,4 +1,4 @@
-"""The user's own function that says who asks."""
+"""The user's own function that identifies callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keyed hash, and the walk along proxies against a walk that is told what each element means."""
+"""The keyed hash, and the walk along proxies against a reference walk with known elements."""
 
 from __future__ import annotations
 

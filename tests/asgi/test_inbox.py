@@ -1,4 +1,4 @@
-"""What a client sends while its request waits reaches the app complete, in order, and once."""
+"""A body received while its request is queued reaches the app complete, in order, and once."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from tests.loops import run
 
 
 def featured(**features: Fallback | None) -> ManualThrottle:
-    """A throttle whose features all refuse, and answer from elsewhere if they can."""
+    """A throttle whose features all reject, and use their fallback if they have one."""
     throttle = limits()
     for name, fallback in features.items():
         throttle.feature(name, fallback=fallback, criticality="non_core").force_open()

@@ -1,4 +1,4 @@
-"""One private address with nearly all requests is a proxy that nobody has told us of."""
+"""One private address with nearly all requests is an unconfigured proxy."""
 
 from __future__ import annotations
 

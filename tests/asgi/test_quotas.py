@@ -1,4 +1,4 @@
-"""Resource quotas over a real app: the answer of a refusal, the hint in its state, the header of a client."""
+"""Resource quotas over a real app: rejection response, advice in the state, header of a client."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def get(app: Any, path: str = "/say", **fields: str) -> httpx.Response:
 
 
 def fill(throttle: ManualThrottle, used_gb: int) -> None:
-    """Let a request that states it take so much of the card."""
+    """Let a request that states it take so much of the device memory."""
     permit = throttle.try_admit(Demand(Priority.HIGH, memory_bytes=used_gb * GB))
     assert isinstance(permit, Permit)
     throttle.gpu.memory_used_bytes = used_gb * GB

@@ -1,4 +1,4 @@
-"""The middleware over a shared store: what clients see of it, and the loops it cannot run in."""
+"""The middleware over a shared store: responses, and unsupported event loops."""
 
 from __future__ import annotations
 

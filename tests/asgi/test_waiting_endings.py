@@ -1,4 +1,4 @@
-"""However the wait of a request ends, its place, its tokens and its units come back."""
+"""Every end of a wait returns the slot, tokens and units of the request."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_queue_timeout_rejects_and_charges_nothing(backend: str) -> None:
 
 
 def test_the_waiter_itself_notices_that_its_time_is_over(backend: str) -> None:
-    """With a real clock: nobody else comes or goes."""
+    """With a real clock and no other request."""
 
     async def scenario() -> None:
         few = {"inflight_start": 1, "inflight_floor": 1, "inflight_max": 1}

@@ -1,4 +1,4 @@
-"""No task outlives a request that has waited, and whatever becomes of many, nothing leaks."""
+"""No task outlives a queued request, and no ending of many requests leaks."""
 
 from __future__ import annotations
 

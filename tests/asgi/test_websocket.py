@@ -1,4 +1,4 @@
-"""A websocket is charged once, at the handshake; a refusal is a denial or a close before the accept."""
+"""A websocket is charged once, at the handshake; a rejection is a denial or a close before the accept."""
 
 from __future__ import annotations
 

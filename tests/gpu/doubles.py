@@ -56,7 +56,7 @@ class Hang:
 
 
 class Heard:
-    """What a sampler hands on."""
+    """The listener of a sampler: records its samples and failures."""
 
     def __init__(self) -> None:
         self.rows: list[Sequence[GpuSample]] = []

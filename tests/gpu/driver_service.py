@@ -1,4 +1,4 @@
-"""One service for each error of the driver, in one process: each has a throttle of its own over its own card.
+"""One service for each error of the driver, in one process: each has its own throttle and device.
 
 The loader must find the fake library, and ``FAKE_NVML_FILE`` names its state, which the tests write.
 """
@@ -82,7 +82,7 @@ async def ok(request: Request) -> Response:
 
 
 async def state(request: Request) -> Response:
-    """What every throttle sees."""
+    """The state of every throttle."""
     seen = {}
     for name, throttle in throttles.items():
         snapshot = throttle.snapshot()

@@ -29,7 +29,7 @@ class PrometheusServer:
         self.queries: list[str] = []
 
     def scraped(self, series: Iterable[Series], *, age_s: float = 0.0, **labels: str) -> None:
-        """Take in what an exporter told so long ago, with the labels of its target."""
+        """Ingest an exporter's samples of so long ago, with the labels of its target."""
         for one in series:
             self.series.append(Series(one.name, {**one.labels, **labels}, one.value, self.now - age_s))
 

@@ -1,4 +1,4 @@
-"""A whole throttle on a clock moved by hand, sources that the test commands, and a crowd at its door."""
+"""A whole throttle on a manual clock, with sources and arrivals that the test commands."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Station:
         return self.throttle.control_state()
 
     def ask(self, priority: Priority = Priority.MID) -> Permit | None:
-        """One request that does not wait in line."""
+        """One request that does not wait in the queue."""
         verdict = self.throttle.try_admit(Demand(priority))
         if isinstance(verdict, Permit):
             return verdict
@@ -79,7 +79,7 @@ class Station:
         return None
 
     def detail(self, priority: Priority = Priority.MID) -> str:
-        """What a request is told now; empty if it is let in."""
+        """The detail of a rejection now; empty if the request is admitted."""
         verdict = self.throttle.try_admit(Demand(priority))
         if isinstance(verdict, Permit):
             verdict.settle()
@@ -129,20 +129,20 @@ class Station:
 
     @property
     def verdict(self) -> GpuVerdict:
-        """That of the only card."""
+        """The verdict of the only device."""
         (verdict,) = self.verdicts
         return verdict
 
     @property
     def verdicts(self) -> list[GpuVerdict]:
-        """Those of all cards, in their order."""
+        """The verdicts of all devices, in their order."""
         view = self.throttle.snapshot().view
         assert view is not None
         return list(view.verdicts.values())
 
     @property
     def findings(self) -> list[GpuCondition]:
-        """What the cards are found to do."""
+        """The conditions of the devices."""
         return [verdict.condition for verdict in self.verdicts]
 
     @property
@@ -173,7 +173,7 @@ def of_settings(*items: str, selector: str = "", **settings: Any) -> Station:
 
 
 def _bearable(rejection: Rejection) -> None:
-    """Whoever is sent away is told a time, and never more than a minute."""
+    """Every rejection states a retry time, and never more than a minute."""
     assert 0.0 <= rejection.decision.retry_after_s <= LONGEST_S, rejection
 
 
@@ -186,7 +186,7 @@ class Named(FakeGpu):
         super().__init__(devices, engines=engines, clock=clock)
         self.name = name
         self._apart = own
-        """Whether its cards are others than those of another source."""
+        """Whether its devices differ from those of another source."""
 
     def _row(self, index: int) -> GpuSample:
         row = super()._row(index)

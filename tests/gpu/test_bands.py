@@ -1,4 +1,4 @@
-"""A card that says 100 %: who is sent away because of it, by policy and signal."""
+"""A device at 100 %: the requests rejected because of it, by policy and signal."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ SAMPLES = 3
 
 
 def busy(engines: int = 0, **settings: Any) -> tuple[Station, FakeGpu]:
-    """A card at 100 % whose memory an engine has taken in advance; the engine itself is well."""
+    """A device at 100 % whose memory an engine has reserved; the engine itself has capacity."""
     clock = ManualClock()
     gpu = FakeGpu(1, engines=engines, clock=clock)
     gpu.utilization_pct = 100.0
@@ -43,7 +43,7 @@ def test_adaptive_keeps_completed_rate_of_full_service(engines: int) -> None:
 
 
 def test_limiter_must_confirm_at_three_samples() -> None:
-    """The crowd comes after an hour at 100 %: those samples are no strikes."""
+    """Many requests arrive after an hour at 100 %: those samples do not count."""
     station, _ = busy(policy="adaptive", inflight_start=8, inflight_max=8)
     station.tick(100)
     station.crowd(2, rps=200, takes_s=1.0)
@@ -134,7 +134,7 @@ def test_rejection_names_the_deciding_term(readings: dict[str, float], term: str
 
 @pytest.mark.parametrize("sources", [1, 2, 4, 8])
 def test_three_samples_take_two_intervals_for_any_sources(sources: int) -> None:
-    """Each source has cards of its own and is read once a second, all of them in turn."""
+    """Each source has devices of its own and is read once a second, all of them in turn."""
     clock = ManualClock()
     gpus = [Named(f"dcgm:host-{number}", clock, own=True) for number in range(sources)]
     for gpu in gpus:

@@ -51,7 +51,7 @@ class World:
         self._state = state
 
     def says(self, **keys: int) -> None:
-        """Let each card be as said: ``err_<throttle>`` and ``delay_us_<throttle>``."""
+        """Set the state of each device: ``err_<throttle>`` and ``delay_us_<throttle>``."""
         lines = [f"-1.count={len(CARD)}"]
         for name, value in keys.items():
             key, _, throttle = name.rpartition("_")
@@ -75,12 +75,12 @@ class World:
 
 
 class Story:
-    """What was seen of every throttle from the moment the errors came."""
+    """The records of every throttle from the first error on."""
 
     def __init__(self, world: World, *names: str) -> None:
         self.states: dict[str, list[str]] = {name: [] for name in names}
         self.ages_s: list[tuple[str, float]] = []
-        """Of the hung one: its state, and the age of its newest sample."""
+        """State of the hung one, and the age of its newest sample."""
         self.answers: dict[str, Counter[int]] = {name: Counter() for name in names}
         self.last: dict[str, Any] = {}
         began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Engines joined to cards: which of them the bands hear, and what becomes of it when one falls silent."""
+"""Engines joined to devices: the signal used by the bands, and the change when one falls silent."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_source_order_decides_precedence(clock: ManualClock) -> None:
 
 
 class Absent(Named):
-    """The automatic choice on a machine without a card."""
+    """The automatic choice on a machine without a GPU."""
 
     def read(self) -> Sequence[GpuSample]:
         raise NoSourceError("no GPU found")

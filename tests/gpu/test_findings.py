@@ -1,4 +1,4 @@
-"""What a card is found to do, through the whole throttle: readiness, rates, refusals, recovery."""
+"""Effects of GPU verdicts through the whole throttle: readiness, rates, rejections, recovery."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ BUSY_PCT = 88.0
 
 
 def service(devices: int = 1, engines: int = 0, **settings: Any) -> tuple[Station, FakeGpu]:
-    """A service that has worked for a while on cards of 700 W."""
+    """A service that has worked for a while on devices of 700 W."""
     clock = ManualClock()
     gpu = FakeGpu(devices, engines=engines, clock=clock)
     gpu.utilization_pct, gpu.power_w, gpu.power_limit_w = 60.0, 450.0, 700.0
@@ -154,7 +154,7 @@ class TestStalled:
             assert station.findings != [GpuCondition.STALLED]
 
     def test_silence_takes_readiness_back(self) -> None:
-        """Whoever sees nothing must not keep a service out of its load balancer for ever."""
+        """Missing telemetry must not keep a service out of its load balancer for ever."""
         station, gpu = service()
         hung(station, gpu)
         until_stalled(station)

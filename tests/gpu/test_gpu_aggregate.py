@@ -1,4 +1,4 @@
-"""Several devices as one value: what is lost never looks idle."""
+"""Several devices as one value: a lost device never looks idle."""
 
 from dataclasses import replace
 from typing import Any
@@ -159,7 +159,7 @@ UUIDS = [f"GPU-4f0c2a3e-9b1d-4c57-8a66-0123456789{n:02d}" for n in range(8)]
 
 
 def told(source: str, index: int = 0, *, at: float = 1.0, **values: Any) -> GpuSample:
-    """A card with a UUID."""
+    """A device with a UUID."""
     device = {"device": UUIDS[index], "index": index, "taken_at_s": at, "source": source}
     return GpuSample(**{**device, **values})
 
@@ -443,7 +443,7 @@ ROUND = st.dictionaries(st.sampled_from(SOURCES), READINGS, min_size=1)
 
 
 def rows_of(name: str, reading: dict[int, dict[str, Any]], at: float) -> list[GpuSample]:
-    """Cards by their UUID, so that sources tell of the same; an engine is told of by one."""
+    """Devices by UUID, so that sources share them; an engine is reported by one source."""
     return [
         GpuSample(
             device=name + str(number) if values["kind"] == "engine" else UUIDS[number],

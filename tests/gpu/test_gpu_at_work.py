@@ -1,4 +1,4 @@
-"""What a card draws while something comes out, and what is not known to have been work."""
+"""Baselines of a device during progress, and samples that are not known to be work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What dcgm-exporter tells, as rows."""
+"""Metrics of dcgm-exporter as rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an inference engine tells, as one row."""
+"""Metrics of an inference engine as one row."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_nothing_outlasts_the_deadline(
 
 @contextlib.contextmanager
 def deaf() -> Iterator[int]:
-    """A port whose queue of connections is full, and nobody accepts any."""
+    """A port whose queue of connections is full, and that accepts none."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as waiting:
         for _ in range(8):
             one = waiting.enter_context(socket.socket())

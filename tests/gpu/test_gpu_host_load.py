@@ -1,4 +1,4 @@
-"""The host's load where it is told, None where it is not."""
+"""The host's load if it is known, else None."""
 
 from __future__ import annotations
 

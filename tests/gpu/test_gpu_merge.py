@@ -1,4 +1,4 @@
-"""One device of which several sources tell: who is believed, field by field."""
+"""One device of several sources: precedence, field by field."""
 
 from dataclasses import replace
 from typing import Any

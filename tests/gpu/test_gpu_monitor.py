@@ -1,4 +1,4 @@
-"""The lookout: how each source fares, how long its end may take, and when it may look away."""
+"""The GPU monitor: state of each source, stop timeout, and idle sampling."""
 
 from __future__ import annotations
 

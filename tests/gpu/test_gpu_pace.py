@@ -1,4 +1,4 @@
-"""How often to look, with time passed in."""
+"""The adaptive sampling interval, with time passed in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoglm_throttle.gpu.interval import STEP_DELAY_S, AdaptiveInterval
 
 
 def settled(load: float, interval_s: float = 1.0, max_s: float = 10.0) -> tuple[AdaptiveInterval, float]:
-    """A pace to which this load has long been told, and the time."""
+    """An interval adapted to this load, and the time."""
     pace = AdaptiveInterval(interval_s, max_s)
     for tick in range(100):
         pace.next(load, False, float(tick))

@@ -1,4 +1,4 @@
-"""Numbers that cannot be become unknown, and nothing else changes."""
+"""Implausible numbers become unknown, and nothing else changes."""
 
 import math
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""A card's own ends of the scale of power, and the clock that it keeps."""
+"""Idle and busy power of a device, and its baseline clock."""
 
 from __future__ import annotations
 

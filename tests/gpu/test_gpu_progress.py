@@ -1,4 +1,4 @@
-"""What comes out, over windows that rare answers survive, against what usually does."""
+"""Throughput over windows long enough for rare responses, against its baseline."""
 
 from __future__ import annotations
 

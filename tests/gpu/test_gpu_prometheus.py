@@ -1,4 +1,4 @@
-"""The queries to a Prometheus server and what its answers say."""
+"""Queries to a Prometheus server and the parsing of its responses."""
 
 from __future__ import annotations
 

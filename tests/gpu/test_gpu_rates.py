@@ -1,4 +1,4 @@
-"""What counters say of the time between two measurements: a rate that can be, or nothing."""
+"""Rates from counters between two measurements: plausible, or None."""
 
 from typing import Any
 

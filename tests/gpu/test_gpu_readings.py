@@ -1,4 +1,4 @@
-"""What a source has told: which measurement is new, and what became of a device that it no longer lists."""
+"""Readings of a source: new measurements, and devices that it no longer lists."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def row(at: float, device: str = "GPU-0", **values: Any) -> GpuSample:
 
 
 class Source:
-    """A source whose readings are told one by one."""
+    """A source whose readings are given one by one."""
 
     def __init__(self, forget_s: float = 300.0) -> None:
         self.reading = SampleBuilder(3.0, forget_s)

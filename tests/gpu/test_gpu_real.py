@@ -1,4 +1,4 @@
-"""The NVML provider on the cards of this machine, where it has any."""
+"""The NVML provider on the GPUs of this machine, if it has any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows as text: every fault is named, with its line and what was meant."""
+"""Rows as text: every fault is named, with its line and a suggestion."""
 
 import json
 from dataclasses import fields

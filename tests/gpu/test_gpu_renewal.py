@@ -1,4 +1,4 @@
-"""When a row was measured: by its counter, by its stamp, or by what changes around it."""
+"""Time of a measurement: by counter, by timestamp, or by changes of other rows."""
 
 from __future__ import annotations
 

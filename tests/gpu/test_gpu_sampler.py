@@ -1,4 +1,4 @@
-"""What one reading leads to, without a thread: checks, counts, reports and logs."""
+"""Results of one reading, without a thread: checks, counts, reports and logs."""
 
 from __future__ import annotations
 

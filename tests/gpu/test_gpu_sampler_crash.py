@@ -1,4 +1,4 @@
-"""A crash is told of and survived; a thread that is gone is started again, and only then."""
+"""A crash is logged and survived; only a dead thread is restarted."""
 
 from __future__ import annotations
 

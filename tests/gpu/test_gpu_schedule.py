@@ -1,4 +1,4 @@
-"""The rhythm of the sampler, with time passed in."""
+"""The schedule of the sampler, with time passed in."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The provider of what is told over HTTP, over real HTTP."""
+"""The provider of metrics pages, over real HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trouble that lasts is told once in a while, each kind by itself."""
+"""Lasting errors are logged at intervals, each kind by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every labelled case is judged right, and the rules of time and doubt hold."""
+"""Every labelled case gets its verdict, and the rules of time and confidence hold."""
 
 from __future__ import annotations
 
@@ -450,7 +450,7 @@ def test_every_finding_has_a_ballot_of_signals_that_exist() -> None:
 
 
 def worked() -> Player:
-    """One whose card has been seen at work."""
+    """A tracker that has observed its device at work."""
     player = Player()
     player.play(HEALTHY)
     return player

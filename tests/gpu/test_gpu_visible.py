@@ -1,4 +1,4 @@
-"""Which GPUs a list means: ours, and CUDA's rules."""
+"""GPUs selected by a list: own rules, and CUDA's."""
 
 import pytest
 from hypothesis import given

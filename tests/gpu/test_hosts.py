@@ -1,4 +1,4 @@
-"""Cards of several hosts through one Prometheus server: one host that vanishes is lost, and never idle."""
+"""Devices of several hosts through one Prometheus server: a vanished host is lost, and never idle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORGET_S = 60
 
 
 class Fleet:
-    """Two hosts of two cards each, scraped by one server every five seconds."""
+    """Two hosts of two devices each, scraped by one server every five seconds."""
 
     def __init__(self, server: BadServer, **settings: Any) -> None:
         self.utilization_pct = {"one": 80.0, "two": 80.0}
@@ -102,7 +102,7 @@ def test_a_host_that_is_back_counts_again(server: BadServer) -> None:
 
 
 def test_the_last_host_that_vanishes_is_an_outage_for_as_long(server: BadServer) -> None:
-    """No series at all is a failure of the source: nobody says that the cards are gone."""
+    """No series at all is a failure of the source, not a loss of the devices."""
     fleet = Fleet(server, gpu_unknown="last")
     fleet.seconds(30, "one", "two")
     fleet.seconds(40)

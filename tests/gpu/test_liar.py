@@ -1,4 +1,4 @@
-"""An exporter that lies: its numbers are not known, its devices do not fill the memory, nobody notices."""
+"""An implausible exporter: its numbers are unknown, its devices are bounded, requests are unaffected."""
 
 from __future__ import annotations
 

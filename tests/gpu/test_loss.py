@@ -1,4 +1,4 @@
-"""Cards that are lost: the admitted rate follows what is left, and never the better look of a mean."""
+"""Lost devices: the admitted rate follows the remaining capacity, not the lower mean."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def test_loss_of_one_hot_device_keeps_the_rest_admitted() -> None:
 
 
 def test_lost_device_at_zero_is_not_idle() -> None:
-    """At 90 % each the table leaves 0.7; a card counted as 0 % would lift the cut."""
+    """At 90 % each the table leaves 0.7; a device counted as 0 % would raise it."""
     station, gpu = four(90.0)
     station.crowd(5)
     for lost in range(1, 4):
@@ -154,7 +154,7 @@ def test_retry_after_of_loss_is_exact(policy: str) -> None:
 
 
 def test_loss_with_silence_admits_nothing_more() -> None:
-    """One card is lost, then the source dies: the capacity drifts back, never above the nominal rates."""
+    """One device is lost, then the source dies: the capacity drifts back, never above the nominal rates."""
     station, gpu = four(60.0)
     station.crowd(3)
     gpu.lose(0)

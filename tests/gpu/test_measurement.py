@@ -1,4 +1,4 @@
-"""Old measurements told again, over real HTTP: they cause nothing, and are not stale before their time."""
+"""Repeated old measurements, over real HTTP: they have no effect, and are not stale early."""
 
 from __future__ import annotations
 

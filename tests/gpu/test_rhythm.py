@@ -1,4 +1,4 @@
-"""``SAMPLE_ADAPTIVE``: how often is looked by load, never stale by its own slowness, awake at once."""
+"""``SAMPLE_ADAPTIVE``: interval by load, never stale by its own length, awake at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An exporter that dies, over real HTTP: down the ladder to what ``GPU_UNKNOWN`` assumes, and back."""
+"""An exporter that dies, over real HTTP: stepwise to the state of ``GPU_UNKNOWN``, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server has written stands in the report of the test that failed with it."""
+"""The output of a server is part of the report of the test that failed with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker in front of a service that all workers share: it lets requests in and passes them on."""
+"""A worker in front of a service that all workers share: it admits requests and forwards them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def predict() -> tuple[int, bytes]:
 
 
 def state() -> bytes:
-    """What the throttle of this worker sees."""
+    """The state of this worker's throttle."""
     snapshot = throttle.snapshot()
     gate = snapshot.concurrency
     assert gate is not None

@@ -31,7 +31,7 @@ under_way = 0
 
 
 async def state(request: Request) -> Response:
-    """What the breaker has seen."""
+    """The figures of the breaker."""
     view = throttle.guard("app").view()
     counted = throttle.snapshot()
     outcomes = {outcome.value: 0 for _, outcome in counted.outcomes}
@@ -70,7 +70,7 @@ async def breaks(request: Request) -> Response:
 
 
 async def endless(request: Request) -> Response:
-    """Send for as long as somebody listens."""
+    """Send until the client disconnects."""
 
     async def parts() -> AsyncIterator[bytes]:
         while True:

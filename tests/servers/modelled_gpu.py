@@ -7,7 +7,7 @@ from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, Simulated
 
 
 def main() -> None:
-    """Serve a GPU that does as many requests/s as the first line of the standard input says."""
+    """Serve a GPU whose capacity in requests/s is the first line of the standard input."""
     capacity_rps = read_config()["capacity_rps"]
     work = BatchSpec(max_batch=16, base_s=1.0 / capacity_rps, capacity_rps=capacity_rps)
     sim = SimulatedGpu(SimulatedGpuSpec(work=work, request_bytes=SimulatedGpuSpec().request_bytes // 100))

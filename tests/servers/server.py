@@ -37,7 +37,7 @@ _keys = itertools.count()
 
 
 def cases(servers: Mapping[str, object], fast: str = FAST) -> list[pytest.ParameterSet]:
-    """What stands for each server, as cases of a test with its name; all but one are slow."""
+    """The value of each server as a test case with its name; all but one are slow."""
     return [
         pytest.param(value, id=name, marks=() if name == fast else pytest.mark.slow)
         for name, value in servers.items()
@@ -77,7 +77,7 @@ class Server:
 
     @property
     def output(self) -> str:
-        """What the server has written so far."""
+        """The output of the server so far."""
         self._output.seek(0)
         return self._output.read().decode(errors="replace")
 
@@ -96,7 +96,7 @@ class Server:
             return ask(connection, path, headers, method)
 
     def state(self) -> dict[str, Any]:
-        """What the throttle in the worker tells."""
+        """The state of the throttle in the worker."""
         found: dict[str, Any] = json.loads(self.get("/state").body)
         return found
 

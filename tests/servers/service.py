@@ -1,4 +1,4 @@
-"""The service that real servers run: it limits, streams, and tells how its throttle does."""
+"""The service that real servers run: it limits, streams, and reports its throttle's state."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ throttle = Throttle(
 
 
 async def state(request: Request) -> Response:
-    """What the throttle of this worker sees, and who that is."""
+    """The state of this worker's throttle, and its process ID."""
     snapshot = throttle.snapshot()
     return JSONResponse(
         {

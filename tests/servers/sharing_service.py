@@ -18,7 +18,7 @@ throttle = Throttle.from_env()
 
 
 async def state(request: Request) -> Response:
-    """Who this worker is, and what its throttle knows of the store."""
+    """The process ID of this worker, and its throttle's state of the store."""
     store = throttle.snapshot().store
     assert store is not None
     return JSONResponse({"pid": os.getpid(), "store": store.state.value, "asked": store.stats.sent})

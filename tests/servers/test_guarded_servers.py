@@ -39,7 +39,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 def rested(server: Server) -> dict[str, Any]:
-    """What the breaker has seen once nothing is under way any more."""
+    """The figures of the breaker once nothing is in flight."""
     deadline = time.monotonic() + ANSWER_S
     while (state := server.state())["under_way"] and time.monotonic() < deadline:
         time.sleep(0.01)

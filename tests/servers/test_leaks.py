@@ -1,4 +1,4 @@
-"""Thousands of requests that end in every way they can; a server that stops; and one that only tells."""
+"""Thousands of requests with every kind of ending; a server that stops; and a dry run."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def crowd(port: int, rng: random.Random) -> None:
 
 
 async def request(port: int, path: str, fate: str) -> None:
-    """One request. Whoever does not read its answer goes away when its patience is over, or at once."""
+    """One request. A client that does not read the answer disconnects after its timeout, or at once."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         fields = list(WEBSOCKET) if path == "/ws" else ["connection: close"]
@@ -137,7 +137,7 @@ def test_server_stop_with_queued_requests_logs_no_error(name: str) -> None:
 
 
 def forgotten(said: str) -> list[str]:
-    """What the interpreter says of tasks that nobody has ended; an app that is cancelled may be logged."""
+    """Warnings of the interpreter about unfinished tasks; a cancelled app may be logged."""
     return [word for word in ("was destroyed", "never retrieved", "never awaited") if word in said]
 
 

@@ -1,4 +1,4 @@
-"""Two workers of a real server and one real store: one limit, and answers whatever becomes of the store."""
+"""Two workers of a real server and one real store: one limit, and answers in any state of the store."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_store_that_is_killed_and_comes_back_under_traffic(site: Site, server:
 
 
 def _up(site: Site) -> set[str]:
-    """What the metrics of all workers say."""
+    """The metrics of all workers."""
     with site.workers() as workers:
         pages = [ask(connection, "/metrics").body.decode() for connection, *_ in workers]
     return {line for page in pages for line in page.splitlines() if line.startswith(UP)}
@@ -199,7 +199,7 @@ class Traffic:
 
 @pytest.fixture
 def strict() -> Iterator[Site]:
-    """One that refuses what it cannot count."""
+    """A service that rejects requests it cannot count."""
     with RedisServer(newest()) as store:
         site = Site(store, SERVERS["uvicorn"], REDIS_ON_ERROR="deny")
         yield site

@@ -1,4 +1,4 @@
-"""Requests that wait for the one place of a service, under every documented server, over real sockets."""
+"""Requests queued for the one slot of a service, under every documented server, over real sockets."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_nothing_was_complained_about(server: Server) -> None:
 
 
 def complaints(said: str) -> list[str]:
-    """What is wrong in the output of a server.
+    """The errors in the output of a server.
 
     Under trio Hypercorn itself ends a connection while it may still be sending, and logs an error of its own.
     """

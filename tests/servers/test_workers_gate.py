@@ -1,4 +1,4 @@
-"""Four workers, each with a gate of its own, share one GPU that is asked for three times what it can do."""
+"""Four workers, each with its own concurrency limiter, share one GPU at three times its capacity."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def overload(port: int, seed: int) -> Ledger:
 
 
 def states(server: Server) -> dict[int, dict[str, Any]]:
-    """What the workers tell that take a connection when many are opened."""
+    """States of the workers that accept a connection when many are opened."""
     found: dict[int, dict[str, Any]] = {}
     for _ in range(40):
         with closing(server.connection()) as connection:

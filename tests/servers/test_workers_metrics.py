@@ -30,7 +30,7 @@ async def state() -> dict[str, int]:
 
 
 def free_ports() -> range:
-    """So many ports in a row that nobody listens on."""
+    """So many consecutive free ports."""
     while True:
         with contextlib.ExitStack() as open_now, contextlib.suppress(OSError, OverflowError):
             first = open_now.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
@@ -56,7 +56,7 @@ def server(tmp_path: Path, ports: range, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def scraped(port: int) -> dict[str, float]:
-    """The samples that this port tells of; none while nobody listens there."""
+    """The samples at this port; none while it is closed."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60.0)) as connection:
         try:
             connection.request("GET", "/metrics")

@@ -1,4 +1,4 @@
-"""A service with few places, one by default: what real servers do with requests that wait for it."""
+"""A service with few slots, one by default, for tests of queued requests on real servers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def listen() -> None:
 
 
 async def state(request: Request) -> Response:
-    """What the throttle sees."""
+    """The state of the throttle."""
     listen()
     snapshot = throttle.snapshot()
     gate = snapshot.concurrency
@@ -93,7 +93,7 @@ async def release(request: Request) -> Response:
 
 
 async def complained(request: Request) -> Response:
-    """What the event loop has complained about; forgotten tasks do so when they are collected."""
+    """The errors reported by the event loop; forgotten tasks report when they are collected."""
     gc.collect()
     await anyio.lowlevel.checkpoint()
     return JSONResponse(complaints)
@@ -140,7 +140,7 @@ async def fails(request: Request) -> Response:
 
 
 async def endless(request: Request) -> Response:
-    """Send for as long as somebody listens."""
+    """Send until the client disconnects."""
 
     async def parts() -> AsyncIterator[bytes]:
         while True:

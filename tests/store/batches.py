@@ -56,7 +56,7 @@ class Call:
 
 
 class Server:
-    """Keeps every call until told."""
+    """Keeps every call until the test releases it."""
 
     def __init__(self) -> None:
         self.open: list[Call] = []
@@ -78,7 +78,7 @@ class Server:
 
 
 class ManualLoop(asyncio.SelectorEventLoop):
-    """Its time stands still until told; nothing waits for anything real."""
+    """A loop with manual time; nothing waits for anything real."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class ManualLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def settle(self) -> None:
-        """Run until nobody has anything to do at this time."""
+        """Run until no task has anything to do at this time."""
         self.run_until_complete(passes(30))
 
     def move(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The store's side of the leases in plain Python: what ``fleet.lua`` does, on a clock that the test moves."""
+"""A reference of ``fleet.lua`` in plain Python, on a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes on the same limits: each reads jobs as lines of JSON and says how many were allowed."""
+"""Several processes on the same limits: each reads jobs as lines of JSON and reports its allowed checks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Crowd:
             process.communicate()
 
     def __call__(self, **job: object) -> list[int]:
-        """What each was allowed."""
+        """The number of checks that each process was allowed."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(json.dumps(job) + "\n")

@@ -56,7 +56,7 @@ class Wire:
 
 
 class Client:
-    """What `connect` gives."""
+    """The result of `connect`."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire

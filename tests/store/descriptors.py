@@ -1,4 +1,4 @@
-"""What this process holds open."""
+"""The file descriptors that this process holds open."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What a server has written stands in the report of the test that failed with it."""
+    """The output of a server is part of the report of the test that failed with it."""
     report = yield
     arguments: dict[str, Any] = getattr(item, "funcargs", {})
     for name, server in arguments.items():

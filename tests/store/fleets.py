@@ -1,4 +1,4 @@
-"""What a request and a start do with a fleet, for tests of its thread."""
+"""Requests and starts of a fleet, for tests of its thread."""
 
 from __future__ import annotations
 

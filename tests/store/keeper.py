@@ -1,4 +1,4 @@
-"""What a test run starts ends with it, also when the run itself is killed.
+"""Ends the processes of a test run with it, also if the run itself is killed.
 
 A small shell waits for the end of a pipe that this process alone holds open. The kernel closes it whatever
 this process dies of, on Linux and on macOS alike; then the shell kills what is left and removes the folders.

@@ -31,7 +31,7 @@ SERVICE = "four"
 
 
 class Gpu:
-    """One device that tells the same for ever."""
+    """One device with constant readings."""
 
     name = "fixed"
     min_interval_s = 0.0

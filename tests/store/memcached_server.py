@@ -71,7 +71,7 @@ class MemcachedServer:
         self._begin(self._accept, listener)
 
     def kill(self) -> None:
-        """End everything, at once: whoever connects is refused, whoever is connected is cut off."""
+        """End everything at once: new connections are refused, present ones are closed."""
         if self._listener is None:
             return
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -87,7 +87,7 @@ class MemcachedServer:
         self._threads.clear()
 
     def hang(self) -> None:
-        """Go on accepting and reading, but answer nobody, like a process that is stopped."""
+        """Go on accepting and reading, but answer nothing, like a stopped process."""
         self._answers.clear()
 
     def resume(self) -> None:

@@ -1,4 +1,4 @@
-"""What lies between a client and a server: slow, broken, refusing, or TLS."""
+"""A proxy between a client and a server: slow, broken, refusing, or TLS."""
 
 from __future__ import annotations
 

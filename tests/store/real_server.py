@@ -1,4 +1,4 @@
-"""A whole throttle on a real server: asking it, knowing who decided, and traffic that never stops."""
+"""A whole throttle on a real server: requests, the origin of decisions, and continuous traffic."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class Asked:
 
     decision: Decision
     shared: bool
-    """Whether the store decided, or a refusal of the store that still holds."""
+    """Whether the store decided, or a cached denial of the store."""
     waited: bool
     """Whether it gave other tasks a turn before it was there."""
     took_s: float
 
     @property
     def left(self) -> int:
-        """What remains for the user, who was admitted."""
+        """The units that remain for the admitted user."""
         assert self.decision.allowed, self.decision
         return int(self.decision.remaining)
 
 
 class Site:
-    """A throttle without a gate, so that user limits alone decide.
+    """A throttle without a concurrency limiter, so that user limits alone decide.
 
     Args:
         url: of the store.
@@ -131,7 +131,7 @@ class Site:
 
 
 async def connected(url: str, prefix: str, limit: str = f"{LIMIT}/minute", **settings: Any) -> Site:
-    """A site that has already heard from its store."""
+    """A site whose store has already answered."""
     return await Site(url, prefix, limit, **settings).connected()
 
 
@@ -181,7 +181,7 @@ class Traffic:
 
 
 def changes(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the log says of the store: its events, in order."""
+    """The log events of the store, in order."""
     events = (str(getattr(record, "event", "")) for record in caplog.records)
     return [event for event in events if event.startswith("store_")]
 

@@ -1,4 +1,4 @@
-"""A store that answers what a test has put in, in memory and at once."""
+"""A store that returns prepared answers, in memory and at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def granted(left: int = 5, *, limits: int = 1) -> list[int]:
 
 
 def refused(retry_us: int = 2_000_000, left: int = 0) -> list[int]:
-    """An answer that refuses for so many microseconds."""
+    """An answer that rejects for so many microseconds."""
     return [0, left, retry_us, 60_000_000, 0]
 
 

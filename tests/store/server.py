@@ -97,7 +97,7 @@ def _inspect(path: Path) -> Binary:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and whose Cluster bus is free, too."""
+    """A free port whose Cluster bus port is free, too."""
     for _ in range(200):
         port = random.choice(PORTS)
         if _free(port) and _free(port + BUS):
@@ -174,7 +174,7 @@ class RedisServer:
 
     @property
     def output(self) -> str:
-        """What it has written so far."""
+        """Its output so far."""
         file = self._folder / "output"
         return file.read_text(errors="replace") if file.exists() else ""
 
@@ -196,7 +196,7 @@ class RedisServer:
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it at once, paused or not; the port refuses from now on."""
+        """End it at once, paused or not; the port refuses connections from now on."""
         if self._process is None:
             return
         self._process.kill()

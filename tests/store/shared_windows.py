@@ -1,4 +1,4 @@
-"""User limits on a scripted store, and answers such as a real one would give."""
+"""User limits on a scripted store, and realistic answers."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Shared:
         return found
 
     def hit(self, demand: Demand, now: float, answer: Answer | StoreErrorKind) -> Decision:
-        """What a demand gets if the store must be asked, and answers so."""
+        """The result of a demand if the store must be asked, and answers so."""
         return self.question(demand, now).resolve(answer, now)
 
     def known(self, demand: Demand, now: float) -> Decision:
-        """What a demand gets without a question."""
+        """The result of a demand without a check of the store."""
         found = self.windows.hit(demand, now)
         assert isinstance(found, Decision)
         return found

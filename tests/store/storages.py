@@ -115,7 +115,7 @@ class OwnStorage(Storage):
 
 
 class Hands:
-    """What the test does to all storages of its own making."""
+    """The controls of all storages that the test creates."""
 
     def __init__(self) -> None:
         self.made: list[OwnStorage] = []
@@ -124,7 +124,7 @@ class Hands:
         self.units: dict[str, int] = {}
         self.error: Exception | None = None
         self.sell_out = False
-        """Refuse every hit: somebody was faster."""
+        """Reject every hit, as if another caller were faster."""
         self.gate: asyncio.Event | None = None
         self.cancelled = 0
 

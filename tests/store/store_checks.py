@@ -65,7 +65,7 @@ async def ask(
 
 
 async def left(window: RedisUserLimitStore, user: int, *, limit: int = LIMIT, units: int = 1) -> int:
-    """What remains for the user after an answer, which there has to be."""
+    """The units that remain for the user after an answer, which there has to be."""
     answer = await ask(window, user, limit=limit, units=units)
     assert not isinstance(answer, StoreErrorKind), answer
     assert len(answer) == VALUES

@@ -1,4 +1,4 @@
-"""A fleet whose server is frozen or gone, and user limits on the same one: nobody waits twice."""
+"""A fleet and user limits on one frozen or lost server: no request waits twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def quiet(site: Site) -> None:
-    """What it had leased has gone back, so that the next request must ask for more."""
+    """Wait until its lease is returned, so that the next request must ask for more."""
     buckets = site.throttle._buckets
     until(lambda: not any(bucket.tokens(0.0) for bucket in buckets.all), HANG_S, "an empty pool")
 

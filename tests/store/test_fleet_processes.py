@@ -37,7 +37,7 @@ BUSY = 0.5
 
 @dataclass
 class Story:
-    """What was seen of four processes, of which one was killed."""
+    """The records of four processes, of which one was killed."""
 
     killed_s: float = 0.0
     members: list[tuple[float, int]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Story:
         return sum(begin_s <= when < end_s for when in self.admitted)
 
     def settled(self) -> bool:
-        """Whether the death is known: three members are counted, and three cards are seen."""
+        """Whether the death is known: three members are counted, and three devices are seen."""
         (_, members), views = self.members[-1], [seen[-1][1] for seen in self.views.values()]
         return members == 3 and all(view.devices[0].health == "lost" for view in views)
 

@@ -1,4 +1,4 @@
-"""``fleet.lua`` on real servers and on the double, against its twin in Python."""
+"""``fleet.lua`` on real servers and on the double, against its reference in Python."""
 
 from __future__ import annotations
 

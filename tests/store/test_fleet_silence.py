@@ -1,4 +1,4 @@
-"""A fleet's store that is silent, or only seems to be: what it costs, who is told, and when it is back."""
+"""A fleet's store that is or seems silent: cost, log events and recovery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thread of a fleet: hang-proof, fork-safe and restartable, and nobody waits long for it."""
+"""The thread of a fleet: hang-proof, fork-safe and restartable, with bounded waits."""
 
 from __future__ import annotations
 

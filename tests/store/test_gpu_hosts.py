@@ -1,4 +1,4 @@
-"""Other hosts: believed for a while, then lost, never idle; and left out where nothing can be known."""
+"""Other hosts: valid for a while, then lost, never idle; left out if unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host publishes of its GPUs, and what is believed of it."""
+"""The GPU rows that a host publishes, and their validation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIB = 2**30
 
 
 def card(index: int = 0, **given: Any) -> GpuSample:
-    """A row with every field that a driver tells."""
+    """A row with every field that a driver reports."""
     values: dict[str, Any] = {
         "device": f"GPU-4f0c2a3e-9b1d-4c57-8a66-0123456789{index:02d}",
         "index": index,

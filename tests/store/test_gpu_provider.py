@@ -1,4 +1,4 @@
-"""The provider of a fleet: its own rows and those of the others, and what becomes of them in trouble."""
+"""The provider of a fleet: own and remote rows, and their state during errors."""
 
 from __future__ import annotations
 

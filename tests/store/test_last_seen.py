@@ -1,4 +1,4 @@
-"""What a user begins with where its process has lost the store."""
+"""Remaining units of a user at the start of an outage."""
 
 from __future__ import annotations
 

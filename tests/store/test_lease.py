@@ -1,4 +1,4 @@
-"""One process's part of a fleet's tokens: what it draws, when it asks, what goes back, and being alone."""
+"""One process's share of a fleet's tokens: draws, requests, returns, and local mode."""
 
 from __future__ import annotations
 
@@ -372,7 +372,7 @@ def test_among_how_many_it_is_divided(workers: int, members: int, part: float) -
     ("left", "told_s", "holds"), [(0.0, 10.0, 0), (100.0, 10.0, 25), (100.0, 9.9, 37), (100.0, 5.0, 125)]
 )
 def test_local_mode_starts_with_share_of_store_tokens(left: float, told_s: float, holds: int) -> None:
-    """What it had left, and what it has gained at 500/s since; a bucket of 500, of four."""
+    """Its remaining tokens plus 500/s since then; a bucket of 500, shared by four."""
     made = alone(left=left, told_s=told_s)
     admitted = 0
     while not isinstance(made.take(MID, 10.0), Decision):

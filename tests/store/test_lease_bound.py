@@ -1,4 +1,4 @@
-"""What a fleet admits, whatever happens to its processes, to its store and to the store's clock."""
+"""Bounds of a fleet's admissions under failures of processes, store and clock."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def lead(scene: Scene, verb: str, index: int, value: float | str) -> None:  # no
 
 
 def hand_back(scene: Scene, worker: LeasedBuckets, cost: float) -> None:
-    """Somebody takes, leaves the line and is charged nothing."""
+    """A request takes, leaves the queue and is charged nothing."""
     if worker.all[1].tokens(scene.now) >= cost:
         paid = worker.take(Demand(Priority.MID, cost=cost), scene.now)
         assert not isinstance(paid, Decision)

@@ -1,4 +1,4 @@
-"""User limits on memcached, over real sockets: that of this machine, and one that can hang and die."""
+"""User limits on memcached, over real sockets: the installed one, and one that can hang and die."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_connections_to_memcached_end_with_their_loop(server: MemcachedServer) -
 
 
 async def lost(window: LimitsWindow) -> list[StoreErrorKind]:
-    """What is said when the server is away."""
+    """The error while the server is unavailable."""
     answers: list[Answer | StoreErrorKind] = [await window.charge([charge(limits=WIDE)]) for _ in range(3)]
     return [answer for answer in answers if isinstance(answer, StoreErrorKind)]
 

@@ -1,4 +1,4 @@
-"""What a storage's numbers and errors mean, and how its client is closed."""
+"""Results and errors of a storage, and the closing of its client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from autoglm_throttle.types import UserLimit
 
 
 def counted(before: int, present: int, window_s: int, after_s: float, rest_s: float) -> float:
-    """What `limits` weighs, so much later, if nobody spends."""
+    """The weighted count of `limits`, so much later, if nothing is spent."""
     if after_s < rest_s:
         return before * (rest_s - after_s) / window_s + present
     return present * max(0.0, window_s - (after_s - rest_s)) / window_s
@@ -82,7 +82,7 @@ def test_current_spending_is_counted() -> None:
 
 
 class Told:
-    """A storage that tells what it was given."""
+    """A storage that returns its arguments."""
 
     def __init__(self, *told: float | None) -> None:
         self.told = told

@@ -1,4 +1,4 @@
-"""User limits in storages of the `limits` package: the one in memory, and one in the hands of a test."""
+"""User limits in storages of the `limits` package: in memory, and one that a test commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A text of an error is told with its own trouble, while that lasts, and shows no password."""
+"""An error text is shown with its own error kind, while that lasts, and without password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a store is left alone, and when it is asked again."""
+"""Health of a store: calls suspended and resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the proxy between a client and a server promises the tests that use it."""
+"""Guarantees of the proxy between a client and a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batch on a server that answers when told to, in a loop whose time is told."""
+"""The batch on a server that answers on command, in a loop with manual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Until when a call may be sent, and when a request that asks twice ends."""
+"""Latest sending time of a call, and the end of a request that asks twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any order of asking, leaving, answering and failing, told to one batch."""
+"""Any order of checks, cancellations, answers and failures on one batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEADLINE_S = BatchRules().deadline_s
 
 
 class Batches(RuleBasedStateMachine):
-    """Askers come, leave, and are answered, refused, late, or cut off, in any order."""
+    """Callers come, leave, and are answered, rejected, late, or disconnected, in any order."""
 
     @initialize(in_flight=st.integers(1, 3), split=st.booleans(), queue=st.sampled_from([3, 4096]))
     def begin(self, in_flight: int, *, split: bool, queue: int) -> None:

@@ -1,4 +1,4 @@
-"""What comes in the midst of it: another thread that looks, and the garbage collector that gives back.
+"""Re-entry: another thread that reads, and the garbage collector that refunds.
 
 A request that is forgotten while it holds units ends when the collector runs, which may be at any call.
 """

@@ -1,4 +1,4 @@
-"""One client for each loop, gone with it; no connection outlives its owner, and none is a parent's."""
+"""One client for each loop, closed with it; no connection outlives its owner or a fork."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
 
 @pytest.mark.server
 class TestOnServers:
-    """What redis-py makes of it."""
+    """Clients of redis-py on real servers."""
 
     @pytest.mark.slow
     def test_a_loop_for_each_request_leaves_no_descriptor(self, own_server: RedisServer) -> None:

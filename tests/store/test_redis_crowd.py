@@ -1,4 +1,4 @@
-"""Many calls at a time, from the first moment: the connections suffice for them and for the greeting."""
+"""Many concurrent calls from the start: the connections suffice for them and for the handshake."""
 
 from __future__ import annotations
 

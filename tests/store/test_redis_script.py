@@ -1,4 +1,4 @@
-"""What a call of the script came to, by the errors that redis-py raises; the client is a scripted one."""
+"""Results of a script call by the errors of redis-py; the client is a scripted one."""
 
 from __future__ import annotations
 

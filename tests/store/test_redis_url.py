@@ -1,4 +1,4 @@
-"""One URL for each topology, and a fault that says what would be right."""
+"""One URL for each topology, and errors that name the correct form."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def answer_of(window: RedisUserLimitStore, *charges: StoreCharge) -> Answe
 
 
 async def left(window: RedisUserLimitStore, *charges: StoreCharge) -> list[int]:
-    """What remains in each limit."""
+    """The units that remain in each limit."""
     return list((await answer_of(window, *charges))[1::VALUES])
 
 

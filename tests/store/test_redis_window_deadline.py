@@ -23,7 +23,7 @@ ALLOWED = [1_000_000, 1, 9, 0, 60, 7]
 
 
 class Servers:
-    """Answer each question when told."""
+    """Answer each check on command."""
 
     def __init__(self) -> None:
         self.waiting: list[asyncio.Future[Sequence[object]]] = []

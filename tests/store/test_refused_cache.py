@@ -1,4 +1,4 @@
-"""Refusals that are repeated without asking the store."""
+"""Denials that are repeated without asking the store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ steps = st.tuples(ticks, acts, st.sampled_from(["ann", "ben"]), st.integers(1, 6
 def ask(
     store: ReferenceLog, cache: DenyCache, asked: Key, sent_s: float, arrives_s: float, now: float
 ) -> None:
-    """Ask the store, which decides some time after the sending and is heard later still."""
+    """Ask the store: it decides after the sending, and its answer arrives later."""
     expected = store.hit(asked[1], asked[3], arrives_s)
     if not expected.allowed:
         large = math.isinf(expected.retry_after_s)

@@ -1,4 +1,4 @@
-"""Each server for tests really does what its fixture says."""
+"""Each test server behaves as its fixture states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which storages may be named, and what is said of the others."""
+"""Supported storage URIs, and the errors of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server is frozen: it takes every byte and answers none. What a throttle makes of it."""
+"""A throttle on a frozen server: it takes every byte and answers none."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ UNHURRIED = {**HASTY, **PATIENTLY}
 
 
 class TestKilled:
-    """Nobody listens any more; what holds then is the operator's choice."""
+    """The port is closed; the operator's choice applies."""
 
     async def _decisions(
         self, server: RedisServer, prefix: str, on_error: StoreFailureMode

@@ -1,4 +1,4 @@
-"""A whole throttle on Sentinel and on Cluster, while they lose what they consist of."""
+"""A whole throttle on Sentinel and on Cluster, while they lose nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server is frozen, gone, empty, slow or comes and goes: what a window on it answers."""
+"""Answers of a window on a frozen, lost, empty, slow or flapping server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users of the server's access control list: what a window needs, and what it says without."""
+"""Users of the server's access control list: rights that a window needs, and errors without them."""
 
 from __future__ import annotations
 

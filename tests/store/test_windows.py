@@ -264,7 +264,7 @@ steps = st.lists(
 def test_decisions_equal_those_of_memory(
     trace: Sequence[tuple[int, Demand, int]],
 ) -> None:
-    """The refused cache never refuses what the store would allow, and its numbers are the store's."""
+    """The deny cache never rejects a check that the store would allow, and its numbers are the store's."""
     limits = (UserLimit("user-2s", 5, 2), UserLimit("user-10s", 9, 10))
     shared, memory, store = Shared(*limits), SlidingWindow(limits, 10), SlidingWindow(limits, 10)
     now = 100.0

@@ -1,4 +1,4 @@
-"""What a process gives a user while the store cannot be asked: after what it has said, and by its share."""
+"""Local user limits during an outage: by the last known remaining units, and by share."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def inside(spent: Sequence[tuple[float, int, bool]], window_s: int, now: float) 
 def test_local_admissions_never_exceed_limit(
     sizes: tuple[tuple[UserLimit, ...], int], trace: Sequence[tuple[int, Happening, int]]
 ) -> None:
-    """The store is never told what was spent here, so where it decides, that is on top."""
+    """Local spending is never reported to the store, so its decisions come on top."""
     limits, scale = sizes
     shared, store = Shared(*limits), SlidingWindow(limits, 10)
     now, spent = 1000.0, list[tuple[float, int, bool]]()
@@ -161,7 +161,7 @@ def test_local_admissions_never_exceed_limit(
 def test_user_known_to_all_processes_gets_little_over_limit(
     processes: int, before: Sequence[tuple[int, int, bool]], after: Sequence[tuple[int, int]]
 ) -> None:
-    """A late reply in each process at most, then all are told once more, and then the store is away."""
+    """At most one late reply in each process, one more notification, then the store is unavailable."""
     whole = UserLimit("user-8s", 20, 8)
     all_of_them = [Shared(whole, processes=processes) for _ in range(processes)]
     store, now, spent, late = SlidingWindow((whole,), 10), 1000.0, list[float](), set[int]()

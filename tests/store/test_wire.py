@@ -1,4 +1,4 @@
-"""Keys, arguments and replies: what goes over the wire to the script and comes back."""
+"""Keys, arguments and replies of the script protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each process of a crowd of whole throttles does: it reads jobs and says how many were admitted."""
+"""One process of many whole throttles: it reads jobs and reports the number admitted."""
 
 from __future__ import annotations
 
