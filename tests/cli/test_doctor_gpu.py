@@ -19,8 +19,8 @@ from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.testing import FakeNvml
 from autoglm_throttle.types import GpuSample, ProviderUnavailable
 from tests.cli.doctor_results import Doctor
+from tests.gpu.exporter_texts import text
 from tests.gpu.metrics_server import BadServer, page, served
-from tests.gpu.told import text
 
 GIB = 1024**3
 
@@ -109,7 +109,7 @@ def test_gpus_that_are_well(gpus: Gpus) -> None:
     assert source.closed
 
 
-def test_what_a_card_tells_and_what_it_does_not(gpus: Gpus) -> None:
+def test_known_and_missing_quantities_are_listed(gpus: Gpus) -> None:
     _, (_, _, full, _, bare) = gpus(Source(row(0, **WELL, sm_active_ratio=0.5), row(1, utilization_pct=5.0)))
     assert full["message"].startswith("0 H200 reports utilization, memory, power, power limit, temperature")
     assert full["message"].endswith(
@@ -159,7 +159,7 @@ def test_a_driver_that_hangs(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_the_driver_says_its_version(gpus: Gpus, monkeypatch: pytest.MonkeyPatch, works: bool) -> None:
+def test_driver_version_is_reported(gpus: Gpus, monkeypatch: pytest.MonkeyPatch, works: bool) -> None:
     class NVMLError(Exception): ...
 
     def version() -> str:
@@ -192,7 +192,7 @@ def test_a_package_that_is_missing(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) 
     assert "pip install" in finding["message"]
 
 
-def test_a_card_of_the_driver_tells_everything(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvml_device_reports_every_quantity(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_gpu, "PAUSE_S", 0.11)  # GPM needs 0.1 s between its samples
     library = FakeNvml()
     library.set(0, gpu=92, gpm=1, gpm_2=4100)
@@ -217,7 +217,7 @@ def test_gpm_that_is_kept_for_root(gpus: Gpus) -> None:
     assert "NVreg_RestrictProfilingToAdminUsers=0" in tells["hint"]
 
 
-def test_a_card_without_gpm(gpus: Gpus) -> None:
+def test_device_without_gpm_names_the_alternative(gpus: Gpus) -> None:
     library = FakeNvml()
     library.set(0, gpm=0)
     with library.installed():
@@ -226,7 +226,7 @@ def test_a_card_without_gpm(gpus: Gpus) -> None:
     assert tells["hint"].startswith("Hopper and later report it through the driver")
 
 
-def test_a_card_that_tells_neither_power_nor_activity(gpus: Gpus) -> None:
+def test_device_without_power_and_activity_is_a_warning(gpus: Gpus) -> None:
     library = FakeNvml()
     library.set(0, gpm=0)
     for call in ("power_mw", "limit_mw", "fields"):
@@ -265,14 +265,14 @@ def test_a_driver_that_does_not_open(gpus: Gpus, code: int, remedy: str) -> None
     assert remedy in finding["message"]
 
 
-def test_a_card_that_does_not_exist(gpus: Gpus) -> None:
+def test_unknown_device_is_a_problem(gpus: Gpus) -> None:
     with FakeNvml().installed():
         status, (finding,) = gpus(GPU="nvml", GPU_DEVICES="7")
     assert status == 1
     assert "no such GPU: 7; present are 0 = GPU-" in finding["message"]
 
 
-def test_cards_of_an_exporter(gpus: Gpus, server: BadServer) -> None:
+def test_exporter_devices_are_reported(gpus: Gpus, server: BadServer) -> None:
     serves(server, "dcgm_plain")
     status, (source, card, tells, _, _, period) = gpus(GPU=f"dcgm:{server.url()}")
     assert (status, source["message"]) == (0, f"dcgm:127.0.0.1:{server.port} reads 2 devices")
@@ -291,14 +291,14 @@ def test_an_engine(gpus: Gpus, server: BadServer) -> None:
     assert (tells["level"], tells["value"]) == ("ok", [])
 
 
-def test_an_engine_that_tells_no_load(gpus: Gpus, server: BadServer) -> None:
+def test_engine_without_load_metrics_is_a_warning(gpus: Gpus, server: BadServer) -> None:
     server.answer = page(b"vllm:prompt_tokens_total 5\n")
     _, (_, engine, tells) = gpus(GPU=f"vllm:{server.url()}")
     assert "reports no load" in engine["message"]
     assert (tells["level"], tells["hint"]) == ("warn", "SIGNAL=pressure has no input")
 
 
-def test_cards_of_an_exporter_that_tells_all(gpus: Gpus, server: BadServer) -> None:
+def test_exporter_with_all_counters_is_ok(gpus: Gpus, server: BadServer) -> None:
     serves(server, "dcgm_all")
     _, (_, _, tells, _, _, _) = gpus(GPU=f"dcgm:{server.url()}")
     assert (tells["level"], tells["value"]) == ("ok", [])
@@ -337,7 +337,7 @@ def test_a_web_page_at_the_url(gpus: Gpus, server: BadServer) -> None:
     assert finding["hint"].startswith("another server answers there")
 
 
-def test_a_prometheus_that_knows_no_card(gpus: Gpus, server: BadServer) -> None:
+def test_prometheus_without_gpu_series_is_a_problem(gpus: Gpus, server: BadServer) -> None:
     body = {"status": "success", "data": {"resultType": "vector", "result": []}}
     server.answer = page(json.dumps(body).encode(), "Content-Type: application/json")
     status, (finding,) = gpus(GPU=f"prometheus:{server.url()}", GPU_SELECTOR='cluster="a"')
@@ -352,6 +352,6 @@ def test_a_password_is_not_shown(gpus: Gpus, server: BadServer, capsys: pytest.C
     assert "hunter2" not in str(findings)
 
 
-def test_a_name_from_an_exporter_moves_no_cursor(gpus: Gpus) -> None:
+def test_exporter_name_contains_no_control_characters(gpus: Gpus) -> None:
     _, findings = gpus(Source(row(0, name="\x1b[2Jall is well", **WELL)))
     assert all(finding["message"].isprintable() for finding in findings)

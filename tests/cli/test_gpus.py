@@ -24,8 +24,8 @@ from autoglm_throttle.gpu.verdict_tracker import VerdictRules, VerdictTracker
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import FakeNvml
 from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict, GpuView, ProviderUnavailable
+from tests.gpu.exporter_texts import text
 from tests.gpu.metrics_server import BadServer, page, served
-from tests.gpu.told import text
 
 GOLDEN = Path(__file__).parent / "golden"
 GIB = 1024**3
@@ -174,7 +174,7 @@ def test_every_quantity_is_in_the_document() -> None:
     assert document["gpus"][2]["utilization_pct"] is None, "a lost card is not idle"
 
 
-def test_what_was_asked_for_and_is_not_seen() -> None:
+def test_missing_devices_are_named_by_kind() -> None:
     failing = [GpuSource(name, "failing", "away") for name in ("vllm:h:1", "dcgm:h:2")]
     assert as_text(GpuReading(1.0, None, tuple(failing[:1]))).startswith("no engine was found\n")
     assert as_text(GpuReading(1.0, None, tuple(failing))).startswith("no GPU and no engine was found\n")
@@ -189,14 +189,14 @@ def test_the_last_numbers_of_a_dead_source_are_marked() -> None:
     assert [card["stale"] for card in as_document(cards)["gpus"]] == [True, False]
 
 
-def test_a_lost_card_without_a_note_and_one_without_a_verdict_are_named_plainly() -> None:
+def test_lost_device_and_missing_verdict_are_named() -> None:
     assert as_text(seen(row("GPU-c", 2, health="lost"))).splitlines()[3] == "2: lost"
     unjudged = as_text(seen(CARDS[4]))
     assert "node-7/0: no verdict yet" in unjudged
     assert "% sure" not in unjudged
 
 
-def test_names_from_outside_move_no_cursor() -> None:
+def test_foreign_names_contain_no_control_characters() -> None:
     evil = "\x1b[2J\nall is well"
     lost = row(evil, health="lost", notes=(evil,), host=evil, source=evil)
     engine = row(evil, kind="engine", host=evil, name=evil)
@@ -205,7 +205,7 @@ def test_names_from_outside_move_no_cursor() -> None:
     assert "\nall is well" not in out
 
 
-def test_cards_of_the_driver(show: Show) -> None:
+def test_nvml_devices_are_printed(show: Show) -> None:
     library = FakeNvml(devices=2)
     library.set(0, gpu=92, power_mw=612_500, limit_mw=700_000, gpm_2=4_100)
     library.fail(1, "any", 15)
@@ -221,7 +221,7 @@ def test_cards_of_the_driver(show: Show) -> None:
     assert document["sources"] == [{"name": "nvml", "state": "reading", "error": ""}]
 
 
-def test_a_verdict_is_found_within_one_look(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdict_is_available_after_one_reading(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     assert VerdictRules().span_s < LOOK_S
     rules = VerdictRules(span_s=0.4)
     monkeypatch.setattr(gpu_reader, "verdict_tracker", lambda settings: VerdictTracker(rules))
@@ -244,7 +244,7 @@ def test_an_exporter_and_an_engine(show: Show, server: BadServer) -> None:
     assert document["engines"][0]["label"] == f"127.0.0.1:{other.port}"
 
 
-def test_without_a_gpu_it_says_what_was_tried(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gpu_lists_the_sources_tried(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     status, out = show(GPU="auto")
     assert status == 0
@@ -268,7 +268,7 @@ def test_a_source_that_cannot_be_reached(show: Show, server: BadServer) -> None:
     assert out == f"no engine was found\n\n{said}\n"
 
 
-def test_a_card_that_does_not_exist(show: Show) -> None:
+def test_unknown_device_is_misconfigured(show: Show) -> None:
     with FakeNvml().installed():
         status, out = show("--format", "json", GPU="nvml", GPU_DEVICES="7")
     (source,) = json.loads(out)["sources"]
@@ -354,7 +354,7 @@ def test_a_source_that_recovers_is_read_again(clean_env: None, monkeypatch: pyte
     assert seen.view is not None
 
 
-def test_a_source_that_tells_of_nothing(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_without_devices_is_named(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = Hung()
     empty.over.set()
     monkeypatch.setattr("autoglm_throttle.cli.gpu_reader.providers", lambda *_, **__: (empty,))
@@ -413,7 +413,7 @@ def test_watching_shows_it_again_until_interrupted(
 
 
 @pytest.mark.parametrize("seconds", ["0.1", "-1", "nan", "inf", "soon"])
-def test_times_that_are_none(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_watch_intervals_are_rejected(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["gpus", f"--watch={seconds}"])
     assert caught.value.code == 2
@@ -421,7 +421,7 @@ def test_times_that_are_none(seconds: str, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.slow
-def test_whoever_reads_a_command_may_leave() -> None:
+def test_closed_pipe_ends_a_command_silently() -> None:
     """As ``| head -0`` does; standard output is flushed as late as at the exit."""
     read, write = os.pipe()
     os.close(read)
@@ -433,7 +433,7 @@ def test_whoever_reads_a_command_may_leave() -> None:
 
 
 @pytest.mark.slow
-def test_whoever_reads_may_leave() -> None:
+def test_closed_pipe_ends_watching_silently() -> None:
     """As ``| head -1`` does."""
     environ = {name: value for name, value in os.environ.items() if "AUTOGLM" not in name}
     process = subprocess.Popen(

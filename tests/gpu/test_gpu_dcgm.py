@@ -12,7 +12,7 @@ from autoglm_throttle.gpu.exposition import Series
 from autoglm_throttle.gpu.freshness import RefreshInfo
 from autoglm_throttle.gpu.sanity import RANGES, drop_implausible
 from autoglm_throttle.types import GpuSample, ThrottleBit
-from tests.gpu.told import series
+from tests.gpu.exporter_texts import series
 
 MIB = 1024**2
 UUID = "GPU-5a1c7f3e-0b2d-4c6a-9e8f-1122334455"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.gpu.engines import PRESETS, SGLANG, VLLM, is_reachable, parse_engine
 from autoglm_throttle.gpu.exposition import Series
 from autoglm_throttle.types import GpuSample
-from tests.gpu.told import series
+from tests.gpu.exporter_texts import series
 
 
 def told(name: str, place: str = "gw:8000") -> GpuSample:

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoglm_throttle.gpu.exposition import MOST_LINES, MalformedExpositionError, Series, parse
-from tests.gpu.told import TEXTS, series, text
+from tests.gpu.exporter_texts import TEXTS, series, text
 
 NAMES = st.sampled_from(["le", "_", "Hostname", "GPU_I_ID", "a1"])
 VALUES = st.text(max_size=20)

@@ -15,9 +15,9 @@ from autoglm_throttle.gpu.scrape_provider import MOST_DEVICES, TIMEOUT_S, Scrape
 from autoglm_throttle.settings.gpu_items import parse_items
 from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.gpu.doubles import Hands
+from tests.gpu.exporter_texts import series, text
 from tests.gpu.metrics_server import BadServer, page, raw, served
 from tests.gpu.prometheus_server import PrometheusServer
-from tests.gpu.told import series, text
 
 WALL_S = 1_763_759_000.0
 KINDS = ["dcgm", "prometheus", "vllm", "sglang"]

@@ -148,7 +148,7 @@ def test_a_forked_child_and_its_parent_count_on(own_server: RedisServer, redis_p
 
 @pytest.fixture(scope="session")
 def crowd() -> Iterator[Crowd]:
-    with Crowd(4, "tests.store.throttle_crowd") as crowd:
+    with Crowd(4, "tests.store.many_throttles") as crowd:
         yield crowd
 
 

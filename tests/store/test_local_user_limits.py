@@ -13,7 +13,7 @@ from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.types import Decision, Demand, UserLimit
 from tests.store.scripted_store import granted, refused
-from tests.store.shared_windows import ALICE, BOB, MINUTE, Shared, answer_of
+from tests.store.shared_user_limits import ALICE, BOB, MINUTE, Shared, answer_of
 
 
 def test_user_starts_outage_with_share_of_remaining() -> None:

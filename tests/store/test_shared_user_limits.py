@@ -1,3 +1,5 @@
+"""User limits shared through a store: checks, deny cache, outages and refunds."""
+
 import math
 from collections.abc import Sequence
 
@@ -11,7 +13,7 @@ from autoglm_throttle.limiting.shared.store_health import HealthState
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.types import Demand, Priority, Reason, StoreFailureMode, UserLimit
 from tests.store.scripted_store import granted, refused
-from tests.store.shared_windows import ALICE, BOB, MINUTE, SECOND, Shared, answer_of, numbers
+from tests.store.shared_user_limits import ALICE, BOB, MINUTE, SECOND, Shared, answer_of, numbers
 
 
 def test_a_demand_without_limits_is_not_asked_about() -> None:
