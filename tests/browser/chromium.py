@@ -109,7 +109,7 @@ class Chromium:
                 return dict(answer["result"])
 
     def open(self, path: Path, *, width: int = 1280, scheme: Literal["light", "dark"] = "light") -> None:
-        """Open a file and wait until it is loaded; what the page said and asked for is forgotten before."""
+        """Open a file and wait until it is loaded; clears the recorded messages and requests before."""
         self.said.clear()
         self.asked.clear()
         self.call(
@@ -124,13 +124,13 @@ class Chromium:
             self._hear()
 
     def value(self, expression: str) -> Any:
-        """What an expression of JavaScript is worth in the page."""
+        """Evaluate a JavaScript expression in the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def accessible(self, role: str) -> list[str]:
-        """The names of everything of a role that assistive technology is told of."""
+        """Accessible names of all elements with a role."""
         nodes = self.call("Accessibility.getFullAXTree")["nodes"]
         chosen = (node for node in nodes if not node["ignored"] and node["role"]["value"] == role)
         return [node.get("name", {}).get("value", "") for node in chosen]

@@ -1,4 +1,4 @@
-"""The browser of the tests: it ends with its block, and where there is none the tests say so."""
+"""The browser of the tests ends with its block; without a browser the tests are skipped with the reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.project.report import REASONS
 pytestmark = pytest.mark.slow
 
 
-def test_without_a_browser_the_test_is_skipped_for_a_reason_that_is_allowed(
+def test_missing_browser_skips_with_an_allowed_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -25,7 +25,7 @@ def test_without_a_browser_the_test_is_skipped_for_a_reason_that_is_allowed(
     assert any(reason in str(skipped.value) for reason in REASONS)
 
 
-def test_a_program_that_is_no_browser_is_told_with_its_last_words(
+def test_error_of_a_program_that_is_no_browser_shows_its_output(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     program = tmp_path / "chromium"

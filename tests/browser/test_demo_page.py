@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.traffic.demo import add_arguments, run
-from tests.browser import sight
+from tests.browser import visible_text
 from tests.browser.chromium import Chromium
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
-def test_the_page_of_a_demonstration_opens_without_a_word(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_demo_page_opens_without_console_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "demo.html"
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -24,7 +22,7 @@ def test_the_page_of_a_demonstration_opens_without_a_word(
         assert run(parser.parse_args(["--seconds", "4", "--report", str(path)])) == 0
         assert f"Report page: {path}" in capsys.readouterr().out.splitlines()
         browser.open(path)
-        assert sight.faults(browser, path.as_uri()) == []
+        assert visible_text.faults(browser, path.as_uri()) == []
         drawn = browser.accessible("image")
     watched = next(name for name in drawn if name.startswith("Throttle and GPU. "))
     assert "Factor on the rates" in watched

@@ -10,9 +10,9 @@ from typing import Literal
 import pytest
 
 from autoglm_throttle.traffic.report.page import render
-from tests.browser import sight
+from tests.browser import visible_text
 from tests.browser.chromium import Chromium
-from tests.traffic.page.made_up import document
+from tests.traffic.page.sample_document import document
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -36,9 +36,9 @@ def test_the_page_is_silent_and_readable(
     browser: Chromium, page: Path, scheme: Literal["light", "dark"], width: int
 ) -> None:
     browser.open(page, width=width, scheme=scheme)
-    assert sight.faults(browser, page.as_uri()) == []
+    assert visible_text.faults(browser, page.as_uri()) == []
     ground = browser.value("getComputedStyle(document.body).backgroundColor")
-    assert (sight.luminance(ground) > 0.5) is (scheme == "light")
+    assert (visible_text.luminance(ground) > 0.5) is (scheme == "light")
 
 
 def test_every_plot_has_a_name_and_every_part_a_heading(browser: Chromium, page: Path) -> None:
@@ -65,5 +65,5 @@ def test_a_page_with_a_fault_is_found_out(browser: Chromium, tmp_path: Path, fau
     path = tmp_path / "faulty.html"
     path.write_text(render(document()).replace("</main>", f"{fault}</main>"), encoding="utf-8")
     browser.open(path)
-    found = sight.faults(browser, path.as_uri())
+    found = visible_text.faults(browser, path.as_uri())
     assert any(re.search(told, one) for one in found), found

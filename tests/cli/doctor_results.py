@@ -1,4 +1,4 @@
-"""What `doctor` has found."""
+"""Helpers for the results of `doctor`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 Doctor = Callable[..., tuple[int, list[dict[str, Any]]]]
-"""Runs the command with settings; gives its status and what it found of the store."""
+"""Runs the command with settings; returns its status and the results about the store."""
 
 PASSWORD = "planted-s3cret"
-"""Of every server and storage that has one; it may stand nowhere."""
+"""Password of every server and storage; no output may contain it."""
 
 WELL = ["connection", "round_trip", "clock", "version", "role", "eviction", "rights", "counting"]
-"""What is looked at, in this order, on a server that is well."""
+"""Items checked on a healthy server, in this order."""
 
 
 def by_item(findings: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

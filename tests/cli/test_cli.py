@@ -1,4 +1,4 @@
-"""The command line: what each command prints, and how it ends."""
+"""The command line: output and exit status of each command."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_check_finds_a_wrong_value_of_each_variable(run: Run, name: str) -> None
     assert f"problem: {PREFIX}{name.upper()}: " in out
 
 
-def test_check_finds_a_source_whose_package_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reports_a_source_without_its_package(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("check", GPU="nvml")[0] == 0
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
     status, out = run("check", GPU="nvml")
@@ -217,7 +217,7 @@ def test_check_finds_a_source_whose_package_is_missing(run: Run, monkeypatch: py
         ("pressure", "none", "pressure"),
     ],
 )
-def test_the_bands_are_of_the_signal_that_is_read(run: Run, signal: str, gpu: str, heading: str) -> None:
+def test_tiers_heading_names_the_signal(run: Run, signal: str, gpu: str, heading: str) -> None:
     assert run("tiers", SIGNAL=signal, GPU=gpu)[1].splitlines()[1].startswith(heading)
 
 
@@ -247,7 +247,7 @@ def test_keys_of_the_documents_are_stable(run: Run) -> None:
 
 
 def test_the_resource_policy_of_a_request(run: Run, tmp_path: Path) -> None:
-    """Columns that the route leaves are those of the service."""
+    """Fields that the route omits come from the service."""
     (tmp_path / "quotas.toml").write_text(
         '[[routes]]\npattern = "/v1/*"\nresource_policy = {gpu_memory_ratio = 0.5, precision_hint = "int8"}\n'
     )
@@ -336,7 +336,7 @@ def test_identity(run: Run, argv: list[str], identity: str, kind: str, counted: 
     assert re.fullmatch(r"[0-9a-f]{16}\n", out)
 
 
-def test_without_a_secret_those_who_share_a_store_share_an_identity(run: Run) -> None:
+def test_identity_uses_the_shared_key_with_a_store(run: Run) -> None:
     status, out = run("identity", stdin="10.0.0.1", REDIS_URL="redis://localhost")
     assert (status, out) == (0, CallerHasher(SHARED_KEY).hash("address", "10.0.0.1") + "\n")
 
@@ -372,7 +372,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert "autoglm-throttle 0." in out
 
 
-def test_the_rooms_of_the_lab_are_loaded_only_when_asked_for() -> None:
+def test_load_test_modules_are_imported_lazily() -> None:
     code = (
         "import sys; from autoglm_throttle.cli import main\ntry: main(['-h'])\nfinally: print(*sys.modules)"
     )
@@ -382,7 +382,7 @@ def test_the_rooms_of_the_lab_are_loaded_only_when_asked_for() -> None:
     assert "autoglm_throttle.cli.load_tests" not in done.stdout
 
 
-def test_the_demo_is_loaded_only_when_asked_for(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+def test_demo_module_is_imported_lazily(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     asked: list[str] = []
     demo: Any = ModuleType("autoglm_throttle.traffic.demo")
     demo.add_arguments = lambda parser: parser.add_argument("--seconds", type=int, default=1)
@@ -399,7 +399,7 @@ def test_the_demo_is_loaded_only_when_asked_for(monkeypatch: pytest.MonkeyPatch,
     assert asked == ["run"]
 
 
-def test_an_error_of_ours_ends_with_1_and_no_traceback(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+def test_throttle_error_exits_with_1_without_traceback(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     def failing(args: Namespace) -> int:
         raise ThrottleError("no port is free")
 

@@ -46,7 +46,7 @@ def test_as_a_text(
     assert all(re.match(r"(ok   |warn |fail ) (gpu|redis) ", line) or line[:13].isspace() for line in lines)
 
 
-def test_nothing_to_ask(doctor: Doctor) -> None:
+def test_no_store_is_configured(doctor: Doctor) -> None:
     status, findings = doctor()
     assert (status, [finding["item"] for finding in findings]) == (0, ["configured"])
 
@@ -83,7 +83,7 @@ def test_a_wrong_password(doctor: Doctor) -> None:
         assert not_well(findings)[-1] == ("connection", "fail")
 
 
-def test_a_sentinel_that_knows_no_such_name(doctor: Doctor, redis_sentinel: SentinelPair) -> None:
+def test_sentinel_without_the_primary_name_is_reported(doctor: Doctor, redis_sentinel: SentinelPair) -> None:
     status, (finding,) = doctor(REDIS_URL=redis_sentinel.url.replace(NAME, "nobody"))
     assert status == 1
     assert "nobody" in finding["message"]
@@ -99,7 +99,7 @@ def test_a_server_without_tls_where_it_is_wanted(doctor: Doctor, own_server: Red
     assert (status, findings[-1]["item"]) == (1, "connection")
 
 
-def test_a_server_that_dies_while_it_is_asked(
+def test_server_that_dies_during_the_diagnosis_is_reported(
     doctor: Doctor, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = doctor_redis._server
@@ -113,7 +113,7 @@ def test_a_server_that_dies_while_it_is_asked(
     assert (status, not_well(findings)) == (1, [("connection", "fail")])
 
 
-def test_what_hangs_for_ever_is_left_alone(
+def test_hanging_diagnosis_is_abandoned(
     doctor: Doctor, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = Event()
@@ -135,7 +135,7 @@ def test_a_replica(doctor: Doctor, redis_sentinel: SentinelPair) -> None:
     assert by_item(findings)["counting"]["value"] == "readonly"
 
 
-def test_a_server_whose_memory_is_full(doctor: Doctor, own_server: RedisServer) -> None:
+def test_server_with_full_memory_fails_counting(doctor: Doctor, own_server: RedisServer) -> None:
     own_server.command("CONFIG", "SET", "maxmemory", "1")
     status, findings = doctor(REDIS_URL=own_server.url)
     assert (status, not_well(findings)) == (1, [("counting", "fail")])
@@ -156,7 +156,7 @@ def test_a_server_whose_memory_is_full(doctor: Doctor, own_server: RedisServer) 
         ),
     ],
 )
-def test_a_server_that_counts_otherwise(
+def test_server_that_counts_incorrectly_is_reported(
     doctor: Doctor, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch, script: str, said: str
 ) -> None:
     monkeypatch.setattr(doctor_redis, "script", lambda: script)
@@ -238,7 +238,7 @@ def test_a_server_behind_tls(doctor: Doctor, tls_proxy: SlowProxy) -> None:
 # --- time ---
 
 
-def test_within_gives_what_the_work_gives_or_raises_what_it_raises() -> None:
+def test_within_returns_or_raises_like_the_work() -> None:
     def wrong() -> None:
         raise KeyError("x")
 
@@ -251,6 +251,6 @@ def test_within_gives_what_the_work_gives_or_raises_what_it_raises() -> None:
     end.set()
 
 
-def test_a_finding_is_one_line_that_steers_no_terminal() -> None:
+def test_result_has_one_line_without_control_characters() -> None:
     finding = DoctorResult("redis", "x", Severity.FAIL, "a\x1b[31m\nb", "c\r")
     assert (finding.message, finding.hint) == ("a [31m b", "c ")

@@ -1,4 +1,4 @@
-"""``doctor`` on servers whose users may not do all that is needed."""
+"""``doctor`` on servers whose users lack permissions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def guide() -> list[str]:
     return str(line).split()
 
 
-def test_the_guide_names_all_rights() -> None:
+def test_guide_lists_all_permissions() -> None:
     assert guide() == ["~athr:*", *(f"+{command}" for command in RIGHTS.split())]
     assert all(f"+{command}" in GUIDE.read_text() for command in CLUSTER_RIGHTS.split())
     assert "~athr:*" in guide(), "the default of REDIS_PREFIX"
@@ -101,7 +101,7 @@ def test_the_user_of_the_guide_can_count(doctor: Doctor, redis_server: RedisServ
 
 
 @pytest.mark.parametrize("missing", RIGHTS.split())
-def test_the_missing_right_is_named(doctor: Doctor, redis_server: RedisServer, missing: str) -> None:
+def test_missing_permission_is_named(doctor: Doctor, redis_server: RedisServer, missing: str) -> None:
     url = allow(redis_server, *guide(), "+info", "+multi", "+discard", f"-{missing}")
     status, findings = doctor(REDIS_URL=url, REDIS_PREFIX="athr")
     rights = by_item(findings)["rights"]
@@ -112,7 +112,7 @@ def test_the_missing_right_is_named(doctor: Doctor, redis_server: RedisServer, m
 
 
 @pytest.mark.parametrize("missing", ["lpush", "evalsha", "eval", "pexpire", "set"])
-def test_if_it_can_not_be_named_all_are(doctor: Doctor, own_server: RedisServer, missing: str) -> None:
+def test_unknown_missing_permission_lists_all(doctor: Doctor, own_server: RedisServer, missing: str) -> None:
     own_server.command("SCRIPT", "FLUSH")
     url = allow(own_server, *guide(), f"-{missing}")
     status, findings = doctor(REDIS_URL=url, REDIS_PREFIX="athr")
@@ -130,7 +130,7 @@ def test_keys_that_are_closed_to_the_user(doctor: Doctor, redis_server: RedisSer
     assert rights["hint"].endswith(" ~athr:*")
 
 
-def test_asking_for_rights_writes_nothing(own_server: RedisServer) -> None:
+def test_permission_check_writes_nothing(own_server: RedisServer) -> None:
     import redis
 
     with redis.Redis(port=own_server.port, protocol=2) as client:

@@ -16,7 +16,7 @@ MEMCACHED = "async+memcached://127.0.0.1:1"
 
 
 class Scripted:
-    """A storage that says what it is told to."""
+    """A storage with scripted answers."""
 
     approximate = False
     probed: StoreErrorKind | None = None
@@ -70,7 +70,7 @@ def test_a_dead_storage(doctor: Doctor, storage: type[Scripted]) -> None:
     assert Scripted.dropped == 1
 
 
-def test_a_storage_that_dies_while_it_is_asked(doctor: Doctor, storage: type[Scripted]) -> None:
+def test_storage_that_dies_during_the_diagnosis_is_reported(doctor: Doctor, storage: type[Scripted]) -> None:
     storage.answers = StoreErrorKind.TIMEOUT
     status, findings = doctor(USER_STORAGE=MEMCACHED)
     assert (status, [f["level"] for f in findings]) == (1, ["ok", "fail"])
@@ -88,7 +88,7 @@ def test_a_storage_that_hangs(
     assert "no answer within 0.05 s" in finding["message"]
 
 
-def test_a_storage_that_can_not_be_made(
+def test_storage_that_cannot_be_created_is_reported(
     doctor: Doctor, storage: type[Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(*args: object, **more: object) -> None:

@@ -1,4 +1,4 @@
-"""``gpus``: what is seen of cards and engines, once and again and again."""
+"""``gpus`` prints devices and engines, once and continuously."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_a_package_that_is_missing(show: Show, monkeypatch: pytest.MonkeyPatch) 
 
 
 class Hung:
-    """A driver whose call does not return before it is told to."""
+    """A driver whose call blocks until it is released."""
 
     name = "hung"
     min_interval_s = 0.0

@@ -39,7 +39,7 @@ class Command:
     words: list[str]
     """Of the last part of a pipe."""
     given: str
-    """What ``printf`` pipes into it."""
+    """Standard input that ``printf`` pipes into it."""
     printed: str
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ def blocks(language: str) -> list[Block]:
 
 
 def commands() -> Iterator[Command]:
-    """Every command of the console blocks; what one block exports holds for the commands after it."""
+    """Every command of the console blocks; exports of a block apply to the commands after it."""
     for block in blocks("console"):
         exported: dict[str, str] = {}
         for part in block.text.split("$ ")[1:]:

@@ -65,7 +65,7 @@ def rejected() -> ManualThrottle:
 
 
 def refusal(throttle: ManualThrottle) -> str:
-    """What a request of low priority is answered that is refused."""
+    """Response to a rejected request of low priority."""
     answer = _asked(throttle, times=1)
     status = HTTPStatus(answer.status_code)
     fields = "".join(f"{name}: {value}\n" for name, value in answer.headers.items())
@@ -85,7 +85,7 @@ def _asked(throttle: ManualThrottle, times: int) -> httpx.Response:
 
 
 def made() -> Mapping[Path, Mapping[str, str]]:
-    """File -> name of the part -> what belongs between its marks."""
+    """File -> name of the part -> text between its marks."""
     answers = {"limited": refusal(limited()), "busy": refusal(busy())}
     return {
         **figures.pages(),

@@ -1,4 +1,4 @@
-"""The picture of the demonstration is rebuilt from what was written to the terminal."""
+"""The picture of the demonstration is rebuilt from the terminal output."""
 
 import sys
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_every_frame_replaces_the_one_before_it() -> None:
     assert "\x1b" not in first + last
 
 
-def test_the_frame_with_the_most_refusals_while_the_rates_are_cut_is_chosen() -> None:
+def test_frame_with_most_rejections_at_reduced_rates_is_chosen() -> None:
     frames = [
         frame("2x", 0.4, 90, 90),
         frame("5x", 0.7, 1, 0),
@@ -62,7 +62,7 @@ def test_the_frame_with_the_most_refusals_while_the_rates_are_cut_is_chosen() ->
     assert "3/s       4/s" in chosen
 
 
-def test_a_run_whose_rates_were_never_cut_has_no_picture() -> None:
+def test_run_without_reduced_rates_has_no_picture() -> None:
     with pytest.raises(ValueError, match="never seen cut"):
         draw_demo.telling(draw_demo.screens(written([frame("5x", 1.0, 8, 9)])))
 

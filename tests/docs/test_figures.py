@@ -1,4 +1,4 @@
-"""The tables of figures are made from what was kept, and from nothing else."""
+"""Tables of figures are made only from the stored records."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_a_row_for_each_library_and_the_machine_below() -> None:
     assert "2026-01-03" in lines[9]
 
 
-def test_the_demonstration_is_told_by_its_phases_of_overload() -> None:
+def test_demo_figures_list_the_overload_phases() -> None:
     rows = ["phase priority", "calm high 9 9 0", "2x high 200 90 0", "2x low 9 9 0", "5x high 320 60 20"]
     kept = "\n".join(["a machine", "", *rows, "all 9 9", "", "rate: what it means", "", "What happened.", ""])
     assert figures.high_shares(kept) == {"2x": 45.0, "5x": 20.0}
@@ -59,7 +59,7 @@ def figures_of(goodput: float, high: float) -> dict[str, float | None]:
     return {"goodput": goodput, "high": high, "high_p99_s": 0.512, "high_p99_over": 1.64}
 
 
-def test_the_closed_loop_has_a_column_for_each_door_that_was_run() -> None:
+def test_closed_loop_has_a_column_for_each_limiter() -> None:
     scenarios = {scenario for _, scenario, _ in figures.COURSES}
     medians = {
         name: {"oracle": figures_of(1, 1), "tiers": figures_of(0.4, 0.1), "adaptive": figures_of(0.9, 0.99)}
@@ -91,7 +91,7 @@ def case(row: str, load: float, goodput: float, lag_p99_s: float | None = 0.001)
     return {"row": row, "load": load, "goodput": goodput, "in_time": {"high": 0.99}, **times}
 
 
-def test_overload_has_a_row_for_each_that_was_run_and_says_where_the_clients_were_late() -> None:
+def test_overload_rows_mark_late_clients() -> None:
     rows = [case("adaptive", 1.0, 1.0), case("adaptive", 5.0, 0.98), case("none", 5.0, 0.2, 0.02)]
     rows += [{**case("full", 5.0, 0.9), "refusal_p99_s": None}, case("control", 1.0, 0.999, None)]
     kept = {**MACHINE, "scale": {"loads": [1.0, 5.0], "slo_s": 2.0}, "rows": rows, "rounds": 3}

@@ -57,7 +57,8 @@ def served() -> Iterator[str]:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    """A recording of two seconds of the simulated service, where the page's commands look for it."""
+    """A recording of two seconds of the simulated service, and the body file, named as in the page's commands."""
+    (tmp_path / "body.json").write_text("{}")
     clock = ManualClock()
     sim = SimulatedGpu(clock=clock)
     throttle = Throttle(Settings(gpu="none"), gpu=sim, sampling="manual", clock=clock)
@@ -86,7 +87,7 @@ def typed(command: Command, address: str, folder: Path) -> subprocess.CompletedP
 
 
 @pytest.mark.parametrize("command", LOAD_TESTS, ids=str)
-def test_a_command_does_what_its_page_says(command: Command, served: str, recorded: Path) -> None:
+def test_command_behaves_as_documented(command: Command, served: str, recorded: Path) -> None:
     done = typed(command, served, recorded)
     fine = {0} if command.words[1] == "record" else {0, TOO_SLOW}
     assert done.returncode in fine, done.stdout + done.stderr
@@ -94,7 +95,7 @@ def test_a_command_does_what_its_page_says(command: Command, served: str, record
         assert (recorded / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
-def test_the_service_of_the_page_answers_where_the_page_sends_to(served: str) -> None:
+def test_documented_service_answers_at_the_documented_url(served: str) -> None:
     asked = urllib.request.Request(f"http://{served}/v1/generate", data=b"{}", method="POST")
     with urllib.request.urlopen(asked, timeout=10.0) as answer:
         assert json.loads(answer.read())["tokens"] == 1

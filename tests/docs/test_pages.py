@@ -61,7 +61,7 @@ async def test_a_program_runs_and_its_app_answers(block: Block) -> None:
         assert (await get(names["app"])).status_code in {200, 404}
 
 
-async def test_a_page_of_another_origin_can_read_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_page_of_another_origin_can_read_a_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"{PREFIX}USER_LIMIT", "1/minute")
     app = ran(with_text("CORSMiddleware"))["app"]
     origin = {"origin": "https://example.com"}
@@ -91,7 +91,7 @@ async def test_the_printed_identity_is_a_member_of_the_printed_plan(tmp_path: Pa
 
 
 @pytest.mark.parametrize("command", CHECKED, ids=str)
-def test_a_command_prints_what_the_page_says(
+def test_command_prints_the_documented_output(
     command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in command.environment.items():

@@ -62,7 +62,7 @@ def test_the_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize("words", SEARCHED)
-def test_the_readme_has_the_words_that_people_search_for(words: str) -> None:
+def test_readme_contains_the_search_terms(words: str) -> None:
     assert words.lower() in " ".join(README.lower().split())
 
 
@@ -126,7 +126,7 @@ def test_the_test_of_the_readme_passes(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
-def test_the_picture_shows_the_card_overloaded() -> None:
+def test_picture_shows_the_gpu_overloaded() -> None:
     picture = (ROOT / "docs" / "demo.svg").read_text(encoding="utf-8")
     shown = re.sub(r"<[^>]+>", "", picture)
     assert "phase 5x" in shown
@@ -136,7 +136,7 @@ def test_the_picture_shows_the_card_overloaded() -> None:
     assert "http" not in picture.replace('xmlns="http://www.w3.org/2000/svg"', "")
 
 
-def test_the_demonstration_shows_that_the_important_come_first() -> None:
+def test_demo_shows_high_priority_first() -> None:
     assert min(figures.high_shares(figures.DEMO.read_text(encoding="utf-8")).values()) > 95.0
 
 
@@ -161,7 +161,7 @@ def test_the_hysteresis_table_has_every_setting_and_its_default() -> None:
     }
 
 
-def test_the_ladder_of_staleness() -> None:
+def test_staleness_levels_match_the_page() -> None:
     throttle = throttle_for_tests()
     throttle.gpu.utilization_pct = 92
     assert throttle.control_state().telemetry is TelemetryState.STARTING
@@ -205,7 +205,7 @@ def test_every_reason_is_named_on_the_page() -> None:
     assert set(re.findall(r"^\| `(queue:\w+)` \|", CLIENTS, re.MULTILINE)) == _QUEUE_DETAIL_TEXTS.keys()
 
 
-def test_without_a_fresh_sample_adaptive_cuts_nothing() -> None:
+def test_adaptive_keeps_rates_without_a_fresh_sample() -> None:
     throttle = throttle_for_tests(policy="adaptive", inflight_max=1, slo_s=60)
     throttle.gpu.utilization_pct = 92
     for _ in range(2):

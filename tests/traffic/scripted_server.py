@@ -1,4 +1,4 @@
-"""A server that says exactly the bytes it is told to, and does exactly what it is told to."""
+"""A server that sends exactly the scripted bytes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def always(*pieces: bytes) -> Serve:
 
 
 def once(answer: bytes, *, by_reset: bool = False) -> Serve:
-    """Answer one request with these bytes and close, by a reset if asked."""
+    """Answer one request with these bytes and close, optionally by a reset."""
 
     async def serve(reader: Reader, writer: Writer) -> None:
         await request(reader)

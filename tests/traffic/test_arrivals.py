@@ -43,9 +43,7 @@ def of_segment(made: LoadPlan, segment: int) -> int:
 
 
 @given(levels, arrivals, seeds)
-def test_a_plan_is_sorted_inside_its_shape_and_a_function_of_its_inputs(
-    chosen: list[LoadLevel], process: Arrivals, seed: int
-) -> None:
+def test_plan_is_sorted_and_deterministic(chosen: list[LoadLevel], process: Arrivals, seed: int) -> None:
     shape = LoadShape(chosen)
     made = make_plan(shape, process, PriorityMix(clients=3), seed)
     assert list(made.offsets) == sorted(made.offsets)
@@ -73,7 +71,9 @@ def test_random_arrivals_fill_each_segment_to_within_five_sigma(
 
 
 @given(levels, arrivals, seeds)
-def test_segments_hold_what_lies_in_their_time(chosen: list[LoadLevel], process: Arrivals, seed: int) -> None:
+def test_segments_contain_the_requests_of_their_time(
+    chosen: list[LoadLevel], process: Arrivals, seed: int
+) -> None:
     made = make_plan(LoadShape(chosen), process, PriorityMix(), seed)
     edge_s = 0.0
     for segment, level in enumerate(chosen):
@@ -135,7 +135,7 @@ def test_skewed_clients_follow_zipf() -> None:
     assert [count / counts[0] for count in counts] == pytest.approx([1.0, 1 / 2, 1 / 3, 1 / 4], abs=0.03)
 
 
-def test_changing_one_part_of_the_crowd_leaves_the_others() -> None:
+def test_changing_one_part_of_the_mix_keeps_the_others() -> None:
     shape = LoadShape.parse("fixed:100:5")
     one = make_plan(shape, Arrivals.POISSON, PriorityMix(clients=5), 3)
     mixed = make_plan(
@@ -194,7 +194,7 @@ def test_shapes_are_read(text: str, expected: list[tuple[float, float]]) -> None
         "fixed:1e300:1e300",
     ],
 )
-def test_what_is_no_shape_is_refused(text: str) -> None:
+def test_invalid_shape_is_rejected(text: str) -> None:
     with pytest.raises(TrafficError):
         LoadShape.parse(text)
 
@@ -237,7 +237,7 @@ def test_a_mix_is_read_and_checked() -> None:
         {"kinds": (math.nan,)},
     ],
 )
-def test_an_impossible_crowd_is_refused(fault: dict[str, object]) -> None:
+def test_impossible_priority_mix_is_rejected(fault: dict[str, object]) -> None:
     with pytest.raises(TrafficError):
         PriorityMix(**fault)  # type: ignore[arg-type]
 
@@ -251,7 +251,7 @@ def test_a_replay_keeps_every_gap_divided_by_the_speed(times: list[float], seed:
     assert made.names == ("trace",)
 
 
-def test_an_impossible_replay_is_refused() -> None:
+def test_impossible_replay_is_rejected() -> None:
     impossible: tuple[tuple[list[float], float], ...] = (
         ([], 1.0),
         ([2.0, 1.0], 1.0),
@@ -264,7 +264,7 @@ def test_an_impossible_replay_is_refused() -> None:
             make_replay_plan(times, PriorityMix(), speed=speed)
 
 
-def test_an_endless_trace_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_trace_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draw_plan, "MAX_PLANNED", 100)
     assert len(make_replay_plan(map(float, range(100)), PriorityMix())) == 100
     with pytest.raises(TrafficError, match="no more than 100"):

@@ -1,4 +1,4 @@
-"""A ramp is exact: what was planned until any moment is the integral of the rate until then."""
+"""A ramp is exact: the number of planned requests is the integral of the rate at any time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_ends_of_a_ramp_are_its_ends() -> None:
 
 
 @pytest.mark.parametrize(("first", "last"), [(0.0, 1000.0), (1000.0, 0.0), (100.0, 900.0)])
-def test_uniform_arrivals_of_a_ramp_follow_the_rate_second_by_second(first: float, last: float) -> None:
+def test_uniform_arrivals_of_a_ramp_follow_the_rate(first: float, last: float) -> None:
     shape = LoadShape.parse(f"ramp:{first}:{last}:10")
     made = make_plan(shape, Arrivals.UNIFORM, PriorityMix())
     assert len(made) == 5000

@@ -50,7 +50,7 @@ def listens(path: str) -> bool:
 
 
 def gone(port: int) -> bool:
-    """Whether a service ends within the deadline: nobody listens on its port any more."""
+    """Whether a service closes its port within the deadline."""
     pause = threading.Event()
     give_up_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < give_up_s:
@@ -68,7 +68,7 @@ def gone(port: int) -> bool:
 @pytest.mark.parametrize(
     ("policy", "why"), [(Policy.ADAPTIVE, "queue:slow"), (Policy.TIERS, "rate:low")], ids=str
 )
-def test_overload_is_refused_explained_and_accounted_for(
+def test_overload_is_rejected_with_reasons_and_counted(
     policy: Policy, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(parsed("--seconds", "5", "--policy", policy)) == 0
@@ -84,7 +84,7 @@ def test_overload_is_refused_explained_and_accounted_for(
     assert out.splitlines()[-1].startswith("GPU utilization rose to ")
 
 
-def test_the_policy_is_that_of_the_settings_unless_another_is_asked_for() -> None:
+def test_policy_option_defaults_to_the_settings() -> None:
     assert parsed().policy == Settings().policy.value
     assert parsed("--policy", "fixed").policy == "fixed"
 
@@ -100,14 +100,14 @@ def test_a_trace_is_driven_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (admitted + limited + shed, failed) == (200, 0)
 
 
-def test_what_cannot_begin_is_said_and_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_that_cannot_start_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(parsed("--trace", str(tmp_path / "none.csv"))) == 2
     assert "none.csv: cannot be read" in capsys.readouterr().err
     assert run(parsed("--report", str(tmp_path / "nowhere" / "page.html"))) == 2
     assert "page.html cannot be written" in capsys.readouterr().err
 
 
-def test_a_missing_server_is_said_before_anything_is_started(
+def test_missing_uvicorn_is_reported_before_the_start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(command, "find_spec", lambda name: None if name == "uvicorn" else name)
@@ -119,7 +119,7 @@ def test_a_missing_server_is_said_before_anything_is_started(
     assert "uvicorn>=" in told.err
 
 
-def test_a_page_that_can_no_longer_be_written_does_not_hide_what_happened(tmp_path: Path) -> None:
+def test_report_page_write_error_is_printed(tmp_path: Path) -> None:
     with demo_store.DemoStore() as store:
         played = _DemoRun(phases(5.0), Policy.FIXED, store, tmp_path / "gone" / "page.html")
         assert played._write_page("page").startswith("The report page could not be written: ")
@@ -143,7 +143,7 @@ def test_impossible_options_are_usage_errors(words: tuple[str, str]) -> None:
         parsed(*words)
 
 
-def test_a_service_that_cannot_start_says_why() -> None:
+def test_failed_service_start_reports_the_reason() -> None:
     with (
         pytest.raises(TrafficError, match=r"(?s)did not start.*USER_LIMIT"),
         DemoProcess(SERVER, ASKED | {"environment": SETTINGS | {"AUTOGLM_THROTTLE_USER_LIMIT": "many"}}),
@@ -152,7 +152,7 @@ def test_a_service_that_cannot_start_says_why() -> None:
 
 
 @pytest.mark.slow
-async def test_the_child_shows_the_gate_where_there_is_one() -> None:
+async def test_child_reports_the_concurrency_limiter() -> None:
     adaptive = {"environment": environment(Policy.ADAPTIVE), "speed": None, "length_s": 60.0}
     with DemoProcess(SERVER, adaptive) as child:
         state = await child.request(STATE_PATH)
@@ -194,7 +194,7 @@ with DemoProcess(SERVER, options) as child:
 
 
 @pytest.mark.slow
-def test_a_killed_parent_leaves_no_child_behind() -> None:
+def test_killed_parent_leaves_no_child_process() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -232,7 +232,7 @@ def test_ctrl_c_still_prints_the_table() -> None:
 
 
 @pytest.mark.slow
-def test_without_a_server_the_limits_are_kept_in_memory_and_it_says_so(
+def test_without_a_store_program_user_limits_stay_in_memory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo_store, "_programs", lambda: iter(()))
@@ -244,9 +244,7 @@ def test_without_a_server_the_limits_are_kept_in_memory_and_it_says_so(
 
 
 @pytest.mark.slow
-def test_a_program_that_is_no_server_or_does_not_start_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unusable_store_programs_are_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = list(demo_store._programs())
     monkeypatch.setattr(demo_store, "START_S", 0.2)
     mute = tmp_path / "mute"
@@ -266,7 +264,7 @@ def test_a_program_that_is_no_server_or_does_not_start_is_passed_over(
 
 
 @pytest.mark.slow
-def test_the_server_ends_with_whoever_started_it() -> None:
+def test_store_process_ends_with_its_parent() -> None:
     code = """
 import os, signal
 from autoglm_throttle.traffic.demo.store import DemoStore

@@ -40,7 +40,7 @@ def texts(page: str, path: str) -> list[str]:
     return ["".join(element.itertext()) for element in tree.iterfind(path)]
 
 
-def test_a_look_at_the_throttle_becomes_numbers() -> None:
+def test_throttle_state_becomes_a_sample() -> None:
     assert final_page.page_sample(STATE, 1.5) == {
         "t_s": 1.5,
         "factor_ratio": 0.4,
@@ -53,7 +53,7 @@ def test_a_look_at_the_throttle_becomes_numbers() -> None:
     assert final_page.page_sample(unknown, 1.5) == {"t_s": 1.5, "factor_ratio": 0.4}
 
 
-def test_a_place_that_cannot_be_written_is_said_before_a_minute_is_spent(tmp_path: Path) -> None:
+def test_unwritable_report_path_is_reported_before_the_run(tmp_path: Path) -> None:
     final_page.check(tmp_path / "new.html")
     (tmp_path / "old.html").touch()
     final_page.check(tmp_path / "old.html")
@@ -62,7 +62,7 @@ def test_a_place_that_cannot_be_written_is_said_before_a_minute_is_spent(tmp_pat
             final_page.check(path)
 
 
-def test_the_page_says_what_was_played_and_shows_factor_and_gpu() -> None:
+def test_page_shows_the_scenario_the_factor_and_the_gpu() -> None:
     short = scenario.phases(6.0)
     page = final_page.page(short, Policy.TIERS, played(short), ["All was well."], [])
     assert texts(page, "body/main/header/h1") == [f"Policy tiers: {short.title}"]
@@ -76,7 +76,7 @@ def test_the_page_says_what_was_played_and_shows_factor_and_gpu() -> None:
     assert "Factor on the rates 40 %, GPU utilization 97 %." in texts(page, ".//figure/figcaption/p")
 
 
-def test_what_was_not_as_it_should_be_comes_first() -> None:
+def test_problems_come_first() -> None:
     short = scenario.phases(6.0)
     failed = final_page.page(short, Policy.FIXED, played(short, RequestResult.TIMEOUT), [], [])
     assert texts(failed, "body/main/section/p") == [

@@ -1,4 +1,4 @@
-"""What the demonstration plays: its sizes fit each other."""
+"""The scenario of the demonstration: its sizes fit each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INTERVAL_S = 0.5
 
 
 def readings(plan: LoadPlan, name: str) -> list[float]:
-    """What the card shows in a phase if all of it is let in, from 1 s after the phase began."""
+    """GPU utilization in a phase if every request is admitted, from 1 s after its start."""
     sim = SimulatedGpu(scenario.gpu_spec(None))
     sent = [
         offset
@@ -44,7 +44,7 @@ def test_the_load_of_a_phase_is_read_in_its_band_of_the_table(name: str, above: 
 
 
 @pytest.mark.parametrize("name", scenario.OVERLOADED)
-def test_what_the_rates_and_the_user_limit_let_through_overloads_the_card(name: str) -> None:
+def test_admitted_rate_can_overload_the_simulated_gpu(name: str) -> None:
     settings = Settings.from_env(scenario.environment(Policy.CONCURRENCY))
     load = next(load for phase, load, _ in scenario.PHASES if phase == name)
     offered = {
@@ -58,13 +58,13 @@ def test_what_the_rates_and_the_user_limit_let_through_overloads_the_card(name: 
 
 
 @pytest.mark.parametrize("name", ["0.86x", "0.91x"])
-def test_a_step_of_the_table_can_be_seen_to_refuse(name: str) -> None:
+def test_tier_steps_cause_visible_rejections(name: str) -> None:
     load = next(load for phase, load, _ in scenario.PHASES if phase == name)
     low_rps = 0.6 * load * scenario.CAPACITY_RPS
     assert 70.0 < low_rps < 100.0
 
 
-def test_phases_keep_their_proportions_whatever_the_length() -> None:
+def test_phases_scale_with_the_length() -> None:
     played_s = scenario.phases(12.0)
     assert played_s.length_s == pytest.approx(12.0)
     planned = played_s.plan.planned()
@@ -85,7 +85,7 @@ def test_a_trace_becomes_requests_with_its_tokens(tmp_path: Path) -> None:
         scenario.traced(tmp_path / "none.csv", 20.0, None)
 
 
-def test_the_card_fits_the_scenario() -> None:
+def test_simulated_gpu_fits_the_scenario() -> None:
     assert isinstance(scenario.gpu_spec(None).work, BatchSpec)
     fast = scenario.gpu_spec(10.0).work
     assert isinstance(fast, LlmSpec)

@@ -22,7 +22,7 @@ async def test_the_state_is_shown_and_never_charged() -> None:
     assert sum(snapshot.requests.values()) == 0
 
 
-async def test_requests_are_limited_and_told_why() -> None:
+async def test_rejected_requests_carry_a_reason() -> None:
     app = build(environment(Policy.FIXED), 1000.0, 60.0)
     answers = [await ask(app, "POST", "/v1/predict", b'{"tokens":2}') for _ in range(70)]
     assert {answer.status for answer in answers} == {200, 429}
@@ -30,7 +30,7 @@ async def test_requests_are_limited_and_told_why() -> None:
     app.throttle.stop()
 
 
-async def test_a_downstream_in_trouble_is_asked_five_times_then_memory_answers_until_a_trial() -> None:
+async def test_failing_downstream_opens_the_breaker_until_a_probe() -> None:
     clock = ManualClock()
     throttle = throttle_for_tests(clock=clock, breaker_open_s=10)
     downstream = Downstream(throttle, 60.0, clock)
@@ -47,7 +47,7 @@ async def test_a_downstream_in_trouble_is_asked_five_times_then_memory_answers_u
     assert (state["failed"], state["state"], state["calls"]) == (5, "closed", ITEMS + 6)
 
 
-async def test_under_load_the_downstream_is_spared() -> None:
+async def test_under_load_the_downstream_is_not_called() -> None:
     clock = ManualClock()
     throttle = throttle_for_tests(clock=clock)
     downstream = Downstream(throttle, 60.0, clock)

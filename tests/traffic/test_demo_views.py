@@ -1,4 +1,4 @@
-"""What the demonstration shows and says: pure functions, tested on their text."""
+"""Screen and summary of the demonstration: pure functions, tested on their text."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_view_shows_gpu_table_factor_and_every_class() -> None:
     assert lines[10].split()[-1] == "-"
 
 
-def test_the_view_shows_the_line_by_class_the_limit_and_the_service_rate() -> None:
+def test_view_shows_queues_limit_and_service_rate() -> None:
     lines = screen.draw(picture(gate=BUSY), color=False)
     assert lines[5] == "factor  1.00  (tier)   at most 230/s in all"
     assert lines[6] == "limit   31 of 32 in flight, 12 queued, service 198/s"
@@ -93,13 +93,13 @@ def test_the_view_shows_the_guard_of_the_downstream(state: str, shade: str) -> N
     assert screen.draw(picture(), color=False)[7] == "guard   no call to the downstream yet"
 
 
-def test_a_gate_that_is_not_there_or_knows_no_rate_says_so() -> None:
+def test_view_without_a_concurrency_limit_or_a_service_rate() -> None:
     assert screen.draw(picture(), color=False)[6] == "limit   none under this policy"
     new = screen.draw(picture(gate=screen.ConcurrencyFrame(0, 64.0, None)), color=False)[6]
     assert new.endswith("service not known yet")
 
 
-def test_one_line_says_the_same() -> None:
+def test_plain_line_contains_the_same_values() -> None:
     line = screen.plain(picture(gate=BUSY, downstream=OPEN))
     assert "guard related open, probe in 10.0 s; 123456 by fallback; degradation static  " in line
     for part in (
@@ -124,19 +124,19 @@ def test_no_line_is_wider_than_a_terminal(frame: screen.ScreenFrame) -> None:
     assert max(map(len, screen.draw(frame, color=False))) <= 80
 
 
-def test_the_number_of_lines_never_changes_so_frames_can_be_drawn_over_each_other() -> None:
+def test_number_of_lines_is_constant() -> None:
     counts = {len(screen.draw(frame, color=on)) for frame in PICTURES for on in (True, False)}
     assert len(counts) == 1
 
 
-def test_each_tier_line_stands_under_its_mark() -> None:
+def test_each_tier_number_is_below_its_mark() -> None:
     lines = screen.draw(picture(0.0), color=False)
     for edge in ("85", "90", "95"):
         assert lines[1][lines[2].index(edge)] == "|"
 
 
 @given(st.lists(st.integers(0, 100), unique=True, max_size=8))
-def test_the_numbers_of_the_tier_lines_never_touch(edges: list[int]) -> None:
+def test_tier_numbers_never_touch(edges: list[int]) -> None:
     edges.sort()
     assert screen.scale([(float(edge), 0.5) for edge in edges]).split() == [str(edge) for edge in edges]
 
@@ -150,7 +150,7 @@ def test_unknown_utilization_is_not_shown_as_zero() -> None:
     ("utilization_pct", "shade"),
     [(85.0, screen.GREEN), (85.1, screen.YELLOW), (95.0, screen.YELLOW), (95.1, screen.RED)],
 )
-def test_the_bar_changes_color_above_the_lines(utilization_pct: float, shade: str) -> None:
+def test_bar_changes_color_above_the_tiers(utilization_pct: float, shade: str) -> None:
     assert screen.bar(utilization_pct, TIERS, color=True).startswith(shade)
     assert "\x1b" not in screen.bar(utilization_pct, TIERS, color=False)
 
@@ -159,7 +159,7 @@ def test_the_bar_is_full_at_most() -> None:
     assert screen.bar(250.0, (), color=False) == "#" * screen.BAR
 
 
-def test_durations_are_told_in_fitting_units() -> None:
+def test_durations_have_fitting_units() -> None:
     assert [screen.seconds(value) for value in (None, 0.0184, 0.9994, 1.84)] == [
         "-",
         "18 ms",
@@ -173,7 +173,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_is_drawn_over_and_anything_else_gets_a_line_now_and_then(
+def test_terminal_is_redrawn_and_a_file_gets_some_lines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -202,7 +202,7 @@ def test_colors_and_drawing_can_be_switched_off(
     assert escape not in terminal.getvalue()
 
 
-def test_lately_forgets_and_keeps_the_priorities_apart() -> None:
+def test_recent_counts_expire_and_separate_priorities() -> None:
     lately = RecentCounts(bytes((Priority.HIGH, Priority.LOW)))
     lately.record(0, RequestResult.OK, 0.1)
     lately.record(1, RequestResult.LIMITED, 0.0)
@@ -284,7 +284,7 @@ def test_a_downstream_that_was_not_guarded_is_a_problem(seen: dict[str, object] 
     assert summary.problems(played(ORDERLY), summary.DemoObserver(downstream=seen), phased=True) == [problem]
 
 
-def test_what_became_of_the_downstream_is_told() -> None:
+def test_downstream_calls_are_summarized() -> None:
     told = summary.downstream_sentence(GUARDED)
     assert told == (
         "The downstream 'related' failed 5 times and its breaker opened once: 40 calls were answered by"
@@ -312,7 +312,7 @@ def looked(
     } | dict.fromkeys(("store", "downstream"))
 
 
-def test_what_the_store_did_is_told() -> None:
+def test_store_calls_are_summarized() -> None:
     watched = summary.DemoObserver()
     counts = {"decisions": 900, "round_trips": 300, "deny_cache_hits": 0, "fallbacks": 0}
     watched.observe(looked(50.0, 1.0) | {"store": counts})
@@ -324,7 +324,7 @@ def test_what_the_store_did_is_told() -> None:
     assert told.endswith("; 40 repeated denials came from the local cache; 3 were made without it.")
 
 
-def test_the_sentence_tells_true_numbers() -> None:
+def test_sentence_states_the_counts() -> None:
     watched = summary.DemoObserver()
     for pct, factor in ((50.0, 1.0), (97.0, 0.4), (99.5, 0.0), (None, 1.0), (96.0, 0.7)):
         watched.observe(looked(pct, factor, factor))
@@ -340,7 +340,7 @@ def test_the_sentence_tells_true_numbers() -> None:
     )
 
 
-def test_the_sentence_tells_of_the_line() -> None:
+def test_sentence_states_the_longest_queue() -> None:
     watched = summary.DemoObserver()
     for factor, waiting in ((0.124, 3), (0.118, 41), (0.12, 7)):
         watched.observe(looked(100.0, factor, 0.0, waiting))
@@ -372,7 +372,7 @@ def test_the_table_shows_phases_priorities_and_reasons() -> None:
         (Policy.FIXED, False, None, "not used: policy fixed"),
     ],
 )
-def test_the_view_says_what_becomes_of_the_table(
+def test_view_states_how_the_tier_table_is_used(
     policy: Policy, armed: bool, waiting: int | None, told: str
 ) -> None:
     gate = None if waiting is None else {"waiting": {"high": 0, "mid": 0, "low": waiting}}

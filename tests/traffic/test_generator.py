@@ -89,7 +89,7 @@ def endings(result: Result) -> dict[RequestResult, int]:
         ([b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"], RequestResult.MALFORMED),
     ],
 )
-async def test_answers_are_told_apart(answer: list[bytes], ending: RequestResult) -> None:
+async def test_responses_are_classified_by_status(answer: list[bytes], ending: RequestResult) -> None:
     assert endings(await drive(always(*answer), some())) == {ending: 3}
 
 
@@ -105,11 +105,11 @@ async def test_answers_are_told_apart(answer: list[bytes], ending: RequestResult
         (once(b""), RequestResult.CONNECTION),
     ],
 )
-async def test_connections_that_end_are_told_apart_and_replaced(serve: Serve, ending: RequestResult) -> None:
+async def test_closed_connections_are_classified_and_replaced(serve: Serve, ending: RequestResult) -> None:
     assert endings(await drive(serve, some())) == {ending: 3}
 
 
-async def test_an_answer_too_many_ends_its_connection_so_it_is_never_taken_for_the_next() -> None:
+async def test_surplus_response_closes_its_connection() -> None:
     async with ScriptedServer(always(OK + b"HTTP/1.1 500 X\r\ncontent-length: 1\r\n\r\n", b"x")) as server:
         made = make_plan(LoadShape.parse("fixed:50:60ms"), Arrivals.UNIFORM, PriorityMix())
         target = TargetUrl(port=server.port)
@@ -118,7 +118,7 @@ async def test_an_answer_too_many_ends_its_connection_so_it_is_never_taken_for_t
     assert server.connections == 3
 
 
-async def test_answers_to_head_have_no_body_whatever_they_state() -> None:
+async def test_responses_to_head_have_no_body() -> None:
     """Answers to GET do, on the same connection."""
 
     async def serve(reader: Reader, writer: Writer) -> None:
@@ -188,7 +188,7 @@ async def test_unasked_bytes_close_an_idle_connection() -> None:
     )
 
 
-def test_an_idle_connection_to_which_somebody_speaks_is_dropped() -> None:
+def test_idle_connection_that_receives_data_is_closed() -> None:
     transport, owner = Mock(), Mock()
     connection = Connection(owner, ParserLibrary())
     connection.connection_made(transport)
@@ -207,17 +207,17 @@ async def test_a_silent_server_times_out_from_the_intended_start() -> None:
     assert result.run_cost.elapsed_s < 30.0
 
 
-async def test_what_is_open_after_the_drain_is_unanswered() -> None:
+async def test_open_requests_after_the_drain_are_unanswered() -> None:
     result = await drive(silent, some(5), ClientOptions(connections=2, timeout_s=60.0, drain_s=0.05))
     assert endings(result) == {RequestResult.UNANSWERED: 5}
 
 
-async def test_above_the_most_in_flight_requests_are_dropped_and_counted() -> None:
+async def test_requests_above_max_inflight_are_dropped() -> None:
     result = await drive(silent, some(9), ClientOptions(connections=2, max_inflight=4, timeout_s=0.2))
     assert endings(result) == {RequestResult.TIMEOUT: 4, RequestResult.DROPPED: 5}
 
 
-async def test_reasons_and_promises_of_refusals_are_kept_by_priority() -> None:
+async def test_rejection_reasons_and_retry_after_are_kept_by_priority() -> None:
     bodies = iter([b'{"reason":"user"}', b'{"reason":7}', b"[]", b"", b"{"])
 
     async def serve(reader: Reader, writer: Writer) -> None:
@@ -265,7 +265,7 @@ async def test_the_observer_sees_every_ending() -> None:
     assert sorted(seen) == [(index, RequestResult.OK) for index in range(4)]
 
 
-async def test_stopping_leaves_the_rest_out_and_waits_for_what_is_under_way() -> None:
+async def test_stop_skips_the_rest_and_waits_for_open_requests() -> None:
     made = make_plan(LoadShape.parse("fixed:10:60"), Arrivals.UNIFORM, PriorityMix())
 
     async def slow(reader: Reader, writer: Writer) -> None:
@@ -324,7 +324,7 @@ async def test_stopping_twice_ends_at_once() -> None:
     assert result.run_cost.elapsed_s < 30.0
 
 
-async def test_a_target_that_refuses_connections_is_an_error_before_the_start() -> None:
+async def test_connection_refused_is_an_error_before_the_start() -> None:
     async with ScriptedServer(silent) as server:
         port = server.port
     target = TargetUrl(port=port)
@@ -366,13 +366,13 @@ def test_without_httptools_the_error_names_the_packages(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("fault", ["connections", "max_inflight", "timeout_s", "drain_s"])
-def test_impossible_options_are_refused(fault: str) -> None:
+def test_impossible_options_are_rejected(fault: str) -> None:
     wrong: dict[str, Any] = {fault: 0}
     with pytest.raises(TrafficError, match="above 0"):
         ClientOptions(**wrong)
 
 
-def test_a_negative_number_of_connections_is_refused() -> None:
+def test_negative_number_of_connections_is_rejected() -> None:
     with pytest.raises(TrafficError, match="negative"):
         ClientOptions(more_connections=-1)
 
@@ -396,7 +396,7 @@ async def test_more_connections_are_opened_when_all_are_busy() -> None:
     assert endings(result) == {RequestResult.OK: 5}
 
 
-def test_every_ending_is_served_refused_or_failed() -> None:
+def test_every_result_is_served_rejected_or_failed() -> None:
     for ending in RequestResult:
         assert ending.served + ending.rejected + ending.failed == 1
     assert [ending.label for ending in RequestResult][:3] == ["ok", "degraded", "limited"]
@@ -409,7 +409,7 @@ def test_judging_is_total(status: int) -> None:
     assert (plain is waiting) == (status != 503)
 
 
-async def test_the_first_byte_of_a_stream_is_told_apart_from_its_end() -> None:
+async def test_first_byte_of_a_stream_differs_from_its_end() -> None:
     async def stream(reader: Reader, writer: Writer) -> None:
         await request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -461,7 +461,7 @@ async def test_a_long_body_is_sent_whole_to_a_server_that_reads_slowly() -> None
     assert lengths == [len(body)]
 
 
-async def test_a_fault_of_the_generator_ends_the_run_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exception_in_the_generator_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ScriptedServer(silent) as server:
         generator = OpenLoopSender(RequestSource(some()), TargetUrl(port=server.port), BRISK)
         monkeypatch.setattr(generator, "_expire", lambda _: 1 / 0)
@@ -477,7 +477,7 @@ async def test_spinning_waits_for_no_tick(monkeypatch: pytest.MonkeyPatch) -> No
     assert endings(result) == {RequestResult.OK: 100}
 
 
-async def test_what_the_run_took_is_told() -> None:
+async def test_run_cost_is_reported() -> None:
     effort = (await drive(always(OK), some(20), replace(BRISK, connections=3))).run_cost
     assert effort.connections == 3
     assert effort.elapsed_s >= 0.019

@@ -1,4 +1,4 @@
-"""Whole runs: the loop, the beat, several processes, and what stops them. Processes and signals are real."""
+"""Whole runs: event loop, progress, several processes and stop signals. Processes and signals are real."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_without_uvloop_the_loop_is_that_of_asyncio(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_the_beat_tells_how_far_it_is(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_callback_reports_the_progress(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[launch.__module__], "PROGRESS_INTERVAL_S", 0.1)
     monkeypatch.setattr(worker_pool, "PROGRESS_INTERVAL_S", 0.1)
     told: list[tuple[float, int, int]] = []
@@ -83,7 +83,7 @@ def test_the_beat_tells_how_far_it_is(processes: int, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_the_target_is_told_before_the_start_when_it_refuses() -> None:
+def test_unreachable_target_is_reported_before_the_start() -> None:
     with beside(silent) as server:
         target = TargetUrl(port=server.port)
     for processes in (1, 2):
@@ -140,7 +140,7 @@ def test_several_processes_share_the_users() -> None:
     assert list(offsets) == sorted(offsets)
 
 
-def test_a_sending_process_that_ends_early_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_end_of_a_sending_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "WORKER", "this")
     with pytest.raises(TrafficError, match="ended early"):
         launch(some(), TargetUrl(port=1), BRISK, processes=2)
@@ -148,7 +148,7 @@ def test_a_sending_process_that_ends_early_is_told(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", [some("fixed:100:500ms"), UserSchedule(Users(((4, 0.5),), think_s=0.02))])
-def test_what_the_others_sent_is_kept_when_a_sending_process_is_killed(
+def test_results_of_other_processes_survive_a_kill(
     what: RequestSource | UserSchedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell, told = worker_pool._send_message, list[object]()
@@ -174,7 +174,7 @@ def test_what_the_others_sent_is_kept_when_a_sending_process_is_killed(
 
 
 @pytest.mark.slow
-def test_when_all_sending_processes_are_killed_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_without_surviving_processes_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     tell = worker_pool._send_message
 
     def say(child: subprocess.Popen[bytes], said: object) -> None:
@@ -188,7 +188,7 @@ def test_when_all_sending_processes_are_killed_nothing_is_known(monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_stopped_while_the_start_is_told_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_signal_before_the_start_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[object] = []
     tell = worker_pool._send_message
 
@@ -204,13 +204,13 @@ def test_stopped_while_the_start_is_told_nothing_is_sent(monkeypatch: pytest.Mon
     assert worker_pool.STOP not in said
 
 
-def test_sending_processes_that_are_never_ready_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sending_processes_that_never_become_ready_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "READY_S", 0.01)
     with pytest.raises(TrafficError, match=r"not ready within 0\.01 s"):
         launch(some(), TargetUrl(port=1), BRISK, processes=2)
 
 
-def test_what_was_seen_is_told_once() -> None:
+def test_results_are_observed_once() -> None:
     seen = worker_process.WorkerCounts()
     seen.record(3, RequestResult.LIMITED, 0.5)
     assert [list(column) for column in seen.take()] == [[3], [RequestResult.LIMITED], [0.5]]
@@ -223,7 +223,7 @@ def interrupt() -> None:
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_this_process_can_be_asked_to_stop_and_has_its_own_handlers_back(processes: int) -> None:
+def test_stop_signal_ends_the_run_and_handlers_are_restored(processes: int) -> None:
     asked = threading.Event()
 
     async def serve(reader: Reader, writer: Writer) -> None:
@@ -244,7 +244,7 @@ def test_this_process_can_be_asked_to_stop_and_has_its_own_handlers_back(process
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_this_process_can_be_asked_to_stop_before_the_start(processes: int) -> None:
+def test_stop_signal_before_the_start_is_raised(processes: int) -> None:
     asked = threading.Event()
 
     async def serve(reader: Reader, _writer: Writer) -> None:
@@ -289,7 +289,7 @@ def script(url: str, processes: int) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("processes", "number"), [(1, signal.SIGTERM), (2, signal.SIGINT)])
-def test_asked_to_stop_once_it_waits_for_what_is_under_way(processes: int, number: signal.Signals) -> None:
+def test_first_stop_signal_waits_for_open_requests(processes: int, number: signal.Signals) -> None:
     arrived, answer = threading.Event(), asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 
@@ -324,7 +324,7 @@ def until_none_arrives(arrived: threading.Event) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_asked_twice_it_ends_at_once(processes: int) -> None:
+def test_second_stop_signal_ends_at_once(processes: int) -> None:
     arrived = threading.Event()
 
     async def serve(reader: Reader, _writer: Writer) -> None:
@@ -345,7 +345,7 @@ def test_asked_twice_it_ends_at_once(processes: int) -> None:
 
 
 @pytest.mark.slow
-def test_sending_processes_end_with_the_one_that_started_them() -> None:
+def test_sending_processes_end_with_their_parent() -> None:
     arrived, over = threading.Event(), threading.Event()
     inside = 0
 

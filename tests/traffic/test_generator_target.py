@@ -1,4 +1,4 @@
-"""Where requests go: what people write, what is refused, and the bytes that come of it."""
+"""Target URLs: parsing, rejected values and the bytes of requests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_urls_are_read(url: str, address: str, base: str) -> None:
         ("http://example.test/a b", "printable ASCII"),
     ],
 )
-def test_what_cannot_be_reached_is_refused_and_no_secret_is_repeated(url: str, text: str) -> None:
+def test_invalid_url_is_rejected_without_its_secret(url: str, text: str) -> None:
     with pytest.raises(TrafficError, match=text) as refused:
         TargetUrl.parse(url)
     assert "secret" not in str(refused.value)
@@ -79,12 +79,12 @@ def test_what_cannot_be_reached_is_refused_and_no_secret_is_repeated(url: str, t
         {"port": 65_536},
     ],
 )
-def test_targets_that_would_smuggle_bytes_are_refused(fault: dict[str, Any]) -> None:
+def test_targets_that_would_smuggle_bytes_are_rejected(fault: dict[str, Any]) -> None:
     with pytest.raises(TrafficError):
         replace(HERE, **fault)
 
 
-def test_a_request_says_where_it_goes_and_what_is_asked_for() -> None:
+def test_request_bytes_contain_target_and_fields() -> None:
     target = replace(HERE, base="/api", identity_header="X-Client", cost_header="x-cost")
     assert head(target, PlannedRequest(cost=2.5)) == [
         "POST /api/v1/predict HTTP/1.1",
@@ -99,7 +99,7 @@ def test_a_request_says_where_it_goes_and_what_is_asked_for() -> None:
     ]
 
 
-def test_only_what_is_wanted_is_told() -> None:
+def test_optional_headers_are_omitted() -> None:
     assert not any(
         line.startswith(("x-", "content-length"))
         for line in head(HERE, PlannedRequest(method="GET", body=b"", priority=False))
@@ -107,7 +107,7 @@ def test_only_what_is_wanted_is_told() -> None:
     assert "content-length: 0" in head(HERE, PlannedRequest(body=b""))
 
 
-def test_fields_of_the_target_replace_those_of_a_request_and_framing_is_ours() -> None:
+def test_target_fields_replace_request_fields_except_framing() -> None:
     recorded = PlannedRequest(
         headers=(
             ("accept", "a/b"),
@@ -132,7 +132,7 @@ def test_fields_of_the_target_replace_those_of_a_request_and_framing_is_ours() -
     assert "x-priority: high" in head(HERE, replace(recorded, priority=False))
 
 
-def test_fields_of_the_target_replace_those_that_the_generator_adds() -> None:
+def test_target_fields_replace_generated_fields() -> None:
     stated = (
         ("X-Priority", "high"),
         ("Host", "inner.test"),
@@ -155,7 +155,7 @@ def test_fields_of_the_target_replace_those_that_the_generator_adds() -> None:
 @pytest.mark.parametrize(
     ("cost", "told"), [(1_234_567.0, "1234567"), (1.0, "1"), (0.1, "0.1"), (1234.56789, "1234.56789")]
 )
-def test_a_cost_is_told_without_losing_a_digit(cost: float, told: str) -> None:
+def test_cost_is_sent_with_all_digits(cost: float, told: str) -> None:
     assert f"x-cost: {told}" in head(replace(HERE, cost_header="x-cost"), PlannedRequest(cost=cost))
 
 
@@ -169,9 +169,7 @@ def load() -> RequestSource:
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 400, 1 << 20])
-def test_bytes_are_the_same_whether_they_were_kept_or_not(
-    kept_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_and_encoded_bytes_are_equal(kept_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "CACHE_BYTES", kept_bytes)
     made, target = load(), replace(HERE, identity_header="x-client")
     encode = encoder(made, target)

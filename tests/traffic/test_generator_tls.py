@@ -45,12 +45,12 @@ def test_tls_works_on_the_loop_that_runs_are_made_on() -> None:
     assert served(run_on_loop(drive(once(OK), ca_file=str(CERTIFICATE)))) == 6
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_an_error_before_the_start() -> None:
+async def test_untrusted_certificate_fails_before_the_start() -> None:
     with pytest.raises(TrafficError, match=r"certificate of 127\.0\.0\.1:\d+ is not trusted: self.signed"):
         await drive(always(OK))
 
 
-async def test_a_certificate_of_another_name_is_an_error_before_the_start() -> None:
+async def test_certificate_of_another_name_fails_before_the_start() -> None:
     with pytest.raises(TrafficError, match=r"not trusted: .*elsewhere\.test"):
         await drive(always(OK), ca_file=str(CERTIFICATE), server_name="elsewhere.test")
 
@@ -59,17 +59,17 @@ async def test_a_certificate_may_go_unverified() -> None:
     assert served(await drive(always(OK), verify=False)) == 6
 
 
-async def test_a_name_that_no_certificate_can_carry_is_an_error_before_the_start() -> None:
+async def test_invalid_server_name_fails_before_the_start() -> None:
     with pytest.raises(TrafficError, match=r"127\.0\.0\.1 as a\.\.b cannot be the name of a host"):
         await drive(always(OK), verify=False, server_name="a..b")
 
 
-async def test_authorities_that_are_no_file_are_an_error_before_the_start() -> None:
+async def test_missing_ca_file_fails_before_the_start() -> None:
     with pytest.raises(TrafficError, match=r"authorities in nowhere\.pem cannot be read"):
         await drive(always(OK), ca_file="nowhere.pem")
 
 
-async def test_https_to_a_server_that_speaks_http_is_an_error_before_the_start() -> None:
+async def test_https_to_an_http_server_fails_before_the_start() -> None:
     async def plain(reader: Reader, writer: Writer) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")

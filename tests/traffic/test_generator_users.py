@@ -1,4 +1,4 @@
-"""Users who wait for their answers: when they work, as whom, and that they never ask twice at a time."""
+"""Closed-loop users: start times, clients, and one request at a time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_users_begin_within_one_think_time_of_their_step() -> None:
     assert UserSchedule(roster.users, seed=1).starts() != starts
 
 
-def test_draws_follow_the_crowd_and_the_seed() -> None:
+def test_draws_follow_the_mix_and_the_seed() -> None:
     crowd = PriorityMix({Priority.HIGH: 50.0, Priority.LOW: 50.0}, clients=4, skew=1.0, kinds=(3.0, 1.0))
     roster = UserSchedule(Users(((2, 1.0),)), (PlannedRequest(), PlannedRequest(method="GET")), crowd)
     kinds = Counter(islice(roster.kinds(), 4000))
@@ -82,7 +82,7 @@ def test_the_weights_of_many_clients_are_worked_out_once() -> None:
     assert zipf_edges.cache_info().misses == 1
 
 
-def test_a_client_without_a_weight_is_nobody() -> None:
+def test_client_without_a_weight_is_never_drawn() -> None:
     roster = UserSchedule(Users(((100, 1.0),)), mix=PriorityMix(clients=3, skew=2000.0))
     assert set(map(roster.client, roster.numbers())) == {0}
 
@@ -137,7 +137,7 @@ async def test_a_user_never_asks_twice_at_a_time_and_thinks_in_between() -> None
     assert max(gaps_s) <= 0.01 + 1e-4
 
 
-async def test_users_who_do_not_think_ask_again_at_once() -> None:
+async def test_users_without_think_time_send_at_once() -> None:
     result = await work(always(OK), UserSchedule(Users(((1, 0.2),), think_s=0.0)))
     plan, request_log = result.load.plan, result.request_log
     ends_s = [at_s + took_s for at_s, took_s in zip(plan.offsets, request_log.response_s, strict=True)]
@@ -145,7 +145,7 @@ async def test_users_who_do_not_think_ask_again_at_once() -> None:
     assert list(plan.offsets[1:]) == pytest.approx(ends_s[:-1], abs=1e-4)
 
 
-async def test_users_who_are_stopped_ask_no_more() -> None:
+async def test_stopped_users_send_no_more_requests() -> None:
     async def serve(reader: Reader, writer: Writer) -> None:
         await request(reader)
         crew.stop()
@@ -170,7 +170,7 @@ async def test_users_go_on_after_errors() -> None:
     assert result.summary.total().results[RequestResult.SERVER_ERROR] == len(result.request_log) > 1
 
 
-async def test_users_who_are_stopped_do_not_ask_while_others_wait() -> None:
+async def test_stopped_users_send_nothing_while_others_wait() -> None:
     inside, both = 0, asyncio.Event()
 
     async def serve(reader: Reader, writer: Writer) -> None:

@@ -22,9 +22,7 @@ def recorded(values: list[float]) -> Histogram:
 
 
 @given(durations, st.floats(min_value=0.001, max_value=1.0))
-def test_a_percentile_is_at_least_the_truth_and_at_most_one_128th_above(
-    values: list[float], share: float
-) -> None:
+def test_percentile_is_at_most_one_128th_too_high(values: list[float], share: float) -> None:
     truth = sorted(values)[max(1, math.ceil(share * len(values))) - 1]
     told = recorded(values).percentile(share)
     assert told is not None
@@ -99,7 +97,7 @@ def test_values_are_rounded_down_to_eight_binary_digits(micros: int, edge: int) 
     assert recorded([micros / 1e6 + 1e-9]).pairs() == [(edge, 1)]
 
 
-def test_repr_says_how_much_it_holds() -> None:
+def test_repr_shows_the_count() -> None:
     assert repr(recorded([0.5])) == "Histogram(1 recorded, max 0.500000 s)"
 
 
@@ -108,7 +106,7 @@ def test_a_rank_is_that_of_the_share_as_it_is_written(thousandths: int, count: i
     assert rank(thousandths / 100_000, count) == math.ceil(Fraction(thousandths, 100_000) * count)
 
 
-def test_shares_that_are_no_binary_fractions_take_no_rank_too_many() -> None:
+def test_decimal_shares_select_the_exact_rank() -> None:
     histogram = Histogram()
     histogram.record_all([float(seconds) for seconds in range(1, 101)])
     for percent in (7, 14, 28, 55, 56):

@@ -68,7 +68,7 @@ def test_the_greatest_rate_may_hold() -> None:
     assert peak.text == "the objectives hold at 1000/s, the highest rate to try"
 
 
-def test_a_trial_that_says_nothing_is_made_again() -> None:
+def test_invalid_trial_is_repeated() -> None:
     said = iter([INVALID, HOLDS, INVALID, INVALID, HOLDS])
     peak = find_peak(lambda rate: next(said), 10, 1000)
     assert [trial.rate_rps for trial in peak.trials] == [10, 10, 1000, 1000, 1000]
@@ -92,14 +92,14 @@ def test_a_generator_that_cannot_ends_the_search(before: list[PeakResult], known
     assert next(said, None) is None
 
 
-def test_who_stops_a_trial_stops_the_search() -> None:
+def test_stopped_trial_stops_the_search() -> None:
     said = iter([HOLDS, FAILS, ABORTED])
     peak = find_peak(lambda rate: next(said), 10, 1000)
     assert peak.result is ABORTED
     assert peak.text == "stopped before the end; the objectives hold at 10/s and fail at 1000/s"
 
 
-def test_a_rate_that_held_above_one_that_failed_is_not_the_answer() -> None:
+def test_rate_above_a_failed_one_is_not_the_peak() -> None:
     peak = Peak((PeakTrial(10, HOLDS), PeakTrial(50, FAILS), PeakTrial(100, HOLDS)))
     assert peak.holds_rps == 10
 

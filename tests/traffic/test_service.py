@@ -1,4 +1,4 @@
-"""The simulated service as an ASGI application; the card is fast, so nothing waits long."""
+"""The simulated service as an ASGI application, on a fast device."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_many_at_once_are_batched_and_all_answered() -> None:
         ("POST", "/v1/chat/completions", b'{"messages":[1]}', 400),
     ],
 )
-async def test_bad_requests_are_told_so(method: str, path: str, body: bytes, status: int) -> None:
+async def test_bad_requests_get_a_400(method: str, path: str, body: bytes, status: int) -> None:
     answer = await ask(service(SimulatedGpu(FAST)), method, path, body)
     assert answer.status == status
     assert answer.json["error"]
@@ -113,14 +113,14 @@ async def test_chat_streams_every_token_once_and_then_the_usage() -> None:
     assert {event["id"] for event in events} == {"chatcmpl-1"}
 
 
-async def test_a_batching_card_streams_everything_at_the_end() -> None:
+async def test_batching_device_streams_everything_at_the_end() -> None:
     sim = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(max_batch=1, base_s=0.1, capacity_rps=9.0)))
     body = json.dumps(CHAT | {"stream": True}).encode()
     answer = await ask(service(sim), "POST", "/v1/chat/completions", body)
     assert len(answer.chunks) == 3
 
 
-async def test_a_device_that_dies_in_a_stream_says_so_at_the_end() -> None:
+async def test_device_lost_during_a_stream_ends_it_with_an_error() -> None:
     sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec()))
     streaming = asyncio.create_task(
         ask(service(sim), "POST", "/v1/chat/completions", json.dumps(CHAT | {"stream": True}).encode())
@@ -156,7 +156,7 @@ async def test_every_fault_can_be_planted(fault: str) -> None:
 @pytest.mark.parametrize(
     "body", [b"{}", b'{"fault":"fire"}', b'{"fault":"slow","number":-1}', b'{"number":"x"}']
 )
-async def test_unknown_faults_are_refused(body: bytes) -> None:
+async def test_unknown_faults_are_rejected(body: bytes) -> None:
     assert (
         await ask(service(SimulatedGpu(FAST), allow_faults=True), "POST", "/sim/fault", body)
     ).status == 400

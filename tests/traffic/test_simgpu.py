@@ -1,4 +1,4 @@
-"""The modelled GPU: nothing is lost, nothing is faster than it can be, and looking changes nothing."""
+"""The simulated GPU: no request is lost, the capacity holds, and polling changes no result."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def play(
 
 
 @given(specs, works, faults)
-def test_everything_ends_once_and_how_often_one_looks_changes_nothing(
+def test_outcomes_do_not_depend_on_the_polling_interval(
     name: str, work: list[tuple[float, int, int]], trouble: list[tuple[float, str]]
 ) -> None:
     rarely = play(SPECS[name], work, trouble, 7.0)
@@ -100,7 +100,7 @@ def given_up(
 
 
 @given(specs, works, st.sets(st.integers(0, 59)))
-def test_what_is_given_up_ends_once_and_leaves_nothing_behind(
+def test_cancelled_requests_end_once_and_free_everything(
     name: str, work: list[tuple[float, int, int]], dropped: set[int]
 ) -> None:
     rarely, often = (given_up(SPECS[name], work, dropped, step_s) for step_s in (7.0, 0.31))
@@ -110,7 +110,7 @@ def test_what_is_given_up_ends_once_and_leaves_nothing_behind(
 
 
 @given(st.lists(st.integers(1, 100), min_size=2, max_size=60), st.data())
-def test_who_stays_ends_in_the_order_of_its_tokens(tokens: list[int], data: st.DataObject) -> None:
+def test_running_sequences_end_in_order_of_tokens(tokens: list[int], data: st.DataObject) -> None:
     dropped = data.draw(st.lists(st.sampled_from(range(len(tokens))), unique=True))
     sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec()))
     for number, wanted in enumerate(tokens):
@@ -123,7 +123,7 @@ def test_who_stays_ends_in_the_order_of_its_tokens(tokens: list[int], data: st.D
     assert stayed == sorted(stayed)
 
 
-def test_a_sequence_that_is_given_up_makes_room_after_the_running_step() -> None:
+def test_cancelled_sequence_frees_memory_after_the_step() -> None:
     sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec(kv_tokens=200)))
     sim.submit(Item(1, 0, 150), 0.0)
     sim.submit(Item(2, 0, 100), 0.0)
@@ -146,9 +146,7 @@ def test_a_batch_that_runs_is_not_cut() -> None:
 
 
 @given(st.lists(gaps, min_size=5, max_size=80), st.integers(1, 8))
-def test_no_window_between_completions_holds_more_than_the_capacity(
-    spaces: list[float], max_batch: int
-) -> None:
+def test_completions_in_any_window_stay_below_the_capacity(spaces: list[float], max_batch: int) -> None:
     work = BatchSpec(max_batch=max_batch, base_s=0.004, capacity_rps=80.0)
     told = play(SimulatedGpuSpec(work=work), [(gap_s, 0, 1) for gap_s in spaces], [], 30.0)
     ends = sorted({done.done_s for done in told})
@@ -169,7 +167,7 @@ def test_a_full_batch_runs_at_the_stated_capacity() -> None:
     assert told[16].done_s == pytest.approx(0.019375 + 0.16)
 
 
-def test_llm_steps_give_each_sequence_a_token_and_prefill_takes_time() -> None:
+def test_llm_step_generates_one_token_per_sequence() -> None:
     spec = LlmSpec(step_s=0.01, per_seq_s=0.001, prefill_tps=1000.0, max_running=2, kv_tokens=1000)
     sim = SimulatedGpu(SimulatedGpuSpec(work=spec))
     sim.submit(Item(1, 100, 3), 0.0)
@@ -223,7 +221,7 @@ def test_the_published_memory_of_a_model_server() -> None:
     assert [seen[0], seen[31]] == pytest.approx([1.8e9, 25.6e9], rel=0.01)
 
 
-def test_tokens_above_the_total_memory_fail_all_as_the_sequence_starts() -> None:
+def test_sequence_above_the_total_memory_fails_all() -> None:
     spec = LlmSpec(kv_tokens=1_000_000, max_running=8)
     sim = SimulatedGpu(SimulatedGpuSpec(work=spec, memory_total_bytes=3 * GIB, restart_s=5.0))
     sim.submit(Item(0, 4000, 100), 0.0)
@@ -235,7 +233,7 @@ def test_tokens_above_the_total_memory_fail_all_as_the_sequence_starts() -> None
     assert sim.sample(6.0).memory_used_bytes == 2 * GIB
 
 
-def test_memory_above_the_total_fails_all_and_takes_the_device_away() -> None:
+def test_out_of_memory_fails_all_and_loses_the_device() -> None:
     sim = SimulatedGpu(SimulatedGpuSpec(memory_total_bytes=3 * GIB, request_bytes=GIB // 2, restart_s=5.0))
     for number in range(3):
         sim.submit(Item(number), 0.0)
@@ -253,7 +251,7 @@ def test_memory_above_the_total_fails_all_and_takes_the_device_away() -> None:
     assert sim.sample(6.0).health == "ok"
 
 
-def test_a_stall_holds_what_runs_and_what_comes_and_looks_busy() -> None:
+def test_stall_holds_all_requests_and_shows_busy() -> None:
     sim = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(max_batch=1, base_s=0.1, capacity_rps=5.0)))
     sim.stall(2.0, 0.0)
     sim.submit(Item(1), 0.5)
@@ -268,7 +266,7 @@ def test_a_stall_holds_what_runs_and_what_comes_and_looks_busy() -> None:
     assert sim.sample(33.0).utilization_pct == pytest.approx(100.0)
 
 
-def test_a_slow_card_is_slow_from_the_next_batch_on() -> None:
+def test_slow_device_is_slow_from_the_next_batch_on() -> None:
     sim = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(max_batch=1, base_s=0.1, capacity_rps=5.0)))
     sim.submit(Item(1), 0.0)
     sim.slow(3.0, 0.1)
@@ -300,7 +298,7 @@ def test_a_lost_device_fails_everything_until_it_recovers() -> None:
     assert [done.done_s for done in sim.advance(1e6)] == pytest.approx([1e5 + 0.019375])
 
 
-def test_recovery_ends_a_stall_for_those_who_wait() -> None:
+def test_recovery_ends_a_stall_for_queued_requests() -> None:
     sim = SimulatedGpu()
     sim.stall(100.0, 0.0)
     sim.submit(Item(1), 0.0)
@@ -328,7 +326,7 @@ def test_it_is_a_provider_that_reads_by_its_own_clock() -> None:
     assert sim.read() == (sample,)
 
 
-def test_hanging_reads_block_their_thread_and_nobody_else() -> None:
+def test_hanging_read_blocks_only_its_thread() -> None:
     sim = SimulatedGpu(clock=lambda: 0.0)
     sim.hang_reads(60.0, 0.0)
     began, ended = threading.Event(), threading.Event()
@@ -348,7 +346,7 @@ def test_hanging_reads_block_their_thread_and_nobody_else() -> None:
     thread.join(60)
 
 
-def test_a_faster_card_plays_the_same_film_faster() -> None:
+def test_faster_device_gives_the_same_results_sooner() -> None:
     slow = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec()))
     fast = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec().faster(10.0)))
     for number in range(5):
@@ -370,6 +368,6 @@ def test_a_faster_card_plays_the_same_film_faster() -> None:
         lambda: SimulatedGpuSpec(restart_s=-1.0),
     ],
 )
-def test_impossible_cards_are_refused(make: Callable[[], object]) -> None:
+def test_impossible_device_specs_are_rejected(make: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=r"\w+ must"):
         make()

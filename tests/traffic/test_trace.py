@@ -54,7 +54,7 @@ def test_the_published_form_is_read_exactly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("newline", ["\r\n", "\n"])
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_a_whole_file_is_read_whatever_its_line_ends(tmp_path: Path, newline: str, end: str) -> None:
+def test_all_line_endings_are_read(tmp_path: Path, newline: str, end: str) -> None:
     rows = synthetic()
     path = written(tmp_path / "t.csv", rows, newline=newline)
     path.write_bytes(path.read_bytes() + end.encode())
@@ -108,7 +108,7 @@ def test_a_few_malformed_lines_are_counted(tmp_path: Path, line: str) -> None:
     assert len(trace.items) == 201
 
 
-def test_more_than_one_percent_malformed_is_an_error_that_names_the_first(tmp_path: Path) -> None:
+def test_more_than_1_percent_malformed_lines_is_an_error(tmp_path: Path) -> None:
     exactly = [*synthetic(198), "x", "y"]
     assert load_azure_llm(written(tmp_path / "t.csv", exactly)).malformed == 2
     with pytest.raises(TrafficError, match=r"3 of 200 lines are malformed, the first is line 199"):
@@ -126,7 +126,7 @@ def test_equal_times_are_no_step_back(tmp_path: Path) -> None:
     assert load_azure_llm(written(tmp_path / "t.csv", rows)).duration_s == 0.0
 
 
-def test_files_that_are_something_else_are_refused(tmp_path: Path) -> None:
+def test_other_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(TrafficError, match="expected the header"):
         load_azure_llm(written(tmp_path / "t.csv", synthetic(), header="time,tokens"))
     with pytest.raises(TrafficError, match="no request"):
@@ -167,7 +167,7 @@ def test_a_trace_becomes_a_load_of_its_times_and_tokens() -> None:
     assert {request.label for request in load.requests} == {"POST /v1/generate"}
 
 
-def test_a_load_of_a_trace_is_the_same_for_the_same_seed_and_refuses_a_bad_speed(tmp_path: Path) -> None:
+def test_trace_load_is_deterministic_and_rejects_a_bad_speed(tmp_path: Path) -> None:
     trace = load_azure_llm(written(tmp_path / "t.csv", synthetic()))
     crowd = PriorityMix(clients=50, skew=1.0)
     assert make_load(trace, crowd, seed=1) == make_load(trace, crowd, seed=1)
@@ -176,7 +176,7 @@ def test_a_load_of_a_trace_is_the_same_for_the_same_seed_and_refuses_a_bad_speed
         make_load(trace, crowd, speed=0.0)
 
 
-def test_nothing_is_held_of_a_line_without_end(tmp_path: Path) -> None:
+def test_endless_line_is_not_buffered(tmp_path: Path) -> None:
     rows = [f"2024-05-10 00:{n // 60:02}:{n % 60:02},1,1" for n in range(200)]
     path = tmp_path / "t.csv.gz"
     long = "9" * (16 << 20)

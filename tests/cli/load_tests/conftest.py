@@ -41,7 +41,7 @@ class Done(NamedTuple):
 
     @property
     def document(self) -> Any:
-        """What it printed, as JSON."""
+        """Its output, parsed as JSON."""
         return json.loads(self.out)
 
 

@@ -31,7 +31,7 @@ def closed_port() -> int:
         return port
 
 
-def test_0_all_objectives_hold(url: str, tmp_path: Path) -> None:
+def test_exit_0_if_all_objectives_hold(url: str, tmp_path: Path) -> None:
     told, page = tmp_path / "r.json", tmp_path / "r.html"
     words = ("--shape", "step:50,100:1s", "--json", told, "--html", page, "--header", "authorization: s3cr3t")
     done = finished(process("load", url, *words, *FULL, code=LENIENT))
@@ -50,20 +50,20 @@ def test_0_all_objectives_hold(url: str, tmp_path: Path) -> None:
     assert "s3cr3t" not in told.read_text() + page.read_text() + done.out
 
 
-def test_1_an_objective_failed(url: str) -> None:
+def test_exit_1_if_an_objective_failed(url: str) -> None:
     done = finished(process("load", url, *SOON, "--slo", "p99<10us,error<1%", code=LENIENT))
     assert done.status == 1
     assert "p99<10us" in done.out.splitlines()[1]
 
 
-def test_1_no_request_succeeded(url: str, run: Run) -> None:
+def test_exit_1_if_no_request_succeeded(url: str, run: Run) -> None:
     done = run("load", url.replace("/v1/predict", "/nowhere"), *SOON)
     assert done.status == 1
     verdict = "failed: 0 of 100 requests succeeded (100 x 404): check the URL and the method"
     assert done.out.splitlines()[1] == verdict
 
 
-def test_2_nobody_answers() -> None:
+def test_exit_2_without_a_listening_service() -> None:
     port = closed_port()
     done = finished(process("load", f"http://127.0.0.1:{port}", *SOON))
     assert (done.status, done.out) == (2, "")
@@ -71,7 +71,7 @@ def test_2_nobody_answers() -> None:
     assert f"127.0.0.1:{port}" in done.err
 
 
-def test_2_every_fault_of_the_arguments(run: Run) -> None:
+def test_exit_2_lists_every_wrong_argument(run: Run) -> None:
     done = run("load", "ftp://x", "--shape", "x", "--mix", "y", "--timeout", "0")
     assert (done.status, done.out) == (2, "")
     lines = done.err.splitlines()
@@ -79,7 +79,7 @@ def test_2_every_fault_of_the_arguments(run: Run) -> None:
     assert {line.split(": ")[1] for line in lines} == {"URL", "--shape", "--mix", "--timeout"}
 
 
-def test_2_not_this_machine(run: Run) -> None:
+def test_exit_2_for_another_machine_without_yes(run: Run) -> None:
     done = run("load", "http://192.0.2.1/", *SOON)
     assert (done.status, done.out) == (2, "")
     assert done.err == (
@@ -87,14 +87,14 @@ def test_2_not_this_machine(run: Run) -> None:
     )
 
 
-def test_2_the_package_of_the_extra_is_missing(url: str) -> None:
+def test_exit_2_if_the_package_of_the_extra_is_missing(url: str) -> None:
     done = finished(process("load", url, *SOON, code="import sys; sys.modules['httptools'] = None"))
     assert (done.status, done.out) == (2, "")
     assert "this needs httptools: pip install" in done.err
     assert "Traceback" not in done.err
 
 
-def test_3_the_generator_could_not_do_it(url: str) -> None:
+def test_exit_3_if_the_generator_is_too_slow(url: str) -> None:
     """Five requests in a microsecond: no interpreter can, although most are only dropped."""
     done = finished(
         process(
@@ -129,7 +129,7 @@ def interrupted(*words: object, times: int = 1) -> tuple[int, str]:
     return child.returncode, out
 
 
-def test_130_stopped_by_the_keyboard(url: str, tmp_path: Path) -> None:
+def test_exit_130_after_ctrl_c(url: str, tmp_path: Path) -> None:
     told, page = tmp_path / "r.json", tmp_path / "r.html"
     words = ("--shape", "fixed:50:60s", "--json", told, "--html", page)
     status, out = interrupted("load", url, *words, times=2)
@@ -141,7 +141,7 @@ def test_130_stopped_by_the_keyboard(url: str, tmp_path: Path) -> None:
     assert "Interrupted" in page.read_text()
 
 
-def test_130_stopped_while_it_searches(url: str, tmp_path: Path) -> None:
+def test_exit_130_after_ctrl_c_in_a_peak_search(url: str, tmp_path: Path) -> None:
     told = tmp_path / "r.json"
     status, out = interrupted("load", url, "--find-peak", "20:40:60s", "--slo", "p99<1s", "--json", told)
     assert status == 130
@@ -187,7 +187,7 @@ def test_a_dry_run_sends_nothing(run: Run) -> None:
             listener.accept()
 
 
-def test_an_objective_about_a_segment_that_there_is_not(url: str, run: Run) -> None:
+def test_objective_of_an_unknown_segment_is_rejected(url: str, run: Run) -> None:
     done = run("load", url, *SOON, "--slo", "p99@peak<1s")
     assert (done.status, done.out) == (2, "")
     assert "no such segment: p99@peak<1s" in done.err
@@ -216,12 +216,12 @@ def test_routes_costs_and_callers(url: str, run: Run) -> None:
     assert found["totals"]["statuses"] == {"200": found["totals"]["planned"]}
 
 
-def test_a_core_that_was_asked_for_is_no_fault(url: str, run: Run) -> None:
+def test_spinning_core_does_not_invalidate_the_run(url: str, run: Run) -> None:
     done = run("load", url, *SOON, "--spin", "--format", "json")
     assert (done.status, done.document["generator"]["cpu_share"]) == (0, None)
 
 
-def test_users_who_wait(url: str, run: Run) -> None:
+def test_closed_loop_of_users(url: str, run: Run) -> None:
     done = run("load", url, "--shape", "users:5:1s:50ms", "--quiet", "--format", "json")
     assert done.status == 0
     assert done.document["load"]["loop"] == "closed"
@@ -262,7 +262,7 @@ def test_the_times_of_a_recording(url: str, run: Run, tmp_path: Path) -> None:
     assert (done.document["load"]["planned"], done.document["load"]["duration_s"]) == (5, 0.5)
 
 
-def test_a_trace_that_is_not_there(url: str, run: Run) -> None:
+def test_missing_trace_is_reported(url: str, run: Run) -> None:
     done = run("load", url, "--shape", "trace:nowhere.csv", "--quiet")
     assert done.status == 2
     assert "nowhere.csv" in done.err
@@ -282,7 +282,7 @@ def test_two_reports_side_by_side(url: str, run: Run, tmp_path: Path) -> None:
     assert next(row["ratio"] for row in rows if row["metric"] == "answers") == pytest.approx(2.0)
 
 
-def test_what_cannot_be_compared(run: Run, tmp_path: Path) -> None:
+def test_compare_rejects_files_that_are_no_reports(run: Run, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     (tmp_path / "y.json").write_bytes(b"\xff")
     done = run("load", "compare", "x.json", "nowhere.json", "--format", "xml")
@@ -296,7 +296,7 @@ def test_what_cannot_be_compared(run: Run, tmp_path: Path) -> None:
     assert "one service is loaded at a time" in run("load", "http://a", "http://b").err
 
 
-def test_the_greatest_rate_is_found(url: str, run: Run) -> None:
+def test_peak_search_finds_the_highest_rate(url: str, run: Run) -> None:
     words = ("--find-peak", "100:800:700ms", "--slo", "p99<500ms,error<1%", "--quiet", "--json", "peak.json")
     done = run("load", url, *words)
     assert done.status == 0, done.err
@@ -313,7 +313,7 @@ def test_the_greatest_rate_is_found(url: str, run: Run) -> None:
     assert "(429)" not in done.out
 
 
-def test_a_service_that_cannot_do_even_the_least(url: str, run: Run) -> None:
+def test_peak_search_fails_at_the_lowest_rate(url: str, run: Run) -> None:
     done = run("load", url, "--find-peak", "10:20:200ms", "--slo", "p99<1us", "--quiet")
     assert done.status == 1
     assert "the objectives do not hold even at 10/s" in done.out
@@ -324,7 +324,7 @@ def asked(service: Server) -> int:
     return int(json.loads(service.get("/sim/state").body)["submitted"])
 
 
-def test_a_watched_process_that_dies_ends_nothing(url: str, run: Run, service: Server) -> None:
+def test_run_continues_after_the_watched_process_ends(url: str, run: Run, service: Server) -> None:
     def attempt() -> Done:
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as watched:
             before, pause = asked(service), threading.Event()
@@ -350,7 +350,7 @@ def test_a_watched_process_that_dies_ends_nothing(url: str, run: Run, service: S
     assert done.document["totals"]["classes"]["ok"] == 60
 
 
-def test_what_a_throttle_tells_stands_in_the_report(start: Start, run: Run) -> None:
+def test_report_contains_metrics_of_a_throttle(start: Start, run: Run) -> None:
     server = start(GPU="none", POLICY="fixed", RATE_LOW_RPS="5")
     words = ("--metrics", f"http://127.0.0.1:{server.port}", "--mix", "high=20,low=80", "--html", "r.html")
     done = run(
@@ -375,7 +375,7 @@ def test_what_a_throttle_tells_stands_in_the_report(start: Start, run: Run) -> N
     assert Path("r.html").is_file()
 
 
-def test_a_report_that_cannot_be_kept_is_still_told(
+def test_report_is_printed_if_its_file_cannot_be_written(
     url: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:
@@ -388,7 +388,7 @@ def test_a_report_that_cannot_be_kept_is_still_told(
     assert "objectives" in done.out
 
 
-def test_the_peak_of_a_limit_is_no_peak_of_the_service(start: Start, run: Run) -> None:
+def test_peak_of_a_user_limit_is_noted(start: Start, run: Run) -> None:
     server = start(GPU="none", POLICY="fixed", RATE_LOW_RPS="5")
     url = f"http://127.0.0.1:{server.port}/v1/predict"
     words = ("--mix", "low=100", "--find-peak", "40:80:500ms", "--slo", "goodput>0.9", "--quiet")
@@ -401,7 +401,7 @@ def test_the_peak_of_a_limit_is_no_peak_of_the_service(start: Start, run: Run) -
     )
 
 
-def test_metrics_that_nobody_tells_are_no_surprise_after_the_run(url: str, run: Run) -> None:
+def test_unreachable_metrics_fail_before_the_run(url: str, run: Run) -> None:
     done = run("load", url, *SOON, "--metrics", f"http://127.0.0.1:{closed_port()}")
     assert (done.status, done.out) == (2, "")
     assert done.err.startswith("autoglm-throttle load: --metrics: metrics of 127.0.0.1:")

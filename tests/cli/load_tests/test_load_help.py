@@ -1,4 +1,4 @@
-"""The help texts of the lab, word by word."""
+"""Help texts of the load-test commands, compared with golden files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of a run when its reader leaves, when it is stopped, or when its service is lost."""
+"""Reports survive a closed pipe, Ctrl-C and a service that goes down."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ run.launch = answered
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gone", ["stdout", "stderr"])
-def test_a_reader_who_leaves_costs_no_file_and_no_verdict(gone: str, tmp_path: Path) -> None:
+def test_closed_output_pipe_keeps_files_and_exit_status(gone: str, tmp_path: Path) -> None:
     """As with `load ... | head -0`; standard error may go the same way."""
     close = (
         f"import os\nread, write = os.pipe()\nos.dup2(write, {1 if gone == 'stdout' else 2})\nos.close(read)"
@@ -91,7 +91,7 @@ def record(path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["load", "replay"])
-def test_ctrl_c_while_the_report_is_made_and_written_loses_nothing(
+def test_ctrl_c_during_the_report_is_deferred(
     command: str, run: Run, launch: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def after(*args: Any, **named: Any) -> Result:
@@ -111,7 +111,7 @@ def test_ctrl_c_while_the_report_is_made_and_written_loses_nothing(
     assert json.loads(Path("r.json").read_text())["totals"]["classes"]["ok"] == 5
 
 
-def test_ctrl_c_just_before_the_start_stops_the_sending(run: Run, launch: Put) -> None:
+def test_ctrl_c_before_the_start_stops_the_sender(run: Run, launch: Put) -> None:
     """The generator handles it itself, but not yet."""
     asked = []
 
@@ -140,7 +140,7 @@ def test_ctrl_c_between_two_trials_ends_the_search(
     assert json.loads(Path("r.json").read_text())["load"]["planned"] == 10
 
 
-def test_a_search_that_loses_its_service_keeps_what_is_known(run: Run, launch: Put) -> None:
+def test_peak_search_keeps_its_trials_if_the_service_goes_down(run: Run, launch: Put) -> None:
     def until(load: RequestSource, *_: object, **__: object) -> Result:
         if len(load.plan) > 10:
             raise TrafficError("nobody answers")
@@ -163,7 +163,7 @@ def test_a_search_that_loses_its_service_keeps_what_is_known(run: Run, launch: P
         (("--shape", "users:5:1s"), "closed-loop"),
     ],
 )
-def test_what_decides_when_requests_are_due(words: Sequence[str], told: str, run: Run, launch: Put) -> None:
+def test_report_names_the_arrival_process(words: Sequence[str], told: str, run: Run, launch: Put) -> None:
     launch(
         lambda what, *_, **__: answered(
             RequestSource(make_plan(LoadShape([LoadLevel(5, 1)]), Arrivals.UNIFORM, PriorityMix(), 0))

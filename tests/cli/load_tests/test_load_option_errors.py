@@ -1,4 +1,4 @@
-"""What ``load`` refuses although each word can be read, and what it hides of what it was told."""
+"""``load`` rejects contradictory options and masks secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALUES = st.text("abcXYZ019%._~:/?@!$'()*+,;-", min_size=1).map("s3cr3t{}".forma
 
 
 @given(VALUES, VALUES)
-def test_no_value_of_a_query_is_kept(first: str, second: str) -> None:
+def test_query_values_are_masked_in_the_command(first: str, second: str) -> None:
     route = f"GET /b?x={first}&y={second}"
     found = asked(*SHAPE, "--route", f"{route}=2", "--route", f"/c?{second}", "--cost", f"{route}=4.5")
     assert found.weighted_requests.requests[0].target == f"/b?x={first}&y={second}"
@@ -29,7 +29,7 @@ def test_no_value_of_a_query_is_kept(first: str, second: str) -> None:
 
 
 @pytest.mark.parametrize("route", ["GET /b?x=1", "/b?x=1&y=2", "/b?x=1&y", "/b?x=1=2&y=3"])
-def test_a_value_of_a_query_is_not_taken_for_a_share(route: str) -> None:
+def test_query_value_is_not_parsed_as_a_share(route: str) -> None:
     (found,) = faults(*SHAPE, "--route", route)
     assert found.startswith("--route: a path with query values must end with its share")
 
@@ -43,13 +43,13 @@ def test_a_value_of_a_query_is_not_taken_for_a_share(route: str) -> None:
         ("/b=5", "/b", 5.0),
     ],
 )
-def test_a_share_that_cannot_be_taken_for_anything_else(route: str, target: str, share: float) -> None:
+def test_unambiguous_share_is_parsed(route: str, target: str, share: float) -> None:
     found = asked(*SHAPE, "--route", route)
     assert (found.weighted_requests.requests[0].target, found.weighted_requests.shares) == (target, (share,))
 
 
 @pytest.mark.parametrize("field", ["share", "cost"])
-def test_a_number_that_is_too_great_for_a_float(field: str, tmp_path: Path) -> None:
+def test_number_too_large_for_a_float_is_rejected(field: str, tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text(f'{{"{field}": 1{"0" * 400}}}')
     (found,) = faults(*SHAPE, "--requests", str(tmp_path / "r.jsonl"))
     assert found.endswith(f"line 1: {field} is not a finite number above 0")
@@ -59,7 +59,7 @@ def search(slo: str, *words: str, peak: str = "100:200") -> tuple[str, ...]:
     return faults("--find-peak", peak, "--slo", slo, *words)
 
 
-def test_a_search_that_can_only_fail() -> None:
+def test_objectives_that_no_peak_search_can_meet_are_rejected() -> None:
     (segment,) = search("p99@peak<1s,error@1<1%")
     assert segment == "--slo: p99@peak<1s: a trial of --find-peak has one segment: leave @peak out"
     (rate,) = search("rps>=100,goodput.rps>99,rps<1000")
@@ -84,7 +84,9 @@ def test_two_reports_need_two_files(other: str, tmp_path: Path, monkeypatch: pyt
     ("error", "told"),
     [(OSError(28, "No space left"), "[Errno 28] No space left"), (MemoryError(), "out of memory")],
 )
-def test_what_the_machine_lacks(error: Exception, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_the_operating_system_exit_with_2(
+    error: Exception, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail() -> int:
         raise error
 
@@ -92,7 +94,7 @@ def test_what_the_machine_lacks(error: Exception, told: str, capsys: pytest.Capt
     assert capsys.readouterr().err == f"autoglm-throttle load: {told}\n"
 
 
-def test_what_nobody_expected_is_no_failed_objective(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_exception_exits_with_2(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise KeyError("x")
 
@@ -103,7 +105,7 @@ def test_what_nobody_expected_is_no_failed_objective(run: Run, monkeypatch: pyte
     assert done.err.endswith("this is a bug in autoglm-throttle; please report it\n")
 
 
-def test_whoever_reads_may_leave_meanwhile() -> None:
+def test_broken_pipe_is_passed_on() -> None:
     def left() -> int:
         raise BrokenPipeError
 

@@ -1,4 +1,4 @@
-"""What ``load`` understands of its arguments, and what it says of those it does not."""
+"""Options of ``load``: parsing and error texts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def faults(*words: str, url: str = URL) -> tuple[str, ...]:
     return caught.value.problems
 
 
-def test_what_stands_where_nothing_is_said() -> None:
+def test_defaults_of_all_options() -> None:
     found = asked(*SHAPE)
     assert isinstance(found.offer, LoadShape)
     assert (found.offer.requests, found.arrivals, found.seed) == (200, Arrivals.UNIFORM, 0)
@@ -62,7 +62,7 @@ def test_what_stands_where_nothing_is_said() -> None:
     assert found.command == f"autoglm-throttle load {URL} --shape fixed:100:2s"
 
 
-def test_everything_can_be_said(tmp_path: Path) -> None:
+def test_all_options_are_parsed(tmp_path: Path) -> None:
     (tmp_path / "body").write_bytes(b"\x00raw")
     found = asked(
         *("--shape", "spike:1:2:3s:4s", "--arrivals", "gamma:0.5", "--mix", "high=50,low=50"),
@@ -134,7 +134,7 @@ def test_the_machines_gpus_are_watched_beside_a_process() -> None:
     ]
 
 
-def test_other_offers() -> None:
+def test_other_load_shapes_are_parsed() -> None:
     assert isinstance(asked("--shape", "users:5:2s").offer, Users)
     traced = asked("--shape", "trace:x.csv", "--speed", "60")
     assert (traced.offer, traced.speed, traced.rate_rps) == (TraceShape("x.csv"), 60.0, None)
@@ -166,7 +166,7 @@ ALL_WRONG = (
 )
 
 
-def test_every_fault_is_told_at_once() -> None:
+def test_all_wrong_options_are_listed_together() -> None:
     found = faults(*ALL_WRONG, url="https://127.0.0.1/x")
     options = [fault.partition(":")[0] for fault in found]
     wrong = [word for word in ALL_WRONG if word.startswith("--")]
@@ -204,7 +204,7 @@ def test_every_fault_is_told_at_once() -> None:
         ((*SHAPE, "--clients", "65537"), "--clients: clients must be 1..65536"),
     ],
 )
-def test_a_fault_and_nothing_but_it(words: tuple[str, ...], fault: str) -> None:
+def test_each_wrong_option_yields_one_problem(words: tuple[str, ...], fault: str) -> None:
     (found,) = faults(*words)
     assert found.startswith(fault)
 
@@ -242,7 +242,7 @@ def test_urls_that_cannot_be_loaded(url: str, fault: str) -> None:
         ("2130706433", False),
     ],
 )
-def test_what_is_this_machine_for_certain(host: str, here: bool) -> None:
+def test_loopback_hosts_are_recognized(host: str, here: bool) -> None:
     assert is_loopback(host) is here
 
 
@@ -255,11 +255,11 @@ def test_what_is_this_machine_for_certain(host: str, here: bool) -> None:
         (f"{HOST}?c=d", (HOST, "/?c=d")),
     ],
 )
-def test_a_url_is_cut_in_two(url: str, parts: tuple[str, str]) -> None:
+def test_url_is_split_into_base_and_target(url: str, parts: tuple[str, str]) -> None:
     assert split_url(url) == parts
 
 
-def test_routes_stand_below_the_url() -> None:
+def test_routes_are_relative_to_the_url() -> None:
     found = asked(
         *SHAPE,
         *("--route", "POST /a=70", "--route", "GET /b?c=d=30", "--route", "/c"),
@@ -275,7 +275,7 @@ def test_routes_stand_below_the_url() -> None:
     )
 
 
-def test_a_body_is_sent_whatever_the_method() -> None:
+def test_body_is_sent_with_any_single_method() -> None:
     (request,) = asked(*SHAPE, "--method", "DELETE", "--body", '{"a": "ü"}').weighted_requests.requests
     assert request.body == '{"a": "ü"}'.encode()
     assert request.headers == (("content-type", "application/json"),)
@@ -354,7 +354,7 @@ def test_faults_of_a_file_of_requests(name: str, content: str, told: list[str], 
         assert text in found
 
 
-def test_a_file_of_requests_says_everything_itself(tmp_path: Path) -> None:
+def test_request_options_conflict_with_a_requests_file(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text(LINES)
     others = ("--method", "GET", "--body", "x", "--body-file", "x", "--cost", "1", "--route", "/x=1")
     found = faults(*SHAPE, "--requests", str(tmp_path / "r.jsonl"), *others)
@@ -363,7 +363,7 @@ def test_a_file_of_requests_says_everything_itself(tmp_path: Path) -> None:
 
 
 @given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=8, max_size=20))
-def test_the_command_as_it_is_kept_holds_no_secret(secret: str) -> None:
+def test_stored_command_contains_no_secret(secret: str) -> None:
     secret = f"s3cr3t{secret}"
     found = asked(
         *SHAPE,
@@ -395,7 +395,7 @@ def card(**told: float) -> GpuSample:
     return GpuSample(device="x", index=0, taken_at_s=0.0, source="x", **told)  # type: ignore[arg-type]
 
 
-def test_what_the_cards_of_this_machine_tell() -> None:
+def test_local_gpu_probe_aggregates_devices() -> None:
     one = card(utilization_pct=50, memory_used_bytes=1, memory_total_bytes=4, power_w=100)
     other = card(utilization_pct=100, memory_used_bytes=3, memory_total_bytes=4, power_w=200)
     assert LocalGpuProbe(Cards(one, other)).sample(0.0) == {
@@ -419,7 +419,7 @@ def test_a_body_goes_out_only_with_methods_that_take_one() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " "])
-def test_an_empty_objective_is_a_slip(text: str) -> None:
+def test_empty_objective_is_rejected(text: str) -> None:
     (fault,) = faults(*SHAPE, "--slo", text)
     assert fault.startswith("--slo: contains no objective")
 

@@ -33,7 +33,7 @@ def test_progress_of_users(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("10/60 s  sent 6  done 1  in flight 2")
 
 
-def test_no_progress_for_those_who_want_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_display_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     display = Display(UserSchedule(Users.parse("users:5:60s"), mix=PriorityMix()), quiet=True)
     display.beat(10.0, 6, 2)
     display.end()
@@ -57,7 +57,7 @@ def test_a_search_stopped_before_anything_was_sent(run: Run, monkeypatch: pytest
     assert run("load", HERE, *SEARCH) == (130, "", "")
 
 
-def test_a_service_that_is_lost_while_it_is_searched(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_search_without_a_result_exits_with_2(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: object, **__: object) -> None:
         raise TrafficError("nobody answers")
 
@@ -67,7 +67,7 @@ def test_a_service_that_is_lost_while_it_is_searched(run: Run, monkeypatch: pyte
 
 
 def test_a_folder_that_must_not_be_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As root, who may, the tests would not see it: so the system's word is changed."""
+    """``os.access`` is patched, since root may write everywhere."""
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     done = run("load", HERE, *SEARCH, "--json", "r.json")
     assert (done.status, done.err) == (2, "autoglm-throttle load: --json: r.json cannot be written\n")
@@ -83,7 +83,7 @@ def test_a_folder_that_must_not_be_written(run: Run, monkeypatch: pytest.MonkeyP
         ([], subprocess.TimeoutExpired("sysctl", 2.0), "riscv"),
     ],
 )
-def test_the_name_of_the_processor(
+def test_processor_name_by_platform(
     cpuinfo: list[str], sysctl: str | Exception, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
@@ -97,7 +97,7 @@ def test_the_name_of_the_processor(
     assert run_environment.processor() == name
 
 
-def test_where_there_is_no_cpuinfo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cpuinfo_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(*_: object, **__: object) -> Any:
         raise FileNotFoundError
 

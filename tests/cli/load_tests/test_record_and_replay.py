@@ -1,4 +1,4 @@
-"""``record`` and ``replay``: a service is recorded, the file is looked at, converted and played again."""
+"""``record`` and ``replay``: a service is recorded; the file is inspected, converted and replayed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoglm_throttle.traffic.record.recording_header import RecordingHeader, Re
 from autoglm_throttle.traffic.report import dumps, make
 from tests.cli.load_tests.conftest import Run, Start
 from tests.servers.server import Server
-from tests.traffic.report.made_runs import FACTS, Sent, made
+from tests.traffic.report.sample_runs import RUN_INFO, Sent, made
 
 pytestmark = pytest.mark.xdist_group("load")
 
@@ -54,7 +54,7 @@ def recorded(start: Start, run: Run, tmp_path: Path) -> tuple[Path, Server]:
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_what_was_recorded_is_told_and_played_again(recorded: tuple[Path, Server], run: Run) -> None:
+def test_recording_is_inspected_and_replayed(recorded: tuple[Path, Server], run: Run) -> None:
     path, server = recorded
     told = run("record", "info", path, "--format", "json")
     assert told.status == 0, told.err
@@ -95,7 +95,7 @@ def test_what_was_recorded_is_told_and_played_again(recorded: tuple[Path, Server
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_a_replay_that_ends_otherwise_fails_its_check(service: Server, run: Run, tmp_path: Path) -> None:
+def test_replay_with_other_outcomes_fails_its_check(service: Server, run: Run, tmp_path: Path) -> None:
     refused = {"status": 429, "decision": "limited", "reason": "rate"}
     path = recording(tmp_path / "r.jsonl", *(entry(number, number / 50, **refused) for number in range(20)))
     url = f"http://127.0.0.1:{service.port}"
@@ -111,7 +111,7 @@ def test_a_replay_that_ends_otherwise_fails_its_check(service: Server, run: Run,
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_a_file_that_tells_of_no_answers(service: Server, run: Run, tmp_path: Path) -> None:
+def test_recording_without_responses_cannot_be_compared(service: Server, run: Run, tmp_path: Path) -> None:
     path = recording(
         tmp_path / "r.jsonl", *(entry(number, number / 50, status=0, decision="") for number in range(5))
     )
@@ -121,7 +121,7 @@ def test_a_file_that_tells_of_no_answers(service: Server, run: Run, tmp_path: Pa
     assert run("replay", path, f"http://127.0.0.1:{service.port}", "--quiet", "--check", "1").status == 1
 
 
-def test_every_fault_of_a_replay(run: Run) -> None:
+def test_all_wrong_options_of_replay_are_listed(run: Run) -> None:
     wrong = (
         "--speed",
         "0",
@@ -156,7 +156,9 @@ def test_every_fault_of_a_replay(run: Run) -> None:
         (("--fill", "--body", "r.jsonl"), "--fill: missing bodies are filled"),
     ],
 )
-def test_a_replay_that_cannot_be(words: tuple[str, ...], fault: str, run: Run, tmp_path: Path) -> None:
+def test_replay_of_impossible_selections_is_rejected(
+    words: tuple[str, ...], fault: str, run: Run, tmp_path: Path
+) -> None:
     path = recording(tmp_path / "r.jsonl", entry(1, 0.0, body_len=7), entry(2, 1.0))
     done = run(
         "replay",
@@ -184,7 +186,7 @@ def test_a_secret_in_a_recording_is_found_and_not_shown(run: Run, tmp_path: Path
 
 
 @pytest.mark.parametrize("command", ["info", "check"])
-def test_what_is_no_recording(command: str, run: Run, tmp_path: Path) -> None:
+def test_file_that_is_no_recording_is_rejected(command: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("nonsense\n")
     done = run("record", command, "x")
     assert (done.status, done.out) == (2, "")
@@ -192,7 +194,7 @@ def test_what_is_no_recording(command: str, run: Run, tmp_path: Path) -> None:
     assert run("record", command, "nowhere").status == 2
 
 
-def test_a_truncated_recording_is_told(run: Run, tmp_path: Path) -> None:
+def test_truncated_recording_is_reported(run: Run, tmp_path: Path) -> None:
     path = recording(tmp_path / "r.jsonl", entry(1, 0.0), entry(2, 2.0))
     text = path.read_text().splitlines()
     path.write_text("\n".join(text[:2]) + '\n{"v":1,"t":5')
@@ -203,7 +205,7 @@ def test_a_truncated_recording_is_told(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "to"), [("t.har", None), ("t.gor", None), ("t.json", "vegeta"), ("t.har.gz", None)]
 )
-def test_there_and_back(name: str, to: str | None, run: Run, tmp_path: Path) -> None:
+def test_conversion_round_trip(name: str, to: str | None, run: Run, tmp_path: Path) -> None:
     entries = [entry(number, number / 4, headers=(("x-priority", "high"),)) for number in range(4)]
     path = recording(tmp_path / "r.jsonl", *entries)
     base = ("--base-url", "http://127.0.0.1:1", *(("--to", to) if to else ()))
@@ -241,7 +243,7 @@ def test_an_import_is_redacted(run: Run, tmp_path: Path) -> None:
     assert ["x-trace", "t"] in found["headers"]
 
 
-def test_masking_a_path_of_a_recording_leaves_the_rest_as_it_was(run: Run, tmp_path: Path) -> None:
+def test_masking_a_path_keeps_the_other_data(run: Run, tmp_path: Path) -> None:
     one = entry(1, 0.0, target="/users/7?keep=1&*=*", headers=(("x-trace", "t"), ("accept", "a")))
     path = recording(tmp_path / "r.jsonl", one)
     lines = path.read_text().splitlines(keepends=True)
@@ -260,7 +262,7 @@ def test_masking_a_path_of_a_recording_leaves_the_rest_as_it_was(run: Run, tmp_p
     assert "1 header fields were left out" in done.out
 
 
-def test_every_fault_of_a_conversion(run: Run, tmp_path: Path) -> None:
+def test_all_wrong_options_of_convert_are_listed(run: Run, tmp_path: Path) -> None:
     recording(tmp_path / "r.jsonl", entry(1, 0.0, body_len=5))
     wrong = (
         "--from",
@@ -291,12 +293,15 @@ def test_every_fault_of_a_conversion(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (dumps(make(made([Sent()]), FACTS)), "FILE: x.json is a report, not a recording: see load compare"),
+        (
+            dumps(make(made([Sent()]), RUN_INFO)),
+            "FILE: x.json is a report, not a recording: see load compare",
+        ),
         ('{"method": "GET", "url": "http://x/"}\n', "x.json contains vegeta targets, which have no times"),
         ('{"url":"https://x/","method":"POST"}', "record convert FILE OUT.jsonl --from vegeta --shape SHAPE"),
     ],
 )
-def test_what_is_easily_taken_for_a_recording(text: str, fault: str, run: Run) -> None:
+def test_similar_files_are_rejected_with_a_remedy(text: str, fault: str, run: Run) -> None:
     Path("x.json").write_text(text)
     done = run("replay", "x.json", "http://127.0.0.1:9")
     assert (done.status, done.out) == (2, "")

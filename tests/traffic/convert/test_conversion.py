@@ -1,4 +1,4 @@
-"""From form to form: what is kept, what is lost, and what is never written."""
+"""Conversion between formats: kept, lost and redacted data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BASE = "http://127.0.0.1:8000"
 
 _VISIBLE = st.characters(min_codepoint=0x21, max_codepoint=0x7E)
 PATHS = st.text(_VISIBLE.filter(lambda c: c not in "?#;@\\"), max_size=20).map(lambda rest: f"/{rest}")
-"""Without what a redaction takes for the name of a user or for parameters."""
+"""Without text that a redaction takes for a user name or for parameters."""
 
 QUERIES = st.sampled_from(["", "?*", "?*=*", "?*=*&keep=1%20", "?keep=x&*=*"])
 NAMES = st.sampled_from(["accept", "user-agent", "content-type", "x-priority"])
@@ -185,7 +185,7 @@ def test_har_keeps_a_hash_as_it_is(tmp_path: Path) -> None:
     ("keep", "body", "hashed"),
     [(Bodies.HASH, None, True), (Bodies.NONE, None, False), (Bodies.FULL, b"xy", True)],
 )
-def test_an_import_keeps_of_bodies_what_was_asked_for(
+def test_import_stores_bodies_as_configured(
     tmp_path: Path, keep: Bodies, body: bytes | None, hashed: bool
 ) -> None:
     gor, out = tmp_path / "a.gor", tmp_path / "b.jsonl"
@@ -196,7 +196,7 @@ def test_an_import_keeps_of_bodies_what_was_asked_for(
     assert entry.body_sha256 == (hashlib.sha256(b"xy").hexdigest() if hashed else "")
 
 
-def test_the_first_line_says_what_was_kept(tmp_path: Path) -> None:
+def test_header_states_the_stored_data(tmp_path: Path) -> None:
     path, gor, out = stored(tmp_path / "r.jsonl", [ONE]), tmp_path / "a.gor", tmp_path / "b.jsonl"
     assert open_source(path).heading == open_recording(path).header
     convert(open_source(path), gor, FileFormat.GOR)
@@ -256,7 +256,7 @@ def test_no_secret_of_a_foreign_file_is_written(tmp_path: Path, form: FileFormat
     assert not any(SECRET in line for line in account.lines())
 
 
-def test_a_hand_made_recording_passes_the_list_of_what_is_never_kept(tmp_path: Path) -> None:
+def test_hand_made_recording_is_redacted(tmp_path: Path) -> None:
     entry = RecordedRequest(
         t_s=0, id=0, method="GET", target="/a?t=1", headers=(("cookie", SECRET), ("x-own", "1"))
     )
@@ -269,7 +269,7 @@ def test_a_hand_made_recording_passes_the_list_of_what_is_never_kept(tmp_path: P
     assert (stricter.target, stricter.headers) == ("/a?*=*", ())
 
 
-def test_the_file_is_private_whole_and_never_in_place_of_another(tmp_path: Path) -> None:
+def test_file_is_private_complete_and_never_overwrites(tmp_path: Path) -> None:
     source = open_source(stored(tmp_path / "r.jsonl", [ONE]))
     out = tmp_path / "out.gor.gz"
     convert(source, out, FileFormat.GOR)
@@ -293,7 +293,7 @@ def test_the_same_source_gives_the_same_packed_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
 
 
-def test_vegeta_needs_times_on_the_way_in_and_a_host_on_the_way_out(tmp_path: Path) -> None:
+def test_vegeta_needs_times_to_read_and_a_host_to_write(tmp_path: Path) -> None:
     path = stored(tmp_path / "r.jsonl", [ONE])
     with pytest.raises(TrafficError, match="--base-url"):
         convert(open_source(path), tmp_path / "t", FileFormat.VEGETA)
@@ -316,7 +316,7 @@ def test_a_base_url_is_a_scheme_and_a_host(url: str) -> None:
     assert "hunter2" not in str(told.value)
 
 
-def test_what_has_no_place_in_the_new_form_is_told(tmp_path: Path) -> None:
+def test_lost_data_is_reported(tmp_path: Path) -> None:
     odd = RecordedRequest(t_s=0, id=4, method="OPTIONS", target="*")
     ending = RecordedRequest(
         t_s=1,
@@ -342,7 +342,7 @@ def test_what_has_no_place_in_the_new_form_is_told(tmp_path: Path) -> None:
     assert (har.written, har.lost[-1]) == (2, "records of dropping, sampling and redaction")
 
 
-def test_faults_of_the_file_are_told_with_their_lines(tmp_path: Path) -> None:
+def test_file_problems_are_reported_with_line_numbers(tmp_path: Path) -> None:
     path = stored(tmp_path / "r.jsonl", [ONE])
     with path.open("a") as more:
         more.write("nonsense\n" * 30)
@@ -352,7 +352,7 @@ def test_faults_of_the_file_are_told_with_their_lines(tmp_path: Path) -> None:
     assert account.faults[-1] == "and 10 more"
 
 
-def test_the_earliest_request_is_the_beginning_wherever_it_stands(tmp_path: Path) -> None:
+def test_earliest_request_defines_the_start(tmp_path: Path) -> None:
     path = tmp_path / "a.gor"
     blocks = [
         f"1 {n} {at} 0\nGET /{n} HTTP/1.1\r\n\r\n\n\U0001f435\U0001f648\U0001f649\n"
@@ -367,7 +367,7 @@ def test_the_earliest_request_is_the_beginning_wherever_it_stands(tmp_path: Path
     ]  # from 1 us to 2.5 us: 1.5, rounded to the even
 
 
-def test_a_request_that_no_entry_can_hold_is_told_and_left_out(tmp_path: Path) -> None:
+def test_unrepresentable_request_is_reported_and_omitted(tmp_path: Path) -> None:
     odd = {"startedDateTime": "2024-01-01T00:00:00Z", "time": 1e999, "request": {"method": "GET", "url": "/"}}
     kept = {"startedDateTime": "2024-01-01T00:00:00Z", "request": {"method": "GE T", "url": "/\n\u00e9"}}
     path = tmp_path / "a.har"
@@ -378,7 +378,7 @@ def test_a_request_that_no_entry_can_hold_is_told_and_left_out(tmp_path: Path) -
     assert source.problem_lines() == ["request 1: t, ms and ttfb_ms must be from 0 to 1e+09"]
 
 
-def test_gor_itself_reads_what_is_written(tmp_path: Path) -> None:
+def test_goreplay_reads_the_written_file(tmp_path: Path) -> None:
     out = tmp_path / "out.gor"
     convert(open_source(stored(tmp_path / "r.jsonl", [ONE])), out, FileFormat.GOR)
     program = shutil.which("gor") or shutil.which("goreplay")
@@ -389,7 +389,7 @@ def test_gor_itself_reads_what_is_written(tmp_path: Path) -> None:
     assert b"POST /a HTTP/1.1" in said.stdout
 
 
-def test_what_goes_wrong_while_writing_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_write_error_leaves_no_file(tmp_path: Path) -> None:
     out = tmp_path / "out.har"
 
     class InTheWay:
@@ -408,7 +408,7 @@ def test_what_goes_wrong_while_writing_leaves_nothing_behind(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("form", [FileFormat.GOR, FileFormat.HAR])
-def test_times_whose_product_falls_short_of_a_whole_number_are_kept(tmp_path: Path, form: FileFormat) -> None:
+def test_times_survive_rounding(tmp_path: Path, form: FileFormat) -> None:
     hard = [us for us in range(1, 200_000) if int(us / 1e6 * 1e6) != us][:5]
     assert hard
     found = [RecordedRequest(t_s=us / 1e6, id=us, method="GET", target="/") for us in [0, *hard]]

@@ -1,4 +1,4 @@
-"""Files of other programs: which form they are of, and what of them is believed."""
+"""Files of other programs: format detection and validation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoglm_throttle.traffic.errors import TrafficError
 
 
 @pytest.mark.parametrize("ours", [{"id": -1}, {"client": "x" * 500}, {"body_sha256": "zz"}])
-def test_fields_of_ours_in_a_foreign_file_are_judged(tmp_path: Path, ours: dict[str, object]) -> None:
+def test_custom_fields_of_a_foreign_file_are_validated(tmp_path: Path, ours: dict[str, object]) -> None:
     element = {
         "startedDateTime": "2024-01-01T00:00:00Z",
         "request": {"method": "GET", "url": "/"},
@@ -40,21 +40,21 @@ def test_fields_of_ours_in_a_foreign_file_are_judged(tmp_path: Path, ours: dict[
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_form_is_told_by_how_it_begins(tmp_path: Path, begin: str, form: FileFormat, packed: bool) -> None:
+def test_format_is_detected_by_its_start(tmp_path: Path, begin: str, form: FileFormat, packed: bool) -> None:
     path = tmp_path / ("a.gz" if packed else "a")
     path.write_bytes(gzip.compress(begin.encode()) if packed else begin.encode())
     assert detect_format(path) is form
 
 
 @pytest.mark.parametrize("begin", [b"", b"TIMESTAMP,a\n", b"{", b"[" * 5000, b"\x1f\x8b garbage"])
-def test_what_is_of_no_known_form_is_refused(tmp_path: Path, begin: bytes) -> None:
+def test_unknown_format_is_rejected(tmp_path: Path, begin: bytes) -> None:
     path = tmp_path / "a"
     path.write_bytes(begin)
     with pytest.raises(TrafficError, match="none of jsonl, vegeta, gor, har"):
         detect_format(path)
 
 
-def test_files_that_cannot_be_read_are_said(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(TrafficError, match="cannot be read"):
         detect_format(tmp_path / "nowhere")
     broken = tmp_path / "a.gz"
@@ -65,7 +65,7 @@ def test_files_that_cannot_be_read_are_said(tmp_path: Path) -> None:
         open_source(tmp_path / "nowhere", FileFormat.GOR)
 
 
-def test_a_packed_file_that_ends_in_the_middle_gives_what_is_whole(tmp_path: Path) -> None:
+def test_truncated_gzip_yields_complete_requests(tmp_path: Path) -> None:
     block = b"1 a%d 5 0\nGET / HTTP/1.1\r\n\r\n\n" + "\U0001f435\U0001f648\U0001f649\n".encode()
     path = tmp_path / "a.gor.gz"
     path.write_bytes(gzip.compress(b"".join(block % n for n in range(10_000)))[:-200])

@@ -47,7 +47,7 @@ def test_requests_are_read_with_their_answers() -> None:
     assert found[0].headers[0] == ("host", "example.org")
 
 
-def test_lines_may_end_without_carriage_returns_and_the_last_block_without_monkeys() -> None:
+def test_line_feeds_and_a_missing_last_separator_are_accepted() -> None:
     found, faults = read(b"1 a 5 0\nPUT /x HTTP/1.1\nContent-Length: 2\n\nab")
     assert faults == []
     assert [(one.method, one.body) for one in found] == [("PUT", b"ab")]
@@ -120,7 +120,7 @@ GOOD = b"1 a 5 0\nGET / HTTP/1.1\r\n\r\n" + END
         (b"", "expected KIND ID START LATENCY"),
     ],
 )
-def test_a_bad_block_is_told_with_its_line_and_the_others_are_read(block: bytes, why: str) -> None:
+def test_bad_block_is_reported_and_the_others_are_read(block: bytes, why: str) -> None:
     found, faults = read(GOOD + block + END + GOOD.replace(b"1 a ", b"1 c "))
     assert len(found) == 2
     assert len(faults) == 1
@@ -128,7 +128,7 @@ def test_a_bad_block_is_told_with_its_line_and_the_others_are_read(block: bytes,
     assert why in faults[0]
 
 
-def test_the_number_of_a_line_is_right_after_a_block_that_was_too_long() -> None:
+def test_line_number_is_correct_after_an_oversized_block() -> None:
     long = b"1 b 5 0\n" + b"x\n" * (1 << 20) + END[1:]
     _, faults = read(long + b"bad" + END)
     assert faults[1].startswith(f"line {(1 << 20) + 3}: ")
@@ -162,7 +162,7 @@ def test_nothing_is_held_of_a_block_that_is_too_long() -> None:
     assert block.parts == []
 
 
-def test_monkeys_in_the_middle_of_a_line_end_nothing() -> None:
+def test_separator_inside_a_line_ends_nothing() -> None:
     line = b"x" * (1 << 20) + END[1:]
     found, faults = read(b"1 a 5 0\n" + line + b"1 b 5 0\nGET / HTTP/1.1\r\n\r\n" + END + GOOD)
     assert len(found) == 1

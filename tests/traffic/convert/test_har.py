@@ -81,7 +81,7 @@ def document(*elements: object) -> str:
         (element(_autoglm={"body_b64": 5}), "a part has the wrong type"),
     ],
 )
-def test_a_bad_request_is_told_with_its_line_and_the_others_are_read(bad: object, why: str) -> None:
+def test_bad_request_is_reported_and_the_others_are_read(bad: object, why: str) -> None:
     found, faults = read(document(element(), bad, element()))
     assert len(found) == 2
     assert len(faults) == 1
@@ -107,7 +107,7 @@ def test_a_bad_request_is_told_with_its_line_and_the_others_are_read(bad: object
         (b'{"log": {"entries": [\n"\xff"]}}', "not UTF-8", 0),
     ],
 )
-def test_after_a_fault_of_the_json_what_was_whole_is_kept(text: str | bytes, why: str, whole: int) -> None:
+def test_requests_before_a_json_error_are_kept(text: str | bytes, why: str, whole: int) -> None:
     found, faults = read(text)
     assert len(found) == whole
     assert len(faults) == 1
@@ -115,7 +115,7 @@ def test_after_a_fault_of_the_json_what_was_whole_is_kept(text: str | bytes, why
     assert why in faults[0]
 
 
-def test_what_is_not_of_its_type_is_not_believed() -> None:
+def test_values_of_the_wrong_type_are_ignored() -> None:
     odd = element(
         time="long",
         response={"status": True},
@@ -131,7 +131,7 @@ def test_a_document_without_requests_is_read() -> None:
     assert read('{"log": {"entries": [ ]}}') == ([], [])
 
 
-def test_a_time_without_a_zone_is_taken_as_that_of_greenwich() -> None:
+def test_time_without_a_zone_is_utc() -> None:
     (found,) = read(document(element(startedDateTime="2024-01-01T00:00:00.000001")))[0]
     assert found.at_ns == 1_704_067_200_000_001_000
 
@@ -158,7 +158,7 @@ def test_requests_are_read_one_at_a_time() -> None:
     assert sum(1 for _ in reading) == 999
 
 
-def test_a_request_as_long_as_allowed_is_read_and_a_longer_one_is_not(
+def test_request_length_limit_is_inclusive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("autoglm_throttle.traffic.convert.elements.MAX_VALUE_CHARS", 300_000)
@@ -168,7 +168,7 @@ def test_a_request_as_long_as_allowed_is_read_and_a_longer_one_is_not(
     assert "longer than 300000 characters" in faults[0]
 
 
-def test_what_is_written_is_one_document_that_others_can_read() -> None:
+def test_written_document_is_valid_har() -> None:
     entry = RecordedRequest(
         t_s=0.000001,
         id=5,

@@ -58,7 +58,7 @@ def test_targets_are_read_with_headers_and_bodies() -> None:
         (b'{"a":"' + b"x" * (1 << 20) + b'"}', "line 2: longer than 1048576 bytes"),
     ],
 )
-def test_a_bad_line_is_told_with_its_number_and_the_others_are_read(line: bytes, why: str) -> None:
+def test_bad_line_is_reported_and_the_others_are_read(line: bytes, why: str) -> None:
     good = b'{"method":"GET","url":"/a"}\n'
     found, faults = read(good + line + b"\n" + good)
     assert len(found) == 2
@@ -66,18 +66,18 @@ def test_a_bad_line_is_told_with_its_number_and_the_others_are_read(line: bytes,
     assert faults[0].startswith(why)
 
 
-def test_of_many_faults_the_first_are_named() -> None:
+def test_first_of_many_problems_are_listed() -> None:
     _, faults = read(b"x\n" * 50)
     assert len(faults) == 21
     assert faults[-1] == "and 30 more"
 
 
-def test_a_newline_in_a_url_makes_no_new_line() -> None:
+def test_newline_in_a_url_is_escaped() -> None:
     found, _ = read(b'{"method":"GET","url":"http://a/x\\r\\nGET /y\\u00e9#part"}')
     assert [one.target for one in found] == ["/x\r\nGET /y\u00e9"]  # quoted by the redaction
 
 
-def test_vegeta_itself_reads_what_is_written() -> None:
+def test_vegeta_reads_the_written_file() -> None:
     entry = RecordedRequest(
         t_s=0, id=0, method="POST", target="/a?b=c", headers=(("content-type", "x"), ("content-length", "2"))
     )

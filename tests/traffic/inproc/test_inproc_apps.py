@@ -47,7 +47,7 @@ def test_a_streaming_response_streams() -> None:
     assert list(sheet.response_s) == pytest.approx([1.0] * 20)
 
 
-def test_a_stream_nobody_reads_any_more_is_stopped() -> None:
+def test_stream_of_a_disconnected_client_is_stopped() -> None:
     stopped: list[str] = []
 
     async def endless() -> AsyncIterator[bytes]:
@@ -123,12 +123,12 @@ def test_async_endpoints_of_fastapi_are_served() -> None:
 
 
 @pytest.mark.parametrize("path", ["/sync", "/dependency", "/background"])
-def test_sync_code_of_fastapi_is_refused_by_name(path: str) -> None:
+def test_sync_endpoint_of_fastapi_is_rejected_by_name(path: str) -> None:
     with pytest.raises(VirtualTimeError, match=f"POST {path}: threads do not run .* 'async def'"):
         run_inprocess(fastapi_app(), a_load(path))
 
 
-def test_the_lifespan_is_kept_and_its_state_given_to_each_request() -> None:
+def test_lifespan_state_is_passed_to_each_request() -> None:
     said: list[str] = []
 
     @asynccontextmanager
@@ -151,7 +151,7 @@ def test_the_lifespan_is_kept_and_its_state_given_to_each_request() -> None:
 
 
 @pytest.mark.parametrize("when", ["start", "shut down"])
-def test_a_lifespan_that_fails_is_told(when: str) -> None:
+def test_failed_lifespan_is_reported(when: str) -> None:
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         if when == "start":

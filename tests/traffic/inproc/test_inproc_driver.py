@@ -19,7 +19,7 @@ from autoglm_throttle.traffic.inproc import run_inprocess
 from autoglm_throttle.traffic.inproc.driver import LEFTOVER_S, PATIENCE_S
 from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest
-from tests.traffic.inproc.asked import Behave, a_load, answer, http
+from tests.traffic.inproc.inproc_loads import Behave, a_load, answer, http
 
 ANSWERS: list[tuple[int, bytes, dict[str, str], RequestResult, str, float | None]] = [
     (200, b"fine", {}, RequestResult.OK, "", None),
@@ -37,7 +37,7 @@ ANSWERS: list[tuple[int, bytes, dict[str, str], RequestResult, str, float | None
 
 
 @pytest.mark.parametrize(("status", "body", "headers", "ending", "reason", "promised_s"), ANSWERS)
-def test_answers_are_judged_as_over_http(
+def test_responses_are_classified_as_over_http(
     status: int,
     body: bytes,
     headers: dict[str, str],
@@ -133,7 +133,7 @@ async def _is_cancelled(_scope: Scope, _receive: Receive, _send: Send) -> None:
         (_is_cancelled, RequestResult.SERVER_ERROR, 500, ""),
     ],
 )
-def test_what_a_server_would_make_of_it(
+def test_invalid_app_messages_fail_as_on_a_server(
     behave: Behave, ending: RequestResult, status: int, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     sheet = run_inprocess(http(behave), a_load([0.0, 1.0])).request_log
@@ -144,7 +144,7 @@ def test_what_a_server_would_make_of_it(
     assert told in caplog.text
 
 
-def test_a_timeout_is_to_the_instant_and_told_to_the_application() -> None:
+def test_timeout_is_exact_and_disconnects() -> None:
     heard: list[tuple[str, float]] = []
     clock = ManualClock()
 
@@ -171,7 +171,7 @@ def test_a_timeout_is_to_the_instant_and_told_to_the_application() -> None:
     assert set(sheet.statuses) == {0, 200}
 
 
-def test_a_whole_answer_is_told_as_the_end_too() -> None:
+def test_complete_response_ends_receive() -> None:
     heard = []
 
     async def behave(_scope: Scope, receive: Receive, send: Send) -> None:
@@ -188,7 +188,7 @@ def test_a_whole_answer_is_told_as_the_end_too() -> None:
     assert [message["type"] for message in heard[1:]] == ["http.disconnect"] * 2
 
 
-def test_who_stops_listening_may_listen_again() -> None:
+def test_receive_can_be_cancelled_and_called_again() -> None:
     heard = []
 
     async def behave(_scope: Scope, receive: Receive, send: Send) -> None:
@@ -209,7 +209,7 @@ async def _never(_scope: Scope, receive: Receive, _send: Send) -> None:
         pass
 
 
-def test_impatient_clients_leave_at_the_same_times_for_the_same_seed() -> None:
+def test_client_disconnects_depend_only_on_the_seed() -> None:
     load = a_load([0.01 * number for number in range(400)])
 
     def left(seed: int, abort: float) -> list[float]:
@@ -227,7 +227,7 @@ def test_impatient_clients_leave_at_the_same_times_for_the_same_seed() -> None:
     assert all(PATIENCE_S[0] * 0.99 <= s <= PATIENCE_S[1] * 1.01 for s in left(1, 1.0))
 
 
-def test_who_has_an_answer_does_not_leave() -> None:
+def test_client_with_a_response_does_not_disconnect() -> None:
     async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
         await answer(send, 200)
 
@@ -235,7 +235,7 @@ def test_who_has_an_answer_does_not_leave() -> None:
     assert set(sheet.results) == {RequestResult.OK}
 
 
-def test_what_is_sent_to_a_client_that_left_is_no_error() -> None:
+def test_send_after_disconnect_is_no_error() -> None:
     async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200})
         await asyncio.sleep(PATIENCE_S[1] + 1.0)
@@ -265,12 +265,12 @@ def test_work_of_a_client_that_left_goes_on_for_a_while(work_s: float, *, finish
 @pytest.mark.parametrize(
     "manner", [{"abort": -0.1}, {"abort": 1.1}, {"abort": float("nan")}, {"timeout_s": 0.0}]
 )
-def test_manners_that_cannot_be(manner: Any) -> None:
+def test_impossible_client_behavior_is_rejected(manner: Any) -> None:
     with pytest.raises(TrafficError, match=next(iter(manner))):
         run_inprocess(http(_never), a_load([0.0]), **manner)
 
 
-def test_it_is_watched_once_a_second() -> None:
+def test_observer_is_called_once_per_second() -> None:
     async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
         await asyncio.sleep(0.5)
         await answer(send, 200)
@@ -282,7 +282,7 @@ def test_it_is_watched_once_a_second() -> None:
     assert result.watched == tuple({"t_s": t_s, "factor_ratio": t_s / 10.0} for t_s in (0.0, 1.0, 3.0, 4.0))
 
 
-def test_a_fault_of_the_watcher_ends_the_run() -> None:
+def test_exception_of_the_observer_ends_the_run() -> None:
     def watch(t_s: float) -> None:
         if t_s:
             raise ValueError("planted")
@@ -307,9 +307,7 @@ def test_an_empty_plan_is_a_run_too() -> None:
     st.floats(0.0, 1.0),
     st.integers(0, 5),
 )
-def test_every_request_ends_in_exactly_one_way_and_the_same_one_again(
-    asked: list[tuple[float, int]], abort: float, seed: int
-) -> None:
+def test_outcomes_are_unique_and_repeatable(asked: list[tuple[float, int]], abort: float, seed: int) -> None:
     async def behave(scope: Scope, receive: Receive, send: Send) -> None:
         how = int(scope["path"][1:])
         await asyncio.sleep(0.3 * how)

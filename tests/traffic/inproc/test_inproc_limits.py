@@ -1,4 +1,4 @@
-"""Applications that never come to an end, and answers that are none: a run tells instead of going on."""
+"""A run reports applications that never end and invalid responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from autoglm_throttle.traffic.inproc import VirtualLoop, run_inprocess
 from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest
-from tests.traffic.inproc.asked import a_load, answer, http
+from tests.traffic.inproc.inproc_loads import a_load, answer, http
 
 
 async def tick() -> None:
@@ -26,7 +26,7 @@ async def tick() -> None:
 @pytest.mark.parametrize("busy", [True, False])
 @pytest.mark.parametrize("asleep", [anyio.sleep_forever, lambda: asyncio.Event().wait()])
 @pytest.mark.parametrize("what", ["startup", "shutdown"])
-def test_a_lifespan_without_end_is_told(
+def test_endless_lifespan_is_reported(
     what: str, asleep: Callable[[], Awaitable[object]], *, busy: bool
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,7 +46,7 @@ def test_a_lifespan_without_end_is_told(
         run_inprocess(app, a_load([0.0]))
 
 
-def test_a_handler_that_sleeps_again_after_its_cancel_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_handler_that_ignores_its_cancel_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     async def stubborn(_scope: Scope, _receive: Receive, _send: Send) -> None:
         while True:
             try:
@@ -111,7 +111,7 @@ def test_a_limit_can_be_taken_away() -> None:
         ("POST", 304, [b""], RequestResult.OK),
     ],
 )
-def test_the_body_of_an_answer_is_as_long_as_it_says(
+def test_response_body_matches_its_content_length(
     method: str, status: int, parts: list[bytes], ending: RequestResult, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
@@ -127,7 +127,7 @@ def test_the_body_of_an_answer_is_as_long_as_it_says(
 
 
 @pytest.mark.parametrize("status", [70000, 99, 0, None])
-def test_a_status_that_is_none_is_told(status: int | None, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_status_is_reported(status: int | None, caplog: pytest.LogCaptureFixture) -> None:
     async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": status})
 

@@ -1,4 +1,4 @@
-"""The virtual loop: its time is a clock, it never waits, and what it cannot do it says."""
+"""The virtual event loop: its time is a clock, it never waits, and unsupported calls raise."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def elapsed_s() -> float:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=30))
-def test_timers_ring_in_order_and_at_their_very_time(delays_s: list[float]) -> None:
+def test_timers_run_in_order_at_their_exact_time(delays_s: list[float]) -> None:
     clock = ManualClock()
     rung: list[tuple[float, float]] = []
 
@@ -51,7 +51,7 @@ def test_timers_ring_in_order_and_at_their_very_time(delays_s: list[float]) -> N
     assert clock() == pytest.approx(1000.0 + max(delays_s) + 1.0)
 
 
-def test_what_is_ready_runs_before_time_passes() -> None:
+def test_ready_callbacks_run_before_time_advances() -> None:
     async def main() -> list[float]:
         seen = []
         for _ in range(100):
@@ -85,7 +85,7 @@ def test_timeouts_of_asyncio_and_anyio_come_when_they_are_due() -> None:
     assert run(main()) == pytest.approx([1002.0, 1005.0, 1009.0, 1014.0])
 
 
-def test_a_standstill_names_who_waits() -> None:
+def test_standstill_names_the_waiting_tasks() -> None:
     async def ponder() -> None:
         await asyncio.Event().wait()
 
@@ -102,7 +102,7 @@ def test_a_standstill_names_who_waits() -> None:
     assert text.endswith(" and 3 more")
 
 
-def test_a_standstill_without_tasks_says_so() -> None:
+def test_standstill_without_tasks_is_reported() -> None:
     loop = VirtualLoop()
     with pytest.raises(RuntimeError, match="no task waits"):
         loop.run_until_complete(loop.create_future())
@@ -110,7 +110,7 @@ def test_a_standstill_without_tasks_says_so() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
-def test_the_world_outside_is_refused(name: str) -> None:
+def test_sockets_and_subprocesses_are_rejected(name: str) -> None:
     async def main() -> None:
         getattr(asyncio.get_running_loop(), name)(None, None)
 
@@ -129,7 +129,7 @@ def test_nothing_of_sockets_and_processes_is_forgotten() -> None:
     assert all(hasattr(asyncio.AbstractEventLoop, name) for name in UNSUPPORTED)
 
 
-def test_a_refusal_that_is_caught_ends_the_loop_all_the_same() -> None:
+def test_caught_rejection_still_ends_the_loop() -> None:
     async def main() -> str:
         with contextlib.suppress(RuntimeError):
             await asyncio.open_connection("localhost", 80)
@@ -141,7 +141,7 @@ def test_a_refusal_that_is_caught_ends_the_loop_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("through", [asyncio.to_thread, anyio.to_thread.run_sync])
-def test_threads_are_refused_before_one_starts(through: Any) -> None:
+def test_threads_are_rejected_before_the_start(through: Any) -> None:
     called: list[int] = []
 
     async def main() -> None:
@@ -156,7 +156,7 @@ def test_threads_are_refused_before_one_starts(through: Any) -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_another_thread_is_refused_and_the_loop_ends() -> None:
+def test_call_from_another_thread_ends_the_loop() -> None:
     caught: list[Exception] = []
 
     async def main() -> None:
@@ -188,7 +188,7 @@ def test_its_own_thread_may_call_as_if_it_were_another() -> None:
     run(main())
 
 
-def test_what_comes_again_and_again_does_not_drift() -> None:
+def test_periodic_timer_does_not_drift() -> None:
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)

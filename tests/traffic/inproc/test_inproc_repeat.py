@@ -1,4 +1,4 @@
-"""The same load and seed give the same bytes, whatever the process hashes strings to."""
+"""Equal loads and seeds give equal bytes with any hash seed of the process."""
 
 from __future__ import annotations
 

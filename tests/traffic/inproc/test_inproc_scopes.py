@@ -1,4 +1,4 @@
-"""What an application is told of a request in process: what a server would tell it."""
+"""An application receives the same scope in process as from a server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 from autoglm_throttle.traffic.inproc import run_inprocess
 from autoglm_throttle.traffic.request_source import PlannedRequest
 from autoglm_throttle.types import Priority
-from tests.traffic.inproc.asked import a_load, answer, http
+from tests.traffic.inproc.inproc_loads import a_load, answer, http
 
 
 def test_scopes_are_those_of_a_server() -> None:

@@ -39,7 +39,7 @@ def write_trace(path: Path, seed: int) -> None:
 
 
 def play(path: Path, seed: int) -> Result:
-    """One run: the real throttle with a manual sampler that reads the modelled card once a second."""
+    """One run: the real throttle with a manual sampler that reads the simulated GPU once a second."""
     clock = VirtualClock()
     sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec()), clock=clock)
     throttle = Throttle(
@@ -58,7 +58,7 @@ def play(path: Path, seed: int) -> Result:
 
 
 def digest(result: Result) -> str:
-    """Of every byte of the sheet, and of what was watched."""
+    """Digest of the request log and of the samples."""
     sheet, told = result.request_log, hashlib.sha256()
     told.update(sheet.results)
     for name in COLUMNS:
@@ -68,7 +68,7 @@ def digest(result: Result) -> str:
 
 
 def main() -> None:
-    """Play the trace of a file with a seed and print what came of it."""
+    """Replay a trace file with a seed and print the digest."""
     result = play(Path(sys.argv[1]), int(sys.argv[2]))
     counts = Counter(RequestResult(ending).label for ending in result.request_log.results)
     print(digest(result), json.dumps(counts, sort_keys=True))

@@ -26,7 +26,7 @@ def test_a_band_goes_there_above_and_back_below() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 99), min_size=3, max_size=3), max_size=5))
-def test_what_is_piled_up_reaches_its_sum(rows: list[list[int]]) -> None:
+def test_stacked_areas_reach_their_sum(rows: list[list[int]]) -> None:
     piled = stacked(rows)
     assert len(piled) == len(rows)
     for (_, below), (above, _) in pairwise(piled):
@@ -47,7 +47,7 @@ def test_every_second_is_in_one_step(seconds: int) -> None:
     assert bool(steps.note) is (seconds > MAX_STEPS)
 
 
-def test_a_step_tells_means_of_counts_and_the_worst_of_the_rest() -> None:
+def test_step_shows_mean_counts_and_worst_latencies() -> None:
     steps = Timeline(2 * MAX_STEPS + 1)
     assert steps.step_s == 3
     assert steps.mean([1, 2, 6, 5])[:2] == [3.0, 5.0]

@@ -1,4 +1,4 @@
-"""Whatever text goes into a page, it stays text."""
+"""Text of any content is escaped in a page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_no_text_becomes_markup(content: str, value: str) -> None:
     assert len(element.attrib["title"]) == len(value.replace("\r\n", "\n"))
 
 
-def test_what_cannot_be_seen_is_marked() -> None:
+def test_control_characters_are_marked() -> None:
     assert clean("a\x00b\x1b[31m\x85\ud800") == "a\ufffdb\ufffd[31m\ufffd\ufffd"
     assert clean("tab\tand\nline, 10 %, ü, 🐵") == "tab\tand\nline, 10 %, ü, 🐵"
 

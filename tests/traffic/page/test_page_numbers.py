@@ -51,7 +51,7 @@ def test_ratios(ratio: float | None, told: str) -> None:
 
 
 @given(st.floats(0.0, 1.0, exclude_min=True, exclude_max=True))
-def test_some_is_never_told_as_none_and_most_never_as_all(ratio: float) -> None:
+def test_small_shares_are_not_0_and_large_ones_not_100_percent(ratio: float) -> None:
     assert units.share(ratio) not in {"0 %", "100 %"}
 
 
@@ -80,7 +80,7 @@ def test_everything_else() -> None:
 
 
 @given(AMOUNTS)
-def test_a_linear_axis_has_room_for_the_most_and_not_much_more(most: float) -> None:
+def test_linear_axis_fits_the_maximum_closely(most: float) -> None:
     axis = axes.linear(most, str)
     assert 0.45 < axis.place(most) <= 1.0 + 1e-9
     assert axis.place(0.0) == 0.0
@@ -103,7 +103,7 @@ def test_a_linear_axis_names_round_numbers() -> None:
 
 
 @given(st.lists(AMOUNTS, max_size=5))
-def test_a_logarithmic_axis_covers_all_numbers_with_whole_decades(numbers: list[float]) -> None:
+def test_logarithmic_axis_covers_whole_decades(numbers: list[float]) -> None:
     axis = axes.logarithmic(numbers, str)
     assert all(-1e-9 <= axis.place(number) <= 1.0 + 1e-9 for number in numbers)
     assert axis.ticks[0][0] == 0.0
@@ -112,7 +112,7 @@ def test_a_logarithmic_axis_covers_all_numbers_with_whole_decades(numbers: list[
     assert [later / earlier for earlier, later in pairwise(ends)] == pytest.approx([10.0] * (len(ends) - 1))
 
 
-def test_what_is_below_a_logarithmic_axis_stands_at_its_foot() -> None:
+def test_values_below_a_logarithmic_axis_are_at_its_origin() -> None:
     assert axes.logarithmic([0.01, 1.0], str).place(0.0) == 0.0
 
 
@@ -124,7 +124,7 @@ def test_an_axis_of_time_ends_with_the_run_and_is_not_crowded(length_s: float, t
     assert all(0.0 <= place <= 1.0 + 1e-6 for place, _ in axis.ticks)
 
 
-def test_an_axis_of_time_counts_as_people_do() -> None:
+def test_time_axis_uses_natural_steps() -> None:
     assert [says for _, says in axes.time(60, units.clock).ticks] == [f"{ten} s" for ten in range(0, 70, 10)]
     assert [says for _, says in axes.time(600, units.clock).ticks][1:3] == ["120 s", "4:00"]
     assert [place for place, _ in axes.time(20 * 86400.0, str).ticks] == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
@@ -136,7 +136,7 @@ def test_bytes_have_ticks_that_are_round_in_their_own_unit() -> None:
     assert axes.linear(0.0, units.size, power=1024).ticks[0] == (0.0, "0 B")
 
 
-def test_one_thing_is_not_called_several() -> None:
+def test_singular_is_used_for_one() -> None:
     assert [units.many(number, "request") for number in (0, 1, 2_000)] == [
         "0 requests",
         "1 request",

@@ -1,4 +1,4 @@
-"""Whatever became of a run, its page can be drawn and read."""
+"""The page of any run can be rendered and parsed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def played(shape: LoadShape, data: st.DataObject) -> Result:
 
 
 @given(st.lists(LEVELS, min_size=1, max_size=4), st.data())
-def test_the_page_of_any_run_is_well_formed_and_every_number_is_one(
+def test_page_of_any_run_is_well_formed_with_finite_numbers(
     levels: list[LoadLevel], data: st.DataObject
 ) -> None:
     facts = RunInfo(title="any", shape="any", objectives=Objectives.parse("p99.mid<1s,error<=0%"))

@@ -14,7 +14,7 @@ from autoglm_throttle.traffic.report.page import render
 from autoglm_throttle.traffic.report.page.latencies import slower
 from autoglm_throttle.traffic.report.page.requests import RESULT_NAMES
 from autoglm_throttle.traffic.report.schema import Document
-from tests.traffic.page.made_up import document, tally, times
+from tests.traffic.page.sample_document import document, tally, times
 
 MADE_UP = document()
 
@@ -53,7 +53,7 @@ def changed(**parts: object) -> Document:
     return report
 
 
-def test_the_verdict_stands_first_and_the_failed_objectives_before_the_others() -> None:
+def test_verdict_and_failed_objectives_come_first() -> None:
     page = made_up_page()
     first = page.find("body/main/section")
     assert first is not None
@@ -96,7 +96,7 @@ REPLAYED = {
 }
 
 
-def test_a_replay_is_set_beside_its_recording() -> None:
+def test_replay_is_compared_with_its_recording() -> None:
     page = read(changed(replay=REPLAYED))
     assert texts(page, "body/main/p[@class='told']") == [
         "2.5 % of 400 requests had a different outcome, counted by second; 14 one by one."
@@ -122,7 +122,7 @@ def test_a_replay_is_set_beside_its_recording() -> None:
         (130, "interrupted: that is all", [], "doubt", ["Interruptedthat is all"]),
     ],
 )
-def test_every_verdict_has_its_look(
+def test_each_exit_status_has_its_css_class(
     status: int, text: str, caveats: list[str], look: str, told: list[str]
 ) -> None:
     page = read(changed(verdict__status=status, verdict__text=text, verdict__caveats=caveats))
@@ -195,7 +195,7 @@ def test_the_plot_of_requests_adds_up_to_what_was_offered() -> None:
         assert offered == sum(parts)
 
 
-def test_segments_and_priorities_are_in_one_table_with_the_sums_in_bold() -> None:
+def test_segment_table_has_sums_in_bold() -> None:
     page = made_up_page()
     rows = table(page, "By segment and priority")
     assert rows[0][:4] == ["segment", "sent", "served", "in time"]
@@ -220,7 +220,7 @@ def test_reasons_and_statuses_are_counted() -> None:
     ]
 
 
-def test_what_had_no_answer_is_told_beside_the_statuses() -> None:
+def test_requests_without_a_response_are_listed_by_result() -> None:
     report = changed(totals__classes__timeout=3, totals__classes__dropped=4)
     report["priorities"]["mid"]["reasons"] = {}
     report["priorities"]["low"]["reasons"] = {"": 7}
@@ -230,14 +230,14 @@ def test_what_had_no_answer_is_told_beside_the_statuses() -> None:
     assert table(page, "Why requests were rejected") == [["reason", "low", "all"], ["not given", "7", "7"]]
 
 
-def test_where_nobody_was_refused_no_reasons_are_told() -> None:
+def test_reasons_are_omitted_without_rejections() -> None:
     report = changed()
     for part in report["priorities"].values():
         part["reasons"] = {}
     assert "Why requests were rejected" not in texts(read(report), ".//caption")
 
 
-def test_one_kind_of_request_and_one_segment_need_no_table_and_no_mark() -> None:
+def test_single_kind_and_segment_have_no_table_and_mark() -> None:
     report = changed()
     report["requests"] = report["requests"][:1]
     report["segments"] = report["segments"][:1]
@@ -247,13 +247,13 @@ def test_one_kind_of_request_and_one_segment_need_no_table_and_no_mark() -> None
     assert not [one for one in page.iter("line") if one.get("class") == "band"]
 
 
-def test_without_watching_there_are_no_plots_of_the_service() -> None:
+def test_service_plots_need_monitoring() -> None:
     titles = texts(read(changed(watched=[])), ".//figure/figcaption/h3")
     assert "Throttle and GPU" not in titles
     assert len(titles) == 9
 
 
-def test_what_was_not_seen_at_times_is_a_gap() -> None:
+def test_missing_samples_are_gaps() -> None:
     looks = [{"t_s": 0.0, "cpu_share": 0.5}, {"t_s": 1.0}, {"t_s": 62.0, "cpu_share": 0.75, "rss_bytes": 3e9}]
     page = read(changed(watched=looks))
     assert table(page, "CPU of the service")[1:] == [["0.0 s", "50 %"], ["1.0 s", "–"], ["62.0 s", "75 %"]]
@@ -262,7 +262,7 @@ def test_what_was_not_seen_at_times_is_a_gap() -> None:
     assert "Of one core 50 % to 75 %." in summary
 
 
-def test_a_name_that_fits_nowhere_is_left_out_and_one_that_fits_on_a_wide_page_is_marked_so() -> None:
+def test_segment_labels_are_omitted_where_they_do_not_fit() -> None:
     report = changed()
     for part, name in zip(report["segments"], ("x" * 200, "y" * 15, "z" * 7, "2x", "5x", "end"), strict=True):
         part["name"] = name
@@ -272,7 +272,7 @@ def test_a_name_that_fits_nowhere_is_left_out_and_one_that_fits_on_a_wide_page_i
     assert (looks["y" * 15], looks["z" * 7], looks["2x"]) == ("mark vast", "mark roomy", "mark")
 
 
-def test_a_long_run_is_told_in_steps() -> None:
+def test_long_run_is_drawn_in_longer_steps() -> None:
     report = changed()
     seconds = report["seconds"]
     for part in (seconds, *seconds["priorities"].values()):
@@ -292,7 +292,7 @@ def test_a_run_in_which_nothing_was_sent_has_no_plots() -> None:
     assert any("users waited" in text for text in texts(page, ".//dl/div"))
 
 
-def test_a_priority_that_was_not_sent_is_left_out_and_one_that_was_left_out_is_told() -> None:
+def test_empty_priority_is_omitted_and_unsent_one_is_noted() -> None:
     report = changed(priorities__mid=tally((0, 0, 0, 0), 1.0))
     report["priorities"]["low"]["unsent"] = report["priorities"]["low"]["planned"]
     page = read(report)
@@ -301,7 +301,7 @@ def test_a_priority_that_was_not_sent_is_left_out_and_one_that_was_left_out_is_t
     assert "– of 0 requests were served." in texts(page, ".//figure/figcaption/p")
 
 
-def test_a_calm_run_is_told_as_such() -> None:
+def test_summary_of_a_run_without_rejections() -> None:
     report = changed(seconds__limited=[0] * 60, seconds__shed=[0] * 60)
     summaries = texts(made_up_page(), ".//figure/figcaption/p")
     assert summaries[0] == (
@@ -313,14 +313,14 @@ def test_a_calm_run_is_told_as_such() -> None:
     assert texts(read(report), ".//figure/figcaption/p")[0].endswith("none was rejected, and 7 failed.")
 
 
-def test_what_the_generator_dropped_is_piled_up_and_counted_as_failed() -> None:
+def test_dropped_requests_are_stacked_and_counted_as_failed() -> None:
     page = read(changed(seconds__dropped=[40] + [0] * 59))
     assert texts(page, ".//figure/figcaption/p")[0].endswith(", and 40 failed.")
     rows = table(page, "Requests by outcome")
     assert (rows[0][-1], rows[1][-1]) == (RESULT_NAMES["dropped"], "40/s")
 
 
-def test_a_run_in_which_nothing_was_served_says_so() -> None:
+def test_run_without_served_requests_is_noted() -> None:
     report = changed()
     nothing: list[float | None] = [None] * 60
     seconds = report["seconds"]
@@ -362,7 +362,7 @@ def test_the_share_that_took_longer_falls_from_all_to_one() -> None:
     assert points == [(1e-4, 1.0), (1e-4, 0.75), (0.002, 0.75), (0.002, 0.25), (0.008, 0.25), (0.008, 0.25)]
 
 
-def test_what_is_watched_without_a_gpu_tells_of_none() -> None:
+def test_monitoring_without_a_gpu_has_no_gpu_plot() -> None:
     looks = [{"t_s": float(second), "factor_ratio": 1.0, "rss_bytes": 8e7} for second in range(3)]
     page = read(changed(watched=looks))
     titles = texts(page, ".//figure/figcaption/h3")
@@ -377,7 +377,7 @@ def test_a_closed_loop_is_marked_at_the_top() -> None:
     assert said.endswith("; closed loop: users wait for their answers")
 
 
-def test_no_name_of_a_fact_stands_twice() -> None:
+def test_names_of_run_details_are_unique() -> None:
     page = read(changed(about={"loop": "uvloop"}, generator__processes=1))
     names = texts(page, ".//dl[@class='facts']/div/dt")
     assert len(names) == len(set(names))
@@ -385,7 +385,7 @@ def test_no_name_of_a_fact_stands_twice() -> None:
     assert ", 1 process, " in "".join(texts(page, ".//dl[@class='facts']/div/dd"))
 
 
-def test_kinds_of_requests_tell_their_first_byte() -> None:
+def test_request_kinds_list_their_first_byte() -> None:
     part = MADE_UP["requests"][0]
     heads = table(read(changed(requests=[part, part])), "Kinds of requests")[0]
     assert heads[-1] == "first byte p99"

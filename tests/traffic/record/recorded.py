@@ -1,4 +1,4 @@
-"""Requests handed to a recorded app, and what then stands in the file."""
+"""Sends requests to a recorded app and reads the file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Message = dict[str, Any]
 
 
 def scope(path: str = "/v1/predict", query: bytes = b"", **more: Any) -> dict[str, Any]:
-    """What a server makes of a request."""
+    """The scope that a server builds for a request."""
     return {
         "type": "http",
         "method": "POST",
@@ -57,14 +57,14 @@ async def ask(
 async def one(
     recorder: Recorder, asked: dict[str, Any], body: Iterable[bytes] = (b"{}",), app: Any = hello
 ) -> RecordedRequest:
-    """What is recorded of one request to a recorder that is new."""
+    """Record one request with a new recorder and return the entry."""
     await ask(RecorderMiddleware(app, recorder), asked, body)
     (entry,) = kept(recorder)
     return entry
 
 
 def kept(recorder: Recorder) -> list[RecordedRequest]:
-    """Close the recorder and read what it wrote."""
+    """Close the recorder and read its file."""
     recorder.close()
     assert recorder.file is not None
     recording = open_recording(recorder.file)

@@ -14,7 +14,7 @@ from autoglm_throttle.traffic.record import RecorderMiddleware
 
 
 async def told(request: Request) -> JSONResponse:
-    """Say which process this is."""
+    """Respond with the process id."""
     return JSONResponse({"pid": os.getpid()})
 
 

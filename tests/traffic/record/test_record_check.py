@@ -1,4 +1,4 @@
-"""What `check` and `info` find in a recording."""
+"""Findings of `check` and `info` in a recording."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ KEY = "Zq7Xw2Kj9Vb4Nm8Tr5Ys"
         ({"reason": KEY}, "priority, decision or reason: a long random string"),
     ],
 )
-def test_what_looks_like_a_secret_is_named_and_not_shown(
+def test_suspected_secret_is_named_and_not_printed(
     changed: dict[str, Any], what: str, tmp_path: Path
 ) -> None:
     told = found(tmp_path, **changed)
@@ -128,18 +128,18 @@ def test_what_looks_like_a_secret_is_named_and_not_shown(
         {"client": "", "decision": "rejected", "reason": "gpu"},
     ],
 )
-def test_what_stands_in_every_recording_is_let_pass(changed: dict[str, Any], tmp_path: Path) -> None:
+def test_usual_values_are_no_findings(changed: dict[str, Any], tmp_path: Path) -> None:
     assert found(tmp_path, **changed) == []
 
 
 @pytest.mark.parametrize("alphabet", [string.ascii_letters + string.digits, string.hexdigits.lower()[:16]])
-def test_random_words_look_random(alphabet: str) -> None:
+def test_random_strings_are_recognized(alphabet: str) -> None:
     words = ["".join(secrets.choice(alphabet) for _ in range(32)) for _ in range(500)]
     assert sum(map(_random, words)) >= 480
 
 
 @given(st.sampled_from([KEY, "tok_9f8e7d6c5b4a39281706"]), st.integers(0, 5))
-def test_a_random_word_is_found_wherever_it_stands(word: str, place: int) -> None:
+def test_random_string_is_found_in_every_field(word: str, place: int) -> None:
     import tempfile
 
     segments = ["a"] * 5
@@ -152,7 +152,7 @@ def test_a_random_word_is_found_wherever_it_stands(word: str, place: int) -> Non
     assert len(word) >= RANDOM_AT_LEAST
 
 
-def test_the_form_is_looked_at(tmp_path: Path) -> None:
+def test_format_is_checked(tmp_path: Path) -> None:
     entries = [
         RecordedRequest(**PLAIN | {"t_s": 9.0, "id": 1, "ms": 500.0}),
         RecordedRequest(**PLAIN | {"t_s": 8.0, "id": 2, "ms": 400.0}),
@@ -202,9 +202,7 @@ STRANGE = "a field that no recording has"
         (1, {"redaction": {"paths": [f"/{KEY}/{{id}}"]}}, "a long random string"),
     ],
 )
-def test_nothing_hides_beside_what_is_read(
-    place: int, changed: dict[str, Any], what: str, tmp_path: Path
-) -> None:
+def test_unread_fields_are_checked(place: int, changed: dict[str, Any], what: str, tmp_path: Path) -> None:
     lines = [FIRST, LINE, LAST]
     lines[place - 1] = lines[place - 1] | changed
     path = tmp_path / "a.jsonl"
@@ -212,7 +210,7 @@ def test_nothing_hides_beside_what_is_read(
     assert check(path).messages == ([f"line {place}, line: {what}"] if what else [])
 
 
-def test_nothing_hides_behind_a_field_of_the_same_name(tmp_path: Path) -> None:
+def test_duplicate_fields_are_checked(tmp_path: Path) -> None:
     path = stored(tmp_path, [], RecordedRequest(**PLAIN).to_line().replace('"id":0', '"id":0,"reason":"pw"'))
     assert check(path).messages == ["line 2, line: the same field twice"]
     path = stored(tmp_path, [], RecordedRequest(**PLAIN).to_line() + "]", "[]", "[" * 100_000)

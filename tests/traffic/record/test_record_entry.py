@@ -39,7 +39,7 @@ ENTRIES = st.builds(
 
 
 @given(ENTRIES)
-def test_a_line_is_read_back_as_it_was_written(entry: RecordedRequest) -> None:
+def test_entry_line_round_trip(entry: RecordedRequest) -> None:
     line = entry.to_line()
     assert "\n" not in line
     assert line.isascii()
@@ -108,7 +108,7 @@ def changed(**parts: Any) -> str:
         b"\xff\xfe{}",
     ],
 )
-def test_a_line_that_is_no_entry_is_refused(line: str | bytes) -> None:
+def test_invalid_entry_line_is_rejected(line: str | bytes) -> None:
     with pytest.raises(TrafficError) as caught:
         RecordedRequest.from_line(line)
     assert len(str(caught.value)) < 100

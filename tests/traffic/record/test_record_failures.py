@@ -1,4 +1,4 @@
-"""What fails costs the recording, and never a request."""
+"""Failures end the recording and never affect a request."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, thr
     mended.set()
 
 
-def test_what_waits_for_a_hung_disk_has_a_size(
+def test_queue_for_a_hung_disk_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: tuple[threading.Event, threading.Event]
 ) -> None:
     monkeypatch.setattr(writers, "QUEUE_BYTES", 40 * 5000)
@@ -140,7 +140,7 @@ async def test_a_hung_disk_holds_up_the_shutdown_and_not_the_event_loop(
 
 
 @pytest.mark.parametrize(("sample", "dropped"), [(1.0, 5), (0.5, 2)])
-async def test_what_is_under_way_at_the_end_is_dropped(tmp_path: Path, sample: float, dropped: int) -> None:
+async def test_requests_in_flight_at_the_end_are_dropped(tmp_path: Path, sample: float, dropped: int) -> None:
     go = asyncio.Event()
 
     async def waits(asked: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the middleware sees of a request, and that nobody notices it."""
+"""The middleware records requests without changing them."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def test_messages_pass_unchanged(tmp_path: Path) -> None:
     recording.close()
 
 
-async def test_what_the_throttle_said(tmp_path: Path) -> None:
+async def test_decision_of_the_throttle_is_recorded(tmp_path: Path) -> None:
     throttle = Throttle(
         Settings(
             user_limit="1/minute",
@@ -200,7 +200,7 @@ async def test_an_app_may_name_things_as_it_likes(tmp_path: Path) -> None:
     assert (await one(recorder(tmp_path), scope(), app=Odd())).status == 200
 
 
-async def test_so_it_is_where_the_throttle_cannot_be_seen_before(tmp_path: Path) -> None:
+async def test_identity_header_is_omitted_for_a_hidden_throttle(tmp_path: Path) -> None:
     throttled = ThrottleMiddleware(
         hello, throttle=Throttle(Settings(identity="header:x-user", gpu="none", exempt_paths="/health"))
     )
@@ -214,7 +214,7 @@ async def test_so_it_is_where_the_throttle_cannot_be_seen_before(tmp_path: Path)
     assert [entry.headers for entry in kept(recording)] == [(), ()]
 
 
-async def test_a_refusal_that_a_fallback_answered_is_degraded(tmp_path: Path) -> None:
+async def test_rejection_answered_by_a_fallback_is_degraded(tmp_path: Path) -> None:
     settings = Settings(user_limit="1/minute", gpu="none")
     throttled = ThrottleMiddleware(hello, throttle=Throttle(settings))
 
@@ -233,7 +233,7 @@ async def test_a_refusal_that_a_fallback_answered_is_degraded(tmp_path: Path) ->
     assert [entry.decision for entry in kept(recording)] == ["admitted", "degraded"]
 
 
-async def test_an_answer_that_the_app_says_is_degraded_is(tmp_path: Path) -> None:
+async def test_degraded_mark_of_the_app_is_recorded(tmp_path: Path) -> None:
     async def less(asked: Any, receive: Any, send: Any) -> None:
         async def other(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -248,7 +248,7 @@ async def test_an_answer_that_the_app_says_is_degraded_is(tmp_path: Path) -> Non
     assert [entry.decision for entry in kept(recording)] == ["degraded"]
 
 
-async def test_the_strictest_of_several_throttles_is_told(tmp_path: Path) -> None:
+async def test_strictest_of_several_throttles_is_recorded(tmp_path: Path) -> None:
     inner = ThrottleMiddleware(hello, throttle=Throttle(Settings(user_limit="1/minute", gpu="none")))
     outer = ThrottleMiddleware(inner, throttle=Throttle(Settings(gpu="none")))
     recording = recorder(tmp_path)
@@ -278,7 +278,7 @@ async def test_a_client_that_is_not_stated_or_has_no_address(tmp_path: Path) -> 
     assert entry.client == CallerHasher(SECRET).hash("address", "unix")
 
 
-async def test_without_a_secret_clients_compare_with_no_other_recording(tmp_path: Path) -> None:
+async def test_without_a_secret_client_hashes_are_per_recording(tmp_path: Path) -> None:
     seen = {(await one(Recorder(tmp_path / "a.jsonl"), scope())).client for _ in range(2)}
     assert len(seen) == 2
 
@@ -354,7 +354,7 @@ async def test_without_a_path_everything_passes(monkeypatch: pytest.MonkeyPatch)
         assert seen.pop() == call
 
 
-async def test_middleware_that_changes_method_and_headers_changes_no_record(tmp_path: Path) -> None:
+async def test_inner_middleware_does_not_change_the_record(tmp_path: Path) -> None:
     async def overrides(asked: Any, receive: Any, send: Any) -> None:
         asked["method"] = "DELETE"
         asked["headers"][:] = [(b"content-length", b"7"), (b"x-client", b"another")]

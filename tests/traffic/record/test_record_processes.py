@@ -64,7 +64,7 @@ def test_a_killed_process_leaves_a_file_that_can_be_read(name: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_costs_one_line_and_no_request(tmp_path: Path) -> None:
+def test_full_disk_ends_the_recording_only(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     with process(RECORDING, str(path), "100000") as recording:
         out, errors = recording.communicate(timeout=PATIENCE_S)
@@ -80,7 +80,7 @@ def test_a_disk_that_fills_up_costs_one_line_and_no_request(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_forked_child_writes_a_file_of_its_own_and_both_are_whole(tmp_path: Path) -> None:
+def test_forked_child_writes_its_own_complete_file(tmp_path: Path) -> None:
     with process("tests.traffic.record.forking_process", str(tmp_path / "a.jsonl")) as forking:
         _, errors = forking.communicate(timeout=PATIENCE_S)
     assert (forking.returncode, errors) == (0, "")

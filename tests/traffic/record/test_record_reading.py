@@ -1,4 +1,4 @@
-"""Reading recordings, whole ones and others."""
+"""Reading of complete and damaged recordings."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_no_more_is_held_back_than_the_disorder_asks_for(path: Path) -> None:
     assert not recording.problems.messages, "the end was not read yet"
 
 
-def test_what_is_minutes_out_of_order_is_a_fault(path: Path) -> None:
+def test_entry_minutes_out_of_order_is_a_problem(path: Path) -> None:
     stored(
         path, [HEADING.to_line(), entry(500.0).to_line(), entry(379.0).to_line(), entry(381.0, 1).to_line()]
     )
@@ -84,7 +84,7 @@ def test_what_is_minutes_out_of_order_is_a_fault(path: Path) -> None:
     assert recording.problems.messages == ["line 3: more than 120 s out of order"]
 
 
-def test_a_cut_off_line_is_told_and_the_rest_is_read(path: Path) -> None:
+def test_truncated_line_is_reported_and_the_rest_is_read(path: Path) -> None:
     lines = [HEADING.to_line(), entry(1.0).to_line(), entry(2.0).to_line()[:-9]]
     recording = open_recording(stored(path, lines, end=""))
     assert [one.t_s for one in recording.entries()] == [1.0]
@@ -105,7 +105,7 @@ def test_a_cut_off_package_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     assert any("ends in the middle" in fault for fault in recording.problems)
 
 
-def test_faults_are_told_by_line_and_the_others_counted(path: Path) -> None:
+def test_problems_are_listed_by_line_and_the_rest_is_counted(path: Path) -> None:
     odd = entry(1.0).to_line().replace('"v":1', '"v":7')
     long = json.dumps({"v": 1, "x": "y" * MAX_LINE_BYTES})
     lines = [HEADING.to_line(), "secret", odd, long, "[]", entry(2.0).to_line(), *["x"] * 40]
@@ -137,12 +137,12 @@ def test_without_a_heading_entries_are_read(path: Path) -> None:
         ("x" * (MAX_LINE_BYTES + 5), "not JSON"),
     ],
 )
-def test_what_is_no_recording_is_refused(text: str, why: str, path: Path) -> None:
+def test_file_that_is_no_recording_is_rejected(text: str, why: str, path: Path) -> None:
     with pytest.raises(TrafficError, match=why):
         open_recording(stored(path, [text], end=""))
 
 
-def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_unreadable_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TrafficError, match="cannot be read"):
         open_recording(tmp_path / "none.jsonl")
     with pytest.raises(TrafficError, match="cannot be read"):
@@ -157,11 +157,11 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
         '{"v":1,"kind":"autoglm-throttle-traffic","sample":NaN}'.replace("NaN", "1e999"),
     ],
 )
-def test_an_odd_heading_says_nothing(line: str, path: Path) -> None:
+def test_invalid_header_values_are_ignored(line: str, path: Path) -> None:
     assert open_recording(stored(path, [line])).header == RecordingHeader()
 
 
-def test_an_odd_end_says_little(path: Path) -> None:
+def test_invalid_trailer_is_ignored(path: Path) -> None:
     recording = open_recording(stored(path, [HEADING.to_line(), '{"v":1,"end":"closed","dropped":-1}']))
     assert list(recording.entries()) == []
     assert recording.end == RecordingTrailer("closed", 0)

@@ -1,4 +1,4 @@
-"""The life of a recording: its file, its limits, its end, and what a full queue or disk costs."""
+"""A recording: file, limits, end, full queue and full disk."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def ended(recorder: Recorder) -> str:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_a_recording_from_its_first_line_to_its_last(name: str, tmp_path: Path) -> None:
+def test_complete_recording_line_by_line(name: str, tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / name, sample=0.5, keep_query=["page"], mask_paths=["/a/{b}"])
     assert (recorder.file, recorder.counts) == (None, (0, 0, ""))
     recorder.start()
@@ -179,9 +179,7 @@ def test_a_clock_that_stands_still_ends_nothing(tmp_path: Path, recorders: list[
     assert ended(recorders[0]) == "max_s"
 
 
-def test_a_full_queue_drops_and_counts_and_nobody_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_queue_drops_and_counts_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked, begun = threading.Event(), threading.Event()
     add = RecordingFile.add
 
@@ -209,7 +207,7 @@ def test_a_full_queue_drops_and_counts_and_nobody_waits(
 
 
 def full_disk() -> int:
-    """A descriptor that takes nothing; macOS has no full device, so there nobody reads what is written."""
+    """A descriptor that accepts no data; on macOS a pipe without a reader, since it has no full device."""
     if Path("/dev/full").exists():
         return os.open("/dev/full", os.O_WRONLY)
     reading, writing = os.pipe()
@@ -240,7 +238,7 @@ async def test_a_full_disk_costs_the_recording_and_no_request(
     assert open_recording(tmp_path / name).header.start
 
 
-def test_what_fails_in_the_thread_is_told(
+def test_exception_in_the_thread_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder(tmp_path / "a.jsonl")
@@ -318,13 +316,13 @@ async def test_after_a_fork_the_child_writes_a_file_of_its_own(
         ({"mask_paths": ["/users"]}, "masks nothing"),
     ],
 )
-def test_what_makes_no_sense_is_refused(how: dict[str, Any], why: str, tmp_path: Path) -> None:
+def test_invalid_options_are_rejected(how: dict[str, Any], why: str, tmp_path: Path) -> None:
     with pytest.raises(TrafficError, match=why):
         Recorder(tmp_path / "a.jsonl", **how)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TrafficError, match="is no folder"):
         Recorder(tmp_path / "none" / "a.jsonl")
 

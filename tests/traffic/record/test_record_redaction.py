@@ -1,4 +1,4 @@
-"""What may be kept of a request."""
+"""Redaction of recorded requests."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_targets(target: str, kept: str) -> None:
         ("/a;pw", "", "/a;*"),
     ],
 )
-def test_servers_hand_on_what_was_sent(path: str, root: str, kept: str, raw: bool) -> None:
+def test_servers_pass_targets_unchanged(path: str, root: str, kept: str, raw: bool) -> None:
     redaction = Redaction(mask_paths=["/users/{id}"])
     assert redaction.target(path, path.encode() if raw else b"", b"", root) == kept
 
@@ -87,7 +87,7 @@ def test_a_pattern_may_begin_behind_the_root_of_the_app() -> None:
 
 
 @given(st.text(max_size=40), st.binary(max_size=40), st.binary(max_size=40))
-def test_whatever_is_sent_can_be_sent_again(path: str, raw: bytes, query: bytes) -> None:
+def test_recorded_targets_can_be_sent_again(path: str, raw: bytes, query: bytes) -> None:
     redaction = Redaction(keep_query=["a"], mask_paths=["/{x}/b", "/c/*"])
     kept = redaction.target("/" + path, raw and b"/" + raw, query)
     PlannedRequest(target=kept)
@@ -130,7 +130,7 @@ def test_only_a_known_priority_is_kept() -> None:
         ),
     ],
 )
-def test_what_says_who_asks_cannot_be_allowed(name: str) -> None:
+def test_identity_headers_cannot_be_allowed(name: str) -> None:
     with pytest.raises(TrafficError, match="never"):
         Redaction(allow_headers=["x-model", name], identity_headers=["X-Key"])
 
@@ -163,7 +163,7 @@ def test_a_pattern_masks_something(pattern: str) -> None:
         Redaction(mask_paths=[pattern])
 
 
-def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_of_masked_paths_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redactions, "CACHE_ENTRIES", 3)
     redaction = Redaction()
     for n in range(10):

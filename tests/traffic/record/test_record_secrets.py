@@ -1,4 +1,4 @@
-"""Whatever secret is sent, wherever it is put: it is not in the file, nor in what is said of the file."""
+"""Secrets in any part of a request are neither in the file nor in reports about it."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def planted(places: list[str], secret: str) -> Scope:
 
 
 async def fails(asked: Any, receive: Any, send: Any) -> None:
-    """An app that tells its own log too much; ours must not repeat it."""
+    """An app whose exception contains the path; our log must not repeat it."""
     await receive()
     raise RuntimeError(asked["path"])
 
@@ -206,7 +206,7 @@ def test_each_place_alone(place: str, tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_a_place_that_was_allowed_is_kept(tmp_path: Path) -> None:
-    """So the test above would see what is kept."""
+    """Shows that the test above would find a stored secret."""
     secret = "Zq7Xw2Kj9Vb4Nm8Tr5Ys"
     recorder = Recorder(tmp_path / "a.jsonl", allow_headers=["X-Whatever"], keep_query=["token"], body="full")
     asked = planted(["unknown header", "value", "path"], secret)

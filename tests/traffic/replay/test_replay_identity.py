@@ -1,4 +1,4 @@
-"""Record, replay, record again: what is kept stays as it was, and a limiter decides alike."""
+"""Record, replay, record again: the data and the decisions of a limiter stay equal."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def recorder(folder: Path, clock: VirtualClock) -> Recorder:
 
 
 def recorded(folder: Path, load: RequestSource) -> list[RecordedRequest]:
-    """What a recorder keeps of a load."""
+    """Record a load and return the recording."""
     clock = VirtualClock()
     kept = recorder(folder, clock)
     run_inprocess(RecorderMiddleware(echo, kept), load, clock=clock)
@@ -115,7 +115,7 @@ def test_a_replay_is_recorded_as_the_recording_was(
 
 
 def throttled(folder: Path, load: RequestSource) -> tuple[Result, list[RecordedRequest]]:
-    """A load on the simulated service behind a throttle that refuses some of it."""
+    """A load on the simulated service behind a throttle that rejects some of it."""
     clock = VirtualClock()
     sim = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(capacity_rps=60.0)), clock=clock)
     chosen = Settings(
@@ -153,9 +153,7 @@ def test_the_recording_holds_every_decision(first: list[RecordedRequest]) -> Non
     assert {one.priority for one in first} == {priority.label for priority in Priority}
 
 
-def test_in_process_a_replay_gives_the_decisions_of_the_recording(
-    tmp_path: Path, first: list[RecordedRequest]
-) -> None:
+def test_in_process_replay_repeats_the_decisions(tmp_path: Path, first: list[RecordedRequest]) -> None:
     made = prepare(first, None, Fill(body=b"{}"))
     result, second = throttled(tmp_path, made.load)
     found = compare_results(made, result)
@@ -168,9 +166,7 @@ def test_in_process_a_replay_gives_the_decisions_of_the_recording(
     ]
 
 
-def test_a_replay_twice_as_fast_is_told_from_the_recording(
-    tmp_path: Path, first: list[RecordedRequest]
-) -> None:
+def test_faster_replay_differs_from_the_recording(tmp_path: Path, first: list[RecordedRequest]) -> None:
     made: Replay = prepare(first, Selection(speed=2.0), Fill(body=b"{}"))
     result, _ = throttled(tmp_path, made.load)
     found = compare_results(made, result)

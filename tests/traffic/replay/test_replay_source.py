@@ -67,7 +67,7 @@ def test_a_part_of_a_trace_begins_with_its_first_request(trace: Path) -> None:
         open_replay(trace, Selection(from_s=99.0))
 
 
-def test_malformed_lines_of_a_trace_are_told(tmp_path: Path) -> None:
+def test_malformed_lines_of_a_trace_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "t.csv.gz"
     rows = [f"2024-05-10 00:{n // 60:02}:{n % 60:02},1,1" for n in range(200)]
     path.write_bytes(gzip.compress("\n".join([HEADER, *rows, "what?"]).encode()))
@@ -76,7 +76,7 @@ def test_malformed_lines_of_a_trace_are_told(tmp_path: Path) -> None:
     assert made.notes == ("1 malformed lines were left out",)
 
 
-def test_a_recording_is_played_in_order_of_time_and_its_faults_are_told(recording: Path) -> None:
+def test_recording_is_replayed_in_order_with_its_problems(recording: Path) -> None:
     made = open_replay(recording)
     assert list(made.load.plan.offsets) == [0.0, 2.0]
     assert [made.load.requests[kind].target for kind in made.load.plan.kinds] == ["/a", "/b"]
@@ -120,7 +120,7 @@ def test_times_are_those_of_the_file_from_the_first_on(trace: Path, recording: P
         times_of(empty)
 
 
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(TrafficError, match="cannot be read"):
         open_replay(tmp_path / "nowhere")
     broken = tmp_path / "broken.gz"

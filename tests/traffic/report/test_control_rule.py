@@ -19,7 +19,7 @@ from autoglm_throttle.traffic.report.control import (
     p99_ratio,
 )
 from autoglm_throttle.traffic.request_result import RequestResult
-from tests.traffic.report.made_runs import FACTS, Sent, made
+from tests.traffic.report.sample_runs import RUN_INFO, Sent, made
 
 GOOD = Point(1.0, 0.1, 0.0)
 BAD = Point(0.5, 3.0, 0.2)
@@ -51,7 +51,7 @@ def test_a_row_passes_a_round_within_all_three_bounds(point: Point, passes: bool
 
 
 def test_a_point_is_read_from_a_tally() -> None:
-    told = make(made([Sent(response_s=0.25), Sent(ending=RequestResult.TIMEOUT)]), FACTS)
+    told = make(made([Sent(response_s=0.25), Sent(ending=RequestResult.TIMEOUT)]), RUN_INFO)
     assert Point.of(told["totals"]) == Point(0.5, 0.25, 0.5)
 
 
@@ -86,12 +86,12 @@ def test_the_judgement(
     assert told.text.startswith(outcome)
 
 
-def test_how_many_must_pass_can_be_said() -> None:
+def test_number_of_required_passes_is_configurable() -> None:
     assert evaluate(rounds("gg", "gb", "gb"), "row", needed=1).outcome == "pass"
     assert evaluate(rounds("gg", "gg", "gg"), "row", needed=4).outcome == "inconclusive"
 
 
-def test_the_control_is_judged_like_any_row() -> None:
+def test_control_is_evaluated_like_any_row() -> None:
     assert evaluate(rounds("gb", "gb", "bb"), CONTROL).outcome == "pass"
 
 

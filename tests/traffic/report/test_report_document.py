@@ -1,4 +1,4 @@
-"""The document of a run: what it says, and that equal runs give equal bytes."""
+"""The document of a run: content, and equal bytes for equal runs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.types import Priority
-from tests.traffic.report.made_runs import FACTS, REQUESTS, Sent, made, runs, sents
+from tests.traffic.report.sample_runs import REQUESTS, RUN_INFO, Sent, made, runs, sents
 
 
-def document(sent: list[Sent], facts: RunInfo = FACTS) -> Document:
+def document(sent: list[Sent], facts: RunInfo = RUN_INFO) -> Document:
     return make(made(sent), facts)
 
 
@@ -39,7 +39,7 @@ def tallies(told: Document) -> list[TallyDocument]:
 
 @given(runs)
 def test_the_parts_make_the_whole(result: Result) -> None:
-    told = make(result, FACTS)
+    told = make(result, RUN_INFO)
     for parts in (
         list(told["priorities"].values()),
         [segment["tally"] for segment in told["segments"]],
@@ -55,8 +55,8 @@ def test_the_parts_make_the_whole(result: Result) -> None:
 
 
 @given(runs)
-def test_the_classes_of_every_tally_are_its_planned_and_its_ratios_fit(result: Result) -> None:
-    for tally in tallies(make(result, FACTS)):
+def test_result_counts_and_ratios_of_every_tally_add_up(result: Result) -> None:
+    for tally in tallies(make(result, RUN_INFO)):
         sent = tally["planned"] - tally["unsent"]
         assert list(tally["classes"]) == [ending.label for ending in RequestResult]
         assert sum(tally["classes"].values()) == sent
@@ -74,7 +74,7 @@ def test_the_classes_of_every_tally_are_its_planned_and_its_ratios_fit(result: R
 
 @given(runs)
 def test_percentiles_rise_and_stay_below_the_longest(result: Result) -> None:
-    for tally in tallies(make(result, FACTS)):
+    for tally in tallies(make(result, RUN_INFO)):
         times: Times = tally["response"]
         if not times["count"]:
             assert times["mean_s"] is times["p50_s"] is times["max_s"] is None
@@ -93,24 +93,24 @@ def test_percentiles_rise_and_stay_below_the_longest(result: Result) -> None:
 
 
 @given(runs)
-def test_equal_runs_give_equal_bytes_and_the_bytes_give_the_document(result: Result) -> None:
-    text = dumps(make(result, FACTS))
+def test_equal_runs_have_equal_bytes_that_round_trip(result: Result) -> None:
+    text = dumps(make(result, RUN_INFO))
     again = replace(result, request_log=copy.deepcopy(result.request_log))
-    assert dumps(make(again, FACTS)) == text
-    assert loads(text) == make(result, FACTS)
+    assert dumps(make(again, RUN_INFO)) == text
+    assert loads(text) == make(result, RUN_INFO)
 
 
-def test_who_made_it_is_a_line_of_its_own_and_changes_nothing_else() -> None:
+def test_run_environment_is_one_separate_line() -> None:
     result = made([Sent()])
     here, there = (
-        dumps(make(result, replace(FACTS, about={"date": date, "python": "3.11"}))).splitlines()
+        dumps(make(result, replace(RUN_INFO, about={"date": date, "python": "3.11"}))).splitlines()
         for date in ("today", "tomorrow")
     )
     assert [number for number, pair in enumerate(zip(here, there, strict=True)) if pair[0] != pair[1]] == [4]
     assert here[4].startswith('"about"')
 
 
-def test_what_was_asked_for_is_said() -> None:
+def test_load_options_are_reported() -> None:
     facts = RunInfo(
         title="peak",
         shape="fixed:2:1s",
@@ -165,7 +165,7 @@ def test_one_of_each_is_where_it_belongs() -> None:
 
 def test_rates_are_by_the_length_of_the_stretch() -> None:
     sent = [Sent(at_s=at_s, segment=int(at_s >= 4.0)) for at_s in (0.0, 1.0, 2.0, 4.5)]
-    told = make(made(sent, ends_s=[4.0, 5.0]), FACTS)
+    told = make(made(sent, ends_s=[4.0, 5.0]), RUN_INFO)
     assert told["totals"]["rps"] == 4 / 5
     assert [segment["tally"]["rps"] for segment in told["segments"]] == [3 / 4, 1.0]
     assert [(segment["start_s"], segment["end_s"]) for segment in told["segments"]] == [
@@ -175,10 +175,10 @@ def test_rates_are_by_the_length_of_the_stretch() -> None:
     assert told["totals"]["goodput"] == {"requests": 4, "ratio": 1.0, "rps": 4 / 5}
 
 
-def test_what_a_queue_answers_in_the_drain_raises_no_rate() -> None:
+def test_responses_during_the_drain_raise_no_rate() -> None:
     """300/s are offered for 2 s to a service that can do 100/s."""
     sent = [Sent(at_s=n / 300, response_s=(n + 1) / 100 - n / 300, segment=n // 300) for n in range(600)]
-    told = make(made(sent, ends_s=[1.0, 2.0]), replace(FACTS, limits_s={}))
+    told = make(made(sent, ends_s=[1.0, 2.0]), replace(RUN_INFO, limits_s={}))
     for tally in (told["totals"], *(segment["tally"] for segment in told["segments"])):
         assert tally["rps"] == pytest.approx(100.0, rel=0.02)
         assert tally["goodput"]["rps"] == tally["rps"]
@@ -186,35 +186,35 @@ def test_what_a_queue_answers_in_the_drain_raises_no_rate() -> None:
 
 def test_slow_answers_alone_lower_no_rate() -> None:
     sent = [Sent(at_s=n / 100, response_s=3.0 + n % 2 / 500, segment=n // 100) for n in range(200)]
-    told = make(made(sent, ends_s=[1.0, 2.0]), replace(FACTS, limits_s={Priority.MID: 3.0}))
+    told = make(made(sent, ends_s=[1.0, 2.0]), replace(RUN_INFO, limits_s={Priority.MID: 3.0}))
     for tally in (told["totals"], *(segment["tally"] for segment in told["segments"])):
         assert (tally["rps"], tally["goodput"]["rps"]) == (100.0, 50.0)
 
 
 @pytest.mark.parametrize(("stopped_s", "length_s"), [(2.5, 2.5), (11.0, 5.0), (-0.01, 0.0)])
-def test_a_run_that_was_stopped_says_for_how_long_it_sent(stopped_s: float, length_s: float) -> None:
-    """Users who were stopped left out nothing: what they would have sent is not known."""
-    told = make(made([Sent(), Sent(at_s=2.0)], ends_s=[5.0], effort={"stopped_s": stopped_s}), FACTS)
+def test_stopped_run_states_its_sending_time(stopped_s: float, length_s: float) -> None:
+    """Stopped users have no unsent requests: their further requests are unknown."""
+    told = make(made([Sent(), Sent(at_s=2.0)], ends_s=[5.0], effort={"stopped_s": stopped_s}), RUN_INFO)
     assert told["load"].get("sent_s") == length_s
     assert told["totals"]["rps"] == (2 / length_s if length_s else 0.0)
 
 
-def test_of_a_run_that_was_stopped_only_the_time_of_sending_counts() -> None:
+def test_rates_of_a_stopped_run_use_its_sending_time() -> None:
     sent = [
         Sent(at_s=0.0),
         Sent(at_s=1.0),
         Sent(at_s=2.0, ending=None),
         Sent(at_s=4.5, segment=1, ending=None),
     ]
-    told = make(made(sent, ends_s=[4.0, 5.0], aborted=True), FACTS)
+    told = make(made(sent, ends_s=[4.0, 5.0], aborted=True), RUN_INFO)
     assert told["totals"]["rps"] == 2 / 2.0
     assert [segment["tally"]["rps"] for segment in told["segments"]] == [2 / 2.0, 0.0]
     assert told["verdict"]["status"] == 130
     assert told["verdict"]["aborted"]
 
 
-def test_goodput_is_judged_by_the_limit_of_the_priority() -> None:
-    facts = replace(FACTS, limits_s={Priority.HIGH: 0.1})
+def test_goodput_uses_the_limit_of_the_priority() -> None:
+    facts = replace(RUN_INFO, limits_s={Priority.HIGH: 0.1})
     told = document([Sent(response_s=0.2, priority=priority) for priority in Priority], facts)
     assert [told["priorities"][name]["goodput"]["ratio"] for name in ("high", "mid", "low")] == [
         0.0,
@@ -224,7 +224,7 @@ def test_goodput_is_judged_by_the_limit_of_the_priority() -> None:
 
 
 def test_requests_with_one_label_are_one_part() -> None:
-    told = make(made([Sent(kind=kind) for kind in (0, 1, 2, 2)], requests=REQUESTS), FACTS)
+    told = make(made([Sent(kind=kind) for kind in (0, 1, 2, 2)], requests=REQUESTS), RUN_INFO)
     assert [(part["label"], part["tally"]["planned"]) for part in told["requests"]] == [
         ("POST /v1/predict", 3),
         ("POST /v1/other", 1),
@@ -232,10 +232,12 @@ def test_requests_with_one_label_are_one_part() -> None:
     assert told["requests"][0]["tally"]["cost"]["planned"] == 1.5 + 2 * 0.25
 
 
-def test_of_very_many_requests_the_most_frequent_are_told_apart() -> None:
+def test_most_frequent_request_kinds_are_listed() -> None:
     requests = [PlannedRequest(target=f"/{number}") for number in range(MAX_LABELS + 10)]
     often = MAX_LABELS + 5
-    told = make(made([Sent(kind=kind) for kind in (*range(len(requests)), often)], requests=requests), FACTS)
+    told = make(
+        made([Sent(kind=kind) for kind in (*range(len(requests)), often)], requests=requests), RUN_INFO
+    )
     labels = {part["label"]: part["tally"]["planned"] for part in told["requests"]}
     assert len(labels) == MAX_LABELS + 1
     assert labels[f"POST /{often}"] == 2
@@ -245,26 +247,26 @@ def test_of_very_many_requests_the_most_frequent_are_told_apart() -> None:
 
 def test_many_requests_with_few_labels_need_no_others() -> None:
     requests = [PlannedRequest(body=b"%d" % number) for number in range(MAX_LABELS + 10)]
-    told = make(made([Sent(kind=kind) for kind in range(len(requests))], requests=requests), FACTS)
+    told = make(made([Sent(kind=kind) for kind in range(len(requests))], requests=requests), RUN_INFO)
     assert told["load"]["requests"] == ["POST /v1/predict"]
 
 
-def test_what_the_generator_needed_is_said() -> None:
+def test_generator_cost_is_reported() -> None:
     effort = {"cpu_share": 0.25, "overrun_s": 0.001, "resent": 3, "connections": 256, "processes": 2}
-    told = make(made([Sent(lag_s=0.0078125), Sent(lag_s=math.nan)], effort=effort), FACTS)
+    told = make(made([Sent(lag_s=0.0078125), Sent(lag_s=math.nan)], effort=effort), RUN_INFO)
     generator = told["generator"]
     assert {name: generator[name] for name in effort} == effort  # type: ignore[literal-required]
     assert (generator["lag"]["count"], generator["lag"]["max_s"]) == (1, 0.007812)
 
 
-def test_what_json_cannot_say_is_left_out_of_what_was_watched() -> None:
+def test_non_finite_samples_are_omitted() -> None:
     watched = ({"t_s": 0.0, "cpu_share": math.nan}, {"t_s": 1.0, "cpu_share": 0.5})
-    told = make(replace(made([Sent()]), watched=watched), FACTS)
+    told = make(replace(made([Sent()]), watched=watched), RUN_INFO)
     assert told["watched"] == [{"t_s": 0.0}, {"t_s": 1.0, "cpu_share": 0.5}]
 
 
-def test_objectives_and_further_doubts_make_the_verdict() -> None:
-    facts = replace(FACTS, objectives=Objectives.parse("error<0.5%"))
+def test_objectives_and_caveats_determine_the_verdict() -> None:
+    facts = replace(RUN_INFO, objectives=Objectives.parse("error<0.5%"))
     assert document([Sent()], facts)["verdict"]["status"] == 0
     failed = document([Sent(ending=RequestResult.TIMEOUT)], facts)["verdict"]
     text = "0 of 1 requests succeeded (1 x timeout): lower the rate, or raise the timeout"
@@ -275,14 +277,14 @@ def test_objectives_and_further_doubts_make_the_verdict() -> None:
 
 def test_a_replay_brings_its_comparison() -> None:
     assert document([Sent()])["replay"] is None
-    assert document([Sent()], replace(FACTS, replay={"same": 1}))["replay"] == {"same": 1}
+    assert document([Sent()], replace(RUN_INFO, replay={"same": 1}))["replay"] == {"same": 1}
 
 
-def test_a_run_that_is_not_over_has_no_report() -> None:
+def test_unfinished_run_has_no_report() -> None:
     result = made([Sent()])
     result.request_log.results[0] = OPEN
     with pytest.raises(RuntimeError, match="has open requests"):
-        make(result, FACTS)
+        make(result, RUN_INFO)
 
 
 @given(st.lists(sents, max_size=5))
@@ -304,12 +306,12 @@ def test_a_priority_without_requests_is_there_with_zeros(sent: list[Sent]) -> No
         ('{"kind": "autoglm-throttle-load", "schema": 1, "title": ""}', "damaged: about is missing"),
     ],
 )
-def test_what_is_no_report_is_refused(text: str, fault: str) -> None:
+def test_document_that_is_no_report_is_rejected(text: str, fault: str) -> None:
     with pytest.raises(TrafficError, match=fault):
         loads(text)
 
 
-def test_each_part_of_the_json_has_a_line() -> None:
+def test_each_part_of_the_json_is_on_its_own_line() -> None:
     told = document([Sent()])
     lines = dumps(told).splitlines()
     assert (lines[0], lines[-1]) == ("{", "}")

@@ -1,4 +1,4 @@
-"""The grammar of objectives, and what each of them judges."""
+"""Grammar and evaluation of objectives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoglm_throttle.traffic.report.objectives import METRICS, OPERATORS, Objec
 from autoglm_throttle.traffic.report.schema import ObjectiveResult
 from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.types import Priority
-from tests.traffic.report.made_runs import FACTS, Sent, made
+from tests.traffic.report.sample_runs import RUN_INFO, Sent, made
 
 
 def run_of_ten() -> Document:
@@ -31,7 +31,7 @@ def run_of_ten() -> Document:
         Sent(at_s=one.at_s, ending=one.ending, response_s=one.response_s, priority=Priority.LOW, segment=1)
         for one in lows
     ]
-    return make(made(sent, ends_s=[6.5, 10.0], names=["calm", "peak"]), FACTS)
+    return make(made(sent, ends_s=[6.5, 10.0], names=["calm", "peak"]), RUN_INFO)
 
 
 RUN = run_of_ten()
@@ -90,7 +90,7 @@ def test_every_metric_takes_its_value_from_its_place(metric: str, value: float |
         assert one["value"] == pytest.approx(value, rel=1 / 128, abs=2e-6)
 
 
-def test_a_percentile_between_the_usual_ones_is_taken_from_the_histogram() -> None:
+def test_unusual_percentile_is_read_from_the_histogram() -> None:
     assert judged("p16<1s")[0]["value"] == pytest.approx(0.010, rel=1 / 128)
     assert judged("p17<1s")[0]["value"] == pytest.approx(0.020, rel=1 / 128)
 
@@ -121,7 +121,7 @@ def test_units_are_those_of_the_metric(text: str, unit: str, bound: float) -> No
 
 
 @given(st.sampled_from(sorted(METRICS)), st.sampled_from(sorted(OPERATORS)), st.sampled_from(Priority))
-def test_what_is_written_is_read(metric: str, operator: str, priority: Priority) -> None:
+def test_formatted_objectives_round_trip(metric: str, operator: str, priority: Priority) -> None:
     term = ObjectiveTerm.parse(f"{metric}.{priority.label}@a b:1{operator}0.5")
     assert (term.operator, term.bound, term.priority, term.segment) == (operator, 0.5, priority, "a b:1")
     assert ObjectiveTerm.parse(f"{metric}{operator}0.5").priority is None
@@ -136,7 +136,7 @@ def test_what_is_written_is_read(metric: str, operator: str, priority: Priority)
         (">=", (False, True, True)),
     ],
 )
-def test_operators_are_what_they_look_like(operator: str, holds: tuple[bool, ...]) -> None:
+def test_operators_compare_as_written(operator: str, holds: tuple[bool, ...]) -> None:
     term = ObjectiveTerm.parse(f"rps{operator}2")
     assert tuple(term.holds(value) for value in (1.0, 2.0, 3.0)) == holds
     assert not term.holds(None)
@@ -164,12 +164,12 @@ def test_operators_are_what_they_look_like(operator: str, holds: tuple[bool, ...
         ("error<1%,,rps>1", "no objective"),
     ],
 )
-def test_faults_name_the_term_and_what_is_known(text: str, fault: str) -> None:
+def test_problems_name_the_term_and_known_metrics(text: str, fault: str) -> None:
     with pytest.raises(TrafficError, match=fault):
         Objectives.parse(text)
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_problems_are_listed_together() -> None:
     with pytest.raises(TrafficError, match=r"median.*rps>5%"):
         Objectives.parse("median<1s,error<1%,rps>5%")
 
@@ -179,20 +179,20 @@ def test_no_text_is_no_objective() -> None:
     assert judged("") == []
 
 
-def test_a_segment_that_will_not_be_is_a_fault_before_the_run() -> None:
+def test_unknown_segment_is_a_problem_before_the_run() -> None:
     objectives = Objectives.parse("error<1%,error@1<1%,error@peak<1%,p99@3<1s,p99@top<1s")
     with pytest.raises(TrafficError, match=r"p99@3<1s, p99@top<1s; there are 1 \(calm\), 2 \(peak\)"):
         objectives.check(["calm", "peak"])
     Objectives.parse("error@2<1%").check(["calm", "peak"])
 
 
-def test_a_name_that_occurs_twice_is_judged_twice() -> None:
+def test_duplicate_segment_name_is_evaluated_twice() -> None:
     sent = [
         Sent(segment=0),
         Sent(at_s=1.0, segment=1),
         Sent(at_s=2.0, segment=2, ending=RequestResult.TIMEOUT),
     ]
-    told = make(made(sent, ends_s=[1, 2, 3], names=["base", "peak", "base"]), FACTS)
+    told = make(made(sent, ends_s=[1, 2, 3], names=["base", "peak", "base"]), RUN_INFO)
     objectives = Objectives.parse("error@base<1%")
     verdicts = objectives.evaluate(told["totals"], told["priorities"], told["segments"])
     assert [(one["value"], one["holds"]) for one in verdicts] == [(0.0, True), (1.0, False)]
@@ -201,6 +201,6 @@ def test_a_name_that_occurs_twice_is_judged_twice() -> None:
 @pytest.mark.parametrize(("metric", "value"), [("p99.9", 0.01), ("p99.901", 4.0)])
 def test_a_percentile_is_taken_as_it_is_written(metric: str, value: float) -> None:
     sent = [Sent(response_s=4.0 if n == 999 else 0.01) for n in range(1000)]
-    told = make(made(sent), FACTS)
+    told = make(made(sent), RUN_INFO)
     (one,) = Objectives.parse(f"{metric}<1s").evaluate(told["totals"], told["priorities"], told["segments"])
     assert one["value"] == pytest.approx(value, rel=0.01)

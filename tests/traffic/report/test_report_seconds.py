@@ -1,4 +1,4 @@
-"""The curves of a run add up to its totals, and each point is what a plain reading of the sheet gives."""
+"""The curves of a run add up to its totals and agree with a plain count of the request log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autoglm_throttle.traffic.report.seconds import exact_percentile, seconds
 from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.types import Priority
-from tests.traffic.report.made_runs import ENDS_S, Sent, made, runs, sents
+from tests.traffic.report.sample_runs import ENDS_S, Sent, made, runs, sents
 
 CLASSES = ("ok", "degraded", "limited", "shed", "failed", "dropped", "unsent")
 
@@ -104,7 +104,7 @@ def test_a_plan_that_is_not_in_order_is_put_in_order(sent: list[Sent]) -> None:
     )
 
 
-def test_the_lag_of_what_was_launched_has_a_curve() -> None:
+def test_lag_of_sent_requests_has_a_curve() -> None:
     told = told_of([Sent(at_s=0.1, lag_s=0.002), Sent(at_s=0.2, lag_s=math.nan), Sent(at_s=2.0, lag_s=0.25)])
     assert told["lag_p99_s"] == [0.002, None, 0.25]
 
@@ -118,12 +118,12 @@ def test_nothing_planned_is_one_curve_of_nothing() -> None:
 @pytest.mark.parametrize(
     ("share", "value"), [(0.5, 2.0), (0.51, 3.0), (0.75, 3.0), (0.76, 4.0), (1.0, 4.0), (0.0, 1.0)]
 )
-def test_an_exact_percentile_is_the_least_value_that_covers_its_share(share: float, value: float) -> None:
+def test_exact_percentile_is_the_least_covering_value(share: float, value: float) -> None:
     assert exact_percentile([1.0, 2.0, 3.0, 4.0], share) == value
 
 
 def in_flight(result: Result, moment: float) -> int:
-    """By looking at every request; single precision as in the sheet."""
+    """Counts every request; single precision as in the request log."""
     sheet, found = result.request_log, 0
     for index, offset in enumerate(result.load.plan.offsets):
         if sheet.results[index] >= RequestResult.DROPPED:
@@ -148,12 +148,12 @@ def test_the_peak_in_flight_is_that_of_looking_at_every_launch(result: Result) -
         assert peak == max(in_flight(result, moment) for moment in moments)
 
 
-def test_what_goes_on_is_in_flight_in_every_second_until_it_ends() -> None:
+def test_request_is_in_flight_in_every_second_until_its_end() -> None:
     sent = [Sent(at_s=0.5, response_s=2.0), Sent(at_s=0.9, response_s=0.05)]
     assert told_of(sent, until_s=4.0)["inflight"] == [2, 1, 1, 0]
 
 
-def test_what_was_dropped_or_left_out_is_never_in_flight() -> None:
+def test_dropped_and_unsent_requests_are_never_in_flight() -> None:
     sent = [
         Sent(ending=RequestResult.DROPPED),
         Sent(ending=None),
@@ -171,7 +171,7 @@ def test_a_served_request_is_in_the_curve_of_its_priority(one: Sent, priority: P
     }
 
 
-def test_what_is_planned_for_the_very_end_has_a_second_of_its_own() -> None:
+def test_request_planned_for_the_end_has_its_own_second() -> None:
     assert told_of([Sent(at_s=3.0)], until_s=3.0)["planned"] == [0, 0, 0, 1]
 
 

@@ -13,7 +13,7 @@ from autoglm_throttle.traffic.report.schema import GeneratorPart, ObjectiveResul
 from autoglm_throttle.traffic.report.times import times
 from autoglm_throttle.traffic.report.verdict import caveats, verdict
 from autoglm_throttle.traffic.request_result import RequestResult
-from tests.traffic.report.made_runs import FACTS, Sent, made
+from tests.traffic.report.sample_runs import RUN_INFO, Sent, made
 
 HOLDS: ObjectiveResult = {"term": "error<1%", "value": 0.0, "unit": "ratio", "holds": True}
 FAILS: ObjectiveResult = {"term": "p99<1s", "value": None, "unit": "s", "holds": False}
@@ -71,7 +71,7 @@ def generator(lag_s: float | None = 0.001, late: int = 2, **changed: Any) -> Gen
         (generator(cpu_share=0.96), "used 96% of a core"),
     ],
 )
-def test_a_run_is_doubted_by_what_the_generator_needed(part: GeneratorPart, said: str | None) -> None:
+def test_slow_generator_invalidates_the_run(part: GeneratorPart, said: str | None) -> None:
     found = caveats(part, 20.0)
     assert len(found) == (said is not None)
     for doubt in found:
@@ -80,7 +80,7 @@ def test_a_run_is_doubted_by_what_the_generator_needed(part: GeneratorPart, said
         assert "use more processes" in doubt
 
 
-def test_every_doubt_is_told() -> None:
+def test_every_caveat_is_reported() -> None:
     assert caveats(generator(overrun_s=0.050), 0.08) == [], "as late as a pause for once"
     assert caveats(generator(overrun_s=0.051), 0.08) != []
     assert len(caveats(generator(lag_s=1.0, overrun_s=5.0, cpu_share=1.0), 20.0)) == 3
@@ -121,20 +121,20 @@ def test_one_late_request_of_a_few_is_chance() -> None:
 def test_total_failure_without_objectives_fails_the_run(
     endings: list[RequestResult | None], said: str
 ) -> None:
-    result = make(made([Sent(ending=ending) for ending in endings]), FACTS)["verdict"]
+    result = make(made([Sent(ending=ending) for ending in endings]), RUN_INFO)["verdict"]
     assert result["text"] == (f"failed: {said}" if said else "done; no objectives were stated")
     assert result["status"] == (1 if said else 0)
 
 
 def test_total_failure_keeps_the_meaning_of_objectives() -> None:
     lost = made([Sent(ending=RequestResult.LIMITED)] * 3)
-    stated = replace(FACTS, objectives=Objectives.parse("limited>=100%"))
+    stated = replace(RUN_INFO, objectives=Objectives.parse("limited>=100%"))
     result = make(lost, stated)["verdict"]
     assert result["status"] == 0
     assert result["text"].startswith("the objective holds; 0 of 3 requests succeeded (3 x 429)")
 
 
-def test_what_went_wrong_stands_beside_every_verdict() -> None:
+def test_total_failure_is_part_of_every_verdict() -> None:
     said = {
         verdict(judged, doubted, aborted=False, failure="every answer was 404")["text"]
         for judged, doubted in (([FAILS], []), ([HOLDS], []), ([], ["too slow"]))
@@ -146,7 +146,7 @@ def test_what_went_wrong_stands_beside_every_verdict() -> None:
     }
 
 
-def test_what_somebody_else_judged_is_an_objective_too() -> None:
-    document = make(made([Sent()]), replace(FACTS, extra_objectives=(FAILS,)))
+def test_extra_objective_counts_for_the_verdict() -> None:
+    document = make(made([Sent()]), replace(RUN_INFO, extra_objectives=(FAILS,)))
     assert document["verdict"]["status"] == 1
     assert document["verdict"]["objectives"] == [FAILS]

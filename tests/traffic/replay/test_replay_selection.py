@@ -98,7 +98,7 @@ def test_a_loop_in_no_time_needs_a_rate() -> None:
         (Selection(loops=50_000_001, rate_rps=1.0), [1.0], "50000001 requests"),
     ],
 )
-def test_what_cannot_be_played_is_refused(cut: Selection, times: list[float], words: str) -> None:
+def test_impossible_selection_is_rejected(cut: Selection, times: list[float], words: str) -> None:
     with pytest.raises(TrafficError, match=words):
         cut.offsets(times)
 
@@ -121,12 +121,12 @@ def test_what_cannot_be_played_is_refused(cut: Selection, times: list[float], wo
         ({"to_s": math.nan}, "interval"),
     ],
 )
-def test_bad_numbers_are_refused(wrong: dict[str, float | int | None], words: str) -> None:
+def test_bad_numbers_are_rejected(wrong: dict[str, float | int | None], words: str) -> None:
     with pytest.raises(TrafficError, match=words):
         Selection(**wrong)  # type: ignore[arg-type]
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_problems_are_listed_together() -> None:
     with pytest.raises(TrafficError, match=r"speed must .*; sample must .*; loops must"):
         Selection(speed=-1.0, sample=2.0, loops=0)
 
@@ -137,13 +137,13 @@ def test_the_interval_holds_its_beginning_and_not_its_end() -> None:
 
 
 @given(st.text(max_size=20), st.integers(0, 10**6), st.floats(0.01, 0.99))
-def test_a_client_is_kept_or_left_out_with_its_whole_story(client: str, serial: int, sample: float) -> None:
+def test_client_is_sampled_with_all_its_requests(client: str, serial: int, sample: float) -> None:
     cut = Selection(sample=sample)
     kept = {cut.includes(t_s, client, serial + n * bool(client)) for n, t_s in enumerate((0.0, 5.0, 9.0))}
     assert len(kept) == 1
 
 
-def test_of_what_a_recorder_sampled_the_share_is_kept_that_was_asked_for() -> None:
+def test_sample_applies_to_a_sampled_recording() -> None:
     digits = (hashlib.sha256(b"%d" % n).hexdigest()[:16] for n in range(8000))
     recorded = [client for client in digits if int(client[:8], 16) / 2**32 < 0.25]
     kept = sum(Selection(sample=0.25).includes(0.0, client, 0) for client in recorded)

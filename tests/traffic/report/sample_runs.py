@@ -1,4 +1,4 @@
-"""Runs that nobody ran: sheets filled in by hand, or by hypothesis."""
+"""Sample runs: request logs filled in by hand or by hypothesis."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATUS = {
     RequestResult.SERVER_ERROR: 500,
 }
 
-FACTS = RunInfo(title="a run", shape="by hand")
+RUN_INFO = RunInfo(title="a run", shape="by hand")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a person would see of a page, asked of the browser in JavaScript and judged here."""
+"""Visible text of a page: read by JavaScript in the browser and checked here."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ TEXT_CONTRAST, SHAPE_CONTRAST = 4.5, 3.0
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Something and what it stands on."""
+    """An element and its background."""
 
     what: str
     contrast: float

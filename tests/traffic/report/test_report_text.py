@@ -1,4 +1,4 @@
-"""What a report says on the terminal, beside another one, and while the run goes on."""
+"""Text of a report, of a comparison and of the progress."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.types import Priority
-from tests.traffic.report.made_runs import FACTS, REQUESTS, Sent, made, runs
+from tests.traffic.report.sample_runs import REQUESTS, RUN_INFO, Sent, made, runs
 
 OBJECTIVES = Objectives.parse("p99<500ms,error<0.5%,rps>=1/s")
 
 
 def document(
-    sent: list[Sent], facts: RunInfo = FACTS, ends_s: tuple[float, ...] = (10.0,), names: tuple[str, ...] = ()
+    sent: list[Sent],
+    facts: RunInfo = RUN_INFO,
+    ends_s: tuple[float, ...] = (10.0,),
+    names: tuple[str, ...] = (),
 ) -> Document:
     return make(made(sent, ends_s=ends_s, names=names or None), facts)
 
@@ -68,7 +71,7 @@ def test_text_from_outside_steers_no_terminal() -> None:
     assert printable("a\x1b[2Jb\nc\u202ed") == "a?[2Jb?c?d"
     hostile = document([Sent(ending=RequestResult.LIMITED, reason="\x1b[2J")])
     assert all(line.isprintable() for line in lines(hostile))
-    titled = document([Sent()], replace(FACTS, title="\x1b]0;x"))
+    titled = document([Sent()], replace(RUN_INFO, title="\x1b]0;x"))
     assert all(line.isprintable() for line in (*lines(titled), *compare(titled, titled)))
 
 
@@ -76,7 +79,7 @@ def test_the_verdict_comes_first_then_the_objectives() -> None:
     sent = [Sent(at_s=at_s, response_s=0.02) for at_s in range(9)] + [
         Sent(at_s=9.5, ending=RequestResult.TIMEOUT)
     ]
-    told = lines(document(sent, replace(FACTS, objectives=OBJECTIVES)))
+    told = lines(document(sent, replace(RUN_INFO, objectives=OBJECTIVES)))
     assert told[:5] == [
         "a run",
         "failed: error<0.5%, rps>=1/s",
@@ -86,8 +89,8 @@ def test_the_verdict_comes_first_then_the_objectives() -> None:
     ]
 
 
-def test_one_doubt_is_the_verdict_and_further_ones_have_lines() -> None:
-    told = lines(document([Sent()], replace(FACTS, caveats=("the first", "the second"))))
+def test_first_caveat_is_the_verdict_and_others_have_lines() -> None:
+    told = lines(document([Sent()], replace(RUN_INFO, caveats=("the first", "the second"))))
     assert told[1:3] == ["not valid: the first", "caveat: the second"]
     assert sum("the first" in line for line in told) == 1
 
@@ -106,8 +109,8 @@ def test_a_run_of_one_segment_and_priority_is_one_row() -> None:
     ]
 
 
-def test_the_first_byte_is_told_where_it_is_known() -> None:
-    told = lines(document([Sent(first_byte_s=0.02), Sent(first_byte_s=0.04)], replace(FACTS, limits_s={})))
+def test_known_first_byte_is_printed() -> None:
+    told = lines(document([Sent(first_byte_s=0.02), Sent(first_byte_s=0.04)], replace(RUN_INFO, limits_s={})))
     assert "goodput: everything served" in told
     assert "first byte (from the intended start): p50 20.1 ms, p99 40.0 ms" in told
 
@@ -118,7 +121,7 @@ def test_segments_priorities_and_requests_have_rows_of_their_own() -> None:
         Sent(at_s=1.0, segment=1, kind=1),
         Sent(at_s=1.0, segment=1, priority=Priority.LOW, kind=1),
     ]
-    facts = replace(FACTS, mix={Priority.HIGH: 40.0, Priority.LOW: 60.0})
+    facts = replace(RUN_INFO, mix={Priority.HIGH: 40.0, Priority.LOW: 60.0})
     told = lines(make(made(sent, ends_s=(1.0, 2.0), names=("calm", "peak"), requests=REQUESTS), facts))
     start = next(place for place, line in enumerate(told) if line.startswith("segment"))
     assert told[start - 1].endswith("3 requests in 2 s, high 40 %, low 60 %")
@@ -142,7 +145,7 @@ def test_columns_stand_under_their_headings() -> None:
     assert len({len(line) for line in told[start : start + 5]}) == 1
 
 
-def test_what_went_wrong_is_counted() -> None:
+def test_failed_requests_are_counted_by_cause() -> None:
     sent = [
         Sent(ending=RequestResult.LIMITED, reason="rate"),
         Sent(ending=RequestResult.SHED, reason=""),
@@ -150,7 +153,7 @@ def test_what_went_wrong_is_counted() -> None:
         Sent(ending=RequestResult.CONNECTION),
         Sent(ending=None),
     ]
-    told = lines(make(made(sent, effort={"cpu_share": 0.5}), FACTS))
+    told = lines(make(made(sent, effort={"cpu_share": 0.5}), RUN_INFO))
     assert told[-5:] == [
         "statuses: 429 1, 503 1",
         "rejected for: no reason given 1, rate 1",
@@ -161,8 +164,8 @@ def test_what_went_wrong_is_counted() -> None:
 
 
 @given(runs)
-def test_every_run_can_be_told(result: Result) -> None:
-    told = make(result, replace(FACTS, objectives=OBJECTIVES))
+def test_every_run_can_be_printed(result: Result) -> None:
+    told = make(result, replace(RUN_INFO, objectives=OBJECTIVES))
     assert lines(told)[0] == "a run"
     assert not any("not the same" in remark for remark in comparison(told, told)["caveats"])
     assert {row["ratio"] for row in comparison(told, told)["rows"]} <= {1.0, None}
@@ -171,7 +174,8 @@ def test_every_run_can_be_told(result: Result) -> None:
 def test_two_reports_side_by_side() -> None:
     a = document([Sent(response_s=0.25), Sent(at_s=1.0, response_s=0.25)])
     b = document(
-        [Sent(response_s=0.5), Sent(at_s=1.0, ending=RequestResult.TIMEOUT)], replace(FACTS, title="another")
+        [Sent(response_s=0.5), Sent(at_s=1.0, ending=RequestResult.TIMEOUT)],
+        replace(RUN_INFO, title="another"),
     )
     found = {
         (row["segment"], row["priority"], row["metric"]): (row["a"], row["b"], row["ratio"])
@@ -200,11 +204,11 @@ def test_segments_are_compared_when_the_shapes_are_alike() -> None:
     assert {row["segment"] for row in apart["rows"]} == {"all"}
 
 
-def test_what_makes_two_reports_incomparable_is_said_first() -> None:
+def test_differences_in_setup_are_printed_first() -> None:
     a = document([Sent()])
     b = make(
         made([Sent()], requests=[PlannedRequest(name="else")], aborted=True),
-        replace(FACTS, seed=1, caveats=("the machine was busy",), limits_s={Priority.LOW: 1.0}),
+        replace(RUN_INFO, seed=1, caveats=("the machine was busy",), limits_s={Priority.LOW: 1.0}),
     )
     assert comparison(a, b)["caveats"] == [
         "not the same seed: 0 and 1",
@@ -238,7 +242,7 @@ def test_a_terminal_gets_one_line_rewritten_each_second() -> None:
     assert progress.close() == "\r\x1b[K"
 
 
-def test_a_line_fits_the_terminal() -> None:
+def test_progress_line_fits_the_terminal() -> None:
     progress = ProgressLine(100, 60.0, terminal=True, width=41)
     assert progress.line(1.0, 10, 6) == "\r1/60 s  sent 10/100  done 0  in flight 6\x1b[K"
 

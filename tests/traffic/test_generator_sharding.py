@@ -35,7 +35,7 @@ def rows(made: LoadPlan) -> list[tuple[float, int, int, int, int]]:
 
 
 def filled(made: RequestSource | LoadPlan, seed: int) -> RequestLog:
-    """A sheet in which every line says something of its own."""
+    """A request log with a distinct value in every entry."""
     draw = Random(seed)
     sheet = RequestLog(len(made.plan if isinstance(made, RequestSource) else made))
     for index in range(len(sheet)):

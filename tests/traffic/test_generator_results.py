@@ -1,4 +1,4 @@
-"""Whatever a server does, each planned request ends in exactly one way, and is told of exactly once."""
+"""Each planned request has exactly one result with any behavior of the server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORDS = (
     b"\x00\xff garbage",
 )
 Moves = list[tuple[bytes, str, bool]]
-"""What is said, what follows, and whether it comes in two pieces."""
+"""Response bytes, the action after them, and whether they are sent in two pieces."""
 
 THEN = ("go on", "close", "reset", "say nothing more")
 MOVES = st.lists(

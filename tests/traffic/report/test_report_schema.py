@@ -16,9 +16,9 @@ from autoglm_throttle.traffic.report import dumps, loads, make
 from autoglm_throttle.traffic.report.schema import About, Cost, Document
 from autoglm_throttle.traffic.report.schema_check import schema_error
 from autoglm_throttle.types import Priority
-from tests.traffic.report.made_runs import FACTS, Sent, made
+from tests.traffic.report.sample_runs import RUN_INFO, Sent, made
 
-TOLD: dict[str, Any] = json.loads(dumps(make(made([Sent(priority=Priority.LOW)]), FACTS)))
+TOLD: dict[str, Any] = json.loads(dumps(make(made([Sent(priority=Priority.LOW)]), RUN_INFO)))
 
 Path = tuple[str | int, ...]
 
@@ -48,12 +48,12 @@ def changed(path: Path) -> tuple[dict[str, Any], Any]:
     return whole, holder
 
 
-def test_what_was_written_fits() -> None:
+def test_written_report_matches_the_schema() -> None:
     assert schema_error(TOLD, Document) is None
 
 
 @given(st.sampled_from(PLACES))
-def test_a_part_of_another_form_is_found_where_it_is(path: Path) -> None:
+def test_part_of_the_wrong_type_is_located(path: Path) -> None:
     whole, holder = changed(path)
     holder[path[-1]] = {"a": [True]} if path[-1] != "replay" else True
     place = ".".join(map(str, path))

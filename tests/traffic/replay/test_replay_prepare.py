@@ -54,12 +54,12 @@ def test_each_request_without_a_client_is_a_client_of_its_own() -> None:
         ("*", False),
     ],
 )
-def test_it_is_told_that_masked_targets_are_sent_so(target: str, *, masked: bool) -> None:
+def test_masked_targets_are_noted(target: str, *, masked: bool) -> None:
     notes = prepare([entry(0.0, method="OPTIONS", target=target), entry(1.0)]).notes
     assert [note.partition(" where ")[0] for note in notes] == ["1 requests have *"] * masked
 
 
-def test_every_loop_repeats_who_and_what() -> None:
+def test_every_loop_repeats_clients_and_requests() -> None:
     entries = [entry(0.0, client="a", priority="high"), entry(1.0, client="b", priority="low", target="/x")]
     plan = prepare(entries, Selection(loops=3, duration_s=5.0)).load.plan
     assert list(plan.offsets) == [0.0, 1.0, 2.0, 3.0, 4.0]
@@ -79,16 +79,14 @@ def test_every_loop_repeats_who_and_what() -> None:
         ({}, Priority.MID),
     ],
 )
-def test_the_priority_that_was_decided_counts_then_the_stated_one(
-    fields: dict[str, object], counts_as: Priority
-) -> None:
+def test_assigned_priority_precedes_the_stated_one(fields: dict[str, object], counts_as: Priority) -> None:
     load = prepare([entry(0.0, 0, **fields)]).load
     assert Priority(load.plan.priorities[0]) is counts_as
     assert load.requests[0].priority is False
     assert load.requests[0].headers == fields.get("headers", ())
 
 
-def test_a_decided_priority_is_stated_only_where_none_was_and_it_was_asked_for() -> None:
+def test_assigned_priority_is_sent_only_with_the_option() -> None:
     entries = [
         entry(0.0, priority="low"),
         entry(1.0, priority="low", headers=(("x-importance", "low"),)),
@@ -115,7 +113,7 @@ def test_fields_of_the_connection_are_not_sent_again() -> None:
     assert "999" not in head
 
 
-def test_missing_bodies_are_counted_filled_with_spaces_or_from_a_file() -> None:
+def test_missing_bodies_are_counted_or_filled() -> None:
     entries = [entry(0.0, body_len=3), entry(1.0, body=b"xy", body_len=2), entry(2.0), entry(3.0, body_len=1)]
     with pytest.raises(
         TrafficError, match=r"2 requests have a body that was not recorded \(2 POST; .*give one with --body"
@@ -130,7 +128,7 @@ def test_missing_bodies_are_counted_filled_with_spaces_or_from_a_file() -> None:
     assert bodies(Fill(body=b"{}")) == [b"{}", b"xy", b"", b"{}"]
 
 
-def test_it_is_told_which_bodies_are_missing_and_why() -> None:
+def test_missing_bodies_are_reported_with_reasons() -> None:
     entries = [
         entry(0.0, body_len=3, body_sha256="0" * 64),
         entry(1.0, body_len=3, decision="limited", status=429),
@@ -153,17 +151,17 @@ def test_a_body_is_filled_one_way_and_not_without_end() -> None:
         prepare([entry(0.0, body_len=10**15)], None, Fill(spaces=True))
 
 
-def test_bodies_of_what_is_cut_off_need_not_be_filled() -> None:
+def test_bodies_of_skipped_requests_need_no_fill() -> None:
     entries = [entry(0.0), entry(5.0, body_len=3)]
     assert len(prepare(entries, Selection(to_s=5.0)).load.plan) == 1
 
 
-def test_nothing_left_is_said() -> None:
+def test_empty_selection_is_reported() -> None:
     with pytest.raises(TrafficError, match="nothing to replay"):
         prepare([entry(0.0)], Selection(from_s=1.0))
 
 
-def test_what_was_decided_then_is_kept_beside_the_load() -> None:
+def test_recorded_decisions_are_kept_with_the_load() -> None:
     entries = [
         entry(0.0, status=200, decision="admitted"),
         entry(1.0, status=429, decision="limited"),

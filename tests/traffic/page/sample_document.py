@@ -1,4 +1,4 @@
-"""A made-up report that has a bit of everything: six segments, refusals, a silent second, a watched card."""
+"""A sample report with every part: six segments, rejections, a second without responses, a monitored GPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def times(middle_s: float, count: int) -> Times:
 
 
 def tally(counts: Iterable[int], seconds: float) -> TallyDocument:
-    """What became of so many, of them so many served, limited and failed; the rest was rejected."""
+    """Tally of planned, served, limited and failed requests; the rest was shed."""
     planned, served, limited, failed = counts
     rejected = planned - served - limited - failed
     classes = {

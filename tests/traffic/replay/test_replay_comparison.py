@@ -56,7 +56,7 @@ def test_alike_is_no_difference() -> None:
     assert not is_above(found, 0.0)
 
 
-def test_which_of_equal_requests_is_refused_is_chance_and_no_difference() -> None:
+def test_choice_among_equal_requests_is_no_difference() -> None:
     made = replay((0.0, "admitted", 200), (0.5, "limited", 429))
     found = compare_results(made, ended(made, LIMITED, OK))
     assert found is not None
@@ -64,7 +64,7 @@ def test_which_of_equal_requests_is_refused_is_chance_and_no_difference() -> Non
     assert found["changed"] == {"requests": 2, "ratio": 1.0}
 
 
-def test_when_it_was_refused_is_a_difference() -> None:
+def test_second_of_a_rejection_is_a_difference() -> None:
     made = replay((0.0, "admitted", 200), (1.5, "limited", 429))
     found = compare_results(made, ended(made, LIMITED, OK))
     assert found is not None
@@ -85,7 +85,7 @@ def test_the_20_most_different_seconds_come_first() -> None:
     assert found["seconds"][0]["differ"] == 2
 
 
-def test_every_loop_is_held_against_the_one_recording() -> None:
+def test_every_loop_is_compared_with_the_recording() -> None:
     made = replay((0.0, "admitted", 200), (0.5, "limited", 429), loops=2)
     found = compare_results(made, ended(made, OK, LIMITED, OK, OK))
     assert found is not None
@@ -93,7 +93,7 @@ def test_every_loop_is_held_against_the_one_recording() -> None:
     assert found["changed"]["requests"] == 1
 
 
-def test_what_was_not_sent_is_left_out_on_both_sides() -> None:
+def test_unsent_requests_are_omitted_on_both_sides() -> None:
     made = replay((0.0, "admitted", 200), (0.5, "limited", 429), (0.6, "limited", 429))
     result = ended(made, OK)
     result.request_log.skip(1)
@@ -154,7 +154,7 @@ def test_a_service_does_not_differ_from_itself(decision: str, status: int, endin
     assert all(row["recorded"] == row["replayed"] for row in found["decisions"].values())
 
 
-def test_what_a_stopped_run_cut_off_is_no_difference() -> None:
+def test_requests_cut_off_by_a_stop_are_no_difference() -> None:
     made = replay(*[(0.1, "admitted", 200)] * 3)
     cut_off = (RequestResult.UNANSWERED, 0)
     found = compare_results(made, ended(made, OK, cut_off, cut_off, aborted=True))
@@ -165,7 +165,7 @@ def test_what_a_stopped_run_cut_off_is_no_difference() -> None:
     assert (found["requests"], found["differ"]["requests"]) == (3, 2)
 
 
-def test_a_file_that_tells_of_no_answers_is_not_compared() -> None:
+def test_recording_without_responses_is_not_compared() -> None:
     made = replay((0.0, "", 0))
     assert compare_results(made, ended(made, OK)) is None
     assert compare_results(Replay(made.load, None), ended(made, OK)) is None

@@ -1,4 +1,4 @@
-"""What the simulated service does with the work of clients that left, seen in virtual time."""
+"""The simulated service and the work of disconnected clients, in virtual time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REQUESTS = (
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=["predict", "chat", "stream"])
-def test_work_of_a_client_that_left_goes_on_unless_it_is_to_be_cancelled(request_: PlannedRequest) -> None:
+def test_disconnected_work_continues_unless_configured(request_: PlannedRequest) -> None:
     goes_on = state_after(request_, abort=1.0, cancels=False)
     assert (goes_on["done"], goes_on["failed"], goes_on["resident"]) == (100, 0, 0)
     given_up = state_after(request_, abort=1.0, cancels=True)
@@ -43,6 +43,6 @@ def test_work_of_a_client_that_left_goes_on_unless_it_is_to_be_cancelled(request
     assert 50 < given_up["failed"] < 100
 
 
-def test_who_stays_is_served_to_the_end() -> None:
+def test_connected_client_is_served_completely() -> None:
     stayed = state_after(REQUESTS[2], abort=0.0, cancels=True)
     assert (stayed["done"], stayed["failed"]) == (100, 0)

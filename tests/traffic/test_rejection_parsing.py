@@ -1,4 +1,4 @@
-"""What a refusal says, however badly it says it."""
+"""Parsing of reason and Retry-After of rejections, malformed ones included."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def test_any_bytes_are_a_body(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"[1]", b"{}", b'{"reason": 1}', b"[" * 200_000, b'"reason"'])
-def test_what_states_no_reason_has_none(body: bytes) -> None:
+def test_response_without_a_reason_has_none(body: bytes) -> None:
     assert parse_reason(body) == ""

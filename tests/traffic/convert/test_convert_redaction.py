@@ -1,4 +1,4 @@
-"""What of a file is carried over, and what is not."""
+"""Redaction during a conversion."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_user_in_a_url_is_left_out(url: str, target: str) -> None:
     assert target_of(url) == target
 
 
-def test_what_no_recorder_keeps_is_left_out_of_a_recording_too(tmp_path: Path) -> None:
+def test_recording_omits_data_that_no_recorder_stores(tmp_path: Path) -> None:
     secrets = ("authorization", "x-goog-api-key", "cf-connecting-ip")
     fields = (*((name, SECRET) for name in secrets), ("x-auth-priority", "high"), ("x-own", "1"))
     targets = ("http://bob:hunter2@h/a?b=1", "/cb?c#t=hunter2", "//bob:hunter2@h/d", "*", "h:80", "#hunter2")
@@ -116,7 +116,7 @@ def test_what_no_recorder_keeps_is_left_out_of_a_recording_too(tmp_path: Path) -
         ({"headers": "accept"}, ([], [])),
     ],
 )
-def test_what_a_recording_says_it_kept_is_judged(
+def test_redaction_header_of_a_recording_is_validated(
     tmp_path: Path, said: dict[str, object], kept: tuple[list[str], list[str]]
 ) -> None:
     assert recorded_names(recording(tmp_path / "r.jsonl", ONE, redaction=said)) == kept
@@ -144,7 +144,7 @@ def test_moments_that_no_recording_can_have_are_faults(tmp_path: Path, moment: s
     assert "1970-01-01T00:00:00" in (tmp_path / "b.har").read_text()
 
 
-def test_a_recording_that_does_not_say_when_it_began_begins_in_1970(tmp_path: Path) -> None:
+def test_recording_without_start_time_begins_in_1970(tmp_path: Path) -> None:
     convert(
         open_source(recording(tmp_path / "r.jsonl", replace(ONE, t_s=1.0), start="")),
         tmp_path / "a.har",
@@ -159,7 +159,7 @@ def test_a_recording_that_does_not_say_when_it_began_begins_in_1970(tmp_path: Pa
     assert open_source(tmp_path / "b.har").heading.start == "2024-01-01T00:00:00.000000+00:00"
 
 
-def test_chunks_are_not_promised_for_a_body_that_is_written_whole(tmp_path: Path) -> None:
+def test_chunked_encoding_is_dropped_for_complete_bodies(tmp_path: Path) -> None:
     chunked = RecordedRequest(
         t_s=0,
         id=0,

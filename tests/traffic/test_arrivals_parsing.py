@@ -1,4 +1,4 @@
-"""What people write of a load, and what they are told when it cannot be read."""
+"""Parsing of load descriptions, and error texts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_arrivals_are_read_and_written(text: str, k: float) -> None:
 
 
 @given(st.floats(min_value=0.01, max_value=10_000.0))
-def test_what_arrivals_write_they_read(k: float) -> None:
+def test_arrivals_round_trip(k: float) -> None:
     assert Arrivals.parse(str(Arrivals.gamma(k))) == Arrivals.gamma(k)
 
 
@@ -42,13 +42,13 @@ def test_gamma_one_is_poisson() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "gamma", "gamma:", "gamma:0", "gamma:-1", "gamma:nan", "gamma:1e9"])
-def test_what_is_no_arrival_process_is_refused(text: str) -> None:
+def test_invalid_arrival_process_is_rejected(text: str) -> None:
     with pytest.raises(TrafficError):
         Arrivals.parse(text)
 
 
 @pytest.mark.parametrize("text", ["even", "uniform:2", "Poisson"])
-def test_unknown_arrivals_are_told_what_there_is(text: str) -> None:
+def test_unknown_arrivals_list_the_processes(text: str) -> None:
     with pytest.raises(TrafficError, match="uniform, poisson or gamma:K"):
         Arrivals.parse(text)
 
@@ -78,7 +78,7 @@ def test_users_are_read(text: str, steps: tuple[tuple[int, float], ...], think_s
         *("users:5:1:nan", "users:1:5:1:1", "users:1:0:2:1", "users:1:2:3:4:5", "user:1:1", "users:nan:1"),
     ],
 )
-def test_what_is_no_crowd_of_users_is_refused(text: str) -> None:
+def test_invalid_users_are_rejected(text: str) -> None:
     with pytest.raises(TrafficError):
         Users.parse(text)
 
@@ -97,14 +97,14 @@ def test_shapes_are_shapes(text: str) -> None:
     assert read.levels == LoadShape.parse(text).levels
 
 
-def test_a_trace_is_its_path_whatever_is_in_it() -> None:
+def test_trace_path_may_contain_any_character() -> None:
     assert parse_shape("trace:/tmp/a:b c.csv.gz") == TraceShape("/tmp/a:b c.csv.gz")
     with pytest.raises(TrafficError, match="path"):
         parse_shape("trace:")
 
 
 @pytest.mark.parametrize("text", ["", "5", "sine:1:2", "Fixed:1:1", ":", "fixed"])
-def test_one_who_writes_no_shape_is_told_what_there_is(text: str) -> None:
+def test_unknown_shape_lists_the_shapes(text: str) -> None:
     with pytest.raises(TrafficError, match="expected fixed:RATE:TIME") as told:
         parse_shape(text)
     if text != "fixed":
@@ -114,7 +114,7 @@ def test_one_who_writes_no_shape_is_told_what_there_is(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["fixed:100:10x", "fixed:1:x", "ramp:1:2:", "users:5:1h", "spike:1:2:1s:3 q"]
 )
-def test_a_slip_in_a_duration_is_told_which_units_there_are(text: str) -> None:
+def test_wrong_duration_lists_the_units(text: str) -> None:
     with pytest.raises(TrafficError, match=r"is no duration: a number with ms, s or m, such as 500ms"):
         parse_shape(text)
 
@@ -145,6 +145,6 @@ def test_the_last_moment_of_a_timetable_belongs_to_a_second() -> None:
 @pytest.mark.parametrize(
     "text", ["fixed:1e-8:1e9s", "step:0.001,0.001:1500000", "users:1:2592001", "users:1:2:2:2000000"]
 )
-def test_a_load_of_more_than_a_month_is_refused(text: str) -> None:
+def test_load_longer_than_a_month_is_rejected(text: str) -> None:
     with pytest.raises(TrafficError, match="longer than 30 days"):
         parse_shape(text)

@@ -1,4 +1,4 @@
-"""The generator against a service that goes away, or that nobody waits for any longer."""
+"""The generator against a service that goes down, and after a stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.traffic.scripted_server import OK, ScriptedServer, always, once, requ
 from tests.traffic.test_generator import BRISK, drive, endings, silent, some
 
 
-async def test_a_server_that_goes_away_for_good_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_that_goes_down_yields_connection_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("connection_pool", "sender"):
         monkeypatch.setattr(f"autoglm_throttle.traffic.generator.{module}.GRACE_S", 0.05)
     answered = asyncio.Event()
@@ -40,7 +40,7 @@ async def test_a_server_that_goes_away_for_good_is_told_as_such(monkeypatch: pyt
     assert sum(response_s >= 0.05 for response_s in waited) >= 20
 
 
-async def test_the_share_of_the_core_is_that_of_the_sending_without_the_drain(
+async def test_cpu_share_excludes_the_drain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Mock(side_effect=[0.0, 1.0])
@@ -50,7 +50,7 @@ async def test_the_share_of_the_core_is_that_of_the_sending_without_the_drain(
     assert result.run_cost.cpu_share > 1.0 / 0.5
 
 
-async def test_when_a_run_was_stopped_is_told() -> None:
+async def test_stop_time_is_reported() -> None:
     async def serve(reader: Reader, _writer: Writer) -> None:
         await request(reader)
         generator.stop()
@@ -66,7 +66,7 @@ async def test_when_a_run_was_stopped_is_told() -> None:
     assert (await drive(always(OK), some(1))).run_cost.stopped_s is None
 
 
-async def test_a_peer_that_reads_no_more_keeps_no_place_in_the_pool() -> None:
+async def test_peer_that_stops_reading_frees_its_connection() -> None:
     async def serve(reader: Reader, writer: Writer) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 X\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")

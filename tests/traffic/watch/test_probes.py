@@ -1,4 +1,4 @@
-"""Looking at a service while it is under load."""
+"""Probes of a service under load."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WAIT_S = 60.0
 STAT = "77 (a (b) c) S 1 77 77 0 -1 4194560 9 8 7 6 250 50 3 2 20 0 5 0 12345 1000000 512 1844"
 
 
-def test_a_line_of_stat() -> None:
+def test_stat_line_is_parsed() -> None:
     usage = parse_stat(STAT, 100, 4096)
     assert usage == Usage(77, 1, "12345", 3.0, 512 * 4096)
 
@@ -48,12 +48,12 @@ def test_a_process_that_has_ended_uses_nothing(state: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "77 (x) S 1", "nonsense"])
-def test_no_line_of_stat(text: str) -> None:
+def test_malformed_stat_line_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="stat"):
         parse_stat(text, 100, 4096)
 
 
-def test_what_ps_writes() -> None:
+def test_ps_output_is_parsed() -> None:
     found = parse_ps("  77     1  2048   0:03.52 S\n 78 77 1024 1-02:03:04 R+\n 79 77 0 00:00:00 Z+\n\n")
     assert found == {
         77: Usage(77, 1, "", 3.52, 2048 * 1024),
@@ -121,7 +121,7 @@ def _scripted(*tables: list[Usage]) -> ProcessProbe:
     return ProcessProbe(7, lambda pids: next(script))
 
 
-def test_a_number_that_another_process_got_is_not_ours() -> None:
+def test_reused_process_id_is_not_monitored() -> None:
     look = _scripted([_usage(7, 1.0)], [_usage(7, 0.5, born="2")])
     with pytest.raises(ProbeTargetLostError):
         look.sample(1.0)
@@ -156,7 +156,7 @@ def test_workers_that_come_and_go() -> None:
 
 
 @given(st.dictionaries(st.integers(1, 30), st.integers(0, 30)))
-def test_descendants_are_those_whose_line_of_parents_ends_here(parents: dict[int, int]) -> None:
+def test_descendants_are_found_by_their_parents(parents: dict[int, int]) -> None:
     table = {pid: _usage(pid, 0.0, parent=parent) for pid, parent in parents.items()}
 
     def descends(pid: int) -> bool:
@@ -266,7 +266,7 @@ def test_another_redirect_is_not_followed(
         (b"autoglm_throttle_factor_ratio one\n", "is no series"),
     ],
 )
-def test_a_page_that_says_nothing(page: bytes, said: str, served: PageServer) -> None:
+def test_empty_metrics_page_is_rejected(page: bytes, said: str, served: PageServer) -> None:
     served.page = page
     with pytest.raises(ProviderUnavailable, match=said):
         MetricsProbe(served.url).sample(0.0)
@@ -278,7 +278,7 @@ def test_no_url(url: str) -> None:
         MetricsProbe(url)
 
 
-def test_without_a_gate_the_admitted_are_those_inside() -> None:
+def test_admitted_requests_are_counted_without_a_limiter() -> None:
     active = [Series("autoglm_throttle_active_requests", {"priority": name}, 2.0) for name in ("high", "low")]
     gate = Series("autoglm_throttle_inflight_requests", {}, 7.0)
     assert metrics_page.numbers(active) == {"inflight": 4.0}
@@ -295,7 +295,7 @@ def test_the_metrics_that_are_read_exist() -> None:
 
 
 class Scripted:
-    """Sees a number, fails or is gone, by the look."""
+    """Returns a number, fails or loses its target, depending on the sample."""
 
     def __init__(self, name: str, *script: float | Exception) -> None:
         self.name = name
@@ -312,7 +312,7 @@ class Scripted:
         return {self.name: step}
 
 
-def test_things_are_seen_side_by_side_and_none_ends_the_others() -> None:
+def test_probes_run_concurrently_and_independently() -> None:
     well, ill, gone = (
         Scripted("a", 1.0, 2.0, 3.0),
         Scripted("b", OSError("no"), 5.0),
@@ -331,14 +331,14 @@ def test_things_are_seen_side_by_side_and_none_ends_the_others() -> None:
     assert watch.samples(ended_s + 1.0, ended_s + 2.0) == ()
 
 
-def test_looks_in_vain_are_counted() -> None:
+def test_failed_samples_are_counted() -> None:
     look = Scripted("x", OSError("no"), OSError("no"), OSError("no"), 1.0)
     with Prober([look], every_s=0.001) as watch:
         assert look.ended.wait(WAIT_S)
     assert watch.faults == ["x no (3 failed samples)"]
 
 
-def test_a_url_where_nobody_listens_and_one_that_hangs_delay_nothing(
+def test_unreachable_and_hanging_urls_delay_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(metrics_page, "TIMEOUT_S", 10 * WAIT_S)

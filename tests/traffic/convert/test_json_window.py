@@ -1,4 +1,4 @@
-"""A window over a JSON document finds what the whole document holds."""
+"""A window over a JSON document finds the same elements as the whole document."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def test_elements_are_those_of_the_whole_document(
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), st.integers(1, 10))
-def test_a_number_that_the_window_cuts_is_read_whole_and_on_its_line(numbers: list[int], chunk: int) -> None:
+def test_number_across_the_window_edge_is_read_completely(numbers: list[int], chunk: int) -> None:
     lines = ",\n".join(map(str, numbers))
     found = read(f'{{"log": {{"entries": [\n{lines}]}}}}'.encode(), chunk)
     assert found == [(line, number) for line, number in enumerate(numbers, start=2)]
 
 
 @given(st.binary(max_size=60), st.integers(1, 9))
-def test_whatever_the_bytes_are_it_ends_with_an_answer(noise: bytes, chunk: int) -> None:
+def test_arbitrary_bytes_yield_elements_or_an_error(noise: bytes, chunk: int) -> None:
     for document in (noise, b'{"log": {"entries": [' + noise):
         assert fault(document, chunk).startswith("line ")
 
 
 @given(st.binary(max_size=20), st.integers(0, 80))
-def test_a_document_that_is_cut_gives_its_beginning(noise: bytes, cut: int) -> None:
+def test_truncated_document_yields_its_first_elements(noise: bytes, cut: int) -> None:
     whole = b'{"log": {"entries": [1, [2, {"a": "b"}], "\xc3\xa9", {"c": 3.5}]}}'
     with pytest.raises(TrafficError, match="line 1"):
         read(whole[: min(cut, len(whole) - 3)] + b"\x00" + noise, 7)

@@ -32,7 +32,7 @@ def line() -> Connection:
 
 
 def pool(monkeypatch: pytest.MonkeyPatch, refusals: int, size: int = 1, more: int = 0) -> ConnectionPool:
-    """A pool whose first attempts to connect are refused."""
+    """A pool whose first connection attempts are refused."""
     made = ConnectionPool(TargetUrl(port=1), ClientOptions(connections=size, more_connections=more), line)
     left = refusals
 
@@ -48,7 +48,7 @@ def pool(monkeypatch: pytest.MonkeyPatch, refusals: int, size: int = 1, more: in
     return made
 
 
-async def test_refused_connections_are_tried_again_until_one_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_connections_are_retried_until_one_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = pool(monkeypatch, refusals=5)
     lines.open_more(1)
     lines.open_more(1)
@@ -68,7 +68,7 @@ async def test_no_more_are_opened_than_the_pool_may_hold(monkeypatch: pytest.Mon
     assert len(lines._open) == 3
 
 
-async def test_a_pool_that_was_shut_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closed_pool_opens_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = pool(monkeypatch, refusals=10**6)
     lines.open_more(1)
     await asyncio.sleep(0)
@@ -80,7 +80,7 @@ async def test_a_pool_that_was_shut_opens_nothing(monkeypatch: pytest.MonkeyPatc
     assert cast("Line", late).aborted
 
 
-async def test_the_most_recently_used_connection_comes_first_and_dead_ones_never() -> None:
+async def test_most_recent_live_connection_comes_first() -> None:
     lines = ConnectionPool(TargetUrl(port=1), ClientOptions(connections=3), line)
     first, second, dead = line(), line(), line()
     for one in (first, second, dead):
@@ -124,7 +124,7 @@ async def test_all_connections_go_to_the_first_address_that_takes_one(
         await connected_to(monkeypatch, ["::1", "127.0.0.1"], {"::1", "127.0.0.1"})
 
 
-async def test_a_name_that_nobody_knows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_host_name_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "not in the book")
 
@@ -133,7 +133,7 @@ async def test_a_name_that_nobody_knows_is_told(monkeypatch: pytest.MonkeyPatch)
         await ConnectionPool(TargetUrl(port=1, host="name.test"), ClientOptions(), line).fill()
 
 
-async def test_a_server_that_takes_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_connect_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autoglm_throttle.traffic.generator.connection_pool.CONNECT_S", 0.01)
     made = ConnectionPool(TargetUrl(port=1), ClientOptions(connections=7), line)
     monkeypatch.setattr(made, "_connect", asyncio.Event().wait)
@@ -172,7 +172,7 @@ def test_without_limits_there_is_still_a_sane_number(monkeypatch: pytest.MonkeyP
     assert files.max_connections() == files.MAX_WITHOUT_LIMIT
 
 
-async def test_a_target_is_gone_once_nothing_was_open_for_longer_than_the_grace() -> None:
+async def test_target_is_unreachable_after_the_grace_period() -> None:
     lines, last = ConnectionPool(TargetUrl(port=1), ClientOptions(), line), line()
     lines.opened(last)
     lines._record_failure(10.0)
@@ -189,6 +189,6 @@ async def test_a_target_is_gone_once_nothing_was_open_for_longer_than_the_grace(
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 70 + ".test"])
-async def test_a_name_that_no_host_can_have_is_told(host: str) -> None:
+async def test_invalid_host_name_is_reported(host: str) -> None:
     with pytest.raises(TrafficError, match="cannot be the name of a host"):
         await ConnectionPool(TargetUrl(port=1, host=host), ClientOptions(), line).fill()

@@ -1,4 +1,4 @@
-"""The sheet of a run: each line filled in once, and no service can make it grow without end."""
+"""The request log: each entry is written once, and its size is bounded for any service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_request_ends_once() -> None:
     assert sheet.balanced
 
 
-def test_a_sheet_grows_line_by_line() -> None:
+def test_request_log_grows_by_one_request() -> None:
     sheet = RequestLog()
     assert [sheet.add(), sheet.add()] == [0, 1]
     assert len(sheet) == 2
@@ -31,7 +31,7 @@ def test_a_sheet_grows_line_by_line() -> None:
     assert isnan(sheet.first_byte_s[1])
 
 
-def test_refusals_share_their_reasons_and_keep_their_promise() -> None:
+def test_rejections_share_reasons_and_keep_retry_after() -> None:
     sheet = RequestLog(3)
     for index, promised_s in enumerate((1.5, None, 2.0)):
         sheet.record_rejection(index, "queue:slow", promised_s)
@@ -41,7 +41,7 @@ def test_refusals_share_their_reasons_and_keep_their_promise() -> None:
     assert isnan(sheet.promised_s[1])
 
 
-def test_a_service_with_a_reason_for_each_request_does_not_fill_the_sheet() -> None:
+def test_distinct_rejection_reasons_are_bounded() -> None:
     sheet = RequestLog(MOST_REASONS + 50)
     for index in range(len(sheet)):
         sheet.record_rejection(index, f"request {index}", None)

@@ -1,4 +1,4 @@
-"""The books say what the sheet says, whichever way it is added up."""
+"""The summary agrees with the request log with each way of counting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.summary import RequestKind, Summary, Tally, TallyKey, tallies
 from autoglm_throttle.types import Priority
-from tests.traffic.report.made_runs import REQUESTS, Sent, made, runs
+from tests.traffic.report.sample_runs import REQUESTS, Sent, made, runs
 
 KINDS = [RequestKind(0, 1.5), RequestKind(1, 1.0), RequestKind(0, 0.25)]
 LIMITS_S = {Priority.HIGH: 1.0, Priority.MID: 5.0}
@@ -28,7 +28,7 @@ def known(histogram: Histogram, value: float) -> None:
 
 
 def enter(row: Tally, result: Result, index: int, limit_s: float, cost: float) -> None:
-    """What one request adds to a row, one rule after another."""
+    """Counts that one request adds to a row, rule by rule."""
     sheet = result.request_log
     row.planned += 1
     row.cost_planned += cost
@@ -107,13 +107,13 @@ def test_every_planned_request_is_in_exactly_one_place(result: Result) -> None:
 
 
 @given(runs)
-def test_books_have_a_row_for_every_segment_and_priority(result: Result) -> None:
+def test_summary_has_a_row_for_every_segment_and_priority(result: Result) -> None:
     told = result.summary
     assert set(told.tallies) == {(segment, priority) for segment in (0, 1) for priority in Priority}
     assert {key: row.planned for key, row in told.tallies.items()} == result.load.plan.planned()
 
 
-def test_a_request_that_is_still_open_is_planned_and_nothing_else() -> None:
+def test_open_request_is_only_counted_as_planned() -> None:
     result = made([Sent(), Sent()])
     result.request_log.results[1] = OPEN
     total = result.summary.total()
