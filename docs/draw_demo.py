@@ -1,4 +1,4 @@
-"""Plays the demonstration on a pseudo-terminal and keeps what it showed.
+"""Runs the demonstration on a pseudo-terminal and stores its output.
 
 Run: ``python -m docs.draw_demo``. It writes ``demo.svg``, one frame of the live view, and ``demo.txt``,
 the table at the end, which ``python -m benchmarks.figures`` copies to docs/benchmarks.md.
@@ -24,13 +24,13 @@ from benchmarks import harness
 
 HERE = Path(__file__).parent
 COMMAND = (sys.executable, "-m", "autoglm_throttle", "demo")
-TITLE = "The live view of the demonstration, at five times what the card can do"
+TITLE = "Live view of the demonstration, at five times the capacity of the GPU"
 
 Line = list[tuple[str, str]]
 """Runs of text, each with the number of its colour, empty for the usual one."""
 
 _PART = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|(\n)|([^\x1b\n]+)")
-_REFUSED = re.compile(r"^(?:high|mid|low) +\d+/s +\S+ +\d+/s +(\d+)/s +(\d+)/s", re.MULTILINE)
+_REJECTED = re.compile(r"^(?:high|mid|low) +\d+/s +\S+ +\d+/s +(\d+)/s +(\d+)/s", re.MULTILINE)
 _FACTOR = re.compile(r"^factor +([\d.]+)", re.MULTILINE)
 WIDE, HIGH = 8.4, 19
 """Pixels of a character and of a line at 14 px."""
@@ -45,11 +45,14 @@ rect { fill: #f6f8fa; stroke: #d1d9e0 } .c32 { fill: #116329 } .c33 { fill: #7d4
 """
 
 
-def played(folder: str) -> str:
-    """Everything that a run wrote to its terminal; a RuntimeError if it found a problem.
+def terminal_output(folder: str) -> str:
+    """Run the demonstration and return its terminal output.
 
     Args:
-        folder: where it leaves its page.
+        folder: for the report page.
+
+    Raises:
+        RuntimeError: the run found a problem.
     """
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 60, 100, 0, 0))
@@ -57,9 +60,9 @@ def played(folder: str) -> str:
     environment.pop("NO_COLOR", None)
     run = subprocess.Popen(COMMAND, stdin=its, stdout=its, env=environment, cwd=folder)  # noqa: S603 - our own module
     os.close(its)
-    said = b"".join(_chunks(ours))
+    output = b"".join(_chunks(ours))
     os.close(ours)
-    text = said.decode().replace("\r\n", "\n")
+    text = output.decode().replace("\r\n", "\n")
     if run.wait():
         raise RuntimeError(f"the demonstration ended with {run.returncode}:\n{text[-2000:]}")
     return text
@@ -70,12 +73,12 @@ def _chunks(terminal: int) -> Iterator[bytes]:
         while chunk := os.read(terminal, 65536):
             yield chunk
     except OSError as error:
-        if error.errno != errno.EIO:  # how Linux says that the other end is closed
+        if error.errno != errno.EIO:  # Linux: the other end is closed
             raise
 
 
 def screens(text: str) -> Iterator[list[Line]]:
-    """What stood on the screen each time the cursor went up to draw over it, and at the end."""
+    """Yield the screen before each redraw, and at the end."""
     lines: list[Line] = [[]]
     row, colour = 0, ""
     for code, letter, newline, words in _PART.findall(text):
@@ -95,32 +98,32 @@ def screens(text: str) -> Iterator[list[Line]]:
 
 
 def plain(screen: list[Line]) -> str:
-    """A screen without its colours."""
+    """Return a screen without its colours."""
     return "\n".join("".join(words for words, _ in line) for line in screen).rstrip()
 
 
-def telling(all_screens: Iterator[list[Line]]) -> list[Line]:
-    """The screen at five times the capacity with the rates cut and the most refusals of the most kinds.
+def most_rejections(all_screens: Iterator[list[Line]]) -> list[Line]:
+    """Return the screen at five times the capacity with reduced rates and the most rejections of most kinds.
 
     Raises:
-        ValueError: the rates were never seen cut there.
+        ValueError: no screen of the phase shows reduced rates.
     """
     best, most = None, (0, 0)
     for screen in all_screens:
         text = plain(screen)
         factor = _FACTOR.search(text)
         if "phase 5x" in text and factor and 0.0 < float(factor[1]) < 1.0:
-            refused = [int(number) for numbers in _REFUSED.findall(text) for number in numbers]
-            shown = sum(map(bool, refused)), sum(refused)
+            rejected = [int(number) for numbers in _REJECTED.findall(text) for number in numbers]
+            shown = sum(map(bool, rejected)), sum(rejected)
             if shown > most:
                 best, most = screen, shown
     if best is None:
-        raise ValueError("the rates were never seen cut in the phase 5x")
+        raise ValueError("no screen of the phase 5x shows reduced rates")
     return best
 
 
 def svg(screen: list[Line], title: str) -> str:
-    """The screen as a picture made of text, light or dark as the reader's system is."""
+    """Draw a screen as SVG text, light or dark like the reader's system."""
     width = round(WIDE * max(sum(len(words) for words, _ in line) for line in screen)) + 40
     height = HIGH * len(screen) + 30
     rows = "".join(_text(line, 30 + HIGH * number) for number, line in enumerate(screen) if line)
@@ -132,7 +135,7 @@ def svg(screen: list[Line], title: str) -> str:
 
 
 def _text(line: Line, y: int) -> str:
-    """A line, stretched to its width so that any font keeps the columns."""
+    """Draw a line, stretched to its width so that any font keeps the columns."""
     spans = "".join(
         f'<tspan class="c{colour}">{escape(words)}</tspan>' if colour else escape(words)
         for words, colour in line
@@ -142,10 +145,10 @@ def _text(line: Line, y: int) -> str:
 
 
 def main() -> None:
-    """Play, draw, keep."""
+    """Run the demonstration; write the picture and the table."""
     with tempfile.TemporaryDirectory() as folder:
-        text = played(folder)
-    screen = telling(screens(text))
+        text = terminal_output(folder)
+    screen = most_rejections(screens(text))
     (HERE / "demo.svg").write_text(svg(screen, TITLE), encoding="utf-8")
     table = text[text.index("\nphase ") :]
     (HERE / "demo.txt").write_text(f"{harness.line(harness.machine())}\n{table}", encoding="utf-8")

@@ -19,8 +19,8 @@ from docs import draw_demo
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def frame(phase: str, factor: float, limited: float, rejected: float) -> list[str]:
-    classes = {priority: ClassFrame(100.0, 3, 5.0, limited, rejected, 0.1) for priority in Priority}
+def frame(phase: str, factor: float, limited: float, shed: float) -> list[str]:
+    classes = {priority: ClassFrame(100.0, 3, 5.0, limited, shed, 0.1) for priority in Priority}
     table = TierTableFrame(((85.0, 0.7), (90.0, 0.4), (95.0, 0.0)), 0.4, "armed")
     gate = ConcurrencyFrame(30, 30.0, 170.0)
     shown = ScreenFrame(
@@ -38,7 +38,7 @@ def written(frames: list[list[str]]) -> str:
     return text + "\nphase     priority\n"
 
 
-def test_every_frame_replaces_the_one_before_it() -> None:
+def test_every_frame_replaces_the_previous_one() -> None:
     seen = list(draw_demo.screens(written([frame("calm", 1.0, 0, 0), frame("5x", 0.4, 8, 9)])))
     assert len(seen) == 2
     first, last = (draw_demo.plain(screen) for screen in seen)
@@ -58,19 +58,19 @@ def test_frame_with_most_rejections_at_reduced_rates_is_chosen() -> None:
         frame("5x", 0.0, 90, 90),
         frame("recovery", 0.4, 90, 90),
     ]
-    chosen = draw_demo.plain(draw_demo.telling(draw_demo.screens(written(frames))))
+    chosen = draw_demo.plain(draw_demo.most_rejections(draw_demo.screens(written(frames))))
     assert "3/s       4/s" in chosen
 
 
 def test_run_without_reduced_rates_has_no_picture() -> None:
-    with pytest.raises(ValueError, match="never seen cut"):
-        draw_demo.telling(draw_demo.screens(written([frame("5x", 1.0, 8, 9)])))
+    with pytest.raises(ValueError, match="no screen of the phase 5x shows reduced rates"):
+        draw_demo.most_rejections(draw_demo.screens(written([frame("5x", 1.0, 8, 9)])))
 
 
-def test_the_picture_is_text_in_columns_with_a_title() -> None:
+def test_picture_is_text_in_columns_with_a_title() -> None:
     screen = next(draw_demo.screens(written([frame("5x", 0.4, 3, 4), frame("5x", 0.4, 3, 4)])))
-    root = ElementTree.fromstring(draw_demo.svg(screen, "what <it> is"))
-    assert root.findtext(f"{SVG}title") == "what <it> is"
+    root = ElementTree.fromstring(draw_demo.svg(screen, "title <of> it"))
+    assert root.findtext(f"{SVG}title") == "title <of> it"
     lines = ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
     assert lines == draw_demo.plain(screen).splitlines()
     assert [text.get("textLength") for text in root.iter(f"{SVG}text")] == [
@@ -79,7 +79,7 @@ def test_the_picture_is_text_in_columns_with_a_title() -> None:
     assert {span.get("class") for span in root.iter(f"{SVG}tspan")} == {"c32", "c33"}
 
 
-def test_a_run_is_played_on_a_terminal_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_on_a_terminal_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = written([frame("5x", 0.4, 3, 4), frame("recovery", 1.0, 0, 0)]) + "2x high 10 6\n"
     (tmp_path / "shown").write_text(shown)
     program = "import sys; assert sys.stdout.isatty(); print(open(sys.argv[1]).read(), end='')"
@@ -90,7 +90,7 @@ def test_a_run_is_played_on_a_terminal_and_kept(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "demo.txt").read_text().partition("\n\n")[2] == shown.partition("\n\n")[2]
 
 
-def test_a_run_that_found_a_problem_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_a_problem_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draw_demo, "COMMAND", (sys.executable, "-c", "print('why'); exit(1)"))
     with pytest.raises(RuntimeError, match="ended with 1:\nwhy"):
-        draw_demo.played(str(tmp_path))
+        draw_demo.terminal_output(str(tmp_path))

@@ -71,7 +71,7 @@ def test_verdict_and_failed_objectives_come_first() -> None:
 
 def test_sentences_stand_below_the_verdict() -> None:
     page = ElementTree.fromstring(render(MADE_UP, ["It rained < always.", "Then not."]).partition("\n")[2])
-    assert texts(page, "body/main/p[@class='told']") == ["It rained < always.", "Then not."]
+    assert texts(page, "body/main/p[@class='sentence']") == ["It rained < always.", "Then not."]
 
 
 REPLAYED = {
@@ -98,7 +98,7 @@ REPLAYED = {
 
 def test_replay_is_compared_with_its_recording() -> None:
     page = read(changed(replay=REPLAYED))
-    assert texts(page, "body/main/p[@class='told']") == [
+    assert texts(page, "body/main/p[@class='sentence']") == [
         "2.5 % of 400 requests had a different outcome, counted by second; 14 one by one."
     ]
     assert table(page, "Both sides") == [
@@ -118,8 +118,8 @@ def test_replay_is_compared_with_its_recording() -> None:
     ("status", "text", "caveats", "look", "told"),
     [
         (0, "all objectives hold", [], "good", ["Passedall objectives hold"]),
-        (3, "not valid: late", ["late", "no core"], "doubt", ["Not validlate", "no core"]),
-        (130, "interrupted: that is all", [], "doubt", ["Interruptedthat is all"]),
+        (3, "not valid: late", ["late", "no core"], "caution", ["Not validlate", "no core"]),
+        (130, "interrupted: that is all", [], "caution", ["Interruptedthat is all"]),
     ],
 )
 def test_each_exit_status_has_its_css_class(
@@ -148,7 +148,7 @@ def test_failed_run_without_objectives_looks_bad() -> None:
 def test_without_objectives_a_run_is_measured_and_nothing_else() -> None:
     page = read(changed(verdict__status=0, verdict__text="done", verdict__objectives=[]))
     assert texts(page, "body/main/section/p") == ["Measureddone"]
-    assert look_of(page) == "verdict calm", "nobody asked for anything that could be good"
+    assert look_of(page) == "verdict neutral", "without objectives nothing can be good"
     assert "objective" not in "".join(texts(page, "body/main/section"))
 
 
@@ -379,10 +379,10 @@ def test_a_closed_loop_is_marked_at_the_top() -> None:
 
 def test_names_of_run_details_are_unique() -> None:
     page = read(changed(about={"loop": "uvloop"}, generator__processes=1))
-    names = texts(page, ".//dl[@class='facts']/div/dt")
+    names = texts(page, ".//dl[@class='details']/div/dt")
     assert len(names) == len(set(names))
     assert {"Loop", "Event loop"} <= set(names)
-    assert ", 1 process, " in "".join(texts(page, ".//dl[@class='facts']/div/dd"))
+    assert ", 1 process, " in "".join(texts(page, ".//dl[@class='details']/div/dd"))
 
 
 def test_request_kinds_list_their_first_byte() -> None:

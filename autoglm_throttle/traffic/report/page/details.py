@@ -35,7 +35,7 @@ def run_details(document: Document) -> Markup:
     return tag(
         "dl",
         *(tag("div", tag("dt", name), tag("dd", value)) for name, value in _run_details(document)),
-        class_="facts",
+        class_="details",
     )
 
 

@@ -41,7 +41,7 @@ def _body(document: Document, sentences: Sequence[str]) -> Iterator[Markup]:
     shape = tag("p", f"{load['shape']}; arrivals {load['arrivals']}; {loop}")
     yield tag("header", tag("h1", document["title"]), shape)
     yield verdict.section(document)
-    yield from (tag("p", sentence, class_="told") for sentence in sentences)
+    yield from (tag("p", sentence, class_="sentence") for sentence in sentences)
     if document["totals"]["planned"]:
         yield from _plots(document)
     yield from replayed.section(document)

@@ -23,7 +23,7 @@ def section(document: Document) -> Iterator[Markup]:
     requests = units.many(comparison["requests"], "request")
     different = f"{units.share(differ['ratio'])} of {requests} had a different outcome"
     one_by_one = f"counted by second; {units.count(changed['requests'])} one by one."
-    yield tag("p", f"{different}, {one_by_one}", class_="told")
+    yield tag("p", f"{different}, {one_by_one}", class_="sentence")
     yield shown(Table("Both sides", ("", *SIDES), _sides(comparison)))
     if comparison["seconds"]:
         rows = [

@@ -81,7 +81,7 @@ def in_flight(document: Document, line: Timeline) -> Plot:
         summary=f"At most {units.count(max(heights, default=0.0))} requests were open at once.",
         across=across,
         up=up,
-        layers=[Layer(band(edges, [0.0] * len(tops), tops), "area", "calm")],
+        layers=[Layer(band(edges, [0.0] * len(tops), tops), "area", "neutral")],
         bands=bands(line),
         tooltips=[f"{name}: {units.count(height)}" for name, height in zip(line.names, heights, strict=True)],
         table=Table(

@@ -10,7 +10,7 @@ STYLE = """
 :root {
   color-scheme: light dark;
   --ground: #fcfcfb; --sheet: #ffffff; --ink: #1c2128; --soft: #57606a; --rule: #d9dde3; --grid: #e7eaee;
-  --good: #17693a; --bad: #b3202c; --doubt: #8a5300;
+  --good: #17693a; --bad: #b3202c; --caution: #8a5300;
   --ok: #2f74c0; --degraded: #0f8a8a; --limited: #b87a00; --shed: #8150c4; --failed: #c9283e;
   --dropped: #4d5561; --offered: #1c2128;
   --one: #17457f; --two: #b3540b; --three: #0f8078;
@@ -18,7 +18,7 @@ STYLE = """
 @media (prefers-color-scheme: dark) {
   :root {
     --ground: #14171c; --sheet: #1a1e25; --ink: #e7eaee; --soft: #a3acb8; --rule: #343b46; --grid: #2a303a;
-    --good: #63d391; --bad: #ff8589; --doubt: #e9b04a;
+    --good: #63d391; --bad: #ff8589; --caution: #e9b04a;
     --ok: #5c9fea; --degraded: #3dbdb0; --limited: #dba43a; --shed: #b08df0; --failed: #ff6f79;
     --dropped: #98a1ad; --offered: #e7eaee;
     --one: #84b7f5; --two: #f0a35c; --three: #4cc9bd;
@@ -33,17 +33,17 @@ h1 { font-size: clamp(1.3rem, 3.5vw, 1.8rem); line-height: 1.25; font-weight: 65
 h2 { font-size: 1.2rem; font-weight: 650; margin: 48px 0 16px }
 h3 { font-size: 1rem; font-weight: 650 }
 header p, figcaption p, .note, dt, .figures dd { color: var(--soft); font-size: .875rem }
-h1, header p, .note, .said, .doubts, td, th, dd { overflow-wrap: anywhere }
+h1, header p, .note, .outcome, .caveats, td, th, dd { overflow-wrap: anywhere }
 header { margin-bottom: 24px }
 .note { margin-top: 24px }
-.told { margin-top: 16px; max-width: 75ch }
+.sentence { margin-top: 16px; max-width: 75ch }
 
 .verdict { background: var(--sheet); border: 1px solid var(--rule); border-left: 6px solid var(--mark);
   border-radius: 8px; padding: 16px 20px }
-.good { --mark: var(--good) } .bad { --mark: var(--bad) } .doubt { --mark: var(--doubt) }
-.calm { --mark: var(--ok) }
-.said { font-size: 1.125rem } .word { color: var(--mark); margin-right: .35em }
-.doubts { margin-top: 8px; color: var(--doubt) }
+.good { --mark: var(--good) } .bad { --mark: var(--bad) } .caution { --mark: var(--caution) }
+.neutral { --mark: var(--ok) }
+.outcome { font-size: 1.125rem } .label { color: var(--mark); margin-right: .35em }
+.caveats { margin-top: 8px; color: var(--caution) }
 .verdict .scroll { margin: 12px 0 0 }
 .verdict .strong td:last-child, .verdict .strong th { color: var(--bad) }
 
@@ -78,7 +78,7 @@ path { vector-effect: non-scaling-stroke; stroke-linecap: round; stroke-linejoin
 .hint { fill: transparent } .hint:hover { fill: var(--ink); fill-opacity: .12 }
 .ok { --tint: var(--ok) } .degraded { --tint: var(--degraded) } .limited { --tint: var(--limited) }
 .shed { --tint: var(--shed) } .failed { --tint: var(--failed) } .dropped { --tint: var(--dropped) }
-.calm { --tint: var(--ok) } .offered { --tint: var(--offered) }
+.neutral { --tint: var(--ok) } .offered { --tint: var(--offered) }
 .line.offered { stroke-width: 1.5 }
 .of-high, .of-p99, .of-factor_ratio, .of-inflight { --tint: var(--one) }
 .of-mid, .of-p95, .of-gpu_utilization_ratio, .of-waiting { --tint: var(--two); stroke-dasharray: 7 4 }
@@ -104,7 +104,7 @@ thead th { color: var(--soft); font-weight: 500; border-bottom-color: var(--rule
 tbody th { font-weight: 400 }
 .strong th, .strong td { font-weight: 650 }
 main > .scroll .strong ~ tr:not(.strong) th { padding-left: 14px }
-.facts { display: grid; gap: 12px 24px; font-size: .875rem;
+.details { display: grid; gap: 12px 24px; font-size: .875rem;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 260px), 1fr)) }
 @media (max-width: 1000px) { .vast { display: none } }
 @media (max-width: 520px) { .roomy { display: none } th, td { padding: 5px 6px } }

@@ -12,12 +12,12 @@ from autoglm_throttle.traffic.report.schema import Document, ObjectiveResult
 STATUS_LABELS = {
     0: ("good", "Passed"),
     1: ("bad", "Failed"),
-    3: ("doubt", "Not valid"),
-    130: ("doubt", "Interrupted"),
+    3: ("caution", "Not valid"),
+    130: ("caution", "Interrupted"),
 }
 """CSS class and label of each exit status."""
 
-MEASURED = ("calm", "Measured")
+MEASURED = ("neutral", "Measured")
 """Label of a run without objectives in which a request succeeded."""
 
 
@@ -28,8 +28,8 @@ def section(document: Document) -> Markup:
     if verdict["status"] == 0 and not verdict["objectives"]:
         css_class, label = MEASURED
     text = verdict["text"].removeprefix(f"{label.lower()}: ")
-    sentence = tag("p", tag("strong", label, class_="word"), text, class_="said")
-    caveats = (tag("p", caveat, class_="doubts") for caveat in verdict["caveats"] if caveat not in text)
+    sentence = tag("p", tag("strong", label, class_="label"), text, class_="outcome")
+    caveats = (tag("p", caveat, class_="caveats") for caveat in verdict["caveats"] if caveat not in text)
     objectives = _objectives(verdict["objectives"])
     return join(
         tag("section", sentence, *caveats, objectives, class_=f"verdict {css_class}", aria_label="Verdict"),
