@@ -1,5 +1,7 @@
 """A machine that was started a minute ago, for one test run: a plugin, loaded with ``-p`` before the package.
 
+Importing this module changes the clock of the process.
+
 `time.monotonic` and `time.monotonic_ns` begin at 60 s, as the uptime on Linux does. Loops of asyncio ask
 `time.monotonic` by its name and agree; trio, uvloop and processes that a test starts keep the clock of the
 machine.
