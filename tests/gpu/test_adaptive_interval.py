@@ -95,7 +95,7 @@ def test_steps_scale_with_the_interval_and_end_at_the_longest(
 
 
 def test_repr_shows_the_interval() -> None:
-    assert repr(settled(0.5)[0]) == "Pace(5 s)"
+    assert repr(settled(0.5)[0]) == "AdaptiveInterval(5 s)"
 
 
 @pytest.mark.parametrize(

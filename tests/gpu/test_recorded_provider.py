@@ -209,5 +209,5 @@ def test_a_file_that_is_not_there_is_unavailable_until_it_is(tmp_path: Path) -> 
 
 
 def test_repr_names_the_script() -> None:
-    assert repr(RecordedProvider("x.csv")) == "ScriptedProvider(x.csv)"
-    assert repr(RecordedProvider([1])) == "ScriptedProvider(steps)"
+    assert repr(RecordedProvider("x.csv")) == "RecordedProvider(x.csv)"
+    assert repr(RecordedProvider([1])) == "RecordedProvider(steps)"
