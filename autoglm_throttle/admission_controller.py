@@ -200,7 +200,7 @@ class AdmissionController:
                 return None
             if self._dry_run:
                 self._settlement.limiter.cancel(ticket, now)
-                self._settlement.limiter.occupy_over_limit()
+                self._settlement.limiter.occupy_over_limit(ticket.demand.priority)
                 return None
         return ticket
 
@@ -221,7 +221,7 @@ class AdmissionController:
             row.would_reject[decision.reason] += 1
             row.admitted += 1
             if demand.holds_slot:
-                settlement.limiter.occupy_over_limit()
+                settlement.limiter.occupy_over_limit(demand.priority)
             self._log_rejection(demand, decision, now)
             return self._permit(
                 settlement, demand, Decision(True, Reason.OK, would_reject=decision), now, now

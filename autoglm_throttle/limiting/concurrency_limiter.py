@@ -53,6 +53,7 @@ class AdaptiveConcurrencyLimiter:
         "_max_limit",
         "_memory",
         "_opened_s",
+        "_over",
         "_peak",
         "_peak_since_fill",
         "_priority_queues",
@@ -85,6 +86,7 @@ class AdaptiveConcurrencyLimiter:
         self._arrived = [0, 0, 0]
         self._done, self._total_s, self._starts_s = 0, 0.0, 0.0
         self._peak, self._limited, self._rejected = 0, False, 0
+        self._over = [0, 0, 0]  # in a dry run: requests in flight above the capacity, by priority
         self._peak_since_fill = 0  # highest peak of the periods since the last memory fill
         self._reserved_share = ReservedShare(rules.min_share, now)
         self._failure_s = math.inf
@@ -131,7 +133,10 @@ class AdaptiveConcurrencyLimiter:
         priority = demand.priority
         max_wait_s = self._service.max_wait_s(demand.slo_s or self._rules.slo_s)
         excess = self._excess(priority, max_wait_s)
-        if excess <= 0 and len(self._queues[priority + 1]) + self._over_capacity() < self._rules.queue_max:
+        if (
+            excess <= 0
+            and len(self._queues[priority + 1]) + self._would_wait()[priority] < self._rules.queue_max
+        ):
             return self._append(Ticket(demand, now, max_wait_s, priority + 1))
         ticket = self.enqueue_reserved(demand, now)
         if ticket is not None:
@@ -234,9 +239,12 @@ class AdaptiveConcurrencyLimiter:
         excess = self._excess(demand.priority, max_wait_s)
         return self._build_rejection("queue:timeout", self._retry_s(demand.priority, excess, now))
 
-    def occupy_over_limit(self) -> None:
+    def occupy_over_limit(self, priority: Priority) -> None:
         """Count a request in flight above the limit: in a dry run it runs in spite of its rejection."""
+        over = self._would_wait()
         self.in_flight += 1
+        if self._rules.dry_run and self.in_flight > self._capacity:
+            over[priority] += 1
         self._starts_s += self._last_s
         if self.in_flight > self._peak:
             self._peak = self.in_flight
@@ -385,10 +393,7 @@ class AdaptiveConcurrencyLimiter:
         """Count the tickets that must leave before a new request may wait; 0 or less: it may wait now."""
         if not max_wait_s:
             return self.waiting + 1  # it may only take a slot that no ticket waits for
-        ahead, free = (
-            self._priority_queues.count_ahead(priority) + self._over_capacity(),
-            self._capacity - self.in_flight,
-        )
+        ahead, free = self._ahead(priority), self._capacity - self.in_flight
         if free > 0:  # the limit has just grown: the tickets ahead are about to be called
             ahead -= free
         return ahead - self._service.limit(priority, max_wait_s, self._capacity)
@@ -402,8 +407,27 @@ class AdaptiveConcurrencyLimiter:
             return max(0, excess) / rate
         return max(
             seconds_until(self._ends_s, now),
-            (self._priority_queues.count_ahead(priority) + self._over_capacity()) / rate,
+            self._ahead(priority) / rate,
         )
+
+    def _ahead(self, priority: Priority) -> int:
+        """Count the tickets ahead of a new request; in a dry run, the requests that would be such tickets."""
+        ahead = self._priority_queues.count_ahead(priority)
+        return ahead + sum(self._would_wait()[: priority + 1]) if self._rules.dry_run else ahead
+
+    def _would_wait(self) -> list[int]:
+        """Count, by priority, the requests in flight that would be queued without the dry run.
+
+        Slots that became free since the last call go to the most important of them, as in `pop_ready`.
+        """
+        over = self._over
+        if self._rules.dry_run:
+            free = sum(over) - self._over_capacity()
+            for priority in Priority:
+                called = max(0, min(over[priority], free))
+                over[priority] -= called
+                free -= called
+        return over
 
     def _over_capacity(self) -> int:
         """Count the requests in flight that would be queued without the dry run."""

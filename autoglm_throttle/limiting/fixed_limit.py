@@ -88,7 +88,7 @@ class FixedConcurrencyLimit:
         """Return no tickets."""
         return _NO_TICKETS
 
-    def occupy_over_limit(self) -> None:
+    def occupy_over_limit(self, priority: Priority) -> None:  # noqa: ARG002 - as the adaptive limiter
         """Count a request in flight above the limit: in a dry run it runs in spite of its rejection."""
         self.in_flight += 1
 

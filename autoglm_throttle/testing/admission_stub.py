@@ -16,5 +16,5 @@ def admit_all(throttle: Throttle, demand: Demand) -> Permit:
     with counters.lock:
         counters.classes[demand.priority].admitted += 1
         if demand.holds_slot:
-            settlement.limiter.occupy_over_limit()
+            settlement.limiter.occupy_over_limit(demand.priority)
     return Permit(settlement, demand, ADMITTED, now, now)

@@ -57,7 +57,7 @@ def served() -> Iterator[str]:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    """A recording of two seconds of the simulated service, and the body file that the page's commands name."""
+    """A recording of two seconds of the simulated service, and the body file that the commands name."""
     (tmp_path / "body.json").write_text("{}")
     clock = ManualClock()
     sim = SimulatedGpu(clock=clock)

@@ -190,9 +190,9 @@ class LimiterMachine(RuleBasedStateMachine):
         assert evidence.confirmed or not waiting
         assert evidence.in_flight == self.limiter.in_flight
 
-    @rule()
-    def dry_run(self) -> None:
-        self.limiter.occupy_over_limit()
+    @rule(priority=st.sampled_from(Priority))
+    def dry_run(self, priority: Priority) -> None:
+        self.limiter.occupy_over_limit(priority)
         self.running.append(self.latest)
 
     @rule()

@@ -130,7 +130,7 @@ def test_every_way_in_counts_for_the_peak(by: str) -> None:
     elif by == "rescue":
         assert tested.enqueue_reserved(Demand(LOW), 1.0) is not None
     else:
-        tested.occupy_over_limit()
+        tested.occupy_over_limit(HIGH)
     assert tested._peak == 1
 
 

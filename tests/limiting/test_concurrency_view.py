@@ -24,7 +24,7 @@ from tests.limiting.measured_limiters import (
 
 def test_dry_run_admits_the_would_reject() -> None:
     tested = fill(limiter(inflight_start=2))
-    tested.occupy_over_limit()
+    tested.occupy_over_limit(HIGH)
     assert tested.in_flight == 3
     tested.release(0.0, Outcome.SUCCESS, 0.1)
     assert not tested.try_acquire(Demand(HIGH), 0.1), "still two in flight"
@@ -44,12 +44,28 @@ def test_dry_run_would_reject_as_many_as_a_live_limiter() -> None:
             dry.cancel(got, 0.0)
         else:
             assert got == expected
-        dry.occupy_over_limit()
+        dry.occupy_over_limit(MID)
         if isinstance(expected, Decision):
             break
     assert dry.in_flight == 4 + 32
     assert dry.report().confirmed
     assert dry.report().confirmed, "somebody would still wait"
+
+
+def test_dry_run_counts_the_queue_of_each_priority() -> None:
+    """Its free slots go to the most important of the requests above the limit, as in a live queue."""
+    live, dry = (fill(limiter(inflight_start=4, queue_max=3, dry_run=run)) for run in (False, True))
+    for _ in range(3):
+        wait(live, HIGH)
+        dry.cancel(wait(dry, HIGH), 0.0)
+        dry.occupy_over_limit(HIGH)
+    for tested in (live, dry):
+        assert rejected(tested, HIGH).detail == "queue:full"
+        assert isinstance(come(tested, MID), Ticket)
+    assert dry._would_wait() == [3, 0, 0]
+    dry.occupy_over_limit(LOW)
+    dry.release(0.0, Outcome.SUCCESS, 0.1)
+    assert dry._would_wait() == [2, 0, 1]
 
 
 def test_report_counts_waiters_and_rejections_of_the_limiter() -> None:

@@ -81,7 +81,7 @@ def test_rejections_are_reported_once_without_a_rate() -> None:
 
 def test_dry_run_admits_the_would_reject() -> None:
     tested = full(1)
-    tested.occupy_over_limit()
+    tested.occupy_over_limit(Priority.HIGH)
     assert tested.in_flight == 2
     tested.release(0.0, Outcome.SUCCESS, 0.1)
     refusal(tested)
