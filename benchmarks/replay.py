@@ -89,19 +89,19 @@ def digest(result: Result) -> str:
     return told.hexdigest()[:16]
 
 
-def decisions(sheet: RequestLog) -> dict[str, int]:
+def decisions(log: RequestLog) -> dict[str, int]:
     """Endings, those of refusals with their reason."""
     counts: Counter[str] = Counter()
-    for number, reason in zip(sheet.results, sheet.reasons, strict=True):
+    for number, reason in zip(log.results, log.reasons, strict=True):
         if number < UNSENT:
-            words = (RequestResult(number).label, sheet.reason_texts[reason])
-            counts[" ".join(word for word in words if word)] += 1
+            texts = (RequestResult(number).label, log.reason_texts[reason])
+            counts[" ".join(word for word in texts if word)] += 1
     return dict(sorted(counts.items()))
 
 
-def lags(sheet: RequestLog) -> tuple[float, float]:
+def lags(log: RequestLog) -> tuple[float, float]:
     """99th percentile and maximum of the lag, in seconds: exact, from all of them."""
-    late = sorted(lag_s for lag_s in sheet.lag_s if not isnan(lag_s))
+    late = sorted(lag_s for lag_s in log.lag_s if not isnan(lag_s))
     return late[min(len(late) - 1, int(0.99 * len(late)))], late[-1]
 
 

@@ -216,6 +216,7 @@ class TestLiveThrottle:
             inflight_start=4,
             inflight_max=8,
             queue_max=3,
+            min_share=0,  # a dry run grants nothing from the reserved share (docs/limitations.md)
             rate_low_rps="6/s",
             rate_mid_rps="12/s",
             user_limit="20/minute",

@@ -37,7 +37,7 @@ from benchmarks import headline
 from benchmarks.headline_rows import cases
 from tests.founding_figures import FIGURES, page
 
-PAGE = Path(__file__).parents[1] / "docs" / "founding-figures.md"
+PAGE = Path(__file__).parents[2] / "docs" / "founding-figures.md"
 
 
 class Service:

@@ -24,7 +24,7 @@ def _fill(device: GpuSample) -> float | None:
 _NUMBERS: Final[tuple[tuple[str, Callable[[GpuSample], float | None], bool], ...]] = (
     ("gpu_utilization_ratio", _utilization, True),
     ("gpu_memory_ratio", _fill, True),
-    ("gpu_power_w", lambda card: card.power_w, False),
+    ("gpu_power_w", lambda info: info.power_w, False),
 )
 """Number of the report, its reader for one device, and whether several devices give a mean, not a sum."""
 

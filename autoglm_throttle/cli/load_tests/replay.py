@@ -69,12 +69,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(arguments: ReplayArguments) -> int:
-    manner = ReplayOptions(
+    replay_options = ReplayOptions(
         bodies=arguments.fill,
         priority_header=arguments.send_options.target.priority_header,
         decided=arguments.decided,
     )
-    played = open_replay(arguments.path, arguments.selection, manner)
+    played = open_replay(arguments.path, arguments.selection, replay_options)
     sys.stderr.writelines(f"{arguments.path}: {note}\n" for note in played.notes)
     arguments.report_options.objectives.check(played.load.plan.names)
     if arguments.report_options.dry_run:
@@ -105,8 +105,10 @@ def _report(arguments: ReplayArguments, played: Replay, result: Result) -> int:
         arguments.command,
         result.run_cost.loop,
     )
-    judged = () if arguments.limit is None else (_checked(arguments.limit, comparison),)
-    report = make(result, replace(known, arrivals="recorded", replay=comparison, extra_objectives=judged))
+    objectives_read = () if arguments.limit is None else (_checked(arguments.limit, comparison),)
+    report = make(
+        result, replace(known, arrivals="recorded", replay=comparison, extra_objectives=objectives_read)
+    )
     more = (
         ["", *comparison_lines(comparison)]
         if comparison
