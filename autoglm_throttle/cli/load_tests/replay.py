@@ -105,10 +105,8 @@ def _report(arguments: ReplayArguments, played: Replay, result: Result) -> int:
         arguments.command,
         result.run_cost.loop,
     )
-    objectives_read = () if arguments.limit is None else (_checked(arguments.limit, comparison),)
-    report = make(
-        result, replace(known, arrivals="recorded", replay=comparison, extra_objectives=objectives_read)
-    )
+    objectives = () if arguments.limit is None else (_checked(arguments.limit, comparison),)
+    report = make(result, replace(known, arrivals="recorded", replay=comparison, extra_objectives=objectives))
     more = (
         ["", *comparison_lines(comparison)]
         if comparison
