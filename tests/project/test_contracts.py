@@ -50,7 +50,9 @@ FAULTS = [
     Fault("resilience/http/answer.py", "from autoglm_throttle.resilience.http import call", "http"),
     Fault("resilience/http/brotli.py", "", "http"),
     Fault(
-        "resilience/shared/protocol.py", "from autoglm_throttle.resilience.shared import teller", "breakers"
+        "resilience/shared/protocol.py",
+        "from autoglm_throttle.resilience.shared import sync_sender",
+        "breakers",
     ),
     Fault("resilience/shared/etcd.py", "", "breakers"),
     Fault("resilience/guard_state.py", "from autoglm_throttle.gpu import aggregate", "capabilities"),
