@@ -118,7 +118,7 @@ def test_rejected_before_retry_after_and_allowed_at_it(
     if rejection.allowed:
         return
     there = now + rejection.retry_after_s
-    # A sum of two floats is rounded, so the instant before is a nanosecond away, not one unit in the last place.
+    # A sum of two floats is rounded, so the instant before is a nanosecond away, not one last place.
     for earlier in (now + rejection.retry_after_s * share, there - 1e-9 * max(1.0, abs(there))):
         assert earlier >= there - 1e-9 or not tested.test(ring, units, earlier)[0].allowed
     assert tested.test(ring, units, there)[0].allowed
