@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 from autoglm_throttle.version import __version__
 
 if TYPE_CHECKING:
+    from autoglm_throttle.admission.permit import Permit, Rejection
+    from autoglm_throttle.admission.snapshot import Snapshot
     from autoglm_throttle.asgi import Caller, ThrottleMiddleware, exempt, mark
     from autoglm_throttle.limiting.ticket import Ticket
-    from autoglm_throttle.permit import Permit, Rejection
     from autoglm_throttle.resilience.feature import Fallback
     from autoglm_throttle.settings import (
         BreakerSettings,
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
         RoutePolicy,
         Settings,
     )
-    from autoglm_throttle.snapshot import Snapshot
     from autoglm_throttle.throttle import Throttle
     from autoglm_throttle.types import (
         BreakerState,

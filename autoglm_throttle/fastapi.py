@@ -12,6 +12,8 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from autoglm_throttle.admission.permit import Permit, Rejection
+from autoglm_throttle.admission.snapshot import REPLACEABLE
 from autoglm_throttle.asgi import MARKER, RequestClassifier, RouteTable, ThrottleMiddleware, exempt, mark
 from autoglm_throttle.asgi.failure_attribution import attribute_to_throttle
 from autoglm_throttle.asgi.marks import visible_routes
@@ -19,9 +21,7 @@ from autoglm_throttle.asgi.middleware import TRY_AGAIN_LATER, close_reason
 from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by
 from autoglm_throttle.asgi.routes import path_of
 from autoglm_throttle.events import LOGGER
-from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import RoutePolicy, Settings
-from autoglm_throttle.snapshot import REPLACEABLE
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import (
     Decision,

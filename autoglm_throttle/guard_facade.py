@@ -7,15 +7,15 @@ import weakref
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from autoglm_throttle import factory
+from autoglm_throttle.admission import factory
 from autoglm_throttle.settings import BreakerSettings, Settings
 from autoglm_throttle.types import BreakerTransition, Clock, ControlState, Criticality, CriticalityName
 
 if TYPE_CHECKING:
-    from autoglm_throttle.guard_registry import GuardRegistry
     from autoglm_throttle.resilience.feature import Fallback
     from autoglm_throttle.resilience.guard import Guard
     from autoglm_throttle.resilience.outcome_classifier import Classify
+    from autoglm_throttle.resilience.registry import GuardRegistry
 
 
 Exceptions = type[BaseException] | Collection[type[BaseException]]
@@ -112,7 +112,7 @@ class GuardFacade:
             self._guards.reset_after_fork()
 
     def _guard_registry(self) -> GuardRegistry:
-        from autoglm_throttle.guard_registry import (
+        from autoglm_throttle.resilience.registry import (
             GuardRegistry,  # deferred: keeps the import of the package small
         )
 

@@ -10,13 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from autoglm_throttle import events, factory
+from autoglm_throttle import events
+from autoglm_throttle.admission import factory
+from autoglm_throttle.admission.queued_admission import QueuedAdmission
+from autoglm_throttle.admission.settlement import Settlement
+from autoglm_throttle.admission.snapshot import (
+    DURATION_BUCKETS_S,
+    Counters,
+    FleetView,
+    Snapshot,
+    decision_label,
+)
 from autoglm_throttle.guard_facade import GuardFacade
 from autoglm_throttle.limiting.rate_rejection import HasTokens
-from autoglm_throttle.queued_admission import QueuedAdmission
 from autoglm_throttle.settings import SETTINGS, Settings, SettingSource
-from autoglm_throttle.settlement import Settlement
-from autoglm_throttle.snapshot import DURATION_BUCKETS_S, Counters, FleetView, Snapshot, decision_label
 from autoglm_throttle.types import (
     Clock,
     ControlState,
@@ -31,7 +38,7 @@ from autoglm_throttle.types import (
 )
 
 if TYPE_CHECKING:
-    from autoglm_throttle.gpu_monitor import GpuMonitor
+    from autoglm_throttle.gpu.monitor import GpuMonitor
 
 SWEPT_PER_SAMPLE = 100
 """Users checked for idleness with each GPU sample: tens of microseconds under the lock."""
@@ -377,7 +384,7 @@ class Throttle(QueuedAdmission, GuardFacade):
             if throttle is not None:
                 throttle._on_sources_lost(source_lost)  # noqa: SLF001 - as above
 
-        from autoglm_throttle.gpu_monitor import (  # deferred: keeps the import of the package small
+        from autoglm_throttle.gpu.monitor import (  # deferred: keeps the import of the package small
             GpuMonitor,
             SampleListener,
         )

@@ -88,10 +88,10 @@ def redis_limits(app: asgi_rows.App) -> asgi_rows.App:
 
 def redis_floor(app: asgi_rows.App) -> asgi_rows.App:
     """Behind nothing but the question to the store: no rates, no gate, no header fields."""
-    from autoglm_throttle.limiting.shared.redis_user_limits import RedisUserLimitStore
-    from autoglm_throttle.limiting.shared.store import StoreCharge
-    from autoglm_throttle.limiting.shared.window_protocol import WindowProtocol
-    from autoglm_throttle.redis_client import RedisClients, RedisOptions
+    from autoglm_throttle.store.client import RedisClients, RedisOptions
+    from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
+    from autoglm_throttle.store.user_limit_store import StoreCharge
+    from autoglm_throttle.store.window_protocol import WindowProtocol
     from autoglm_throttle.types import UserLimit
 
     window = RedisUserLimitStore(RedisClients(RedisOptions(REDIS_URL)), WindowProtocol("athr", "floor", 1))

@@ -12,7 +12,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from autoglm_throttle import Settings, Throttle, ThrottleMiddleware, wakeup
+from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
+from autoglm_throttle._runtime import wakeup
 from benchmarks import asgi_rows, harness
 
 CROWD = 400

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from autoglm_throttle.admission.permit import ProvisionalDemand, Rejection
+from autoglm_throttle.admission.snapshot import REPLACEABLE
 from autoglm_throttle.asgi.advice import MARKER
 from autoglm_throttle.asgi.app_breaker import AppBreaker
 from autoglm_throttle.asgi.fallback_responder import send_answer
 from autoglm_throttle.asgi.responses import rejected_by
-from autoglm_throttle.permit import ProvisionalDemand, Rejection
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.fallback import LOAD
-from autoglm_throttle.snapshot import REPLACEABLE
 from autoglm_throttle.types import Decision, Demand, GuardRejected, Reason
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
+from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs
 from autoglm_throttle.resilience.http.caching_rules import CacheRequest, mark_degraded
 from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
-from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
 from autoglm_throttle.types import Clock, FallbackContext, FallbackKind
 
 Scope = MutableMapping[str, Any]
@@ -26,7 +26,7 @@ class AppFallbacks:
     def __init__(self, executor: HttpFeatureExecutor, clock: Clock) -> None:
         self.executor: HttpFeatureExecutor = executor
         self.name: str = executor.feature.name
-        self.log: GuardRateLimitedLogger = GuardRateLimitedLogger(self.name, clock)
+        self.log: RateLimitedLogger = RateLimitedLogger(self.name, clock)
         """Rate-limited log of the app errors that a fallback would otherwise hide."""
 
     def cache_request(self, scope: Scope) -> CacheRequest | None:

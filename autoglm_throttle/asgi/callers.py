@@ -17,10 +17,10 @@ from typing import Any
 from autoglm_throttle.asgi.proxy_detector import WARNING, ProxyDetector
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.events import LOGGER, LogEvent
-from autoglm_throttle.identity import CACHE_ENTRIES, CallerHasher, ProxyChain, overflow_group
 from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
 from autoglm_throttle.settings.quantity import parse_quantity
 from autoglm_throttle.types import Clock, Demand, Priority, WebSocketMode
+from autoglm_throttle.types.identity import CACHE_ENTRIES, CallerHasher, ProxyChain, overflow_group
 
 MAX_VALUE_BYTES = 8192
 """Bytes; a longer identity or priority header is treated as absent, a longer deadline as malformed."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from autoglm_throttle.admission.permit import Permit
+from autoglm_throttle.admission.snapshot import REPLACEABLE
 from autoglm_throttle.asgi.app_fallbacks import AppFallbacks, Scope, text_of
 from autoglm_throttle.asgi.failure_attribution import attribution_of
-from autoglm_throttle.permit import Permit
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.fallback import ERROR, LOAD
 from autoglm_throttle.resilience.outcome_classifier import FAILING_STATUSES
-from autoglm_throttle.snapshot import REPLACEABLE
 from autoglm_throttle.types import GuardRejected, Outcome, Rejected
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class FallbackResponder:
             if late or not cause or not await self._replace(cause, error, outcome or Outcome.FAILURE):
                 return False
         if error is not None and outcome is Outcome.FAILURE:
-            self._fallbacks.log.warn("app", "the app failed; a fallback answered instead", error)
+            self._fallbacks.log.warn("app", "the app failed; a fallback answered instead", error=error)
         return True
 
     async def _send(self, message: Message) -> None:

@@ -9,6 +9,8 @@ import anyio
 from starlette.requests import ClientDisconnect
 from starlette.websockets import WebSocketDisconnect
 
+from autoglm_throttle.admission.permit import Permit, Rejection
+from autoglm_throttle.admission.snapshot import REPLACEABLE, SourceView
 from autoglm_throttle.asgi import marks
 from autoglm_throttle.asgi.advice import MARKER, AdviceMiddleware
 from autoglm_throttle.asgi.callers import Identify, RequestClassifier
@@ -19,9 +21,7 @@ from autoglm_throttle.asgi.responses import EXPOSED_FIELDS, LEGACY_NAMES, Respon
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
-from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import ConfigError
-from autoglm_throttle.snapshot import REPLACEABLE, SourceView
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Decision, GuardRejected, Outcome, Rejected, TelemetryState
 

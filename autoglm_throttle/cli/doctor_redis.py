@@ -14,16 +14,16 @@ from typing import Any, Final
 from autoglm_throttle.cli.doctor_permissions import missing_permission
 from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
 from autoglm_throttle.cli.store_latency import ROUND_TRIPS, round_trip
-from autoglm_throttle.gpu import fleet as gpu_fleet
-from autoglm_throttle.limiting.shared import fleet_sync
-from autoglm_throttle.limiting.shared.lua_script import RIGHTS, error_kind
-from autoglm_throttle.limiting.shared.store import VALUES, StoreCharge, StoreErrorKind
-from autoglm_throttle.limiting.shared.window_protocol import CheckRequest, WindowProtocol, script
-from autoglm_throttle.redis_client import RedisClients, RedisOptions
-from autoglm_throttle.resilience.shared import scripts as breakers
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.quantity import plain
 from autoglm_throttle.settings.redis_address import RedisAddress, Topology, parse_redis_url
+from autoglm_throttle.store import fleet
+from autoglm_throttle.store import gpu as gpu_fleet
+from autoglm_throttle.store.breakers import scripts as breakers
+from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.store.script import RIGHTS, error_kind
+from autoglm_throttle.store.user_limit_store import VALUES, StoreCharge, StoreErrorKind
+from autoglm_throttle.store.window_protocol import CheckRequest, WindowProtocol, script
 from autoglm_throttle.types import UserLimit
 
 REPLY_TIMEOUT_S: Final = 0.5
@@ -264,7 +264,7 @@ def _permissions(node: _Node, settings: Settings) -> DoctorResults:
 def _extra_commands(settings: Settings) -> list[str]:
     """Return the commands needed for more than user limits."""
     needed = (
-        (settings.fleet, fleet_sync.RIGHTS),
+        (settings.fleet, fleet.RIGHTS),
         (settings.fleet_gpu, gpu_fleet.RIGHTS),
         (settings.breaker_shared, breakers.RIGHTS),
     )

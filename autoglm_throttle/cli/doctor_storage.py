@@ -9,10 +9,10 @@ from typing import Final
 
 from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
 from autoglm_throttle.cli.store_latency import ROUND_TRIPS, round_trip
-from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
-from autoglm_throttle.limiting.shared.store import WORST_WINDOW, StoreCharge, StoreErrorKind
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.quantity import plain
+from autoglm_throttle.store.limits_window import LimitsWindow
+from autoglm_throttle.store.user_limit_store import WORST_WINDOW, StoreCharge, StoreErrorKind
 from autoglm_throttle.types import UserLimit
 
 REPLY_TIMEOUT_S: Final = 0.5

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from autoglm_throttle.admission.snapshot import SourceState
+from autoglm_throttle.gpu.monitor import aggregator, stop_all, verdict_tracker
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.gpu_monitor import aggregator, stop_all, verdict_tracker
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.snapshot import SourceState
 from autoglm_throttle.types import GpuProvider, GpuSample, GpuView, ServiceStats
 
 INTERVAL_S: Final = 0.7

@@ -7,8 +7,8 @@ import sys
 
 from autoglm_throttle.cli.command import add_sources, load
 from autoglm_throttle.cli.output import EXIT_OK, write, write_json
-from autoglm_throttle.identity import CallerHasher, ProxyChain
 from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
+from autoglm_throttle.types.identity import CallerHasher, ProxyChain
 
 KINDS = ("address", "key", "user")
 """Kind of the value: an address, a header's value, or a callable's result."""

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from autoglm_throttle.events.log_event import LogEvent
-from autoglm_throttle.limiting.shared.store import WORST_WINDOW
 from autoglm_throttle.settings import Problem
+from autoglm_throttle.store.user_limit_store import WORST_WINDOW
 
 _LIMITS: Final = frozenset({"policy", "rate_high_rps", "rate_mid_rps", "rate_low_rps", "user_limit"})
 """Settings named in the first event of every service."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from autoglm_throttle.events.log_event import LogEvent
-from autoglm_throttle.limiting.shared.shared_limits import StoreView
-from autoglm_throttle.limiting.shared.store_health import HealthChange
-from autoglm_throttle.limiting.shared.store_health import HealthState as StoreState
+from autoglm_throttle.store.health import HealthChange
+from autoglm_throttle.store.health import HealthState as StoreState
+from autoglm_throttle.store.shared_limits import StoreView
 from autoglm_throttle.types import (
     StoreFailureMode,
 )

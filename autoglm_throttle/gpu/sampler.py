@@ -15,8 +15,8 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.gpu.provider_errors import NoSourceError
-from autoglm_throttle.gpu.rate_limited_log import GpuRateLimitedLogger
 from autoglm_throttle.gpu.sanity import drop_implausible
 from autoglm_throttle.gpu.schedule import NextRead, RestartPolicy, Schedule
 from autoglm_throttle.types import ProviderMisconfigured, ThrottleError
@@ -96,7 +96,7 @@ class Sampler:
         self._schedule = Schedule(max(interval_s, provider.min_interval_s))
         self._next_read = NextRead(due_s=0.0)
         self._restart_policy = RestartPolicy()
-        self._logger = GpuRateLimitedLogger("GPU telemetry", clock)
+        self._logger = RateLimitedLogger("GPU telemetry", clock)
         # Held for moments, never while the provider or a callback runs: requests may wait for it.
         self._lock = threading.RLock()  # re-entrant: a finalizer may call stop() in the middle of start()
         self._wake_event = threading.Event()
@@ -248,7 +248,7 @@ class Sampler:
             self._thread = None
             self.failures += 1
             self.last_error = _text(error)
-            self._logger.warn("start", f"{self.name}: {self.last_error}", logging.ERROR)
+            self._logger.warn("start", f"{self.name}: {self.last_error}", level=logging.ERROR)
             return False
         return True
 
@@ -403,7 +403,7 @@ class Sampler:
             callback(argument)
         except Exception as error:  # noqa: BLE001 - a listener must not end the sampling
             self.callback_errors += 1
-            self._logger.warn("callback", f"the receiver of GPU samples raised {_text(error)}", logging.ERROR)
+            self._logger.warn("callback", f"the receiver of GPU samples raised {_text(error)}", level=logging.ERROR)
 
     def _close(self) -> None:
         try:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Literal
 
-from autoglm_throttle.limiting.shared.pending_check import PendingCheck
 from autoglm_throttle.limiting.token_bucket import Refundable
+from autoglm_throttle.store.pending_check import PendingCheck
 from autoglm_throttle.types import Decision, Demand
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from autoglm_throttle.admission.snapshot import ODDITIES
 from autoglm_throttle.observe.engine_metrics import ENGINE_METRICS
 from autoglm_throttle.observe.gpu_metrics import GPU_METRICS
 from autoglm_throttle.observe.guard_metrics import GUARD_METRICS
@@ -24,7 +25,6 @@ from autoglm_throttle.observe.metric import (
 from autoglm_throttle.observe.quota_metrics import QUOTA_METRICS
 from autoglm_throttle.observe.source_metrics import SOURCE_METRICS
 from autoglm_throttle.observe.store_metrics import STORE_METRICS
-from autoglm_throttle.snapshot import ODDITIES
 from autoglm_throttle.types import Priority, TelemetryState
 from autoglm_throttle.version import __version__
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from autoglm_throttle.admission.snapshot import DURATION_BUCKETS_S
 from autoglm_throttle.observe.metrics import METRICS
-from autoglm_throttle.snapshot import DURATION_BUCKETS_S
 
 _HEAD: Final = """\
 # Metrics

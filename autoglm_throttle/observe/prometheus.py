@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from autoglm_throttle.admission.snapshot import DURATION_BUCKETS_S
 from autoglm_throttle.observe.metric import (
     Histograms,
     HistogramSpec,
@@ -19,7 +20,6 @@ from autoglm_throttle.observe.metric import (
     Rows,
 )
 from autoglm_throttle.observe.metrics import METRICS
-from autoglm_throttle.snapshot import DURATION_BUCKETS_S
 from autoglm_throttle.throttle import Throttle
 
 EDGES: Final = (*(repr(float(edge)) for edge in DURATION_BUCKETS_S), "+Inf")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, get_args
 
+from autoglm_throttle.admission.snapshot import SourceState, SourceView
 from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
-from autoglm_throttle.snapshot import SourceState, SourceView
 from autoglm_throttle.types import TelemetryState
 
 STATES: Final[tuple[str, ...]] = get_args(SourceState)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from autoglm_throttle.limiting.shared.shared_limits import StoreView
-from autoglm_throttle.limiting.shared.store_health import HealthState
+from autoglm_throttle.admission.snapshot import FleetView
 from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
-from autoglm_throttle.snapshot import FleetView
+from autoglm_throttle.store.health import HealthState
+from autoglm_throttle.store.shared_limits import StoreView
 
 
 def _one(read: Callable[[StoreView], float]) -> Callable[[MetricsInput], Rows]:

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.degradation import (
     DegradationAction,
     DegradationLevels,
@@ -14,7 +15,6 @@ from autoglm_throttle.resilience.degradation import (
     choose_action,
 )
 from autoglm_throttle.resilience.feature import Feature
-from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
 from autoglm_throttle.types import Clock, Criticality, DegradationLevel
 
 LoadSource = Callable[[], float | None]
@@ -72,7 +72,7 @@ class DegradationController:
         self._is_sampling = False
         self._is_notifying = False
         self._pending_changes: deque[tuple[DegradationLevel, DegradationLevel, float | None]] = deque()
-        self._log = GuardRateLimitedLogger("degradation", clock)
+        self._log = RateLimitedLogger("degradation", clock)
         # Re-entrant: the garbage collector may run under it, and a finalizer may make a guarded call.
         self._lock = threading.RLock()
 
@@ -152,7 +152,7 @@ class DegradationController:
         try:
             return self._load()
         except Exception as error:  # noqa: BLE001 - a callback may raise anything
-            self._log.warn("load", "the load could not be read: it counts as unknown", error)
+            self._log.warn("load", "the load could not be read: it counts as unknown", error=error)
             return None
 
     def _observe(self, load: float | None, now: float) -> None:
@@ -175,6 +175,6 @@ class DegradationController:
             try:
                 self._on_change(*change)
             except Exception as error:  # noqa: BLE001 - a callback may raise anything
-                self._log.warn("told", "an observer failed; the level change stands", error)
+                self._log.warn("told", "an observer failed; the level change stands", error=error)
             finally:
                 self._is_notifying = False

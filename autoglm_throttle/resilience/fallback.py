@@ -14,7 +14,7 @@ from autoglm_throttle.resilience.feature import UNSET, Fallback, Feature
 from autoglm_throttle.types import FallbackContext, FallbackKind
 
 if TYPE_CHECKING:
-    from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
+    from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 
 LOAD: Final = "load"
 """Cause of a fallback used because of the degradation level."""
@@ -90,7 +90,7 @@ class FallbackChain:
         feature: Feature,
         on_degraded: DegradedCallback,
         timeout_s: float | None,
-        log: GuardRateLimitedLogger,
+        log: RateLimitedLogger,
     ) -> None:
         fallback = feature.fallback
         self._name = feature.name
@@ -175,7 +175,7 @@ class FallbackChain:
         return FallbackAnswer(value, kind)
 
     def _record_failure(self, kind: FallbackKind, error: Exception, original: BaseException | None) -> None:
-        self._log.warn(kind.value, f"the {kind} fallback has raised {type(error).__name__}", error)
+        self._log.warn(kind.value, f"the {kind} fallback has raised {type(error).__name__}", error=error)
         if original is None or error is original:
             return
         prefix = f"the {kind} fallback of {self._name!r} has raised "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autoglm_throttle.resilience.feature import UNSET, Fallback
 
 if TYPE_CHECKING:
-    from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
+    from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
     from autoglm_throttle.resilience.stale_cache import CacheEntry, StaleCache
     from autoglm_throttle.types import Clock
 
@@ -47,7 +47,7 @@ class FeatureStaleCache:
         cache: StaleCache[object],
         max_stale_s: float,
         clock: Clock,
-        log: GuardRateLimitedLogger,
+        log: RateLimitedLogger,
     ) -> None:
         self._cache = cache
         self._key = fallback.key

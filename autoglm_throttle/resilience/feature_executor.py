@@ -8,6 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.calls import GuardedAttempt, attempt, attempt_async
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.fallback import (
@@ -20,7 +21,6 @@ from autoglm_throttle.resilience.fallback import (
 )
 from autoglm_throttle.resilience.feature import UNSET, Feature
 from autoglm_throttle.resilience.feature_cache import FeatureStaleCache
-from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
 from autoglm_throttle.resilience.settling_awaitable import SettlingAwaitable
 from autoglm_throttle.resilience.single_flight import SingleFlight, copy_exception
 from autoglm_throttle.types import (
@@ -104,7 +104,7 @@ class FeatureExecutor:
         fallback_timeout_s: float | None = FALLBACK_TIMEOUT_S,
         max_stale_s: float = MAX_STALE_S,
     ) -> None:
-        log = GuardRateLimitedLogger(feature.name, circuit.clock)
+        log = RateLimitedLogger(feature.name, circuit.clock)
         fallback = feature.fallback
         self.feature: Feature = feature
         self.http: HttpFeatureExecutor | None = None

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.executor import Executor
 from autoglm_throttle.resilience.fleet_link import FleetLink
 from autoglm_throttle.resilience.open_period import END_MARGIN_S, OpenGuardRejected
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier, apply_slow_limit, failure_text
-from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
 from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, RemoteBreakerState
 from autoglm_throttle.resilience.thread_safe_breaker import ThreadSafeBreaker
 from autoglm_throttle.types import (
@@ -93,7 +93,7 @@ class GuardState:
         """
         self._executor: Executor | None = None
         self._shed_check: Callable[[], GuardRejection | None] | None = None
-        self.fault_log: GuardRateLimitedLogger = GuardRateLimitedLogger(name, clock)
+        self.fault_log: RateLimitedLogger = RateLimitedLogger(name, clock)
         """Logs faults, rate-limited by kind."""
         self._safe_breaker = ThreadSafeBreaker(self.breaker, clock, store, on_transitions, self.fault_log)
         self._update_fast_path()
@@ -238,7 +238,7 @@ class GuardState:
             return self.classifier.classify_result(result, raised=raised, default=default)
         except Exception as error:  # noqa: BLE001 - a faulty classifier must not fail the call
             self._safe_breaker.count_classifier_error()
-            self.fault_log.warn("classify", _CLASSIFY_FAILED, error)
+            self.fault_log.warn("classify", _CLASSIFY_FAILED, error=error)
             return Outcome.NEUTRAL
 
     def open_for(self, retry_after_s: float) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
+from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 
 _OBSERVER_FAILED = "an observer failed; the state change stands"
 
@@ -23,7 +23,7 @@ class NotificationQueue:
 
     __slots__ = ("_drain_lock", "_fault_log", "_messages")
 
-    def __init__(self, fault_log: GuardRateLimitedLogger) -> None:
+    def __init__(self, fault_log: RateLimitedLogger) -> None:
         self._fault_log = fault_log
         self._messages: deque[Callable[[], object]] = deque()
         self._drain_lock = threading.Lock()
@@ -46,4 +46,4 @@ class NotificationQueue:
             try:
                 message()
             except Exception as error:  # noqa: BLE001 - the caller that made the change must not fail
-                self._fault_log.warn("observer", _OBSERVER_FAILED, error)
+                self._fault_log.warn("observer", _OBSERVER_FAILED, error=error)

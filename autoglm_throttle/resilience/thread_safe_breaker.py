@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.fleet_link import FleetLink
 from autoglm_throttle.resilience.notification_queue import NotificationQueue
 from autoglm_throttle.resilience.open_period import OpenPeriod
-from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
 from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, RemoteBreakerState
 from autoglm_throttle.types import (
     BreakerCause,
@@ -61,7 +61,7 @@ class ThreadSafeBreaker:
         clock: Clock,
         store: BreakerStore | None,
         on_transitions: Callable[[Sequence[BreakerTransition]], None] | None,
-        fault_log: GuardRateLimitedLogger,
+        fault_log: RateLimitedLogger,
     ) -> None:
         self._core = core
         self._clock = clock

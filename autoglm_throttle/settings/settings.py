@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Final
 from pydantic import PrivateAttr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from autoglm_throttle.identity import SHARED_KEY
 from autoglm_throttle.settings.field import SettingSource
 from autoglm_throttle.settings.field_types import FieldType, FieldTypeError, read_all
 from autoglm_throttle.settings.fields import SETTINGS, SettingFields
@@ -27,6 +26,7 @@ from autoglm_throttle.settings.route_policy import RoutePolicy, route_from_table
 from autoglm_throttle.settings.sources import LoadedValues, load, load_arguments
 from autoglm_throttle.settings.tables import Tables
 from autoglm_throttle.types import UserLimit
+from autoglm_throttle.types.identity import SHARED_KEY
 
 _log = logging.getLogger("autoglm_throttle")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.admission_controller import ADMITTED
-from autoglm_throttle.permit import Permit
+from autoglm_throttle.admission.controller import ADMITTED
+from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Demand
 

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from autoglm_throttle.limiting.shared.store_health import HealthState
+from autoglm_throttle.store.health import HealthState
 from benchmarks.shared import ours
 from benchmarks.shared.drive import clock, quantile
 from benchmarks.shared.lab import LIMIT, USERS, Lab

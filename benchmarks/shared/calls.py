@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from autoglm_throttle.limiting.shared.store import VALUES, StoreCharge
-from autoglm_throttle.limiting.shared.window_protocol import WindowProtocol, script
+from autoglm_throttle.store.user_limit_store import VALUES, StoreCharge
+from autoglm_throttle.store.window_protocol import WindowProtocol, script
 from autoglm_throttle.types import UserLimit
 from tests.store import resp
 

@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from autoglm_throttle import Permit, Settings, Throttle
-from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-from autoglm_throttle.limiting.shared.redis_user_limits import RedisUserLimitStore
-from autoglm_throttle.limiting.shared.shared_limits import StoreView
-from autoglm_throttle.limiting.shared.store import StoreCharge, StoreErrorKind
-from autoglm_throttle.limiting.shared.window_protocol import WindowProtocol
-from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.store.batch_rules import BatchRules
+from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
+from autoglm_throttle.store.shared_limits import StoreView
+from autoglm_throttle.store.user_limit_store import StoreCharge, StoreErrorKind
+from autoglm_throttle.store.window_protocol import WindowProtocol
 from autoglm_throttle.types import Demand, Priority, UserLimit
 from benchmarks.shared.contestant import per
 from benchmarks.shared.drive import Hit

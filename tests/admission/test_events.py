@@ -12,10 +12,10 @@ import pytest
 from autoglm_throttle import events
 from autoglm_throttle.events import LogEvent, RejectionSampler, control_events
 from autoglm_throttle.events.devices import FAULTS, MAX_DEVICE_EVENTS
-from autoglm_throttle.limiting.shared.shared_limits import StoreView
-from autoglm_throttle.limiting.shared.store import StoreErrorKind, StoreStats
-from autoglm_throttle.limiting.shared.store_health import HealthChange, HealthState
 from autoglm_throttle.settings import Problem
+from autoglm_throttle.store.health import HealthChange, HealthState
+from autoglm_throttle.store.shared_limits import StoreView
+from autoglm_throttle.store.user_limit_store import StoreErrorKind, StoreStats
 from autoglm_throttle.types import (
     ControlCause,
     ControlState,

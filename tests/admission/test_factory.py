@@ -8,21 +8,22 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import Demand, Priority, Settings, factory
+from autoglm_throttle import Demand, Priority, Settings
+from autoglm_throttle.admission import factory
 from autoglm_throttle.control.controller import ControlRules, Hysteresis
 from autoglm_throttle.control.pressure import PressureTargets
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
-from autoglm_throttle.identity import CallerHasher
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
-from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
-from autoglm_throttle.limiting.shared.redis_user_limits import RedisUserLimitStore
-from autoglm_throttle.limiting.shared.shared_limits import SharedUserLimits
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.limiting.user_limits import UserLimits
+from autoglm_throttle.store.batch_rules import BatchRules
+from autoglm_throttle.store.limits_window import LimitsWindow
+from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
+from autoglm_throttle.store.shared_limits import SharedUserLimits
 from autoglm_throttle.types import BorrowMode, MissingTelemetryMode, Policy, Signal, StoreFailureMode
+from autoglm_throttle.types.identity import CallerHasher
 
 NOW_S = 1000.0
 

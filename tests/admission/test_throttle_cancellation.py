@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Reason
-from autoglm_throttle import queued_admission as admission_module
+from autoglm_throttle.admission import queued_admission as admission_module
 from autoglm_throttle.limiting.concurrency_limiter import TicketState
 from autoglm_throttle.testing import ManualThrottle
 from tests.admission.gated_throttle import NOTHING, gated, held, in_flight, left_over, ticket_for, warmed

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from starlette.responses import PlainTextResponse
 
+from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.gpu.recorded_provider import RecordedProvider
-from autoglm_throttle.limiting.shared import fleet_sync, leased_buckets
-from autoglm_throttle.permit import Permit
 from autoglm_throttle.settings import Settings
+from autoglm_throttle.store import fleet as fleet_module
+from autoglm_throttle.store import leased_buckets
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Demand, Priority, Reason
 from tests.asgi.run_app import request
@@ -30,9 +31,9 @@ LOW = Demand(Priority.LOW)
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the leased_buckets a deadline that a server on a busy machine keeps."""
-    for module in (leased_buckets, fleet_sync):
+    for module in (leased_buckets, fleet_module):
         monkeypatch.setattr(module, "DEADLINE_S", 10.0)
-    monkeypatch.setattr(fleet_sync, "TIMEOUT_S", 10.0)
+    monkeypatch.setattr(fleet_module, "TIMEOUT_S", 10.0)
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import Demand, Permit, Priority, Reason, Settings, Throttle, factory
-from autoglm_throttle.limiting.shared.leased_buckets import DEADLINE_S
-from autoglm_throttle.limiting.shared.shared_limits import StoreView
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
-from autoglm_throttle.limiting.shared.store_health import HealthState
+from autoglm_throttle import Demand, Permit, Priority, Reason, Settings, Throttle
+from autoglm_throttle.admission import factory
+from autoglm_throttle.store.health import HealthState
+from autoglm_throttle.store.leased_buckets import DEADLINE_S
+from autoglm_throttle.store.shared_limits import StoreView
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from tests.store.clients import Wire
 from tests.store.polling import suspended, until
 from tests.store.scripted_store import ScriptedStore

@@ -14,11 +14,9 @@ from autoglm_throttle import (
     Priority,
     Rejection,
     Settings,
-    permit,
-    settlement,
-    snapshot,
     throttle,
 )
+from autoglm_throttle.admission import permit, settlement, snapshot
 from autoglm_throttle.limiting import (
     concurrency_limiter,
     instant,

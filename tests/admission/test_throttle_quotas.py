@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Reason, Rejection, Snapshot, Throttle
+from autoglm_throttle.admission.permit import Permit as PlainPermit
 from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
-from autoglm_throttle.permit import Permit as PlainPermit
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from tests.admission.gated_throttle import (
     NOTHING,

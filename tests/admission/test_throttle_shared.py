@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from fakeredis import FakeAsyncRedis, FakeServer
 
+from autoglm_throttle.admission.permit import Permit, Rejection
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
-from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Decision, Demand, Priority, Reason

@@ -9,13 +9,13 @@ import weakref
 
 import pytest
 
-from autoglm_throttle import store_monitor
+from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
-from autoglm_throttle.limiting.shared.shared_limits import SharedUserLimits
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
-from autoglm_throttle.limiting.shared.store_health import HealthState
-from autoglm_throttle.permit import Permit
 from autoglm_throttle.settings import Settings
+from autoglm_throttle.store import monitor
+from autoglm_throttle.store.health import HealthState
+from autoglm_throttle.store.shared_limits import SharedUserLimits
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Demand
 from tests.admission.sharing import ALICE, Site, turns
@@ -94,8 +94,8 @@ async def test_service_without_rejections_reconnects_its_store(
 
 
 async def test_store_is_probed_without_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_monitor, "POLL_MAX_S", 0.01)
-    monkeypatch.setattr(store_monitor, "POLL_MIN_S", 0.01)
+    monkeypatch.setattr(monitor, "POLL_MAX_S", 0.01)
+    monkeypatch.setattr(monitor, "POLL_MIN_S", 0.01)
     site = Site(monkeypatch, StoreErrorKind.UNREACHABLE)
     site.throttle.start()
     await turns()

@@ -20,7 +20,7 @@ from autoglm_throttle import (
     Settings,
     Throttle,
 )
-from autoglm_throttle import queued_admission as admission_module
+from autoglm_throttle.admission import queued_admission as admission_module
 from autoglm_throttle.limiting.concurrency_limiter import TicketState
 from tests.admission.demands import DEADLINE_S
 from tests.admission.gated_throttle import (

@@ -8,7 +8,7 @@ import threading
 import anyio
 import pytest
 
-from autoglm_throttle.wakeup import Wakeup, new_wakeup
+from autoglm_throttle._runtime.wakeup import Wakeup, new_wakeup
 from tests.loops import BACKENDS, run
 
 LONG_S = 60.0
@@ -210,7 +210,7 @@ def test_asyncio_listens_only_to_longer_waits(monkeypatch: pytest.MonkeyPatch) -
             bell.set()
         assert not await new_wakeup().wait(0.001, leaves)
         assert not returned
-        monkeypatch.setattr("autoglm_throttle.wakeup.DISCONNECT_WATCH_DELAY_S", 0.001)
+        monkeypatch.setattr("autoglm_throttle._runtime.wakeup.DISCONNECT_WATCH_DELAY_S", 0.001)
         assert await new_wakeup().wait(LONG_S, leaves)
         assert returned == ["listened"]
 

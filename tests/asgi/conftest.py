@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from autoglm_throttle import wakeup
+from autoglm_throttle._runtime import wakeup
 
 
 @pytest.fixture(autouse=True)

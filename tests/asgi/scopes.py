@@ -6,9 +6,9 @@ from typing import Any
 
 from autoglm_throttle.asgi.callers import Caller, RequestClassifier
 from autoglm_throttle.asgi.routes import RouteTable
-from autoglm_throttle.identity import CallerHasher
 from autoglm_throttle.settings import PlanPolicy, Settings
 from autoglm_throttle.types import Demand
+from autoglm_throttle.types.identity import CallerHasher
 
 SECRET = "a secret of more than sixteen bytes"
 HASH = CallerHasher(SECRET.encode())

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from autoglm_throttle import Priority, identity
+from autoglm_throttle import Priority
 from autoglm_throttle.asgi import ThrottleMiddleware, callers, exempt, routes
 from autoglm_throttle.settings import RoutePolicy
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
+from autoglm_throttle.types import identity
 from tests.asgi.run_app import CLIENT, App, Scope, at_once, http_scope, websocket_scope
 
 LIMIT = 3

@@ -8,10 +8,10 @@ import pytest
 
 from autoglm_throttle.asgi.callers import Caller, RequestClassifier
 from autoglm_throttle.asgi.routes import RouteTable
-from autoglm_throttle.identity import CallerHasher
 from autoglm_throttle.settings import ConfigError, PlanPolicy, Settings
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import Priority
+from autoglm_throttle.types.identity import CallerHasher
 from tests.asgi.scopes import ADDRESS, HASH, PLANS, known_as, make, scope
 
 

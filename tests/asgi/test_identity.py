@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from autoglm_throttle.identity import (
+from autoglm_throttle.types.identity import (
     CACHE_ENTRIES,
     CACHED_LENGTH_MAX,
     HOPS_READ,

@@ -8,10 +8,10 @@ import anyio
 import pytest
 from fakeredis import FakeAsyncRedis, FakeServer
 
-from autoglm_throttle import factory
+from autoglm_throttle.admission import factory
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.settings import Settings
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.throttle import Throttle
 from tests.asgi.run_app import request, send_scope, websocket_scope
 from tests.store.scripted_store import ScriptedStore

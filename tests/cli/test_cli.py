@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import main
-from autoglm_throttle.identity import SHARED_KEY, CallerHasher
 from autoglm_throttle.settings import PREFIX, SETTINGS
 from autoglm_throttle.types import ThrottleError
+from autoglm_throttle.types.identity import SHARED_KEY, CallerHasher
 
 GOLDEN = Path(__file__).parent / "golden"
 SECRET = "planted-secret-planted-secret"

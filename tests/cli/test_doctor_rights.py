@@ -10,10 +10,10 @@ import pytest
 
 import autoglm_throttle
 from autoglm_throttle.cli.doctor_permissions import ARGUMENTS, missing_permission
-from autoglm_throttle.gpu import fleet as gpu_fleet
-from autoglm_throttle.limiting.shared import fleet_sync
-from autoglm_throttle.limiting.shared.lua_script import CLUSTER_RIGHTS, RIGHTS
-from autoglm_throttle.resilience.shared import scripts as breakers
+from autoglm_throttle.store import fleet
+from autoglm_throttle.store import gpu as gpu_fleet
+from autoglm_throttle.store.breakers import scripts as breakers
+from autoglm_throttle.store.script import CLUSTER_RIGHTS, RIGHTS
 from tests.cli.doctor_results import PASSWORD, WELL, Doctor, by_item, not_well
 from tests.store.server import RedisServer
 
@@ -38,7 +38,7 @@ def test_guide_lists_all_permissions() -> None:
     (line,) = re.findall(
         r"^With `FLEET` or `FLEET_GPU` it needs `(.*)` as well", GUIDE.read_text(), re.MULTILINE
     )
-    fleet = {*fleet_sync.RIGHTS.split(), *gpu_fleet.RIGHTS.split()}
+    fleet = {*fleet.RIGHTS.split(), *gpu_fleet.RIGHTS.split()}
     assert sorted(line.split()) == sorted(f"+{command}" for command in fleet - set(RIGHTS.split()))
     every = {*RIGHTS.split(), *fleet, *breakers.RIGHTS.split()}
     assert every - {"eval", "evalsha", "time", "ping"} == set(ARGUMENTS)
@@ -47,7 +47,7 @@ def test_guide_lists_all_permissions() -> None:
 def test_the_commands_of_each_script_are_the_rights_it_needs() -> None:
     needed = {
         "sliding_window.lua": RIGHTS,
-        "fleet.lua": fleet_sync.RIGHTS,
+        "fleet.lua": fleet.RIGHTS,
         "fleet_gpu.lua": gpu_fleet.RIGHTS,
         "breaker.lua": breakers.SCRIPT_RIGHTS,
     }
@@ -58,7 +58,7 @@ def test_the_commands_of_each_script_are_the_rights_it_needs() -> None:
 
 
 FLEETS = [
-    ("FLEET", fleet_sync.RIGHTS),
+    ("FLEET", fleet.RIGHTS),
     ("FLEET_GPU", gpu_fleet.RIGHTS),
     ("BREAKER_SHARED", breakers.RIGHTS),
 ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import doctor_storage
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from tests.cli.doctor_results import PASSWORD, Doctor, not_well
 
 MEMCACHED = "async+memcached://127.0.0.1:1"

@@ -9,8 +9,8 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from autoglm_throttle.limiting.shared.store import Answer, StoreCharge
-from autoglm_throttle.limiting.shared.window_protocol import CheckRequest, WindowEntry, WindowProtocol, script
+from autoglm_throttle.store.user_limit_store import Answer, StoreCharge
+from autoglm_throttle.store.window_protocol import CheckRequest, WindowEntry, WindowProtocol, script
 from autoglm_throttle.types import UserLimit
 
 READS_TIME = "local time = redis.call('TIME')\n"

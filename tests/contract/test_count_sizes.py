@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared.store import Answer
-from autoglm_throttle.limiting.shared.window_protocol import CheckRequest, WindowEntry
+from autoglm_throttle.store.user_limit_store import Answer
+from autoglm_throttle.store.window_protocol import CheckRequest, WindowEntry
 from autoglm_throttle.types import UNITS_AT_MOST
 from tests.contract.reference import Reference
 from tests.contract.script_store import SECOND, START, ScriptStore, limit

@@ -13,7 +13,7 @@ import pytest
 import redis
 from hypothesis import given
 
-from autoglm_throttle.limiting.shared.window_protocol import WindowProtocol, script
+from autoglm_throttle.store.window_protocol import WindowProtocol, script
 from autoglm_throttle.types import UNITS_AT_MOST
 from tests.contract.script_store import SECOND, START, ScriptStore, limit
 from tests.contract.test_script_is_the_reference import Player

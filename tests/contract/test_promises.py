@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared.store import VALUES, Answer
+from autoglm_throttle.store.user_limit_store import VALUES, Answer
 from autoglm_throttle.types import UserLimit
 from tests.contract.script_store import SECOND, START, ScriptStore, limit
 from tests.contract.test_script_is_the_reference import Player

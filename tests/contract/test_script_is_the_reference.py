@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 
-from autoglm_throttle.limiting.shared.store import VALUES, Answer
-from autoglm_throttle.limiting.shared.window_protocol import CheckRequest, WindowEntry
+from autoglm_throttle.store.user_limit_store import VALUES, Answer
+from autoglm_throttle.store.window_protocol import CheckRequest, WindowEntry
 from tests.contract.reference import Reference
 from tests.contract.script_store import SECOND, START, ScriptStore, limit
 from tests.contract.traces import WINDOWS_S, Change, Hit, Step, edges_us, limits_of, traces

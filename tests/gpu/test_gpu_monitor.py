@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import Settings
-from autoglm_throttle.gpu_monitor import JOIN_S, GpuMonitor, SampleListener
+from autoglm_throttle.gpu.monitor import JOIN_S, GpuMonitor, SampleListener
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from autoglm_throttle.types import (
     ControlCause,

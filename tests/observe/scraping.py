@@ -13,14 +13,14 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoglm_throttle import Priority, Throttle
+from autoglm_throttle.admission.snapshot import DURATION_BUCKETS_S, DurationCounts, GuardsView, Snapshot
 from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.control.quota import QuotaView
-from autoglm_throttle.limiting.shared.shared_limits import StoreView
-from autoglm_throttle.limiting.shared.store import StoreErrorKind, StoreStats
-from autoglm_throttle.limiting.shared.store_health import HealthState
 from autoglm_throttle.observe import collector
 from autoglm_throttle.observe.metric import PREFIX, RecorderProtocol
-from autoglm_throttle.snapshot import DURATION_BUCKETS_S, DurationCounts, GuardsView, Snapshot
+from autoglm_throttle.store.health import HealthState
+from autoglm_throttle.store.shared_limits import StoreView
+from autoglm_throttle.store.user_limit_store import StoreErrorKind, StoreStats
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import (
     BreakerCause,

@@ -17,10 +17,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Rejection, Settings, Throttle
+from autoglm_throttle.admission.snapshot import DURATION_BUCKETS_S, FleetView
 from autoglm_throttle.observe import METRICS, collector
 from autoglm_throttle.observe.metric import PREFIX, HistogramSpec
 from autoglm_throttle.observe.page import metrics_page
-from autoglm_throttle.snapshot import DURATION_BUCKETS_S, FleetView
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from tests.observe.scraping import GUARDS, QUOTA, STORE, knowing_all, loaded, scraped, states, value
 

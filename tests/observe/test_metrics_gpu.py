@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoglm_throttle.admission.snapshot import SourceView
 from autoglm_throttle.gpu.sample_copy import MEASURED
 from autoglm_throttle.observe import METRICS
 from autoglm_throttle.observe.device_label import labelled
 from autoglm_throttle.observe.metric import PREFIX
 from autoglm_throttle.observe.source_metrics import STATES
-from autoglm_throttle.snapshot import SourceView
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict, GpuView
 from tests.observe.scraping import EVERYTHING, knowing_all, loaded, scraped, states, value

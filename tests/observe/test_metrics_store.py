@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
-from autoglm_throttle.limiting.shared.store_health import HealthState
+from autoglm_throttle.admission.snapshot import FleetView
 from autoglm_throttle.observe.metric import PREFIX
-from autoglm_throttle.snapshot import FleetView
+from autoglm_throttle.store.health import HealthState
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import GpuSample, GpuView
 from tests.observe.scraping import STORE, loaded, scraped, states, value
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from autoglm_throttle.admission.permit import Permit, Rejection
 from autoglm_throttle.control.controller import Hysteresis
 from autoglm_throttle.control.table import DEFAULT_TIERS
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
-from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from autoglm_throttle.throttle import Throttle

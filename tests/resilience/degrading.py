@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from anyio.lowlevel import checkpoint
 
+from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.degradation import LadderRules
 from autoglm_throttle.resilience.degradation_controller import DegradationController
@@ -17,7 +18,6 @@ from autoglm_throttle.resilience.feature import Fallback, Feature
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
-from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from autoglm_throttle.types import Criticality, DegradationLevel, FallbackContext, FallbackKind
 from tests.loops import run
@@ -107,7 +107,7 @@ def rungs(
         Feature("related", fallback=fallback),
         counted,
         timeout_s,
-        GuardRateLimitedLogger("related", lambda: 0.0),
+        RateLimitedLogger("related", lambda: 0.0),
     )
 
 

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.notification_queue import NotificationQueue
 from autoglm_throttle.resilience.open_period import OpenGuardRejected
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
-from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import (
     BreakerCause,
@@ -260,7 +260,7 @@ class Turn:
 
 
 def test_delivering_thread_checks_again_before_it_ends() -> None:
-    courier = NotificationQueue(GuardRateLimitedLogger("db", ManualClock()))
+    courier = NotificationQueue(RateLimitedLogger("db", ManualClock()))
     told: list[str] = []
     courier._drain_lock = Turn(courier, told)  # type: ignore[assignment]
     courier.put(lambda: told.append("first"))

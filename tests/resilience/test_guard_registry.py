@@ -25,9 +25,9 @@ from autoglm_throttle import (
     GuardRejection,
     Throttle,
 )
-from autoglm_throttle.guard_registry import GuardRegistry
+from autoglm_throttle.admission.snapshot import GuardsView
 from autoglm_throttle.resilience.guard_state import GuardState
-from autoglm_throttle.snapshot import GuardsView
+from autoglm_throttle.resilience.registry import GuardRegistry
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import BreakerMode, BreakerView
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.feature import UNSET, Fallback
 from autoglm_throttle.resilience.feature_cache import FeatureStaleCache
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
-from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from autoglm_throttle.types import Criticality, DegradationLevel, GuardRejected, Outcome
 from tests.resilience.degrading import Bench, Dependency, Failed, face
@@ -192,7 +192,7 @@ def test_shed_feature_is_answered_by_an_earlier_result(face: str) -> None:
 
 def shelved(fallback: Fallback | None = None) -> FeatureStaleCache:
     """A shelf with a clock that stands still."""
-    log = GuardRateLimitedLogger("related", lambda: 0.0)
+    log = RateLimitedLogger("related", lambda: 0.0)
     return FeatureStaleCache(fallback or Fallback(stale=True), StaleCache(8), 60.0, lambda: 0.0, log)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from autoglm_throttle._runtime.wakeup import DISCONNECT_WATCH_DELAY_S
 from autoglm_throttle.asgi.receive import BUFFER_BYTES
-from autoglm_throttle.wakeup import DISCONNECT_WATCH_DELAY_S
 from tests.servers.server import Server, cases
 from tests.servers.test_servers import GRANIAN, HYPERCORN, UVICORN
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import factory
+from autoglm_throttle.admission import factory
 from autoglm_throttle.control.quota import QuotaRules, RouteQuota
 from autoglm_throttle.settings import (
     PREFIX,

@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.identity import SHARED_KEY
-from autoglm_throttle.limiting.shared.stall import STALL_S
 from autoglm_throttle.settings import (
     SETTINGS,
     ConfigError,
@@ -24,6 +22,8 @@ from autoglm_throttle.settings import (
 )
 from autoglm_throttle.settings.advice import PREREQUISITES, startup_advice
 from autoglm_throttle.settings.masking import MASK, masked_url
+from autoglm_throttle.store.stall import STALL_S
+from autoglm_throttle.types.identity import SHARED_KEY
 
 URL = "redis://localhost:6379/0"
 URI = "async+memcached://localhost:11211"

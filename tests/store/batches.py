@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autoglm_throttle.limiting.shared.batch_codec import ScriptArguments
-from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-from autoglm_throttle.limiting.shared.redis_batch import RedisBatch
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
+from autoglm_throttle.store.batch import RedisBatch
+from autoglm_throttle.store.batch_codec import ScriptArguments
+from autoglm_throttle.store.batch_rules import BatchRules
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 
 
 class Number:

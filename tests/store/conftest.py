@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from autoglm_throttle.limiting.shared.fleet_sync import FleetRules, FleetSync
-from autoglm_throttle.limiting.shared.leased_buckets import LeasedBuckets
-from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
+from autoglm_throttle._runtime.wakeup import new_wakeup
+from autoglm_throttle.store.fleet import FleetRules, FleetSync
+from autoglm_throttle.store.leased_buckets import LeasedBuckets
+from autoglm_throttle.store.limits_window import LimitsWindow
 from autoglm_throttle.types import Clock
-from autoglm_throttle.wakeup import new_wakeup
 from tests.store.clients import Wire
 from tests.store.fleets import RATES
 from tests.store.storages import PATIENT_S, Hands, OwnStorage

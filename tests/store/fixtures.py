@@ -60,7 +60,7 @@ def redis_prefix() -> str:
 @pytest.fixture
 def restricted(redis_server: RedisServer, redis_prefix: str) -> Iterator[str]:
     """Address of `redis_server` for one who may do what user limits need, under its prefix, and no more."""
-    from autoglm_throttle.limiting.shared.lua_script import RIGHTS
+    from autoglm_throttle.store.script import RIGHTS
 
     rights = [f"+{right}" for right in RIGHTS.split()]
     redis_server.command("ACL", "SETUSER", redis_prefix, "on", ">pw", f"~{redis_prefix}:*", *rights)

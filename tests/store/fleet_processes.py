@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from autoglm_throttle.limiting.shared.leased_buckets import LeasedBuckets
 from autoglm_throttle.limiting.token_bucket import TokenBucket
+from autoglm_throttle.store.leased_buckets import LeasedBuckets
 from autoglm_throttle.types import Decision, Demand, Priority
 from tests.store.bucket_store import BucketStore
 

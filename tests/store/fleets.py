@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.limiting.shared.fleet_sync import FleetSync
+from autoglm_throttle.store.fleet import FleetSync
 from autoglm_throttle.types import Decision, Demand, Priority
 from tests.store.clients import PATIENCE_S, Wire
 from tests.store.polling import until

@@ -11,13 +11,13 @@ import sys
 import threading
 import time
 
-from autoglm_throttle.gpu.fleet import TIMEOUT_S, GpuFleetRules, RemoteGpuProvider
+from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.gpu.sampler import Sampler
-from autoglm_throttle.limiting.shared.fleet_sync import FleetRules, FleetSync
-from autoglm_throttle.limiting.shared.leased_buckets import LeasedBuckets
-from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.store.fleet import FleetRules, FleetSync
+from autoglm_throttle.store.gpu import TIMEOUT_S, GpuFleetRules, RemoteGpuProvider
+from autoglm_throttle.store.leased_buckets import LeasedBuckets
 from autoglm_throttle.types import Decision, Demand, GpuSample, Priority
-from autoglm_throttle.wakeup import new_wakeup
 
 RATE = 200.0
 """Requests per second of the whole fleet, in the class that is asked for."""

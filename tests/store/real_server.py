@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from autoglm_throttle import Decision, Demand, Permit, Reason, Throttle
-from autoglm_throttle.limiting.shared.shared_limits import StoreView
-from autoglm_throttle.limiting.shared.store_health import HealthState
 from autoglm_throttle.settings import Settings
+from autoglm_throttle.store.health import HealthState
+from autoglm_throttle.store.shared_limits import StoreView
 from tests.store.polling import HANG_S, eventually, suspended
 from tests.store.store_checks import PATIENT_S, name
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 from autoglm_throttle.limiting.limit_sets import LimitSets
-from autoglm_throttle.limiting.shared.deny_cache import DenyCache
-from autoglm_throttle.limiting.shared.last_known_remaining import LastKnownRemaining
-from autoglm_throttle.limiting.shared.pending_check import PendingCheck
-from autoglm_throttle.limiting.shared.shared_limits import SharedUserLimits
-from autoglm_throttle.limiting.shared.store import Answer, StoreErrorKind
-from autoglm_throttle.limiting.shared.store_health import HealthState, StoreHealth
+from autoglm_throttle.store.deny_cache import DenyCache
+from autoglm_throttle.store.health import HealthState, StoreHealth
+from autoglm_throttle.store.last_known_remaining import LastKnownRemaining
+from autoglm_throttle.store.pending_check import PendingCheck
+from autoglm_throttle.store.shared_limits import SharedUserLimits
+from autoglm_throttle.store.user_limit_store import Answer, StoreErrorKind
 from autoglm_throttle.types import Decision, Demand, StoreFailureMode, UserLimit
 from tests.store.scripted_store import ScriptedStore
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from limits.aio.storage import Storage
 
-from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
-from autoglm_throttle.limiting.shared.store import VALUES, StoreCharge, StoreErrorKind
+from autoglm_throttle.store.limits_window import LimitsWindow
+from autoglm_throttle.store.user_limit_store import VALUES, StoreCharge, StoreErrorKind
 from autoglm_throttle.types import UserLimit
 
 MINUTE = (UserLimit("user-60s", 3, 60),)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared.deny_cache import COSTS_AT_MOST, DenyCache
-from autoglm_throttle.limiting.shared.pending_check import Key
+from autoglm_throttle.store.deny_cache import COSTS_AT_MOST, DenyCache
+from autoglm_throttle.store.pending_check import Key
 from autoglm_throttle.types import Decision, LimitStatus, Reason, UserLimit
 from tests.limiting.reference_log import ReferenceLog
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.gpu.aggregate import Aggregator
-from autoglm_throttle.gpu.fleet import TIMEOUT_S, RemoteGpuProvider
-from autoglm_throttle.limiting.shared.fleet_sync import FleetRules
-from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.store.fleet import FleetRules
+from autoglm_throttle.store.gpu import TIMEOUT_S, RemoteGpuProvider
 from autoglm_throttle.types import AggregateMode, GpuView
 from tests.store import member
 from tests.store.polling import until

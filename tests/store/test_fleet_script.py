@@ -13,13 +13,13 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared.fleet_sync import TIMEOUT_S, FleetRules
-from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.store.fleet import TIMEOUT_S, FleetRules
 from tests.store.bucket_store import MICRO, BucketStore
 from tests.store.cluster import Cluster3
 from tests.store.server import RedisServer
 
-SCRIPT = resources.files("autoglm_throttle.limiting.shared").joinpath("fleet.lua").read_text("utf-8")
+SCRIPT = resources.files("autoglm_throttle.store").joinpath("fleet.lua").read_text("utf-8")
 TIMED = SCRIPT.replace("redis.call('TIME')", "{ KEYS[3], KEYS[4] }")
 """The same with the clock as two more arguments."""
 LIVES_US = 15_000_000

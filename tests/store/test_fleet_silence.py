@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from autoglm_throttle.limiting.shared import fleet_sync, leased_buckets
-from autoglm_throttle.limiting.shared.fleet_sync import JITTER, PROBE_S, TIMEOUT_S, FleetSync
-from autoglm_throttle.limiting.shared.leased_buckets import LeasedBuckets
-from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle._runtime.wakeup import new_wakeup
+from autoglm_throttle.store import fleet as fleet_module
+from autoglm_throttle.store import leased_buckets
+from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.store.fleet import JITTER, PROBE_S, TIMEOUT_S, FleetSync
+from autoglm_throttle.store.leased_buckets import LeasedBuckets
 from autoglm_throttle.types import Demand, Priority
-from autoglm_throttle.wakeup import new_wakeup
 from tests.store.clients import PATIENCE_S, Wire
 from tests.store.fleets import MID, RATES, admit, beats
 from tests.store.polling import until
@@ -89,7 +90,7 @@ def test_abandoned_store_is_retried_at_once_and_logged(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fleet_sync, "PROBE_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(fleet_module, "PROBE_S", 10 * PATIENCE_S)
     clock = Jumping()
     fleet = made(wire, clock=clock)
     beats(fleet, wire)
@@ -143,7 +144,7 @@ def test_late_answer_is_logged_as_recovery(
 @pytest.fixture
 def member(own_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetSync]:
     """One of a fleet on a server that may be stopped, after its first answer."""
-    for module in (leased_buckets, fleet_sync):
+    for module in (leased_buckets, fleet_module):
         monkeypatch.setattr(module, "DEADLINE_S", DEADLINE_S)
     clients = RedisClients(RedisOptions(own_server.url))
     held = LeasedBuckets(RATES, 1.0, time.monotonic(), workers=2)

@@ -15,8 +15,8 @@ import pytest
 import redis
 import trio
 
-from autoglm_throttle.limiting.shared.fleet_sync import RIGHTS, FleetSync
-from autoglm_throttle.limiting.shared.leased_buckets import DEADLINE_S, LeasedBuckets
+from autoglm_throttle.store.fleet import RIGHTS, FleetSync
+from autoglm_throttle.store.leased_buckets import DEADLINE_S, LeasedBuckets
 from autoglm_throttle.types import Demand, Priority
 from tests.store.clients import PATIENCE_S, Wire, names
 from tests.store.fleets import MID, admit, beats

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.fleet_payload import MOST_BYTES, MOST_ROW_BYTES, decode, encode
+from autoglm_throttle.store.gpu_payload import MOST_BYTES, MOST_ROW_BYTES, decode, encode
 from autoglm_throttle.types import GpuSample
 
 GIB = 2**30

@@ -14,9 +14,9 @@ import fakeredis
 import pytest
 import redis
 
-from autoglm_throttle.gpu.fleet import RIGHTS, TIMEOUT_S, GpuFleetRules, RemoteGpuProvider
 from autoglm_throttle.gpu.provider_errors import NoSourceError
-from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.store.gpu import RIGHTS, TIMEOUT_S, GpuFleetRules, RemoteGpuProvider
 from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.store.clients import Wire
 from tests.store.server import RedisServer

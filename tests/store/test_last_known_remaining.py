@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared.last_known_remaining import LastKnownRemaining
-from autoglm_throttle.limiting.shared.store_health import fair_share
+from autoglm_throttle.store.health import fair_share
+from autoglm_throttle.store.last_known_remaining import LastKnownRemaining
 from autoglm_throttle.types import UserLimit
 
 MINUTE = (UserLimit("user-60s", 100, 60),)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared.leased_buckets import LeasedBuckets
+from autoglm_throttle.store.leased_buckets import LeasedBuckets
 from autoglm_throttle.types import Decision, Demand, Priority
 from tests.store.bucket_store import BucketStore
 from tests.store.fleet_processes import Crowd

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared.leased_buckets import DEADLINE_S, MAX_MEMBERS, TIMER_S, LeasedBuckets
-from autoglm_throttle.limiting.shared.token_lease import MICRO, PAUSE_S, PREFETCH_BURST, TICK_S
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
+from autoglm_throttle.store.leased_buckets import DEADLINE_S, MAX_MEMBERS, TIMER_S, LeasedBuckets
+from autoglm_throttle.store.token_lease import MICRO, PAUSE_S, PREFETCH_BURST, TICK_S
 from autoglm_throttle.types import BorrowMode, Decision, Demand, Priority, Reason
 
 RATES = (1000.0, 500.0, 100.0)

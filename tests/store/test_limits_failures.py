@@ -8,9 +8,9 @@ import threading
 import pytest
 import trio
 
-from autoglm_throttle.limiting.shared.limits_storage import MovingLog
-from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
-from autoglm_throttle.limiting.shared.store import StoreErrorKind, StoreStats
+from autoglm_throttle.store.limits_storage import MovingLog
+from autoglm_throttle.store.limits_window import LimitsWindow
+from autoglm_throttle.store.user_limit_store import StoreErrorKind, StoreStats
 from autoglm_throttle.types import UserLimit
 from tests.store.storages import (
     PATIENT_S,
@@ -135,7 +135,7 @@ async def test_a_probe_takes_a_connection_of_its_own(window: LimitsWindow, hands
 async def test_a_probe_has_a_deadline(
     window: LimitsWindow, hands: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autoglm_throttle.limiting.shared.limits_window.CONNECT_S", 0.01)
+    monkeypatch.setattr("autoglm_throttle.store.limits_window.CONNECT_S", 0.01)
     hands.gate = asyncio.Event()
     assert await window.probe() is StoreErrorKind.TIMEOUT
     assert window.last_error == "TimeoutError"

@@ -13,8 +13,8 @@ from secrets import token_hex
 
 import pytest
 
-from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
-from autoglm_throttle.limiting.shared.store import Answer, StoreErrorKind
+from autoglm_throttle.store.limits_window import LimitsWindow
+from autoglm_throttle.store.user_limit_store import Answer, StoreErrorKind
 from autoglm_throttle.types import UserLimit
 from tests.store.memcached_server import MemcachedServer
 from tests.store.storages import BEN, PATIENT_S, allowed, ask, charge, listened
@@ -112,7 +112,7 @@ async def lost(window: LimitsWindow) -> list[StoreErrorKind]:
 async def test_memcached_loss_and_recovery_are_detected(
     server: MemcachedServer, away: Callable[[MemcachedServer], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autoglm_throttle.limiting.shared.limits_window.CONNECT_S", 0.1)
+    monkeypatch.setattr("autoglm_throttle.store.limits_window.CONNECT_S", 0.1)
     window = LimitsWindow(server.uri, PATIENT_S)
     heard = listened(window)
     assert await allowed(window, charge(limits=WIDE))
@@ -128,7 +128,7 @@ async def test_memcached_loss_and_recovery_are_detected(
         server.start()
     else:
         server.resume()
-    monkeypatch.setattr("autoglm_throttle.limiting.shared.limits_window.CONNECT_S", PATIENT_S)
+    monkeypatch.setattr("autoglm_throttle.store.limits_window.CONNECT_S", PATIENT_S)
     window._deadline_s = PATIENT_S
     assert await window.probe() is None
     left = (await ask(window, charge(limits=WIDE)))[0][1]

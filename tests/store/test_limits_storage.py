@@ -12,7 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from limits.errors import ConfigurationError
 
-from autoglm_throttle.limiting.shared.limits_storage import (
+from autoglm_throttle.settings.storage_uri import parse_storage_uri
+from autoglm_throttle.store.limits_storage import (
     EDGE_US,
     US,
     CounterView,
@@ -26,8 +27,7 @@ from autoglm_throttle.limiting.shared.limits_storage import (
     open_storage,
     sample,
 )
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
-from autoglm_throttle.settings.storage_uri import parse_storage_uri
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import UserLimit
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
-from autoglm_throttle.limiting.shared.store import StoreStats
+from autoglm_throttle.store.limits_window import LimitsWindow
+from autoglm_throttle.store.user_limit_store import StoreStats
 from autoglm_throttle.types import UserLimit
 from tests.limiting.reference_log import ReferenceLog
 from tests.store.storages import (

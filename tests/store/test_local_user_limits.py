@@ -8,9 +8,9 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared.pending_check import PendingCheck
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
+from autoglm_throttle.store.pending_check import PendingCheck
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import Decision, Demand, UserLimit
 from tests.store.scripted_store import granted, refused
 from tests.store.shared_user_limits import ALICE, BOB, MINUTE, Shared, answer_of

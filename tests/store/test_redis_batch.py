@@ -8,8 +8,8 @@ import math
 
 import pytest
 
-from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
+from autoglm_throttle.store.batch_rules import BatchRules
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from tests.store.batches import Number, Plant
 
 DEADLINE_S = BatchRules().deadline_s

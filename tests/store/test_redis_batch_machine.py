@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-from autoglm_throttle.limiting.shared.stall import GRACE_S
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
+from autoglm_throttle.store.batch_rules import BatchRules
+from autoglm_throttle.store.stall import GRACE_S
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from tests.store.batches import Number, Plant
 
 DEADLINE_S = BatchRules().deadline_s

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from autoglm_throttle.limiting.shared.batch_rules import BatchRules
+from autoglm_throttle.store.batch_rules import BatchRules
 from tests.store.batches import Number, Plant
 
 DEADLINE_S = BatchRules().deadline_s

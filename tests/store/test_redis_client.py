@@ -12,8 +12,8 @@ from typing import Any
 import fakeredis
 import pytest
 
-from autoglm_throttle import redis_client
-from autoglm_throttle.redis_client import CONNECTIONS, RedisClients, RedisOptions
+from autoglm_throttle.store import client as redis_client
+from autoglm_throttle.store.client import CONNECTIONS, RedisClients, RedisOptions
 from tests.store.cluster import Cluster3
 from tests.store.descriptors import open_files
 from tests.store.polling import until
@@ -179,8 +179,8 @@ def test_without_redis_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPa
 
 def test_nothing_is_imported_before_it_is_needed() -> None:
     script = (
-        "import sys, autoglm_throttle, autoglm_throttle.redis_client, "
-        "autoglm_throttle.limiting.shared.redis_user_limits\n"
+        "import sys, autoglm_throttle, autoglm_throttle.store.client, "
+        "autoglm_throttle.store.redis_user_limits\n"
         "print(sorted({name.partition('.')[0] for name in sys.modules} & {'redis', 'hiredis'}))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

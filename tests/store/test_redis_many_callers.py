@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from autoglm_throttle.factory import redis_clients
-from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-from autoglm_throttle.limiting.shared.redis_user_limits import RedisUserLimitStore
-from autoglm_throttle.limiting.shared.store import StoreCharge, StoreErrorKind
-from autoglm_throttle.limiting.shared.window_protocol import WindowProtocol
-from autoglm_throttle.redis_client import CONNECTIONS, RedisClients, RedisOptions
+from autoglm_throttle.admission.factory import redis_clients
 from autoglm_throttle.settings import Settings
+from autoglm_throttle.store.batch_rules import BatchRules
+from autoglm_throttle.store.client import CONNECTIONS, RedisClients, RedisOptions
+from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
+from autoglm_throttle.store.user_limit_store import StoreCharge, StoreErrorKind
+from autoglm_throttle.store.window_protocol import WindowProtocol
 from autoglm_throttle.types import UserLimit
 from tests.store.cluster import Cluster3
 from tests.store.server import RedisServer

@@ -7,11 +7,11 @@ import traceback
 
 import pytest
 
-from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
-from autoglm_throttle.limiting.shared.redis_user_limits import RedisUserLimitStore
-from autoglm_throttle.limiting.shared.store import StoreCharge, StoreErrorKind
-from autoglm_throttle.limiting.shared.window_protocol import WindowProtocol
-from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.store.limits_window import LimitsWindow
+from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
+from autoglm_throttle.store.user_limit_store import StoreCharge, StoreErrorKind
+from autoglm_throttle.store.window_protocol import WindowProtocol
 from autoglm_throttle.types import UserLimit
 from tests.store.storages import Hands
 

@@ -11,10 +11,10 @@ import pytest
 from redis import exceptions as known
 from redis.asyncio.sentinel import MasterNotFoundError
 
-from autoglm_throttle.limiting.shared import lua_script
-from autoglm_throttle.limiting.shared.error_tracker import StoreErrorTracker
-from autoglm_throttle.limiting.shared.lua_script import RIGHTS, LuaScript, error_kind
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
+from autoglm_throttle.store import script
+from autoglm_throttle.store.error_tracker import StoreErrorTracker
+from autoglm_throttle.store.script import RIGHTS, LuaScript, error_kind
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 
 TEXT = "return 1"
 SHA = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
@@ -166,7 +166,7 @@ class Client:
 
 @pytest.fixture(autouse=True)
 def _no_hiredis(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lua_script, "_packer", lambda: None)
+    monkeypatch.setattr(script, "_packer", lambda: None)
 
 
 def yes() -> bool:

@@ -10,13 +10,13 @@ import fakeredis
 import pytest
 import trio
 
-from autoglm_throttle.limiting.shared import per_event_loop, redis_user_limits
-from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-from autoglm_throttle.limiting.shared.lua_script import LuaScript
-from autoglm_throttle.limiting.shared.redis_user_limits import RedisUserLimitStore
-from autoglm_throttle.limiting.shared.store import VALUES, Answer, StoreCharge, StoreErrorKind
-from autoglm_throttle.limiting.shared.window_protocol import WindowProtocol
-from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.store import per_event_loop, redis_user_limits
+from autoglm_throttle.store.batch_rules import BatchRules
+from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
+from autoglm_throttle.store.script import LuaScript
+from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge, StoreErrorKind
+from autoglm_throttle.store.window_protocol import WindowProtocol
 from autoglm_throttle.types import UserLimit
 from tests.store.batches import passes
 from tests.store.cluster import Cluster3

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from autoglm_throttle.limiting.shared.batch_codec import ScriptArguments
-from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-from autoglm_throttle.limiting.shared.redis_user_limits import RedisUserLimitStore
-from autoglm_throttle.limiting.shared.store import VALUES, Answer, StoreCharge, StoreErrorKind
-from autoglm_throttle.limiting.shared.window_protocol import SPLIT, WindowProtocol
-from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.store.batch_codec import ScriptArguments
+from autoglm_throttle.store.batch_rules import BatchRules
+from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
+from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge, StoreErrorKind
+from autoglm_throttle.store.window_protocol import SPLIT, WindowProtocol
 from autoglm_throttle.types import UserLimit
 from tests.store.batches import ManualLoop
 

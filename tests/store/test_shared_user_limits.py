@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared.pending_check import PendingCheck
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
-from autoglm_throttle.limiting.shared.store_health import HealthState
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
+from autoglm_throttle.store.health import HealthState
+from autoglm_throttle.store.pending_check import PendingCheck
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import Demand, Priority, Reason, StoreFailureMode, UserLimit
 from tests.store.scripted_store import granted, refused
 from tests.store.shared_user_limits import ALICE, BOB, MINUTE, SECOND, Shared, answer_of, numbers

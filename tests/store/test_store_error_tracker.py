@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.limiting.shared.error_tracker import StoreErrorTracker
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
+from autoglm_throttle.store.error_tracker import StoreErrorTracker
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 
 
 def test_calls_are_notified_and_probes_only_recorded() -> None:

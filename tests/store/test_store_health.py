@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
-from autoglm_throttle.limiting.shared.store_health import (
+from autoglm_throttle.store.health import (
     FAILURES,
     JITTER,
     PROBE_LOST_S,
@@ -23,6 +22,7 @@ from autoglm_throttle.limiting.shared.store_health import (
     StoreHealth,
     fair_share,
 )
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import UserLimit
 
 REMOTE, LOCAL, PROBING = HealthState

@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from autoglm_throttle import Demand, Permit, Settings, Throttle
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
-from autoglm_throttle.limiting.shared.store_health import FAILURES, HealthState
+from autoglm_throttle.store.health import FAILURES, HealthState
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import Decision, Reason, StoreFailureMode
 from tests.store.polling import suspended
 from tests.store.proxy import SlowProxy

@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from autoglm_throttle.limiting.shared.lua_script import RIGHTS
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
-from autoglm_throttle.limiting.shared.store_health import HealthState
+from autoglm_throttle.store.health import HealthState
+from autoglm_throttle.store.script import RIGHTS
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import Reason
 from tests.store.polling import HANG_S
 from tests.store.proxy import SlowProxy

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.limiting.shared import redis_batch
-from autoglm_throttle.limiting.shared.redis_user_limits import RedisUserLimitStore
-from autoglm_throttle.limiting.shared.store import StoreErrorKind
+from autoglm_throttle.store import batch
+from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from tests.store.checking_processes import Crowd
 from tests.store.descriptors import open_files
 from tests.store.polling import Jumps
@@ -64,7 +64,7 @@ async def _all_given_back(window: RedisUserLimitStore, gone: list[int]) -> None:
 async def test_blocked_loop_is_no_store_error(
     own_server: RedisServer, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_batch, "GRACE_S", PATIENT_S)
+    monkeypatch.setattr(batch, "GRACE_S", PATIENT_S)
     window = window_at(own_server.url, redis_prefix)
     assert await left(window, 0) == LIMIT - 1
     blocks = Jumps(asyncio.get_running_loop())

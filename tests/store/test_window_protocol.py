@@ -6,8 +6,8 @@ from zlib import crc32
 
 import pytest
 
-from autoglm_throttle.limiting.shared.store import VALUES, StoreCharge
-from autoglm_throttle.limiting.shared.window_protocol import (
+from autoglm_throttle.store.user_limit_store import VALUES, StoreCharge
+from autoglm_throttle.store.window_protocol import (
     SPLIT,
     WindowEntry,
     WindowProtocol,

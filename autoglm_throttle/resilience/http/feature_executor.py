@@ -9,6 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.fallback import (
     ERROR,
@@ -24,7 +25,6 @@ from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs
 from autoglm_throttle.resilience.http.body import CachePolicy
 from autoglm_throttle.resilience.http.cache import HttpCache
 from autoglm_throttle.resilience.http.caching_rules import CachedResponse, CacheRequest, storable, varies_by
-from autoglm_throttle.resilience.rate_limited_logger import GuardRateLimitedLogger
 from autoglm_throttle.resilience.single_flight import SingleFlight
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from autoglm_throttle.types import (
@@ -154,7 +154,7 @@ class HttpFeatureExecutor:
         self._key: CacheKey | None = None if fallback is None else fallback.key
         self._on_degraded = on_degraded
         self._max_stale_s = max_stale_s if own_s is None else own_s
-        self._log = GuardRateLimitedLogger(feature.name, circuit.clock)
+        self._log = RateLimitedLogger(feature.name, circuit.clock)
         self._fallback_chain = FallbackChain(feature, on_degraded, fallback_timeout_s, self._log)
         self.reset_after_fork()
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from starlette.types import Receive, Scope, Send
 
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.limiting.shared.shared_limits import StoreView
 from autoglm_throttle.settings import Settings
+from autoglm_throttle.store.shared_limits import StoreView
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.traffic.demo.downstream import Downstream
 from autoglm_throttle.traffic.demo.scenario import CONNECTIONS, STATE_PATH, gpu_spec

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from autoglm_throttle.admission.snapshot import decision_label
 from autoglm_throttle.asgi.advice import MARKER
-from autoglm_throttle.snapshot import decision_label
 from autoglm_throttle.traffic.record.recorded_request import DecisionFields
 
 DEGRADED = b"x-degraded"

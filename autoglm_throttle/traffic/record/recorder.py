@@ -16,7 +16,6 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 import anyio
 
 from autoglm_throttle.events import LOGGER
-from autoglm_throttle.identity import CallerHasher, ProxyChain
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.record_fields import SMALLEST_BYTES
 from autoglm_throttle.traffic.errors import TrafficError
@@ -26,6 +25,7 @@ from autoglm_throttle.traffic.record.recording_header import RecordingHeader
 from autoglm_throttle.traffic.record.redaction import Redaction
 from autoglm_throttle.traffic.record.writer import CLOSE_S, Writer
 from autoglm_throttle.types import Clock
+from autoglm_throttle.types.identity import CallerHasher, ProxyChain
 from autoglm_throttle.version import __version__
 
 Bodies = Literal["hash", "none", "full"]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.redis_client import RedisClients, RedisOptions
-from autoglm_throttle.resilience.shared import sync_listener
-from autoglm_throttle.resilience.shared.protocol import SharedRules
-from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
-from autoglm_throttle.wakeup import new_wakeup
+from autoglm_throttle._runtime.wakeup import new_wakeup
+from autoglm_throttle.store.breakers import sync_listener
+from autoglm_throttle.store.breakers.protocol import SharedRules
+from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
+from autoglm_throttle.store.client import RedisClients, RedisOptions
 from tests.resilience.shared.fleets import PATIENCE_S
 from tests.store.polling import until
 

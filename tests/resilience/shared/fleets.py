@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from autoglm_throttle.resilience.store import ProbeRequest, RemoteBreakerState
+from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
 from autoglm_throttle.types import BreakerState
 from tests.store.polling import until
 

@@ -14,13 +14,13 @@ import sys
 import threading
 import time
 
-from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard_state import GuardState
-from autoglm_throttle.resilience.shared.protocol import SharedRules
-from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
+from autoglm_throttle.store.breakers.protocol import SharedRules
+from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
+from autoglm_throttle.store.client import RedisClients, RedisOptions
 from autoglm_throttle.types import BreakerState, GuardPermit
-from autoglm_throttle.wakeup import new_wakeup
 
 TASKS = 50
 LEASE_S = 0.5

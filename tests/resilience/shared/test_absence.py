@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.resilience.shared.store_health import FAILURES, JITTER, MAX_PROBE_S, BreakerStoreHealth
+from autoglm_throttle.store.breakers.health import FAILURES, JITTER, MAX_PROBE_S, BreakerStoreHealth
 
 
 def plain() -> BreakerStoreHealth:

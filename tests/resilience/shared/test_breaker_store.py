@@ -11,10 +11,10 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from autoglm_throttle.resilience.shared import sync_listener, sync_sender
-from autoglm_throttle.resilience.shared.protocol import escape_name
-from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.store.breakers import sync_listener, sync_sender
+from autoglm_throttle.store.breakers.protocol import escape_name
+from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 from tests.loops import run
 from tests.resilience.shared.conftest import Made
@@ -281,7 +281,7 @@ def test_a_lease_for_a_thread_that_is_interrupted_goes_back(
     watched(here)
     goes_on = held_up(here)
     with monkeypatch.context() as patch:
-        patch.setattr("autoglm_throttle.resilience.shared.redis_store.threading", Threading)
+        patch.setattr("autoglm_throttle.store.breakers.redis_store.threading", Threading)
         with pytest.raises(KeyboardInterrupt):
             here.acquire("a", ONE)
     goes_on.set()

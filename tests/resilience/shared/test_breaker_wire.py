@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from autoglm_throttle.resilience.shared.pending_writes import ProbeResult
-from autoglm_throttle.resilience.shared.protocol import (
+from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.store.breakers.pending_writes import ProbeResult
+from autoglm_throttle.store.breakers.protocol import (
     MAX_PERIOD_S,
     BreakerProtocol,
     InvalidReplyError,
@@ -22,7 +23,6 @@ from autoglm_throttle.resilience.shared.protocol import (
     parse_reply,
     parse_states,
 )
-from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 
 WIRE = BreakerProtocol(SharedRules("athr", "search"), "me")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.resilience.shared.pending_writes import (
+from autoglm_throttle.store.breakers.pending_writes import (
     MAX_WRITES,
     OpenMessage,
     OperatorCommand,

@@ -12,8 +12,9 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.shared.pending_writes import ProbeResult
-from autoglm_throttle.resilience.shared.protocol import (
+from autoglm_throttle.resilience.store import ProbeRequest, RemoteBreakerState
+from autoglm_throttle.store.breakers.pending_writes import ProbeResult
+from autoglm_throttle.store.breakers.protocol import (
     BreakerProtocol,
     Reply,
     ScriptArguments,
@@ -22,7 +23,6 @@ from autoglm_throttle.resilience.shared.protocol import (
     parse_reply,
     parse_states,
 )
-from autoglm_throttle.resilience.store import ProbeRequest, RemoteBreakerState
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 from tests.store.server import RedisServer
 

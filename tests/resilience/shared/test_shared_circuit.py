@@ -8,8 +8,8 @@ import pytest
 
 from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard_state import GuardState
-from autoglm_throttle.resilience.shared import sync_sender
-from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
+from autoglm_throttle.store.breakers import sync_sender
+from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
 from autoglm_throttle.types import BreakerState, GuardPermit, GuardRejection, Outcome
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from autoglm_throttle.resilience.shared import redis_store
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.store.breakers import redis_store
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S, watched

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.resilience.shared import redis_store, store_health, sync_listener, sync_sender
-from autoglm_throttle.resilience.shared.redis_store import TIMEOUT_S, RedisBreakerStore
-from autoglm_throttle.resilience.shared.scripts import RIGHTS
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.store.breakers import health, redis_store, sync_listener, sync_sender
+from autoglm_throttle.store.breakers.redis_store import TIMEOUT_S, RedisBreakerStore
+from autoglm_throttle.store.breakers.scripts import RIGHTS
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import ONE, PATIENCE_S, watched
@@ -59,9 +59,9 @@ def unwaited(monkeypatch: pytest.MonkeyPatch) -> Callable[[RedisBreakerStore], A
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again after a tenth of the time."""
-    for module, name in [(store_health, "FIRST_PROBE_S"), (sync_listener, "FIRST_PAUSE_S")]:
+    for module, name in [(health, "FIRST_PROBE_S"), (sync_listener, "FIRST_PAUSE_S")]:
         monkeypatch.setattr(module, name, 0.1)
-    for module, name in [(store_health, "MAX_PROBE_S"), (sync_listener, "MAX_PAUSE_S")]:
+    for module, name in [(health, "MAX_PROBE_S"), (sync_listener, "MAX_PAUSE_S")]:
         monkeypatch.setattr(module, name, 0.2)
 
 
@@ -117,7 +117,7 @@ def test_a_server_that_hangs_costs_a_deadline_a_few_times(
         while store.is_up:
             assert store.acquire("a", ONE) is None
             asked += 1
-        assert asked <= store_health.FAILURES
+        assert asked <= health.FAILURES
         assert unwaited(store) is None
     finally:
         own_server.resume()

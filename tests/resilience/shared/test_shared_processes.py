@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest
+from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
 from autoglm_throttle.types import BreakerCause, BreakerState
 from tests.resilience.shared import mate
 from tests.resilience.shared.conftest import Made

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.shared.pending_writes import OpenMessage, OperatorCommand
-from autoglm_throttle.resilience.shared.subscription import Subscription
 from autoglm_throttle.resilience.store import RemoteBreakerState
+from autoglm_throttle.store.breakers.pending_writes import OpenMessage, OperatorCommand
+from autoglm_throttle.store.breakers.subscription import Subscription
 from autoglm_throttle.types import BreakerCause, BreakerState
 from tests.resilience.shared.fleets import Diary
 

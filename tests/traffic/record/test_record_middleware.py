@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
-from autoglm_throttle.identity import CallerHasher
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.traffic.record import RecordedRequest, Recorder, RecorderMiddleware
+from autoglm_throttle.types.identity import CallerHasher
 from tests.traffic.record.recorded import ask, hello, kept, one, scope
 
 SECRET = b"0123456789abcdef"

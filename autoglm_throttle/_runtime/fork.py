@@ -1,0 +1,47 @@
+"""The only hook of the package that runs in a forked child.
+
+A fork copies locks that threads of the parent hold, and copies no thread. An owner of locks, threads or
+connections therefore builds its parts anew in the child, from the same configuration. The parent's parts stay
+referenced there: their finalizers would write to connections and drivers that the parent still uses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+_REBUILDS: Final[weakref.WeakKeyDictionary[Any, Callable[[Any], object]]] = weakref.WeakKeyDictionary()
+
+_PARENT_PARTS: Final[list[object]] = []
+
+
+def rebuild_after_fork(owner: T, rebuild: Callable[[T], object]) -> None:
+    """Register a function that builds the parts of an owner anew, called with it in each forked child.
+
+    Owners are rebuilt in the order of their registration; the failure of one does not affect the others.
+
+    Args:
+        owner: hashable, held weakly.
+        rebuild: must not wait for a lock or a thread of the parent, and must not hold the owner.
+    """
+    _REBUILDS[owner] = rebuild
+
+
+def keep_parent_part(part: object) -> None:
+    """Keep a part of the parent process referenced in this child until it ends."""
+    _PARENT_PARTS.append(part)
+
+
+def _after_fork_in_child() -> None:
+    for owner, rebuild in list(_REBUILDS.items()):
+        with contextlib.suppress(Exception):  # an exception in this hook would be printed and lost anyway
+            rebuild(owner)
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork_in_child)

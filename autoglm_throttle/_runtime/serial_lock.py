@@ -1,0 +1,66 @@
+"""A lock that the garbage collector may meet while its own thread holds it.
+
+The garbage collector runs at any allocation, also inside a locked region. It may close an abandoned generator
+or coroutine there, whose cleanup settles a permit or leaves a queue under the same lock. With a plain lock the
+thread would wait for itself; with a re-entrant one the cleanup would change state that the region has read and
+not yet written. Here it is deferred until the thread has left the lock. This is the only place that knows it:
+code inside the lock is ordinary code.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from threading import RLock
+from types import TracebackType
+
+
+class SerialLock:
+    """Mutual exclusion of threads, with actions deferred until the lock is left.
+
+    ``with lock:`` serves ordinary code. The request path calls `acquire` and `release`, which cost half as much,
+    and afterwards `run_pending` if there is something in `pending`. Whatever a finalizer may call goes through
+    `run`. The lock is re-entrant, so that a signal handler which uses it cannot hang its thread.
+    """
+
+    __slots__ = ("acquire", "is_held", "pending", "release")
+
+    def __init__(self) -> None:
+        lock = RLock()
+        self.acquire: Callable[[], bool] = lock.acquire
+        self.release: Callable[[], None] = lock.release
+        # Private, but threading.Condition relies on it, too; counting owners here would cost a frame each time.
+        self.is_held: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
+        """Return whether the calling thread holds the lock."""
+        self.pending: deque[Callable[[], object]] = deque()
+        """Actions that run, without the lock, when a thread has left it: wake-ups and deferred actions."""
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+        if self.pending:
+            self.run_pending()
+
+    def run(self, action: Callable[[], object]) -> None:
+        """Run an action under the lock: now, or when this thread has left the lock that it holds."""
+        if self.is_held():
+            self.pending.append(lambda: self.run(action))
+            return
+        with self:
+            action()
+
+    def run_pending(self) -> None:
+        """Run the pending actions in order; does nothing while this thread still holds the lock.
+
+        Another thread may run them as well. An action that raises is lost, the later ones stay pending.
+        """
+        while self.pending and not self.is_held():
+            try:
+                action = self.pending.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            action()

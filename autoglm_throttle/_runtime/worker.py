@@ -1,0 +1,219 @@
+"""A background thread with one life cycle for all that need one: start, stop, wake, crash and restart."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Final
+
+from autoglm_throttle._runtime.serial_lock import SerialLock
+
+JOIN_S: Final = 1.0
+"""Longest wait in seconds for the end of a thread; one in a call that hangs is left behind."""
+
+BACKOFF_FIRST_S: Final = 1.0
+BACKOFF_MAX_S: Final = 60.0
+"""Pauses after crashes in a row: 1, 2, 4 ... 60 s. Initialising a driver can cost seconds of CPU."""
+
+HEALTHY_RUN_S: Final = 60.0
+"""A thread that ran at least as long as the longest pause begins with the shortest one again."""
+
+WAIT_MAX_S: Final = 3600.0
+"""Longest single wait: waiting functions reject durations above some hundred years."""
+
+
+def backoff_s(nth: int) -> float:
+    """Return the pause in seconds after the ``nth`` failure in a row, from 1 on: 1, 2, 4 ... 60."""
+    return min(BACKOFF_FIRST_S * 2.0 ** min(nth - 1, 6), BACKOFF_MAX_S)  # 2**6 > 60: keeps the power small
+
+
+class Worker:
+    """A daemon thread that runs one step after another until it is stopped.
+
+    There is never a second thread beside one that hangs in a step: a thread that `stop` left behind continues
+    after a new `start`, when its call returns. All methods may be called from any thread, and by finalizers.
+
+    Args:
+        name: of the thread.
+        step: runs on the thread and returns the seconds until it runs again; `wake` shortens them. None ends
+            the thread; `start` starts it again.
+        on_stop: runs on the thread after `stop`, before it ends: closes handles, sends what is left.
+        on_crash: receives an exception of ``step``, also ``SystemExit``, or the RuntimeError of a system
+            without threads. The thread repeats the step after 1, 2, 4 ... 60 s.
+        clock: monotonic seconds, for `restart_if_dead` and the pauses after crashes.
+    """
+
+    __slots__ = (
+        *("_clock", "_lock", "_name", "_on_crash", "_on_stop", "_restart", "_step", "_thread", "_wakes"),
+        *("__weakref__", "is_stopping"),
+    )
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float | None],
+        *,
+        on_stop: Callable[[], object] | None = None,
+        on_crash: Callable[[BaseException], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._step = step
+        self._on_stop = on_stop
+        self._on_crash = on_crash
+        self._clock = clock
+        self._lock = SerialLock()
+        self._thread: threading.Thread | None = None
+        # Its `put` may be called in the midst of another one, by a finalizer; that of an Event may not.
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._restart = _RestartTimes()
+        self.is_stopping: bool = True
+        """Whether the thread should not run: before `start` and after `stop`. A long step may poll it."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is a thread, also one that hangs after `stop`."""
+        return self._thread is not None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on the thread."""
+        return self._thread is threading.current_thread()
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether the last step raised, and the pause after it is not over."""
+        return self._restart.crashed
+
+    def stop_with(self, owner: object) -> None:
+        """Stop the thread when the owner is collected, which ``step`` must not hold; not at interpreter exit."""
+        weakref.finalize(owner, self.stop, 0.0).atexit = False
+
+    def start(self) -> None:
+        """Start the thread unless it lives; returns at once.
+
+        If the system had no thread to give, a further attempt within the pause does nothing: a caller may try
+        with every request.
+        """
+        self.is_stopping = False
+        self._lock.run(self._launch)
+
+    def restart_if_dead(self, now: float) -> None:
+        """Start a missing thread that should run, unless it was tried less than the pause ago.
+
+        It costs two attribute accesses while the thread lives: for the request path.
+
+        Args:
+            now: the time on ``clock``.
+        """
+        if self._thread is None and not self.is_stopping and now >= self._restart.due_s:
+            self._lock.run(self._launch)
+
+    def stop(self, join_s: float = JOIN_S) -> None:
+        """Ask the thread to end, and wait for it.
+
+        Args:
+            join_s: longest wait in seconds; 0: do not wait.
+        """
+        self.is_stopping = True
+        self._restart = _RestartTimes()  # a later start is a new attempt
+        thread = self._thread
+        self._wakes.put(None)
+        if thread is not None and join_s > 0.0 and thread is not threading.current_thread():
+            thread.join(join_s)
+
+    def wake(self) -> None:
+        """Run the next step now."""
+        self._wakes.put(None)
+
+    def _launch(self) -> None:
+        if self._thread is not None or self.is_stopping or self._clock() < self._restart.due_s:
+            return
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread = thread
+        try:
+            thread.start()
+        except RuntimeError as error:  # no threads left: the request that starts the thread must not fail
+            self._thread = None
+            self._record_crash(error)
+
+    def _run(self) -> None:
+        self._restart.record_start(self._clock())
+        try:
+            while not (self.is_stopping and self._has_ended()):
+                pause_s = self._run_step()
+                if pause_s is None:
+                    self.is_stopping = True
+                else:
+                    self._wait(pause_s)
+        finally:
+            with self._lock:
+                if self._thread is threading.current_thread():  # `start` may have replaced it already
+                    self._thread = None
+
+    def _run_step(self) -> float | None:
+        left_s = self._restart.due_s - self._clock()
+        if left_s > 0.0:
+            return left_s
+        self._restart.crashed = False
+        try:
+            return self._step()
+        except BaseException as error:  # noqa: BLE001 - the thread outlives any error of a driver binding
+            return self._record_crash(error)
+
+    def _has_ended(self) -> bool:
+        """Decide under the lock whether the thread ends, so that `start` never relies on a dying one."""
+        if self._on_stop is not None:
+            with contextlib.suppress(Exception):  # what cannot be closed or sent now is lost
+                self._on_stop()
+        with self._lock:
+            if self.is_stopping:
+                self._thread = None
+            return self.is_stopping
+
+    def _record_crash(self, error: BaseException) -> float:
+        pause_s = self._restart.postpone(self._clock())
+        if self._on_crash is not None:
+            with contextlib.suppress(BaseException):  # even a failing log handler must not end the thread
+                self._on_crash(error)
+        return pause_s
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for ``seconds``, `wake` or `stop`."""
+        if seconds > 0.0:
+            with contextlib.suppress(queue.Empty):
+                self._wakes.get(timeout=min(seconds, WAIT_MAX_S))
+        with contextlib.suppress(queue.Empty):  # one step answers all wake-ups so far
+            while True:
+                self._wakes.get_nowait()
+
+
+class _RestartTimes:
+    """Limits the restarts of a crashed thread: after 1, 2, 4 ... 60 s."""
+
+    __slots__ = ("_crashes", "_started_s", "crashed", "due_s")
+
+    def __init__(self) -> None:
+        self.crashed: bool = False
+        self.due_s: float = -math.inf
+        """When the pause after the newest crash is over."""
+        self._crashes = 0
+        self._started_s = -math.inf
+
+    def record_start(self, now: float) -> None:
+        self._started_s = now
+
+    def postpone(self, now: float) -> float:
+        """Record a crash, or a failed start, and return the seconds to wait."""
+        if now - self._started_s >= HEALTHY_RUN_S:
+            self._crashes = 0
+        self._crashes += 1
+        self.crashed = True
+        pause_s = backoff_s(self._crashes)
+        self._started_s = self.due_s = now + pause_s
+        return pause_s

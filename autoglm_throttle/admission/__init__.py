@@ -1,0 +1,1 @@
+"""Admission of requests: the order of the limits, waiting, refunds and settlement."""

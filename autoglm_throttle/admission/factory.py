@@ -1,0 +1,308 @@
+"""Builds the parts of a Throttle from settings."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from autoglm_throttle._runtime.wakeup import new_wakeup
+from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, ConcurrencyRules
+from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
+from autoglm_throttle.limiting.limit_sets import LimitSets
+from autoglm_throttle.limiting.shared_budget import SharedBudget
+from autoglm_throttle.limiting.token_bucket import PriorityBuckets
+from autoglm_throttle.limiting.user_limits import UserLimits
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.settings.caller_fields import HeaderStyle
+from autoglm_throttle.settings.gpu_items import ENGINES
+from autoglm_throttle.store.background import loop_runs
+from autoglm_throttle.store.deny_cache import DenyCache
+from autoglm_throttle.store.health import StoreHealth
+from autoglm_throttle.store.last_known_remaining import LastKnownRemaining
+from autoglm_throttle.store.leased_buckets import LeasedBuckets
+from autoglm_throttle.store.shared_limits import SharedUserLimits
+from autoglm_throttle.store.user_limit_store import UserLimitStore
+from autoglm_throttle.types import Clock, GpuProvider, Policy
+from autoglm_throttle.types.identity import CallerHasher
+
+if TYPE_CHECKING:
+    from autoglm_throttle.control.controller import ControlRules
+    from autoglm_throttle.control.quota import Quota
+    from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
+    from autoglm_throttle.store.client import RedisClients
+    from autoglm_throttle.store.fleet import FleetSync
+
+WITH_CONCURRENCY_LIMIT = frozenset({Policy.ADAPTIVE, Policy.CONCURRENCY})
+
+
+def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | LeasedBuckets:
+    """Create the buckets of this process: its part of the rates, or its leases of a fleet's rates."""
+    if settings.fleet:
+        return LeasedBuckets(
+            settings.rates_rps,
+            settings.burst_s,
+            now,
+            workers=settings.workers,
+            lease_s=settings.fleet_lease_s,
+        )
+    return PriorityBuckets(_process_rates(settings), settings.burst_s, settings.borrow, now)
+
+
+def fleet(
+    settings: Settings,
+    buckets: PriorityBuckets | LeasedBuckets,
+    lock: contextlib.AbstractContextManager[Any],
+    clock: Clock,
+) -> FleetSync | None:
+    """Create the fleet that renews the leases; None where the rates are local to this process."""
+    if not isinstance(buckets, LeasedBuckets):
+        return None
+    from autoglm_throttle.store.fleet import TIMEOUT_S, FleetRules, FleetSync
+
+    clients = redis_clients(settings)
+    rules = FleetRules(settings.redis_prefix, settings.service, settings.fleet_heartbeat_s)
+    return FleetSync(buckets, lock, lambda: clients.sync(TIMEOUT_S), new_wakeup, rules, clock)
+
+
+def gpu_sources(
+    settings: Settings, given: GpuProvider | Sequence[GpuProvider] | None, clock: Clock, *, manual: bool
+) -> list[GpuProvider]:
+    """Return the given telemetry sources, else the sources named by the settings.
+
+    In a fleet of GPUs the first source of device samples is read for all hosts; sources of engine samples
+    stay local to this host.
+    """
+    if given is None:
+        from autoglm_throttle.gpu.select import providers
+
+        sources = list(
+            providers(
+                settings.gpu,
+                devices=settings.gpu_devices,
+                selector=settings.gpu_selector,
+                clock=clock,
+                manual=manual,
+            )
+        )
+    else:
+        sources = list(given) if isinstance(given, Sequence) else [given]
+    if not settings.fleet_gpu:
+        return sources
+    at = next((n for n, one in enumerate(sources) if one.name.partition(":")[0] not in ENGINES), None)
+    if at is None:
+        return [_fleet_gpu(settings, None, clock), *sources]
+    sources[at] = _fleet_gpu(settings, sources[at], clock)
+    return sources
+
+
+def _fleet_gpu(settings: Settings, local: GpuProvider | None, clock: Clock) -> GpuProvider:
+    """Create the provider for the GPUs of all hosts of a fleet, this host included."""
+    from autoglm_throttle.store.gpu import TIMEOUT_S, GpuFleetRules, RemoteGpuProvider
+
+    clients = redis_clients(settings)
+    rules = GpuFleetRules(
+        settings.fleet_host or socket.gethostname(),
+        settings.redis_prefix,
+        settings.service,
+        settings.sample_interval_s,
+        settings.gpu_stale_after_s,
+    )
+    return RemoteGpuProvider(local, lambda: clients.sync(TIMEOUT_S), rules, clock)
+
+
+def user_limits(
+    settings: Settings,
+    hasher: CallerHasher,
+    redis: Callable[[], Any] | None = None,
+    fleet_sync: FleetSync | None = None,
+) -> UserLimits | SharedUserLimits:
+    """Create the user limits: in memory, or in the store of the settings.
+
+    Args:
+        settings: the configuration.
+        hasher: hashes plain user names.
+        redis: makes the client of each event loop, instead of ``settings.redis_url``.
+        fleet_sync: knows the number of processes, where ``settings.workers`` does not.
+    """
+    sets = limit_sets(settings)
+    store = shared_store(settings, redis) if any(sets) else None
+    if store is None:
+        return UserLimits(sets, settings.max_users)
+    # An explicit number of workers takes precedence over the counted members of the fleet.
+    counted = fleet_sync if settings.workers == 1 else None
+    windows = SharedUserLimits(
+        sets,
+        store,
+        StoreHealth(settings.redis_failures, settings.redis_probe_s),
+        deny_cache=DenyCache(settings.refused_cache, settings.refused_cache_s),
+        last_known=LastKnownRemaining(settings.max_users),
+        on_error=settings.redis_on_error,
+        processes=lambda: settings.workers if counted is None else counted.members,
+        max_users=settings.max_users,
+        text_of=hasher.text,
+        is_usable=loop_runs,
+    )
+    if fleet_sync is not None:  # same server: a loss found by one is reported to the other
+        windows.on_store_lost, fleet_sync.leases.on_store_lost = (
+            fleet_sync.leases.report_failure,
+            windows.report_failure,
+        )
+    return windows
+
+
+def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> UserLimitStore | None:
+    """Create the store of the settings; its modules are imported here, only if one is configured."""
+    if settings.user_storage is not None:
+        from autoglm_throttle.store.limits_window import LimitsWindow
+
+        return LimitsWindow(
+            settings.user_storage.get_secret_value(),
+            settings.redis_deadline_s,
+            prefix=settings.redis_prefix,
+            service=settings.service,
+            headers=settings.headers is not HeaderStyle.NONE,
+        )
+    if settings.redis_url is None and redis is None:
+        return None
+    from autoglm_throttle.store.batch_rules import BatchRules
+    from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
+    from autoglm_throttle.store.window_protocol import WindowProtocol
+
+    return RedisUserLimitStore(
+        redis_clients(settings, redis),
+        WindowProtocol(settings.redis_prefix, settings.service, settings.redis_partitions),
+        BatchRules(
+            settings.redis_deadline_s,
+            settings.redis_in_flight,
+            settings.redis_batch_keys,
+            settings.redis_queue,
+        ),
+    )
+
+
+def redis_clients(settings: Settings, redis: Callable[[], Any] | None = None) -> RedisClients:
+    """Create clients of the URL in the settings, or through ``redis``."""
+    from autoglm_throttle.store.client import RedisClients, RedisOptions
+
+    url = settings.redis_url.get_secret_value() if settings.redis_url is not None else ""
+    times = (settings.redis_connect_s, settings.redis_read_s)
+    return RedisClients(RedisOptions(url, *times, redis, in_flight=settings.redis_in_flight))
+
+
+def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
+    """Create the shared store of breaker states; None where breakers are local to the process."""
+    if not settings.breaker_shared:
+        return None
+    from autoglm_throttle.store.breakers.protocol import SharedRules
+    from autoglm_throttle.store.breakers.redis_store import TIMEOUT_S, RedisBreakerStore
+
+    clients = redis_clients(settings)
+    rules = SharedRules(
+        settings.redis_prefix, settings.service, settings.breaker_store_deadline_s, clients.cluster
+    )
+    return RedisBreakerStore(lambda: clients.sync(TIMEOUT_S), new_wakeup, rules, clock)
+
+
+def limit_sets(settings: Settings) -> LimitSets:
+    """Create the sets of user limits by plan and route."""
+    return LimitSets(
+        settings.user_limits,
+        by_plan={name: plan.user_limit for name, plan in settings.plans.items()},
+        by_route={route.name: route.user_limit for route in settings.routes},
+        address_factor=settings.address_factor,
+    )
+
+
+def concurrency_limiter(settings: Settings, now: float) -> AdaptiveConcurrencyLimiter | FixedConcurrencyLimit:
+    """Create the limit on requests in flight for the policy."""
+    if settings.policy not in WITH_CONCURRENCY_LIMIT:
+        return FixedConcurrencyLimit(settings.inflight_max or math.inf)
+    rules = ConcurrencyRules(
+        slo_s=settings.slo_s,
+        latency_budget=settings.latency_budget,
+        wait_budget=settings.wait_budget,
+        inflight_start=max(settings.inflight_floor, math.ceil(settings.inflight_start / settings.workers)),
+        inflight_floor=settings.inflight_floor,
+        inflight_max=settings.inflight_max,
+        queue_max=settings.queue_max,
+        period_s=settings.period_s,
+        period_completions=settings.period_completions,
+        min_share=settings.min_share,
+        memory_target=settings.gpu_memory_target,
+        dry_run=settings.dry_run,
+    )
+    return AdaptiveConcurrencyLimiter(rules, now)
+
+
+def shared_budget(settings: Settings, now: float) -> SharedBudget:
+    """Create the budget that all classes share while the policy ``adaptive`` reduces rates."""
+    return SharedBudget((0.0, settings.reserve_mid, settings.reserve_low), now)
+
+
+def quota(settings: Settings) -> Quota | None:
+    """Create the resource quotas; None without ``QUOTAS``."""
+    from autoglm_throttle.settings.checks import stale_after_s
+
+    if not settings.quotas:
+        return None
+    from autoglm_throttle.control.quota import Quota, QuotaRules, RouteQuota
+
+    high = settings.gpu_memory_target
+    mid = min(settings.gpu_memory_ratio, high)
+    routes = {
+        route.name: RouteQuota(own.gpu_memory_ratio, own.precision_hint, own.compute_priority)
+        for route in settings.routes
+        if (own := route.resource_policy) is not None
+    }
+    return Quota(
+        QuotaRules(
+            caps=(high, mid, min(settings.gpu_memory_ratio_low, mid)),
+            precisions=settings.precisions,
+            compute_priority=settings.compute_priority,
+            routes=routes,
+            interval_s=settings.sample_interval_s,
+            stale_after_s=stale_after_s(settings.model_dump()),
+        )
+    )
+
+
+def control_rules(settings: Settings) -> ControlRules:
+    """Collect the settings of the controller."""
+    from autoglm_throttle.control.controller import ControlRules, Hysteresis
+    from autoglm_throttle.control.pressure import PressureTargets
+    from autoglm_throttle.control.staleness import Staleness
+    from autoglm_throttle.control.table import TierTable
+
+    return ControlRules(
+        policy=settings.policy,
+        rates=_process_rates(settings),
+        table=TierTable(settings.tiers),
+        hysteresis=Hysteresis(
+            settings.tier_samples,
+            settings.tier_release_samples,
+            settings.tier_release_margin_pct,
+            settings.tier_recovery_step,
+        ),
+        staleness=Staleness(
+            settings.sample_interval_s,
+            settings.gpu_stale_after_s,
+            settings.gpu_blind_after_s,
+            settings.gpu_unknown,
+        ),
+        signal=settings.signal,
+        targets=PressureTargets(
+            settings.gpu_queue_target, settings.gpu_kv_target, settings.gpu_memory_target
+        ),
+        pressure_terms=settings.gpu_pressure_terms,
+        headroom=settings.adaptive_headroom,
+        release_samples=settings.adaptive_release_samples,
+    )
+
+
+def _process_rates(settings: Settings) -> tuple[float, float, float]:
+    workers = 1 if settings.fleet else settings.workers
+    high, mid, low = (rate / workers for rate in settings.rates_rps)
+    return (high, mid, low)

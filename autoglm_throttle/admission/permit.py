@@ -1,0 +1,126 @@
+"""Results of `Throttle.admit`: a Permit, settled exactly once, or a Rejection."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from types import TracebackType
+from typing import Final, Literal
+
+from autoglm_throttle.admission.settlement import Settlement
+from autoglm_throttle.admission.snapshot import DURATION_BUCKETS_S
+from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Rejected, ResourceAdvice
+
+_NEUTRAL: Final = Outcome.NEUTRAL
+
+
+class Permit:
+    """The right to run one request. It must be settled once, most simply by ``with permit:``.
+
+    Leaving the block settles it unless the block has done so: ``success``, ``failure`` after an exception,
+    ``neutral`` after a cancellation or another rejection, which say nothing about the service.
+    """
+
+    __slots__ = ("_settlement", "admitted_s", "arrived_s", "decision", "demand", "settled")
+
+    admitted: Literal[True] = True
+
+    def __init__(
+        self, settlement: Settlement, demand: Demand, decision: Decision, arrived_s: float, admitted_s: float
+    ) -> None:
+        self._settlement = settlement
+        self.demand: Demand = demand
+        self.decision: Decision = decision
+        self.arrived_s: float = arrived_s
+        """When admission was requested."""
+        self.admitted_s: float = admitted_s
+        """When it was admitted; the difference is its queue time."""
+        self.settled: bool = False
+
+    def record_chunk(self) -> None:
+        """Record a streamed chunk of the response: progress distinguishes a slow service from a hung one."""
+        self._settlement.counters.chunks += 1
+
+    @property
+    def advice(self) -> ResourceAdvice | None:
+        """Advice on serving the request; None without ``QUOTAS``."""
+        return None
+
+    def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
+        """Settle the request with its outcome. Never waits; a second call changes nothing and is counted."""
+        settlement = self._settlement
+        counters = settlement.counters
+        now = counters.clock()
+        counters.acquire()  # `with counters.lock` takes twice as long
+        try:
+            if self.settled:
+                counters.stale_results += 1
+                return
+            self.settled = True
+            demand = self.demand
+            row = counters.classes[demand.priority]
+            row.outcomes[outcome] += 1
+            if outcome is not _NEUTRAL:
+                duration_s = now - self.arrived_s
+                durations = row.durations
+                durations.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
+                durations.total_s += duration_s
+            if demand.holds_slot:
+                limiter = settlement.limiter
+                limiter.release(self.admitted_s, outcome, now)
+                if limiter.waiting:
+                    settlement.call_ready(now)
+        finally:
+            counters.release()
+        if settlement.pending_wakeups:  # after the lock: a wake-up may run code of another loop
+            settlement.run_wakeups()
+
+    def __enter__(self) -> Permit:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.settled:
+            return
+        if kind is None:
+            self.settle(Outcome.SUCCESS)
+        else:
+            failed = issubclass(kind, Exception) and not issubclass(kind, (Rejected, GuardRejected))
+            self.settle(Outcome.FAILURE if failed else Outcome.NEUTRAL)
+
+    def __repr__(self) -> str:
+        return f"Permit({self.demand!r}, {'settled' if self.settled else 'open'})"
+
+
+class ProvisionalDemand(Demand):
+    """A demand with a load rejection that its caller may replace by a fallback.
+
+    Such a rejection is not counted when it is decided. The caller must hand the `Rejection` to
+    ``Throttle.record_rejection`` once, with the result. Taking a count back would look like
+    a restart to readers of the metrics.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, demand: Demand) -> ProvisionalDemand:
+        """Return the same demand as a provisional one."""
+        copy = cls.__new__(cls)
+        for name in Demand.__slots__:
+            setattr(copy, name, getattr(demand, name))
+        return copy
+
+
+class Rejection:
+    """A rejected demand: nothing was taken, nothing needs to be settled."""
+
+    __slots__ = ("decision", "demand")
+
+    admitted: Literal[False] = False
+
+    def __init__(self, demand: Demand, decision: Decision) -> None:
+        self.demand: Demand = demand
+        self.decision: Decision = decision
+
+    def __repr__(self) -> str:
+        return f"Rejection({self.demand!r}, {self.decision.detail})"

@@ -1,0 +1,66 @@
+"""Resource quotas in admission: a check before tokens are taken, and a permit that reserves memory."""
+
+from __future__ import annotations
+
+from autoglm_throttle.admission.permit import Permit
+from autoglm_throttle.admission.settlement import Settlement
+from autoglm_throttle.control.quota import Quota
+from autoglm_throttle.limiting.token_bucket import PriorityBuckets, Refundable
+from autoglm_throttle.store.leased_buckets import LeasedBuckets
+from autoglm_throttle.types import Decision, Demand, Outcome, ResourceAdvice
+
+
+class QuotaCheck:
+    """Priority buckets that reject a demand without memory before taking tokens.
+
+    Args:
+        buckets: the token buckets.
+        quota: checked first.
+    """
+
+    __slots__ = ("_buckets", "_quota")
+
+    def __init__(self, buckets: PriorityBuckets | LeasedBuckets, quota: Quota) -> None:
+        self._buckets = buckets
+        self._quota = quota
+
+    def take(self, demand: Demand, now: float) -> Refundable | Decision:
+        """Take the tokens of a demand; a rejection takes nothing."""
+        rejection = self._quota.rejection(demand, now)
+        return self._buckets.take(demand, now) if rejection is None else rejection
+
+
+class QuotaPermit(Permit):
+    """A permit that carries resource advice, and counts against the quotas.
+
+    Args:
+        quota: the quotas it counts against; the other arguments are those of any permit.
+    """
+
+    __slots__ = ("_advice", "_load")
+
+    def __init__(
+        self,
+        quota: Quota,
+        settlement: Settlement,
+        demand: Demand,
+        decision: Decision,
+        arrived_s: float,
+        admitted_s: float,
+    ) -> None:
+        super().__init__(settlement, demand, decision, arrived_s, admitted_s)
+        self._advice = quota.advice(demand, admitted_s)
+        self._load = quota.reserve(demand) if demand.holds_slot else None
+
+    @property
+    def advice(self) -> ResourceAdvice:
+        """Advice on serving the request."""
+        return self._advice
+
+    def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
+        """Settle the request with its outcome, and free its reserved memory."""
+        with self._settlement.counters.lock:
+            load, self._load = self._load, None
+            if load is not None:
+                load.remove(self.demand)
+        super().settle(outcome)

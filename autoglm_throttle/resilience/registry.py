@@ -1,0 +1,371 @@
+"""Registry of guards by name: builds them, counts degraded answers, notifies listeners."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from autoglm_throttle import events
+from autoglm_throttle.admission.snapshot import GuardsView
+from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.degradation import LadderRules
+from autoglm_throttle.resilience.degradation_controller import DegradationController
+from autoglm_throttle.resilience.degraded_record import record_degraded
+from autoglm_throttle.resilience.feature import Fallback, Feature
+from autoglm_throttle.resilience.feature_executor import FeatureExecutor
+from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.http.cache import HttpCache
+from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
+from autoglm_throttle.resilience.outcome_classifier import Classify, OutcomeClassifier
+from autoglm_throttle.resilience.stale_cache import StaleCache
+from autoglm_throttle.settings import BreakerSettings, ConfigError, GuardPolicy, Problem, Settings
+from autoglm_throttle.settings.field_types import ChoiceType, FieldTypeError
+from autoglm_throttle.settings.guard_checks import breaker_of
+from autoglm_throttle.settings.guard_policy import GuardName
+from autoglm_throttle.settings.problems import quoted_key
+from autoglm_throttle.types import (
+    BreakerMode,
+    BreakerState,
+    BreakerTransition,
+    Clock,
+    Criticality,
+    CriticalityName,
+    DegradationLevel,
+    FallbackKind,
+)
+
+if TYPE_CHECKING:
+    from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
+
+_log = logging.getLogger("autoglm_throttle")
+
+Exceptions = type[BaseException] | Collection[type[BaseException]]
+
+TransitionListener = Callable[[BreakerTransition], None]
+"""Called for each change of a breaker, once and in order. It should not block: calls wait for it."""
+
+_NAME: Final = GuardName()
+_CRITICALITY: Final = ChoiceType(Criticality)
+
+EVICTION_CANDIDATES: Final = 8
+"""Guards checked for eviction to free one entry: some 100 us."""
+
+OTHERS: Final = "_others"
+"""Stands for guards that were evicted or never had an entry."""
+
+
+class GuardRegistry:
+    """The registry of guards and features.
+
+    Args:
+        settings: the defaults of all guards, and the tables of single guards.
+        load: returns the load of the service, 0..1; None: not known. It may take the throttle's lock.
+        clock: monotonic seconds.
+        on_degradable: called for each guard that has a fallback, or may be shed.
+        store: the shared state of all breakers; None: breakers are local to the process.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        load: Callable[[], float | None],
+        clock: Clock,
+        on_degradable: Callable[[], None],
+        store: RedisBreakerStore | None = None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._on_degradable = on_degradable
+        self._store = store
+        self._lock = threading.RLock()
+        self._guards: dict[str, GuardState] = {}
+        self._evicted: weakref.WeakValueDictionary[str, GuardState] = weakref.WeakValueDictionary()
+        """Evicted guards that callers may still hold: a name must never have two breakers."""
+        self._registered: set[str] = set()
+        """Guards registered in code; these are never evicted."""
+        self._unguarded = GuardState(OTHERS, BreakerRules(mode=BreakerMode.DISABLED), clock=clock)
+        """The disabled guard for names above the maximum: an unprotected call is better than a failed one."""
+        self._degraded: Counter[tuple[str, FallbackKind, str]] = Counter()
+        self._transitions: Counter[tuple[str, BreakerState]] = Counter()
+        self._listeners: list[TransitionListener] = []
+        self._table_full_logged = False
+        self._degradation = DegradationController(
+            _ladder_rules(settings), load, settings.sample_interval_s, clock, _level_changed
+        )
+
+    def __repr__(self) -> str:
+        return f"GuardRegistry({len(self._guards)} guards, {self._degradation!r})"
+
+    def guard(self, name: str) -> Guard:
+        """Return a handle on the guard of a name; the first call creates it, as core and with the defaults.
+
+        Raises:
+            ConfigError: the name is empty, too long or not printable.
+        """
+        circuit = self._guards.get(name)
+        return Guard(circuit if circuit is not None else self._get_or_create(name))
+
+    def feature(  # noqa: PLR0913 - one argument for each property of a guard
+        self,
+        name: str,
+        *,
+        criticality: Criticality | CriticalityName | None = None,
+        fallback: Fallback | None = None,
+        breaker: BreakerSettings | None = None,
+        shed_above: float | None = None,
+        classify: Classify | None = None,
+        ignore: Exceptions = (),
+        expected: Exceptions = (),
+    ) -> Guard:
+        """Register a feature under a name, before the first ``guard(name)``.
+
+        Raises:
+            ConfigError: an argument is not allowed, or two contradict each other or the settings.
+            ValueError: the name has a guard already.
+        """
+        feature = self._feature(name, criticality, fallback, shed_above)
+        rules = BreakerRules(**breaker_of(self._settings, name, breaker))
+        classifier = OutcomeClassifier(
+            classify=classify, ignore=_as_tuple(ignore), expected=_as_tuple(expected)
+        )
+        with self._lock:
+            if name in self._guards or name in self._evicted:
+                raise ValueError(
+                    f"the guard {name!r} exists already: register the feature before its first use"
+                )
+            self._ensure_capacity()
+            self._registered.add(name)
+            return Guard(self._add(feature, rules, classifier))
+
+    def is_available(self, name: str) -> bool:
+        """Return whether a call under this name would be made now: neither shed by the load nor rejected."""
+        return self.guard(name).rejection() is None
+
+    def add_listener(self, listener: TransitionListener) -> None:
+        """Add a listener for changes of breakers."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    def poll(self) -> None:
+        """Update the degradation level from the load, if it is due."""
+        self._degradation.poll()
+
+    def view(self) -> GuardsView:
+        """Return the state of all guards; takes each breaker's lock in turn."""
+        with self._lock:
+            circuits = list(self._guards.values())
+            degraded, transitions = dict(self._degraded), dict(self._transitions)
+        ladder = self._degradation.view()
+        return GuardsView(
+            breakers=tuple(circuit.view() for circuit in circuits),
+            level=ladder.level,
+            load=ladder.load,
+            degraded=degraded,
+            transitions=transitions,
+            store_up=None if self._store is None else self._store.is_up,
+        )
+
+    def start(self) -> None:
+        """Start the subscription to the fleet's store."""
+        if self._store is not None:
+            self._store.start()
+
+    def stop(self) -> None:
+        """Stop the threads of the store; the next probe call starts them again."""
+        if self._store is not None:
+            self._store.stop()
+
+    def reset_after_fork(self) -> None:
+        """Reset after a fork: the parent's threads and calls in flight do not exist here."""
+        self._lock = threading.RLock()
+        if self._store is not None:
+            self._store.reset_after_fork()
+        self._degradation.reset_after_fork()
+        self._degraded.clear()
+        self._transitions.clear()
+        for circuit in [*self._guards.values(), *self._evicted.values()]:
+            circuit.reset_after_fork()
+
+    def _get_or_create(self, name: str) -> GuardState:
+        with self._lock:
+            circuit = self._guards.get(name) or self._restore(name)
+            if circuit is not None:
+                return circuit
+            feature = self._feature(name, None, None, None)
+            rules = BreakerRules(**breaker_of(self._settings, name))
+            return (
+                self._add(feature, rules, OutcomeClassifier()) if self._ensure_capacity() else self._unguarded
+            )
+
+    def _restore(self, name: str) -> GuardState | None:
+        """Restore an evicted guard that a caller still holds, if there is capacity."""
+        circuit = self._evicted.get(name)
+        if circuit is not None and self._ensure_capacity():
+            self._guards[name] = self._evicted.pop(name)
+        return circuit
+
+    def _feature(
+        self,
+        name: str,
+        criticality: Criticality | CriticalityName | None,
+        fallback: Fallback | None,
+        shed_above: float | None,
+    ) -> Feature:
+        policy = self._settings.guards.get(_checked_name(name))
+        if fallback is not None and not isinstance(fallback, Fallback):
+            raise TypeError(f"fallback must be a Fallback, not {fallback!r}")
+        level = criticality if criticality is not None else _policy_value(policy, "criticality")
+        try:
+            return Feature(
+                name,
+                criticality=Criticality.CORE if level is None else _CRITICALITY.parse(level),
+                fallback=fallback,
+                shed_above=shed_above if shed_above is not None else _policy_value(policy, "shed_above"),
+            )
+        except FieldTypeError as error:
+            problem = Problem(
+                f"guards.{quoted_key(name)}.criticality", *_CRITICALITY.describe_error(level, error)
+            )
+            raise ConfigError([problem]) from None
+        except ValueError as error:
+            raise ConfigError([Problem(f"guards.{quoted_key(name)}", str(error))]) from None
+
+    def _add(self, feature: Feature, rules: BreakerRules, classifier: OutcomeClassifier) -> GuardState:
+        name = feature.name
+        circuit = GuardState(
+            name,
+            rules,
+            clock=self._clock,
+            classifier=classifier,
+            store=self._store,
+            on_transitions=self._on_transitions,
+        )
+        if feature.fallback is not None or feature.criticality is not Criticality.CORE:
+            self._attach_executor(circuit, feature)
+        self._guards[name] = circuit
+        return circuit
+
+    def _attach_executor(self, circuit: GuardState, feature: Feature) -> None:
+        settings = self._settings
+        own_s = _policy_value(settings.guards.get(feature.name), "max_stale_s")
+        caches = feature.fallback is not None and feature.fallback.stale
+        timeout_s = settings.degrade_fallback_timeout_s
+        max_stale_s = settings.degrade_max_stale_s if own_s is None else own_s
+        entries = settings.degrade_cache_entries
+        served = FeatureExecutor(
+            circuit,
+            feature,
+            self._degradation,
+            cache=StaleCache(entries) if caches else None,
+            on_degraded=self._record_degraded,
+            fallback_timeout_s=timeout_s,
+            max_stale_s=max_stale_s,
+        )
+        served.http = HttpFeatureExecutor(
+            circuit,
+            feature,
+            self._degradation,
+            cache=HttpCache(entries, settings.degrade_cache_body_bytes) if caches else None,
+            on_degraded=self._record_degraded,
+            fallback_timeout_s=timeout_s,
+            max_stale_s=max_stale_s,
+        )
+        circuit.executor, circuit.shed_check = served, served.reject_if_shed
+        self._on_degradable()
+
+    def _ensure_capacity(self) -> bool:
+        """Ensure capacity for one more guard, by evicting an idle one; False: none could be evicted.
+
+        A candidate is closed and has no calls in flight. One without recorded failures is preferred.
+        Each call checks few guards, in rotation, so that a new name does not wait for a thousand checks.
+        """
+        most = self._settings.breaker_max_names
+        if len(self._guards) < most:
+            return True
+        closed = None
+        for name in list(islice(self._guards, EVICTION_CANDIDATES)):
+            # Popped and re-inserted at the end: the next call checks other guards.
+            circuit = self._guards.pop(name)
+            view = circuit.view()
+            evictable = (
+                name not in self._registered and view.machine is BreakerState.CLOSED and not view.in_flight
+            )
+            if evictable and circuit.is_idle:
+                self._evict(name, circuit)
+                return True
+            self._guards[name] = circuit
+            closed = name if evictable and closed is None else closed
+        if closed is not None:
+            self._evict(closed, self._guards.pop(closed))
+            return True
+        if not self._table_full_logged:
+            self._table_full_logged = True
+            events.guard_table_full(most).write()
+        return False
+
+    def _evict(self, name: str, circuit: GuardState) -> None:
+        self._evicted[name] = circuit
+        for state in BreakerState:
+            # Counts move to one shared name, so that totals never decrease.
+            count = self._transitions.pop((name, state), 0)
+            if count:
+                self._transitions[OTHERS, state] += count
+
+    def _record_degraded(self, name: str, kind: FallbackKind, cause: str) -> None:
+        with self._lock:
+            self._degraded[name, kind, cause] += 1
+        record_degraded(kind, cause)
+
+    def _on_transitions(self, changes: Sequence[BreakerTransition]) -> None:
+        for change in changes:
+            with self._lock:
+                self._transitions[change.name, change.after] += 1
+                listeners = tuple(self._listeners)
+            events.breaker_changed(change).write()
+            for listener in listeners:
+                try:
+                    listener(change)
+                except Exception:  # noqa: BLE001 - the other listeners must still be called
+                    _log.exception("a listener failed at a change of %s", change.name)
+
+
+def _checked_name(name: str) -> str:
+    """Return the name if it is allowed for a guard.
+
+    Raises:
+        ConfigError: it is not allowed.
+    """
+    try:
+        return _NAME.parse(name)
+    except ValueError as error:
+        raise ConfigError([Problem("guard", *_NAME.describe_error(name, error))]) from None
+
+
+def _as_tuple(kinds: Exceptions) -> tuple[type[BaseException], ...]:
+    return (kinds,) if isinstance(kinds, type) else tuple(kinds)
+
+
+def _policy_value(policy: GuardPolicy | None, key: str) -> Any:  # noqa: ANN401 - parsed by the field type of the key
+    """Read a value from the table of a guard; None where there is no table."""
+    return None if policy is None else getattr(policy, key)
+
+
+def _ladder_rules(settings: Settings) -> LadderRules:
+    return LadderRules(
+        shed_at=settings.degrade_shed_at,
+        stale_at=settings.degrade_stale_at,
+        static_at=settings.degrade_static_at,
+        margin=settings.degrade_margin,
+        samples=settings.degrade_samples,
+        load_stale_s=settings.degrade_load_stale_s,
+    )
+
+
+def _level_changed(before: DegradationLevel, after: DegradationLevel, load: float | None) -> None:
+    events.degradation_changed(before, after, load).write()

@@ -1,0 +1,217 @@
+"""Protocol of the breaker store: keys, arguments, replies and messages.
+
+The first lines of the script, `breaker.lua`, document the meaning of the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+from importlib import resources
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote, unquote
+
+from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.store.breakers.pending_writes import ProbeResult
+from autoglm_throttle.types import BreakerCause, BreakerState
+
+ScriptArguments: TypeAlias = tuple[tuple[str, ...], tuple[str | int, ...]]
+"""Keys and arguments of one call."""
+
+MAX_PERIOD_S: Final = 365.0 * 86400.0
+"""Longest period in seconds that is sent: the script counts in microseconds as floats."""
+
+_STATE_VALUES: Final = 5
+_REPLY_VALUES: Final = 7
+_MESSAGE_PARTS: Final = 7
+
+
+class InvalidReplyError(ValueError):
+    """The reply does not match the script's format."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRules:
+    """Namespace of a fleet in the store, and the deadline of its callers."""
+
+    prefix: str = "athr"
+    service: str = "default"
+    deadline_s: float = 0.05
+    """Seconds, as for every other decision of a store (``BREAKER_STORE_DEADLINE_S``)."""
+    cluster: bool = False
+    """Whether the keys of one call must lie in one slot."""
+
+    @property
+    def channel(self) -> str:
+        """Channel of published changes."""
+        return f"{self.prefix}:{self.service}:brk:ev"
+
+    def keys(self, name: str) -> tuple[str, str]:
+        """Return the keys of a breaker's state and probes; a hash tag puts them in one cluster slot."""
+        # Braces mark the hash tag of Redis Cluster; `escape_name` keeps braces out of the name.
+        prefix = f"{self.prefix}:{self.service}:{{brk:{escape_name(name)}}}"
+        return f"{prefix}:h", f"{prefix}:t"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Reply of the script to a command."""
+
+    done: bool
+    """Whether the command was executed; else nothing was written, and the state is the reason."""
+    remote: RemoteBreakerState | None
+    """The state after the command; None: nothing is stored."""
+    fence: int
+    """Fencing token of the newest probe."""
+
+    def lease(self) -> ProbeLease | None:
+        """Return the requested lease; None: it was not granted."""
+        if not self.done or self.remote is None or self.remote.state is not BreakerState.HALF_OPEN:
+            return None
+        return ProbeLease(self.fence, self.remote.version, self.remote.rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A change published by a process."""
+
+    name: str
+    remote: RemoteBreakerState
+    process_id: str
+
+
+def load_script() -> tuple[str, str]:
+    """Return the script's text and its SHA-1 digest for EVALSHA."""
+    text = resources.files(__package__).joinpath("breaker.lua").read_text("utf-8")
+    return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def escape_name(name: str) -> str:
+    """Percent-encode a name, without blanks and braces; the encoding is reversible."""
+    return quote(name, safe="", errors="surrogatepass")
+
+
+class BreakerProtocol:
+    """Builds the arguments of all commands of one process.
+
+    Args:
+        rules: namespace of the fleet.
+        process_id: marks the messages of this process, which it ignores itself.
+    """
+
+    def __init__(self, rules: SharedRules, process_id: str) -> None:
+        self.rules: SharedRules = rules
+        self.process_id: str = process_id
+
+    def open(
+        self, name: str, known_version: int, wait_s: float, rounds: int, cause: BreakerCause
+    ) -> ScriptArguments:
+        """Build the report of an opening; ``wait_s``: rest of the open period."""
+        return self._arguments("open", name, known_version, _us(wait_s), rounds, cause.value)
+
+    def acquire(self, name: str, known_version: int, request: ProbeRequest, ticket: str) -> ScriptArguments:
+        """Build the request of a probe lease; its ticket identifies the lease."""
+        figures = (
+            request.half_open_max,
+            request.successes_needed,
+            int(request.limits_concurrent),
+            max(1, _us(request.lease_s)),
+        )
+        return self._arguments("acquire", name, known_version, *figures, ticket)
+
+    def finish(self, result: ProbeResult) -> ScriptArguments:
+        """Build the report of a probe's outcome."""
+        figures = (result.outcome.value, result.successes_needed, _us(result.wait_s), result.ticket)
+        return self._arguments("finish", result.name, result.version, *figures)
+
+    def operate(
+        self, name: str, known_version: int, state: BreakerState, *, is_restore: bool
+    ) -> ScriptArguments:
+        """Build the report of an operator command; ``is_restore``: the store has lost it."""
+        return self._arguments("operate", name, known_version, state.value, int(not is_restore))
+
+    def read(self, names: Sequence[str]) -> ScriptArguments:
+        """Build the query of several states."""
+        return tuple(self.rules.keys(name)[0] for name in names), ("read",)
+
+    def _arguments(self, command: str, name: str, known_version: int, *more: str | int) -> ScriptArguments:
+        about = (command, escape_name(name), self.rules.channel, self.process_id, known_version)
+        return self.rules.keys(name), (*about, *more)
+
+
+def parse_reply(value: Any) -> Reply:  # noqa: ANN401 - any reply
+    """Parse the reply to a command other than `BreakerProtocol.read`.
+
+    Raises:
+        InvalidReplyError: it has another format.
+    """
+    if not isinstance(value, list) or len(value) != _REPLY_VALUES:
+        raise InvalidReplyError(f"unexpected reply of the script: {value!r:.100}")
+    try:
+        return Reply(value[0] == 1, _remote(*value[1:6]), int(value[6]))
+    except (TypeError, ValueError) as error:
+        raise InvalidReplyError(f"unexpected reply of the script: {value!r:.100}") from error
+
+
+def parse_states(value: Any, names: Sequence[str]) -> dict[str, RemoteBreakerState | None]:  # noqa: ANN401 - any reply
+    """Parse the reply to `BreakerProtocol.read`: a state per name; None: nothing is stored, or it is invalid.
+
+    Raises:
+        InvalidReplyError: it has another format.
+    """
+    if not isinstance(value, list) or len(value) != _STATE_VALUES * len(names):
+        raise InvalidReplyError(f"unexpected reply of the script: {value!r:.100}")
+    parsed: dict[str, RemoteBreakerState | None] = {}
+    for at, name in enumerate(names):
+        try:
+            parsed[name] = _remote(*value[at * _STATE_VALUES : (at + 1) * _STATE_VALUES])
+        except (TypeError, ValueError):
+            parsed[name] = None
+    return parsed
+
+
+def parse_message(data: Any) -> Message | None:  # noqa: ANN401 - any client may publish
+    """Parse published data; None: it is not a message of this protocol."""
+    try:
+        parts = _text(data).split(" ")
+        if len(parts) != _MESSAGE_PARTS:
+            return None
+        name, version, state, left, rounds, cause, process_id = parts
+        remote = _remote(version, state, left, rounds, cause)
+        return None if remote is None else Message(unquote(name, errors="surrogatepass"), remote, process_id)
+    except (TypeError, ValueError):
+        return None
+
+
+def _remote(version: Any, state: Any, left: Any, rounds: Any, cause: Any) -> RemoteBreakerState | None:  # noqa: ANN401
+    """Parse a state from five values.
+
+    Raises:
+        ValueError: a value is invalid.
+    """
+    number = int(version)
+    if number <= 0:
+        return None
+    # Ramping is local to a process, so no process may publish it.
+    parsed_state = BreakerState(_text(state))
+    if parsed_state is BreakerState.RAMPING:
+        raise ValueError("ramping is local to a process")
+    return RemoteBreakerState(
+        number, parsed_state, max(0, int(left)) / 1e6, max(0, int(rounds)), _cause(_text(cause))
+    )
+
+
+def _cause(text: str) -> BreakerCause:
+    try:
+        return BreakerCause(text)
+    except ValueError:  # of a newer version with more causes: the state is still valid
+        return BreakerCause.REMOTE
+
+
+def _text(value: Any) -> str:  # noqa: ANN401
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _us(seconds: float) -> int:
+    return round(min(max(seconds, 0.0), MAX_PERIOD_S) * 1e6)

@@ -1,0 +1,292 @@
+"""User limits on Redis: one batch of calls for each event loop, all over the same keys."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final, cast
+
+from autoglm_throttle.store import window_protocol as wires
+from autoglm_throttle.store.batch import RedisBatch
+from autoglm_throttle.store.batch_rules import BatchRules
+from autoglm_throttle.store.error_tracker import StoreErrorTracker
+from autoglm_throttle.store.per_event_loop import PerEventLoop
+from autoglm_throttle.store.script import LuaScript
+from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge, StoreErrorKind, StoreStats
+from autoglm_throttle.store.window_protocol import CheckRequest, RefundRequest, WindowProtocol
+from autoglm_throttle.types import UserLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autoglm_throttle.store.batch_codec import ScriptArguments
+    from autoglm_throttle.store.client import RedisClients
+
+PROBES: Final = 16
+"""Users that a probe of a cluster charges: with 16 partitions this reaches nearly every server."""
+
+_PROBE = (UserLimit("probe-1s", 1000, 1),)
+
+
+class RedisUserLimitStore:
+    """A `UserLimitStore` on Redis.
+
+    Args:
+        clients: the clients of its URL.
+        protocol: encodes charges and decodes replies.
+        rules: sizes and times of the batches.
+    """
+
+    kind = "redis"
+    approximate = False
+
+    def __init__(
+        self, clients: RedisClients, protocol: WindowProtocol, rules: BatchRules | None = None
+    ) -> None:
+        self.clients: RedisClients = clients
+        self._protocol = protocol
+        self._codec = _WindowCodec(protocol)
+        self._rules = rules or BatchRules()
+        url = clients.url
+        self._errors = StoreErrorTracker(*((url.password, url.sentinel_password) if url else ()))
+        self._batches = PerEventLoop(self._batch)
+
+    def __repr__(self) -> str:
+        stats = self.stats()
+        return f"RedisUserLimitStore({self.clients!r}, {stats.calls} calls, {stats.waiting} waiting)"
+
+    @property
+    def last_error(self) -> str:
+        """Text of the current error from the server or its client; empty without one."""
+        return self._errors.text
+
+    def listen(self, report: Callable[[StoreErrorKind | None], None]) -> None:
+        """Report each round trip and each firing of the deadline to ``report``."""
+        self._errors.listen(report)
+
+    async def charge(self, charges: Sequence[StoreCharge]) -> Answer | StoreErrorKind:
+        """Spend all units of all charges, or none.
+
+        A cancelled call refunds units that may have been spent.
+        """
+        batch = self._batches.current()
+        if batch is None:
+            self._errors.notify(StoreErrorKind.LOOP)
+            return StoreErrorKind.LOOP
+        request = self._protocol.build_check(charges)
+        if request.tag < 0 and self.clients.cluster:  # keys on several servers: one script call is not enough
+            return await self._charge_separately(batch, charges)
+        future = batch.request(request)  # inlined `_await_reply`: one frame less to resume per decision
+        try:
+            return await future
+        except asyncio.CancelledError:
+            batch.caller_cancelled(request, future)
+            raise
+
+    def give_back(self, charges: Sequence[StoreCharge], answer: Answer) -> None:
+        """Refund the units of an admission; returns at once, and a lost refund is conservative."""
+        batch = self._batches.current() or next(iter(self._batches.all()), None)
+        if batch is None:
+            return
+        for refund in self._refund_requests(charges, answer):
+            with contextlib.suppress(RuntimeError):  # that loop is closed
+                if batch.running():
+                    batch.send_oneway(refund)
+                else:
+                    batch.loop.call_soon_threadsafe(batch.send_oneway, refund)
+
+    async def probe(self) -> StoreErrorKind | None:
+        """Charge a unit of the probe's own limit: reading alone would miss a replica or a full memory."""
+        batch = self._batches.current()
+        if batch is None:
+            return StoreErrorKind.LOOP
+        kind = await self._run_probe(batch)
+        self._errors.record_result(kind)
+        return kind
+
+    def disconnect(self) -> None:
+        """Close all connections, from any thread, without waiting for it."""
+        for batch in self._batches.all():
+            with contextlib.suppress(RuntimeError):  # that loop is closed
+                batch.loop.call_soon_threadsafe(batch.abort)
+        self.clients.close_current()
+
+    def reset_after_fork(self) -> None:
+        """Reset in a forked process: loops and connections belong to the parent."""
+        self._batches.reset_after_fork()
+        self.clients.reset_after_fork()
+
+    def stats(self) -> StoreStats:
+        """Return the counters of all event loops together."""
+        return self._batches.stats()
+
+    def _batch(self, loop: asyncio.AbstractEventLoop) -> _LoopBatch:
+        return _LoopBatch(loop, self._codec, self._rules, self._errors, self.clients)
+
+    async def _run_probe(self, batch: _LoopBatch) -> StoreErrorKind | None:
+        users = range(PROBES if self.clients.cluster else 1)
+        requests = [
+            self._protocol.build_check([StoreCharge("probe", _PROBE, f"{user:016x}", 1)]) for user in users
+        ]
+        connect_s = self.clients.options.connect_s + self._rules.deadline_s
+        try:
+            async with asyncio.timeout(connect_s):
+                kind = await batch.script.ready(self._rules.in_flight)
+            if kind is not None:
+                return kind
+            async with asyncio.timeout(self._rules.deadline_s):
+                replies = await batch.script(
+                    [self._protocol.encode([request]) for request in requests], lambda: True
+                )
+        except TimeoutError:
+            return StoreErrorKind.TIMEOUT
+        return next((kind for kind in map(self._probe_error, replies, requests) if kind is not None), None)
+
+    def _probe_error(self, reply: object, request: CheckRequest) -> StoreErrorKind | None:
+        """Return the error in the reply to a probe, if any."""
+        if isinstance(reply, StoreErrorKind):
+            return reply
+        try:
+            answer = self._codec.decode(reply, [request])[0]
+        except ValueError:
+            return StoreErrorKind.CONFUSED
+        return answer if isinstance(answer, StoreErrorKind) else None
+
+    def _refund_requests(self, charges: Sequence[StoreCharge], answer: Answer) -> list[RefundRequest]:
+        request = self._protocol.build_check(charges)
+        if request.tag >= 0 or not self.clients.cluster:
+            return [self._protocol.build_refund(request, answer)]
+        slices = _slices(charges, answer)
+        return [
+            self._protocol.build_refund(self._protocol.build_check([c]), part)
+            for c, part in zip(charges, slices, strict=True)
+        ]
+
+    async def _charge_separately(
+        self, batch: _LoopBatch, charges: Sequence[StoreCharge]
+    ) -> Answer | StoreErrorKind:
+        """Charge keys on different servers: addresses first, with a refund if a later charge is rejected.
+
+        The charges after a rejection are only read. All have one deadline together.
+        """
+        due = batch.due()
+        order = sorted(range(len(charges)), key=lambda place: charges[place].kind != "address")
+        spent: list[tuple[CheckRequest, list[int]]] = []
+        parts: dict[int, list[int]] = {}
+        rejected = False
+        try:
+            for place in order:
+                charge = charges[place]
+                request = self._protocol.build_check([charge if not rejected else _only_read(charge)])
+                reply = await _await_reply(batch, request, due)
+                if isinstance(reply, StoreErrorKind):
+                    rejected = True
+                    return reply
+                parts[place] = answer = list(reply)
+                if not rejected and all(ok == 1 for ok in answer[::VALUES]):
+                    spent.append((request, answer))
+                else:
+                    rejected = True
+        except asyncio.CancelledError:
+            rejected = True
+            raise
+        finally:
+            if rejected:
+                self._refund(batch, spent)
+        return [value for place in range(len(charges)) for value in parts[place]]
+
+    def _refund(self, batch: _LoopBatch, spent: list[tuple[CheckRequest, list[int]]]) -> None:
+        """Refund, and add the refunded units to the remaining ones."""
+        for request, answer in spent:
+            undo = self._codec.undo(request, answer)
+            if undo is not None:
+                batch.send_oneway(undo)
+                units = sum(charge.units for charge in request.charges)
+                for place in range(1, len(answer), VALUES):
+                    answer[place] += units
+
+
+class _LoopBatch(RedisBatch["CheckRequest | RefundRequest", Answer]):
+    """The batch of one loop, and the script that it sends."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        codec: _WindowCodec,
+        rules: BatchRules,
+        errors: StoreErrorTracker,
+        clients: RedisClients,
+    ) -> None:
+        self.script = LuaScript(clients.current, wires.script(), errors, cluster=clients.cluster)
+        super().__init__(
+            loop,
+            codec,
+            self.script,
+            rules,
+            errors.notify,
+            read_s=clients.options.read_s,
+            split=clients.cluster,
+        )
+
+    def running(self) -> bool:
+        """Whether the caller is in this loop."""
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
+
+
+class _WindowCodec:
+    """`WindowProtocol` as a `BatchCodec`."""
+
+    def __init__(self, protocol: WindowProtocol) -> None:
+        self._protocol = protocol
+        self.encode: Callable[[Sequence[CheckRequest | RefundRequest]], ScriptArguments] = protocol.encode
+
+    def decode(
+        self, reply: object, entries: Sequence[CheckRequest | RefundRequest]
+    ) -> list[Answer | StoreErrorKind]:
+        """Decode a reply; a foreign key under one request is an error of that request alone."""
+        answers = cast("list[Answer | StoreErrorKind]", self._protocol.decode(reply, entries))
+        if -1 not in cast("list[int]", reply):
+            return answers
+        for place, answer in enumerate(answers):
+            if not isinstance(answer, (StoreErrorKind, int)) and -1 in answer and -1 in answer[::VALUES]:
+                answers[place] = StoreErrorKind.FOREIGN
+        return answers
+
+    def undo(self, entry: CheckRequest | RefundRequest, answer: Answer) -> RefundRequest | None:
+        """Return the refund of an admitted check; None without spent units."""
+        if isinstance(entry, RefundRequest) or any(ok != 1 for ok in answer[::VALUES]):
+            return None
+        return (
+            self._protocol.build_refund(entry, answer)
+            if any(charge.units for charge in entry.charges)
+            else None
+        )
+
+
+async def _await_reply(
+    batch: _LoopBatch, request: CheckRequest, due: float | None = None
+) -> Answer | StoreErrorKind:
+    """Await the answer to a check; a cancelled caller refunds its grant."""
+    future = batch.request(request, due)
+    try:
+        return await future
+    except asyncio.CancelledError:
+        batch.caller_cancelled(request, future)
+        raise
+
+
+def _only_read(charge: StoreCharge) -> StoreCharge:
+    return StoreCharge(charge.kind, charge.limits, charge.user, 0)
+
+
+def _slices(charges: Sequence[StoreCharge], answer: Answer) -> list[Answer]:
+    """Split an answer into the parts of its charges."""
+    slices, start = [], 0
+    for charge in charges:
+        end = start + VALUES * len(charge.limits)
+        slices.append(answer[start:end])
+        start = end
+    return slices

@@ -1,0 +1,287 @@
+"""Runs one Lua script on one client, once for each batch, and classifies its errors.
+
+A connection, once taken from the client's pool, is reused for the next call: taking and returning it costs
+more than the call. A client does not separate two errors, this module does: one before the call was sent,
+when nothing can have been spent, and one after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from hashlib import sha1
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autoglm_throttle.store.batch_codec import ScriptArguments
+    from autoglm_throttle.store.client import AsyncClient
+    from autoglm_throttle.store.error_tracker import StoreErrorTracker
+
+    _Connection: TypeAlias = Any
+
+_log = logging.getLogger("autoglm_throttle")
+
+RIGHTS: Final = "evalsha eval time lindex llen lpush lrem rpop ltrim del get set pexpire"
+"""Commands that the server must permit for user limits, on the keys below `REDIS_PREFIX`."""
+
+CLUSTER_RIGHTS: Final = "cluster|slots command"
+"""Commands that the client of a cluster needs for itself."""
+
+_FORBIDDEN: Final = (
+    "NOPERM",
+    "NOAUTH",
+    "WRONGPASS",
+    "can't run this command",
+    "can't access",
+    "ACL failure",
+    "No permissions",
+)
+_BY_TEXT: Final = (
+    (_FORBIDDEN, StoreErrorKind.FORBIDDEN),
+    (("READONLY", "The previous master is now a slave"), StoreErrorKind.READONLY),
+    (("OOM ", "OutOfMemory"), StoreErrorKind.FULL),
+    (("LOADING", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"), StoreErrorKind.BUSY),
+)
+"""Before Redis 7 an error inside a script is wrapped into another one: only its text identifies it."""
+
+
+def error_kind(error: BaseException, *, sent: bool) -> StoreErrorKind:
+    """Classify an error of redis-py.
+
+    Args:
+        error: the exception.
+        sent: whether the call had been sent: then its units may have been spent.
+    """
+    from redis import exceptions as known
+
+    text = str(error)
+    for phrases, kind in _BY_TEXT:
+        if any(phrase in text for phrase in phrases):
+            return kind
+    if isinstance(error, known.MaxConnectionsError) or text == "Too many connections":
+        return StoreErrorKind.QUEUE_FULL  # our own pool is full; the client may be the user's
+    by_class = (
+        (
+            (known.AuthenticationError, known.AuthorizationError, known.NoPermissionError),
+            StoreErrorKind.FORBIDDEN,
+        ),
+        (known.ReadOnlyError, StoreErrorKind.READONLY),
+        (known.OutOfMemoryError, StoreErrorKind.FULL),
+        (
+            (known.BusyLoadingError, known.ClusterDownError, known.TryAgainError, known.SlotNotCoveredError),
+            StoreErrorKind.BUSY,
+        ),
+        (known.RedisClusterException, StoreErrorKind.UNREACHABLE),
+        ((known.TimeoutError, TimeoutError), StoreErrorKind.TIMEOUT if sent else StoreErrorKind.UNREACHABLE),
+        ((known.ConnectionError, OSError), StoreErrorKind.LOST if sent else StoreErrorKind.UNREACHABLE),
+    )
+    return next((kind for classes, kind in by_class if isinstance(error, classes)), StoreErrorKind.CONFUSED)
+
+
+class LuaScript:
+    """Sends calls of one script, each at most once unless it is certain that it did not run.
+
+    Args:
+        client: makes the client of the running loop, or returns the existing one.
+        text: the script.
+        errors: records the texts of errors.
+        cluster: whether the calls need a cluster's pipelines.
+    """
+
+    def __init__(
+        self, client: Callable[[], AsyncClient], text: str, errors: StoreErrorTracker, *, cluster: bool
+    ) -> None:
+        self._client = client
+        self._text = text
+        self._sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self._errors = errors
+        self._cluster = cluster
+        self._pack = _packer()
+        self._idle: list[_Connection] = []
+        self._idle_client: AsyncClient = None
+        self._rights_logged = False
+
+    async def __call__(
+        self, calls: Sequence[ScriptArguments], wanted: Callable[[], bool]
+    ) -> Sequence[object]:
+        """Send all calls; returns for each its reply, or a `StoreErrorKind`.
+
+        ``wanted`` is checked once a connection is open. A cluster's client opens connections to its nodes
+        while it sends: there it is checked once the nodes are known.
+        """
+        if self._cluster:
+            return await self._send_to_cluster(calls, wanted)
+        return [await self._single(call, wanted) for call in calls]
+
+    async def ready(self, connections: int = 1) -> StoreErrorKind | None:
+        """Open idle connections, as far as the client's pool permits; None on success."""
+        opened: list[_Connection] = []
+        try:
+            client = self._client()
+            if self._cluster:
+                await client.initialize()
+                return None
+            try:
+                while len(opened) < connections:
+                    opened.append(await self._connection(client))
+            finally:
+                if client is self._idle_client:
+                    self._idle += opened
+        except Exception as error:  # noqa: BLE001 - a client may raise anything
+            kind = self._record_error(error, sent=False)
+            return None if kind is StoreErrorKind.QUEUE_FULL and opened else kind
+        return None
+
+    async def _single(self, call: ScriptArguments, wanted: Callable[[], bool]) -> object:
+        kind = StoreErrorKind.TIMEOUT
+        again = True
+        while True:
+            client = self._client()
+            try:
+                connection = await self._connection(client)
+            except Exception as error:  # noqa: BLE001 - a client may raise anything
+                return self._record_error(error, sent=False)
+            try:
+                if not wanted():
+                    return kind
+                return await self._evaluate(connection, call)
+            except Exception as error:  # noqa: BLE001 - as above
+                kind = self._record_error(error, sent=True)
+            finally:
+                if client is self._idle_client:
+                    self._idle.append(connection)
+            # The only error that is retried: a replica rejects the first write, so nothing was spent.
+            if kind is not StoreErrorKind.READONLY or not again:
+                return kind
+            again = False
+            await self._disconnect_idle()
+
+    async def _connection(self, client: AsyncClient) -> _Connection:
+        """Return a connection that is open and has nothing unread."""
+        pool = client.connection_pool
+        if client is not self._idle_client:
+            self._idle_client, self._idle = client, []
+        if self._idle:
+            connection: _Connection = self._idle.pop()
+            try:
+                await pool.ensure_connection(connection)
+            except BaseException:
+                self._idle.append(connection)
+                raise
+            return connection
+        connection = await pool.get_connection()
+        # Its own timeout would cost a task for each call; the batch abandons calls that take too long.
+        connection.socket_timeout = None
+        return connection
+
+    async def _evaluate(self, connection: _Connection, call: ScriptArguments) -> object:
+        from redis.exceptions import NoScriptError
+
+        keys, arguments = call
+        try:
+            await self._send(connection, ("EVALSHA", self._sha, len(keys), *keys, *arguments))
+            return await connection.read_response()
+        except NoScriptError:  # it did not run: the server was restarted, flushed, or promoted
+            await self._send(connection, ("EVAL", self._text, len(keys), *keys, *arguments))
+            return await connection.read_response()
+
+    async def _send(self, connection: _Connection, command: tuple[str | int, ...]) -> None:
+        if self._pack is None:
+            await connection.send_command(*command)
+        else:
+            await connection.send_packed_command(self._pack(command))
+
+    async def _disconnect_idle(self) -> None:
+        """Disconnect after a failover: the next call resolves the primary by name."""
+        for connection in self._idle:
+            await connection.disconnect(nowait=True)
+
+    async def _send_to_cluster(
+        self, calls: Sequence[ScriptArguments], wanted: Callable[[], bool]
+    ) -> Sequence[object]:
+        """Send one pipeline to each node: in a common one, a lost node fails the calls of the others, too."""
+        client = self._client()
+        try:
+            await client.initialize()
+        except Exception as error:  # noqa: BLE001 - a client may raise anything
+            return [self._record_error(error, sent=False)] * len(calls)
+        if not wanted():
+            return [StoreErrorKind.TIMEOUT] * len(calls)
+        replies: list[object] = [StoreErrorKind.CONFUSED] * len(calls)
+        nodes: dict[str, list[int]] = {}
+        for place, (keys, _) in enumerate(calls):
+            try:
+                node = client.get_node_from_key(keys[0])
+            except Exception as error:  # noqa: BLE001 - no node has its slot
+                replies[place] = self._record_error(error, sent=False)
+            else:
+                nodes.setdefault(node.name, []).append(place)
+        parts = list(nodes.values())
+        node_replies = await asyncio.gather(
+            *(self._to_node(client, [calls[n] for n in part]) for part in parts)
+        )
+        for part, answers in zip(parts, node_replies, strict=True):
+            for place, answer in zip(part, answers, strict=True):
+                replies[place] = answer
+        return replies
+
+    async def _to_node(self, client: AsyncClient, calls: Sequence[ScriptArguments]) -> list[object]:
+        from redis.exceptions import NoScriptError
+
+        try:
+            replies = await _pipeline(client, "EVALSHA", self._sha, calls)
+            unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+            if unknown:  # those did not run
+                retried = await _pipeline(client, "EVAL", self._text, [calls[place] for place in unknown])
+                for place, reply in zip(unknown, retried, strict=True):
+                    replies[place] = reply
+        except Exception as error:  # noqa: BLE001 - a client may raise anything
+            return [self._record_error(error, sent=not _is_unsent(error))] * len(calls)
+        return [
+            self._record_error(reply, sent=not _is_unsent(reply)) if isinstance(reply, Exception) else reply
+            for reply in replies
+        ]
+
+    def _record_error(self, error: BaseException, *, sent: bool) -> StoreErrorKind:
+        kind = error_kind(error, sent=sent)
+        text = self._errors.record(kind, error)
+        if kind is StoreErrorKind.FORBIDDEN and not self._rights_logged:
+            self._rights_logged = True
+            rights = f"{RIGHTS} {CLUSTER_RIGHTS}" if self._cluster else RIGHTS
+            _log.warning(
+                "the Redis server forbids what user limits need (%s); "
+                "its user needs these rights on the keys below REDIS_PREFIX: %s",
+                text,
+                rights,
+            )
+        return kind
+
+
+async def _pipeline(
+    client: AsyncClient, command: str, script: str, calls: Sequence[ScriptArguments]
+) -> list[object]:
+    pipeline = client.pipeline()
+    for keys, arguments in calls:  # its own evalsha() raises in a cluster; the server accepts it
+        pipeline.execute_command(command, script, len(keys), *keys, *arguments)
+    replies: list[object] = await pipeline.execute(raise_on_error=False)
+    return replies
+
+
+def _is_unsent(error: BaseException) -> bool:
+    """Whether a cluster's client failed before sending: its pool has no other sign of it."""
+    from redis.exceptions import RedisClusterException
+
+    return isinstance(error, RedisClusterException) or "connecting to" in str(error)
+
+
+def _packer() -> Callable[[tuple[str | int, ...]], bytes] | None:
+    """Return the packer of hiredis if installed: 5 microseconds for 64 keys instead of 60."""
+    try:
+        from hiredis import pack_command
+    except ImportError:
+        return None
+    return cast("Callable[[tuple[str | int, ...]], bytes]", pack_command)

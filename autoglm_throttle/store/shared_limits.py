@@ -1,0 +1,307 @@
+"""User limits shared through a store: local deny cache, store check, fallback when it is unavailable.
+
+Everything here is used under the lock of the throttle, except `PendingCheck.send`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from autoglm_throttle.limiting.limit_sets import LimitSet, LimitSets
+from autoglm_throttle.limiting.user_limits import Part, UserLimits
+from autoglm_throttle.store.decisions import (
+    caller_decision,
+    combined,
+    limit_decision,
+    remaining_units,
+)
+from autoglm_throttle.store.deny_cache import DenyCache
+from autoglm_throttle.store.health import HealthChange, HealthState, StoreHealth, fair_share
+from autoglm_throttle.store.last_known_remaining import LastKnownRemaining
+from autoglm_throttle.store.pending_check import PendingCheck
+from autoglm_throttle.store.user_limit_store import (
+    VALUES,
+    Answer,
+    StoreCharge,
+    StoreErrorKind,
+    StoreStats,
+    UserLimitStore,
+)
+from autoglm_throttle.types import Decision, Demand, Reason, StoreFailureMode
+
+UNREACHABLE_ERRORS: Final = frozenset(
+    {StoreErrorKind.TIMEOUT, StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
+)
+"""Errors that other users of the same server would meet, too; the others may be ours alone."""
+
+
+def _ignore_loss(now: float) -> None:  # noqa: ARG001 - a listener's interface
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """The shared store at one moment. Counters only grow."""
+
+    kind: str
+    state: HealthState
+    cause: StoreErrorKind | None
+    """Cause of the outage; None while the store answers."""
+    since_s: float
+    """Monotonic time at which it entered this state."""
+    on_error: StoreFailureMode
+    processes: int
+    """Processes that share the limits, as far as is known here."""
+    fallbacks: dict[StoreErrorKind, int]
+    """Decisions without the store, by cause."""
+    deny_cache_hits: int
+    """Denials from the local cache, without a check of the store."""
+    stats: StoreStats
+
+
+class SharedUserLimits:
+    """User limits in a store that several processes share.
+
+    Args:
+        sets: selects the limits of a demand.
+        store: counts the units.
+        store_health: whether the store is available.
+        deny_cache: recent denials.
+        last_known: units left at the store's last answers.
+        on_error: mode of the decisions while the store is unavailable.
+        processes: number of processes that share the limits: each applies its fair share meanwhile.
+        max_users: capacity of the local table under each set of limits, meanwhile.
+        text_of: makes an identity text from a user name.
+        is_usable: whether the store's client can run in the current context: in an asyncio loop.
+    """
+
+    def __init__(  # noqa: PLR0913 - one argument for each part
+        self,
+        sets: LimitSets,
+        store: UserLimitStore,
+        store_health: StoreHealth,
+        *,
+        deny_cache: DenyCache,
+        last_known: LastKnownRemaining,
+        on_error: StoreFailureMode,
+        processes: Callable[[], int],
+        max_users: int,
+        text_of: Callable[[str], str],
+        is_usable: Callable[[], bool],
+    ) -> None:
+        self.store: UserLimitStore = store
+        self.store_health: StoreHealth = store_health
+        self.changes: list[HealthChange] = []
+        """Changes of the store's state, for the log."""
+        self.probe_due: bool = False
+        """Whether a caller with an event loop should probe the store."""
+        self.on_store_lost: Callable[[float], None] = _ignore_loss
+        """Called under the lock when the store is lost, for other users of the same server."""
+        self._sets = sets
+        self._deny_cache = deny_cache
+        self._last_known = last_known
+        self._on_error = on_error
+        self._processes = processes
+        self._max_users = max_users
+        self._text_of = text_of
+        self._is_usable = is_usable
+        self._kinds = {limit_set: _store_kinds(limit_set) for limit_set in sets}
+        self._fallbacks = dict.fromkeys(StoreErrorKind, 0)
+        self._deny_cache_hits = 0
+        self._shared_by = 0
+        self._local_fallback: UserLimits | None = None
+
+    def hit(self, demand: Demand, now: float) -> Decision | PendingCheck | None:
+        """Decide without the store, or return a `PendingCheck` to send. None if no user limit applies."""
+        limit_set = self._sets.of(demand)
+        if limit_set is None:
+            return None
+        units = 1 if demand.cost <= 1.0 else math.ceil(demand.cost)
+        user = self._text_of(demand.user)
+        address = self._text_of(demand.address) if demand.address else ""
+        key = (limit_set.name, user, address, units)
+        known = self._deny_cache.find(key, now)
+        if known is not None:
+            self._deny_cache_hits += 1
+            return known
+        if self.store_health.state is not HealthState.REMOTE:
+            if self._is_usable():
+                self.poll(now)
+            return self._decide_without_store(
+                demand, self.store_health.cause or StoreErrorKind.UNREACHABLE, now
+            )
+        if not self._is_usable():
+            return self._decide_without_store(demand, StoreErrorKind.LOOP, now)
+        user_kind, address_kind = self._kinds[limit_set]
+        charge = StoreCharge(user_kind, limit_set.users, user, units)
+        if not address:
+            return PendingCheck(self, demand, key, (charge,), now)
+        return PendingCheck(
+            self, demand, key, (charge, StoreCharge(address_kind, limit_set.addresses, address, units)), now
+        )
+
+    def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
+        """Refund a local charge, without the store."""
+        return self._local_fallback is not None and self._local_fallback.give_back(demand, charged_at, now)
+
+    def poll(self, now: float) -> None:
+        """Request a probe if one is due."""
+        if self.store_health.try_begin_probe(now):
+            self.probe_due = True
+
+    def report_failure(self, now: float) -> None:
+        """Decide locally until a probe ends, after another user's timeout. Idempotent."""
+        if self.store_health.report_failure(now):
+            self.probe_due = True
+
+    def on_result(self, kind: StoreErrorKind | None, now: float) -> None:
+        """Record the result of a round trip."""
+        self._record_change(self.store_health.record_result(kind, now))
+
+    def on_probe_result(self, kind: StoreErrorKind | None, now: float) -> None:
+        """Record the result of a probe."""
+        self._record_change(self.store_health.record_probe(kind, now))
+
+    def view(self) -> StoreView:
+        """Return the state of the store."""
+        store_health = self.store_health
+        return StoreView(
+            kind=self.store.kind,
+            state=store_health.state,
+            cause=store_health.cause,
+            since_s=store_health.since_s,
+            on_error=self._on_error,
+            processes=self._processes(),
+            fallbacks=self._fallbacks.copy(),
+            deny_cache_hits=self._deny_cache_hits,
+            stats=self.store.stats(),
+        )
+
+    @property
+    def users(self) -> int:
+        """Users counted here during outages of the store."""
+        return self._local_fallback.users if self._local_fallback is not None else 0
+
+    @property
+    def overflowed(self) -> int:
+        """Decisions taken on a shared log because the table here was full of exhausted users."""
+        return self._local_fallback.overflowed if self._local_fallback is not None else 0
+
+    def sweep(self, now: float, users: int) -> None:
+        """Evict idle users among the next ``users`` of each table."""
+        if self._local_fallback is not None:
+            self._local_fallback.sweep(now, users)
+
+    def reset_after_fork(self, now: float) -> None:
+        """Reset in a forked process: the connections belong to the parent."""
+        self.store.reset_after_fork()
+        self.store_health.reset(now)
+        self.probe_due = False
+        self.changes.clear()
+        self._fallbacks = dict.fromkeys(StoreErrorKind, 0)
+        self._deny_cache_hits = 0
+
+    def repair(self) -> None:
+        """Repair every table after a fork that interrupted a change."""
+        if self._local_fallback is not None:
+            self._local_fallback.repair()
+
+    def resolve(self, check: PendingCheck, answer: Answer | StoreErrorKind, now: float) -> Decision:
+        """Decide on a check, with the store's answer or without."""
+        if isinstance(answer, StoreErrorKind):
+            return self._decide_unanswered(check, answer, now)
+        result = self._to_decision(check.charges, answer, now)
+        if result.allowed:
+            check.answer = answer
+        else:
+            self._deny_cache.put(check.key, result, check.sent_s, now)
+        return result
+
+    def _to_decision(self, charges: Sequence[StoreCharge], answer: Answer, now: float) -> Decision:
+        """Convert an answer to a decision on a user, or on a user and its address."""
+        charge = charges[0]
+        if len(answer) == VALUES:
+            ok, remaining, retry_us, reset_us, _ = answer
+            self._last_known.record(charge.kind, charge.user, (remaining,), now)
+            return limit_decision(charge.limits[0], ok, remaining, retry_us, reset_us)
+        user = caller_decision(charge, answer)
+        self._last_known.record(charge.kind, charge.user, remaining_units(charge.limits, user), now)
+        if len(charges) == 1:
+            return user
+        charge = charges[1]
+        address = caller_decision(charge, answer[VALUES * len(charges[0].limits) :])
+        self._last_known.record(charge.kind, charge.user, remaining_units(charge.limits, address), now)
+        return combined(user, address)
+
+    def undo(self, check: PendingCheck, now: float) -> None:
+        """Refund, once, all units of a check."""
+        answer, check.answer = check.answer, None
+        charged_s, check.charged_s = check.charged_s, None
+        if answer is not None:
+            self._deny_cache.remove(check.key)
+            self.store.give_back(check.charges, answer)
+        elif charged_s is not None:
+            self.give_back(check.demand, charged_s, now)
+
+    def _record_change(self, change: HealthChange | None) -> None:
+        if change is None:
+            return
+        self.changes.append(change)
+        if change.state is HealthState.LOCAL:
+            self.store.disconnect()
+            if change.error_kind in UNREACHABLE_ERRORS:
+                self.on_store_lost(change.at_s)
+
+    def _decide_unanswered(self, check: PendingCheck, kind: StoreErrorKind, now: float) -> Decision:
+        decision = self._decide_without_store(check.demand, kind, now)
+        if decision.allowed:
+            check.charged_s = now
+        return decision
+
+    def _decide_without_store(self, demand: Demand, kind: StoreErrorKind, now: float) -> Decision:
+        """Decide in this process alone."""
+        self._fallbacks[kind] += 1
+        if self._on_error is StoreFailureMode.ALLOW:
+            return Decision(True, Reason.OK, f"store:{kind}")
+        if self._on_error is StoreFailureMode.DENY:
+            store_health = self.store_health
+            wait = (
+                0.0 if store_health.state is HealthState.REMOTE else max(0.0, store_health.next_probe_s - now)
+            )
+            return Decision(False, Reason.STORE, f"store:{kind}", "store", math.inf, 0.0, wait, wait)
+        local_fallback = self._ensure_local_fallback()
+        decision = local_fallback.hit_within(demand, *self._seed(demand, now), now)
+        return decision if decision is not None else Decision(True, Reason.OK)
+
+    def _ensure_local_fallback(self) -> UserLimits:
+        """Return the local windows. When the share of this process changes, counted units stay."""
+        processes = max(1, self._processes())
+        if self._local_fallback is None:
+            self._local_fallback = UserLimits(self._sets, self._max_users)
+        if processes != self._shared_by:
+            self._shared_by = processes
+            self._local_fallback.resize(self._sets.map(lambda limits: fair_share(limits, processes)))
+        return self._local_fallback
+
+    def _seed(self, demand: Demand, now: float) -> tuple[Part | None, Part | None]:
+        """Return the usable units of the user and its address: the share of the store's last known rest.
+
+        Units counted here reduce it, as the store does not know them.
+        """
+        limit_set = self._sets.of(demand)
+        assert limit_set is not None  # noqa: S101 - for the type checker
+        user_kind, address_kind = self._kinds[limit_set]
+        seed, shares = self._last_known.seed, self._shared_by
+        user = seed(user_kind, self._text_of(demand.user), limit_set.users, shares, now)
+        if not demand.address:
+            return user, None
+        return user, seed(address_kind, self._text_of(demand.address), limit_set.addresses, shares, now)
+
+
+def _store_kinds(limit_set: LimitSet) -> tuple[str, str]:
+    """Return the names of a set's users and addresses in the store."""
+    name = limit_set.name
+    return name, "address" if name == "user" else f"{name}-address"
