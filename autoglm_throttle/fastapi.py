@@ -12,8 +12,8 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, Rejection
-from autoglm_throttle.admission.snapshot import REPLACEABLE
 from autoglm_throttle.asgi import MARKER, RequestClassifier, RouteTable, ThrottleMiddleware, exempt, mark
 from autoglm_throttle.asgi.failure_attribution import attribute_to_throttle
 from autoglm_throttle.asgi.marks import visible_routes
@@ -192,7 +192,12 @@ class _LimitDependency:
         if throttle is not None:
             self._explicit = (
                 throttle,
-                RequestClassifier(throttle.settings, RouteTable(), record_oddity=throttle.record_oddity),
+                RequestClassifier(
+                    throttle.settings,
+                    RouteTable(),
+                    # Looked up at each call: in a forked child the throttle has other parts.
+                    record_oddity=lambda name: throttle.admission.record_oddity(name),
+                ),
             )
         self._warned = False
 

@@ -1,102 +1,106 @@
-"""Request arrival: the order of the limits, the refunds and the lock. Contains no algorithm."""
+"""Admission of requests: the order of the limits, waiting, and the refunds. Contains no algorithm."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
-from autoglm_throttle import events
-from autoglm_throttle.admission import factory
+import anyio
+
+from autoglm_throttle._runtime.wakeup import DisconnectWait, new_wakeup
+from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
-from autoglm_throttle.admission.settlement import Settlement
-from autoglm_throttle.admission.snapshot import REPLACEABLE, Counters, decision_label
+from autoglm_throttle.events import EventQueue, control_events
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
+from autoglm_throttle.limiting.limit_decision import latest
 from autoglm_throttle.limiting.rate_rejection import all_rejected
+from autoglm_throttle.limiting.ticket import NOT_QUEUED
 from autoglm_throttle.limiting.token_bucket import Refundable
-from autoglm_throttle.settings import Settings
-from autoglm_throttle.store.monitor import StoreMonitor
 from autoglm_throttle.store.pending_check import PendingCheck
-from autoglm_throttle.store.shared_limits import SharedUserLimits
-from autoglm_throttle.types import Clock, ControlState, Decision, Demand, Reason
-from autoglm_throttle.types.identity import CallerHasher
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.types import ControlState, Decision, Demand, GpuView, Reason
 
 if TYPE_CHECKING:
-    from autoglm_throttle.admission.quota_check import QuotaCheck
-    from autoglm_throttle.limiting.token_bucket import PriorityBuckets
-    from autoglm_throttle.store.leased_buckets import LeasedBuckets
+    from autoglm_throttle.admission.factory import AdmissionParts
 
 ADMITTED: Final = Decision(True, Reason.OK)
 """The decision where no user limit applies."""
 
-_CALLED, _LEFT = TicketState.CALLED, TicketState.CANCELLED
+_WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.CANCELLED
 
 
 class AdmissionController:
-    """Admits a request, rejects it, or gives it a ticket.
-
-    A subclass maintains the control state and implements `_refresh`.
+    """Admits a request, rejects it, or gives it a ticket for the queue.
 
     Args:
-        settings: the configuration.
-        clock: monotonic seconds; the only clock that decisions use.
+        parts: the limits, in the order in which they are asked.
+        events: the queue of log events.
         control_state: the initial one.
-        redis: makes the client of each event loop, instead of ``settings.redis_url``.
+        refresh: called with the time, without the lock, when a request finds the control state outdated.
+        dry_run: whether rejections are only counted.
     """
 
     def __init__(
         self,
-        settings: Settings,
-        clock: Clock,
+        parts: AdmissionParts,
+        events: EventQueue,
         control_state: ControlState,
-        redis: Callable[[], Any] | None = None,
+        refresh: Callable[[float], object],
+        *,
+        dry_run: bool = False,
     ) -> None:
-        now = clock()
-        self.settings: Settings = settings
-        self._clock = clock
-        self._settlement = Settlement(Counters(clock), factory.concurrency_limiter(settings, now))
-        self._dry_run = settings.dry_run
-        self._buckets = factory.priority_buckets(settings, now)
-        self._quota = quota = factory.quota(settings)
-        self._rate_limiter: PriorityBuckets | LeasedBuckets | QuotaCheck = self._buckets
-        self._permit: Callable[..., Permit] = Permit
-        if quota is not None:
-            from autoglm_throttle.admission.quota_check import QuotaCheck, QuotaPermit
-
-            self._rate_limiter = QuotaCheck(self._buckets, quota)
-            self._permit = partial(QuotaPermit, quota)
-        counters = self._settlement.counters
-        self._fleet = factory.fleet(settings, self._buckets, counters.lock, clock)
-        self.has_leases: bool = self._fleet is not None
+        self.parts: AdmissionParts = parts
+        self.has_leases: bool = parts.fleet is not None
         """Whether the rates belong to a fleet: then await `ensure_lease` before `try_admit`."""
-        self._shared_budget = factory.shared_budget(settings, now)
-        self._hasher = CallerHasher(settings.identity_key)
-        self._user_limits = factory.user_limits(settings, self._hasher, redis, self._fleet)
-        shared = self._user_limits if isinstance(self._user_limits, SharedUserLimits) else None
-        self._store_monitor = StoreMonitor(shared, self._settlement.counters) if shared is not None else None
-        self._control_state = control_state
-        self._is_open = control_state.factor > 0.0
-        self._budget_active = False
-        """Whether all classes share one budget beside their own rates."""
+        self._settlement = parts.settlement
+        self._clock = parts.settlement.clock
+        self._lock = parts.settlement.lock
+        self._rate_limiter = parts.rate_limiter
+        self._shared_budget = parts.shared_budget
+        self._user_limits = parts.user_limits
+        self._quota = parts.quota
+        self._store = parts.store
+        self._permit: Callable[..., Permit] = Permit
+        if parts.quota is not None:
+            from autoglm_throttle.admission.quota_check import QuotaPermit
+
+            self._permit = partial(QuotaPermit, parts.quota)
+        self._events = events
+        self._dry_run = dry_run
+        self._refresh = refresh
         self._refresh_due_s = -math.inf
         """When a request must refresh the control state; at once while sampling is stopped."""
-        self._users_full_logged = False
-        self._rejection_sampler = events.RejectionSampler(settings.log_refused_every_s)
-        self._events: list[events.LogEvent] = []
+        self.control_state: ControlState = control_state
+        """The newest one."""
+        self._budget_active = False
+        """Whether all classes share one budget beside their own rates."""
+
+    # Arrival
+
+    async def admit(self, demand: Demand) -> Permit | Rejection:
+        """Request admission, and wait in the queue if a slot can be free in time.
+
+        Raises no exception of its own. A cancelled caller leaves the queue and is charged nothing.
+        """
+        if self.has_leases:
+            await self.ensure_lease(demand)
+        verdict = self.try_admit(demand)
+        return await self.wait(verdict) if isinstance(verdict, Ticket) else verdict
 
     async def ensure_lease(self, demand: Demand) -> None:
         """Lease enough tokens for a demand if the fleet has them. Await this before `try_admit`.
 
         Returns at once where there is no fleet or enough is leased, else within 50 ms.
         """
-        fleet = self._fleet
-        if fleet is None or not self._is_open:
+        fleet = self.parts.fleet
+        if fleet is None or self.control_state.factor <= 0.0:
             return
         now = self._clock()
         if now >= self._refresh_due_s:
-            self._refresh()
-        with self._settlement.counters.lock:
+            self._refresh(now)
+        with self._lock:
             covered = fleet.leases.is_decidable(demand, now)
         if not covered:
             await fleet.ensure(demand)
@@ -108,15 +112,15 @@ class AdmissionController:
         """
         now = self._clock()
         if now >= self._refresh_due_s:
-            self._refresh()
+            self._refresh(now)
         settlement = self._settlement
-        counters = settlement.counters
-        counters.acquire()  # `with counters.lock` takes twice as long
+        lock = self._lock
+        lock.acquire()  # `with lock` takes twice as long
         try:
             payer = (
                 self._rate_limiter.take(demand, now)
-                if self._is_open
-                else all_rejected(self._control_state, now)
+                if self.control_state.factor > 0.0
+                else all_rejected(self.control_state, now)
             )
             verdict: Permit | Ticket | Rejection
             if isinstance(payer, Decision):
@@ -128,10 +132,8 @@ class AdmissionController:
             ):
                 decision = self._user_limits.hit(demand, now) or ADMITTED
                 if decision.allowed:
-                    counters.classes[demand.priority].admitted += 1
+                    settlement.counters.classes[demand.priority].admitted += 1
                     verdict = self._permit(settlement, demand, decision, now, now)
-                    if self._store_monitor is None:
-                        return verdict
                 elif isinstance(decision, PendingCheck):
                     return _attach_check(Ticket.with_slot(demand, now), payer, decision, settlement)
                 else:
@@ -139,13 +141,10 @@ class AdmissionController:
             else:
                 verdict = self._enqueue(demand, payer, now)
         finally:
-            counters.release()
-        self._flush_events()
+            lock.release()
+        if lock.pending or self._events.waiting or self._store is not None:
+            self.flush()
         return verdict
-
-    def _refresh(self) -> None:
-        """Refresh control state and start sampling if needed. Called at most once per interval."""
-        raise NotImplementedError
 
     def _enqueue(self, demand: Demand, payer: Refundable, now: float) -> Permit | Ticket | Rejection:
         """Queue a demand for which no slot is free, or which must take from the shared budget first."""
@@ -164,7 +163,10 @@ class AdmissionController:
         if isinstance(queued, Decision):
             payer.give_back(demand.cost, now)
             return self._reject(demand, queued, now)
-        queued = self._still_waiting(queued, now)
+        if queued is not None and self._dry_run:
+            limiter.cancel(queued, now)
+            limiter.occupy_over_limit(demand.priority)
+            queued = None
         decision = self._user_limits.hit(demand, now if queued is None else queued.arrived_s) or ADMITTED
         if isinstance(decision, PendingCheck):
             pending = queued if queued is not None else Ticket.with_slot(demand, now)
@@ -191,19 +193,199 @@ class AdmissionController:
         settlement.call_ready(now)
         return queued
 
-    def _still_waiting(self, ticket: Ticket | None, now: float) -> Ticket | None:
-        """Return a ticket that must wait; None if it has its slot, or in a dry run."""
-        if ticket is not None:
-            if ticket.state is _CALLED:
-                ticket.state = _LEFT
-                # The garbage collector settled another permit, which made this ticket ready.
+    # Waiting
+
+    @overload
+    def wait(self, ticket: Ticket) -> Coroutine[Any, Any, Permit | Rejection]: ...
+    @overload
+    def wait(
+        self, ticket: Ticket, disconnected: DisconnectWait
+    ) -> Coroutine[Any, Any, Permit | Rejection | None]: ...
+    def wait(
+        self, ticket: Ticket, disconnected: DisconnectWait = anyio.sleep_forever
+    ) -> Coroutine[Any, Any, Permit | Rejection | None]:
+        """Wait until a ticket from `try_admit` gets its slot, or can no longer get it in time.
+
+        Args:
+            ticket: a queued ticket, or one that needs only the shared user-limit check.
+            disconnected: ends when the client has disconnected; it is cancelled when the slot is ready.
+
+        Returns:
+            Awaited, the Permit; the Rejection after a timeout; None after ``disconnected`` has ended.
+
+        Raises:
+            ValueError: when awaited: the ticket was cancelled, or returned by `called`.
+        """
+        alone = ticket.state is _CALLED and ticket.pending_check is not None
+        return self._check_store(ticket) if alone else self._wait_in_queue(ticket, disconnected)
+
+    async def _wait_in_queue(self, ticket: Ticket, disconnected: DisconnectWait) -> Permit | Rejection | None:
+        try:
+            wakeup = new_wakeup()
+            waits = self._register_waker(ticket, wakeup.set)
+            if ticket.pending_check is not None:
+                verdict = await self._check_store(ticket)
+                if verdict is not None:
+                    return verdict
+            while True:
+                if waits and await wakeup.wait(ticket.deadline_s - self._clock(), disconnected):
+                    self.leave(ticket)
+                    return None
+                verdict = self._poll_ticket(ticket)
+                if verdict is not None:
+                    return verdict
+        except BaseException:
+            self.leave(ticket)
+            raise
+
+    def called(self) -> list[tuple[Ticket, Permit | Rejection]]:
+        """Return the tickets that became ready or expired without a waiter, with their results."""
+        now = self._clock()
+        settlement = self._settlement
+        with self._lock:
+            settlement.call_ready(now)
+            tickets, settlement.unclaimed = settlement.unclaimed, []
+            results = [
+                (ticket, self._permit_for(ticket, now)) for ticket in tickets if ticket.state is not _LEFT
+            ]
+        self.flush()
+        return results
+
+    def leave(self, ticket: Ticket) -> None:
+        """Cancel a ticket; nothing is charged. Idempotent.
+
+        A task that waits for the ticket is not woken: cancel the task instead.
+        """
+        self._lock.run(partial(self._leave, ticket))
+        self.flush()
+
+    def _leave(self, ticket: Ticket) -> None:
+        if ticket.state is not _LEFT and ticket.owner is self._settlement:
+            now = self._clock()
+            if ticket.was_queued:
+                self._settlement.counters.oddities["disconnected_in_queue"] += 1
+            self._record_queue_time(ticket, now)
+            self._refund(ticket, now)
+
+    def _register_waker(self, ticket: Ticket, on_ready: Callable[[], None]) -> bool:
+        """Register the wake-up of a waiter; False if the ticket is ready or expired already."""
+        with self._lock:
+            waits = ticket.state is _WAITING
+            if waits:
+                ticket.on_ready = on_ready
+            else:  # another thread made it ready first
                 self._settlement.mark_claimed(ticket)
+        return waits
+
+    async def _check_store(self, ticket: Ticket) -> Permit | Rejection | None:
+        """Check a ticket with the shared store; None: it is allowed, and still waits in the queue."""
+        check = ticket.pending_check
+        if check is None:
+            raise ValueError(f"{ticket!r} has no pending store check")
+        if ticket.queue_index != NOT_QUEUED:
+            with self._lock:
+                self._settlement.mark_claimed(ticket)
+        try:
+            reply = await check.send()
+        except BaseException:
+            self.leave(ticket)
+            raise
+        now = self._clock()
+        lock = self._lock
+        lock.acquire()
+        try:
+            decision = ticket.decision = check.resolve(reply, now)
+            if ticket.state is _LEFT:  # cancelled during the store check: refund its units
+                check.undo(now)
+                raise ValueError(f"{ticket!r} was cancelled or already returned")
+            verdict = self._apply_store_decision(ticket, decision, now)
+        finally:
+            lock.release()
+        if (
+            lock.pending or check.answer is not None
+        ):  # otherwise the store allowed it, and no event is pending
+            self.flush()
+        return verdict
+
+    def _apply_store_decision(
+        self, ticket: Ticket, decision: Decision, now: float
+    ) -> Permit | Rejection | None:
+        """Apply the decision of the shared store to a ticket."""
+        if decision.allowed and ticket.queue_index == NOT_QUEUED and ticket.called_s is not None:
+            rejection = self._quota_rejection(ticket, now)
+            if rejection is not None:
+                return self._reject(ticket.demand, rejection, now)
+            ticket.state = _LEFT
+            self._settlement.counters.classes[ticket.demand.priority].admitted += 1
+            return self._permit(self._settlement, ticket.demand, decision, ticket.arrived_s, ticket.called_s)
+        if not decision.allowed:
+            self._record_queue_time(ticket, now)
+            self._refund(ticket, now)
+            return self._reject(ticket.demand, decision, now)
+        return self._permit_for(ticket, now) if ticket.state is not _WAITING else None
+
+    def _poll_ticket(self, ticket: Ticket) -> Permit | Rejection | None:
+        """Return the result of a ticket; None while it waits."""
+        now = self._clock()
+        with self._lock:
+            if ticket.state is _LEFT:
+                raise ValueError(f"{ticket!r} was cancelled or already returned")
+            if ticket.state is _WAITING and not self._settlement.limiter.expire(ticket, now):
                 return None
-            if self._dry_run:
-                self._settlement.limiter.cancel(ticket, now)
-                self._settlement.limiter.occupy_over_limit(ticket.demand.priority)
-                return None
-        return ticket
+            verdict = self._permit_for(ticket, now)
+        self.flush()
+        return verdict
+
+    def _permit_for(self, ticket: Ticket, now: float) -> Permit | Rejection:
+        """Turn a ready ticket into a permit, and an expired one into a rejection."""
+        settlement, demand = self._settlement, ticket.demand
+        if ticket.decision is None and ticket.pending_check is not None:  # no waiter sent the check
+            ticket.decision = ticket.pending_check.resolve(StoreErrorKind.LOOP, now)
+            if not ticket.decision.allowed:
+                self._refund(ticket, now)
+                return self._reject(demand, ticket.decision, now)
+        waited_s = self._record_queue_time(ticket, now)
+        if ticket.called_s is not None and ticket.decision is not None:
+            rejection = self._quota_rejection(ticket, now)
+            if rejection is not None:
+                return self._reject(demand, rejection, now)
+            ticket.state = _LEFT
+            settlement.counters.classes[demand.priority].admitted += 1
+            decision = latest(ticket.decision, waited_s)
+            return self._permit(settlement, demand, decision, ticket.arrived_s, ticket.called_s)
+        decision = settlement.limiter.rejection(ticket, now)
+        self._refund(ticket, now)
+        return self._reject(demand, decision, now)
+
+    def _quota_rejection(self, ticket: Ticket, now: float) -> Decision | None:
+        """Reject a ticket if its memory quota was used up while it waited."""
+        rejection = None if self._quota is None else self._quota.rejection(ticket.demand, now)
+        if rejection is not None:
+            self._refund(ticket, now)
+        return rejection
+
+    def _record_queue_time(self, ticket: Ticket, now: float) -> float:
+        """Record the queue time of a ticket, and return it."""
+        if not ticket.was_queued:
+            return 0.0
+        called_s = ticket.called_s
+        waited_s = (now if called_s is None else called_s) - ticket.arrived_s
+        self._settlement.counters.classes[ticket.demand.priority].queue_time.record(waited_s)
+        return waited_s
+
+    # Refunds and rejections
+
+    def _refund(self, ticket: Ticket, now: float) -> None:
+        """Return all resources that a ticket holds."""
+        self._settlement.cancel(ticket, now)
+        if ticket.payer is not None:
+            ticket.payer.give_back(ticket.demand.cost, now)
+        if ticket.budget_charged:
+            self._shared_budget.give_back(now)
+        if ticket.pending_check is not None:
+            ticket.pending_check.undo(now)
+        else:
+            self._user_limits.give_back(ticket.demand, ticket.arrived_s, now)
 
     def _refund_and_reject(
         self, demand: Demand, payer: Refundable, decision: Decision, now: float
@@ -232,6 +414,10 @@ class AdmissionController:
             self._log_rejection(demand, decision, now)
         return Rejection(demand, decision)
 
+    def _log_rejection(self, demand: Demand, decision: Decision, now: float) -> None:
+        if self._events.record_rejection(demand, decision, now) and self._user_limits.overflowed:
+            self._events.record_full_user_table()
+
     def reject(self, demand: Demand, decision: Decision, *, degraded: bool = False) -> Rejection | None:
         """Count a request that was rejected before the throttle, or answered by a fallback.
 
@@ -244,13 +430,13 @@ class AdmissionController:
             The rejection; None in a dry run, which only counts it and admits the request.
         """
         if self._dry_run:
-            with self._settlement.counters.lock:
+            with self._lock:
                 self._settlement.counters.classes[demand.priority].would_reject[decision.reason] += 1
                 self._log_rejection(demand, decision, self._clock())
-            self._flush_events()
+            self.flush()
             return None
         if demand.holds_slot:
-            with self._settlement.counters.lock:
+            with self._lock:
                 self._settlement.limiter.record_arrival(demand.priority, self._clock())
         rejection = Rejection(demand, decision)
         self.record_rejection(rejection, degraded=degraded)
@@ -264,39 +450,61 @@ class AdmissionController:
             degraded: whether a fallback answers in its place.
         """
         demand, decision = rejection.demand, rejection.decision
-        with self._settlement.counters.lock:
+        with self._lock:
             row = self._settlement.counters.classes[demand.priority]
             if degraded:
                 row.degraded[decision.reason] += 1
             else:
                 row.rejected[decision.reason] += 1
                 self._log_rejection(demand, decision, self._clock())
-        self._flush_events()
+        self.flush()
 
-    def _log_rejection(self, demand: Demand, decision: Decision, now: float) -> None:
-        reason = decision.reason
-        count = self._rejection_sampler.record(reason, now)
-        if count:
-            client = self._hasher.text(demand.user)
-            self._events.append(
-                events.rejection_event(demand, decision, decision_label(reason), count, client)
-            )
-            if not self._users_full_logged and self._user_limits.overflowed:
-                self._users_full_logged = True
-                self._events.append(events.user_table_full(self.settings.max_users))
+    def record_exempt(self) -> None:
+        """Count a request that is exempt from the throttle."""
+        with self._lock:
+            self._settlement.counters.exempt += 1
 
-    def _flush_events(self) -> None:
-        """Write pending log events and run pending wake-ups, without the lock: a log handler may be slow."""
-        settlement = self._settlement
-        if settlement.pending_wakeups:
-            settlement.run_wakeups()
-        if self._store_monitor is not None:
-            self._store_monitor.poll()
-        while self._events:
-            with settlement.counters.lock:
-                pending, self._events = self._events, []
-            for event in pending:
-                event.write()
+    def record_oddity(self, name: str) -> None:
+        """Count a handled oddity under a name from code, never from a request."""
+        with self._lock:
+            oddities = self._settlement.counters.oddities
+            oddities[name] = oddities.get(name, 0) + 1
+
+    # Control
+
+    def apply(self, state: ControlState, view: GpuView | None, refresh_due_s: float, now: float) -> None:
+        """Put a control state into force; called under the lock.
+
+        Args:
+            state: the control state.
+            view: the newest view of the devices, for the log; None: nothing yet.
+            refresh_due_s: when a request must call ``refresh``.
+            now: monotonic seconds.
+        """
+        before, self.control_state = self.control_state, state
+        self._refresh_due_s = refresh_due_s
+        if state is before:
+            return
+        if state.ceilings != before.ceilings:
+            self.parts.buckets.rescale(state.ceilings, now)
+        if self._quota is not None:
+            self._quota.factor = state.factor
+        self._budget_active = state.budget_rps is not None
+        self._shared_budget.rescale(state.budget_rps, state.term, now)
+        self._events.extend(control_events(before, state, view, now))
+
+    def flush(self) -> None:
+        """Run pending wake-ups, poll the store and write pending log events; called without the lock."""
+        if self._lock.pending:
+            self._lock.run_pending()
+        if self._store is not None:
+            self._store.poll()
+        if self._events.waiting:
+            self._events.write()
+
+    def unsupported_loop(self) -> str:
+        """Return why the settings cannot work in the running event loop; empty if they can."""
+        return "" if self._store is None else self._store.unsupported_loop()
 
 
 def _attach_check(ticket: Ticket, payer: Refundable, check: PendingCheck, owner: object) -> Ticket:

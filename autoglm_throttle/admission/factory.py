@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
+from autoglm_throttle.admission.settlement import Settlement
+from autoglm_throttle.events import EventQueue, RejectionSampler
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, ConcurrencyRules
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
 from autoglm_throttle.limiting.limit_sets import LimitSets
@@ -23,19 +26,88 @@ from autoglm_throttle.store.deny_cache import DenyCache
 from autoglm_throttle.store.health import StoreHealth
 from autoglm_throttle.store.last_known_remaining import LastKnownRemaining
 from autoglm_throttle.store.leased_buckets import LeasedBuckets
+from autoglm_throttle.store.monitor import StoreMonitor
 from autoglm_throttle.store.shared_limits import SharedUserLimits
 from autoglm_throttle.store.user_limit_store import UserLimitStore
 from autoglm_throttle.types import Clock, GpuProvider, Policy
 from autoglm_throttle.types.identity import CallerHasher
 
 if TYPE_CHECKING:
+    from autoglm_throttle.admission.quota_check import QuotaCheck
     from autoglm_throttle.control.controller import ControlRules
     from autoglm_throttle.control.quota import Quota
+    from autoglm_throttle.gpu.monitor import GpuMonitor, SampleListener
     from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
     from autoglm_throttle.store.client import RedisClients
     from autoglm_throttle.store.fleet import FleetSync
 
 WITH_CONCURRENCY_LIMIT = frozenset({Policy.ADAPTIVE, Policy.CONCURRENCY})
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionParts:
+    """The limits of one throttle, and the state of its permits."""
+
+    settlement: Settlement
+    buckets: PriorityBuckets | LeasedBuckets
+    rate_limiter: PriorityBuckets | LeasedBuckets | QuotaCheck
+    """The buckets, behind the check of the memory quotas if there are any."""
+    shared_budget: SharedBudget
+    user_limits: UserLimits | SharedUserLimits
+    quota: Quota | None
+    fleet: FleetSync | None
+    """Renews the leases of the buckets; None: the rates are local to this process."""
+    store: StoreMonitor | None
+    """Monitors the shared store of user limits; None: they are kept in memory."""
+
+
+def admission_parts(
+    settings: Settings, clock: Clock, hasher: CallerHasher, redis: Callable[[], Any] | None = None
+) -> AdmissionParts:
+    """Create the limits of the settings.
+
+    Args:
+        settings: the configuration.
+        clock: monotonic seconds.
+        hasher: hashes plain user names.
+        redis: makes the client of each event loop, instead of ``settings.redis_url``.
+    """
+    now = clock()
+    lock = SerialLock()
+    buckets = priority_buckets(settings, now)
+    memory = quota(settings)
+    rate_limiter: PriorityBuckets | LeasedBuckets | QuotaCheck = buckets
+    if memory is not None:
+        from autoglm_throttle.admission.quota_check import QuotaCheck
+
+        rate_limiter = QuotaCheck(buckets, memory)
+    members = fleet(settings, buckets, lock, clock)
+    users = user_limits(settings, hasher, redis, members)
+    return AdmissionParts(
+        settlement=Settlement(clock, lock, concurrency_limiter(settings, now)),
+        buckets=buckets,
+        rate_limiter=rate_limiter,
+        shared_budget=shared_budget(settings, now),
+        user_limits=users,
+        quota=memory,
+        fleet=members,
+        store=StoreMonitor(users, lock, clock) if isinstance(users, SharedUserLimits) else None,
+    )
+
+
+def gpu_monitor(
+    settings: Settings, providers: Sequence[GpuProvider], clock: Clock, listener: SampleListener
+) -> GpuMonitor:
+    """Create the monitor of the telemetry sources; its modules are imported here."""
+    from autoglm_throttle.gpu.monitor import GpuMonitor
+
+    return GpuMonitor(settings, providers, listener, clock)
+
+
+def event_queue(settings: Settings, lock: SerialLock, hasher: CallerHasher) -> EventQueue:
+    """Create the queue of log events."""
+    sampler = RejectionSampler(settings.log_refused_every_s)
+    return EventQueue(lock, sampler, hasher.text, settings.max_users)
 
 
 def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | LeasedBuckets:
@@ -54,7 +126,7 @@ def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | Leased
 def fleet(
     settings: Settings,
     buckets: PriorityBuckets | LeasedBuckets,
-    lock: contextlib.AbstractContextManager[Any],
+    lock: SerialLock,
     clock: Clock,
 ) -> FleetSync | None:
     """Create the fleet that renews the leases; None where the rates are local to this process."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import partial
 from types import TracebackType
 from typing import Final, Literal
 
+from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.admission.settlement import Settlement
-from autoglm_throttle.admission.snapshot import DURATION_BUCKETS_S
 from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Rejected, ResourceAdvice
 
 _NEUTRAL: Final = Outcome.NEUTRAL
@@ -48,10 +49,14 @@ class Permit:
     def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
         """Settle the request with its outcome. Never waits; a second call changes nothing and is counted."""
         settlement = self._settlement
-        counters = settlement.counters
-        now = counters.clock()
-        counters.acquire()  # `with counters.lock` takes twice as long
+        lock = settlement.lock
+        if lock.is_held():  # the cleanup of an abandoned coroutine runs amid a change: settle after it
+            lock.pending.append(partial(self.settle, outcome))
+            return
+        now = settlement.clock()
+        lock.acquire()  # `with lock` takes twice as long
         try:
+            counters = settlement.counters
             if self.settled:
                 counters.stale_results += 1
                 return
@@ -70,9 +75,9 @@ class Permit:
                 if limiter.waiting:
                     settlement.call_ready(now)
         finally:
-            counters.release()
-        if settlement.pending_wakeups:  # after the lock: a wake-up may run code of another loop
-            settlement.run_wakeups()
+            lock.release()
+        if lock.pending:
+            lock.run_pending()
 
     def __enter__(self) -> Permit:
         return self

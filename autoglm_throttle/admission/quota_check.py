@@ -59,8 +59,10 @@ class QuotaPermit(Permit):
 
     def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
         """Settle the request with its outcome, and free its reserved memory."""
-        with self._settlement.counters.lock:
-            load, self._load = self._load, None
-            if load is not None:
-                load.remove(self.demand)
+        self._settlement.lock.run(self._free_memory)
         super().settle(outcome)
+
+    def _free_memory(self) -> None:
+        load, self._load = self._load, None
+        if load is not None:
+            load.remove(self.demand)

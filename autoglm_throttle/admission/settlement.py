@@ -1,47 +1,48 @@
-"""Settlement of permits: the counters, the concurrency limiter and the pending wake-ups."""
+"""Settlement of permits: the state that outlives the call which made a permit."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-
-from autoglm_throttle.admission.snapshot import Counters
+from autoglm_throttle._runtime.serial_lock import SerialLock
+from autoglm_throttle.admission.counters import Counters
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, Ticket, TicketState
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
-from autoglm_throttle.types import Outcome
+from autoglm_throttle.types import Clock, Outcome
 
 _NEUTRAL = Outcome.NEUTRAL
 """Before Python 3.12 reading a member from its class costs as much as a dictionary look-up."""
 
 
 class Settlement:
-    """Holds the state that a permit needs when it is settled.
-
-    Everything here is used under ``counters.lock``, except `run_wakeups`.
+    """Holds what a permit needs when it is settled. Its methods are called under `lock`.
 
     Args:
-        counters: the counters, the lock and the clock.
+        clock: monotonic seconds.
+        lock: the lock of the throttle. In a forked child the throttle replaces the one of the parent's
+            settlement: a thread of the parent may hold it for ever.
         limiter: the limit on requests in flight.
     """
 
-    __slots__ = ("counters", "limiter", "pending_wakeups", "unclaimed")
+    __slots__ = ("clock", "counters", "limiter", "lock", "unclaimed")
 
     def __init__(
-        self, counters: Counters, limiter: AdaptiveConcurrencyLimiter | FixedConcurrencyLimit
+        self, clock: Clock, lock: SerialLock, limiter: AdaptiveConcurrencyLimiter | FixedConcurrencyLimit
     ) -> None:
-        self.counters: Counters = counters
+        self.clock: Clock = clock
+        self.lock: SerialLock = lock
         self.limiter: AdaptiveConcurrencyLimiter | FixedConcurrencyLimit = limiter
+        self.counters: Counters = Counters()
         self.unclaimed: list[Ticket] = []
         """Tickets that became ready or expired and have no waker; returned by `Throttle.called`."""
-        self.pending_wakeups: deque[Callable[[], None]] = deque()
-        """Callbacks to run once the lock is released."""
 
     def call_ready(self, now: float) -> None:
-        """Give free slots to queued tickets, and expire the ones that waited too long."""
+        """Give free slots to queued tickets, and expire the ones that waited too long.
+
+        Their waiters are woken once the lock is left: they may belong to the event loop of another thread.
+        """
         for ticket in self.limiter.pop_ready(now):
             if ticket.on_ready is not None:
-                self.pending_wakeups.append(ticket.on_ready)
-            elif ticket.state is not TicketState.CANCELLED:  # a finalizer may have cancelled it
+                self.lock.pending.append(ticket.on_ready)
+            else:
                 self.unclaimed.append(ticket)
 
     def release_unused(self, now: float) -> None:
@@ -63,13 +64,3 @@ class Settlement:
         """Remove the ticket from `unclaimed`."""
         if ticket in self.unclaimed:
             self.unclaimed.remove(ticket)
-
-    def run_wakeups(self) -> None:
-        """Run the pending wake-ups, without the lock: a waiter may belong to the loop of another thread."""
-        wakeups = self.pending_wakeups
-        while wakeups:
-            try:
-                wakeup = wakeups.popleft()
-            except IndexError:  # another thread took the last one
-                return
-            wakeup()

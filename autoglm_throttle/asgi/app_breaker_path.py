@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import ProvisionalDemand, Rejection
-from autoglm_throttle.admission.snapshot import REPLACEABLE
 from autoglm_throttle.asgi.advice import MARKER
 from autoglm_throttle.asgi.app_breaker import AppBreaker
 from autoglm_throttle.asgi.fallback_responder import send_answer
@@ -100,7 +100,7 @@ class AppBreakerPath:
                 scope, (LOAD, None), fallbacks.cache_request(scope), DegradationAction.SHED
             )
         finally:
-            self._throttle.record_rejection(rejection, degraded=answer is not None)
+            self._throttle.admission.record_rejection(rejection, degraded=answer is not None)
         if answer is not None:
             await send_answer(answer, scope, send)
         return answer is not None
@@ -121,6 +121,6 @@ class AppBreakerPath:
 
     def _reject(self, scope: Scope, decision: Decision, *, degraded: bool = False) -> None:
         """Count the decision made here, and store it in the scope for outer middleware."""
-        rejection = self._throttle.reject(self._demand(scope), decision, degraded=degraded)
+        rejection = self._throttle.admission.reject(self._demand(scope), decision, degraded=degraded)
         if rejection is not None:
             scope.setdefault(MARKER, {})[self._throttle] = rejection

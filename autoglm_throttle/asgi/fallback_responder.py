@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit
-from autoglm_throttle.admission.snapshot import REPLACEABLE
 from autoglm_throttle.asgi.app_fallbacks import AppFallbacks, Scope, text_of
 from autoglm_throttle.asgi.failure_attribution import attribution_of
 from autoglm_throttle.resilience.degradation import DegradationAction

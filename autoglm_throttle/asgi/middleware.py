@@ -9,8 +9,8 @@ import anyio
 from starlette.requests import ClientDisconnect
 from starlette.websockets import WebSocketDisconnect
 
+from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, Rejection
-from autoglm_throttle.admission.snapshot import REPLACEABLE, SourceView
 from autoglm_throttle.asgi import marks
 from autoglm_throttle.asgi.advice import MARKER, AdviceMiddleware
 from autoglm_throttle.asgi.callers import Identify, RequestClassifier
@@ -20,6 +20,7 @@ from autoglm_throttle.asgi.receive import BufferedReceive
 from autoglm_throttle.asgi.responses import EXPOSED_FIELDS, LEGACY_NAMES, ResponseBuilder, rejected_by
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.events import LOGGER
+from autoglm_throttle.gpu.monitor import SourceView
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.throttle import Throttle
@@ -97,7 +98,7 @@ class ThrottleMiddleware:
         settings = throttle.settings
         self._routes = RouteTable(settings.routes)
         self._classifier = RequestClassifier(
-            settings, self._routes, identify=identify, record_oddity=throttle.record_oddity
+            settings, self._routes, identify=identify, record_oddity=self._record_oddity
         )
         self._response_builder = ResponseBuilder(
             settings.headers, retry_after_max_s=settings.retry_after_max_s, jitter=settings.retry_jitter
@@ -133,9 +134,10 @@ class ThrottleMiddleware:
             return
         else:
             demand = breaker_path.demand(scope)
-        if throttle.has_leases:
-            await throttle.ensure_lease(demand)
-        permit: Permit | Ticket | Rejection | None = throttle.try_admit(demand)
+        admission = throttle.admission
+        if admission.has_leases:
+            await admission.ensure_lease(demand)
+        permit: Permit | Ticket | Rejection | None = admission.try_admit(demand)
         if not isinstance(permit, Permit):
             if isinstance(permit, Ticket):
                 if permit.was_queued:
@@ -143,7 +145,7 @@ class ThrottleMiddleware:
                     receive = buffered.receive
                     permit = await self._wait_for_slot(permit, buffered)
                 else:  # only the shared-store check is pending, for milliseconds
-                    permit = await throttle.wait(permit)
+                    permit = await admission.wait(permit)
             if not isinstance(permit, Permit):
                 await self._reject(scope, send, permit)
                 return
@@ -180,7 +182,7 @@ class ThrottleMiddleware:
         """Wait for a slot while watching for disconnect. Returns None if the client disconnected."""
         verdict = None
         try:
-            verdict = await self.throttle.wait(ticket, buffered.disconnected)
+            verdict = await self.throttle.admission.wait(ticket, buffered.disconnected)
         finally:
             # With a Permit the app still reads from the buffer; __call__ closes it.
             if not isinstance(verdict, Permit):
@@ -231,13 +233,16 @@ class ThrottleMiddleware:
             self._warn_nested()
             await self.app(scope, receive, send)
         else:
-            self.throttle.record_exempt()
+            self.throttle.admission.record_exempt()
             scope[MARKER][self.throttle] = None
             root_path = scope.get("root_path")
             try:
                 await self.app(scope, receive, send)
             finally:
                 self._check_mark(scope, root_path)
+
+    def _record_oddity(self, name: str) -> None:
+        self.throttle.admission.record_oddity(name)
 
     def _warn_nested(self) -> None:
         if not self._nested_warned:
@@ -253,7 +258,7 @@ class ThrottleMiddleware:
             path = path_of({"path": scope["path"], "root_path": root_path})
             self._marks.check(scope, path, root_path or "")
         except Exception:  # noqa: BLE001 - what cannot be learned must not break a request
-            self.throttle.record_oddity("malformed_scope")
+            self._record_oddity("malformed_scope")
 
     async def _send_rejection(
         self, scope: Scope, send: Send, decision: Decision, cause: str = "load"
@@ -277,7 +282,7 @@ class ThrottleMiddleware:
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.throttle.start()
         try:
-            problem = self.throttle.unsupported_loop() or await self._missing_sample_error()
+            problem = self.throttle.admission.unsupported_loop() or await self._missing_sample_error()
             if problem:
                 await receive()
                 await send({"type": "lifespan.startup.failed", "message": problem})

@@ -2,6 +2,7 @@
 
 from autoglm_throttle.events.control_state import control_events
 from autoglm_throttle.events.devices import device_events, gpu_view_events, verdict_events
+from autoglm_throttle.events.event_queue import EventQueue
 from autoglm_throttle.events.guards import breaker_changed, degradation_changed, guard_table_full
 from autoglm_throttle.events.log_event import LOGGER, LogEvent
 from autoglm_throttle.events.rate_limited_logger import LOG_INTERVAL_S, RateLimitedLogger
@@ -15,6 +16,7 @@ from autoglm_throttle.events.settings import approximate, configuration_advice, 
 from autoglm_throttle.events.stores import store_changed
 
 __all__ = [
+    "EventQueue",
     "LOGGER",
     "LOG_INTERVAL_S",
     "LogEvent",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from autoglm_throttle.admission.snapshot import GuardsView
 from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
+from autoglm_throttle.resilience.registry import GuardsView
 from autoglm_throttle.types import BreakerState, BreakerView, DegradationLevel
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from autoglm_throttle.admission.snapshot import DurationCounts, Snapshot
+from autoglm_throttle.admission.counters import DurationCounts
+from autoglm_throttle.admission.snapshot import Snapshot
 from autoglm_throttle.settings import Settings
 
 PREFIX: Final = "autoglm_throttle_"

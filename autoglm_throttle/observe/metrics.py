@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from autoglm_throttle.admission.snapshot import ODDITIES
+from autoglm_throttle.admission.counters import ODDITIES
 from autoglm_throttle.observe.engine_metrics import ENGINE_METRICS
 from autoglm_throttle.observe.gpu_metrics import GPU_METRICS
 from autoglm_throttle.observe.guard_metrics import GUARD_METRICS

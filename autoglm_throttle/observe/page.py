@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from autoglm_throttle.admission.snapshot import DURATION_BUCKETS_S
+from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.observe.metrics import METRICS
 
 _HEAD: Final = """\

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from autoglm_throttle.admission.snapshot import DURATION_BUCKETS_S
+from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.observe.metric import (
     Histograms,
     HistogramSpec,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, get_args
 
-from autoglm_throttle.admission.snapshot import SourceState, SourceView
+from autoglm_throttle.gpu.monitor import SourceState, SourceView
 from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
 from autoglm_throttle.types import TelemetryState
 

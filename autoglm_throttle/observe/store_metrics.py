@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from autoglm_throttle.admission.snapshot import FleetView
 from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
+from autoglm_throttle.store.fleet import FleetView
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.shared_limits import StoreView
 

@@ -10,11 +10,10 @@ from autoglm_throttle.types import Demand
 
 def admit_all(throttle: Throttle, demand: Demand) -> Permit:
     """Replaces ``Throttle.try_admit``: no limit is checked, and no tokens or units are taken."""
-    settlement = throttle._settlement  # noqa: SLF001 - of this package, and a test holds the two together
-    counters = settlement.counters
-    now = counters.clock()
-    with counters.lock:
-        counters.classes[demand.priority].admitted += 1
+    settlement = throttle.admission.parts.settlement
+    now = settlement.clock()
+    with settlement.lock:
+        settlement.counters.classes[demand.priority].admitted += 1
         if demand.holds_slot:
             settlement.limiter.occupy_over_limit(demand.priority)
     return Permit(settlement, demand, ADMITTED, now, now)

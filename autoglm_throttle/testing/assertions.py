@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoglm_throttle.admission.snapshot import LIMITED
 from autoglm_throttle.asgi.responses import STATUS
-from autoglm_throttle.types import LimitedReason, Reason, ShedReason
+from autoglm_throttle.types import LIMITED, LimitedReason, Reason, ShedReason
 
 LIMITED_STATUS = frozenset(STATUS[reason] for reason in LIMITED)
 SHED_STATUS = frozenset(STATUS[reason] for reason in Reason if reason in STATUS and reason not in LIMITED)

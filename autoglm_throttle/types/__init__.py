@@ -24,7 +24,7 @@ from autoglm_throttle.types.breaker import (
 )
 from autoglm_throttle.types.clock import STALL_S, Clock
 from autoglm_throttle.types.control import ConcurrencyView, ControlState, LimiterReport, ServiceStats
-from autoglm_throttle.types.decision import Decision, Rejected
+from autoglm_throttle.types.decision import LIMITED, Decision, DecisionLabel, Rejected, decision_label
 from autoglm_throttle.types.demand import Demand
 from autoglm_throttle.types.enums import (
     AggregateMode,
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXACT_AT_MOST",
+    "LIMITED",
     "STALL_S",
     "SUB_BUCKETS",
     "UNITS_AT_MOST",
@@ -82,6 +83,7 @@ __all__ = [
     "Criticality",
     "CriticalityName",
     "Decision",
+    "DecisionLabel",
     "DegradationLevel",
     "Demand",
     "DeviceKey",
@@ -121,6 +123,7 @@ __all__ = [
     "TripRule",
     "UserLimit",
     "WebSocketMode",
+    "decision_label",
 ]
 
 _LAZY: Final = {"BreakerView": "breaker_view", "FallbackContext": "fallback_context"}

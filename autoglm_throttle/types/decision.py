@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from autoglm_throttle.types.enums import Reason
 from autoglm_throttle.types.errors import ThrottleError
 from autoglm_throttle.types.user_limit import LimitStatus
+
+DecisionLabel = Literal["admitted", "limited", "shed", "degraded", "exempt"]
+
+LIMITED = frozenset({Reason.RATE, Reason.USER, Reason.TOO_LARGE})
+"""Rejections by the caller's own limit; all others are caused by our load."""
+
+
+def decision_label(reason: Reason) -> DecisionLabel:
+    """Return ``limited`` for the caller's own limit, ``shed`` for our load, else ``admitted``."""
+    if reason is Reason.OK:
+        return "admitted"
+    return "limited" if reason in LIMITED else "shed"
 
 
 @dataclass(slots=True)

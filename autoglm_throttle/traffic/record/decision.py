@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from autoglm_throttle.admission.snapshot import decision_label
 from autoglm_throttle.asgi.advice import MARKER
 from autoglm_throttle.traffic.record.recorded_request import DecisionFields
+from autoglm_throttle.types import decision_label
 
 DEGRADED = b"x-degraded"
 """Response field set by a fallback."""

@@ -1,0 +1,195 @@
+"""The control loop: GPU samples and the limiter's own measurements become the control state in force."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from autoglm_throttle.admission.controller import AdmissionController
+from autoglm_throttle.admission.service_meter import ServiceMeter
+from autoglm_throttle.control.controller import Controller
+from autoglm_throttle.control.nominal import occupancy
+from autoglm_throttle.events import EventQueue, gpu_view_events
+from autoglm_throttle.gpu.monitor import GpuMonitor
+from autoglm_throttle.types import ControlState, GpuSample, GpuView, LimiterReport
+
+SWEPT_PER_SAMPLE = 100
+"""Users checked for idleness with each GPU sample: tens of microseconds under the lock."""
+
+
+class ControlLoop:
+    """Passes each reading of the GPUs to the controller, and puts its answer into force.
+
+    Readings arrive on the threads of the `GpuMonitor`; this is its listener.
+
+    Args:
+        controller: computes the control state.
+        admission: enforces it.
+        meter: measures the service by its own requests.
+        events: the queue of log events.
+        make_monitor: makes the GPU monitor with its listener.
+        wakes_samplers: whether a request wakes idle samplers; not with ``sampling="manual"``.
+    """
+
+    def __init__(  # noqa: PLR0913 - one argument for each part it joins
+        self,
+        controller: Controller,
+        admission: AdmissionController,
+        meter: ServiceMeter,
+        events: EventQueue,
+        make_monitor: Callable[[ControlLoop], GpuMonitor],
+        *,
+        wakes_samplers: bool,
+    ) -> None:
+        self.controller: Controller = controller
+        self.gpu_view: GpuView | None = None
+        """The newest view of the devices."""
+        self.sampled_wall_s: float | None = None
+        """Unix time of the newest sample."""
+        self.is_sampling: bool = False
+        """Whether the control state is kept up to date; otherwise each request asks for the start."""
+        self.after_sample: Callable[[], object] | None = None
+        """Called after each sample, without the lock."""
+        self._admission = admission
+        self._meter = meter
+        self._events = events
+        self._wakes_samplers = wakes_samplers
+        self._memory_s = -math.inf
+        """When the memory last passed to the limiter was measured."""
+        self._admitted_by_source: dict[str, int] = {}
+        """Source name -> number of requests admitted at its newest reading."""
+        self.monitor: GpuMonitor = make_monitor(self)
+        if not self.monitor.has_sources:
+            now = self._clock()
+            self._publish(controller.no_source(now), now)
+
+    def observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> ControlState:
+        """Process one reading of one source, and return the control state in force.
+
+        Args:
+            samples: a row for each device, plausible values only.
+            source: its name.
+            interval_s: promised seconds to its next reading; None: not known.
+        """
+        parts = self._admission.parts
+        host = self.monitor.host(self._clock())
+        with parts.settlement.lock:
+            # Read the clock under the lock: a source that waited for it would bring a time in the past.
+            now = self._clock()
+            self.sampled_wall_s = time.time()
+            parts.settlement.limiter.close_period(now)
+            report = self._limiter_report()
+            stats = replace(self._meter.stats(now), host_load=host.load, host_iowait=host.iowait)
+            view = self.monitor.merge(samples, stats, now, source=source, interval_s=interval_s)
+            self._events.extend(gpu_view_events(self.gpu_view, view))
+            self._update_memory(view, now)
+            self.gpu_view = view
+            state = self._publish(self.controller.observe(view, report, stats, now), now)
+            if parts.quota is not None:
+                parts.quota.learn(view, now)
+            self._schedule_next_read(view, state, source, now)
+            parts.settlement.call_ready(now)
+            parts.user_limits.sweep(now, SWEPT_PER_SAMPLE)
+            self._events.summarize(now)
+        self._admission.flush()
+        if self.after_sample is not None:
+            self.after_sample()
+        return state
+
+    def source_lost(self, existed: bool) -> None:  # noqa: FBT001 - the protocol of a listener
+        """Publish the loss of the last source.
+
+        Args:
+            existed: whether a source existed or is configured.
+        """
+        now = self._clock()
+        with self._admission.parts.settlement.lock:
+            controller = self.controller
+            self._publish(controller.source_lost(now) if existed else controller.no_source(now), now)
+        self._admission.flush()
+
+    def started(self, *, is_sampling: bool) -> None:
+        """Record whether the GPUs are read from now on."""
+        now = self._clock()
+        with self._admission.parts.settlement.lock:
+            if is_sampling and not self.is_sampling:
+                self.controller.started(now)
+            self.is_sampling = is_sampling
+            self.current(now)
+        self._admission.flush()
+
+    def stopped(self) -> None:
+        """Record that the GPUs are no longer read; the next request starts it again."""
+        with self._admission.parts.settlement.lock:
+            self.is_sampling = False
+            self._publish(self._admission.control_state, self._clock())
+
+    def state(self) -> ControlState:
+        """Return the control state in force now, with the age of telemetry considered."""
+        with self._admission.parts.settlement.lock:
+            state = self.current(self._clock())
+        self._admission.flush()
+        return state
+
+    def current(self, now: float) -> ControlState:
+        """Return the control state in force now; called under the lock."""
+        return self._publish(self.controller.control_state(now, self._occupancy()), now)
+
+    def refresh(self, now: float) -> None:
+        """Refresh the control state, and wake idle or crashed samplers. Called at most once per interval."""
+        if self._wakes_samplers:
+            self.monitor.wake(now)
+        self.state()
+
+    def pressure(self, now: float) -> dict[str, float]:
+        """Return the terms of the pressure that are known: load over its target."""
+        terms = dict(self.controller.pressure.terms)
+        limiter = self._admission.parts.settlement.limiter
+        if limiter.limit < math.inf:
+            terms["demand"] = limiter.view(now).pressure
+        return terms
+
+    def _clock(self) -> float:
+        return self._admission.parts.settlement.clock()
+
+    def _publish(self, state: ControlState, now: float) -> ControlState:
+        idle = self._wakes_samplers and self.monitor.is_idle
+        # By age; at once where a request must wake idle samplers or start the sampling.
+        due_s = state.valid_until_s if self.is_sampling and not idle else -math.inf
+        self._admission.apply(state, self.gpu_view, due_s, now)
+        return state
+
+    def _update_memory(self, view: GpuView, now: float) -> None:
+        """Pass the memory of a view to the limiter, unless a newer one was passed."""
+        if view.taken_at_s > self._memory_s:
+            # A timestamp in the future would make all later samples look old.
+            self._memory_s = min(view.taken_at_s, now)
+            self._admission.parts.settlement.limiter.update_memory(view.memory_ratio)
+
+    def _schedule_next_read(self, view: GpuView, state: ControlState, source: str, now: float) -> None:
+        """Schedule the next reading of each source."""
+        admitted = self._admission.parts.settlement.counters.admitted
+        busy = admitted != self._admitted_by_source.get(source, 0)
+        self._admitted_by_source[source] = admitted
+        self.monitor.schedule_next(view, state, self._load(view), busy=busy, now=now)
+        self._publish(state, now)
+
+    def _load(self, view: GpuView) -> float | None:
+        """Return the maximum of device load, pressure and occupancy; None: only occupancy is known."""
+        pct, pressure = view.utilization_pct, self.controller.pressure.value
+        if pct is None and pressure is None:
+            return None
+        return max((pct or 0.0) / 100.0, pressure or 0.0, occupancy(self._occupancy()))
+
+    def _limiter_report(self) -> LimiterReport:
+        """Return the limiter's report, with the number of processes: a fleet shares the nominal rates."""
+        parts = self._admission.parts
+        report = parts.settlement.limiter.report()
+        return report if parts.fleet is None else replace(report, processes=parts.fleet.members)
+
+    def _occupancy(self) -> LimiterReport:
+        """Return limiter occupancy, without consuming the rejection counter."""
+        limiter = self._admission.parts.settlement.limiter
+        return LimiterReport(in_flight=limiter.in_flight, limit=limiter.limit)

@@ -1,0 +1,103 @@
+"""Counters of a throttle: requests by priority and result, durations, and oddities."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from autoglm_throttle.types import Outcome, Priority, Reason
+
+REPLACEABLE = (Reason.GPU, Reason.QUEUE, Reason.BREAKER)
+"""Rejections that a fallback may replace. A rejection by the user-limit store is not: that mode must count
+every admitted request.
+"""
+
+DURATION_BUCKETS_S = (
+    *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0),
+    *(2.0, 2.5, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0),
+)
+"""OpenTelemetry's buckets for HTTP durations, with 2 s (the alert threshold must be an edge) and longer ones
+for inference.
+"""
+
+ODDITIES = (
+    *("behind_proxy", "identify_failed", "disconnected_in_queue", "malformed_deadline"),
+    *("malformed_scope", "unknown_priority"),
+)
+"""Names of handled and counted oddities: a closed set, also the metric label."""
+
+
+@dataclass(frozen=True, slots=True)
+class DurationCounts:
+    """One histogram at the time of the snapshot."""
+
+    counts: tuple[int, ...]
+    """One more than `DURATION_BUCKETS_S`; not cumulative."""
+    total_s: float
+
+
+class DurationHistogram:
+    """Histogram of durations in `DURATION_BUCKETS_S`.
+
+    An edge belongs to the bucket below it; the last count holds durations above all edges.
+    """
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts: list[int] = [0] * (len(DURATION_BUCKETS_S) + 1)
+        self.total_s: float = 0.0
+
+    def record(self, duration_s: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
+        self.total_s += duration_s
+
+    def copy(self) -> DurationCounts:
+        """Return the counts as they are now."""
+        return DurationCounts(tuple(self.counts), self.total_s)
+
+
+class PriorityCounters:
+    """The counters of one priority."""
+
+    __slots__ = ("admitted", "degraded", "durations", "outcomes", "queue_time", "rejected", "would_reject")
+
+    def __init__(self) -> None:
+        self.admitted: int = 0
+        self.rejected: dict[Reason, int] = {reason: 0 for reason in Reason if reason is not Reason.OK}
+        self.would_reject: dict[Reason, int] = self.rejected.copy()
+        self.degraded: dict[Reason, int] = dict.fromkeys(REPLACEABLE, 0)
+        """Answered by a fallback instead of a permit."""
+        self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self.durations: DurationHistogram = DurationHistogram()
+        self.queue_time: DurationHistogram = DurationHistogram()
+
+    @property
+    def active(self) -> int:
+        """Admitted and not yet settled."""
+        return self.admitted - sum(self.outcomes.values())
+
+
+class Counters:
+    """All counters of one throttle; used under its lock."""
+
+    __slots__ = ("chunks", "classes", "exempt", "oddities", "stale_results")
+
+    def __init__(self) -> None:
+        self.classes: tuple[PriorityCounters, ...] = tuple(PriorityCounters() for _ in Priority)
+        self.exempt: int = 0
+        self.chunks: int = 0
+        """Streamed chunks. Counted without the lock: of two concurrent increments one may be lost."""
+        self.stale_results: int = 0
+        self.oddities: dict[str, int] = dict.fromkeys(ODDITIES, 0)
+
+    @property
+    def admitted(self) -> int:
+        """Admitted requests of all priorities."""
+        return sum(row.admitted for row in self.classes)
+
+    @property
+    def active(self) -> int:
+        """Admitted and not yet settled requests of all priorities."""
+        return sum(row.active for row in self.classes)
