@@ -22,6 +22,58 @@ from autoglm_throttle.types import (
 )
 
 
+class _OverloadStreak:
+    """Samples in a row with and without overload that the limiter confirms."""
+
+    def __init__(self) -> None:
+        self.strikes: int = 0
+        """Hot samples in a row with confirmed overload."""
+        self.calm: int = 0
+        """Samples in a row without confirmed overload."""
+        self.confirmed: bool = False
+        """Whether the newest report confirms overload."""
+        self.is_pending: bool = False
+        """Whether a report beside no new sample confirmed overload: the limiter reports each only once."""
+
+    def step(self, *, is_hot: bool, is_explained: bool) -> None:
+        """Count a new sample; nothing counts as confirmed that is explained by another cause than load."""
+        confirmed = (self.confirmed or self.is_pending) and not is_explained
+        self.is_pending = False
+        self.strikes = self.strikes + 1 if confirmed and is_hot else 0
+        self.calm = 0 if confirmed else self.calm + 1
+
+
+class _Budget:
+    """One budget for all classes, with the ceiling of each class as a share of its rate."""
+
+    def __init__(self, rates: tuple[float, float, float]) -> None:
+        self._rates = rates
+        self.nominal_rps: float = sum(rates)
+        """All nominal rates of this process together."""
+        self.rps: float = self.nominal_rps
+        self.ceilings: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+    def divide(self, rates: tuple[float, float, float], processes: int) -> None:
+        """Use this process's part of the nominal rates: the limiter's report covers this process alone."""
+        high, mid, low = (rate / processes for rate in rates)
+        self._rates = (high, mid, low)
+        self.nominal_rps = high + mid + low
+
+    def cut(self, share: float) -> None:
+        """Set the budget and each ceiling to a share of the nominal rates."""
+        self.rps = share * self.nominal_rps
+        self.ceilings = (share, share, share)
+
+    def raise_to(self, floor_rps: float, capacity: float) -> None:
+        """Raise the budget and each ceiling to a rate, but not above the usable share of the devices."""
+        self.rps = min(capacity * self.nominal_rps, max(self.rps, floor_rps))
+        high, mid, low = (
+            min(1.0, max(ceiling, floor_rps / rate))
+            for ceiling, rate in zip(self.ceilings, self._rates, strict=True)
+        )
+        self.ceilings = (high, mid, low)
+
+
 class AdaptiveController:
     """Strikes only while the limiter confirms overload; one budget for all classes while it cuts or holds.
 
@@ -37,18 +89,12 @@ class AdaptiveController:
         self._rules = rules
         self._tracker = SignalTracker(rules, now)
         self._table_controller = TierController(rules, now)
-        self._strikes = 0
-        self._calm = 0
+        self._overload = _OverloadStreak()
+        self._budget = _Budget(rules.rates)
         self._acts = False
         self._tier = 1.0
-        self._rates = rules.rates
-        self._nominal_rps = self._budget_rps = sum(rules.rates)
-        self._ceilings = (1.0, 1.0, 1.0)
         self._cause = ControlCause.CALM
-        self._confirmed = False
         self._occupancy = 0.0
-        # Confirmations that came with views without a new sample: the limiter reports each only once.
-        self._confirmation_pending = False
         self._control_state = self._publish(now, since_s=now)
 
     @property
@@ -67,18 +113,17 @@ class AdaptiveController:
 
     def observe(self, view: GpuView, report: LimiterReport, stats: ServiceStats, now: float) -> ControlState:
         """Strike, cut, hold or release, once for each new sample."""
-        self._confirmed, self._occupancy = report.confirmed, occupancy(report)
-        self._divide_rates(report.processes)
+        self._overload.confirmed, self._occupancy = report.confirmed, occupancy(report)
+        self._budget.divide(self._rules.rates, report.processes)
         self._table_controller.observe(view, report, stats, now)
         sample = self._tracker.observe(view, stats, now)
         if sample is not None:
             if sample.after_outage:
                 self._release(ControlCause.CALM)
-                self._strikes = 0
-                self._confirmation_pending = False
+                self._overload.strikes, self._overload.is_pending = 0, False
             self._step(sample.pct, report.service_rps, now)
         else:
-            self._confirmation_pending = self._confirmation_pending or report.confirmed
+            self._overload.is_pending = self._overload.is_pending or report.confirmed
             if self._acts:
                 self._hold(report.service_rps, now)
         return self._publish(now)
@@ -101,26 +146,17 @@ class AdaptiveController:
         self._table_controller.source_lost(now)
         return self._publish(now)
 
-    def _divide_rates(self, processes: int) -> None:
-        """Use this process's part of the nominal rates: the limiter's report covers this process alone."""
-        high, mid, low = (rate / processes for rate in self._rules.rates)
-        self._rates = (high, mid, low)
-        self._nominal_rps = high + mid + low
-
     def _step(self, signal_pct: float, service_rps: float | None, now: float) -> None:
-        rules, tracker = self._rules, self._tracker
-        confirmed = (self._confirmed or self._confirmation_pending) and not tracker.effect.explains(
-            tracker.signal
-        )
-        self._confirmation_pending = False
+        rules, tracker, overload = self._rules, self._tracker, self._overload
         # Underfed or stalled devices read hot without load: no strike then.
-        self._strikes = self._strikes + 1 if confirmed and signal_pct > rules.table.edge_pct else 0
-        self._calm = 0 if confirmed else self._calm + 1
-        if self._strikes >= rules.hysteresis.samples and tracker.is_trusted:
+        overload.step(
+            is_hot=signal_pct > rules.table.edge_pct, is_explained=tracker.effect.explains(tracker.signal)
+        )
+        if overload.strikes >= rules.hysteresis.samples and tracker.is_trusted:
             self._reduce(rules.table.factor(signal_pct), now)
             self._hold(service_rps, now)
-        elif self._calm >= rules.release_samples or not self._acts:
-            resting = ControlCause.STRIKE if self._strikes else ControlCause.CALM
+        elif overload.calm >= rules.release_samples or not self._acts:
+            resting = ControlCause.STRIKE if overload.strikes else ControlCause.CALM
             self._release(ControlCause.RELEASED if self._acts else resting)
         else:
             self._hold(service_rps, now)
@@ -129,20 +165,13 @@ class AdaptiveController:
     def _reduce(self, tier: float, now: float) -> None:
         remaining_share = tier * self._tracker.capacity(now)
         self._acts, self._tier, self._cause = True, tier, ControlCause.TIER
-        self._budget_rps = remaining_share * self._nominal_rps
-        self._ceilings = (remaining_share, remaining_share, remaining_share)
+        self._budget.cut(remaining_share)
 
     def _hold(self, service_rps: float | None, now: float) -> None:
         """Raise the budget and each ceiling to the measured service rate times the headroom."""
         # Until a request has ended the service rate is unknown: assume 1 per second.
         floor_rps = self._rules.headroom * (service_rps or 1.0)
-        capacity_rps = self._tracker.capacity(now) * self._nominal_rps
-        self._budget_rps = min(capacity_rps, max(self._budget_rps, floor_rps))
-        high, mid, low = (
-            min(1.0, max(ceiling, floor_rps / rate))
-            for ceiling, rate in zip(self._ceilings, self._rates, strict=True)
-        )
-        self._ceilings = (high, mid, low)
+        self._budget.raise_to(floor_rps, self._tracker.capacity(now))
 
     def _release(self, cause: ControlCause) -> None:
         self._acts, self._cause = False, cause
@@ -151,8 +180,8 @@ class AdaptiveController:
         tracker, table_state = self._tracker, self._table_controller.control_state(now)
         state, share = tracker.state(now), tracker.admitted_share(now)
         acts = self._acts and state in {TelemetryState.FRESH, TelemetryState.LATE} and share == 1.0
-        budget_rps = self._budget_rps if acts else None
-        factor = share if budget_rps is None else budget_rps / self._nominal_rps
+        budget_rps = self._budget.rps if acts else None
+        factor = share if budget_rps is None else budget_rps / self._budget.nominal_rps
         valid_until_s = tracker.valid_until(state, now)
         may_rise_at_s = 0.0 if factor else tracker.readmits_at(now)
         if since_s is None:
@@ -166,7 +195,7 @@ class AdaptiveController:
             telemetry=state,
             valid_until_s=valid_until_s if factor else min(valid_until_s, may_rise_at_s),
             may_rise_at_s=may_rise_at_s,
-            ceilings=self._ceilings if acts else (share, share, share),
+            ceilings=self._budget.ceilings if acts else (share, share, share),
             budget_rps=budget_rps,
             table_factor=table_state.factor,
             armed=acts,
@@ -180,4 +209,4 @@ class AdaptiveController:
         gpu_load = self._tracker.load(state)
         if gpu_load is None:
             return self._occupancy
-        return gpu_load if self._confirmed else min(gpu_load, self._occupancy)
+        return gpu_load if self._overload.confirmed else min(gpu_load, self._occupancy)

@@ -38,11 +38,12 @@ class LatencyPercentile:
             and the lowest bucket begins at 0.
     """
 
-    __slots__ = ("_edges_s", "_finished_s", "_snapshots", "_value_s")
+    __slots__ = ("_edges_s", "_finished_s", "_value_s", "snapshots")
 
     def __init__(self, edges_s: Sequence[float]) -> None:
         self._edges_s = (0.0, *edges_s)
-        self._snapshots: deque[tuple[int, ...]] = deque([(0,) * (len(edges_s) + 1)])
+        self.snapshots: deque[tuple[int, ...]] = deque([(0,) * (len(edges_s) + 1)])
+        """The histograms between which requests were counted, oldest first."""
         self._finished_s = 0.0
         self._value_s: float | None = None
 
@@ -58,23 +59,23 @@ class LatencyPercentile:
             Seconds; None before 20 have finished, and after 30 s without a finished request.
         """
         snapshot = tuple(counts)
-        # Counts shrink when counting began anew, for example in a fork.
-        if any(count < previous for count, previous in zip(snapshot, self._snapshots[-1], strict=True)):
+        # Counts shrink when counting began anew.
+        if any(count < previous for count, previous in zip(snapshot, self.snapshots[-1], strict=True)):
             self._restart_from((0,) * len(snapshot))
-        if snapshot != self._snapshots[-1]:
-            self._snapshots.append(snapshot)
+        if snapshot != self.snapshots[-1]:
+            self.snapshots.append(snapshot)
             self._finished_s = now
             self._value_s = self._measure()
         elif now - self._finished_s > EXPIRE_AFTER_S:
-            self._restart_from(self._snapshots[-1])
+            self._restart_from(self.snapshots[-1])
         return self._value_s
 
     def _restart_from(self, snapshot: tuple[int, ...]) -> None:
-        self._snapshots = deque([snapshot])
+        self.snapshots = deque([snapshot])
         self._value_s = None
 
     def _measure(self) -> float | None:
-        snapshots, finished = self._snapshots, sum(self._snapshots[-1])
+        snapshots, finished = self.snapshots, sum(self.snapshots[-1])
         while len(snapshots) > 1 and finished - sum(snapshots[1]) >= MIN_REQUESTS:
             snapshots.popleft()
         between = [new - old for new, old in zip(snapshots[-1], snapshots[0], strict=True)]

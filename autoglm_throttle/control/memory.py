@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from autoglm_throttle.types import Demand, DeviceKey, GpuSample, GpuView
+from autoglm_throttle.control.memory_load import EndRates, LoadAtSample, MemoryLoad
+from autoglm_throttle.types import DeviceKey, GpuSample, GpuView
 
 SLOPE_GAIN = 0.2
 """Weight of the newest pair of samples in the slope; chosen, as for the learned rates of the limiter."""
@@ -41,50 +42,6 @@ class FillBasis(StrEnum):
     UNKNOWN = "unknown"
 
 
-class MemoryLoad:
-    """Requests in flight now: the counts from which a fill is projected to the next sample."""
-
-    __slots__ = ("cost", "ended", "had_requests", "in_flight", "peak", "released", "stated_bytes")
-
-    def __init__(self) -> None:
-        self.in_flight: int = 0
-        """Requests in flight."""
-        self.cost: float = 0.0
-        """Cost of the requests in flight that did not state their memory."""
-        self.stated_bytes: int = 0
-        """Bytes that the other requests stated."""
-        self.peak: int = 0
-        """Maximum of requests in flight since the last sample."""
-        self.released: float = 0.0
-        """Cost of the ended requests without stated memory, since the start."""
-        self.ended: int = 0
-        """Ended requests, since the start."""
-        self.had_requests: bool = False
-        """Whether any request was ever in flight."""
-
-    def add(self, demand: Demand) -> None:
-        """Count a request that begins."""
-        self.had_requests = True
-        self.in_flight += 1
-        self.peak = max(self.peak, self.in_flight)
-        if demand.memory_bytes is None:
-            self.cost += demand.cost
-        else:
-            self.stated_bytes += demand.memory_bytes
-
-    def remove(self, demand: Demand) -> None:
-        """Count a request that has ended, and was added before."""
-        self.in_flight -= 1
-        self.ended += 1
-        if demand.memory_bytes is None:
-            self.cost = max(0.0, self.cost - demand.cost)
-            self.released += demand.cost
-        else:
-            self.stated_bytes -= demand.memory_bytes
-        if not self.in_flight:
-            self.cost = 0.0  # what adding and taking away of fractions has left
-
-
 class _DeviceMemory(NamedTuple):
     """Memory of one device, in use and idle (without requests), in bytes."""
 
@@ -113,6 +70,107 @@ class _FillEstimate(NamedTuple):
     period_s: float
 
 
+class _SlopeEstimate:
+    """Mean of d fill / d cost, weighted by the square of d cost, and forgotten exponentially."""
+
+    __slots__ = ("_products", "_squares", "value")
+
+    def __init__(self) -> None:
+        self._products = self._squares = 0.0
+        self.value: float = 0.0
+        """Fill that one unit of cost adds, >= 0."""
+
+    def learn(self, rise: float, added_cost: float) -> None:
+        """Add a pair of samples with different costs."""
+        self._products += SLOPE_GAIN * (rise * added_cost - self._products)
+        self._squares += SLOPE_GAIN * (added_cost * added_cost - self._squares)
+        self.value = max(0.0, self._products / self._squares)
+
+
+class _RetentionCheck:
+    """Decides whether a device fill is retained: whether it stays although requests end."""
+
+    __slots__ = ("_fill", "_in_flight")
+
+    def __init__(self) -> None:
+        self._fill = 0.0
+        self._in_flight = 0
+        """Requests in flight when the fill rose."""
+
+    def basis_of(self, fill: float, load: MemoryLoad) -> FillBasis:
+        """Basis of a device fill: retained if it stayed although at least half of the requests ended.
+
+        The requests are those in flight when the fill rose. A fill observed with nothing in flight twice in a
+        row is retained as well: it does not belong to requests.
+        """
+        if abs(fill - self._fill) > RISE:
+            self._fill, self._in_flight = fill, max(load.in_flight, load.peak)
+            return FillBasis.DEVICE
+        if fill > RISE and load.in_flight <= self._in_flight / 2:
+            return FillBasis.KEPT
+        self._in_flight = max(self._in_flight, load.in_flight)
+        return FillBasis.DEVICE
+
+
+class _IdleMemory:
+    """Learns the memory of each device that is in use without requests.
+
+    Args:
+        target: share of a whole device that may be full; an idle device near to it is ignored.
+    """
+
+    __slots__ = ("_idle", "_target")
+
+    def __init__(self, target: float) -> None:
+        self._target = target
+        self._idle: dict[DeviceKey, int] = {}
+
+    def of(self, device: DeviceKey) -> int | None:
+        """Memory of a device without requests, as far as it is known."""
+        return self._idle.get(device)
+
+    def learn(self, row: GpuSample, load: MemoryLoad) -> _DeviceMemory | None:
+        """Memory of one device; its idle memory is learned on the way."""
+        used, total = row.memory_used_bytes, row.memory_total_bytes
+        if row.kind == "engine" or row.health == "lost" or used is None or not total:
+            return None
+        key = (row.host, row.device)
+        # Before the first request a model may still be loading: follow the fill both ways.
+        idle = self._idle[key] = min(self._idle.get(key, used), used) if load.had_requests else used
+        if idle >= (self._target - BLIND_MARGIN) * total:
+            return None
+        return _DeviceMemory(used, idle, total)
+
+
+class _FillRules(NamedTuple):
+    """The arguments of `MemoryFill`."""
+
+    target: float
+    interval_s: float
+    stale_after_s: float
+
+    def fresh_s(self, interval_s: float, period_s: float) -> float:
+        """Age up to which a fill is known."""
+        return max(self.stale_after_s, STALE_INTERVALS * interval_s, STALE_PERIODS * period_s)
+
+
+class _FillTiming(NamedTuple):
+    """Times of the source of the newest fill."""
+
+    renewal_s: float
+    fresh_s: float
+
+
+class _Learned:
+    """The learned values of one basis: those of another basis say nothing about it."""
+
+    __slots__ = ("retention", "slope")
+
+    def __init__(self) -> None:
+        self.slope: _SlopeEstimate = _SlopeEstimate()
+        self.retention: _RetentionCheck = _RetentionCheck()
+
+
 class MemoryFill:
     """Learns how full the memory is, and how much one unit of cost in flight adds to it.
 
@@ -134,71 +192,49 @@ class MemoryFill:
     """
 
     __slots__ = (
-        "_bytes",
-        "_cost",
-        "_device",
-        "_ended",
-        "_fresh_s",
+        "_at_sample",
+        "_estimate",
         "_idle",
-        "_interval_s",
-        "_measured_s",
-        "_products",
-        "_raw_fill",
-        "_reference_fill",
-        "_reference_in_flight",
-        "_released",
-        "_slope",
-        "_squares",
-        "_stale_after_s",
-        "_target",
+        "_learned",
+        "_rules",
+        "_timing",
         "basis",
-        "end_rate",
+        "end_rates",
         "fill",
-        "release_rate",
-        "renewal_s",
-        "sampled_s",
         "usable_bytes",
     )
 
     def __init__(self, target: float, interval_s: float, stale_after_s: float) -> None:
-        self._target = target
-        self._interval_s = interval_s
-        self._stale_after_s = stale_after_s
-        self._idle: dict[DeviceKey, int] = {}
-        self._measured_s = -math.inf
-        self._fresh_s = stale_after_s
-        self._cost, self._bytes, self._released, self._ended = 0.0, 0, 0.0, 0
-        self._device: _DeviceMemory | None = None
-        self._raw_fill: float | None = None  # the last fill, what is kept not taken away
+        self._rules = _FillRules(target, interval_s, stale_after_s)
+        self._timing = _FillTiming(interval_s, stale_after_s)
+        self._idle = _IdleMemory(target)
+        self._at_sample = LoadAtSample()
+        self._learned = _Learned()
+        self._estimate: _FillEstimate | None = None
+        """The last fill, as measured."""
         self.basis: FillBasis = FillBasis.UNKNOWN
         self.fill: float | None = None
-        """0..1 at the last sample; None: not known."""
+        """0..1 at the last sample, without the memory that is retained; None: not known."""
         self.usable_bytes: int | None = None
         """Memory that requests can fill on the device that was fullest then."""
-        self.sampled_s: float = -math.inf
-        """Time of the last new measurement."""
-        self.release_rate: float | None = None
-        """Cost that ends per second; None: not known yet."""
-        self.end_rate: float | None = None
-        """Requests that end per second; None: not known yet."""
-        self.renewal_s: float = interval_s
+        self.end_rates: EndRates = EndRates()
+
+    @property
+    def renewal_s(self) -> float:
         """Seconds from one measurement to the next, > 0."""
-        self._products = self._squares = self._slope = 0.0
-        self._reference_fill, self._reference_in_flight = (
-            0.0,
-            0,
-        )  # a fill, and how many requests were in flight when it came
+        return self._timing.renewal_s
 
     def idle_bytes(self, device: DeviceKey) -> int | None:
         """Memory of a device without requests, as far as it is known."""
-        return self._idle.get(device)
+        return self._idle.of(device)
 
     @property
     def slope(self) -> float:
         """Fill that one unit of cost adds, >= 0."""
-        if self.basis is not FillBasis.KEPT or self._device is None:
-            return self._slope
-        return self._slope * self._device.usable / self._device.all_idle().usable
+        slope, device = self._learned.slope.value, self._device
+        if self.basis is not FillBasis.KEPT or device is None:
+            return slope
+        return slope * device.usable / device.all_idle().usable
 
     @property
     def ceiling(self) -> float:
@@ -206,17 +242,18 @@ class MemoryFill:
 
         0: the retained memory alone is above the target.
         """
-        if self._device is None:
+        device = self._device
+        if device is None:
             return 1.0
-        base = self._device.all_idle() if self.basis is FillBasis.KEPT else self._device
-        return max(0.0, (self._target * base.total - base.idle) / base.usable)
+        base = device.all_idle() if self.basis is FillBasis.KEPT else device
+        return max(0.0, (self._rules.target * base.total - base.idle) / base.usable)
 
     def max_bytes(self, cap: float) -> float | None:
         """Maximum for one request under a cap, with all other memory free; None: not known."""
         device = self._device
         if device is None:
             return None
-        return min(cap * device.usable, self._target * device.total - device.idle)
+        return min(cap * device.usable, self._rules.target * device.total - device.idle)
 
     def learn(self, view: GpuView, load: MemoryLoad, now: float) -> None:
         """Process a view; one without a new measurement changes nothing.
@@ -226,43 +263,51 @@ class MemoryFill:
             load: requests in flight here at this moment.
             now: monotonic seconds.
         """
-        interval_s = self._interval_s if view.interval_s is None else view.interval_s
+        interval_s = self._rules.interval_s if view.interval_s is None else view.interval_s
         estimate = self._cache(view) or self._fullest(view.devices, load, now, interval_s)
         if estimate is None:
-            self.basis, self.fill, self.usable_bytes, self._device = FillBasis.UNKNOWN, None, None, None
-            self._reset()
+            self.basis, self.fill, self.usable_bytes, self._estimate = FillBasis.UNKNOWN, None, None, None
+            self._learned = _Learned()
             return
-        known = self.basis is estimate.basis or (
-            self.basis is FillBasis.KEPT and estimate.basis is FillBasis.DEVICE
-        )
-        if known and estimate.measured_s <= self._measured_s:
+        before = self._estimate if self._continues(estimate.basis) else None
+        if before is None:
+            self._learned = _Learned()
+        elif estimate.measured_s <= before.measured_s:
             return
-        self._fresh_s = max(
-            self._stale_after_s, STALE_INTERVALS * interval_s, STALE_PERIODS * estimate.period_s
+        self._timing = _FillTiming(
+            max(interval_s, estimate.period_s), self._rules.fresh_s(interval_s, estimate.period_s)
         )
-        self.renewal_s = max(interval_s, estimate.period_s)
-        if not known:
-            self._reset()
-        before = self._raw_fill
         self._set_basis(estimate, load)
         # A retained fill does not follow the requests: it says nothing about the slope.
         if before is not None and self.basis is not FillBasis.KEPT:
-            self._learn_slope(estimate.fill - before, load)
-        self._record(load, estimate.measured_s, now)
+            self._learn_slope(estimate.fill - before.fill, load)
+        self._record(load, now)
 
     def projected(self, load: MemoryLoad, now: float) -> float | None:
         """Project the fill from the last sample to the requests in flight now, >= 0; None: not known."""
-        fill = self.fill
-        if fill is None or now - self._measured_s > self._fresh_s:
+        fill, estimate = self.fill, self._estimate
+        if fill is None or estimate is None or now - estimate.measured_s > self._timing.fresh_s:
             return None
-        fill += self.slope * (load.cost - self._cost)
+        fill += self.slope * (load.cost - self._at_sample.cost)
         if self.usable_bytes:
-            fill += (load.stated_bytes - self._bytes) / self.usable_bytes
+            fill += (load.stated_bytes - self._at_sample.stated_bytes) / self.usable_bytes
         return max(0.0, fill)
 
     def state(self, now: float) -> FillBasis:
         """Basis at ``now``; ``unknown`` once the fill is too old."""
-        return FillBasis.UNKNOWN if now - self._measured_s > self._fresh_s else self.basis
+        estimate = self._estimate
+        if estimate is None or now - estimate.measured_s > self._timing.fresh_s:
+            return FillBasis.UNKNOWN
+        return self.basis
+
+    @property
+    def _device(self) -> _DeviceMemory | None:
+        """The device that was fullest at the last sample."""
+        return None if self._estimate is None else self._estimate.device
+
+    def _continues(self, basis: FillBasis) -> bool:
+        """Whether a new fill has the basis of the last one."""
+        return self.basis is basis or (self.basis is FillBasis.KEPT and basis is FillBasis.DEVICE)
 
     def _cache(self, view: GpuView) -> _FillEstimate | None:
         fill, measured_s = view.kv_used_ratio, view.engines_at_s
@@ -276,77 +321,36 @@ class MemoryFill:
         fullest: _FillEstimate | None = None
         for row in rows:
             period_s = row.period_s or 0.0
-            limit_s = max(self._stale_after_s, STALE_INTERVALS * interval_s, STALE_PERIODS * period_s)
             measured_s = row.taken_at_s - row.age_s
-            if now - measured_s > limit_s:
+            if now - measured_s > self._rules.fresh_s(interval_s, period_s):
                 continue
-            memory = self._device_of(row, load)
+            memory = self._idle.learn(row, load)
             if memory is not None and (fullest is None or memory.fill > fullest.fill):
                 fullest = _FillEstimate(FillBasis.DEVICE, memory.fill, memory, measured_s, period_s)
         return fullest
 
-    def _device_of(self, row: GpuSample, load: MemoryLoad) -> _DeviceMemory | None:
-        """Memory of one device; its idle memory is learned on the way."""
-        used, total = row.memory_used_bytes, row.memory_total_bytes
-        if row.kind == "engine" or row.health == "lost" or used is None or not total:
-            return None
-        key = (row.host, row.device)
-        # Before the first request a model may still be loading: follow the fill both ways.
-        idle = self._idle[key] = min(self._idle.get(key, used), used) if load.had_requests else used
-        if idle >= (self._target - BLIND_MARGIN) * total:
-            return None
-        return _DeviceMemory(used, idle, total)
-
     def _set_basis(self, estimate: _FillEstimate, load: MemoryLoad) -> None:
         """Store a new measurement with its basis and its usable memory."""
-        self.basis, self.fill, self._raw_fill = estimate.basis, estimate.fill, estimate.fill
-        self._device, self.usable_bytes = estimate.device, None
-        if estimate.device is None:
+        self._estimate, device = estimate, estimate.device
+        self.basis, self.fill, self.usable_bytes = estimate.basis, estimate.fill, None
+        if device is None:
             return
-        self.basis, self.usable_bytes = self._basis_of(estimate.fill, load), estimate.device.usable
+        self.basis = self._learned.retention.basis_of(estimate.fill, load)
+        self.usable_bytes = device.usable
         if self.basis is FillBasis.KEPT:
-            self.fill, self.usable_bytes = 0.0, estimate.device.all_idle().usable
-
-    def _basis_of(self, fill: float, load: MemoryLoad) -> FillBasis:
-        """Basis of a device fill: retained if it stayed although at least half of the requests ended.
-
-        The requests are those in flight when the fill rose. A fill observed with nothing in flight twice in a
-        row is retained as well: it does not belong to requests.
-        """
-        if abs(fill - self._reference_fill) > RISE:
-            self._reference_fill, self._reference_in_flight = fill, max(load.in_flight, load.peak)
-            return FillBasis.DEVICE
-        if fill > RISE and load.in_flight <= self._reference_in_flight / 2:
-            return FillBasis.KEPT
-        self._reference_in_flight = max(self._reference_in_flight, load.in_flight)
-        return FillBasis.DEVICE
+            self.fill, self.usable_bytes = 0.0, device.all_idle().usable
 
     def _learn_slope(self, rise: float, load: MemoryLoad) -> None:
         if self.usable_bytes:
-            rise -= (load.stated_bytes - self._bytes) / self.usable_bytes
-        added_cost = load.cost - self._cost
+            rise -= (load.stated_bytes - self._at_sample.stated_bytes) / self.usable_bytes
+        added_cost = load.cost - self._at_sample.cost
         if added_cost:
-            self._products += SLOPE_GAIN * (rise * added_cost - self._products)
-            self._squares += SLOPE_GAIN * (added_cost * added_cost - self._squares)
-            self._slope = max(0.0, self._products / self._squares)
+            self._learned.slope.learn(rise, added_cost)
 
-    def _record(self, load: MemoryLoad, measured_s: float, now: float) -> None:
-        passed_s = now - self.sampled_s
+    def _record(self, load: MemoryLoad, now: float) -> None:
+        """Store the load at a new measurement."""
+        passed_s = now - self._at_sample.taken_s
         if 0.0 < passed_s < math.inf:
-            self.release_rate = _smoothed(self.release_rate, (load.released - self._released) / passed_s)
-            self.end_rate = _smoothed(self.end_rate, (load.ended - self._ended) / passed_s)
-        self._cost, self._bytes, self._released = load.cost, load.stated_bytes, load.released
-        self._ended = load.ended
-        self._measured_s, self.sampled_s = measured_s, now
+            self.end_rates.learn(self._at_sample, load, passed_s)
+        self._at_sample = LoadAtSample(now, load.cost, load.stated_bytes, load.released, load.ended)
         load.peak = load.in_flight
-
-    def _reset(self) -> None:
-        """Discard the learned values: those of another basis say nothing about this one."""
-        self._products = self._squares = self._slope = 0.0
-        self._reference_fill, self._reference_in_flight, self._raw_fill = 0.0, 0, None
-
-
-def _smoothed(old: float | None, new: float) -> float:
-    """Move a rate towards a newer one; negative rates (counts reset in a fork) count as 0."""
-    new = max(0.0, new)
-    return new if old is None else old + SLOPE_GAIN * (new - old)

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from autoglm_throttle.control.memory import FillBasis, MemoryFill, MemoryLoad
+from autoglm_throttle.control.memory import FillBasis, MemoryFill
+from autoglm_throttle.control.memory_load import MemoryLoad
 from autoglm_throttle.types import Decision, Demand, GpuCondition, GpuView, Priority, Reason, ResourceAdvice
 
 RESUME_MARGIN = 0.05
@@ -87,17 +88,17 @@ class QuotaView:
 class Quota:
     """Rejects requests that would exceed the memory share of their class, and advises on serving the others.
 
-    Only requests that count as in flight are checked. Not thread-safe: callers hold one re-entrant lock.
+    Only requests that count as in flight are checked. Not thread-safe: callers hold one lock.
 
     Args:
         rules: caps and labels.
     """
 
-    __slots__ = ("_degraded", "_memory", "_rejecting", "_rules", "factor", "load")
+    __slots__ = ("_degraded", "_rejecting", "factor", "load", "memory", "rules")
 
     def __init__(self, rules: QuotaRules) -> None:
-        self._rules = rules
-        self._memory = MemoryFill(rules.caps[0], rules.interval_s, rules.stale_after_s)
+        self.rules: QuotaRules = rules
+        self.memory: MemoryFill = MemoryFill(rules.caps[0], rules.interval_s, rules.stale_after_s)
         self._rejecting: set[Priority | str] = set()
         self._degraded = False
         self.factor: float = 1.0
@@ -108,7 +109,7 @@ class Quota:
     def learn(self, view: GpuView, now: float) -> None:
         """Process a view of the devices."""
         self._degraded = any(verdict.condition is GpuCondition.DEGRADED for verdict in view.verdicts.values())
-        self._memory.learn(view, self.load, now)
+        self.memory.learn(view, self.load, now)
 
     def rejection(self, demand: Demand, now: float) -> Decision | None:
         """Rejection of a demand; None: it may be admitted, or memory is not known.
@@ -117,36 +118,32 @@ class Quota:
         """
         if not demand.holds_slot:
             return None
-        fill = self._memory.projected(self.load, now)
+        fill = self.memory.projected(self.load, now)
         if fill is None:
             return None
         cap, key = self._cap(demand)
-        stated, max_bytes = demand.memory_bytes, self._memory.max_bytes(cap)
+        stated, max_bytes = demand.memory_bytes, self.memory.max_bytes(cap)
         if stated is not None and max_bytes is not None and stated > max_bytes:
             return _too_large(max_bytes)
         # With nothing in flight and a fill that stays, waiting would free nothing: admit one request.
-        return None if self._alone() else self._above(demand, fill, min(cap, self._memory.ceiling), key)
+        return None if self._alone() else self._above(demand, fill, min(cap, self.memory.ceiling), key)
 
     def reserve(self, demand: Demand) -> MemoryLoad:
         """Count an admitted demand; it must be removed from the returned load."""
         self.load.add(demand)
         return self.load
 
-    def reset_after_fork(self) -> None:
-        """Begin with nothing in flight, in a fork: requests of the parent belong to it."""
-        self.load = MemoryLoad()
-
     def advice(self, demand: Demand, now: float) -> ResourceAdvice:
         """Advice for an admitted demand; call it before the demand is counted."""
-        rules, fill = self._rules, self._memory.projected(self.load, now)
+        rules, fill = self.rules, self.memory.projected(self.load, now)
         route = rules.routes.get(demand.route or "", _NO_ROUTE)
         priority = route.compute_priority
         if priority is None:
             priority = demand.priority if rules.compute_priority is None else rules.compute_priority
-        usable = self._memory.usable_bytes
+        usable = self.memory.usable_bytes
         remaining_bytes = None
         if fill is not None and usable is not None:
-            cap = min(self._cap(demand)[0], self._memory.ceiling)
+            cap = min(self._cap(demand)[0], self.memory.ceiling)
             remaining_bytes = max(0, round((cap - fill) * usable))
         labels = rules.precisions if route.precisions is None else route.precisions
         return ResourceAdvice(
@@ -155,10 +152,10 @@ class Quota:
 
     def view(self, now: float) -> QuotaView:
         """All figures at ``now``."""
-        memory = self._memory
+        memory = self.memory
         fill = memory.projected(self.load, now)
         ceiling = 1.0 if fill is None else memory.ceiling
-        caps = {p: min(cap, ceiling) for p, cap in zip(Priority, self._rules.caps, strict=True)}
+        caps = {p: min(cap, ceiling) for p, cap in zip(Priority, self.rules.caps, strict=True)}
         acts = fill is not None and not self._alone()
         return QuotaView(
             basis=memory.state(now),
@@ -180,25 +177,25 @@ class Quota:
         excess = fill + self._share(demand) - cap
         if excess <= 0.0 < cap:
             return None
-        if cap <= 0.0 or fill + self._memory.slope > cap:
+        if cap <= 0.0 or fill + self.memory.slope > cap:
             self._rejecting.add(key)
         return self._fill_rejection(excess, fill, cap)
 
     def _alone(self) -> bool:
         """Whether the fill stayed with nothing in flight here: other processes or the allocator hold it."""
-        return self._memory.basis is FillBasis.KEPT and not self.load.in_flight
+        return self.memory.basis is FillBasis.KEPT and not self.load.in_flight
 
     def _cap(self, demand: Demand) -> tuple[float, Priority | str]:
         """The cap of a demand as configured, and the key of its rejection state."""
         if demand.route is not None:
-            route = self._rules.routes.get(demand.route, _NO_ROUTE)
+            route = self.rules.routes.get(demand.route, _NO_ROUTE)
             if route.cap is not None:
-                return min(route.cap, self._rules.caps[0]), demand.route
-        return self._rules.caps[demand.priority], demand.priority
+                return min(route.cap, self.rules.caps[0]), demand.route
+        return self.rules.caps[demand.priority], demand.priority
 
     def _share(self, demand: Demand) -> float:
         """Fill that a demand will add."""
-        memory = self._memory
+        memory = self.memory
         if demand.memory_bytes is not None and memory.usable_bytes:
             return demand.memory_bytes / memory.usable_bytes
         # The first request in flight needs no predicted memory: a wrongly learned slope could otherwise
@@ -211,7 +208,7 @@ class Quota:
         severity = 0
         if self.factor <= LAST_PRECISION_FACTOR or self._degraded:
             severity = 2
-        elif self.factor < 1.0 or (fill is not None and fill > self._rules.caps[Priority.MID]):
+        elif self.factor < 1.0 or (fill is not None and fill > self.rules.caps[Priority.MID]):
             severity = 1
         index = 0 if _FIRST_PRECISION[severity][demand.priority] else len(labels) - 1
         if demand.precision in labels:
@@ -223,12 +220,12 @@ class Quota:
 
         The wait is an estimate, unlike that of a bucket, since the duration of requests is unknown.
         """
-        memory = self._memory
+        memory = self.memory
         # At least one whole interval: requests rejected within one would otherwise all return at its end.
         wait_s = memory.renewal_s
-        if self.load.in_flight and memory.end_rate:
-            wait_s = max(wait_s, 1.0 / memory.end_rate)
-        freed = memory.slope * (memory.release_rate or 0.0)
+        if self.load.in_flight and memory.end_rates.requests:
+            wait_s = max(wait_s, 1.0 / memory.end_rates.requests)
+        freed = memory.slope * (memory.end_rates.cost or 0.0)
         if freed > 0.0:
             wait_s = max(wait_s, excess / freed)
         wait_s = min(wait_s, max(MAX_WAIT_S, memory.renewal_s))

@@ -27,6 +27,63 @@ class NewSample(NamedTuple):
     """Whether the sample before it was too old to be believed."""
 
 
+class _SampleState:
+    """The newest sample of the signal, and the samples that must follow before it is trusted."""
+
+    def __init__(self, term: str) -> None:
+        self.pct: float | None = None
+        self.term: str = term
+        """The term of the signal that decided."""
+        self.measured_s: float | None = None
+        """Time of the measurement; None before the first sample."""
+        self.newest_s: dict[Signal, float] = {}
+        """Time of the newest sample of each signal, whether or not it is in force now."""
+        self.untrusted: int = 0
+        """New samples that must still come after an outage."""
+
+    def record(self, pct: float, term: str, measured_s: float, *, after_outage: bool) -> None:
+        """Store a new sample."""
+        self.untrusted = max(0, (SAMPLES_TO_TRUST if after_outage else self.untrusted) - 1)
+        self.pct, self.term, self.measured_s = pct, term, measured_s
+
+
+class _DeviceLosses:
+    """Tracks lost devices: the usable share, and how long a report of a loss or a stall holds."""
+
+    def __init__(self, staleness: Staleness, now: float) -> None:
+        self.capacity: CapacityTracker = CapacityTracker(staleness, now)
+        self.admitted_share: CapacityTracker = CapacityTracker(staleness, now)
+        """Admitted share; any device counts as all of them, so a partial loss does not lower it."""
+        self.release_s: float = -math.inf
+        """Time before which the table may not release."""
+        self._usable = 1.0
+        self._lost_until_s = -math.inf
+        self._known_until_s = -math.inf
+
+    def reset(self) -> None:
+        """Accept the shares of the next view as they are."""
+        self.capacity.reset()
+        self.admitted_share.reset()
+
+    def observe(self, view: GpuView, staleness: Staleness, now: float) -> None:
+        """Process a view; a loss holds the release."""
+        usable = _usable(view)
+        # A mean without the lost device looks too good: hold the release.
+        if usable < self._usable:
+            self.release_s = now + LOSS_HOLD_S
+        self._usable = usable
+        self.capacity.observe(view.capacity, view.taken_at_s, staleness, now)
+        self.admitted_share.observe(1.0 if view.capacity else 0.0, view.taken_at_s, staleness, now)
+        self._lost_until_s = -math.inf if view.capacity else now + staleness.stale_s
+        self._known_until_s = view.taken_at_s + staleness.stale_s
+
+    def are_down(self, is_stalled: bool, now: float) -> bool:
+        """Whether all devices are lost, or stalled as given, by telemetry that is not too old."""
+        # A loss is as young as the newest reading, since a lost device reports nothing; a stall is as young
+        # as its measurement.
+        return (is_stalled and now <= self._known_until_s) or now <= self._lost_until_s
+
+
 class SignalTracker:
     """Tracks signal, capacity and telemetry state for every policy.
 
@@ -36,32 +93,28 @@ class SignalTracker:
     """
 
     def __init__(self, rules: ControlRules, now: float) -> None:
-        self._configured_staleness = rules.staleness
+        self._rules = rules
         self._staleness: Staleness = rules.staleness
-        self._configured_signal = rules.signal
+        """Age limits at the newest sample."""
         self._gauge = PressureGauge(rules.targets, rules.pressure_terms)
         self.expects_source: bool = True
         """False once it is known that no source exists."""
         self.signal: Signal = Signal.PRESSURE if rules.signal is Signal.PRESSURE else Signal.UTILIZATION
         """The signal in force."""
-        self.term: str = "utilization" if self.signal is Signal.UTILIZATION else UNKNOWN_PRESSURE.term
-        """The term of the signal that decided at the newest sample."""
         self.pressure: Pressure = UNKNOWN_PRESSURE
         """At the newest view."""
         self.effect: VerdictEffect = NO_EFFECT
         """Effect of the verdicts of the newest view."""
-        self._signal_pct: float | None = None
-        self._sampled_s: float | None = None
-        self._newest_s: dict[Signal, float] = {}
         self._deadline_s = now + STARTING_S
-        self._capacity = CapacityTracker(rules.staleness, now)
-        self._admitted_share = CapacityTracker(rules.staleness, now)
-        """Admitted share; any device counts as all of them, so a partial loss does not lower it."""
-        self._usable = 1.0
-        self._lost_until_s = -math.inf
-        self._devices_until_s = -math.inf
-        self._untrusted_samples = 0
-        self._release_s = -math.inf
+        self._devices = _DeviceLosses(rules.staleness, now)
+        self._sample = _SampleState(
+            "utilization" if self.signal is Signal.UTILIZATION else UNKNOWN_PRESSURE.term
+        )
+
+    @property
+    def term(self) -> str:
+        """The term of the signal that decided at the newest sample."""
+        return self._sample.term
 
     def started(self, now: float) -> None:
         """Restart the wait for the first sample: a model may have been loaded since construction."""
@@ -70,12 +123,11 @@ class SignalTracker:
     def no_source(self) -> None:
         """Stop expecting samples: without a source none is missing."""
         self.expects_source = False
-        self._capacity.reset()
-        self._admitted_share.reset()
+        self._devices.reset()
 
     def lost(self) -> None:
         """Count telemetry as blind at once, as after a long outage."""
-        self._sampled_s = -math.inf
+        self._sample.measured_s = -math.inf
 
     def observe(self, view: GpuView, stats: ServiceStats, now: float) -> NewSample | None:
         """Process a view and return its new sample, if it holds one.
@@ -83,78 +135,64 @@ class SignalTracker:
         A view without the signal in force, or hardly younger than the last one, holds none.
         """
         self.expects_source = True
-        usable = _usable(view)
-        # A mean without the lost device looks too good: hold the release.
-        if usable < self._usable:
-            self._release_s = now + LOSS_HOLD_S
-        self._usable = usable
-        staleness = self._configured_staleness.for_intervals(view.interval_s, view.period_s)
-        self._capacity.observe(view.capacity, view.taken_at_s, staleness, now)
-        self._admitted_share.observe(1.0 if view.capacity else 0.0, view.taken_at_s, staleness, now)
+        staleness = self._rules.staleness.for_intervals(view.interval_s, view.period_s)
+        self._devices.observe(view, staleness, now)
         self.pressure = self._gauge.measure(view, stats)
         self.effect = effect(view)
-        self._lost_until_s = -math.inf if view.capacity else now + staleness.stale_s
-        self._devices_until_s = view.taken_at_s + staleness.stale_s
         self.signal = self._in_force(view, now)
         pct, term, measured_s = self._read(view)
-        gap_s = measured_s - self._newest_s.get(self.signal, -math.inf)
-        if (
-            pct is None
-            or not 0.0 <= pct <= 100.0
-            or gap_s <= NEW_AFTER * self._configured_staleness.interval_s
-        ):
+        gap_s = measured_s - self._sample.newest_s.get(self.signal, -math.inf)
+        is_new = gap_s > NEW_AFTER * self._rules.staleness.interval_s
+        if pct is None or not 0.0 <= pct <= 100.0 or not is_new:
             return None
         after_outage = self.state(now) in {TelemetryState.STALE, TelemetryState.BLIND}
-        self._untrusted_samples = max(0, (SAMPLES_TO_TRUST if after_outage else self._untrusted_samples) - 1)
         self._staleness = staleness
         # A timestamp in the future would make all later samples look old.
-        self._newest_s[self.signal] = self._sampled_s = min(measured_s, now)
-        self._signal_pct, self.term = pct, term
+        self._sample.newest_s[self.signal] = min(measured_s, now)
+        self._sample.record(pct, term, min(measured_s, now), after_outage=after_outage)
         return NewSample(pct, after_outage)
 
     @property
     def is_trusted(self) -> bool:
         """Whether enough new samples have come since the last outage."""
-        return not self._untrusted_samples
+        return not self._sample.untrusted
 
     def is_ready(self, now: float) -> bool:
         """Whether at least one device is not stalled; telemetry that is too old counts as yes."""
-        # A loss is as young as the newest reading, since a lost device reports nothing; a stall is as young
-        # as its measurement.
-        is_stalled = self.effect.stalled and now <= self._devices_until_s
-        return not (self.expects_source and (is_stalled or now <= self._lost_until_s))
+        return not (self.expects_source and self._devices.are_down(self.effect.stalled, now))
 
     def may_release(self, now: float) -> bool:
         """Whether a better signal may be believed: not directly after an outage or a loss."""
-        return self.is_trusted and now >= self._release_s
+        return self.is_trusted and now >= self._devices.release_s
 
     def state(self, now: float) -> TelemetryState:
         """Telemetry state by the age of the newest sample."""
         if not self.expects_source:
             return TelemetryState.NONE
-        if self._sampled_s is None:
+        measured_s = self._sample.measured_s
+        if measured_s is None:
             return TelemetryState.STARTING if now <= self._deadline_s else TelemetryState.BLIND
-        return self._staleness.state(now - self._sampled_s)
+        return self._staleness.state(now - measured_s)
 
     def load(self, state: TelemetryState) -> float | None:
         """The newest signal as 0..1; None once it is too old."""
-        return (
-            self._signal_pct / 100.0 if state in _BELIEVED_STATES and self._signal_pct is not None else None
-        )
+        pct = self._sample.pct
+        return pct / 100.0 if state in _BELIEVED_STATES and pct is not None else None
 
     def capacity(self, now: float) -> float:
         """Usable share of the devices, 0..1."""
-        return self._capacity.at(now)
+        return self._devices.capacity.at(now)
 
     def admitted_share(self, now: float) -> float:
         """Admitted share, 0..1: below 1 only after the last device was lost."""
-        return self._admitted_share.at(now) if self.expects_source else 1.0
+        return self._devices.admitted_share.at(now) if self.expects_source else 1.0
 
     def drifted_factor(self, held: float, now: float) -> float:
         """Blend a factor towards the assumed one, by the age of its signal."""
-        if self._sampled_s is None:
+        measured_s = self._sample.measured_s
+        if measured_s is None:
             return held if now <= self._deadline_s else self._staleness.assumed(held)
-        return self._staleness.factor(held, now - self._sampled_s)
+        return self._staleness.factor(held, now - measured_s)
 
     def cause(self, state: TelemetryState, capacity: float, otherwise: ControlCause) -> ControlCause:
         """Cause of the factor: telemetry if that is the cause, else ``otherwise``."""
@@ -168,24 +206,25 @@ class SignalTracker:
 
     def valid_until(self, state: TelemetryState, now: float) -> float:
         """Time until which age alone changes nothing."""
-        trusted_s = self._capacity.valid_until(now)
-        if self._sampled_s is None:
+        trusted_s, measured_s = self._devices.capacity.valid_until(now), self._sample.measured_s
+        if measured_s is None:
             return min(self._deadline_s, trusted_s) if state is TelemetryState.STARTING else trusted_s
         known_s = {
-            TelemetryState.FRESH: self._sampled_s + self._staleness.fresh_s,
-            TelemetryState.LATE: self._sampled_s + self._staleness.stale_s,
-            TelemetryState.STALE: min(now + BLEND_STEP_S, self._sampled_s + self._staleness.blind_s),
+            TelemetryState.FRESH: measured_s + self._staleness.fresh_s,
+            TelemetryState.LATE: measured_s + self._staleness.stale_s,
+            TelemetryState.STALE: min(now + BLEND_STEP_S, measured_s + self._staleness.blind_s),
         }
         return min(trusted_s, known_s.get(state, math.inf))
 
     def readmits_at(self, now: float) -> float:
         """Time of the first sample that could admit requests again after the last device was lost."""
-        return self._admitted_share.rises_at(now)
+        return self._devices.admitted_share.rises_at(now)
 
     def sampled_at(self, samples: int, now: float) -> float:
         """Earliest time at which ``samples`` more samples can have arrived."""
         interval_s = self._staleness.interval_s
-        following = now if self._sampled_s is None else self._sampled_s + interval_s
+        measured_s = self._sample.measured_s
+        following = now if measured_s is None else measured_s + interval_s
         return self._due(following, now) + (samples - 1) * interval_s
 
     def release_at(self, samples: int, calm: int, now: float) -> float:
@@ -196,17 +235,17 @@ class SignalTracker:
             calm: number already observed; they count only if the next one may be believed, too.
             now: monotonic seconds; the result is one interval from here if nothing can be predicted.
         """
-        interval_s = self._staleness.interval_s
-        if self._sampled_s is None or self._sampled_s == -math.inf:
+        interval_s, measured_s = self._staleness.interval_s, self._sample.measured_s
+        if measured_s is None or measured_s == -math.inf:
             return now + interval_s
-        following = self._sampled_s + interval_s
-        back_s = self._due(following, now)
-        if back_s - self._sampled_s > self._staleness.stale_s:
+        following = measured_s + interval_s
+        back_s, release_s = self._due(following, now), self._devices.release_s
+        if back_s - measured_s > self._staleness.stale_s:
             counts_from = back_s + (SAMPLES_TO_TRUST - 1) * interval_s
         else:
-            counts_from = self._sampled_s + max(1, self._untrusted_samples) * interval_s
-        if counts_from < self._release_s:
-            counts_from += math.ceil((self._release_s - counts_from) / interval_s) * interval_s
+            counts_from = measured_s + max(1, self._sample.untrusted) * interval_s
+        if counts_from < release_s:
+            counts_from += math.ceil((release_s - counts_from) / interval_s) * interval_s
         # Calm samples count only in an unbroken row up to the next sample.
         counted = calm if counts_from == following else 0
         return self._due(counts_from + (max(1, samples - counted) - 1) * interval_s, now)
@@ -216,11 +255,11 @@ class SignalTracker:
 
         An engine that stopped reporting is replaced by the devices only if their samples are recent.
         """
-        if self._configured_signal is not Signal.AUTO:
-            return self._configured_signal
+        if self._rules.signal is not Signal.AUTO:
+            return self._rules.signal
         if view.engines_at_s is None:
             return Signal.UTILIZATION
-        staleness = self._configured_staleness.for_intervals(view.interval_s, None)
+        staleness = self._rules.staleness.for_intervals(view.interval_s, None)
         engines_overdue = now - view.engines_at_s > staleness.stale_s
         devices_known = view.utilization_pct is not None and now - view.taken_at_s <= self._staleness.stale_s
         return Signal.UTILIZATION if engines_overdue and devices_known else Signal.PRESSURE

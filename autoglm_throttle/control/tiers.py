@@ -6,6 +6,7 @@ from autoglm_throttle.control.capacity import SAMPLES_TO_TRUST
 from autoglm_throttle.control.controller import ControlRules
 from autoglm_throttle.control.pressure import Pressure
 from autoglm_throttle.control.signal import SignalTracker
+from autoglm_throttle.control.verdict_effect import VerdictEffect
 from autoglm_throttle.types import (
     ControlCause,
     ControlState,
@@ -14,6 +15,30 @@ from autoglm_throttle.types import (
     MissingTelemetryMode,
     ServiceStats,
 )
+
+
+class _VerdictCap:
+    """The maximum factor that the verdicts allow: it falls at once, and rises by steps."""
+
+    def __init__(self, recovery_step: float) -> None:
+        self._recovery_step = recovery_step
+        self._calm = 0
+        self.factor: float = 1.0
+        self.cause: ControlCause | None = None
+        """Cause of the newest reduction."""
+
+    @property
+    def samples_to_rise(self) -> int:
+        """New samples that must allow more before the maximum rises."""
+        return SAMPLES_TO_TRUST - self._calm
+
+    def follow(self, effect: VerdictEffect) -> None:
+        """Apply the effect of the verdicts at a new sample."""
+        self._calm = self._calm + 1 if effect.factor > self.factor else 0
+        if effect.factor < self.factor:
+            self.factor, self.cause = effect.factor, effect.cause
+        elif self._calm >= SAMPLES_TO_TRUST:
+            self.factor = min(effect.factor, self.factor + self._recovery_step)
 
 
 class TierController:
@@ -33,10 +58,7 @@ class TierController:
         # GPU_UNKNOWN=closed admits nothing before the first sample.
         self._tier = 0.0 if rules.staleness.unknown is MissingTelemetryMode.CLOSED else 1.0
         self._cause = ControlCause.CALM
-        self._cap = 1.0
-        """The maximum factor that the verdicts allow."""
-        self._cap_cause: ControlCause | None = None
-        self._cap_calm = 0
+        self._cap = _VerdictCap(rules.hysteresis.recovery_step)
         self._control_state = self._publish(now, since_s=now)
 
     @property
@@ -61,7 +83,7 @@ class TierController:
                 self._tier = held
                 self._strikes = self._calm = 0
             self._step(sample.pct, now)
-            self._limit()
+            self._cap.follow(self._tracker.effect)
         return self._publish(now)
 
     def control_state(self, now: float, _report: LimiterReport | None = None) -> ControlState:
@@ -95,15 +117,6 @@ class TierController:
             self._calm = 0
             self._cause = self._resting(want)
 
-    def _limit(self) -> None:
-        """Follow the verdicts down at once; up like the table after an outage, trusted and by steps."""
-        wanted = self._tracker.effect.factor
-        self._cap_calm = self._cap_calm + 1 if wanted > self._cap else 0
-        if wanted < self._cap:
-            self._cap, self._cap_cause = wanted, self._tracker.effect.cause
-        elif self._cap_calm >= SAMPLES_TO_TRUST:
-            self._cap = min(wanted, self._cap + self._rules.recovery_step)
-
     def _resting(self, want: float) -> ControlCause:
         if self._tier == 1.0:
             return ControlCause.STRIKE if self._strikes else ControlCause.CALM
@@ -115,17 +128,17 @@ class TierController:
         back_s = 0.0 if capacity else tracker.readmits_at(now)
         if remaining_share:
             return back_s
-        if self._tier and not self._cap:
-            return max(back_s, tracker.sampled_at(SAMPLES_TO_TRUST - self._cap_calm, now))
+        if self._tier and not self._cap.factor:
+            return max(back_s, tracker.sampled_at(self._cap.samples_to_rise, now))
         return max(back_s, tracker.release_at(self._rules.release_samples, self._calm, now))
 
     def _publish(self, now: float, since_s: float | None = None) -> ControlState:
         tracker = self._tracker
         expects = tracker.expects_source
         state, capacity = tracker.state(now), tracker.capacity(now)
-        remaining_share = tracker.drifted_factor(min(self._tier, self._cap), now)
+        remaining_share = tracker.drifted_factor(min(self._tier, self._cap.factor), now)
         factor = capacity * remaining_share if expects else 1.0
-        capped = self._cap_cause if self._cap < self._tier else None
+        capped = self._cap.cause if self._cap.factor < self._tier else None
         may_rise_at_s = 0.0 if factor else self._may_rise_at(capacity, remaining_share, now)
         valid_until_s = tracker.valid_until(state, now)
         if since_s is None:

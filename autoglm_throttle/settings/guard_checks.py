@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from autoglm_throttle.settings.breaker_checks import GUARD_ONLY_KEYS, cross_field_problems
 from autoglm_throttle.settings.breaker_settings import BREAKER_FIELD_TYPES, BREAKER_PREFIX, BreakerSettings
 from autoglm_throttle.settings.field_types import read_all
-from autoglm_throttle.settings.guard_policy import GUARD_FIELD_TYPES, GUARD_KEYS, GuardPolicy
+from autoglm_throttle.settings.guard_policy import (
+    GUARD_FIELD_TYPES,
+    GUARD_KEYS,
+    GuardPolicies,
+    GuardPolicy,
+)
 from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
 from autoglm_throttle.settings.tables import named_tables
-
-if TYPE_CHECKING:
-    from autoglm_throttle.settings.settings import Settings
 
 MARGIN: Final = "degrade_margin"
 
 
-def breaker_of(settings: Settings, name: str, own: BreakerSettings | None = None) -> dict[str, Any]:
+class BreakerDefaults(Protocol):
+    """The part of `Settings` that a guard's breaker needs: ``BREAKER_*`` and the tables of the guards."""
+
+    @property
+    def guards(self) -> GuardPolicies:
+        """Policies by the name of their guard."""
+        ...
+
+
+def breaker_of(settings: BreakerDefaults, name: str, own: BreakerSettings | None = None) -> dict[str, Any]:
     """Return every setting of one guard's breaker: from code, else ``[guards.<name>]``, else ``BREAKER_*``.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoglm_throttle.control.memory import MemoryLoad
+from autoglm_throttle.control.memory_load import MemoryLoad
 from autoglm_throttle.types import Demand, DeviceKey, GpuSample, GpuVerdict, GpuView, Priority
 
 GB = 1_000_000_000

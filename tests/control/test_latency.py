@@ -88,7 +88,7 @@ def test_as_few_looks_as_possible_are_kept() -> None:
     for _ in range(100):
         counted.finish([0.3])
         counted.finish([])
-    assert len(counted.p95._snapshots) == MIN_REQUESTS + 1
+    assert len(counted.p95.snapshots) == MIN_REQUESTS + 1
 
 
 def test_without_an_end_for_long_nothing_is_known_any_more() -> None:

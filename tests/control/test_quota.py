@@ -210,7 +210,7 @@ def test_with_nothing_in_flight_here_no_end_is_waited_for() -> None:
         made.learn(seen(card(0.0, at_s)), at_s)
     made.load.remove(Demand())
     made.learn(seen(card(90.0, 3.0)), 3.0)
-    assert made._memory.end_rate == pytest.approx(0.2)
+    assert made.memory.end_rates.requests == pytest.approx(0.2)
     refusal = made.rejection(Demand(), 3.0)
     assert refusal is not None
     assert refusal.retry_after_s == 1.0
@@ -234,13 +234,6 @@ def test_a_small_cap_opens_again_at_its_half() -> None:
         made.learn(seen(card(used_gb, at_s)), at_s)
         refusal = made.rejection(Demand(route="batch", cost=1e-6), at_s)
         assert (refusal is not None) is rejected, used_gb
-
-
-def test_a_fork_begins_with_nothing_in_flight() -> None:
-    made = priced(0.1)
-    held = made.load
-    made.reset_after_fork()
-    assert (made.load.in_flight, held.in_flight) == (0, 2)
 
 
 FIRST_OR_LAST = {

@@ -43,7 +43,7 @@ def of_file(tmp_path: Path, text: str, **environ: str) -> Settings:
 def rules(settings: Settings) -> QuotaRules:
     quota = factory.quota(settings)
     assert quota is not None
-    return quota._rules
+    return quota.rules
 
 
 def test_there_are_none_by_default() -> None:
