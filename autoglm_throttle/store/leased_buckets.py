@@ -59,13 +59,14 @@ class LeasedBuckets:
         """Living processes, counted by the store; 1 before its first answer."""
         self.unavailable_since_s: float | None = None
         """Start of the store's outage; None: it is available."""
+        self.is_request_pending: bool = False
+        """Whether a call is under way."""
         self.wake: Callable[[], None] = _no_wake
         """Called under the lock when a request is pending; must not block."""
         self.on_store_lost: Callable[[float], None] = _ignore_loss
         """Called under the lock when the store is lost, for other users of the same store."""
         self._workers = workers
         self._wake_requested = False
-        self._request_pending = False
         self._awaiting_since_s: float | None = None
         """Start of the wait for an answer: of a call, or of a waiter without a call."""
 
@@ -136,7 +137,7 @@ class LeasedBuckets:
             return
         if now >= self._awaiting_since_s + DEADLINE_S - TIMER_S:
             self._report_timeout(now)
-        elif not self._request_pending and not any(lease.waiters for lease in self.all):
+        elif not self.is_request_pending and not any(lease.waiters for lease in self.all):
             self._awaiting_since_s = None
 
     @property
@@ -164,7 +165,7 @@ class LeasedBuckets:
         requests = [lease.request(now) for lease in self.all]
         if not (beat or self.waiters or any(request.want or request.returned for request in requests)):
             return None
-        self._request_pending = True
+        self.is_request_pending = True
         if self._awaiting_since_s is None:
             self._awaiting_since_s = now
         return [figure for request in requests for figure in request]
@@ -189,12 +190,12 @@ class LeasedBuckets:
         for lease, at in zip(self.all, range(_HEAD, len(reply), _EACH), strict=True):
             lease.apply_grant(reply[at], reply[at + 1], now)
         self.unavailable_since_s = None
-        self._request_pending = False
+        self.is_request_pending = False
         self._awaiting_since_s = None
 
     def store_lost(self, now: float) -> None:
         """Mark the store as lost: each process uses its part of the rates until `apply_reply`. Idempotent."""
-        self._request_pending = False
+        self.is_request_pending = False
         self._awaiting_since_s = None
         if self.unavailable_since_s is None:
             self.unavailable_since_s = now
@@ -211,10 +212,3 @@ class LeasedBuckets:
         """Mark the store as lost after a waiter's timeout, and wake the thread that calls it."""
         self.store_lost(now)
         self.wake()
-
-    def reset_after_fork(self, now: float) -> None:
-        """Reset to empty leases in a forked process."""
-        self.unavailable_since_s = self._awaiting_since_s = None
-        self._request_pending = self._wake_requested = False
-        for lease in self.all:
-            lease.reset(now)

@@ -2,9 +2,6 @@
 
 Tokens are leased before they are spent. So in any t seconds a fleet admits at most
 ``burst + rate * t`` and the leased tokens that were unspent at the start.
-
-As in a bucket, no method reads the pool, calls, and then writes it: at any call the garbage collector may run
-and settle a dropped request, which returns tokens.
 """
 
 from __future__ import annotations
@@ -65,27 +62,8 @@ class TokenLease:
     """
 
     __slots__ = (
-        "_answered_s",
-        "_arrived",
-        "_demand",
-        "_grants",
-        "_lease_s",
-        "_local",
-        "_owes",
-        "_owes_reported",
-        "_pool",
-        "_prefetch_s",
-        "_refill_at",
-        "_rejected_cost",
-        "_remaining",
-        "_requested",
-        "_short",
-        "_tick_ends_s",
-        "_waiters",
-        "burst",
-        "name",
-        "nominal",
-        "rate",
+        *("_answer", "_demand", "_grants", "_local", "_pool", "_waiters"),
+        *("burst", "name", "nominal", "rate"),
     )
 
     def __init__(self, rate: float, burst: float, now: float, name: str, lease_s: float) -> None:
@@ -94,51 +72,35 @@ class TokenLease:
         self.rate: float = rate
         """Tokens per second now, of the whole fleet."""
         self.burst: float = burst
-        self._lease_s = lease_s
-        self._prefetch_s = min(PREFETCH * lease_s, PREFETCH_BURST * burst / rate)
-        self.reset(now)
+        self._pool = 0.0
+        self._waiters: dict[object, float] = {}
+        self._demand = _ExpectedDemand(min(PREFETCH * lease_s, PREFETCH_BURST * burst / rate), now)
+        self._grants = _Grants(lease_s)
+        self._answer = _StoreAnswer()
+        self._local = _LocalShare()
 
     def __repr__(self) -> str:
-        where = "local" if self._local is not None else "leased"
+        where = "local" if self._local.bucket is not None else "leased"
         return f"TokenLease({self.name}, {self._pool:g} {where}, {self.rate:g}/s)"
-
-    def reset(self, now: float) -> None:
-        """Reset to an empty lease: after a fork, the leased tokens belong to the parent."""
-        self._pool = 0.0
-        self._grants: deque[tuple[float, float]] = deque()
-        """Expiry and size of each grant."""
-        self._waiters: dict[object, float] = {}
-        self._demand = self._arrived = 0.0
-        self._tick_ends_s = now + TICK_S
-        self._refill_at = 0.0
-        self._requested = 0.0
-        self._answered_s = -math.inf
-        """Time of the store's last answer; then its remaining tokens, and whether it fell short."""
-        self._remaining = math.inf
-        self._short = False
-        self._rejected_cost = 0.0
-        """Cost of the first rejection since then."""
-        self._local: TokenBucket | None = None
-        """Local bucket while the store is unavailable; then the tokens spent from it."""
-        self._owes = 0.0
-        self._owes_reported = 0.0
 
     def take(self, cost: float, now: float) -> float:
         """Take ``cost`` tokens; 0.0 means taken, else the wait in seconds until it may succeed."""
-        if now >= self._tick_ends_s:
-            self._tick(now)
-        self._arrived += cost
+        demand = self._demand
+        if now >= demand.tick_ends_s:
+            demand.tick(now)
+        demand.arrived += cost
         if self._pool >= cost:
             self._pool -= cost
             return 0.0
         if cost > self.burst:
             return math.inf
-        if self._local is None:
-            self._rejected_cost = self._rejected_cost or cost
-            return seconds_until(self._ready_s(cost), now) or PAUSE_S
-        wait = self._local.take(cost, now)
+        bucket = self._local.bucket
+        if bucket is None:
+            self._answer.rejected_cost = self._answer.rejected_cost or cost
+            return seconds_until(self._answer.ready_s(cost - self._pool, self.rate), now) or PAUSE_S
+        wait = bucket.take(cost, now)
         if not wait:
-            self._owes += cost
+            self._local.spent += cost
         elif math.isinf(wait) and self.rate:
             return 1.0  # exceeds this process's burst: the store may be back by then
         return wait
@@ -150,16 +112,22 @@ class TokenLease:
     def rescale(self, factor: float, now: float) -> None:
         """Refill at ``nominal * factor`` from now on; a factor outside 0..1 counts as the nearer end."""
         self.rate = self.nominal * min(1.0, max(0.0, factor))
-        if self._local is not None:
-            self._local.rescale(factor, now)
+        if self._local.bucket is not None:
+            self._local.bucket.rescale(factor, now)
 
     def tokens(self, now: float) -> float:
         """Return the tokens that this process can spend without a call."""
-        return self._pool + (0.0 if self._local is None else self._local.tokens(now))
+        bucket = self._local.bucket
+        return self._pool + (0.0 if bucket is None else bucket.tokens(now))
 
     def is_decidable(self, cost: float, now: float) -> bool:
         """Whether `take` gives the store's answer now: from the pool, or because a shortage is known."""
-        return self._pool >= cost or cost > self.burst or self._local is not None or now < self._ready_s(cost)
+        return (
+            self._pool >= cost
+            or cost > self.burst
+            or self._local.bucket is not None
+            or now < self._answer.ready_s(cost - self._pool, self.rate)
+        )
 
     def add_waiter(self, waiter: object, cost: float) -> None:
         """Register a waiter for the store's next answer."""
@@ -176,7 +144,10 @@ class TokenLease:
 
     def is_short(self, now: float) -> bool:
         """Whether more tokens should be leased in the background."""
-        return self._runs_out() and now >= max(self._ready_s(1.0), self._answered_s + PAUSE_S)
+        answer = self._answer
+        return self._demand.exceeds(self._pool) and now >= max(
+            answer.ready_s(1.0 - self._pool, self.rate), answer.received_s + PAUSE_S
+        )
 
     def is_call_due(self, now: float) -> bool:
         """Whether there is a reason to call the store now."""
@@ -184,49 +155,45 @@ class TokenLease:
 
     def due_s(self) -> float:
         """Return the time at which unspent tokens must be returned; infinite without any."""
-        return self._grants[0][0] if self._grants and self._pool > 0.0 else math.inf
+        return self._grants.due_s if self._pool > 0.0 else math.inf
 
     def request(self, now: float) -> LeaseRequest:
         """Build the request to the store; returned tokens have left the pool then."""
-        if now >= self._tick_ends_s:
-            self._tick(now)
-        rate, burst = math.floor(self.rate * MICRO), math.floor(self.burst * MICRO)
-        self._requested = 0.0
-        self._owes_reported = self._debt(now)
-        owes = _up(self._owes_reported)
-        if self._local is not None:
-            return LeaseRequest(rate, burst, 0, 0, -owes)
+        if now >= self._demand.tick_ends_s:
+            self._demand.tick(now)
+        self._answer.requested = 0.0
+        owes = _up(self._local.report_debt(now))
+        if self._local.bucket is not None:
+            return LeaseRequest(_micro(self.rate), _micro(self.burst), 0, 0, -owes)
         # Out of the pool before the call: a request during the call must not spend returned tokens.
-        returned = self._unspent(now)
+        returned = _micro(max(0.0, self._pool - self._grants.fresh(now)))
         self._pool -= returned / MICRO
         want, need = self._shortfall()
-        self._requested = want / MICRO
-        return LeaseRequest(rate, burst, want, need, returned - owes)
+        self._answer.requested = want / MICRO
+        return LeaseRequest(_micro(self.rate), _micro(self.burst), want, need, returned - owes)
 
     def final_request(self) -> LeaseRequest:
         """Build the last request: return all tokens, want none."""
-        pool = self._pool
-        self._pool -= pool
+        returned = _micro(self._pool)
+        self._pool = 0.0
         self._grants.clear()
-        return LeaseRequest(math.floor(self.rate * MICRO), math.floor(self.burst * MICRO), 0, 0, _micro(pool))
+        return LeaseRequest(_micro(self.rate), _micro(self.burst), 0, 0, returned)
 
     def apply_grant(self, grant: int, remaining: int, now: float) -> None:
         """Apply the store's answer to the last `request`, in micro-tokens, and release all waiters."""
         tokens = grant / MICRO
         self._pool += tokens
         if grant:
-            self._grants.append((now + self._lease_s, tokens))
+            self._grants.add(tokens, now)
         self._waiters.clear()
-        self._rejected_cost = 0.0
-        self._answered_s, self._remaining, self._short = now, remaining / MICRO, tokens < self._requested
-        self._owes = max(0.0, self._debt(now) - self._owes_reported)
-        self._owes_reported = 0.0
-        self._local = None
+        self._answer.record(tokens, remaining / MICRO, now)
+        self._local.end(now)
 
     @property
     def in_force(self) -> float:
         """Tokens per second: of the whole fleet, or of this process while the store is unavailable."""
-        return self.rate if self._local is None else self._local.rate
+        bucket = self._local.bucket
+        return self.rate if bucket is None else bucket.rate
 
     def use_local_share(self, processes: int, now: float) -> None:
         """Switch to a local part of the rate, and of the tokens in the store.
@@ -236,63 +203,158 @@ class TokenLease:
         """
         burst = max(1.0, self.burst / processes)
         holds = 1.0
-        if not math.isinf(self._answered_s):
-            holds = burst * min(1.0, (self._remaining + self.rate * (now - self._answered_s)) / self.burst)
-        self._local = TokenBucket(self.nominal / processes, burst, now, self.name)
-        self._local.take(burst - holds, now)
-        self._local.rescale(self.rate / self.nominal, now)
-
-    def _debt(self, now: float) -> float:
-        """Return the tokens to deduct in the store: spent without it and not refilled by now."""
-        local = self._local
-        return self._owes if local is None else min(self._owes, local.burst - local.tokens(now))
-
-    def _tick(self, now: float) -> None:
-        """Close the ticks that have ended."""
-        ended = int((now - self._tick_ends_s) / TICK_S) + 1
-        self._demand += WEIGHT * (self._arrived / TICK_S - self._demand)
-        self._demand *= (1.0 - WEIGHT) ** (ended - 1)
-        self._arrived = 0.0
-        self._tick_ends_s = now + TICK_S if ended > 1 else self._tick_ends_s + TICK_S
-
-    def _prefetch_tokens(self) -> float:
-        """Return the expected demand during the prefetch time."""
-        return self._prefetch_s * self._demand
-
-    def _ready_s(self, cost: float) -> float:
-        """Return the time from which the store may cover ``cost``, by its last answer."""
-        shortfall = cost - self._pool - self._remaining
-        if shortfall <= 0.0:
-            fits = self._answered_s
-        elif self.rate:
-            fits = self._answered_s + shortfall / self.rate
-        else:
-            fits = math.inf
-        return max(fits, self._answered_s + PAUSE_S) if self._short else fits
-
-    def _runs_out(self) -> bool:
-        return self._pool <= self._refill_at and self._prefetch_tokens() >= 1.0
+        if not math.isinf(self._answer.received_s):
+            in_store = self._answer.remaining + self.rate * (now - self._answer.received_s)
+            holds = burst * min(1.0, in_store / self.burst)
+        bucket = TokenBucket(self.nominal / processes, burst, now, self.name)
+        bucket.take(burst - holds, now)
+        bucket.rescale(self.rate / self.nominal, now)
+        self._local.bucket = bucket
 
     def _shortfall(self) -> tuple[int, int]:
         """Return the wanted and the needed tokens, in micro-tokens."""
         waiting = math.fsum(self._waiters.values())
-        first = next(iter(self._waiters.values()), self._rejected_cost)
-        if not first and not self._runs_out():
+        first = next(iter(self._waiters.values()), self._answer.rejected_cost)
+        if not first and not self._demand.exceeds(self._pool):
             return 0, 0
-        # At a cold start there is no mean yet: arrivals of this tick count, and double from call to call.
-        prefetch = max(self._prefetch_tokens(), first, waiting + max(0.0, self._arrived - COLD_START_COST))
-        self._refill_at = REFILL_AT * prefetch
+        prefetch = self._demand.next_prefetch(first, waiting)
         need = max(0.0, first - self._pool)
         want = max(need, math.ceil(prefetch) - self._pool)
         return _up(want), _up(need)
 
-    def _unspent(self, now: float) -> int:
-        """Return the unspent tokens of expired grants and refunds; the oldest grants are spent first."""
-        grants = self._grants
-        while grants and grants[0][0] <= now:
-            grants.popleft()
-        fresh = math.fsum(size for _, size in grants)
-        return _micro(max(0.0, self._pool - fresh))
+
+class _ExpectedDemand:
+    """Mean demand of this process, and the prefetch that follows from it.
+
+    Args:
+        prefetch_s: seconds of mean demand that are prefetched.
+        now: monotonic seconds.
+    """
+
+    __slots__ = ("_mean_rps", "_prefetch_s", "_refill_at", "arrived", "tick_ends_s")
+
+    def __init__(self, prefetch_s: float, now: float) -> None:
+        self.arrived: float = 0.0
+        """Cost that has arrived in this tick."""
+        self.tick_ends_s: float = now + TICK_S
+        self._prefetch_s = prefetch_s
+        self._mean_rps = 0.0
+        self._refill_at = 0.0
+
+    def tick(self, now: float) -> None:
+        """Close the ticks that have ended."""
+        ended = int((now - self.tick_ends_s) / TICK_S) + 1
+        self._mean_rps += WEIGHT * (self.arrived / TICK_S - self._mean_rps)
+        self._mean_rps *= (1.0 - WEIGHT) ** (ended - 1)
+        self.arrived = 0.0
+        self.tick_ends_s = now + TICK_S if ended > 1 else self.tick_ends_s + TICK_S
+
+    def exceeds(self, pool: float) -> bool:
+        """Whether more than a pool will be needed soon."""
+        return pool <= self._refill_at and self._prefetch_s * self._mean_rps >= 1.0
+
+    def next_prefetch(self, first: float, waiting: float) -> float:
+        """Return the tokens to hold after the next answer.
+
+        Args:
+            first: cost of the first waiter.
+            waiting: cost of all waiters.
+        """
+        # At a cold start there is no mean yet: arrivals of this tick count, and double from call to call.
+        arriving = waiting + max(0.0, self.arrived - COLD_START_COST)
+        prefetch = max(self._prefetch_s * self._mean_rps, first, arriving)
+        self._refill_at = REFILL_AT * prefetch
+        return prefetch
+
+
+class _Grants:
+    """Grants of the store and their expiry; the oldest are spent first."""
+
+    __slots__ = ("_items", "_lease_s")
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._items: deque[tuple[float, float]] = deque()
+        """Expiry and size."""
+
+    def add(self, tokens: float, now: float) -> None:
+        self._items.append((now + self._lease_s, tokens))
+
+    def clear(self) -> None:
+        self._items.clear()
+
+    @property
+    def due_s(self) -> float:
+        """Expiry of the oldest grant; infinite without any."""
+        return self._items[0][0] if self._items else math.inf
+
+    def fresh(self, now: float) -> float:
+        """Drop the expired grants and return the tokens of the others."""
+        items = self._items
+        while items and items[0][0] <= now:
+            items.popleft()
+        return math.fsum(size for _, size in items)
+
+
+class _StoreAnswer:
+    """The store's last answer: it tells when the store may have enough tokens again."""
+
+    __slots__ = ("fell_short", "received_s", "rejected_cost", "remaining", "requested")
+
+    def __init__(self) -> None:
+        self.requested: float = 0.0
+        """Tokens wanted by the request under way."""
+        self.received_s: float = -math.inf
+        self.remaining: float = math.inf
+        """Tokens left in the store."""
+        self.fell_short: bool = False
+        """Whether less was granted than requested."""
+        self.rejected_cost: float = 0.0
+        """Cost of the first rejection since then."""
+
+    def record(self, granted: float, remaining: float, now: float) -> None:
+        self.received_s, self.remaining = now, remaining
+        self.fell_short = granted < self.requested
+        self.rejected_cost = 0.0
+
+    def ready_s(self, lacking: float, rate: float) -> float:
+        """Return the time from which the store may cover the tokens that the pool lacks."""
+        shortfall = lacking - self.remaining
+        if shortfall <= 0.0:
+            fits_s = self.received_s
+        elif rate:
+            fits_s = self.received_s + shortfall / rate
+        else:
+            fits_s = math.inf
+        return max(fits_s, self.received_s + PAUSE_S) if self.fell_short else fits_s
+
+
+class _LocalShare:
+    """This process's part of the rate while the store is unavailable, and the debt that it leaves."""
+
+    __slots__ = ("_reported", "bucket", "spent")
+
+    def __init__(self) -> None:
+        self.bucket: TokenBucket | None = None
+        """None: the store is available."""
+        self.spent: float = 0.0
+        """Tokens taken from it and not reported to the store."""
+        self._reported = 0.0
+
+    def report_debt(self, now: float) -> float:
+        """Return the tokens to deduct in the store: spent without it and not refilled by now."""
+        self._reported = self._debt(now)
+        return self._reported
+
+    def end(self, now: float) -> None:
+        """End the outage; the debt that was not reported is kept for the next request."""
+        self.spent = max(0.0, self._debt(now) - self._reported)
+        self._reported = 0.0
+        self.bucket = None
+
+    def _debt(self, now: float) -> float:
+        bucket = self.bucket
+        return self.spent if bucket is None else min(self.spent, bucket.burst - bucket.tokens(now))
 
 
 def _micro(tokens: float) -> int:

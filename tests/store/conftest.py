@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.store.fleet import FleetRules, FleetSync
 from autoglm_throttle.store.leased_buckets import LeasedBuckets
@@ -32,12 +32,12 @@ def made() -> Iterator[Callable[..., FleetSync]]:
     wires: list[Wire] = []
 
     def make(
-        wire: Wire, *, heartbeat_s: float = 5.0, workers: int = 4, clock: Clock = time.monotonic
+        wire: Wire, *, heartbeat_s: float = 5.0, lease_s: float = 1.0, clock: Clock = time.monotonic
     ) -> FleetSync:
-        leases = LeasedBuckets(RATES, 1.0, clock(), workers=workers)
+        leases = LeasedBuckets(RATES, 1.0, clock(), workers=4, lease_s=lease_s)
         rules = FleetRules(heartbeat_s=heartbeat_s)
         wires.append(wire)
-        fleets.append(FleetSync(leases, threading.RLock(), wire.connect, new_wakeup, rules, clock))
+        fleets.append(FleetSync(leases, SerialLock(), wire.connect, new_wakeup, rules, clock))
         return fleets[-1]
 
     yield make

@@ -13,12 +13,12 @@ MID = Demand(Priority.MID)
 
 async def admit(fleet: FleetSync, demand: Demand = MID) -> tuple[bool, bool]:
     """Admit a demand by leases as the request path does: whether it was admitted, and whether it waited."""
-    with fleet._lock:
-        settled = fleet.leases.is_decidable(demand, fleet._clock())
+    with fleet.lock:
+        settled = fleet.leases.is_decidable(demand, fleet.clock())
     if not settled:
         await fleet.ensure(demand)
-    with fleet._lock:
-        paid = fleet.leases.take(demand, fleet._clock())
+    with fleet.lock:
+        paid = fleet.leases.take(demand, fleet.clock())
     return not isinstance(paid, Decision), not settled
 
 
@@ -27,7 +27,7 @@ def beats(fleet: FleetSync, wire: Wire) -> None:
     fleet.start()
     wire.wait()
     until(
-        lambda: fleet.leases.members == 1 and not fleet.leases._request_pending,
+        lambda: fleet.leases.members == 1 and not fleet.leases.is_request_pending,
         PATIENCE_S,
         "the first answer",
     )

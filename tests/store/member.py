@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 import time
 
+from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.store.client import RedisClients, RedisOptions
@@ -63,7 +63,7 @@ def rules(prefix: str, host: str) -> GpuFleetRules:
     return GpuFleetRules(host, prefix, SERVICE, INTERVAL_S, STALE_S)
 
 
-async def requests(fleet: FleetSync, lock: threading.RLock, start_s: float) -> None:
+async def requests(fleet: FleetSync, lock: SerialLock, start_s: float) -> None:
     """Ask at planned times, whatever became of the earlier ones."""
     tasks: set[asyncio.Task[None]] = set()
     number = 0
@@ -75,7 +75,7 @@ async def requests(fleet: FleetSync, lock: threading.RLock, start_s: float) -> N
         number += 1
 
 
-async def request(fleet: FleetSync, lock: threading.RLock) -> None:
+async def request(fleet: FleetSync, lock: SerialLock) -> None:
     demand = Demand(Priority.MID)
     with lock:
         settled = fleet.leases.is_decidable(demand, time.monotonic())
@@ -94,7 +94,7 @@ def main() -> None:
     def connect() -> object:
         return clients.sync(TIMEOUT_S)
 
-    lock = threading.RLock()
+    lock = SerialLock()
     leases = LeasedBuckets((RATE,) * 3, BURST_S, time.monotonic(), workers=4)
     fleet = FleetSync(leases, lock, connect, new_wakeup, FleetRules(prefix, SERVICE, HEARTBEAT_S))
     provider = RemoteGpuProvider(Gpu(float(pct), int(gib)), connect, rules(prefix, host))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.store import fleet as fleet_module
 from autoglm_throttle.store import leased_buckets
 from autoglm_throttle.store.client import RedisClients, RedisOptions
-from autoglm_throttle.store.fleet import JITTER, PROBE_S, TIMEOUT_S, FleetSync
+from autoglm_throttle.store.fleet import JITTER, PROBE_S, TIMEOUT_S, FleetRules, FleetSync
 from autoglm_throttle.store.leased_buckets import LeasedBuckets
 from autoglm_throttle.types import Demand, Priority
 from tests.store.clients import PATIENCE_S, Wire
@@ -52,7 +52,7 @@ def test_blocked_event_loop_is_no_store_silence(wire: Wire, made: Callable[..., 
 
     assert asyncio.run(stands_still())
     assert fleet.leases.unavailable_since_s is None
-    assert fleet.failures == 0
+    assert fleet.view().failures == 0
 
 
 def test_answered_waiter_is_not_requested_again_by_blocked_loop(
@@ -103,7 +103,7 @@ def test_abandoned_store_is_retried_at_once_and_logged(
     until(lambda: len(caplog.messages) == 2, PATIENCE_S, "two lines")
     assert "1/4 of the rates (no answer within 50 ms)" in caplog.messages[0]
     assert "available again" in caplog.messages[1]
-    assert fleet.failures == 0
+    assert fleet.view().failures == 0
 
 
 def test_failing_store_is_retried_after_1_s_and_logged_once(
@@ -115,12 +115,12 @@ def test_failing_store_is_retried_after_1_s_and_logged_once(
     wire.error = ConnectionError("gone")
     asyncio.run(gives_up(fleet, clock))
     wire.wait()
-    until(lambda: fleet.failures == 1, PATIENCE_S, "the failure")
-    pause_s = fleet._beat_s - clock()
+    until(lambda: fleet.view().failures == 1, PATIENCE_S, "the failure")
+    pause_s = fleet.next_beat_s - clock()
     assert PROBE_S * (1 - JITTER) <= pause_s <= PROBE_S * (1 + JITTER)
     clock.ahead_s += pause_s
-    fleet._wake()
-    until(lambda: fleet.failures == 2, PATIENCE_S, "another failure")
+    fleet.leases.wake()
+    until(lambda: fleet.view().failures == 2, PATIENCE_S, "another failure")
     assert [line for line in caplog.messages if "is unavailable" in line] == caplog.messages[:1]
     assert len(caplog.messages) == 1
 
@@ -138,7 +138,7 @@ def test_late_answer_is_logged_as_recovery(
         until(lambda: len(caplog.messages) == 2, PATIENCE_S, "two lines")
     assert "no answer within 50 ms" in caplog.messages[0]
     assert "available again" in caplog.messages[1]
-    assert fleet.failures == 0
+    assert fleet.view().failures == 0
 
 
 @pytest.fixture
@@ -148,9 +148,9 @@ def member(own_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator
         monkeypatch.setattr(module, "DEADLINE_S", DEADLINE_S)
     clients = RedisClients(RedisOptions(own_server.url))
     held = LeasedBuckets(RATES, 1.0, time.monotonic(), workers=2)
-    fleet = FleetSync(held, threading.RLock(), lambda: clients.sync(TIMEOUT_S), new_wakeup)
+    fleet = FleetSync(held, SerialLock(), lambda: clients.sync(TIMEOUT_S), new_wakeup)
     fleet.start()
-    until(lambda: fleet.calls and not held._request_pending, PATIENCE_S, "the first answer")
+    until(lambda: fleet.view().calls and not held.is_request_pending, PATIENCE_S, "the first answer")
     yield fleet
     fleet.stop(PATIENCE_S)
 
@@ -191,12 +191,12 @@ def test_frozen_server_costs_50_ms_once_and_recovers(own_server: RedisServer, me
         assert min(took_s) < DEADLINE_S * 0.8, "who comes last waits for the end of the first deadline alone"
         assert away(member)
         assert asyncio.run(one_after_another(member)) == {(True, False)}
-        until(lambda: member.failures == 2, PATIENCE_S, "it has been asked again")
+        until(lambda: member.view().failures == 2, PATIENCE_S, "it has been asked again")
     finally:
         own_server.resume()
     back(member)
     member.stop(PATIENCE_S)
-    assert own_server.command("ZCARD", member.rules.keys[0]) == 0
+    assert own_server.command("ZCARD", FleetRules().keys[0]) == 0
 
 
 @pytest.mark.slow
@@ -205,7 +205,7 @@ def test_killed_and_restarted_server_is_detected(own_server: RedisServer, member
     own_server.kill()
     asyncio.run(admit(member, LARGE))
     until(lambda: away(member), PATIENCE_S, "the loss")
-    until(lambda: member.failures == 2, PATIENCE_S, "it has been asked again")
+    until(lambda: member.view().failures == 2, PATIENCE_S, "it has been asked again")
     own_server.restart()
     back(member)
-    until(lambda: member.members == 1 and not member.leases._request_pending, PATIENCE_S, "an answer")
+    until(lambda: member.members == 1 and not member.leases.is_request_pending, PATIENCE_S, "an answer")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
-import os
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +47,7 @@ def test_waiter_is_woken_by_the_answer(wire: Wire, made: Callable[..., FleetSync
 
     answers = asyncio.run(crowd())
     assert all(admitted for admitted, _ in answers)
-    assert fleet.calls <= 10, "those who wait together are asked for together"
+    assert fleet.view().calls <= 10, "those who wait together are asked for together"
     assert not fleet.leases.waiters
 
 
@@ -120,18 +119,18 @@ def test_failed_store_is_retried_and_both_are_logged_once(
     wire.error = redis.ConnectionError("gone")
     with caplog.at_level(logging.WARNING, "autoglm_throttle"):
         assert asyncio.run(admit(fleet))[0], "by its own part"
-        until(lambda: fleet.failures == 1, PATIENCE_S, "a failure")
+        until(lambda: fleet.view().failures == 1, PATIENCE_S, "a failure")
         wire.wait(2)
-        assert fleet.failures <= 2, "not before a second is over"
+        assert fleet.view().failures <= 2, "not before a second is over"
         wire.error = None
         until(lambda: fleet.leases.unavailable_since_s is None, PATIENCE_S, "it is back")
     until(lambda: len(caplog.messages) == 2, PATIENCE_S, "two lines")
     away, back = caplog.messages
-    failures = fleet.failures
+    failures = fleet.view().failures
     wire.error = redis.ConnectionError("again")
-    fleet._beat_s = 0.0
-    fleet._wake()
-    until(lambda: fleet.failures > failures, PATIENCE_S, "another failure")
+    fleet.next_beat_s = 0.0
+    fleet.leases.wake()
+    until(lambda: fleet.view().failures > failures, PATIENCE_S, "another failure")
     wire.error = None
     until(lambda: fleet.leases.unavailable_since_s is None, PATIENCE_S, "it is back")
     assert len(caplog.messages) == 2, "at most one pair of lines in half a minute"
@@ -154,7 +153,7 @@ def test_an_answer_of_another_shape_is_a_failure(wire: Wire, made: Callable[...,
     wire.answer = lambda arguments: [1, 2, 3]
     fleet = made(wire)
     fleet.start()
-    until(lambda: fleet.failures, PATIENCE_S, "a failure")
+    until(lambda: fleet.view().failures, PATIENCE_S, "a failure")
     assert "script answered" in str(fleet.last_error)
 
 
@@ -162,7 +161,7 @@ def test_a_script_that_is_not_there_is_sent(wire: Wire, made: Callable[..., Flee
     wire.knows_script = False
     fleet = made(wire)
     beats(fleet, wire)
-    assert (fleet.failures, wire.knows_script) == (0, True)
+    assert (fleet.view().failures, wire.knows_script) == (0, True)
 
 
 def test_tokens_go_back_at_the_end(wire: Wire, made: Callable[..., FleetSync]) -> None:
@@ -179,9 +178,7 @@ def test_tokens_go_back_at_the_end(wire: Wire, made: Callable[..., FleetSync]) -
 
 
 def test_unspent_tokens_go_back_without_anybody_asking(wire: Wire, made: Callable[..., FleetSync]) -> None:
-    fleet = made(wire)
-    for lease in fleet.leases.all:
-        lease._lease_s = 0.05
+    fleet = made(wire, lease_s=0.05)
     beats(fleet, wire)
     asyncio.run(fleet.ensure(Demand(Priority.MID, cost=40.0)))
     until(lambda: fleet.leases.all[1].tokens(0.0) == 0.0, PATIENCE_S, "back with the store")
@@ -226,7 +223,7 @@ def test_a_farewell_that_fails_ends_all_the_same(wire: Wire, made: Callable[...,
     assert not threads()
     calls = len(wire.calls)
     fleet.start()
-    until(lambda: fleet.failures == 2, PATIENCE_S, "a failure")
+    until(lambda: fleet.view().failures == 2, PATIENCE_S, "a failure")
     fleet.stop(PATIENCE_S)
     assert len(wire.calls) == calls + 1, "a store that is away is not bidden farewell"
 
@@ -241,7 +238,8 @@ def test_no_thread_left_is_no_error_of_the_request(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", none_left)
         fleet.start()
-    assert (fleet.running, fleet.failures) == (False, 1)
+    assert (fleet.is_running, fleet.view().failures) == (False, 1)
+    fleet.stop()
     beats(fleet, wire)
 
 
@@ -257,12 +255,17 @@ def test_nothing_is_called_under_the_lock(wire: Wire, made: Callable[..., FleetS
     wire.answers.clear()
     fleet.start()
     wire.wait()
-    lock: Any = fleet._lock  # to a fleet it is something to enter and leave
-    assert lock.acquire(timeout=PATIENCE_S)
-    lock.release()
+    entered = threading.Event()
+
+    def enters() -> None:
+        with fleet.lock:
+            entered.set()
+
+    threading.Thread(target=enters, daemon=True).start()
+    assert entered.wait(PATIENCE_S)
 
 
-def test_a_garbage_collector_in_the_thread_may_stop_it(wire: Wire, made: Callable[..., FleetSync]) -> None:
+def test_step_that_stops_the_fleet_ends_the_thread(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire)
     plain = wire.answer
 
@@ -275,29 +278,35 @@ def test_a_garbage_collector_in_the_thread_may_stop_it(wire: Wire, made: Callabl
     until(lambda: not threads(), PATIENCE_S, "the end of the thread")
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_child_of_a_fork_is_another_member_with_nothing(wire: Wire, made: Callable[..., FleetSync]) -> None:
-    fleet = made(wire)
+def test_thread_ends_with_its_owner(wire: Wire, made: Callable[..., FleetSync]) -> None:
+    class Owner:
+        """Owns the fleet."""
+
+    fleet, owner = made(wire), Owner()
+    fleet.stop_with(owner)
     beats(fleet, wire)
-    asyncio.run(fleet.ensure(Demand(Priority.MID, cost=40.0)))
-    with fleet._lock:
-        pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            fresh = Wire()
-            fleet._connect = fresh.connect
-            fleet.reset_after_fork(threading.RLock())
-            assert fleet.leases.all[1].tokens(0.0) == 0.0
-            assert not fleet.running
-            fleet.start()
-            fresh.wait()
-            assert names(fresh.calls).isdisjoint(names(wire.calls))
-            status = 0
-        except BaseException:  # noqa: BLE001 - a child must not go on with the parent's tests
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert fleet.leases.all[1].tokens(0.0) >= 40.0
+    del owner
+    gc.collect()
+    until(lambda: not threads(), PATIENCE_S, "the end of the thread")
+    assert not wire.store.members
+
+
+def test_waiter_closed_under_the_lock_leaves_after_it(wire: Wire, made: Callable[..., FleetSync]) -> None:
+    fleet = made(wire)
+    waits = fleet.ensure(MID)
+
+    async def begins() -> None:
+        waits.send(None)
+
+    asyncio.run(begins())
+    with fleet.lock:
+        waits.close()  # as the garbage collector does
+        assert fleet.leases.waiters
+    assert not fleet.leases.waiters
+
+
+def test_two_processes_are_two_members(wire: Wire, made: Callable[..., FleetSync]) -> None:
+    for fleet in (made(wire), made(wire)):
+        fleet.start()
+    wire.wait(2)
+    until(lambda: len(names(wire.calls)) == 2, PATIENCE_S, "two names")

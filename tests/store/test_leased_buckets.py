@@ -470,16 +470,6 @@ def test_long_outage_deducts_only_the_present_deficit() -> None:
     assert mid_of(figures)[4] == 0.0, "the own part is full again"
 
 
-def test_a_child_of_a_fork_begins_with_nothing() -> None:
-    made, _ = leases()
-    grant_mid(made, 50.0, 0.0, 0.0)
-    made.add_waiter("me", Demand(Priority.MID, cost=80.0), 0.0)
-    made.reset_after_fork(1.0)
-    assert made.all[1].tokens(1.0) == 0.0
-    assert not made.waiters
-    assert made.next_request(1.0, beat=False) is None
-
-
 @pytest.mark.parametrize(("said", "members"), [(0, 1), (7, 7), (10**12, MAX_MEMBERS)])
 def test_a_count_of_members_is_held_within_reason(said: int, members: int) -> None:
     made, _ = leases()
