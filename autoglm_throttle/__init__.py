@@ -88,12 +88,12 @@ __all__ = [
 ]
 
 _MODULES: Final = {
+    "admission.permit": "Permit Rejection",
+    "admission.snapshot": "Snapshot",
     "asgi": "Caller ThrottleMiddleware exempt mark",
     "limiting.ticket": "Ticket",
-    "permit": "Permit Rejection",
     "resilience.feature": "Fallback",
     "settings": "BreakerSettings ConfigError GuardPolicy PlanPolicy RoutePolicy Settings",
-    "snapshot": "Snapshot",
     "throttle": "Throttle",
     "types": (
         "BreakerState BreakerTransition ControlState Criticality Decision Demand FallbackContext "

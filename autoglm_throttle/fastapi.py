@@ -184,21 +184,19 @@ async def guard_rejected(connection: HTTPConnection, error: Exception) -> Any:  
     return response
 
 
+def _classifier(throttle: Throttle) -> RequestClassifier:
+    def record_oddity(name: str) -> None:
+        # Looked up at each call: in a forked child the throttle has other parts.
+        throttle.admission.record_oddity(name)
+
+    return RequestClassifier(throttle.settings, RouteTable(), record_oddity=record_oddity)
+
+
 class _LimitDependency:
     """Finds the throttle and the demand to charge."""
 
     def __init__(self, throttle: Throttle | None) -> None:
-        self._explicit = None
-        if throttle is not None:
-            self._explicit = (
-                throttle,
-                RequestClassifier(
-                    throttle.settings,
-                    RouteTable(),
-                    # Looked up at each call: in a forked child the throttle has other parts.
-                    record_oddity=lambda name: throttle.admission.record_oddity(name),
-                ),
-            )
+        self._explicit = None if throttle is None else (throttle, _classifier(throttle))
         self._warned = False
 
     def resolve(self, connection: HTTPConnection) -> tuple[Throttle, Demand] | None:

@@ -57,8 +57,8 @@ class Throttle:
 
     A union is no context manager: test ``isinstance(verdict, Permit)`` before ``with verdict:``.
 
-    A forked child begins anew with the same configuration: empty windows and counters, closed breakers, its own
-    connections. What code has registered or commanded, such as a feature or an operator's state, stays.
+    A forked child begins anew with the same configuration: empty windows and counters, closed breakers,
+    connections of its own. What code has registered or commanded stays: features, an operator's state.
 
     Args:
         settings: the configuration; None: the defaults. ``Throttle.from_env()`` reads the environment.

@@ -1,10 +1,10 @@
 """A lock that the garbage collector may meet while its own thread holds it.
 
-The garbage collector runs at any allocation, also inside a locked region. It may close an abandoned generator
-or coroutine there, whose cleanup settles a permit or leaves a queue under the same lock. With a plain lock the
-thread would wait for itself; with a re-entrant one the cleanup would change state that the region has read and
-not yet written. Here it is deferred until the thread has left the lock. This is the only place that knows it:
-code inside the lock is ordinary code.
+The garbage collector runs at any allocation, also inside a locked region. It may close an abandoned
+generator or coroutine there, whose cleanup settles a permit or leaves a queue under the same lock. With a
+plain lock the thread would wait for itself; with a re-entrant one the cleanup would change state that the
+region has read and not yet written. Here it is deferred until the thread has left the lock. This is the only
+place that knows it: code inside the lock is ordinary code.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from types import TracebackType
 class SerialLock:
     """Mutual exclusion of threads, with actions deferred until the lock is left.
 
-    ``with lock:`` serves ordinary code. The request path calls `acquire` and `release`, which cost half as much,
-    and afterwards `run_pending` if there is something in `pending`. Whatever a finalizer may call goes through
-    `run`. The lock is re-entrant, so that a signal handler which uses it cannot hang its thread.
+    ``with lock:`` serves ordinary code. The request path calls `acquire` and `release`, which cost half as
+    much, and afterwards `run_pending` if there is something in `pending`. Each call that a finalizer may make
+    goes through `run`. The lock is re-entrant, so that a signal handler which uses it cannot hang its thread.
     """
 
     __slots__ = ("acquire", "is_held", "pending", "release")
@@ -29,7 +29,7 @@ class SerialLock:
         lock = RLock()
         self.acquire: Callable[[], bool] = lock.acquire
         self.release: Callable[[], None] = lock.release
-        # Private, but threading.Condition relies on it, too; counting owners here would cost a frame each time.
+        # Private, but threading.Condition relies on it, too; counting owners here would cost a frame a call.
         self.is_held: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
         """Return whether the calling thread holds the lock."""
         self.pending: deque[Callable[[], object]] = deque()

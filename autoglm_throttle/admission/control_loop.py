@@ -33,7 +33,7 @@ class ControlLoop:
         wakes_samplers: whether a request wakes idle samplers; not with ``sampling="manual"``.
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each part it joins
+    def __init__(
         self,
         controller: Controller,
         admission: AdmissionController,
@@ -98,7 +98,7 @@ class ControlLoop:
             self.after_sample()
         return state
 
-    def source_lost(self, existed: bool) -> None:  # noqa: FBT001 - the protocol of a listener
+    def source_lost(self, existed: bool) -> None:
         """Publish the loss of the last source.
 
         Args:

@@ -163,10 +163,7 @@ class AdmissionController:
         if isinstance(queued, Decision):
             payer.give_back(demand.cost, now)
             return self._reject(demand, queued, now)
-        if queued is not None and self._dry_run:
-            limiter.cancel(queued, now)
-            limiter.occupy_over_limit(demand.priority)
-            queued = None
+        queued = self._skip_in_dry_run(queued, now)
         decision = self._user_limits.hit(demand, now if queued is None else queued.arrived_s) or ADMITTED
         if isinstance(decision, PendingCheck):
             pending = queued if queued is not None else Ticket.with_slot(demand, now)
@@ -192,6 +189,14 @@ class AdmissionController:
         )
         settlement.call_ready(now)
         return queued
+
+    def _skip_in_dry_run(self, ticket: Ticket | None, now: float) -> Ticket | None:
+        """Return the ticket; in a dry run, where no request waits, replace it by a slot over the limit."""
+        if ticket is not None and self._dry_run:
+            self._settlement.limiter.cancel(ticket, now)
+            self._settlement.limiter.occupy_over_limit(ticket.demand.priority)
+            return None
+        return ticket
 
     # Waiting
 

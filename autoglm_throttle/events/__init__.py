@@ -16,9 +16,9 @@ from autoglm_throttle.events.settings import approximate, configuration_advice, 
 from autoglm_throttle.events.stores import store_changed
 
 __all__ = [
-    "EventQueue",
     "LOGGER",
     "LOG_INTERVAL_S",
+    "EventQueue",
     "LogEvent",
     "RateLimitedLogger",
     "RejectionSampler",

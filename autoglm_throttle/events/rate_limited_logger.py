@@ -9,7 +9,7 @@ from typing import Final
 from autoglm_throttle.events.log_event import LOGGER, plain
 
 LOG_INTERVAL_S: Final = 30.0
-"""Seconds between two lines of one kind: under load a fault repeats with each call, and a missing driver stays
+"""Seconds between two lines of one kind: under load a fault repeats with each call, and a missing driver is
 missing for long.
 """
 

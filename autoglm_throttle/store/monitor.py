@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-import weakref
 from typing import Final
 
 from autoglm_throttle import events
-from autoglm_throttle.admission.snapshot import Counters
+from autoglm_throttle._runtime.serial_lock import SerialLock
+from autoglm_throttle._runtime.weak import weak_method
 from autoglm_throttle.store.background import begin, call_later, loop_runs
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.shared_limits import SharedUserLimits, StoreView
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.types import Clock
 
 POLL_MIN_S: Final = 0.05
 POLL_MAX_S: Final = 5.0
@@ -23,12 +24,14 @@ class StoreMonitor:
 
     Args:
         shared: the user limits in the store.
-        counters: the lock and the clock of the throttle.
+        lock: the lock of the throttle.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, shared: SharedUserLimits, counters: Counters) -> None:
+    def __init__(self, shared: SharedUserLimits, lock: SerialLock, clock: Clock) -> None:
         self._shared = shared
-        self._counters = counters
+        self._lock = lock
+        self._clock = clock
         self._timer_until_s = -math.inf
         """When the pending timer will have fired: the store is probed even without requests."""
         shared.store.listen(self._on_result)
@@ -56,11 +59,11 @@ class StoreMonitor:
         probes = shared.probe_due and loop_runs()
         waits = (
             shared.store_health.state is not HealthState.REMOTE
-            and self._counters.clock() >= self._timer_until_s
+            and self._clock() >= self._timer_until_s
         )
         if not (probes or shared.changes or waits):
             return
-        with self._counters.lock:
+        with self._lock:
             if probes:  # otherwise it stays due until a caller has an event loop
                 probes, shared.probe_due = shared.probe_due, False
             changes, shared.changes = shared.changes, []
@@ -77,39 +80,26 @@ class StoreMonitor:
         """Return the state of the store; under the lock."""
         return self._shared.view()
 
-    def reset_after_fork(self, rows: Counters) -> None:
-        """Reset in a forked process, with the new lock."""
-        self._counters = rows
-        self._timer_until_s = -math.inf
-        self._shared.reset_after_fork(rows.clock())
-
     def _schedule_poll(self) -> None:
-        """Set the timer for the next probe, in the running loop. The timer holds no strong reference."""
-        self_ref = weakref.ref(self)
-
-        def on_timer() -> None:
-            monitor = self_ref()
-            if monitor is not None:
-                monitor._on_timer()  # noqa: SLF001 - a method of this class, reached through a weak reference
-
-        now = self._counters.clock()
+        """Set the timer for the next probe, in the running loop, without holding this object."""
+        now = self._clock()
         wait = min(max(self._shared.store_health.next_probe_s - now, POLL_MIN_S), POLL_MAX_S)
-        if call_later(wait, on_timer):
+        if call_later(wait, weak_method(self._on_timer)):
             self._timer_until_s = now + wait + POLL_MAX_S  # the loop of the timer may end before it fires
 
     def _on_timer(self) -> None:
         self._timer_until_s = -math.inf
-        with self._counters.lock:
-            self._shared.poll(self._counters.clock())
+        with self._lock:
+            self._shared.poll(self._clock())
         self.poll()
 
     def _on_result(self, error: StoreErrorKind | None) -> None:
         """Record the result of a round trip, in its event loop."""
-        with self._counters.lock:
-            self._shared.on_result(error, self._counters.clock())
+        with self._lock:
+            self._shared.on_result(error, self._clock())
         self.poll()
 
     def _on_probe_result(self, error: StoreErrorKind | None) -> None:
-        with self._counters.lock:
-            self._shared.on_probe_result(error, self._counters.clock())
+        with self._lock:
+            self._shared.on_probe_result(error, self._clock())
         self.poll()
