@@ -86,7 +86,7 @@ class BucketWindow:
         bucket = self._bucket(now)
         counts = self._counts(ring, bucket)
         if bucket > ring.last or not counts:
-            ring.last = bucket  # before the counts: after a fork in between, units only stay longer
+            ring.last = bucket
         ring.counts = counts + units
 
     def refund(self, ring: BucketRing, units: int, charged_at: float, now: float) -> bool:

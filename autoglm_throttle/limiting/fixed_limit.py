@@ -22,7 +22,7 @@ _NO_TICKETS: Sequence[Ticket] = ()
 class FixedConcurrencyLimit:
     """Limit the requests in flight to a fixed number, and reject the others.
 
-    Not thread-safe: callers hold one re-entrant lock.
+    Not thread-safe: callers hold one lock.
 
     Args:
         limit: requests in flight, >= 1; infinite: they are only counted.
@@ -100,8 +100,7 @@ class FixedConcurrencyLimit:
 
     def report(self) -> LimiterReport:
         """Report rejections since the last report; without a service rate."""
-        rejected = self._rejected
-        self._rejected = 0
+        rejected, self._rejected = self._rejected, 0
         return LimiterReport(rejected > 0, None, self.in_flight, self.limit)
 
     def view(self, now: float) -> ConcurrencyView:  # noqa: ARG002 - interface

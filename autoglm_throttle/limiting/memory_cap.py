@@ -40,8 +40,8 @@ class MemoryCap:
         "_max_in_flight",
         "_ratio",
         "_target",
-        "blind",
         "is_retained",
+        "peak",
         "requests",
     )
 
@@ -55,10 +55,15 @@ class MemoryCap:
         )
         self.requests: float = math.inf
         """Requests in flight at which the target would be reached, >= 1; infinite: not learned yet."""
-        self.blind: bool = False
-        """Whether the idle fill is so near to the target that the fill says nothing about requests."""
+        self.peak: int = 0
+        """Most requests in flight since the newest fill, in the periods that are over."""
         self.is_retained: bool = True
         """Whether the fill stays when requests end."""
+
+    @property
+    def blind(self) -> bool:
+        """Whether the idle fill is so near to the target that the fill says nothing about requests."""
+        return self._target - BLIND_MARGIN <= self._idle < math.inf
 
     def learn(self, ratio: float, in_flight: int, peak: int, *, untouched: bool) -> None:
         """Update the cap with a fill, 0..1, of the fullest device.
@@ -66,12 +71,12 @@ class MemoryCap:
         Args:
             ratio: the fill.
             in_flight: requests in flight at that time.
-            peak: the most in flight since the previous fill, >= in_flight.
+            peak: the most in flight in the present period, >= in_flight.
             untouched: no request has ever been in flight, so the fill is the idle one, up or down:
                 a model that is still being loaded is not the work of requests.
         """
         self._idle = ratio if untouched else min(self._idle, ratio)
-        self.blind = self._idle >= self._target - BLIND_MARGIN
+        peak, self.peak = max(peak, self.peak), 0
         if self.blind:
             self.requests = math.inf
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TypeAlias
 
+from autoglm_throttle.limiting.reserved_share import ReservedShare
 from autoglm_throttle.limiting.ticket import Ticket
 from autoglm_throttle.types import Priority
 
@@ -18,12 +19,19 @@ _LOW = Priority.LOW
 
 
 class PriorityQueues:
-    """One queue for the reserved share, then one for each priority, in the order of service."""
+    """One queue for the reserved share, then one for each priority, in the order of service.
 
-    __slots__ = ("all",)
+    Args:
+        reserved: the credit that the tickets of the first queue have spent.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("all", "reserved", "would_wait")
+
+    def __init__(self, reserved: ReservedShare) -> None:
+        self.reserved: ReservedShare = reserved
         self.all: tuple[TicketQueue, ...] = (OrderedDict(), OrderedDict(), OrderedDict(), OrderedDict())
+        self.would_wait: list[int] = [0, 0, 0]
+        """Requests in flight, by priority, that would be tickets without the dry run."""
 
     def count_ahead(self, priority: Priority) -> int:
         """Count the tickets ahead of a new request of this class."""
@@ -40,3 +48,15 @@ class PriorityQueues:
         share, high, mid, low = self.all
         shared = [ticket.demand.priority for ticket in share]
         return len(high), len(mid) + shared.count(Priority.MID), len(low) + shared.count(Priority.LOW)
+
+    def call_would_wait(self, over: int) -> None:
+        """Give free slots of a dry run to the most important requests above the capacity.
+
+        Args:
+            over: requests in flight above the capacity now.
+        """
+        free = sum(self.would_wait) - over
+        for priority in Priority:
+            called = max(0, min(self.would_wait[priority], free))
+            self.would_wait[priority] -= called
+            free -= called

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from autoglm_throttle.limiting.concurrency_rules import ConcurrencyRules
@@ -61,6 +62,56 @@ class MeasurementPeriod:
     """Whether a request found the limit reached."""
 
 
+class RunningPeriod:
+    """The present period: counts and sums, read and changed by the limiter.
+
+    Args:
+        now: monotonic seconds at which it begins.
+    """
+
+    __slots__ = (
+        *("arrived", "done", "due_s", "failure_s", "latest_s"),
+        *("limited", "opened_s", "peak", "starts_s", "total_s"),
+    )
+
+    def __init__(self, now: float) -> None:
+        self.opened_s: float = now
+        self.latest_s: float = now
+        """Newest instant that the limiter was given."""
+        self.due_s: float = 0.0
+        """Earliest end of the period."""
+        self.arrived: list[int] = [0, 0, 0]
+        """Arrivals of high, mid, low."""
+        self.done: int = 0
+        self.total_s: float = 0.0
+        """Sum of the service times of the ``done`` requests."""
+        self.starts_s: float = 0.0
+        """Sum of the start instants of the requests in flight: their area is ``in_flight * now`` minus it."""
+        self.peak: int = 0
+        self.limited: bool = False
+        self.failure_s: float = math.inf
+        """Least service time of a failure that is measured as a completion."""
+
+    def close(self, now: float, in_flight: int) -> MeasurementPeriod:
+        """Return the measurements until ``now``, and begin the next period with ``in_flight`` requests."""
+        lasted_s = now - self.opened_s
+        high, mid, low = self.arrived
+        closed = MeasurementPeriod(
+            lasted_s=lasted_s,
+            arrived=(high, mid, low),
+            done=self.done,
+            total_s=self.total_s,
+            mean_in_flight=(in_flight * now - self.starts_s) / lasted_s,
+            peak=self.peak,
+            limited=self.limited,
+        )
+        self.opened_s = now
+        self.arrived = [0, 0, 0]
+        self.done, self.total_s, self.starts_s = 0, 0.0, in_flight * now
+        self.peak, self.limited = in_flight, False
+        return closed
+
+
 class ServiceEstimator:
     """Tracks rates and latencies, updated once in a period.
 
@@ -69,14 +120,14 @@ class ServiceEstimator:
     """
 
     __slots__ = (
-        "_periods",
         "_rules",
-        "_slow_s",
         "demand_rps",
         "latency_s",
         "longest_s",
         "measured",
+        "periods",
         "rate_rps",
+        "slow_latency_s",
         "unloaded_s",
     )
 
@@ -84,8 +135,10 @@ class ServiceEstimator:
         self._rules = rules
         self.longest_s: float = max(rules.period_s, rules.slo_s / SLO_PER_PERIOD_MAX)
         """Longest period, even with few completions."""
-        self._periods = 0
-        self._slow_s = 0.0
+        self.periods: int = 0
+        """Periods with completions so far."""
+        self.slow_latency_s: float = 0.0
+        """Long-term mean latency."""
         self.rate_rps: float | None = None
         """Requests finished per second, a lower bound until ``measured``; None: no completion yet."""
         self.measured: bool = False
@@ -165,11 +218,11 @@ class ServiceEstimator:
 
     def _learn_latency(self, mean_s: float, peak: int) -> None:
         self.latency_s += LATENCY_GAIN * (mean_s - self.latency_s)
-        self._periods += 1
-        self._slow_s += max(SLOW_GAIN, 1 / self._periods) * (mean_s - self._slow_s)
+        self.periods += 1
+        self.slow_latency_s += max(SLOW_GAIN, 1 / self.periods) * (mean_s - self.slow_latency_s)
         unloaded_s = self.unloaded_s
-        if unloaded_s is None or self._slow_s < unloaded_s:
-            self.unloaded_s = self._slow_s
+        if unloaded_s is None or self.slow_latency_s < unloaded_s:
+            self.unloaded_s = self.slow_latency_s
         elif peak <= self._rules.inflight_floor:  # near the floor, latency is almost the unloaded latency
             self.unloaded_s = unloaded_s + UNLOADED_GAIN * (mean_s - unloaded_s)
 

@@ -30,11 +30,11 @@ class SharedBudget:
         now: monotonic seconds.
     """
 
-    __slots__ = ("_active", "_bucket", "_detail", "_reserves")
+    __slots__ = ("_active", "_detail", "_reserves", "bucket")
 
     def __init__(self, reserves: tuple[float, float, float], now: float) -> None:
         self._reserves = reserves
-        self._bucket = TokenBucket(0.0, MIN_CAPACITY, now, "gpu")
+        self.bucket: TokenBucket = TokenBucket(0.0, MIN_CAPACITY, now, "gpu")
         self._active = False
         self._detail = ""
 
@@ -42,7 +42,7 @@ class SharedBudget:
         """Take one token; None means taken, or that no budget is active."""
         if not self._active:
             return None
-        bucket = self._bucket
+        bucket = self.bucket
         wait = bucket.take(1.0, now, keep=self._reserves[priority] * bucket.burst)
         if not wait:
             return None
@@ -59,7 +59,7 @@ class SharedBudget:
 
     def give_back(self, now: float) -> None:
         """Return an unused token."""
-        self._bucket.give_back(1.0, now)
+        self.bucket.give_back(1.0, now)
 
     def rescale(self, budget_rps: float | None, term: str, now: float) -> None:
         """Refill at ``budget_rps`` requests per second from now on; None deactivates the budget.
@@ -76,11 +76,11 @@ class SharedBudget:
             return
         capacity = max(CAPACITY_S * budget_rps, MIN_CAPACITY)
         if self._active:
-            self._bucket.resize(budget_rps, capacity, now)
+            self.bucket.resize(budget_rps, capacity, now)
         else:
-            self._bucket = TokenBucket(budget_rps, capacity, now, "gpu")
+            self.bucket = TokenBucket(budget_rps, capacity, now, "gpu")
         self._active = True
         self._detail = f"gpu:{term}"
 
     def __repr__(self) -> str:
-        return f"SharedBudget({self._bucket!r})" if self._active else "SharedBudget(inactive)"
+        return f"SharedBudget({self.bucket!r})" if self._active else "SharedBudget(inactive)"

@@ -2,9 +2,6 @@
 
 No window of W seconds admits more than the limit's units.
 All limits of a user are charged together, or none; `window_layout` defines the accounts.
-
-The garbage collector may run at any call and settle a dropped request, which refunds units.
-Refunds that arrive while an account is read or changed are deferred until that is over.
 """
 
 from __future__ import annotations
@@ -23,8 +20,23 @@ SWEPT_PER_NEWCOMER = 2
 SCANNED_WHEN_FULL = 16
 """Users scanned for one to evict when the table is full: bounds the work of one request."""
 
-_Refund = tuple[str, int, float, float, str]
-"""Arguments of a deferred `SlidingWindow.give_back`."""
+
+class EvictionRing:
+    """Names of the users of a table, in the order in which they are checked for eviction."""
+
+    __slots__ = ("hand", "names")
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.hand: int = 0
+        """Index of the name to check next, modulo their number."""
+
+    def remove(self, slot: int) -> str:
+        """Remove a name; the last one takes its place."""
+        name, last = self.names[slot], self.names.pop()
+        if slot < len(self.names):
+            self.names[slot] = last
+        return name
 
 
 class SlidingWindow:
@@ -44,26 +56,23 @@ class SlidingWindow:
         self, limits: tuple[UserLimit, ...], max_users: int, neighbourhoods: SlidingWindow | None = None
     ) -> None:
         self.limits: tuple[UserLimit, ...] = limits
-        self.max_users = max_users
+        self.max_users: int = max_users
+        self.accounts: dict[str, Account] = {}
+        self.ring: EvictionRing = EvictionRing()
+        self.neighbourhoods: SlidingWindow | None = neighbourhoods
         self.overflowed: int = 0
         """Decisions made on a shared account because the table was full of users that may not be evicted."""
         self._layout = layout_of(limits)
         self._only = limits[0] if len(limits) == 1 and limits[0].exact else None
         """The limit, if there is only one and it is exact: the usual case, and the fastest."""
         self._smallest = min(limit.limit for limit in limits)
-        self._accounts: dict[str, Account] = {}
-        self._ring: list[str] = []
-        self._hand = 0
-        self._neighbourhoods = neighbourhoods
         self._common: Account = self._layout.open()
-        self._busy = False
-        self._deferred: list[_Refund] = []
 
     def __len__(self) -> int:
-        return len(self._accounts)
+        return len(self.accounts)
 
     def __contains__(self, user: str) -> bool:
-        return user in self._accounts
+        return user in self.accounts
 
     def __repr__(self) -> str:
         names = ", ".join(limit.name for limit in self.limits)
@@ -78,17 +87,15 @@ class SlidingWindow:
             now: monotonic seconds; a clock that went back counts as standing still.
             group: the user's neighbourhood, charged instead while the table has no capacity.
         """
-        account = self._accounts.get(user)
+        account = self.accounts.get(user)
         if account is None:
             account = self._new_account(user, units, now, group)
         only = self._only
         if only is not None and units == 1:
-            used = len(account)
-            # No call from here until the unit is charged: a finalizer could refund units of this account.
-            if account:
+            remaining = only.limit - len(account) - 1
+            if account and remaining >= 0:
                 oldest_leaves = account[0] + only.window_s
-                remaining = only.limit - used - 1
-                if account[-1] <= now < oldest_leaves and remaining >= 0:  # usually: units left, none expired
+                if account[-1] <= now < oldest_leaves:  # usually: none expired
                     account.append(now)
                     reset_s = oldest_leaves - now
                     return Decision(
@@ -101,12 +108,12 @@ class SlidingWindow:
 
     def find(self, user: str, units: int, now: float, group: str = "") -> Account:
         """Return the account that `hit` would charge, for a caller that tests another window first."""
-        account = self._accounts.get(user)
+        account = self.accounts.get(user)
         return account if account is not None else self._new_account(user, units, now, group)
 
     def peek(self, user: str) -> Account:
         """Return the account of a user, empty for an unknown user; evicts no one."""
-        account = self._accounts.get(user)
+        account = self.accounts.get(user)
         return account if account is not None else self._layout.open()
 
     def test(self, account: Account, units: int, now: float, within: Sequence[int] | None = None) -> Decision:
@@ -120,25 +127,15 @@ class SlidingWindow:
                 None: the full limits.
         """
         only = self._only
-        self._busy = True
         if within is not None:
-            decision = self._test_within(account, units, within, now)
-        elif only is not None:
-            decision = evaluate_limit(account, only, units, now)
-        else:
-            decision = deciding_limit(self._layout.test(account, units, now), units)
-        self._busy = False
-        if self._deferred:
-            self._apply_deferred()
-        return decision
+            return self._test_within(account, units, within, now)
+        if only is not None:
+            return evaluate_limit(account, only, units, now)
+        return deciding_limit(self._layout.test(account, units, now), units)
 
     def charge(self, account: Account, units: int, now: float) -> None:
         """Charge ``units`` that `test` has just allowed."""
-        self._busy = True
         self._layout.charge(account, units, now)
-        self._busy = False
-        if self._deferred:
-            self._apply_deferred()
 
     def give_back(self, user: str, units: int, charged_at: float, now: float, group: str = "") -> bool:
         """Refund unused units that `hit` charged at the instant ``charged_at``.
@@ -154,18 +151,15 @@ class SlidingWindow:
             group: the user's neighbourhood, as it was charged.
 
         Returns:
-            Whether the units were found, or the refund was deferred until an account is no longer read.
-            They are not found if they have left every window, or if the user was evicted.
+            Whether the units were found. They are not if they have left every window, or if the user was
+            evicted.
         """
-        if self._busy:
-            self._deferred.append((user, units, charged_at, now, group))
+        account = self.accounts.get(user)
+        if account is not None and self._layout.refund(account, units, charged_at, now):
             return True
-        self._busy = True
-        refunded = self._refund(user, units, charged_at, now, group)
-        self._busy = False
-        if self._deferred:
-            self._apply_deferred()
-        return refunded
+        if self.neighbourhoods is not None:
+            return self.neighbourhoods.give_back(group, units, charged_at, now)
+        return self._layout.refund(self._common, units, charged_at, now)
 
     def resize(self, limits: tuple[UserLimit, ...]) -> None:
         """Apply other limits to all users from now on; counted units stay.
@@ -177,8 +171,8 @@ class SlidingWindow:
         self._layout.resize(limits)
         self._only = limits[0] if self._only is not None else None
         self._smallest = min(limit.limit for limit in limits)
-        if self._neighbourhoods is not None:
-            self._neighbourhoods.resize(limits)
+        if self.neighbourhoods is not None:
+            self.neighbourhoods.resize(limits)
 
     def _test_within(self, account: Account, units: int, within: Sequence[int], now: float) -> Decision:
         """Return the decision if only a part of each limit may be used up.
@@ -204,77 +198,46 @@ class SlidingWindow:
                 )
         return deciding_limit(decisions, units)
 
-    def _refund(self, user: str, units: int, charged_at: float, now: float, group: str) -> bool:
-        account = self._accounts.get(user)
-        if account is not None and self._layout.refund(account, units, charged_at, now):
-            return True
-        if self._neighbourhoods is not None:
-            return self._neighbourhoods.give_back(group, units, charged_at, now)
-        return self._layout.refund(self._common, units, charged_at, now)
-
-    def _apply_deferred(self) -> None:
-        """Apply the deferred refunds."""
-        while self._deferred:
-            self.give_back(*self._deferred.pop())
-
     def sweep(self, now: float, users: int) -> None:
         """Check the next ``users`` users and evict the idle ones."""
-        ring, idle = self._ring, self._layout.is_idle
-        for _ in range(min(users, len(ring))):
-            slot = self._hand % len(ring)
-            if idle(self._accounts[ring[slot]], now):
-                self._hand = slot
-                self._evict(slot)
+        ring, idle = self.ring, self._layout.is_idle
+        for _ in range(min(users, len(ring.names))):
+            slot = ring.hand % len(ring.names)
+            if idle(self.accounts[ring.names[slot]], now):
+                ring.hand = slot
+                del self.accounts[ring.remove(slot)]
             else:
-                self._hand = slot + 1
-        if self._neighbourhoods is not None:
-            self._neighbourhoods.sweep(now, users)
-
-    def repair(self) -> None:
-        """Rebuild the ring from the accounts after an interrupted change."""
-        # The accounts are complete; the ring of names may lack one or have one too many.
-        self._ring = list(self._accounts)
-        self._busy = False
-        if self._neighbourhoods is not None:
-            self._neighbourhoods.repair()
+                ring.hand = slot + 1
+        if self.neighbourhoods is not None:
+            self.neighbourhoods.sweep(now, users)
 
     def _new_account(self, user: str, units: int, now: float, group: str) -> Account:
         if units > self._smallest:
             return self._layout.open()
         if self._ensure_capacity(now):
-            account = self._accounts[user] = self._layout.open()
-            self._ring.append(user)
+            account = self.accounts[user] = self._layout.open()
+            self.ring.names.append(user)
             return account
         self.overflowed += 1
-        if self._neighbourhoods is not None:
-            return self._neighbourhoods.find(group, units, now)
+        if self.neighbourhoods is not None:
+            return self.neighbourhoods.find(group, units, now)
         return self._common
 
     def _ensure_capacity(self, now: float) -> bool:
-        if len(self._accounts) < self.max_users:
+        if len(self.accounts) < self.max_users:
             self.sweep(now, SWEPT_PER_NEWCOMER)
             return True
-        best_slot, best_left = -1, 0.0
-        self._busy = True
-        for _ in range(min(SCANNED_WHEN_FULL, len(self._ring))):
-            slot = self._hand % len(self._ring)
-            left = self._layout.remaining(self._accounts[self._ring[slot]], now)
+        ring, best_slot, best_left = self.ring, -1, 0.0
+        for _ in range(min(SCANNED_WHEN_FULL, len(ring.names))):
+            slot = ring.hand % len(ring.names)
+            left = self._layout.remaining(self.accounts[ring.names[slot]], now)
             if left > best_left:
                 best_slot, best_left = slot, left
-            self._hand = slot + 1
-        self._busy = False
-        if self._deferred:
-            self._apply_deferred()
+            ring.hand = slot + 1
         if best_slot < 0:
             return False
-        self._evict(best_slot)
+        del self.accounts[ring.remove(best_slot)]
         return True
-
-    def _evict(self, slot: int) -> None:
-        del self._accounts[self._ring[slot]]
-        last = self._ring.pop()
-        if slot < len(self._ring):
-            self._ring[slot] = last
 
 
 def _partial_rejection(limit: UserLimit, decision: Decision, units: int, missing: int) -> Decision:

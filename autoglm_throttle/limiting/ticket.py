@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import IntEnum
-from typing import Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from autoglm_throttle.limiting.token_bucket import Refundable
-from autoglm_throttle.store.pending_check import PendingCheck
 from autoglm_throttle.types import Decision, Demand
+
+Reply = TypeVar("Reply")
 
 
 class TicketState(IntEnum):
@@ -29,6 +30,27 @@ WAITING, CALLED, EXPIRED, CANCELLED = TicketState
 
 NOT_QUEUED = -1
 """Index of a ticket that was never queued."""
+
+
+class StoreCheck(Protocol[Reply]):
+    """Check of a request's user limits in a shared store."""
+
+    @property
+    def answer(self) -> object:
+        """The answer of an admission; None without one."""
+        ...
+
+    def send(self) -> Awaitable[Reply]:
+        """Send the check, without the lock; it ends before the deadline, with or without an answer."""
+        ...
+
+    def resolve(self, answer: Reply, now: float) -> Decision:
+        """Return the decision, under the lock."""
+        ...
+
+    def undo(self, now: float) -> None:
+        """Refund an admission, under the lock. Idempotent."""
+        ...
 
 
 class Ticket:
@@ -76,7 +98,7 @@ class Ticket:
         """Decision of the user limit."""
         self.owner: object = None
         """`Settlement` that the ticket is returned to; after a fork the issuing one belongs to the parent."""
-        self.pending_check: PendingCheck | None = None
+        self.pending_check: StoreCheck[Any] | None = None
         """Check of the shared store that must end before the request may begin."""
 
     @classmethod

@@ -2,9 +2,6 @@
 
 In any t seconds a bucket admits at most ``burst + rate * t`` units.
 A rejected take changes nothing and returns the exact instant from which it would have succeeded.
-
-No method of a bucket reads its tokens, calls, and then writes them: at any call the garbage collector may run
-and settle a dropped request, which returns tokens.
 """
 
 from __future__ import annotations

@@ -98,11 +98,6 @@ class UserLimits:
         for window in self._windows():
             window.sweep(now, users)
 
-    def repair(self) -> None:
-        """Repair every table after a fork that interrupted a change."""
-        for window in self._windows():
-            window.repair()
-
     def resize(self, sets: LimitSets) -> None:
         """Apply limits of other sizes from now on; counted units stay.
 

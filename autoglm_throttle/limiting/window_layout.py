@@ -14,10 +14,7 @@ Account = Any
 
 
 class WindowLayout(Protocol):
-    """Stores and tests the units of a user under a set of limits.
-
-    The caller prevents refunds during a call; only `is_idle` tolerates them.
-    """
+    """Stores and tests the units of a user under a set of limits."""
 
     def open(self) -> Account:
         """Return the account of a new user."""

@@ -52,13 +52,13 @@ class TestConcurrencyLimiter:
         assert isinstance(limiter, AdaptiveConcurrencyLimiter)
         expected = {name.removeprefix("gpu_"): value for name, value in LIMITER_SETTINGS.items()}
         assert {
-            field.name: getattr(limiter._rules, field.name) for field in fields(ConcurrencyRules)
+            field.name: getattr(limiter.rules, field.name) for field in fields(ConcurrencyRules)
         } == expected
 
     def test_its_rules_and_the_settings_have_the_same_defaults(self) -> None:
         limiter = factory.concurrency_limiter(Settings(policy="concurrency"), NOW_S)
         assert isinstance(limiter, AdaptiveConcurrencyLimiter)
-        assert limiter._rules == ConcurrencyRules()
+        assert limiter.rules == ConcurrencyRules()
 
     @pytest.mark.parametrize("policy", [Policy.TIERS, Policy.FIXED])
     @pytest.mark.parametrize(("inflight_max", "limit"), [(0, math.inf), (77, 77)])

@@ -193,7 +193,7 @@ class TestCut:
         throttle = overloaded(adaptive(min_share=0.2, user_limit="300/hour"), 99.0)
         permit_for(throttle, Demand(HIGH, "u", 300.0, holds_slot=False))
         flood(throttle, HIGH)
-        budget = throttle._shared_budget._bucket
+        budget = throttle._shared_budget.bucket
         before = budget.tokens(throttle.clock())
         throttle.leave(ticket_for(throttle, Demand(LOW)))
         assert rejection_for(throttle, Demand(LOW, "u")).decision.reason is Reason.USER
@@ -223,7 +223,7 @@ class TestCut:
         throttle._shared_budget.rescale(10.0, "test", throttle.clock())
         assert rejection_for(throttle, Demand(MID, "u")).decision.reason is Reason.USER
         assert in_flight(throttle) == 0
-        assert throttle._shared_budget._bucket.tokens(throttle.clock()) == 8.0
+        assert throttle._shared_budget.bucket.tokens(throttle.clock()) == 8.0
 
     async def test_client_gets_503_with_retry_after(self) -> None:
         throttle = overloaded(adaptive(min_share=0.0), 99.0)

@@ -102,11 +102,11 @@ class TestNothingIsCharged:
         held(throttle)
         throttle._shared_budget.rescale(0.001, "test", throttle.clock())
         throttle._budget_active = True
-        before = throttle._shared_budget._bucket.tokens(throttle.clock())
+        before = throttle._shared_budget.bucket.tokens(throttle.clock())
         ticket = ticket_for(throttle, Demand(HIGH))
-        assert throttle._shared_budget._bucket.tokens(throttle.clock()) == pytest.approx(before - 1.0)
+        assert throttle._shared_budget.bucket.tokens(throttle.clock()) == pytest.approx(before - 1.0)
         ending(throttle, ticket)
-        assert throttle._shared_budget._bucket.tokens(throttle.clock()) == pytest.approx(before, abs=0.001)
+        assert throttle._shared_budget.bucket.tokens(throttle.clock()) == pytest.approx(before, abs=0.001)
 
     def test_a_place_that_the_budget_did_not_pay_for_gives_nothing_back_to_it(self) -> None:
         throttle = warmed(gated(policy="adaptive"))
@@ -116,9 +116,9 @@ class TestNothingIsCharged:
         throttle._budget_active = True
         permit_for(throttle, Demand(HIGH, holds_slot=False))
         throttle._shared_budget.take(HIGH, throttle.clock())
-        before = throttle._shared_budget._bucket.tokens(throttle.clock())
+        before = throttle._shared_budget.bucket.tokens(throttle.clock())
         throttle.leave(ticket)
-        assert throttle._shared_budget._bucket.tokens(throttle.clock()) == before
+        assert throttle._shared_budget.bucket.tokens(throttle.clock()) == before
 
     def test_units_go_back_although_another_thread_has_read_a_later_time(self) -> None:
         """The gate's time stands still for one who read the clock before and got the lock after."""

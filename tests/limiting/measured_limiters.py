@@ -27,14 +27,14 @@ def knowing(
 ) -> AdaptiveConcurrencyLimiter:
     """A gate that has measured a service, and whose knowledge stands still."""
     tested = limiter(inflight_start=limit, **(FROZEN | {"min_share": 0.0} | rules))
-    tested._service.rate_rps = rate
-    tested._service.latency_s = latency_s
-    tested._service.demand_rps = [*demand, 0.0, 0.0, 0.0][:3]
+    tested.service.rate_rps = rate
+    tested.service.latency_s = latency_s
+    tested.service.demand_rps = [*demand, 0.0, 0.0, 0.0][:3]
     return tested
 
 
 def fill(tested: AdaptiveConcurrencyLimiter, now: float = 0.0) -> AdaptiveConcurrencyLimiter:
-    while tested.in_flight < tested._capacity:
+    while tested.in_flight < tested.capacity:
         assert tested.try_acquire(Demand(HIGH), now)
     return tested
 

@@ -143,9 +143,9 @@ def test_the_exhausted_stay_and_the_one_with_the_most_left_goes() -> None:
                 assert tested.hit(user, units, at).allowed
         assert tested.hit("dot", 1000, 12.0).allowed
         assert tested.hit("dot", 1000, 23.0).allowed
-        assert set(tested._accounts) == {"ann", "cid", "dot"}
+        assert set(tested.accounts) == {"ann", "cid", "dot"}
         assert tested.hit("eve", 1, 24.0).allowed
-        assert set(tested._accounts) == {"ann", "eve", "dot"}
+        assert set(tested.accounts) == {"ann", "eve", "dot"}
 
 
 def test_user_beyond_the_table_shares_a_ring() -> None:

@@ -55,14 +55,14 @@ def test_with_a_long_objective_a_period_needs_completions_and_the_time_of_an_ans
     done: int, latency_s: float, now: float, closed: bool
 ) -> None:
     tested = limiter(slo_s=60.0)
-    tested._service.latency_s = latency_s
-    tested._set_limit(64.0)
+    tested.service.latency_s = latency_s
+    tested.close_period(15.0)  # the next one knows the latency
     for _ in range(8):
-        tested.try_acquire(Demand(HIGH), 0.0)
+        tested.try_acquire(Demand(HIGH), 15.0)
     for _ in range(done):
-        tested.release(0.0, Outcome.SUCCESS, 0.3)
-    tested.close_period(now)
-    assert (tested._service.demand_rps[0] > 0.0) is closed
+        tested.release(15.0, Outcome.SUCCESS, 15.3)
+    tested.close_period(15.0 + now)
+    assert (tested.service.demand_rps[0] > 0.0) is closed
 
 
 def test_time_in_flight_is_summed_at_each_change() -> None:
@@ -75,7 +75,7 @@ def test_time_in_flight_is_summed_at_each_change() -> None:
     tested.release(0.2, Outcome.SUCCESS, 0.9)
     tested.close_period(1.0)  # 0.4 s in flight of 0.5; its answer took 0.7 s
     assert tested.view(1.0).service_rps == pytest.approx(2.0)
-    assert tested._starts_s == pytest.approx(0.0)
+    assert tested.period.starts_s == pytest.approx(0.0)
 
 
 def test_a_long_answer_that_ends_in_a_short_period_is_no_rate() -> None:
@@ -94,22 +94,22 @@ def test_what_was_found_in_one_period_does_not_count_for_the_next() -> None:
         tested.release(0.0, Outcome.SUCCESS, 0.1)
     assert tested.try_acquire(Demand(HIGH), 0.2)
     tested.close_period(0.5)
-    assert tested._peak == 1, "one is still inside"
+    assert tested.period.peak == 1, "one is still inside"
     fill(tested, 0.6)
     rejected(tested, HIGH, 0.6, slo_s=0.01)
     tested.close_period(1.0)
-    assert not tested._limited
-    tested._service.measured = False
+    assert not tested.period.limited
+    tested.service.measured = False
     tested.release(0.6, Outcome.SUCCESS, 1.1)
     tested.close_period(1.5)
-    assert not tested._service.measured
+    assert not tested.service.measured
 
 
 def test_peak_in_flight_decides_whether_latency_is_unloaded() -> None:
     slow, loaded = limiter(), limiter()
     for tested, number in ((slow, 2), (loaded, 3)):
-        tested._service.unloaded_s = tested._service._slow_s = 0.1
-        tested._service._periods = 50
+        tested.service.unloaded_s = tested.service.slow_latency_s = 0.1
+        tested.service.periods = 50
         for _ in range(number):
             tested.try_acquire(Demand(HIGH), 0.0)
         for _ in range(number):
@@ -125,13 +125,13 @@ def test_every_way_in_counts_for_the_peak(by: str) -> None:
     if by == "line_up":
         fill(tested)
         wait(tested, HIGH)
-        tested._peak = 0
+        tested.period.peak = 0
         end(tested, 0.0)
     elif by == "rescue":
         assert tested.enqueue_reserved(Demand(LOW), 1.0) is not None
     else:
         tested.occupy_over_limit(HIGH)
-    assert tested._peak == 1
+    assert tested.period.peak == 1
 
 
 @pytest.mark.parametrize(
@@ -147,12 +147,12 @@ def test_only_success_and_failure_count_as_completions(
     outcome: Outcome, lasted_s: float, counts: bool
 ) -> None:
     tested = limiter()
-    tested._service.unloaded_s = 0.1
-    tested._set_limit(64.0)
-    tested.try_acquire(Demand(HIGH), 0.0)
-    tested.release(0.0, outcome, lasted_s)
-    assert tested._done == counts
-    assert tested._total_s == (lasted_s if counts else 0.0)
+    tested.service.unloaded_s = 0.1
+    tested.close_period(0.5)  # the next one knows the latency
+    tested.try_acquire(Demand(HIGH), 0.5)
+    tested.release(0.5, outcome, 0.5 + lasted_s)
+    assert tested.period.done == counts
+    assert tested.period.total_s == pytest.approx(lasted_s if counts else 0.0)
     assert tested.in_flight == 0
 
 
@@ -171,7 +171,7 @@ def test_half_of_an_unloaded_answer_is_learnt_with_it() -> None:
     for started_s, ended_s in ((0.5, 0.599), (0.6, 0.701)):
         tested.try_acquire(Demand(HIGH), started_s)
         tested.release(started_s, Outcome.FAILURE, ended_s)
-    assert tested._done == 1
+    assert tested.period.done == 1
 
 
 def test_a_clock_that_goes_back_stands_still() -> None:
@@ -180,10 +180,10 @@ def test_a_clock_that_goes_back_stands_still() -> None:
     ticket = wait(tested, HIGH, 3.0)
     assert ticket.arrived_s == 5.0
     tested.release(5.0, Outcome.SUCCESS, 4.0)
-    assert tested._total_s == 0.0
+    assert tested.period.total_s == 0.0
     (called,) = tested.pop_ready(1.0)
     assert called.called_s == 5.0
     tested.cancel(called, 2.0)
     tested.close_period(0.0)
-    assert tested._starts_s == pytest.approx(0.0)
+    assert tested.period.starts_s == pytest.approx(0.0)
     assert tested.view(0.0).limit == 1.0

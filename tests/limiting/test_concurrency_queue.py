@@ -72,10 +72,10 @@ def test_slots_that_a_grown_limit_has_just_opened_are_not_held_against_a_newcome
     for _ in range(6):
         wait(tested, HIGH)
     assert isinstance(rejected(copy.deepcopy(tested), HIGH), Decision)
-    tested._set_limit(4.0)
+    tested.limit, tested.capacity = 4.0, 4
     assert isinstance(come(copy.deepcopy(tested), HIGH), Ticket), "four before it in time"
-    tested._set_limit(99.0)
-    tested._service.demand_rps[0] = 99.0
+    tested.limit, tested.capacity = 99.0, 99
+    tested.service.demand_rps[0] = 99.0
     newcomer = wait(tested, LOW)
     assert list(tested.pop_ready(0.0))[-1] is newcomer, "although high demands everything"
 

@@ -87,7 +87,8 @@ def test_rejected_before_the_promised_time_and_queued_at_it(
     for other, number in zip(Priority, waiting, strict=True):
         for _ in range(number):
             ticket = Ticket(Demand(other), 0.0, 1e6, other + 1)  # of endless patience
-            tested._append(ticket)
+            tested.queues.all[ticket.queue_index][ticket] = None
+            tested.waiting += 1
     got = come(tested, priority)
     if not isinstance(got, Decision):
         return
@@ -140,4 +141,5 @@ def test_a_promise_is_never_a_rounding_error_early(opened_s: float, arrived_s: f
     )
     wait(tested, LOW, opened_s)
     got = rejected(tested, LOW, arrived_s)
-    assert tested._ends_s <= arrived_s + got.retry_after_s < opened_s + 1.5 + 1e-6
+    ends_s = tested.period.opened_s + tested.service.longest_s
+    assert ends_s <= arrived_s + got.retry_after_s < opened_s + 1.5 + 1e-6

@@ -43,12 +43,14 @@ class Told:
     """In the place of the memory's cap: what it is told."""
 
     requests = 64.0
+    peak = 0
 
     def __init__(self) -> None:
         self.heard: list[tuple[float, int, int, bool]] = []
 
     def learn(self, ratio: float, in_flight: int, peak: int, *, untouched: bool) -> None:
-        self.heard.append((ratio, in_flight, peak, untouched))
+        self.heard.append((ratio, in_flight, max(peak, self.peak), untouched))
+        self.peak = 0
 
 
 def visit(tested: AdaptiveConcurrencyLimiter, number: int, now: float, *, stay: int = 0) -> None:
@@ -61,7 +63,7 @@ def visit(tested: AdaptiveConcurrencyLimiter, number: int, now: float, *, stay: 
 
 def test_memory_cap_gets_in_flight_and_peak_since_last_update() -> None:
     tested, reported = AdaptiveConcurrencyLimiter(ConcurrencyRules(), 0.0), Told()
-    tested._memory = reported  # type: ignore[assignment]
+    tested.memory = reported  # type: ignore[assignment]
     tested.update_memory(0.40)
     visit(tested, 10, 0.1, stay=1)
     for period in (0.6, 1.2):

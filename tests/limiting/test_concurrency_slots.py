@@ -45,7 +45,7 @@ def test_lower_queue_does_not_block_a_higher_priority() -> None:
     assert copy.deepcopy(tested).try_acquire(Demand(MID), 0.01)
     assert not copy.deepcopy(tested).try_acquire(Demand(LOW), 0.01)
     tested.cancel(low, 0.01)
-    tested._append(Ticket(Demand(MID), 0.01, 0.5, 2))
+    assert isinstance(tested.enqueue(Demand(MID), 0.01), Ticket)
     assert not copy.deepcopy(tested).try_acquire(Demand(LOW), 0.01), "somebody stands before it"
     assert not copy.deepcopy(tested).try_acquire(Demand(MID), 0.01)
     assert tested.try_acquire(Demand(HIGH), 0.01)

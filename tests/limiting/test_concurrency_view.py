@@ -32,7 +32,7 @@ def test_dry_run_admits_the_would_reject() -> None:
     tested.release(0.0, Outcome.SUCCESS, 0.4)
     tested.close_period(0.5)
     assert tested.in_flight == 0
-    assert tested._starts_s == pytest.approx(0.0)
+    assert tested.period.starts_s == pytest.approx(0.0)
 
 
 def test_dry_run_would_reject_as_many_as_a_live_limiter() -> None:
@@ -62,10 +62,11 @@ def test_dry_run_counts_the_queue_of_each_priority() -> None:
     for tested in (live, dry):
         assert rejected(tested, HIGH).detail == "queue:full"
         assert isinstance(come(tested, MID), Ticket)
-    assert dry._would_wait() == [3, 0, 0]
+    assert dry.queues.would_wait == [3, 0, 0]
     dry.occupy_over_limit(LOW)
     dry.release(0.0, Outcome.SUCCESS, 0.1)
-    assert dry._would_wait() == [2, 0, 1]
+    assert isinstance(come(dry, MID, 0.1), Ticket)
+    assert dry.queues.would_wait == [2, 0, 1]
 
 
 def test_report_counts_waiters_and_rejections_of_the_limiter() -> None:
@@ -106,7 +107,7 @@ def test_the_view_shows_all_figures() -> None:
     tested = fill(knowing(100.0, 30.0, 20.0, 10.0, limit=8))
     for priority in (HIGH, LOW, LOW):
         wait(tested, priority)
-    tested._service.unloaded_s = 3.0
+    tested.service.unloaded_s = 3.0
     view = tested.view(0.0)
     assert (view.limit, view.in_flight, view.waiting) == (8.0, 8, (1, 0, 2))
     assert (view.service_rps, view.demand_rps, view.latency_s) == (100.0, (30.0, 20.0, 10.0), 0.1)
@@ -119,7 +120,7 @@ def test_pressure_is_demand_by_rate_once_the_rate_is_measured() -> None:
     for _ in range(6):
         tested.try_acquire(Demand(HIGH), 0.0)
     assert tested.view(0.0).pressure == 0.75, "an unlimited service shows only what it was asked for"
-    tested._service.measured = True
+    tested.service.measured = True
     assert tested.view(0.0).pressure == pytest.approx(2.1)
 
 

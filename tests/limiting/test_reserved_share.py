@@ -94,7 +94,7 @@ def test_reserved_request_without_a_slot_reaches_the_limit() -> None:
     tested.enqueue_reserved(Demand(LOW), 0.3)
     end(tested, 0.4)
     tested.close_period(0.5)
-    assert tested._service.measured
+    assert tested.service.measured
 
 
 @pytest.mark.untraced

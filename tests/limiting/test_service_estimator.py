@@ -223,7 +223,12 @@ def test_a_hang_leaves_rate_and_limit() -> None:
 def known(rate: float, unloaded_s: float = 0.1, **rules: Any) -> ServiceEstimator:
     """A service whose rate the coming period will not change: 1.3 x 50 / 0.5 s = 130/s."""
     tested = service(**rules)
-    tested.rate_rps, tested.unloaded_s, tested._slow_s, tested._periods = rate, unloaded_s, unloaded_s, 50
+    tested.rate_rps, tested.unloaded_s, tested.slow_latency_s, tested.periods = (
+        rate,
+        unloaded_s,
+        unloaded_s,
+        50,
+    )
     return tested
 
 

@@ -28,7 +28,7 @@ def drain(of: SharedBudget, priority: Priority, now: float = 0.0) -> int:
 
 def tokens(of: SharedBudget, now: float) -> float:
     """What is stored, as a refused take of another class would tell it."""
-    return of._bucket.tokens(now)
+    return of.bucket.tokens(now)
 
 
 @pytest.mark.parametrize(

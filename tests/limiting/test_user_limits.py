@@ -232,16 +232,6 @@ def test_callers_and_addresses_against_two_naive_logs(
 # --- memory ---
 
 
-def test_every_table_is_repaired() -> None:
-    tested = windows(per(1), max_users=50)
-    assert hit(tested, Demand(user="u", address="a")).allowed
-    for table in tested._windows():
-        table._ring.append("half-way in")
-    tested.repair()
-    tested.sweep(60.0, 2)
-    assert tested.users == 0
-
-
 def test_neighbourhoods_take_a_tenth_of_the_table_and_are_swept_with_it() -> None:
     tested = windows(per(1), max_users=50)
     for n in range(50):
