@@ -50,6 +50,8 @@ class DenyCache:
     def __init__(self, size: int = SIZE, recheck_after_s: float = RECHECK_AFTER_S) -> None:
         self._size = size
         self._recheck_after_s = recheck_after_s
+        self.hits: int = 0
+        """Requests rejected from this cache."""
         self._callers: OrderedDict[tuple[str, str, str], tuple[_Denial, ...]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -65,7 +67,10 @@ class DenyCache:
             units = key[3]
             for denial in denials:
                 if denial.units == units:
-                    return denial.at(now) if now < denial.valid_until_s else None
+                    if now >= denial.valid_until_s:
+                        return None
+                    self.hits += 1
+                    return denial.at(now)
         return None
 
     def put(self, key: Key, decision: Decision, sent_s: float, now: float) -> None:
@@ -116,19 +121,7 @@ class DenyCache:
 class _Denial:
     """A decision with instants instead of waits; it shares nothing with its source."""
 
-    __slots__ = (
-        "detail",
-        "free_s",
-        "limit",
-        "others",
-        "policy",
-        "reason",
-        "remaining",
-        "reset_s",
-        "units",
-        "valid_until_s",
-        "window_s",
-    )
+    __slots__ = ("detail", "free_s", "limit", "others", "reason", "units", "valid_until_s")
 
     def __init__(
         self, decision: Decision, units: int, sent_s: float, valid_until_s: float, free_s: float
@@ -136,28 +129,27 @@ class _Denial:
         self.units: int = units
         self.valid_until_s: float = valid_until_s
         self.free_s: float = free_s
-        self.reset_s: float = sent_s + decision.reset_after_s
         self.reason: Reason = decision.reason
         self.detail: str = decision.detail
-        self.policy: str = decision.policy
-        self.limit: float = decision.limit
-        self.remaining: float = decision.remaining
-        self.window_s: int = decision.window_s
-        self.others: list[LimitStatus] = [_shifted(state, sent_s) for state in decision.others]
+        first, *others = decision.limits
+        self.limit: LimitStatus = _shifted(first, sent_s)
+        """The deciding limit; like the others it resets at an instant."""
+        self.others: list[LimitStatus] = [_shifted(state, sent_s) for state in others]
 
     def at(self, now: float) -> Decision:
         """Return the decision for a request at that instant."""
-        reset_s = self.reset_s - now
+        limit = self.limit
+        reset_s = limit.reset_s - now
         return Decision(
             False,
             self.reason,
             self.detail,
-            self.policy,
-            self.limit,
-            self.remaining,
+            limit.name,
+            limit.limit,
+            limit.remaining,
             seconds_until(self.free_s, now),
             reset_s if reset_s > 0.0 else 0.0,
-            self.window_s,
+            limit.window_s,
             tuple([_shifted(state, -now) for state in self.others]) if self.others else (),
         )
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from autoglm_throttle.limiting.limit_sets import LimitSet, LimitSets
-from autoglm_throttle.limiting.user_limits import Part, UserLimits
+from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.store.decisions import (
     caller_decision,
     combined,
@@ -19,7 +18,8 @@ from autoglm_throttle.store.decisions import (
     remaining_units,
 )
 from autoglm_throttle.store.deny_cache import DenyCache
-from autoglm_throttle.store.health import HealthChange, HealthState, StoreHealth, fair_share
+from autoglm_throttle.store.fallback import StoreFallback, StoreNames
+from autoglm_throttle.store.health import HealthChange, HealthState, StoreHealth
 from autoglm_throttle.store.last_known_remaining import LastKnownRemaining
 from autoglm_throttle.store.pending_check import PendingCheck
 from autoglm_throttle.store.user_limit_store import (
@@ -30,7 +30,7 @@ from autoglm_throttle.store.user_limit_store import (
     StoreStats,
     UserLimitStore,
 )
-from autoglm_throttle.types import Decision, Demand, Reason, StoreFailureMode
+from autoglm_throttle.types import Decision, Demand, StoreFailureMode
 
 UNREACHABLE_ERRORS: Final = frozenset(
     {StoreErrorKind.TIMEOUT, StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
@@ -100,32 +100,23 @@ class SharedUserLimits:
         """Whether a caller with an event loop should probe the store."""
         self.on_store_lost: Callable[[float], None] = _ignore_loss
         """Called under the lock when the store is lost, for other users of the same server."""
-        self._sets = sets
+        self._names = StoreNames.of(sets, text_of)
         self._deny_cache = deny_cache
-        self._last_known = last_known
-        self._on_error = on_error
-        self._processes = processes
-        self._max_users = max_users
-        self._text_of = text_of
+        self._fallback = StoreFallback(self._names, last_known, on_error, processes, max_users)
         self._is_usable = is_usable
-        self._kinds = {limit_set: _store_kinds(limit_set) for limit_set in sets}
-        self._fallbacks = dict.fromkeys(StoreErrorKind, 0)
-        self._deny_cache_hits = 0
-        self._shared_by = 0
-        self._local_fallback: UserLimits | None = None
 
     def hit(self, demand: Demand, now: float) -> Decision | PendingCheck | None:
         """Decide without the store, or return a `PendingCheck` to send. None if no user limit applies."""
-        limit_set = self._sets.of(demand)
+        names = self._names
+        limit_set = names.sets.of(demand)
         if limit_set is None:
             return None
         units = 1 if demand.cost <= 1.0 else math.ceil(demand.cost)
-        user = self._text_of(demand.user)
-        address = self._text_of(demand.address) if demand.address else ""
+        user = names.text_of(demand.user)
+        address = names.text_of(demand.address) if demand.address else ""
         key = (limit_set.name, user, address, units)
         known = self._deny_cache.find(key, now)
         if known is not None:
-            self._deny_cache_hits += 1
             return known
         if self.store_health.state is not HealthState.REMOTE:
             if self._is_usable():
@@ -135,7 +126,7 @@ class SharedUserLimits:
             )
         if not self._is_usable():
             return self._decide_without_store(demand, StoreErrorKind.LOOP, now)
-        user_kind, address_kind = self._kinds[limit_set]
+        user_kind, address_kind = names.kinds[limit_set]
         charge = StoreCharge(user_kind, limit_set.users, user, units)
         if not address:
             return PendingCheck(self, demand, key, (charge,), now)
@@ -145,7 +136,8 @@ class SharedUserLimits:
 
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
         """Refund a local charge, without the store."""
-        return self._local_fallback is not None and self._local_fallback.give_back(demand, charged_at, now)
+        limits = self._fallback.limits
+        return limits is not None and limits.give_back(demand, charged_at, now)
 
     def poll(self, now: float) -> None:
         """Request a probe if one is due."""
@@ -167,47 +159,33 @@ class SharedUserLimits:
 
     def view(self) -> StoreView:
         """Return the state of the store."""
-        store_health = self.store_health
+        store_health, fallback = self.store_health, self._fallback
         return StoreView(
             kind=self.store.kind,
             state=store_health.state,
             cause=store_health.cause,
             since_s=store_health.since_s,
-            on_error=self._on_error,
-            processes=self._processes(),
-            fallbacks=self._fallbacks.copy(),
-            deny_cache_hits=self._deny_cache_hits,
+            on_error=fallback.on_error,
+            processes=fallback.processes(),
+            fallbacks=fallback.counts.copy(),
+            deny_cache_hits=self._deny_cache.hits,
             stats=self.store.stats(),
         )
 
     @property
     def users(self) -> int:
         """Users counted here during outages of the store."""
-        return self._local_fallback.users if self._local_fallback is not None else 0
+        return self._fallback.limits.users if self._fallback.limits is not None else 0
 
     @property
     def overflowed(self) -> int:
         """Decisions taken on a shared log because the table here was full of exhausted users."""
-        return self._local_fallback.overflowed if self._local_fallback is not None else 0
+        return self._fallback.limits.overflowed if self._fallback.limits is not None else 0
 
     def sweep(self, now: float, users: int) -> None:
         """Evict idle users among the next ``users`` of each table."""
-        if self._local_fallback is not None:
-            self._local_fallback.sweep(now, users)
-
-    def reset_after_fork(self, now: float) -> None:
-        """Reset in a forked process: the connections belong to the parent."""
-        self.store.reset_after_fork()
-        self.store_health.reset(now)
-        self.probe_due = False
-        self.changes.clear()
-        self._fallbacks = dict.fromkeys(StoreErrorKind, 0)
-        self._deny_cache_hits = 0
-
-    def repair(self) -> None:
-        """Repair every table after a fork that interrupted a change."""
-        if self._local_fallback is not None:
-            self._local_fallback.repair()
+        if self._fallback.limits is not None:
+            self._fallback.limits.sweep(now, users)
 
     def resolve(self, check: PendingCheck, answer: Answer | StoreErrorKind, now: float) -> Decision:
         """Decide on a check, with the store's answer or without."""
@@ -222,18 +200,18 @@ class SharedUserLimits:
 
     def _to_decision(self, charges: Sequence[StoreCharge], answer: Answer, now: float) -> Decision:
         """Convert an answer to a decision on a user, or on a user and its address."""
-        charge = charges[0]
+        charge, record = charges[0], self._fallback.last_known.record
         if len(answer) == VALUES:
             ok, remaining, retry_us, reset_us, _ = answer
-            self._last_known.record(charge.kind, charge.user, (remaining,), now)
+            record(charge.kind, charge.user, (remaining,), now)
             return limit_decision(charge.limits[0], ok, remaining, retry_us, reset_us)
         user = caller_decision(charge, answer)
-        self._last_known.record(charge.kind, charge.user, remaining_units(charge.limits, user), now)
+        record(charge.kind, charge.user, remaining_units(charge.limits, user), now)
         if len(charges) == 1:
             return user
         charge = charges[1]
         address = caller_decision(charge, answer[VALUES * len(charges[0].limits) :])
-        self._last_known.record(charge.kind, charge.user, remaining_units(charge.limits, address), now)
+        record(charge.kind, charge.user, remaining_units(charge.limits, address), now)
         return combined(user, address)
 
     def undo(self, check: PendingCheck, now: float) -> None:
@@ -263,45 +241,4 @@ class SharedUserLimits:
 
     def _decide_without_store(self, demand: Demand, kind: StoreErrorKind, now: float) -> Decision:
         """Decide in this process alone."""
-        self._fallbacks[kind] += 1
-        if self._on_error is StoreFailureMode.ALLOW:
-            return Decision(True, Reason.OK, f"store:{kind}")
-        if self._on_error is StoreFailureMode.DENY:
-            store_health = self.store_health
-            wait = (
-                0.0 if store_health.state is HealthState.REMOTE else max(0.0, store_health.next_probe_s - now)
-            )
-            return Decision(False, Reason.STORE, f"store:{kind}", "store", math.inf, 0.0, wait, wait)
-        local_fallback = self._ensure_local_fallback()
-        decision = local_fallback.hit_within(demand, *self._seed(demand, now), now)
-        return decision if decision is not None else Decision(True, Reason.OK)
-
-    def _ensure_local_fallback(self) -> UserLimits:
-        """Return the local windows. When the share of this process changes, counted units stay."""
-        processes = max(1, self._processes())
-        if self._local_fallback is None:
-            self._local_fallback = UserLimits(self._sets, self._max_users)
-        if processes != self._shared_by:
-            self._shared_by = processes
-            self._local_fallback.resize(self._sets.map(lambda limits: fair_share(limits, processes)))
-        return self._local_fallback
-
-    def _seed(self, demand: Demand, now: float) -> tuple[Part | None, Part | None]:
-        """Return the usable units of the user and its address: the share of the store's last known rest.
-
-        Units counted here reduce it, as the store does not know them.
-        """
-        limit_set = self._sets.of(demand)
-        assert limit_set is not None  # noqa: S101 - for the type checker
-        user_kind, address_kind = self._kinds[limit_set]
-        seed, shares = self._last_known.seed, self._shared_by
-        user = seed(user_kind, self._text_of(demand.user), limit_set.users, shares, now)
-        if not demand.address:
-            return user, None
-        return user, seed(address_kind, self._text_of(demand.address), limit_set.addresses, shares, now)
-
-
-def _store_kinds(limit_set: LimitSet) -> tuple[str, str]:
-    """Return the names of a set's users and addresses in the store."""
-    name = limit_set.name
-    return name, "address" if name == "user" else f"{name}-address"
+        return self._fallback.decide(demand, kind, self.store_health, now)

@@ -38,7 +38,6 @@ class ScriptedStore:
         self.probes: list[StoreErrorKind | None] = []
         self.probed = 0
         self.dropped = 0
-        self.forgotten = 0
         self.gate: asyncio.Event | None = None
         self.report: Callable[[StoreErrorKind | None], None] = lambda trouble: None
 
@@ -62,9 +61,6 @@ class ScriptedStore:
 
     def disconnect(self) -> None:
         self.dropped += 1
-
-    def reset_after_fork(self) -> None:
-        self.forgotten += 1
 
     def stats(self) -> StoreStats:
         return StoreStats(calls=len(self.asked), sent=len(self.asked))

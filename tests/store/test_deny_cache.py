@@ -44,7 +44,7 @@ def ask(
         reason = Reason.TOO_LARGE if large else Reason.USER
         cache.put(
             asked,
-            Decision(False, reason, retry_after_s=expected.retry_after_s, window_s=2),
+            Decision(False, reason, "", "user-2s", 6, 0, expected.retry_after_s, window_s=2),
             sent_s,
             now,
         )

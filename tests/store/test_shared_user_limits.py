@@ -223,25 +223,13 @@ def test_charge_without_check_is_refunded_by_instant() -> None:
 def test_idle_users_of_an_outage_are_forgotten() -> None:
     shared = Shared(MINUTE)
     shared.windows.sweep(0.0, 10)
-    shared.windows.repair()
     assert shared.windows.users == shared.windows.overflowed == 0
     shared.lose(0.0)
     shared.known(ALICE, 0.0)
     assert shared.windows.users == 1
-    shared.windows.repair()
     shared.windows.sweep(61.0, 10)
     assert shared.windows.users == 0
     assert shared.windows.overflowed == 0
-
-
-def test_a_forked_process_begins_anew() -> None:
-    shared = Shared(MINUTE)
-    shared.lose(0.0)
-    shared.windows.probe_due = True
-    shared.windows.reset_after_fork(1.0)
-    assert shared.store.forgotten == 1
-    assert isinstance(shared.windows.hit(ALICE, 1.0), PendingCheck)
-    assert not shared.windows.probe_due
 
 
 def test_view_shows_cause_and_start() -> None:
