@@ -49,7 +49,7 @@ class Worker:
     """
 
     __slots__ = (
-        *("_clock", "_lock", "_name", "_on_crash", "_on_stop", "_restart", "_step", "_thread", "_wakes"),
+        *("_lock", "_name", "_on_crash", "_on_stop", "_restart", "_step", "_thread", "_wakes"),
         *("__weakref__", "is_stopping"),
     )
 
@@ -66,12 +66,11 @@ class Worker:
         self._step = step
         self._on_stop = on_stop
         self._on_crash = on_crash
-        self._clock = clock
         self._lock = SerialLock()
         self._thread: threading.Thread | None = None
         # Its `put` may be called in the midst of another one, by a finalizer; that of an Event may not.
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._restart = _RestartTimes()
+        self._restart = _RestartTimes(clock)
         self.is_stopping: bool = True
         """Whether the thread should not run: before `start` and after `stop`. A long step may poll it."""
 
@@ -90,8 +89,13 @@ class Worker:
         """Whether the last step raised, and the pause after it is not over."""
         return self._restart.crashed
 
+    @property
+    def restart_due_s(self) -> float:
+        """When the pause after the newest crash is over, on ``clock``."""
+        return self._restart.due_s
+
     def stop_with(self, owner: object) -> None:
-        """Stop the thread when the owner is collected, which ``step`` must not hold; not at interpreter exit."""
+        """Stop the thread when the owner, which ``step`` must not hold, is gone; not at interpreter exit."""
         weakref.finalize(owner, self.stop, 0.0).atexit = False
 
     def start(self) -> None:
@@ -121,7 +125,7 @@ class Worker:
             join_s: longest wait in seconds; 0: do not wait.
         """
         self.is_stopping = True
-        self._restart = _RestartTimes()  # a later start is a new attempt
+        self._restart.reset()  # a later start is a new attempt
         thread = self._thread
         self._wakes.put(None)
         if thread is not None and join_s > 0.0 and thread is not threading.current_thread():
@@ -132,7 +136,7 @@ class Worker:
         self._wakes.put(None)
 
     def _launch(self) -> None:
-        if self._thread is not None or self.is_stopping or self._clock() < self._restart.due_s:
+        if self._thread is not None or self.is_stopping or self._restart.left_s() > 0.0:
             return
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread = thread
@@ -143,7 +147,7 @@ class Worker:
             self._record_crash(error)
 
     def _run(self) -> None:
-        self._restart.record_start(self._clock())
+        self._restart.record_start()
         try:
             while not (self.is_stopping and self._has_ended()):
                 pause_s = self._run_step()
@@ -157,7 +161,7 @@ class Worker:
                     self._thread = None
 
     def _run_step(self) -> float | None:
-        left_s = self._restart.due_s - self._clock()
+        left_s = self._restart.left_s()
         if left_s > 0.0:
             return left_s
         self._restart.crashed = False
@@ -177,7 +181,7 @@ class Worker:
             return self.is_stopping
 
     def _record_crash(self, error: BaseException) -> float:
-        pause_s = self._restart.postpone(self._clock())
+        pause_s = self._restart.postpone()
         if self._on_crash is not None:
             with contextlib.suppress(BaseException):  # even a failing log handler must not end the thread
                 self._on_crash(error)
@@ -196,20 +200,28 @@ class Worker:
 class _RestartTimes:
     """Limits the restarts of a crashed thread: after 1, 2, 4 ... 60 s."""
 
-    __slots__ = ("_crashes", "_started_s", "crashed", "due_s")
+    __slots__ = ("_clock", "_crashes", "_started_s", "crashed", "due_s")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
         self.crashed: bool = False
         self.due_s: float = -math.inf
         """When the pause after the newest crash is over."""
         self._crashes = 0
         self._started_s = -math.inf
 
-    def record_start(self, now: float) -> None:
-        self._started_s = now
+    def left_s(self) -> float:
+        return self.due_s - self._clock()
 
-    def postpone(self, now: float) -> float:
+    def record_start(self) -> None:
+        self._started_s = self._clock()
+
+    def postpone(self) -> float:
         """Record a crash, or a failed start, and return the seconds to wait."""
+        now = self._clock()
         if now - self._started_s >= HEALTHY_RUN_S:
             self._crashes = 0
         self._crashes += 1

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from autoglm_throttle.admission.snapshot import SourceState
-from autoglm_throttle.gpu.monitor import aggregator, stop_all, verdict_tracker
+from autoglm_throttle.gpu.monitor import SourceState, aggregator, stop_all, verdict_tracker
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings import Settings
@@ -116,21 +115,23 @@ class GpuReader:
             return all(self._is_source_ready(name, sampler, now) for name, sampler in self._samplers.items())
 
     def _is_source_ready(self, name: str, sampler: Sampler, now: float) -> bool:
-        if name in self._failing or sampler.misconfigured or sampler.no_source or sampler.crashed:
+        status = sampler.status
+        if name in self._failing or status.misconfigured or status.no_source or sampler.has_crashed:
             return True
-        first_s, last_s = self._first_s.get(name), sampler.last_read_s
+        first_s, last_s = self._first_s.get(name), status.last_read_s
         if first_s is None or last_s is None:  # it hangs, or it responds without devices
-            return sampler.reading_since_s is None and now - self._started_s >= MIN_SPAN_S
+            return status.reading_since_s is None and now - self._started_s >= MIN_SPAN_S
         return last_s - first_s >= MIN_SPAN_S
 
     def _source(self, name: str, sampler: Sampler, now: float) -> GpuSource:
-        since_s = sampler.reading_since_s
+        status = sampler.status
+        since_s = status.reading_since_s
         hung_s = 0.0 if since_s is None else now - since_s
         failing = self._failing.get(name, "")
         states: tuple[tuple[bool, SourceState, str], ...] = (
-            (sampler.misconfigured is not None, "misconfigured", sampler.misconfigured or ""),
-            (sampler.crashed, "crashed", sampler.last_error or ""),
-            (sampler.no_source is not None, "no_source", sampler.no_source or ""),
+            (status.misconfigured is not None, "misconfigured", status.misconfigured or ""),
+            (sampler.has_crashed, "crashed", status.last_error or ""),
+            (status.no_source is not None, "no_source", status.no_source or ""),
             (hung_s >= HANG_AFTER_S, "hanging", f"it has not answered for {hung_s:.0f} s"),
             (bool(failing), "failing", failing),
             (name not in self._first_s, "starting", "it reports no device"),

@@ -6,6 +6,7 @@ disk, too, so the share of time spent waiting for input and output is reported b
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,6 +20,11 @@ _TIMES: Final = 8
 _IOWAIT: Final = 4
 _LINE_BYTES: Final = 256
 """The first line in full: ten numbers of at most 20 digits."""
+
+MIN_INTERVAL_S: Final = 0.5
+"""Seconds for which a reading counts. Several sources report within one interval, and the load average
+covers a minute.
+"""
 
 
 class HostStats(NamedTuple):
@@ -40,7 +46,7 @@ class HostSampler:
         stat: the kernel's table of processor times; where there is none (macOS), iowait is None.
     """
 
-    __slots__ = ("_average", "_cores", "_last", "_stat")
+    __slots__ = ("_average", "_cores", "_due_s", "_last", "_newest", "_stat")
 
     def __init__(
         self,
@@ -52,6 +58,19 @@ class HostSampler:
         self._cores = cores if cores is not None else os.cpu_count()
         self._stat = stat
         self._last: tuple[int, int] | None = None
+        self._newest = HostStats(None, None)
+        self._due_s = -math.inf
+
+    def current(self, now: float) -> HostStats:
+        """Return the load, read at most twice a second.
+
+        Args:
+            now: monotonic seconds.
+        """
+        if now >= self._due_s:
+            self._due_s = now + MIN_INTERVAL_S
+            self._newest = self.read()
+        return self._newest
 
     def read(self) -> HostStats:
         """Return the load now, and iowait since the call before; the first call returns no iowait."""

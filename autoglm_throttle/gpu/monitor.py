@@ -6,14 +6,14 @@ calls that may wait for a driver run on the threads of the samplers.
 
 from __future__ import annotations
 
-import math
 import time
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, Literal, Protocol
 
-from autoglm_throttle.admission.snapshot import SourceState, SourceView
+from autoglm_throttle._runtime.weak import weak_method
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.host import HostSampler, HostStats
 from autoglm_throttle.gpu.interval import AdaptiveInterval
@@ -37,25 +37,55 @@ from autoglm_throttle.types import (
 NORMAL_CONDITIONS: Final = frozenset({GpuCondition.IDLE, GpuCondition.WORKING})
 """Conditions that allow a longer sampling interval."""
 
-HOST_EVERY_S: Final = 0.5
-"""Seconds between two host samples. Several sources report within one interval, and the load average
-covers a minute.
-"""
-
 JOIN_S: Final = 1.0
 """Seconds to wait for threads in a hung read, all together."""
 
-SamplesCallback = Callable[[Sequence[GpuSample], str, float | None], object]
-"""Receives samples, the name of their source, and the promised seconds to the next reading."""
+SourceState = Literal["starting", "reading", "failing", "hanging", "crashed", "misconfigured", "no_source"]
+"""State of reading one source of GPU samples."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampleListener:
-    """Callbacks of a `GpuMonitor`; both run on the thread of a sampler."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceView:
+    """One source of GPU samples at one moment. Its counts only grow, except across a fork."""
 
-    on_samples: SamplesCallback
-    on_sources_lost: Callable[[bool], object]
-    """Called when no source is left: True if one existed or is misconfigured, False if none ever existed."""
+    name: str
+    state: SourceState
+    last_error: str
+    """The newest failure, kept after a recovery, or the attempts of a failed discovery; else empty."""
+    failures: int
+    """Reads without samples."""
+    overruns: int
+    """Reads that exceeded their deadline."""
+    implausible: int
+    """Fields emptied because their value is impossible."""
+    crashes: int
+    """Restarts of its thread."""
+    interval_s: float
+    """Promised seconds between two reads."""
+    age_s: float | None
+    """Seconds since the newest read with samples; None: there was none."""
+
+
+class SampleListener(Protocol):
+    """Receives the samples of a `GpuMonitor`, on the threads of its samplers."""
+
+    def observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> object:
+        """Process one reading.
+
+        Args:
+            samples: a row for each device, with implausible fields emptied.
+            source: name of the source.
+            interval_s: promised seconds to its next reading; None: not known.
+        """
+        ...
+
+    def source_lost(self, existed: bool) -> object:
+        """Process the loss of the last source.
+
+        Args:
+            existed: True if a source is misconfigured, False if none was there at all.
+        """
+        ...
 
 
 class GpuMonitor:
@@ -64,7 +94,7 @@ class GpuMonitor:
     Args:
         settings: sampling interval and aggregation.
         providers: the sources; for a device reported by two, the first counts, field by field.
-        listener: receives the samples.
+        listener: receives the samples; held weakly.
         clock: monotonic seconds.
 
     Raises:
@@ -79,25 +109,28 @@ class GpuMonitor:
         clock: Clock = time.monotonic,
     ) -> None:
         interval_s = settings.sample_interval_s
-        self._listener = listener
+        self._listener = weakref.ref(listener)
         self._clock = clock
         self._aggregator = aggregator(settings, [provider.name for provider in providers])
         self._verdicts = verdict_tracker(settings)
-        self._host_sampler = HostSampler()
-        self._host_stats = HostStats(None, None)
-        self._host_due_s = -math.inf
+        self._host = HostSampler()
         self._interval = (
             AdaptiveInterval(interval_s, settings.sample_interval_max_s) if settings.sample_adaptive else None
         )
-        self._is_idle = False
-        self._not_found: set[str] = set()
-        self._misconfigured: set[str] = set()
+        self._idle = False
+        self._silent: dict[str, bool] = {}
+        """Source that has nothing to read -> whether that is a misconfiguration."""
         self._samplers = {provider.name: self._sampler(provider, interval_s) for provider in providers}
         if len(self._samplers) < len(providers):
             raise ValueError(f"two sources have the same name: {[provider.name for provider in providers]}")
 
     def __repr__(self) -> str:
         return f"GpuMonitor({', '.join(self._samplers) or 'no sources'})"
+
+    @property
+    def providers(self) -> tuple[GpuProvider, ...]:
+        """The sources, in the order given."""
+        return tuple(sampler.provider for sampler in self._samplers.values())
 
     @property
     def has_sources(self) -> bool:
@@ -107,14 +140,14 @@ class GpuMonitor:
     @property
     def is_running(self) -> bool:
         """Whether a thread reads, or has ended for good."""
-        return any(sampler.running for sampler in self._samplers.values())
+        return any(sampler.is_running for sampler in self._samplers.values())
 
     @property
     def error_count(self) -> int:
         """Failed or overdue reads, crashes, and implausible fields, of all sources."""
         return sum(
             one.failures + one.overruns + one.implausible + one.callback_errors + one.crashes
-            for one in self._samplers.values()
+            for one in (sampler.counts for sampler in self._samplers.values())
         )
 
     def start(self) -> None:
@@ -133,8 +166,8 @@ class GpuMonitor:
 
     def wake(self, now: float) -> None:
         """Restart crashed samplers, and wake idle ones; cheap if there is neither."""
-        if self._is_idle:
-            self._is_idle = False
+        if self._idle:
+            self._idle = False
             for sampler in self._samplers.values():
                 sampler.wake()
         for sampler in self._samplers.values():
@@ -142,10 +175,7 @@ class GpuMonitor:
 
     def host(self, now: float) -> HostStats:
         """Sample the load of this host, at most twice a second; reads small files, so not under the lock."""
-        if now >= self._host_due_s:
-            self._host_due_s = now + HOST_EVERY_S
-            self._host_stats = self._host_sampler.read()
-        return self._host_stats
+        return self._host.current(now)
 
     def drop_implausible(self, rows: Sequence[GpuSample]) -> list[GpuSample]:
         """Validate externally supplied samples: implausible fields become None."""
@@ -187,12 +217,12 @@ class GpuMonitor:
         interval_s = self._interval.next(load, urgent, now)
         for sampler in self._samplers.values():
             sampler.set_interval(interval_s)
-        self._is_idle = not busy and interval_s > self._interval.interval_s
+        self._idle = not busy and interval_s > self._interval.interval_s
 
     @property
     def is_idle(self) -> bool:
         """Whether the next request should wake the samplers."""
-        return self._is_idle
+        return self._idle
 
     def views(self, now: float) -> tuple[SourceView, ...]:
         """Return the state of each source."""
@@ -200,37 +230,30 @@ class GpuMonitor:
 
     def _sampler(self, provider: GpuProvider, interval_s: float) -> Sampler:
         name = provider.name  # the name of an automatic choice changes once it is made
-        # The sampler thread must not keep the monitor alive.
-        self_ref = weakref.ref(self)
-
-        def samples(rows: Sequence[GpuSample]) -> None:
-            monitor = self_ref()
-            if monitor is not None:
-                monitor._on_samples(name, rows)  # noqa: SLF001 - a method of this class, through a weak reference
-
-        def failure(error: Exception) -> None:
-            monitor = self_ref()
-            if monitor is not None:
-                monitor._on_failure(name, error)  # noqa: SLF001 - as above
-
-        sampler = Sampler(provider, samples, failure, interval_s=interval_s, clock=self._clock)
-        weakref.finalize(self, sampler.stop, 0.0).atexit = False
+        # The sampler's thread must not keep the monitor alive.
+        sampler = Sampler(
+            provider,
+            partial(weak_method(self._on_samples), name),
+            partial(weak_method(self._on_failure), name),
+            interval_s=interval_s,
+            clock=self._clock,
+        )
+        sampler.stop_with(self)
         return sampler
 
     def _on_samples(self, name: str, rows: Sequence[GpuSample]) -> None:
-        self._not_found.discard(name)
-        self._misconfigured.discard(name)
-        self._listener.on_samples(rows, name, self._samplers[name].interval_s)
+        self._silent.pop(name, None)
+        listener = self._listener()
+        if listener is not None:
+            listener.observe(rows, name, self._samplers[name].interval_s)
 
     def _on_failure(self, name: str, error: Exception) -> None:
-        if isinstance(error, NoSourceError):
-            self._not_found.add(name)
-        elif isinstance(error, ProviderMisconfigured):
-            self._misconfigured.add(name)
-        else:
+        if not isinstance(error, NoSourceError | ProviderMisconfigured):
             return
-        if len(self._not_found | self._misconfigured) == len(self._samplers):
-            self._listener.on_sources_lost(bool(self._misconfigured))
+        self._silent[name] = isinstance(error, ProviderMisconfigured)
+        listener = self._listener()
+        if listener is not None and len(self._silent) == len(self._samplers):
+            listener.source_lost(any(self._silent.values()))
 
 
 def aggregator(settings: Settings, order: Sequence[str]) -> Aggregator:
@@ -267,15 +290,16 @@ def stop_all(samplers: Collection[Sampler]) -> None:
 
 
 def _source_view(sampler: Sampler, now: float) -> SourceView:
-    read_s = sampler.last_read_s
+    counts, status = sampler.counts, sampler.status
+    read_s = status.last_read_s
     return SourceView(
         name=sampler.name,
         state=_state(sampler, now),
-        last_error=sampler.no_source or sampler.last_error or "",
-        failures=sampler.failures,
-        overruns=sampler.overruns,
-        implausible=sampler.implausible,
-        crashes=sampler.crashes,
+        last_error=status.no_source or status.last_error or "",
+        failures=counts.failures,
+        overruns=counts.overruns,
+        implausible=counts.implausible,
+        crashes=counts.crashes,
         interval_s=sampler.interval_s,
         age_s=None if read_s is None else max(0.0, now - read_s),
     )
@@ -283,14 +307,15 @@ def _source_view(sampler: Sampler, now: float) -> SourceView:
 
 def _state(sampler: Sampler, now: float) -> SourceState:
     """Return the first state that holds, the most severe first."""
-    since_s = sampler.reading_since_s
+    status = sampler.status
+    since_s = status.reading_since_s
     deadline_s = max(DEADLINE_SHARE * sampler.interval_s, DEADLINE_MIN_S)
     states: tuple[tuple[bool, SourceState], ...] = (
-        (sampler.misconfigured is not None, "misconfigured"),
-        (sampler.crashed, "crashed"),
+        (status.misconfigured is not None, "misconfigured"),
+        (sampler.has_crashed, "crashed"),
         (since_s is not None and now - since_s > deadline_s, "hanging"),
-        (sampler.no_source is not None, "no_source"),
-        (sampler.failing, "failing"),
-        (sampler.last_read_s is None, "starting"),
+        (status.no_source is not None, "no_source"),
+        (sampler.is_failing, "failing"),
+        (status.last_read_s is None, "starting"),
     )
     return next((state for holds, state in states if holds), "reading")

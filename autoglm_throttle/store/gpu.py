@@ -6,28 +6,29 @@ those of the other hosts. A store that hangs costs one read a quarter of a secon
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import secrets
 import time
 from dataclasses import dataclass
-from hashlib import sha1
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from autoglm_throttle._runtime.fork import keep_parent_part
 from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
 from autoglm_throttle.gpu.sample_copy import lost
-from autoglm_throttle.gpu.schedule import NextRead, Schedule
+from autoglm_throttle.gpu.schedule import Schedule
 from autoglm_throttle.store.gpu_hosts import STALE_INTERVALS, STALE_LEAST_S, HostTable
 from autoglm_throttle.store.gpu_payload import decode, encode
+from autoglm_throttle.store.sync_script import SyncScript
 from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from autoglm_throttle.store.sync_script import SyncClient
     from autoglm_throttle.types import Clock, GpuProvider, GpuSample
 
 _log = logging.getLogger("autoglm_throttle")
@@ -43,9 +44,6 @@ one reading: with a longer one a single hiccup would make this host silent for t
 
 RIGHTS: Final = "evalsha eval time hget hset hdel hgetall pexpire"
 """Commands that a user of the server needs for the GPUs of a fleet, on the key below ``REDIS_PREFIX``."""
-
-SyncClient = Any
-"""A synchronous client of redis-py: single, Sentinel or cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +63,13 @@ class GpuFleetRules:
     def key(self) -> str:
         """Its tag is that of the fleet's other keys."""
         return f"{self.prefix}:{self.service}:{{fleet}}:gpu"
+
+    @property
+    def own_stale_after_s(self) -> float:
+        """Time for which this host's own rows count after a failed read."""
+        if self.stale_after_s is not None:
+            return self.stale_after_s
+        return max(STALE_INTERVALS * self.interval_s, STALE_LEAST_S)
 
 
 class RemoteGpuProvider:
@@ -88,26 +93,14 @@ class RemoteGpuProvider:
         self.name: str = "fleet"
         self.min_interval_s: float = 0.2 if local is None else local.min_interval_s
         self.rules: GpuFleetRules = rules
-        self.failures: int = 0
-        """Calls that the store did not answer."""
-        self.ignored: int = 0
-        """Invalid payloads of other hosts."""
-        self.last_error: str | None = None
-        self._local = local
         self._connect = connect
         self._clock = clock
-        self._stale_after_s = (
-            max(STALE_INTERVALS * rules.interval_s, STALE_LEAST_S)
-            if rules.stale_after_s is None
-            else rules.stale_after_s
-        )
-        self._script = resources.files(__package__).joinpath("fleet_gpu.lua").read_text("utf-8")
-        self._sha = sha1(self._script.encode(), usedforsecurity=False).hexdigest()
         self._logger = RateLimitedLogger("GPU fleet", clock)
-        self.reset_after_fork()
+        self._local = _LocalGpus(local, rules, self._logger, clock)
+        self.exchange: GpuExchange = self._new_exchange()
 
     def __repr__(self) -> str:
-        return f"RemoteGpuProvider({self.rules.host}, local={self._local!r}, others={self.hosts!r})"
+        return f"RemoteGpuProvider({self.rules.host}, local={self._local}, others={self.exchange.hosts!r})"
 
     def read(self) -> Sequence[GpuSample]:
         """Read this host's GPUs, publish them, and return them with those of the others.
@@ -120,85 +113,157 @@ class RemoteGpuProvider:
         Raises:
             ProviderUnavailable: it fails, and no other host has a working device.
         """
-        own = self._read_local()
-        self._exchange(own)
+        self.exchange.run(self._local.read())
         now = self._clock()
-        others = self.hosts.rows(now)
-        if self._local_error is None:
-            return [*self._own, *others]
-        if all(row.health == "lost" for row in others):
-            raise ProviderUnavailable(f"{self._local_error}") from self._local_error
-        return [*(self._valid_or_lost(row, now) for row in self._own), *others]
+        others, error = self.exchange.hosts.rows(now), self._local.error
+        if error is not None and all(row.health == "lost" for row in others):
+            raise ProviderUnavailable(f"{error}") from error
+        return [*self._local.rows(now), *others]
 
     def close(self) -> None:
         """Close the driver and the connection."""
-        self._disconnect()
-        self._next_read = NextRead(due_s=-math.inf)
-        if self._local is not None:
-            self._local.close()
+        self.exchange.close()
+        self._local.close()
 
     def reset_after_fork(self) -> None:
         """Become another publisher in a forked process, without the parent's connection and handles."""
-        self.hosts: HostTable = HostTable(self.rules.stale_after_s)
-        self._process = secrets.token_hex(8)
-        self._client: SyncClient | None = None
-        self._own: list[GpuSample] = []
-        """The newest rows of this host."""
-        self._local_error: Exception | None = None
-        """Error of the newest local read; None: the rows are current."""
-        self._schedule = Schedule(self.rules.interval_s)
-        self._next_read = NextRead(due_s=-math.inf)
-        self._store_retry_s = -math.inf
-        self._store_lost = False
-        if self._local is not None:
-            self._local.reset_after_fork()
+        keep_parent_part(self.exchange)
+        self.exchange = self._new_exchange()
+        self._local.reset_after_fork()
 
-    def _read_local(self) -> list[GpuSample]:
-        """Read the local source if it is due; return the new rows, the only ones to publish."""
+    def _new_exchange(self) -> GpuExchange:
+        return GpuExchange(self._connect, self.rules, self._logger, self._clock)
+
+
+class _LocalGpus:
+    """Reads this host's own source when it is due, and retains its newest rows.
+
+    Args:
+        provider: the source; None: there is none.
+        rules: interval, and the time for which its rows count.
+        logger: receives its errors.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, provider: GpuProvider | None, rules: GpuFleetRules, logger: RateLimitedLogger, clock: Clock
+    ) -> None:
+        self.error: Exception | None = None
+        """Error of the newest read; None: the rows are current."""
+        self._provider = provider
+        self._rules = rules
+        self._logger = logger
+        self._clock = clock
+        self._newest: list[GpuSample] = []
+        self._schedule = Schedule(rules.interval_s)
+
+    def __repr__(self) -> str:
+        return repr(self._provider)
+
+    def read(self) -> list[GpuSample]:
+        """Read the source if it is due; return the new rows, the only ones to publish."""
         started = self._clock()
-        if self._local is None or started < self._next_read.due_s:
+        if self._provider is None or started < self._schedule.due_s:
             return []
         # After repeated failures: drop a broken handle before the next read.
-        if self._next_read.reopen:
-            self._local.close()
+        if self._schedule.next_read.reopen:
+            self._provider.close()
+        self._schedule.begin(started)
         try:
-            rows = list(self._local.read())
-        except ProviderMisconfigured as error:
-            # Never due again: this error cannot heal, but the other hosts remain visible.
-            self._local_error, self._next_read = error, NextRead(due_s=math.inf)
-            _log.critical("GPU telemetry of this host ends, that of the others goes on: %s", error)
-        except NoSourceError:
-            self._local_error, self._next_read = None, self._schedule.no_source(self._clock())
+            rows = list(self._provider.read())
         except Exception as error:  # noqa: BLE001 - a driver binding may raise anything
-            self._local_error, self._next_read = error, self._schedule.failed(started, self._clock())
-            self._logger.warn("local", f"this host's own cannot be read: {type(error).__name__}: {error}")
+            self._record_error(error)
+            return []
+        self._schedule = Schedule(self._rules.interval_s)  # the caller's schedule decides about the next read
+        self.error, self._newest = None, rows
+        return rows
+
+    def rows(self, now: float) -> list[GpuSample]:
+        """Return the newest rows; stale ones as lost, if the newest read failed."""
+        return self._newest if self.error is None else [self._valid_or_lost(row, now) for row in self._newest]
+
+    def close(self) -> None:
+        """Close the source; it is due at once."""
+        self._schedule.read_at_once()
+        if self._provider is not None:
+            self._provider.close()
+
+    def reset_after_fork(self) -> None:
+        """Drop the rows and handles of the parent."""
+        self.error = None
+        self._newest = []
+        self._schedule = Schedule(self._rules.interval_s)
+        if self._provider is not None:
+            self._provider.reset_after_fork()
+
+    def _record_error(self, error: Exception) -> None:
+        now = self._clock()
+        self.error = error
+        if isinstance(error, ProviderMisconfigured):
+            self._schedule.end()  # this error cannot heal, but the other hosts remain visible
+            _log.critical("GPU telemetry of this host ends, that of the others goes on: %s", error)
+        elif isinstance(error, NoSourceError):
+            self.error = None
+            self._schedule.no_source(now)
         else:
-            self._schedule.succeeded(started, self._clock())
-            self._local_error, self._next_read = None, NextRead(due_s=-math.inf)
-            self._own = rows
-            return rows
-        return []
+            self._schedule.failed(now)
+            self._logger.warn("local", f"this host's own cannot be read: {type(error).__name__}: {error}")
 
     def _valid_or_lost(self, row: GpuSample, now: float) -> GpuSample:
         age_s = now - row.taken_at_s + row.age_s
-        believed_s = max(self._stale_after_s, BELIEVED_PERIODS * (row.period_s or 0.0))
+        believed_s = max(self._rules.own_stale_after_s, BELIEVED_PERIODS * (row.period_s or 0.0))
         return row if age_s <= believed_s else lost(row, f"stale: not read for {age_s:.0f} s")
 
-    def _exchange(self, own: Sequence[GpuSample]) -> None:
-        if self._clock() < self._store_retry_s:
+
+class GpuExchange:
+    """Publishes the rows of this host, and receives those of the others, in one call.
+
+    Args:
+        connect: as for `RemoteGpuProvider`.
+        rules: the fleet and this host's name.
+        logger: receives the errors of the store.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], SyncClient],
+        rules: GpuFleetRules,
+        logger: RateLimitedLogger,
+        clock: Clock,
+    ) -> None:
+        script = resources.files(__package__).joinpath("fleet_gpu.lua").read_text("utf-8")
+        self.store: SyncScript = SyncScript(connect, script)
+        self.hosts: HostTable = HostTable(rules.stale_after_s)
+        self.process: str = secrets.token_hex(8)
+        """Name of this publisher, one of perhaps several processes of the host."""
+        self._rules = rules
+        self._logger = logger
+        self._clock = clock
+        self._retry_s = -math.inf
+        """When the store is tried again; in the past without end while it answers."""
+
+    def run(self, own: Sequence[GpuSample]) -> None:
+        """Publish the rows and receive those of the other hosts, unless the store is paused."""
+        if self._clock() < self._retry_s:
             return
+        arguments = (self._rules.host, self.process, round(self._rules.interval_s * 1e6), self._payload(own))
         try:
-            entries = self._call(self._payload(own))
+            entries = self.store.call([self._rules.key], arguments)
             now = self._clock()
             for host, age_us, payload in zip(entries[::3], entries[1::3], entries[2::3], strict=True):
                 self._receive(_text(host), age_us / 1e6, payload, now)
         except Exception as error:  # noqa: BLE001 - a client may raise anything; the local rows still count
-            self._on_store_error(error)
+            self._record_failure(error)
         else:
             self.hosts.record_answer(now)
-            if self._store_lost:
-                self._store_lost = False
+            if self._retry_s > -math.inf:
+                self._retry_s = -math.inf
                 self._logger.warn("back", "the store answers again")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.store.close()
 
     def _payload(self, rows: Sequence[GpuSample]) -> str:
         """Encode the rows of this host's own devices, from any source.
@@ -206,58 +271,38 @@ class RemoteGpuProvider:
         A row that names another host is that of a scrape. Another host that scrapes it too would count the
         device twice, and under this host's name it would be a different one.
         """
-        own = [row for row in rows if row.host in {"", self.rules.host}]
+        own = [row for row in rows if row.host in {"", self._rules.host}]
         if not own:
             return ""
         try:
-            return encode(own, self.rules.interval_s, self._clock())
+            return encode(own, self._rules.interval_s, self._clock())
         except ValueError as error:
             self._logger.warn("payload", f"this host is not published: {error}")
             return ""
-
-    def _call(self, payload: str) -> Sequence[Any]:
-        from redis.exceptions import NoScriptError
-
-        if self._client is None:
-            self._client = self._connect()
-        rules = self.rules
-        arguments = (rules.key, rules.host, self._process, round(rules.interval_s * 1e6), payload)
-        try:
-            entries: Sequence[Any] = self._client.evalsha(self._sha, 1, *arguments)
-        except NoScriptError:  # restart or SCRIPT FLUSH emptied the script cache: nothing ran
-            entries = self._client.eval(self._script, 1, *arguments)
-        return entries
 
     def _receive(self, host: str, age_s: float, payload: bytes | str, now: float) -> None:
         try:
             published = decode(payload.encode() if isinstance(payload, str) else payload, host)
         except ValueError as error:
-            self.ignored += 1
+            self.hosts.ignored += 1
             self._logger.warn("ignored", f"host {host!r:.80} is ignored: {error!s:.200}")
         else:
             self.hosts.receive(host, age_s, published, now)
 
-    def _on_store_error(self, error: Exception) -> None:
-        self.failures += 1
-        self.last_error = f"{type(error).__name__}: {error}"
+    def _record_failure(self, error: Exception) -> None:
+        self.store.record_failure(error)
         self.hosts.record_failure()
-        self._disconnect()
-        pause = LONG_PAUSE_INTERVALS if self._store_lost else PAUSE_INTERVALS
-        self._store_retry_s = self._clock() + pause * self.rules.interval_s
-        if not self._store_lost:
-            self._store_lost = True
+        is_first = self._retry_s == -math.inf
+        pause = PAUSE_INTERVALS if is_first else LONG_PAUSE_INTERVALS
+        self._retry_s = self._clock() + pause * self._rules.interval_s
+        if is_first:
+            text = f"{self.store.last_error}"
             # Either redis-py's error class, or the text of the server.
-            forbidden = "NoPermission" in self.last_error or "can't run this command" in self.last_error
+            forbidden = "NoPermission" in text or "can't run this command" in text
             needs = f"; it needs the rights: {RIGHTS}" if forbidden else ""
             self._logger.warn(
-                "away", f"the other hosts are not known, the store is unavailable ({self.last_error}{needs})"
+                "away", f"the other hosts are not known, the store is unavailable ({text}{needs})"
             )
-
-    def _disconnect(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            with contextlib.suppress(Exception):  # it is broken already
-                client.close()
 
 
 def _text(value: bytes | str) -> str:

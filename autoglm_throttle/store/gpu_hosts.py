@@ -48,6 +48,8 @@ class HostTable:
     """
 
     def __init__(self, stale_after_s: float | None = None) -> None:
+        self.ignored: int = 0
+        """Invalid payloads of other hosts."""
         self._stale_after_s = stale_after_s
         self._hosts: dict[str, _RemoteHost] = {}
         self._answers_since_s = -math.inf

@@ -92,23 +92,6 @@ class Hands:
         return self.now
 
 
-class Alarm:
-    """An event whose waiting moves the clock by hand, at most by the patience."""
-
-    def __init__(self, hands: Hands, patience_s: float = float("inf")) -> None:
-        self.hands = hands
-        self.patience_s = patience_s
-        self.waits: list[float] = []
-
-    def wait(self, timeout: float) -> None:
-        self.waits.append(timeout)
-        self.hands.now += min(timeout, self.patience_s)
-
-    def set(self) -> None: ...
-
-    def clear(self) -> None: ...
-
-
 OLDER: Final[set[threading.Thread]] = set()
 """Threads that were there before the test: a service of another test may not have been collected yet."""
 

@@ -45,7 +45,7 @@ names = [f"{THREAD}-{name}" for name in ("dcgm:h:2", "nvml", "vllm:h:1")]
 throttle.start()
 until(lambda: all(one.age_s is not None for one in throttle.snapshot().sources))
 hung.hang()
-until(lambda: throttle._gpu_monitor._samplers["dcgm:h:2"].reading_since_s is not None)
+until(lambda: throttle.control.monitor._samplers["dcgm:h:2"].reading_since_s is not None)
 child = os.fork()
 if child == 0:
     signal.alarm(120)

@@ -10,11 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from autoglm_throttle.gpu import sampler as sampler_module
 from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.types import GpuSample, ProviderMisconfigured, ProviderUnavailable
-from tests.gpu.doubles import ROW, Alarm, Hands, Heard, Source, raising
+from tests.gpu.doubles import ROW, Hands, Heard, Source, raising, sampler_threads
 
 
 def test_tick_reads_in_caller_and_drops_implausible_values(heard: Heard, hands: Hands) -> None:
@@ -22,7 +21,7 @@ def test_tick_reads_in_caller_and_drops_implausible_values(heard: Heard, hands: 
     sampler = Sampler(Source(lambda: [odd, ROW]), heard.samples, interval_s=1.0, clock=hands)
     sampler.tick()
     assert heard.rows == [[replace(ROW, utilization_pct=None), ROW]]
-    assert (sampler.implausible, sampler.failures, sampler.running) == (2, 0, False)
+    assert (sampler.counts.implausible, sampler.counts.failures, sampler.is_running) == (2, 0, False)
 
 
 def test_an_empty_reading_is_not_handed_on(heard: Heard) -> None:
@@ -36,17 +35,17 @@ def test_a_failure_is_counted_reported_and_kept(heard: Heard, hands: Hands) -> N
     source = Source(raising(error))
     sampler = Sampler(source, heard.samples, heard.failure, interval_s=1.0, clock=hands)
     sampler.tick()
-    assert (sampler.failures, sampler.last_error, heard.errors) == (1, "no driver", [error])
+    assert (sampler.counts.failures, sampler.status.last_error, heard.errors) == (1, "no driver", [error])
     source.reading = lambda: [ROW]
     sampler.tick()
-    assert (sampler.failures, len(heard.rows)) == (1, 1)
-    assert sampler.last_error is not None
+    assert (sampler.counts.failures, len(heard.rows)) == (1, 1)
+    assert sampler.status.last_error is not None
 
 
 def test_without_a_listener_a_failure_is_only_counted(heard: Heard) -> None:
     sampler = Sampler(Source(raising(OSError("x"))), heard.samples, interval_s=1.0)
     sampler.tick()
-    assert sampler.failures == 1
+    assert sampler.counts.failures == 1
 
 
 def test_trouble_is_logged_once_in_thirty_seconds(
@@ -57,7 +56,8 @@ def test_trouble_is_logged_once_in_thirty_seconds(
         for _ in range(31):
             sampler.tick()
             hands.now += 1.0
-    assert caplog.messages == ["GPU telemetry: source: OSError: x"] * 2
+    line = "GPU telemetry: source: OSError: x"
+    assert caplog.messages == [line, f"{line} (29 more since the last line)"]
 
 
 def test_after_three_retries_the_driver_is_opened_anew(heard: Heard, hands: Hands) -> None:
@@ -72,21 +72,21 @@ def test_nothing_there_is_no_failure_and_is_visible(heard: Heard, hands: Hands) 
     source = Source(raising(NoSourceError("no GPU found")))
     sampler = Sampler(source, heard.samples, heard.failure, interval_s=1.0, clock=hands)
     sampler.tick()
-    assert (sampler.no_source, sampler.failures, len(heard.errors)) == ("no GPU found", 0, 1)
+    assert (sampler.status.no_source, sampler.counts.failures, len(heard.errors)) == ("no GPU found", 0, 1)
     source.reading = lambda: [ROW]
     sampler.tick()
-    assert sampler.no_source is None
+    assert sampler.status.no_source is None
 
 
 def test_a_misconfiguration_is_visible_and_critical(heard: Heard, caplog: pytest.LogCaptureFixture) -> None:
     source = Source(raising(ProviderMisconfigured("install it")))
     sampler = Sampler(source, heard.samples, heard.failure, interval_s=1.0)
     sampler.tick()
-    assert sampler.misconfigured == sampler.last_error == "install it"
+    assert sampler.status.misconfigured == sampler.status.last_error == "install it"
     assert (caplog.records[0].levelno, len(heard.errors)) == (logging.CRITICAL, 1)
     source.reading = lambda: [ROW]
     sampler.tick()
-    assert sampler.misconfigured is None
+    assert sampler.status.misconfigured is None
 
 
 def test_a_listener_that_raises_is_caught_and_counted(heard: Heard) -> None:
@@ -98,7 +98,7 @@ def test_a_listener_that_raises_is_caught_and_counted(heard: Heard) -> None:
     sampler.tick()
     source.reading = raising(OSError("x"))
     sampler.tick()
-    assert (sampler.callback_errors, sampler.failures) == (2, 1)
+    assert (sampler.counts.callback_errors, sampler.counts.failures) == (2, 1)
 
 
 @pytest.mark.parametrize(("took_s", "overruns"), [(0.2, 0), (0.5, 0), (0.6, 1)])
@@ -111,7 +111,7 @@ def test_a_read_longer_than_half_the_interval_is_an_overrun(
 
     sampler = Sampler(Source(slow), heard.samples, interval_s=1.0, clock=hands)
     sampler.tick()
-    assert sampler.overruns == overruns
+    assert sampler.counts.overruns == overruns
 
 
 def test_stop_without_thread_closes_and_tick_still_works(heard: Heard) -> None:
@@ -129,27 +129,24 @@ def test_a_close_that_raises_is_only_logged(heard: Heard, monkeypatch: pytest.Mo
     monkeypatch.setattr(source, "close", raising(OSError("shutdown")))
     sampler = Sampler(source, heard.samples, interval_s=1.0)
     sampler.stop()
-    assert sampler.last_error == "OSError: shutdown"
+    assert sampler.status.last_error == "OSError: shutdown"
 
 
-@pytest.mark.parametrize(("woken", "slept_s"), [(False, 5.0), (True, 0.25)])
+@pytest.mark.parametrize(("woken", "wait_s"), [(False, 5.0), (True, 0.25)])
 def test_wake_reads_at_once_within_provider_minimum(
-    heard: Heard, hands: Hands, monkeypatch: pytest.MonkeyPatch, woken: bool, slept_s: float
+    heard: Heard, hands: Hands, woken: bool, wait_s: float
 ) -> None:
     sampler = Sampler(Source(min_interval_s=0.25), heard.samples, interval_s=5.0, clock=hands)
-    alarm = Alarm(hands)
-    monkeypatch.setattr(sampler, "_wake_event", alarm)
     sampler.tick()
     if woken:
         sampler.wake()
-    sampler._sleep(hands.now)
-    assert alarm.waits == [slept_s]
+    assert sampler.schedule.wait_s(hands.now, 0.25) == wait_s
 
 
 def test_the_interval_is_at_least_that_of_the_provider(heard: Heard, hands: Hands) -> None:
     sampler = Sampler(Source(min_interval_s=2.0), heard.samples, interval_s=0.5, clock=hands)
     sampler.tick()
-    assert sampler._next_read.due_s == hands.now + 2.0
+    assert sampler.schedule.due_s == hands.now + 2.0
 
 
 @pytest.mark.parametrize("interval_s", [0.0, -1.0, math.nan])
@@ -167,29 +164,29 @@ def test_listener_interval_is_sooner_now_later_after_read(
 ) -> None:
     sampler = Sampler(Source(), lambda rows: sampler.set_interval(interval_s), interval_s=1.0, clock=hands)
     sampler.tick()
-    assert sampler.callback_errors == 0
+    assert sampler.counts.callback_errors == 0
     assert sampler.interval_s == interval_s
-    assert sampler._next_read.due_s == hands.now + due_s
+    assert sampler.schedule.due_s == hands.now + due_s
     hands.now += due_s
     sampler.tick()
-    assert sampler._next_read.due_s == hands.now + interval_s
+    assert sampler.schedule.due_s == hands.now + interval_s
 
 
 def test_no_pace_is_faster_than_the_provider_allows(heard: Heard, hands: Hands) -> None:
     sampler = Sampler(Source(min_interval_s=2.0), heard.samples, interval_s=10.0, clock=hands)
     sampler.tick()
     sampler.set_interval(0.1)
-    assert (sampler.interval_s, sampler._next_read.due_s) == (2.0, hands.now + 2.0)
+    assert (sampler.interval_s, sampler.schedule.due_s) == (2.0, hands.now + 2.0)
 
 
 def test_no_pace_cuts_the_back_off_short(heard: Heard, hands: Hands) -> None:
     sampler = Sampler(Source(raising(OSError("x"))), heard.samples, interval_s=5.0, clock=hands)
     for _ in range(7):
         sampler.tick()
-    due_s = sampler._next_read.due_s
+    due_s = sampler.schedule.due_s
     sampler.set_interval(0.2)
-    assert sampler._next_read.due_s == due_s == hands.now + 8.0
-    assert sampler._next_read.reopen
+    assert sampler.schedule.due_s == due_s == hands.now + 8.0
+    assert sampler.schedule.next_read.reopen
 
 
 @pytest.mark.parametrize("interval_s", [0.0, -1.0, math.nan, math.inf])
@@ -209,7 +206,7 @@ def test_the_deadline_follows_the_pace(heard: Heard, hands: Hands, interval_s: f
     sampler = Sampler(Source(slow), heard.samples, interval_s=1.0, clock=hands)
     sampler.set_interval(interval_s)
     sampler.tick()
-    assert sampler.overruns == overruns
+    assert sampler.counts.overruns == overruns
 
 
 # What it tells of itself.
@@ -219,7 +216,7 @@ def test_last_read_and_reading_since_are_reported(heard: Heard, hands: Hands) ->
     seen: list[float | None] = []
 
     def slow() -> Sequence[GpuSample]:
-        seen.append(sampler.reading_since_s)
+        seen.append(sampler.status.reading_since_s)
         hands.now += 0.25
         return rows
 
@@ -227,10 +224,12 @@ def test_last_read_and_reading_since_are_reported(heard: Heard, hands: Hands) ->
     sampler = Sampler(Source(slow), heard.samples, interval_s=1.0, clock=hands)
     began = hands.now
     sampler.tick()
-    assert (seen, sampler.reading_since_s, sampler.last_read_s) == ([began], None, None), "no rows, no sample"
+    assert (seen, sampler.status.reading_since_s, sampler.status.last_read_s) == ([began], None, None), (
+        "no rows, no sample"
+    )
     rows.append(ROW)
     sampler.tick()
-    assert (sampler.reading_since_s, sampler.last_read_s) == (None, hands.now)
+    assert (sampler.status.reading_since_s, sampler.status.last_read_s) == (None, hands.now)
     assert sampler.name == "source"
 
 
@@ -239,14 +238,15 @@ def test_a_read_that_raises_is_over_and_is_no_sample(heard: Heard, error: BaseEx
     sampler = Sampler(Source(raising(error)), heard.samples, interval_s=1.0)
     with contextlib.suppress(SystemExit):
         sampler.tick()
-    assert (sampler.reading_since_s, sampler.last_read_s) == (None, None)
+    assert (sampler.status.reading_since_s, sampler.status.last_read_s) == (None, None)
 
 
-def test_without_a_thread_there_is_nothing_to_revive(heard: Heard, hands: Hands) -> None:
+def test_stopped_sampler_is_not_restarted(heard: Heard, hands: Hands) -> None:
     source = Source()
     sampler = Sampler(source, heard.samples, interval_s=1.0, clock=hands)
     sampler.tick()
-    assert not sampler.restart_if_dead(hands.now + 1000.0)
+    sampler.restart_if_dead(hands.now + 1000.0)
+    assert not sampler_threads()
     assert source.calls == ["read"]
 
 
@@ -255,15 +255,3 @@ def test_repr_shows_the_state(heard: Heard) -> None:
     assert repr(sampler) == "Sampler(source, stopped, failures=0, overruns=0)"
     sampler.tick()
     assert repr(sampler) == "Sampler(source, misconfigured, failures=1, overruns=0)"
-
-
-def test_sampler_after_fork_is_as_new(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Source(raising(OSError("x")))
-    sampler = Sampler(source, heard.samples, interval_s=1.0)
-    for _ in range(5):
-        sampler.tick()
-    source.calls.clear()
-    monkeypatch.setattr(sampler_module, "_SAMPLERS", [sampler])
-    sampler_module._after_fork_in_child()
-    sampler.tick()
-    assert source.calls == ["forget", "read"], "no closing of what the parent opened"

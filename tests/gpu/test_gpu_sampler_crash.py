@@ -5,19 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
-from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.schedule import Schedule
 from autoglm_throttle.types import GpuSample, ProviderMisconfigured
 from tests.gpu.doubles import (
     PATIENCE_S,
     ROW,
-    Alarm,
     Hands,
     Hang,
     Heard,
@@ -58,16 +54,6 @@ def sampler(source: Shut, heard: Heard, hands: Hands) -> Iterator[Sampler]:
     sampler.stop(PATIENCE_S)
 
 
-def lose_the_thread(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the thread end without a word, as by a fault while a crash is dealt with."""
-    with monkeypatch.context() as patch:
-        patch.setattr(sampler, "_run_until_stopped", lambda: True)
-        sampler.start()
-        for thread in sampler_threads():
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
-
-
 @pytest.mark.parametrize("error", CRASHES, ids=lambda error: type(error).__name__)
 def test_crash_is_counted_logged_once_and_no_misconfiguration(
     sampler: Sampler, source: Shut, error: BaseException, caplog: pytest.LogCaptureFixture
@@ -75,12 +61,12 @@ def test_crash_is_counted_logged_once_and_no_misconfiguration(
     source.reading = raising(error)
     sampler.start()
     source.wait()
-    assert (sampler.crashes, sampler.failures, sampler.misconfigured) == (1, 0, None)
-    assert sampler.last_error == f"{type(error).__name__}: {error}"
-    assert (sampler.running, sampler.crashed, sampler.reading_since_s) == (True, True, None)
+    assert (sampler.counts.crashes, sampler.counts.failures, sampler.status.misconfigured) == (1, 0, None)
+    assert sampler.status.last_error == f"{type(error).__name__}: {error}"
+    assert (sampler.is_running, sampler.has_crashed, sampler.status.reading_since_s) == (True, True, None)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
-    told = f"crashed with {sampler.last_error}; it starts again in 1 s"
+    told = f"crashed with {sampler.status.last_error}; it starts again in 1 s"
     assert record.getMessage() == f"GPU telemetry: source: the sampler {told}"
     assert record.exc_info, "the trace is what finds a fault of ours"
     assert repr(sampler) == "Sampler(source, crashed, failures=0, overruns=0)"
@@ -90,11 +76,11 @@ def test_a_fault_of_our_own_is_a_crash_like_any_other(
     sampler: Sampler, source: Shut, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.reading = lambda: [ROW]
-    monkeypatch.setattr(sampler, "_schedule", None)
+    monkeypatch.setattr(Schedule, "begin", raising(AttributeError("x")))
     sampler.start()
     source.wait()
-    assert (sampler.crashes, sampler.misconfigured) == (1, None)
-    assert "AttributeError" in str(sampler.last_error)
+    assert (sampler.counts.crashes, sampler.status.misconfigured) == (1, None)
+    assert "TypeError" in str(sampler.status.last_error), "it takes no arguments"
 
 
 def test_after_its_pause_it_reads_on_without_any_request(
@@ -109,35 +95,8 @@ def test_after_its_pause_it_reads_on_without_any_request(
     heard.wait()
     assert heard.rows
     assert source.calls[:3] == ["read", "close", "read"], "what crashed is opened anew"
-    assert (sampler_threads(), sampler.crashed) == ([thread], False)
+    assert (sampler_threads(), sampler.has_crashed) == ([thread], False)
     assert repr(sampler).startswith("Sampler(source, running")
-
-
-def test_again_and_again_backs_off_to_a_minute(
-    sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alarm = Alarm(hands)
-    monkeypatch.setattr(sampler, "_wake_event", alarm)
-
-    def crash_nine_times() -> Sequence[GpuSample]:
-        if sampler.crashes < 9:
-            raise SystemExit
-        sampler.stop()
-        return [ROW]
-
-    source.reading = crash_nine_times
-    sampler._run()
-    assert alarm.waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-
-
-def test_nothing_but_time_ends_the_pause(
-    sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alarm = Alarm(hands, patience_s=0.4)
-    monkeypatch.setattr(sampler, "_wake_event", alarm)
-    sampler._record_crash(SystemExit())
-    sampler._pause()
-    assert [round(wait, 6) for wait in alarm.waits] == [1.0, 0.6, 0.2]
 
 
 def test_stop_ends_a_pause_and_a_start_after_it_reads_at_once(
@@ -154,107 +113,26 @@ def test_stop_ends_a_pause_and_a_start_after_it_reads_at_once(
 
 
 def test_a_closing_that_crashes_too_is_no_second_crash(
-    sampler: Sampler, source: Shut, monkeypatch: pytest.MonkeyPatch
+    sampler: Sampler, source: Shut, heard: Heard, hands: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(source, "close", raising(SystemExit()))
-        sampler._record_crash(OSError("x"))
-    assert sampler.crashes == 1
+        closed = threading.Semaphore(0)
+
+        def close() -> None:
+            closed.release()
+            raise SystemExit
+
+        patch.setattr(source, "close", close)
+        sampler.start()
+        assert closed.acquire(timeout=PATIENCE_S)
+        source.reading = lambda: [ROW]
+        hands.now += 1.0
+        sampler.wake()
+        heard.wait()
+    assert sampler.counts.crashes == 1
 
 
-def test_a_child_does_not_inherit_a_crash(sampler: Sampler) -> None:
-    sampler._record_crash(SystemExit())
-    sampler.reset_after_fork()
-    assert not sampler.crashed
-
-
-# A thread that is gone.
-
-
-def test_dead_thread_is_restarted_once_by_many_requests(
-    sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lose_the_thread(sampler, monkeypatch)
-    assert repr(sampler) == "Sampler(source, crashed, failures=0, overruns=0)"
-    hang = Hang()
-    source.reading = hang
-    ready = threading.Barrier(8)
-    revived: list[bool] = []
-
-    def ask() -> None:
-        ready.wait(PATIENCE_S)
-        revived.extend(sampler.restart_if_dead(hands.now) for _ in range(50))
-
-    crowd = [threading.Thread(target=ask) for _ in range(8)]
-    for one in crowd:
-        one.start()
-    for one in crowd:
-        one.join(PATIENCE_S)
-    try:
-        assert revived.count(True) == 1
-        assert len(sampler_threads()) == 1
-    finally:
-        hang.over.set()
-
-
-class Meanwhile:
-    """A lock that is had only after something else has happened."""
-
-    def __init__(self, lock: Any, happens: Callable[[], object]) -> None:
-        self.lock = lock
-        self.happening = [happens]
-
-    def __enter__(self) -> None:
-        while self.happening:
-            self.happening.pop()()
-        self.lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self.lock.release()
-
-
-@pytest.mark.parametrize("happening", ["stop", "start"])
-def test_first_restart_counts(
-    sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch, happening: str
-) -> None:
-    lose_the_thread(sampler, monkeypatch)
-    hang = Hang()
-    source.reading = hang
-    monkeypatch.setattr(sampler, "_lock", Meanwhile(sampler._lock, getattr(sampler, happening)))
-    try:
-        assert not sampler.restart_if_dead(hands.now)
-        assert len(sampler_threads()) == {"stop": 0, "start": 1}[happening]
-    finally:
-        hang.over.set()
-
-
-@pytest.mark.parametrize(
-    ("plan", "reading"),
-    [
-        ("succeeded", lambda: [ROW]),
-        ("failed", raising(OSError("x"))),
-        ("no_source", raising(NoSourceError("nothing"))),
-    ],
-)
-def test_concurrent_interval_change_is_kept_while_planning(
-    sampler: Sampler,
-    source: Shut,
-    monkeypatch: pytest.MonkeyPatch,
-    plan: str,
-    reading: Callable[[], Sequence[GpuSample]],
-) -> None:
-    planned = getattr(Schedule, plan)
-    free: list[bool] = []
-
-    def watched(*arguments: Any) -> Any:
-        with ThreadPoolExecutor(1) as another:
-            free.append(another.submit(sampler._lock.acquire, blocking=False).result(PATIENCE_S))
-        return planned(*arguments)
-
-    monkeypatch.setattr(Schedule, plan, watched)
-    source.reading = reading
-    sampler.tick()
-    assert free == [False]
+# A thread that is missing.
 
 
 def test_none_is_started_beside_one_that_pauses_or_closes(
@@ -270,27 +148,21 @@ def test_none_is_started_beside_one_that_pauses_or_closes(
     sampler.start()
     try:
         assert closing.wait(PATIENCE_S)
-        assert not sampler.restart_if_dead(hands.now + 1000.0)
+        sampler.restart_if_dead(hands.now + 1000.0)
         sampler.start()
         assert len(sampler_threads()) == 1
     finally:
         go.set()
 
 
-@pytest.mark.parametrize("cause", ["stopped", "misconfigured", "forked"])
-def test_finished_sampler_is_not_restarted(
-    sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch, cause: str
-) -> None:
-    if cause == "misconfigured":
-        source.reading = raising(ProviderMisconfigured("install it"))
-        sampler.start()
-        for thread in sampler_threads():
-            thread.join(PATIENCE_S)
-    else:
-        lose_the_thread(sampler, monkeypatch)
-        (sampler.stop if cause == "stopped" else sampler.reset_after_fork)()
-    assert not sampler.restart_if_dead(hands.now + 1000.0)
+def test_misconfigured_sampler_is_not_restarted(sampler: Sampler, source: Shut, hands: Hands) -> None:
+    source.reading = raising(ProviderMisconfigured("install it"))
+    sampler.start()
+    for thread in sampler_threads():
+        thread.join(PATIENCE_S)
+    sampler.restart_if_dead(hands.now + 1000.0)
     assert not sampler_threads()
+    assert sampler.is_running, "else every request would start the thread again"
 
 
 def test_no_thread_to_be_had_is_tried_again_later(
@@ -299,15 +171,19 @@ def test_no_thread_to_be_had_is_tried_again_later(
     def refused(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    lose_the_thread(sampler, monkeypatch)
     source.reading = lambda: [ROW]
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
-        assert not sampler.restart_if_dead(hands.now)
-        assert sampler.last_error == "RuntimeError: can't start new thread"
-    assert not sampler.restart_if_dead(hands.now + 0.999)
-    assert sampler.restart_if_dead(hands.now + 1.0)
+        sampler.start()
+        assert (sampler.is_running, sampler.has_crashed) == (True, True)
+        assert sampler.status.last_error == "RuntimeError: can't start new thread"
+        assert (sampler.counts.failures, sampler.counts.crashes) == (1, 0)
+    sampler.restart_if_dead(hands.now + 0.999)
+    assert not sampler_threads()
+    hands.now += 1.0
+    sampler.restart_if_dead(hands.now)
     heard.wait()
+    assert not sampler.has_crashed
 
 
 def test_a_hung_driver_does_not_silence_the_engine(heard: Heard) -> None:
@@ -327,12 +203,12 @@ def test_a_hung_driver_does_not_silence_the_engine(heard: Heard) -> None:
             heard.wait()
             for one in samplers:
                 one.start()
-                assert not one.restart_if_dead(1e9)
+                one.restart_if_dead(1e9)
         names = sorted(thread.name for thread in sampler_threads())
         assert names == ["autoglm-throttle-gpu-nvml", "autoglm-throttle-gpu-vllm:127.0.0.1:8000"]
-        assert (driver.calls, deaf.rows, samplers[0].last_read_s) == (["read"], [], None)
-        assert samplers[0].reading_since_s is not None
-        assert samplers[1].last_read_s is not None
+        assert (driver.calls, deaf.rows, samplers[0].status.last_read_s) == (["read"], [], None)
+        assert samplers[0].status.reading_since_s is not None
+        assert samplers[1].status.last_read_s is not None
     finally:
         for one in samplers:
             one.stop(0.0)
@@ -361,7 +237,7 @@ def test_a_pace_during_a_read_counts_from_its_start(heard: Heard, hands: Hands) 
 
     paced = Sampler(Source(slow), heard.samples, interval_s=10.0, clock=hands)
     paced.tick()
-    assert paced._next_read.due_s == hands.now + 0.25
+    assert paced.schedule.due_s == hands.now + 0.25
 
 
 def test_requests_never_wait_for_a_read(heard: Heard) -> None:
@@ -371,8 +247,6 @@ def test_requests_never_wait_for_a_read(heard: Heard) -> None:
     sampler.start()
     try:
         assert source.entered.acquire(timeout=PATIENCE_S)
-        assert sampler._lock.acquire(blocking=False), "what a request may wait for is free"
-        sampler._lock.release()
         done = threading.Event()
 
         def ask() -> None:

@@ -1,10 +1,8 @@
-"""The thread that asks: hang-proof, fork-safe and restartable."""
+"""The thread that asks: hang-proof and restartable."""
 
 from __future__ import annotations
 
-import os
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,12 +36,12 @@ def made() -> Iterator[Callable[..., Sampler]]:
 
 def runs(sampler: Sampler) -> bool:
     """Whether it runs now; a function, for it changes between two looks."""
-    return sampler.running
+    return sampler.is_running
 
 
 def trouble(sampler: Sampler) -> str | None:
     """Why it ended; a function for the same reason."""
-    return sampler.misconfigured
+    return sampler.status.misconfigured
 
 
 def join(thread: threading.Thread) -> None:
@@ -101,14 +99,13 @@ def test_stop_ends_a_long_wait(heard: Heard, made: Callable[..., Sampler]) -> No
     assert not thread.is_alive()
 
 
-def test_a_listener_may_stop_the_sampler(made: Callable[..., Sampler], heard: Heard) -> None:
-    sampler = made(Source(), heard)
-    sampler._on_samples = lambda rows: sampler.stop()
+def test_a_listener_may_stop_the_sampler() -> None:
+    sampler = Sampler(Source(), lambda rows: sampler.stop(), interval_s=0.01)
     sampler.start()
     for thread in sampler_threads():
         join(thread)
     assert not runs(sampler)
-    assert sampler.callback_errors == 0
+    assert sampler.counts.callback_errors == 0
 
 
 def test_a_misconfiguration_ends_the_thread_until_a_new_start(
@@ -129,22 +126,6 @@ def test_a_misconfiguration_ends_the_thread_until_a_new_start(
     assert trouble(sampler) is None
     heard.wait()
     assert heard.rows
-
-
-def test_no_thread_to_be_had_does_not_fail_the_caller(
-    heard: Heard, made: Callable[..., Sampler], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sampler = made(Source(), heard)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", raising_thread)
-        sampler.start()
-    assert (sampler.running, sampler.last_error) == (False, "RuntimeError: can't start new thread")
-    sampler.start()
-    heard.wait()
-
-
-def raising_thread(thread: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
 
 
 # A driver call that hangs.
@@ -216,80 +197,3 @@ def test_a_start_while_the_thread_is_closing_keeps_it(heard: Heard, made: Callab
     go.set()
     heard.wait()
     assert len(sampler_threads()) == 1
-
-
-# A fork.
-
-
-def in_child(check: Callable[[], None]) -> None:
-    """Fork, run the check in the child, and fail here with the child's traceback."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        said = b""
-        try:
-            check()
-        except BaseException:  # noqa: BLE001 - it travels through the pipe
-            said = traceback.format_exc().encode()
-        finally:
-            os.write(write_end, said)
-            os._exit(0)
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    assert not said, said.decode()
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_child_has_no_thread_no_handles_and_no_locked_lock(
-    heard: Heard, made: Callable[..., Sampler], hang: Hang
-) -> None:
-    source = Source(hang)
-    sampler = made(source, heard)
-    sampler.start()
-    assert source.entered.acquire(timeout=PATIENCE_S)
-    held, free = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with sampler._lock:
-            held.set()
-            free.wait(PATIENCE_S)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    assert held.wait(PATIENCE_S)
-
-    def check() -> None:
-        assert not runs(sampler)
-        assert sampler.reading_since_s is None, "it is the parent that reads"
-        assert source.calls == ["read", "forget"], source.calls
-        source.reading = lambda: [ROW]
-        starter = threading.Thread(target=sampler.start, daemon=True)
-        starter.start()
-        starter.join(PATIENCE_S)
-        assert runs(sampler), "start() waits for the parent's lock"
-        heard.wait()
-        sampler.stop()
-
-    try:
-        in_child(check)
-    finally:
-        free.set()
-        join(holder)
-    assert runs(sampler)
-    assert source.calls == ["read"]
-
-
-def test_a_provider_that_cannot_forget_does_not_spoil_the_others(
-    heard: Heard, made: Callable[..., Sampler], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sources = [Source() for _ in range(8)]
-    samplers = [made(source, heard) for source in sources]
-    monkeypatch.setattr(sources[3], "reset_after_fork", raising(OSError("x")))
-
-    def check() -> None:
-        assert [source.calls for source in sources] == [[] if i == 3 else ["forget"] for i in range(8)]
-        assert not any(sampler.running for sampler in samplers)
-
-    in_child(check)

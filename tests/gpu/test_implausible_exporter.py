@@ -70,7 +70,7 @@ def test_no_number_reaches_a_request_as_anything_but_a_regime(
         assert 0.0 <= regime.factor <= 1.0
         assert station.detail() in {"", "gpu:overload"}
     assert station.throttle.snapshot().sources[0].failures == 0
-    assert station.throttle._gpu_monitor._samplers["fake"].callback_errors == 0
+    assert station.throttle.control.monitor._samplers["fake"].callback_errors == 0
 
 
 @pytest.mark.parametrize("stamp", ["0", "-1", "NaN", "1e300", str(WALL_S), "99999999999999999999"])

@@ -35,7 +35,7 @@ class Paced:
 
     def until_due(self) -> TelemetryState:
         """The state just before the next reading, which then comes."""
-        samplers = self.station.throttle._gpu_monitor._samplers.values()
+        samplers = self.station.throttle.control.monitor._samplers.values()
         due_s = min(sampler._next_read.due_s for sampler in samplers)
         self.clock.advance(max(0.0, due_s - self.clock()))
         state = self.station.throttle.control_state().telemetry
@@ -182,7 +182,7 @@ def dozing(sources: int) -> Iterator[tuple[Heard, list[Read], ManualClock]]:
             assert throttle.heard.acquire(timeout=PATIENCE_S)
         while throttle.snapshot().sources[0].interval_s < 10.0:
             clock.advance(10.0)
-            for sampler in throttle._gpu_monitor._samplers.values():
+            for sampler in throttle.control.monitor._samplers.values():
                 sampler.wake()
                 assert throttle.heard.acquire(timeout=PATIENCE_S)
         for gpu in gpus:

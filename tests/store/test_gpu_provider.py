@@ -79,7 +79,7 @@ class Site:
     def connect(self) -> Any:
         self.made += 1
         client: Any = fakeredis.FakeRedis(server=self.server)
-        timed = resources.files("autoglm_throttle.gpu").joinpath("fleet_gpu.lua").read_text("utf-8")
+        timed = resources.files("autoglm_throttle.store").joinpath("fleet_gpu.lua").read_text("utf-8")
         timed = timed.replace("redis.call('TIME')", "{ KEYS[2], KEYS[3] }")
 
         def evalsha(sha: str, keys: int, key: str, *arguments: Any) -> Any:
@@ -155,7 +155,7 @@ def test_auto_without_source_is_a_gateway_too(site: Site) -> None:
     assert provider.read() == []
     site.host("a")[0].read()
     assert seen(provider.read()) == {"a/GPU-x": ("ok", 50.0)}
-    assert own.calls == ["forget", "read"], "it looks again after a minute"
+    assert own.calls == ["read"], "it looks again after a minute"
     site.now += 60.0
     provider.read()
     assert own.calls[-1] == "read"
@@ -243,7 +243,7 @@ def test_store_outage_leaves_local_rows_and_pauses_calls(
         site.now += 1.0
     assert told[3.0] == {"GPU-x": ("ok", 50.0), "b/GPU-x": ("ok", 50.0)}
     assert told[5.0] == {"GPU-x": ("ok", 50.0)}, "not lost: unknown"
-    assert a.failures == 5, "at 0, 2, 7, 12 and 17 s"
+    assert a.exchange.store.failures == 5, "at 0, 2, 7, 12 and 17 s"
     site.down = None
     site.now += 5.0
     assert seen(a.read()) == {"GPU-x": ("ok", 50.0)}, "the others, too, had nowhere to publish"
@@ -252,7 +252,7 @@ def test_store_outage_leaves_local_rows_and_pauses_calls(
     away, back = caplog.messages
     assert "TimeoutError: slow" in away
     assert "answers again" in back
-    assert a.last_error == "TimeoutError: slow"
+    assert a.exchange.store.last_error == "TimeoutError: slow"
 
 
 def test_single_failure_makes_no_host_silent(site: Site) -> None:
@@ -264,7 +264,7 @@ def test_single_failure_makes_no_host_silent(site: Site) -> None:
         told = seen(a.read())
         assert told["b/GPU-x"] == ("ok", 50.0), tick
         site.now += 1.0
-    assert b.failures == 1
+    assert b.exchange.store.failures == 1
 
 
 def test_missing_rights_are_named_in_full(site: Site, caplog: pytest.LogCaptureFixture) -> None:
@@ -294,7 +294,7 @@ def test_a_host_that_talks_nonsense_is_ignored_and_counted(
     provider = RemoteGpuProvider(None, wire.connect, GpuFleetRules("a"), lambda: 1.0)
     assert provider.read() == []
     assert provider.read() == []
-    assert (provider.ignored, provider.failures) == (2, 0)
+    assert (provider.exchange.hosts.ignored, provider.exchange.store.failures) == (2, 0)
     assert len(caplog.messages) == 1
     assert caplog.messages[0].isprintable()
 
@@ -304,7 +304,7 @@ def test_host_is_read_beside_malformed_one() -> None:
     wire.answer = lambda arguments: [b"b", 1, payload("a\0"), b"c", 1, payload("MIG-1")]
     provider = RemoteGpuProvider(None, wire.connect, GpuFleetRules("a"), lambda: 1.0)
     assert seen(provider.read()).keys() == {"c/MIG-1"}
-    assert (provider.ignored, provider.failures) == (1, 0)
+    assert (provider.exchange.hosts.ignored, provider.exchange.store.failures) == (1, 0)
 
 
 @pytest.mark.parametrize("reply", [None, [b"b"], [b"b", "young", b"{}"], 7])
@@ -313,7 +313,7 @@ def test_a_reply_of_another_shape_is_a_failure(reply: Any) -> None:
     wire.answer = lambda arguments: reply
     provider = RemoteGpuProvider(None, wire.connect, GpuFleetRules("a"), lambda: 1.0)
     assert provider.read() == []
-    assert provider.failures == 1
+    assert provider.exchange.store.failures == 1
     assert wire.closed == 1
 
 
@@ -346,41 +346,41 @@ def test_closing_and_forgetting(site: Site) -> None:
     provider.close()
     provider.close()
     assert own.calls[-1] == "close"
-    process = provider._process
+    parent = provider.exchange
     provider.reset_after_fork()
-    assert (own.calls[-1], provider._process == process) == ("forget", False)
+    assert own.calls[-1] == "forget"
+    assert provider.exchange.process != parent.process
     gateway, _ = site.host("b", gpus=False)
     gateway.close()
     gateway.reset_after_fork()
     with_more = GpuFleetRules("a", "pre", "svc", stale_after_s=9.0)
     assert with_more.key == "pre:svc:{fleet}:gpu"
-    assert RemoteGpuProvider(None, site.connect, with_more, site.clock)._stale_after_s == 9.0
+    assert with_more.own_stale_after_s == 9.0
 
 
-def test_hanging_server_costs_one_read_250_ms(
-    own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def not_again() -> Any:
-        raise AssertionError("it is asked again at once")
+def test_hanging_server_costs_one_read_250_ms(own_server: RedisServer) -> None:
+    made = 0
+
+    def connect() -> Any:
+        nonlocal made
+        made += 1
+        return clients.sync(TIMEOUT_S)
 
     clients = RedisClients(RedisOptions(own_server.url))
-    provider = RemoteGpuProvider(
-        Own(time.monotonic), lambda: clients.sync(TIMEOUT_S), GpuFleetRules("a", interval_s=600.0)
-    )
+    provider = RemoteGpuProvider(Own(time.monotonic), connect, GpuFleetRules("a", interval_s=600.0))
     try:
         provider.read()
         own_server.pause()
         begun = time.monotonic()
         assert len(provider.read()) == 1
         assert time.monotonic() - begun >= 0.8 * TIMEOUT_S
-        with monkeypatch.context() as patch:
-            patch.setattr(provider, "_connect", not_again)
-            for _ in range(4):
-                assert len(provider.read()) == 1
+        for _ in range(4):
+            assert len(provider.read()) == 1
+        assert made == 1, "the store is not called again at once"
     finally:
         own_server.resume()
         provider.close()
-    assert provider.failures == 1
+    assert provider.exchange.store.failures == 1
 
 
 @pytest.fixture(autouse=True)

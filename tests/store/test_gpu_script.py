@@ -12,7 +12,7 @@ import redis
 
 from tests.store.server import RedisServer
 
-SCRIPT = resources.files("autoglm_throttle.gpu").joinpath("fleet_gpu.lua").read_text("utf-8")
+SCRIPT = resources.files("autoglm_throttle.store").joinpath("fleet_gpu.lua").read_text("utf-8")
 TIMED = SCRIPT.replace("redis.call('TIME')", "{ KEYS[2], KEYS[3] }")
 SECOND = 1_000_000
 START_US = 1_800_000_000 * SECOND
