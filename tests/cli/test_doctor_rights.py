@@ -38,9 +38,9 @@ def test_guide_lists_all_permissions() -> None:
     (line,) = re.findall(
         r"^With `FLEET` or `FLEET_GPU` it needs `(.*)` as well", GUIDE.read_text(), re.MULTILINE
     )
-    fleet = {*fleet.RIGHTS.split(), *gpu_fleet.RIGHTS.split()}
-    assert sorted(line.split()) == sorted(f"+{command}" for command in fleet - set(RIGHTS.split()))
-    every = {*RIGHTS.split(), *fleet, *breakers.RIGHTS.split()}
+    of_fleet = {*fleet.RIGHTS.split(), *gpu_fleet.RIGHTS.split()}
+    assert sorted(line.split()) == sorted(f"+{command}" for command in of_fleet - set(RIGHTS.split()))
+    every = {*RIGHTS.split(), *of_fleet, *breakers.RIGHTS.split()}
     assert every - {"eval", "evalsha", "time", "ping"} == set(ARGUMENTS)
 
 

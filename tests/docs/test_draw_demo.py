@@ -9,6 +9,9 @@ import pytest
 from autoglm_throttle.traffic.demo.screen import (
     ClassFrame,
     ConcurrencyFrame,
+    ControlFrame,
+    GpuFrame,
+    ProgressFrame,
     ScreenFrame,
     TierTableFrame,
     draw,
@@ -24,7 +27,12 @@ def frame(phase: str, factor: float, limited: float, shed: float) -> list[str]:
     table = TierTableFrame(((85.0, 0.7), (90.0, 0.4), (95.0, 0.0)), 0.4, "armed")
     gate = ConcurrencyFrame(30, 30.0, 170.0)
     shown = ScreenFrame(
-        1.0, 60.0, phase, 9.0, 3, 91.0, 400.0, table, factor, "tier", 196.0, gate, classes, None
+        ProgressFrame(1.0, 60.0, phase, 9.0, 3),
+        GpuFrame(91.0, 400.0),
+        ControlFrame(table, factor, "tier", 196.0),
+        gate,
+        classes,
+        None,
     )
     return draw(shown, color=True)
 

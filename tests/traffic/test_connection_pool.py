@@ -43,7 +43,7 @@ def pool(monkeypatch: pytest.MonkeyPatch, refusals: int, size: int = 1, more: in
             raise ConnectionRefusedError
         made.opened(line())
 
-    monkeypatch.setattr(made, "_connect", connect)
+    monkeypatch.setattr(made.connector, "connect", connect)
     monkeypatch.setattr("autoglm_throttle.traffic.generator.connection_pool.BACKOFF_FIRST_S", 0.0)
     return made
 
@@ -52,20 +52,20 @@ async def test_refused_connections_are_retried_until_one_opens(monkeypatch: pyte
     lines = pool(monkeypatch, refusals=5)
     lines.open_more(1)
     lines.open_more(1)
-    (task,) = lines._opening
+    (task,) = lines.opening
     await asyncio.wait_for(task, 60.0)
-    assert len(lines._open) == 1
+    assert len(lines.open) == 1
 
 
 async def test_no_more_are_opened_than_the_pool_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = pool(monkeypatch, refusals=0, size=2, more=1)
-    await lines._connect()
-    await lines._connect()
+    await lines.connector.connect()
+    await lines.connector.connect()
     lines.open_more(10)
-    (task,) = lines._opening
+    (task,) = lines.opening
     await task
     lines.open_more(10)
-    assert len(lines._open) == 3
+    assert len(lines.open) == 3
 
 
 async def test_closed_pool_opens_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,8 +73,8 @@ async def test_closed_pool_opens_no_connection(monkeypatch: pytest.MonkeyPatch) 
     lines.open_more(1)
     await asyncio.sleep(0)
     lines.close()
-    await asyncio.wait(lines._opening)
-    assert not lines._open
+    await asyncio.wait(lines.opening)
+    assert not lines.open
     late = line()
     lines.opened(late)
     assert cast("Line", late).aborted
@@ -104,13 +104,13 @@ async def connected_to(
         return [(0, 0, 0, "", (address, 1)) for address in addresses]
 
     async def connect() -> None:
-        tried.append(made._address)
-        if made._address in refused:
+        tried.append(made.connector.address)
+        if made.connector.address in refused:
             raise ConnectionRefusedError(111, "no")
         made.opened(line())
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
-    monkeypatch.setattr(made, "_connect", connect)
+    monkeypatch.setattr(made.connector, "connect", connect)
     await made.fill()
     return tried
 
@@ -136,7 +136,7 @@ async def test_unknown_host_name_is_reported(monkeypatch: pytest.MonkeyPatch) ->
 async def test_slow_connect_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autoglm_throttle.traffic.generator.connection_pool.CONNECT_S", 0.01)
     made = ConnectionPool(TargetUrl(port=1), ClientOptions(connections=7), line)
-    monkeypatch.setattr(made, "_connect", asyncio.Event().wait)
+    monkeypatch.setattr(made.connector, "connect", asyncio.Event().wait)
     with pytest.raises(TrafficError, match=r"did not take 7 connections within 0\.01 s"):
         await made.fill()
 
@@ -175,14 +175,14 @@ def test_without_limits_there_is_still_a_sane_number(monkeypatch: pytest.MonkeyP
 async def test_target_is_unreachable_after_the_grace_period() -> None:
     lines, last = ConnectionPool(TargetUrl(port=1), ClientOptions(), line), line()
     lines.opened(last)
-    lines._record_failure(10.0)
-    lines._record_failure(20.0)
+    lines.failed(10.0)
+    lines.failed(20.0)
     assert not lines.unreachable
     lines.closed(last)
-    lines._record_failure(30.0)
-    lines._record_failure(30.9)
+    lines.failed(30.0)
+    lines.failed(30.9)
     assert not lines.unreachable
-    lines._record_failure(31.0)
+    lines.failed(31.0)
     told = [lines.unreachable]
     lines.opened(line())
     assert [*told, lines.unreachable] == [True, False]

@@ -29,17 +29,14 @@ def picture(
     downstream: screen.DownstreamFrame | None = None,
 ) -> screen.ScreenFrame:
     return screen.ScreenFrame(
-        elapsed_s=12.25,
-        length_s=60.0,
-        phase="2x",
-        offered_rps=401.0,
-        open=33,
-        utilization_pct=utilization_pct,
-        power_w=None if utilization_pct is None else 420.0,
-        table=screen.TierTableFrame(TIERS, 0.4, "not applied: no request is queued"),
-        factor=factor,
-        cause="tier",
-        budget_rps=None if gate is None else 229.6,
+        progress=screen.ProgressFrame(elapsed_s=12.25, length_s=60.0, phase="2x", offered_rps=401.0, open=33),
+        gpu=screen.GpuFrame(utilization_pct, power_w=None if utilization_pct is None else 420.0),
+        control=screen.ControlFrame(
+            table=screen.TierTableFrame(TIERS, 0.4, "not applied: no request is queued"),
+            factor=factor,
+            cause="tier",
+            budget_rps=None if gate is None else 229.6,
+        ),
         concurrency=gate,
         classes={
             priority: screen.ClassFrame(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
+from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl, TlsOptions
 from autoglm_throttle.traffic.generator.launch import run_on_loop
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.request_result import RequestResult
@@ -24,11 +24,11 @@ CERTIFICATE = Path(__file__).with_name("tls") / "localhost.pem"
 BRISK = ClientOptions(connections=2, timeout_s=5.0, drain_s=5.0)
 
 
-async def drive(serve: Serve, **overrides: Any) -> Result:
+async def drive(serve: Serve, **tls: Any) -> Result:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE)
     async with ScriptedServer(serve, context) as server:
-        target = TargetUrl.parse(f"https://127.0.0.1:{server.port}", **overrides)
+        target = TargetUrl.parse(f"https://127.0.0.1:{server.port}", tls=TlsOptions(**tls))
         made = make_plan(LoadShape.parse("fixed:1000:6ms"), Arrivals.UNIFORM, PriorityMix())
         return await OpenLoopSender(RequestSource(made), target, BRISK).run()
 

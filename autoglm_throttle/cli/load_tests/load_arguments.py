@@ -76,8 +76,8 @@ UNREADABLE: Final = Search(1.0, 2.0, TRIAL_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadArguments:
-    """Parsed arguments of ``load``."""
+class LoadOptions:
+    """The load to offer, of `LOAD_OPTIONS`."""
 
     offer: Offer | Search
     shape_text: str
@@ -85,7 +85,16 @@ class LoadArguments:
     priority_mix: PriorityMix
     seed: int
     speed: float
+    """Speed factor for a trace."""
     rate_rps: float | None
+    """Mean rate for a trace; None: by its speed factor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadArguments:
+    """Parsed arguments of ``load``."""
+
+    load: LoadOptions
     weighted_requests: WeightedRequests
     path: str
     """Path of the URL; the target of a trace."""
@@ -118,15 +127,8 @@ def read(args: argparse.Namespace, url: str) -> LoadArguments:
     weighted_requests = request_options.read(args, path, problems)
     shape = problems.read("--shape", parse_shape, args.shape, None)
     search = problems.read("--find-peak", _search, args.find_peak, None)
-    priority_mix = _priority_mix(args, weighted_requests, problems)
     arguments = LoadArguments(
-        offer=shape or search or UNREADABLE,
-        shape_text=args.shape or args.find_peak or "",
-        arrivals=problems.read("--arrivals", Arrivals.parse, args.arrivals, Arrivals.UNIFORM),
-        priority_mix=priority_mix,
-        seed=problems.read("--seed", _seed, args.seed, 0),
-        speed=problems.read("--speed", above_zero, args.speed, 1.0),
-        rate_rps=problems.read("--rate", above_zero, args.rate, None),
+        load=_load_options(args, shape or search or UNREADABLE, weighted_requests, problems),
         weighted_requests=weighted_requests,
         path=path,
         send_options=send_options.read(args, url, url if named else place, problems),
@@ -139,6 +141,23 @@ def read(args: argparse.Namespace, url: str) -> LoadArguments:
         _check_search(search, arguments, problems)
     problems.raise_if_any()
     return arguments
+
+
+def _load_options(
+    args: argparse.Namespace,
+    offer: Offer | Search,
+    weighted_requests: WeightedRequests,
+    problems: ProblemList,
+) -> LoadOptions:
+    return LoadOptions(
+        offer=offer,
+        shape_text=args.shape or args.find_peak or "",
+        priority_mix=_priority_mix(args, weighted_requests, problems),
+        arrivals=problems.read("--arrivals", Arrivals.parse, args.arrivals, Arrivals.UNIFORM),
+        seed=problems.read("--seed", _seed, args.seed, 0),
+        speed=problems.read("--speed", above_zero, args.speed, 1.0),
+        rate_rps=problems.read("--rate", above_zero, args.rate, None),
+    )
 
 
 def _priority_mix(
@@ -177,8 +196,8 @@ def _check_together(args: argparse.Namespace, arguments: LoadArguments, problems
     """Check options that are valid alone but not together."""
     searched, shaped = args.find_peak is not None, args.shape is not None
     # An unreadable shape may have been a trace: report no second problem about its options.
-    unreadable = shaped and isinstance(arguments.offer, Search)
-    traced = isinstance(arguments.offer, TraceShape) or unreadable
+    unreadable = shaped and isinstance(arguments.load.offer, Search)
+    traced = isinstance(arguments.load.offer, TraceShape) or unreadable
     aims = bool(arguments.report_options.objectives.terms) or args.slo is not None
     for holds, option, problem in (
         (not shaped and not searched, "--shape", "is required, such as fixed:100:10s; or use --find-peak"),
@@ -188,7 +207,7 @@ def _check_together(args: argparse.Namespace, arguments: LoadArguments, problems
         (args.rate is not None and not traced, "--rate", "applies only to trace:PATH"),
         (args.speed is not None and args.rate is not None, "--rate", "sets the speed: omit --speed"),
         (
-            args.arrivals is not None and isinstance(arguments.offer, Users | TraceShape),
+            args.arrivals is not None and isinstance(arguments.load.offer, Users | TraceShape),
             "--arrivals",
             "users start after their previous response, and a trace has its own times: omit it",
         ),
@@ -205,7 +224,8 @@ def _check_search(search: Search, arguments: LoadArguments, problems: ProblemLis
             problems.add(
                 "--slo", f"{term.text}: a trial of --find-peak has one segment: leave @{term.segment} out"
             )
-        share = 1.0 if term.priority is None else arguments.priority_mix.mix.get(term.priority, 0.0) / 100.0
+        mix = arguments.load.priority_mix.mix
+        share = 1.0 if term.priority is None else mix.get(term.priority, 0.0) / 100.0
         if term.unit == "rps" and ">" in term.operator and term.bound >= share * search.low_rps:
             problems.add(
                 "--slo",

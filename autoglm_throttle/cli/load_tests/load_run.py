@@ -48,13 +48,14 @@ def run(arguments: LoadArguments) -> int:
     if arguments.report_options.dry_run:
         write("\n".join(preview.load_preview(arguments)))
         return 0
-    if arguments.priority_mix.clients > 1 and arguments.send_options.target.identity_header is None:
-        to_stderr(f"note: {preview.clients_text(arguments.priority_mix.clients, arguments.send_options)}\n")
+    clients = arguments.load.priority_mix.clients
+    if clients > 1 and arguments.send_options.target.identity_header is None:
+        to_stderr(f"note: {preview.clients_text(clients, arguments.send_options)}\n")
     check_probes(arguments.probes)
-    if isinstance(arguments.offer, Search):
+    if isinstance(arguments.load.offer, Search):
         with defer_signals() as signal_guard:
-            return _search(arguments, arguments.offer, signal_guard)
-    load = build_load(arguments, arguments.offer)
+            return _search(arguments, arguments.load.offer, signal_guard)
+    load = build_load(arguments, arguments.load.offer)
     with defer_signals() as signal_guard:
         return write_report(_report(arguments, load, signal_guard), arguments.report_options)
 
@@ -73,22 +74,22 @@ def _report(
         run_info(
             arguments.report_options,
             arguments.send_options,
-            arguments.shape_text,
+            arguments.load.shape_text,
             arguments.command,
             result.run_cost.loop,
         ),
         arrivals=_arrivals(arguments),
-        seed=arguments.seed,
-        mix=arguments.priority_mix.mix,
+        seed=arguments.load.seed,
+        mix=arguments.load.priority_mix.mix,
     )
     return make(result, known)
 
 
 def _arrivals(arguments: LoadArguments) -> str:
     """Return the process that determines due times."""
-    if isinstance(arguments.offer, Users):
+    if isinstance(arguments.load.offer, Users):
         return "closed-loop"
-    return "recorded" if isinstance(arguments.offer, TraceShape) else str(arguments.arrivals)
+    return "recorded" if isinstance(arguments.load.offer, TraceShape) else str(arguments.load.arrivals)
 
 
 class _PeakTrials:

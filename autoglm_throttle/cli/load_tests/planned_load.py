@@ -37,34 +37,33 @@ def build_load(arguments: LoadArguments, offer: Offer) -> RequestSource | UserSc
 
 def trial_load(arguments: LoadArguments, rate_rps: float, length_s: float) -> RequestSource:
     """Build the load of one trial of a search."""
-    made = make_plan(
-        LoadShape([LoadLevel(rate_rps, length_s)]), arguments.arrivals, arguments.priority_mix, arguments.seed
-    )
+    load, shape = arguments.load, LoadShape([LoadLevel(rate_rps, length_s)])
+    made = make_plan(shape, load.arrivals, load.priority_mix, load.seed)
     return RequestSource(made, arguments.weighted_requests.requests)
 
 
 def _build_load(arguments: LoadArguments, offer: Offer) -> RequestSource | UserSchedule:
+    load = arguments.load
     if isinstance(offer, Users):
-        return UserSchedule(
-            offer, arguments.weighted_requests.requests, arguments.priority_mix, arguments.seed
-        )
+        return UserSchedule(offer, arguments.weighted_requests.requests, load.priority_mix, load.seed)
     if isinstance(offer, TraceShape):
         return _trace_load(arguments, Path(offer.path))
     return RequestSource(
-        make_plan(offer, arguments.arrivals, arguments.priority_mix, arguments.seed),
+        make_plan(offer, load.arrivals, load.priority_mix, load.seed),
         arguments.weighted_requests.requests,
     )
 
 
 def _trace_load(arguments: LoadArguments, path: Path) -> RequestSource:
     """Build the load of a trace. Only traces of token numbers have own requests; other files give times."""
-    selection = Selection(speed=arguments.speed, rate_rps=arguments.rate_rps)
+    load = arguments.load
+    selection = Selection(speed=load.speed, rate_rps=load.rate_rps)
     if is_trace(path):
         target = TRACE_TARGET if arguments.path == "/" else arguments.path
         return of_trace(
             load_azure_llm(path),
             selection,
-            ReplayOptions(mix=arguments.priority_mix, seed=arguments.seed, target=target),
+            ReplayOptions(mix=load.priority_mix, seed=load.seed, target=target),
         )
-    made = make_replay_plan(selection.offsets(times_of(path)), arguments.priority_mix, seed=arguments.seed)
+    made = make_replay_plan(selection.offsets(times_of(path)), load.priority_mix, seed=load.seed)
     return RequestSource(made, arguments.weighted_requests.requests)

@@ -19,13 +19,13 @@ def load_preview(arguments: LoadArguments) -> list[str]:
     lines = [
         _target_text(arguments.send_options),
         _objectives_text(arguments.report_options),
-        clients_text(arguments.priority_mix.clients, arguments.send_options),
+        clients_text(arguments.load.priority_mix.clients, arguments.send_options),
     ]
-    if isinstance(arguments.offer, Search):
-        search = arguments.offer
+    if isinstance(arguments.load.offer, Search):
+        search = arguments.load.offer
         bounds = f"{search.low_rps:g}/s, {search.high_rps:g}/s and rates between them"
         return [*lines, *_requests(arguments), f"trials of {search.trial_s:g} s at {bounds}"]
-    load = build_load(arguments, arguments.offer)
+    load = build_load(arguments, arguments.load.offer)
     if load.requests is arguments.weighted_requests.requests:
         lines += _requests(arguments)
     else:

@@ -25,7 +25,7 @@ from autoglm_throttle.traffic.replay import (
     is_above,
     open_replay,
 )
-from autoglm_throttle.traffic.report import make
+from autoglm_throttle.traffic.report import ReplayInfo, make
 from autoglm_throttle.traffic.report.schema import ObjectiveResult
 from autoglm_throttle.traffic.result import Result
 
@@ -106,7 +106,7 @@ def _report(arguments: ReplayArguments, played: Replay, result: Result) -> int:
         result.run_cost.loop,
     )
     objectives = () if arguments.limit is None else (_checked(arguments.limit, comparison),)
-    report = make(result, replace(known, arrivals="recorded", replay=comparison, extra_objectives=objectives))
+    report = make(result, replace(known, arrivals="recorded", replay=ReplayInfo(comparison, objectives)))
     more = (
         ["", *comparison_lines(comparison)]
         if comparison

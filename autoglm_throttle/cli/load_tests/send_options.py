@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from autoglm_throttle.cli.load_tests.option import Option, hidden_value
 from autoglm_throttle.cli.load_tests.problems import ProblemList
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl
+from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, TlsOptions
 from autoglm_throttle.traffic.plan import parse_duration, parse_number
 
 FRAMING: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect"})
@@ -82,14 +82,12 @@ def read(args: argparse.Namespace, typed: str, url: str, problems: ProblemList) 
         "priority_header": args.priority_header,
         "identity_header": args.identity_header,
         "cost_header": args.cost_header,
-        "ca_file": args.ca_file,
-        "server_name": args.server_name,
-        "verify": not args.insecure,
+        "tls": TlsOptions(verify=not args.insecure, ca_file=args.ca_file, server_name=args.server_name),
     }
     given = {name: value for name, value in stated.items() if value is not None}
     target = problems.make("URL", lambda: _target(typed, url, given), TargetUrl(port=80))
     if args.ca_file is not None:
-        problems.make("--ca-file", target.tls, None)
+        problems.make("--ca-file", target.tls_context, None)
     if not (args.yes or is_loopback(target.host)):
         problems.add("URL", f"{target.host} is not this machine: add --yes if you may load it")
     return SendOptions(

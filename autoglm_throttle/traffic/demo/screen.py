@@ -65,8 +65,8 @@ class DownstreamFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class ScreenFrame:
-    """Content of the live view."""
+class ProgressFrame:
+    """Progress of the load."""
 
     elapsed_s: float
     length_s: float
@@ -74,13 +74,34 @@ class ScreenFrame:
     offered_rps: float
     open: int
     """Requests that have not ended for their clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFrame:
+    """Readings of the GPU."""
+
     utilization_pct: float | None
     power_w: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ControlFrame:
+    """State of the control loop."""
+
     table: TierTableFrame
     factor: float
     cause: str
     budget_rps: float | None
     """Limit for all classes together; None: not in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenFrame:
+    """Content of the live view."""
+
+    progress: ProgressFrame
+    gpu: GpuFrame
+    control: ControlFrame
     concurrency: ConcurrencyFrame | None
     classes: Mapping[Priority, ClassFrame]
     downstream: DownstreamFrame | None
@@ -94,22 +115,22 @@ class ScreenFrame:
 
 def draw(frame: ScreenFrame, *, color: bool) -> list[str]:
     """Format the live view: always the same number of lines, at most 80 characters each."""
-    known = frame.utilization_pct is not None
-    gpu = f"{frame.utilization_pct:5.1f} %" if known else "unknown"
-    power = "" if frame.power_w is None else f"{frame.power_w:5.0f} W"
-    tiers = frame.table.tiers
-    budget = "" if frame.budget_rps is None else f"   at most {frame.budget_rps:.0f}/s in all"
+    known = frame.gpu.utilization_pct is not None
+    gpu = f"{frame.gpu.utilization_pct:5.1f} %" if known else "unknown"
+    power = "" if frame.gpu.power_w is None else f"{frame.gpu.power_w:5.0f} W"
+    progress, control, tiers = frame.progress, frame.control, frame.control.table.tiers
+    budget = "" if control.budget_rps is None else f"   at most {control.budget_rps:.0f}/s in all"
     lines = [
-        f"{frame.elapsed_s:5.1f} of {frame.length_s:.0f} s   phase {frame.phase:<9}"
-        f" offered {frame.offered_rps:6.0f}/s   open {frame.open:5}",
-        f"GPU     [{bar(frame.utilization_pct or 0.0, tiers, color=color)}] {gpu}",
+        f"{progress.elapsed_s:5.1f} of {progress.length_s:.0f} s   phase {progress.phase:<9}"
+        f" offered {progress.offered_rps:6.0f}/s   open {progress.open:5}",
+        f"GPU     [{bar(frame.gpu.utilization_pct or 0.0, tiers, color=color)}] {gpu}",
         f"{power:8}" + scale(tiers),
         "table   "
         + ", ".join(f"above {edge:g} % x {factor:g}" for edge, factor in tiers)
-        + f"; now x {frame.table.factor:g}",
-        f"        {frame.table.status}",
-        f"factor  {_colored(f'{frame.factor:4.2f}', _shade(1.0 - frame.factor), color)}"
-        f"  ({frame.cause}){budget}",
+        + f"; now x {control.table.factor:g}",
+        f"        {control.table.status}",
+        f"factor  {_colored(f'{control.factor:4.2f}', _shade(1.0 - control.factor), color)}"
+        f"  ({control.cause}){budget}",
         f"limit   {_concurrency(frame)}",
         f"guard   {_colored(_guard(frame.downstream), _downstream_color(frame.downstream), color)}",
         "         rate now   waiting  admitted   limited      shed       p95",
@@ -125,14 +146,15 @@ def draw(frame: ScreenFrame, *, color: bool) -> list[str]:
 
 def plain(frame: ScreenFrame) -> str:
     """Format the live view as one line, for output that is no terminal."""
-    gpu = "unknown" if frame.utilization_pct is None else f"{frame.utilization_pct:.0f} %"
+    gpu = "unknown" if frame.gpu.utilization_pct is None else f"{frame.gpu.utilization_pct:.0f} %"
     classes = "  ".join(
         f"{priority.label} {one.admitted_rps:.0f}/{one.limited_rps:.0f}/{one.shed_rps:.0f}"
         f" p95 {seconds(one.p95_s)}"
         for priority, one in frame.classes.items()
     )
-    start = f"{frame.elapsed_s:5.1f} s  {frame.phase:<8}  GPU {gpu:>5}  factor {frame.factor:4.2f}"
-    tiers = f"table {frame.table.factor:g}, {frame.table.status}"
+    progress, control = frame.progress, frame.control
+    start = f"{progress.elapsed_s:5.1f} s  {progress.phase:<8}  GPU {gpu:>5}  factor {control.factor:4.2f}"
+    tiers = f"table {control.table.factor:g}, {control.table.status}"
     guard = f"guard {_guard(frame.downstream)}"
     return f"{start}  {tiers}  limit {_concurrency(frame)}  {guard}  admitted/limited/shed per s: {classes}"
 

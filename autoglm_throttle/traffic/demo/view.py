@@ -45,7 +45,6 @@ def build_frame(
     scenario: Scenario, generator: OpenLoopSender, recent: RecentCounts, state: dict[str, Any]
 ) -> screen.ScreenFrame:
     """Build a frame from the generator, the recent results and the throttle's state."""
-    plan, elapsed_s = scenario.plan, generator.elapsed_s
     span_s = TURN_S * recent.turns
     concurrency = state["concurrency"]
     classes = {}
@@ -60,20 +59,28 @@ def build_frame(
             p95_s=tally.response.percentile(0.95),
         )
     return screen.ScreenFrame(
-        elapsed_s=max(0.0, elapsed_s),
-        length_s=scenario.length_s,
-        phase=plan.names[plan.segments[generator.launched - 1]] if generator.launched else plan.names[0],
-        offered_rps=recent.offered(generator.launched) / span_s,
-        open=generator.in_flight,
-        utilization_pct=state["utilization_pct"],
-        power_w=state["power_w"],
-        table=screen.TierTableFrame(state["tiers"], state["table_factor"], outcome_of(state)),
-        factor=state["factor"],
-        cause=state["cause"],
-        budget_rps=state["budget_rps"],
+        progress=_progress(scenario, generator, recent.offered(generator.launched) / span_s),
+        gpu=screen.GpuFrame(state["utilization_pct"], state["power_w"]),
+        control=screen.ControlFrame(
+            screen.TierTableFrame(state["tiers"], state["table_factor"], outcome_of(state)),
+            state["factor"],
+            state["cause"],
+            state["budget_rps"],
+        ),
         concurrency=None if concurrency is None else _concurrency(concurrency),
         classes=classes,
         downstream=_downstream(state["downstream"]),
+    )
+
+
+def _progress(scenario: Scenario, generator: OpenLoopSender, offered_rps: float) -> screen.ProgressFrame:
+    plan = scenario.plan
+    return screen.ProgressFrame(
+        elapsed_s=max(0.0, generator.elapsed_s),
+        length_s=scenario.length_s,
+        phase=plan.names[plan.segments[generator.launched - 1]] if generator.launched else plan.names[0],
+        offered_rps=offered_rps,
+        open=generator.in_flight,
     )
 
 

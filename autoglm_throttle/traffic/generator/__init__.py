@@ -4,7 +4,7 @@ from autoglm_throttle.traffic.generator.closed_loop import ClosedLoopSender
 from autoglm_throttle.traffic.generator.launch import launch
 from autoglm_throttle.traffic.generator.open_loop import OpenLoopSender
 from autoglm_throttle.traffic.generator.options import ClientOptions, Observer, ProgressCallback
-from autoglm_throttle.traffic.generator.target import TargetUrl
+from autoglm_throttle.traffic.generator.target import TargetUrl, TlsOptions
 from autoglm_throttle.traffic.generator.user_schedule import UserSchedule
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "OpenLoopSender",
     "ProgressCallback",
     "TargetUrl",
+    "TlsOptions",
     "UserSchedule",
     "launch",
 ]

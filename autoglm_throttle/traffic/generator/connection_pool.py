@@ -35,6 +35,49 @@ MAX_CONNECTING = 256
 """Connections opened at the same time: more than the backlog of a server would be delayed by a second."""
 
 
+class Connector:
+    """Connects to the first address of a target that accepts a connection.
+
+    Args:
+        target: destination of the connections.
+        make: creates a connection object, which notifies its listener when it is open.
+    """
+
+    def __init__(self, target: TargetUrl, make: Callable[[], Connection]) -> None:
+        self._target = target
+        self._make = make
+        self._tls = target.tls_context()
+        self.address: str = target.host
+        """Address in use; the name of the host before the first connection."""
+
+    async def connect_first(self) -> None:
+        """Open the first connection, to the first address that accepts it; all others use this address.
+
+        Raises:
+            OSError: no address accepts it.
+        """
+        loop = asyncio.get_running_loop()
+        address_infos = await loop.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(info[4][0]) for info in address_infos))
+        for address in addresses[:-1]:
+            self.address = address
+            with contextlib.suppress(OSError):
+                return await self.connect()
+        self.address = addresses[-1]
+        return await self.connect()
+
+    async def connect(self) -> None:
+        """Open a connection.
+
+        Raises:
+            OSError: the address does not accept it.
+        """
+        name = None if self._tls is None else self._target.tls.server_name or self._target.host
+        await asyncio.get_running_loop().create_connection(
+            self._make, self.address, self._target.port, ssl=self._tls, server_hostname=name
+        )
+
+
 class ConnectionPool:
     """Opens and lends connections.
 
@@ -52,12 +95,12 @@ class ConnectionPool:
         self._size = options.connections
         self._most = options.connections + options.more_connections
         allow_connections(self._most)
-        self._tls = target.tls()
-        self._make = make
-        self._address = target.host
+        self.connector: Connector = Connector(target, make)
         self._idle: dict[Connection, None] = {}
-        self._open: set[Connection] = set()
-        self._opening: set[asyncio.Task[None]] = set()
+        self.open: set[Connection] = set()
+        """Connections that are established, idle or not."""
+        self.opening: set[asyncio.Task[None]] = set()
+        """Tasks that establish connections."""
         self._is_closed = False
         self._unconnected_since_s: float | None = None
         self.unreachable: bool = False
@@ -70,32 +113,20 @@ class ConnectionPool:
             TrafficError: one of them cannot be opened.
         """
         try:
-            for name in (self._target.host, self._target.server_name or ""):
+            for name in (self._target.host, self._target.tls.server_name or ""):
                 name.encode("idna")  # as all below does, which keeps an open socket when that fails
             async with asyncio.timeout(CONNECT_S):
-                await self._connect_first()
+                await self.connector.connect_first()
                 semaphore = asyncio.Semaphore(MAX_CONNECTING)
                 await asyncio.gather(*(self._connect_limited(semaphore) for _ in range(self._size - 1)))
         except (OSError, UnicodeError) as problem:
             self.close()
             raise TrafficError(self._describe_error(problem)) from problem
 
-    async def _connect_first(self) -> None:
-        """Open the first connection, to the first address that accepts it; all others use this address."""
-        loop = asyncio.get_running_loop()
-        address_infos = await loop.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(info[4][0]) for info in address_infos))
-        for address in addresses[:-1]:
-            self._address = address
-            with contextlib.suppress(OSError):
-                return await self._connect()
-        self._address = addresses[-1]
-        return await self._connect()
-
     def _describe_error(self, problem: OSError | UnicodeError) -> str:
         where = f"{self._target.host}:{self._target.port}"
         if isinstance(problem, UnicodeError):
-            named = " as ".join(filter(None, (self._target.host, self._target.server_name)))
+            named = " as ".join(filter(None, (self._target.host, self._target.tls.server_name)))
             return f"{named} cannot be the name of a host: {problem}"
         if isinstance(problem, ssl.SSLCertVerificationError):
             return f"the certificate of {where} is not trusted: {problem.verify_message}"
@@ -121,15 +152,15 @@ class ConnectionPool:
 
     def open_more(self, waiting: int) -> None:
         """Open connections for ``waiting`` requests, up to the maximum."""
-        capacity = self._most - len(self._open) - len(self._opening)
-        for _ in range(min(capacity, waiting - len(self._opening))):
+        capacity = self._most - len(self.open) - len(self.opening)
+        for _ in range(min(capacity, waiting - len(self.opening))):
             task = asyncio.get_running_loop().create_task(self._reconnect())
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            self.opening.add(task)
+            task.add_done_callback(self.opening.discard)
 
     def opened(self, connection: Connection) -> None:
         """Register an established connection; abort it if the pool is closed."""
-        self._open.add(connection)
+        self.open.add(connection)
         self._unconnected_since_s, self.unreachable = None, False
         # The connection was still opening when the pool closed.
         if self._is_closed:
@@ -137,20 +168,21 @@ class ConnectionPool:
 
     def closed(self, connection: Connection) -> None:
         """Remove a lost connection."""
-        self._open.discard(connection)
+        self.open.discard(connection)
         self._idle.pop(connection, None)
 
     def close(self) -> None:
         """Abort all connections, open or connecting."""
         self._is_closed = True
-        for task in self._opening:
+        for task in self.opening:
             task.cancel()
-        for connection in list(self._open):
+        for connection in list(self.open):
             connection.abort()
         self._idle.clear()
 
-    def _record_failure(self, now: float) -> None:
-        if self._open:
+    def failed(self, now: float) -> None:
+        """Register a failed attempt to connect."""
+        if self.open:
             return
         if self._unconnected_since_s is None:
             self._unconnected_since_s = now
@@ -158,22 +190,16 @@ class ConnectionPool:
 
     async def _connect_limited(self, semaphore: asyncio.Semaphore) -> None:
         async with semaphore:
-            await self._connect()
-
-    async def _connect(self) -> None:
-        name = None if self._tls is None else self._target.server_name or self._target.host
-        await asyncio.get_running_loop().create_connection(
-            self._make, self._address, self._target.port, ssl=self._tls, server_hostname=name
-        )
+            await self.connector.connect()
 
     async def _reconnect(self) -> None:
         pause_s = BACKOFF_FIRST_S
         while not self._is_closed:
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    await self._connect()
+                    await self.connector.connect()
             except OSError:
-                self._record_failure(monotonic())
+                self.failed(monotonic())
                 await asyncio.sleep(pause_s)
                 pause_s = min(2.0 * pause_s, BACKOFF_MAX_S)
             else:

@@ -28,6 +28,33 @@ UNSUPPORTED_HINT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """Requirements on the certificate of a target."""
+
+    verify: bool = True
+    """Whether the certificate must be valid."""
+    ca_file: str | None = None
+    """PEM file of the certificate authorities to trust instead of the system's."""
+    server_name: str | None = None
+    """The name that the certificate must carry; None: the host."""
+
+    def context(self) -> ssl.SSLContext:
+        """Build the TLS context.
+
+        Raises:
+            TrafficError: ``ca_file`` cannot be read.
+        """
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+        except OSError as problem:
+            raise TrafficError(f"the authorities in {self.ca_file} cannot be read: {problem}") from None
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetUrl:
     """Destination of requests, with the fields that every request carries.
 
@@ -48,12 +75,8 @@ class TargetUrl:
     """Field with the cost of the request; None: not sent."""
     headers: tuple[tuple[str, str], ...] = ()
     """Further fields, such as authorization; they replace generated and recorded fields of the same name."""
-    verify: bool = True
-    """Whether the certificate must be valid; only for https."""
-    ca_file: str | None = None
-    """PEM file of the certificate authorities to trust instead of the system's."""
-    server_name: str | None = None
-    """The name that the certificate must carry; None: the host."""
+    tls: TlsOptions = TlsOptions()
+    """Only for https."""
 
     def __post_init__(self) -> None:
         if self.scheme not in _PORTS:
@@ -108,22 +131,13 @@ class TargetUrl:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
-    def tls(self) -> ssl.SSLContext | None:
+    def tls_context(self) -> ssl.SSLContext | None:
         """Build the TLS context for https; None for http.
 
         Raises:
-            TrafficError: ``ca_file`` cannot be read.
+            TrafficError: the file of the certificate authorities cannot be read.
         """
-        if self.scheme == "http":
-            return None
-        try:
-            context = ssl.create_default_context(cafile=self.ca_file)
-        except OSError as problem:
-            raise TrafficError(f"the authorities in {self.ca_file} cannot be read: {problem}") from None
-        if not self.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+        return self.tls.context() if self.scheme == "https" else None
 
     def head(self, request: PlannedRequest, priority: Priority, client: str) -> bytes:
         """Build the request line and fields of one request."""

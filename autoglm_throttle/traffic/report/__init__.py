@@ -4,7 +4,7 @@ from autoglm_throttle.traffic.report.compare import Comparison, compare, compari
 from autoglm_throttle.traffic.report.document import make
 from autoglm_throttle.traffic.report.objectives import Objectives
 from autoglm_throttle.traffic.report.progress import ProgressLine
-from autoglm_throttle.traffic.report.run_info import LIMITS_S, RunInfo
+from autoglm_throttle.traffic.report.run_info import LIMITS_S, ReplayInfo, RunInfo
 from autoglm_throttle.traffic.report.schema import Document
 from autoglm_throttle.traffic.report.text import dumps, loads
 from autoglm_throttle.traffic.report.text_report import lines
@@ -15,6 +15,7 @@ __all__ = [
     "Document",
     "Objectives",
     "ProgressLine",
+    "ReplayInfo",
     "RunInfo",
     "compare",
     "comparison",

@@ -69,7 +69,7 @@ def make(result: Result, run_info: RunInfo) -> Document:
         "about": run_info.about,
         "load": _load(result, run_info, labels, sent_s),
         "verdict": verdict(
-            [*run_info.objectives.evaluate(totals, priorities, segments), *run_info.extra_objectives],
+            [*run_info.objectives.evaluate(totals, priorities, segments), *run_info.replay.objectives],
             [*run_info.caveats, *_process_caveats(result.run_cost), *caveats(generator, plan.duration_s)],
             aborted=result.aborted,
             failure=describe_total_failure(totals, log.results),
@@ -81,7 +81,7 @@ def make(result: Result, run_info: RunInfo) -> Document:
         "seconds": seconds(plan, log),
         "watched": [_finite(sample) for sample in result.watched],
         "generator": generator,
-        "replay": run_info.replay,
+        "replay": run_info.replay.comparison,
     }
 
 

@@ -17,6 +17,16 @@ begins to wait; the middle lies between. Decisions of this project: state your o
 """
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayInfo:
+    """Results that only a replay has."""
+
+    comparison: dict[str, object] | None = None
+    """Comparison of the recording with its replay; None: there is none."""
+    objectives: tuple[ObjectiveResult, ...] = ()
+    """Results of further objectives, such as the similarity to the recording."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
     """Title, load parameters and objectives of a run."""
@@ -31,10 +41,8 @@ class RunInfo:
     limits_s: Mapping[Priority, float] = field(default_factory=lambda: LIMITS_S)
     """Latency limits for goodput; without a limit all served requests of a priority are goodput."""
     objectives: Objectives = field(default_factory=Objectives)
-    extra_objectives: tuple[ObjectiveResult, ...] = ()
-    """Results of further objectives, such as the similarity of a replay."""
     about: About = field(default_factory=About)
     caveats: tuple[str, ...] = ()
     """Further reasons why the run is not valid, such as a failed control; one sentence each."""
-    replay: dict[str, object] | None = None
-    """Comparison of a recording with its replay."""
+    replay: ReplayInfo = field(default_factory=ReplayInfo)
+    """Results of a replay; empty for any other run."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from autoglm_throttle.traffic.simulate.spec import Item, LlmSpec
@@ -21,6 +22,36 @@ class _Running(NamedTuple):
     item: Item
 
 
+@dataclass(slots=True)
+class _Stretch:
+    """Steps of equal length."""
+
+    start_s: float = 0.0
+    step_s: float = 0.0
+    """Length of each step."""
+    steps: int = 0
+    is_fixed: bool = False
+    """Whether the end can no longer come earlier."""
+    ends_s: float | None = None
+    """None while idle."""
+
+    def steps_at(self, now: float) -> int:
+        """Whole steps from the start."""
+        return int((now - self.start_s) / self.step_s)
+
+    def truncate(self, now: float) -> None:
+        """End with the running step."""
+        if self.ends_s is None or self.is_fixed:
+            return
+        # ceil: the running step is completed.
+        self.steps = min(self.steps, math.ceil((now - self.start_s) / self.step_s))
+        self.ends_s = self.start_s + self.steps * self.step_s
+
+    def stop(self) -> None:
+        """Become idle."""
+        self.steps, self.ends_s = 0, None
+
+
 class LlmEngine:
     """Models the work of a device in llm mode. Pure: time is passed in."""
 
@@ -31,14 +62,14 @@ class LlmEngine:
         self._by_id: dict[int, _Running] = {}
         self._serial = 0
         self._steps_done = 0
-        self._stretch_s = 0.0
-        self._step_s = 0.0
-        self._steps = 0
-        self._fixed = False
+        self._stretch = _Stretch()
         self.kv_used: int = 0
         """Tokens reserved by all running sequences: context and all tokens they will generate."""
-        self.ends_s: float | None = None
+
+    @property
+    def ends_s(self) -> float | None:
         """End of the running stretch; None while idle."""
+        return self._stretch.ends_s
 
     @property
     def resident(self) -> int:
@@ -63,7 +94,7 @@ class LlmEngine:
         """Queue an item; it joins after the running step if there is capacity."""
         self._queue.append(item)
         if self._has_capacity():
-            self.truncate(now)
+            self._stretch.truncate(now)
 
     def begin(self, now: float, slowness: float) -> bool:
         """Start queued items that fit, and the next stretch; False if there is no work."""
@@ -77,19 +108,16 @@ class LlmEngine:
         if not self._running:
             return False
         step_s = self._spec.step_s + self._spec.per_seq_s * len(self._running)
-        self._step_s = slowness * (step_s + context / self._spec.prefill_tps)
+        step_s = slowness * (step_s + context / self._spec.prefill_tps)
         # A step that reads new contexts is longer than the others, so it is a stretch of its own.
-        self._steps = 1 if joined else self._running[0].last_step - self._steps_done
-        self._fixed = joined
-        self._stretch_s = now
-        self.ends_s = now + self._steps * self._step_s
+        steps = 1 if joined else self._running[0].last_step - self._steps_done
+        self._stretch = _Stretch(now, step_s, steps, is_fixed=joined, ends_s=now + steps * step_s)
         return True
 
     def finish(self) -> list[Item]:
         """End the stretch and return the sequences that generated their last token in it."""
-        self.ends_s = None
-        self._steps_done += self._steps
-        self._steps = 0
+        self._steps_done += self._stretch.steps
+        self._stretch.stop()
         ended = []
         while self._running and self._running[0].last_step <= self._steps_done:
             item = heapq.heappop(self._running).item
@@ -100,18 +128,14 @@ class LlmEngine:
 
     def delay(self, now: float, by_s: float) -> None:
         """Postpone the end of the running step, and of the stretch."""
-        self.truncate(now)
-        if self.ends_s is not None:
-            self.ends_s += by_s
-            self._fixed = True
+        self._stretch.truncate(now)
+        if self._stretch.ends_s is not None:
+            self._stretch.ends_s += by_s
+            self._stretch.is_fixed = True
 
     def truncate(self, now: float) -> None:
         """End the stretch with the running step."""
-        if self.ends_s is None or self._fixed:
-            return
-        # ceil: the running step is completed.
-        self._steps = min(self._steps, math.ceil((now - self._stretch_s) / self._step_s))
-        self.ends_s = self._stretch_s + self._steps * self._step_s
+        self._stretch.truncate(now)
 
     def drop(self, item_id: int, now: float) -> bool:
         """Remove a queued or running item; a running one frees its capacity after the running step."""
@@ -121,7 +145,7 @@ class LlmEngine:
             removed = len(waiting) < len(self._queue)
             self._queue = deque(waiting)
             return removed
-        self.truncate(now)
+        self._stretch.truncate(now)
         self._running.remove(sequence)
         # list.remove breaks the heap order.
         heapq.heapify(self._running)
@@ -133,7 +157,7 @@ class LlmEngine:
         sequence = self._by_id.get(item_id)
         if sequence is None:
             return 0
-        ended = min(self._steps, int((now - self._stretch_s) / self._step_s))
+        ended = min(self._stretch.steps, self._stretch.steps_at(now))
         return max(0, self._steps_done + ended - sequence.first_step)
 
     def clear(self) -> list[Item]:
@@ -143,8 +167,7 @@ class LlmEngine:
         self._by_id.clear()
         self._queue.clear()
         self.kv_used = 0
-        self._steps = 0
-        self.ends_s = None
+        self._stretch.stop()
         return lost
 
     def _has_capacity(self) -> bool:

@@ -41,10 +41,11 @@ def faults(*words: str, url: str = URL) -> tuple[str, ...]:
 
 def test_defaults_of_all_options() -> None:
     found = asked(*SHAPE)
-    assert isinstance(found.offer, LoadShape)
-    assert (found.offer.requests, found.arrivals, found.seed) == (200, Arrivals.UNIFORM, 0)
+    assert isinstance(found.load.offer, LoadShape)
+    assert (found.load.offer.requests, found.load.arrivals, found.load.seed) == (200, Arrivals.UNIFORM, 0)
     assert found.weighted_requests.requests == (PlannedRequest(target="/v1/predict"),)
-    assert (found.priority_mix.clients, found.priority_mix.skew, found.priority_mix.kinds) == (1, 0.0, (1.0,))
+    mix = found.load.priority_mix
+    assert (mix.clients, mix.skew, mix.kinds) == (1, 0.0, (1.0,))
     target, options = found.send_options.target, found.send_options.options
     assert (target.host, target.port, target.base, target.scheme) == ("127.0.0.1", 8000, "", "http")
     assert (target.priority_header, target.identity_header, target.cost_header) == ("x-priority", None, None)
@@ -87,22 +88,23 @@ def test_all_options_are_parsed(tmp_path: Path) -> None:
         *("--metrics", "http://127.0.0.1:9", "--insecure", "--server-name", "x"),
         url="https://gpu.example/v1/x?a=b",
     )
-    assert (str(found.arrivals), found.priority_mix.mix) == (
+    assert (str(found.load.arrivals), found.load.priority_mix.mix) == (
         "gamma:0.5",
         {Priority.HIGH: 50, Priority.LOW: 50},
     )
-    assert (found.priority_mix.clients, found.priority_mix.skew, found.seed) == (7, 1.5, -3)
+    assert (found.load.priority_mix.clients, found.load.priority_mix.skew, found.load.seed) == (7, 1.5, -3)
     request = PlannedRequest(method="PUT", target="/v1/x?a=b", body=b"\x00raw", cost=3)
     assert found.weighted_requests.requests == (request,)
     target, options = found.send_options.target, found.send_options.options
     assert target.headers == (("authorization", "Bearer x:y"),)
-    assert (target.scheme, target.host, target.port, target.verify) == ("https", "gpu.example", 443, False)
+    assert (target.scheme, target.host, target.port) == ("https", "gpu.example", 443)
+    assert target.tls.verify is False
     assert (target.priority_header, target.identity_header, target.cost_header) == (
         "x-p",
         "x-api-key",
         "x-cost",
     )
-    assert target.server_name == "x"
+    assert target.tls.server_name == "x"
     assert (options.connections, options.max_inflight, options.timeout_s, options.drain_s) == (
         9,
         10,
@@ -135,13 +137,13 @@ def test_the_machines_gpus_are_watched_beside_a_process() -> None:
 
 
 def test_other_load_shapes_are_parsed() -> None:
-    assert isinstance(asked("--shape", "users:5:2s").offer, Users)
+    assert isinstance(asked("--shape", "users:5:2s").load.offer, Users)
     traced = asked("--shape", "trace:x.csv", "--speed", "60")
-    assert (traced.offer, traced.speed, traced.rate_rps) == (TraceShape("x.csv"), 60.0, None)
-    assert asked("--shape", "trace:x.csv", "--rate", "5000").rate_rps == 5000.0
+    assert (traced.load.offer, traced.load.speed, traced.load.rate_rps) == (TraceShape("x.csv"), 60.0, None)
+    assert asked("--shape", "trace:x.csv", "--rate", "5000").load.rate_rps == 5000.0
     search = asked("--find-peak", "100:5000", "--slo", "p99<1s")
-    assert search.offer == Search(100.0, 5000.0, 10.0)
-    assert asked("--find-peak", "1:2:500ms", "--slo", "p99<1s").offer == Search(1.0, 2.0, 0.5)
+    assert search.load.offer == Search(100.0, 5000.0, 10.0)
+    assert asked("--find-peak", "1:2:500ms", "--slo", "p99<1s").load.offer == Search(1.0, 2.0, 0.5)
     assert asked(*SHAPE, "--within", "300ms").report_options.limits_s == dict.fromkeys(Priority, 0.3)
 
 
@@ -267,7 +269,7 @@ def test_routes_are_relative_to_the_url() -> None:
         url=f"{HOST}/base/",
     )
     assert found.send_options.target.base == "/base"
-    assert found.priority_mix.kinds == (70.0, 30.0, 1.0)
+    assert found.load.priority_mix.kinds == (70.0, 30.0, 1.0)
     assert found.weighted_requests.requests == (
         PlannedRequest(target="/a", cost=2),
         PlannedRequest(method="GET", target="/b?c=d", headers=(), body=b"", cost=5),
@@ -310,7 +312,7 @@ def test_requests_of_a_file(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     found = asked(*SHAPE, "--requests", str(tmp_path / name), url=f"{HOST}/base")
     assert found.send_options.target.base == "/base"
-    assert found.priority_mix.kinds == (3.0, 1.0, 1.0)
+    assert found.load.priority_mix.kinds == (3.0, 1.0, 1.0)
     fields = (("x-a", "b"), ("content-type", "a/b"))
     assert found.weighted_requests.requests == (
         PlannedRequest(method="GET", target="/a", headers=(), body=b"", name="first"),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.report import Objectives, RunInfo, dumps, loads, make
+from autoglm_throttle.traffic.report import Objectives, ReplayInfo, RunInfo, dumps, loads, make
 from autoglm_throttle.traffic.report.document import MAX_LABELS, OTHER_LABEL
 from autoglm_throttle.traffic.report.schema import Document, TallyDocument, Times
 from autoglm_throttle.traffic.request_log import OPEN
@@ -277,7 +277,7 @@ def test_objectives_and_caveats_determine_the_verdict() -> None:
 
 def test_a_replay_brings_its_comparison() -> None:
     assert document([Sent()])["replay"] is None
-    assert document([Sent()], replace(RUN_INFO, replay={"same": 1}))["replay"] == {"same": 1}
+    assert document([Sent()], replace(RUN_INFO, replay=ReplayInfo({"same": 1})))["replay"] == {"same": 1}
 
 
 def test_unfinished_run_has_no_report() -> None:

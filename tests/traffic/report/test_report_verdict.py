@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.report import Objectives, make
+from autoglm_throttle.traffic.report import Objectives, ReplayInfo, make
 from autoglm_throttle.traffic.report.schema import GeneratorPart, ObjectiveResult
 from autoglm_throttle.traffic.report.times import times
 from autoglm_throttle.traffic.report.verdict import caveats, verdict
@@ -147,6 +147,6 @@ def test_total_failure_is_part_of_every_verdict() -> None:
 
 
 def test_extra_objective_counts_for_the_verdict() -> None:
-    document = make(made([Sent()]), replace(RUN_INFO, extra_objectives=(FAILS,)))
+    document = make(made([Sent()]), replace(RUN_INFO, replay=ReplayInfo(objectives=(FAILS,))))
     assert document["verdict"]["status"] == 1
     assert document["verdict"]["objectives"] == [FAILS]
