@@ -6,65 +6,46 @@ listener thread. The lock is held briefly; no callback runs under it.
 
 from __future__ import annotations
 
-import logging
-import math
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
 
+from autoglm_throttle._runtime.serial_lock import SerialLock
+from autoglm_throttle.events.log_event import LOGGER
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
 from autoglm_throttle.store.breakers.health import BreakerStoreHealth
-from autoglm_throttle.store.breakers.pending_query import PendingQuery
+from autoglm_throttle.store.breakers.pending_query import PendingQueries, PendingQuery
 from autoglm_throttle.store.breakers.pending_writes import PendingWrites, ProbeResult, Write
-from autoglm_throttle.store.breakers.subscription import Subscription
+from autoglm_throttle.store.breakers.subscription import Subscriptions
+from autoglm_throttle.store.outage_log import OutageLog
 from autoglm_throttle.types import Outcome
 
 if TYPE_CHECKING:
     from autoglm_throttle.types import Clock
-
-_log = logging.getLogger("autoglm_throttle")
-
-LOG_INTERVAL_S: Final = 30.0
-"""Minimum seconds between two pairs of log lines about loss and recovery."""
 
 
 class FleetState:
     """Queries, pending writes, subscriptions, own probes, and the availability of the store.
 
     Args:
-        wake: wakes the sender thread; called from any thread.
+        on_write: called, without the lock, after a write was added.
         clock: monotonic seconds.
     """
 
-    def __init__(self, wake: Callable[[], None], clock: Clock = time.monotonic) -> None:
+    def __init__(self, on_write: Callable[[], object], clock: Clock = time.monotonic) -> None:
+        self.clock: Clock = clock
+        self.lock: SerialLock = SerialLock()
         self.callback_errors: int = 0
         """Exceptions of listeners."""
-        self.subscriptions: dict[str, Subscription] = {}
-        self.clock: Clock = clock
-        self._wake = wake
-        self._logged_s = -math.inf
-        self._has_logged_loss = False
-        self.reset_after_fork()
-
-    def reset_after_fork(self) -> None:
-        """Reset in a forked child: new locks, without the parent's queries and writes."""
-        self.lock: threading.RLock = threading.RLock()
-        """Re-entrant: a finalizer may settle a probe in the middle of another call."""
-        self.is_closed: bool = False
-        """Whether the thread must end."""
         self.health: BreakerStoreHealth = BreakerStoreHealth()
+        self.subscriptions: Subscriptions = Subscriptions()
         self.pending_writes: PendingWrites = PendingWrites()
-        self.unread: dict[str, None] = dict.fromkeys(self.subscriptions)
-        """Breakers with a state to read."""
         self.tickets: dict[int, tuple[str, float]] = {}
         """Probes of this process: fence -> ticket, and the end of its lease."""
-        self._queries: deque[PendingQuery] = deque()
-        self._state_queries: list[PendingQuery] = []
-        """Queries for the first state of a breaker."""
-        for watch in self.subscriptions.values():
-            watch.reset_after_fork()
+        self._queries = PendingQueries()
+        self._outage = OutageLog("the breaker store")
+        self._on_write = on_write
 
     def __repr__(self) -> str:
         return f"FleetState({len(self.subscriptions)} breakers, {self.health!r}, {self.pending_writes!r})"
@@ -79,9 +60,7 @@ class FleetState:
     def subscribe(self, name: str, listener: Callable[[RemoteBreakerState], None]) -> None:
         """Register a listener for the states of a breaker."""
         with self.lock:
-            self.subscriptions[name] = Subscription(name, listener)
-            self.unread[name] = None
-        self._wake()
+            self.subscriptions.add(name, listener)
 
     def query(self, name: str, request: ProbeRequest | None, wake: Callable[[], None]) -> PendingQuery:
         """Add a query; it is answered at once if there is nothing to wait for."""
@@ -91,13 +70,12 @@ class FleetState:
             if not self.is_up:
                 query.resolve(None)
             elif request is not None:
-                self._queries.append(query)
+                self._queries.for_leases.append(query)
             elif subscription is None or subscription.is_read:
                 query.resolve(self._latest(name))
             else:
-                self._state_queries.append(query)
-                self.unread[name] = None
-        self._wake()
+                self._queries.for_states.append(query)
+                self.subscriptions.unread[name] = None
         return query
 
     def finish_wait(self, query: PendingQuery, reason: str) -> ProbeLease | RemoteBreakerState | None:
@@ -107,26 +85,37 @@ class FleetState:
             query: from `query`.
             reason: logged if the store becomes unavailable by it.
         """
-        to_wake: list[PendingQuery] = []
         with self.lock:
             if not query.is_answered:
                 query.is_abandoned = True
-                to_wake = self._record_failure(reason, final=False)
-        _wake_all(to_wake)
+                self._record_failure(reason, final=False)
         return query.answer
 
     def cancel(self, query: PendingQuery) -> None:
         """Cancel a query: return the probe lease it was granted."""
-        with self.lock:
-            query.is_abandoned = True
-            if isinstance(query.answer, ProbeLease):
-                self._give_back(query.name, query.answer)
+        self.lock.run(partial(self._cancel, query))
 
     def put(self, write: Write) -> None:
         """Add a write."""
-        with self.lock:
-            self.pending_writes.put(write)
-        self._wake()
+        self.lock.run(partial(self._put, write))
+
+    def put_state(self, name: str, make: Callable[[int, bool], Write]) -> None:
+        """Add the write of a new state.
+
+        Args:
+            name: of the breaker.
+            make: creates the write from `position`.
+        """
+        self.lock.run(lambda: self._put(make(*self.position(name))))
+
+    def put_result(self, lease: ProbeLease, make: Callable[[str, float], Write]) -> None:
+        """Add the result of a probe; ignored if the probe is unknown here or finished.
+
+        Args:
+            lease: of the probe.
+            make: creates the write from the ticket and the end of the lease.
+        """
+        self.lock.run(partial(self._put_result, lease, make))
 
     def position(self, name: str) -> tuple[int, bool]:
         """Return the known version of a breaker's state, and whether the breaker has applied it."""
@@ -142,24 +131,17 @@ class FleetState:
             subscription = self.subscriptions.get(name)
             return 0 if subscription is None else subscription.own_version
 
-    def pop_ticket(self, lease: ProbeLease) -> tuple[str, float]:
-        """Remove and return the ticket of a finished probe and the end of its lease; empty: unknown here."""
-        with self.lock:
-            return self.tickets.pop(lease.fence, ("", 0.0))
-
     def close(self) -> None:
-        """Answer all queries with None and end the thread."""
+        """Answer all queries with None."""
         with self.lock:
-            self.is_closed = True
-            to_wake = self._resolve_all()
-        _wake_all(to_wake)
+            self._resolve(self._queries.take_all(), None)
 
     # The sender thread
 
     def next_query(self) -> PendingQuery | None:
         """Return the oldest query, or None."""
         with self.lock:
-            return self._queries.popleft() if self._queries else None
+            return self._queries.for_leases.popleft() if self._queries.for_leases else None
 
     def next_write(self, name: str | None = None) -> Write | None:
         """Return the next write of one breaker or of any."""
@@ -169,7 +151,7 @@ class FleetState:
     def has_work(self) -> bool:
         """Whether there is work now."""
         with self.lock:
-            return bool(self._queries or self.unread or len(self.pending_writes))
+            return bool(self._queries.for_leases or self.subscriptions.unread or len(self.pending_writes))
 
     def resolve(self, query: PendingQuery, answer: ProbeLease | RemoteBreakerState | None) -> None:
         """Answer a query; without a waiter a lease is returned and a state published."""
@@ -215,7 +197,7 @@ class FleetState:
         """Record a state read from the store; restore a state that the store has lost."""
         self.publish(name, remote)
         with self.lock:
-            self.unread.pop(name, None)
+            self.subscriptions.unread.pop(name, None)
             subscription = self.subscriptions.get(name)
             if subscription is not None:
                 subscription.is_read = True
@@ -223,21 +205,12 @@ class FleetState:
                 restore = subscription.restore_write(self.clock()) if remote is None else None
                 if restore is not None and not self.pending_writes.has_state(name):
                     self.pending_writes.put(restore)
-            answered = [query for query in self._state_queries if query.name == name]
-            self._state_queries = [query for query in self._state_queries if query.name != name]
-            to_wake = [query for query in answered if query.resolve(self._latest(name))]
-        _wake_all(to_wake)
+            self._resolve(self._queries.take_for_state(name), self._latest(name))
 
     def request_reread(self) -> None:
         """Schedule a read of all subscribed breakers."""
         with self.lock:
-            self.subscriptions = {
-                name: subscription
-                for name, subscription in self.subscriptions.items()
-                if subscription.listener is not None
-            }
-            self.unread = dict.fromkeys(self.subscriptions)
-        self._wake()
+            self.subscriptions.mark_all_unread()
 
     # Updates
 
@@ -269,7 +242,7 @@ class FleetState:
                     listener(update)
             except Exception:  # noqa: BLE001 - a listener must not end the thread
                 self.callback_errors += 1
-                _log.warning("the listener of breaker %s failed", name, exc_info=True)
+                LOGGER.warning("the listener of breaker %s failed", name, exc_info=True)
 
     # Loss and recovery
 
@@ -277,40 +250,43 @@ class FleetState:
         """Record a reply of the store; return True if it was unavailable before."""
         with self.lock:
             recovered = self.health.record_success()
-            since_s = self.health.lost_since_s
-        if recovered and self._has_logged_loss:
-            _log.warning("the breaker store is available again after %.1f s", self.clock() - since_s)
+            if recovered:
+                self._outage.record_recovery(self.clock())
         return recovered
 
     def record_failure(self, reason: str, *, final: bool) -> None:
         """Record a failed call."""
         with self.lock:
-            to_wake = self._record_failure(reason, final=final)
-        _wake_all(to_wake)
+            self._record_failure(reason, final=final)
 
-    def _record_failure(self, reason: str, *, final: bool) -> list[PendingQuery]:
+    def _record_failure(self, reason: str, *, final: bool) -> None:
         now = self.clock()
-        if not self.health.record_failure(now, final=final):
-            return []
-        self._has_logged_loss = now - self._logged_s >= LOG_INTERVAL_S
-        if self._has_logged_loss:
-            self._logged_s = now
-            _log.warning(
-                "the breaker store is unavailable: each process uses its own breaker state (%s)", reason
-            )
-        return self._resolve_all()
+        if self.health.record_failure(now, final=final):
+            self._outage.record_loss(now, now, f"each process uses its own breaker state ({reason})")
+            self._resolve(self._queries.take_all(), None)
 
-    def _resolve_all(self) -> list[PendingQuery]:
-        """Resolve all queries with None and return them; the caller wakes them."""
-        waiting = [*self._queries, *self._state_queries]
-        self._queries.clear()
-        self._state_queries.clear()
-        return [query for query in waiting if query.resolve(None)]
+    def _resolve(self, queries: Iterable[PendingQuery], answer: RemoteBreakerState | None) -> None:
+        """Answer queries; the callers are woken when the lock is left."""
+        self.lock.pending.extend(query.wake for query in queries if query.resolve(answer))
 
-    def _give_back(self, name: str, lease: ProbeLease) -> None:
+    def _cancel(self, query: PendingQuery) -> None:
+        query.is_abandoned = True
+        if isinstance(query.answer, ProbeLease):
+            self._give_back(query.name, query.answer)
+
+    def _put(self, write: Write) -> None:
+        self.pending_writes.put(write)
+        self.lock.pending.append(self._on_write)
+
+    def _put_result(self, lease: ProbeLease, make: Callable[[str, float], Write]) -> None:
         ticket, until_s = self.tickets.pop(lease.fence, ("", 0.0))
         if ticket:
-            self.put(ProbeResult(name, ticket, 0, Outcome.NEUTRAL, 0, 0.0, until_s))
+            self._put(make(ticket, until_s))
+
+    def _give_back(self, name: str, lease: ProbeLease) -> None:
+        self._put_result(
+            lease, lambda ticket, until_s: ProbeResult(name, ticket, 0, Outcome.NEUTRAL, 0, 0.0, until_s)
+        )
 
     def _record_own(self, name: str, remote: RemoteBreakerState | None) -> None:
         subscription = self.subscriptions.get(name)
@@ -321,8 +297,3 @@ class FleetState:
     def _latest(self, name: str) -> RemoteBreakerState | None:
         subscription = self.subscriptions.get(name)
         return None if subscription is None else subscription.latest(self.clock())
-
-
-def _wake_all(questions: Sequence[PendingQuery]) -> None:
-    for query in questions:
-        query.wake()

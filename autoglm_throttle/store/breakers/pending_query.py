@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable
 
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
-
-
-class BreakerWakeup(Protocol):
-    """Wakes one task in its own event loop."""
-
-    def set(self) -> None:
-        """Wake the task; may be called from any thread."""
-        ...
-
-    async def wait(self, seconds: float, disconnected: Callable[[], Awaitable[None]]) -> bool:
-        """Wait for the wake-up."""
-        ...
 
 
 class PendingQuery:
@@ -49,3 +37,28 @@ class PendingQuery:
             return False
         self.answer, self.is_answered = answer, True
         return True
+
+
+class PendingQueries:
+    """The unanswered queries of a process. The lock of its owner guards it."""
+
+    __slots__ = ("for_leases", "for_states")
+
+    def __init__(self) -> None:
+        self.for_leases: deque[PendingQuery] = deque()
+        """Queries for a probe lease, which are sent one by one."""
+        self.for_states: list[PendingQuery] = []
+        """Queries for the first state of a breaker, which are answered when it is read."""
+
+    def take_all(self) -> list[PendingQuery]:
+        """Remove and return all queries."""
+        taken = [*self.for_leases, *self.for_states]
+        self.for_leases.clear()
+        self.for_states.clear()
+        return taken
+
+    def take_for_state(self, name: str) -> list[PendingQuery]:
+        """Remove and return the queries for the state of one breaker."""
+        taken = [query for query in self.for_states if query.name == name]
+        self.for_states = [query for query in self.for_states if query.name != name]
+        return taken

@@ -5,9 +5,9 @@ The first lines of the script, `breaker.lua`, document the meaning of the number
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha1
 from importlib import resources
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
@@ -47,6 +47,11 @@ class SharedRules:
         """Channel of published changes."""
         return f"{self.prefix}:{self.service}:brk:ev"
 
+    @property
+    def timeout_text(self) -> str:
+        """Cause of a loss after a missed deadline."""
+        return f"no answer within {self.deadline_s * 1000.0:.0f} ms"
+
     def keys(self, name: str) -> tuple[str, str]:
         """Return the keys of a breaker's state and probes; a hash tag puts them in one cluster slot."""
         # Braces mark the hash tag of Redis Cluster; `escape_name` keeps braces out of the name.
@@ -81,10 +86,9 @@ class Message:
     process_id: str
 
 
-def load_script() -> tuple[str, str]:
-    """Return the script's text and its SHA-1 digest for EVALSHA."""
-    text = resources.files(__package__).joinpath("breaker.lua").read_text("utf-8")
-    return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+def load_script() -> str:
+    """Return the script's text."""
+    return resources.files(__package__).joinpath("breaker.lua").read_text("utf-8")
 
 
 def escape_name(name: str) -> str:
@@ -103,6 +107,11 @@ class BreakerProtocol:
     def __init__(self, rules: SharedRules, process_id: str) -> None:
         self.rules: SharedRules = rules
         self.process_id: str = process_id
+        self._tickets = itertools.count(1)
+
+    def new_ticket(self) -> str:
+        """Return the ticket of a new probe, unique in the fleet."""
+        return f"{self.process_id}:{next(self._tickets)}"
 
     def open(
         self, name: str, known_version: int, wait_s: float, rounds: int, cause: BreakerCause

@@ -1,12 +1,9 @@
-"""A connection that runs the script of shared breakers."""
+"""Permissions that shared breakers need, and errors that the next call would repeat."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, Final
-
-from autoglm_throttle.store.breakers.protocol import ScriptArguments, load_script
+from collections.abc import Iterator
+from typing import Final
 
 SCRIPT_RIGHTS: Final = (
     "evalsha eval time hmget hset del pexpire publish zadd zcount zrem zremrangebyscore zscore"
@@ -37,54 +34,6 @@ _FINAL: Final = frozenset(
 
 ``ConnectionRefusedError`` and ``FileNotFoundError`` mean that a server or its socket cannot be reached.
 """
-
-SyncClient = Any
-"""A synchronous client of redis-py: single, Sentinel or cluster."""
-
-
-class Scripts:
-    """Runs the script; a failed connection is not reused.
-
-    Args:
-        connect: creates a synchronous client without retries.
-    """
-
-    def __init__(self, connect: Callable[[], SyncClient]) -> None:
-        self.calls: int = 0
-        """Round trips started."""
-        self._connect = connect
-        self._text, self._sha = load_script()
-        self._client: SyncClient | None = None
-        self._parent_clients: list[SyncClient] = []
-
-    def __call__(self, script_arguments: ScriptArguments) -> Any:  # noqa: ANN401 - any type that a server sends
-        """Run the script once.
-
-        Raises:
-            Exception: of the client; the call may have been executed.
-        """
-        from redis.exceptions import NoScriptError
-
-        keys, arguments = script_arguments
-        self.calls += 1
-        if self._client is None:
-            self._client = self._connect()
-        try:
-            return self._client.evalsha(self._sha, len(keys), *keys, *arguments)
-        except NoScriptError:  # restarted or SCRIPT FLUSH: nothing has run
-            return self._client.eval(self._text, len(keys), *keys, *arguments)
-
-    def close(self) -> None:
-        """Close the connection; the next call opens another."""
-        client, self._client = self._client, None
-        if client is not None:
-            with contextlib.suppress(Exception):  # it may be broken already
-                client.close()
-
-    def reset_after_fork(self) -> None:
-        """Reset in a forked child: the connection belongs to the parent."""
-        self._parent_clients.append(self._client)  # kept: closing would write to the parent's socket
-        self._client = None
 
 
 def is_final(error: BaseException) -> bool:

@@ -41,10 +41,6 @@ class Subscription:
     def __init__(self, name: str, listener: Callable[[RemoteBreakerState], None]) -> None:
         self.name: str = name
         self._listener_ref = _weak_listener(listener)
-        self.reset_after_fork()
-
-    def reset_after_fork(self) -> None:
-        """Reset to an unknown state, as in a forked child: the parent's pending updates are lost."""
         self.version: int = 0
         """Version of the newest state, including states written by this process."""
         self.own_version: int = 0
@@ -104,6 +100,43 @@ class Subscription:
         if state.state is BreakerState.OPEN and state.wait_s > 0.0:
             return OpenMessage(self.name, now + state.wait_s, state.rounds, state.cause, self.version)
         return None
+
+
+class Subscriptions:
+    """The subscribed breakers of a process, and those to be read. The lock of its owner guards it."""
+
+    __slots__ = ("_by_name", "unread")
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Subscription] = {}
+        self.unread: dict[str, None] = {}
+        """Breakers with a state to read."""
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    @property
+    def names(self) -> list[str]:
+        """The subscribed breakers in order of their subscription."""
+        return list(self._by_name)
+
+    def add(self, name: str, listener: Callable[[RemoteBreakerState], None]) -> None:
+        """Subscribe a listener to a breaker, in place of an earlier one."""
+        self._by_name[name] = Subscription(name, listener)
+        self.unread[name] = None
+
+    def get(self, name: str) -> Subscription | None:
+        """Return the subscription of a breaker."""
+        return self._by_name.get(name)
+
+    def mark_all_unread(self) -> None:
+        """Mark all breakers as unread; drop those with a collected listener."""
+        self._by_name = {
+            name: subscription
+            for name, subscription in self._by_name.items()
+            if subscription.listener is not None
+        }
+        self.unread = dict.fromkeys(self._by_name)
 
 
 def _weak_listener(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
+
+from autoglm_throttle._runtime.worker import Worker
+from autoglm_throttle.store.sync_script import SyncClient
 
 if TYPE_CHECKING:
     from autoglm_throttle.types import Clock
@@ -30,9 +32,6 @@ MAX_PAUSE_S: Final = 10.0
 JITTER: Final = 0.2
 """Seconds before a reconnect, doubled from the first to the longest, varied by this share."""
 
-SyncClient = Any
-"""A synchronous client of redis-py: single, Sentinel or cluster."""
-
 
 class BreakerSyncListener:
     """Listens on one channel.
@@ -44,8 +43,6 @@ class BreakerSyncListener:
         on_subscribed: called after each subscription, on the thread; must not raise.
         clock: monotonic seconds.
     """
-
-    _thread: threading.Thread | None
 
     def __init__(
         self,
@@ -59,124 +56,120 @@ class BreakerSyncListener:
         """Connections that failed or were lost."""
         self.last_error: str | None = None
         """Text of the newest failure; kept after a recovery."""
+        self.on_message: Callable[[Any], None] = on_message
+        self.on_subscribed: Callable[[], None] = on_subscribed
         self._connect = connect
         self._channel = channel
-        self._on_message = on_message
-        self._on_subscribed = on_subscribed
         self._clock = clock
-        self._parent_connections: list[Any] = []
-        self._connections: tuple[Any, ...] = ()
-        self.reset_after_fork()
+        self._pause_s = FIRST_PAUSE_S
+        self._connection: _Connection | None = None
+        self._worker = Worker(
+            THREAD_NAME, self._step, on_stop=self._disconnect, on_crash=self._record_failure, clock=clock
+        )
 
     def __repr__(self) -> str:
         state = "listening" if self.is_listening else "not listening"
         return f"BreakerSyncListener({state}, failures={self.failures})"
 
-    def start(self) -> bool:
-        """Start the thread unless it runs; return False if the system has no thread left."""
-        with self._mutex:
-            self._stopping = False
-            if self._thread is not None:
-                return True
-            self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError as error:
-                self._thread = None
-                self._failed(error)
-                return False
-        return True
+    @property
+    def is_listening(self) -> bool:
+        """Whether changes are received at once."""
+        connection = self._connection
+        return connection is not None and connection.is_subscribed
+
+    def start(self) -> None:
+        """Start the thread unless it runs."""
+        self._worker.start()
 
     def stop(self, join_s: float) -> None:
         """Stop the thread, and wait for it at most ``join_s`` seconds."""
-        with self._mutex:
-            self._stopping = True
-            thread = self._thread
-        self._wake_event.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(join_s)
+        self._worker.stop(join_s)
+
+    def stop_with(self, owner: object) -> None:
+        """Stop the thread when the owner is collected."""
+        self._worker.stop_with(owner)
 
     def wake(self) -> None:
         """Reconnect now: the server has replied to another connection."""
-        self._wake_event.set()
+        self._worker.wake()
 
-    def reset_after_fork(self) -> None:
-        """Reset in a forked child: thread and connection belong to the parent."""
-        self.is_listening: bool = False
-        """Whether changes are received at once."""
-        if self._connections:  # kept: closing would write to the parent's socket
-            self._parent_connections.append(self._connections)
-        self._connections = ()
-        self._mutex = threading.RLock()  # re-entrant: a finalizer may call stop() in the middle of start()
-        self._wake_event = threading.Event()
-        self._thread = None
-        self._stopping = False
-        self._pause_s = FIRST_PAUSE_S
-
-    def _run(self) -> None:
+    def _step(self) -> float:
+        """Subscribe, or receive one message; return the pause before a reconnect."""
         try:
-            while not self._should_stop():
-                try:
-                    self._listen()
-                except Exception as error:  # noqa: BLE001 - any client error; it must not end the thread
-                    self._failed(error)
-                finally:
-                    self._disconnect()
-                self._wake_event.clear()  # a wake-up from before this failure is void
-                if not self._stopping:
-                    self._wake_event.wait(self._pause_s * random.uniform(1.0 - JITTER, 1.0 + JITTER))
-                    self._pause_s = min(2.0 * self._pause_s, MAX_PAUSE_S)
-        finally:
-            with self._mutex:
-                if self._thread is threading.current_thread():
-                    self._thread = None
+            if self._connection is None:
+                self._connection = _Connection(self._connect(), self._clock())
+                self._connection.subscribe(self._channel)
+            self._receive(self._connection)
+        except Exception as error:  # noqa: BLE001 - any client error: the thread connects again
+            self._record_failure(error)
+            self._disconnect()
+            pause_s = self._pause_s * random.uniform(1.0 - JITTER, 1.0 + JITTER)
+            self._pause_s = min(2.0 * self._pause_s, MAX_PAUSE_S)
+            return pause_s
+        return 0.0
 
-    def _should_stop(self) -> bool:
-        """Decide under the mutex whether the thread ends, so that ``start`` never relies on a dying one."""
-        with self._mutex:
-            if self._stopping:
-                self._thread = None
-            return self._stopping
-
-    def _listen(self) -> None:
-        """Subscribe and dispatch messages until the connection is silent or closed.
-
-        Raises:
-            TimeoutError: no message arrived, not even a reply to a ping.
-        """
-        client = self._connect()
-        self._connections = (client,)
-        subscription = client.pubsub()
-        self._connections = (subscription, client)
-        # The confirmation arrives as a message; only then `is_listening` becomes true.
-        subscription.subscribe(self._channel)
-        received_s = pinged_s = self._clock()
-        while not self._stopping:
-            message = subscription.get_message(timeout=POLL_S)
-            now = self._clock()
-            if message is not None:
-                received_s = now
-                self._dispatch(message)
-            elif now - received_s > SILENCE_LIMIT_S:
-                raise TimeoutError(f"nothing received for {SILENCE_LIMIT_S:g} s")
-            if now - pinged_s >= PING_S:
-                pinged_s = now
-                subscription.ping()
-
-    def _dispatch(self, message: dict[str, Any]) -> None:
+    def _receive(self, connection: _Connection) -> None:
+        message = connection.receive(self._clock)
+        if message is None:
+            return
         if message["type"] == "message":
-            self._on_message(message["data"])
+            self.on_message(message["data"])
         elif message["type"] == "subscribe":
-            self.is_listening, self._pause_s = True, FIRST_PAUSE_S
-            self._on_subscribed()
+            connection.is_subscribed, self._pause_s = True, FIRST_PAUSE_S
+            self.on_subscribed()
 
     def _disconnect(self) -> None:
-        self.is_listening = False
-        connections, self._connections = self._connections, ()
-        for connection in connections:
-            with contextlib.suppress(Exception):  # it may be broken already
-                connection.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
-    def _failed(self, error: Exception) -> None:
+    def _record_failure(self, error: BaseException) -> None:
         self.failures += 1
         self.last_error = f"{type(error).__name__}: {error}"
+
+
+class _Connection:
+    """A subscription on a connection of its own, supervised by pings."""
+
+    __slots__ = ("_client", "_pinged_s", "_received_s", "_subscription", "is_subscribed")
+
+    def __init__(self, client: SyncClient, now: float) -> None:
+        self.is_subscribed: bool = False
+        """Whether the server has confirmed the subscription: the confirmation arrives as a message."""
+        self._client = client
+        self._subscription: Any = None
+        self._received_s = self._pinged_s = now
+
+    def subscribe(self, channel: str) -> None:
+        """Subscribe to a channel.
+
+        Raises:
+            Exception: of the client.
+        """
+        self._subscription = self._client.pubsub()
+        self._subscription.subscribe(channel)
+
+    def receive(self, clock: Clock) -> dict[str, Any] | None:
+        """Wait for a message, for `POLL_S` at most, and send the ping that is due.
+
+        Raises:
+            TimeoutError: nothing has arrived for too long, not even a reply to a ping.
+            Exception: of the client.
+        """
+        message: dict[str, Any] | None = self._subscription.get_message(timeout=POLL_S)
+        now = clock()
+        if message is not None:
+            self._received_s = now
+        elif now - self._received_s > SILENCE_LIMIT_S:
+            raise TimeoutError(f"nothing received for {SILENCE_LIMIT_S:g} s")
+        if now - self._pinged_s >= PING_S:
+            self._pinged_s = now
+            self._subscription.ping()
+        return message
+
+    def close(self) -> None:
+        """Close the subscription, then its connection."""
+        for part in (self._subscription, self._client):
+            if part is not None:
+                with contextlib.suppress(Exception):  # it may be broken already
+                    part.close()

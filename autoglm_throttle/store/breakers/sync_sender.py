@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import queue
 import secrets
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.store.breakers.pending_writes import OpenMessage, OperatorCommand, ProbeResult, Write
 from autoglm_throttle.store.breakers.protocol import (
     BreakerProtocol,
     Reply,
     ScriptArguments,
     SharedRules,
+    load_script,
     parse_reply,
     parse_states,
 )
-from autoglm_throttle.store.breakers.scripts import Scripts, explain, is_final
+from autoglm_throttle.store.breakers.scripts import explain, is_final
+from autoglm_throttle.store.sync_script import SyncClient, SyncScript
 from autoglm_throttle.types import Outcome
 
 if TYPE_CHECKING:
     from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
     from autoglm_throttle.store.breakers.fleet_state import FleetState
     from autoglm_throttle.store.breakers.pending_query import PendingQuery
-    from autoglm_throttle.types import Clock
+    from autoglm_throttle.store.breakers.sync_listener import BreakerSyncListener
 
 THREAD_NAME: Final = "autoglm-throttle-breakers"
 
@@ -37,6 +37,9 @@ UNSUBSCRIBED_READ_S: Final = 1.0
 RETRY_S: Final = 0.05
 """Pause after a single failure: one deadline, so that a third failure, which is a loss, follows soon."""
 
+MIN_PAUSE_S: Final = 0.001
+"""Shortest pause between two looks at the work."""
+
 READ_BATCH: Final = 128
 """States per call: half a millisecond of server time."""
 
@@ -45,34 +48,29 @@ class BreakerSyncSender:
     """Processes the queries and writes of a `FleetState`.
 
     Args:
-        fleet_state: queries and writes of the process.
-        scripts: the connection; used on the thread only.
+        state: queries and writes of the process.
+        connect: creates a synchronous client without retries; called on the thread.
         rules: namespace of the fleet.
-        is_listening: whether changes are received at once.
-        on_recovery: called when the store is available again.
+        listener: receives changes; it reconnects when the store is available again.
     """
-
-    _thread: threading.Thread | None
 
     def __init__(
         self,
-        fleet_state: FleetState,
-        scripts: Scripts,
+        state: FleetState,
+        connect: Callable[[], SyncClient],
         rules: SharedRules,
-        is_listening: Callable[[], bool],
-        on_recovery: Callable[[], None],
+        listener: BreakerSyncListener,
     ) -> None:
-        self.failures: int = 0
-        """Calls without a reply."""
-        self.last_error: str | None = None
-        """Text of the newest failure; kept after a recovery."""
-        self._fleet_state = fleet_state
-        self._scripts = scripts
-        self._rules = rules
-        self._is_listening = is_listening
-        self._on_recovery = on_recovery
-        self._clock: Clock = fleet_state.clock
-        self.reset_after_fork()
+        self.script: SyncScript = SyncScript(connect, load_script())
+        """The connection; used on the thread only."""
+        self._state = state
+        self._listener = listener
+        self._protocol = BreakerProtocol(rules, secrets.token_hex(8))
+        self._read_s = -math.inf
+        self._not_before_s = -math.inf
+        self._worker = Worker(
+            THREAD_NAME, self._step, on_stop=self._flush, on_crash=self._record_crash, clock=state.clock
+        )
 
     @property
     def process_id(self) -> str:
@@ -82,96 +80,52 @@ class BreakerSyncSender:
     @property
     def is_running(self) -> bool:
         """Whether there is a thread."""
-        return self._thread is not None
+        return self._worker.is_alive
 
     def start(self) -> None:
         """Start the thread unless it runs. If the system has no thread left, the store is unavailable."""
-        fleet_state = self._fleet_state
-        with fleet_state.lock:
-            # No new thread before the next probe is due: a process without threads must not retry per call.
-            lost = not fleet_state.health.is_up and self._clock() < fleet_state.health.probe_due_s
-            if self._thread is not None or lost:
-                return
-            self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError as error:  # the call that starts the thread must not fail
-                self._thread = None
-                self._record_failure(error, unrecoverable=True)
+        self._worker.start()
 
     def stop(self, join_s: float) -> None:
-        """Wait for the end of the thread; the fleet state is closed already."""
-        thread = self._thread
-        self.wake()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(join_s)
+        """Send the pending writes, and wait for the end of the thread."""
+        self._worker.stop(join_s)
+
+    def stop_with(self, owner: object) -> None:
+        """Stop the thread when the owner is collected."""
+        self._worker.stop_with(owner)
 
     def wake(self) -> None:
         """Wake the thread: there is work."""
-        self._wake_queue.put(None)
-
-    def reset_after_fork(self) -> None:
-        """Reset in a forked child: thread and connection belong to the parent; use a new identifier."""
-        self._scripts.reset_after_fork()
-        self._wake_queue: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """Queue of wake-ups: a finalizer may call its ``put`` in the middle of another one."""
-        self._thread = None
-        self._protocol = BreakerProtocol(self._rules, secrets.token_hex(8))
-        self._ticket_serial = 0
-        self._read_s = self._not_before_s = -math.inf
-
-    def _run(self) -> None:
-        try:
-            while not self._should_stop():
-                self._step()
-        finally:
-            with self._fleet_state.lock:
-                if self._thread is threading.current_thread():
-                    self._thread = None
-
-    def _should_stop(self) -> bool:
-        """Decide under the lock whether the thread ends, so that ``start`` never relies on a dying one."""
-        fleet_state = self._fleet_state
-        if not fleet_state.is_closed:
-            return False
-        self._flush()
-        with fleet_state.lock:
-            if fleet_state.is_closed:
-                self._thread = None
-            return fleet_state.is_closed
+        self._worker.wake()
 
     def _flush(self) -> None:
         """Send the remaining writes, unless the store is unavailable."""
-        with contextlib.suppress(Exception):  # an unsendable write is lost, and nothing else
-            while self._fleet_state.health.is_up and (write := self._fleet_state.next_write()) is not None:
+        try:
+            while self._state.is_up and (write := self._state.next_write()) is not None:
                 self._send_write(write)
-        self._scripts.close()
+        finally:
+            self.script.close()
 
-    def _step(self) -> None:
-        now = self._clock()
+    def _step(self) -> float:
+        """Do the work that is due; return the seconds until the next."""
+        now = self._state.clock()
         pause_s = self._idle_s(now)
         if pause_s > 0.0:
-            self._sleep(pause_s)
-            return
+            return max(pause_s, MIN_PAUSE_S)
         try:
             self._work(now)
-        except Exception as error:  # noqa: BLE001 - any client error; it must not end the thread
-            self._record_failure(error, unrecoverable=is_final(error))
+        except Exception as error:  # noqa: BLE001 - any client error; the store is probed again
+            self._record_failure(error, final=is_final(error))
+        return 0.0
 
     def _idle_s(self, now: float) -> float:
         """Return the seconds without work."""
-        health = self._fleet_state.health
+        health = self._state.health
         if not health.is_up:
             return health.probe_due_s - now
         if now < self._not_before_s:
             return self._not_before_s - now
-        return 0.0 if self._fleet_state.has_work() else self._read_s - now
-
-    def _sleep(self, seconds: float) -> None:
-        with contextlib.suppress(queue.Empty):
-            self._wake_queue.get(timeout=max(seconds, 0.001))
-            while True:
-                self._wake_queue.get_nowait()
+        return 0.0 if self._state.has_work() else self._read_s - now
 
     def _work(self, now: float) -> None:
         """Process one query, one write and one read, so that no kind starves another.
@@ -181,47 +135,46 @@ class BreakerSyncSender:
         Raises:
             Exception: of the client.
         """
-        fleet_state = self._fleet_state
-        if fleet_state.health.is_up:
-            query = fleet_state.next_query()
+        state = self._state
+        if state.health.is_up:
+            query = state.next_query()
             if query is not None:
                 self._answer_query(query)
-            write = fleet_state.next_write()
+            write = state.next_write()
             if write is not None:
                 self._send_write(write)
-        if now >= self._read_s or not fleet_state.health.is_up:
-            self._read_s = now + (READ_INTERVAL_S if self._is_listening() else UNSUBSCRIBED_READ_S)
-            fleet_state.request_reread()
-        if fleet_state.unread or not fleet_state.health.is_up:
-            self._read(list(fleet_state.unread)[: 1 if self._rules.cluster else READ_BATCH])
+        if now >= self._read_s or not state.health.is_up:
+            self._read_s = now + (READ_INTERVAL_S if self._listener.is_listening else UNSUBSCRIBED_READ_S)
+            state.request_reread()
+        if state.subscriptions.unread or not state.health.is_up:
+            self._read(list(state.subscriptions.unread)[: 1 if self._protocol.rules.cluster else READ_BATCH])
 
     def _answer_query(self, query: PendingQuery) -> None:
         """Request a probe lease, after all pending writes of that breaker."""
         answer: ProbeLease | RemoteBreakerState | None = None
         try:
-            while (write := self._fleet_state.next_write(query.name)) is not None:
+            while (write := self._state.next_write(query.name)) is not None:
                 self._send_write(write)
             if not query.is_abandoned:
                 answer = self._acquire_lease(query)
         finally:
-            self._fleet_state.resolve(query, answer)
+            self._state.resolve(query, answer)
 
     def _acquire_lease(self, query: PendingQuery) -> ProbeLease | RemoteBreakerState | None:
-        name, request, fleet_state = query.name, query.request, self._fleet_state
+        name, request, state = query.name, query.request, self._state
         assert request is not None  # noqa: S101 - only those are queued
-        self._ticket_serial += 1
-        ticket, until_s = f"{self.process_id}:{self._ticket_serial}", self._clock() + request.lease_s
+        ticket, until_s = self._protocol.new_ticket(), state.clock() + request.lease_s
         try:
-            result = self._call(self._protocol.acquire(name, fleet_state.position(name)[0], request, ticket))
+            result = self._call(self._protocol.acquire(name, state.position(name)[0], request, ticket))
         except Exception:
             # The lease may have been granted although the reply was lost: return it.
-            fleet_state.put(ProbeResult(name, ticket, 0, Outcome.NEUTRAL, 0, 0.0, until_s))
+            state.put(ProbeResult(name, ticket, 0, Outcome.NEUTRAL, 0, 0.0, until_s))
             raise
         lease = result.lease()
         if lease is not None:
-            fleet_state.record_lease(lease, ticket, until_s)
+            state.record_lease(lease, ticket, until_s)
         # Not for an abandoned query: `resolve` publishes its state, which must still be new then.
-        fleet_state.record_known(name, None if query.is_abandoned and lease is None else result.remote)
+        state.record_known(name, None if query.is_abandoned and lease is None else result.remote)
         return lease if lease is not None else result.remote
 
     def _send_write(self, write: Write) -> None:
@@ -229,19 +182,17 @@ class BreakerSyncSender:
         try:
             result = self._call(self._arguments(write))
         except Exception:
-            self._fleet_state.postpone(write.name)
+            self._state.postpone(write.name)
             raise
-        self._fleet_state.confirm_write(
-            write, result.remote, is_current=result.done and _is_known_locally(write)
-        )
+        self._state.confirm_write(write, result.remote, is_current=result.done and _is_known_locally(write))
 
     def _arguments(self, write: Write) -> ScriptArguments:
         protocol = self._protocol
         match write:
             case OpenMessage():
                 known_version, left_s = (
-                    max(write.known_version, self._fleet_state.own_version(write.name)),
-                    write.until_s - self._clock(),
+                    max(write.known_version, self._state.own_version(write.name)),
+                    write.until_s - self._state.clock(),
                 )
                 return protocol.open(write.name, known_version, left_s, write.rounds, write.cause)
             case OperatorCommand():
@@ -252,27 +203,29 @@ class BreakerSyncSender:
                 return protocol.finish(write)
 
     def _call(self, arguments: ScriptArguments) -> Reply:
-        result = parse_reply(self._scripts(arguments))
+        result = parse_reply(self.script.call(*arguments))
         self._record_success()
         return result
 
     def _read(self, names: list[str]) -> None:
-        remote_states = parse_states(self._scripts(self._protocol.read(names)), names)
+        remote_states = parse_states(self.script.call(*self._protocol.read(names)), names)
         self._record_success()
         for name, remote in remote_states.items():
-            self._fleet_state.record_state(name, remote)
+            self._state.record_state(name, remote)
 
     def _record_success(self) -> None:
-        if self._fleet_state.record_success():
+        if self._state.record_success():
             self._not_before_s = -math.inf
-            self._on_recovery()
+            if not self._listener.is_listening:
+                self._listener.wake()
 
-    def _record_failure(self, error: Exception, *, unrecoverable: bool) -> None:
-        self.failures += 1
-        self.last_error = f"{type(error).__name__}: {error}"
-        self._scripts.close()
-        self._not_before_s = self._clock() + RETRY_S
-        self._fleet_state.record_failure(explain(error), final=unrecoverable)
+    def _record_failure(self, error: BaseException, *, final: bool) -> None:
+        self.script.record_failure(error)
+        self._not_before_s = self._state.clock() + RETRY_S
+        self._state.record_failure(explain(error), final=final)
+
+    def _record_crash(self, error: BaseException) -> None:
+        self._record_failure(error, final=True)
 
 
 def _is_known_locally(write: Write) -> bool:

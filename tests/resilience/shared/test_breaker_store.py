@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import anyio
 import pytest
@@ -85,7 +85,7 @@ def test_opening_reaches_others_at_once_and_not_its_sender(
 def test_the_first_call_knows_the_state(made: Made, redis_url: str) -> None:
     here = made(redis_url)
     here.report_open("a", 600.0, 0, BreakerCause.FAILURES)
-    until(lambda: not here._fleet_state.has_work(), PATIENCE_S, "it is told")
+    until(lambda: not here.state.has_work(), PATIENCE_S, "it is told")
     for _ in range(20):
         fresh = made(redis_url, listens=False)
         fresh.subscribe("a", lambda remote: None)
@@ -110,7 +110,7 @@ def test_many_guards_are_read_together(made: Made, redis_url: str) -> None:
     names = [f"guard {number}" for number in range(sync_sender.READ_BATCH * 2 + 5)]
     for name in names[::50]:
         here.report_open(name, 600.0, 0, BreakerCause.FAILURES)
-    until(lambda: not here._fleet_state.has_work(), PATIENCE_S, "all is told")
+    until(lambda: not here.state.has_work(), PATIENCE_S, "all is told")
     there = made(redis_url, listens=False)
     diaries = {name: Diary() for name in names}
     for name, diary in diaries.items():
@@ -134,7 +134,7 @@ def test_successful_probe_closes_for_all(made: Made, redis_url: str) -> None:
     diary.reads(BreakerState.OPEN, BreakerState.CLOSED)
     assert own.states == []
     here.report_probe("a", lease, Outcome.FAILURE, 1, 1.0)
-    assert not len(here._fleet_state.pending_writes), "a trial ends once"
+    assert not len(here.state.pending_writes), "a trial ends once"
 
 
 def test_failed_probe_opens_for_all(made: Made, redis_url: str) -> None:
@@ -161,7 +161,7 @@ def test_last_successful_probe_is_told_to_close(made: Made, redis_url: str) -> N
     diary.reads(BreakerState.OPEN)
     mine, theirs = lease_of(here, ask=both), lease_of(there, ask=both)
     there.report_probe("a", theirs, Outcome.SUCCESS, 2, 1.0)
-    until(lambda: not len(there._fleet_state.pending_writes), PATIENCE_S, "it is told")
+    until(lambda: not len(there.state.pending_writes), PATIENCE_S, "it is told")
     here.report_probe("a", mine, Outcome.SUCCESS, 2, 1.0)
     own.reads(BreakerState.CLOSED)
     diary.reads(BreakerState.OPEN, BreakerState.CLOSED)
@@ -208,13 +208,14 @@ def test_waiting_blocks_no_event_loop(made: Made, redis_url: str, backend: str) 
 
 def held_up(store: RedisBreakerStore) -> threading.Event:
     """Let each call to the server wait until the event is set."""
-    goes_on, scripts = threading.Event(), store._scripts.__call__
+    goes_on, script = threading.Event(), store.sender.script
+    call = script.call
 
-    def late(words: object) -> object:
+    def late(keys: Sequence[str], arguments: Sequence[str | int]) -> object:
         goes_on.wait(PATIENCE_S)
-        return scripts(words)  # type: ignore[arg-type]
+        return call(keys, arguments)
 
-    store._sender._scripts = type("Late", (), {"__call__": staticmethod(late), "close": lambda _: None})()
+    vars(script)["call"] = late
     return goes_on
 
 
@@ -264,14 +265,14 @@ def test_a_lease_that_comes_just_as_its_asker_is_cancelled_goes_back(made: Made,
     async def task() -> None:
         asks = asyncio.ensure_future(here.acquire_async("a", ONE))
         await asyncio.sleep(0)
-        until(lambda: here._fleet_state.tickets, PATIENCE_S, "it is given")  # the loop stands still meanwhile
+        until(lambda: here.state.tickets, PATIENCE_S, "it is given")  # the loop stands still meanwhile
         asks.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asks
 
     asyncio.run(task())
     until(lambda: free(there, ONE), PATIENCE_S, "its place is free long before the lease ends")
-    assert not here._fleet_state.tickets
+    assert not here.state.tickets
 
 
 def test_a_lease_for_a_thread_that_is_interrupted_goes_back(
@@ -295,9 +296,7 @@ def test_an_event_loop_that_stands_still_misses_no_answer(made: Made, redis_url:
     async def task() -> object:
         asks = asyncio.ensure_future(store.acquire_async("a", ONE))
         await asyncio.sleep(0)
-        until(
-            lambda: store._fleet_state.tickets, PATIENCE_S, "it is given"
-        )  # the loop stands still meanwhile
+        until(lambda: store.state.tickets, PATIENCE_S, "it is given")  # the loop stands still meanwhile
         Jumps(asyncio.get_running_loop())(store.rules.deadline_s * 2)
         return await asks
 
@@ -339,7 +338,7 @@ def test_a_message_that_is_lost_is_made_up_for(
     here, there = made(redis_url), made(redis_url)
     watched(here)
     diary = watched(there)
-    monkeypatch.setattr(there._listener, "_on_message", lambda data: None)
+    monkeypatch.setattr(there.listener, "on_message", lambda data: None)
     here.report_open("a", 600.0, 0, BreakerCause.FAILURES)
     diary.reads(BreakerState.OPEN)
     assert diary.threads == {sync_sender.THREAD_NAME}
@@ -353,17 +352,17 @@ def test_nothing_falls_between_subscription_and_reading(
     here, there = made(redis_url), made(redis_url, listens=False)
     watched(here)
     ready = threading.Event()
-    joined = there._listener._on_subscribed
+    joined = there.listener.on_subscribed
 
     def later() -> None:
         assert ready.wait(PATIENCE_S)
         joined()
 
-    monkeypatch.setattr(there._listener, "_on_subscribed", later)
+    monkeypatch.setattr(there.listener, "on_subscribed", later)
     diary = watched(there)
-    monkeypatch.setattr(there._listener, "_on_message", lambda data: None)
+    monkeypatch.setattr(there.listener, "on_message", lambda data: None)
     here.report_open("a", 600.0, 0, BreakerCause.FAILURES)
-    until(lambda: here._fleet_state.position("a")[0], PATIENCE_S, "it is told")
+    until(lambda: here.state.position("a")[0], PATIENCE_S, "it is told")
     assert diary.states == []
     ready.set()
     diary.reads(BreakerState.OPEN)
@@ -383,7 +382,7 @@ def test_a_breaker_that_raises_ends_nothing(
     here.report_open("a", 600.0, 0, BreakerCause.FAILURES)
     here.report_open("b", 600.0, 0, BreakerCause.FAILURES)
     diary.reads(BreakerState.OPEN)
-    until(lambda: there._fleet_state.callback_errors == 1, PATIENCE_S, "it is counted")
+    until(lambda: there.state.callback_errors == 1, PATIENCE_S, "it is counted")
     assert "the listener of breaker a failed" in caplog.text
 
 
@@ -394,10 +393,10 @@ def test_a_breaker_that_is_gone_is_read_no_more(
     store = made(redis_url)
     diary, kept = Diary(), watched(store, "b")
     store.subscribe("a", diary.changed)
-    assert set(store._fleet_state.subscriptions) == {"a", "b"}
+    assert set(store.state.subscriptions.names) == {"a", "b"}
     del diary
     gc.collect()
-    until(lambda: set(store._fleet_state.subscriptions) == {"b"}, PATIENCE_S, "only one is left")
+    until(lambda: set(store.state.subscriptions.names) == {"b"}, PATIENCE_S, "only one is left")
     assert kept.states == []
 
 
@@ -419,9 +418,9 @@ def test_updates_wait_while_a_newer_write_is_pending(
     store.report_open("a", 600.0, 0, BreakerCause.FAILURES)
     publish(redis_server, store, 5, "closed", 0, 0, "trial")
     publish(redis_server, store, 5, "closed", 0, 0, "trial", name="b")
-    until(lambda: store._listener.is_listening, PATIENCE_S, "it listens")
+    until(lambda: store.listener.is_listening, PATIENCE_S, "it listens")
     goes_on.set()
-    until(lambda: store._fleet_state.position("a")[0] > 5, PATIENCE_S, "it is told")
+    until(lambda: store.state.position("a")[0] > 5, PATIENCE_S, "it is told")
     assert diary.states == [], "the answer to what was told decides"
 
 
@@ -472,7 +471,7 @@ def test_waiting_queries_end_with_the_store(made: Made, redis_url: str) -> None:
     waiting = [threading.Thread(target=asks) for _ in range(2)]
     for thread in waiting:
         thread.start()
-    until(store._fleet_state.has_work, PATIENCE_S, "one waits")
+    until(store.state.has_work, PATIENCE_S, "one waits")
     store.stop(0.0)
     goes_on.set()
     for thread in waiting:
@@ -492,8 +491,9 @@ def test_no_thread_left_is_no_error_of_the_call(
         patch.setattr(threading.Thread, "start", none_left)
         store.subscribe("a", lambda remote: None)
         assert (store.read_state("a"), store.acquire("a", ONE), store.is_up) == (None, None, False)
-        assert not store._listener.start()
+        store.listener.start()
+        assert not store.is_listening
     assert "can't start new thread" in caplog.text
-    store._fleet_state.health.probe_due_s = 0.0
+    store.stop()
     store.start()
     until(lambda: store.is_up, PATIENCE_S, "it has one now")

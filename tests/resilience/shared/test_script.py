@@ -29,7 +29,7 @@ from tests.store.server import RedisServer
 pytestmark = pytest.mark.server
 
 READS_TIME = "redis.call('TIME')"
-TIMED = load_script()[0].replace(READS_TIME, "{ table.remove(ARGV, 1), table.remove(ARGV, 1) }")
+TIMED = load_script().replace(READS_TIME, "{ table.remove(ARGV, 1), table.remove(ARGV, 1) }")
 """The same with the clock as two more arguments."""
 START_S = 1_800_000_000.0
 NAME = "a"
@@ -98,7 +98,7 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def store(client: redis.Redis, redis_prefix: str) -> Store:
-    assert load_script()[0].count(READS_TIME) == 1
+    assert load_script().count(READS_TIME) == 1
     return Store(client, redis_prefix)
 
 

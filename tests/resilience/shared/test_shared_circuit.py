@@ -57,7 +57,7 @@ def test_closed_guard_sends_nothing_to_the_store(
     store = made(redis_server.url)
     one = circuit(store)
     one.record(passed(one), Outcome.SUCCESS)
-    until(lambda: not store._fleet_state.has_work(), PATIENCE_S, "all is read")
+    until(lambda: not store.state.has_work(), PATIENCE_S, "all is read")
     calls, before = store.calls, redis_server.info("commandstats")
 
     async def calls_it() -> None:
@@ -81,15 +81,15 @@ def test_store_calls_of_an_opening_and_a_probe(
     store = made(redis_server.url)
     one = circuit(store)
     passed(one)
-    until(lambda: not store._fleet_state.has_work(), PATIENCE_S, "all is read")
+    until(lambda: not store.state.has_work(), PATIENCE_S, "all is read")
     calls = store.calls
     fails(one)
-    until(lambda: not store._fleet_state.has_work(), PATIENCE_S, "it is told")
+    until(lambda: not store.state.has_work(), PATIENCE_S, "it is told")
     assert store.calls == calls + 1
     trial = tried(one)
     assert trial.fence
     one.record(trial, Outcome.SUCCESS)
-    until(lambda: not store._fleet_state.has_work(), PATIENCE_S, "it is told")
+    until(lambda: not store.state.has_work(), PATIENCE_S, "it is told")
     assert store.calls <= calls + 4, "an opening, one or two questions, an end"
     assert one.state() is BreakerState.CLOSED
 

@@ -1,4 +1,4 @@
-"""A child of a fork speaks for itself, with threads and connections of its own."""
+"""A forked child has a store of its own, beside the one that it inherited and never uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
-from autoglm_throttle.store.breakers import redis_store
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S, watched
@@ -40,46 +39,27 @@ def in_child(does: Callable[[], None]) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_child_knows_the_state_receives_and_sends(made: Made, redis_url: str) -> None:
+def test_child_reads_the_state_receives_and_sends(made: Made, redis_url: str) -> None:
     store, other = made(redis_url), made(redis_url)
     diary, elsewhere = watched(store), watched(other)
     other.report_open("a", 60.0, 0, BreakerCause.FAILURES)
     diary.reads(BreakerState.OPEN)
-    until(lambda: store.is_listening, PATIENCE_S, "it listens")
-    connections = store._listener._connections
 
     def child() -> None:
-        assert not store.is_running
-        assert not store.is_listening
-        assert store._listener._parent_connections == [connections], "the parent's sockets stay open"
-        known = store.read_state("a")
+        own = made(redis_url, listens=False)
+        own.subscribe("a", lambda remote: None)
+        assert not own.is_running, "the hook of a fork starts no thread"
+        known = own.read_state("a")
         assert isinstance(known, RemoteBreakerState)
         assert known.state is BreakerState.OPEN
-        until(lambda: store.is_listening, PATIENCE_S, "it listens")
-        store.report_operator_state("a", BreakerState.DISABLED)
-        until(lambda: not len(store._fleet_state.pending_writes), PATIENCE_S, "it is told")
+        until(lambda: own.is_listening, PATIENCE_S, "it listens")
+        own.report_operator_state("a", BreakerState.DISABLED)
+        until(lambda: not len(own.state.pending_writes), PATIENCE_S, "it is sent")
 
     in_child(child)
     elsewhere.reads(BreakerState.DISABLED)
     diary.reads(BreakerState.OPEN, BreakerState.DISABLED)
-    assert (store.failures, store._listener.failures) == (0, 0), "its connections are untouched"
-
-
-def test_child_reset_works_without_a_fork(made: Made, redis_url: str) -> None:
-    store = made(redis_url)
-    diary = watched(store)
-    store.report_open("a", 60.0, 0, BreakerCause.FAILURES)
-    until(lambda: store._fleet_state.own_version("a"), PATIENCE_S, "it is told")
-    store.stop(PATIENCE_S)
-    store._pid = 0
-    redis_store._after_fork_in_child()
-    assert (store.is_running, store.is_listening, store._fleet_state.position("a")) == (
-        False,
-        False,
-        (0, True),
-    )
-    assert store.read_state("a") is not None
-    diary.reads(BreakerState.OPEN)
+    assert (store.failures, store.listener.failures) == (0, 0), "its connections are untouched"
 
 
 def test_probe_of_the_parent_is_unknown_to_the_child(made: Made, redis_url: str) -> None:
@@ -89,22 +69,24 @@ def test_probe_of_the_parent_is_unknown_to_the_child(made: Made, redis_url: str)
     assert isinstance(lease, ProbeLease)
 
     def child() -> None:
-        store.report_probe("a", lease, Outcome.FAILURE, 1, 60.0)
-        assert not len(store._fleet_state.pending_writes)
-        refused = store.acquire("a", LONG)
+        own = made(redis_url, listens=False)
+        own.report_probe("a", lease, Outcome.FAILURE, 1, 60.0)
+        assert not own.is_running
+        assert not len(own.state.pending_writes)
+        refused = own.acquire("a", LONG)
         assert isinstance(refused, RemoteBreakerState)
         assert refused.state is BreakerState.HALF_OPEN
 
     in_child(child)
     store.report_probe("a", lease, Outcome.SUCCESS, 1, 1.0)
-    until(lambda: not len(store._fleet_state.pending_writes), PATIENCE_S, "it is told")
+    until(lambda: not len(store.state.pending_writes), PATIENCE_S, "it is sent")
     answer = store.acquire("a", LONG)
     assert isinstance(answer, RemoteBreakerState)
     assert answer.state is BreakerState.CLOSED
 
 
-def test_a_fork_in_the_midst_of_everything(made: Made, redis_url: str) -> None:
-    """Whoever holds the lock, hands news over or waits at that moment does so in the parent alone."""
+def test_fork_amid_traffic_leaves_the_child_a_free_store(made: Made, redis_url: str) -> None:
+    """Threads that hold a lock, send or wait at that moment do so in the parent alone."""
     store, other = made(redis_url), made(redis_url)
     watched(store)
     over = threading.Event()
@@ -117,21 +99,21 @@ def test_a_fork_in_the_midst_of_everything(made: Made, redis_url: str) -> None:
 
     def child() -> None:
         name = str(os.getpid())
-        diary = watched(store, name)
-        store.report_operator_state(name, BreakerState.DISABLED)
-        store.stop(PATIENCE_S)
+        own = made(redis_url, listens=False)
+        diary = watched(own, name)
+        own.report_operator_state(name, BreakerState.DISABLED)
+        own.stop(PATIENCE_S)
         assert diary.states == []
-        assert (found := other.read_state("a")) is None or found.state in BreakerState
+        assert (found := own.read_state("a")) is None or found.state in BreakerState
 
     thread = threading.Thread(target=traffic)
     thread.start()
     try:
         for _ in range(10):
-            with store._fleet_state.lock:
+            with store.state.lock:
                 in_child(child)
     finally:
         over.set()
         thread.join(PATIENCE_S)
-    store.reset_after_fork()
-    assert store.is_running, "this is no child"
+    assert store.is_running
     assert store.is_up

@@ -67,7 +67,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told(store: RedisBreakerStore) -> None:
     """Wait until all is told."""
-    until(lambda: not len(store._fleet_state.pending_writes), PATIENCE_S, "all is told")
+    until(lambda: not len(store.state.pending_writes), PATIENCE_S, "all is told")
 
 
 def lost(store: RedisBreakerStore) -> None:
@@ -178,7 +178,7 @@ def test_forgotten_state_is_sent_again(
     here.report_operator_state("forced", BreakerState.FORCED_OPEN)
     here.report_operator_state("closed", BreakerState.CLOSED)
     told(here)
-    before = {name: here._fleet_state.position(name)[0] for name in ("open", "forced")}
+    before = {name: here.state.position(name)[0] for name in ("open", "forced")}
     if forgets == "restart":
         own_server.restart()
     elif forgets == "flush":
@@ -186,7 +186,7 @@ def test_forgotten_state_is_sent_again(
     else:
         own_server.command("DEL", *(here.rules.keys(name)[0] for name in ("open", "forced", "closed")))
     until(
-        lambda: all(here._fleet_state.position(name)[0] > before[name] for name in before),
+        lambda: all(here.state.position(name)[0] > before[name] for name in before),
         PATIENCE_S,
         "it is told again",
     )
@@ -288,8 +288,8 @@ def test_a_lost_subscription_is_made_again_and_nothing_is_missed(made: Made, own
         until(lambda: diary.words[-1:] == [BreakerState.CLOSED], PATIENCE_S, "it is known all the same")
         until(lambda: there.is_listening and here.is_listening, PATIENCE_S, "it listens again")
     assert there.is_up
-    assert there._listener.failures >= 1
-    assert "ConnectionError" in str(there._listener.last_error)
+    assert there.listener.failures >= 1
+    assert "ConnectionError" in str(there.listener.last_error)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -301,11 +301,11 @@ def test_silent_dead_subscription_is_detected(
     store = made(slow_proxy.url, deadline_s=DEADLINE_S, timeout_s=TIMEOUT_S)
     diary = watched(store)
     until(lambda: pings(own_server) > 15, PATIENCE_S, "longer than any silence")
-    assert not store._listener.failures, "pings keep it"
+    assert not store.listener.failures, "pings keep it"
     slow_proxy.delay_s = 60.0
-    until(lambda: store._listener.failures, PATIENCE_S, "the silence")
-    assert "nothing received for 0.5 s" in str(store._listener.last_error)
-    assert "not listening" in repr(store._listener)
+    until(lambda: store.listener.failures, PATIENCE_S, "the silence")
+    assert "nothing received for 0.5 s" in str(store.listener.last_error)
+    assert "not listening" in repr(store.listener)
     slow_proxy.delay_s = 0.0
     until(lambda: store.is_listening and store.is_up, PATIENCE_S, "it listens again")
     assert diary.states == []
@@ -337,7 +337,7 @@ def test_the_rights_that_are_named_are_enough(made: Made, own_server: RedisServe
     here.report_operator_state("a", BreakerState.DISABLED)
     diary.reads(BreakerState.OPEN, BreakerState.DISABLED)
     until(lambda: there.acquire("a", ONE) is not None, PATIENCE_S, "an answer")
-    assert (here.failures, there.failures, there._listener.failures) == (0, 0, 0)
+    assert (here.failures, there.failures, there.listener.failures) == (0, 0, 0)
     refused = {entry[entry.index("object") + 1] for entry in own_server.command("ACL", "LOG")}
     assert refused <= {"client|setinfo"}, "what redis-py says of itself"
 
@@ -427,6 +427,7 @@ def test_a_client_that_answers_nonsense_is_a_failure_like_any_other(made: Made, 
 
     store = made(redis_url, listens=False, connect=Nonsense)
     store.subscribe("a", lambda remote: None)
+    store.start()
     until(lambda: not store.is_up, PATIENCE_S, "the loss")
     assert "unexpected reply of the script: b'OK'" in str(store.last_error)
 

@@ -62,9 +62,9 @@ def line(process: subprocess.Popen[str]) -> str:
 
 def opens(store: RedisBreakerStore, name: str) -> None:
     """Open it, again if the machine was so busy that the open period was over before it could be told."""
-    while not store._fleet_state.own_version(name):
+    while not store.state.own_version(name):
         store.report_open(name, OPEN_S, 0, BreakerCause.FAILURES)
-        until(lambda: not store._fleet_state.has_work(), PATIENCE_S, "all is told")
+        until(lambda: not store.state.has_work(), PATIENCE_S, "all is told")
 
 
 @pytest.mark.slow
@@ -122,6 +122,6 @@ def test_first_call_of_a_new_process_is_rejected(made: Made, begun: Begun, own_s
     store = made(own_server.url)
     watched(store)
     store.report_open("a", 600.0, 0, BreakerCause.FAILURES)
-    until(lambda: store._fleet_state.own_version("a"), PATIENCE_S, "it is told")
+    until(lambda: store.state.own_version("a"), PATIENCE_S, "it is told")
     for _ in range(3):
         assert line(begun("first", "a")).split() == ["GuardRejection", BreakerState.OPEN.value]

@@ -114,12 +114,3 @@ def test_method_without_weak_reference_is_held() -> None:
     watch = Subscription("a", Slotted().changed)
     gc.collect()
     assert watch.listener is not None
-
-
-def test_a_child_knows_nothing() -> None:
-    watch = fresh()
-    watch.receive(OPEN, 0.0)
-    watch.is_read = True
-    watch.reset_after_fork()
-    assert (watch.version, watch.is_read, watch.is_delivering, watch.remote) == (0, False, False, None)
-    assert watch.next_update(0.0) is None
