@@ -120,57 +120,60 @@ class GpuMonitor:
         self._idle = False
         self._silent: dict[str, bool] = {}
         """Source that has nothing to read -> whether that is a misconfiguration."""
-        self._samplers = {provider.name: self._sampler(provider, interval_s) for provider in providers}
-        if len(self._samplers) < len(providers):
+        self.samplers: dict[str, Sampler] = {
+            provider.name: self._sampler(provider, interval_s) for provider in providers
+        }
+        """Source -> its sampler."""
+        if len(self.samplers) < len(providers):
             raise ValueError(f"two sources have the same name: {[provider.name for provider in providers]}")
 
     def __repr__(self) -> str:
-        return f"GpuMonitor({', '.join(self._samplers) or 'no sources'})"
+        return f"GpuMonitor({', '.join(self.samplers) or 'no sources'})"
 
     @property
     def providers(self) -> tuple[GpuProvider, ...]:
         """The sources, in the order given."""
-        return tuple(sampler.provider for sampler in self._samplers.values())
+        return tuple(sampler.provider for sampler in self.samplers.values())
 
     @property
     def has_sources(self) -> bool:
         """Whether there is a source to read."""
-        return bool(self._samplers)
+        return bool(self.samplers)
 
     @property
     def is_running(self) -> bool:
         """Whether a thread reads, or has ended for good."""
-        return any(sampler.is_running for sampler in self._samplers.values())
+        return any(sampler.is_running for sampler in self.samplers.values())
 
     @property
     def error_count(self) -> int:
         """Failed or overdue reads, crashes, and implausible fields, of all sources."""
         return sum(
             one.failures + one.overruns + one.implausible + one.callback_errors + one.crashes
-            for one in (sampler.counts for sampler in self._samplers.values())
+            for one in (sampler.counts for sampler in self.samplers.values())
         )
 
     def start(self) -> None:
         """Start every thread that is not running; returns at once."""
-        for sampler in self._samplers.values():
+        for sampler in self.samplers.values():
             sampler.start()
 
     def stop(self) -> None:
         """Stop every thread; a thread in a hung read is left behind."""
-        stop_all(self._samplers.values())
+        stop_all(self.samplers.values())
 
     def tick(self) -> None:
         """Read every source once, in the caller."""
-        for sampler in self._samplers.values():
+        for sampler in self.samplers.values():
             sampler.tick()
 
     def wake(self, now: float) -> None:
         """Restart crashed samplers, and wake idle ones; cheap if there is neither."""
         if self._idle:
             self._idle = False
-            for sampler in self._samplers.values():
+            for sampler in self.samplers.values():
                 sampler.wake()
-        for sampler in self._samplers.values():
+        for sampler in self.samplers.values():
             sampler.restart_if_dead(now)
 
     def host(self, now: float) -> HostStats:
@@ -215,7 +218,7 @@ class GpuMonitor:
             or not conditions <= NORMAL_CONDITIONS
         )
         interval_s = self._interval.next(load, urgent, now)
-        for sampler in self._samplers.values():
+        for sampler in self.samplers.values():
             sampler.set_interval(interval_s)
         self._idle = not busy and interval_s > self._interval.interval_s
 
@@ -226,7 +229,7 @@ class GpuMonitor:
 
     def views(self, now: float) -> tuple[SourceView, ...]:
         """Return the state of each source."""
-        return tuple(_source_view(sampler, now) for sampler in self._samplers.values())
+        return tuple(_source_view(sampler, now) for sampler in self.samplers.values())
 
     def _sampler(self, provider: GpuProvider, interval_s: float) -> Sampler:
         name = provider.name  # the name of an automatic choice changes once it is made
@@ -245,14 +248,14 @@ class GpuMonitor:
         self._silent.pop(name, None)
         listener = self._listener()
         if listener is not None:
-            listener.observe(rows, name, self._samplers[name].interval_s)
+            listener.observe(rows, name, self.samplers[name].interval_s)
 
     def _on_failure(self, name: str, error: Exception) -> None:
         if not isinstance(error, NoSourceError | ProviderMisconfigured):
             return
         self._silent[name] = isinstance(error, ProviderMisconfigured)
         listener = self._listener()
-        if listener is not None and len(self._silent) == len(self._samplers):
+        if listener is not None and len(self._silent) == len(self.samplers):
             listener.source_lost(any(self._silent.values()))
 
 

@@ -147,6 +147,11 @@ class ThroughputTracker:
         self._busy_since_s: float | None = None
         self._baselines: dict[tuple[str, int], _Baseline] = {}
 
+    @property
+    def remembered(self) -> int:
+        """Number of measurements in memory."""
+        return len(self._measurements)
+
     def update(self, view: GpuView, work: ServiceStats, now: float) -> Throughput:
         """Add the current counts.
 

@@ -98,7 +98,9 @@ async def state(request: Request) -> Response:
             "errors": [one.last_error for one in snapshot.sources],
             "sources": [one.state for one in snapshot.sources],
             "failures": [one.failures for one in snapshot.sources],
-            "callback_errors": sum(s.callback_errors for s in throttle.control.monitor._samplers.values()),
+            "callback_errors": sum(
+                s.counts.callback_errors for s in throttle.control.monitor.samplers.values()
+            ),
         }
     return JSONResponse(seen)
 

@@ -188,9 +188,10 @@ class Named(FakeGpu):
         self._apart = own
         """Whether its devices differ from those of another source."""
 
-    def _row(self, index: int) -> GpuSample:
-        row = super()._row(index)
-        return replace(row, device=f"{self.name}/{row.device}") if self._apart else row
+    def read(self) -> Sequence[GpuSample]:
+        return [self._named(row) for row in super().read()]
 
-    def _engine_row(self, index: int) -> GpuSample:
-        return replace(super()._engine_row(index), device=f"{self.name}#{index}")
+    def _named(self, row: GpuSample) -> GpuSample:
+        if row.kind == "engine":
+            return replace(row, device=f"{self.name}#{row.index}")
+        return replace(row, device=f"{self.name}/{row.device}") if self._apart else row

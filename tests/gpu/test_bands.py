@@ -140,7 +140,7 @@ def test_three_samples_take_two_intervals_for_any_sources(sources: int) -> None:
     for gpu in gpus:
         gpu.utilization_pct = 99.0
     station = Station(gpus, clock)
-    samplers = station.throttle.control.monitor._samplers
+    samplers = station.throttle.control.monitor.samplers
     first_s = clock() + 1.0 / sources
     while station.throttle.control_state().factor == 1.0:
         for gpu in gpus:

@@ -55,7 +55,7 @@ def test_requests_bring_a_crashed_sampler_back(error: BaseException) -> None:
         throttle.start()
         assert eventually(lambda: throttle.control_state().telemetry is TelemetryState.FRESH)
         gpu.crashes_with = error
-        (sampler,) = throttle.control.monitor._samplers.values()
+        (sampler,) = throttle.control.monitor.samplers.values()
         clock.advance(1.0)
         sampler.wake()
         assert eventually(lambda: throttle.snapshot().sources[0].crashes == 1)
@@ -82,7 +82,7 @@ def test_repeated_crashes_lengthen_the_restart_delay() -> None:
     throttle = Throttle(Settings(), gpu=gpu, clock=clock)
     try:
         throttle.start()
-        (sampler,) = throttle.control.monitor._samplers.values()
+        (sampler,) = throttle.control.monitor.samplers.values()
         for number, pause_s in enumerate((1.0, 2.0, 4.0, 8.0), start=1):
             assert eventually(lambda number=number: throttle.snapshot().sources[0].crashes == number)  # type: ignore[misc]
             clock.advance(pause_s - 0.1)

@@ -160,8 +160,8 @@ def test_source_order_decides_precedence(clock: ManualClock) -> None:
     uuid = "GPU-5a1c7f3e-0b2d-4c6a-9e8f-112233445500"
 
     class Same(Named):
-        def _row(self, index: int) -> GpuSample:
-            return replace(super()._row(index), device=uuid)
+        def read(self) -> Sequence[GpuSample]:
+            return [replace(row, device=uuid) for row in super().read()]
 
     first, second = Same("nvml", clock), Same("dcgm:host:9400", clock)
     first.utilization_pct, second.utilization_pct, second.power_w = 20.0, 99.0, 300.0

@@ -45,13 +45,13 @@ names = [f"{THREAD}-{name}" for name in ("dcgm:h:2", "nvml", "vllm:h:1")]
 throttle.start()
 until(lambda: all(one.age_s is not None for one in throttle.snapshot().sources))
 hung.hang()
-until(lambda: throttle.control.monitor._samplers["dcgm:h:2"].reading_since_s is not None)
+until(lambda: throttle.control.monitor.samplers["dcgm:h:2"].status.reading_since_s is not None)
 child = os.fork()
 if child == 0:
     signal.alarm(120)
     pid = os.getpid()
     assert readers() == [], readers()
-    hung._released.set()
+    hung.recover()
     assert throttle.try_admit(Demand()).admitted
     until(lambda: pid in card.pids and pid in engine.pids and pid in hung.pids)
     until(lambda: throttle.control_state().telemetry is TelemetryState.FRESH)

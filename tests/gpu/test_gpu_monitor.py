@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from autoglm_throttle import Settings
-from autoglm_throttle.gpu.monitor import JOIN_S, GpuMonitor, SampleListener
+from autoglm_throttle.gpu.monitor import JOIN_S, GpuMonitor
+from autoglm_throttle.gpu.provider_errors import NoSourceError
+from autoglm_throttle.gpu.sampler import THREAD
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from autoglm_throttle.types import (
     ControlCause,
@@ -34,9 +38,22 @@ class Named(FakeGpu):
         self.name = name
 
 
+class Listener:
+    """Records the calls of a monitor."""
+
+    def __init__(self) -> None:
+        self.observed: list[tuple[str, float | None]] = []
+        self.lost: list[bool] = []
+
+    def observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> None:
+        self.observed.append((source, interval_s))
+
+    def source_lost(self, existed: bool) -> None:
+        self.lost.append(existed)
+
+
 def lookout(*providers: GpuProvider, clock: ManualClock | None = None, **settings: Any) -> GpuMonitor:
-    ends = SampleListener(lambda rows, source, interval_s: None, lambda gone: None)
-    return GpuMonitor(Settings(**settings), providers, ends, clock or ManualClock())
+    return GpuMonitor(Settings(**settings), providers, Listener(), clock or ManualClock())
 
 
 def states(watched: GpuMonitor, clock: ManualClock) -> dict[str, str]:
@@ -71,7 +88,7 @@ def test_a_read_that_hangs_shows_while_it_lasts() -> None:
     try:
         watched.start()
         deadline = time.monotonic() + 60.0
-        while watched._samplers["hung"].reading_since_s is None and time.monotonic() < deadline:
+        while watched.samplers["hung"].status.reading_since_s is None and time.monotonic() < deadline:
             threading.Event().wait(0.001)
         assert states(watched, clock) == {"hung": "starting"}
         clock.advance(0.6)
@@ -109,18 +126,55 @@ def test_duplicate_source_name_is_rejected() -> None:
 
 
 def test_only_when_no_source_is_left_is_there_silence() -> None:
-    told: list[bool] = []
-    clock = ManualClock()
+    clock, listener = ManualClock(), Listener()
     card, engine = Named("card", clock=clock), Named("engine", clock=clock)
-    ends = SampleListener(lambda rows, source, interval_s: None, told.append)
-    watched = GpuMonitor(Settings(), [card, engine], ends, clock)
+    watched = GpuMonitor(Settings(), [card, engine], listener, clock)
+    assert watched.providers == (card, engine)
     card.fail_with(ProviderMisconfigured("no"))
     watched.tick()
-    assert told == []
+    assert listener.lost == []
+    assert listener.observed == [("engine", 1.0)]
     engine.fail_with(ProviderMisconfigured("no"))
     clock.advance(1.0)
     watched.tick()
-    assert told[-1] is True
+    assert listener.lost[-1] is True
+
+
+def test_missing_sources_never_existed() -> None:
+    clock, listener = ManualClock(), Listener()
+    card = Named("card", clock=clock)
+    watched = GpuMonitor(Settings(), [card], listener, clock)
+    card.fail_with(NoSourceError("no GPU found"))
+    watched.tick()
+    assert listener.lost == [False]
+    card.recover()
+    clock.advance(60.0)
+    watched.tick()
+    card.fail_with(ProviderMisconfigured("no"))
+    clock.advance(1.0)
+    watched.tick()
+    assert listener.lost == [False, True]
+
+
+def test_monitor_keeps_no_listener_alive() -> None:
+    clock, listener = ManualClock(), Listener()
+    watched = GpuMonitor(Settings(), [Named("card", clock=clock)], listener, clock)
+    alive = weakref.ref(listener)
+    del listener
+    gc.collect()
+    assert alive() is None
+    watched.tick()
+    assert states(watched, clock) == {"card": "reading"}
+
+
+def test_abandoned_monitor_ends_its_threads() -> None:
+    watched = lookout(Named("abandoned"))
+    watched.start()
+    (thread,) = [one for one in threading.enumerate() if one.name == f"{THREAD}-abandoned"]
+    del watched
+    gc.collect()
+    thread.join(60.0)
+    assert not thread.is_alive()
 
 
 CALM = ControlState(1.0, 1.0, 0.1, 0.0, ControlCause.CALM, TelemetryState.FRESH, 0.0)

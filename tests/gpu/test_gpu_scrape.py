@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.exposition import parse
+from autoglm_throttle.gpu.exposition import Series, parse
 from autoglm_throttle.gpu.scrape_provider import MOST_DEVICES, TIMEOUT_S, Scrape, ScrapeProvider
 from autoglm_throttle.settings.gpu_items import parse_items
 from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
@@ -194,7 +194,8 @@ class TestPrometheus:
     def test_devices_of_many_hosts(self, server: BadServer, fleet: PrometheusServer, hands: Hands) -> None:
         for number in range(3):
             told_by = [
-                one._replace(labels={**one.labels, "Hostname": f"n{number}"}) for one in series("dcgm_plain")
+                Series(one.name, {**one.labels, "Hostname": f"n{number}"}, *one[2:])
+                for one in series("dcgm_plain")
             ]
             fleet.scraped(told_by, age_s=4.0 + number, instance=f"10.0.0.{number}:9400", job="dcgm")
         rows = provider(server, "prometheus", path="/prom/", clock=hands).read()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -70,7 +70,7 @@ def test_no_number_reaches_a_request_as_anything_but_a_regime(
         assert 0.0 <= regime.factor <= 1.0
         assert station.detail() in {"", "gpu:overload"}
     assert station.throttle.snapshot().sources[0].failures == 0
-    assert station.throttle.control.monitor._samplers["fake"].callback_errors == 0
+    assert station.throttle.control.monitor.samplers["fake"].counts.callback_errors == 0
 
 
 @pytest.mark.parametrize("stamp", ["0", "-1", "NaN", "1e300", str(WALL_S), "99999999999999999999"])
@@ -125,9 +125,12 @@ def test_engines_that_change_their_names_are_forgotten_at_once() -> None:
     class Renamed(FakeGpu):
         reads = 0
 
-        def _engine_row(self, index: int) -> GpuSample:
+        def read(self) -> Sequence[GpuSample]:
             self.reads += 1
-            return replace(super()._engine_row(index), device=f"engine-{self.reads}")
+            return [
+                replace(row, device=f"engine-{self.reads}-{row.index}") if row.kind == "engine" else row
+                for row in super().read()
+            ]
 
     station = Station(Renamed(1, engines=4, clock=clock), clock)
     station.tick(100)

@@ -35,12 +35,12 @@ class Paced:
 
     def until_due(self) -> TelemetryState:
         """The state just before the next reading, which then comes."""
-        samplers = self.station.throttle.control.monitor._samplers.values()
-        due_s = min(sampler._next_read.due_s for sampler in samplers)
+        samplers = self.station.throttle.control.monitor.samplers.values()
+        due_s = min(sampler.schedule.due_s for sampler in samplers)
         self.clock.advance(max(0.0, due_s - self.clock()))
         state = self.station.throttle.control_state().telemetry
         for sampler in samplers:
-            if sampler._next_read.due_s <= self.clock():
+            if sampler.schedule.due_s <= self.clock():
                 sampler.tick()
         return state
 
@@ -163,11 +163,6 @@ class Heard(Throttle):
 
     heard: threading.Semaphore
 
-    def _observe(self, *arguments: Any) -> Any:
-        regime = super()._observe(*arguments)
-        self.heard.release()
-        return regime
-
 
 @contextmanager
 def dozing(sources: int) -> Iterator[tuple[Heard, list[Read], ManualClock]]:
@@ -176,13 +171,14 @@ def dozing(sources: int) -> Iterator[tuple[Heard, list[Read], ManualClock]]:
     gpus = [Read(f"gpu-{number}", clock) for number in range(sources)]
     throttle = Heard(Settings(sample_adaptive=True), gpu=gpus, clock=clock)
     throttle.heard = threading.Semaphore(0)
+    throttle.control.after_sample = throttle.heard.release
     throttle.start()
     try:
         for _ in gpus:
             assert throttle.heard.acquire(timeout=PATIENCE_S)
         while throttle.snapshot().sources[0].interval_s < 10.0:
             clock.advance(10.0)
-            for sampler in throttle.control.monitor._samplers.values():
+            for sampler in throttle.control.monitor.samplers.values():
                 sampler.wake()
                 assert throttle.heard.acquire(timeout=PATIENCE_S)
         for gpu in gpus:
