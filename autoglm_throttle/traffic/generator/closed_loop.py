@@ -54,8 +54,8 @@ class ClosedLoopSender(Sender):
         self._kinds = schedule.kinds()
         self._sent_priorities = bytearray()
         self._sent_kinds = array("I")
-        self._load = RequestSource(self._plan(), schedule.requests)
-        build = builder(schedule.requests, self._load.client, target)
+        load = RequestSource(self._plan(), schedule.requests)
+        build = builder(schedule.requests, load.client, target)
         self._encode = lambda index: build(
             (self._sent_kinds[index], self._sent_priorities[index], self._clients[self._users[index]])
         )
@@ -65,7 +65,7 @@ class ClosedLoopSender(Sender):
             due_s, user = heapq.heappop(self._due)
             if due_s < self._ends_s[-1]:
                 self._send_request(user, due_s)
-        return elapsed_s < self._ends_s[-1] and not self._stopped
+        return elapsed_s < self._ends_s[-1] and not self._clock.is_stopped
 
     def _send_request(self, user: int, due_s: float) -> None:
         index = self.request_log.add()
@@ -73,13 +73,13 @@ class ClosedLoopSender(Sender):
         self._users.append(user)
         self._sent_priorities.append(next(self._priorities))
         self._sent_kinds.append(next(self._kinds))
-        self._next = index + 1
+        self._requests.next = index + 1
         self._launch(index)
 
     def _ended(self, index: int, now: float) -> None:
         user, think_s = self._users[index], self._schedule.users.think_s
-        due_s = self._schedule.due(user, now - self._start_s + think_s)
-        if due_s is None or self._stopped:
+        due_s = self._schedule.due(user, now - self._clock.start_s + think_s)
+        if due_s is None or self._clock.is_stopped:
             return
         heapq.heappush(self._due, (due_s, user))
         if not think_s:
@@ -87,7 +87,7 @@ class ClosedLoopSender(Sender):
             asyncio.get_running_loop().call_soon(self._send_now)
 
     def _send_now(self) -> None:
-        if not self._stopped:
+        if not self._clock.is_stopped:
             self._send_due(self.elapsed_s)
 
     def _skip_unsent(self) -> None:
@@ -106,4 +106,4 @@ class ClosedLoopSender(Sender):
 
     def _result(self, run_cost: RunCost) -> Result:
         load = RequestSource(self._plan(), self._schedule.requests)
-        return Result(load, self.request_log, run_cost, aborted=self._stopped, closed_loop=True)
+        return Result(load, self.request_log, run_cost, aborted=self._clock.is_stopped, closed_loop=True)

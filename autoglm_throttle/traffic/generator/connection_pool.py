@@ -92,15 +92,16 @@ class ConnectionPool:
 
     def __init__(self, target: TargetUrl, options: ClientOptions, make: Callable[[], Connection]) -> None:
         self._target = target
-        self._size = options.connections
-        self._most = options.connections + options.more_connections
-        allow_connections(self._most)
+        self._options = options
+        allow_connections(options.connections + options.more_connections)
         self.connector: Connector = Connector(target, make)
         self._idle: dict[Connection, None] = {}
         self.open: set[Connection] = set()
         """Connections that are established, idle or not."""
         self.opening: set[asyncio.Task[None]] = set()
         """Tasks that establish connections."""
+        self.is_filled: bool = False
+        """Whether the initial connections were opened."""
         self._is_closed = False
         self._unconnected_since_s: float | None = None
         self.unreachable: bool = False
@@ -118,10 +119,13 @@ class ConnectionPool:
             async with asyncio.timeout(CONNECT_S):
                 await self.connector.connect_first()
                 semaphore = asyncio.Semaphore(MAX_CONNECTING)
-                await asyncio.gather(*(self._connect_limited(semaphore) for _ in range(self._size - 1)))
+                await asyncio.gather(
+                    *(self._connect_limited(semaphore) for _ in range(self._options.connections - 1))
+                )
         except (OSError, UnicodeError) as problem:
             self.close()
             raise TrafficError(self._describe_error(problem)) from problem
+        self.is_filled = True
 
     def _describe_error(self, problem: OSError | UnicodeError) -> str:
         where = f"{self._target.host}:{self._target.port}"
@@ -135,7 +139,7 @@ class ConnectionPool:
         if isinstance(problem, socket.gaierror):
             return f"{self._target.host} is not known: {problem.strerror}"
         if isinstance(problem, TimeoutError):
-            return f"{where} did not take {self._size} connections within {CONNECT_S:g} s"
+            return f"{where} did not take {self._options.connections} connections within {CONNECT_S:g} s"
         return f"{where} refuses connections: {problem}"
 
     def acquire(self) -> Connection | None:
@@ -152,7 +156,8 @@ class ConnectionPool:
 
     def open_more(self, waiting: int) -> None:
         """Open connections for ``waiting`` requests, up to the maximum."""
-        capacity = self._most - len(self.open) - len(self.opening)
+        most = self._options.connections + self._options.more_connections
+        capacity = most - len(self.open) - len(self.opening)
         for _ in range(min(capacity, waiting - len(self.opening))):
             task = asyncio.get_running_loop().create_task(self._reconnect())
             self.opening.add(task)

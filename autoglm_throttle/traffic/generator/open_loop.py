@@ -38,21 +38,21 @@ class OpenLoopSender(Sender):
         self._encode = encoder(load, target)
 
     def _send_due(self, elapsed_s: float) -> bool:
-        offsets = self._offsets
+        offsets, requests = self._offsets, self._requests
         count = len(offsets)
-        while self._next < count and offsets[self._next] <= elapsed_s:
-            index = self._next
-            self._next += 1
+        while requests.next < count and offsets[requests.next] <= elapsed_s:
+            index = requests.next
+            requests.next += 1
             self._launch(index)
-        return self._next < count
+        return requests.next < count
 
     def _skip_unsent(self) -> None:
-        for index in range(self._next, len(self._offsets)):
+        for index in range(self._requests.next, len(self._offsets)):
             self.request_log.skip(index)
-        self._next = len(self._offsets)
+        self._requests.next = len(self._offsets)
 
     def _ended(self, index: int, now: float) -> None:
         """Do nothing: the loop is open."""
 
     def _result(self, run_cost: RunCost) -> Result:
-        return Result(self._load, self.request_log, run_cost, aborted=self._stopped)
+        return Result(self._load, self.request_log, run_cost, aborted=self._clock.is_stopped)

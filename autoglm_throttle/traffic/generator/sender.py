@@ -31,6 +31,67 @@ START_DELAY_S = 0.050
 """From the last preparation to the first intended start."""
 
 
+class _RunClock:
+    """Times of one run, in seconds from its first intended start."""
+
+    def __init__(self) -> None:
+        self.start_s: float = 0.0
+        """The first intended start, on the monotonic clock; 0 before the run."""
+        self.stopped_s: float | None = None
+        """None: not stopped."""
+        self.drained_s: float | None = None
+        """Time at which the run stops waiting for responses; None: it still sends."""
+        self.cpu_share: float | None = None
+        """Share of a core that was used while sending."""
+        self._started_cpu_s = 0.0
+        self._started_s = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the first intended start; negative before it, 0 before the run."""
+        return monotonic() - self.start_s if self.start_s else 0.0
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the run was stopped before its end."""
+        return self.stopped_s is not None
+
+    def start(self, start_s: float) -> None:
+        """Set the first intended start."""
+        self.start_s, self._started_cpu_s, self._started_s = start_s, time.process_time(), monotonic()
+
+    def stop(self) -> None:
+        """Stop the run; a second time, end its drain."""
+        if self.stopped_s is None:
+            self.stopped_s = self.elapsed_s
+        else:
+            self.drained_s = self.elapsed_s
+
+    def measure_cpu_share(self) -> None:
+        """Measure the share of a core used so far; only the first call counts."""
+        if self.cpu_share is None:
+            used_s = time.process_time() - self._started_cpu_s
+            self.cpu_share = used_s / (monotonic() - self._started_s)
+
+
+class _OpenRequests:
+    """Requests that have not ended, by index, and counts of all requests of a run."""
+
+    def __init__(self) -> None:
+        self.next: int = 0
+        """Index of the first request that was not launched."""
+        self.in_flight: int = 0
+        self.resent: int = 0
+        self.launched: deque[int] = deque()
+        """All launched requests that may be open, in the order of their launch."""
+        self.assigned: dict[int, Connection] = {}
+        """The connection that carries each request."""
+        self.to_resend: deque[int] = deque()
+        """Requests that lost their connection."""
+        self.waiting: deque[int] = deque()
+        """Requests without a connection so far."""
+
+
 class Sender(ABC):
     """One run; use it once.
 
@@ -57,23 +118,11 @@ class Sender(ABC):
         self.options: ClientOptions = options
         self._offsets = offsets
         self._observer = observer
-        self._library = ParserLibrary()
-        self._pool = ConnectionPool(target, options, self._new_connection)
+        library = ParserLibrary()
+        self._pool = ConnectionPool(target, options, lambda: Connection(self, library))
         self._encode: Encode
-        self._start_s = 0.0
-        self._next = 0
-        self._in_flight = 0
-        self._resent = 0
-        self._launched: deque[int] = deque()
-        self._assigned: dict[int, Connection] = {}
-        self._to_resend: deque[int] = deque()
-        self._waiting: deque[int] = deque()
-        self._drained_s: float | None = None
-        self._prepared = False
-        self._stopped = False
-        self._stopped_s: float | None = None
-        self._started_at = (0.0, 0.0)
-        self._cpu_share: float | None = None
+        self._clock = _RunClock()
+        self._requests = _OpenRequests()
         self._finished: asyncio.Future[None] | None = None
 
     @abstractmethod
@@ -95,22 +144,22 @@ class Sender(ABC):
     @property
     def elapsed_s(self) -> float:
         """Seconds since the first intended start; negative before it, 0 before the run."""
-        return monotonic() - self._start_s if self._start_s else 0.0
+        return self._clock.elapsed_s
 
     @property
     def launched(self) -> int:
         """Requests launched so far; all of them after a stop."""
-        return self._next
+        return self._requests.next
 
     @property
     def in_flight(self) -> int:
         """Requests that were sent or wait for a connection, and have not ended."""
-        return self._in_flight
+        return self._requests.in_flight
 
     @property
     def started(self) -> bool:
         """Whether all connections were open and the clock is running."""
-        return self._start_s != 0.0
+        return self._clock.start_s != 0.0
 
     async def prepare(self) -> None:
         """Open the connections.
@@ -119,7 +168,6 @@ class Sender(ABC):
             TrafficError: the target does not accept them.
         """
         await self._pool.fill()
-        self._prepared = True
 
     async def run(self, start_s: float | None = None) -> Result:
         """Send everything and wait for the responses.
@@ -130,12 +178,11 @@ class Sender(ABC):
         Raises:
             TrafficError: the target does not accept connections before the start.
         """
-        if not self._prepared:
+        if not self._pool.is_filled:
             await self.prepare()
         loop = asyncio.get_running_loop()
         self._finished = loop.create_future()
-        self._start_s = monotonic() + START_DELAY_S if start_s is None else start_s
-        self._started_at = (time.process_time(), monotonic())
+        self._clock.start(monotonic() + START_DELAY_S if start_s is None else start_s)
         loop.call_soon(self._tick)
         try:
             await self._finished
@@ -145,9 +192,9 @@ class Sender(ABC):
             RunCost(
                 elapsed_s=self.elapsed_s,
                 overrun_s=self._overrun_s(),
-                cpu_share=self._cpu_share,
-                stopped_s=self._stopped_s,
-                resent=self._resent,
+                cpu_share=self._clock.cpu_share,
+                stopped_s=self._clock.stopped_s,
+                resent=self._requests.resent,
                 connections=self.options.connections,
                 loop=type(loop).__module__.partition(".")[0],
             )
@@ -160,22 +207,18 @@ class Sender(ABC):
 
     def stop(self) -> None:
         """Stop sending and wait for the responses; a second call ends the run at once."""
-        if self._stopped:
-            self._drained_s = self.elapsed_s
-        else:
-            self._stopped_s = self.elapsed_s
-        self._stopped = True
+        self._clock.stop()
         self._skip_unsent()
 
     def opened(self, connection: Connection) -> None:
         """Use a new connection: for a request to resend, if there is any."""
         self._pool.opened(connection)
-        self._assign(connection, self._to_resend)
+        self._assign(connection, self._requests.to_resend)
 
     def answered(self, connection: Connection, result: RequestResult, now: float) -> None:
         """Record a complete or malformed response, and reuse the connection."""
         index = connection.index
-        intended_s = self._start_s + self._offsets[index]
+        intended_s = self._clock.start_s + self._offsets[index]
         response_s = now - intended_s
         first_s = connection.first_s
         request_log = self.request_log
@@ -189,7 +232,7 @@ class Sender(ABC):
         self._settle(index, result, response_s, now)
         connection.index = IDLE
         if connection.reusable:
-            self._assign(connection, self._waiting)
+            self._assign(connection, self._requests.waiting)
         else:
             connection.close()
 
@@ -200,17 +243,14 @@ class Sender(ABC):
         if index == IDLE:
             return
         connection.index = IDLE
-        del self._assigned[index]
+        del self._requests.assigned[index]
         # RFC 9112, section 9.3.1: an idle connection may close at any time; the request is sent again.
-        if connection.unanswered and not self._stopped:
-            self._resent += 1
-            self._to_resend.append(index)
+        if connection.unanswered and not self._clock.is_stopped:
+            self._requests.resent += 1
+            self._requests.to_resend.append(index)
         else:
             self._record_first_byte(index, connection)
             self._fail(index, RequestResult.CONNECTION)
-
-    def _new_connection(self) -> Connection:
-        return Connection(self, self._library)
 
     def _tick(self) -> None:
         if self._finished is None or self._finished.done():
@@ -231,43 +271,39 @@ class Sender(ABC):
         """Send due requests and expire overdue ones; return whether the run is over."""
         elapsed_s = self.elapsed_s
         more = self._send_due(elapsed_s)
-        if not more and self._cpu_share is None:
-            self._cpu_share = self._measure_cpu_share()
+        if not more:
+            # Before the drain, since that is idle.
+            self._clock.measure_cpu_share()
         self._expire(elapsed_s)
         if self._pool.unreachable:
             self._expire_unconnected(elapsed_s - GRACE_S)
-        if self._to_resend or self._waiting:
-            self._pool.open_more(len(self._to_resend) + len(self._waiting))
+        if unassigned := len(self._requests.to_resend) + len(self._requests.waiting):
+            self._pool.open_more(unassigned)
         return not more and self._drain(elapsed_s)
 
-    def _measure_cpu_share(self) -> float:
-        """Return the share of a core used so far, measured before the drain because the drain is idle."""
-        cpu_s, wall_s = self._started_at
-        return (time.process_time() - cpu_s) / (monotonic() - wall_s)
-
     def _launch(self, index: int) -> None:
-        now = monotonic()
-        self.request_log.lag_s[index] = now - self._start_s - self._offsets[index]
+        now, requests = monotonic(), self._requests
+        self.request_log.lag_s[index] = now - self._clock.start_s - self._offsets[index]
         # As in k6: drop and count above the limit, since a delay would hide overload of the generator.
-        if self._in_flight >= self.options.max_inflight:
+        if requests.in_flight >= self.options.max_inflight:
             self.request_log.close(index, RequestResult.DROPPED, nan)
             self._observe(index, RequestResult.DROPPED, 0.0)
             return
-        self._in_flight += 1
-        self._launched.append(index)
+        requests.in_flight += 1
+        requests.launched.append(index)
         connection = self._pool.acquire()
         if connection is not None:
-            self._assigned[index] = connection
+            requests.assigned[index] = connection
             connection.send(index, self._encode(index), now)
         else:
-            self._waiting.append(index)
+            requests.waiting.append(index)
 
     def _assign(self, connection: Connection, preferred: deque[int]) -> None:
-        for queue in (preferred, self._waiting):
+        for queue in (preferred, self._requests.waiting):
             while queue:
                 index = queue.popleft()
                 if not self.request_log.is_closed(index):
-                    self._assigned[index] = connection
+                    self._requests.assigned[index] = connection
                     connection.send(index, self._encode(index), monotonic())
                     return
         self._pool.release(connection)
@@ -276,17 +312,18 @@ class Sender(ABC):
         """Time out overdue requests."""
         # All requests have the same timeout, so they expire in the order of their launch.
         oldest_s = elapsed_s - self.options.timeout_s
-        while self._launched:
-            index = self._launched[0]
+        launched = self._requests.launched
+        while launched:
+            index = launched[0]
             if not self.request_log.is_closed(index):
                 if self._offsets[index] > oldest_s:
                     return
                 self._abandon(index, RequestResult.TIMEOUT)
-            self._launched.popleft()
+            launched.popleft()
 
     def _expire_unconnected(self, oldest_s: float) -> None:
         """Target unreachable: fail requests that have waited for a connection since before ``oldest_s``."""
-        for queue in (self._to_resend, self._waiting):
+        for queue in (self._requests.to_resend, self._requests.waiting):
             for _ in range(len(queue)):
                 index = queue.popleft()
                 if self.request_log.is_closed(index):
@@ -298,16 +335,17 @@ class Sender(ABC):
 
     def _drain(self, elapsed_s: float) -> bool:
         """Return whether the run is over: nothing in flight, or the drain time has passed."""
-        if self._drained_s is None:
-            self._drained_s = elapsed_s + self.options.drain_s
-        if self._in_flight and elapsed_s >= self._drained_s:
-            for index in list(self._launched):
+        requests, clock = self._requests, self._clock
+        if clock.drained_s is None:
+            clock.drained_s = elapsed_s + self.options.drain_s
+        if requests.in_flight and elapsed_s >= clock.drained_s:
+            for index in list(requests.launched):
                 if not self.request_log.is_closed(index):
                     self._abandon(index, RequestResult.UNANSWERED)
-        return not self._in_flight
+        return not requests.in_flight
 
     def _abandon(self, index: int, result: RequestResult) -> None:
-        connection = self._assigned.pop(index, None)
+        connection = self._requests.assigned.pop(index, None)
         if connection is not None:
             self._record_first_byte(index, connection)
             connection.abort()
@@ -316,17 +354,19 @@ class Sender(ABC):
     def _record_first_byte(self, index: int, connection: Connection) -> None:
         """Record the time of the first byte of an incomplete response."""
         if connection.first_s is not None:
-            self.request_log.first_byte_s[index] = connection.first_s - self._start_s - self._offsets[index]
+            self.request_log.first_byte_s[index] = (
+                connection.first_s - self._clock.start_s - self._offsets[index]
+            )
 
     def _fail(self, index: int, result: RequestResult) -> None:
         now = monotonic()
-        response_s = now - self._start_s - self._offsets[index]
+        response_s = now - self._clock.start_s - self._offsets[index]
         self.request_log.close(index, result, response_s)
         self._settle(index, result, response_s, now)
 
     def _settle(self, index: int, result: RequestResult, response_s: float, now: float) -> None:
-        self._in_flight -= 1
-        self._assigned.pop(index, None)
+        self._requests.in_flight -= 1
+        self._requests.assigned.pop(index, None)
         self._observe(index, result, response_s)
         self._ended(index, now)
 
