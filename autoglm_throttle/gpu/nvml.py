@@ -10,6 +10,7 @@ import importlib
 import logging
 import os
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.gpu import device_selection
@@ -76,9 +77,7 @@ class NvmlProvider:
         self._clock = clock
         self._begun_s: float | None = None
         """When the last reading began."""
-        self._pid: int | None = None
-        self._driver = ""
-        self._nvml: Binding = None
+        self._library: _OpenLibrary | None = None
         self._devices: list[NvmlDevice] = []
         self._known_devices: dict[int, device_selection.DeviceInfo] = {}
         """Devices by index, retained over re-opening: a lost one no longer reports its UUID and instances."""
@@ -100,7 +99,7 @@ class NvmlProvider:
             PackageMissingError: the binding is missing, or is another package of the same name.
             ProviderMisconfigured: a device was named that does not exist; the text lists the present ones.
         """
-        if self._pid != os.getpid():
+        if self._library is not None and self._library.pid != os.getpid():
             self.reset_after_fork()
         try:
             return self._rows()
@@ -113,21 +112,17 @@ class NvmlProvider:
 
     def close(self) -> None:
         """Close the library, if this process opened it."""
-        nvml, pid, devices = self._nvml, self._pid, self._devices
+        library, devices = self._library, self._devices
         self.reset_after_fork()
         # A forked child must not close handles of its parent.
-        if nvml is not None and pid == os.getpid():
+        if library is not None and library.pid == os.getpid():
             for device in devices:
                 device.close()
-            try:
-                nvml.nvmlShutdown()
-            except nvml.NVMLError as error:
-                _log.debug("NVML shutdown: %s", error)
+            library.shut_down()
 
     def reset_after_fork(self) -> None:
         """Drop the library and all handles without calling it."""
-        self._pid = None
-        self._nvml = None
+        self._library = None
         self._devices = []
 
     def _rows(self) -> list[GpuSample]:
@@ -148,26 +143,23 @@ class NvmlProvider:
         return now + min(max(READ_SHARE * gap_s, LEAST_S), MOST_S)
 
     def _open(self) -> None:
-        if self._nvml is None:
-            nvml = _import_binding()
-            try:
-                # NO_GPUS: do not fail without a GPU; the list of devices shows that there is none.
-                nvml.nvmlInitWithFlags(nvml.NVML_INIT_FLAG_NO_GPUS)
-            except nvml.NVMLError as error:
-                raise _unavailable(error) from error
-            self._nvml, self._pid = nvml, os.getpid()
+        if self._library is None:
+            self._library = _OpenLibrary.open()
+        nvml = self._library.binding
         try:
-            self._driver = driver_version(self._nvml)
-            devices = list_devices(self._nvml, self._known_devices)
-        except self._nvml.NVMLError as error:
+            driver = driver_version(nvml)
+            devices = list_devices(nvml, self._known_devices)
+        except nvml.NVMLError as error:
             if error.value == UNINITIALIZED:
                 raise NvmlUninitializedError(str(error)) from error
             raise _unavailable(error) from error
-        self._devices = self._choose(devices)
+        targets = self._choose([one.device for one in devices])
+        by_index = {one.device.index: one for one in devices}
+        self._devices = [self._device(nvml, driver, by_index[index], slot) for index, slot in targets]
         self._chosen = tuple(device.uuid for device in self._devices)
 
-    def _choose(self, devices: Sequence[DeviceMap]) -> list[NvmlDevice]:
-        infos = [one.device for one in devices]
+    def _choose(self, infos: Sequence[device_selection.DeviceInfo]) -> Sequence[tuple[int, int | None]]:
+        """Return index and MIG slot of each device to read."""
         listed = self._environ.get("CUDA_VISIBLE_DEVICES")
         # Re-opening selects the UUIDs of the first opening: a missing device is lost now, not misconfigured.
         if self._chosen and (self._wanted or listed is not None):
@@ -189,16 +181,15 @@ class NvmlProvider:
                 "CUDA_VISIBLE_DEVICES holds indexes and the devices differ: CUDA's numbers are taken for PCI "
                 "order, which may be wrong; use UUIDs or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
             )
-        by_index = {one.device.index: one for one in devices}
-        return [self._device(by_index[index], slot) for index, slot in choice.targets]
+        return choice.targets
 
-    def _device(self, device: DeviceMap, slot: int | None) -> NvmlDevice:
-        info, nvml = device.device, self._nvml
+    def _device(self, nvml: Binding, driver: str, device: DeviceMap, slot: int | None) -> NvmlDevice:
+        info = device.device
         instance = next((one for one in info.instances or () if one.slot == slot), None)
         uuid = info.uuid if instance is None else instance.uuid
         return NvmlDevice(
             nvml=nvml,
-            driver=self._driver,
+            driver=driver,
             uuid=uuid,
             index=info.index if slot is None else 100 * (info.index + 1) + slot,
             name=info.name,
@@ -212,6 +203,38 @@ class NvmlProvider:
             source=self.name,
             lost="" if device.error is None else str(device.error),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenLibrary:
+    """The library, opened by one process."""
+
+    binding: Binding
+    pid: int
+
+    @classmethod
+    def open(cls) -> _OpenLibrary:
+        """Open the library.
+
+        Raises:
+            NotPresentError: there is no driver or no library.
+            ProviderUnavailable: it cannot be opened.
+            PackageMissingError: the binding is missing, or is another package of the same name.
+        """
+        nvml = _import_binding()
+        try:
+            # NO_GPUS: do not fail without a GPU; the list of devices shows that there is none.
+            nvml.nvmlInitWithFlags(nvml.NVML_INIT_FLAG_NO_GPUS)
+        except nvml.NVMLError as error:
+            raise _unavailable(error) from error
+        return cls(nvml, os.getpid())
+
+    def shut_down(self) -> None:
+        """Close the library."""
+        try:
+            self.binding.nvmlShutdown()
+        except self.binding.NVMLError as error:
+            _log.debug("NVML shutdown: %s", error)
 
 
 def _import_binding() -> Binding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,23 +52,14 @@ class RecordedProvider:
         self.name: str = name
         self._clock = clock
         self._hang = hang
-        self._last: Tick | None = None
-        self._file: _GpuRecordingFile | None = None
-        self._ticks: Iterator[Tick] = iter(())
-        self._call: Callable[[], Tick] | None = None
-        if isinstance(source, str | os.PathLike):
-            self._file = _GpuRecordingFile(Path(source))
-        elif callable(source):
-            self._call = source
-        else:
-            self._ticks = iter(source)
+        self._script = _script(source)
         self._started_s: float | None = None
         self._last_hang: object = None
         self._hang_until_s = float("-inf")
         self._previous: dict[tuple[str, str], GpuSample] = {}
 
     def __repr__(self) -> str:
-        return f"RecordedProvider({self._file.path if self._file else self._call or 'steps'})"
+        return f"RecordedProvider({self._script})"
 
     def read(self) -> Sequence[GpuSample]:
         """Return the next reading.
@@ -77,9 +68,9 @@ class RecordedProvider:
             ProviderUnavailable: the script says so, has not begun, is empty, or its file cannot be read.
             ProviderMisconfigured: the script has faults; all are listed.
         """
-        if self._file is not None:
-            return self._replay(self._file)
-        tick = self._call() if self._call is not None else self._step()
+        if isinstance(self._script, _GpuRecordingFile):
+            return self._replay(self._script)
+        tick = self._script()
         if isinstance(tick, Exception):
             raise tick
         rows = tick if isinstance(tick, Sequence) else (tick,)
@@ -90,12 +81,6 @@ class RecordedProvider:
 
     def reset_after_fork(self) -> None:
         """Do nothing: there is no handle to drop."""
-
-    def _step(self) -> Tick:
-        self._last = next(self._ticks, self._last)
-        if self._last is None:
-            raise ProviderUnavailable("the script is empty")
-        return self._last
 
     def _sample(self, row: Row, index: int) -> GpuSample:
         if isinstance(row, GpuSample):
@@ -147,6 +132,29 @@ class RecordedProvider:
         return row
 
 
+def _script(source: Script) -> Callable[[], Tick] | _GpuRecordingFile:
+    if isinstance(source, str | os.PathLike):
+        return _GpuRecordingFile(Path(source))
+    return source if callable(source) else _Steps(source)
+
+
+class _Steps:
+    """A list or generator of readings; the last one is repeated."""
+
+    def __init__(self, steps: Iterable[Tick]) -> None:
+        self._steps = iter(steps)
+        self._last: Tick | None = None
+
+    def __repr__(self) -> str:
+        return "steps"
+
+    def __call__(self) -> Tick:
+        self._last = next(self._steps, self._last)
+        if self._last is None:
+            raise ProviderUnavailable("the script is empty")
+        return self._last
+
+
 class _GpuRecordingFile:
     """A file that is parsed again when its size or its time of change is new."""
 
@@ -155,6 +163,9 @@ class _GpuRecordingFile:
         self.changes: int = 0
         self._stamp: tuple[int, int] | None = None
         self._recording: GpuRecording | None = None
+
+    def __repr__(self) -> str:
+        return str(self.path)
 
     def load(self) -> GpuRecording:
         """Return the recording, read again if it is a live state and has changed.

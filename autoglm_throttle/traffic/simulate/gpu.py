@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from autoglm_throttle.traffic.simulate.batch import BatchEngine
 from autoglm_throttle.traffic.simulate.llm import LlmEngine
@@ -40,6 +40,20 @@ class SimulatedGpuState:
     lost: bool = False
 
 
+@dataclass(slots=True)
+class _Faults:
+    """Faults in force."""
+
+    slowness: float = 1.0
+    """Factor of the duration of batches and steps."""
+    fake_busy: bool = False
+    stalled_until_s: float = -math.inf
+    lost_until_s: float = -math.inf
+    hangs_until_s: float = -math.inf
+    readable: threading.Event = field(default_factory=threading.Event)
+    """Ends the hang of reads early."""
+
+
 class SimulatedGpu:
     """A modelled GPU that works in batches. Every method may be called from any thread.
 
@@ -63,20 +77,14 @@ class SimulatedGpu:
         self._now = -math.inf
         self._finished: list[Done] = []
         self._state = SimulatedGpuState()
-        self._slowness = 1.0
-        self._fake_busy = False
-        self._stalled_until_s = -math.inf
-        self._lost_until_s = -math.inf
-        self._hangs_until_s = -math.inf
-        self._readable = threading.Event()
-        self._readable.set()
+        self._faults = _Faults()
 
     def submit(self, item: Item, now: float) -> None:
         """Submit a request; ``advance`` returns its result later."""
         with self._lock:
             now = self._run_until(now)
             self._state.submitted += 1
-            if now < self._lost_until_s:
+            if now < self._faults.lost_until_s:
                 self._fail([item], now, "lost")
             elif not self._engine.fits(item):
                 self._fail([item], now, "too_large")
@@ -117,11 +125,11 @@ class SimulatedGpu:
         """Return the sample that a driver would report at ``now``."""
         with self._lock:
             now = self._run_until(now)
-            if now < self._lost_until_s:
+            if now < self._faults.lost_until_s:
                 return GpuSample(device=DEVICE, index=0, taken_at_s=now, source=self.name, health="lost")
             busy, weighted = self._meter.shares(now)
             utilization_pct, drawn = 100.0 * busy, weighted
-            if self._fake_busy:
+            if self._faults.fake_busy:
                 utilization_pct, drawn = FAKE_BUSY_PCT, FAKE_BUSY_DRAW
             return GpuSample(
                 device=DEVICE,
@@ -143,15 +151,16 @@ class SimulatedGpu:
             self._state.resident = self._engine.resident
             self._state.queued = self._engine.queued
             self._state.kv_used = self._engine.kv_used
-            self._state.lost = now < self._lost_until_s
+            self._state.lost = now < self._faults.lost_until_s
             return asdict(self._state)
 
     def read(self) -> tuple[GpuSample]:
         """Return one sample at the time of the own clock. Blocks, in real time, while reads hang."""
         # Without the lock: a hanging read must not block the service.
-        pause_s = self._hangs_until_s - self.clock()
+        faults = self._faults
+        pause_s = faults.hangs_until_s - self.clock()
         if pause_s > 0.0:
-            self._readable.wait(pause_s)
+            faults.readable.wait(pause_s)
         return (self.sample(self.clock()),)
 
     def close(self) -> None:
@@ -166,9 +175,9 @@ class SimulatedGpu:
         """Stop all progress for ``duration_s``; running work counts as busy, as with a hung kernel."""
         with self._lock:
             now = self._run_until(now)
-            until_s = max(self._stalled_until_s, now + duration_s)
-            self._engine.delay(now, until_s - max(self._stalled_until_s, now))
-            self._stalled_until_s = until_s
+            until_s = max(self._faults.stalled_until_s, now + duration_s)
+            self._engine.delay(now, until_s - max(self._faults.stalled_until_s, now))
+            self._faults.stalled_until_s = until_s
 
     def slow(self, factor: float, now: float) -> None:
         """Multiply the duration of batches and steps that start from now on; 1 is normal.
@@ -180,12 +189,12 @@ class SimulatedGpu:
             raise ValueError(f"factor must be a finite number above 0, not {factor!r}")
         with self._lock:
             self._engine.truncate(self._run_until(now))
-            self._slowness = factor
+            self._faults.slowness = factor
 
     def fake_busy(self, *, on: bool) -> None:
         """Show 98 % utilization at low power, at normal speed."""
         with self._lock:
-            self._fake_busy = on
+            self._faults.fake_busy = on
 
     def lose(self, now: float) -> None:
         """Lose the device: all current and new requests fail until ``recover``."""
@@ -199,17 +208,14 @@ class SimulatedGpu:
         """
         with self._lock:
             now = self._run_until(now)
-            self._lost_until_s = self._stalled_until_s = self._hangs_until_s = -math.inf
-            self._slowness = 1.0
-            self._fake_busy = False
-            self._readable.set()
+            self._faults.readable.set()
+            self._faults = _Faults()
             self._start(now)
 
     def hang_reads(self, duration_s: float, now: float) -> None:
         """Block every ``read`` until ``duration_s`` from now, as a hung driver does."""
         with self._lock:
-            self._hangs_until_s = now + duration_s
-            self._readable.clear()
+            self._faults.hangs_until_s = now + duration_s
 
     def _run_until(self, now: float) -> float:
         """Process all due events and return the resulting time."""
@@ -229,12 +235,12 @@ class SimulatedGpu:
     def _next(self) -> float | None:
         if self._engine.ends_s is not None:
             return self._engine.ends_s
-        return self._stalled_until_s if self._engine.queued else None
+        return self._faults.stalled_until_s if self._engine.queued else None
 
     def _start(self, now: float) -> None:
-        if self._engine.ends_s is not None or now < self._stalled_until_s:
+        if self._engine.ends_s is not None or now < self._faults.stalled_until_s:
             return
-        if self._engine.begin(now, self._slowness):
+        if self._engine.begin(now, self._faults.slowness):
             self._meter.begin(now, self._engine.fill)
             self._overflow(now)
 
@@ -249,7 +255,7 @@ class SimulatedGpu:
     def _lose_all(self, now: float, until_s: float, reason: str) -> None:
         self._meter.end(now)
         self._fail(self._engine.clear(), now, reason)
-        self._lost_until_s = until_s
+        self._faults.lost_until_s = until_s
 
     def _fail(self, items: list[Item], now: float, reason: str) -> None:
         self._state.failed += len(items)
