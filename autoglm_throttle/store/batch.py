@@ -4,8 +4,7 @@ The cost of a single check is not in the server but in the client: some 50 micro
 command. Here a call carries all checks that arrived since the last one was sent. A busy service sends large
 calls, an idle one sends at once, and there is no batching delay. The only timer is that of the deadline.
 
-It knows neither limits nor Redis. A `BatchCodec` encodes entries into calls and decodes replies into answers;
-a `BatchSender` sends the calls.
+It knows neither limits nor Redis: its `BatchTransport` encodes entries, sends calls and decodes replies.
 """
 
 from __future__ import annotations
@@ -14,8 +13,10 @@ import asyncio
 import contextvars
 import math
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias
 
+from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.store.batch_codec import A, E
 from autoglm_throttle.store.stall import GRACE_S, STALL_S
 from autoglm_throttle.store.user_limit_store import StoreErrorKind, StoreStats
@@ -23,7 +24,7 @@ from autoglm_throttle.store.user_limit_store import StoreErrorKind, StoreStats
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autoglm_throttle.store.batch_codec import BatchCodec, BatchSender
+    from autoglm_throttle.store.batch_codec import BatchTransport
     from autoglm_throttle.store.batch_rules import BatchRules
 
 GRAIN_S: Final = 0.002
@@ -64,62 +65,82 @@ class _BatchCall(Generic[E, A]):
         return not self.has_timeouts
 
 
+class _DeadlineTimer:
+    """One timer, for the earliest of all deadlines of a loop."""
+
+    __slots__ = ("_handle", "_loop", "_on_due", "due_s", "last_stall_s", "next_report_s")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[], None]) -> None:
+        self._loop = loop
+        self._on_due = on_due
+        self._handle: asyncio.TimerHandle | None = None
+        self.due_s: float = math.inf
+        """Loop time at which it fires; infinite: never."""
+        self.last_stall_s: float = -math.inf
+        """Loop time at which the loop itself was late."""
+        self.next_report_s: float = -math.inf
+        """Loop time until which expired deadlines are not reported again."""
+
+    def arm(self, due_s: float) -> None:
+        """Fire at ``due_s`` instead of later."""
+        if self._handle is not None:
+            self._handle.cancel()
+        self.due_s = due_s
+        self._handle = self._loop.call_at(due_s, self._on_due, context=contextvars.Context())
+
+    def disarm(self, now: float) -> bool:
+        """Note that it has fired; True if the loop itself had stalled."""
+        stalled = now - self.due_s > STALL_S
+        self.due_s, self._handle = math.inf, None
+        return stalled
+
+
+@dataclass(slots=True)
+class _BatchCounts:
+    """Counters of a batch; they only grow."""
+
+    calls: int = 0
+    sent: int = 0
+    late: int = 0
+
+
 class RedisBatch(Generic[E, A]):
-    """The calls of one event loop. All methods belong to that loop's thread.
+    """The calls of one event loop. All methods but `stats` are called by that loop's tasks and callbacks.
+
+    Calls carry many callers: they run in no caller's context, and keep none alive.
 
     Args:
         loop: the running loop.
-        codec: encodes entries and decodes replies.
-        sender: sends the calls.
+        transport: encodes entries, sends calls and decodes replies.
         rules: sizes and times.
         report: called once for each round trip and each firing of the deadline: None if it answered.
-        read_s: seconds after which an unanswered call is abandoned.
-        split: whether entries of different tags need calls of their own.
     """
 
-    def __init__(  # noqa: PLR0913 - the six parts of a batch
+    def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        codec: BatchCodec[E, A],
-        sender: BatchSender,
+        transport: BatchTransport[E, A],
         rules: BatchRules,
         report: Callable[[StoreErrorKind | None], None],
-        *,
-        read_s: float,
-        split: bool,
     ) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
-        self._codec = codec
-        self._sender = sender
-        self._rules = rules
+        self.transport: BatchTransport[E, A] = transport
+        self.rules: BatchRules = rules
+        self.timer: _DeadlineTimer = _DeadlineTimer(loop, self._tick)
         self._report = report
-        self._read_s = read_s
-        self._split = split
-        self._deadline_s = rules.deadline_s
-        self._max_queue = rules.queue
+        self._lock = SerialLock()
         self._queue: deque[tuple[E, _Waiter[A], float]] = deque()
         self._batch_calls: set[_BatchCall[E, A]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._in_flight = rules.in_flight
         self._next: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_s = math.inf
-        self._next_report_s = -math.inf
-        self._last_stall_s = -math.inf
-        # Calls carry many callers: they run in no caller's context, and keep none alive.
-        self._context = contextvars.Context()
-        self._calls = 0
-        self._sent = 0
-        self._late = 0
+        self._counts = _BatchCounts()
 
     def __repr__(self) -> str:
-        return (
-            f"RedisBatch({len(self._queue)} waiting, {len(self._batch_calls)} in flight, {self._calls} calls)"
-        )
+        waiting, in_flight = len(self._queue), len(self._batch_calls)
+        return f"RedisBatch({waiting} waiting, {in_flight} in flight, {self._counts.calls} calls)"
 
     def due(self) -> float:
         """Return the loop time by which a request that begins now must have its answers."""
-        return self.loop.time() + self._deadline_s
+        return self.loop.time() + self.rules.deadline_s
 
     def request(self, entry: E, due: float | None = None) -> asyncio.Future[A | StoreErrorKind]:
         """Send an entry with the next call; the future always ends, and not with an exception.
@@ -130,24 +151,27 @@ class RedisBatch(Generic[E, A]):
         """
         loop = self.loop
         future: asyncio.Future[A | StoreErrorKind] = loop.create_future()
-        if len(self._queue) >= self._max_queue:
+        if len(self._queue) >= self.rules.queue:
             future.set_result(StoreErrorKind.QUEUE_FULL)
             return future
         if due is None:
-            due = loop.time() + self._deadline_s
+            due = loop.time() + self.rules.deadline_s
         elif due <= loop.time():
             future.set_result(StoreErrorKind.TIMEOUT)
             return future
         self._queue.append((entry, future, due))
         if self._next is None:
             self._schedule()
-        if due < self._timer_due_s:
-            self._arm(due)
+        if due < self.timer.due_s:
+            self.timer.arm(due)
         return future
 
     def send_oneway(self, entry: E) -> None:
         """Send an entry that needs no answer; it is dropped if the queue is full."""
-        if len(self._queue) < self._max_queue:
+        self._lock.run(lambda: self._append_oneway(entry))
+
+    def _append_oneway(self, entry: E) -> None:
+        if len(self._queue) < self.rules.queue:
             self._queue.append((entry, None, math.inf))
             if self._next is None:
                 self._schedule()
@@ -171,18 +195,17 @@ class RedisBatch(Generic[E, A]):
         """Return the counters; from any thread."""
         batch_calls = list(self._batch_calls)  # a copy: the loop changes the set meanwhile
         waiting = len(self._queue) + sum(len(call.entries) for call in batch_calls)
-        return StoreStats(calls=self._calls, sent=self._sent, late=self._late, waiting=waiting)
+        counts = self._counts
+        return StoreStats(calls=counts.calls, sent=counts.sent, late=counts.late, waiting=waiting)
 
     def _schedule(self) -> None:
         """Start a call at the next iteration of the loop, so that all checks of this one share it."""
-        if len(self._batch_calls) < self._in_flight:
+        if len(self._batch_calls) < self.rules.in_flight:
             # Not by the loop's factory: an eager task would start at once, with the first check alone.
-            self._next = asyncio.Task(self._send(), loop=self.loop, context=self._context)
-            self._tasks.add(self._next)
+            self._next = asyncio.Task(self._send(), loop=self.loop, context=contextvars.Context())
             self._next.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         if self._next is task:  # cancelled before it began, as when a loop's tasks are all cancelled
             self._next = None
 
@@ -193,18 +216,18 @@ class RedisBatch(Generic[E, A]):
         if not taken:
             return None
         entries, futures, dues = zip(*taken, strict=True)
-        call: _BatchCall[E, A] = _BatchCall(entries, futures, dues, self.loop.time() + self._read_s)
+        call: _BatchCall[E, A] = _BatchCall(entries, futures, dues, self.loop.time() + self.transport.read_s)
         call.task = asyncio.current_task()
         self._batch_calls.add(call)
         if self._queue:
             self._schedule()
-        if call.gives_up_s < self._timer_due_s:
-            self._arm(call.gives_up_s)
+        if call.gives_up_s < self.timer.due_s:
+            self.timer.arm(call.gives_up_s)
         return call
 
     def _pop_entries(self) -> list[tuple[E, _Waiter[A], float]]:
         """Pop the oldest entries up to the key limit of a call, without those of cancelled callers."""
-        queue, most, keys = self._queue, self._rules.batch_keys, 0
+        queue, most, keys = self._queue, self.rules.batch_keys, 0
         taken: list[tuple[E, _Waiter[A], float]] = []
         while queue:
             item = queue[0]
@@ -239,11 +262,12 @@ class RedisBatch(Generic[E, A]):
                 self._schedule()
 
     async def _exchange(self, call: _BatchCall[E, A]) -> StoreErrorKind | None:
-        parts = _by_tag(call) if self._split else ((call.entries, call.futures),)
-        encode = self._codec.encode
-        self._calls += 1
-        self._sent += len(call.futures) - call.futures.count(None)
-        replies = await self._sender([encode(entries) for entries, _ in parts], call.wanted)
+        transport = self.transport
+        parts = _by_tag(call) if transport.split else ((call.entries, call.futures),)
+        self._counts.calls += 1
+        self._counts.sent += len(call.futures) - call.futures.count(None)
+        encode = transport.codec.encode
+        replies = await transport.sender([encode(entries) for entries, _ in parts], call.wanted)
         call.missed = _all_timed_out(call.futures)
         worst: StoreErrorKind | None = None
         for (entries, futures), reply in zip(parts, replies, strict=True):
@@ -258,7 +282,7 @@ class RedisBatch(Generic[E, A]):
             self._fail(futures, reply)
             return reply
         try:
-            answers = self._codec.decode(reply, entries)
+            answers = self.transport.codec.decode(reply, entries)
         except ValueError:
             self._fail(futures, StoreErrorKind.CONFUSED)
             return StoreErrorKind.CONFUSED
@@ -278,11 +302,11 @@ class RedisBatch(Generic[E, A]):
         if future.cancelled():
             self._take_cancelled(entry, answer)
         else:
-            self._late += 1
+            self._counts.late += 1
 
     def _take_cancelled(self, entry: E, answer: A | StoreErrorKind) -> None:
-        self._late += 1
-        undo = None if isinstance(answer, StoreErrorKind) else self._codec.undo(entry, answer)
+        self._counts.late += 1
+        undo = None if isinstance(answer, StoreErrorKind) else self.transport.codec.undo(entry, answer)
         if undo is not None:
             self.send_oneway(undo)
 
@@ -295,39 +319,31 @@ class RedisBatch(Generic[E, A]):
                 failed += 1
         return failed
 
-    def _arm(self, due: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_due_s = due
-        self._timer = self.loop.call_at(due, self._tick, context=self._context)
-
     def _tick(self) -> None:
         """Expire the oldest deadline, unless the loop itself had stalled."""
-        now = self.loop.time()
-        stalled = now - self._timer_due_s > STALL_S
-        self._timer_due_s, self._timer = math.inf, None
+        with self._lock:  # an abandoned request may refund in the midst of it, which adds to the queue
+            self._expire_due()
+
+    def _expire_due(self) -> None:
+        timer, now = self.timer, self.loop.time()
+        stalled = timer.disarm(now)
         # After a stall only callers expire that survived an earlier one: replies to the others may be here.
-        failed = self._expire(now, self._last_stall_s if stalled else now + GRAIN_S)
-        if failed and now >= self._next_report_s:
+        failed = self._expire(now, timer.last_stall_s if stalled else now + GRAIN_S)
+        if failed and now >= timer.next_report_s:
             # One silent server is one failure for each deadline, even if callers expire one after the other.
-            self._next_report_s = now + self._deadline_s / 2
+            timer.next_report_s = now + self.rules.deadline_s / 2
             self._report(StoreErrorKind.TIMEOUT)
         if stalled:
-            self._last_stall_s = now
+            timer.last_stall_s = now
         due = max(self._next_due(), now + GRACE_S if stalled else now)
-        if due < self._timer_due_s:
-            self._arm(due)
+        if due < timer.due_s:
+            timer.arm(due)
 
     def _expire(self, now: float, last: float) -> int:
         """Answer TIMEOUT to all callers that were due until ``last``; returns their number."""
-        queue = self._queue
-        # A copy, and then one by one: at any call the garbage collector may settle a dropped request, and
-        # its refund appends to this queue.
-        failed = self._fail([future for _, future, due in list(queue) if due <= last], StoreErrorKind.TIMEOUT)
-        for _ in range(len(queue) if failed else 0):
-            item = queue.popleft()
-            if item[1] is None or not item[1].done():
-                queue.append(item)
+        failed = self._fail([future for _, future, due in self._queue if due <= last], StoreErrorKind.TIMEOUT)
+        if failed:
+            self._queue = deque(item for item in self._queue if item[1] is None or not item[1].done())
         for call in self._batch_calls:
             past = [f for f, due in zip(call.futures, call.dues, strict=True) if due <= last]
             late = self._fail(past, StoreErrorKind.TIMEOUT)
@@ -341,7 +357,7 @@ class RedisBatch(Generic[E, A]):
 
     def _next_due(self) -> float:
         """Return the loop time of the next timer; infinite without entries and calls."""
-        nexts = [due for _, future, due in list(self._queue) if future is not None and not future.done()]
+        nexts = [due for _, future, due in self._queue if future is not None and not future.done()]
         for call in self._batch_calls:
             nexts.append(call.gives_up_s)
             waits = zip(call.futures, call.dues, strict=True)

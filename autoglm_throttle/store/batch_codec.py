@@ -1,8 +1,9 @@
-"""Protocols of a batch: its entries, their codec, and the sender of its calls."""
+"""Transport of a batch: its entries, their codec, and the sender of its calls."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -68,3 +69,15 @@ class BatchSender(Protocol):
             For each call its reply, or a `StoreErrorKind`; `StoreErrorKind.TIMEOUT` if it is not wanted.
         """
         ...
+
+
+@dataclass(slots=True)
+class BatchTransport(Generic[E, A]):
+    """Encodes, sends and decodes the calls of a batch."""
+
+    codec: BatchCodec[E, A]
+    sender: BatchSender
+    read_s: float = 1.0
+    """Seconds after which an unanswered call is abandoned."""
+    split: bool = False
+    """Whether entries of different tags need calls of their own."""

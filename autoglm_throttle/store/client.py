@@ -30,9 +30,6 @@ AsyncClient: TypeAlias = Any
 SyncClient: TypeAlias = Any
 """``redis.Redis`` or ``redis.RedisCluster``."""
 
-_parent_clients: list[object] = []
-"""Clients of a parent process. They stay referenced: finalizers would write to the parent's selector."""
-
 
 @dataclass(frozen=True, slots=True)
 class RedisOptions:
@@ -79,9 +76,12 @@ class RedisClients:
         self._closing: set[asyncio.Task[None]] = set()
         require_redis()
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def __repr__(self) -> str:
         where = self.url or "made by a callable"
-        return f"RedisClients({where}, {len(self._entries)} open, {self.made} made)"
+        return f"RedisClients({where}, {len(self)} open, {self.made} made)"
 
     def current(self) -> AsyncClient:
         """Return the client of the running loop: created at the first call, closed with the loop.
@@ -102,12 +102,6 @@ class RedisClients:
                 return
             with contextlib.suppress(RuntimeError):  # the loop is closed already
                 loop.call_soon_threadsafe(self._close, loop, closer)
-
-    def reset_after_fork(self) -> None:
-        """Drop references to the parent's clients in a forked process."""
-        _parent_clients.append((self._entries, self._closing))
-        self._entries = {}
-        self._closing = set()
 
     def sync(self, timeout_s: float) -> SyncClient:
         """Create a synchronous client of one connection, without retries; the caller closes it.

@@ -35,10 +35,11 @@ class LoopStorage:
         self.sent: int = 0
         """Decisions."""
         self._make = make
+        self.closings: dict[asyncio.Task[None], Counting] = {}
+        """Storages that are being closed."""
         self._counting: Counting | None = None
         self._closer: AsyncGenerator[None] | None = None
         self._works: set[Work] = set()
-        self._closings: dict[asyncio.Task[None], Counting] = {}
         self._calls = 0
         self._late = 0
         self._failed_s = -math.inf
@@ -77,12 +78,12 @@ class LoopStorage:
             return
         self._calls += counting.calls
         closing = self.loop.create_task(_close(counting))
-        self._closings[closing] = counting
+        self.closings[closing] = counting
         closing.add_done_callback(self._closed)
 
     def _closed(self, closing: asyncio.Task[None]) -> None:
         if not closing.cancelled():  # else the loop ends: it cancels tasks, then closes generators
-            del self._closings[closing]
+            del self.closings[closing]
 
     def begin(self, work: Coroutine[None, None, Answer | StoreErrorKind]) -> Work:
         """Start a decision."""
@@ -127,7 +128,7 @@ class LoopStorage:
         try:
             yield
         finally:
-            unclosed = [*self._closings.values()]
+            unclosed = [*self.closings.values()]
             if self._counting is not None and _connects(self._counting):
                 unclosed.append(self._counting)
             for counting in unclosed:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from autoglm_throttle.settings.storage_uri import parse_storage_uri
+from autoglm_throttle.settings.storage_uri import StorageUri, parse_storage_uri
 from autoglm_throttle.store.error_tracker import StoreErrorTracker
 from autoglm_throttle.store.limits_loop import LoopStorage
 from autoglm_throttle.store.limits_storage import (
@@ -66,16 +66,16 @@ class LimitsWindow:
         service: str = "default",
         headers: bool = True,
     ) -> None:
-        self._uri = parse_storage_uri(uri)
-        self.kind: str = self._uri.kind
-        self._counting = counting(sample(self._uri))
+        self.uri: StorageUri = parse_storage_uri(uri)
+        self.kind: str = self.uri.kind
+        self._counting = counting(sample(self.uri))
         self.approximate: bool = self._counting is TwoCounters
         """Whether up to `WORST_WINDOW` times a limit may be admitted in one window."""
-        self._deadline_s = deadline_s
-        self._root = f"{prefix}:{service}:s1:"
+        self.deadline_s: float = deadline_s
+        self.root: str = f"{prefix}:{service}:s1:"
         self._headers = headers
-        self._errors = StoreErrorTracker(_password(self._uri.text))
-        self._loops = PerEventLoop(self._storage)
+        self.errors: StoreErrorTracker = StoreErrorTracker(_password(self.uri.text))
+        self.loops: PerEventLoop[LoopStorage] = PerEventLoop(self._storage)
 
     def __repr__(self) -> str:
         stats = self.stats()
@@ -84,35 +84,35 @@ class LimitsWindow:
     @property
     def last_error(self) -> str:
         """Text of the current error of the storage or its client."""
-        return self._errors.text
+        return self.errors.text
 
     def listen(self, report: Callable[[StoreErrorKind | None], None]) -> None:
         """Report each answer and each failure; of those that failed together only the first."""
-        self._errors.listen(report)
+        self.errors.listen(report)
 
     async def charge(self, charges: Sequence[StoreCharge]) -> Answer | StoreErrorKind:
         """Spend all units of all charges, or none but for a race between several limits.
 
         The round trips of a cancelled caller end by themselves: aborting them would break the connection.
         """
-        part = self._loops.current()
+        part = self.loops.current()
         if part is None:
-            self._errors.notify(StoreErrorKind.LOOP)
+            self.errors.notify(StoreErrorKind.LOOP)
             return StoreErrorKind.LOOP
         started_s = part.loop.time()
         part.sent += 1
         work = part.begin(self._spend(part, charges))
         try:
-            ended = await part.in_time(work, started_s + self._deadline_s)
+            ended = await part.in_time(work, started_s + self.deadline_s)
         except asyncio.CancelledError:
-            part.detach(work, started_s + self._deadline_s)
+            part.detach(work, started_s + self.deadline_s)
             raise
         answer = work.result() if ended else StoreErrorKind.TIMEOUT
         if not ended:
             work.cancel()
-            self._errors.record(StoreErrorKind.TIMEOUT, f"no answer within {self._deadline_s:g} s")
+            self.errors.record(StoreErrorKind.TIMEOUT, f"no answer within {self.deadline_s:g} s")
         if part.is_new_result(answer, started_s):
-            self._errors.notify(answer if isinstance(answer, StoreErrorKind) else None)
+            self.errors.notify(answer if isinstance(answer, StoreErrorKind) else None)
         return answer
 
     def give_back(self, charges: Sequence[StoreCharge], answer: Answer) -> None:
@@ -120,61 +120,58 @@ class LimitsWindow:
 
     async def probe(self) -> StoreErrorKind | None:
         """Spend a unit of the probe's own limit over a new connection, which replaces the old one."""
-        part = self._loops.current()
+        part = self.loops.current()
         if part is None:
             return StoreErrorKind.LOOP
         fresh = part.connect_new()
         try:
             async with asyncio.timeout(CONNECT_S):
-                await fresh.hit(f"{self._root}probe", _PROBE, 1)
+                await fresh.hit(f"{self.root}probe", _PROBE, 1)
         except Exception as error:  # noqa: BLE001 - a client of any library may raise anything
             part.close(fresh)
             kind = self._record_error(error)
-            self._errors.record_result(kind)
+            self.errors.record_result(kind)
             return kind
         part.use(fresh)
-        self._errors.record_result(None)
+        self.errors.record_result(None)
         return None
 
     def disconnect(self) -> None:
         """Close all connections, from any thread, without waiting for it."""
-        for part in self._loops.all():
+        for part in self.loops.all():
             with contextlib.suppress(RuntimeError):  # that loop is closed
                 part.loop.call_soon_threadsafe(part.disconnect)
 
-    def reset_after_fork(self) -> None:
-        """Reset in a forked process: loops and connections belong to the parent."""
-        self._loops.reset_after_fork()
-
     def stats(self) -> StoreStats:
         """Return the counters of all event loops together."""
-        return self._loops.stats()
+        return self.loops.stats()
 
     def _storage(self, loop: asyncio.AbstractEventLoop) -> LoopStorage:
-        return LoopStorage(loop, lambda: self._counting(open_storage(self._uri)))
+        return LoopStorage(loop, lambda: self._counting(open_storage(self.uri)))
 
-    def _limit_checks(self, charges: Sequence[StoreCharge]) -> list[_LimitCheck]:
+    def limit_checks(self, charges: Sequence[StoreCharge]) -> list[LimitCheck]:
+        """Return a check of each limit of each charge."""
         checks = []
         for charge in charges:
-            root, user = f"{self._root}{key_safe(charge.kind)}:", key_safe(charge.user)
+            root, user = f"{self.root}{key_safe(charge.kind)}:", key_safe(charge.user)
             for limit in charge.limits:
-                self._uri.check_window(limit.window_s)
-                checks.append(_LimitCheck(f"{root}{limit.window_s}:{user}", limit, charge.units))
+                self.uri.check_window(limit.window_s)
+                checks.append(LimitCheck(f"{root}{limit.window_s}:{user}", limit, charge.units))
         return checks
 
     async def _spend(self, part: LoopStorage, charges: Sequence[StoreCharge]) -> Answer | StoreErrorKind:
         try:
-            return await _decide(part.counting(), self._limit_checks(charges), self._headers)
+            return await _decide(part.counting(), self.limit_checks(charges), self._headers)
         except Exception as error:  # noqa: BLE001 - a client of any library may raise anything
             return self._record_error(error)
 
     def _record_error(self, error: Exception) -> StoreErrorKind:
         kind = error_kind(error)
-        self._errors.record(kind, error)
+        self.errors.record(kind, error)
         return kind
 
 
-class _LimitCheck(NamedTuple):
+class LimitCheck(NamedTuple):
     """One limit of one caller."""
 
     key: str
@@ -186,7 +183,7 @@ class _LimitCheck(NamedTuple):
         return view.used + self.units <= self.limit.limit
 
 
-async def _decide(counts: Counting, checks: list[_LimitCheck], headers: bool) -> Answer:
+async def _decide(counts: Counting, checks: list[LimitCheck], headers: bool) -> Answer:
     """Read all, then charge each: the first rejection leaves the later ones uncharged."""
     views: list[StorageCountView] = []
     if headers or len(checks) > 1:
@@ -213,7 +210,7 @@ async def _decide(counts: Counting, checks: list[_LimitCheck], headers: bool) ->
 
 
 def _values(
-    check: _LimitCheck, view: StorageCountView, *, rejected: bool, spent: bool
+    check: LimitCheck, view: StorageCountView, *, rejected: bool, spent: bool
 ) -> tuple[int, int, int, int, int]:
     """Return the `VALUES` integers of one limit."""
     most = check.limit.limit

@@ -9,9 +9,6 @@ from typing import Generic, Protocol, TypeVar
 
 from autoglm_throttle.store.user_limit_store import StoreStats
 
-_inherited: list[object] = []
-"""Parts of a parent process, referenced so that no finalizer closes the parent's connections here."""
-
 
 class LoopPart(Protocol):
     """The part of a store in one loop."""
@@ -55,12 +52,6 @@ class PerEventLoop(Generic[P]):
     def all(self) -> list[P]:
         """Return the parts of all loops; from any thread."""
         return list(self._parts.values())
-
-    def reset_after_fork(self) -> None:
-        """Reset in a forked process: loops belong to the parent."""
-        _inherited.append(self._parts)
-        self._parts = {}
-        self._closed_stats = StoreStats()
 
     def stats(self) -> StoreStats:
         """Return the counters of all loops together, closed ones included."""

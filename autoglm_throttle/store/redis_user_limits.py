@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final, cast
 
 from autoglm_throttle.store import window_protocol as wires
 from autoglm_throttle.store.batch import RedisBatch
+from autoglm_throttle.store.batch_codec import BatchTransport
 from autoglm_throttle.store.batch_rules import BatchRules
 from autoglm_throttle.store.error_tracker import StoreErrorTracker
 from autoglm_throttle.store.per_event_loop import PerEventLoop
 from autoglm_throttle.store.script import LuaScript
 from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge, StoreErrorKind, StoreStats
-from autoglm_throttle.store.window_protocol import CheckRequest, RefundRequest, WindowProtocol
+from autoglm_throttle.store.window_protocol import CheckRequest, RefundRequest, WindowEntry, WindowProtocol
 from autoglm_throttle.types import UserLimit
 
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ class RedisUserLimitStore:
         self.clients: RedisClients = clients
         self._protocol = protocol
         self._codec = _WindowCodec(protocol)
-        self._rules = rules or BatchRules()
+        self.rules: BatchRules = rules or BatchRules()
         url = clients.url
-        self._errors = StoreErrorTracker(*((url.password, url.sentinel_password) if url else ()))
-        self._batches = PerEventLoop(self._batch)
+        secrets = (url.password, url.sentinel_password) if url else ()
+        self.errors: StoreErrorTracker = StoreErrorTracker(*secrets)
+        self.batches: PerEventLoop[LoopBatch] = PerEventLoop(self._batch)
 
     def __repr__(self) -> str:
         stats = self.stats()
@@ -58,20 +60,20 @@ class RedisUserLimitStore:
     @property
     def last_error(self) -> str:
         """Text of the current error from the server or its client; empty without one."""
-        return self._errors.text
+        return self.errors.text
 
     def listen(self, report: Callable[[StoreErrorKind | None], None]) -> None:
         """Report each round trip and each firing of the deadline to ``report``."""
-        self._errors.listen(report)
+        self.errors.listen(report)
 
     async def charge(self, charges: Sequence[StoreCharge]) -> Answer | StoreErrorKind:
         """Spend all units of all charges, or none.
 
         A cancelled call refunds units that may have been spent.
         """
-        batch = self._batches.current()
+        batch = self.batches.current()
         if batch is None:
-            self._errors.notify(StoreErrorKind.LOOP)
+            self.errors.notify(StoreErrorKind.LOOP)
             return StoreErrorKind.LOOP
         request = self._protocol.build_check(charges)
         if request.tag < 0 and self.clients.cluster:  # keys on several servers: one script call is not enough
@@ -85,56 +87,51 @@ class RedisUserLimitStore:
 
     def give_back(self, charges: Sequence[StoreCharge], answer: Answer) -> None:
         """Refund the units of an admission; returns at once, and a lost refund is conservative."""
-        batch = self._batches.current() or next(iter(self._batches.all()), None)
+        batch = self.batches.current() or next(iter(self.batches.all()), None)
         if batch is None:
             return
         for refund in self._refund_requests(charges, answer):
             with contextlib.suppress(RuntimeError):  # that loop is closed
-                if batch.running():
+                if batch.is_running():
                     batch.send_oneway(refund)
                 else:
                     batch.loop.call_soon_threadsafe(batch.send_oneway, refund)
 
     async def probe(self) -> StoreErrorKind | None:
         """Charge a unit of the probe's own limit: reading alone would miss a replica or a full memory."""
-        batch = self._batches.current()
+        batch = self.batches.current()
         if batch is None:
             return StoreErrorKind.LOOP
         kind = await self._run_probe(batch)
-        self._errors.record_result(kind)
+        self.errors.record_result(kind)
         return kind
 
     def disconnect(self) -> None:
         """Close all connections, from any thread, without waiting for it."""
-        for batch in self._batches.all():
+        for batch in self.batches.all():
             with contextlib.suppress(RuntimeError):  # that loop is closed
                 batch.loop.call_soon_threadsafe(batch.abort)
         self.clients.close_current()
 
-    def reset_after_fork(self) -> None:
-        """Reset in a forked process: loops and connections belong to the parent."""
-        self._batches.reset_after_fork()
-        self.clients.reset_after_fork()
-
     def stats(self) -> StoreStats:
         """Return the counters of all event loops together."""
-        return self._batches.stats()
+        return self.batches.stats()
 
-    def _batch(self, loop: asyncio.AbstractEventLoop) -> _LoopBatch:
-        return _LoopBatch(loop, self._codec, self._rules, self._errors, self.clients)
+    def _batch(self, loop: asyncio.AbstractEventLoop) -> LoopBatch:
+        return LoopBatch(loop, self._codec, self.rules, self.errors, self.clients)
 
-    async def _run_probe(self, batch: _LoopBatch) -> StoreErrorKind | None:
+    async def _run_probe(self, batch: LoopBatch) -> StoreErrorKind | None:
         users = range(PROBES if self.clients.cluster else 1)
         requests = [
             self._protocol.build_check([StoreCharge("probe", _PROBE, f"{user:016x}", 1)]) for user in users
         ]
-        connect_s = self.clients.options.connect_s + self._rules.deadline_s
+        connect_s = self.clients.options.connect_s + self.rules.deadline_s
         try:
             async with asyncio.timeout(connect_s):
-                kind = await batch.script.ready(self._rules.in_flight)
+                kind = await batch.script.ready(self.rules.in_flight)
             if kind is not None:
                 return kind
-            async with asyncio.timeout(self._rules.deadline_s):
+            async with asyncio.timeout(self.rules.deadline_s):
                 replies = await batch.script(
                     [self._protocol.encode([request]) for request in requests], lambda: True
                 )
@@ -163,7 +160,7 @@ class RedisUserLimitStore:
         ]
 
     async def _charge_separately(
-        self, batch: _LoopBatch, charges: Sequence[StoreCharge]
+        self, batch: LoopBatch, charges: Sequence[StoreCharge]
     ) -> Answer | StoreErrorKind:
         """Charge keys on different servers: addresses first, with a refund if a later charge is rejected.
 
@@ -195,7 +192,7 @@ class RedisUserLimitStore:
                 self._refund(batch, spent)
         return [value for place in range(len(charges)) for value in parts[place]]
 
-    def _refund(self, batch: _LoopBatch, spent: list[tuple[CheckRequest, list[int]]]) -> None:
+    def _refund(self, batch: LoopBatch, spent: list[tuple[CheckRequest, list[int]]]) -> None:
         """Refund, and add the refunded units to the remaining ones."""
         for request, answer in spent:
             undo = self._codec.undo(request, answer)
@@ -206,7 +203,7 @@ class RedisUserLimitStore:
                     answer[place] += units
 
 
-class _LoopBatch(RedisBatch["CheckRequest | RefundRequest", Answer]):
+class LoopBatch(RedisBatch[WindowEntry, Answer]):
     """The batch of one loop, and the script that it sends."""
 
     def __init__(
@@ -217,18 +214,13 @@ class _LoopBatch(RedisBatch["CheckRequest | RefundRequest", Answer]):
         errors: StoreErrorTracker,
         clients: RedisClients,
     ) -> None:
-        self.script = LuaScript(clients.current, wires.script(), errors, cluster=clients.cluster)
-        super().__init__(
-            loop,
-            codec,
-            self.script,
-            rules,
-            errors.notify,
-            read_s=clients.options.read_s,
-            split=clients.cluster,
+        self.script: LuaScript = LuaScript(clients.current, wires.script(), errors, cluster=clients.cluster)
+        transport: BatchTransport[WindowEntry, Answer] = BatchTransport(
+            codec, self.script, clients.options.read_s, clients.cluster
         )
+        super().__init__(loop, transport, rules, errors.notify)
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the caller is in this loop."""
         try:
             return asyncio.get_running_loop() is self.loop
@@ -267,7 +259,7 @@ class _WindowCodec:
 
 
 async def _await_reply(
-    batch: _LoopBatch, request: CheckRequest, due: float | None = None
+    batch: LoopBatch, request: CheckRequest, due: float | None = None
 ) -> Answer | StoreErrorKind:
     """Await the answer to a check; a cancelled caller refunds its grant."""
     future = batch.request(request, due)

@@ -136,10 +136,6 @@ class UserLimitStore(Protocol):
         """Close the connections, so that no call stays blocked; returns at once."""
         ...
 
-    def reset_after_fork(self) -> None:
-        """Reset in a forked process: the connections belong to the parent."""
-        ...
-
     def stats(self) -> StoreStats:
         """Return the counters of all event loops together."""
         ...

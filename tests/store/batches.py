@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autoglm_throttle.store.batch import RedisBatch
-from autoglm_throttle.store.batch_codec import ScriptArguments
+from autoglm_throttle.store.batch_codec import BatchTransport, ScriptArguments
 from autoglm_throttle.store.batch_rules import BatchRules
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
 
@@ -127,12 +127,9 @@ class Plant:
         self.reports: list[StoreErrorKind | None] = []
         self.batch: RedisBatch[Number, list[int]] = RedisBatch(
             self.loop,
-            Numbers(),
-            self.server,
+            BatchTransport(Numbers(), self.server, read_s, split),
             rules or BatchRules(),
             self.reports.append,
-            read_s=read_s,
-            split=split,
         )
 
     def __enter__(self) -> Plant:

@@ -147,7 +147,7 @@ class MemcachedServer:
             return None
         return item
 
-    def _get(self, command: bytes, keys: list[bytes], _: bytes) -> bytes:
+    def answer_get(self, command: bytes, keys: list[bytes], _: bytes) -> bytes:
         found = []
         for key in keys:
             item = self._find(key)
@@ -158,7 +158,7 @@ class MemcachedServer:
                 )
         return b"".join(found) + b"END\r\n"
 
-    def _store(self, command: bytes, arguments: list[bytes], block: bytes) -> bytes:
+    def answer_store(self, command: bytes, arguments: list[bytes], block: bytes) -> bytes:
         key, flags, expiry = arguments[:3]
         there = self._find(key)
         if command == b"add" and there is not None:
@@ -171,7 +171,7 @@ class MemcachedServer:
         self._put(key, flags, block, self._ends(int(expiry)))
         return b"STORED\r\n"
 
-    def _count(self, command: bytes, arguments: list[bytes], _: bytes) -> bytes:
+    def answer_count(self, command: bytes, arguments: list[bytes], _: bytes) -> bytes:
         item = self._find(arguments[0])
         if item is None:
             return b"NOT_FOUND\r\n"
@@ -182,14 +182,14 @@ class MemcachedServer:
         self._put(arguments[0], item.flags, b"%d" % count, item.ends_s)
         return b"%d\r\n" % count
 
-    def _touch(self, _: bytes, arguments: list[bytes], __: bytes) -> bytes:
+    def answer_touch(self, _: bytes, arguments: list[bytes], __: bytes) -> bytes:
         item = self._find(arguments[0])
         if item is None:
             return b"NOT_FOUND\r\n"
         item.ends_s = self._ends(int(arguments[1]))
         return b"TOUCHED\r\n"
 
-    def _delete(self, _: bytes, arguments: list[bytes], __: bytes) -> bytes:
+    def answer_delete(self, _: bytes, arguments: list[bytes], __: bytes) -> bytes:
         if self._find(arguments[0]) is None:
             return b"NOT_FOUND\r\n"
         del self.items[arguments[0]]
@@ -210,13 +210,13 @@ STORING = (b"set", b"add", b"cas")
 Handler = Callable[[MemcachedServer, bytes, list[bytes], bytes], bytes]
 
 HANDLERS: dict[bytes, Handler] = {
-    b"get": MemcachedServer._get,
-    b"gets": MemcachedServer._get,
-    b"set": MemcachedServer._store,
-    b"add": MemcachedServer._store,
-    b"cas": MemcachedServer._store,
-    b"incr": MemcachedServer._count,
-    b"decr": MemcachedServer._count,
-    b"touch": MemcachedServer._touch,
-    b"delete": MemcachedServer._delete,
+    b"get": MemcachedServer.answer_get,
+    b"gets": MemcachedServer.answer_get,
+    b"set": MemcachedServer.answer_store,
+    b"add": MemcachedServer.answer_store,
+    b"cas": MemcachedServer.answer_store,
+    b"incr": MemcachedServer.answer_count,
+    b"decr": MemcachedServer.answer_count,
+    b"touch": MemcachedServer.answer_touch,
+    b"delete": MemcachedServer.answer_delete,
 }

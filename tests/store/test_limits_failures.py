@@ -124,8 +124,8 @@ async def test_a_probe_takes_a_connection_of_its_own(window: LimitsWindow, hands
     assert await window.probe() is None
     new = hands.made[-1]
     await asyncio.sleep(0)
-    (here,) = window._loops.all()
-    await until(lambda: not here._closings)
+    (here,) = window.loops.all()
+    await until(lambda: not here.closings)
     assert [made.storage.closed for made in hands.made[-3:]] == [1, 1, 0]
     await ask(window)
     assert hands.asked[-1][0] == new.name
@@ -177,7 +177,7 @@ async def test_a_storage_in_memory_survives_a_probe_that_fails(monkeypatch: pyte
 
 def test_where_no_asyncio_runs_there_is_no_answer(window: LimitsWindow) -> None:
     heard = listened(window)
-    window._errors.record(StoreErrorKind.LOST, "yesterday")
+    window.errors.record(StoreErrorKind.LOST, "yesterday")
     assert trio.run(window.charge, [charge()]) is StoreErrorKind.LOOP
     assert window.last_error == ""
     assert trio.run(window.probe) is StoreErrorKind.LOOP

@@ -87,7 +87,7 @@ async def test_memcached_concurrency_is_bounded(shared: LimitsWindow) -> None:
 
 
 async def test_memcached_is_shared_by_processes(memcached: str, shared: LimitsWindow) -> None:
-    beside = LimitsWindow(memcached, PATIENT_S, prefix=shared._root.partition(":")[0])
+    beside = LimitsWindow(memcached, PATIENT_S, prefix=shared.root.partition(":")[0])
     for n in range(20):
         assert await allowed((shared, beside)[n % 2], charge(limits=WIDE))
     assert not await allowed(shared, charge(limits=WIDE))
@@ -116,7 +116,7 @@ async def test_memcached_loss_and_recovery_are_detected(
     window = LimitsWindow(server.uri, PATIENT_S)
     heard = listened(window)
     assert await allowed(window, charge(limits=WIDE))
-    window._deadline_s = 0.02
+    window.deadline_s = 0.02
     away(server)
     said = await lost(window)
     assert set(said) <= {StoreErrorKind.TIMEOUT, StoreErrorKind.LOST, StoreErrorKind.UNREACHABLE}
@@ -129,7 +129,7 @@ async def test_memcached_loss_and_recovery_are_detected(
     else:
         server.resume()
     monkeypatch.setattr("autoglm_throttle.store.limits_window.CONNECT_S", PATIENT_S)
-    window._deadline_s = PATIENT_S
+    window.deadline_s = PATIENT_S
     assert await window.probe() is None
     left = (await ask(window, charge(limits=WIDE)))[0][1]
     assert left == 19 if restarted else left < 19

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 
 import pytest
@@ -153,7 +152,7 @@ texts = st.text(st.sampled_from("ab:/~ \n\0é"), max_size=4) | st.text(max_size=
 def test_no_two_callers_share_a_key(one: tuple[str, str], other: tuple[str, str]) -> None:
     window = LimitsWindow("async+memory://")
     keys = [
-        {asked.key for asked in window._limit_checks([charge(user, limits=BOTH, kind=kind)])}
+        {asked.key for asked in window.limit_checks([charge(user, limits=BOTH, kind=kind)])}
         for kind, user in (one, other)
     ]
     assert (keys[0] == keys[1]) is (one == other)
@@ -163,12 +162,12 @@ def test_no_two_callers_share_a_key(one: tuple[str, str], other: tuple[str, str]
         assert key.isprintable()
         assert " " not in key
         assert len(key) <= 200  # memcached: 250 bytes, and `limits` adds the number of a window
-    assert not keys[0] & {f"{window._root}probe"}
+    assert not keys[0] & {f"{window.root}probe"}
 
 
 def test_prefix_and_service_keep_services_apart() -> None:
     keys = {
-        LimitsWindow("async+memory://", prefix=prefix, service=service)._limit_checks([charge()])[0].key
+        LimitsWindow("async+memory://", prefix=prefix, service=service).limit_checks([charge()])[0].key
         for prefix in ("athr", "other")
         for service in ("default", "chat")
     }
@@ -198,7 +197,7 @@ def test_a_loop_closed_by_hand_is_forgotten_but_its_counts(window: LimitsWindow)
         loop.run_until_complete(ask(window))
         loop.close()
         window.disconnect()
-        assert len(window._loops) == 1
+        assert len(window.loops) == 1
         assert window.stats() == StoreStats(calls=2 * n + 2, sent=n + 1)
 
 
@@ -209,19 +208,6 @@ def test_loops_beside_each_other_have_storages_of_their_own(window: LimitsWindow
         first, second, third = (name for name, what, _ in hands.asked if what == "hit")
         assert first == third != second
         assert window.stats() == StoreStats(calls=6, sent=3)
-
-
-def test_a_forked_process_leaves_its_parents_alone(window: LimitsWindow, hands: Hands) -> None:
-    async def run() -> None:
-        await ask(window)
-        window.reset_after_fork()
-        gc.collect()
-        assert window.stats() == StoreStats()
-        await ask(window)
-        assert [made.storage.closed for made in hands.made[-2:]] == [0, 0]
-        assert hands.asked[0][0] != hands.asked[-1][0]
-
-    asyncio.run(run())
 
 
 def test_repr_shows_the_state(window: LimitsWindow) -> None:

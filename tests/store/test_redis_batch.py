@@ -248,7 +248,7 @@ def test_an_idle_batch_has_no_timer() -> None:
         plant.together(Number(0))
         plant.answer_all()
         plant.loop.move(DEADLINE_S)
-        assert plant.batch._timer is None
+        assert plant.batch.timer.due_s == math.inf
 
 
 def test_a_trouble_goes_to_all_of_the_call_and_is_reported_once() -> None:
@@ -303,7 +303,7 @@ def test_calls_run_in_no_callers_context() -> None:
             seen.append(who.get())
             return await serve(calls, wanted)  # type: ignore[arg-type]
 
-        plant.batch._sender = look  # type: ignore[assignment]
+        plant.batch.transport.sender = look  # type: ignore[assignment]
 
         async def caller() -> None:
             who.set("a caller")
@@ -343,12 +343,47 @@ def test_codec_error_leaves_no_caller_waiting() -> None:
         raise ZeroDivisionError
 
     with Plant() as plant:
-        plant.batch._codec.encode = broken  # type: ignore[method-assign,assignment]
+        plant.batch.transport.codec.encode = broken  # type: ignore[method-assign,assignment]
         broke: list[object] = []
         plant.loop.set_exception_handler(lambda loop, context: broke.append(context["exception"]))
         (future,) = plant.together(Number(0))
         assert future.result() is StoreErrorKind.CONFUSED
-        assert not plant.batch._batch_calls
+        assert plant.batch.stats().waiting == 0
+
+
+def test_refund_amid_an_expiry_is_sent_after_it() -> None:
+    """An abandoned request may end at any point of the loop's own work."""
+    with Plant(BatchRules(in_flight=1)) as plant:
+        plant.together(Number(0))
+        waiting = plant.together(Number(1))
+
+        refunds = [Number(9)]
+
+        class Ending(float):
+            def __le__(self, other: float) -> bool:
+                if other > 100.0 and refunds:  # the deadline of the other
+                    plant.batch.send_oneway(refunds.pop())
+                return super().__le__(other)
+
+        late = plant.loop.act(lambda: plant.batch.request(Number(2), Ending(plant.loop.now + 2 * DEADLINE_S)))
+        plant.loop.move(DEADLINE_S)
+        assert [future.done() for future in (*waiting, late)] == [True, False]
+        plant.answer_all()
+        assert plant.server.seen == [0, 2, 9]
+        assert plant.batch.stats().waiting == 0
+
+
+def test_queue_order_is_kept_when_checks_are_dropped() -> None:
+    with Plant(BatchRules(in_flight=1)) as plant:
+        plant.together(Number(0), Number(1))
+        plant.together(Number(2))
+        plant.loop.act(lambda: plant.batch.send_oneway(Number(3)))
+        plant.loop.move(DEADLINE_S / 2)
+        plant.together(Number(4))
+        plant.loop.move(DEADLINE_S / 2)
+        plant.together(Number(5))
+        plant.answer_all()
+        assert plant.server.seen == [0, 1, 3, 4, 5]
 
 
 @pytest.mark.parametrize(

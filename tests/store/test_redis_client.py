@@ -12,7 +12,6 @@ from typing import Any
 import fakeredis
 import pytest
 
-from autoglm_throttle.store import client as redis_client
 from autoglm_throttle.store.client import CONNECTIONS, RedisClients, RedisOptions
 from tests.store.cluster import Cluster3
 from tests.store.descriptors import open_files
@@ -58,7 +57,7 @@ def test_a_loop_has_one_client_which_ends_with_it(clients: RedisClients, made: l
 
     loops = [asyncio.run(use()) for _ in range(2)]
     assert [client.closed_in for client in made] == [[loop] for loop in loops]
-    assert clients._entries == {}
+    assert len(clients) == 0
     assert clients.made == 2
 
 
@@ -84,9 +83,9 @@ def test_a_loop_closed_by_hand_is_dropped_when_another_comes(clients: RedisClien
     loop = asyncio.new_event_loop()
     loop.run_until_complete(current(clients))
     loop.close()
-    assert len(clients._entries) == 1
+    assert len(clients) == 1
     asyncio.run(current(clients))
-    assert clients._entries == {}
+    assert len(clients) == 0
 
 
 def test_drop_closes_each_in_its_own_loop_and_waits_for_none(
@@ -128,7 +127,7 @@ def test_drop_of_a_loop_that_is_closed_already(clients: RedisClients) -> None:
     loop.run_until_complete(current(clients))
     loop.close()
     clients.close_current()
-    assert clients._entries == {}
+    assert len(clients) == 0
 
 
 def test_unclosable_client_is_ignored(clients: RedisClients, made: list[Client]) -> None:
@@ -139,20 +138,7 @@ def test_unclosable_client_is_ignored(clients: RedisClients, made: list[Client])
         clients.current().aclose = broken
 
     asyncio.run(main())
-    assert clients._entries == {}
-
-
-def test_after_a_fork_nothing_of_the_parents_is_touched(clients: RedisClients, made: list[Client]) -> None:
-    async def main() -> None:
-        parents = clients.current()
-        clients.reset_after_fork()
-        clients.close_current()
-        assert clients.current() is not parents
-        await asyncio.sleep(0)
-        assert not parents.closed_in
-
-    asyncio.run(main())
-    redis_client._parent_clients.clear()
+    assert len(clients) == 0
 
 
 def test_the_text_says_where_but_no_password() -> None:

@@ -40,8 +40,8 @@ async def test_of_a_redis(url: str, caplog: pytest.LogCaptureFixture) -> None:
         clients.url,
         clients.current(),
         window,
-        window._batches.current(),
-        window._errors,
+        window.batches.current(),
+        window.errors,
     ):
         texts += [repr(known), str(known)]
     if not clients.cluster:  # that one connects at once
@@ -90,6 +90,6 @@ async def test_of_a_storage_that_repeats_it(hands: Hands) -> None:
     assert await window.charge(CHARGES) is StoreErrorKind.LOST
     assert window.last_error == "ConnectionResetError: async+own://ann:***@h:1"
     assert await window.probe() is StoreErrorKind.LOST
-    assert "hush" not in window.last_error + repr(window) + repr(window._uri)
+    assert "hush" not in window.last_error + repr(window) + repr(window.uri)
     hands.error = None
     asyncio.get_running_loop().call_soon(window.disconnect)

@@ -10,10 +10,9 @@ import fakeredis
 import pytest
 import trio
 
-from autoglm_throttle.store import per_event_loop, redis_user_limits
 from autoglm_throttle.store.batch_rules import BatchRules
 from autoglm_throttle.store.client import RedisClients, RedisOptions
-from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
+from autoglm_throttle.store.redis_user_limits import LoopBatch, RedisUserLimitStore
 from autoglm_throttle.store.script import LuaScript
 from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge, StoreErrorKind
 from autoglm_throttle.store.window_protocol import WindowProtocol
@@ -94,9 +93,9 @@ async def test_one_pass_is_one_round_trip(window: RedisUserLimitStore) -> None:
     assert (health.calls, health.sent, health.waiting, window.clients.made) == (1, 30, 0, 1)
 
 
-def batch_of(window: RedisUserLimitStore) -> redis_user_limits._LoopBatch:
+def batch_of(window: RedisUserLimitStore) -> LoopBatch:
     """The batch of the running loop."""
-    batch = window._batches.current()
+    batch = window.batches.current()
     assert batch is not None
     return batch
 
@@ -109,8 +108,8 @@ class Gate:
         self.called = asyncio.Event()
         self.calls = 0
         batch = batch_of(window)
-        self._send = batch._sender
-        monkeypatch.setattr(batch, "_sender", self)
+        self._send = batch.transport.sender
+        monkeypatch.setattr(batch.transport, "sender", self)
 
     async def __call__(self, calls: Any, wanted: Any) -> Any:
         self.calls += 1
@@ -145,7 +144,7 @@ async def test_cancelled_caller_spends_nothing(
     assert leaver.cancelled()
     assert window.stats().late == (moment != "queued")
     assert await left(window, charge(1, 0)) == [10]
-    assert batch_of(window)._batch_calls == set()
+    assert window.stats().waiting == 0
 
 
 def test_a_loop_for_each_caller_shares_the_window(window: RedisUserLimitStore) -> None:
@@ -153,7 +152,7 @@ def test_a_loop_for_each_caller_shares_the_window(window: RedisUserLimitStore) -
         assert asyncio.run(left(window, charge())) == [10 - used]
     health = window.stats()
     assert (health.calls, health.sent, window.clients.made) == (7, 7, 7)
-    assert len(window._batches) == 1, "of loops that are closed nothing is kept but the newest"
+    assert len(window.batches) == 1, "of loops that are closed nothing is kept but the newest"
     assert repr(window).endswith("7 calls, 0 waiting)")
 
 
@@ -222,7 +221,7 @@ class TestProbe:
             return []
 
         monkeypatch.setattr(LuaScript, "__call__", silence)
-        window._rules = BatchRules(deadline_s=0.01)
+        window.rules = BatchRules(deadline_s=0.01)
         assert await window.probe() is StoreErrorKind.TIMEOUT
 
 
@@ -240,7 +239,7 @@ async def test_error_text_lasts_until_an_answer(
     assert isinstance(await window.charge([charge()]), StoreErrorKind)
     assert window.last_error
     Gate(window, monkeypatch)
-    batch_of(window)._deadline_s = 0.001
+    batch_of(window).rules = BatchRules(deadline_s=0.001)
     assert await window.charge([charge()]) is StoreErrorKind.TIMEOUT
     assert window.last_error == ""
 
@@ -255,17 +254,6 @@ async def test_dropped_it_begins_anew(window: RedisUserLimitStore, monkeypatch: 
     gate.open.set()
     assert await left(window, charge(2)) == [8]
     assert window.clients.made == 2
-
-
-async def test_forgotten_it_knows_nothing_of_the_parent(window: RedisUserLimitStore) -> None:
-    await left(window, charge())
-    parents = window._batches.current()
-    window.reset_after_fork()
-    assert window.stats().calls == 0
-    assert window._batches.current() is not parents
-    assert await left(window, charge()) == [8]
-    assert per_event_loop._inherited.pop()
-    window.disconnect()
 
 
 @pytest.fixture
@@ -316,14 +304,14 @@ class TestDifferentServers:
     ) -> None:
         window, charges = spread
         await left(window, *charges(0, 0))
-        batch = window._batches.current()
-        serve, seen = batch._sender, []
+        batch = window.batches.current()
+        serve, seen = batch.transport.sender, []
 
         async def second_fails(calls: Any, wanted: Any) -> Any:
             seen.append(calls)
             return [StoreErrorKind.BUSY] if len(seen) == 2 else await serve(calls, wanted)
 
-        monkeypatch.setattr(batch, "_sender", second_fails)
+        monkeypatch.setattr(batch.transport, "sender", second_fails)
         assert await window.charge(charges(1, 1)) is StoreErrorKind.BUSY
         assert await left(window, *charges(0, 0)) == [10, 10, 5000]
 

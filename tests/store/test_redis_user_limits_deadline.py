@@ -59,8 +59,8 @@ def asked(loop: ManualLoop, servers: Servers) -> asyncio.Task[Answer | StoreErro
     wire = WindowProtocol("athr", "default", 16)
     assert wire.build_check(CHARGES).tag == SPLIT
     window = RedisUserLimitStore(RedisClients(RedisOptions("redis+cluster://cache")), wire)
-    batch = loop.act(window._batches.current)
-    batch._sender = servers
+    batch = loop.act(window.batches.current)
+    batch.transport.sender = servers
     task = loop.create_task(window.charge(CHARGES))
     loop.settle()
     assert len(servers.waiting) == 1
