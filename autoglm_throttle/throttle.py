@@ -72,7 +72,8 @@ class Throttle:
 
     admission: AdmissionController
     """The limits, for the middleware and for `autoglm_throttle.fastapi`."""
-    _control: ControlLoop
+    control: ControlLoop
+    """The control loop, with the GPU monitor."""
 
     def __init__(
         self,
@@ -250,7 +251,7 @@ class Throttle:
 
     def control_state(self) -> ControlState:
         """Return the control state in force now, with the age of telemetry considered."""
-        return self._control.state()
+        return self.control.state()
 
     def observe(self, samples: Sequence[GpuSample]) -> ControlState:
         """Process one reading of all devices of one externally read source.
@@ -259,16 +260,16 @@ class Throttle:
             samples: a row for each device; implausible values become None. A row older than
                 the age of a stale sample no longer counts.
         """
-        return self._control.observe(self._control.monitor.drop_implausible(samples), "", None)
+        return self.control.observe(self.control.monitor.drop_implausible(samples), "", None)
 
     def tick(self) -> ControlState:
         """Read every source once in the caller, with ``sampling="manual"``."""
-        self._control.monitor.tick()
+        self.control.monitor.tick()
         return self.control_state()
 
     def start(self) -> None:
         """Start reading the GPUs and return at once. Idempotent; works again after `stop` and in a fork."""
-        parts, monitor = self.admission.parts, self._control.monitor
+        parts, monitor = self.admission.parts, self.control.monitor
         if not self._configuration_logged:
             self._configuration_logged = True
             self._log_configuration()
@@ -280,22 +281,22 @@ class Throttle:
             self._guards.start()
         if not self._is_manual:
             monitor.start()
-        self._control.started(is_sampling=self._is_manual or not monitor.has_sources or monitor.is_running)
+        self.control.started(is_sampling=self._is_manual or not monitor.has_sources or monitor.is_running)
 
     def stop(self) -> None:
         """Stop reading the GPUs. The next request starts it again. Idempotent."""
-        self._control.monitor.stop()
+        self.control.monitor.stop()
         if self._guards is not None:
             self._guards.stop()
         if self.admission.parts.fleet is not None:
             self.admission.parts.fleet.stop()
-        self._control.stopped()
+        self.control.stopped()
 
     def snapshot(self) -> Snapshot:
         """Return the complete state as one immutable value; takes tens of microseconds under the lock."""
         parts, guards = self.admission.parts, self._guards
         with parts.settlement.lock:
-            snapshot = take_snapshot(self.settings, parts, self._control, self._clock())
+            snapshot = take_snapshot(self.settings, parts, self.control, self._clock())
         self.admission.flush()
         return snapshot if guards is None else replace(snapshot, guards=guards.view())
 
@@ -317,7 +318,7 @@ class Throttle:
         self.admission = AdmissionController(
             parts, queue, control.control_state(now), weak_method(self._refresh), dry_run=settings.dry_run
         )
-        self._control = ControlLoop(
+        self.control = ControlLoop(
             control,
             self.admission,
             ServiceMeter(parts.settlement, settings.slo_s, limits_concurrency=limits_concurrency),
@@ -331,10 +332,10 @@ class Throttle:
     def _rebuild(self) -> None:
         """Build all parts anew in a forked child: threads and held locks of the parent are not here."""
         before, guards = self.admission.parts, self._guards
-        keep_parent_part((self.admission, self._control))
+        keep_parent_part((self.admission, self.control))
         # A permit of the parent settles into the parent's counters, without waiting for the parent's threads.
         before.settlement.lock = SerialLock()
-        providers = self._control.monitor.providers
+        providers = self.control.monitor.providers
         for provider in providers:
             with contextlib.suppress(Exception):  # one provider's fault must not leave the others unprepared
                 provider.reset_after_fork()
@@ -345,8 +346,8 @@ class Throttle:
 
     def _refresh(self, now: float) -> None:
         """Refresh the control state, or start sampling. Called at most once per interval."""
-        if self._control.is_sampling:
-            self._control.refresh(now)
+        if self.control.is_sampling:
+            self.control.refresh(now)
         else:
             self.start()
 
@@ -381,7 +382,7 @@ class Throttle:
         registry = GuardRegistry(
             self.settings, load, self._clock, on_degradable, store, predecessor=predecessor
         )
-        self._control.after_sample = registry.poll
+        self.control.after_sample = registry.poll
         return registry
 
     def _load(self) -> float | None:

@@ -70,7 +70,7 @@ class AdmissionController:
         self._events = events
         self._dry_run = dry_run
         self._refresh = refresh
-        self._refresh_due_s = -math.inf
+        self.refresh_due_s = -math.inf
         """When a request must refresh the control state; at once while sampling is stopped."""
         self.control_state: ControlState = control_state
         """The newest one."""
@@ -98,7 +98,7 @@ class AdmissionController:
         if fleet is None or self.control_state.factor <= 0.0:
             return
         now = self._clock()
-        if now >= self._refresh_due_s:
+        if now >= self.refresh_due_s:
             self._refresh(now)
         with self._lock:
             covered = fleet.leases.is_decidable(demand, now)
@@ -111,7 +111,7 @@ class AdmissionController:
         Call `wait` for the ticket, poll it with `called`, or `leave` it.
         """
         now = self._clock()
-        if now >= self._refresh_due_s:
+        if now >= self.refresh_due_s:
             self._refresh(now)
         settlement = self._settlement
         lock = self._lock
@@ -236,7 +236,7 @@ class AdmissionController:
                 if waits and await wakeup.wait(ticket.deadline_s - self._clock(), disconnected):
                     self.leave(ticket)
                     return None
-                verdict = self._poll_ticket(ticket)
+                verdict = self.poll(ticket)
                 if verdict is not None:
                     return verdict
         except BaseException:
@@ -306,9 +306,8 @@ class AdmissionController:
             verdict = self._apply_store_decision(ticket, decision, now)
         finally:
             lock.release()
-        if (
-            lock.pending or check.answer is not None
-        ):  # otherwise the store allowed it, and no event is pending
+        # With an answer the store allowed it, and no event is pending.
+        if lock.pending or check.answer is None:
             self.flush()
         return verdict
 
@@ -329,7 +328,7 @@ class AdmissionController:
             return self._reject(ticket.demand, decision, now)
         return self._permit_for(ticket, now) if ticket.state is not _WAITING else None
 
-    def _poll_ticket(self, ticket: Ticket) -> Permit | Rejection | None:
+    def poll(self, ticket: Ticket) -> Permit | Rejection | None:
         """Return the result of a ticket; None while it waits."""
         now = self._clock()
         with self._lock:
@@ -487,7 +486,7 @@ class AdmissionController:
             now: monotonic seconds.
         """
         before, self.control_state = self.control_state, state
-        self._refresh_due_s = refresh_due_s
+        self.refresh_due_s = refresh_due_s
         if state is before:
             return
         if state.ceilings != before.ceilings:

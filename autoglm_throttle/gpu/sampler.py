@@ -164,10 +164,12 @@ class Sampler:
 
         A thread that ``stop`` left behind in a hung read continues when its call returns.
         """
-        self.is_running = True
         if not self._worker.is_alive:
             self.status.misconfigured = None
+        self.is_running = True
         self._worker.start()
+        if not self._worker.is_alive and self.status.misconfigured is None:
+            self.is_running = False  # no thread to be had: the next request tries again
 
     def restart_if_dead(self, now: float) -> None:
         """Start the thread again if the system had none to give, at most once in 1 to 60 s; else do nothing.
@@ -178,7 +180,9 @@ class Sampler:
         Args:
             now: the time on ``clock``.
         """
-        self._worker.restart_if_dead(now)
+        if not self._worker.is_alive:
+            self._worker.restart_if_dead(now)
+            self.is_running = self.is_running or self._worker.is_alive
 
     def stop(self, join_s: float = JOIN_S) -> None:
         """Signal the thread to end, and wait for it.

@@ -1,9 +1,12 @@
 """Throttles with a line before them, and what is asked of the line."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Rejection, Throttle
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
+from autoglm_throttle.limiting.shared_budget import SharedBudget
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 
 WIDE = {"rate_high_rps": "1000000/s", "rate_mid_rps": "1000000/s", "rate_low_rps": "1000000/s"}
@@ -21,7 +24,7 @@ def gated(slots: int = 1, **settings: Any) -> ManualThrottle:
 
 def warmed(throttle: ManualThrottle) -> ManualThrottle:
     """The same after a second in which the service did 100 low requests in 10 ms each."""
-    gate, demand = throttle._settlement.limiter, Demand(Priority.LOW)
+    gate, demand = throttle.admission.parts.settlement.limiter, Demand(Priority.LOW)
     for _ in range(int(WARM_RPS)):
         started_s = throttle.clock()
         assert gate.try_acquire(demand, started_s)
@@ -53,23 +56,30 @@ def held(throttle: Throttle, slots: int = 1) -> list[Permit]:
     return [permit_for(throttle, Demand(Priority.LOW)) for _ in range(slots)]
 
 
+def with_budget(throttle: ManualThrottle, budget_rps: float) -> SharedBudget:
+    """The shared budget of all classes, in force at this rate until the next sample."""
+    state = replace(throttle.control_state(), budget_rps=budget_rps, term="test")
+    throttle.admission.apply(state, None, math.inf, throttle.clock())
+    return throttle.admission.parts.shared_budget
+
+
 def active(throttle: Throttle) -> int:
     return sum(throttle.snapshot().active.values())
 
 
 def in_flight(throttle: Throttle) -> int:
-    return throttle._settlement.limiter.in_flight
+    return throttle.admission.parts.settlement.limiter.in_flight
 
 
 def left_over(throttle: Throttle) -> dict[str, Any]:
     """What a throttle holds for others than the requests in flight; all of it is empty when nobody waits."""
-    settlement = throttle._settlement
+    settlement = throttle.admission.parts.settlement
     lanes = [len(lane) for lane in getattr(settlement.limiter, "_queues", ())]
     return {
         "waiting": settlement.limiter.waiting,
         "lanes": sum(lanes),
         "unheard": len(settlement.unclaimed),
-        "bells": len(settlement.pending_wakeups),
+        "bells": len(settlement.lock.pending),
     }
 
 

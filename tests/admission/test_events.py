@@ -14,6 +14,7 @@ from autoglm_throttle.events import LogEvent, RejectionSampler, control_events
 from autoglm_throttle.events.devices import FAULTS, MAX_DEVICE_EVENTS
 from autoglm_throttle.settings import Problem
 from autoglm_throttle.store.health import HealthChange, HealthState
+from autoglm_throttle.store.monitor import store_changed
 from autoglm_throttle.store.shared_limits import StoreView
 from autoglm_throttle.store.user_limit_store import StoreErrorKind, StoreStats
 from autoglm_throttle.types import (
@@ -382,7 +383,7 @@ def store(on_error: StoreFailureMode, processes: int = 4) -> StoreView:
     ],
 )
 def test_store_lost_event_warns_and_names_the_fallback(on_error: StoreFailureMode, meanwhile: str) -> None:
-    line = events.store_changed(
+    line = store_changed(
         store(on_error), HealthChange(HealthState.LOCAL, StoreErrorKind.TIMEOUT, 9.0, 3.0), "too slow"
     )
     assert (line.event, line.level) == ("store_lost", logging.WARNING)
@@ -391,7 +392,7 @@ def test_store_lost_event_warns_and_names_the_fallback(on_error: StoreFailureMod
 
 
 def test_store_recovered_event_has_the_outage_duration() -> None:
-    line = events.store_changed(
+    line = store_changed(
         store(StoreFailureMode.LOCAL), HealthChange(HealthState.REMOTE, None, 9.0, 3.25), ""
     )
     assert (line.event, line.level) == ("store_recovered", logging.INFO)

@@ -32,6 +32,7 @@ from tests.admission.gated_throttle import (
     rejection_for,
     ticket_for,
     warmed,
+    with_budget,
 )
 from tests.asgi.run_app import request
 
@@ -51,7 +52,7 @@ class Rush:
 
     def __init__(self, throttle: ManualThrottle, utilization_pct: float, samples: int = 3) -> None:
         self.throttle = throttle
-        self.running = held(throttle, int(throttle._settlement.limiter.limit))
+        self.running = held(throttle, int(throttle.admission.parts.settlement.limiter.limit))
         self.ticket = ticket_for(throttle, Demand(HIGH))
         heated(throttle, utilization_pct, samples)
 
@@ -70,7 +71,7 @@ def overloaded(throttle: ManualThrottle, utilization_pct: float, samples: int = 
 
 def least_rps(throttle: ManualThrottle) -> float:
     """No cut goes deeper: the measured service rate and the headroom."""
-    rate = throttle._settlement.limiter.view(throttle.clock()).service_rps
+    rate = throttle.admission.parts.settlement.limiter.view(throttle.clock()).service_rps
     assert rate is not None
     assert 70.0 < rate < 110.0
     return HEADROOM * rate
@@ -193,7 +194,7 @@ class TestCut:
         throttle = overloaded(adaptive(min_share=0.2, user_limit="300/hour"), 99.0)
         permit_for(throttle, Demand(HIGH, "u", 300.0, holds_slot=False))
         flood(throttle, HIGH)
-        budget = throttle._shared_budget.bucket
+        budget = throttle.admission.parts.shared_budget.bucket
         before = budget.tokens(throttle.clock())
         throttle.leave(ticket_for(throttle, Demand(LOW)))
         assert rejection_for(throttle, Demand(LOW, "u")).decision.reason is Reason.USER
@@ -202,12 +203,12 @@ class TestCut:
     def test_budget_rejections_are_demand(self) -> None:
         throttle = overloaded(adaptive(min_share=0.0), 99.0)
         flood(throttle, HIGH)
-        gate = throttle._settlement.limiter
+        gate = throttle.admission.parts.settlement.limiter
         assert isinstance(gate, AdaptiveConcurrencyLimiter)
-        before = gate._arrived[HIGH]
+        before = gate.period.arrived[HIGH]
         for _ in range(10):
             rejection_for(throttle, Demand(HIGH))
-        assert gate._arrived[HIGH] == before + 10
+        assert gate.period.arrived[HIGH] == before + 10
 
     def test_with_free_slots_only_the_budget_is_checked(self) -> None:
         throttle = Rush(adaptive(4), 99.0).end()
@@ -219,11 +220,10 @@ class TestCut:
     def test_user_rejection_with_a_free_slot_releases_it(self) -> None:
         throttle = adaptive(4, user_limit="1/hour")
         permit_for(throttle, Demand(MID, "u", holds_slot=False))
-        throttle._budget_active = True
-        throttle._shared_budget.rescale(10.0, "test", throttle.clock())
+        budget = with_budget(throttle, 10.0)
         assert rejection_for(throttle, Demand(MID, "u")).decision.reason is Reason.USER
         assert in_flight(throttle) == 0
-        assert throttle._shared_budget.bucket.tokens(throttle.clock()) == 8.0
+        assert budget.bucket.tokens(throttle.clock()) == 8.0
 
     async def test_client_gets_503_with_retry_after(self) -> None:
         throttle = overloaded(adaptive(min_share=0.0), 99.0)
@@ -242,7 +242,7 @@ class TestCut:
         """Ten seconds of the cut: the flood of high takes all of the budget, 3 of 100 a second go to low."""
         throttle = overloaded(adaptive(min_share=min_share), 99.0)
         flood(throttle, HIGH)
-        throttle._settlement.limiter.enqueue_reserved(Demand(LOW), throttle.clock())
+        throttle.admission.parts.settlement.limiter.enqueue_reserved(Demand(LOW), throttle.clock())
         admitted_low = 0
         for step in range(1000):
             throttle.clock.advance(0.01)
@@ -342,6 +342,6 @@ class TestRelease:
             throttle.clock.advance(0.01)
             assert not decided(throttle, HIGH).allowed
             rejection_for(throttle, Demand(MID, holds_slot=False))
-        demand_rps = throttle._settlement.limiter.view(throttle.clock()).demand_rps
+        demand_rps = throttle.admission.parts.settlement.limiter.view(throttle.clock()).demand_rps
         assert demand_rps[HIGH] > 10.0
         assert demand_rps[MID] == 0.0

@@ -75,7 +75,7 @@ class TestMemory:
         held(throttle, 10)
         self.filled(throttle, 0.92)
         tickets = [ticket_for(throttle, Demand(LOW)) for _ in range(3)]
-        throttle._settlement.limiter.update_memory(0.85)  # room for one more
+        throttle.admission.parts.settlement.limiter.update_memory(0.85)  # room for one more
         tickets.append(ticket_for(throttle, Demand(LOW)))
         assert [ticket.state.name for ticket in tickets] == ["CALLED", "WAITING", "WAITING", "WAITING"]
 
@@ -86,7 +86,7 @@ class TestMemory:
         held(throttle, 10)
         self.filled(throttle, 0.92)
         ticket = ticket_for(throttle, Demand(LOW))
-        throttle._settlement.limiter.update_memory(0.85)
+        throttle.admission.parts.settlement.limiter.update_memory(0.85)
         assert rejection_for(throttle, Demand(HIGH, "u")).decision.reason is Reason.USER
         assert ticket.state is TicketState.CALLED
 
@@ -150,7 +150,7 @@ class TestHardBound:
             ticket = throttle.try_admit(Demand(HIGH))
             throttle.clock.advance(0.01)
             for _ in range(2):
-                throttle._settlement.limiter.release(
+                throttle.admission.parts.settlement.limiter.release(
                     throttle.clock() - 0.01, Outcome.SUCCESS, throttle.clock()
                 )
             for _, permit in throttle.called():
@@ -183,7 +183,7 @@ def ask():
 def shown():
     limiter = throttle.snapshot().concurrency
     active = sum(throttle.snapshot().active.values())
-    return limiter.in_flight, sum(limiter.waiting), len(throttle._settlement.unclaimed), active
+    return limiter.in_flight, sum(limiter.waiting), len(throttle.admission.parts.settlement.unclaimed), active
 
 first, second = ask(), ask()
 called, waiting = ask(), ask()

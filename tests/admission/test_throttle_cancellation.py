@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Reason
-from autoglm_throttle.admission import queued_admission as admission_module
+from autoglm_throttle.admission import controller as admission_module
 from autoglm_throttle.limiting.concurrency_limiter import TicketState
 from autoglm_throttle.testing import ManualThrottle
 from tests.admission.gated_throttle import NOTHING, gated, held, in_flight, left_over, ticket_for, warmed
@@ -26,7 +26,7 @@ class Stopped(BaseException):
 
 def untouched(throttle: ManualThrottle, user: str) -> bool:
     """Whether nothing of a user's limit and of the mid tokens has been spent."""
-    bucket = throttle._buckets.all[MID]
+    bucket = throttle.admission.parts.buckets.all[MID]
     full = bucket.tokens(throttle.clock()) == bucket.burst
     permit = throttle.try_admit(Demand(HIGH, user, holds_slot=False))
     return full and permit.decision is not None and permit.decision.remaining == 9
@@ -50,7 +50,7 @@ class TestEveryMoment:
         await quiet()
         assert first.verdict is None
         assert untouched(throttle, "u")
-        assert throttle._settlement.limiter.waiting == 1
+        assert throttle.admission.parts.settlement.limiter.waiting == 1
         running.settle()
         await quiet()
         assert isinstance(second.verdict, Permit)

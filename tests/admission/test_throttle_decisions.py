@@ -231,20 +231,20 @@ class TestConcurrency:
     def test_all_limits_are_tested_under_one_lock(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Threads seldom meet at the wrong moment by themselves, so the lock is looked at."""
         throttle = throttle_for_tests(user_limit="1/minute")
-        lock: Any = throttle._settlement.counters.lock
+        lock = throttle.admission.parts.settlement.lock
         held: list[bool] = []
 
         def watched(room: Any, name: str) -> None:
             original = getattr(room, name)
 
             def call(*args: Any) -> Any:
-                held.append(lock._is_owned())
+                held.append(lock.is_held())
                 return original(*args)
 
             monkeypatch.setattr(room, name, call)
 
-        watched(throttle._buckets, "take")
-        watched(throttle._user_limits, "hit")
+        watched(throttle.admission.parts.buckets, "take")
+        watched(throttle.admission.parts.user_limits, "hit")
         assert admitted(throttle, 2, user="u") == 1
         assert held == [True] * 4
 

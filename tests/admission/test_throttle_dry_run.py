@@ -175,9 +175,9 @@ class TestInFlight:
         for throttle in (live, dry):
             for _ in range(4):
                 throttle.try_admit(LOW)
-            assert not throttle._settlement.limiter.report().confirmed
+            assert not throttle.admission.parts.settlement.limiter.report().confirmed
             throttle.try_admit(LOW)
-            assert throttle._settlement.limiter.report().confirmed
+            assert throttle.admission.parts.settlement.limiter.report().confirmed
 
     def test_queue_too_long_would_reject(self) -> None:
         live, dry = (warmed(gated(4, dry_run=dry)) for dry in (False, True))

@@ -80,7 +80,9 @@ def site_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Site]]:
 async def started(site: Site) -> None:
     site.throttle.start()
     await asyncio.to_thread(site.wire.wait)
-    until(lambda: site.throttle._fleet.leases._request_pending is False, LONG_S, "the first answer")  # type: ignore[union-attr]
+    members = site.throttle.admission.parts.fleet
+    assert members is not None
+    until(lambda: not members.leases.is_request_pending, LONG_S, "the first answer")
     await asyncio.sleep(0)
 
 

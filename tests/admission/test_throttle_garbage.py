@@ -14,9 +14,8 @@ from autoglm_throttle import (
     Priority,
     Rejection,
     Settings,
-    throttle,
 )
-from autoglm_throttle.admission import permit, settlement, snapshot
+from autoglm_throttle.admission import control_loop, controller, counters, permit, settlement, snapshot
 from autoglm_throttle.limiting import (
     concurrency_limiter,
     instant,
@@ -53,7 +52,9 @@ SETTINGS = {
 WATCHED = {
     str(module.__file__)
     for module in (
-        throttle,
+        control_loop,
+        controller,
+        counters,
         settlement,
         permit,
         snapshot,
@@ -173,13 +174,13 @@ def wait(scene: Scene, ticket: Ticket) -> None:
     if ticket.state is TicketState.WAITING:
         ticket.on_ready = lambda: scene.rung.append(ticket)
     else:
-        scene.throttle._settlement.mark_claimed(ticket)
+        scene.throttle.admission.parts.settlement.mark_claimed(ticket)
     resume(scene, ticket)
 
 
 def resume(scene: Scene, ticket: Ticket) -> None:
     if ticket in scene.in_line:
-        verdict = scene.throttle._poll_ticket(ticket)
+        verdict = scene.throttle.admission.poll(ticket)
         if verdict is not None:
             scene.in_line.remove(ticket)
             take(scene, verdict)
@@ -203,13 +204,15 @@ ACTIONS: list[Action] = [
 def even(scene: Scene) -> None:
     """End everything, and compare the books."""
     owner = scene.throttle
-    assert TicketState.CANCELLED not in {ticket.state for ticket in owner._settlement.unclaimed}
-    assert owner._settlement.limiter.waiting == 0 or in_flight(owner) == SLOTS
+    assert TicketState.CANCELLED not in {
+        ticket.state for ticket in owner.admission.parts.settlement.unclaimed
+    }
+    assert owner.admission.parts.settlement.limiter.waiting == 0 or in_flight(owner) == SLOTS
     called(scene)
     for ticket in scene.rung:
         resume(scene, ticket)
     assert in_flight(owner) == len(scene.running)
-    assert owner._settlement.limiter.waiting == len(scene.in_line)
+    assert owner.admission.parts.settlement.limiter.waiting == len(scene.in_line)
     assert sum(owner.snapshot().active.values()) == len(scene.running)
     for ticket in scene.in_line:
         owner.leave(ticket)
@@ -224,7 +227,7 @@ def even(scene: Scene) -> None:
     asked = Demand(HIGH, "u", holds_slot=False)
     spent = 19 - int(permit_for(owner, asked).decision.remaining)
     assert spent == admitted
-    mid = owner._buckets.all[MID]
+    mid = owner.admission.parts.buckets.all[MID]
     assert MID_TOKENS - mid.tokens(owner.clock()) == pytest.approx(admitted, abs=0.1)
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle import ControlState, Demand, Outcome, Priority, Settings, TelemetryState, Throttle
+from autoglm_throttle._runtime.worker import BACKOFF_MAX_S
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
 from autoglm_throttle.types import LimiterReport
 
@@ -77,6 +78,7 @@ def test_a_thread_that_could_not_start_is_tried_again(monkeypatch: pytest.Monkey
             clock.advance(1.0)
         assert throttle.control_state().telemetry is TelemetryState.BLIND
     try:
+        clock.advance(BACKOFF_MAX_S)
         throttle.try_admit(Demand())
         deadline = time.monotonic() + DEADLINE_S
         while throttle.control_state().telemetry is not TelemetryState.FRESH and time.monotonic() < deadline:
@@ -112,7 +114,7 @@ def test_a_stop_in_the_midst_of_a_reading_is_not_forgotten(monkeypatch: pytest.M
     throttle = throttle_for_tests()
     throttle.start()
     stopping = threading.Thread(target=throttle.stop, daemon=True)
-    original = throttle._controller.control_state
+    original = throttle.control.controller.control_state
 
     class Held(ControlState):
         @property
@@ -137,10 +139,10 @@ def test_a_stop_in_the_midst_of_a_reading_is_not_forgotten(monkeypatch: pytest.M
                 object.__setattr__(held, name, getattr(messages, name))
         return held
 
-    monkeypatch.setattr(throttle._controller, "control_state", state)
+    monkeypatch.setattr(throttle.control.controller, "control_state", state)
     throttle.control_state()
     stopping.join(DEADLINE_S)
-    assert throttle._refresh_due_s == -math.inf
+    assert throttle.admission.refresh_due_s == -math.inf
 
 
 def test_a_log_filter_that_raises_breaks_no_request() -> None:

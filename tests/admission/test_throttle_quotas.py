@@ -13,6 +13,7 @@ from autoglm_throttle.admission.permit import Permit as PlainPermit
 from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
+from tests.admission.forked import forked
 from tests.admission.gated_throttle import (
     NOTHING,
     WIDE,
@@ -67,7 +68,7 @@ def test_without_quotas_there_are_none() -> None:
     assert type(permit) is PlainPermit
     assert permit.advice is None
     assert throttle.snapshot().quota is None
-    assert throttle._rate_limiter is throttle._buckets
+    assert throttle.admission.parts.rate_limiter is throttle.admission.parts.buckets
 
 
 def test_each_priority_is_rejected_at_its_own_cap() -> None:
@@ -222,7 +223,11 @@ def test_missing_telemetry_rejects_nothing_and_is_shown() -> None:
 def test_a_forked_process_begins_with_nothing_in_flight() -> None:
     throttle = quoted()
     permit = permit_for(throttle, Demand())
-    throttle._after_fork()
-    assert view(throttle).cost == 0.0
-    permit.settle()
-    assert view(throttle).cost == 0.0
+
+    def check() -> None:
+        assert view(throttle).cost == 0.0
+        permit.settle()
+        assert view(throttle).cost == 0.0
+
+    forked(check)
+    assert view(throttle).cost > 0.0

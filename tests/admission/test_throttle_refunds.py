@@ -26,6 +26,7 @@ from tests.admission.gated_throttle import (
     rejection_for,
     ticket_for,
     warmed,
+    with_budget,
 )
 
 HIGH, MID, LOW = Priority
@@ -47,9 +48,9 @@ def left(throttle: ManualThrottle, ticket: Ticket) -> None:
 
 def called_and_left(throttle: ManualThrottle, ticket: Ticket) -> None:
     """It gives up although its turn has come."""
-    gate = throttle._settlement.limiter
+    gate = throttle.admission.parts.settlement.limiter
     gate.release(throttle.clock(), Outcome.NEUTRAL, throttle.clock())
-    throttle._settlement.call_ready(throttle.clock())
+    throttle.admission.parts.settlement.call_ready(throttle.clock())
     assert ticket.state is TicketState.CALLED
     throttle.leave(ticket)
     assert gate.try_acquire(Demand(), throttle.clock())  # the slot that was lent
@@ -100,25 +101,23 @@ class TestNothingIsCharged:
     ) -> None:
         throttle = warmed(gated(policy="adaptive"))
         held(throttle)
-        throttle._shared_budget.rescale(0.001, "test", throttle.clock())
-        throttle._budget_active = True
-        before = throttle._shared_budget.bucket.tokens(throttle.clock())
+        budget = with_budget(throttle, 0.001).bucket
+        before = budget.tokens(throttle.clock())
         ticket = ticket_for(throttle, Demand(HIGH))
-        assert throttle._shared_budget.bucket.tokens(throttle.clock()) == pytest.approx(before - 1.0)
+        assert budget.tokens(throttle.clock()) == pytest.approx(before - 1.0)
         ending(throttle, ticket)
-        assert throttle._shared_budget.bucket.tokens(throttle.clock()) == pytest.approx(before, abs=0.001)
+        assert budget.tokens(throttle.clock()) == pytest.approx(before, abs=0.001)
 
     def test_a_place_that_the_budget_did_not_pay_for_gives_nothing_back_to_it(self) -> None:
         throttle = warmed(gated(policy="adaptive"))
         held(throttle)
         ticket = ticket_for(throttle, Demand(HIGH))
-        throttle._shared_budget.rescale(0.001, "test", throttle.clock())
-        throttle._budget_active = True
+        budget = with_budget(throttle, 0.001)
         permit_for(throttle, Demand(HIGH, holds_slot=False))
-        throttle._shared_budget.take(HIGH, throttle.clock())
-        before = throttle._shared_budget.bucket.tokens(throttle.clock())
+        budget.take(HIGH, throttle.clock())
+        before = budget.bucket.tokens(throttle.clock())
         throttle.leave(ticket)
-        assert throttle._shared_budget.bucket.tokens(throttle.clock()) == before
+        assert budget.bucket.tokens(throttle.clock()) == before
 
     def test_units_go_back_although_another_thread_has_read_a_later_time(self) -> None:
         """The gate's time stands still for one who read the clock before and got the lock after."""

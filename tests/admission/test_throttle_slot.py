@@ -95,7 +95,7 @@ def test_slot_waits_in_the_queue(backend: str) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(fill, throttle, entered, errors)
             await quiet()
-            assert (entered, throttle._settlement.limiter.waiting) == ([], 1)
+            assert (entered, throttle.admission.parts.settlement.limiter.waiting) == ([], 1)
             running.settle()
         assert (len(entered), errors) == (1, [])
         assert_settled_once(throttle, Outcome.SUCCESS, Outcome.SUCCESS)
@@ -127,9 +127,9 @@ def test_slot_cancelled_in_the_queue_takes_nothing(backend: str) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(fill, throttle, [], [])
             await quiet()
-            assert throttle._settlement.limiter.waiting == 1
+            assert throttle.admission.parts.settlement.limiter.waiting == 1
             group.cancel_scope.cancel()
-        assert throttle._settlement.limiter.waiting == 0
+        assert throttle.admission.parts.settlement.limiter.waiting == 0
         running.settle()
         assert_settled_once(throttle, Outcome.SUCCESS)
 
@@ -190,8 +190,8 @@ async def test_slot_leases_before_it_checks(monkeypatch: pytest.MonkeyPatch) -> 
     async def lease(demand: Demand) -> None:
         leased.append(demand)
 
-    monkeypatch.setattr(throttle, "has_leases", True)
-    monkeypatch.setattr(throttle, "ensure_lease", lease)
+    monkeypatch.setattr(throttle.admission, "has_leases", True)
+    monkeypatch.setattr(throttle.admission, "ensure_lease", lease)
     demand = Demand(MID)
     async with throttle.slot(demand):
         assert leased == [demand]

@@ -64,8 +64,8 @@ class TestGpuRequired:
         assert "GPU_REQUIRED" in message
         assert message.endswith("fake: no driver")
         assert not lifespan.served
-        assert throttle._gpu_monitor.has_sources
-        assert not throttle._gpu_monitor.is_running
+        assert throttle.control.monitor.has_sources
+        assert not throttle.control.monitor.is_running
 
     async def test_engine_does_not_replace_missing_devices(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(middleware, "FIRST_SAMPLE_TIMEOUT_S", 0.3)
@@ -129,8 +129,8 @@ def test_idle_users_leave_with_the_samples() -> None:
 def test_odd_things_are_counted_by_name() -> None:
     throttle = throttle_for_tests()
     for name in ("odd", "odd", "even"):
-        throttle.record_oddity(name)
-    throttle.record_exempt()
+        throttle.admission.record_oddity(name)
+    throttle.admission.record_exempt()
     hints = throttle.snapshot().oddities
     assert (hints["odd"], hints["even"], hints["unknown_priority"]) == (2, 1, 0)
     assert throttle.snapshot().exempt == 1

@@ -18,6 +18,7 @@ from autoglm_throttle.store.shared_limits import SharedUserLimits
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Demand
+from tests.admission.forked import forked
 from tests.admission.sharing import ALICE, Site, turns
 from tests.store.polling import eventually
 from tests.store.scripted_store import ScriptedStore
@@ -133,7 +134,7 @@ async def test_probe_runs_where_an_event_loop_runs(monkeypatch: pytest.MonkeyPat
     site = Site(monkeypatch)
     site.throttle.start()
     await turns()
-    windows = site.throttle._user_limits
+    windows = site.throttle.admission.parts.user_limits
     assert isinstance(windows, SharedUserLimits)
 
     def due() -> bool:
@@ -153,13 +154,13 @@ async def test_probe_runs_where_an_event_loop_runs(monkeypatch: pytest.MonkeyPat
 def test_a_forked_process_lets_the_parents_connections_be(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch)
     site.throttle.try_admit(Demand(user=ALICE))
-    child = os.fork()
-    if not child:
+
+    def check() -> None:
         view = site.throttle.snapshot().store
-        fresh = view is not None and not any(view.fallbacks.values())
-        os._exit(0 if site.store.forgotten == 1 and fresh else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert site.store.forgotten == 0
+        assert view is not None
+        assert not any(view.fallbacks.values())
+
+    forked(check)
 
 
 def test_unused_store_is_reported_at_start(caplog: pytest.LogCaptureFixture) -> None:

@@ -46,7 +46,7 @@ class Counts:
             user_limit=f"{USER_LIMIT}/hour",
         )
         self.tokens = dict.fromkeys(Priority, STARTS_WITH)
-        for bucket in self.throttle._buckets.all:
+        for bucket in self.throttle.admission.parts.buckets.all:
             bucket.take(bucket.burst - STARTS_WITH, self.throttle.clock())
         self.units: Counter[str] = Counter()
         self.ends: Counter[str] = Counter()
@@ -73,7 +73,7 @@ class Counts:
     def elapse(self, seconds: float) -> None:
         """Let time pass, in which buckets refill at the ceilings in force."""
         self.throttle.clock.advance(seconds)
-        buckets = self.throttle._buckets
+        buckets = self.throttle.admission.parts.buckets
         assert isinstance(buckets, PriorityBuckets)
         for priority, bucket in zip(Priority, buckets.all, strict=True):
             self.tokens[priority] += seconds * bucket.rate
@@ -94,7 +94,7 @@ class Counts:
         assert sum(requests.values()) == self.asked
         for priority in Priority:
             assert snapshot.tokens[priority] == pytest.approx(self.tokens[priority], rel=1e-6)
-        kept = throttle._user_limits
+        kept = throttle.admission.parts.user_limits
         assert isinstance(kept, UserLimits)
         windows = kept._by_priority[0]
         assert windows is not None
@@ -175,7 +175,7 @@ class SynchronousStorm:
         tickets = self.rung or with_wakeup
         if tickets:
             ticket = self.random.choice(tickets)
-            verdict = self.throttle._poll_ticket(ticket)
+            verdict = self.throttle.admission.poll(ticket)
             if verdict is not None:
                 del self.waiting[ticket]
                 if ticket in self.rung:

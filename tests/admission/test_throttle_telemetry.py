@@ -6,15 +6,12 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from autoglm_throttle import (
-    ControlState,
-    GpuSample,
     Priority,
     ProviderMisconfigured,
     ProviderUnavailable,
@@ -23,7 +20,7 @@ from autoglm_throttle import (
     TelemetryState,
     Throttle,
 )
-from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
+from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
 from autoglm_throttle.types import Clock, ControlCause, Policy
 from tests.admission.demands import DEADLINE_S, admitted, decided, heated, permit_of, together
 
@@ -202,20 +199,15 @@ class TestFailures:
         assert admitted(throttle, 5) == 5
 
     def test_what_observing_raises_does_not_end_the_sampling(self) -> None:
-        class Fragile(ManualThrottle):
-            broken = True
+        def fail() -> None:
+            raise RuntimeError("no")
 
-            def _observe(self, samples: Any, source: str, interval_s: float | None) -> Any:
-                if self.broken:
-                    raise RuntimeError("no")
-                return super()._observe(samples, source, interval_s)
-
-        made = throttle_for_tests()
-        throttle = Fragile(made.settings, made.clock, made.gpu)
+        throttle = throttle_for_tests()
+        throttle.control.after_sample = fail
         heated(throttle, 92.0)
         assert throttle.snapshot().controller_errors == 3
         assert admitted(throttle, 5) == 5
-        throttle.broken = False
+        throttle.control.after_sample = None
         assert throttle.tick(3).factor == 0.4
 
 
@@ -239,11 +231,7 @@ class Observed(Throttle):
     def __init__(self, settings: Settings, *, gpu: FakeGpu, clock: ManualClock) -> None:
         super().__init__(settings, gpu=gpu, clock=clock)
         self.observed = threading.Event()
-
-    def _observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> ControlState:
-        regime = super()._observe(samples, source, interval_s)
-        self.observed.set()
-        return regime
+        self.control.after_sample = self.observed.set
 
 
 class TestThread:
@@ -259,7 +247,7 @@ class TestThread:
             assert throttle.control_state().telemetry is TelemetryState.FRESH
             gpu.hang()
             assert gpu.begun.acquire(timeout=DEADLINE_S)
-            throttle._gpu_monitor._samplers[gpu.name].wake()
+            throttle.control.monitor.samplers[gpu.name].wake()
             assert gpu.begun.acquire(timeout=DEADLINE_S)
             clock.advance(3.001)
             states: list[TelemetryState] = []
@@ -337,14 +325,11 @@ throttle = Throttle(Settings(user_limit="3/minute"), gpu=gpu)
 inherited = [throttle.try_admit(Demand(user="u")) for _ in range(2)]
 assert gpu.read_here.wait(10)
 held, fork = threading.Event(), threading.Event()
-users = throttle._user_limits._by_priority[0].users
 
 def hold():
-    with throttle._settlement.counters.lock:
-        users._ring.append("half-way in")
+    with throttle.admission.parts.settlement.lock:
         held.set()
         fork.wait(10)
-        users._ring.pop()
 
 threading.Thread(target=hold, daemon=True).start()
 assert held.wait(10)
@@ -357,11 +342,9 @@ if child == 0:
     for permit in inherited:
         permit.settle()
     assert not any(throttle.snapshot().active.values()), throttle.snapshot().active
-    assert throttle.try_admit(Demand(user="u")).admitted
-    assert not throttle.try_admit(Demand(user="u")).admitted
-    throttle._user_limits.sweep(0.0, 2)
+    assert [throttle.try_admit(Demand(user="u")).admitted for _ in range(4)] == [True] * 3 + [False]
     assert gpu.read_here.wait(10)
-    assert sum(throttle.snapshot().requests.values()) == 2
+    assert sum(throttle.snapshot().requests.values()) == 4
     os._exit(0)
 fork.set()
 _, status = os.waitpid(child, 0)

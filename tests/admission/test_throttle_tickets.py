@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections import deque
 from collections.abc import Callable
 
 import anyio
@@ -20,7 +19,7 @@ from autoglm_throttle import (
     Settings,
     Throttle,
 )
-from autoglm_throttle.admission import queued_admission as admission_module
+from autoglm_throttle.admission import controller as admission_module
 from autoglm_throttle.limiting.concurrency_limiter import TicketState
 from tests.admission.demands import DEADLINE_S
 from tests.admission.gated_throttle import (
@@ -86,7 +85,7 @@ class TestSynchronousFace:
         held(throttle)
         ticket = ticket_for(throttle, Demand(MID))
         throttle.clock.advance(0.5)
-        throttle._settlement.call_ready(throttle.clock())
+        throttle.admission.parts.settlement.call_ready(throttle.clock())
         throttle.leave(ticket)
         assert throttle.called() == []
         assert throttle.snapshot().requests[MID, "shed", Reason.QUEUE] == 0
@@ -125,7 +124,7 @@ class TestSynchronousFace:
         held(throttle)
         ticket = ticket_for(throttle, Demand(MID))
         throttle.clock.advance(0.5)
-        throttle._settlement.call_ready(throttle.clock())
+        throttle.admission.parts.settlement.call_ready(throttle.clock())
         rejection = await throttle.wait(ticket)
         assert isinstance(rejection, Rejection)
         assert rejection.decision.detail == "queue:timeout"
@@ -262,15 +261,3 @@ class TestThreads:
         assert throttle.snapshot().oddities["disconnected_in_queue"] == 1
         throttle.leave(second)
         assert in_flight(throttle) == 0
-
-
-def test_two_threads_may_run_the_same_wakeups() -> None:
-    class Emptied(deque[Callable[[], None]]):
-        """Another thread takes the last bell between the look and the grip."""
-
-        def __len__(self) -> int:
-            return 1
-
-    throttle = gated()
-    throttle._settlement.pending_wakeups = Emptied()
-    throttle._settlement.run_wakeups()

@@ -106,13 +106,13 @@ class TestOrder:
         """One look after the wait and none before it; what the loop does in between is no look."""
         throttle = warmed(gated())
         looks: list[Ticket] = []
-        original = throttle._poll_ticket
+        original = throttle.admission.poll
 
         def look(ticket: Ticket) -> Permit | Rejection | None:
             looks.append(ticket)
             return original(ticket)
 
-        monkeypatch.setattr(throttle, "_poll_ticket", look)
+        monkeypatch.setattr(throttle.admission, "poll", look)
 
         async def scenario() -> None:
             (running,) = held(throttle)
@@ -177,7 +177,9 @@ class TestCall:
                 super().release(started_s, outcome, now)
 
         throttle = gated()
-        throttle._settlement.limiter = Watched(ConcurrencyRules(inflight_start=1), throttle.clock())
+        throttle.admission.parts.settlement.limiter = Watched(
+            ConcurrencyRules(inflight_start=1), throttle.clock()
+        )
         warmed(throttle)
         inside_s.clear()
         (running,) = held(throttle)
@@ -267,7 +269,7 @@ class TestQueueTimeout:
         assert len(throttle.called()) == 0  # the one in front still waits
         ticket = ticket_for(throttle, Demand(slo_s=0.2))
         throttle.clock.advance(0.05)
-        assert throttle._poll_ticket(ticket) is not None
+        assert throttle.admission.poll(ticket) is not None
 
     def test_waiter_wakes_itself_at_the_queue_timeout(self, backend: str) -> None:
         async def scenario() -> None:
@@ -339,7 +341,10 @@ class TestSnapshot:
         held(throttle)
         ticket = ticket_for(throttle, Demand(MID, "u"))
         assert repr(ticket) == "Ticket(WAITING, queue 2, Demand(mid, user='u', cost=1))"
-        assert repr(throttle._settlement.limiter) == "AdaptiveConcurrencyLimiter(1 of 1 in flight, 1 waiting)"
+        assert (
+            repr(throttle.admission.parts.settlement.limiter)
+            == "AdaptiveConcurrencyLimiter(1 of 1 in flight, 1 waiting)"
+        )
         assert repr(throttle) == (
             "Throttle(concurrency, factor=1.00 (policy), telemetry=starting, "
             "rates=1e+06/1e+06/1e+06/s, active=1)"

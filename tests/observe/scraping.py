@@ -13,11 +13,13 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoglm_throttle import Priority, Throttle
-from autoglm_throttle.admission.snapshot import DURATION_BUCKETS_S, DurationCounts, GuardsView, Snapshot
+from autoglm_throttle.admission.counters import DURATION_BUCKETS_S, DurationCounts
+from autoglm_throttle.admission.snapshot import Snapshot
 from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.control.quota import QuotaView
 from autoglm_throttle.observe import collector
 from autoglm_throttle.observe.metric import PREFIX, RecorderProtocol
+from autoglm_throttle.resilience.registry import GuardsView
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.shared_limits import StoreView
 from autoglm_throttle.store.user_limit_store import StoreErrorKind, StoreStats

@@ -17,10 +17,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Rejection, Settings, Throttle
-from autoglm_throttle.admission.snapshot import DURATION_BUCKETS_S, FleetView
+from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.observe import METRICS, collector
 from autoglm_throttle.observe.metric import PREFIX, HistogramSpec
 from autoglm_throttle.observe.page import metrics_page
+from autoglm_throttle.store.fleet import FleetView
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from tests.observe.scraping import GUARDS, QUOTA, STORE, knowing_all, loaded, scraped, states, value
 
@@ -99,7 +100,7 @@ def test_counts_are_exactly_what_happened(events: list[tuple[Priority, float, Ou
             wanted[priority.label, outcome.value] += 1
             if outcome is not Outcome.NEUTRAL:
                 durations[priority.label].append(lasts_s)
-        throttle.record_exempt()
+        throttle.admission.record_exempt()
     wanted["none", "exempt", "ok"] = len(events)
     families = scraped(throttle)
     counts = {

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.admission.snapshot import SourceView
+from autoglm_throttle.gpu.monitor import SourceView
 from autoglm_throttle.gpu.sample_copy import MEASURED
 from autoglm_throttle.observe import METRICS
 from autoglm_throttle.observe.device_label import labelled

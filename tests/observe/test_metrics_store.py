@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from autoglm_throttle.admission.snapshot import FleetView
 from autoglm_throttle.observe.metric import PREFIX
+from autoglm_throttle.store.fleet import FleetView
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import GpuSample, GpuView

@@ -242,9 +242,9 @@ def test_degradation() -> None:
     offered = []
     for percent in (80.0, 80.0, 80.0, 80.1, 80.1, 80.1):
         service.sample(percent)
-        offered.append(service.throttle.is_available("related"))
+        offered.append(service.throttle.guard("related").is_available())
     assert offered == [True] * 5 + [False]
-    assert service.throttle.is_available("vector-db"), "what is core is not shed"
+    assert service.throttle.guard("vector-db").is_available(), "what is core is not shed"
 
 
 def test_users() -> None:

@@ -22,12 +22,11 @@ from autoglm_throttle import (
     Throttle,
     mark,
 )
-from autoglm_throttle.admission.snapshot import LIMITED
 from autoglm_throttle.asgi.responses import ResponseBuilder
 from autoglm_throttle.fastapi import limit
 from autoglm_throttle.settings.resource_policy import ResourcePolicy
 from autoglm_throttle.testing import assert_limited, assert_rejected, assert_shed, throttle_for_tests
-from autoglm_throttle.types import CriticalityName, Decision, LimitedReason, PriorityName, ShedReason
+from autoglm_throttle.types import LIMITED, CriticalityName, Decision, LimitedReason, PriorityName, ShedReason
 
 
 def rejection(reason: Reason) -> Response:

@@ -20,7 +20,7 @@ from tests.servers import service
 
 def hold(held: threading.Event, forked: threading.Event) -> None:
     """Hold the throttle's lock over the fork, as any thread of the parent might."""
-    with service.throttle._settlement.counters.lock:
+    with service.throttle.admission.parts.settlement.lock:
         held.set()
         forked.wait()
 
