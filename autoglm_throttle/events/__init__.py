@@ -12,8 +12,7 @@ from autoglm_throttle.events.rejections import (
     rejections_summary,
     user_table_full,
 )
-from autoglm_throttle.events.settings import approximate, configuration_advice, configured
-from autoglm_throttle.events.stores import store_changed
+from autoglm_throttle.events.settings import configuration_advice, configured
 
 __all__ = [
     "LOGGER",
@@ -22,7 +21,6 @@ __all__ = [
     "LogEvent",
     "RateLimitedLogger",
     "RejectionSampler",
-    "approximate",
     "breaker_changed",
     "configuration_advice",
     "configured",
@@ -33,7 +31,6 @@ __all__ = [
     "guard_table_full",
     "rejection_event",
     "rejections_summary",
-    "store_changed",
     "user_table_full",
     "verdict_events",
 ]

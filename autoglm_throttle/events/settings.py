@@ -8,7 +8,6 @@ from typing import Final
 
 from autoglm_throttle.events.log_event import LogEvent
 from autoglm_throttle.settings import Problem
-from autoglm_throttle.store.user_limit_store import WORST_WINDOW
 
 _LIMITS: Final = frozenset({"policy", "rate_high_rps", "rate_mid_rps", "rate_low_rps", "user_limit"})
 """Settings named in the first event of every service."""
@@ -31,13 +30,6 @@ def configured(values: Mapping[str, str], chosen: Collection[str]) -> LogEvent:
 
 def _short(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 2]}.."
-
-
-def approximate(kind: str) -> LogEvent:
-    """Build the event, logged once, of a store that does not count exactly."""
-    worst = f"up to {WORST_WINDOW:g} times a limit may be admitted in one window"
-    text = f"{kind} counts user limits approximately: {worst}"
-    return LogEvent("config", logging.WARNING, text, {"setting": "USER_STORAGE"})
 
 
 def configuration_advice(problem: Problem) -> LogEvent:

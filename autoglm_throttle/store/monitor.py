@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Final
 
-from autoglm_throttle import events
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.weak import weak_method
+from autoglm_throttle.events.log_event import LogEvent
 from autoglm_throttle.store.background import begin, call_later, loop_runs
-from autoglm_throttle.store.health import HealthState
+from autoglm_throttle.store.health import HealthChange, HealthState
 from autoglm_throttle.store.shared_limits import SharedUserLimits, StoreView
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
-from autoglm_throttle.types import Clock
+from autoglm_throttle.store.user_limit_store import WORST_WINDOW, StoreErrorKind
+from autoglm_throttle.types import Clock, StoreFailureMode
 
 POLL_MIN_S: Final = 0.05
 POLL_MAX_S: Final = 5.0
 """Seconds between two checks whether a probe is due: a hung probe is abandoned after some seconds."""
+
+_MEANWHILE: Final = {
+    StoreFailureMode.LOCAL: "each process enforces {share} of the user limits until it recovers",
+    StoreFailureMode.ALLOW: "user limits are not enforced until it recovers",
+    StoreFailureMode.DENY: "requests under a user limit are rejected until it recovers",
+}
 
 
 class StoreMonitor:
@@ -39,7 +46,7 @@ class StoreMonitor:
     def log_configuration(self) -> None:
         """Log the properties of the store, once."""
         if self._shared.store.approximate:
-            events.approximate(self._shared.store.kind).write()
+            approximate(self._shared.store.kind).write()
 
     def connect(self) -> None:
         """Connect before the first decision; without a running event loop, the first decision connects."""
@@ -57,10 +64,7 @@ class StoreMonitor:
         """Write pending log events, and start a probe if one is due; without the lock."""
         shared = self._shared
         probes = shared.probe_due and loop_runs()
-        waits = (
-            shared.store_health.state is not HealthState.REMOTE
-            and self._clock() >= self._timer_until_s
-        )
+        waits = shared.store_health.state is not HealthState.REMOTE and self._clock() >= self._timer_until_s
         if not (probes or shared.changes or waits):
             return
         with self._lock:
@@ -70,7 +74,7 @@ class StoreMonitor:
             view = shared.view() if changes else None
         if view is not None:
             for change in changes:
-                events.store_changed(view, change, shared.store.last_error).write()
+                store_changed(view, change, shared.store.last_error).write()
         if waits:
             self._schedule_poll()
         if probes:
@@ -103,3 +107,25 @@ class StoreMonitor:
         with self._lock:
             self._shared.on_probe_result(error, self._clock())
         self.poll()
+
+
+def store_changed(view: StoreView, change: HealthChange, error: str) -> LogEvent:
+    """Build the event of a shared store of user limits that was lost or has recovered."""
+    if change.state is HealthState.REMOTE:
+        text = f"{view.kind} answers again after {change.lasted_s:.1f} s; user limits are shared again"
+        return LogEvent(
+            "store_recovered", logging.INFO, text, {"store": view.kind, "down_s": change.lasted_s}
+        )
+    error_kind = str(change.error_kind)
+    because = f" ({error})" if error else ""
+    meanwhile = _MEANWHILE[view.on_error].format(share=f"1/{view.processes}")
+    keys: dict[str, object] = {"store": view.kind, "reason": error_kind, "on_error": view.on_error.value}
+    text = f"{view.kind} is unavailable: {error_kind}{because}; {meanwhile}"
+    return LogEvent("store_lost", logging.WARNING, text, keys)
+
+
+def approximate(kind: str) -> LogEvent:
+    """Build the event, logged once, of a store that does not count exactly."""
+    worst = f"up to {WORST_WINDOW:g} times a limit may be admitted in one window"
+    text = f"{kind} counts user limits approximately: {worst}"
+    return LogEvent("config", logging.WARNING, text, {"setting": "USER_STORAGE"})

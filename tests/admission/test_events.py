@@ -392,9 +392,7 @@ def test_store_lost_event_warns_and_names_the_fallback(on_error: StoreFailureMod
 
 
 def test_store_recovered_event_has_the_outage_duration() -> None:
-    line = store_changed(
-        store(StoreFailureMode.LOCAL), HealthChange(HealthState.REMOTE, None, 9.0, 3.25), ""
-    )
+    line = store_changed(store(StoreFailureMode.LOCAL), HealthChange(HealthState.REMOTE, None, 9.0, 3.25), "")
     assert (line.event, line.level) == ("store_recovered", logging.INFO)
     assert line.text == "redis answers again after 3.2 s; user limits are shared again"
     assert line.keys == {"store": "redis", "down_s": 3.25}
