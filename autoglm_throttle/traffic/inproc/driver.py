@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import TypedDict, Unpack
+from typing import NamedTuple, TypedDict, Unpack
 
 from starlette.types import ASGIApp
 
@@ -123,28 +123,117 @@ class _Clients:
             raise TrafficError(f"timeout_s must be a finite number above 0, not {self.timeout_s!r}")
 
 
+class _Impatience:
+    """Draws the clients that disconnect early."""
+
+    def __init__(self, clients: _Clients) -> None:
+        self._share = clients.abort
+        self._random = Random(f"autoglm-throttle aborts {clients.seed}")
+
+    def draw(self) -> float | None:
+        """Seconds until the next client disconnects; None: it waits for its response."""
+        if self._random.random() >= self._share:
+            return None
+        first_s, last_s = PATIENCE_S
+        patience_s: float = first_s * (last_s / first_s) ** self._random.random()
+        return patience_s
+
+
+class _Application:
+    """The application, and the scopes of its requests."""
+
+    def __init__(self, app: ASGIApp, load: RequestSource, clients: _Clients) -> None:
+        self._app = app
+        self._lifespan = Lifespan(app)
+        self._scopes = Scopes(load, clients.priority_header, clients.identity_header, self._lifespan.state)
+        self._has_raised = False
+
+    async def start(self) -> None:
+        """Start it."""
+        await self._lifespan.start()
+
+    async def stop(self) -> None:
+        """Shut it down."""
+        await self._lifespan.stop()
+
+    async def serve(self, exchange: AsgiExchange) -> None:
+        """Serve one request."""
+        try:
+            await self._app(self._scopes.scope(exchange.index), exchange.receive, exchange.send)
+        except VirtualTimeError:
+            pass  # the loop itself is about to end with it
+        except Exception as error:  # noqa: BLE001 - as a server does
+            self._log_exception(error)
+        finally:
+            exchange.app_returned()
+
+    def _log_exception(self, error: Exception) -> None:
+        """Log only the first exception of a run: thousands of equal ones would hide it."""
+        if not self._has_raised:
+            self._has_raised = True
+            logger.error(
+                "the application raised; later exceptions of this run are not logged", exc_info=error
+            )
+
+
+class _WatchedSamples:
+    """The samples of a `WatchCallback`, and the first error that it raised."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+        self.error: Exception | None = None
+
+    def sample(self, watch: WatchCallback, t_s: float) -> None:
+        """Take a sample."""
+        try:
+            values = watch(t_s)
+        except Exception as error:  # noqa: BLE001 - a callback cannot raise it to anybody
+            self.error = self.error or error
+            return
+        if values is not None:
+            self.rows.append({"t_s": t_s, **values})
+
+
+class _Progress:
+    """Position of a run in its plan."""
+
+    def __init__(self, over: asyncio.Future[None]) -> None:
+        self.start_s: float = 0.0
+        self.next: int = 0
+        """The first request that was not sent."""
+        self.oldest: int = 0
+        """The first request that may be open."""
+        self.done: int = 0
+        """Requests that have ended."""
+        self.is_timing: bool = False
+        """Whether the timer of the timeouts is set."""
+        self.over: asyncio.Future[None] = over
+
+    def finish(self) -> None:
+        """End the run."""
+        if not self.over.done():
+            self.over.set_result(None)
+
+
+class _OpenExchange(NamedTuple):
+    exchange: AsgiExchange
+    sent_s: float
+
+
 class _Run:
     """One run of one load."""
 
     def __init__(self, app: ASGIApp, load: RequestSource, clients: _Clients, loop: VirtualLoop) -> None:
-        self._app = app
+        self._application = _Application(app, load, clients)
         self._load = load
         self._clients = clients
         self._loop = loop
-        self._offsets = load.plan.offsets
-        self._labels = [request.label for request in load.requests]
         self._request_log = RequestLog(len(load.plan))
-        self._impatience = Random(f"autoglm-throttle aborts {clients.seed}")
-        self._start_s = 0.0
-        self._next = self._oldest = self._done = 0
-        self._timing = False
-        self._open: dict[int, AsgiExchange] = {}
+        self._impatience = _Impatience(clients)
+        self._progress = _Progress(loop.create_future())
+        self._open: dict[int, _OpenExchange] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._sent_s: dict[int, float] = {}
-        self._over: asyncio.Future[None] = loop.create_future()
-        self._watched: list[dict[str, float]] = []
-        self._raised = False
-        self._fault: Exception | None = None
+        self._watched = _WatchedSamples()
 
     async def run(self, watch: WatchCallback | None) -> Result:
         """Start the application, send everything, shut down."""
@@ -154,132 +243,109 @@ class _Run:
             self._loop.limit(LEFTOVER_S, "the cancellation of what the application left running")
 
     async def _run(self, watch: WatchCallback | None) -> Result:
-        lifespan = Lifespan(self._app)
         self._loop.limit(LIFESPAN_S, "the startup of the application")
-        await lifespan.start()
+        await self._application.start()
         self._loop.limit(math.inf, "")
-        clients = self._clients
-        self._scopes = Scopes(self._load, clients.priority_header, clients.identity_header, lifespan.state)
-        self._start_s = self._loop.time()
+        self._progress.start_s = self._loop.time()
         stop = self._start_watching(watch)
         if len(self._request_log):
-            self._loop.call_at(self._start_s + self._offsets[0], self._launch)
-            await self._over
-        elapsed_s = self._loop.time() - self._start_s
+            self._loop.call_at(self._intended_s(0), self._launch)
+            await self._progress.over
+        elapsed_s = self._loop.time() - self._progress.start_s
         await self._drain_tasks()
         stop()
-        if self._fault is not None:
-            raise self._fault
+        if self._watched.error is not None:
+            raise self._watched.error
         self._loop.limit(LIFESPAN_S, "the shutdown of the application")
-        await lifespan.stop()
+        await self._application.stop()
         run_cost = RunCost(elapsed_s=elapsed_s, loop="virtual")
-        return Result(self._load, self._request_log, run_cost, watched=tuple(self._watched))
+        return Result(self._load, self._request_log, run_cost, watched=tuple(self._watched.rows))
+
+    def _intended_s(self, index: int) -> float:
+        """Intended start of a request."""
+        return self._progress.start_s + self._load.plan.offsets[index]
 
     def on_message(self, index: int) -> None:
         """Record the first byte of a response body."""
-        self._request_log.first_byte_s[index] = self._loop.time() - self._start_s - self._offsets[index]
+        elapsed_s = self._loop.time() - self._progress.start_s
+        self._request_log.first_byte_s[index] = elapsed_s - self._load.plan.offsets[index]
 
     def ended(self, exchange: AsgiExchange, result: RequestResult) -> None:
         """Record the result of a request."""
         index, request_log, now = exchange.index, self._request_log, self._loop.time()
-        response_s = now - self._start_s - self._offsets[index]
+        response_s = now - self._progress.start_s - self._load.plan.offsets[index]
         request_log.close(index, result, response_s)
-        request_log.service_s[index] = now - self._sent_s.pop(index)
+        request_log.service_s[index] = now - self._open.pop(index).sent_s
+        response = exchange.response
         if result < RequestResult.CONNECTION:
-            request_log.statuses[index] = exchange.status
-            if exchange.body_start is None:
+            request_log.statuses[index] = response.status
+            if response.body_start is None:
                 request_log.first_byte_s[index] = response_s
         if result.rejected:
             request_log.record_rejection(
-                index, parse_reason(exchange.body_start or b""), parse_retry_after(exchange.retry_after)
+                index, parse_reason(response.body_start or b""), parse_retry_after(response.retry_after)
             )
-        del self._open[index]
-        self._done += 1
-        if self._done == len(request_log):
-            self._finish()
-
-    def _finish(self) -> None:
-        if not self._over.done():
-            self._over.set_result(None)
+        self._progress.done += 1
+        if self._progress.done == len(request_log):
+            self._progress.finish()
 
     def _start_watching(self, watch: WatchCallback | None) -> Callable[[], None]:
         if watch is None:
             return lambda: None
 
         def sample() -> None:
-            t_s = round(self._loop.time() - self._start_s, 6)
-            try:
-                values = watch(t_s)
-            except Exception as error:  # noqa: BLE001 - a callback cannot raise it to anybody
-                self._fault = self._fault or error
-                self._finish()
-                return
-            if values is not None:
-                self._watched.append({"t_s": t_s, **values})
+            self._watched.sample(watch, round(self._loop.time() - self._progress.start_s, 6))
+            if self._watched.error is not None:
+                self._progress.finish()
 
         sample()
         return self._loop.every(WATCH_S, sample)
 
     def _launch(self) -> None:
         """Send all due requests, and set the timer to the next."""
-        due_s = self._loop.time() + TIMER_SLACK_S
-        while self._next < len(self._offsets):
-            intended_s = self._start_s + self._offsets[self._next]
+        due_s, progress = self._loop.time() + TIMER_SLACK_S, self._progress
+        while progress.next < len(self._load.plan):
+            intended_s = self._intended_s(progress.next)
             if intended_s > due_s:
                 self._loop.call_at(intended_s, self._launch)
                 return
-            self._send(self._next)
-            self._next += 1
+            self._send(progress.next)
+            progress.next += 1
 
     def _send(self, index: int) -> None:
         loop, now = self._loop, self._loop.time()
-        self._request_log.lag_s[index] = max(0.0, now - self._start_s - self._offsets[index])
-        self._sent_s[index] = now
-        kind = self._load.plan.kinds[index]
-        request = self._load.requests[kind]
-        exchange = self._open[index] = AsgiExchange(self, index, request.body, head=request.method == "HEAD")
-        self._tasks[index] = loop.create_task(self._serve(exchange), name=self._labels[kind])
-        if self._impatience.random() < self._clients.abort:
-            first_s, last_s = PATIENCE_S
-            patience_s = first_s * (last_s / first_s) ** self._impatience.random()
+        lag_s = now - self._progress.start_s - self._load.plan.offsets[index]
+        self._request_log.lag_s[index] = max(0.0, lag_s)
+        request = self._load.requests[self._load.plan.kinds[index]]
+        exchange = AsgiExchange(self, index, request.body, head=request.method == "HEAD")
+        self._open[index] = _OpenExchange(exchange, now)
+        self._tasks[index] = loop.create_task(self._serve(exchange), name=request.label)
+        patience_s = self._impatience.draw()
+        if patience_s is not None:
             loop.call_later(patience_s, exchange.disconnect)
-        if not self._timing:
-            self._timing = True
+        if not self._progress.is_timing:
+            self._progress.is_timing = True
             loop.call_later(self._clients.timeout_s, self._expire)
 
     async def _serve(self, exchange: AsgiExchange) -> None:
-        index = exchange.index
         try:
-            await self._app(self._scopes.scope(index), exchange.receive, exchange.send)
-        except VirtualTimeError:
-            pass  # the loop itself is about to end with it
-        except Exception as error:  # noqa: BLE001 - as a server does
-            self._log_exception(error)
+            await self._application.serve(exchange)
         finally:
-            exchange.app_returned()
-            del self._tasks[index]
-
-    def _log_exception(self, error: Exception) -> None:
-        """Log only the first exception of a run: thousands of equal ones would hide it."""
-        if not self._raised:
-            self._raised = True
-            logger.error(
-                "the application raised; later exceptions of this run are not logged", exc_info=error
-            )
+            del self._tasks[exchange.index]
 
     def _expire(self) -> None:
         """Time out overdue requests."""
-        due_s = self._loop.time() + TIMER_SLACK_S
-        while self._oldest < self._next:
-            if not self._request_log.is_closed(self._oldest):
+        due_s, progress = self._loop.time() + TIMER_SLACK_S, self._progress
+        while progress.oldest < progress.next:
+            if not self._request_log.is_closed(progress.oldest):
                 # All requests have the same timeout, so they expire in the order of their launch.
-                expires_s = self._start_s + self._offsets[self._oldest] + self._clients.timeout_s
+                expires_s = self._intended_s(progress.oldest) + self._clients.timeout_s
                 if expires_s > due_s:
                     self._loop.call_at(expires_s, self._expire)
                     return
-                self._open[self._oldest].end(RequestResult.TIMEOUT)
-            self._oldest += 1
-        self._timing = False
+                self._open[progress.oldest].exchange.end(RequestResult.TIMEOUT)
+            progress.oldest += 1
+        progress.is_timing = False
 
     async def _drain_tasks(self) -> None:
         """Let tasks of disconnected clients finish, and cancel the rest after `LEFTOVER_S`."""

@@ -24,6 +24,49 @@ class ExchangeListener(Protocol):
         """The client has its response, or disconnected without one."""
 
 
+class AsgiResponse:
+    """The part of a response that the client has received."""
+
+    __slots__ = ("body_start", "bytes_left", "degraded", "retry_after", "status")
+
+    def __init__(self) -> None:
+        self.status: int = 0
+        """0 until the response starts."""
+        self.retry_after: bytes | None = None
+        self.degraded: bool = False
+        self.bytes_left: int | None = None
+        """Bytes of the body that must follow; None: its length is not stated."""
+        self.body_start: bytes | None = None
+        """Start of the body, for parsing the reason of a rejection; None before its first byte."""
+
+    def start(self, message: Message, *, bodiless: bool) -> None:
+        """Read the status and the fields.
+
+        Raises:
+            RuntimeError: the status is not valid.
+        """
+        status = message["status"]
+        if not isinstance(status, int) or not 200 <= status <= 999:
+            raise RuntimeError(f"{status!r} is no status of an answer: 200 to 999")
+        self.status = status
+        for name, value in message.get("headers", ()):
+            field = name.lower()
+            if field == b"retry-after":
+                self.retry_after = value
+            elif field == b"x-degraded":
+                self.degraded = True
+            elif field == b"content-length" and value.isdigit():
+                self.bytes_left = int(value)
+        if bodiless or status in BODILESS:
+            self.bytes_left = None
+
+    def classify(self) -> RequestResult:
+        """Result of a complete response."""
+        return classify_response(
+            self.status, retry_after=self.retry_after is not None, degraded=self.degraded
+        )
+
+
 class AsgiExchange:
     """The ``receive`` and ``send`` callables of one request.
 
@@ -39,16 +82,12 @@ class AsgiExchange:
     __slots__ = (
         "_bodiless",
         "_body",
-        "_bytes_left",
         "_disconnected",
         "_listener",
         "_over",
         "_request_delivered",
-        "body_start",
-        "degraded",
         "index",
-        "retry_after",
-        "status",
+        "response",
     )
 
     def __init__(self, listener: ExchangeListener, index: int, body: bytes, *, head: bool = False) -> None:
@@ -57,15 +96,9 @@ class AsgiExchange:
         self._request_delivered = False
         self._over = False
         self._bodiless = head
-        self._bytes_left: int | None = None
         self._disconnected: asyncio.Future[None] | None = None
         self.index: int = index
-        self.status: int = 0
-        """0 until the response starts."""
-        self.retry_after: bytes | None = None
-        self.degraded: bool = False
-        self.body_start: bytes | None = None
-        """Start of the response body, for parsing the reason of a rejection; None before its first byte."""
+        self.response: AsgiResponse = AsgiResponse()
 
     async def receive(self) -> Message:
         """ASGI: return the whole request at first, then wait until the exchange is over."""
@@ -89,20 +122,17 @@ class AsgiExchange:
         kind = message["type"]
         if self._over:
             return
-        if kind == "http.response.start" and not self.status:
-            self._start(message)
-        elif kind == "http.response.body" and self.status:
-            more = message.get("more_body", False)
-            self._check_length(len(message.get("body", b"")), more=more)
-            self._record_body(message.get("body", b""))
+        response = self.response
+        if kind == "http.response.start" and not response.status:
+            response.start(message, bodiless=self._bodiless)
+        elif kind == "http.response.body" and response.status:
+            more, body = message.get("more_body", False), message.get("body", b"")
+            self._check_length(len(body), more=more)
+            self._record_body(body)
             if not more:
-                self.end(
-                    classify_response(
-                        self.status, retry_after=self.retry_after is not None, degraded=self.degraded
-                    )
-                )
+                self.end(response.classify())
         else:
-            raise RuntimeError(f"{kind} cannot come {'after the start' if self.status else 'first'}")
+            raise RuntimeError(f"{kind} cannot come {'after the start' if response.status else 'first'}")
 
     def end(self, result: RequestResult) -> None:
         """End the exchange for the client; only the first call counts."""
@@ -119,43 +149,29 @@ class AsgiExchange:
 
     def app_returned(self) -> None:
         """The application returned or raised: record the result that a server would produce."""
-        if self.status:
+        if self.response.status:
             self.end(RequestResult.CONNECTION)
         elif not self._over:
-            self.status = 500
+            self.response.status = 500
             self.end(RequestResult.SERVER_ERROR)
-
-    def _start(self, message: Message) -> None:
-        status = message["status"]
-        if not isinstance(status, int) or not 200 <= status <= 999:
-            raise RuntimeError(f"{status!r} is no status of an answer: 200 to 999")
-        self.status = status
-        for name, value in message.get("headers", ()):
-            field = name.lower()
-            if field == b"retry-after":
-                self.retry_after = value
-            elif field == b"x-degraded":
-                self.degraded = True
-            elif field == b"content-length" and value.isdigit():
-                self._bytes_left = int(value)
-        if self._bodiless or self.status in BODILESS:
-            self._bytes_left = None
 
     def _check_length(self, length: int, *, more: bool) -> None:
         """Compare the body with the stated length."""
-        if self._bytes_left is None:
+        response = self.response
+        if response.bytes_left is None:
             return
-        self._bytes_left -= length
-        if self._bytes_left < 0 or (self._bytes_left and not more):
+        response.bytes_left -= length
+        if response.bytes_left < 0 or (response.bytes_left and not more):
             self.end(RequestResult.CONNECTION)
-            relation = "longer" if self._bytes_left < 0 else "shorter"
+            relation = "longer" if response.bytes_left < 0 else "shorter"
             raise RuntimeError(f"the body of the answer is {relation} than its content-length")
 
     def _record_body(self, body: bytes) -> None:
         if not body:
             return
-        if self.body_start is None:
-            self.body_start = b""
+        response = self.response
+        if response.body_start is None:
+            response.body_start = b""
             self._listener.on_message(self.index)
-        if self.status >= 400 and len(self.body_start) < REJECTION_BYTES:
-            self.body_start += body
+        if response.status >= 400 and len(response.body_start) < REJECTION_BYTES:
+            response.body_start += body
