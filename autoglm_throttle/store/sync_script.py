@@ -45,12 +45,13 @@ class SyncScript:
         from redis.exceptions import NoScriptError
 
         self.calls += 1
-        if self._client is None:
-            self._client = self._connect()
+        client = self._client
+        if client is None:
+            client = self._client = self._connect()
         try:
-            return self._client.evalsha(self._sha, len(keys), *keys, *arguments)
+            return client.evalsha(self._sha, len(keys), *keys, *arguments)
         except NoScriptError:  # restarted server or SCRIPT FLUSH: nothing has run
-            return self._client.eval(self._text, len(keys), *keys, *arguments)
+            return client.eval(self._text, len(keys), *keys, *arguments)
 
     def record_failure(self, error: BaseException) -> None:
         """Count a failure, and close the connection."""

@@ -60,7 +60,7 @@ class Server:
         self.port = free_port()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
         arguments = [part.format(port=self.port) for part in command]
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=ROOT,
             env=_environment(),
@@ -134,18 +134,18 @@ class Server:
     def end(self, within_s: float) -> tuple[float, int | None]:
         """Ask the server to end: how many seconds that took, and its exit status; None if it did not end."""
         started = time.monotonic()
-        os.killpg(self._process.pid, signal.SIGTERM)
+        os.killpg(self.process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(within_s)
-        return time.monotonic() - started, self._process.poll()
+            self.process.wait(within_s)
+        return time.monotonic() - started, self.process.poll()
 
     def stop(self) -> None:
         """End the server and everything it has started; its port is free afterwards."""
         for kind, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, ANSWER_S)):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, kind)
+                os.killpg(self.process.pid, kind)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(patience_s)
+                self.process.wait(patience_s)
         self._output.close()
         self._wait_until_the_port_is_free()
 
@@ -167,7 +167,7 @@ class Server:
             with contextlib.suppress(OSError, http.client.HTTPException):
                 if self.get("/state").status == 200:
                     return
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the server does not answer; it wrote:\n{self.output}")
             time.sleep(0.02)
 

@@ -127,8 +127,8 @@ def test_server_stop_with_queued_requests_logs_no_error(name: str) -> None:
         wires[1].ask("/digest", "content-length: 10", method="POST")
         wires[1].send(b"half")
         waits(server)
-        os.killpg(server._process.pid, signal.SIGTERM)
-        server._process.wait(60.0)
+        os.killpg(server.process.pid, signal.SIGTERM)
+        server.process.wait(60.0)
         assert forgotten(server.output) == []
     finally:
         server.stop()

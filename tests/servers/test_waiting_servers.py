@@ -66,18 +66,18 @@ class Wire:
     """A connection on which bytes are sent as they are."""
 
     def __init__(self, server: Server) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", server.port), timeout=SOON_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=SOON_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, data: bytes) -> None:
-        self._socket.sendall(data)
+        self.socket.sendall(data)
 
     def ask(self, path: str, *fields: str, method: str = "GET") -> None:
         self.send("\r\n".join((f"{method} {path} HTTP/1.1", "host: x", *fields, "", "")).encode())
 
     def answer(self) -> tuple[int, bytes]:
         """Status and body of an answer with a stated length."""
-        stream = self._socket.makefile("rb")
+        stream = self.socket.makefile("rb")
         status = int(stream.readline().split()[1])
         length = 0
         while (line := stream.readline().strip()) != b"":
@@ -87,7 +87,7 @@ class Wire:
         return status, stream.read(length)
 
     def leave(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
 
 @contextlib.contextmanager
@@ -141,7 +141,7 @@ def test_an_upload_during_the_wait_arrives_whole(
 ) -> None:
     body = bytes(number % 251 for number in range(size))
     wire = Wire(server)
-    with contextlib.closing(wire._socket):
+    with contextlib.closing(wire.socket):
         with held(server):
             first, second = form(wire, body)
             wire.send(first)
@@ -154,7 +154,7 @@ def test_an_upload_during_the_wait_arrives_whole(
 
 def test_a_slow_upload_that_ends_before_the_turn_arrives_whole(server: Server) -> None:
     wire = Wire(server)
-    with contextlib.closing(wire._socket):
+    with contextlib.closing(wire.socket):
         with held(server):
             wire.ask("/digest", "content-length: 50", method="POST")
             listens(server)
@@ -169,7 +169,7 @@ def test_parts_that_arrive_as_the_turn_comes_are_not_lost(server: Server, rounds
     body = b"".join(b"%04d" % number for number in range(400))
     for number in range(rounds):
         wire = Wire(server)
-        with contextlib.closing(wire._socket):
+        with contextlib.closing(wire.socket):
             with held(server):
                 wire.ask("/digest", f"content-length: {len(body)}", method="POST")
                 listens(server)
@@ -183,7 +183,7 @@ def test_parts_that_arrive_as_the_turn_comes_are_not_lost(server: Server, rounds
 
 def test_a_request_without_a_body_and_the_next_on_its_connection(server: Server) -> None:
     wire = Wire(server)
-    with contextlib.closing(wire._socket):
+    with contextlib.closing(wire.socket):
         with held(server):
             wire.ask("/digest")
             waits(server)
@@ -195,7 +195,7 @@ def test_a_request_without_a_body_and_the_next_on_its_connection(server: Server)
 
 def test_an_app_that_reads_nothing_after_the_wait(server: Server) -> None:
     wire = Wire(server)
-    with contextlib.closing(wire._socket):
+    with contextlib.closing(wire.socket):
         with held(server):
             wire.ask("/unread", "content-length: 10", method="POST")
             wire.send(b"half")
@@ -241,7 +241,7 @@ def test_a_stream_holds_its_place_until_its_client_has_left(server: Server, wait
         wire.ask("/endless")
         if waited:
             waits(server)
-    assert b"200" in wire._socket.recv(4096)
+    assert b"200" in wire.socket.recv(4096)
     state = wait_for(server, in_flight=1, active=1)
     assert (state["in_flight"], state["active"]) == (1, 1)
     queued = Wire(server)
@@ -257,12 +257,12 @@ def test_websocket_waits_in_queue_and_holds_slot(server: Server) -> None:
         wire = Wire(server)
         wire.ask("/ws", *WEBSOCKET)
         waits(server)
-    head = wire._socket.recv(4096)
+    head = wire.socket.recv(4096)
     assert b" 101 " in head.splitlines()[0]
     state = wait_for(server, in_flight=1)
     assert (state["in_flight"], state["active"]) == (1, 1)
     wire.send(bytes([0x81, 0x82, 0, 0, 0, 0]) + b"hi")
-    assert wire._socket.recv(100) == b"\x81\x02hi"
+    assert wire.socket.recv(100) == b"\x81\x02hi"
     queued = Wire(server)
     queued.ask("/digest")
     waits(server)

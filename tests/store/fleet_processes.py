@@ -77,12 +77,12 @@ class Crowd:
             worker = next(other for other in self.workers if not other.dead)
         if not self.exact.take(demand.cost, self.now):
             self.exact_admitted += demand.cost
-        self._decide(worker, demand)
+        self.decide(worker, demand)
 
     def kill(self, worker: Worker) -> None:
         worker.dead = True
 
-    def _decide(self, worker: Worker, demand: Demand) -> None:
+    def decide(self, worker: Worker, demand: Demand) -> None:
         if worker.leases.is_decidable(demand, self.now):
             paid = worker.leases.take(demand, self.now)
             if isinstance(paid, Decision):
@@ -100,7 +100,7 @@ class Crowd:
         if not worker.dead and token in worker.waiting:
             demand = worker.waiting.pop(token)
             worker.leases.remove_waiter(token, demand, self.now)
-            self._decide(worker, demand)
+            self.decide(worker, demand)
 
     def _beat(self, worker: Worker) -> None:
         if not worker.dead:

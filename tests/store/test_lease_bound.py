@@ -164,7 +164,7 @@ def test_no_class_is_starved_by_the_calls_of_another() -> None:
         worker = crowd.workers[when % 2]
         for priority in Priority:
             demand = Demand(priority)
-            crowd.at(when / 2000, partial(crowd._decide, worker, demand))
+            crowd.at(when / 2000, partial(crowd.decide, worker, demand))
     crowd.run(10.0)
     assert len(crowd.admitted) == pytest.approx(3 * (100 + 100 * 10), rel=0.03)
     assert max(worker.calls for worker in crowd.workers) <= 100 * 10.0
