@@ -30,7 +30,7 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def quiet(site: Site) -> None:
     """Wait until its lease is returned, so that the next request must ask for more."""
-    buckets = site.throttle._buckets
+    buckets = site.throttle.admission.parts.buckets
     until(lambda: not any(bucket.tokens(0.0) for bucket in buckets.all), HANG_S, "an empty pool")
 
 

@@ -55,7 +55,7 @@ class Subscription:
 
     @property
     def listener(self) -> Callable[[RemoteBreakerState], None] | None:
-        """Listener of the updates; None: it was garbage-collected."""
+        """Listener of the updates; None: its object no longer exists."""
         return self._listener_ref()
 
     def record(self, remote: RemoteBreakerState, now: float) -> bool:
