@@ -75,29 +75,75 @@ class ConnectionListener(Protocol):
         """The connection is lost; ``index`` is its request, ``unanswered`` whether that may be sent again."""
 
 
+class Response:
+    """The part of a response that has arrived.
+
+    Args:
+        request: the request as it was written.
+    """
+
+    __slots__ = (
+        "body",
+        "degraded",
+        "first_s",
+        "has_begun",
+        "is_complete",
+        "is_framed",
+        "is_to_head",
+        "retry_after",
+        "size",
+        "status",
+    )
+
+    def __init__(self, request: bytes) -> None:
+        self.is_to_head: bool = request.startswith(b"HEAD ")
+        """Whether the request was a HEAD."""
+        self.status: int = 0
+        """Of the newest head; below 200 that of an interim response."""
+        self.first_s: float | None = None
+        """Arrival time of the first byte of the body."""
+        self.has_begun: bool = False
+        """Whether any byte has arrived."""
+        self.is_complete: bool = False
+        self.is_framed: bool = False
+        """Whether its fields state where it ends."""
+        self.degraded: bool = False
+        self.retry_after: bytes | None = None
+        self.body: bytes = b""
+        """The start of the body of a rejection."""
+        self.size: int = 0
+        """Bytes of the body so far."""
+
+    @property
+    def promised_s(self) -> float | None:
+        """The wait in Retry-After, if it is a plain number of seconds."""
+        return rejection.parse_retry_after(self.retry_after)
+
+    @property
+    def reason(self) -> str:
+        """The ``reason`` of a rejection's problem document, or an empty text."""
+        return rejection.parse_reason(self.body)
+
+    def classify(self) -> RequestResult:
+        """Result of a complete response."""
+        return classify_response(
+            self.status, retry_after=self.retry_after is not None, degraded=self.degraded
+        )
+
+
 class Connection(asyncio.Protocol):
     """Carries one request at a time."""
 
     __slots__ = (
-        "_body",
-        "_complete",
-        "_degraded",
-        "_framed",
-        "_headers_done",
-        "_is_head",
         "_library",
         "_listener",
         "_parser",
-        "_received",
-        "_retry_after",
-        "_size",
         "_transport",
         "_unusable",
         "answers",
-        "first_s",
         "index",
+        "response",
         "sent_s",
-        "status",
     )
 
     def __init__(self, listener: ConnectionListener, library: ParserLibrary) -> None:
@@ -110,23 +156,12 @@ class Connection(asyncio.Protocol):
         self.index: int = IDLE
         """The request in flight."""
         self.sent_s: float = 0.0
-        self._reset()
-
-    def _reset(self) -> None:
-        self.status: int = 0
-        self.first_s: float | None = None
-        """Arrival time of the first byte of the body."""
-        self._is_head = False
-        self._received = self._complete = self._headers_done = False
-        self._framed = self._degraded = False
-        self._retry_after: bytes | None = None
-        self._body = b""
-        self._size = 0
+        self.response: Response = Response(b"")
+        """The response to the newest request."""
 
     def send(self, index: int, data: bytes, now: float) -> None:
         """Write a request; the connection must be idle."""
-        self._reset()
-        self._is_head = data.startswith(b"HEAD ")
+        self.response = Response(data)
         self.index = index
         self.sent_s = now
         self._transport.write(data)
@@ -142,17 +177,7 @@ class Connection(asyncio.Protocol):
 
         Servers close idle connections at any time, so this is not a failure (RFC 9112, section 9.3.1).
         """
-        return self.answers > 0 and not self._received
-
-    @property
-    def promised_s(self) -> float | None:
-        """The wait in Retry-After, if it is a plain number of seconds."""
-        return rejection.parse_retry_after(self._retry_after)
-
-    @property
-    def reason(self) -> str:
-        """The ``reason`` of a rejection's problem document, or an empty text."""
-        return rejection.parse_reason(self._body)
+        return self.answers > 0 and not self.response.has_begun
 
     def abort(self) -> None:
         """Abort the connection and its request; the listener gets no result for the request."""
@@ -174,9 +199,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Asyncio: disconnected; a response without a stated length is complete now."""
-        if self.index != IDLE and exc is None and self._headers_done and not self._framed:
+        response = self.response
+        if self.index != IDLE and exc is None and response.status >= 200 and not response.is_framed:
             self._unusable = True
-            self._finish(self._classify(), monotonic())
+            self._finish(response.classify(), monotonic())
         self._listener.closed(self)
 
     def data_received(self, data: bytes) -> None:
@@ -184,72 +210,70 @@ class Connection(asyncio.Protocol):
         if self.index == IDLE:
             self.abort()
             return
-        now = monotonic()
-        self._received = True
+        now, response = monotonic(), self.response
+        response.has_begun = True
         try:
             self._parser.feed_data(data)
         except self._library.errors:
             self._unusable = True
-            if not self._complete:
+            if not response.is_complete:
                 self._finish(RequestResult.MALFORMED, now)
                 return
-        if self._size and self.first_s is None:
-            self.first_s = now
-        if self._complete:
-            self._finish(self._classify(), now)
+        if response.size and response.first_s is None:
+            response.first_s = now
+        if response.is_complete:
+            self._finish(response.classify(), now)
 
     def on_message_begin(self) -> None:
         """Httptools: a response starts; a second one to the same request makes the connection unusable."""
-        if self._complete:
+        if self.response.is_complete:
             self._unusable = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Httptools: a field; a trailer field is ignored."""
-        if name in _COMMON_FIELDS or self._complete or self._headers_done:
+        response = self.response
+        if name in _COMMON_FIELDS or response.is_complete or response.status >= 200:
             return
         field = name.lower()
         if field in _FRAMING:
-            self._framed = True
+            response.is_framed = True
         elif field == b"retry-after":
-            self._retry_after = value
+            response.retry_after = value
         elif field == b"x-degraded":
-            self._degraded = True
+            response.degraded = True
 
     def on_headers_complete(self) -> None:
         """Httptools: all fields of the head are read."""
-        if self._complete:
+        response = self.response
+        if response.is_complete:
             return
-        self.status = self._parser.get_status_code()
-        self._headers_done = self.status >= 200
-        if not self._headers_done:
+        response.status = self._parser.get_status_code()
+        if response.status < 200:
             # The fields belonged to an interim response (1xx).
-            self._framed, self._degraded, self._retry_after = False, False, None
-        if self._is_head and self._headers_done:
+            response.is_framed, response.degraded, response.retry_after = False, False, None
+        elif response.is_to_head:
             # httptools would wait for a body that a response to HEAD never has, so the parser is replaced.
             self._parser, spent = self._library.parser(self), self._parser
             self._unusable |= not spent.should_keep_alive()
-            self._complete = True
+            response.is_complete = True
 
     def on_body(self, body: bytes) -> None:
         """Httptools: a part of the body."""
-        self._size += len(body)
-        if self._size > BODY_BYTES:
+        response = self.response
+        response.size += len(body)
+        if response.size > BODY_BYTES:
             # An exception in a callback reaches feed_data() as an error of the parser.
             raise ValueError("the answer is too long")
-        if self.status >= 400 and len(self._body) < rejection.REJECTION_BYTES:
-            self._body += body
+        if response.status >= 400 and len(response.body) < rejection.REJECTION_BYTES:
+            response.body += body
 
     def on_message_complete(self) -> None:
         """Httptools: the response is complete, unless it was an interim one."""
-        if self.status < 200 or self._complete:
+        response = self.response
+        if response.status < 200 or response.is_complete:
             return
         self._unusable |= not self._parser.should_keep_alive()
-        self._complete = True
-
-    def _classify(self) -> RequestResult:
-        return classify_response(
-            self.status, retry_after=self._retry_after is not None, degraded=self._degraded
-        )
+        response.is_complete = True
 
     def _finish(self, result: RequestResult, now: float) -> None:
         self.answers += 1

@@ -220,15 +220,17 @@ class Sender(ABC):
         index = connection.index
         intended_s = self._clock.start_s + self._offsets[index]
         response_s = now - intended_s
-        first_s = connection.first_s
+        response = connection.response
         request_log = self.request_log
         request_log.close(index, result, response_s)
         if result is not RequestResult.MALFORMED:
             request_log.service_s[index] = now - connection.sent_s
-            request_log.first_byte_s[index] = response_s if first_s is None else first_s - intended_s
-            request_log.statuses[index] = connection.status
-            if connection.status >= 400 and result.rejected:
-                request_log.record_rejection(index, connection.reason, connection.promised_s)
+            request_log.first_byte_s[index] = (
+                response_s if response.first_s is None else response.first_s - intended_s
+            )
+            request_log.statuses[index] = response.status
+            if response.status >= 400 and result.rejected:
+                request_log.record_rejection(index, response.reason, response.promised_s)
         self._settle(index, result, response_s, now)
         connection.index = IDLE
         if connection.reusable:
@@ -353,10 +355,9 @@ class Sender(ABC):
 
     def _record_first_byte(self, index: int, connection: Connection) -> None:
         """Record the time of the first byte of an incomplete response."""
-        if connection.first_s is not None:
-            self.request_log.first_byte_s[index] = (
-                connection.first_s - self._clock.start_s - self._offsets[index]
-            )
+        first_s = connection.response.first_s
+        if first_s is not None:
+            self.request_log.first_byte_s[index] = first_s - self._clock.start_s - self._offsets[index]
 
     def _fail(self, index: int, result: RequestResult) -> None:
         now = monotonic()
