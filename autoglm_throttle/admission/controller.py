@@ -16,7 +16,7 @@ from autoglm_throttle.events import EventQueue, control_events
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
 from autoglm_throttle.limiting.limit_decision import latest
 from autoglm_throttle.limiting.rate_rejection import all_rejected
-from autoglm_throttle.limiting.ticket import NOT_QUEUED
+from autoglm_throttle.limiting.ticket import NOT_QUEUED, TicketCharges
 from autoglm_throttle.limiting.token_bucket import Refundable
 from autoglm_throttle.store.pending_check import PendingCheck
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
@@ -135,7 +135,9 @@ class AdmissionController:
                     settlement.counters.classes[demand.priority].admitted += 1
                     verdict = self._permit(settlement, demand, decision, now, now)
                 elif isinstance(decision, PendingCheck):
-                    return _attach_check(Ticket.with_slot(demand, now), payer, decision, settlement)
+                    ticket = Ticket.with_slot(demand, now)
+                    ticket.charges = TicketCharges(settlement, payer, pending_check=decision)
+                    return ticket
                 else:
                     verdict = self._refund_and_reject(demand, payer, decision, now)
             else:
@@ -167,8 +169,10 @@ class AdmissionController:
         decision = self._user_limits.hit(demand, now if queued is None else queued.arrived_s) or ADMITTED
         if isinstance(decision, PendingCheck):
             pending = queued if queued is not None else Ticket.with_slot(demand, now)
-            pending.budget_charged = budget_active
-            return _attach_check(pending, payer, decision, settlement)
+            pending.charges = TicketCharges(
+                settlement, payer, budget_charged=budget_active, pending_check=decision
+            )
+            return pending
         if not decision.allowed:
             if queued is None:
                 settlement.release_unused(now)
@@ -181,12 +185,7 @@ class AdmissionController:
         if queued is None:
             settlement.counters.classes[demand.priority].admitted += 1
             return self._permit(settlement, demand, decision, now, now)
-        queued.payer, queued.budget_charged, queued.decision, queued.owner = (
-            payer,
-            budget_active,
-            decision,
-            settlement,
-        )
+        queued.charges = TicketCharges(settlement, payer, budget_charged=budget_active, decision=decision)
         settlement.call_ready(now)
         return queued
 
@@ -221,14 +220,14 @@ class AdmissionController:
         Raises:
             ValueError: when awaited: the ticket was cancelled, or returned by `called`.
         """
-        alone = ticket.state is _CALLED and ticket.pending_check is not None
+        alone = ticket.state is _CALLED and ticket.charges.pending_check is not None
         return self._check_store(ticket) if alone else self._wait_in_queue(ticket, disconnected)
 
     async def _wait_in_queue(self, ticket: Ticket, disconnected: DisconnectWait) -> Permit | Rejection | None:
         try:
             wakeup = new_wakeup()
             waits = self._register_waker(ticket, wakeup.set)
-            if ticket.pending_check is not None:
+            if ticket.charges.pending_check is not None:
                 verdict = await self._check_store(ticket)
                 if verdict is not None:
                     return verdict
@@ -265,7 +264,7 @@ class AdmissionController:
         self.flush()
 
     def _leave(self, ticket: Ticket) -> None:
-        if ticket.state is not _LEFT and ticket.owner is self._settlement:
+        if ticket.state is not _LEFT and ticket.charges.owner is self._settlement:
             now = self._clock()
             if ticket.was_queued:
                 self._settlement.counters.oddities["disconnected_in_queue"] += 1
@@ -284,7 +283,7 @@ class AdmissionController:
 
     async def _check_store(self, ticket: Ticket) -> Permit | Rejection | None:
         """Check a ticket with the shared store; None: it is allowed, and still waits in the queue."""
-        check = ticket.pending_check
+        check = ticket.charges.pending_check
         if check is None:
             raise ValueError(f"{ticket!r} has no pending store check")
         if ticket.queue_index != NOT_QUEUED:
@@ -299,7 +298,7 @@ class AdmissionController:
         lock = self._lock
         lock.acquire()
         try:
-            decision = ticket.decision = check.resolve(reply, now)
+            decision = ticket.charges.decision = check.resolve(reply, now)
             if ticket.state is _LEFT:  # cancelled during the store check: refund its units
                 check.undo(now)
                 raise ValueError(f"{ticket!r} was cancelled or already returned")
@@ -342,20 +341,20 @@ class AdmissionController:
 
     def _permit_for(self, ticket: Ticket, now: float) -> Permit | Rejection:
         """Turn a ready ticket into a permit, and an expired one into a rejection."""
-        settlement, demand = self._settlement, ticket.demand
-        if ticket.decision is None and ticket.pending_check is not None:  # no waiter sent the check
-            ticket.decision = ticket.pending_check.resolve(StoreErrorKind.LOOP, now)
-            if not ticket.decision.allowed:
+        settlement, demand, charges = self._settlement, ticket.demand, ticket.charges
+        if charges.decision is None and charges.pending_check is not None:  # no waiter sent the check
+            charges.decision = charges.pending_check.resolve(StoreErrorKind.LOOP, now)
+            if not charges.decision.allowed:
                 self._refund(ticket, now)
-                return self._reject(demand, ticket.decision, now)
+                return self._reject(demand, charges.decision, now)
         waited_s = self._record_queue_time(ticket, now)
-        if ticket.called_s is not None and ticket.decision is not None:
+        if ticket.called_s is not None and charges.decision is not None:
             rejection = self._quota_rejection(ticket, now)
             if rejection is not None:
                 return self._reject(demand, rejection, now)
             ticket.state = _LEFT
             settlement.counters.classes[demand.priority].admitted += 1
-            decision = latest(ticket.decision, waited_s)
+            decision = latest(charges.decision, waited_s)
             return self._permit(settlement, demand, decision, ticket.arrived_s, ticket.called_s)
         decision = settlement.limiter.rejection(ticket, now)
         self._refund(ticket, now)
@@ -382,12 +381,13 @@ class AdmissionController:
     def _refund(self, ticket: Ticket, now: float) -> None:
         """Return all resources that a ticket holds."""
         self._settlement.cancel(ticket, now)
-        if ticket.payer is not None:
-            ticket.payer.give_back(ticket.demand.cost, now)
-        if ticket.budget_charged:
+        charges = ticket.charges
+        if charges.payer is not None:
+            charges.payer.give_back(ticket.demand.cost, now)
+        if charges.budget_charged:
             self._shared_budget.give_back(now)
-        if ticket.pending_check is not None:
-            ticket.pending_check.undo(now)
+        if charges.pending_check is not None:
+            charges.pending_check.undo(now)
         else:
             self._user_limits.give_back(ticket.demand, ticket.arrived_s, now)
 
@@ -509,9 +509,3 @@ class AdmissionController:
     def unsupported_loop(self) -> str:
         """Return why the settings cannot work in the running event loop; empty if they can."""
         return "" if self._store is None else self._store.unsupported_loop()
-
-
-def _attach_check(ticket: Ticket, payer: Refundable, check: PendingCheck, owner: object) -> Ticket:
-    """Prepare a ticket that holds a slot and waits only for the shared user-limit check."""
-    ticket.payer, ticket.pending_check, ticket.owner = payer, check, owner
-    return ticket

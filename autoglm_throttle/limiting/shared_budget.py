@@ -30,10 +30,10 @@ class SharedBudget:
         now: monotonic seconds.
     """
 
-    __slots__ = ("_active", "_detail", "_reserves", "bucket")
+    __slots__ = ("_active", "_detail", "bucket", "reserves")
 
     def __init__(self, reserves: tuple[float, float, float], now: float) -> None:
-        self._reserves = reserves
+        self.reserves: tuple[float, float, float] = reserves
         self.bucket: TokenBucket = TokenBucket(0.0, MIN_CAPACITY, now, "gpu")
         self._active = False
         self._detail = ""
@@ -43,7 +43,7 @@ class SharedBudget:
         if not self._active:
             return None
         bucket = self.bucket
-        wait = bucket.take(1.0, now, keep=self._reserves[priority] * bucket.burst)
+        wait = bucket.take(1.0, now, keep=self.reserves[priority] * bucket.burst)
         if not wait:
             return None
         return Decision(

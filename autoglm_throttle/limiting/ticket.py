@@ -53,8 +53,41 @@ class StoreCheck(Protocol[Reply]):
         ...
 
 
+class TicketCharges:
+    """Charges of a request that waits, for its permit or for their refund.
+
+    Args:
+        owner: `Settlement` that the ticket is returned to; that of a parent process is another one.
+        payer: bucket that paid.
+        budget_charged: whether the shared budget was charged, too.
+        decision: decision of the user limit; None: there is none yet.
+        pending_check: check of the shared store that must end before the request may begin.
+    """
+
+    __slots__ = ("budget_charged", "decision", "owner", "payer", "pending_check")
+
+    def __init__(
+        self,
+        owner: object,
+        payer: Refundable | None,
+        *,
+        budget_charged: bool = False,
+        decision: Decision | None = None,
+        pending_check: StoreCheck[Any] | None = None,
+    ) -> None:
+        self.owner: object = owner
+        self.payer: Refundable | None = payer
+        self.budget_charged: bool = budget_charged
+        self.decision: Decision | None = decision
+        self.pending_check: StoreCheck[Any] | None = pending_check
+
+
+UNCHARGED = TicketCharges(None, None)
+"""Charges of a ticket that only the limiter knows."""
+
+
 class Ticket:
-    """One waiting request. All but the last six fields are written by the limiter alone.
+    """One waiting request. All but the last two fields are written by the limiter alone.
 
     Args:
         demand: its demand.
@@ -65,15 +98,11 @@ class Ticket:
 
     __slots__ = (
         "arrived_s",
-        "budget_charged",
         "called_s",
-        "decision",
+        "charges",
         "demand",
         "max_wait_s",
         "on_ready",
-        "owner",
-        "payer",
-        "pending_check",
         "queue_index",
         "state",
     )
@@ -90,16 +119,7 @@ class Ticket:
         """When it got its slot."""
         self.on_ready: Callable[[], None] | None = None
         """Callback that wakes the waiter after a change of state."""
-        self.payer: Refundable | None = None
-        """Bucket that paid, for the refund."""
-        self.budget_charged: bool = False
-        """Whether the shared budget was charged, too."""
-        self.decision: Decision | None = None
-        """Decision of the user limit."""
-        self.owner: object = None
-        """`Settlement` that the ticket is returned to; after a fork the issuing one belongs to the parent."""
-        self.pending_check: StoreCheck[Any] | None = None
-        """Check of the shared store that must end before the request may begin."""
+        self.charges: TicketCharges = UNCHARGED
 
     @classmethod
     def with_slot(cls, demand: Demand, now: float) -> Ticket:

@@ -29,7 +29,7 @@ class UserLimits:
 
     def __init__(self, sets: LimitSets, max_users: int) -> None:
         self._sets = sets
-        self._max_users = max_users
+        self.max_users: int = max_users
         self._pairs = {limit_set: _UserAndAddress(limit_set, max_users) for limit_set in sets}
         self._by_priority = tuple(self._pair(each) for each in sets.by_priority)
         self._plain = sets.plain

@@ -48,8 +48,8 @@ class DenyCache:
     """
 
     def __init__(self, size: int = SIZE, recheck_after_s: float = RECHECK_AFTER_S) -> None:
-        self._size = size
-        self._recheck_after_s = recheck_after_s
+        self.size: int = size
+        self.recheck_after_s: float = recheck_after_s
         self.hits: int = 0
         """Requests rejected from this cache."""
         self._callers: OrderedDict[tuple[str, str, str], tuple[_Denial, ...]] = OrderedDict()
@@ -58,7 +58,7 @@ class DenyCache:
         return len(self._callers)
 
     def __repr__(self) -> str:
-        return f"DenyCache({len(self)} of {self._size} callers)"
+        return f"DenyCache({len(self)} of {self.size} callers)"
 
     def find(self, key: Key, now: float) -> Decision | None:
         """Return the current denial of such a request; None: the store must be checked."""
@@ -85,8 +85,8 @@ class DenyCache:
         # A request above the whole limit never fits, so its denial holds without end.
         too_large = decision.reason is _TOO_LARGE
         free_s = math.inf if too_large else sent_s + decision.retry_after_s
-        valid_until_s = free_s if too_large else min(free_s, now + self._recheck_after_s)
-        if self._size <= 0 or valid_until_s <= now or (free_s == math.inf and not too_large):
+        valid_until_s = free_s if too_large else min(free_s, now + self.recheck_after_s)
+        if self.size <= 0 or valid_until_s <= now or (free_s == math.inf and not too_large):
             return
         caller, units = key[:3], key[3]
         others = [
@@ -114,7 +114,7 @@ class DenyCache:
                 callers.move_to_end(caller)
             else:
                 break
-        if len(callers) >= self._size:
+        if len(callers) >= self.size:
             callers.popitem(last=False)
 
 

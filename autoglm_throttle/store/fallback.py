@@ -61,8 +61,8 @@ class StoreFallback:
         """Decisions, by cause."""
         self.limits: UserLimits | None = None
         """Units counted here; None before the first local decision."""
+        self.max_users: int = max_users
         self._names = names
-        self._max_users = max_users
         self._shared_by = 0
 
     def decide(self, demand: Demand, kind: StoreErrorKind, health: StoreHealth, now: float) -> Decision:
@@ -82,7 +82,7 @@ class StoreFallback:
         """Return the local windows. When the share of this process changes, counted units stay."""
         sets, processes = self._names.sets, max(1, self.processes())
         if self.limits is None:
-            self.limits = UserLimits(sets, self._max_users)
+            self.limits = UserLimits(sets, self.max_users)
         if processes != self._shared_by:
             self._shared_by = processes
             self.limits.resize(sets.map(lambda limits: fair_share(limits, processes)))

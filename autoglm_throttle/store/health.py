@@ -88,13 +88,13 @@ class StoreHealth:
         jitter: Callable[[], float] = _jitter_factor,
         now: float = 0.0,
     ) -> None:
-        self._failures = failures
-        self._probe_s = probe_s
+        self.failures: int = failures
+        self.probe_s: float = probe_s
         self._jitter = jitter
         self.reset(now)
 
     def reset(self, now: float) -> None:
-        """Reset, as in a forked process: failures of the parent do not count."""
+        """Count the store as available, without failures, since ``now``."""
         self.state: HealthState = HealthState.REMOTE
         self.since_s: float = now
         """Time of the loss, or of the recovery."""
@@ -123,7 +123,7 @@ class StoreHealth:
             self._consecutive_failures = 0
             return None
         self._consecutive_failures += 1
-        if self._consecutive_failures < self._failures and kind not in IMMEDIATE_ERRORS:
+        if self._consecutive_failures < self.failures and kind not in IMMEDIATE_ERRORS:
             return None
         self._schedule_probe(now)
         return self._change(HealthState.LOCAL, now)
@@ -167,7 +167,7 @@ class StoreHealth:
         return change
 
     def _schedule_probe(self, since_s: float) -> None:
-        self.next_probe_s = since_s + self._probe_s * self._jitter()
+        self.next_probe_s = since_s + self.probe_s * self._jitter()
 
     def _change(self, state: HealthState, now: float) -> HealthChange:
         change = HealthChange(state, self.cause, now, now - self.since_s)

@@ -22,10 +22,10 @@ class LastKnownRemaining:
         size: most users stored, of all kinds together; >= 2.
     """
 
-    __slots__ = ("_half", "_old", "_young")
+    __slots__ = ("_old", "_young", "size")
 
     def __init__(self, size: int = SIZE) -> None:
-        self._half = size // 2
+        self.size: int = size
         self._young: dict[str, tuple[float, ...]] = {}
         self._old: dict[str, tuple[float, ...]] = {}
 
@@ -47,7 +47,7 @@ class LastKnownRemaining:
         young = self._young
         young[user + kind] = (now, *remaining)
         # Two halves instead of an order of use: a list of uses would cost half as much memory again.
-        if len(young) >= self._half:
+        if len(young) >= self.size // 2:
             self._old, self._young = young, {}
 
     def seed(

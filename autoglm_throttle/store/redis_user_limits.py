@@ -45,7 +45,7 @@ class RedisUserLimitStore:
         self, clients: RedisClients, protocol: WindowProtocol, rules: BatchRules | None = None
     ) -> None:
         self.clients: RedisClients = clients
-        self._protocol = protocol
+        self.protocol: WindowProtocol = protocol
         self._codec = _WindowCodec(protocol)
         self.rules: BatchRules = rules or BatchRules()
         url = clients.url
@@ -75,7 +75,7 @@ class RedisUserLimitStore:
         if batch is None:
             self.errors.notify(StoreErrorKind.LOOP)
             return StoreErrorKind.LOOP
-        request = self._protocol.build_check(charges)
+        request = self.protocol.build_check(charges)
         if request.tag < 0 and self.clients.cluster:  # keys on several servers: one script call is not enough
             return await self._charge_separately(batch, charges)
         future = batch.request(request)  # inlined `_await_reply`: one frame less to resume per decision
@@ -123,7 +123,7 @@ class RedisUserLimitStore:
     async def _run_probe(self, batch: LoopBatch) -> StoreErrorKind | None:
         users = range(PROBES if self.clients.cluster else 1)
         requests = [
-            self._protocol.build_check([StoreCharge("probe", _PROBE, f"{user:016x}", 1)]) for user in users
+            self.protocol.build_check([StoreCharge("probe", _PROBE, f"{user:016x}", 1)]) for user in users
         ]
         connect_s = self.clients.options.connect_s + self.rules.deadline_s
         try:
@@ -133,7 +133,7 @@ class RedisUserLimitStore:
                 return kind
             async with asyncio.timeout(self.rules.deadline_s):
                 replies = await batch.script(
-                    [self._protocol.encode([request]) for request in requests], lambda: True
+                    [self.protocol.encode([request]) for request in requests], lambda: True
                 )
         except TimeoutError:
             return StoreErrorKind.TIMEOUT
@@ -150,12 +150,12 @@ class RedisUserLimitStore:
         return answer if isinstance(answer, StoreErrorKind) else None
 
     def _refund_requests(self, charges: Sequence[StoreCharge], answer: Answer) -> list[RefundRequest]:
-        request = self._protocol.build_check(charges)
+        request = self.protocol.build_check(charges)
         if request.tag >= 0 or not self.clients.cluster:
-            return [self._protocol.build_refund(request, answer)]
+            return [self.protocol.build_refund(request, answer)]
         slices = _slices(charges, answer)
         return [
-            self._protocol.build_refund(self._protocol.build_check([c]), part)
+            self.protocol.build_refund(self.protocol.build_check([c]), part)
             for c, part in zip(charges, slices, strict=True)
         ]
 
@@ -174,7 +174,7 @@ class RedisUserLimitStore:
         try:
             for place in order:
                 charge = charges[place]
-                request = self._protocol.build_check([charge if not rejected else _only_read(charge)])
+                request = self.protocol.build_check([charge if not rejected else _only_read(charge)])
                 reply = await _await_reply(batch, request, due)
                 if isinstance(reply, StoreErrorKind):
                     rejected = True

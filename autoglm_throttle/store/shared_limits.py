@@ -101,9 +101,9 @@ class SharedUserLimits:
         self.on_store_lost: Callable[[float], None] = _ignore_loss
         """Called under the lock when the store is lost, for other users of the same server."""
         self._names = StoreNames.of(sets, text_of)
-        self._deny_cache = deny_cache
-        self._fallback = StoreFallback(self._names, last_known, on_error, processes, max_users)
-        self._is_usable = is_usable
+        self.deny_cache: DenyCache = deny_cache
+        self.fallback: StoreFallback = StoreFallback(self._names, last_known, on_error, processes, max_users)
+        self.is_usable: Callable[[], bool] = is_usable
 
     def hit(self, demand: Demand, now: float) -> Decision | PendingCheck | None:
         """Decide without the store, or return a `PendingCheck` to send. None if no user limit applies."""
@@ -115,16 +115,16 @@ class SharedUserLimits:
         user = names.text_of(demand.user)
         address = names.text_of(demand.address) if demand.address else ""
         key = (limit_set.name, user, address, units)
-        known = self._deny_cache.find(key, now)
+        known = self.deny_cache.find(key, now)
         if known is not None:
             return known
         if self.store_health.state is not HealthState.REMOTE:
-            if self._is_usable():
+            if self.is_usable():
                 self.poll(now)
             return self._decide_without_store(
                 demand, self.store_health.cause or StoreErrorKind.UNREACHABLE, now
             )
-        if not self._is_usable():
+        if not self.is_usable():
             return self._decide_without_store(demand, StoreErrorKind.LOOP, now)
         user_kind, address_kind = names.kinds[limit_set]
         charge = StoreCharge(user_kind, limit_set.users, user, units)
@@ -136,7 +136,7 @@ class SharedUserLimits:
 
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
         """Refund a local charge, without the store."""
-        limits = self._fallback.limits
+        limits = self.fallback.limits
         return limits is not None and limits.give_back(demand, charged_at, now)
 
     def poll(self, now: float) -> None:
@@ -159,7 +159,7 @@ class SharedUserLimits:
 
     def view(self) -> StoreView:
         """Return the state of the store."""
-        store_health, fallback = self.store_health, self._fallback
+        store_health, fallback = self.store_health, self.fallback
         return StoreView(
             kind=self.store.kind,
             state=store_health.state,
@@ -168,24 +168,24 @@ class SharedUserLimits:
             on_error=fallback.on_error,
             processes=fallback.processes(),
             fallbacks=fallback.counts.copy(),
-            deny_cache_hits=self._deny_cache.hits,
+            deny_cache_hits=self.deny_cache.hits,
             stats=self.store.stats(),
         )
 
     @property
     def users(self) -> int:
         """Users counted here during outages of the store."""
-        return self._fallback.limits.users if self._fallback.limits is not None else 0
+        return self.fallback.limits.users if self.fallback.limits is not None else 0
 
     @property
     def overflowed(self) -> int:
         """Decisions taken on a shared log because the table here was full of exhausted users."""
-        return self._fallback.limits.overflowed if self._fallback.limits is not None else 0
+        return self.fallback.limits.overflowed if self.fallback.limits is not None else 0
 
     def sweep(self, now: float, users: int) -> None:
         """Evict idle users among the next ``users`` of each table."""
-        if self._fallback.limits is not None:
-            self._fallback.limits.sweep(now, users)
+        if self.fallback.limits is not None:
+            self.fallback.limits.sweep(now, users)
 
     def resolve(self, check: PendingCheck, answer: Answer | StoreErrorKind, now: float) -> Decision:
         """Decide on a check, with the store's answer or without."""
@@ -195,12 +195,12 @@ class SharedUserLimits:
         if result.allowed:
             check.answer = answer
         else:
-            self._deny_cache.put(check.key, result, check.sent_s, now)
+            self.deny_cache.put(check.key, result, check.sent_s, now)
         return result
 
     def _to_decision(self, charges: Sequence[StoreCharge], answer: Answer, now: float) -> Decision:
         """Convert an answer to a decision on a user, or on a user and its address."""
-        charge, record = charges[0], self._fallback.last_known.record
+        charge, record = charges[0], self.fallback.last_known.record
         if len(answer) == VALUES:
             ok, remaining, retry_us, reset_us, _ = answer
             record(charge.kind, charge.user, (remaining,), now)
@@ -219,7 +219,7 @@ class SharedUserLimits:
         answer, check.answer = check.answer, None
         charged_s, check.charged_s = check.charged_s, None
         if answer is not None:
-            self._deny_cache.remove(check.key)
+            self.deny_cache.remove(check.key)
             self.store.give_back(check.charges, answer)
         elif charged_s is not None:
             self.give_back(check.demand, charged_s, now)
@@ -241,4 +241,4 @@ class SharedUserLimits:
 
     def _decide_without_store(self, demand: Demand, kind: StoreErrorKind, now: float) -> Decision:
         """Decide in this process alone."""
-        return self._fallback.decide(demand, kind, self.store_health, now)
+        return self.fallback.decide(demand, kind, self.store_health, now)

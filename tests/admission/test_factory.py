@@ -108,7 +108,7 @@ class TestRates:
 
     def test_high_leaves_nothing_behind_and_the_others_their_reserves(self) -> None:
         budget = factory.shared_budget(Settings(reserve_mid=0.2, reserve_low=0.5), NOW_S)
-        assert budget._reserves == (0.0, 0.2, 0.5)
+        assert budget.reserves == (0.0, 0.2, 0.5)
 
 
 class TestControl:
@@ -182,7 +182,7 @@ class TestUserLimits:
         decision = windows.hit(Demand(user="d", address="here"), NOW_S)
         assert decision is not None
         assert [item.remaining for item in decision.others] == [14]
-        assert windows._max_users == 123
+        assert windows.max_users == 123
 
 
 class TestSharedStore:
@@ -215,23 +215,23 @@ class TestSharedStore:
             redis_queue=77,
         ).store
         assert isinstance(store, RedisUserLimitStore)
-        assert store._rules == BatchRules(0.1, 5, 64, 77)
+        assert store.rules == BatchRules(0.1, 5, 64, 77)
         options = store.clients.options
         assert (options.url, options.connect_s, options.read_s) == (self.URL, 0.2, 3.0)
         (charge,) = self._question(self.shared(redis_prefix="p", service="s", redis_partitions=1))
-        assert store._protocol.build_check([charge]).keys == [f"p:s:w1:{{0}}:user:l60:{'a' * 16}"]
+        assert store.protocol.build_check([charge]).keys == [f"p:s:w1:{{0}}:user:l60:{'a' * 16}"]
 
     def test_an_outage_goes_by_the_settings(self) -> None:
         windows = self.shared(redis_failures=7, redis_probe_s=2.5, redis_on_error="deny", workers=3)
-        assert windows.store_health._failures == 7
-        assert windows.store_health._probe_s == 2.5
+        assert windows.store_health.failures == 7
+        assert windows.store_health.probe_s == 2.5
         assert (windows.view().on_error, windows.view().processes) == (StoreFailureMode.DENY, 3)
 
     def test_what_is_remembered_is_bounded_by_the_settings(self) -> None:
         windows = self.shared(refused_cache=7, refused_cache_s=0.5, max_users=300)
-        assert (windows._deny_cache._size, windows._deny_cache._recheck_after_s) == (7, 0.5)
-        assert windows._last_known._half == 150
-        assert windows._max_users == 300
+        assert (windows.deny_cache.size, windows.deny_cache.recheck_after_s) == (7, 0.5)
+        assert windows.fallback.last_known.size == 300
+        assert windows.fallback.max_users == 300
 
     def test_a_name_that_is_no_identity_becomes_one(self) -> None:
         (named,) = self._question(self.shared(), "somebody")
@@ -248,9 +248,9 @@ class TestSharedStore:
             service="s",
         ).store
         assert isinstance(store, LimitsWindow)
-        assert store._deadline_s == 0.2
+        assert store.deadline_s == 0.2
 
     def _question(self, windows: SharedUserLimits, user: str = "a" * 16) -> tuple[Any, ...]:
-        windows._is_usable = lambda: True
+        windows.is_usable = lambda: True
         question = windows.hit(Demand(user=user), NOW_S)
         return getattr(question, "charges", ())
