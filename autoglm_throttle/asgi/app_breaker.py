@@ -58,12 +58,12 @@ class AppBreaker:
     @property
     def is_quiet(self) -> bool:
         """Whether the breaker is closed and the app has no fallback."""
-        return self.guard_state.breaker.fast_permit is not None and self._fallbacks is None
+        return self.guard_state.fast.permit is not None and self._fallbacks is None
 
     def rejection(self) -> GuardRejection | None:
         """Return the rejection that the breaker would give now, or None; free of effects."""
         guard_state = self.guard_state
-        return None if guard_state.breaker.fast_permit is not None else guard_state.rejection()
+        return None if guard_state.fast.permit is not None else guard_state.rejection()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -103,13 +103,12 @@ class AppBreaker:
         return guard_state
 
     def _closed_permit(self) -> GuardPermit | None:
-        """Return the shared permit of a closed breaker, or None if a fleet shares the breaker."""
-        guard_state = self.guard_state
-        breaker = guard_state.breaker
-        guard_permit = breaker.fast_permit
-        if guard_permit is None or guard_state.store is not None:
+        """Return the shared permit of a closed breaker, or None if its fleet's state is not known yet."""
+        fast = self.guard_state.fast
+        guard_permit = fast.permit
+        if guard_permit is None or not fast.is_synced:
             return None
-        breaker.calls += 1  # the shared permit bypasses the breaker's enter(), which counts calls
+        fast.calls += 1  # the shared permit bypasses `allow`, which counts calls
         return guard_permit
 
     async def _handle_error(

@@ -145,6 +145,6 @@ class ResponseObserver:
         guard_state, guard_permit = self._guard_state, self._guard_permit
         # A permit of an older generation is no probe of the present half-open state.
         return (
-            guard_state.breaker.generation == guard_permit.generation
+            guard_state.fast.shared_permit.generation == guard_permit.generation
             and guard_state.state() is BreakerState.HALF_OPEN
         )

@@ -36,15 +36,15 @@ def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwa
     An awaitable value settles when it ends and is neutral until then. A `BaseException` that is no
     `Exception` is recorded as neutral and raised.
     """
-    core = circuit.breaker
-    permit = core.fast_permit if circuit.is_synced else None
+    fast = circuit.fast
+    permit = fast.permit if fast.is_synced else None
     if permit is None:
         decision = circuit.allow()
         if isinstance(decision, GuardRejection):
             return GuardedAttempt(rejection=decision)
         permit = decision
     else:
-        core.calls += 1
+        fast.calls += 1
     begun_s = circuit.start_time()
     try:
         value = fn(*args, **kwargs)
@@ -59,7 +59,7 @@ def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwa
     if hasattr(type(value), "__await__"):
         return GuardedAttempt(value=wrap_awaitable(circuit, permit, value, begun_s), outcome=_NEUTRAL)
     # Fast path without a lock: the success changes nothing and the state has not changed.
-    if circuit.value_is_success and core.success_is_noop and core.fast_permit is permit:
+    if circuit.value_is_success and fast.success_is_noop and fast.permit is permit:
         return GuardedAttempt(value=value, outcome=_SUCCESS)
     elapsed_s = circuit.elapsed(begun_s)
     return GuardedAttempt(
@@ -71,15 +71,15 @@ async def attempt_async(
     circuit: GuardState, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs
 ) -> GuardedAttempt:
     """Make one attempt at a coroutine function as `attempt` does, under the guard's time limit."""
-    core = circuit.breaker
-    permit = core.fast_permit if circuit.is_synced else None
+    fast = circuit.fast
+    permit = fast.permit if fast.is_synced else None
     if permit is None:
         decision = await circuit.allow_async()
         if isinstance(decision, GuardRejection):
             return GuardedAttempt(rejection=decision)
         permit = decision
     else:
-        core.calls += 1
+        fast.calls += 1
     unlimited = circuit.rules.timeout_s is None
     begun_s = circuit.start_time()
     try:
@@ -92,7 +92,7 @@ async def attempt_async(
     except BaseException:
         circuit.record(permit, _NEUTRAL)
         raise
-    if circuit.value_is_success and core.success_is_noop and core.fast_permit is permit:
+    if circuit.value_is_success and fast.success_is_noop and fast.permit is permit:
         return GuardedAttempt(value=value, outcome=_SUCCESS)
     elapsed_s = circuit.elapsed(begun_s)
     return GuardedAttempt(
@@ -129,19 +129,19 @@ async def _call_within_timeout(
 
 def guarded_function(circuit: GuardState, fn: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a plain function. The outcome of a returned awaitable is the outcome of the call."""
-    core = circuit.breaker
+    fast = circuit.fast
     value_is_success = circuit.value_is_success
 
     @wraps(fn)
     def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        permit = core.fast_permit
-        if permit is None or not circuit.is_direct:
+        permit = fast.permit
+        if permit is None or not fast.is_direct:
             executor = circuit.executor
             if executor is not None:
                 return executor.call(fn, args, kwargs)
             circuit.block()
             return _call_admitted(circuit, fn, args, kwargs)
-        core.calls += 1
+        fast.calls += 1
         begun_s = 0.0 if value_is_success else circuit.start_time()
         try:
             value = fn(*args, **kwargs)
@@ -150,7 +150,7 @@ def guarded_function(circuit: GuardState, fn: Callable[..., Any]) -> Callable[..
             raise
         if hasattr(type(value), "__await__"):
             return wrap_awaitable(circuit, permit, value, begun_s)
-        if not (value_is_success and core.success_is_noop and core.fast_permit is permit):
+        if not (value_is_success and fast.success_is_noop and fast.permit is permit):
             circuit.settle(permit, value, raised=False, elapsed_s=circuit.elapsed(begun_s))
         return value
 
@@ -159,20 +159,20 @@ def guarded_function(circuit: GuardState, fn: Callable[..., Any]) -> Callable[..
 
 def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     """Decorate a coroutine function."""
-    core, clock = circuit.breaker, circuit.clock
-    value_is_success, is_timed = circuit.value_is_success, circuit.slow_s is not None
+    fast, clock = circuit.fast, circuit.clock
+    value_is_success, is_timed = circuit.value_is_success, circuit.rules.slow_call_s is not None
     unlimited = circuit.rules.timeout_s is None
 
     @wraps(fn)
     async def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        permit = core.fast_permit
-        if permit is None or not circuit.is_direct:
+        permit = fast.permit
+        if permit is None or not fast.is_direct:
             executor = circuit.executor
             if executor is not None:
                 return await executor.call_async(fn, args, kwargs)
             circuit.block()
             return await _call_admitted_async(circuit, fn, args, kwargs)
-        core.calls += 1
+        fast.calls += 1
         begun_s = clock() if is_timed else 0.0
         try:
             value = await (
@@ -181,7 +181,7 @@ def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) ->
         except BaseException as error:
             circuit.settle(permit, error, raised=True, elapsed_s=circuit.elapsed(begun_s))
             raise
-        if not (value_is_success and core.success_is_noop and core.fast_permit is permit):
+        if not (value_is_success and fast.success_is_noop and fast.permit is permit):
             elapsed_s = clock() - begun_s if is_timed else 0.0
             circuit.settle(permit, value, raised=False, elapsed_s=elapsed_s)
         return value

@@ -86,10 +86,10 @@ class DegradationLevels:
         now: monotonic seconds; so in all methods.
     """
 
-    __slots__ = ("_latches", "_load", "_now_s", "_rules", "_sampled_s", "_samples", "_since_s", "level")
+    __slots__ = ("_latches", "_load", "_now_s", "_sampled_s", "_samples", "_since_s", "level", "rules")
 
     def __init__(self, rules: LadderRules, now: float) -> None:
-        self._rules = rules
+        self.rules: LadderRules = rules
         self._samples: deque[float] = deque(maxlen=rules.samples)
         self._sampled_s = now
         self._now_s = now
@@ -109,8 +109,8 @@ class DegradationLevels:
         Raises:
             ValueError: no load could fall far enough below it.
         """
-        if not threshold > self._rules.margin:
-            raise ValueError(f"a threshold must be above the margin of {self._rules.margin}, is {threshold}")
+        if not threshold > self.rules.margin:
+            raise ValueError(f"a threshold must be above the margin of {self.rules.margin}, is {threshold}")
         self._latches.setdefault(threshold, False)
         self._update_latch(threshold)
 
@@ -134,7 +134,7 @@ class DegradationLevels:
             The new level.
         """
         # After a gap old samples prove nothing: a level must be confirmed by new ones.
-        if now - self._sampled_s > self._rules.load_stale_s:
+        if now - self._sampled_s > self.rules.load_stale_s:
             self._samples.clear()
             self._latches = dict.fromkeys(self._latches, False)
         self._load = None if load is None or math.isnan(load) else load
@@ -158,13 +158,13 @@ class DegradationLevels:
         samples = self._samples
         if not samples:
             return
-        if len(samples) == self._rules.samples and min(samples) > threshold:
+        if len(samples) == self.rules.samples and min(samples) > threshold:
             self._latches[threshold] = True
-        elif max(samples) < threshold - self._rules.margin:
+        elif max(samples) < threshold - self.rules.margin:
             self._latches[threshold] = False
 
     def _highest(self) -> DegradationLevel:
-        rules = self._rules
+        rules = self.rules
         thresholds = {
             DegradationLevel.STATIC: rules.static_at,
             DegradationLevel.STALE: rules.stale_at,

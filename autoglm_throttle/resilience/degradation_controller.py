@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable
+from functools import partial
 
+from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.degradation import (
     DegradationAction,
@@ -15,6 +15,7 @@ from autoglm_throttle.resilience.degradation import (
     choose_action,
 )
 from autoglm_throttle.resilience.feature import Feature
+from autoglm_throttle.resilience.notification_queue import NotificationQueue
 from autoglm_throttle.types import Clock, Criticality, DegradationLevel
 
 LoadSource = Callable[[], float | None]
@@ -44,37 +45,30 @@ class DegradationController:
     __slots__ = (
         "_clock",
         "_interval_s",
-        "_is_notifying",
         "_is_sampling",
-        "_level",
         "_levels",
         "_load",
         "_lock",
         "_log",
+        "_notifications",
         "_on_change",
-        "_pending_changes",
-        "_rules",
         "_sampled_s",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, rules: LadderRules, load: LoadSource, interval_s: float, clock: Clock, on_change: LevelListener
     ) -> None:
         now = clock()
-        self._rules = rules
         self._load = load
         self._interval_s = interval_s
         self._clock = clock
         self._on_change = on_change
+        self._lock = SerialLock()
         self._levels = DegradationLevels(rules, now)
-        self._level = DegradationLevel.FULL
         self._sampled_s = now - interval_s
         self._is_sampling = False
-        self._is_notifying = False
-        self._pending_changes: deque[tuple[DegradationLevel, DegradationLevel, float | None]] = deque()
         self._log = RateLimitedLogger("degradation", clock)
-        # Re-entrant: the garbage collector may run under it, and a finalizer may make a guarded call.
-        self._lock = threading.RLock()
+        self._notifications = NotificationQueue(self._log)
 
     def __repr__(self) -> str:
         return repr(self._levels)
@@ -82,7 +76,7 @@ class DegradationController:
     @property
     def retry_after_s(self) -> float:
         """Seconds after which a shed feature can be served again at the earliest."""
-        return self._rules.samples * self._interval_s
+        return self._levels.rules.samples * self._interval_s
 
     def register(self, feature: Feature) -> None:
         """Register a feature's own threshold, if it has one.
@@ -100,7 +94,7 @@ class DegradationController:
         # The lower bound samples again after a clock that stepped back.
         if not 0.0 <= now - self._sampled_s < self._interval_s:
             self._sample(now, self._interval_s)
-        return self._level
+        return self._levels.level
 
     def poll(self) -> None:
         """Take a sample if it is due; for a thread that ticks once per interval."""
@@ -120,13 +114,6 @@ class DegradationController:
         with self._lock:
             return self._levels.view()
 
-    def reset_after_fork(self) -> None:
-        """Reset in a forked child: work of other threads is dropped, the level stays until new samples."""
-        self._lock = threading.RLock()
-        self._is_sampling = False
-        self._is_notifying = False
-        self._pending_changes.clear()
-
     def _sheds(self, feature: Feature, level: DegradationLevel) -> bool:
         if feature.criticality is Criticality.CORE:
             return False
@@ -134,6 +121,8 @@ class DegradationController:
         return level >= DegradationLevel.SHED if above is None else self._levels.is_above(above)
 
     def _sample(self, now: float, after_s: float) -> None:
+        if self._lock.is_held():  # this thread is updating the level
+            return
         with self._lock:
             if 0.0 <= now - self._sampled_s < after_s:
                 return
@@ -146,7 +135,9 @@ class DegradationController:
                 load = self._read_load()
             finally:
                 self._is_sampling = False
-        self._observe(load, now)
+        with self._lock:
+            self._observe(load, now)
+        self._notifications.deliver()
 
     def _read_load(self) -> float | None:
         try:
@@ -156,25 +147,7 @@ class DegradationController:
             return None
 
     def _observe(self, load: float | None, now: float) -> None:
-        with self._lock:
-            before = self._level
-            self._level = after = self._levels.observe(load, now)
-            if before is not after:
-                self._pending_changes.append((before, after, load))
-        self._notify()
-
-    def _notify(self) -> None:
-        while self._pending_changes:
-            with self._lock:
-                # One thread delivers at a time, so the listener sees changes in order; it re-checks the
-                # queue.
-                if self._is_notifying or not self._pending_changes:
-                    return
-                self._is_notifying = True
-                change = self._pending_changes.popleft()
-            try:
-                self._on_change(*change)
-            except Exception as error:  # noqa: BLE001 - a callback may raise anything
-                self._log.warn("told", "an observer failed; the level change stands", error=error)
-            finally:
-                self._is_notifying = False
+        before = self._levels.level
+        after = self._levels.observe(load, now)
+        if before is not after:
+            self._notifications.put(partial(self._on_change, before, after, load))

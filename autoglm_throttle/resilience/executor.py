@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from autoglm_throttle.resilience.feature import Feature
 from autoglm_throttle.types import GuardRejection
 
 
 class Executor(Protocol):
     """Answers the calls of one feature, by a live call or a fallback."""
+
+    @property
+    def feature(self) -> Feature:
+        """Declaration of the feature."""
+        ...
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Answer one call of a plain function."""
@@ -29,6 +35,6 @@ class Executor(Protocol):
         """Return the rejection of a call that would be shed now, or None. Has no effects."""
         ...
 
-    def reset_after_fork(self) -> None:
-        """Reset in a forked child."""
+    def reject_if_shed(self) -> GuardRejection | None:
+        """Return the rejection of a shed call and count it, or None; for callers without a fallback."""
         ...

@@ -17,13 +17,15 @@ from autoglm_throttle.types import TripRule
 class FailureStats:
     """The streak of failures and the window of results of one breaker."""
 
-    __slots__ = ("_consecutive", "_first_s", "_rules", "_window", "streak", "trip_ratio")
+    __slots__ = ("_consecutive", "_first_s", "_rules", "_window", "last_failure", "streak", "trip_ratio")
 
     def __init__(self, rules: BreakerRules) -> None:
         self.streak: int
         """Consecutive failures."""
         self.trip_ratio: str
-        """Count and limit of the newest rule that `record` returned, such as ``5/5``."""
+        """Count and limit of the newest rule that `record` returned, such as ``5/5``; empty after `clear`."""
+        self.last_failure: str = ""
+        """Type and text of the newest failure; stays after `clear`."""
         self._first_s: float
         self._rules = rules
         self._consecutive = TripRule.CONSECUTIVE in rules.trip
@@ -60,6 +62,7 @@ class FailureStats:
     def clear(self) -> None:
         """Discard all results."""
         self.streak = 0
+        self.trip_ratio = ""
         if self._window is not None:
             self._window.clear()
 

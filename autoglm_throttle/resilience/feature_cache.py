@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.resilience.feature import UNSET, Fallback
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ class FeatureStaleCache:
     __slots__ = (
         "_cache",
         "_clock",
-        "_is_locked_here",
         "_key",
         "_lock",
         "_log",
@@ -55,16 +55,10 @@ class FeatureStaleCache:
         self._max_stale_s = max_stale_s if fallback.max_stale_s is None else fallback.max_stale_s
         self._clock = clock
         self._log = log
-        self.reset_after_fork()
+        self._lock = SerialLock()
 
     def __repr__(self) -> str:
         return repr(self._cache)
-
-    def reset_after_fork(self) -> None:
-        """Create a new lock in a forked child; cached results stay."""
-        # Re-entrant: the garbage collector may run under it, and a finalizer may make a guarded call.
-        self._lock = threading.RLock()
-        self._is_locked_here = False
 
     def key(
         self, fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -89,26 +83,14 @@ class FeatureStaleCache:
 
     def find(self, key: Hashable) -> CacheEntry[object] | None:
         """Return the entry of a key, if it is not too old."""
+        if self._lock.is_held():  # this thread is changing the cache: a miss
+            return None
         with self._lock:
-            # Re-entered by a finalizer of this thread in the middle of a change: treat as a miss.
-            if self._is_locked_here:
-                return None
-            self._is_locked_here = True
-            try:
-                return self._cache.get(key, self._clock(), self._max_stale_s)
-            finally:
-                self._is_locked_here = False
+            return self._cache.get(key, self._clock(), self._max_stale_s)
 
     def store(self, key: Hashable, value: object) -> None:
         """Store a result; the value is already a copy."""
-        with self._lock:
-            if self._is_locked_here:
-                return
-            self._is_locked_here = True
-            try:
-                self._cache.put(key, value, self._clock())
-            finally:
-                self._is_locked_here = False
+        self._lock.run(partial(self._cache.put, key, value, self._clock()))
 
     def copy_value(self, value: object) -> object:
         """Return a copy to store or to hand out; `UNSET` if it cannot be copied."""

@@ -52,7 +52,7 @@ Kwargs = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _CallResult:
+class CallResult:
     """Result of one live call, for all callers that waited for it."""
 
     attempt: GuardedAttempt
@@ -80,17 +80,14 @@ class FeatureExecutor:
     """
 
     __slots__ = (
-        *(
-            "_shed_above",
-            "_always_coalesces",
-            "_circuit",
-            "_on_degraded",
-            "_degradation",
-            "_single_flight",
-            "_on_value",
-            "_fallback_chain",
-        ),
-        *("_cache", "feature", "http"),
+        "_circuit",
+        "_degradation",
+        "_fallback_chain",
+        "_on_degraded",
+        "cache",
+        "feature",
+        "http",
+        "single_flight",
     )
 
     def __init__(  # noqa: PLR0913 - its parts
@@ -112,20 +109,19 @@ class FeatureExecutor:
         self._circuit = circuit
         self._degradation = degradation
         self._on_degraded = on_degraded
-        self._shed_above = feature.shed_above
-        self._on_value = fallback is not None and bool(fallback.on_value)
-        self._always_coalesces = fallback is not None and fallback.coalesce == "always"
         self._fallback_chain = FallbackChain(feature, on_degraded, fallback_timeout_s, log)
-        self._single_flight: SingleFlight[_CallResult] = SingleFlight(_is_shareable)
-        self._cache: FeatureStaleCache | None = None
+        self.single_flight: SingleFlight[CallResult] = SingleFlight(_is_shareable)
+        """Live calls that other callers may share."""
+        self.cache: FeatureStaleCache | None = None
+        """Cached results; None: nothing is cached."""
         if fallback is not None and fallback.stale:
             if cache is None:
                 raise ValueError(f"Feature {feature.name!r} caches results: it needs a cache")
-            self._cache = FeatureStaleCache(fallback, cache, max_stale_s, circuit.clock, log)
+            self.cache = FeatureStaleCache(fallback, cache, max_stale_s, circuit.clock, log)
         degradation.register(feature)
 
     def __repr__(self) -> str:
-        return f"<FeatureExecutor {self.feature.name!r} {self._degradation!r} {self._cache or 'no cache'}>"
+        return f"<FeatureExecutor {self.feature.name!r} {self._degradation!r} {self.cache or 'no cache'}>"
 
     def call(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
         """Execute one call of a plain function.
@@ -140,7 +136,7 @@ class FeatureExecutor:
             Exception: the function's own.
         """
         self.check_function(asynchronous=False)
-        key = None if self._cache is None else self._cache.key(fn, args, kwargs)
+        key = None if self.cache is None else self.cache.key(fn, args, kwargs)
         action = self._action(key)
         if action is not DegradationAction.SERVE:
             context = FallbackContext(self.feature.name, LOAD, None, args, kwargs)
@@ -175,7 +171,7 @@ class FeatureExecutor:
             GuardRejected: the call was not made, and no fallback answered.
             Exception: the function's own.
         """
-        key = None if self._cache is None else self._cache.key(fn, args, kwargs)
+        key = None if self.cache is None else self.cache.key(fn, args, kwargs)
         action = self._action(key)
         if action is not DegradationAction.SERVE:
             context = FallbackContext(self.feature.name, LOAD, None, args, kwargs)
@@ -233,24 +229,16 @@ class FeatureExecutor:
         """Return the rejection that `reject_if_shed` would return, without counting it."""
         return self._shed_rejection() if self._degradation.sheds(self.feature) else None
 
-    def reset_after_fork(self) -> None:
-        """Reset in a forked child: shared calls of the parent's threads are dropped, cached results stay."""
-        self._single_flight.reset_after_fork()
-        if self._cache is not None:
-            self._cache.reset_after_fork()
-        if self.http is not None:
-            self.http.reset_after_fork()
-
     def _action(self, key: Hashable | None) -> DegradationAction:
         degradation = self._degradation
-        if degradation.level() is DegradationLevel.FULL and self._shed_above is None:
+        if degradation.level() is DegradationLevel.FULL and self.feature.shed_above is None:
             return DegradationAction.SERVE
-        cache = self._cache
+        cache = self.cache
         usable = cache is not None and key is not None and cache.find(key) is not None
         return degradation.action(self.feature, usable)
 
     def _cached_value(self, key: Hashable | None) -> object:
-        return UNSET if self._cache is None else self._cache.get_copy(key)
+        return UNSET if self.cache is None else self.cache.get_copy(key)
 
     def _shed_rejection(self) -> GuardRejection:
         after_s = self._degradation.retry_after_s
@@ -271,11 +259,15 @@ class FeatureExecutor:
             error = GuardRejected(attempted.rejection)
         if isinstance(error, GuardRejected):
             cause = error.rejection.cause.value
-        elif attempted.outcome is Outcome.FAILURE and (error is not None or self._on_value):
+        elif attempted.outcome is Outcome.FAILURE and (error is not None or self._replaces_values()):
             cause = ERROR
         else:
             return None
         return FallbackContext(self.feature.name, cause, error, args, kwargs)
+
+    def _replaces_values(self) -> bool:
+        fallback = self.feature.fallback
+        return fallback is not None and bool(fallback.on_value)
 
     # Live calls with a cached result, shared with concurrent callers of the same key.
 
@@ -283,11 +275,11 @@ class FeatureExecutor:
         if not self._coalesces():
             return self._run_call(key, fn, args, kwargs).attempt
         # Another caller refreshes this key already: use the cached result, do not wait.
-        if self._single_flight.in_flight(key):
+        if self.single_flight.in_flight(key):
             cached = self._cached_attempt(key)
             if cached is not None:
                 return cached
-        call_result, is_own = self._single_flight.run(key, partial(self._run_call, key, fn, args, kwargs))
+        call_result, is_own = self.single_flight.run(key, partial(self._run_call, key, fn, args, kwargs))
         return (
             call_result.attempt
             if is_own
@@ -299,39 +291,41 @@ class FeatureExecutor:
     ) -> GuardedAttempt:
         if not self._coalesces():
             return (await self._run_call_async(key, fn, args, kwargs)).attempt
-        if self._single_flight.in_flight_async(key):
+        if self.single_flight.in_flight_async(key):
             cached = self._cached_attempt(key)
             if cached is not None:
                 return cached
-        call: Callable[[], Awaitable[_CallResult]] = partial(self._run_call_async, key, fn, args, kwargs)
-        call_result, is_own = await self._single_flight.run_async(key, call, self._circuit.rules.timeout_s)
+        call: Callable[[], Awaitable[CallResult]] = partial(self._run_call_async, key, fn, args, kwargs)
+        call_result, is_own = await self.single_flight.run_async(key, call, self._circuit.rules.timeout_s)
         if is_own:
             return call_result.attempt
         return self._shared_attempt(call_result) or await attempt_async(self._circuit, fn, args, kwargs)
 
     def _coalesces(self) -> bool:
-        return self._always_coalesces or self._degradation.level() >= DegradationLevel.STALE
+        fallback = self.feature.fallback
+        always = fallback is not None and fallback.coalesce == "always"
+        return always or self._degradation.level() >= DegradationLevel.STALE
 
-    def _run_call(self, key: Hashable, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> _CallResult:
+    def _run_call(self, key: Hashable, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> CallResult:
         return self._store_result(key, attempt(self._circuit, fn, args, kwargs))
 
     async def _run_call_async(
         self, key: Hashable, fn: Callable[..., Any], args: Args, kwargs: Kwargs
-    ) -> _CallResult:
+    ) -> CallResult:
         return self._store_result(key, await attempt_async(self._circuit, fn, args, kwargs))
 
-    def _store_result(self, key: Hashable, attempted: GuardedAttempt) -> _CallResult:
-        cache = self._cache
+    def _store_result(self, key: Hashable, attempted: GuardedAttempt) -> CallResult:
+        cache = self.cache
         if attempted.error is not None or attempted.rejection is not None or cache is None:
-            return _CallResult(
+            return CallResult(
                 attempted, UNSET, None if attempted.error is None else attempted.error.__traceback__
             )
         if isinstance(attempted.value, SettlingAwaitable):  # not finished: nothing to cache or share
-            return _CallResult(attempted, UNSET, None)
+            return CallResult(attempted, UNSET, None)
         copy = cache.copy_value(attempted.value)
         if copy is not UNSET and attempted.outcome in _CACHEABLE_OUTCOMES:
             cache.store(key, copy)
-        return _CallResult(attempted, copy, None)
+        return CallResult(attempted, copy, None)
 
     def _cached_attempt(self, key: Hashable) -> GuardedAttempt | None:
         value = self._cached_value(key)
@@ -340,7 +334,7 @@ class FeatureExecutor:
         self._on_degraded(self.feature.name, FallbackKind.STALE, REFRESH)
         return GuardedAttempt(value, None, Outcome.SUCCESS, None)
 
-    def _shared_attempt(self, call_result: _CallResult) -> GuardedAttempt | None:
+    def _shared_attempt(self, call_result: CallResult) -> GuardedAttempt | None:
         """Return the attempt that another caller's live call stands for; None: its value cannot be shared."""
         attempted = call_result.attempt
         if attempted.rejection is not None:
@@ -349,12 +343,12 @@ class FeatureExecutor:
             return GuardedAttempt(
                 None, copy_exception(attempted.error, call_result.trace), attempted.outcome, None
             )
-        cache = self._cache
+        cache = self.cache
         value = UNSET if cache is None or call_result.copy is UNSET else cache.copy_value(call_result.copy)
         return None if value is UNSET else GuardedAttempt(value, None, attempted.outcome, None)
 
 
-def _is_shareable(call_result: _CallResult) -> bool:
+def _is_shareable(call_result: CallResult) -> bool:
     """Whether other callers may use the result: not after a time-out, since their limits differ."""
     return not isinstance(call_result.attempt.error, TimeoutError)
 

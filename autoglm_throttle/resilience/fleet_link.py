@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.notification_queue import NotificationQueue
-from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest
+from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest, RemoteBreakerState
 from autoglm_throttle.types import BreakerState, BreakerTransition, Outcome
 
 
@@ -23,15 +23,25 @@ class FleetLink:
         notifications: queue that delivers the messages.
     """
 
-    __slots__ = ("_leases", "_name", "_notifications", "_rules", "_store", "is_cold", "probe_request")
+    __slots__ = (
+        "_is_subscribed",
+        "_leases",
+        "_name",
+        "_notifications",
+        "_rules",
+        "is_cold",
+        "probe_request",
+        "store",
+    )
 
     def __init__(
         self, name: str, rules: BreakerRules, store: BreakerStore, notifications: NotificationQueue
     ) -> None:
         self._name = name
         self._rules = rules
-        self._store = store
+        self.store: BreakerStore = store
         self._notifications = notifications
+        self._is_subscribed = False
         self._leases: dict[int, ProbeLease] = {}
         self.is_cold: bool = True
         """Whether the first state of the store is still unknown."""
@@ -43,18 +53,24 @@ class FleetLink:
         )
         """Parameters of each request for a probe lease."""
 
+    def subscribe(self, on_change: Callable[[RemoteBreakerState], None]) -> None:
+        """Subscribe to the states of the fleet, once."""
+        if not self._is_subscribed:
+            self._is_subscribed = True
+            self.store.subscribe(self._name, on_change)
+
     def report_open(self, changes: Sequence[BreakerTransition]) -> None:
         """Report openings that only this process knows."""
         for change in changes:
             if change.after is BreakerState.OPEN:
                 wait_s, rounds = change.retry_after_s, change.rounds
                 self._notifications.put(
-                    partial(self._store.report_open, self._name, wait_s, rounds, change.cause)
+                    partial(self.store.report_open, self._name, wait_s, rounds, change.cause)
                 )
 
     def report_operator_state(self, state: BreakerState) -> None:
         """Report an operator command."""
-        self._notifications.put(partial(self._store.report_operator_state, self._name, state))
+        self._notifications.put(partial(self.store.report_operator_state, self._name, state))
 
     def add_lease(self, lease: ProbeLease) -> None:
         """Store the lease of a probe that has started."""
@@ -70,7 +86,5 @@ class FleetLink:
         """Return a lease, with the outcome of its probe."""
         wait_s = self._rules.wait_s(lease.rounds + 1)
         self._notifications.put(
-            partial(
-                self._store.report_probe, self._name, lease, outcome, self._rules.successes_needed, wait_s
-            )
+            partial(self.store.report_probe, self._name, lease, outcome, self._rules.successes_needed, wait_s)
         )

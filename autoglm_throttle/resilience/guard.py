@@ -71,16 +71,16 @@ class Guard:
             # A block holds one permit and one start time, so entering it twice would lose a permit.
             raise self._reused_error()
         circuit = self.circuit
-        core = circuit.breaker
-        permit = core.fast_permit
-        if permit is None or not circuit.is_direct:
+        fast = circuit.fast
+        permit = fast.permit
+        if permit is None or not fast.is_direct:
             self._permit = _USED_PERMIT
             circuit.block()
             permit = _permit_or_raise(circuit.admit())
         else:
-            core.calls += 1
+            fast.calls += 1
         self._permit = permit
-        if not circuit.is_untimed:
+        if not fast.is_untimed:
             self._begun_s = circuit.clock()
             if circuit.rules.timeout_s is not None:
                 circuit.fault_log.warn(
@@ -93,26 +93,26 @@ class Guard:
     ) -> None:
         permit = self._permit
         circuit = self.circuit
-        core = circuit.breaker
+        fast = circuit.fast
         self._permit = _USED_PERMIT
-        needs_settling = permit is None or core.fast_permit is not permit or not core.success_is_noop
-        if needs_settling or error is not None or not circuit.is_untimed:
+        needs_settling = permit is None or fast.permit is not permit or not fast.success_is_noop
+        if needs_settling or error is not None or not fast.is_untimed:
             self._settle_block(permit, error)
 
     async def __aenter__(self) -> Guard:
         if self._permit is not None:
             raise self._reused_error()
         circuit = self.circuit
-        core = circuit.breaker
-        permit = core.fast_permit
-        if permit is None or not circuit.is_direct:
+        fast = circuit.fast
+        permit = fast.permit
+        if permit is None or not fast.is_direct:
             self._permit = _USED_PERMIT
             circuit.block()
             permit = _permit_or_raise(await circuit.admit_async())
         else:
-            core.calls += 1
+            fast.calls += 1
         self._permit = permit
-        if not circuit.is_untimed:
+        if not fast.is_untimed:
             self._begun_s = circuit.clock()
             self._limit = _start_time_limit(circuit.rules.timeout_s)
         return self
@@ -122,10 +122,10 @@ class Guard:
     ) -> None:
         permit = self._permit
         circuit = self.circuit
-        core = circuit.breaker
+        fast = circuit.fast
         self._permit = _USED_PERMIT
-        needs_settling = permit is None or core.fast_permit is not permit or not core.success_is_noop
-        if needs_settling or error is not None or not circuit.is_untimed:
+        needs_settling = permit is None or fast.permit is not permit or not fast.success_is_noop
+        if needs_settling or error is not None or not fast.is_untimed:
             ended = error
             if self._limit is not None and permit is not None:
                 ended = self._apply_time_limit(self._limit, permit, error)
@@ -150,9 +150,9 @@ class Guard:
         if permit is None or permit is _USED_PERMIT:
             raise RuntimeError(f"the block of guard {self.name!r} is left, but it was not entered")
         circuit = self.circuit
-        elapsed_s = 0.0 if circuit.slow_s is None else circuit.clock() - self._begun_s
+        elapsed_s = 0.0 if circuit.rules.slow_call_s is None else circuit.clock() - self._begun_s
         if error is None:
-            circuit.record(permit, apply_slow_limit(Outcome.SUCCESS, elapsed_s, circuit.slow_s))
+            circuit.record(permit, apply_slow_limit(Outcome.SUCCESS, elapsed_s, circuit.rules.slow_call_s))
         else:
             circuit.settle(permit, error, raised=True, elapsed_s=elapsed_s)
 
@@ -212,6 +212,10 @@ class Guard:
             raise
         self.circuit.record(permit, outcome, error)
 
+    def is_available(self) -> bool:
+        """Return whether a call would be made now: neither shed by the load nor rejected."""
+        return self.circuit.rejection() is None
+
     def rejection(self) -> GuardRejection | None:
         """Return the rejection of a call made now, or None. Has no effects."""
         return self.circuit.rejection()
@@ -241,7 +245,7 @@ class Guard:
         self.circuit.reset()
 
     def __repr__(self) -> str:
-        return f"<Guard {self.name!r} {self.circuit.breaker!r}>"
+        return f"<Guard {self.name!r} {self.circuit.breaker.describe()}>"
 
 
 def _start_time_limit(limit_s: float | None) -> CancelScope | None:

@@ -12,21 +12,22 @@ class HalfOpenSlots:
         lease_s: longest time for which a slot is held, in seconds, > 0.
     """
 
-    __slots__ = ("_acquired", "_first_s", "_lease_s")
+    __slots__ = ("_first_s", "_lease_s", "acquired")
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
-        self._acquired: dict[int, float] = {}
+        self.acquired: dict[int, float] = {}
+        """Serial number -> time of acquisition."""
         self._first_s = math.inf
         """Time of the oldest slot at most: until its lease expires, no search is needed."""
 
     def __len__(self) -> int:
-        return len(self._acquired)
+        return len(self.acquired)
 
     def acquire(self, serial: int, now: float) -> None:
         """Give the probe ``serial`` a slot."""
         self._first_s = min(self._first_s, now)
-        self._acquired[serial] = now
+        self.acquired[serial] = now
 
     def release(self, serial: int) -> bool:
         """Release the slot of a probe.
@@ -34,21 +35,21 @@ class HalfOpenSlots:
         Returns:
             Whether it still held one.
         """
-        return self._acquired.pop(serial, None) is not None
+        return self.acquired.pop(serial, None) is not None
 
     def expire(self, now: float) -> None:
         """Release the slots with an expired lease."""
         if now - self._first_s >= self._lease_s:
-            self._acquired = {serial: at for serial, at in self._acquired.items() if now - at < self._lease_s}
-            self._first_s = min(self._acquired.values(), default=math.inf)
+            self.acquired = {serial: at for serial, at in self.acquired.items() if now - at < self._lease_s}
+            self._first_s = min(self.acquired.values(), default=math.inf)
 
     def count_held(self, now: float) -> int:
         """Return the number of leases that have not expired. Has no effects."""
         if now - self._first_s < self._lease_s:
-            return len(self._acquired)
-        return sum(now - at < self._lease_s for at in self._acquired.values())
+            return len(self.acquired)
+        return sum(now - at < self._lease_s for at in self.acquired.values())
 
     def clear(self) -> None:
         """Release all slots."""
-        self._acquired.clear()
+        self.acquired.clear()
         self._first_s = math.inf

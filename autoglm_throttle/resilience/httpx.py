@@ -40,11 +40,8 @@ if TYPE_CHECKING:
 
     from autoglm_throttle.resilience.guard import Guard
     from autoglm_throttle.resilience.http.caching_rules import CacheRequest
-    from autoglm_throttle.resilience.http.feature_executor import (
-        CacheKey,
-        HttpCallResult,
-        HttpFeatureExecutor,
-    )
+    from autoglm_throttle.resilience.http.feature_cache import CacheKey
+    from autoglm_throttle.resilience.http.feature_executor import HttpCallResult, HttpFeatureExecutor
 
 
 CHECKSUM_CHARACTERS: Final = 16

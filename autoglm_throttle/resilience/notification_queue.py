@@ -21,12 +21,13 @@ class NotificationQueue:
         fault_log: logs exceptions of notifications.
     """
 
-    __slots__ = ("_drain_lock", "_fault_log", "_messages")
+    __slots__ = ("_fault_log", "_messages", "drain_lock")
 
     def __init__(self, fault_log: RateLimitedLogger) -> None:
         self._fault_log = fault_log
         self._messages: deque[Callable[[], object]] = deque()
-        self._drain_lock = threading.Lock()
+        self.drain_lock = threading.Lock()
+        """Held by the thread that delivers."""
 
     def put(self, message: Callable[[], object]) -> None:
         """Enqueue a notification for the next delivery; may be called under any lock."""
@@ -34,11 +35,11 @@ class NotificationQueue:
 
     def deliver(self) -> None:
         """Deliver all queued notifications. An exception is logged and does not affect the others."""
-        while self._messages and self._drain_lock.acquire(blocking=False):
+        while self._messages and self.drain_lock.acquire(blocking=False):
             try:
                 self._drain()
             finally:
-                self._drain_lock.release()
+                self.drain_lock.release()
 
     def _drain(self) -> None:
         while self._messages:

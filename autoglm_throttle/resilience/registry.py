@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
-import weakref
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle import events
-from autoglm_throttle.admission.snapshot import GuardsView
+from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.degradation import LadderRules
 from autoglm_throttle.resilience.degradation_controller import DegradationController
@@ -19,7 +17,9 @@ from autoglm_throttle.resilience.degraded_record import record_degraded
 from autoglm_throttle.resilience.feature import Fallback, Feature
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.resilience.guard_counts import GuardCounts
 from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.guard_table import GuardTable
 from autoglm_throttle.resilience.http.cache import HttpCache
 from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
 from autoglm_throttle.resilience.outcome_classifier import Classify, OutcomeClassifier
@@ -30,9 +30,9 @@ from autoglm_throttle.settings.guard_checks import breaker_of
 from autoglm_throttle.settings.guard_policy import GuardName
 from autoglm_throttle.settings.problems import quoted_key
 from autoglm_throttle.types import (
-    BreakerMode,
     BreakerState,
     BreakerTransition,
+    BreakerView,
     Clock,
     Criticality,
     CriticalityName,
@@ -53,11 +53,23 @@ TransitionListener = Callable[[BreakerTransition], None]
 _NAME: Final = GuardName()
 _CRITICALITY: Final = ChoiceType(Criticality)
 
-EVICTION_CANDIDATES: Final = 8
-"""Guards checked for eviction to free one entry: some 100 us."""
 
-OTHERS: Final = "_others"
-"""Stands for guards that were evicted or never had an entry."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardsView:
+    """Every guard at one moment. Counts only grow, except across a fork."""
+
+    breakers: tuple[BreakerView, ...]
+    """In the order of their first use."""
+    level: DegradationLevel
+    """The degradation level in force."""
+    load: float | None
+    """The newest load used for the level, 0..1; None: not known."""
+    degraded: Mapping[tuple[str, FallbackKind, str], int]
+    """Answers produced without the dependency, by guard, fallback kind and cause."""
+    transitions: Mapping[tuple[str, BreakerState], int]
+    """State changes, by guard and new state."""
+    store_up: bool | None
+    """Whether the store of shared breakers answers; None where breakers are local to the process."""
 
 
 class GuardRegistry:
@@ -69,6 +81,8 @@ class GuardRegistry:
         clock: monotonic seconds.
         on_degradable: called for each guard that has a fallback, or may be shed.
         store: the shared state of all breakers; None: breakers are local to the process.
+        predecessor: registry whose guards this one takes over, in a forked child. The configuration in code,
+            the listeners and the commands of operators stay; all that was measured begins anew.
     """
 
     def __init__(
@@ -76,31 +90,28 @@ class GuardRegistry:
         settings: Settings,
         load: Callable[[], float | None],
         clock: Clock,
-        on_degradable: Callable[[], None],
+        on_degradable: Callable[[], object],
         store: RedisBreakerStore | None = None,
+        predecessor: GuardRegistry | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._on_degradable = on_degradable
         self._store = store
-        self._lock = threading.RLock()
-        self._guards: dict[str, GuardState] = {}
-        self._evicted: weakref.WeakValueDictionary[str, GuardState] = weakref.WeakValueDictionary()
-        """Evicted guards that callers may still hold: a name must never have two breakers."""
-        self._registered: set[str] = set()
-        """Guards registered in code; these are never evicted."""
-        self._unguarded = GuardState(OTHERS, BreakerRules(mode=BreakerMode.DISABLED), clock=clock)
-        """The disabled guard for names above the maximum: an unprotected call is better than a failed one."""
-        self._degraded: Counter[tuple[str, FallbackKind, str]] = Counter()
-        self._transitions: Counter[tuple[str, BreakerState]] = Counter()
-        self._listeners: list[TransitionListener] = []
-        self._table_full_logged = False
+        self._lock = SerialLock()
+        self._counts = GuardCounts()
         self._degradation = DegradationController(
             _ladder_rules(settings), load, settings.sample_interval_s, clock, _level_changed
         )
+        self.table: GuardTable = GuardTable(settings.breaker_max_names, clock, self._counts.forget_name)
+        """The guards; for a successor."""
+        self.listeners: list[TransitionListener] = []
+        """Listeners for changes of breakers; for a successor."""
+        if predecessor is not None:
+            self._take_over(predecessor)
 
     def __repr__(self) -> str:
-        return f"GuardRegistry({len(self._guards)} guards, {self._degradation!r})"
+        return f"GuardRegistry({len(self.table.guards)} guards, {self._degradation!r})"
 
     def guard(self, name: str) -> Guard:
         """Return a handle on the guard of a name; the first call creates it, as core and with the defaults.
@@ -108,7 +119,7 @@ class GuardRegistry:
         Raises:
             ConfigError: the name is empty, too long or not printable.
         """
-        circuit = self._guards.get(name)
+        circuit = self.table.guards.get(name)
         return Guard(circuit if circuit is not None else self._get_or_create(name))
 
     def feature(  # noqa: PLR0913 - one argument for each property of a guard
@@ -135,22 +146,17 @@ class GuardRegistry:
             classify=classify, ignore=_as_tuple(ignore), expected=_as_tuple(expected)
         )
         with self._lock:
-            if name in self._guards or name in self._evicted:
+            if name in self.table:
                 raise ValueError(
                     f"the guard {name!r} exists already: register the feature before its first use"
                 )
-            self._ensure_capacity()
-            self._registered.add(name)
+            self.table.ensure_capacity()
+            self.table.registered.add(name)
             return Guard(self._add(feature, rules, classifier))
-
-    def is_available(self, name: str) -> bool:
-        """Return whether a call under this name would be made now: neither shed by the load nor rejected."""
-        return self.guard(name).rejection() is None
 
     def add_listener(self, listener: TransitionListener) -> None:
         """Add a listener for changes of breakers."""
-        with self._lock:
-            self._listeners.append(listener)
+        self.listeners.append(listener)
 
     def poll(self) -> None:
         """Update the degradation level from the load, if it is due."""
@@ -159,8 +165,8 @@ class GuardRegistry:
     def view(self) -> GuardsView:
         """Return the state of all guards; takes each breaker's lock in turn."""
         with self._lock:
-            circuits = list(self._guards.values())
-            degraded, transitions = dict(self._degraded), dict(self._transitions)
+            circuits = list(self.table.guards.values())
+            degraded, transitions = dict(self._counts.degraded), dict(self._counts.transitions)
         ladder = self._degradation.view()
         return GuardsView(
             breakers=tuple(circuit.view() for circuit in circuits),
@@ -172,8 +178,10 @@ class GuardRegistry:
         )
 
     def start(self) -> None:
-        """Start the subscription to the fleet's store."""
+        """Start the subscriptions to the fleet's store."""
         if self._store is not None:
+            for circuit in self.table.all():
+                circuit.subscribe()
             self._store.start()
 
     def stop(self) -> None:
@@ -181,34 +189,28 @@ class GuardRegistry:
         if self._store is not None:
             self._store.stop()
 
-    def reset_after_fork(self) -> None:
-        """Reset after a fork: the parent's threads and calls in flight do not exist here."""
-        self._lock = threading.RLock()
-        if self._store is not None:
-            self._store.reset_after_fork()
-        self._degradation.reset_after_fork()
-        self._degraded.clear()
-        self._transitions.clear()
-        for circuit in [*self._guards.values(), *self._evicted.values()]:
-            circuit.reset_after_fork()
+    def _take_over(self, predecessor: GuardRegistry) -> None:
+        """Take over the guards of a registry without its locks, which threads of its process may hold."""
+        self.listeners.extend(predecessor.listeners)
+        self.table.take_over(predecessor.table)
+        for circuit in self.table.all():
+            executor = circuit.executor
+            is_counted = circuit is not self.table.unguarded
+            circuit.rebuild(self._store if is_counted else None, self._on_transitions if is_counted else None)
+            if executor is not None:
+                self._attach_executor(circuit, executor.feature)
 
     def _get_or_create(self, name: str) -> GuardState:
+        table = self.table
         with self._lock:
-            circuit = self._guards.get(name) or self._restore(name)
+            circuit = table.guards.get(name) or table.restore(name)
             if circuit is not None:
                 return circuit
             feature = self._feature(name, None, None, None)
             rules = BreakerRules(**breaker_of(self._settings, name))
             return (
-                self._add(feature, rules, OutcomeClassifier()) if self._ensure_capacity() else self._unguarded
+                self._add(feature, rules, OutcomeClassifier()) if table.ensure_capacity() else table.unguarded
             )
-
-    def _restore(self, name: str) -> GuardState | None:
-        """Restore an evicted guard that a caller still holds, if there is capacity."""
-        circuit = self._evicted.get(name)
-        if circuit is not None and self._ensure_capacity():
-            self._guards[name] = self._evicted.pop(name)
-        return circuit
 
     def _feature(
         self,
@@ -248,8 +250,7 @@ class GuardRegistry:
         )
         if feature.fallback is not None or feature.criticality is not Criticality.CORE:
             self._attach_executor(circuit, feature)
-        self._guards[name] = circuit
-        return circuit
+        return self.table.add(circuit)
 
     def _attach_executor(self, circuit: GuardState, feature: Feature) -> None:
         settings = self._settings
@@ -276,59 +277,18 @@ class GuardRegistry:
             fallback_timeout_s=timeout_s,
             max_stale_s=max_stale_s,
         )
-        circuit.executor, circuit.shed_check = served, served.reject_if_shed
+        circuit.executor = served
         self._on_degradable()
 
-    def _ensure_capacity(self) -> bool:
-        """Ensure capacity for one more guard, by evicting an idle one; False: none could be evicted.
-
-        A candidate is closed and has no calls in flight. One without recorded failures is preferred.
-        Each call checks few guards, in rotation, so that a new name does not wait for a thousand checks.
-        """
-        most = self._settings.breaker_max_names
-        if len(self._guards) < most:
-            return True
-        closed = None
-        for name in list(islice(self._guards, EVICTION_CANDIDATES)):
-            # Popped and re-inserted at the end: the next call checks other guards.
-            circuit = self._guards.pop(name)
-            view = circuit.view()
-            evictable = (
-                name not in self._registered and view.machine is BreakerState.CLOSED and not view.in_flight
-            )
-            if evictable and circuit.is_idle:
-                self._evict(name, circuit)
-                return True
-            self._guards[name] = circuit
-            closed = name if evictable and closed is None else closed
-        if closed is not None:
-            self._evict(closed, self._guards.pop(closed))
-            return True
-        if not self._table_full_logged:
-            self._table_full_logged = True
-            events.guard_table_full(most).write()
-        return False
-
-    def _evict(self, name: str, circuit: GuardState) -> None:
-        self._evicted[name] = circuit
-        for state in BreakerState:
-            # Counts move to one shared name, so that totals never decrease.
-            count = self._transitions.pop((name, state), 0)
-            if count:
-                self._transitions[OTHERS, state] += count
-
     def _record_degraded(self, name: str, kind: FallbackKind, cause: str) -> None:
-        with self._lock:
-            self._degraded[name, kind, cause] += 1
+        self._lock.run(partial(self._counts.record_degraded, name, kind, cause))
         record_degraded(kind, cause)
 
     def _on_transitions(self, changes: Sequence[BreakerTransition]) -> None:
         for change in changes:
-            with self._lock:
-                self._transitions[change.name, change.after] += 1
-                listeners = tuple(self._listeners)
+            self._lock.run(partial(self._counts.record_transition, change))
             events.breaker_changed(change).write()
-            for listener in listeners:
+            for listener in tuple(self.listeners):
                 try:
                     listener(change)
                 except Exception:  # noqa: BLE001 - the other listeners must still be called

@@ -34,13 +34,15 @@ waiters call one after the other.
 class _SharedCall(Generic[T, B]):
     """One live call; it ends without a result if it was cancelled or its result is not shared."""
 
-    __slots__ = ("done", "is_unshared", "result")
+    __slots__ = ("done", "is_unshared", "result", "waiters")
 
     def __init__(self, done: B) -> None:
         self.done: B = done
         self.result: T | Unset = UNSET
         self.is_unshared = False
         """Whether it has ended with a result that is not shared."""
+        self.waiters: int = 0
+        """Other threads that wait for the end."""
 
     def end(self, result: T, *, shared: bool) -> None:
         if shared:
@@ -76,6 +78,11 @@ class SingleFlight(Generic[T]):
     def __len__(self) -> int:
         return len(self._thread_calls) + len(self._task_calls)
 
+    @property
+    def waiting(self) -> int:
+        """Number of threads that wait for the call of another one."""
+        return sum(shared_call.waiters for shared_call in list(self._thread_calls.values()))
+
     def in_flight(self, key: Hashable) -> bool:
         """Whether a thread is making the call."""
         return key in self._thread_calls
@@ -109,7 +116,9 @@ class SingleFlight(Generic[T]):
             if shared_call in _CURRENT_CALLS.get():
                 break
             left_s = None if end_s is None else max(0.0, end_s - monotonic())
+            shared_call.waiters += 1
             done = shared_call.done.wait(left_s)
+            shared_call.waiters -= 1
             if not isinstance(shared_call.result, Unset):
                 return shared_call.result, False
             if not done:
@@ -154,11 +163,6 @@ class SingleFlight(Generic[T]):
                 break
             unshared += shared_call.is_unshared
         return await call(), True
-
-    def reset_after_fork(self) -> None:
-        """Drop all calls in a forked child: their threads and loops do not exist here."""
-        self._thread_calls = {}
-        self._task_calls = {}
 
 
 class _AsyncEvent(_Event, Protocol):

@@ -39,23 +39,24 @@ class StaleCache(Generic[T]):
         ValueError: ``entries`` is below 1.
     """
 
-    __slots__ = ("_max_entries", "_max_weight", "_now_s", "_stored", "weight")
+    __slots__ = ("_max_entries", "_max_weight", "_now_s", "entries", "weight")
 
     def __init__(self, entries: int, max_weight: int | None = None) -> None:
         if entries < 1:
             raise ValueError(f"entries must be at least 1, is {entries!r}")
         self._max_entries = entries
-        self._stored: OrderedDict[Hashable, CacheEntry[T]] = OrderedDict()
+        self.entries: OrderedDict[Hashable, CacheEntry[T]] = OrderedDict()
+        """Entries by key, the least recently used first."""
         self._now_s = 0.0
         self._max_weight = max_weight
         self.weight: int = 0
         """Total weight of the entries."""
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return len(self.entries)
 
     def __repr__(self) -> str:
-        oldest_s = max((entry.age_s(self._now_s) for entry in self._stored.values()), default=None)
+        oldest_s = max((entry.age_s(self._now_s) for entry in self.entries.values()), default=None)
         oldest = "" if oldest_s is None else f", oldest {oldest_s:.0f} s"
         return f"<StaleCache {len(self)}/{self._max_entries}{oldest}>"
 
@@ -68,13 +69,13 @@ class StaleCache(Generic[T]):
             max_stale_s: maximum age in seconds.
         """
         self._now_s = now
-        entry = self._stored.get(key)
+        entry = self.entries.get(key)
         if entry is None:
             return None
         if entry.age_s(now) > max_stale_s:
-            self.weight -= self._stored.pop(key).weight
+            self.weight -= self.entries.pop(key).weight
             return None
-        self._stored.move_to_end(key)
+        self.entries.move_to_end(key)
         return entry
 
     def put(self, key: Hashable, value: T, now: float, weight: int = 0) -> None:
@@ -87,12 +88,12 @@ class StaleCache(Generic[T]):
             weight: of the entry, at least 0.
         """
         self._now_s = now
-        older = self._stored.pop(key, None)
+        older = self.entries.pop(key, None)
         self.weight += weight - (0 if older is None else older.weight)
-        self._stored[key] = CacheEntry(value, now, weight)
+        self.entries[key] = CacheEntry(value, now, weight)
         # The newest entry always stays, even if it alone exceeds the maximum weight.
-        while len(self._stored) > self._max_entries or (len(self._stored) > 1 and self._is_full()):
-            self.weight -= self._stored.popitem(last=False)[1].weight
+        while len(self.entries) > self._max_entries or (len(self.entries) > 1 and self._is_full()):
+            self.weight -= self.entries.popitem(last=False)[1].weight
 
     def _is_full(self) -> bool:
         return self._max_weight is not None and self.weight > self._max_weight

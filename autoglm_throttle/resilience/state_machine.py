@@ -63,6 +63,16 @@ class BreakerStateMachine:
         """Consecutive openings without a closing between them, less one."""
         self._pending_transitions: list[BreakerTransition] = []
 
+    def successor(self) -> BreakerStateMachine:
+        """Return a machine of the next generation: closed, unless an operator opened or disabled this one."""
+        is_operated = self.state in OPERATOR_STATES
+        machine = BreakerStateMachine(
+            self.name, self.rules, self.state if is_operated else BreakerState.CLOSED
+        )
+        machine.cause = self.cause if is_operated else None
+        machine.generation = self.generation + 1
+        return machine
+
     def transition(
         self,
         event: BreakerEvent,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.fleet_link import FleetLink
@@ -29,8 +28,8 @@ from autoglm_throttle.types import (
 class ThreadSafeBreaker:
     """A breaker shared by threads.
 
-    It is changed only under the lock; no callback runs and no I/O happens under it. A change that finds the
-    lock held by its own thread is deferred until the current change is done.
+    It is changed only under the lock; no callback runs and no I/O happens under it. A result or a command of
+    a thread that holds the lock is deferred until the thread leaves it.
 
     Args:
         core: the breaker; only this class changes it.
@@ -41,18 +40,14 @@ class ThreadSafeBreaker:
     """
 
     __slots__ = (
-        *(
-            "_clock",
-            "_core",
-            "_notifications",
-            "_fault_log",
-            "_is_locked_here",
-            "_fast_rejections",
-            "_deferred",
-            "_lock",
-            "_store",
-        ),
-        *("_on_transitions", "fleet", "open_period"),
+        "_clock",
+        "_fast_rejections",
+        "_lock",
+        "_notifications",
+        "_on_transitions",
+        "core",
+        "fleet",
+        "open_period",
     )
 
     def __init__(
@@ -63,29 +58,18 @@ class ThreadSafeBreaker:
         on_transitions: Callable[[Sequence[BreakerTransition]], None] | None,
         fault_log: RateLimitedLogger,
     ) -> None:
-        self._core = core
+        self.core: Breaker = core
         self._clock = clock
-        self._store = store
         self._on_transitions = on_transitions
-        self._fault_log = fault_log
+        self._lock = SerialLock()
+        self._notifications = NotificationQueue(fault_log)
         self._fast_rejections: dict[BreakerCause, int] = {}
-        self._deferred: deque[Callable[[], None]] = deque()
-        self.reset_locks()
-
-    def reset_locks(self) -> None:
-        """Create new locks and drop all deferred work."""
-        # Re-entrant: the garbage collector or a signal handler may run under it in the same thread and settle
-        # an abandoned stream. `_is_locked_here` then defers that change.
-        self._lock = threading.RLock()
-        self._is_locked_here = False
-        self._deferred.clear()
-        self._notifications = NotificationQueue(self._fault_log)
         self.open_period: OpenPeriod | None = None
         """The newest open period, while it may last."""
-        core, store = self._core, self._store
         self.fleet: FleetLink | None = (
             None if store is None else FleetLink(core.name, core.rules, store, self._notifications)
         )
+        """Link to the fleet; None: this process decides alone."""
 
     def allow(self, *, lease_required: bool) -> GuardPermit | GuardRejection:
         """Request one call.
@@ -93,29 +77,22 @@ class ThreadSafeBreaker:
         Args:
             lease_required: whether a probe needs the fleet's lease.
         """
-        core = self._core
-        permit = core.fast_permit
+        core = self.core
+        permit = core.fast.permit
         if permit is not None:
-            core.calls += 1
+            core.fast.calls += 1
             return permit
+        if self._lock.is_held():  # this thread is changing the breaker: reject, do not decide in between
+            return GuardRejection(core.name, BreakerState.HALF_OPEN, BreakerCause.IN_FLIGHT, 0.0)
         now = self._clock()
         with self._lock:
-            if self._is_locked_here:
-                # A finalizer makes a guarded call while this thread changes the breaker: reject, do not
-                # deadlock.
-                return GuardRejection(core.name, BreakerState.HALF_OPEN, BreakerCause.IN_FLIGHT, 0.0)
-            self._is_locked_here = True
-            try:
-                generation = core.generation
-                core.lease_required = lease_required
-                answer = core.allow(now)
-                if core.generation != generation:
-                    self._publish(is_local=True)
-            finally:
-                self._is_locked_here = False
+            generation = core.generation
+            core.fleet.lease_required = lease_required
+            answer = core.allow(now)
+            if core.generation != generation:
+                self._publish(is_local=True)
             if isinstance(answer, GuardRejection) and answer.state is BreakerState.OPEN:
                 self._start_open_period(answer, now)
-            self._run_deferred()
         self._notifications.deliver()
         return answer
 
@@ -127,7 +104,7 @@ class ThreadSafeBreaker:
             outcome: of the call.
             failure_text: text of the failure; empty without one.
         """
-        self._run_locked(partial(self._record, permit, outcome, failure_text, self._clock()))
+        self._change(partial(self._record, permit, outcome, failure_text, self._clock()))
 
     def apply(self, action: Callable[[float], None], *, is_local: bool) -> None:
         """Run an action that may change the breaker's state.
@@ -136,44 +113,53 @@ class ThreadSafeBreaker:
             action: receives the time.
             is_local: whether the fleet must be informed of an opening.
         """
-        self._run_locked(partial(self._apply, action, is_local=is_local))
+        self._change(partial(self._apply, action, is_local=is_local))
 
     def operate(self, action: Callable[[float], None], state: BreakerState) -> None:
         """Run an operator command here and send it to the fleet."""
-        self._run_locked(partial(self._apply, action, is_local=False))
+        self.apply(action, is_local=False)
         if self.fleet is not None:
             self.fleet.report_operator_state(state)
             self._notifications.deliver()
 
     def adopt(self, remote: RemoteBreakerState) -> None:
         """Apply a newer state of the fleet."""
-        self.apply(partial(self._core.adopt, remote), is_local=False)
+        self.apply(partial(self.core.adopt, remote), is_local=False)
 
     def grant_probe(self, lease: ProbeLease) -> GuardPermit | GuardRejection:
         """Start a probe with a lease; if the state has changed meanwhile, the lease is returned."""
-        answers: list[GuardPermit | GuardRejection] = []
-        self._run_locked(partial(self._grant_probe, lease, answers))
-        return answers[0]
+        core, fleet = self.core, self.fleet
+        with self._lock:
+            generation = core.generation
+            answer = core.grant_probe(lease, self._clock())
+            if fleet is not None and isinstance(answer, GuardPermit) and answer.fence:
+                fleet.add_lease(lease)
+            elif fleet is not None:
+                fleet.release(lease)
+            if core.generation != generation:
+                self._publish(is_local=False)
+        self._notifications.deliver()
+        return answer
 
     def count_classifier_error(self) -> None:
         """Count an exception of the user's classifier."""
         with self._lock:
-            self._core.classifier_errors += 1
+            self.core.counts.classifier_errors += 1
 
     def state(self) -> BreakerState:
         """Return the state visible to callers. Has no effects."""
         with self._lock:
-            return self._core.state(self._clock())
+            return self.core.state(self._clock())
 
     def rejection(self) -> GuardRejection | None:
         """Return the rejection of a call made now, or None. Has no effects."""
         with self._lock:
-            return self._core.rejection(self._clock())
+            return self.core.rejection(self._clock())
 
     def view(self) -> BreakerView:
         """Return an immutable view of the breaker. Has no effects."""
         with self._lock:
-            view = self._core.view(self._clock())
+            view = self.core.view(self._clock())
             rejections = dict(view.rejected)
             open_period = self.open_period
             fast_rejections = [*self._fast_rejections.items()] + (
@@ -183,38 +169,33 @@ class ThreadSafeBreaker:
             rejections[cause] = rejections.get(cause, 0) + count
         return replace(view, rejected=rejections)
 
-    def _run_locked(self, action: Callable[[], None]) -> None:
-        """Run an action under the lock; defer it if this thread already holds the lock."""
-        # Append before locking: a nested call returns at once, and the outer one runs its action.
-        self._deferred.append(action)
+    def describe(self) -> str:
+        """Return state and figures in one line. Has no effects."""
         with self._lock:
-            if self._is_locked_here:
-                return
-            self._run_deferred()
-        self._notifications.deliver()
+            return self.core.describe(self._clock())
 
-    def _run_deferred(self) -> None:
-        while self._deferred:
-            self._is_locked_here = True
-            try:
-                self._deferred.popleft()()
-            finally:
-                self._is_locked_here = False
+    def _change(self, action: Callable[[], None]) -> None:
+        """Run an action under the lock and deliver the notifications; deferred if the lock is held here."""
+        self._lock.run(action)
+        if self._lock.is_held():
+            self._lock.pending.append(self._notifications.deliver)
+        else:
+            self._notifications.deliver()
 
     def _start_open_period(self, rejection: GuardRejection, now: float) -> None:
-        before, self.open_period = self.open_period, OpenPeriod(rejection, self._core.generation, now)
+        before, self.open_period = self.open_period, OpenPeriod(rejection, self.core.generation, now)
         if before is not None:
             cause = before.rejection.cause
             self._fast_rejections[cause] = self._fast_rejections.get(cause, 0) + before.rejections
 
     def _apply(self, action: Callable[[float], None], *, is_local: bool) -> None:
-        generation = self._core.generation
+        generation = self.core.generation
         action(self._clock())
-        if self._core.generation != generation:
+        if self.core.generation != generation:
             self._publish(is_local=is_local)
 
     def _record(self, permit: GuardPermit, outcome: Outcome, failure_text: str, now: float) -> None:
-        core = self._core
+        core = self.core
         if failure_text:
             core.record_failure_text(failure_text)
         generation = core.generation
@@ -230,20 +211,8 @@ class ThreadSafeBreaker:
 
         A breaker in metrics-only mode sends nothing to the fleet.
         """
-        changes = self._core.drain()
+        changes = self.core.drain()
         if changes and self._on_transitions is not None:
             self._notifications.put(partial(self._on_transitions, changes))
-        if is_local and self.fleet is not None and not self._core.view(self._clock()).metrics_only:
+        if is_local and self.fleet is not None and not self.core.operator.metrics_only:
             self.fleet.report_open(changes)
-
-    def _grant_probe(self, lease: ProbeLease, answers: list[GuardPermit | GuardRejection]) -> None:
-        core, fleet = self._core, self.fleet
-        generation = core.generation
-        answer = core.grant_probe(lease, self._clock())
-        answers.append(answer)
-        if fleet is not None and isinstance(answer, GuardPermit) and answer.fence:
-            fleet.add_lease(lease)
-        elif fleet is not None:
-            fleet.release(lease)
-        if core.generation != generation:
-            self._publish(is_local=False)

@@ -90,16 +90,17 @@ class TimeWindow:
         length_s: > 0.
     """
 
-    __slots__ = ("_bucket_s", "_buckets", "_length_s")
+    __slots__ = ("_bucket_s", "_length_s", "buckets")
 
     def __init__(self, length_s: float) -> None:
         self._length_s = length_s
         self._bucket_s = length_s / BUCKETS
-        self._buckets: deque[_Bucket] = deque()
+        self.buckets: deque[_Bucket] = deque()
+        """Sums of the window, the oldest first."""
 
     def add(self, failed: bool, slow: bool, now: float) -> OutcomeCounts:
         """Count one result. A clock that steps back is treated as standing still."""
-        buckets = self._buckets
+        buckets = self.buckets
         while buckets and now - buckets[0].start_s >= self._length_s:
             buckets.popleft()
         if not buckets or now - buckets[-1].start_s >= self._bucket_s:
@@ -113,7 +114,7 @@ class TimeWindow:
     def counts(self, now: float) -> OutcomeCounts:
         """Return the current counts. Has no effects."""
         calls = failures = slow = 0
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             if now - bucket.start_s < self._length_s:
                 calls += bucket.calls
                 failures += bucket.failures
@@ -122,4 +123,4 @@ class TimeWindow:
 
     def clear(self) -> None:
         """Discard all results."""
-        self._buckets.clear()
+        self.buckets.clear()

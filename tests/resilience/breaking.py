@@ -15,7 +15,7 @@ BEGAN = 100.0
 
 def breaker(**rules: Any) -> Breaker:
     """A breaker of the name ``it`` with these rules, all others by default."""
-    return Breaker("it", BreakerRules(**rules), BEGAN)
+    return Breaker("it", BreakerRules(**rules))
 
 
 def taken(core: Breaker, now: float) -> GuardPermit:

@@ -128,8 +128,8 @@ def telling(judge: OutcomeClassifier | None = None, slow_call_s: float | None = 
         slow_call_s=slow_call_s,
     )
     circuit = GuardState("told", rules, clock=ManualClock(), classifier=judge)
-    entered = circuit.breaker.allow(circuit.clock())
-    circuit.breaker.record(entered, Outcome.FAILURE, circuit.clock())  # type: ignore[arg-type]
+    entered = circuit.breaker.core.allow(circuit.clock())
+    circuit.breaker.core.record(entered, Outcome.FAILURE, circuit.clock())  # type: ignore[arg-type]
     return circuit
 
 

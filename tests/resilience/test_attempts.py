@@ -61,7 +61,7 @@ def test_after_the_first_fleet_state_no_query_is_made(tried: Try) -> None:
 
 def test_a_success_ends_a_streak_of_failures(tried: Try) -> None:
     circuit = Clocked(BreakerRules(failures=2))
-    circuit.record(circuit.breaker.fast_permit or pytest.fail("closed"), Outcome.FAILURE)
+    circuit.record(circuit.fast.permit or pytest.fail("closed"), Outcome.FAILURE)
     tried(circuit)
     assert circuit.view().streak == 0
 

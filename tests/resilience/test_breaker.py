@@ -58,7 +58,7 @@ def test_a_streak(outcomes: list[Outcome], slow_is: SlowCallMode, streak: int) -
     view = core.view(BEGAN)
     assert view.streak == streak
     assert (view.window_calls, view.window_failures, view.window_slow) == (0, 0, 0)
-    assert core.success_is_noop is (streak == 0)
+    assert core.fast.success_is_noop is (streak == 0)
 
 
 @pytest.mark.parametrize(
@@ -141,25 +141,25 @@ def test_an_opening_forgets_streak_and_window() -> None:
 
 def test_shared_permit_exists_while_no_check_is_needed() -> None:
     core = breaker()
-    assert core.allow(BEGAN) is core.fast_permit
-    assert core.calls == 1
-    seen = [(core.fast_permit, core.success_is_noop)]
+    assert core.allow(BEGAN) is core.fast.permit
+    assert core.fast.calls == 1
+    seen = [(core.fast.permit, core.fast.success_is_noop)]
     for outcome, times, now in ((FAIL, 4, BEGAN), (FAIL, 1, BEGAN), (OK, 1, BEGAN + 10)):
         called(core, outcome, now, times)
-        seen.append((core.fast_permit, core.success_is_noop))
+        seen.append((core.fast.permit, core.fast.success_is_noop))
     assert seen == [(GuardPermit(0), True), (GuardPermit(0), False), (None, True), (GuardPermit(3), True)]
 
 
 def test_a_success_is_never_without_effect_while_a_window_counts_it() -> None:
     core = breaker(trip=frozenset({TripRule.FAILURE_RATE}))
-    assert not core.success_is_noop
+    assert not core.fast.success_is_noop
     called(core, OK, BEGAN)
-    assert not core.success_is_noop
+    assert not core.fast.success_is_noop
 
 
 def test_a_success_makes_it_clean_again() -> None:
     core = after([FAIL, OK])
-    assert core.success_is_noop
+    assert core.fast.success_is_noop
 
 
 def test_a_result_of_an_earlier_generation_changes_nothing_but_a_count() -> None:
@@ -170,7 +170,7 @@ def test_a_result_of_an_earlier_generation_changes_nothing_but_a_count() -> None
     for outcome in Outcome:
         core.record(late, outcome, BEGAN + 3)
     view = core.view(BEGAN + 3)
-    assert view.stale_results == core.stale_results == 4
+    assert view.stale_results == core.counts.stale_results == 4
     assert (view.state, view.retry_after_s, view.generation) == (BreakerState.OPEN, 7.0, before.generation)
 
 
@@ -179,14 +179,14 @@ def test_a_pass_that_this_breaker_never_gave_is_none(foreign: GuardPermit) -> No
     core = breaker(failures=1)
     core.record(foreign, FAIL, BEGAN)
     core.record(foreign, FAIL, BEGAN)
-    assert (core.state(BEGAN), core.stale_results) == (BreakerState.CLOSED, 2)
+    assert (core.state(BEGAN), core.counts.stale_results) == (BreakerState.CLOSED, 2)
 
 
 def test_an_open_breaker_has_given_no_pass() -> None:
     core = opened()
     core.record(GuardPermit(core.generation), OK, BEGAN)
     core.record(GuardPermit(core.generation), OK, BEGAN)
-    assert (core.state(BEGAN), core.stale_results) == (BreakerState.OPEN, 2)
+    assert (core.state(BEGAN), core.counts.stale_results) == (BreakerState.OPEN, 2)
 
 
 def test_rejections_are_counted_by_cause() -> None:
@@ -194,18 +194,18 @@ def test_rejections_are_counted_by_cause() -> None:
     for now in (BEGAN + 1, BEGAN + 2, BEGAN + 10, BEGAN + 11):
         core.allow(now)
     assert core.view(BEGAN).rejected == {BreakerCause.FAILURES: 2, BreakerCause.TRIAL: 1}
-    assert core.calls == 2, "the failure and the trial"
+    assert core.fast.calls == 2, "the failure and the trial"
 
 
 def test_failure_text_is_limited_to_one_line() -> None:
     core = breaker()
     core.record_failure_text("E" * 500)
-    assert core.last_failure == core.view(BEGAN).last_failure == "E" * 200
+    assert core.view(BEGAN).last_failure == "E" * 200
 
 
 def test_calls_in_flight_are_bounded_and_each_has_its_own_pass() -> None:
     core = breaker(max_in_flight=2, failures=1)
-    assert core.fast_permit is None
+    assert core.fast.permit is None
     first, second = taken(core, BEGAN), taken(core, BEGAN)
     assert (first, second) == (GuardPermit(0, 1), GuardPermit(0, 2))
     refused = GuardRejection("it", BreakerState.CLOSED, BreakerCause.IN_FLIGHT, 0.0)
@@ -216,7 +216,7 @@ def test_calls_in_flight_are_bounded_and_each_has_its_own_pass() -> None:
     assert core.rejection(BEGAN) is None
     assert taken(core, BEGAN) == GuardPermit(0, 3)
     core.record(first, FAIL, BEGAN)
-    assert (core.stale_results, core.state(BEGAN)) == (1, BreakerState.CLOSED), "told twice"
+    assert (core.counts.stale_results, core.state(BEGAN)) == (1, BreakerState.CLOSED), "told twice"
     core.record(second, FAIL, BEGAN)
     assert core.state(BEGAN) is BreakerState.OPEN
     assert core.view(BEGAN).in_flight == 0
@@ -234,7 +234,7 @@ def test_a_call_keeps_its_place_however_long_it_takes() -> None:
         )
         assert core.view(BEGAN + later).in_flight == 1
     core.record(hung, FAIL, BEGAN + 1e6)
-    assert (core.stale_results, core.view(BEGAN).streak, core.view(BEGAN).in_flight) == (0, 1, 0)
+    assert (core.counts.stale_results, core.view(BEGAN).streak, core.view(BEGAN).in_flight) == (0, 1, 0)
     assert taken(core, BEGAN + 1e6).serial == 2
 
 
@@ -252,7 +252,7 @@ def test_a_dependency_that_hangs_opens_a_bounded_breaker() -> None:
             under_way.append((now, answer))
         assert len(under_way) <= 2
         now += 1
-    assert (failed, core.stale_results) == (5, 0)
+    assert (failed, core.counts.stale_results) == (5, 0)
     assert core.state(now) is BreakerState.OPEN
 
 
@@ -263,7 +263,7 @@ def test_unreported_call_frees_its_slot_with_the_next_state() -> None:
     assert core.view(BEGAN + 1).in_flight == 0
     assert taken(core, BEGAN + 1).serial == 2
     core.record(dropped, FAIL, BEGAN + 2)
-    assert (core.stale_results, core.view(BEGAN + 2).in_flight) == (1, 1)
+    assert (core.counts.stale_results, core.view(BEGAN + 2).in_flight) == (1, 1)
 
 
 def test_fast_rejection_is_a_rejection() -> None:

@@ -21,7 +21,7 @@ WAIT = GuardRejection("it", BreakerState.HALF_OPEN, BreakerCause.TRIAL, 0.0)
 
 def leased(**rules: object) -> Breaker:
     core = opened(**rules)
-    core.lease_required = True
+    core.fleet.lease_required = True
     return core
 
 
@@ -38,8 +38,8 @@ def test_one_caller_at_a_time_queries_the_fleet() -> None:
 
 
 def test_query_interval_is_configurable() -> None:
-    core = Breaker("it", BreakerRules(failures=1), BEGAN, lease_request_interval_s=2.0)
-    core.lease_required = True
+    core = Breaker("it", BreakerRules(failures=1), lease_request_interval_s=2.0)
+    core.fleet.lease_required = True
     called(core, FAIL, BEGAN)
     assert [core.allow(now) for now in (DUE, DUE + 1.875, DUE + 2)] == [ASK, WAIT, ASK]
 
@@ -50,7 +50,7 @@ def test_granted_probe_is_a_probe() -> None:
     trial = core.grant_probe(ProbeLease(fence=77, version=3), DUE)
     assert trial == GuardPermit(2, 1, 77)
     assert core.allow(DUE + 1) == WAIT, "the only place is taken, so nobody asks"
-    assert (core.view(DUE).probes, core.calls) == (1, 2)
+    assert (core.view(DUE).probes, core.fast.calls) == (1, 2)
     core.record(trial, OK, DUE)
     assert core.state(DUE) is BreakerState.CLOSED
 
@@ -101,7 +101,7 @@ def test_result_sent_by_its_lease_is_not_sent_again() -> None:
     assert isinstance(trial, GuardPermit)
     core.adopt(RemoteBreakerState(9, BreakerState.HALF_OPEN), DUE)
     core.record(trial, OK, DUE)
-    assert (core.state(DUE), core.stale_results) == (BreakerState.CLOSED, 0)
+    assert (core.state(DUE), core.counts.stale_results) == (BreakerState.CLOSED, 0)
     core = leased()
     core.adopt(RemoteBreakerState(20, BreakerState.HALF_OPEN), DUE)
     core.grant_probe(ProbeLease(7, version=9), DUE)
@@ -144,13 +144,13 @@ def test_probe_is_stale_once_the_fleet_has_moved_on() -> None:
     assert isinstance(trial, GuardPermit)
     core.adopt(RemoteBreakerState(5, BreakerState.OPEN, wait_s=4.0), DUE)
     core.record(trial, OK, DUE)
-    assert (core.state(DUE), core.stale_results) == (BreakerState.OPEN, 1)
+    assert (core.state(DUE), core.counts.stale_results) == (BreakerState.OPEN, 1)
 
 
 def test_probes_are_local_while_the_fleet_is_unavailable() -> None:
     core = leased()
     assert core.allow(DUE) == ASK
-    core.lease_required = False
+    core.fleet.lease_required = False
     assert core.allow(DUE) == GuardPermit(2, 1)
 
 
@@ -167,7 +167,7 @@ def test_remote_opening_opens_here_for_the_rest_of_it() -> None:
     assert core.drain() == [told]
     assert core.allow(BEGAN + 2) == GuardRejection("it", BreakerState.OPEN, BreakerCause.REMOTE, 2.5)
     core.record(early, FAIL, BEGAN + 2)
-    assert core.stale_results == 1
+    assert core.counts.stale_results == 1
     called(core, FAIL, BEGAN + 4.5)
     assert core.view(BEGAN + 4.5).retry_after_s == 80.0
 
@@ -223,7 +223,7 @@ def test_closed_breaker_stays_closed() -> None:
 
 def test_a_reset_elsewhere_closes_without_a_ramp_and_forgets() -> None:
     for core in (opened(ramp=(0.5,)), ramping(ramp=(0.5,)), breaker()):
-        called(core, NEUTRAL, DUE + 1) if core.fast_permit else None
+        called(core, NEUTRAL, DUE + 1) if core.fast.permit else None
         generation = core.generation
         core.adopt(RemoteBreakerState(1, BreakerState.CLOSED, cause=BreakerCause.OPERATOR), DUE + 1)
         assert (core.state(DUE + 1), core.generation) == (BreakerState.CLOSED, generation + 1)
@@ -319,39 +319,3 @@ def test_metrics_only_follows_the_fleet_and_keeps_counting() -> None:
         core.adopt(RemoteBreakerState(version, state, 3.0, cause=cause), BEGAN)
         view = core.view(BEGAN)
         assert (view.machine, view.metrics_only) == (state, True)
-
-
-def test_a_fork_lets_go_of_the_calls_of_its_parent() -> None:
-    core = opened(half_open_max=3)
-    first, second = taken(core, DUE), taken(core, DUE)
-    core.record(first, OK, DUE)
-    core.drain()
-    core.reset_after_fork(DUE + 1)
-    core.record(second, OK, DUE + 1)
-    view = core.view(DUE + 1)
-    assert (view.machine, view.probes, view.probe_successes, view.stale_results) == (
-        BreakerState.HALF_OPEN,
-        0,
-        1,
-        1,
-    )
-    assert (view.generation, view.cause, core.drain()) == (3, BreakerCause.TRIAL, [])
-    called(core, OK, DUE + 1, times=2)
-    assert core.state(DUE + 1) is BreakerState.CLOSED
-
-
-def test_fork_keeps_the_counts_of_its_parent() -> None:
-    core = breaker()
-    early = taken(core, BEGAN)
-    called(core, FAIL, BEGAN, times=3)
-    core.reset_after_fork(BEGAN)
-    assert core.fast_permit == GuardPermit(1)
-    core.record(early, FAIL, BEGAN)
-    assert (core.view(BEGAN).streak, core.success_is_noop) == (3, False)
-    core = opened()
-    core.reset_after_fork(BEGAN + 4)
-    assert (core.fast_permit, core.view(BEGAN + 4).retry_after_s) == (None, 6.0)
-    core = breaker(max_in_flight=2)
-    taken(core, BEGAN)
-    core.reset_after_fork(BEGAN)
-    assert core.view(BEGAN).in_flight == 0

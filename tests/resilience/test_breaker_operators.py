@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from autoglm_throttle.resilience.breaker import UNRECORDED_PERMIT, Breaker
+from autoglm_throttle.resilience.store import RemoteBreakerState
+from autoglm_throttle.resilience.transitions import OPERATOR_STATES
 from autoglm_throttle.types import BreakerCause, BreakerMode, BreakerState, Outcome
 from autoglm_throttle.types.guard import BreakerTransition, GuardPermit, GuardRejection
 from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
@@ -43,7 +46,7 @@ def test_disabled_lets_all_through_and_counts_nothing() -> None:
     assert core.rejection(BEGAN) is None
     view = core.view(BEGAN)
     assert (view.machine, view.streak, view.calls, view.stale_results) == (BreakerState.DISABLED, 0, 0, 0)
-    assert core.fast_permit is None
+    assert core.fast.permit is None
 
 
 @pytest.mark.parametrize(("verb", "state"), VERBS)
@@ -58,7 +61,7 @@ def test_operator_command_makes_calls_in_flight_stale(
     assert (core.state(DUE), core.generation) == (state, generation + 1)
     assert core.view(DUE).cause is BreakerCause.OPERATOR
     core.record(early, FAIL, DUE)
-    assert (core.stale_results, core.view(DUE).streak) == (1, 0)
+    assert (core.counts.stale_results, core.view(DUE).streak) == (1, 0)
 
 
 @pytest.mark.parametrize(("verb", "state"), VERBS)
@@ -75,7 +78,7 @@ def test_a_reset_forgets_the_rounds_at_once() -> None:
     called(core, FAIL, DUE)
     core.reset(DUE)
     assert core.view(DUE).rounds == 0
-    assert core.fast_permit == GuardPermit(4)
+    assert core.fast.permit == GuardPermit(4)
 
 
 @pytest.mark.parametrize("verb", [Breaker.force_open, Breaker.disable])
@@ -86,7 +89,7 @@ def test_results_do_not_change_an_operator_state(verb: Verb) -> None:
     core.record(GuardPermit(generation), FAIL, BEGAN)
     core.record(GuardPermit(generation, 3), FAIL, BEGAN)
     core.open_for(30.0, BreakerCause.RETRY_AFTER, BEGAN)
-    assert (core.state(BEGAN), core.generation, core.stale_results) == (state, generation, 0)
+    assert (core.state(BEGAN), core.generation, core.counts.stale_results) == (state, generation, 0)
     core.reset(BEGAN)
     assert core.state(BEGAN) is BreakerState.CLOSED
 
@@ -102,7 +105,7 @@ def test_operator_command_ends_metrics_only() -> None:
 
 def test_metrics_only_admits_calls_it_would_reject() -> None:
     core = breaker(failures=1, mode=BreakerMode.METRICS_ONLY)
-    assert core.fast_permit is None
+    assert core.fast.permit is None
     assert taken(core, BEGAN) == GuardPermit(0)
     called(core, FAIL, BEGAN)
     assert core.state(BEGAN) is BreakerState.OPEN
@@ -115,12 +118,12 @@ def test_metrics_only_admits_calls_it_would_reject() -> None:
     assert (view.stale_results, view.generation, view.machine) == (0, 1, BreakerState.OPEN)
     called(core, OK, DUE)
     assert core.state(DUE) is BreakerState.CLOSED
-    assert core.fast_permit is None, "even closed every call is asked for"
+    assert core.fast.permit is None, "even closed every call is asked for"
 
 
 def test_metrics_only_needs_no_lease_for_probes() -> None:
     core = opened(mode=BreakerMode.METRICS_ONLY)
-    core.lease_required = True
+    core.fleet.lease_required = True
     assert taken(core, DUE).serial == 1
     assert core.allow(DUE) is UNRECORDED_PERMIT
 
@@ -138,7 +141,7 @@ def test_how_it_begins(mode: BreakerMode, state: BreakerState, watching: bool) -
     view = core.view(BEGAN)
     assert (view.machine, view.metrics_only, view.cause, view.generation) == (state, watching, None, 0)
     assert core.drain() == []
-    assert (core.fast_permit is not None) is (mode is BreakerMode.ENFORCE)
+    assert (core.fast.permit is not None) is (mode is BreakerMode.ENFORCE)
 
 
 @pytest.mark.parametrize(
@@ -197,3 +200,59 @@ def test_requested_retry_after_continues_the_rounds() -> None:
     core.open_for(5.0, BreakerCause.SLOW_RATE, DUE)
     view = core.view(DUE)
     assert (view.state, view.rounds, view.cause) == (BreakerState.OPEN, 1, BreakerCause.SLOW_RATE)
+
+
+# Successors
+
+
+def succeeded(core: Breaker) -> Breaker:
+    """The breaker that replaces this one."""
+    return Breaker(core.name, core.rules, predecessor=core)
+
+
+@pytest.mark.parametrize("failures", [1, 5])
+def test_successor_is_closed_and_has_counted_nothing(failures: int) -> None:
+    core = breaker(failures=failures)
+    early = taken(core, BEGAN)
+    called(core, Outcome.FAILURE, BEGAN, times=3 if failures == 5 else 1)
+    generation = core.generation
+    after = succeeded(core)
+    assert after.view(BEGAN) == replace(breaker().view(BEGAN), generation=generation + 1)
+    assert after.fast.permit == GuardPermit(generation + 1)
+    after.record(early, Outcome.FAILURE, BEGAN)
+    view = after.view(BEGAN)
+    assert (view.streak, view.stale_results, after.drain()) == (0, 1, [])
+
+
+def test_probe_of_the_predecessor_is_stale() -> None:
+    core = opened(half_open_max=2)
+    probe = taken(core, DUE)
+    after = succeeded(core)
+    after.record(probe, Outcome.FAILURE, DUE)
+    assert (after.state(DUE), after.view(DUE).in_flight) == (BreakerState.CLOSED, 0)
+    bounded = breaker(max_in_flight=2)
+    held = taken(bounded, BEGAN)
+    after = succeeded(bounded)
+    after.record(held, Outcome.FAILURE, BEGAN)
+    assert (after.view(BEGAN).in_flight, after.view(BEGAN).streak) == (0, 0)
+
+
+@pytest.mark.parametrize("mode", BreakerMode)
+@pytest.mark.parametrize("command", ["force_open", "disable", "metrics_only", "reset", None])
+def test_command_of_an_operator_holds_for_the_successor(mode: BreakerMode, command: str | None) -> None:
+    core = breaker(mode=mode)
+    if command is not None:
+        getattr(core, command)(BEGAN)
+    before, after = core.view(BEGAN), succeeded(core).view(BEGAN)
+    assert (after.machine, after.metrics_only) == (before.machine, before.metrics_only)
+    assert after.cause is (before.cause if before.machine in OPERATOR_STATES else None)
+
+
+def test_command_of_an_operator_wins_over_the_fleet_after_a_succession() -> None:
+    core = breaker()
+    core.force_open(BEGAN)
+    after = succeeded(core)
+    after.adopt(RemoteBreakerState(7, BreakerState.CLOSED, cause=BreakerCause.TRIAL), BEGAN)
+    assert after.state(BEGAN) is BreakerState.FORCED_OPEN
+    after.adopt(RemoteBreakerState(8, BreakerState.CLOSED, cause=BreakerCause.OPERATOR), BEGAN)
+    assert after.state(BEGAN) is BreakerState.CLOSED

@@ -104,7 +104,7 @@ class Life:
 def life(
     some: BreakerRules, start_s: float = START_S, watch: Callable[[Life], None] = lambda _: None
 ) -> Life:
-    return Life(Breaker("it", some, start_s), start_s, [], watch)
+    return Life(Breaker("it", some), start_s, [], watch)
 
 
 def without_counts(view: BreakerView) -> BreakerView:
@@ -151,7 +151,7 @@ def test_probes_never_exceed_the_slots(some: BreakerRules, way: list[tuple[str, 
 def test_ordinary_call_holds_its_slot_until_one_result(
     way: list[tuple[str | Outcome, int]],
 ) -> None:
-    core = Breaker("it", BreakerRules(max_in_flight=3, failures=10**6, trial_lease_s=LEASE_S), START_S)
+    core = Breaker("it", BreakerRules(max_in_flight=3, failures=10**6, trial_lease_s=LEASE_S))
     held: list[GuardPermit] = []
     now = START_S
     for what, figure in way:
@@ -163,10 +163,10 @@ def test_ordinary_call_holds_its_slot_until_one_result(
             )
             held += [answer] if isinstance(answer, GuardPermit) else []
         elif figure < len(held):
-            ended, late = held.pop(figure), core.stale_results
+            ended, late = held.pop(figure), core.counts.stale_results
             for times in (0, 1):
                 core.record(ended, what, now)
-                assert core.stale_results == late + times
+                assert core.counts.stale_results == late + times
         assert core.view(now).in_flight == len(held)
 
 
@@ -279,13 +279,13 @@ def test_disabled_counts_nothing(some: BreakerRules, way: list[tuple[str, Any]])
 def test_the_short_way_is_the_long_way(some: BreakerRules, way: list[tuple[str, Any]]) -> None:
     def check(it: Life) -> None:
         core = it.core
-        if core.fast_permit is not None:
+        if core.fast.permit is not None:
             later = copy.deepcopy(core)
-            assert later.allow(it.now) == core.fast_permit
-            assert later.view(it.now) == replace(core.view(it.now), calls=core.calls + 1)
-            if core.success_is_noop:
-                later.record(core.fast_permit, Outcome.SUCCESS, it.now)
-                assert later.view(it.now) == replace(core.view(it.now), calls=core.calls + 1)
-                assert later.success_is_noop
+            assert later.allow(it.now) == core.fast.permit
+            assert later.view(it.now) == replace(core.view(it.now), calls=core.fast.calls + 1)
+            if core.fast.success_is_noop:
+                later.record(core.fast.permit, Outcome.SUCCESS, it.now)
+                assert later.view(it.now) == replace(core.view(it.now), calls=core.fast.calls + 1)
+                assert later.fast.success_is_noop
 
     life(some, watch=check).live(way)

@@ -74,7 +74,7 @@ def test_all_probe_slots_are_used_once_per_success() -> None:
     assert (view.probe_successes, view.probes) == (1, 2)
     assert core.allow(DUE) == NO_TRIAL
     core.record(first, OK, DUE)
-    assert (core.view(DUE).probe_successes, core.stale_results) == (1, 1), "told twice"
+    assert (core.view(DUE).probe_successes, core.counts.stale_results) == (1, 1), "told twice"
 
 
 def test_with_a_threshold_the_places_are_those_at_a_time() -> None:
@@ -90,7 +90,7 @@ def test_a_pass_without_a_place_decides_nothing() -> None:
     taken(core, DUE)
     core.record(GuardPermit(core.generation), OK, DUE)
     core.record(GuardPermit(core.generation), FAIL, DUE)
-    assert (core.state(DUE), core.stale_results) == (BreakerState.HALF_OPEN, 2)
+    assert (core.state(DUE), core.counts.stale_results) == (BreakerState.HALF_OPEN, 2)
 
 
 def test_hung_probe_costs_one_lease() -> None:
@@ -101,7 +101,7 @@ def test_hung_probe_costs_one_lease() -> None:
     assert core.view(DUE + 30).probes == 1, "until somebody asks"
     other = taken(core, DUE + 30)
     core.record(hung, FAIL, DUE + 31)
-    assert (core.state(DUE + 31), core.stale_results) == (BreakerState.HALF_OPEN, 1)
+    assert (core.state(DUE + 31), core.counts.stale_results) == (BreakerState.HALF_OPEN, 1)
     core.record(other, OK, DUE + 31)
     assert core.state(DUE + 31) is BreakerState.CLOSED
 
@@ -138,7 +138,7 @@ def test_probe_of_an_older_generation_is_stale() -> None:
     first, second = taken(core, DUE), taken(core, DUE)
     core.record(first, FAIL, DUE)
     core.record(second, OK, DUE)
-    assert (core.state(DUE), core.stale_results) == (BreakerState.OPEN, 1)
+    assert (core.state(DUE), core.counts.stale_results) == (BreakerState.OPEN, 1)
 
 
 def test_in_flight_limit_does_not_bind_probes() -> None:
@@ -154,7 +154,7 @@ def test_ramp_starts_after_the_probes_and_runs_to_its_end() -> None:
     assert core.rejection(DUE) == refused
     assert [core.allow(DUE) for _ in range(3)] == [refused] * 3
     assert core.rejection(DUE) is None
-    shared = [core.fast_permit]
+    shared = [core.fast.permit]
     called(core, OK, DUE)
     assert [core.allow(DUE + 5), core.allow(DUE + 5)] == [refused, GuardPermit(3)]
     core.record(GuardPermit(3), OK, DUE + 5)
@@ -166,7 +166,7 @@ def test_ramp_starts_after_the_probes_and_runs_to_its_end() -> None:
         (BreakerState.RAMPING, BreakerCause.TRIAL, DUE),
         (BreakerState.CLOSED, BreakerCause.RAMP, DUE + 10),
     ]
-    assert [*shared, core.fast_permit] == [None, GuardPermit(4)]
+    assert [*shared, core.fast.permit] == [None, GuardPermit(4)]
 
 
 @pytest.mark.parametrize("outcome", [SLOW, NEUTRAL])

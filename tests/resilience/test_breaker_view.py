@@ -32,8 +32,8 @@ def test_a_view_has_everything() -> None:
     called(core, FAIL, DUE)
     core.record(late, OK, DUE)
     core.allow(DUE + 1)
-    core.classifier_errors = 4
-    core.lease_required = True
+    core.counts.classifier_errors = 4
+    core.fleet.lease_required = True
     assert core.view(DUE + 5) == BreakerView(
         name="it",
         state=BreakerState.OPEN,
@@ -153,49 +153,23 @@ def forced() -> Breaker:
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "now", "said"),
     [
-        (breaker, "'it' closed, gen 0"),
-        (lambda: breaker(mode=BreakerMode.DISABLED), "'it' disabled, gen 0"),
-        (lambda: breaker(mode=BreakerMode.METRICS_ONLY), "'it' closed, metrics only, gen 0"),
-        (forced, "'it' forced_open, gen 1"),
-        (window, "'it' closed, streak 2/5, 3 failed and 1 slow of 4, gen 0"),
-        (after_stale_results, "'it' open by failures 1/1, 7.2 s left, gen 1, 3 stale"),
-        (by_rate, "'it' open by failure_rate 6/10, 10.0 s left, gen 1"),
-        (by_slowness, "'it' open by slow_rate 10/10, 10.0 s left, gen 1"),
-        (elsewhere, "'it' open by remote, 7.2 s left, gen 1, round 1"),
-        (due, "'it' open by failures 1/1, due for a probe, gen 1, 1 stale"),
-        (half_way, "'it' half_open, 1 in flight, 1/3 succeeded, gen 2"),
-        (lambda: ramping(ramp=(0.5,)), "'it' ramping, gen 3"),
-        (crowded, "'it' closed, 1/3 in flight, gen 0"),
-        (closed_again, "'it' closed, gen 5"),
+        (breaker, BEGAN, "'it' closed, gen 0"),
+        (lambda: breaker(mode=BreakerMode.DISABLED), BEGAN, "'it' disabled, gen 0"),
+        (lambda: breaker(mode=BreakerMode.METRICS_ONLY), BEGAN, "'it' closed, metrics only, gen 0"),
+        (forced, BEGAN, "'it' forced_open, gen 1"),
+        (window, BEGAN, "'it' closed, streak 2/5, 3 failed and 1 slow of 4, gen 0"),
+        (after_stale_results, BEGAN + 2.75, "'it' open by failures 1/1, 7.2 s left, gen 1, 3 stale"),
+        (by_rate, BEGAN, "'it' open by failure_rate 6/10, 10.0 s left, gen 1"),
+        (by_slowness, BEGAN, "'it' open by slow_rate 10/10, 10.0 s left, gen 1"),
+        (elsewhere, BEGAN, "'it' open by remote, 7.2 s left, gen 1, round 1"),
+        (due, DUE, "'it' open by failures 1/1, due for a probe, gen 1, 1 stale"),
+        (half_way, BEGAN, "'it' half_open, 1 in flight, 1/3 succeeded, gen 2"),
+        (lambda: ramping(ramp=(0.5,)), BEGAN, "'it' ramping, gen 3"),
+        (crowded, BEGAN, "'it' closed, 1/3 in flight, gen 0"),
+        (closed_again, BEGAN, "'it' closed, gen 5"),
     ],
 )
-def test_repr_shows_state_and_counts(made: Callable[[], Breaker], said: str) -> None:
-    assert repr(made()) == f"<Breaker {said}>"
-
-
-@pytest.mark.parametrize(
-    "act",
-    [
-        lambda core, now: core.allow(now),
-        lambda core, now: core.record(GuardPermit(0), OK, now),
-        lambda core, now: core.open_for(1.0, BreakerCause.RETRY_AFTER, now),
-        lambda core, now: core.adopt(RemoteBreakerState(-1, BreakerState.CLOSED), now),
-        lambda core, now: core.reset_after_fork(now),
-    ],
-    ids=["allow", "record", "open_for", "adopt", "reset_after_fork"],
-)
-def test_repr_uses_the_time_of_the_newest_call(act: Callable[[Breaker, float], None]) -> None:
-    core = opened()
-    act(core, BEGAN + 4)
-    core.view(BEGAN + 9)
-    core.state(BEGAN + 9)
-    core.rejection(BEGAN + 9)
-    assert "6.0 s left" in repr(core)
-
-
-def test_first_repr_uses_the_start_time() -> None:
-    core = breaker()
-    core.adopt(RemoteBreakerState(1, BreakerState.OPEN, 5.0), BEGAN)
-    assert "5.0 s left" in repr(core)
+def test_description_shows_state_and_counts(made: Callable[[], Breaker], now: float, said: str) -> None:
+    assert made().describe(now) == f"<Breaker {said}>"

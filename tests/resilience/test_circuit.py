@@ -1,4 +1,4 @@
-"""One guard of one process: admission, records, observers, faults, forks."""
+"""One guard of one process: admission, records, observers, faults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 import pickle
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -28,7 +28,7 @@ from autoglm_throttle.types import (
     GuardRejection,
     Outcome,
 )
-from tests.resilience.tripping import Clocked, Told, fail, half_open, opened, passed, refused
+from tests.resilience.tripping import Clocked, Shedding, Told, fail, half_open, opened, passed, refused
 
 SUCCESS, FAILURE, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
 
@@ -137,9 +137,11 @@ def test_operator_command_ends_fast_rejections(verb: str) -> None:
 
 
 def test_a_clock_that_steps_back_is_the_breakers_business() -> None:
-    circuit = opened()
+    now = [1000.0]
+    circuit = GuardState("db", BreakerRules(failures=1), clock=lambda: now[0])
+    fail(circuit)
     refused(circuit.allow())
-    circuit.clock._now_s -= 100.0
+    now[0] -= 100.0
     circuit.block()
     assert refused(circuit.allow()).retry_after_s == 10.0
 
@@ -147,7 +149,7 @@ def test_a_clock_that_steps_back_is_the_breakers_business() -> None:
 def test_a_circuit_that_others_may_answer_for_is_never_quick() -> None:
     circuit = opened()
     refused(circuit.allow())
-    circuit.shed_check = lambda: None
+    circuit.executor = Shedding(None)
     circuit.block()
 
 
@@ -156,19 +158,18 @@ def test_a_circuit_that_others_may_answer_for_is_never_quick() -> None:
 
 def test_shed_feature_is_rejected_before_the_breaker() -> None:
     circuit = Clocked()
-    direct = [circuit.is_direct]
+    direct = [circuit.fast.is_direct]
     shed = GuardRejection("db", BreakerState.CLOSED, BreakerCause.SHED, 3.0)
-    circuit.shed_check = lambda: shed
-    direct.append(circuit.is_direct)
+    circuit.executor = Shedding(shed)
+    direct.append(circuit.fast.is_direct)
     assert circuit.admit() is shed
     assert circuit.view().calls == 0
-    circuit.shed_check = lambda: None
+    circuit.executor = Shedding(None)
     passed(circuit.admit())
-    circuit.shed_check = None
-    direct.append(circuit.is_direct)
+    circuit.executor = None
+    direct.append(circuit.fast.is_direct)
     passed(circuit.admit())
     assert direct == [True, False, True]
-    assert circuit.shed_check is None
 
 
 # Observers
@@ -262,7 +263,7 @@ class Turn:
 def test_delivering_thread_checks_again_before_it_ends() -> None:
     courier = NotificationQueue(RateLimitedLogger("db", ManualClock()))
     told: list[str] = []
-    courier._drain_lock = Turn(courier, told)  # type: ignore[assignment]
+    courier.drain_lock = Turn(courier, told)  # type: ignore[assignment]
     courier.put(lambda: told.append("first"))
     courier.deliver()
     assert told == ["first", "second"]
@@ -371,37 +372,68 @@ def test_nothing_keeps_a_circuit_alive() -> None:
     assert there() is None
 
 
-# Forks
+# Calls in the midst of a change
 
 
-def test_in_a_fork_the_parents_lock_and_calls_are_gone() -> None:
+class Interrupting:
+    """A clock that runs an action, once, while the breaker reads it: amid a change, under the lock."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.action: Callable[[], object] | None = None
+
+    def __call__(self) -> float:
+        action, self.action = self.action, None
+        if action is not None:
+            action()
+        return self.now_s
+
+
+def interrupted_circuit(told: Told) -> tuple[GuardState, Interrupting]:
+    """A half-open circuit with two of three slots free, and its clock."""
+    clock = Interrupting()
+    rules = BreakerRules(failures=1, half_open_max=3)
+    circuit = GuardState("db", rules, clock=clock, on_transitions=told)
+    fail(circuit)
+    clock.now_s += 10.0
+    return circuit, clock
+
+
+@pytest.mark.parametrize("outcome", [SUCCESS, FAILURE, NEUTRAL])
+def test_result_amid_a_change_is_recorded_after_it(outcome: Outcome) -> None:
     told = Told()
-    circuit = half_open(on_transitions=told)
-    trial = passed(circuit.allow())
-    for lock in (circuit._safe_breaker._lock, circuit._safe_breaker._notifications._drain_lock):
-        parents = threading.Thread(target=lock.acquire)
-        parents.start()
-        parents.join(60)
+    circuit, clock = interrupted_circuit(told)
+    dropped = passed(circuit.allow())
+    during: list[int] = []
 
-    def child() -> None:
-        circuit.reset_after_fork()
-        circuit.record(trial, FAILURE)
-        circuit.record(passed(circuit.allow()), SUCCESS)
+    def settle() -> None:
+        circuit.record(dropped, outcome)
+        during.append(circuit.view().in_flight)
 
-    thread = threading.Thread(target=child, daemon=True)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive()
-    assert circuit.view().stale_results == 1
-    assert told.states == [BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED]
+    clock.action = settle
+    assert circuit.view().in_flight == 1
+    assert during == [1]
+    after = circuit.view()
+    assert (after.in_flight, after.probe_successes) == (0, int(outcome is SUCCESS))
+    opened_again = [BreakerState.OPEN] if outcome is FAILURE else []
+    assert told.states == [BreakerState.OPEN, BreakerState.HALF_OPEN, *opened_again]
 
 
-def test_fork_keeps_an_open_state() -> None:
-    circuit = opened()
-    refused(circuit.allow())
-    circuit.reset_after_fork()
-    circuit.block()
-    assert refused(circuit.allow()).retry_after_s == 10.0
+def test_call_amid_a_change_is_rejected() -> None:
+    circuit, clock = interrupted_circuit(Told())
+    answers: list[object] = []
+    clock.action = lambda: answers.append(circuit.allow())
+    circuit.reset()
+    assert answers == [GuardRejection("db", BreakerState.HALF_OPEN, BreakerCause.IN_FLIGHT, 0.0)]
+    assert circuit.state() is BreakerState.CLOSED
+
+
+def test_operator_command_amid_a_change_follows_it() -> None:
+    told = Told()
+    circuit, clock = interrupted_circuit(told)
+    clock.action = circuit.force_open
+    circuit.reset()
+    assert told.states[-2:] == [BreakerState.CLOSED, BreakerState.FORCED_OPEN]
 
 
 def test_a_real_clock_is_the_default() -> None:

@@ -66,7 +66,7 @@ def test_a_fake_store_is_a_store() -> None:
 def test_first_call_waits_for_the_first_fleet_state(enter: Enter) -> None:
     store = FakeStore(RemoteBreakerState(7, OPEN, wait_s=4.0))
     circuit = Clocked(store=store)
-    assert not circuit.is_direct
+    assert not circuit.fast.is_direct
     refusal = refused(enter(circuit))
     assert (refusal.cause, refusal.retry_after_s) == (BreakerCause.REMOTE, 4.0)
     refused(enter(circuit))
@@ -229,7 +229,7 @@ def test_query_to_a_closed_fleet_admits_the_call(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
     store.replies = [RemoteBreakerState(9, CLOSED)]
-    assert passed(enter(circuit)) == GuardPermit(circuit.breaker.generation)
+    assert passed(enter(circuit)) == GuardPermit(circuit.view().generation)
     assert circuit.state() is CLOSED
 
 
@@ -384,21 +384,24 @@ def test_the_store_keeps_no_circuit_alive() -> None:
     store.push(RemoteBreakerState(4, OPEN, wait_s=5.0))
 
 
-def test_fork_waits_for_the_fleet_again_and_drops_leases() -> None:
-    store = FakeStore()
+def test_rebuilt_circuit_waits_for_its_fleet_again_and_drops_leases() -> None:
+    store, other = FakeStore(), FakeStore()
     circuit = to_half_open(store)
     store.replies = [ProbeLease(5, version=3)]
     trial = passed(circuit.allow())
-    circuit.reset_after_fork()
-    assert not circuit.is_direct
+    circuit.rebuild(other, None)
+    assert not circuit.fast.is_direct
+    assert other.watchers == {}
     circuit.record(trial, SUCCESS)
-    assert store.said == []
-    store.first = RemoteBreakerState(9, CLOSED)
+    assert store.said == other.said == []
+    other.first = RemoteBreakerState(9, CLOSED)
     passed(circuit.allow())
+    other.push(RemoteBreakerState(10, OPEN, wait_s=5.0))
+    assert circuit.state() is OPEN
 
 
 def test_a_circuit_of_its_own_is_not_shared() -> None:
     circuit = half_open()
     assert not circuit.view().shared
     assert passed(circuit.allow()).fence == 0
-    assert opened().store is None
+    assert opened().breaker.fleet is None

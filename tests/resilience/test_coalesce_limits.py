@@ -125,9 +125,8 @@ class Ends:
         """Return when so many threads wait for a call."""
         pause = threading.Event()
         for _ in range(int(FOR_S / 0.001)):
-            for flight in list(self.flights._thread_calls.values()):
-                if len(flight.done._cond._waiters) == number:  # type: ignore[attr-defined]
-                    return
+            if self.flights.waiting == number:
+                return
             pause.wait(0.001)
         raise AssertionError(f"{number} threads do not wait")
 

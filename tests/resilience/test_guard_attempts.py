@@ -13,15 +13,15 @@ from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.types import BreakerState, GuardRejection, Outcome
 from tests.resilience.doubling import Slot, double, double_later
 from tests.resilience.faces import drive
-from tests.resilience.tripping import Clocked, half_open, opened
+from tests.resilience.tripping import Clocked, Shedding, half_open, opened
 
 
-class Substitute:
+class Substitute(Shedding):
     """Answers in the place of a dependency."""
 
     def __init__(self) -> None:
+        super().__init__(None)
         self.fits: list[bool] = []
-        self.forgot = 0
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return ("plain", fn(*args, **kwargs))
@@ -33,12 +33,6 @@ class Substitute:
 
     def check_function(self, *, asynchronous: bool) -> None:
         self.fits.append(asynchronous)
-
-    def would_shed(self) -> GuardRejection | None:
-        return None
-
-    def reset_after_fork(self) -> None:
-        self.forgot += 1
 
 
 @pytest.mark.parametrize("state", ["closed", "open"])
@@ -64,10 +58,8 @@ def test_shed_query_uses_the_substitute() -> None:
     assert refusal is not None
     assert refusal.retry_after_s == 10.0
     shed = GuardRejection("db", BreakerState.CLOSED, refusal.cause, 3.0)
-    substitute.would_shed = lambda: shed  # type: ignore[method-assign]
+    substitute.rejection = shed
     assert circuit.rejection() is shed
-    circuit.reset_after_fork()
-    assert substitute.forgot == 1
 
 
 # One attempt as a value

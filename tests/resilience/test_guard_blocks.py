@@ -17,7 +17,7 @@ from autoglm_throttle.types import BreakerCause, BreakerState, GuardRejected, Gu
 from tests.loops import run
 from tests.resilience.faces import drive
 from tests.resilience.fake_store import FakeStore
-from tests.resilience.tripping import Clocked, fail, half_open, opened, passed, refused
+from tests.resilience.tripping import Clocked, Shedding, fail, half_open, opened, passed, refused
 
 
 def enter(guard: Guard) -> Guard:
@@ -271,7 +271,7 @@ def test_operators_have_their_verbs() -> None:
 @pytest.mark.parametrize("by_hand", [True, False])
 def test_shed_feature_is_rejected_in_blocks_and_by_hand(by_hand: bool) -> None:
     circuit: GuardState = Clocked()
-    circuit.shed_check = lambda: GuardRejection("db", BreakerState.CLOSED, BreakerCause.SHED, 3.0)
+    circuit.executor = Shedding(GuardRejection("db", BreakerState.CLOSED, BreakerCause.SHED, 3.0))
     if by_hand:
         assert refused(Guard(circuit).allow()).cause is BreakerCause.SHED
         assert refused(drive(Guard(circuit).allow_async())).cause is BreakerCause.SHED

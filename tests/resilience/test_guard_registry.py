@@ -25,9 +25,8 @@ from autoglm_throttle import (
     GuardRejection,
     Throttle,
 )
-from autoglm_throttle.admission.snapshot import GuardsView
 from autoglm_throttle.resilience.guard_state import GuardState
-from autoglm_throttle.resilience.registry import GuardRegistry
+from autoglm_throttle.resilience.registry import GuardRegistry, GuardsView
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import BreakerMode, BreakerView
 
@@ -117,8 +116,8 @@ class TestFigures:
         throttle.guard("related")
         assert (before, throttle.may_degrade) == (False, True)
         loaded(throttle, 60.0)
-        assert not throttle.is_available("related")
-        assert throttle.is_available("another")
+        assert not throttle.guard("related").is_available()
+        assert throttle.guard("another").is_available()
 
     def test_a_contradiction_names_the_guard(self) -> None:
         throttle = throttle_for_tests()

@@ -71,13 +71,13 @@ class TestDegradation:
         settings = Settings(gpu="none", policy="concurrency", inflight_max=4)
         throttle = Throttle(settings, sampling="manual", clock=clock)
         throttle.feature("related", criticality="non_core")
-        assert throttle.is_available("related")
+        assert throttle.guard("related").is_available()
         permits = [throttle.try_admit(Demand(Priority.HIGH)) for _ in range(4)]
         assert all(isinstance(permit, Permit) for permit in permits)
         for _ in range(4):
-            throttle.is_available("related")
+            throttle.guard("related").is_available()
             clock.advance(1.0)
-        assert not throttle.is_available("related")
+        assert not throttle.guard("related").is_available()
 
     def test_each_level_change_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         throttle = throttle_for_tests()
@@ -95,5 +95,5 @@ class TestDegradation:
         throttle = throttle_for_tests(dry_run=True)
         throttle.feature("related", criticality="non_core")
         loaded(throttle, 99.0)
-        assert throttle.is_available("related")
+        assert throttle.guard("related").is_available()
         assert seen(throttle).level is DegradationLevel.FULL

@@ -240,7 +240,7 @@ def test_failing_classifier_is_neutral_counted_and_logged_once(
     assert circuit.view().classifier_errors == 3
     assert len(caplog.records) == 1
     assert words in caplog.text
-    circuit.clock.advance(10.0)  # type: ignore[attr-defined]
+    circuit.clock.advance(30.0)  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="the dependency's"):
         FACES[face](circuit, fail)
     assert len(caplog.records) == 2

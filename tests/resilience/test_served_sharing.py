@@ -353,11 +353,9 @@ def crowd_of_threads(bench: Bench, worker: Worker, waiting: int) -> list[Any]:
     assert worker.begun.wait(FOR_S)
     for thread in threads[1:]:
         thread.start()
-    (flight,) = bench.served._single_flight._thread_calls.values()
-    condition = flight.done._cond  # type: ignore[attr-defined]
     pause = threading.Event()
     for _ in range(int(FOR_S / 0.001)):
-        if len(condition._waiters) == waiting:
+        if bench.served.single_flight.waiting == waiting:
             break
         pause.wait(0.001)
     worker.go.set()
@@ -476,40 +474,21 @@ def test_waiter_waits_until_its_limit_and_then_calls(backend: str) -> None:
         bench = Bench(ALWAYS, rules=BreakerRules(timeout_s=0.01))
         slow, done = Slow(), anyio.Event()
         slow.go.set()
-        late = feature_executor._CallResult(GuardedAttempt(error=TimeoutError()), UNSET, None)
-        shelf = bench.served._cache
+        late = feature_executor.CallResult(GuardedAttempt(error=TimeoutError()), UNSET, None)
+        shelf = bench.served.cache
         assert shelf is not None
         key = shelf.key(slow, (), {})
         assert key is not None
 
-        async def hang() -> feature_executor._CallResult:
+        async def hang() -> feature_executor.CallResult:
             await done.wait()
             return late
 
         async with anyio.create_task_group() as group:
-            group.start_soon(bench.served._single_flight.run_async, key, hang)
+            group.start_soon(bench.served.single_flight.run_async, key, hang)
             await settle()
             with anyio.fail_after(FOR_S):
                 assert await bench.served.call_async(slow, (), {}) == [1]
             done.set()
 
     run(backend, task)
-
-
-def test_a_fork_waits_for_none_of_the_parent_s_calls() -> None:
-    bench, worker = Bench(ALWAYS), Worker()
-
-    def parent() -> Any:
-        bench.served.reset_after_fork()
-        worker.go.set()
-        answers: list[Any] = []
-        child = threading.Thread(target=lambda: answers.append(bench.served.call(parent, (), {})))
-        if worker.calls == 0:
-            worker.calls = 1
-            child.start()
-            child.join(FOR_S)
-            assert answers == ["child"]
-            return "parent"
-        return "child"
-
-    assert bench.served.call(parent, (), {}) == "parent"

@@ -109,7 +109,7 @@ def test_weight_equals_the_sum_of_its_entries(
             cache.put(key, weight, float(now), weight)
         else:
             cache.get(key, float(now), 5.0)
-        kept = [entry.value for entry in cache._stored.values()]
+        kept = [entry.value for entry in cache.entries.values()]
         assert cache.weight == sum(kept)
         assert cache.weight <= room or len(kept) == 1
         assert len(kept) <= entries

@@ -13,7 +13,7 @@ from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.types import BreakerState, GuardRejected, GuardRejection, StreamSettleMode
 from tests.resilience.faces import drive
 from tests.resilience.streaming import Opens, Source, block, later, plain, read_on
-from tests.resilience.tripping import Clocked, fail, half_open, opened
+from tests.resilience.tripping import Clocked, Shedding, fail, half_open, opened
 
 BROKEN = ConnectionError("broken off")
 
@@ -49,7 +49,7 @@ def test_shed_stream_is_rejected(opens: Opens) -> None:
     circuit = Clocked()
     refusal = opened().rejection()
     assert isinstance(refusal, GuardRejection)
-    circuit.shed_check = lambda: refusal
+    circuit.executor = Shedding(refusal)
     with pytest.raises(GuardRejected):
         opens(circuit, Source(1)).take()
 

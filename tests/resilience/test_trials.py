@@ -42,24 +42,24 @@ def test_no_search_while_no_lease_can_have_expired() -> None:
     places = HalfOpenSlots(LEASE_S)
     for serial, now in enumerate((10.0, 8.0, 9.0)):
         places.acquire(serial, now)
-    found = places._acquired
+    found = places.acquired
     places.expire(9.875)
-    assert places._acquired is found
+    assert places.acquired is found
     places.expire(10.0)
     assert (len(places), places.release(1)) == (2, False)
-    found = places._acquired
+    found = places.acquired
     places.expire(10.875)
-    assert places._acquired is found, "the oldest that is left is of 9.0"
+    assert places.acquired is found, "the oldest that is left is of 9.0"
     places.expire(30.0)
     places.acquire(7, 40.0)
-    found = places._acquired
+    found = places.acquired
     places.expire(41.0)
-    assert places._acquired is found, "and of those that are gone nothing is left"
+    assert places.acquired is found, "and of those that are gone nothing is left"
     places.clear()
     places.acquire(8, 50.0)
-    found = places._acquired
+    found = places.acquired
     places.expire(51.0)
-    assert places._acquired is found
+    assert places.acquired is found
 
 
 def test_looking_takes_no_place_away() -> None:

@@ -68,7 +68,7 @@ def test_there_are_never_more_sums_than_tenths() -> None:
     window = TimeWindow(10.0)
     for eighth in range(800):
         window.add(False, False, eighth / 8)
-        assert len(window._buckets) <= BUCKETS == 10
+        assert len(window.buckets) <= BUCKETS == 10
 
 
 def test_a_clock_that_steps_back_loses_nothing() -> None:

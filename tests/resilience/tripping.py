@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.resilience.feature import Feature
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import BreakerState, BreakerTransition, GuardPermit, GuardRejection, Outcome
@@ -33,6 +34,31 @@ class Clocked(GuardState):
 
     def __init__(self, rules: BreakerRules | None = None, **parts: Any) -> None:
         super().__init__("db", rules or BreakerRules(failures=1), clock=ManualClock(), **parts)
+
+
+class Shedding:
+    """An executor whose feature is shed while it has a rejection."""
+
+    def __init__(self, rejection: GuardRejection | None) -> None:
+        self.rejection = rejection
+        self.feature = Feature("db")
+
+    def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return fn(*args, **kwargs)
+
+    async def call_async(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        return await fn(*args, **kwargs)
+
+    def check_function(self, *, asynchronous: bool) -> None:
+        """Accept any function."""
+
+    def would_shed(self) -> GuardRejection | None:
+        return self.rejection
+
+    def reject_if_shed(self) -> GuardRejection | None:
+        return self.rejection
 
 
 def passed(answer: GuardPermit | GuardRejection) -> GuardPermit:

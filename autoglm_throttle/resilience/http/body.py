@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autoglm_throttle.resilience.guard_state import GuardState
-from autoglm_throttle.types import BreakerState, GuardPermit, Outcome, StreamSettleMode
+from autoglm_throttle.types import BreakerState, Clock, GuardPermit, Outcome, StreamSettleMode
 
 
 @dataclass(slots=True)
@@ -18,6 +18,41 @@ class CachePolicy:
     max_body_bytes: int
     """Maximum length of a cached body."""
     parts: list[bytes] = field(default_factory=list)
+
+
+class BodyTimer:
+    """Time that a dependency took for a body, without the time of the reader between two parts.
+
+    Args:
+        clock: monotonic seconds.
+        limit_s: duration above which a body is slow; None: nothing is measured.
+        begun_s: monotonic seconds at the start of the call.
+    """
+
+    __slots__ = ("_clock", "_limit_s", "_spent_s", "_started_s")
+
+    def __init__(self, clock: Clock, limit_s: float | None, begun_s: float) -> None:
+        self._clock = clock
+        self._limit_s = limit_s
+        self._spent_s = 0.0
+        self._started_s = begun_s
+
+    def start(self) -> None:
+        """Record that the reader waits for the dependency."""
+        if self._limit_s is not None:
+            self._started_s = self._clock()
+
+    def stop(self) -> None:
+        """Record that the dependency has sent something."""
+        if self._limit_s is not None:
+            now = self._clock()
+            self._spent_s += now - self._started_s
+            self._started_s = now
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the dependency took longer than the limit."""
+        return self._limit_s is not None and self._spent_s > self._limit_s
 
 
 class BodyObserver:
@@ -35,18 +70,16 @@ class BodyObserver:
     """
 
     __slots__ = (
-        *(
-            "_read_started_s",
-            "_begun_s",
-            "_circuit",
-            "_received_bytes",
-            "_cache_policy",
-            "_length",
-            "_permit",
-            "_slow",
-            "_slow_call_s",
-        ),
-        *("_spent_s", "_awaits_first_part", "outcome"),
+        "_awaits_first_part",
+        "_begun_s",
+        "_cache_policy",
+        "_circuit",
+        "_length",
+        "_permit",
+        "_received_bytes",
+        "_slow",
+        "_timer",
+        "outcome",
     )
 
     def __init__(
@@ -69,23 +102,21 @@ class BodyObserver:
         self._received_bytes = 0
         self._slow = False
         self._awaits_first_part = first
-        self._slow_call_s = rules.slow_call_s if rules.first_item_s is None else None
-        self._read_started_s = begun_s
-        self._spent_s = 0.0
-        self._add_elapsed()
+        limit_s = rules.slow_call_s if rules.first_item_s is None else None
+        self._timer = BodyTimer(circuit.clock, limit_s, begun_s)
+        self._timer.stop()
 
-    # A response dropped unread is settled by the garbage collector, so its slot is not lost.
+    # A response that is dropped unread returns its slot.
     def __del__(self) -> None:
         self._record(Outcome.NEUTRAL)
 
     def reading(self) -> None:
         """Record that the reader waits for the next part."""
-        if self._slow_call_s is not None:
-            self._read_started_s = self._circuit.clock()
+        self._timer.start()
 
     def received(self, part: bytes) -> None:
         """Record a part of the body."""
-        self._add_elapsed()
+        self._timer.stop()
         if not part:
             return
         self._record_first_part()
@@ -109,10 +140,9 @@ class BodyObserver:
 
     def finished(self) -> None:
         """Record that the body is complete."""
-        self._add_elapsed()
+        self._timer.stop()
         self._record_first_part()
-        late = self._slow_call_s is not None and self._spent_s > self._slow_call_s
-        self._record(Outcome.SLOW if late or self._slow else Outcome.SUCCESS)
+        self._record(Outcome.SLOW if self._timer.is_slow or self._slow else Outcome.SUCCESS)
         cache_policy, self._cache_policy = self._cache_policy, None
         if cache_policy is not None:
             cache_policy.put(b"".join(cache_policy.parts))
@@ -152,9 +182,3 @@ class BodyObserver:
         permit, self._permit = self._permit, None
         if permit is not None:
             self._circuit.record(permit, outcome)
-
-    def _add_elapsed(self) -> None:
-        if self._slow_call_s is not None:
-            now = self._circuit.clock()
-            self._spent_s += now - self._read_started_s
-            self._read_started_s = now

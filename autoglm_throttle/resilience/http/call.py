@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from autoglm_throttle.resilience.guard_state import GuardState
     from autoglm_throttle.resilience.http.answer import Pairs
-    from autoglm_throttle.resilience.http.feature_executor import CacheKey, HttpFeatureExecutor
+    from autoglm_throttle.resilience.http.feature_cache import CacheKey
+    from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
 
 SWITCHING_PROTOCOLS: Final = 101
 """After status 101 the connection is no longer HTTP, so no body follows."""

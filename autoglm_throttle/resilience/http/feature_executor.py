@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING
 
 from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.degradation import DegradationAction
@@ -22,11 +20,9 @@ from autoglm_throttle.resilience.fallback import (
 )
 from autoglm_throttle.resilience.feature import UNSET, Feature
 from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs
-from autoglm_throttle.resilience.http.body import CachePolicy
-from autoglm_throttle.resilience.http.cache import HttpCache
-from autoglm_throttle.resilience.http.caching_rules import CachedResponse, CacheRequest, storable, varies_by
+from autoglm_throttle.resilience.http.caching_rules import CachedResponse, CacheRequest, varies_by
+from autoglm_throttle.resilience.http.feature_cache import HttpFeatureCache
 from autoglm_throttle.resilience.single_flight import SingleFlight
-from autoglm_throttle.resilience.stale_cache import StaleCache
 from autoglm_throttle.types import (
     BreakerCause,
     DegradationLevel,
@@ -40,22 +36,9 @@ from autoglm_throttle.types import (
 if TYPE_CHECKING:
     from autoglm_throttle.resilience.degradation_controller import DegradationController
     from autoglm_throttle.resilience.guard_state import GuardState
-
-T = TypeVar("T")
-
-CacheKey = Callable[[Any], Hashable | None]
-"""Computes the cache key of a request, instead of method and URL; None: do not cache."""
-
-
-UNSHARED_S: Final = 10.0
-"""Seconds without single flight after a response that could not be shared.
-
-An unshared wait doubles the duration of a call. Once in 10 s, the default open period of a breaker, that is
-acceptable, and a response that has become sharable is soon detected.
-"""
-
-UNSHARED_ENTRIES: Final = 256
-"""Maximum number of such requests remembered; beyond it some wait once more without a result."""
+    from autoglm_throttle.resilience.http.body import CachePolicy
+    from autoglm_throttle.resilience.http.cache import HttpCache
+    from autoglm_throttle.resilience.http.feature_cache import CacheKey
 
 
 def check_http_answer(value: object, fallback_kind: FallbackKind) -> None:
@@ -114,16 +97,13 @@ class HttpFeatureExecutor:
     """
 
     __slots__ = (
-        *("_cache", "_circuit", "_on_degraded", "_degradation", "_is_locked_here", "_key", "_lock", "_log"),
-        *(
-            "_unshareable",
-            "_always_coalesces",
-            "_max_stale_s",
-            "_fallback_chain",
-            "feature",
-            "single_flight",
-            "on_value",
-        ),
+        "_cache",
+        "_circuit",
+        "_degradation",
+        "_fallback_chain",
+        "_on_degraded",
+        "feature",
+        "single_flight",
     )
 
     def __init__(  # noqa: PLR0913 - its parts
@@ -137,38 +117,31 @@ class HttpFeatureExecutor:
         fallback_timeout_s: float | None,
         max_stale_s: float,
     ) -> None:
+        log = RateLimitedLogger(feature.name, circuit.clock)
         fallback = feature.fallback
-        own_s = None if fallback is None else fallback.max_stale_s
         self.feature: Feature = feature
-        self.on_value: bool = fallback is not None and fallback.on_value is not False
-        """Whether a failing status is replaced too."""
         self.single_flight: SingleFlight[HttpCallResult] = SingleFlight(
             lambda call_result: not call_result.caller_timed_out
         )
         """Live calls that other callers may share."""
-        self._unshareable: StaleCache[None] = StaleCache(UNSHARED_ENTRIES)
-        self._always_coalesces = fallback is not None and fallback.coalesce == "always"
         self._circuit = circuit
         self._degradation = degradation
-        self._cache = cache if fallback is not None and fallback.stale else None
-        self._key: CacheKey | None = None if fallback is None else fallback.key
         self._on_degraded = on_degraded
-        self._max_stale_s = max_stale_s if own_s is None else own_s
-        self._log = RateLimitedLogger(feature.name, circuit.clock)
-        self._fallback_chain = FallbackChain(feature, on_degraded, fallback_timeout_s, self._log)
-        self.reset_after_fork()
+        self._fallback_chain = FallbackChain(feature, on_degraded, fallback_timeout_s, log)
+        self._cache: HttpFeatureCache | None = None
+        if cache is not None and fallback is not None and fallback.stale:
+            self._cache = HttpFeatureCache(fallback, cache, max_stale_s, circuit.clock, log)
 
     def __repr__(self) -> str:
         return (
             f"<HttpFeatureExecutor {self.feature.name!r} {self._degradation!r} {self._cache or 'no cache'}>"
         )
 
-    def reset_after_fork(self) -> None:
-        """Create a new lock in a forked child and drop calls in flight; cached responses stay."""
-        self.single_flight.reset_after_fork()
-        # Re-entrant: the garbage collector may run under it, and a finalizer may make a guarded call.
-        self._lock = threading.RLock()
-        self._is_locked_here = False
+    @property
+    def on_value(self) -> bool:
+        """Whether a failing status is replaced too."""
+        fallback = self.feature.fallback
+        return fallback is not None and fallback.on_value is not False
 
     def cache_request(
         self, method: str, url: str, headers: Pairs, request: object, key: CacheKey | None
@@ -182,18 +155,7 @@ class HttpFeatureExecutor:
             request: passed to the key function.
             key: the caller's key function; None: that of the fallback, if any.
         """
-        if self._cache is None:
-            return None
-        make = self._key if key is None else key
-        if make is None:
-            return CacheRequest(method, url, headers)
-        try:
-            user_key = make(request)
-            hash(user_key)
-        except Exception as error:  # noqa: BLE001 - a user's key function may raise anything
-            self._log.warn("key", f"a request has no key, its response is not cached ({error!r})")
-            return None
-        return None if user_key is None else CacheRequest(method, url, headers, user_key)
+        return None if self._cache is None else self._cache.request(method, url, headers, request, key)
 
     def action(self, cache_request: CacheRequest | None) -> DegradationAction:
         """Return the action for a call under the current load."""
@@ -203,23 +165,15 @@ class HttpFeatureExecutor:
 
     def may_share(self, cache_request: CacheRequest | None) -> bool:
         """Whether this request may wait for a call in flight."""
-        if cache_request is None or not (
-            self._always_coalesces or self._degradation.level() >= DegradationLevel.STALE
-        ):
+        cache = self._cache
+        if cache is None or cache_request is None or not self._coalesces():
             return False
-        return cache_request.is_cacheable and not self._is_unshareable(cache_request)
+        return cache_request.is_cacheable and not cache.is_unshareable(cache_request)
 
     def mark_unshareable(self, cache_request: CacheRequest) -> None:
         """Disable single flight for this request for a while: its response could not be shared."""
-        self._run_locked(lambda: self._unshareable.put(cache_request.base_key, None, self._circuit.clock()))
-
-    def _is_unshareable(self, cache_request: CacheRequest) -> bool:
-        return (
-            self._run_locked(
-                lambda: self._unshareable.get(cache_request.base_key, self._circuit.clock(), UNSHARED_S)
-            )
-            is not None
-        )
+        if self._cache is not None:
+            self._cache.mark_unshareable(cache_request)
 
     def cached_answer(self, cache_request: CacheRequest) -> HttpAnswer | None:
         """Return the cached response and count it; used while another caller fetches a newer one."""
@@ -300,14 +254,12 @@ class HttpFeatureExecutor:
         cache = self._cache
         if cache_request is None or cache is None:
             return None
-        if not storable(cache_request, status, headers):
-            self._run_locked(lambda: cache.invalidate(cache_request, status, self._circuit.clock()))
-            return None
+        return cache.policy(cache_request, status, headers, requested_s)
 
-        def put(body: bytes) -> None:
-            self._run_locked(lambda: cache.put(cache_request, status, headers, body, requested_s))
-
-        return CachePolicy(put, cache.max_body_bytes)
+    def _coalesces(self) -> bool:
+        fallback = self.feature.fallback
+        always = fallback is not None and fallback.coalesce == "always"
+        return always or self._degradation.level() >= DegradationLevel.STALE
 
     def _cached_value(self, cache_request: CacheRequest | None, cause: str) -> object:
         cached = self._find(cache_request)
@@ -315,18 +267,4 @@ class HttpFeatureExecutor:
 
     def _find(self, cache_request: CacheRequest | None) -> CachedResponse | None:
         cache = self._cache
-        if cache_request is None or cache is None:
-            return None
-        return self._run_locked(lambda: cache.get(cache_request, self._circuit.clock(), self._max_stale_s))
-
-    def _run_locked(self, action: Callable[[], T]) -> T | None:
-        """Run an action on a cache under the lock; None if this thread already holds it."""
-        with self._lock:
-            # Re-entered by a finalizer of this thread in the middle of a change: treat as a miss.
-            if self._is_locked_here:
-                return None
-            self._is_locked_here = True
-            try:
-                return action()
-            finally:
-                self._is_locked_here = False
+        return None if cache_request is None or cache is None else cache.find(cache_request)

@@ -50,10 +50,7 @@ class Fallbacks(Stage):
         self.bench = Bench(
             fallback(said), Criticality(said.get("criticality", "core")), rules=rules, judge=judge(said)
         )
-        self.bench.circuit.executor, self.bench.circuit.shed_check = (
-            self.bench.served,
-            self.bench.served.reject_if_shed,
-        )
+        self.bench.circuit.executor = self.bench.served
         self.dependency = Dependency(face)
 
     def words(self) -> Words:

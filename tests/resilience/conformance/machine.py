@@ -13,7 +13,7 @@ class Machine(Stage):
 
     def __init__(self, rules: BreakerRules) -> None:
         super().__init__()
-        self.breaker = Breaker("it", rules, self.now)
+        self.breaker = Breaker("it", rules)
         self.calls: dict[str, GuardPermit] = {}
 
     def words(self) -> Words:

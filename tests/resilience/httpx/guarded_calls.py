@@ -83,7 +83,7 @@ class Guarded:
             fallback_timeout_s=1.0,
             max_stale_s=60.0,
         )
-        circuit.executor, circuit.shed_check = served, served.reject_if_shed
+        circuit.executor = served
         return circuit
 
     def count(self, name: str, rung: FallbackKind, cause: str) -> None:

@@ -1,14 +1,17 @@
-"""What a feature keeps for faces that know HTTP: across a fork, within itself, and in words."""
+"""What a feature keeps for faces that know HTTP: within itself, and in words."""
 
 from __future__ import annotations
 
 import httpx
 import pytest
 
+from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.http.answer import HttpAnswer
+from autoglm_throttle.resilience.http.cache import HttpCache
 from autoglm_throttle.resilience.http.caching_rules import CacheRequest
+from autoglm_throttle.resilience.http.feature_cache import HttpFeatureCache
 from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
 from autoglm_throttle.types import DegradationLevel, FallbackContext
 from tests.resilience.httpx.guarded_calls import URL, Guarded, call, status
@@ -21,10 +24,6 @@ def served(guarded: Guarded) -> HttpFeatureExecutor:
     return found.http
 
 
-def kept(guarded: Guarded) -> int:
-    return call("sync", guarded, status(503)).status_code
-
-
 def test_repr_shows_name_and_cache() -> None:
     guarded = Guarded(fallback=Fallback(stale=True))
     call("sync", guarded, status(200))
@@ -34,40 +33,26 @@ def test_repr_shows_name_and_cache() -> None:
     assert repr(served(Guarded(fallback=Fallback(static=1)))).endswith("no cache>")
 
 
-def test_fork_keeps_cache_and_gets_an_unlocked_lock() -> None:
-    guarded = Guarded(fallback=Fallback(stale=True))
-    call("sync", guarded, status(200))
-    feature = served(guarded)
-    feature._lock.acquire()
-    feature._is_locked_here = True
-    lock = feature._lock
-    circuit = guarded.guard("dep").circuit
-    assert isinstance(circuit.executor, FeatureExecutor)
-    circuit.executor.reset_after_fork()
-    assert feature._lock is not lock
-    assert kept(guarded) == 200
+def test_request_amid_a_change_of_the_cache_misses_without_waiting() -> None:
+    found: list[object] = []
 
+    def clock() -> float:
+        """Ask for the stored response amid the change that reads the time."""
+        if asks:
+            asks.pop()
+            found.extend([cache.find(request), cache.is_unshareable(request)])
+        return 1.0
 
-def test_reentrant_call_misses_without_waiting() -> None:
-    """As a finalizer does that the garbage collector runs there."""
-    guarded = Guarded(fallback=Fallback(stale=True))
-    call("sync", guarded, status(200))
-    feature = served(guarded)
-    seen: list[object] = []
-    cache = feature._cache
-    assert cache is not None
-
-    class Within:
-        body_bytes = 1000
-
-        def get(self, *_: object) -> None:
-            seen.append(feature._find(CacheRequest("GET", URL, ())))
-
-    feature._cache = Within()  # type: ignore[assignment]
-    feature._find(CacheRequest("GET", URL, ()))
-    assert seen == [None]
-    feature._cache = cache
-    assert kept(guarded) == 200
+    asks: list[bool] = []
+    log = RateLimitedLogger("dep", lambda: 1.0)
+    request = CacheRequest("GET", URL, ())
+    cache = HttpFeatureCache(Fallback(stale=True), HttpCache(8, 1000), 60.0, clock, log)
+    policy = cache.policy(request, 200, (("cache-control", "max-age=60"),), 1.0)
+    assert policy is not None
+    policy.put(b"stored")
+    asks.append(True)
+    assert cache.find(request) is not None
+    assert found == [None, True]
 
 
 def test_non_transport_features_serve_complete_responses_only(

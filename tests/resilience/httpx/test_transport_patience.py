@@ -13,8 +13,9 @@ from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.http.caching_rules import CacheRequest
-from autoglm_throttle.resilience.http.feature_executor import UNSHARED_S
-from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
+from autoglm_throttle.resilience.http.call import HttpCall
+from autoglm_throttle.resilience.http.feature_cache import UNSHARED_S
+from autoglm_throttle.resilience.httpx import AsyncGuardTransport
 from autoglm_throttle.types import Outcome
 from tests.loops import run
 from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, call
@@ -23,6 +24,14 @@ from tests.resilience.httpx.test_transport_sharing import sized
 ALWAYS = Fallback(stale=True, coalesce="always")
 SHORT_S = 0.01
 LONG_S = 60.0
+
+
+def made_call(guarded: Guarded, request: httpx.Request) -> HttpCall:
+    """Return the call that a transport makes of a request."""
+    circuit = guarded.guard("dep").circuit
+    executor = circuit.executor
+    assert isinstance(executor, FeatureExecutor)
+    return HttpCall(circuit, executor.http, request, None)
 
 
 class Dependency:
@@ -88,7 +97,7 @@ def test_the_guards_own_limit_is_one_to_waiting(backend: str) -> None:
         async with httpx.AsyncClient(transport=transport) as client, anyio.create_task_group() as tasks:
             tasks.start_soon(one, client, answers, None)
             await anyio.wait_all_tasks_blocked()
-            assert transport._call(httpx.Request("GET", URL)).max_wait_s == SHORT_S
+            assert made_call(guarded, httpx.Request("GET", URL)).max_wait_s == SHORT_S
 
     run(backend, task)
     assert answers == ["timeout"]
@@ -130,10 +139,8 @@ def test_timeout_belongs_to_the_caller_that_set_it(
     guard_s: float | None, own: dict[str, float | None], hurried: bool, late: bool
 ) -> None:
     """A time-out is the caller's own if his limit was the shorter one; no other error is."""
-    transport = GuardTransport(
-        Guarded(BreakerRules(timeout_s=guard_s), ALWAYS), httpx.MockTransport(lambda _: sized()()), name="dep"
-    )
-    made = transport._call(httpx.Request("GET", URL, extensions={"timeout": own}))
+    guarded = Guarded(BreakerRules(timeout_s=guard_s), ALWAYS)
+    made = made_call(guarded, httpx.Request("GET", URL, extensions={"timeout": own}))
     assert made.cache_request is not None
     landing = made.build_error_result(made.cache_request, httpx.ReadTimeout("late"), timed_out=late)
     assert landing.caller_timed_out is (hurried and late)
@@ -153,9 +160,9 @@ def test_timeout_belongs_to_the_caller_that_set_it(
 def test_how_long_one_waits_for_another(
     guard_s: float | None, own: dict[str, float | None], patience_s: float | None
 ) -> None:
-    transport = GuardTransport(Guarded(BreakerRules(timeout_s=guard_s), ALWAYS), name="dep")
     request = httpx.Request("GET", URL, extensions={"timeout": own})
-    assert transport._call(request).max_wait_s == patience_s
+    guarded = Guarded(BreakerRules(timeout_s=guard_s), ALWAYS)
+    assert made_call(guarded, request).max_wait_s == patience_s
 
 
 @pytest.mark.parametrize("face", FACES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import anyio
 import httpx
@@ -110,8 +109,7 @@ def waiting(guarded: Guarded) -> int:
     served = None if circuit is None else circuit.executor
     if not isinstance(served, FeatureExecutor) or served.http is None:
         return 0
-    bells: list[Any] = [flight.done for flight in list(served.http.single_flight._thread_calls.values())]
-    return sum(len(bell._cond._waiters) for bell in bells)
+    return served.http.single_flight.waiting
 
 
 def gathered(

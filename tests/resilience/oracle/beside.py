@@ -37,8 +37,8 @@ class Beside:
 
     def be_born(self, rules: BreakerRules) -> None:
         self.by, self.now = rules, BIRTH_S
-        self.breaker = Breaker("it", rules, self.now)
-        self.twin = Breaker("it", rules, self.now + APART_S)
+        self.breaker = Breaker("it", rules)
+        self.twin = Breaker("it", rules)
         self.oracle = Oracle(rules, self.now, self.breaker.generation)
         self.serial = 0
         self.voids: list[GuardPermit] = []
@@ -56,11 +56,11 @@ class Beside:
 
     def ask_once(self, *, fast: bool = False) -> GuardPermit | None:
         foreseen = self.breaker.rejection(self.now)
-        if fast and self.breaker.fast_permit is not None:
-            got = self.twin.fast_permit
-            assert got == self.breaker.fast_permit
+        if fast and self.breaker.fast.permit is not None:
+            got = self.twin.fast.permit
+            assert got == self.breaker.fast.permit
             for breaker in (self.breaker, self.twin):
-                breaker.calls += 1
+                breaker.fast.calls += 1
         else:
             got, other = self.both(lambda breaker, now: breaker.allow(now))
             assert got == other, "adding a constant to all times changes nothing, nor does looking"

@@ -211,7 +211,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
 
     def lease(self, data: st.DataObject) -> None:
         on = data.draw(st.booleans(), "leased")
-        self.breaker.lease_required = self.twin.lease_required = self.oracle.leased = on
+        self.breaker.fleet.lease_required = self.twin.fleet.lease_required = self.oracle.leased = on
 
     def grant(self, data: st.DataObject) -> None:
         if self.oracle.effective(self.now) is not BreakerState.HALF_OPEN:
@@ -345,8 +345,10 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
             if entry.really:
                 refused[entry.cause] = refused.get(entry.cause, 0) + 1
         assert nonzero(view.rejected) == refused
-        assert view.would_reject == self.breaker.would_reject == sum(not entry.really for entry in denied)
-        assert view.stale_results == self.breaker.stale_results == recount.late(self.oracle.log)
+        assert (
+            view.would_reject == self.breaker.counts.would_reject == sum(not entry.really for entry in denied)
+        )
+        assert view.stale_results == self.breaker.counts.stale_results == recount.late(self.oracle.log)
         assert view.last_failure == self.note
 
     @invariant()
@@ -354,12 +356,12 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         breaker, now = self.breaker, self.now
         closed = self.oracle.machine is BreakerState.CLOSED and not self.oracle.metrics_only
         if not (closed and not self.by.max_in_flight):
-            assert breaker.fast_permit is None
+            assert breaker.fast.permit is None
             return
-        assert breaker.fast_permit == GuardPermit(self.oracle.generation)
-        if breaker.success_is_noop:
+        assert breaker.fast.permit == GuardPermit(self.oracle.generation)
+        if breaker.fast.success_is_noop:
             later = copy.deepcopy(breaker)
-            later.record(breaker.fast_permit, Outcome.SUCCESS, now)
+            later.record(breaker.fast.permit, Outcome.SUCCESS, now)
             assert bare(later.view(now)) == bare(breaker.view(now))
             assert later.drain() == copy.deepcopy(breaker).drain()
 
@@ -387,7 +389,7 @@ TestBreaker.settings = settings(stateful_step_count=50, report_multiple_bugs=Fal
 
 
 def test_the_modes_of_a_start() -> None:
-    states = {mode: Breaker("it", BreakerRules(mode=mode), 0.0).state(0.0) for mode in BreakerMode}
+    states = {mode: Breaker("it", BreakerRules(mode=mode)).state(0.0) for mode in BreakerMode}
     assert states == {
         BreakerMode.ENFORCE: BreakerState.CLOSED,
         BreakerMode.METRICS_ONLY: BreakerState.CLOSED,

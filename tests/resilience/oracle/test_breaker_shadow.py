@@ -25,8 +25,8 @@ def shape(view: BreakerView) -> BreakerView:
 @given(rules=drawn.rules(), events=st.lists(st.one_of(ASKS, ASKS, ENDS, ENDS, WAITS), max_size=60))
 def test_the_shadow_is_the_breaker_itself(rules: BreakerRules, events: list[tuple[str, float]]) -> None:
     now, refused = 0.0, 0
-    shadow = Breaker("it", replace(rules, mode=BreakerMode.METRICS_ONLY), now)
-    strict = Breaker("it", replace(rules, mode=BreakerMode.ENFORCE), now)
+    shadow = Breaker("it", replace(rules, mode=BreakerMode.METRICS_ONLY))
+    strict = Breaker("it", replace(rules, mode=BreakerMode.ENFORCE))
     calls: list[tuple[GuardPermit, GuardPermit | None]] = []
     for what, figure in events:
         if what == "wait":
@@ -43,5 +43,5 @@ def test_the_shadow_is_the_breaker_itself(rules: BreakerRules, events: list[tupl
             if its is not None:
                 strict.record(its, Outcome(what), now)
         assert shape(shadow.view(now)) == shape(strict.view(now))
-        assert shadow.would_reject == refused
+        assert shadow.counts.would_reject == refused
         assert not shadow.view(now).rejected

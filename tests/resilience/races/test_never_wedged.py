@@ -165,7 +165,7 @@ def test_threads_that_fail_and_succeed_at_random_leave_a_breaker_that_works() ->
             try:
                 guard = Guard(circuit).__enter__()
             except GuardRejected:
-                circuit.clock._now_s += 0.01
+                circuit.clock.advance(0.01)
                 continue
             draw = (seed * 7919 + number * 104729) % 10
             if draw < 4:
