@@ -11,25 +11,17 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
+from autoglm_throttle._runtime.backoff import backoff_s
 from autoglm_throttle._runtime.serial_lock import SerialLock
 
 JOIN_S: Final = 1.0
 """Longest wait in seconds for the end of a thread; one in a call that hangs is left behind."""
-
-BACKOFF_FIRST_S: Final = 1.0
-BACKOFF_MAX_S: Final = 60.0
-"""Pauses after crashes in a row: 1, 2, 4 ... 60 s. Initialising a driver can cost seconds of CPU."""
 
 HEALTHY_RUN_S: Final = 60.0
 """A thread that ran at least as long as the longest pause begins with the shortest one again."""
 
 WAIT_MAX_S: Final = 3600.0
 """Longest single wait: waiting functions reject durations above some hundred years."""
-
-
-def backoff_s(nth: int) -> float:
-    """Return the pause in seconds after the ``nth`` failure in a row, from 1 on: 1, 2, 4 ... 60."""
-    return min(BACKOFF_FIRST_S * 2.0 ** min(nth - 1, 6), BACKOFF_MAX_S)  # 2**6 > 60: keeps the power small
 
 
 class Worker:

@@ -7,7 +7,7 @@ Each process of ``-n 2`` loads this file as early and measures into a file of it
 out the tests combines them and judges.
 
 Following every line makes Python two to six times as slow. What is marked ``untraced`` is not followed: it
-takes the branches that shorter tests of the same room have taken, many thousand times over.
+takes the branches that shorter tests of the same module have taken, many thousand times over.
 """
 
 from __future__ import annotations
@@ -53,30 +53,22 @@ TRACING = Tracing()
 REPORT = pytest.StashKey[str]()
 
 
-def pure_files() -> tuple[list[str], list[str]]:
-    """Return the files of the rooms that the contract ``pure`` names, and the devices among them.
-
-    All branches of the pure ones are tested. A device is what the contract lets import a clock or a loop.
-    """
+def pure_files() -> list[str]:
+    """Return the files of the modules that the contract ``pure`` names: all their branches are tested."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (pure,) = (contract for contract in contracts if contract["id"] == "pure")
-    rooms = [ROOT.joinpath(*name.split(".")) for name in pure["source_modules"]]
-    devices = {line.partition(" -> ")[0] for line in pure["ignore_imports"]}
-    return (
-        [f"{room}/*" if room.is_dir() else f"{room}.py" for room in rooms],
-        [f"{ROOT.joinpath(*name.split('.'))}.py" for name in devices],
-    )
+    modules = [ROOT.joinpath(*name.split(".")) for name in pure["source_modules"]]
+    return [f"{module}/*" if module.is_dir() else f"{module}.py" for module in modules]
 
 
 def rendered() -> tuple[str, bool]:
-    """Return the text of the report, and whether all pure rooms are covered whole."""
+    """Return the text of the report, and whether all pure modules are covered whole."""
     measured.combine(strict=False)
     text, gaps = io.StringIO(), io.StringIO()
     measured.report(file=text)
-    include, omit = pure_files()
-    whole = measured.report(file=gaps, include=include, omit=omit, precision=2) == 100.0
+    whole = measured.report(file=gaps, include=pure_files(), precision=2) == 100.0
     if not whole:
-        text.write(f"\nThe pure rooms are to be covered whole:\n{gaps.getvalue()}")
+        text.write(f"\nThe pure modules are to be covered whole:\n{gaps.getvalue()}")
     return text.getvalue(), whole
 
 

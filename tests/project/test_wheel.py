@@ -86,7 +86,11 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     [
         ("autoglm_throttle/py.typed", "", "py.typed is missing"),
         ("autoglm_throttle/limiting/token_bucket.py", "", "not in the wheel: autoglm_throttle/limiting"),
-        ("autoglm_throttle/store/fleet_gpu.lua", "", "not in the wheel: autoglm_throttle/store/fleet_gpu.lua"),
+        (
+            "autoglm_throttle/store/fleet_gpu.lua",
+            "",
+            "not in the wheel: autoglm_throttle/store/fleet_gpu.lua",
+        ),
         ("", "tests/conftest.py", "no part of the package: tests/conftest.py"),
         ("", "autoglm_throttle/left_over.py", "does not belong in the wheel"),
         (".dist-info/licenses/LICENSE", "", "the licence is missing"),
