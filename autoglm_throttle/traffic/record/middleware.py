@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Hashable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any, Final
 
 import anyio
@@ -14,7 +14,7 @@ from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.decision import decision_of
 from autoglm_throttle.traffic.record.recorded_request import MAX_BODY_BYTES, BodyFields
-from autoglm_throttle.traffic.record.recorder import Recorder
+from autoglm_throttle.traffic.record.recorder import Bodies, Recorder
 from autoglm_throttle.traffic.record.writer import Writer
 
 Message = dict[str, Any]
@@ -127,27 +127,97 @@ class RecorderMiddleware:
             LOGGER.error("a request could not be recorded: %s; it was served", type(fault).__name__)
 
 
+class _RequestHead:
+    """Arrival and first line of a request, which routers and middleware may change on the way in."""
+
+    __slots__ = ("began_s", "headers", "method", "path", "serial")
+
+    def __init__(self, scope: Scope, began_s: float, serial: int) -> None:
+        self.began_s: float = began_s
+        self.serial: int = serial
+        self.method: Any = scope.get("method")
+        headers = scope.get("headers")
+        self.headers: Any = tuple(headers) if isinstance(headers, list) else headers
+        self.path: tuple[Any, Any, Any, Any] = (
+            scope.get("path", ""),
+            scope.get("raw_path") or b"",
+            scope.get("query_string") or b"",
+            scope.get("root_path", ""),
+        )
+
+
+class _RequestBody:
+    """Length, hash and parts of a request body, as the app reads it."""
+
+    __slots__ = ("_hash", "_is_complete", "_is_hashed", "_length", "_parts", "is_disconnected")
+
+    def __init__(self, mode: Bodies) -> None:
+        self.is_disconnected: bool = False
+        """Whether the client has disconnected."""
+        self._is_hashed = mode != "none"
+        self._is_complete = False
+        self._length = 0
+        self._hash: Any = None
+        self._parts: list[bytes] | None = [] if mode == "full" else None
+
+    def add(self, message: Message) -> None:
+        """Record a message that the app receives."""
+        kind = message["type"]
+        if kind == "http.request":
+            body = message.get("body", b"")
+            if body:
+                self._measure(body)
+            if not message.get("more_body"):
+                self._is_complete = True
+        elif kind == "http.disconnect":
+            self.is_disconnected = True
+
+    def fields(self, headers: Iterable[Sequence[bytes]]) -> BodyFields:
+        """Return length, hash and body; for an incomplete body only the announced length."""
+        if self._is_complete:
+            body = b"".join(self._parts) if self._parts else None
+            return self._length, self._hash.hexdigest() if self._hash is not None else "", body
+        announced = next((v for n, v in headers if n == b"content-length"), b"")
+        length = int(announced) if announced.isdigit() and len(announced) < 16 else 0
+        return max(self._length, length), "", None
+
+    def _measure(self, body: bytes) -> None:
+        self._length += len(body)
+        if not self._is_hashed:
+            return
+        if self._hash is None:
+            self._hash = hashlib.sha256(body)
+        else:
+            self._hash.update(body)
+        if self._parts is not None:
+            self._parts.append(body)
+            if self._length > MAX_BODY_BYTES:
+                self._parts = None
+
+
+class _ResponseHead:
+    """Status, header fields and first byte of a response."""
+
+    __slots__ = ("fields", "first_s", "status")
+
+    def __init__(self) -> None:
+        self.status: int = 0
+        """0: it has not started."""
+        self.fields: Any = ()
+        self.first_s: float | None = None
+
+
 class _RecordedExchange:
     """Wraps ``receive`` and ``send`` of one request and records both."""
 
     __slots__ = (
-        "_began_s",
-        "_body_complete",
-        "_body_parts",
-        "_disconnected",
-        "_fields",
-        "_first_s",
-        "_hash",
-        "_headers",
-        "_length",
-        "_method",
-        "_path",
+        "_body",
         "_receive",
         "_recorder",
+        "_request",
+        "_response",
         "_scope",
         "_send",
-        "_serial",
-        "_status",
         "_writer",
         "done",
         "fault",
@@ -161,77 +231,40 @@ class _RecordedExchange:
         self._send = send
         self._recorder = recorder
         self._writer = writer
-        self._began_s = recorder.clock()
-        self._serial = recorder.serial()
-        writer.in_flight += 1
-        # routers and middleware change these on the way in
-        self._method: Any = scope.get("method")
-        headers = scope.get("headers")
-        self._headers: Any = tuple(headers) if isinstance(headers, list) else headers
-        self._path = (
-            scope.get("path", ""),
-            scope.get("raw_path") or b"",
-            scope.get("query_string") or b"",
-            scope.get("root_path", ""),
-        )
-        self._hash: Any = None
-        self._body_parts: list[bytes] | None = [] if recorder.body == "full" else None
-        self._length = 0
-        self._body_complete = False
-        self._disconnected = False
-        self._status = 0
-        self._fields: Any = ()
-        self._first_s: float | None = None
-        self.done = False
+        self._request = _RequestHead(scope, recorder.clock(), recorder.serial())
+        self._body = _RequestBody(recorder.body)
+        self._response = _ResponseHead()
+        self.done: bool = False
         self.fault: Exception | None = None
+        writer.in_flight += 1
 
     async def receive(self) -> Any:  # noqa: ANN401 - a message
         """Forward a message to the app, and record its body."""
         message = await self._receive()
-        kind = message["type"]
-        if kind == "http.request":
-            body = message.get("body", b"")
-            if body:
-                self._measure(body)
-            if not message.get("more_body"):
-                self._body_complete = True
-        elif kind == "http.disconnect":
-            self._disconnected = True
+        self._body.add(message)
         return message
-
-    def _measure(self, body: bytes) -> None:
-        self._length += len(body)
-        if self._recorder.body == "none":
-            return
-        if self._hash is None:
-            self._hash = hashlib.sha256(body)
-        else:
-            self._hash.update(body)
-        if self._body_parts is not None:
-            self._body_parts.append(body)
-            if self._length > MAX_BODY_BYTES:
-                self._body_parts = None
 
     async def send(self, message: Message) -> None:
         """Forward a message to the server, and record status, first byte and end."""
         kind = message["type"]
+        response = self._response
         if kind == "http.response.start":
-            self._status = message["status"]
-            self._fields = message.get("headers", ())
+            response.status = message["status"]
+            response.fields = message.get("headers", ())
         elif kind in _ENDS:
-            if self._first_s is None and (message.get("body") or kind != "http.response.body"):
-                self._first_s = self._recorder.clock()
+            if response.first_s is None and (message.get("body") or kind != "http.response.body"):
+                response.first_s = self._recorder.clock()
             if not (message.get("more_body") or self.done):
                 await self._send(message)
-                self.finish(answered=not self._disconnected)
+                self.finish(answered=not self._body.is_disconnected)
                 return
         await self._send(message)
 
     def failed(self) -> None:
         """The app raised: the server answers 500, unless a response has started."""
-        if not self.done and not self._status:
-            self._status = 500
-            self.finish(answered=not self._disconnected)
+        if not self.done and not self._response.status:
+            self._response.status = 500
+            self.finish(answered=not self._body.is_disconnected)
 
     def finish(self, *, answered: bool = False) -> None:
         """Pass the request to the writer. An error is stored in ``fault`` and never raised."""
@@ -243,42 +276,32 @@ class _RecordedExchange:
         self._writer.in_flight -= 1
 
     def _write_request(self, answered: bool) -> None:
-        recorder, scope = self._recorder, self._scope
+        recorder, scope, request, response = self._recorder, self._scope, self._request, self._response
         now = recorder.clock()
-        status = self._status if answered else 0
+        status = response.status if answered else 0
         marker = scope.get(MARKER)
         if isinstance(marker, dict):
             recorder.watch_client(marker)
-        user, priority, decision, reason = decision_of(scope, status, self._fields)
-        client = recorder.client(user, scope.get("client"), self._headers)
-        if not recorder.samples(client):
+        user, priority, decision, reason = decision_of(scope, status, response.fields)
+        client = recorder.clients.identify(user, scope.get("client"), request.headers)
+        if not recorder.clients.has(client):
             return
-        began_s = self._began_s
-        first_s = now if self._first_s is None else self._first_s
-        redaction = recorder.redaction
+        began_s, redaction = request.began_s, recorder.redaction
+        first_s = now if response.first_s is None else response.first_s
         self._writer.put(
             (
                 max(0.0, began_s - self._writer.began_s),
-                self._serial,
+                request.serial,
                 (
-                    redaction.method(self._method),
-                    redaction.target(*self._path),
-                    redaction.fields(self._headers),
+                    redaction.method(request.method),
+                    redaction.target(*request.path),
+                    redaction.fields(request.headers),
                 ),
-                self._body(),
+                self._body.fields(request.headers),
                 (client, priority, decision, reason),
                 (status, (now - began_s) * 1e3, (first_s - began_s) * 1e3 if status else None),
             )
         )
-
-    def _body(self) -> BodyFields:
-        """Return length, hash and body; for an incomplete body only the announced length."""
-        if self._body_complete:
-            body = b"".join(self._body_parts) if self._body_parts else None
-            return self._length, self._hash.hexdigest() if self._hash is not None else "", body
-        announced = next((v for n, v in self._headers if n == b"content-length"), b"")
-        length = int(announced) if announced.isdigit() and len(announced) < 16 else 0
-        return max(self._length, length), "", None
 
 
 def _throttles(app: object) -> Iterator[object]:

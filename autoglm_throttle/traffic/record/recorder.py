@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import atexit
-import os
-import re
-import secrets
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import anyio
 
+from autoglm_throttle._runtime.fork import keep_parent_part, rebuild_after_fork
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.settings.record_fields import SMALLEST_BYTES
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.record.clients import RecordedClients
 from autoglm_throttle.traffic.record.decision import identity_header
 from autoglm_throttle.traffic.record.recording_file import RecordingFile
 from autoglm_throttle.traffic.record.recording_header import RecordingHeader
 from autoglm_throttle.traffic.record.redaction import Redaction
-from autoglm_throttle.traffic.record.writer import CLOSE_S, Writer
+from autoglm_throttle.traffic.record.writer import CLOSE_S, RecordingLimits, Writer
 from autoglm_throttle.types import Clock
-from autoglm_throttle.types.identity import CallerHasher, ProxyChain
 from autoglm_throttle.version import __version__
 
 Bodies = Literal["hash", "none", "full"]
@@ -35,8 +32,6 @@ MAX_BYTES: Final = 256 * 1024 * 1024
 
 MAX_S: Final = 3600.0
 """One hour."""
-
-_CLIENT = re.compile(r"[0-9a-f]{16}")
 
 POLL_INTERVAL_S: Final = 0.01
 """Poll interval of the event loop while the last requests are written."""
@@ -51,6 +46,22 @@ class RecorderCounts(NamedTuple):
     """Missing because the writer could not keep up, or could not write."""
     ended: str
     """Reason for the end: ``closed``, ``max_bytes``, ``max_s`` or ``failed``; empty while it is active."""
+
+
+class RecordingSession:
+    """The recording of one process, from its first request or start."""
+
+    def __init__(self) -> None:
+        self.writer: Writer | None = None
+        """The newest writer, also after its end; None: no file was begun."""
+        self.end_reason: str = ""
+        """Reason for the end; empty while requests are recorded."""
+        self.serial: int = -1
+        """Number of the newest request."""
+        self.apps: set[object] = set()
+        """Recorded apps between startup and shutdown."""
+        self.lock: threading.Lock = threading.Lock()
+        """Held while a writer is created or the end is marked."""
 
 
 class Recorder:
@@ -111,37 +122,26 @@ class Recorder:
             priority_header=priority_header,
             identity_headers=[*identity_headers, *own],
         )
-        self._check(sample, max_bytes, max_s)
-        self.sample: float = sample
+        self.limits: RecordingLimits = RecordingLimits(max_bytes, max_s, sample)
+        self.clients: RecordedClients = RecordedClients(secret, client_header, sample)
         self.clock: Clock = clock
-        self._max_bytes = max_bytes
-        self._max_s = max_s
-        self._client_header = b"" if client_header is None else client_header.strip().lower().encode()
-        self._key = "random" if secret is None else "secret"
-        key = secrets.token_bytes(32) if secret is None else secret
-        self._identity = CallerHasher(key.encode() if isinstance(key, str) else key)
-        self._peers = ProxyChain()
-        self._lock = threading.Lock()
-        self._writer: Writer | None = None
-        self._pid = os.getpid()
-        self._end_reason = ""
-        self._serial = -1
-        self._apps: set[object] = set()
+        self.session: RecordingSession = RecordingSession()
         self._known_throttles: set[object] = set()
+        self._check()
+        rebuild_after_fork(self, Recorder._begin_session)
 
-    def _check(self, sample: float, max_bytes: int, max_s: float) -> None:
+    def _check(self) -> None:
         if self.body not in get_args(Bodies):
             raise TrafficError(f"body must be one of {', '.join(get_args(Bodies))}, not {self.body!r}")
-        if not 0.0 <= sample <= 1.0:
-            raise TrafficError(f"sample must be a share from 0 to 1, not {sample!r}")
-        if max_bytes < SMALLEST_BYTES:
-            raise TrafficError(f"max_bytes must be at least {SMALLEST_BYTES}, not {max_bytes!r}")
-        if not max_s > 0.0:
-            raise TrafficError(f"max_s must be above 0, not {max_s!r}")
         if not self.path.parent.is_dir():
             raise TrafficError(
                 f"{self.path.parent} is no folder, so {self.path.name} cannot be recorded there"
             )
+
+    def _begin_session(self) -> None:
+        """Begin anew in a forked child: file, thread and lock belong to the parent."""
+        keep_parent_part(self.session)
+        self.session = RecordingSession()
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Recorder | None:
@@ -180,46 +180,46 @@ class Recorder:
     @property
     def counts(self) -> RecorderCounts:
         """Written and dropped requests, since this process began the file."""
-        writer = self._writer
+        writer, end_reason = self.session.writer, self.session.end_reason
         if writer is None:
-            return RecorderCounts(0, 0, self._end_reason)
-        return RecorderCounts(writer.written, writer.dropped, writer.ended or self._end_reason)
+            return RecorderCounts(0, 0, end_reason)
+        return RecorderCounts(writer.written, writer.dropped, writer.ended or end_reason)
 
     @property
     def file(self) -> Path | None:
         """The file of this process; None before it began."""
-        return None if self._writer is None else self._writer.path
+        return None if self.session.writer is None else self.session.writer.path
 
     def start(self) -> None:
         """Begin a recording, unless one is active, has reached a limit or has failed."""
-        with self._lock:
-            if self._end_reason == "closed":
-                self._end_reason, self._writer = "", None
+        session = self.session
+        with session.lock:
+            if session.end_reason == "closed":
+                session.end_reason, session.writer = "", None
         self.writer()
 
     def writer(self) -> Writer | None:
         """Return the writer of this process; None if the recording is over."""
-        if self._pid != os.getpid():
-            self._reset_after_fork()
-        writer = self._writer
-        if writer is None and not self._end_reason:
+        session = self.session
+        writer = session.writer
+        if writer is None and not session.end_reason:
             writer = self._open_once()
-        return None if writer is None or self._end_reason or writer.ended else writer
+        return None if writer is None or session.end_reason or writer.ended else writer
 
     def serial(self) -> int:
         """Return the number of the next request."""
-        self._serial += 1
-        return self._serial
+        self.session.serial += 1
+        return self.session.serial
 
     def attach(self, app: object) -> None:
         """Begin as ``start`` does, on behalf of a recorded app."""
         self.start()
-        self._apps.add(app)
+        self.session.apps.add(app)
 
     async def detach(self, app: object) -> None:
         """Detach an app; the last one closes the recording without blocking the event loop."""
-        self._apps.discard(app)
-        if self._apps:
+        self.session.apps.discard(app)
+        if self.session.apps:
             return
         writer = self._mark_closed()
         if writer is None:
@@ -243,17 +243,17 @@ class Recorder:
             self._end(writer, CLOSE_S)
 
     def _mark_closed(self) -> Writer | None:
-        """Mark the recording as closed and return its writer; None without one, or in a forked child."""
-        if self._pid != os.getpid():
-            return None
-        with self._lock:
-            self._end_reason = self._end_reason or "closed"
-            return self._writer
+        """Mark the recording as closed and return its writer; None without one."""
+        session = self.session
+        with session.lock:
+            session.end_reason = session.end_reason or "closed"
+            return session.writer
 
     def _end(self, writer: Writer, wait_s: float) -> None:
         writer.close(wait_s)
-        if writer is self._writer:  # else another recording has begun
-            self._end_reason = writer.ended or self._end_reason
+        session = self.session
+        if writer is session.writer:  # else another recording has begun
+            session.end_reason = writer.ended or session.end_reason
             atexit.unregister(self.close)
 
     def watch_client(self, throttles: Iterable[object]) -> None:
@@ -263,50 +263,21 @@ class Recorder:
                 self._known_throttles.add(throttle)
                 self.redaction.disallow(identity_header(throttle))
 
-    def client(self, stated: str, peer: Sequence[Any] | None, headers: Iterable[Sequence[bytes]]) -> str:
-        """Return the 16 hex digits that identify the client.
-
-        Args:
-            stated: user as named by the throttle; empty without one.
-            peer: address and port, as ASGI has them.
-            headers: header fields of the request.
-        """
-        if self._client_header:
-            for name, value in headers:
-                if name == self._client_header:
-                    text = value.decode("latin-1")
-                    return text if _CLIENT.fullmatch(text) else self._identity.hash("client", text)
-        if stated:
-            return self._identity.text(stated)
-        return self._identity.hash("address", self._peers.group(str(peer[0]) if peer else ""))
-
-    def samples(self, client: str) -> bool:
-        """Return whether a client belongs to the sample."""
-        return self.sample >= 1.0 or int(client[:8], 16) / 2**32 < self.sample
-
-    def _reset_after_fork(self) -> None:
-        """Reset in a forked child: file and thread belong to the parent."""
-        self._lock = threading.Lock()
-        self._writer = None
-        self._end_reason = ""
-        self._serial = -1
-        self._apps = set()
-        self._pid = os.getpid()
-
     def _open_once(self) -> Writer | None:
-        with self._lock:
-            if self._writer is None and not self._end_reason:
-                self._writer = self._new_writer()
-            return self._writer
+        session = self.session
+        with session.lock:
+            if session.writer is None and not session.end_reason:
+                session.writer = self._new_writer()
+            return session.writer
 
     def _new_writer(self) -> Writer | None:
         """Create a file and its writer. An error ends the recording, and requests are still served."""
         store = None
         try:
-            store = RecordingFile(self.path, self._max_bytes)
-            writer = Writer(store, self._header().to_line(), self._max_s, self.clock, self.sample)
+            store = RecordingFile(self.path, self.limits.max_bytes)
+            writer = Writer(store, self._header().to_line(), self.limits, self.clock)
         except Exception as error:  # noqa: BLE001 - no thread can be started, no such path, or any other
-            self._end_reason = "failed"
+            self.session.end_reason = "failed"
             if store is not None:
                 store.abandon()
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -317,6 +288,8 @@ class Recorder:
         return writer
 
     def _header(self) -> RecordingHeader:
-        described = self.redaction.describe() | {"body": self.body, "key": self._key}
+        described = self.redaction.describe() | {"body": self.body, "key": self.clients.key_kind}
         start = datetime.now(UTC).isoformat(timespec="microseconds")
-        return RecordingHeader(start=start, made_by=__version__, redaction=described, sample=self.sample)
+        return RecordingHeader(
+            start=start, made_by=__version__, redaction=described, sample=self.limits.sample
+        )

@@ -42,6 +42,10 @@ class RecordingFile:
         self._size = 0
         self._added = 0
 
+    def fileno(self) -> int:
+        """Return the descriptor; -1 once the file is closed."""
+        return self._fd
+
     def add(self, line: str) -> bool:
         """Add a line and its end; False if the file would become too large.
 

@@ -90,7 +90,8 @@ class Redaction:
         self.paths: tuple[str, ...] = tuple(dict.fromkeys(mask_paths))
         """Patterns of the paths that are masked."""
         self._priority = own
-        self._cache = _RedactionCache(self._pairs)
+        self.cache: RedactionCache = RedactionCache(self._pairs)
+        """Stored values by field name; bounded."""
         self._query = frozenset(self.query)
         self._patterns = [_segments_of(pattern) for pattern in self.paths]
 
@@ -100,7 +101,7 @@ class Redaction:
         Args:
             headers: pairs of name and value, as ASGI has them.
         """
-        cache = self._cache
+        cache = self.cache
         return [pairs[value] for name, value in headers if (pairs := cache[name]) is not None]
 
     def disallow(self, name: str) -> None:
@@ -108,7 +109,7 @@ class Redaction:
         field_name = name.strip().lower()
         if field_name in self.headers:
             self.headers = tuple(other for other in self.headers if other != field_name)
-            self._cache.clear()
+            self.cache.clear()
 
     def method(self, method: str) -> str:
         """Return a method made of letters, as all registered ones are, or the mask."""
@@ -145,10 +146,10 @@ class Redaction:
         """Return the redaction for the first line of the file."""
         return {"headers": list(self.headers), "query": list(self.query), "paths": list(self.paths)}
 
-    def _pairs(self, name: bytes) -> _RedactionCache[tuple[str, str]] | None:
+    def _pairs(self, name: bytes) -> RedactionCache[tuple[str, str]] | None:
         """Return the cache of pairs of a header field; None for a field that is not stored."""
         field_name = name.decode("latin-1").lower()
-        return _RedactionCache(partial(self._pair, field_name)) if field_name in self.headers else None
+        return RedactionCache(partial(self._pair, field_name)) if field_name in self.headers else None
 
     def _pair(self, name: str, value: bytes) -> tuple[str, str]:
         text = value.decode("latin-1")
@@ -189,7 +190,7 @@ class Redaction:
         return "/" + "/".join([*shown, MASK] if stop < len(segments) else shown) + slash
 
 
-class _RedactionCache(dict[bytes, T]):
+class RedactionCache(dict[bytes, T]):
     """Cache of redacted names and values: clients repeat the same ones."""
 
     __slots__ = ("_make",)

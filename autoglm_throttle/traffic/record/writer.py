@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.events import LOGGER
+from autoglm_throttle.settings.record_fields import SMALLEST_BYTES
+from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.recorded_request import (
     BodyFields,
     DecisionFields,
@@ -33,7 +36,7 @@ ITEM_BYTES: Final = 1024
 """Size of an item without body, target and values of header fields."""
 
 BATCH_DELAY_S: Final = 0.5
-"""Delay for batching requests before a write; a killed process may lose this much."""
+"""Seconds between two writes of a batch; a killed process may lose this much."""
 
 SLICE: Final = 32
 """Lines formatted at a time, about 0.2 ms; then the thread yields to the event loop."""
@@ -45,28 +48,97 @@ Item = tuple[float, int, RequestFields, BodyFields, DecisionFields, ResponseFiel
 """The arguments of `format_line`."""
 
 
+@dataclass(frozen=True, slots=True)
+class RecordingLimits:
+    """Bounds of a recording.
+
+    Raises:
+        TrafficError: a number is out of range.
+    """
+
+    max_bytes: int
+    """Size at which it ends."""
+    max_s: float
+    """Seconds after which it ends."""
+    sample: float = 1.0
+    """Share of the clients that is recorded."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.sample <= 1.0:
+            raise TrafficError(f"sample must be a share from 0 to 1, not {self.sample!r}")
+        if self.max_bytes < SMALLEST_BYTES:
+            raise TrafficError(f"max_bytes must be at least {SMALLEST_BYTES}, not {self.max_bytes!r}")
+        if not self.max_s > 0.0:
+            raise TrafficError(f"max_s must be above 0, not {self.max_s!r}")
+
+
+class WriteQueue:
+    """Requests that wait to be written, bounded in number and in memory.
+
+    Any thread puts requests in; the writer's thread takes them out.
+    """
+
+    __slots__ = ("_items", "dropped", "put_bytes", "written_bytes")
+
+    def __init__(self) -> None:
+        self.put_bytes: int = 0
+        """Size of all requests put in so far."""
+        self.written_bytes: int = 0
+        """Size of those that are on disk or lost."""
+        self.dropped: int = 0
+        """Requests missing from the file."""
+        self._items: deque[Item] = deque()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, item: Item) -> int:
+        """Queue a request, or count it as dropped; return the number of requests in front of it."""
+        waiting = len(self._items)
+        size = _size(item)
+        if waiting >= QUEUE or self.put_bytes - self.written_bytes + size > QUEUE_BYTES:
+            self.dropped += 1
+        else:
+            self.put_bytes += size
+            self._items.append(item)
+        return waiting
+
+    def take(self, count: int) -> list[Item]:
+        """Remove the oldest requests; there must be as many."""
+        return [self._items.popleft() for _ in range(count)]
+
+    def discard(self) -> None:
+        """Count all queued requests as dropped."""
+        self.dropped += len(self._items)
+        self._items.clear()
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Requests formatted since the last flush."""
+
+    requests: int = 0
+    size_bytes: int = 0
+
+
 class Writer:
     """Queue, thread and file of one recording.
 
     Args:
         store: the new file.
         header: its first line.
-        max_s: seconds after which the recording ends.
+        limits: when the recording ends by itself.
         clock: monotonic seconds.
-        sample: share of the requests that are recorded.
 
     Raises:
         OSError: the header cannot be written.
+        RuntimeError: the system has no thread to give.
     """
 
-    def __init__(
-        self, store: RecordingFile, header: str, max_s: float, clock: Clock, sample: float = 1.0
-    ) -> None:
+    def __init__(self, store: RecordingFile, header: str, limits: RecordingLimits, clock: Clock) -> None:
         store.add(header)
         store.flush()
-        self._store = store
-        self._max_s = max_s
-        self._clock = clock
+        self.store: RecordingFile = store
         self.began_s: float = clock()
         """Clock time of 0 s in the file."""
         self.ended: str = ""
@@ -75,141 +147,127 @@ class Writer:
         """Requests flushed to the operating system."""
         self.in_flight: int = 0
         """Requests that have started and are not queued yet."""
-        self._sample = sample
-        self._put_bytes = 0
-        self._done_bytes = 0
-        self._full = 0
-        self._lost = 0
-        self._held = 0
-        self._held_bytes = 0
-        self._closing = False
-        self._queue: deque[Item] = deque()
-        self._filled = threading.Event()
-        self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="autoglm-throttle-recorder", daemon=True)
-        self._thread.start()
+        self.queue: WriteQueue = WriteQueue()
+        self._batch = _Batch()
+        self._limits = limits
+        self._clock = clock
+        self._worker = Worker("autoglm-throttle-recorder", self._step, on_stop=self._close_file)
+        self._worker.start()
+        if self._worker.has_crashed and not self._worker.is_alive:
+            raise RuntimeError("no thread can be started")
 
     @property
     def path(self) -> Path:
         """The file being written."""
-        return self._store.path
+        return self.store.path
 
     @property
     def dropped(self) -> int:
         """Requests missing from the file."""
-        return self._full + self._lost
+        return self.queue.dropped
 
     def put(self, item: Item) -> None:
         """Queue a request, or count it as dropped. Never waits."""
-        if self.ended:  # and what was under way then is counted
-            return
-        queue = self._queue
-        waiting = len(queue)
-        size = _size(item)
-        if waiting >= QUEUE or self._put_bytes - self._done_bytes + size > QUEUE_BYTES:
-            self._full += 1
-            return
-        self._put_bytes += size
-        queue.append(item)
-        if not self._filled.is_set():
-            self._filled.set()
-        if waiting == QUEUE // 2:
-            self._wake.set()
+        # In-flight requests were counted as dropped when the recording ended.
+        if not self.ended and self.queue.put(item) == QUEUE // 2:
+            self._worker.wake()
 
     @property
     def done(self) -> bool:
         """Whether everything is written or discarded."""
-        return not self._thread.is_alive()
+        return not self._worker.is_alive
+
+    def write_now(self) -> None:
+        """Write the queued requests without the delay of a batch; does not wait."""
+        self._worker.wake()
 
     def end(self) -> None:
         """Request the end: queued requests and the last line are still written; does not wait."""
-        self._closing = True
-        self._filled.set()
-        self._wake.set()
+        self._worker.stop(0.0)
 
     def close(self, wait_s: float = CLOSE_S) -> None:
         """Request the end, and wait for it for at most ``wait_s``."""
-        self.end()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(wait_s)
+        self._worker.stop(wait_s)
 
-    def _run(self) -> None:
-        reason = ""
+    def _step(self) -> float | None:
+        """Write what is queued, on the thread; return the seconds until the next time."""
         try:
-            while not reason:
-                closing = self._wait()
-                reason = self._drain() or ("closed" if closing else self._over())
-            self._discard_rest(reason)
-            self._store.close(RecordingTrailer(reason, self.dropped).to_line())
+            reason = self._drain() or self._over()
+            if not reason:
+                return min(BATCH_DELAY_S, max(0.0, self._left_s()))
+            self._finish(reason)
         except Exception as error:  # noqa: BLE001 - the thread is the last handler
             self._fail(error)
-        else:
-            if reason != "closed":
-                LOGGER.warning("recording ended (%s): %s holds %d requests", reason, self.path, self.written)
+        return None
 
-    def _wait(self) -> bool:
-        """Wait for work; return whether the end was requested."""
-        if self._filled.wait(max(0.0, min(self._max_s, threading.TIMEOUT_MAX))):
-            if not self._closing:
-                self._wake.wait(BATCH_DELAY_S)
-            self._wake.clear()
-            self._filled.clear()
-        return self._closing
+    def _close_file(self) -> None:
+        if self.ended:
+            return
+        try:
+            self._finish(self._drain() or "closed")
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
+
+    def _left_s(self) -> float:
+        return self._limits.max_s - (self._clock() - self.began_s)
 
     def _over(self) -> str:
-        return "max_s" if self._clock() - self.began_s >= self._max_s else ""
+        return "max_s" if self._left_s() <= 0.0 else ""
 
     def _drain(self) -> str:
         """Write the queued requests; return the reason to end, or an empty text."""
-        queue = self._queue
         reason = ""
-        waiting = len(queue)
+        waiting = len(self.queue)
         size = max(SLICE, waiting // 64)
         while waiting and not reason:
             count = min(waiting, size)
             waiting -= count
-            items = [queue.popleft() for _ in range(count)]
+            items = self.queue.take(count)
             reason = self._add(items)
-            self._held_bytes += sum(map(_size, items))
-            if self._held_bytes >= WRITE_BYTES:
+            self._batch.size_bytes += sum(map(_size, items))
+            if self._batch.size_bytes >= WRITE_BYTES:
                 self._flush()
             time.sleep(0)  # the event loop wants the interpreter, too
         self._flush()
         return reason
 
     def _flush(self) -> None:
-        self._store.flush()
-        self.written += self._held
-        self._done_bytes += self._held_bytes
-        self._held = self._held_bytes = 0
+        self.store.flush()
+        self.written += self._batch.requests
+        self.queue.written_bytes += self._batch.size_bytes
+        self._batch = _Batch()
+
+    def _finish(self, reason: str) -> None:
+        self._discard_rest(reason)
+        self.store.close(RecordingTrailer(reason, self.dropped).to_line())
+        if reason != "closed":
+            LOGGER.warning("recording ended (%s): %s holds %d requests", reason, self.path, self.written)
 
     def _discard_rest(self, reason: str) -> None:
         """End the recording: count queued and in-flight requests as lost."""
         self.ended = reason
+        self.queue.discard()
         # In-flight requests will not be written either; only the sampled share would have been.
-        self._lost += len(self._queue) + round(max(0, self.in_flight) * self._sample)
-        self._queue.clear()
+        self.queue.dropped += round(max(0, self.in_flight) * self._limits.sample)
 
     def _add(self, items: list[Item]) -> str:
         """Add the lines of some requests; return the reason if the rest does not fit, or an empty text."""
         for position, item in enumerate(items):
-            reason = (
-                "max_s"
-                if item[0] > self._max_s
-                else ""
-                if self._store.add(format_line(*item))
-                else "max_bytes"
-            )
+            reason = ""
+            if item[0] > self._limits.max_s:
+                reason = "max_s"
+            elif not self.store.add(format_line(*item)):
+                reason = "max_bytes"
             if reason:
-                self._lost += len(items) - position
+                self.queue.dropped += len(items) - position
                 return reason
-            self._held += 1
+            self._batch.requests += 1
         return ""
 
     def _fail(self, error: Exception) -> None:
         self._discard_rest("failed")
-        self._lost += self._held
-        self._store.abandon()
+        self.queue.dropped += self._batch.requests
+        self.store.abandon()
         reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         LOGGER.error("recording ended, %s cannot be written: %s; requests go on", self.path, reason)
 

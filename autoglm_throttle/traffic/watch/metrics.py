@@ -39,7 +39,7 @@ The last one present counts: policy ``fixed`` has no adaptive limiter, and so no
 
 _USED: Final = PREFIX + "gpu_memory_used_bytes"
 _TOTAL: Final = PREFIX + "gpu_memory_total_bytes"
-_WANTED: Final = (*(PREFIX + metric for _, metric, _ in NUMBERS), _USED, _TOTAL)
+WANTED: Final = (*(PREFIX + metric for _, metric, _ in NUMBERS), _USED, _TOTAL)
 
 
 class MetricsProbe:
@@ -112,7 +112,7 @@ def _parse(url: str) -> ScrapeUrl:
 def _wanted_lines(page: HttpPage) -> str:
     """Return only the needed lines: there may be thousands of others, and parsing blocks the generator."""
     lines = page.body.decode("utf-8", "replace").split("\n")[:-1]
-    return "".join(f"{line}\n" for line in lines if line.startswith(_WANTED))
+    return "".join(f"{line}\n" for line in lines if line.startswith(WANTED))
 
 
 def numbers(series: Iterable[Series]) -> dict[str, float]:

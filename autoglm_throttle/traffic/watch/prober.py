@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from autoglm_throttle._runtime.worker import Worker
+
 INTERVAL_S: Final = 1.0
 """Seconds between two samples: the grid of the report."""
 
@@ -58,28 +60,27 @@ class Prober:
         self._probes = probes
         self._every_s = every_s
         self._clock = clock
-        self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._samples: list[tuple[float, dict[str, float]]] = []
         self._faults: dict[str, str] = {}
         self._missed: dict[str, int] = {}
-        self._threads: list[threading.Thread] = []
+        self._workers: list[Worker] = []
 
     def __enter__(self) -> Prober:
         """Start sampling."""
         for probe in self._probes:
-            thread = threading.Thread(
-                target=self._run, args=(probe,), name=f"watch {probe.name}", daemon=True
-            )
-            self._threads.append(thread)
-            thread.start()
+            steps = _ProbeSteps(self, probe, self._every_s, self._clock)
+            worker = Worker(f"watch {probe.name}", steps.run, on_crash=steps.record_crash)
+            self._workers.append(worker)
+            worker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop sampling."""
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join(JOIN_S)
+        for worker in self._workers:
+            worker.stop(0.0)
+        for worker in self._workers:
+            worker.stop(JOIN_S)
 
     @property
     def faults(self) -> list[str]:
@@ -106,25 +107,45 @@ class Prober:
                 rows.setdefault(second, {"t_s": round(at_s - start_s, 3)}).update(numbers)
         return tuple(rows[second] for second in sorted(rows))
 
-    def _run(self, probe: Probe) -> None:
-        next_s = self._clock()
-        while not self._stopped.wait(max(0.0, next_s - self._clock())):
-            now = self._clock()
-            # After a slow sample the next one follows at once; missed ones are not caught up.
-            next_s = max(next_s + self._every_s, now)
-            try:
-                numbers = probe.sample(now)
-            except ProbeTargetLostError as error:
-                if str(error):
-                    self._record_fault(probe, str(error))
-                return
-            except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
-                self._record_fault(probe, f"{probe.name} {error}")
-            else:
-                with self._lock:
-                    self._samples.append((now, numbers))
+    def record_sample(self, at_s: float, numbers: dict[str, float]) -> None:
+        """Record the numbers of one sample."""
+        with self._lock:
+            self._samples.append((at_s, numbers))
 
-    def _record_fault(self, probe: Probe, text: str) -> None:
+    def record_fault(self, probe: Probe, text: str) -> None:
+        """Record a missing sample and its reason."""
         with self._lock:
             self._faults[probe.name] = text
             self._missed[probe.name] = self._missed.get(probe.name, 0) + 1
+
+
+class _ProbeSteps:
+    """Samples one target at regular times, on a thread of its own."""
+
+    def __init__(self, prober: Prober, probe: Probe, every_s: float, clock: Callable[[], float]) -> None:
+        self._prober = prober
+        self._probe = probe
+        self._every_s = every_s
+        self._clock = clock
+        self._next_s = clock()
+
+    def run(self) -> float | None:
+        """Take a sample; return the seconds until the next one, None if the target is lost."""
+        now = self._clock()
+        # After a slow sample the next one follows at once; missed ones are not caught up.
+        self._next_s = max(self._next_s + self._every_s, now)
+        try:
+            numbers = self._probe.sample(now)
+        except ProbeTargetLostError as error:
+            if str(error):
+                self._prober.record_fault(self._probe, str(error))
+            return None
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
+            self._prober.record_fault(self._probe, f"{self._probe.name} {error}")
+        else:
+            self._prober.record_sample(now, numbers)
+        return max(0.0, self._next_s - self._clock())
+
+    def record_crash(self, error: BaseException) -> None:
+        """Record an error that ends the thread of a probe for some seconds, or prevents its start."""
+        self._prober.record_fault(self._probe, f"{self._probe.name} {error}")

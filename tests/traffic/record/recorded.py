@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from autoglm_throttle.traffic.record import RecordedRequest, Recorder, RecorderMiddleware, open_recording
+from autoglm_throttle.traffic.record.writer import Writer
 
 Message = dict[str, Any]
+
+PATIENCE_S = 60.0
 
 
 def scope(path: str = "/v1/predict", query: bytes = b"", **more: Any) -> dict[str, Any]:
@@ -71,6 +78,36 @@ def kept(recorder: Recorder) -> list[RecordedRequest]:
     entries = list(recording.entries())
     assert not recording.problems.messages
     return entries
+
+
+def wait_until_done(writer: Writer) -> None:
+    """Wait until the thread of a recording has ended by itself."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    pause = threading.Event()
+    while not writer.done:
+        writer.write_now()
+        assert time.monotonic() < deadline_s
+        pause.wait(0.001)
+
+
+def in_child(check: Callable[[], None]) -> None:
+    """Fork, run the check in the child, and fail here with the child's traceback."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        report = b""
+        try:
+            check()
+        except BaseException:  # noqa: BLE001 - it travels through the pipe
+            report = traceback.format_exc().encode()
+        finally:
+            os.write(write_end, report)
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        report = pipe.read()
+    os.waitpid(child, 0)
+    assert not report, report.decode()
 
 
 def plain(path: Path) -> bytes:

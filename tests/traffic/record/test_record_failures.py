@@ -47,7 +47,7 @@ async def test_without_a_thread_requests_go_on_and_nothing_leaks(
     assert names(tmp_path) == ["a.jsonl"]
     assert len(abandoned) == 1
     (line,) = caplog.records
-    assert "can't start new thread; requests go on" in line.getMessage()
+    assert "no thread can be started; requests go on" in line.getMessage()
 
 
 async def test_a_path_that_cannot_be_costs_no_request(
@@ -101,14 +101,14 @@ def test_queue_for_a_hung_disk_is_bounded(
     asked = ("GET", "/" + "a" * 999, [("accept", "b" * 1000)])
     for serial in range(100):
         if serial == 20:
-            writer._wake.set()
+            writer.write_now()
             assert waits.wait(PATIENCE_S), "what was taken from the queue and not written counts, too"
         writer.put((0.0, serial, asked, (1976, "", b"c" * 1976), ("", "", "", ""), (200, 1.0, 1.0)))
     assert recorder.counts.dropped == 60
     mended.set()
     recorder.close()
     assert recorder.counts == (40, 60, "closed")
-    assert writer._put_bytes == writer._done_bytes == 40 * 5000
+    assert writer.queue.put_bytes == writer.queue.written_bytes == 40 * 5000
 
 
 async def test_a_hung_disk_holds_up_the_shutdown_and_not_the_event_loop(
@@ -157,7 +157,7 @@ async def test_requests_in_flight_at_the_end_are_dropped(tmp_path: Path, sample:
     go.set()
     await asyncio.gather(*asking)
     assert recorder.counts == (0, dropped, "closed")
-    assert (len(writer._queue), writer.in_flight) == (0, 0)
+    assert (len(writer.queue), writer.in_flight) == (0, 0)
     recording = open_recording(tmp_path / "a.jsonl")
     assert list(recording.entries()) == []
     assert recording.end is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -21,7 +22,7 @@ from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, open_r
 from autoglm_throttle.traffic.record import recording_file as stores
 from autoglm_throttle.traffic.record import writer as writers
 from autoglm_throttle.traffic.record.recording_file import RecordingFile
-from tests.traffic.record.recorded import ask, hello, kept, scope
+from tests.traffic.record.recorded import ask, hello, in_child, kept, scope, wait_until_done
 
 ITEM: writers.Item = (
     0.0,
@@ -52,9 +53,9 @@ def write(recorder: Recorder, count: int) -> None:
 
 def ended(recorder: Recorder) -> str:
     """Why the recording ended, once its thread is through."""
-    assert recorder._writer is not None
-    recorder._writer._wake.set()
-    recorder._writer._thread.join(PATIENCE_S)
+    writer = recorder.session.writer
+    assert writer is not None
+    wait_until_done(writer)
     return recorder.counts.ended
 
 
@@ -225,7 +226,7 @@ async def test_a_full_disk_costs_the_recording_and_no_request(
     writer = recorder.writer()
     assert writer is not None
     full = full_disk()
-    os.dup2(full, writer._store._fd)
+    os.dup2(full, writer.store.fileno())
     os.close(full)
     for _ in range(3):
         assert len(await ask(app, scope())) == 2
@@ -280,26 +281,24 @@ def test_it_begins_once_however_many_threads_ask(tmp_path: Path, recorders: list
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-async def test_after_a_fork_the_child_writes_a_file_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_after_a_fork_the_child_writes_a_file_of_its_own(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "a.jsonl")
     app = RecorderMiddleware(hello, recorder)
-    await ask(app, scope("/parent"))
-    parent = recorder.file
-    child = os.getpid() + 1
-    monkeypatch.setattr(os, "getpid", lambda: child)
-    held = recorder._writer
-    recorder.close()
-    assert recorder.counts.ended == "", "a child does not end the parent's recording"
-    await ask(app, scope("/child"))
-    assert recorder.file == tmp_path / "a-2.jsonl"
-    (entry,) = kept(recorder)
-    assert (entry.target, entry.id) == ("/child", 0)
-    assert held is not None
-    held.close()
-    assert parent is not None
-    assert [entry.target for entry in open_recording(parent).entries()] == ["/parent"]
+    asyncio.run(ask(app, scope("/parent")))
+
+    def check() -> None:
+        assert (recorder.file, recorder.counts) == (None, (0, 0, ""))
+        asyncio.run(ask(app, scope("/child")))
+        assert recorder.file == tmp_path / "a-2.jsonl"
+        (entry,) = kept(recorder)
+        assert (entry.target, entry.id) == ("/child", 0)
+
+    with recorder.session.lock:  # as another thread of the parent may hold it
+        in_child(check)
+    assert [entry.target for entry in kept(recorder)] == ["/parent"]
+    assert recorder.file == tmp_path / "a.jsonl"
 
 
 @pytest.mark.parametrize(
@@ -346,21 +345,22 @@ def test_the_settings_make_it(tmp_path: Path) -> None:
         )
     )
     assert recorder is not None
-    assert (recorder.path, recorder.sample, recorder.body) == (tmp_path / "a.jsonl", 0.5, "full")
-    assert (recorder._max_bytes, recorder._max_s, recorder._key) == (2**20, 300.0, "secret")
+    assert (recorder.path, recorder.limits.sample, recorder.body) == (tmp_path / "a.jsonl", 0.5, "full")
+    assert (recorder.limits.max_bytes, recorder.limits.max_s) == (2**20, 300.0)
+    assert recorder.clients.key_kind == "secret"
     redaction = recorder.redaction
     assert (redaction.headers[-2:], redaction.query) == (("x-class", "x-model"), ("page",))
     assert redaction.paths == ("/users/{id}",)
-    assert recorder.client("", ("192.0.2.7", 1), ()) == Recorder(
-        tmp_path / "b.jsonl", secret="0123456789abcdef"
-    ).client("", ("192.0.2.7", 1), ())
+    other = Recorder(tmp_path / "b.jsonl", secret="0123456789abcdef")
+    peer = ("192.0.2.7", 1)
+    assert recorder.clients.identify("", peer, ()) == other.clients.identify("", peer, ())
 
 
 def test_the_environment_makes_it(tmp_path: Path) -> None:
     recorder = Recorder.from_env({"AUTOGLM_THROTTLE_RECORD_PATH": str(tmp_path / "a.jsonl")})
     assert recorder is not None
     assert recorder.path == tmp_path / "a.jsonl"
-    assert recorder._key == "random"
+    assert recorder.clients.key_kind == "random"
 
 
 def test_recording_is_not_loaded_with_the_package() -> None:

@@ -169,5 +169,5 @@ def test_cache_of_masked_paths_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     for n in range(10):
         fields = [(b"accept", b"%d" % n), (b"x-%d" % n, b"a"), (b"Accept", b"x" * 1000), (b"y" * 1000, b"a")]
         assert redaction.fields(fields) == [("accept", str(n)), ("accept", "x" * 1000)]
-    assert len(redaction._cache) <= 3
-    assert all(len(pairs) <= 3 for pairs in redaction._cache.values() if pairs is not None)
+    assert len(redaction.cache) <= 3
+    assert all(len(pairs) <= 3 for pairs in redaction.cache.values() if pairs is not None)
