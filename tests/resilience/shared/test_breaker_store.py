@@ -480,6 +480,47 @@ def test_waiting_queries_end_with_the_store(made: Made, redis_url: str) -> None:
     assert answers.count(None) >= 1
 
 
+def test_result_reported_under_the_lock_is_added_after_it(made: Made, redis_url: str) -> None:
+    store = made(redis_url)
+    watched(store)
+    lease = lease_of(store)
+    goes_on = held_up(store)
+    with store.state.lock:  # as by a finalizer amid a region
+        store.report_probe("a", lease, Outcome.NEUTRAL, 1, 1.0)
+        store.report_open("b", 600.0, 0, BreakerCause.FAILURES)
+        assert store.state.tickets
+        assert not len(store.state.pending_writes)
+    assert not store.state.tickets
+    assert len(store.state.pending_writes) == 2
+    goes_on.set()
+    until(lambda: free(store), PATIENCE_S, "the probe is returned")
+
+
+def test_query_closed_under_the_lock_returns_its_lease(made: Made, redis_url: str) -> None:
+    store = made(redis_url)
+    watched(store)
+    asks = store.acquire_async("a", ONE)
+
+    async def begins() -> None:
+        asks.send(None)
+        until(lambda: store.state.tickets, PATIENCE_S, "a lease")
+
+    asyncio.run(begins())
+    with store.state.lock:
+        asks.close()  # as the garbage collector does
+        assert store.state.tickets
+    assert not store.state.tickets
+    until(lambda: free(store), PATIENCE_S, "the probe is returned")
+
+
+def test_threads_end_with_their_owner(made: Made, redis_url: str) -> None:
+    owner, store = Diary(), made(redis_url)
+    store.stop_with(owner)
+    del owner
+    gc.collect()
+    until(lambda: not threads(), PATIENCE_S, "the end of both")
+
+
 def test_no_thread_left_is_no_error_of_the_call(
     made: Made, redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
