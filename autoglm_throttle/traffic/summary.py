@@ -16,6 +16,30 @@ from autoglm_throttle.types import Priority
 
 
 @dataclass(slots=True)
+class Latencies:
+    """Latency histograms for a set of requests."""
+
+    response: Histogram = field(default_factory=Histogram)
+    """From the intended start, of served requests: the latency seen by users."""
+    service: Histogram = field(default_factory=Histogram)
+    """From the write to the socket, of served requests."""
+    first_byte: Histogram = field(default_factory=Histogram)
+    """From the intended start, of served requests."""
+    rejection: Histogram = field(default_factory=Histogram)
+    """From the intended start, of rejected requests."""
+    promised: Histogram = field(default_factory=Histogram)
+    """Waits given by Retry-After, of rejected requests."""
+
+    def merge(self, other: Latencies) -> None:
+        """Add other histograms to these."""
+        self.response.merge(other.response)
+        self.service.merge(other.service)
+        self.first_byte.merge(other.first_byte)
+        self.rejection.merge(other.rejection)
+        self.promised.merge(other.promised)
+
+
+@dataclass(slots=True)
 class Tally:
     """Counts and latency histograms for a set of planned requests."""
 
@@ -28,25 +52,19 @@ class Tally:
     """Complete responses by HTTP status."""
     reasons: Counter[str] = field(default_factory=Counter)
     """Rejected requests by the reason in their body."""
-    timely: int = 0
-    """Served within the limit of their priority; every served request where there is no limit."""
     answers: Counter[int] = field(default_factory=Counter)
     """Complete responses by time of completion, in steps from the start of the run."""
     timely_answers: Counter[int] = field(default_factory=Counter)
-    """The timely part of ``answers``."""
+    """The timely part of ``answers``: served within the limit of their priority, or without a limit."""
     cost_planned: float = 0.0
     """Units of work."""
     cost_served: float = 0.0
-    response: Histogram = field(default_factory=Histogram)
-    """From the intended start, of served requests: the latency seen by users."""
-    service: Histogram = field(default_factory=Histogram)
-    """From the write to the socket, of served requests."""
-    first_byte: Histogram = field(default_factory=Histogram)
-    """From the intended start, of served requests."""
-    rejection: Histogram = field(default_factory=Histogram)
-    """From the intended start, of rejected requests."""
-    promised: Histogram = field(default_factory=Histogram)
-    """Waits given by Retry-After, of rejected requests."""
+    latency: Latencies = field(default_factory=Latencies)
+
+    @property
+    def timely(self) -> int:
+        """Served within the limit of their priority; every served request where there is no limit."""
+        return self.timely_answers.total()
 
     @property
     def sent(self) -> int:
@@ -90,16 +108,11 @@ class Tally:
         self.results = [mine + theirs for mine, theirs in zip(self.results, other.results, strict=True)]
         self.statuses.update(other.statuses)
         self.reasons.update(other.reasons)
-        self.timely += other.timely
         self.answers.update(other.answers)
         self.timely_answers.update(other.timely_answers)
         self.cost_planned += other.cost_planned
         self.cost_served += other.cost_served
-        self.response.merge(other.response)
-        self.service.merge(other.service)
-        self.first_byte.merge(other.first_byte)
-        self.rejection.merge(other.rejection)
-        self.promised.merge(other.promised)
+        self.latency.merge(other.latency)
 
     @classmethod
     def of(cls, rows: Iterable[Tally]) -> Tally:
@@ -258,12 +271,18 @@ def _collect(
 
 
 def _record(row: Tally, lists: _Columns, limit_s: float | None) -> None:
-    histograms = (row.response, row.service, row.first_byte, row.rejection, row.promised)
+    latency = row.latency
+    histograms = (
+        latency.response,
+        latency.service,
+        latency.first_byte,
+        latency.rejection,
+        latency.promised,
+    )
     for histogram, durations in zip(histograms, lists[:5], strict=True):
         histogram.record_all(durations)
     served, others = lists[5:]
     timely = served if limit_s is None else list(compress(served, map(limit_s.__ge__, lists[0])))
-    row.timely += len(timely)
     row.answers.update(served)
     row.answers.update(others)
     row.timely_answers.update(timely)

@@ -233,9 +233,9 @@ async def test_rejection_reasons_and_retry_after_are_kept_by_priority() -> None:
     result = await drive(serve, some(5, PriorityMix({Priority.LOW: 100.0})))
     row = result.summary.tallies[0, Priority.LOW]
     assert row.reasons == {"user": 1, "": 4}
-    assert row.limited == row.rejection.count == 5
-    assert row.promised.pairs() == [(6_979_584, 4)]
-    assert row.response.count == row.failed == 0
+    assert row.limited == row.latency.rejection.count == 5
+    assert row.latency.promised.pairs() == [(6_979_584, 4)]
+    assert row.latency.response.count == row.failed == 0
     assert result.summary.tallies[0, Priority.HIGH].sent == 0
 
 

@@ -14,7 +14,7 @@ from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.request_log import OPEN, UNSENT
 from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.summary import RequestKind, Summary, Tally, TallyKey, tallies
+from autoglm_throttle.traffic.summary import Latencies, RequestKind, Summary, Tally, TallyKey, tallies
 from autoglm_throttle.types import Priority
 from tests.traffic.report.sample_runs import REQUESTS, Sent, made, runs
 
@@ -45,14 +45,13 @@ def enter(row: Tally, result: Result, index: int, limit_s: float, cost: float) -
     if ending.served:
         row.cost_served += cost
         row.timely_answers.update([step] * (sheet.response_s[index] <= limit_s))
-        row.timely += sheet.response_s[index] <= limit_s
-        row.response.record(sheet.response_s[index])
-        row.service.record(sheet.service_s[index])
-        known(row.first_byte, sheet.first_byte_s[index])
+        row.latency.response.record(sheet.response_s[index])
+        row.latency.service.record(sheet.service_s[index])
+        known(row.latency.first_byte, sheet.first_byte_s[index])
     if ending.rejected:
         row.reasons[sheet.reason_texts[sheet.reasons[index]]] += 1
-        row.rejection.record(sheet.response_s[index])
-        known(row.promised, sheet.promised_s[index])
+        row.latency.rejection.record(sheet.response_s[index])
+        known(row.latency.promised, sheet.promised_s[index])
 
 
 def slowly(result: Result) -> dict[TallyKey, Tally]:
@@ -66,13 +65,16 @@ def slowly(result: Result) -> dict[TallyKey, Tally]:
     return found
 
 
-def plainly(row: Tally) -> dict[str, object]:
+def plainly(row: Tally | Latencies) -> dict[str, object]:
     told: dict[str, object] = {}
     for field in fields(row):
         value = getattr(row, field.name)
-        told[field.name] = (
-            (value.pairs(), value.max_s, value.mean_s) if isinstance(value, Histogram) else value
-        )
+        if isinstance(value, Latencies):
+            told[field.name] = plainly(value)
+        elif isinstance(value, Histogram):
+            told[field.name] = (value.pairs(), value.max_s, value.mean_s)
+        else:
+            told[field.name] = value
     return told
 
 
@@ -102,8 +104,8 @@ def test_every_planned_request_is_in_exactly_one_place(result: Result) -> None:
     assert total.balanced
     assert total.sent == total.admitted + total.limited + total.shed + total.failed
     assert total.answered == total.statuses.total()
-    assert total.response.count == total.service.count == total.admitted == total.timely
-    assert total.rejection.count == total.limited + total.shed == total.reasons.total()
+    assert total.latency.response.count == total.latency.service.count == total.admitted == total.timely
+    assert total.latency.rejection.count == total.limited + total.shed == total.reasons.total()
 
 
 @given(runs)

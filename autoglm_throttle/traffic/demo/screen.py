@@ -239,7 +239,7 @@ def table(summary: Summary) -> list[str]:
 def _cells(name: str, label: str, row: Tally) -> tuple[str, ...]:
     numbers = (row.sent, row.admitted, row.limited, row.shed, row.failed)
     reasons = ", ".join(f"{reason or 'not given'} {count}" for reason, count in row.reasons.most_common())
-    return (name, label, *map(str, numbers), seconds(row.response.percentile(0.95)), reasons or "-")
+    return (name, label, *map(str, numbers), seconds(row.latency.response.percentile(0.95)), reasons or "-")
 
 
 def _line(cells: Iterable[str], widths: Sequence[int]) -> str:

@@ -65,7 +65,7 @@ def sentence(result: Result, observer: DemoObserver) -> str:
     if observer.reductions:
         times = _times(observer.reductions)
         reductions = f"reduced the rates {times}, down to {observer.lowest_factor:.2g} of nominal"
-    p95 = screen.seconds(total.response.percentile(0.95))
+    p95 = screen.seconds(total.latency.response.percentile(0.95))
     return (
         f"GPU utilization rose to {observer.peak_pct:.0f} %{_tier_text(observer)}"
         f" and the throttle {reductions}{_queue_text(observer)}:"

@@ -40,11 +40,11 @@ def tally(row: Tally, length_s: float, step_s: float) -> TallyDocument:
         "dropped_ratio": ratio(row.results[RequestResult.DROPPED]),
         "goodput": {"requests": row.timely, "ratio": ratio(row.timely), "rps": rate(row.timely_answers)},
         "rps": rate(row.answers),
-        "response": times(row.response),
-        "service": times(row.service),
-        "first_byte": times(row.first_byte),
-        "rejection": times(row.rejection),
-        "promised": times(row.promised),
+        "response": times(row.latency.response),
+        "service": times(row.latency.service),
+        "first_byte": times(row.latency.first_byte),
+        "rejection": times(row.latency.rejection),
+        "promised": times(row.latency.promised),
     }
 
 
