@@ -1,158 +1,133 @@
-"""The contracts between the rooms hold, and each of them notices the fault it is there for."""
+"""The import contracts hold, and each of them notices the violation it is there for, on one import graph."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-import tomllib
-from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import grimp
 import pytest
+from importlinter import configuration
+from importlinter.application import use_cases
+from importlinter.contracts.forbidden import ForbiddenContract
+from importlinter.contracts.layers import LayersContract
+from importlinter.domain.contract import Contract
 
 ROOT = Path(__file__).parents[2]
-CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-NAMES = {contract["id"]: " ".join(contract["name"].split()) for contract in CONTRACTS}
+PACKAGE = "autoglm_throttle"
+KINDS = {"layers": LayersContract, "forbidden": ForbiddenContract}
 
 
-class Fault(NamedTuple):
-    """A line planted at the end of a file, or in a new one, and the contract that must break."""
+class Violation(NamedTuple):
+    """An import, or a module (imports nothing), and the contract that it breaks."""
 
-    file: str
-    line: str
+    importer: str
+    imported: str
     broken: str
 
 
-FAULTS = [
-    Fault("types/__init__.py", "from autoglm_throttle import settings", "layers"),
-    Fault("settings/field_types.py", "from autoglm_throttle.control import table", "layers"),
-    Fault("limiting/token_bucket.py", "from autoglm_throttle import throttle", "layers"),
-    Fault("gpu/nvml.py", "from autoglm_throttle import asgi", "layers"),
-    Fault("admission/snapshot.py", "from autoglm_throttle import throttle", "layers"),
-    Fault("throttle.py", "from autoglm_throttle import asgi", "layers"),
-    Fault("asgi/routes.py", "from autoglm_throttle import fastapi", "layers"),
-    Fault("observe/logs.py", "from autoglm_throttle import cli", "layers"),
-    Fault("helpers.py", "", "layers"),
-    Fault("gpu/aggregate.py", "from autoglm_throttle.gpu import sampler", "gpu"),
-    Fault("gpu/rocm.py", "", "gpu"),
-    Fault(
-        "store/window_protocol.py",
-        "from autoglm_throttle.store import redis_batch",
-        "shared",
-    ),
-    Fault("store/mongo.py", "", "shared"),
-    Fault("resilience/fallback.py", "from autoglm_throttle.resilience import guard", "resilience"),
-    Fault("resilience/retry.py", "", "resilience"),
-    Fault("resilience/http/answer.py", "from autoglm_throttle.resilience.http import call", "http"),
-    Fault("resilience/http/brotli.py", "", "http"),
-    Fault(
-        "store/breakers/protocol.py",
-        "from autoglm_throttle.store.breakers import sync_sender",
-        "breakers",
-    ),
-    Fault("store/breakers/etcd.py", "", "breakers"),
-    Fault("resilience/guard_state.py", "from autoglm_throttle.gpu import aggregate", "capabilities"),
-    Fault("store/client.py", "from autoglm_throttle.limiting import token_bucket", "layers"),
-    Fault("control/table.py", "from autoglm_throttle.gpu import aggregate", "capabilities"),
-    Fault("gpu/sampler.py", "from autoglm_throttle.limiting import token_bucket", "capabilities"),
-    Fault("limiting/user_limits.py", "def f():\n    from autoglm_throttle import control", "capabilities"),
-    Fault("traffic/request_log.py", "from autoglm_throttle import testing", "edges"),
-    Fault("traffic/summary.py", "from autoglm_throttle.traffic import report", "traffic"),
-    Fault("traffic/soap.py", "", "traffic"),
-    Fault("fastapi.py", "from autoglm_throttle import observe", "edges"),
-    *(
-        Fault(file, f"import {module}", "pure")
-        for file, module in [
-            ("control/controller.py", "time"),
-            ("gpu/aggregate.py", "asyncio"),
-            ("gpu/sanity.py", "anyio.lowlevel"),
-            ("gpu/recording.py", "prometheus_client"),
-            ("gpu/schedule.py", "threading"),
-            ("gpu/device_selection.py", "pynvml"),
-            ("types/identity.py", "time"),
-            ("store/health.py", "time"),
-            ("resilience/degradation.py", "time"),
-            ("store/shared_limits.py", "asyncio"),
-            ("limiting/sliding_window.py", "redis.asyncio"),
-            ("types/demand.py", "starlette.types"),
-        ]
-    ),
-    Fault("asgi/responses.py", "from autoglm_throttle import __version__", "root_package"),
+VIOLATIONS = [
+    Violation("_runtime.worker", "types.clock", "layers"),
+    Violation("types.demand", "settings", "layers"),
+    Violation("settings.field_types", "control.table", "layers"),
+    Violation("settings.field_types", "events", "layers"),
+    Violation("events.log_event", "limiting.ticket", "layers"),
+    Violation("limiting.token_bucket", "throttle", "layers"),
+    Violation("limiting.token_bucket", "store.client", "layers"),
+    Violation("limiting.user_limits", "control.table", "layers"),
+    Violation("gpu.nvml", "asgi.routes", "layers"),
+    Violation("gpu.sampler", "limiting.token_bucket", "layers"),
+    Violation("control.table", "gpu.aggregate", "layers"),
+    Violation("resilience.guard_state", "gpu.aggregate", "layers"),
+    Violation("store.client", "admission.permit", "layers"),
+    Violation("admission.snapshot", "throttle", "layers"),
+    Violation("throttle", "asgi.routes", "layers"),
+    Violation("asgi.routes", "fastapi", "layers"),
+    Violation("fastapi", "observe.logs", "layers"),
+    Violation("testing.clock", "traffic.plan", "layers"),
+    Violation("observe.logs", "cli.main", "layers"),
+    Violation("helpers", "", "layers"),
+    Violation("_runtime.fork", "_runtime.worker", "runtime"),
+    Violation("_runtime.signals", "", "runtime"),
+    Violation("admission.settlement", "admission.controller", "admission"),
+    Violation("admission.waiting", "", "admission"),
+    Violation("gpu.aggregate", "gpu.sampler", "gpu"),
+    Violation("gpu.rocm", "", "gpu"),
+    Violation("store.window_protocol", "store.batch", "store"),
+    Violation("store.mongo", "", "store"),
+    Violation("resilience.fallback", "resilience.guard", "resilience"),
+    Violation("resilience.retry", "", "resilience"),
+    Violation("resilience.http.answer", "resilience.http.call", "http"),
+    Violation("resilience.http.brotli", "", "http"),
+    Violation("store.breakers.protocol", "store.breakers.sync_sender", "breakers"),
+    Violation("store.breakers.etcd", "", "breakers"),
+    Violation("traffic.summary", "traffic.report", "traffic"),
+    Violation("traffic.soap", "", "traffic"),
+    Violation("control.controller", "<time>", "pure"),
+    Violation("gpu.aggregate", "<asyncio>", "pure"),
+    Violation("gpu.sanity", "<anyio>", "pure"),
+    Violation("gpu.recording", "<prometheus_client>", "pure"),
+    Violation("gpu.schedule", "<threading>", "pure"),
+    Violation("gpu.device_selection", "<pynvml>", "pure"),
+    Violation("types.identity", "<time>", "pure"),
+    Violation("store.health", "<time>", "pure"),
+    Violation("resilience.degradation", "<time>", "pure"),
+    Violation("store.shared_limits", "<asyncio>", "pure"),
+    Violation("limiting.sliding_window", "<redis>", "pure"),
+    Violation("limiting.token_bucket", "_runtime.serial_lock", "pure"),
+    Violation("types.demand", "<starlette>", "pure"),
+    Violation("asgi.responses", "", "root_package"),
 ]
-
-
-LINTER = """
-import contextlib, io, json, os, sys
-from importlinter.cli import lint_imports
-for line in sys.stdin:
-    root = line.strip()
-    os.chdir(root)
-    sys.path.insert(0, root)
-    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
-        status = lint_imports(no_cache=True)
-    sys.path.remove(root)
-    print(json.dumps([status, said.getvalue()]), flush=True)
-"""
-"""It lints one folder after another: to start takes three times as long as to look."""
-
-Lint = Callable[[Path], tuple[int, str]]
+"""A name in angle brackets is a package of others; every other one stands below ours."""
 
 
 @pytest.fixture(scope="module")
-def lint() -> Iterator[Lint]:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "PYTHON"))}
-    with subprocess.Popen(
-        [sys.executable, "-P", "-c", LINTER],
-        env=environ | {"COLUMNS": "200", "NO_COLOR": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as linter:
-        assert linter.stdin is not None
-        assert linter.stdout is not None
-        asked, answers = linter.stdin, linter.stdout
-
-        def linted(root: Path) -> tuple[int, str]:
-            asked.write(f"{root}\n")
-            asked.flush()
-            status, said = json.loads(answers.readline())
-            return status, said
-
-        yield linted
+def graph() -> grimp.ImportGraph:
+    return grimp.build_graph(PACKAGE, include_external_packages=True, cache_dir=None)
 
 
-def broken(said: str) -> set[str]:
-    return {key for key, name in NAMES.items() if f"{name} BROKEN" in said}
+@pytest.fixture(scope="module")
+def contracts() -> dict[str, Contract]:
+    configuration.configure()
+    options = use_cases.read_user_options(config_filename=str(ROOT / "pyproject.toml"))
+    return {given["id"]: contract(given, options.session_options) for given in options.contracts_options}
 
 
-@pytest.fixture
-def house(tmp_path: Path) -> Path:
-    """A copy of the package to do damage in."""
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "autoglm_throttle", tmp_path / "autoglm_throttle", ignore=ignored)
-    return tmp_path
+def contract(given: dict[str, Any], session: dict[str, Any]) -> Contract:
+    made: Contract = KINDS[given["type"]](given["name"], session, given)
+    return made
 
 
-def test_all_contracts_are_kept(house: Path, lint: Lint) -> None:
-    status, said = lint(house)
-    assert status == 0, said
-    assert all(f"{name} KEPT" in said for name in NAMES.values()), said
+def kept(contract: Contract, graph: grimp.ImportGraph) -> bool:
+    # A contract removes from the graph it is given the imports that it ignores.
+    return contract.check(graph=deepcopy(graph), verbose=False).kept
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.file}: {fault.line.split()[-1:]}")
-def test_a_planted_fault_breaks_its_contract(fault: Fault, house: Path, lint: Lint) -> None:
-    with (house / "autoglm_throttle" / fault.file).open("a") as file:
-        file.write(f"\n\n{fault.line}\n")
-    status, said = lint(house)
-    assert status == 1, said
-    assert fault.broken in broken(said), said
+def test_all_contracts_are_kept(graph: grimp.ImportGraph, contracts: dict[str, Contract]) -> None:
+    assert [key for key, contract in contracts.items() if not kept(contract, graph)] == []
 
 
-def test_every_contract_is_tried_with_a_fault() -> None:
-    assert {fault.broken for fault in FAULTS} == set(NAMES)
+@pytest.mark.parametrize("violation", VIOLATIONS, ids=str)
+def test_a_planted_violation_breaks_its_contract(
+    violation: Violation, graph: grimp.ImportGraph, contracts: dict[str, Contract]
+) -> None:
+    planted = deepcopy(graph)
+    importer = f"{PACKAGE}.{violation.importer}"
+    if violation.broken == "root_package":
+        planted.add_import(importer=importer, imported=PACKAGE)
+    elif not violation.imported:
+        planted.add_module(importer)
+    else:
+        own = f"{PACKAGE}.{violation.imported}"
+        outside = violation.imported.strip("<>") if violation.imported.startswith("<") else ""
+        assert importer in planted.modules
+        if outside and outside not in planted.modules:
+            planted.add_module(outside, is_squashed=True)
+        assert (outside or own) in planted.modules, "a violation names a module that exists"
+        planted.add_import(importer=importer, imported=outside or own)
+    assert not kept(contracts[violation.broken], planted)
+
+
+def test_every_contract_is_tried_with_a_violation(contracts: dict[str, Contract]) -> None:
+    assert {violation.broken for violation in VIOLATIONS} == set(contracts)
