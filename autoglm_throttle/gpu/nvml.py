@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.gpu import device_selection
 from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION, UNINITIALIZED, NvmlUninitializedError
-from autoglm_throttle.gpu.nvml_device import NvmlDevice
+from autoglm_throttle.gpu.nvml_device import NvmlDevice, NvmlHandles, NvmlIdentity
 from autoglm_throttle.gpu.nvml_discovery import DeviceMap, driver_version, find_handles, list_devices
 from autoglm_throttle.gpu.provider_errors import NotPresentError, PackageMissingError
 from autoglm_throttle.settings.install_hint import how_to_install
@@ -85,7 +85,7 @@ class NvmlProvider:
         """UUIDs once chosen; after that a missing device is a loss and no fault of the setting."""
 
     def __repr__(self) -> str:
-        return f"NvmlProvider({', '.join(device.uuid for device in self._devices) or 'not open'})"
+        return f"NvmlProvider({', '.join(device.identity.uuid for device in self._devices) or 'not open'})"
 
     def read(self) -> Sequence[GpuSample]:
         """Read all devices; open the driver first if this process has not yet.
@@ -156,7 +156,7 @@ class NvmlProvider:
         targets = self._choose([one.device for one in devices])
         by_index = {one.device.index: one for one in devices}
         self._devices = [self._device(nvml, driver, by_index[index], slot) for index, slot in targets]
-        self._chosen = tuple(device.uuid for device in self._devices)
+        self._chosen = tuple(device.identity.uuid for device in self._devices)
 
     def _choose(self, infos: Sequence[device_selection.DeviceInfo]) -> Sequence[tuple[int, int | None]]:
         """Return index and MIG slot of each device to read."""
@@ -187,22 +187,22 @@ class NvmlProvider:
         info = device.device
         instance = next((one for one in info.instances or () if one.slot == slot), None)
         uuid = info.uuid if instance is None else instance.uuid
-        return NvmlDevice(
-            nvml=nvml,
-            driver=driver,
+        identity = NvmlIdentity(
             uuid=uuid,
             index=info.index if slot is None else 100 * (info.index + 1) + slot,
             name=info.name,
             kind="gpu" if slot is None else "mig",
-            handle=device.handle if slot is None else device.slots.get(slot),
-            parent_handle=device.handle,
-            instance_id=None if instance is None else instance.gpu_instance,
             gpu_instance="" if instance is None else info.gpu_instance_of(instance),
-            find=lambda: find_handles(nvml, (info.index, slot), uuid),
-            clock=self._clock,
             source=self.name,
-            lost="" if device.error is None else str(device.error),
         )
+        handles = NvmlHandles(
+            own=device.handle if slot is None else device.slots.get(slot),
+            parent=device.handle,
+            instance_id=None if instance is None else instance.gpu_instance,
+            find=lambda: find_handles(nvml, (info.index, slot), uuid),
+        )
+        lost = "" if device.error is None else str(device.error)
+        return NvmlDevice(nvml, driver, identity, handles, self._clock, lost)
 
 
 @dataclass(frozen=True, slots=True)

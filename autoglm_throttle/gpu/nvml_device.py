@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from autoglm_throttle.gpu.nvml_calls import Binding, DeviceLostError, Handle, NvmlCalls
@@ -35,60 +35,82 @@ BITS: Final[tuple[tuple[int, ThrottleBit], ...]] = (
 Health = Literal["ok", "degraded", "lost"]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlIdentity:
+    """Identity of a device or a MIG instance, the same in all its rows."""
+
+    uuid: str
+    index: int
+    """That of a MIG instance is 100 x (device + 1) + slot."""
+    name: str
+    """The product name."""
+    kind: Literal["gpu", "mig"]
+    """``gpu`` for a whole device, ``mig`` for an instance."""
+    gpu_instance: str
+    """The part of the device that it has to itself, as in `GpuSample`."""
+    source: str
+    """Name of the provider."""
+
+
+@dataclass(slots=True)
+class NvmlHandles:
+    """Arguments of the calls for one device."""
+
+    own: Handle
+    """None if the device was lost when the driver was opened."""
+    parent: Handle
+    """Handle of the whole device, which has the thermometer."""
+    instance_id: int | None
+    """The driver's number of the GPU instance that a MIG device is in, if it is known."""
+    find: Callable[[], tuple[Handle, Handle]]
+    """Looks both handles up again; raises the binding's error if the device is still lost."""
+
+
+@dataclass(slots=True)
+class _Constants:
+    """Properties of the product, read once; None: not known yet."""
+
+    sm_clock_max_mhz: float | None = None
+    limit_default_mw: int | None = None
+
+
 class NvmlDevice:
     """A device or a MIG instance, read by guarded calls.
 
     Args:
         nvml: the binding.
         driver: the driver's version.
-        uuid: its stable id.
-        index: its number; that of a MIG instance is 100 x (device + 1) + slot.
-        name: the product name.
-        kind: ``gpu`` for a whole device, ``mig`` for an instance.
-        handle: argument of the calls; None if the device was lost when the driver was opened.
-        parent_handle: handle of the whole device, which has the thermometer.
-        instance_id: the driver's number of the GPU instance that a MIG device is in, if it is known.
-        gpu_instance: the part of the device that it has to itself, as in `GpuSample`.
-        find: looks both handles up again; raises the binding's error if the device is still lost.
+        identity: names the device in its rows.
+        handles: arguments of the calls.
         clock: monotonic seconds.
-        source: name of the provider.
         lost: why the device is out of use, empty while it is not.
     """
 
-    nvml: Binding
-    driver: str
-    uuid: str
-    index: int
-    name: str
-    kind: Literal["gpu", "mig"]
-    handle: Handle
-    parent_handle: Handle
-    instance_id: int | None
-    gpu_instance: str
-    find: Callable[[], tuple[Handle, Handle]]
-    clock: Clock
-    source: str
-    lost: str = ""
-    _calls: NvmlCalls = field(init=False)
-    _fields: FieldReader = field(init=False)
-    _gpm: GpmReader = field(init=False)
-    _sm_clock_max_mhz: float | None = None
-    _limit_default_mw: int | None = None
-    _retry_due_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._calls = NvmlCalls(self.nvml, self.uuid)
-        whole = self.kind == "gpu"
-        self._fields = FieldReader(
-            self._calls, device_specs(self.driver) if whole else mig_specs(self.driver)
-        )
+    def __init__(
+        self,
+        nvml: Binding,
+        driver: str,
+        identity: NvmlIdentity,
+        handles: NvmlHandles,
+        clock: Clock,
+        lost: str = "",
+    ) -> None:
+        self.identity: NvmlIdentity = identity
+        self._nvml = nvml
+        self._handles = handles
+        self._clock = clock
+        self._lost = lost
+        self._calls = NvmlCalls(nvml, identity.uuid)
+        whole = identity.kind == "gpu"
+        self._fields = FieldReader(self._calls, device_specs(driver) if whole else mig_specs(driver))
         self._gpm = GpmReader(
             self._calls,
             DEVICE_METRICS if whole else MIG_METRICS,
-            support=lambda: self.nvml.nvmlGpmQueryDeviceSupport(self.parent_handle),
+            support=lambda: nvml.nvmlGpmQueryDeviceSupport(handles.parent),
             fill_sample=self._sample,
         )
+        self._constants = _Constants()
+        self._retry_due_s = 0.0
 
     @property
     def error(self) -> Exception | None:
@@ -111,15 +133,15 @@ class NvmlDevice:
         """
         self._calls.begin()
         try:
-            if self.lost:
+            if self._lost:
                 self._rediscover()
             values = self._measure(brief=brief)
         except DeviceLostError as error:
-            if not self.lost:
-                self.lost = str(error)
-                self._retry_due_s = self.clock() + LOST_RETRY_S
-                _log.error("GPU telemetry: %s is lost: %s", self.uuid, error)
-            return self._row("lost", (self.lost,), {})
+            if not self._lost:
+                self._lost = str(error)
+                self._retry_due_s = self._clock() + LOST_RETRY_S
+                _log.error("GPU telemetry: %s is lost: %s", self.identity.uuid, error)
+            return self._row("lost", (self._lost,), {})
         return self._row("degraded" if self.error else "ok", self._calls.notes, values)
 
     def close(self) -> None:
@@ -127,14 +149,15 @@ class NvmlDevice:
         self._gpm.close()
 
     def _row(self, health: Health, notes: tuple[str, ...], values: dict[str, Any]) -> GpuSample:
+        identity = self.identity
         return GpuSample(
-            device=self.uuid,
-            index=self.index,
-            taken_at_s=self.clock(),
-            source=self.source,
-            kind=self.kind,
-            gpu_instance=self.gpu_instance,
-            name=self.name,
+            device=identity.uuid,
+            index=identity.index,
+            taken_at_s=self._clock(),
+            source=identity.source,
+            kind=identity.kind,
+            gpu_instance=identity.gpu_instance,
+            name=identity.name,
             health=health,
             notes=notes,
             **values,
@@ -142,22 +165,22 @@ class NvmlDevice:
 
     def _rediscover(self) -> None:
         """Find a lost device again, at most once a minute."""
-        now = self.clock()
+        now = self._clock()
         if now < self._retry_due_s:
-            raise DeviceLostError(self.lost)
+            raise DeviceLostError(self._lost)
         self._retry_due_s = now + LOST_RETRY_S
-        handles = self._calls.run("look-up", self.find)
+        handles = self._calls.run("look-up", self._handles.find)
         if handles is None:
-            raise DeviceLostError(self.lost)
-        self.handle, self.parent_handle = handles
-        self.lost = ""
+            raise DeviceLostError(self._lost)
+        self._handles.own, self._handles.parent = handles
+        self._lost = ""
         self._gpm.restart()
-        _log.warning("GPU telemetry: %s is back", self.uuid)
+        _log.warning("GPU telemetry: %s is back", self.identity.uuid)
 
     def _measure(self, *, brief: bool) -> dict[str, Any]:
         values = self._memory() | self._temperature() | self._clocks()
-        fields: dict[str, Any] = self._fields.read(self.parent_handle, brief=brief)
-        if self.kind == "gpu":
+        fields: dict[str, Any] = self._fields.read(self._handles.parent, brief=brief)
+        if self.identity.kind == "gpu":
             values |= self._utilization() | self._power(fields.pop("power_mw", None))
         else:
             self._calls.add_note("utilization and power are not reported per MIG instance")
@@ -165,35 +188,35 @@ class NvmlDevice:
         if brief:
             self._calls.add_note("partial: reading took too long, GPM and the links are left out")
         else:
-            values |= self._gpm.read(self.clock())
+            values |= self._gpm.read(self._clock())
         return values
 
     def _utilization(self) -> dict[str, Any]:
-        rates = self._calls.call("nvmlDeviceGetUtilizationRates", self.handle)
+        rates = self._calls.call("nvmlDeviceGetUtilizationRates", self._handles.own)
         return {} if rates is None else {"utilization_pct": rates.gpu, "memory_busy_pct": rates.memory}
 
     def _memory(self) -> dict[str, Any]:
         """Read the memory, by the second version of the call: the first counts reserved memory as used."""
         memory = self._calls.run(
             "nvmlDeviceGetMemoryInfo_v2",
-            lambda: self.nvml.nvmlDeviceGetMemoryInfo(self.handle, version=self.nvml.nvmlMemory_v2),
+            lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handles.own, version=self._nvml.nvmlMemory_v2),
         )
         # Only if unsupported: after a transient error the older call would mix two definitions of "used".
         if memory is None and self._calls.is_unsupported("nvmlDeviceGetMemoryInfo_v2"):
-            memory = self._calls.call("nvmlDeviceGetMemoryInfo", self.handle)
+            memory = self._calls.call("nvmlDeviceGetMemoryInfo", self._handles.own)
         return (
             {} if memory is None else {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
         )
 
     def _power(self, used: int | None) -> dict[str, Any]:
         if used is None:
-            used = self._calls.call("nvmlDeviceGetPowerUsage", self.handle)
-        limit = self._calls.call("nvmlDeviceGetEnforcedPowerLimit", self.handle)
-        if self._limit_default_mw is None:  # a property of the product, too
+            used = self._calls.call("nvmlDeviceGetPowerUsage", self._handles.own)
+        limit = self._calls.call("nvmlDeviceGetEnforcedPowerLimit", self._handles.own)
+        if self._constants.limit_default_mw is None:
             call = "nvmlDeviceGetPowerManagementDefaultLimit"
-            self._limit_default_mw = self._calls.call(call, self.handle)
-        default = self._limit_default_mw
-        energy = self._calls.call("nvmlDeviceGetTotalEnergyConsumption", self.handle)
+            self._constants.limit_default_mw = self._calls.call(call, self._handles.own)
+        default = self._constants.limit_default_mw
+        energy = self._calls.call("nvmlDeviceGetTotalEnergyConsumption", self._handles.own)
         return {  # the driver counts in mW and mJ
             "power_w": None if used is None else used / 1000.0,
             "power_limit_w": None if limit is None else limit / 1000.0,
@@ -202,30 +225,30 @@ class NvmlDevice:
         }
 
     def _clocks(self) -> dict[str, Any]:
-        kind = self.nvml.NVML_CLOCK_SM
-        if self._sm_clock_max_mhz is None:  # a property of the product
-            self._sm_clock_max_mhz = self._calls.call("nvmlDeviceGetMaxClockInfo", self.parent_handle, kind)
-        reasons = self._calls.call("nvmlDeviceGetCurrentClocksEventReasons", self.parent_handle)
+        kind, parent = self._nvml.NVML_CLOCK_SM, self._handles.parent
+        if self._constants.sm_clock_max_mhz is None:
+            self._constants.sm_clock_max_mhz = self._calls.call("nvmlDeviceGetMaxClockInfo", parent, kind)
+        reasons = self._calls.call("nvmlDeviceGetCurrentClocksEventReasons", parent)
         return {
-            "sm_clock_mhz": self._calls.call("nvmlDeviceGetClockInfo", self.parent_handle, kind),
-            "sm_clock_max_mhz": self._sm_clock_max_mhz,
+            "sm_clock_mhz": self._calls.call("nvmlDeviceGetClockInfo", parent, kind),
+            "sm_clock_max_mhz": self._constants.sm_clock_max_mhz,
             "throttle": None if reasons is None else frozenset(bit for mask, bit in BITS if reasons & mask),
         }
 
     def _temperature(self) -> dict[str, Any]:
         """Read the temperature, by the versioned call: the other is removed in CUDA 14."""
-        sensor = self.nvml.NVML_TEMPERATURE_GPU
-        degrees: float | None = self._calls.call("nvmlDeviceGetTemperatureV", self.parent_handle, sensor)
+        sensor = self._nvml.NVML_TEMPERATURE_GPU
+        degrees: float | None = self._calls.call("nvmlDeviceGetTemperatureV", self._handles.parent, sensor)
         if degrees is None and self._calls.is_unsupported("nvmlDeviceGetTemperatureV"):
-            degrees = self._calls.call("nvmlDeviceGetTemperature", self.parent_handle, sensor)
-        margin = self._calls.call("nvmlDeviceGetMarginTemperature", self.parent_handle)
+            degrees = self._calls.call("nvmlDeviceGetTemperature", self._handles.parent, sensor)
+        margin = self._calls.call("nvmlDeviceGetMarginTemperature", self._handles.parent)
         return {"temperature_c": degrees, "temperature_margin_c": margin}
 
     def _sample(self, sample: Handle) -> None:
-        if self.kind == "gpu":
-            self.nvml.nvmlGpmSampleGet(self.parent_handle, sample)
-        elif self.instance_id is not None:
-            self.nvml.nvmlGpmMigSampleGet(self.parent_handle, self.instance_id, sample)
+        if self.identity.kind == "gpu":
+            self._nvml.nvmlGpmSampleGet(self._handles.parent, sample)
+        elif self._handles.instance_id is not None:
+            self._nvml.nvmlGpmMigSampleGet(self._handles.parent, self._handles.instance_id, sample)
         else:
             # Handled like the driver's own NotSupported: GPM is not tried again.
-            raise self.nvml.NVMLError(NOT_SUPPORTED)
+            raise self._nvml.NVMLError(NOT_SUPPORTED)

@@ -141,18 +141,49 @@ class _Streak:
         return self._count >= rules.samples and at_s - self._started_s >= rules.span_s
 
 
+class _Hysteresis:
+    """Delays a change of the condition until several samples in a row agree."""
+
+    __slots__ = ("_agreeing", "_candidate", "_disagreeing", "_observed", "_rules")
+
+    def __init__(self, rules: VerdictRules) -> None:
+        self._rules = rules
+        self._candidate = GpuCondition.UNKNOWN
+        self._agreeing, self._disagreeing, self._observed = _Streak(), _Streak(), _Streak()
+
+    def next(self, current: GpuCondition, condition: GpuCondition, at_s: float) -> GpuCondition | None:
+        """Return the condition that holds after a new sample; None: too few samples agree.
+
+        Args:
+            current: the condition in force.
+            condition: that of the sample.
+            at_s: time of the sample.
+        """
+        if condition is not self._candidate:
+            self._candidate = condition
+            self._agreeing.restart()
+        if condition is current:
+            self._disagreeing.restart()
+        else:
+            self._disagreeing.add(at_s)
+        self._agreeing.add(at_s)
+        self._observed.add(at_s)
+        if self._agreeing.holds(at_s, self._rules):
+            self._disagreeing.restart()  # the samples that led here do not count against it
+            return condition
+        settled = self._observed.holds(at_s, self._rules) and not self._disagreeing.holds(at_s, self._rules)
+        return current if settled else None
+
+
 class _DeviceHistory:
     """History and verdict of one device."""
 
     __slots__ = (
-        "_agreeing",
         "_at_initial_limit",
-        "_candidate",
         "_clock",
         "_clocks",
-        "_disagreeing",
+        "_hysteresis",
         "_measured_s",
-        "_observed",
         "_power",
         "_rules",
         "_work_sm",
@@ -182,8 +213,7 @@ class _DeviceHistory:
         """Reset the history of samples; the baselines of power and clock remain."""
         self._measured_s = -math.inf
         self._clocks: deque[float] = deque(maxlen=self._rules.samples)
-        self._candidate = GpuCondition.UNKNOWN
-        self._agreeing, self._disagreeing, self._observed = _Streak(), _Streak(), _Streak()
+        self._hysteresis = _Hysteresis(self._rules)
 
     def evaluate(self, row: GpuSample, context: _Context, now: float) -> None:
         """Update the verdict."""
@@ -211,20 +241,8 @@ class _DeviceHistory:
         current, condition = self.verdict.condition, classify(inputs, self._rules)
         if current is GpuCondition.STALLED and not self._stall_is_over(throughput):
             condition = current
-        if condition is not self._candidate:
-            self._candidate = condition
-            self._agreeing.restart()
-        if condition is current:
-            self._disagreeing.restart()
-        else:
-            self._disagreeing.add(at_s)
-        self._agreeing.add(at_s)
-        self._observed.add(at_s)
-        if self._agreeing.holds(at_s, self._rules):
-            self._disagreeing.restart()  # the samples that led here do not count against it
-            return condition
-        settled = self._observed.holds(at_s, self._rules) and not self._disagreeing.holds(at_s, self._rules)
-        return current if settled else classify(inputs, self._rules, IMMEDIATE_RULES)
+        settled = self._hysteresis.next(current, condition, at_s)
+        return classify(inputs, self._rules, IMMEDIATE_RULES) if settled is None else settled
 
     def _stall_is_over(self, throughput: Throughput) -> bool:
         progressed = throughput.progressed_s is not None and throughput.progressed_s > self.verdict.since_s

@@ -90,7 +90,7 @@ class Redaction:
         self.paths: tuple[str, ...] = tuple(dict.fromkeys(mask_paths))
         """Patterns of the paths that are masked."""
         self._priority = own
-        self.cache: RedactionCache = RedactionCache(self._pairs)
+        self.cache: RedactionCache[RedactionCache[tuple[str, str]] | None] = RedactionCache(self._pairs)
         """Stored values by field name; bounded."""
         self._query = frozenset(self.query)
         self._patterns = [_segments_of(pattern) for pattern in self.paths]
