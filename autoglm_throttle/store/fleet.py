@@ -164,10 +164,11 @@ class FleetSync:
         Await it, without the lock, where `LeasedBuckets.is_decidable` is False.
         Then `LeasedBuckets.take` decides.
         """
-        gives_up_s = self.clock() + DEADLINE_S
+        gives_up_s = math.inf
         while True:
             wakeup = self._new_wakeup()
             now = self.clock()
+            gives_up_s = min(gives_up_s, now + DEADLINE_S)
             with self.lock:
                 if self.leases.is_decidable(demand, now):
                     return
