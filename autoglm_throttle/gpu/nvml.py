@@ -118,7 +118,7 @@ class NvmlProvider:
         if library is not None and library.pid == os.getpid():
             for device in devices:
                 device.close()
-            library.shut_down()
+            library.close_library()
 
     def reset_after_fork(self) -> None:
         """Drop the library and all handles without calling it."""
@@ -229,7 +229,7 @@ class _OpenLibrary:
             raise _unavailable(error) from error
         return cls(nvml, os.getpid())
 
-    def shut_down(self) -> None:
+    def close_library(self) -> None:
         """Close the library."""
         try:
             self.binding.nvmlShutdown()

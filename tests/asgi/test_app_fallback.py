@@ -12,6 +12,7 @@ import pytest
 
 from autoglm_throttle import Priority, Reason, ThrottleMiddleware
 from autoglm_throttle.asgi.failure_attribution import attribute_to_throttle
+from autoglm_throttle.events import LOG_INTERVAL_S
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.http.body import CachePolicy
@@ -149,7 +150,7 @@ async def test_replaced_exception_is_logged(caplog: pytest.LogCaptureFixture) ->
     (line,) = [one for one in caplog.records if "the app failed" in one.message]
     assert line.exc_info is not None
     assert line.exc_info[1] is BOOM
-    service.throttle.clock.advance(10.0)
+    service.throttle.clock.advance(LOG_INTERVAL_S)
     await service.ask(BOOM)
     assert "49 more" in caplog.text
 
@@ -581,14 +582,14 @@ async def test_request_admitted_after_opening_gets_fallback() -> None:
     service = static()
     throttle = service.throttle
     guard = throttle.guard("app")
-    admit = throttle.try_admit
+    admit = throttle.admission.try_admit
 
     def opening(demand: Any) -> Any:
         verdict = admit(demand)
         guard.force_open()
         return verdict
 
-    throttle.try_admit = opening  # type: ignore[method-assign]
+    throttle.admission.try_admit = opening  # type: ignore[method-assign]
     answer = await service.ask()
     assert (answer.body, service.calls) == (b"sorry", 0)
     assert counted(throttle) == {("admitted", "ok"): 1}
