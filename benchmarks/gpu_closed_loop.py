@@ -257,14 +257,14 @@ def measure(job: Job, scale: Scale, minutes: float, keep: Keep) -> dict[str, Any
     record["capacity"] = bench.measure_capacity()
     show(table.capacity(record["capacity"]))
     keep(record)
-    _rows(bench, record, begun_s + 60.0 * minutes, keep)
+    run_rows(bench, record, begun_s + 60.0 * minutes, keep)
     record["complete"] = True
     record["minutes"] = (time.monotonic() - begun_s) / 60.0
     keep(record)
     return record
 
 
-def _rows(bench: Bench, record: dict[str, Any], end_s: float, keep: Keep) -> None:
+def run_rows(bench: Bench, record: dict[str, Any], end_s: float, keep: Keep) -> None:
     """Each row and load; the longest so far says whether there is time for another."""
     longest_s = bench.scale.seconds
     for row, load in bench.scale.cases():

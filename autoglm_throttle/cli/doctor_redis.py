@@ -57,7 +57,7 @@ DoctorResults = list[DoctorResult]
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class RedisNode:
     """One server that holds keys of this service."""
 
     name: str
@@ -113,7 +113,7 @@ def _diagnose(settings: Settings, url: str) -> DoctorResults:
             nodes = _nodes(client, wire, parts.cluster)
             results.append(_connected(parts, url, len(nodes)))
             for node in nodes:
-                results += [*_latency(node, settings), *_server(node), *_access(node, settings, wire)]
+                results += [*_latency(node, settings), *check_server(node), *_access(node, settings, wire)]
     except (RedisError, RedisClusterException, OSError) as error:  # RedisClusterException is no RedisError
         kind = error_kind(error, sent=False)
         hint = _REMEDIES.get(kind, "")
@@ -125,7 +125,7 @@ def _diagnose(settings: Settings, url: str) -> DoctorResults:
     return results
 
 
-def _nodes(client: Any, wire: WindowProtocol, cluster: bool) -> list[_Node]:  # noqa: ANN401 - redis-py's
+def _nodes(client: Any, wire: WindowProtocol, cluster: bool) -> list[RedisNode]:  # noqa: ANN401 - redis-py's
     """Open connections to the servers that hold our keys: several for a cluster, else one.
 
     Raises:
@@ -136,13 +136,13 @@ def _nodes(client: Any, wire: WindowProtocol, cluster: bool) -> list[_Node]:  # 
         wire.build_check([StoreCharge("doctor", _BOTH_LAYOUTS, secrets.token_hex(8), 1)]) for _ in count()
     )
     if not cluster:
-        return [_Node("", client.connection_pool.get_connection(), next(check_requests))]
+        return [RedisNode("", client.connection_pool.get_connection(), next(check_requests))]
     nodes_by_name: dict[str, tuple[Any, CheckRequest]] = {}
     for check_request in islice(check_requests, USERS_TRIED):
         node = client.get_node_from_key(check_request.keys[0])
         nodes_by_name.setdefault(node.name, (node, check_request))
     return [
-        _Node(name, client.get_redis_connection(node).connection_pool.get_connection(), check_request)
+        RedisNode(name, client.get_redis_connection(node).connection_pool.get_connection(), check_request)
         for name, (node, check_request) in sorted(nodes_by_name.items())
     ]
 
@@ -159,7 +159,7 @@ def _connected(parts: RedisAddress, url: str, nodes: int) -> DoctorResult:
     )
 
 
-def _latency(node: _Node, settings: Settings) -> DoctorResults:
+def _latency(node: RedisNode, settings: Settings) -> DoctorResults:
     """Measure the round trip, and the difference between the two clocks."""
     from redis.exceptions import NoPermissionError
 
@@ -184,7 +184,7 @@ def _latency(node: _Node, settings: Settings) -> DoctorResults:
     ]
 
 
-def _server(node: _Node) -> DoctorResults:
+def check_server(node: RedisNode) -> DoctorResults:
     """Report version, role and eviction policy of the server."""
     from redis.exceptions import NoPermissionError
 
@@ -194,10 +194,11 @@ def _server(node: _Node) -> DoctorResults:
         hint = "grant +info to see its version, role and eviction policy"
         return [node.result("server", Severity.WARN, "its user has no permission for INFO", hint)]
     info = dict(line.partition(":")[::2] for line in text.splitlines() if ":" in line)
-    return [_version(node, info), _role(node, info), _eviction(node, info)]
+    return [check_version(node, info), _role(node, info), _eviction(node, info)]
 
 
-def _version(node: _Node, info: Mapping[str, str]) -> DoctorResult:
+def check_version(node: RedisNode, info: Mapping[str, str]) -> DoctorResult:
+    """Check the version of a server, from its own information."""
     version = info.get("valkey_version") or info.get("redis_version", "")
     name = f"{'Valkey' if 'valkey_version' in info else 'Redis'} {version}"
     numbers = tuple(int(part) for part in info.get("redis_version", "").split(".")[:2] if part.isdigit())
@@ -208,7 +209,7 @@ def _version(node: _Node, info: Mapping[str, str]) -> DoctorResult:
     return node.result("version", Severity.OK, name, value=version)
 
 
-def _role(node: _Node, info: Mapping[str, str]) -> DoctorResult:
+def _role(node: RedisNode, info: Mapping[str, str]) -> DoctorResult:
     role = info.get("role", "")
     if role != "master":
         hint = "use the address of its primary, or let Sentinel find it: redis+sentinel://"
@@ -216,7 +217,7 @@ def _role(node: _Node, info: Mapping[str, str]) -> DoctorResult:
     return node.result("role", Severity.OK, "it is a primary", value="primary")
 
 
-def _eviction(node: _Node, info: Mapping[str, str]) -> DoctorResult:
+def _eviction(node: RedisNode, info: Mapping[str, str]) -> DoctorResult:
     policy = info.get("maxmemory_policy", "")
     text = f"eviction policy {policy or 'not reported'}"
     if policy in SAFE_EVICTION_POLICIES:
@@ -227,14 +228,14 @@ def _eviction(node: _Node, info: Mapping[str, str]) -> DoctorResult:
     )
 
 
-def _access(node: _Node, settings: Settings, wire: WindowProtocol) -> DoctorResults:
+def _access(node: RedisNode, settings: Settings, wire: WindowProtocol) -> DoctorResults:
     """Check the permissions and the counting; counting is skipped if a permission is missing."""
     results_of_permissions = _permissions(node, settings)
     forbidden = any(result.level is Severity.FAIL for result in results_of_permissions)
     return results_of_permissions if forbidden else [*results_of_permissions, _counts(node, wire)]
 
 
-def _permissions(node: _Node, settings: Settings) -> DoctorResults:
+def _permissions(node: RedisNode, settings: Settings) -> DoctorResults:
     """Report missing permissions of the server's user."""
     more = _extra_commands(settings)
     missing = missing_permission(
@@ -271,7 +272,7 @@ def _extra_commands(settings: Settings) -> list[str]:
     return [command for is_on, rights in needed if is_on for command in rights.split()]
 
 
-def _counts(node: _Node, wire: WindowProtocol) -> DoctorResult:
+def _counts(node: RedisNode, wire: WindowProtocol) -> DoctorResult:
     """Charge one unit of an invented user, in both layouts, and refund it."""
     from redis.exceptions import ResponseError
 
@@ -297,7 +298,7 @@ def _counts(node: _Node, wire: WindowProtocol) -> DoctorResult:
     return node.result("counting", Severity.OK, "it charges and refunds correctly", value="ok")
 
 
-def _run(node: _Node, encoded: tuple[list[str], list[str | int]]) -> object:
+def _run(node: RedisNode, encoded: tuple[list[str], list[str | int]]) -> object:
     from redis.exceptions import NoScriptError
 
     keys, arguments = encoded
@@ -309,7 +310,7 @@ def _run(node: _Node, encoded: tuple[list[str], list[str | int]]) -> object:
         return node.execute("EVAL", text, len(keys), *keys, *arguments)
 
 
-def _clear(node: _Node) -> None:
+def _clear(node: RedisNode) -> None:
     """Delete keys that a script without all permissions may have written without a time to live."""
     from redis.exceptions import ResponseError
 

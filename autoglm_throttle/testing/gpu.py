@@ -226,6 +226,11 @@ class FakeGpu:
         else:
             self._hangs_until_s = float("inf") if for_s is None else self._clock() + for_s
 
+    @property
+    def is_hanging(self) -> bool:
+        """Whether the next read blocks its thread."""
+        return not self._released.is_set()
+
     def stale(self) -> None:
         """Make every read return the rows of the last good one, with their old times."""
         self._stale = True
@@ -262,9 +267,9 @@ class FakeGpu:
 
     def reset_after_fork(self) -> None:
         """Replace the event: a thread of the parent may have held its lock at the fork."""
-        hangs = not self._released.is_set()
+        is_hanging = self.is_hanging
         self._released = threading.Event()
-        if not hangs:
+        if not is_hanging:
             self._released.set()
 
     def _row(self, index: int) -> GpuSample:

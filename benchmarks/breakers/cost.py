@@ -193,11 +193,11 @@ def costs(scale: Scale) -> dict[str, Any]:
         bare = f"{form} {BARE}"
         found[form] = {"bare_ns": statistics.median(seen[bare]) * 1e9, "spread": spread(seen[bare])}
         names = [key.partition(" ")[2] for key in seen if key.startswith(f"{form} ") and key != bare]
-        found[form]["rows"] = {name: _figures(seen, form, name) for name in names}
+        found[form]["rows"] = {name: row_figures(seen, form, name) for name in names}
     return found
 
 
-def _figures(seen: Mapping[str, Sequence[float]], form: str, name: str) -> dict[str, float]:
+def row_figures(seen: Mapping[str, Sequence[float]], form: str, name: str) -> dict[str, float]:
     bare, row, ours = (f"{form} {who}" for who in (BARE, name, Ours.name))
     added = (a - b for a, b in zip(seen[row], seen[bare], strict=True))
     return {

@@ -102,7 +102,7 @@ def ours(kind: str) -> Peer:
     """Ours, ``paced`` or as fast as it goes (``ceiling``)."""
 
     def run(port: int, seconds: float) -> dict[str, Any]:
-        return _last_line(
+        return last_line(
             [sys.executable, "-m", "benchmarks.generators.ours", str(port), str(seconds), kind], seconds
         )
 
@@ -113,7 +113,7 @@ def aiohttp() -> Peer:
     """aiohttp's client in as many tasks as there are connections."""
 
     def run(port: int, seconds: float) -> dict[str, Any]:
-        return _last_line([sys.executable, "-c", AIOHTTP, str(port), str(seconds)], seconds)
+        return last_line([sys.executable, "-c", AIOHTTP, str(port), str(seconds)], seconds)
 
     return Peer("aiohttp", run if importlib.util.find_spec("aiohttp") else None)
 
@@ -132,7 +132,7 @@ def locust(python: str | None) -> Peer:
             words = ["-f", str(program), "--headless", "--json", "--loglevel", "ERROR"]
             crowd = ["-u", str(CONNECTIONS), "-r", "1000", "-t", f"{seconds + 1:.0f}s"]
             where = ["-H", f"http://127.0.0.1:{port}"]
-            return _last_line([python or sys.executable, "-m", "locust", *words, *crowd, *where], seconds)
+            return last_line([python or sys.executable, "-m", "locust", *words, *crowd, *where], seconds)
 
     return Peer("Locust FastHttpUser", run if python or importlib.util.find_spec("locust") else None)
 
@@ -162,7 +162,7 @@ def _output(command: list[str], seconds: float) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=seconds + 60).stdout
 
 
-def _last_line(command: list[str], seconds: float) -> dict[str, Any]:
+def last_line(command: list[str], seconds: float) -> dict[str, Any]:
     told = [line for line in _output(command, seconds).splitlines() if line.startswith("{")]
     figures: dict[str, Any] = json.loads(told[-1])
     return figures

@@ -34,7 +34,7 @@ class Batcher:
         self._work = work
         self._slo_s = slo_s
         self._host = host
-        self._line: deque[asyncio.Future[Exception | None]] = deque()
+        self.queue: deque[asyncio.Future[Exception | None]] = deque()
         self._thread = ThreadPoolExecutor(1)
         self._task: asyncio.Task[None] | None = None
         self._inside = 0
@@ -73,7 +73,7 @@ class Batcher:
             p95_s=rising[math.ceil(0.95 * len(rising)) - 1] if rising else None,
             slo_s=self._slo_s,
             in_flight=self._inside,
-            waiting=len(self._line),
+            waiting=len(self.queue),
             completed_total=self._done,
             host_load=load,
             host_iowait=iowait,
@@ -81,7 +81,7 @@ class Batcher:
 
     async def _turn(self) -> None:
         turn: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        self._line.append(turn)
+        self.queue.append(turn)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._compute())
         error = await turn
@@ -97,8 +97,8 @@ class Batcher:
 
     async def _compute(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._line:
-            batch = [self._line.popleft() for _ in range(min(MAX_BATCH, len(self._line)))]
+        while self.queue:
+            batch = [self.queue.popleft() for _ in range(min(MAX_BATCH, len(self.queue)))]
             error = await loop.run_in_executor(self._thread, self._try, len(batch))
             for turn in batch:
                 if not turn.done():

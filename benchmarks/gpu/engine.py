@@ -39,7 +39,7 @@ class Engine:
     """
 
     def __init__(self, job: Job) -> None:
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.gpu.engine"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -62,22 +62,22 @@ class Engine:
 
     def close(self) -> None:
         """End the process."""
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self.process.stdin, self.process.stdout):
             with contextlib.suppress(BrokenPipeError):
                 if pipe is not None:
                     pipe.close()
         try:
-            self._process.wait(END_S)
+            self.process.wait(END_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
 
     def _ask(self, line: str) -> None:
-        if self._process.stdin is None or self._process.stdout is None:
+        if self.process.stdin is None or self.process.stdout is None:
             raise RuntimeError("no pipes")
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(line + "\n")
-        if not self._process.stdout.readline():
+            self.process.stdin.write(line + "\n")
+        if not self.process.stdout.readline():
             raise RuntimeError("the engine is gone")
 
 

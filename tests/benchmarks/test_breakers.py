@@ -136,7 +136,7 @@ def test_a_row_is_taken_beyond_the_bare_one_of_its_round() -> None:
         "block autoglm_throttle": [3e-9, 5e-9, 4e-9],
         "block it": [5e-9, 11e-9, 10e-9],
     }
-    figures = cost._figures(seen, "block", "it")
+    figures = cost.row_figures(seen, "block", "it")
     assert figures["ns"] == pytest.approx(8.0)
     assert figures["ours_over_it"] == pytest.approx(0.25)
 

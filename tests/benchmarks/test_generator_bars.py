@@ -91,9 +91,9 @@ def test_the_programs_of_the_peers_are_python(program: str) -> None:
 
 def test_other_output_of_a_program_is_ignored() -> None:
     words = [sys.executable, "-c", "print('[noise'); print('{\"answers\": 3}'); print('bye')"]
-    assert peers._last_line(words, 1.0) == {"answers": 3}
+    assert peers.last_line(words, 1.0) == {"answers": 3}
     with pytest.raises(subprocess.CalledProcessError):
-        peers._last_line([sys.executable, "-c", "raise SystemExit(1)"], 1.0)
+        peers.last_line([sys.executable, "-c", "raise SystemExit(1)"], 1.0)
 
 
 @pytest.mark.server

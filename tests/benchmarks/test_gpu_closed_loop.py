@@ -156,7 +156,7 @@ async def test_all_that_wait_are_computed_together_but_never_more_than_a_batch()
     work = Slow()
     batcher = Batcher(work, 2.0, lambda: (0.5, None))
     asking = [asyncio.create_task(ask(batcher, "POST", "/v1/predict", b"{}")) for _ in range(1 + 20)]
-    while len(batcher._line) + sum(work.batches) < 21 or not work.batches:  # noqa: ASYNC110 - until all stand
+    while len(batcher.queue) + sum(work.batches) < 21 or not work.batches:  # noqa: ASYNC110 - until all stand
         await asyncio.sleep(0)
     told = batcher.told()
     assert (told.in_flight, told.waiting, told.completed_total) == (21, 21 - work.batches[0], 0)
@@ -191,8 +191,8 @@ def test_an_engine_computes_in_another_process_and_is_missed_when_it_is_gone() -
     begun_s = time.perf_counter()
     engine.batch(9)
     assert time.perf_counter() - begun_s >= 0.04
-    engine._process.kill()
-    engine._process.wait()
+    engine.process.kill()
+    engine.process.wait()
     with pytest.raises(RuntimeError, match="gone"):
         engine.batch(1)
     engine.close()
@@ -304,7 +304,7 @@ def test_skipped_row_is_named_and_a_failing_row_ends_nothing(
     kept: list[int] = []
     record: dict[str, Any] = {"rows": [], "left_out": []}
     bench = gpu_closed_loop.Bench(Job("cpu"), scale)
-    gpu_closed_loop._rows(bench, record, 115.0, lambda told: kept.append(len(told["rows"])))
+    gpu_closed_loop.run_rows(bench, record, 115.0, lambda told: kept.append(len(told["rows"])))
     assert ran == scale.cases()[:3]
     assert record["left_out"] == [list(case) for case in scale.cases()[3:]]
     assert [row["error"] for row in record["rows"]] == ["RuntimeError: out of memory"] * 3

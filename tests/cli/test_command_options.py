@@ -19,17 +19,22 @@ COMMAND_LINES = [
 PRINTS_JSON = [words for words in COMMAND_LINES if words not in {("demo",), ("record", "convert")}]
 
 
+def actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """All options and positionals; argparse has no public name for them."""
+    return list(parser._actions)
+
+
 def parser_of(words: tuple[str, ...]) -> argparse.ArgumentParser:
     """The parser that reads the options of a command."""
     parser = _parser(words)
     for name in words if words != COMPARE else words[:1]:
-        (commands,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
-        parser = commands.choices[name]
+        (commands,) = (one for one in actions(parser) if one.nargs == argparse.PARSER)
+        parser = dict(commands.choices or {})[name]
     return parser
 
 
 def long_options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Action]]:
-    for action in parser._actions:
+    for action in actions(parser):
         for name in action.option_strings:
             if name.startswith("--"):
                 yield name, action
@@ -46,7 +51,7 @@ def test_abbreviated_option_is_wrong_usage(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     parser = parser_of(words)
-    positionals = ["x"] * sum(not action.option_strings for action in parser._actions)
+    positionals = ["x"] * sum(not action.option_strings for action in actions(parser))
     assert "--hel" in abbreviations(parser)
     for option in abbreviations(parser):
         with pytest.raises(SystemExit) as caught:

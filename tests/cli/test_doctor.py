@@ -102,13 +102,13 @@ def test_a_server_without_tls_where_it_is_wanted(doctor: Doctor, own_server: Red
 def test_server_that_dies_during_the_diagnosis_is_reported(
     doctor: Doctor, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = doctor_redis._server
+    asked = doctor_redis.check_server
 
     def dies(node: Any) -> list[DoctorResult]:
         own_server.kill()
         return asked(node)
 
-    monkeypatch.setattr(doctor_redis, "_server", dies)
+    monkeypatch.setattr(doctor_redis, "check_server", dies)
     status, findings = doctor(REDIS_URL=own_server.url)
     assert (status, not_well(findings)) == (1, [("connection", "fail")])
 
@@ -198,7 +198,7 @@ def test_a_server_that_is_far_away(
 
 def test_an_old_server_and_one_of_another_kind() -> None:
     nothing: Any = None
-    node = doctor_redis._Node("", nothing, nothing)
+    node = doctor_redis.RedisNode("", nothing, nothing)
     for version, level in {
         "6.0.16": "fail",
         "5.0": "fail",
@@ -206,8 +206,8 @@ def test_an_old_server_and_one_of_another_kind() -> None:
         "7.0.15": "ok",
         "10.0": "ok",
     }.items():
-        assert doctor_redis._version(node, {"redis_version": version}).level == level
-    found = doctor_redis._version(node, {"redis_version": "7.2.4", "valkey_version": "8.1.4"})
+        assert doctor_redis.check_version(node, {"redis_version": version}).level == level
+    found = doctor_redis.check_version(node, {"redis_version": "7.2.4", "valkey_version": "8.1.4"})
     assert (found.message, found.value) == ("Valkey 8.1.4", "8.1.4")
 
 

@@ -3,6 +3,7 @@
 import threading
 from dataclasses import fields
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -145,14 +146,15 @@ def test_a_blocking_hang_may_end_by_itself() -> None:
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-def test_a_fork_leaves_the_lock_of_the_hang_behind(hangs: bool) -> None:
+def test_a_fork_leaves_the_lock_of_the_hang_behind(hangs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = FakeGpu(blocks=True)
     if hangs:
         gpu.hang(0.0)
-    inherited = gpu._released
+    made = Mock(wraps=threading.Event)
+    monkeypatch.setattr(threading, "Event", made)
     gpu.reset_after_fork()
-    assert gpu._released is not inherited
-    assert gpu._released.is_set() is not hangs
+    made.assert_called_once()
+    assert gpu.is_hanging is hangs
 
 
 def test_stale_rows_keep_their_old_time() -> None:

@@ -38,12 +38,12 @@ class ScriptedServer:
     def _begin(self, reader: Reader, writer: Writer) -> None:
         """Serve one in a task of its own: asyncio itself complains when one ends before it has begun."""
         self.connections += 1
-        task = asyncio.ensure_future(self._one(reader, writer))
+        task = asyncio.ensure_future(self.handle(reader, writer))
         self._served.add(task)
         task.add_done_callback(self._served.discard)
         task.add_done_callback(lambda _: writer.close())
 
-    async def _one(self, reader: Reader, writer: Writer) -> None:
+    async def handle(self, reader: Reader, writer: Writer) -> None:
         try:
             await self._serve(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):

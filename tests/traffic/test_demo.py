@@ -122,9 +122,9 @@ def test_missing_uvicorn_is_reported_before_the_start(
 def test_report_page_write_error_is_printed(tmp_path: Path) -> None:
     with demo_store.DemoStore() as store:
         played = _DemoRun(phases(5.0), Policy.FIXED, store, tmp_path / "gone" / "page.html")
-        assert played._write_page("page").startswith("The report page could not be written: ")
+        assert played.write_page("page").startswith("The report page could not be written: ")
         played = _DemoRun(phases(5.0), Policy.FIXED, store, tmp_path / "page.html")
-        assert played._write_page("page") == f"Report page: {tmp_path / 'page.html'}"
+        assert played.write_page("page") == f"Report page: {tmp_path / 'page.html'}"
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == "page"
 
 
@@ -235,7 +235,7 @@ def test_ctrl_c_still_prints_the_table() -> None:
 def test_without_a_store_program_user_limits_stay_in_memory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo_store, "_programs", lambda: iter(()))
+    monkeypatch.setattr(demo_store, "store_programs", lambda: iter(()))
     run(parsed("--seconds", "1", "--policy", "fixed"))
     out = capsys.readouterr().out
     assert "user limits in memory: no Redis or Valkey server was found on this machine" in out
@@ -245,13 +245,13 @@ def test_without_a_store_program_user_limits_stay_in_memory(
 
 @pytest.mark.slow
 def test_unusable_store_programs_are_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = list(demo_store._programs())
+    found = list(demo_store.store_programs())
     monkeypatch.setattr(demo_store, "START_S", 0.2)
     mute = tmp_path / "mute"
     mute.write_text("#!/bin/sh\n[ $1 = --version ] && echo 'Redis server v=9.9.9' || exit 1\n")
     mute.chmod(0o755)
     programs = [Path("/bin/true"), tmp_path / "absent", mute]
-    monkeypatch.setattr(demo_store, "_programs", lambda: iter(programs))
+    monkeypatch.setattr(demo_store, "store_programs", lambda: iter(programs))
     with demo_store.DemoStore() as store:
         assert store.url is None
     monkeypatch.setattr(demo_store, "START_S", 2.0)

@@ -340,7 +340,7 @@ async def test_a_server_that_goes_away_and_comes_back_is_found_again() -> None:
         generator = OpenLoopSender(RequestSource(made), target, BRISK, lambda *_: answered.set())
         running = asyncio.create_task(generator.run())
         await answered.wait()
-    second = await asyncio.start_server(ScriptedServer(always(OK))._one, "127.0.0.1", target.port)
+    second = await asyncio.start_server(ScriptedServer(always(OK)).handle, "127.0.0.1", target.port)
     result = await running
     second.close()
     assert result.summary.total().admitted >= 38

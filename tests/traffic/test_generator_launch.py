@@ -151,7 +151,7 @@ def test_early_end_of_a_sending_process_is_reported(monkeypatch: pytest.MonkeyPa
 def test_results_of_other_processes_survive_a_kill(
     what: RequestSource | UserSchedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell, told = worker_pool._send_message, list[object]()
+    tell, told = worker_pool.send_message, list[object]()
 
     def say(child: subprocess.Popen[bytes], said: object) -> None:
         tell(child, said)
@@ -160,7 +160,7 @@ def test_results_of_other_processes_survive_a_kill(
             if len(told) == 2:
                 child.kill()
 
-    monkeypatch.setattr(worker_pool, "_send_message", say)
+    monkeypatch.setattr(worker_pool, "send_message", say)
     with beside(always(OK)) as server:
         result = launch(what, TargetUrl(port=server.port), BRISK, processes=2)
     assert result.balanced
@@ -175,14 +175,14 @@ def test_results_of_other_processes_survive_a_kill(
 
 @pytest.mark.slow
 def test_run_without_surviving_processes_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell = worker_pool._send_message
+    tell = worker_pool.send_message
 
     def say(child: subprocess.Popen[bytes], said: object) -> None:
         tell(child, said)
         if isinstance(said, float):
             child.kill()
 
-    monkeypatch.setattr(worker_pool, "_send_message", say)
+    monkeypatch.setattr(worker_pool, "send_message", say)
     with beside(always(OK)) as server, pytest.raises(TrafficError, match="ended early"):
         launch(some(), TargetUrl(port=server.port), BRISK, processes=2)
 
@@ -190,7 +190,7 @@ def test_run_without_surviving_processes_fails(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 def test_stop_signal_before_the_start_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[object] = []
-    tell = worker_pool._send_message
+    tell = worker_pool.send_message
 
     def say(child: subprocess.Popen[bytes], what: object) -> None:
         said.append(what)
@@ -198,7 +198,7 @@ def test_stop_signal_before_the_start_sends_nothing(monkeypatch: pytest.MonkeyPa
         if isinstance(what, float):
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(worker_pool, "_send_message", say)
+    monkeypatch.setattr(worker_pool, "send_message", say)
     with beside(always(OK)) as server, pytest.raises(KeyboardInterrupt):
         launch(some(), TargetUrl(port=server.port), BRISK, processes=2)
     assert worker_pool.STOP not in said

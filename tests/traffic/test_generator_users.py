@@ -197,5 +197,5 @@ def test_users_ask_nothing_that_would_begin_after_the_end() -> None:
     roster = UserSchedule(Users(((50, 0.1),), think_s=0.2))
     crew = ClosedLoopSender(roster, TargetUrl(port=1))
     before_the_end = sum(due_s < 0.1 for due_s, _ in roster.starts())
-    assert not crew._send_due(10.0)
+    assert not crew.send_due(10.0)
     assert crew.launched == len(crew.request_log) == before_the_end < 50

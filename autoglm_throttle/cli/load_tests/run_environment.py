@@ -27,7 +27,7 @@ def environment_info(command: str, loop: str) -> About:
         "processor": processor(),
         "cores": os.cpu_count() or 1,
         "loop": loop,
-        "httptools": _version("httptools"),
+        "httptools": package_version("httptools"),
         "command": command,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -36,7 +36,7 @@ def environment_info(command: str, loop: str) -> About:
 def processor() -> str:
     """Return the processor's name, or its architecture if the name is unknown."""
     try:
-        for line in _cpuinfo():
+        for line in read_cpuinfo():
             name, _, value = line.partition(":")
             if name.strip() == "model name":
                 return value.strip()
@@ -50,14 +50,16 @@ def processor() -> str:
     return name or platform.machine()
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
+    """Return the version of a package; empty if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
 
 
-def _cpuinfo() -> list[str]:
+def read_cpuinfo() -> list[str]:
+    """Read the lines of ``/proc/cpuinfo``; none on another system."""
     try:
         return Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     except OSError:

@@ -41,7 +41,7 @@ _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 
 @dataclass(slots=True)
-class _Block:
+class GorBlock:
     """Lines between two separators."""
 
     line: int
@@ -134,15 +134,15 @@ def _framed(header: str, payload: bytes) -> bytes:
     return header.encode("ascii") + b"\n" + payload + b"\n" + MONKEYS + b"\n"
 
 
-def _blocks(stored: BinaryIO) -> Iterator[_Block]:
+def _blocks(stored: BinaryIO) -> Iterator[GorBlock]:
     number, begins = 1, True
-    block = _Block(number)
+    block = GorBlock(number)
     while part := stored.readline(MAX_LINE_BYTES):
         # readline(limit) may return a part of a line: only a separator at the start of a line counts.
         ends = part.endswith(b"\n")
         if begins and part.rstrip(b"\r\n") == MONKEYS:
             yield block
-            block = _Block(number + 1)
+            block = GorBlock(number + 1)
         else:
             block.add(part)
         number += ends
@@ -151,7 +151,7 @@ def _blocks(stored: BinaryIO) -> Iterator[_Block]:
         yield block
 
 
-def _process_block(block: _Block, pending: _PendingRequests) -> None:
+def _process_block(block: GorBlock, pending: _PendingRequests) -> None:
     if block.size > MAX_LINE_BYTES:
         raise TrafficError(f"longer than {MAX_LINE_BYTES} bytes")
     header = _HEADER.fullmatch(block.parts[0]) if block.parts else None

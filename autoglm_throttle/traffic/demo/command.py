@@ -128,7 +128,7 @@ class _DemoRun:
             lines += [sentence, ""]
         if result.balanced:
             page = final_page.page(scenario, self.policy, result, sentences, problems)
-            lines += [self._write_page(page), ""]
+            lines += [self.write_page(page), ""]
         lines.append(sentences[0])
         out.write("\n".join(lines) + "\n")
         out.writelines(f"PROBLEM: {problem}\n" for problem in [*problems, *stderr])
@@ -145,7 +145,7 @@ class _DemoRun:
             sentences.append(summary.downstream_sentence(observer.downstream))
         return sentences
 
-    def _write_page(self, page: str) -> str:
+    def write_page(self, page: str) -> str:
         """Write the report page and return a sentence with its path."""
         try:
             self.report.write_text(page, encoding="utf-8")

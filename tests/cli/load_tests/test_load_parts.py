@@ -91,7 +91,7 @@ def test_processor_name_by_platform(
             raise sysctl
         return subprocess.CompletedProcess([], 0, stdout=sysctl)
 
-    monkeypatch.setattr(run_environment, "_cpuinfo", lambda: cpuinfo)
+    monkeypatch.setattr(run_environment, "read_cpuinfo", lambda: cpuinfo)
     monkeypatch.setattr(subprocess, "run", answer)
     monkeypatch.setattr("platform.machine", lambda: "riscv")
     assert run_environment.processor() == name
@@ -102,8 +102,8 @@ def test_missing_cpuinfo_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
         raise FileNotFoundError
 
     monkeypatch.setattr(Path, "read_text", absent)
-    assert run_environment._cpuinfo() == []
+    assert run_environment.read_cpuinfo() == []
 
 
 def test_a_package_that_is_not_installed_has_no_version() -> None:
-    assert run_environment._version("no-such-package-of-anybody") == ""
+    assert run_environment.package_version("no-such-package-of-anybody") == ""

@@ -155,7 +155,7 @@ def test_requests_of_one_serial_are_all_kept() -> None:
 
 
 def test_nothing_is_held_of_a_block_that_is_too_long() -> None:
-    block = gor._Block(1)
+    block = gor.GorBlock(1)
     for _ in range(20):
         block.add(b"x" * 100_000)
         assert sum(map(len, block.parts)) <= 1 << 20
