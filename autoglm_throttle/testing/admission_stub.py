@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.admission.controller import ADMITTED
+from autoglm_throttle.admission.controller import ADMITTED, AdmissionController
 from autoglm_throttle.admission.permit import Permit
-from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Demand
 
 
-def admit_all(throttle: Throttle, demand: Demand) -> Permit:
-    """Replaces ``Throttle.try_admit``: no limit is checked, and no tokens or units are taken."""
-    settlement = throttle.admission.parts.settlement
+def admit_all(admission: AdmissionController, demand: Demand) -> Permit:
+    """Replaces ``AdmissionController.try_admit``: no limit is checked, and no tokens or units are taken."""
+    settlement = admission.parts.settlement
     now = settlement.clock()
     with settlement.lock:
         settlement.counters.classes[demand.priority].admitted += 1

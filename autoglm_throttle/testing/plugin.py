@@ -70,9 +70,9 @@ def no_throttle(monkeypatch: pytest.MonkeyPatch) -> ManualThrottle:
 
     The value is a throttle for tests that may be handed to an app that takes one.
     """
+    from autoglm_throttle.admission.controller import AdmissionController
     from autoglm_throttle.testing.admission_stub import admit_all
     from autoglm_throttle.testing.manual_throttle import throttle_for_tests
-    from autoglm_throttle.throttle import Throttle
 
-    monkeypatch.setattr(Throttle, "try_admit", admit_all)
+    monkeypatch.setattr(AdmissionController, "try_admit", admit_all)
     return throttle_for_tests()
