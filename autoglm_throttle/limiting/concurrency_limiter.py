@@ -76,10 +76,9 @@ class AdaptiveConcurrencyLimiter:
             period.latest_s = now
         else:
             now = self._tick(now)
-        priority = demand.priority
-        period.arrived[priority] += 1
+        period.arrived[demand.priority] += 1
         in_flight = self.in_flight
-        if in_flight >= self.capacity or (self.waiting and self.queues.count_ahead(priority)):
+        if in_flight >= self.capacity or (self.waiting and self.queues.count_ahead(demand.priority)):
             period.limited = True
             return False
         self.in_flight = in_flight = in_flight + 1
@@ -149,10 +148,13 @@ class AdaptiveConcurrencyLimiter:
             now = self._tick(now)
         self.in_flight -= 1
         period.starts_s -= now
-        lasted_s = now - started_s
-        if outcome is _SUCCESS or outcome is _SLOW or (outcome is _FAILURE and lasted_s >= period.failure_s):
+        if (
+            outcome is _SUCCESS
+            or outcome is _SLOW
+            or (outcome is _FAILURE and now - started_s >= period.failure_s)
+        ):
             period.done += 1
-            period.total_s += lasted_s
+            period.total_s += now - started_s
 
     def cancel(self, ticket: Ticket, now: float) -> None:
         """Cancel a ticket: remove it from its queue, or release the slot it was called to.
@@ -289,7 +291,7 @@ class AdaptiveConcurrencyLimiter:
         self.capacity = int(self.limit)
 
     def _bound(self, limit: float) -> float:
-        return min(limit, self.memory.requests, self.rules.inflight_max or math.inf)
+        return min(limit, self.memory.requests, float(self.rules.inflight_max) or math.inf)
 
     def _append(self, ticket: Ticket) -> Ticket:
         self.queues.all[ticket.queue_index][ticket] = None

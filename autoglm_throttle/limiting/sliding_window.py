@@ -97,9 +97,16 @@ class SlidingWindow:
                 oldest_leaves = account[0] + only.window_s
                 if account[-1] <= now < oldest_leaves:  # usually: none expired
                     account.append(now)
-                    reset_s = oldest_leaves - now
                     return Decision(
-                        True, OK, "", only.name, only.limit, remaining, 0.0, reset_s, only.window_s
+                        True,
+                        OK,
+                        "",
+                        only.name,
+                        only.limit,
+                        remaining,
+                        0.0,
+                        oldest_leaves - now,
+                        only.window_s,
                     )
         decision = self.test(account, units, now)
         if decision.allowed:
