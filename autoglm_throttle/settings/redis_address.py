@@ -67,6 +67,14 @@ DATABASES: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True)
+class RedisLogin:
+    """A user and its password; None: the default user, or no password."""
+
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class RedisAddress:
     """The parts of a URL."""
 
@@ -79,12 +87,11 @@ class RedisAddress:
     service: str = ""
     """Name of the primary at the sentinels."""
     db: int = 0
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
+    login: RedisLogin = RedisLogin()
+    """At each server, but not at the sentinels."""
     options: tuple[tuple[str, str | bool], ...] = ()
     """Options of `TLS_OPTIONS`, in the order written."""
-    sentinel_username: str | None = None
-    sentinel_password: str | None = field(default=None, repr=False)
+    sentinel_login: RedisLogin = RedisLogin()
 
     @property
     def cluster(self) -> bool:
@@ -96,7 +103,7 @@ class RedisAddress:
         scheme = "unix" if self.path else ("rediss" if self.tls else "redis")
         if self.topology is not Topology.SINGLE:
             scheme = f"{scheme}+{self.topology.value}"
-        login = quote(self.username or "", safe="") + (":***" if self.password else "")
+        login = quote(self.login.username or "", safe="") + (":***" if self.login.password else "")
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
         path = self.path or "".join(
             [f"/{quote(self.service)}" if self.service else "", f"/{self.db}" if self.db else ""]
@@ -127,7 +134,6 @@ def parse_redis_url(text: str) -> RedisAddress:
         raise _invalid(f"it begins with {parts.scheme + '://'!r}" if parts.scheme else "it has no scheme")
     topology, tls = _SCHEMES[parts.scheme]
     query = _query(parts.query, _allowed(parts.scheme, topology, tls))
-    username, password = _credentials(parts)
     service, db = _service_and_database(parts, topology, query.pop("db", None))
     unix = parts.scheme == "unix"
     return RedisAddress(
@@ -137,10 +143,8 @@ def parse_redis_url(text: str) -> RedisAddress:
         path=unquote(parts.path) if unix else "",
         service=service,
         db=db,
-        username=username,
-        password=password,
-        sentinel_username=query.pop("sentinel_username", None),
-        sentinel_password=query.pop("sentinel_password", None),
+        login=_login(parts),
+        sentinel_login=RedisLogin(query.pop("sentinel_username", None), query.pop("sentinel_password", None)),
         options=tuple((name, _option(name, value)) for name, value in query.items()),
     )
 
@@ -170,12 +174,12 @@ def _query(text: str, allowed: tuple[str, ...]) -> dict[str, str]:
     return query
 
 
-def _credentials(parts: SplitResult) -> tuple[str | None, str | None]:
+def _login(parts: SplitResult) -> RedisLogin:
     login, at, _ = parts.netloc.rpartition("@")
     if not at:
-        return None, None
+        return RedisLogin()
     username, _, password = login.partition(":")
-    return unquote(username) or None, unquote(password) or None
+    return RedisLogin(unquote(username) or None, unquote(password) or None)
 
 
 def _hosts(parts: SplitResult, port: int) -> tuple[tuple[str, int], ...]:

@@ -227,11 +227,12 @@ def _address(url: RedisAddress) -> dict[str, Any]:
 
 
 def _credentials(url: RedisAddress) -> dict[str, Any]:
-    return {"username": url.username, "password": url.password} | _tls(url)
+    return {"username": url.login.username, "password": url.login.password} | _tls(url)
 
 
 def _sentinel_credentials(url: RedisAddress) -> dict[str, Any]:
-    return {"username": url.sentinel_username, "password": url.sentinel_password} | _tls(url)
+    login = url.sentinel_login
+    return {"username": login.username, "password": login.password} | _tls(url)
 
 
 def _tls(url: RedisAddress) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class RedisUserLimitStore:
         self._codec = _WindowCodec(protocol)
         self.rules: BatchRules = rules or BatchRules()
         url = clients.url
-        secrets = (url.password, url.sentinel_password) if url else ()
+        secrets = (url.login.password, url.sentinel_login.password) if url else ()
         self.errors: StoreErrorTracker = StoreErrorTracker(*secrets)
         self.batches: PerEventLoop[LoopBatch] = PerEventLoop(self._batch)
 

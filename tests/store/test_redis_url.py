@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.settings.redis_address import ALLOWED_URLS, RedisAddress, Topology, parse_redis_url
+from autoglm_throttle.settings.redis_address import (
+    ALLOWED_URLS,
+    RedisAddress,
+    RedisLogin,
+    Topology,
+    parse_redis_url,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,8 +28,7 @@ from autoglm_throttle.settings.redis_address import ALLOWED_URLS, RedisAddress, 
                 Topology.SINGLE,
                 tls=True,
                 hosts=(("cache", 6379),),
-                username="user",
-                password="p@ss/",
+                login=RedisLogin("user", "p@ss/"),
                 options=(
                     ("ssl_ca_certs", "/etc/ca.pem"),
                     ("ssl_check_hostname", False),
@@ -34,7 +39,12 @@ from autoglm_throttle.settings.redis_address import ALLOWED_URLS, RedisAddress, 
         (
             "unix://:secret@/run/redis%20one.sock?db=2",
             RedisAddress(
-                Topology.SINGLE, tls=False, hosts=(), path="/run/redis one.sock", password="secret", db=2
+                Topology.SINGLE,
+                tls=False,
+                hosts=(),
+                path="/run/redis one.sock",
+                login=RedisLogin(password="secret"),
+                db=2,
             ),
         ),
         (
@@ -45,14 +55,13 @@ from autoglm_throttle.settings.redis_address import ALLOWED_URLS, RedisAddress, 
                 hosts=(("a", 26379), ("b", 26380)),
                 service="my-master",
                 db=4,
-                sentinel_username="s",
-                sentinel_password="t",
+                sentinel_login=RedisLogin("s", "t"),
             ),
         ),
         (
             "rediss+cluster://u:p@a,b:7001/",
             RedisAddress(
-                Topology.CLUSTER, tls=True, hosts=(("a", 6379), ("b", 7001)), username="u", password="p"
+                Topology.CLUSTER, tls=True, hosts=(("a", 6379), ("b", 7001)), login=RedisLogin("u", "p")
             ),
         ),
     ],
@@ -136,7 +145,7 @@ def test_passwords_are_in_no_text(scheme: str, before: str, after: str, rest: st
     username=st.none() | st.text(min_size=1, max_size=9),
 )
 def test_logged_url_can_be_parsed_again(host: str, port: int, db: int, username: str | None) -> None:
-    url = RedisAddress(Topology.SINGLE, tls=False, hosts=((host, port),), db=db, username=username)
+    url = RedisAddress(Topology.SINGLE, tls=False, hosts=((host, port),), db=db, login=RedisLogin(username))
     assert parse_redis_url(str(url)) == url
 
 
