@@ -89,7 +89,7 @@ class _DeadlineTimer:
         self._handle = self._loop.call_at(due_s, self._on_due, context=contextvars.Context())
 
     def disarm(self, now: float) -> bool:
-        """Note that it has fired; True if the loop itself had stalled."""
+        """Record that it has fired; True if the loop itself had stalled."""
         stalled = now - self.due_s > STALL_S
         self.due_s, self._handle = math.inf, None
         return stalled

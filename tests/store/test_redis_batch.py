@@ -359,13 +359,13 @@ def test_refund_amid_an_expiry_is_sent_after_it() -> None:
 
         refunds = [Number(9)]
 
-        class Ending(float):
+        class Due(float):
             def __le__(self, other: float) -> bool:
                 if other > 100.0 and refunds:  # the deadline of the other
                     plant.batch.send_oneway(refunds.pop())
                 return super().__le__(other)
 
-        late = plant.loop.act(lambda: plant.batch.request(Number(2), Ending(plant.loop.now + 2 * DEADLINE_S)))
+        late = plant.loop.act(lambda: plant.batch.request(Number(2), Due(plant.loop.now + 2 * DEADLINE_S)))
         plant.loop.move(DEADLINE_S)
         assert [future.done() for future in (*waiting, late)] == [True, False]
         plant.answer_all()
