@@ -1,11 +1,17 @@
 """A fork with several sources, one of which hangs in the parent: the child reads all of them anew."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from autoglm_throttle import Settings, Throttle
+from tests.admission.forked import forked
+from tests.gpu.doubles import Source, raising
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,3 +83,20 @@ def test_a_child_reads_all_sources_for_itself() -> None:
         [sys.executable, "-W", "ignore", "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.stdout == "both read\n", done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_failing_source_leaves_the_others_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [Source() for _ in range(3)]
+    for number, source in enumerate(sources):
+        source.name = f"source-{number}"
+    monkeypatch.setattr(sources[1], "reset_after_fork", raising(OSError("x")))
+    throttle = Throttle(Settings(), gpu=sources, sampling="manual")
+    throttle.tick()
+
+    def check() -> None:
+        assert [source.calls for source in sources] == [["read", "forget"], ["read"], ["read", "forget"]]
+        throttle.tick()
+        assert [source.calls[-1] for source in sources] == ["read"] * 3
+
+    forked(check)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import os
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -88,26 +86,6 @@ def wait_until_done(writer: Writer) -> None:
         writer.write_now()
         assert time.monotonic() < deadline_s
         pause.wait(0.001)
-
-
-def in_child(check: Callable[[], None]) -> None:
-    """Fork, run the check in the child, and fail here with the child's traceback."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        report = b""
-        try:
-            check()
-        except BaseException:  # noqa: BLE001 - it travels through the pipe
-            report = traceback.format_exc().encode()
-        finally:
-            os.write(write_end, report)
-            os._exit(0)
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        report = pipe.read()
-    os.waitpid(child, 0)
-    assert not report, report.decode()
 
 
 def plain(path: Path) -> bytes:

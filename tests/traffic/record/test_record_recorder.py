@@ -22,7 +22,8 @@ from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, open_r
 from autoglm_throttle.traffic.record import recording_file as stores
 from autoglm_throttle.traffic.record import writer as writers
 from autoglm_throttle.traffic.record.recording_file import RecordingFile
-from tests.traffic.record.recorded import ask, hello, in_child, kept, scope, wait_until_done
+from tests.admission.forked import forked
+from tests.traffic.record.recorded import ask, hello, kept, scope, wait_until_done
 
 ITEM: writers.Item = (
     0.0,
@@ -296,7 +297,7 @@ def test_after_a_fork_the_child_writes_a_file_of_its_own(tmp_path: Path) -> None
         assert (entry.target, entry.id) == ("/child", 0)
 
     with recorder.session.lock:  # as another thread of the parent may hold it
-        in_child(check)
+        forked(check)
     assert [entry.target for entry in kept(recorder)] == ["/parent"]
     assert recorder.file == tmp_path / "a.jsonl"
 
