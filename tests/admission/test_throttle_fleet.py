@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -182,3 +184,48 @@ def fleet_of(throttle: Throttle) -> Any:
     view = throttle.snapshot().fleet
     assert view is not None
     return view
+
+
+FORK = """
+import os, signal, sys
+from autoglm_throttle import Settings, Throttle
+from tests.store.polling import until
+
+signal.alarm(120)
+url, prefix = sys.argv[1:]
+values = {"redis_url": url, "redis_prefix": prefix, "fleet": True, "fleet_heartbeat_s": 0.5}
+throttle = Throttle(Settings(policy="fixed", gpu="none", **values))
+throttle.start()
+
+def members():
+    return throttle.snapshot().fleet.members
+
+until(lambda: throttle.snapshot().fleet.calls > 0, 60, "the first call")
+seen, parent_has_seen = os.pipe()
+child = os.fork()
+if child == 0:
+    signal.alarm(120)
+    assert throttle.snapshot().fleet.calls == 0
+    throttle.start()
+    until(lambda: members() == 2, 60, "the child sees both")
+    os.read(seen, 1)
+    throttle.stop()
+    os._exit(0)
+until(lambda: members() == 2, 60, "the parent sees both")
+os.write(parent_has_seen, b"1")
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+until(lambda: members() == 1, 60, "the child has left")
+throttle.stop()
+print("both were members")
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_child_is_a_member_of_its_own(redis_url: str, redis_prefix: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, redis_url, redis_prefix],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "both were members\n", done.stderr
