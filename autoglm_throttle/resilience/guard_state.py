@@ -171,7 +171,7 @@ class GuardState:
             self._sync(fleet, store.read_state(self.name))
         answer = self.breaker.allow(lease_required=store.is_up)
         if isinstance(answer, GuardRejection) and answer.lease_wanted:
-            return self._apply_lease_reply(store.acquire(self.name, fleet.probe_request))
+            return self._apply_lease_reply(fleet, store.acquire(self.name, fleet.probe_request))
         return answer
 
     async def allow_async(self) -> GuardPermit | GuardRejection:
@@ -185,7 +185,8 @@ class GuardState:
             self._sync(fleet, await store.read_state_async(self.name))
         answer = self.breaker.allow(lease_required=store.is_up)
         if isinstance(answer, GuardRejection) and answer.lease_wanted:
-            return self._apply_lease_reply(await store.acquire_async(self.name, fleet.probe_request))
+            reply = await store.acquire_async(self.name, fleet.probe_request)
+            return self._apply_lease_reply(fleet, reply)
         return answer
 
     def record(self, permit: GuardPermit, outcome: Outcome, error: BaseException | str | None = None) -> None:
@@ -321,16 +322,16 @@ class GuardState:
         self.breaker.adopt(remote)
 
     def _apply_lease_reply(
-        self, reply: ProbeLease | RemoteBreakerState | None
+        self, fleet: FleetLink, reply: ProbeLease | RemoteBreakerState | None
     ) -> GuardPermit | GuardRejection:
         """Apply the store's reply to the request of a probe lease.
 
         Args:
+            fleet: link to the store.
             reply: the lease, the state that prevents it, or None if the store is unavailable.
         """
         if isinstance(reply, ProbeLease):
-            return self.breaker.grant_probe(reply)
+            return self.breaker.grant_probe(reply, fleet)
         if reply is not None:
             self.adopt(reply)
-        fleet = self.breaker.fleet
-        return self.breaker.allow(lease_required=fleet is not None and fleet.store.is_up)
+        return self.breaker.allow(lease_required=fleet.store.is_up)

@@ -95,7 +95,7 @@ class GuardTable:
 
     def all(self) -> list[GuardState]:
         """Return all living guards, also evicted ones and the one for names above the maximum."""
-        return [*{**dict(self._evicted.items()), **self.guards, OTHERS: self.unguarded}.values()]
+        return [*(dict(self._evicted.items()) | self.guards).values(), self.unguarded]
 
     def take_over(self, other: GuardTable) -> None:
         """Take over the guards of another table, which another thread may be changing."""

@@ -26,7 +26,7 @@ class NotificationQueue:
     def __init__(self, fault_log: RateLimitedLogger) -> None:
         self._fault_log = fault_log
         self._messages: deque[Callable[[], object]] = deque()
-        self.drain_lock = threading.Lock()
+        self.drain_lock: threading.Lock = threading.Lock()
         """Held by the thread that delivers."""
 
     def put(self, message: Callable[[], object]) -> None:

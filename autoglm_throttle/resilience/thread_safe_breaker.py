@@ -126,15 +126,15 @@ class ThreadSafeBreaker:
         """Apply a newer state of the fleet."""
         self.apply(partial(self.core.adopt, remote), is_local=False)
 
-    def grant_probe(self, lease: ProbeLease) -> GuardPermit | GuardRejection:
+    def grant_probe(self, lease: ProbeLease, fleet: FleetLink) -> GuardPermit | GuardRejection:
         """Start a probe with a lease; if the state has changed meanwhile, the lease is returned."""
-        core, fleet = self.core, self.fleet
+        core = self.core
         with self._lock:
             generation = core.generation
             answer = core.grant_probe(lease, self._clock())
-            if fleet is not None and isinstance(answer, GuardPermit) and answer.fence:
+            if isinstance(answer, GuardPermit) and answer.fence:
                 fleet.add_lease(lease)
-            elif fleet is not None:
+            else:
                 fleet.release(lease)
             if core.generation != generation:
                 self._publish(is_local=False)

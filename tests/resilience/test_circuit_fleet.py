@@ -384,6 +384,23 @@ def test_the_store_keeps_no_circuit_alive() -> None:
     store.push(RemoteBreakerState(4, OPEN, wait_s=5.0))
 
 
+def test_lease_for_an_open_period_that_is_over_starts_a_probe() -> None:
+    class Reopening(FakeStore):
+        """Brings the end of an open period of the fleet before the lease."""
+
+        def acquire(self, name: str, request: ProbeRequest) -> ProbeLease | RemoteBreakerState | None:
+            self.push(RemoteBreakerState(7, OPEN, wait_s=0.0))
+            return super().acquire(name, request)
+
+    store, told = Reopening(), Told()
+    circuit = Clocked(store=store, on_transitions=told)
+    fail(circuit)
+    circuit.clock.advance(10.0)
+    store.replies = [ProbeLease(5, version=8)]
+    assert passed(circuit.allow()).fence == 5
+    assert told.states == [OPEN, HALF_OPEN, OPEN, HALF_OPEN]
+
+
 def test_rebuilt_circuit_waits_for_its_fleet_again_and_drops_leases() -> None:
     store, other = FakeStore(), FakeStore()
     circuit = to_half_open(store)

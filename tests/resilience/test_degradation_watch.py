@@ -223,6 +223,26 @@ def test_change_is_reported_by_one_thread_at_a_time() -> None:
     assert changes == [STATIC, FULL]
 
 
+def test_level_read_amid_an_update_is_the_previous_one() -> None:
+    now = 50.0
+    seen: list[DegradationLevel] = []
+
+    class Load(float):
+        """Reads the level when it is compared with a threshold."""
+
+        def __gt__(self, threshold: float) -> bool:
+            nonlocal now
+            now += 1.0
+            seen.append(degradation.level())
+            return float(self) > threshold
+
+    degradation = DegradationController(
+        LadderRules(samples=1), lambda: Load(0.99), 1.0, lambda: now, lambda *_: None
+    )
+    assert degradation.level() is STATIC
+    assert set(seen) == {FULL}
+
+
 NON_CORE = Feature("related", Criticality.NON_CORE)
 EARLY = Feature("related", Criticality.NON_CORE, shed_above=0.5)
 CORE = Feature("answer", Criticality.CORE, Fallback(static=1, stale=True))

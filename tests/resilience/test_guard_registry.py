@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,6 +27,7 @@ from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.registry import GuardRegistry, GuardsView
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import BreakerMode, BreakerView
+from tests.runtime.test_fork import from_child
 
 
 def fail(throttle: Throttle, name: str, times: int = 5) -> None:
@@ -48,26 +47,6 @@ def loaded(throttle: ManualThrottle, pct: float, samples: int = 4) -> None:
     for _ in range(samples):
         throttle.clock.advance(1.0)
         throttle.tick()
-
-
-@contextlib.contextmanager
-def held_elsewhere(*locks: Any) -> Iterator[None]:
-    """Locks that another thread holds, as it may when its process forks."""
-    held, enough = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with contextlib.ExitStack() as stack:
-            for lock in locks:
-                stack.enter_context(lock)
-            held.set()
-            enough.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait(60)
-    yield
-    enough.set()
-    thread.join()
 
 
 def names(throttle: Throttle) -> set[str]:
@@ -333,47 +312,38 @@ class TestLife:
         throttle = throttle_for_tests()
         made = GuardRegistry.__init__
 
-        def collecting(self: GuardRegistry, *args: Any) -> None:
+        def collecting(self: GuardRegistry, *args: Any, **parts: Any) -> None:
             if not asked:
                 asked.append(1)
                 asked.append(throttle.guard("db"))
-            made(self, *args)
+            made(self, *args, **parts)
 
         asked: list[object] = []
         monkeypatch.setattr(GuardRegistry, "__init__", collecting)
         assert throttle.guard("db").circuit is getattr(asked[1], "circuit", None)
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-    def test_a_fork_begins_with_its_own_locks_and_counts(self) -> None:
+    def test_guards_of_a_forked_child_begin_anew(self) -> None:
         throttle = throttle_for_tests()
-        throttle.feature("related", fallback=Fallback(static=1))
+        related = throttle.feature("related", fallback=Fallback(static=1))(failing)
         fail(throttle, "db")
         throttle.clock.advance(10.0)
-        trial = throttle.guard("db").allow()
-        read, write = os.pipe()
-        guards = throttle._guards
-        assert guards is not None
-        locks = throttle._guards_lock, guards._lock, throttle.guard("db").circuit._safe_breaker._lock
-        with held_elsewhere(*locks):
-            child = os.fork()
-            if child == 0:
-                signal.alarm(120)
-                told = b"?"
-                try:
-                    told = _in_child(throttle)
-                finally:
-                    os.write(write, told)
-                    os._exit(0)
-        os.waitpid(child, 0)
-        os.close(write)
-        assert os.read(read, 100) == b"half_open True 0"
-        os.close(read)
-        throttle.guard("db").settle(trial)  # type: ignore[arg-type]
-        assert throttle.guard("db").state() is BreakerState.CLOSED
+        guard = throttle.guard("db")
+        probe = passed(guard.allow())
 
+        def report() -> object:
+            signal.alarm(60)
+            guard.settle(probe)
+            view = seen(throttle)
+            answer = related()
+            return [
+                guard.state(),
+                guard.is_available(),
+                sum(view.transitions.values()),
+                throttle.may_degrade,
+                answer,
+            ]
 
-def _in_child(throttle: ManualThrottle) -> bytes:
-    """Whether the child may make a trial of its own, and what it has counted."""
-    guard = throttle.guard("db")
-    free: Any = guard.rejection() is None
-    return f"{guard.state()} {free} {sum(seen(throttle).transitions.values())}".encode()
+        assert from_child(report) == ["closed", True, 0, True, 1]
+        guard.settle(probe)
+        assert guard.state() is BreakerState.CLOSED

@@ -129,8 +129,9 @@ class HttpCall:
             if body is None
             else cached_response(cache_request, pairs(response.headers), body, self.begun_s)
         )
-        if shared is None and self.executor is not None and self.outcome is not Outcome.FAILURE:
-            self.executor.mark_unshareable(cache_request)
+        cache = None if self.executor is None else self.executor.cache
+        if shared is None and cache is not None and self.outcome is not Outcome.FAILURE:
+            cache.mark_unshareable(cache_request)
         return HttpCallResult(cache_request, response, shared, outcome=self.outcome)
 
     def build_error_result(

@@ -97,11 +97,11 @@ class HttpFeatureExecutor:
     """
 
     __slots__ = (
-        "_cache",
         "_circuit",
         "_degradation",
         "_fallback_chain",
         "_on_degraded",
+        "cache",
         "feature",
         "single_flight",
     )
@@ -128,14 +128,13 @@ class HttpFeatureExecutor:
         self._degradation = degradation
         self._on_degraded = on_degraded
         self._fallback_chain = FallbackChain(feature, on_degraded, fallback_timeout_s, log)
-        self._cache: HttpFeatureCache | None = None
+        self.cache: HttpFeatureCache | None = None
+        """Cached responses; None: nothing is cached."""
         if cache is not None and fallback is not None and fallback.stale:
-            self._cache = HttpFeatureCache(fallback, cache, max_stale_s, circuit.clock, log)
+            self.cache = HttpFeatureCache(fallback, cache, max_stale_s, circuit.clock, log)
 
     def __repr__(self) -> str:
-        return (
-            f"<HttpFeatureExecutor {self.feature.name!r} {self._degradation!r} {self._cache or 'no cache'}>"
-        )
+        return f"<HttpFeatureExecutor {self.feature.name!r} {self._degradation!r} {self.cache or 'no cache'}>"
 
     @property
     def on_value(self) -> bool:
@@ -155,7 +154,7 @@ class HttpFeatureExecutor:
             request: passed to the key function.
             key: the caller's key function; None: that of the fallback, if any.
         """
-        return None if self._cache is None else self._cache.request(method, url, headers, request, key)
+        return None if self.cache is None else self.cache.request(method, url, headers, request, key)
 
     def action(self, cache_request: CacheRequest | None) -> DegradationAction:
         """Return the action for a call under the current load."""
@@ -165,15 +164,10 @@ class HttpFeatureExecutor:
 
     def may_share(self, cache_request: CacheRequest | None) -> bool:
         """Whether this request may wait for a call in flight."""
-        cache = self._cache
+        cache = self.cache
         if cache is None or cache_request is None or not self._coalesces():
             return False
         return cache_request.is_cacheable and not cache.is_unshareable(cache_request)
-
-    def mark_unshareable(self, cache_request: CacheRequest) -> None:
-        """Disable single flight for this request for a while: its response could not be shared."""
-        if self._cache is not None:
-            self._cache.mark_unshareable(cache_request)
 
     def cached_answer(self, cache_request: CacheRequest) -> HttpAnswer | None:
         """Return the cached response and count it; used while another caller fetches a newer one."""
@@ -251,7 +245,7 @@ class HttpFeatureExecutor:
             headers: of the response.
             requested_s: monotonic seconds at which the request was sent.
         """
-        cache = self._cache
+        cache = self.cache
         if cache_request is None or cache is None:
             return None
         return cache.policy(cache_request, status, headers, requested_s)
@@ -266,5 +260,5 @@ class HttpFeatureExecutor:
         return UNSET if cached is None else cached.as_fallback(self._circuit.clock(), cause)
 
     def _find(self, cache_request: CacheRequest | None) -> CachedResponse | None:
-        cache = self._cache
+        cache = self.cache
         return None if cache_request is None or cache is None else cache.find(cache_request)
