@@ -95,7 +95,7 @@ class StoreFallback:
         """
         names, seed, shares = self._names, self.last_known.seed, self._shared_by
         limit_set = names.sets.of(demand)
-        if limit_set is None:
+        if limit_set is None:  # pragma: no cover - without a limit there is nothing to decide
             return None, None
         user_kind, address_kind = names.kinds[limit_set]
         user = seed(user_kind, names.text_of(demand.user), limit_set.users, shares, now)
