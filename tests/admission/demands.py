@@ -9,6 +9,7 @@ from autoglm_throttle import (
     Permit,
     Priority,
     Throttle,
+    Ticket,
 )
 from autoglm_throttle.testing import ManualThrottle
 
@@ -19,9 +20,9 @@ DEADLINE_S = 60.0
 def decided(
     throttle: Throttle, priority: Priority = Priority.MID, user: str = "", cost: float = 1.0
 ) -> Decision:
-    decision = throttle.try_admit(Demand(priority, user, cost)).decision
-    assert decision is not None
-    return decision
+    verdict = throttle.try_admit(Demand(priority, user, cost))
+    assert not isinstance(verdict, Ticket)
+    return verdict.decision
 
 
 def admitted(throttle: Throttle, times: int, priority: Priority = Priority.MID, user: str = "") -> int:
