@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from autoglm_throttle import events
 from autoglm_throttle._runtime.serial_lock import SerialLock
@@ -24,6 +24,7 @@ from autoglm_throttle.resilience.http.cache import HttpCache
 from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
 from autoglm_throttle.resilience.outcome_classifier import Classify, OutcomeClassifier
 from autoglm_throttle.resilience.stale_cache import StaleCache
+from autoglm_throttle.resilience.store import ThreadedBreakerStore
 from autoglm_throttle.settings import BreakerSettings, ConfigError, GuardPolicy, Problem, Settings
 from autoglm_throttle.settings.field_types import ChoiceType, FieldTypeError
 from autoglm_throttle.settings.guard_checks import breaker_of
@@ -39,9 +40,6 @@ from autoglm_throttle.types import (
     DegradationLevel,
     FallbackKind,
 )
-
-if TYPE_CHECKING:
-    from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
 
 _log = logging.getLogger("autoglm_throttle")
 
@@ -91,7 +89,7 @@ class GuardRegistry:
         load: Callable[[], float | None],
         clock: Clock,
         on_degradable: Callable[[], object],
-        store: RedisBreakerStore | None = None,
+        store: ThreadedBreakerStore | None = None,
         predecessor: GuardRegistry | None = None,
     ) -> None:
         self._settings = settings

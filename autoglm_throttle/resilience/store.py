@@ -94,3 +94,15 @@ class BreakerStore(Protocol):
     def report_operator_state(self, name: str, state: BreakerState) -> None:
         """Report an operator command: ``CLOSED``, ``FORCED_OPEN`` or ``DISABLED``."""
         ...
+
+
+class ThreadedBreakerStore(BreakerStore, Protocol):
+    """A breaker store with threads of its own."""
+
+    def start(self) -> None:
+        """Start the threads, unless they run; returns at once."""
+        ...
+
+    def stop(self) -> None:
+        """Stop the threads; the next query starts them again."""
+        ...
