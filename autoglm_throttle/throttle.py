@@ -343,6 +343,7 @@ class Throttle:
         if guards is not None:
             keep_parent_part(guards)
             self._guards = self._create_registry(guards)
+            self.control.after_sample = self._guards.poll
 
     def _refresh(self, now: float) -> None:
         """Refresh the control state, or start sampling. Called at most once per interval."""
@@ -369,7 +370,10 @@ class Throttle:
 
         with self.admission.parts.settlement.lock:
             if self._guards is None:
-                self._guards = self._create_registry(None)
+                created = self._create_registry(None)
+                if self._guards is None:  # else a finalizer, which ran meanwhile, has asked for a guard
+                    self._guards = created
+                    self.control.after_sample = created.poll
             return self._guards
 
     def _create_registry(self, predecessor: GuardRegistry | None) -> GuardRegistry:
@@ -379,11 +383,7 @@ class Throttle:
         if store is not None:
             store.stop_with(self)
         load, on_degradable = weak_method(self._load), weak_method(self._allow_degradation)
-        registry = GuardRegistry(
-            self.settings, load, self._clock, on_degradable, store, predecessor=predecessor
-        )
-        self.control.after_sample = registry.poll
-        return registry
+        return GuardRegistry(self.settings, load, self._clock, on_degradable, store, predecessor=predecessor)
 
     def _load(self) -> float | None:
         """Return the load that guards see; None in a dry run, which degrades nothing."""

@@ -70,7 +70,7 @@ class AdmissionController:
         self._events = events
         self._dry_run = dry_run
         self._refresh = refresh
-        self.refresh_due_s = -math.inf
+        self.refresh_due_s: float = -math.inf
         """When a request must refresh the control state; at once while sampling is stopped."""
         self.control_state: ControlState = control_state
         """The newest one."""

@@ -13,10 +13,11 @@ def test_loss_and_recovery_are_logged_once(caplog: pytest.LogCaptureFixture) -> 
     log.record_recovery(0.0)
     for now in (1.0, 2.0):
         log.record_loss(0.5, now, "effect (cause\nand more)")
-    assert log.since_s == 0.5
+    known_since = [log.since_s]
     for now in (3.0, 4.0):
         log.record_recovery(now, ": 2 members")
-    assert log.since_s is None
+        known_since.append(log.since_s)
+    assert known_since == [0.5, None, None]
     assert caplog.messages == [
         "the store is unavailable: effect (cause and more)",
         "the store is available again after 2.5 s: 2 members",
