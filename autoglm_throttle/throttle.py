@@ -14,7 +14,6 @@ import anyio
 
 from autoglm_throttle import events
 from autoglm_throttle._runtime.fork import keep_parent_part, rebuild_after_fork
-from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import DisconnectWait
 from autoglm_throttle._runtime.weak import weak_method
 from autoglm_throttle.admission import factory
@@ -331,11 +330,9 @@ class Throttle:
 
     def _rebuild(self) -> None:
         """Build all parts anew in a forked child: threads and held locks of the parent are not here."""
-        before, guards = self.admission.parts, self._guards
+        # A permit of the parent settles into the parent's counters, which nothing reads here.
         keep_parent_part((self.admission, self.control))
-        # A permit of the parent settles into the parent's counters, without waiting for the parent's threads.
-        before.settlement.lock = SerialLock()
-        providers = self.control.monitor.providers
+        guards, providers = self._guards, self.control.monitor.providers
         for provider in providers:
             with contextlib.suppress(Exception):  # one provider's fault must not leave the others unprepared
                 provider.reset_after_fork()

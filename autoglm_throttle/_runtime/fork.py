@@ -1,8 +1,9 @@
 """The only hook of the package that runs in a forked child.
 
-A fork copies locks that threads of the parent hold, and copies no thread. An owner of locks, threads or
-connections therefore builds its parts anew in the child, from the same configuration. The parent's parts stay
-referenced there: their finalizers would write to connections and drivers that the parent still uses.
+A fork copies locks that threads of the parent hold, and copies no thread. So each `SerialLock` is opened
+first: the cleanup of a request of the parent may take it in the child. Then each owner of locks, threads or
+connections builds its parts anew, from the same configuration. The parent's parts stay referenced: their
+finalizers would write to connections and drivers that the parent still uses.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import weakref
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
+
+from autoglm_throttle._runtime.serial_lock import open_locks
 
 T = TypeVar("T")
 
@@ -38,6 +41,7 @@ def keep_parent_part(part: object) -> None:
 
 
 def _after_fork_in_child() -> None:
+    open_locks()
     for owner, rebuild in list(_REBUILDS.items()):
         with contextlib.suppress(Exception):  # an exception in this hook would be printed and lost anyway
             rebuild(owner)

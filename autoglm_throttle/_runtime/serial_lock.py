@@ -9,10 +9,12 @@ place that knows it: code inside the lock is ordinary code.
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable
 from threading import RLock
 from types import TracebackType
+from typing import Final
 
 
 class SerialLock:
@@ -23,17 +25,21 @@ class SerialLock:
     goes through `run`. The lock is re-entrant, so that a signal handler which uses it cannot hang its thread.
     """
 
-    __slots__ = ("acquire", "is_held", "pending", "release")
+    __slots__ = ("__weakref__", "acquire", "is_held", "pending", "release")
 
     def __init__(self) -> None:
+        self._open()
+        self.pending: deque[Callable[[], object]] = deque()
+        """Actions that run, without the lock, when a thread has left it: wake-ups and deferred actions."""
+        _LOCKS.add(self)
+
+    def _open(self) -> None:
         lock = RLock()
         self.acquire: Callable[[], bool] = lock.acquire
         self.release: Callable[[], None] = lock.release
         # Private, but threading.Condition relies on it, too; counting owners here would cost a frame a call.
         self.is_held: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
         """Return whether the calling thread holds the lock."""
-        self.pending: deque[Callable[[], object]] = deque()
-        """Actions that run, without the lock, when a thread has left it: wake-ups and deferred actions."""
 
     def __enter__(self) -> None:
         self.acquire()
@@ -64,3 +70,12 @@ class SerialLock:
             except IndexError:  # another thread took the last one
                 return
             action()
+
+
+_LOCKS: Final[weakref.WeakSet[SerialLock]] = weakref.WeakSet()
+
+
+def open_locks() -> None:
+    """Open every living lock, in a forked child: a thread of the parent may have held it, and is not here."""
+    for lock in list(_LOCKS):
+        lock._open()  # noqa: SLF001 - of this module's class

@@ -51,7 +51,7 @@ class Permit:
         settlement = self._settlement
         lock = settlement.lock
         if lock.is_held():  # the cleanup of an abandoned coroutine runs amid a change: settle after it
-            lock.pending.append(partial(self.settle, outcome))
+            self._settle_later(outcome)
             return
         now = settlement.clock()
         lock.acquire()  # `with lock` takes twice as long
@@ -78,6 +78,12 @@ class Permit:
             lock.release()
         if lock.pending:
             lock.run_pending()
+
+    def _settle_later(self, outcome: Outcome) -> None:
+        """Hand the settlement to a copy: the cleanup's next steps must find this permit settled."""
+        later = Permit(self._settlement, self.demand, self.decision, self.arrived_s, self.admitted_s)
+        later.settled, self.settled = self.settled, True
+        self._settlement.lock.pending.append(partial(later.settle, outcome))
 
     def __enter__(self) -> Permit:
         return self

@@ -17,8 +17,7 @@ class Settlement:
 
     Args:
         clock: monotonic seconds.
-        lock: the lock of the throttle. In a forked child the throttle replaces the one of the parent's
-            settlement: a thread of the parent may hold it for ever.
+        lock: the lock of the throttle.
         limiter: the limit on requests in flight.
     """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -252,3 +254,65 @@ def test_counts_match_whenever_the_collector_runs(
             scene.collect()
         even(scene)
         moment += 1
+
+
+def test_a_cleanup_inside_the_lock_counts_once_and_takes_effect_after_it() -> None:
+    """A coroutine that is closed settles its permit, looks whether it is settled, and may settle it again."""
+    scene = Scene("20/minute", None)
+    running, lock = scene.running[0], scene.throttle.admission.parts.settlement.lock
+    with lock:
+        running.settle(Outcome.NEUTRAL)
+        assert running.settled
+        assert in_flight(scene.throttle) == 2
+    assert in_flight(scene.throttle) == 1
+    snapshot = scene.throttle.snapshot()
+    assert (snapshot.outcomes[MID, Outcome.NEUTRAL], snapshot.stale_results) == (1, 0)
+    with lock:
+        running.settle()
+    assert scene.throttle.snapshot().stale_results == 1
+
+
+ORPHANED = """
+import asyncio, gc, os, signal, threading
+from autoglm_throttle import Demand, Permit, Settings, Throttle
+
+signal.alarm(60)
+one_slot = {"inflight_start": 1, "inflight_max": 1, "inflight_floor": 1}
+throttle = Throttle(Settings(policy="concurrency", gpu="none", **one_slot))
+running = throttle.try_admit(Demand())
+ticket = throttle.try_admit(Demand(slo_s=1000.0))
+waiter = throttle.wait(ticket)
+loop = asyncio.new_event_loop()
+task = loop.create_task(waiter)
+loop.run_until_complete(asyncio.sleep(0))
+held, done = threading.Event(), threading.Event()
+
+def hold():
+    with throttle.admission.parts.settlement.lock:
+        held.set()
+        done.wait(60)
+
+threading.Thread(target=hold, daemon=True).start()
+held.wait(60)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    waiter.close()
+    running.settle()
+    assert isinstance(throttle.try_admit(Demand()), Permit)
+    assert throttle.snapshot().oddities["disconnected_in_queue"] == 0
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+done.set()
+task.cancel()
+loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+assert throttle.snapshot().oddities["disconnected_in_queue"] == 1
+print("nothing hung")
+"""
+
+
+def test_a_waiter_of_the_parent_ends_in_a_child_although_the_lock_was_held() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ORPHANED], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "nothing hung\n", done.stderr

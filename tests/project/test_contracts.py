@@ -48,7 +48,7 @@ VIOLATIONS = [
     Violation("testing.clock", "traffic.plan", "layers"),
     Violation("observe.logs", "cli.main", "layers"),
     Violation("helpers", "", "layers"),
-    Violation("_runtime.fork", "_runtime.worker", "runtime"),
+    Violation("_runtime.serial_lock", "_runtime.worker", "runtime"),
     Violation("_runtime.signals", "", "runtime"),
     Violation("admission.settlement", "admission.controller", "admission"),
     Violation("admission.waiting", "", "admission"),
