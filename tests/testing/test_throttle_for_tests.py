@@ -82,8 +82,8 @@ def test_does_not_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_never_starts_a_thread() -> None:
     throttle = throttle_for_tests()
     assert throttle.try_admit(Demand(Priority.HIGH)).admitted
-    assert throttle._gpu_monitor.has_sources
-    assert not throttle._gpu_monitor.is_running
+    assert throttle.control.monitor.has_sources
+    assert not throttle.control.monitor.is_running
     assert throttle.snapshot().control.telemetry is TelemetryState.STARTING
 
 
