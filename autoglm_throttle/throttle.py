@@ -368,7 +368,7 @@ class Throttle:
         with self.admission.parts.settlement.lock:
             if self._guards is None:
                 created = self._create_registry(None)
-                if self._guards is None:  # else a finalizer, which ran meanwhile, has asked for a guard
+                if self._guards is None:  # else a nested call has created it meanwhile
                     self._guards = created
                     self.control.after_sample = created.poll
             return self._guards

@@ -2,8 +2,8 @@
 
 A fork copies locks that threads of the parent hold, and copies no thread. So each `SerialLock` is opened
 first: the cleanup of a request of the parent may take it in the child. Then each owner of locks, threads or
-connections builds its parts anew, from the same configuration. The parent's parts stay referenced: their
-finalizers would write to connections and drivers that the parent still uses.
+connections builds its parts anew, from the same configuration. The parent's parts stay referenced: to
+close them here would write to connections and drivers that the parent still uses.
 """
 
 from __future__ import annotations

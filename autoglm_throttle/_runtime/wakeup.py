@@ -126,7 +126,7 @@ class TrioWakeup:
 
     def set(self) -> None:
         """Wake the waiter through the queue of its loop."""
-        # Always through the queue of the loop: the garbage collector may call this amid its work.
+        # Always through the queue of the loop: this may be called amid the work of the loop itself.
         with suppress(Exception):  # the loop has ended
             self._soon(self._end)
 

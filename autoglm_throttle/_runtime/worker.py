@@ -28,7 +28,7 @@ class Worker:
     """A daemon thread that runs one step after another until it is stopped.
 
     There is never a second thread beside one that hangs in a step: a thread that `stop` left behind continues
-    after a new `start`, when its call returns. All methods may be called from any thread, and by finalizers.
+    after a new `start`, when its call returns. All methods may be called from any thread, and amid one another.
 
     Args:
         name: of the thread.
@@ -60,7 +60,7 @@ class Worker:
         self._on_crash = on_crash
         self._lock = SerialLock()
         self._thread: threading.Thread | None = None
-        # Its `put` may be called in the midst of another one, by a finalizer; that of an Event may not.
+        # Its `put` may be called in the midst of another one; the `set` of an Event may not.
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._restart = _RestartTimes(clock)
         self.is_stopping: bool = True
