@@ -165,7 +165,7 @@ class AdmissionController:
         if isinstance(queued, Decision):
             payer.give_back(demand.cost, now)
             return self._reject(demand, queued, now)
-        queued = self._skip_in_dry_run(queued, now)
+        queued = self._still_waiting(queued, now)
         decision = self._user_limits.hit(demand, now if queued is None else queued.arrived_s) or ADMITTED
         if isinstance(decision, PendingCheck):
             pending = queued if queued is not None else Ticket.with_slot(demand, now)
@@ -189,12 +189,16 @@ class AdmissionController:
         settlement.call_ready(now)
         return queued
 
-    def _skip_in_dry_run(self, ticket: Ticket | None, now: float) -> Ticket | None:
-        """Return the ticket; in a dry run, where no request waits, replace it by a slot over the limit."""
-        if ticket is not None and self._dry_run:
-            self._settlement.limiter.cancel(ticket, now)
-            self._settlement.limiter.occupy_over_limit(ticket.demand.priority)
-            return None
+    def _still_waiting(self, ticket: Ticket | None, now: float) -> Ticket | None:
+        """Return a ticket that must wait; None if it has its slot, or in a dry run, where no request waits."""
+        if ticket is not None:
+            if ticket.state is _CALLED:  # the reserved share had a slot at once
+                ticket.state = _LEFT
+                return None
+            if self._dry_run:
+                self._settlement.limiter.cancel(ticket, now)
+                self._settlement.limiter.occupy_over_limit(ticket.demand.priority)
+                return None
         return ticket
 
     # Waiting

@@ -217,6 +217,17 @@ class TestCut:
         permit.settle()
         assert in_flight(throttle) == 0
 
+    def test_reserved_share_with_a_free_slot_admits_at_once(self) -> None:
+        throttle = Rush(adaptive(4, min_share=0.2), 99.0).end()
+        budget = with_budget(throttle, 0.001)
+        throttle.clock.advance(0.01)
+        while budget.take(LOW, throttle.clock()) is None:
+            pass
+        permit = permit_for(throttle, Demand(LOW))
+        assert in_flight(throttle) == 1
+        permit.settle()
+        assert (in_flight(throttle), throttle.called()) == (0, [])
+
     def test_user_rejection_with_a_free_slot_releases_it(self) -> None:
         throttle = adaptive(4, user_limit="1/hour")
         permit_for(throttle, Demand(MID, "u", holds_slot=False))
