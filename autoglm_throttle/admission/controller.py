@@ -190,7 +190,7 @@ class AdmissionController:
         return queued
 
     def _still_waiting(self, ticket: Ticket | None, now: float) -> Ticket | None:
-        """Return a ticket that must wait; None if it has its slot, or in a dry run, where no request waits."""
+        """Return a ticket that must wait; None if it has its slot, and in a dry run, which queues nothing."""
         if ticket is not None:
             if ticket.state is _CALLED:  # the reserved share had a slot at once
                 ticket.state = _LEFT

@@ -27,7 +27,7 @@ from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.registry import GuardRegistry, GuardsView
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import BreakerMode, BreakerView
-from tests.runtime.test_fork import from_child
+from tests.runtime.test_after_fork import from_child
 
 
 def fail(throttle: Throttle, name: str, times: int = 5) -> None:

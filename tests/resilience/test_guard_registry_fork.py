@@ -18,7 +18,7 @@ from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import BreakerState, BreakerTransition, GuardPermit, Outcome
 from tests.resilience.fake_store import FakeStore
-from tests.runtime.test_fork import from_child
+from tests.runtime.test_after_fork import from_child
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
