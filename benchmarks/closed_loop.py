@@ -1,8 +1,8 @@
-"""The real `Throttle` round a modelled service in virtual time: what is served under overload, and who.
+"""The real `Throttle` around a simulated service in virtual time: goodput under overload, by priority.
 
-Run: ``python -m benchmarks.closed_loop``. Beside it stand an oracle that knows the service, no limit at all,
-and limiters of others' design, all before the same requests. No time passes; only the date and the machine in
-the record differ from run to run, so ``--check`` can demand the very bytes of the figures that were kept.
+Run: ``python -m benchmarks.closed_loop``. It is compared with an oracle that knows the service, with no
+limit, and with limiters of other designs, for the same requests. Time is virtual; only the date and the
+machine in the record differ between runs, so ``--check`` compares the figures byte by byte with the record.
 
 ``--robust N`` draws N services at random instead, from number ``--first M`` on; ``--knob`` turns the
 latency budget.
@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.loop import plot, robust, study, table
-from benchmarks.loop.doors.doors import NAMES, POLICIES
+from benchmarks.loop.limiters.registry import NAMES, POLICIES
 from benchmarks.loop.scenarios import SCENARIOS, SIXTEEN
 
 BUDGETS = (0.12, 0.18, 0.25, 0.35, 0.45, 0.6)
@@ -31,7 +31,7 @@ BUDGETS = (0.12, 0.18, 0.25, 0.35, 0.45, 0.6)
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--scenarios", type=_names(tuple(SCENARIOS)), default=tuple(SCENARIOS), help="some, by name"
@@ -56,16 +56,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--first",
         type=int,
-        default=robust.JUDGED_FROM,
+        default=robust.EVALUATED_FROM,
         metavar="M",
-        help=f"number of the first of them (default {robust.JUDGED_FROM}); each is always the same",
+        help=f"number of the first of them (default {robust.EVALUATED_FROM}); each is always the same",
     )
     parser.add_argument("--knob", action="store_true", help="the latency budget from 0.12 to 0.6 instead")
     return parser.parse_args()
 
 
 def main() -> int:
-    """Run, print, keep."""
+    """Run, print and write the record."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     options = arguments()
     begun = time.perf_counter()
@@ -80,14 +80,14 @@ def main() -> int:
 
 
 def _mode(options: argparse.Namespace) -> tuple[str, Callable[[argparse.Namespace], dict[str, Any]]]:
-    """The name of the record, and what makes its figures."""
+    """Return the name of the record, and the function that makes its figures."""
     if options.robust:
         return "robust", drawn
     return ("closed_loop_knob", knob) if options.knob else ("closed_loop", full)
 
 
 def full(options: argparse.Namespace) -> dict[str, Any]:
-    """All scenarios before all doors: the medians and the bars."""
+    """Run all scenarios with all limiters: the medians and the bars."""
     wanted = tuple((name, name, tuple(options.set) if name in POLICIES else ()) for name in options.policies)
     seeds = range(1, options.seeds + 1)
     results = study.run(
@@ -96,22 +96,24 @@ def full(options: argparse.Namespace) -> dict[str, Any]:
     medians = study.medians(results)
     print(table.text(medians, [name for name in NAMES if name in ("oracle", *options.policies)]))
     found = {
-        door: table.bars(medians, door) for door in ("adaptive", "concurrency") if door in options.policies
+        limiter: table.bars(medians, limiter)
+        for limiter in ("adaptive", "concurrency")
+        if limiter in options.policies
     }
-    for door, of_door in found.items():
-        print(f"{door}\n{table.verdicts(of_door)}\n")
+    for limiter, of_limiter in found.items():
+        print(f"{limiter}\n{table.verdicts(of_limiter)}\n")
     if options.write:
         plot.write([result for result in results if result.seed == 1], harness.RESULTS)
     return {
         "seeds": options.seeds,
         "medians": _written(medians),
-        "mean_of_16": {door: round(table.mean_of_16(medians, door), 4) for door in options.policies},
-        "bars": {door: [_kept(bar) for bar in of_door] for door, of_door in found.items()},
+        "mean_of_16": {limiter: round(table.mean_of_16(medians, limiter), 4) for limiter in options.policies},
+        "bars": {limiter: [_kept(bar) for bar in of_limiter] for limiter, of_limiter in found.items()},
     }
 
 
 def digest(figures: Mapping[str, Any]) -> str:
-    """What two runs are compared by: the figures alone, without date and machine."""
+    """Hash the figures alone, without date and machine, to compare two runs."""
     return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()
 
 
@@ -127,13 +129,13 @@ def _check(name: str, figures: Mapping[str, Any]) -> int:
 
 
 def _written(medians: table.Medians) -> dict[str, Any]:
-    """As JSON can hold them: it has no infinity."""
+    """Convert medians for JSON, which has no infinity."""
     return {
         scenario: {
-            door: {name: "never" if value == math.inf else value for name, value in row.items()}
-            for door, row in by_door.items()
+            limiter: {name: "never" if value == math.inf else value for name, value in row.items()}
+            for limiter, row in by_limiter.items()
         }
-        for scenario, by_door in medians.items()
+        for scenario, by_limiter in medians.items()
     }
 
 
@@ -142,40 +144,40 @@ def _kept(bar: table.Bar) -> dict[str, Any]:
 
 
 def drawn(options: argparse.Namespace) -> dict[str, Any]:
-    """Random services: the bars of goodput less three points, and those served worst."""
+    """Run random services: the bars of goodput less three points, and the worst services."""
     print(f"{robust.DRAWN}\n{robust.JUDGED}\n")
     numbers = range(options.first, options.first + options.robust)
-    doors = tuple((name, name, tuple(options.set) if name in POLICIES else ()) for name in robust.DOORS)
-    results = study.run([study.Task(robust.scenario(number), 1, doors) for number in numbers])
+    limiters = tuple((name, name, tuple(options.set) if name in POLICIES else ()) for name in robust.LIMITERS)
+    results = study.run([study.Task(robust.scenario(number), 1, limiters) for number in numbers])
     medians = study.medians(results)
-    print(table.text(medians, ("oracle", *robust.DOORS)))
-    found = {door: table.bars(medians, door, robust.SLACK) for door in ("concurrency", "adaptive")}
-    for door, of_door in found.items():
-        print(f"{door}\n{table.verdicts(of_door)}\n")
-    summary = {door: robust.summary(medians, door) for door in robust.DOORS}
-    for door, told in summary.items():
-        print(f"{door}: {told['within']} of {len(medians)} services are within the bars for the worst one")
+    print(table.text(medians, ("oracle", *robust.LIMITERS)))
+    found = {limiter: table.bars(medians, limiter, robust.SLACK) for limiter in ("concurrency", "adaptive")}
+    for limiter, of_limiter in found.items():
+        print(f"{limiter}\n{table.verdicts(of_limiter)}\n")
+    summary = {limiter: robust.summary(medians, limiter) for limiter in robust.LIMITERS}
+    for limiter, told in summary.items():
+        print(f"{limiter}: {told['within']} of {len(medians)} services are within the bars for the worst one")
     return {
         "drawn": robust.DRAWN,
         "judged": robust.JUDGED,
         "first": options.first,
         "services": options.robust,
         "doors": summary,
-        "bars": {door: [_kept(bar) for bar in of_door] for door, of_door in found.items()},
+        "bars": {limiter: [_kept(bar) for bar in of_limiter] for limiter, of_limiter in found.items()},
     }
 
 
 def knob(options: argparse.Namespace) -> dict[str, Any]:
-    """What the latency budget trades: the tail of the high class against goodput."""
-    doors = tuple((f"{budget:g}", "adaptive", (("latency_budget", budget),)) for budget in BUDGETS)
+    """Measure the trade-off of the latency budget: the tail of the high class against goodput."""
+    limiters = tuple((f"{budget:g}", "adaptive", (("latency_budget", budget),)) for budget in BUDGETS)
     seeds = range(1, options.seeds + 1)
-    medians = study.medians(study.run([study.Task(one, seed, doors) for one in SIXTEEN for seed in seeds]))
+    medians = study.medians(study.run([study.Task(one, seed, limiters) for one in SIXTEEN for seed in seeds]))
     print(
         f"{'latency budget':16}{'mean of 16':>12}{'worst':>8}"
         + "".join(f"{name:>24}" for name in table.CONSTANT)
     )
     print(" " * 36 + "".join(f"{'goodput, p99, /oracle':>24}" for _ in table.CONSTANT))
-    for name, _, _ in doors:
+    for name, _, _ in limiters:
         cells = [medians[scenario][name] for scenario in table.CONSTANT]
         print(
             f"{name:16}{table.mean_of_16(medians, name):12.3f}"

@@ -40,7 +40,7 @@ PEERS = {
 OVERLOADED = ("2x", "5x")
 """Phases of the demonstration."""
 
-DOORS = {
+LIMITERS = {
     "adaptive": "**adaptive**",
     "concurrency": "concurrency",
     "tiers": "tiers",
@@ -51,7 +51,7 @@ DOORS = {
 }
 """Doors of the closed loop, and what their columns are called."""
 
-COURSES = (
+DEMAND_ROWS = (
     ("half load, full batches: the GPU reads 99 %", "steady_0.5x_batchy", "goodput"),
     ("twice the capacity", "step_2x", "goodput"),
     ("five times", "step_5x", "goodput"),
@@ -101,17 +101,22 @@ def _micros(cost: Mapping[str, float] | None, name: str) -> str:
 def closed_loop_part(kept: Mapping[str, Any]) -> str:
     """What is served in time before a modelled service, a column for each door."""
     medians: table.Medians = kept["figures"]["medians"]
-    doors = [door for door in DOORS if any(door in by_door for by_door in medians.values())]
+    limiters = [
+        limiter for limiter in LIMITERS if any(limiter in by_limiter for by_limiter in medians.values())
+    ]
     rows = [
-        (title, [medians[scenario].get(door, {}).get(figure) for door in doors])
-        for title, scenario, figure in COURSES
+        (title, [medians[scenario].get(name, {}).get(figure) for name in limiters])
+        for title, scenario, figure in DEMAND_ROWS
     ]
     rows += [
-        ("16 scenarios, geometric mean", [table.mean_of_16(medians, door) for door in doors]),
-        ("16 scenarios, the worst", [table.worst_of_16(medians, door, "goodput") for door in doors]),
-        ("16 scenarios, the worst for high", [table.worst_of_16(medians, door, "high") for door in doors]),
+        ("16 scenarios, geometric mean", [table.mean_of_16(medians, name) for name in limiters]),
+        ("16 scenarios, the worst", [table.worst_of_16(medians, name, "goodput") for name in limiters]),
+        (
+            "16 scenarios, the worst for high",
+            [table.worst_of_16(medians, limiter, "high") for limiter in limiters],
+        ),
     ]
-    head = _head("", *(DOORS[door] for door in doors))
+    head = _head("", *(LIMITERS[name] for name in limiters))
     shown = "".join(_cells(title, *(_ratio(value) for value in values)) for title, values in rows)
     tails = ((name.removeprefix("step_"), medians[name]["adaptive"]) for name in table.QUICK)
     told = " and ".join(

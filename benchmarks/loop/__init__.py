@@ -1,1 +1,1 @@
-"""A modelled service and its clients in virtual time, round the real `Throttle`: a closed loop."""
+"""A simulated service and its clients in virtual time, around the real `Throttle`: a closed loop."""

@@ -1,4 +1,4 @@
-"""Who asks for what and when: drawn once for each seed, the same for every controller."""
+"""Requests of clients: drawn once for each seed, the same for every limiter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.loop.scenarios import Scenario
 
 ALPHA = 1.8
 COST_MAX = 40.0
-"""Pareto costs: lengths of answers vary about as much; the largest is cut off, the mean is 1."""
+"""Largest Pareto cost: lengths of responses vary about as much; larger costs are clipped, the mean is 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,58 +21,58 @@ class Plan:
     priority: list[int]
     cost: list[float]
     patience: list[tuple[float, ...]]
-    """For each request: 0.5 to 1.5, by which its waits before repetitions are stretched."""
+    """For each request: factors of 0.5 to 1.5 of its waits before retries."""
 
 
 def plan(scenario: Scenario, seed: int) -> Plan:
     """Draw the requests of a scenario."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     drawn = Plan([], [], [], [])
-    for at_s, priority in _bursts(scenario, dice) if scenario.burst else _thinned(scenario, dice):
+    for at_s, priority in _bursts(scenario, rng) if scenario.burst else _thinned(scenario, rng):
         drawn.at_s.append(at_s)
         drawn.priority.append(priority)
-        drawn.cost.append(_pareto(dice) if scenario.pareto else 1.0)
-        drawn.patience.append(tuple(dice.uniform(0.5, 1.5) for _ in range(scenario.retries)))
+        drawn.cost.append(_pareto(rng) if scenario.pareto else 1.0)
+        drawn.patience.append(tuple(rng.uniform(0.5, 1.5) for _ in range(scenario.retries)))
     return drawn
 
 
-def _bursts(scenario: Scenario, dice: random.Random) -> list[tuple[float, int]]:
-    """So many of each class at random instants of the first fifth of each second."""
+def _bursts(scenario: Scenario, rng: random.Random) -> list[tuple[float, int]]:
+    """Draw the burst of each class at random instants of the first fifth of each second."""
     return sorted(
-        (second + dice.random() / 5.0, priority)
+        (second + rng.random() / 5.0, priority)
         for second in range(int(scenario.duration_s))
         for priority, count in enumerate(scenario.burst)
         for _ in range(count)
     )
 
 
-def _thinned(scenario: Scenario, dice: random.Random) -> list[tuple[float, int]]:
-    """A Poisson process with a varying rate: of one at the highest rate as many are kept as are wanted."""
+def _thinned(scenario: Scenario, rng: random.Random) -> list[tuple[float, int]]:
+    """Draw a Poisson process with a varying rate by thinning one at the peak rate."""
     load = scenario.load
     edges, pieces, peak = load.edges, load.pieces, load.peak
     rate = peak * scenario.plant.capacity_rps
     high, mid, _ = scenario.mix
     found: list[tuple[float, int]] = []
-    index, now = 0, dice.expovariate(rate)
+    index, now = 0, rng.expovariate(rate)
     while now < load.duration_s:
         while now >= edges[index + 1]:
             index += 1
         begun, first, last = pieces[index]
         wanted = first + (last - first) * (now - begun) / (edges[index + 1] - begun)
-        if dice.random() * peak < wanted:
-            lot = dice.random()
-            found.append((now, 0 if lot < high else 1 if lot < high + mid else 2))
-        now += dice.expovariate(rate)
+        if rng.random() * peak < wanted:
+            draw = rng.random()
+            found.append((now, 0 if draw < high else 1 if draw < high + mid else 2))
+        now += rng.expovariate(rate)
     return found
 
 
-def _pareto(dice: random.Random) -> float:
-    cost: float = LEAST_COST * (1.0 - dice.random()) ** EXPONENT
+def _pareto(rng: random.Random) -> float:
+    cost: float = LEAST_COST * (1.0 - rng.random()) ** EXPONENT
     return min(COST_MAX, cost)
 
 
 def mean_cost(least: float) -> float:
-    """Mean of a Pareto distribution from ``least`` on, cut off at the largest cost."""
+    """Return the mean of a Pareto distribution from ``least`` on, clipped at the largest cost."""
     beyond: float = least**ALPHA * COST_MAX ** (1.0 - ALPHA)
     return (ALPHA * least - beyond) / (ALPHA - 1.0)
 
@@ -88,4 +88,4 @@ def _least_cost() -> float:
 EXPONENT: Final = -1.0 / ALPHA
 
 LEAST_COST: Final = _least_cost()
-"""Where the Pareto costs begin, so that their mean is 1: about 0.47."""
+"""Smallest Pareto cost, so that the mean is 1: about 0.47."""

@@ -1,4 +1,4 @@
-"""A service with continuous batching: each step gives each sequence a token, newcomers join between steps."""
+"""A service with continuous batching: each step gives each sequence a token, new ones join between steps."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from autoglm_throttle.traffic.simulate.llm import LlmEngine
 from autoglm_throttle.traffic.simulate.spec import Item, LlmSpec
-from benchmarks.loop.agenda import Agenda
-from benchmarks.loop.plant import Card, Listener
+from benchmarks.loop.plant import DeviceReading, Listener
 from benchmarks.loop.request import Request
+from benchmarks.loop.scheduler import EventScheduler
 
 BOUNDLESS = 1 << 40
-"""Room for keys and values: memory is another scenario's matter."""
+"""Unlimited memory for keys and values: other scenarios measure memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,27 +20,27 @@ class LlmPlantSpec:
 
     step_s: float = 0.020
     per_sequence_s: float = 0.0003
-    """What each running sequence adds to a step."""
+    """Seconds that each running sequence adds to a step."""
     steps: int = 200
-    """Of a request of cost 1."""
+    """Steps of a request of cost 1."""
     batch: int = 64
     """Sequences that run at a time."""
     memory: float = 0.4
 
     @property
     def capacity_rps(self) -> float:
-        """Requests/s with every place taken."""
+        """Return the requests/s of a full batch."""
         return self.batch / (self.steps * (self.step_s + self.batch * self.per_sequence_s))
 
 
 class LlmPlant:
-    """The load lab's engine, told about requests of this loop."""
+    """The simulated LLM engine of the load tests, driven by the requests of this loop."""
 
-    def __init__(self, spec: LlmPlantSpec, agenda: Agenda, listener: Listener) -> None:
+    def __init__(self, spec: LlmPlantSpec, scheduler: EventScheduler, listener: Listener) -> None:
         self.spec = spec
         self.inside = 0
         self.kills = 0
-        self._agenda = agenda
+        self._scheduler = scheduler
         self._listener = listener
         self._engine = LlmEngine(
             LlmSpec(
@@ -54,53 +54,55 @@ class LlmPlant:
         self._serial = 0
         self._run = 0
         self._ending = False
-        """While the clients of the last step are told: who enters now joins the next step with the others."""
+        """True while the requests of the last step end: one admitted meanwhile joins the next step."""
         self._since_s = 0.0
         self._read_s = 0.0
         self._busy_s = 0.0
         self._work_s = 0.0
 
-    def enter(self, request: Request, replica: int | None = None) -> None:  # noqa: ARG002 - there is one
-        """Let a request wait for a place."""
-        now = self._agenda.now
+    def admit(self, request: Request, replica: int | None = None) -> None:  # noqa: ARG002 - there is one
+        """Enqueue a request until a sequence slot is free."""
+        now = self._scheduler.now
         self._account(now)
         self._serial += 1
         self._by_id[self._serial] = request
         self.inside += 1
         self._engine.add(Item(self._serial, tokens=max(1, round(self.spec.steps * request.cost))), now)
         if self._engine.ends_s is not None:
-            self._expect()
+            self._schedule_end()
         elif not self._ending:
             self._begin()
 
     def speed(self, change: tuple[int, float]) -> None:
-        """No scenario changes the speed of this service."""
+        """Reject the change: no scenario changes the speed of this service."""
         raise NotImplementedError(change)
 
-    def cards(self) -> list[Card]:
-        """What the one card shows for the time since the last call."""
-        now = self._agenda.now
+    def readings(self) -> list[DeviceReading]:
+        """Return the reading of the one device for the time since the last call."""
+        now = self._scheduler.now
         self._account(now)
         span = max(now - self._read_s, 1e-9)
         self._read_s = now
-        seen = Card(min(100.0, 100.0 * self._busy_s / span), min(1.0, self._work_s / span), self.spec.memory)
+        seen = DeviceReading(
+            min(100.0, 100.0 * self._busy_s / span), min(1.0, self._work_s / span), self.spec.memory
+        )
         self._busy_s = self._work_s = 0.0
-        return [seen]
+        return [reading]
 
     def _begin(self) -> None:
-        if self._engine.begin(self._agenda.now, 1.0):
-            self._expect()
+        if self._engine.begin(self._scheduler.now, 1.0):
+            self._schedule_end()
 
-    def _expect(self) -> None:
+    def _schedule_end(self) -> None:
         self._run += 1
         ends_s = self._engine.ends_s
         if ends_s is not None:
-            self._agenda.at(ends_s, self._end, self._run)
+            self._scheduler.at(ends_s, self._end, self._run)
 
     def _end(self, run: int) -> None:
         if run != self._run:
             return
-        now = self._agenda.now
+        now = self._scheduler.now
         self._account(now)
         ended = self._engine.finish()
         self.inside -= len(ended)

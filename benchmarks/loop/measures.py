@@ -1,4 +1,4 @@
-"""From what was counted to figures: every run beside the best that could be done with the same requests."""
+"""Figures of a run, relative to the best possible result for the same requests."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from benchmarks.loop.books import Books
 from benchmarks.loop.clients import Plan
+from benchmarks.loop.run_counts import RunCounts
 from benchmarks.loop.scenarios import Scenario
 
 WINDOW = 4
@@ -19,15 +19,15 @@ HELD = 6
 """Bins for which windows must stay good: 3 s where the objective is 2 s."""
 
 REACTED, RECOVERED = 0.85, 0.95
-"""Of the possible, in a window."""
+"""Shares of the possible goodput in a window."""
 
 SWING = 0.2
-"""A change of direction counts from a fifth of the larger value on."""
+"""Smallest change of direction that counts, as a share of the larger value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Possible:
-    """What could be done with a plan: by the oracle, or where there is none, by a full service."""
+    """The best possible result for a plan: that of the oracle, or without one, of a full service."""
 
     good: float
     by_class: tuple[float, float, float]
@@ -37,7 +37,7 @@ class Possible:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run. Ratios are to what was possible with the same requests."""
+    """Figures of one run; ratios are relative to the best possible result."""
 
     goodput: float
     high: float
@@ -46,9 +46,9 @@ class Figures:
     """None where almost nothing of a class was possible."""
     high_p99_s: float | None
     high_p99_over: float | None
-    """Over the oracle's."""
+    """Ratio to that of the oracle."""
     refused: float
-    """Refused attempts as a share of the offered requests."""
+    """Rejected attempts as a share of the offered requests."""
     react_s: float | None
     recover_s: float | None
     """Infinite: never; None: nothing to react to, or to recover from."""
@@ -56,8 +56,8 @@ class Figures:
     kills: int
 
 
-def possible(scenario: Scenario, plan: Plan, oracle: Books | None) -> Possible:
-    """What the oracle did, or without one: the smaller of what was asked for and what a full service does."""
+def possible(scenario: Scenario, plan: Plan, oracle: RunCounts | None) -> Possible:
+    """Return the result of the oracle, or without one the smaller of demand and full service."""
     if oracle is not None:
         high, mid, low = oracle.good
         return Possible(sum(oracle.good), (high, mid, low), oracle.good_by_bin, p99(oracle.high_s))
@@ -68,38 +68,38 @@ def possible(scenario: Scenario, plan: Plan, oracle: Books | None) -> Possible:
     return Possible(_full_service(scenario, plan), (asked[0], asked[1], asked[2]), None, None)
 
 
-def figures(scenario: Scenario, books: Books, best: Possible) -> Figures:
-    """The figures of one run."""
-    offered = sum(books.offered)
-    high_p99_s = p99(books.high_s)
-    full = scenario.plant.capacity_rps * books.bin_s * WINDOW
+def figures(scenario: Scenario, counts: RunCounts, best: Possible) -> Figures:
+    """Compute the figures of one run."""
+    offered = sum(counts.offered)
+    high_p99_s = p99(counts.high_s)
+    full = scenario.plant.capacity_rps * counts.bin_s * WINDOW
     ratios = [
-        good / could if could >= 30 else None for good, could in zip(books.good, best.by_class, strict=True)
+        good / could if could >= 30 else None for good, could in zip(counts.good, best.by_class, strict=True)
     ]
     return Figures(
-        goodput=sum(books.good) / best.good,
-        high=books.good[0] / best.by_class[0],
+        goodput=sum(counts.good) / best.good,
+        high=counts.good[0] / best.by_class[0],
         mid=ratios[1],
         low=ratios[2],
         high_p99_s=high_p99_s,
         high_p99_over=high_p99_s / best.high_p99_s if high_p99_s and best.high_p99_s else None,
-        refused=sum(books.refused) / offered,
-        react_s=_until_good(books, best, scenario.rises_s, REACTED, full),
-        recover_s=_until_good(books, best, scenario.relieved_s, RECOVERED, full),
-        reversals=sum(reversals(row) for row in zip(*books.states, strict=True)),
-        kills=books.kills,
+        refused=sum(counts.refused) / offered,
+        react_s=_until_good(counts, best, scenario.rises_s, REACTED, full),
+        recover_s=_until_good(counts, best, scenario.relieved_s, RECOVERED, full),
+        reversals=sum(reversals(row) for row in zip(*counts.states, strict=True)),
+        kills=counts.kills,
     )
 
 
 def p99(values: Sequence[float]) -> float | None:
-    """The 99th percentile by nearest rank; None of nothing."""
+    """Return the 99th percentile by nearest rank; None without values."""
     if not values:
         return None
     return sorted(values)[math.ceil(0.99 * len(values)) - 1]
 
 
 def reversals(series: Iterable[float | None]) -> int:
-    """Changes of direction of at least a fifth."""
+    """Count changes of direction of at least a fifth."""
     count, direction, extreme = 0, 0, None
     for value in series:
         if value is None:
@@ -115,7 +115,7 @@ def reversals(series: Iterable[float | None]) -> int:
 
 
 def median(rows: Sequence[Figures]) -> dict[str, float | None]:
-    """The median of each figure over the seeds, to four digits; None where half of the seeds have none."""
+    """Return the median of each figure over the seeds; None where half of the seeds have none."""
     named = [asdict(row) for row in rows]
     return {name: _middle([row[name] for row in named]) for name in named[0]}
 
@@ -129,22 +129,22 @@ def _middle(values: Sequence[float | None]) -> float | None:
 
 
 def _until_good(
-    books: Books, best: Possible, since_s: float | None, share: float, full: float
+    counts: RunCounts, best: Possible, since_s: float | None, share: float, full: float
 ) -> float | None:
-    """Seconds until windows reach a share of the possible and keep it for a while.
+    """Return the seconds until windows reach a share of the possible and stay there for a while.
 
-    Of the requests of one window the oracle may answer more than a ``full`` service does in that time,
-    at the cost of later ones; that is not demanded of others.
+    The oracle may answer more requests of one window than a ``full`` service does in that time, at the
+    cost of later ones; other limiters are compared with the full service then.
     """
     if since_s is None or best.by_bin is None:
         return None
-    begun = math.ceil(since_s / books.bin_s)
+    begun = math.ceil(since_s / counts.bin_s)
     held = 0
     for index in range(begun, len(best.by_bin) - WINDOW):
         could = min(full, sum(best.by_bin[index : index + WINDOW]))
-        held = held + 1 if sum(books.good_by_bin[index : index + WINDOW]) >= share * could else 0
+        held = held + 1 if sum(counts.good_by_bin[index : index + WINDOW]) >= share * could else 0
         if held > HELD:
-            return (index - HELD - begun) * books.bin_s
+            return (index - HELD - begun) * counts.bin_s
     return math.inf
 
 

@@ -1,4 +1,4 @@
-"""The service: replicas that take what waits as a batch, a memory that can run out, and what cards show."""
+"""The simulated service: replicas with static batches, limited memory, and readings of the devices."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from benchmarks.loop.agenda import Agenda
 from benchmarks.loop.request import Request
+from benchmarks.loop.scheduler import EventScheduler
 
 RESTART_S = 5.0
-"""How long the process is away after its memory ran out."""
+"""Seconds of a restart after the memory ran out."""
 
 REFUSED_S = 0.001
-"""Until a connection is refused by a process that is away."""
+"""Seconds until a connection fails while the process restarts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +30,24 @@ class PlantSpec:
     base_s: float = 0.010
     """Cost of a batch however small."""
     item_s: float = 0.009375
-    """What a request of cost 1 adds to its batch."""
+    """Seconds that a request of cost 1 adds to its batch."""
     memory_each: float = 0.0
-    """Share of the memory that each request inside takes."""
+    """Share of the memory of each request in flight."""
     memory_idle: float = 0.4
 
     @property
     def full_s(self) -> float:
-        """Seconds of a full batch."""
+        """Return the seconds of a full batch."""
         return self.base_s + self.batch * self.item_s
 
     @property
     def capacity_rps(self) -> float:
-        """Requests/s in full batches, at full speed."""
+        """Return the requests/s in full batches, at full speed."""
         return self.replicas * self.batch / self.full_s
 
 
-class Card(NamedTuple):
-    """What one card shows for the time since it was last asked."""
+class DeviceReading(NamedTuple):
+    """Telemetry of one device for the time since the last reading."""
 
     utilization_pct: float
     """Share of the time in which something ran."""
@@ -58,38 +58,38 @@ class Card(NamedTuple):
 
 
 class Listener(Protocol):
-    """Who is told what becomes of the requests inside."""
+    """Receiver of the results of requests in flight."""
 
     def ended(self, request: Request, *, ok: bool) -> None:
-        """A request has ended; not ``ok``: it was lost."""
+        """Handle the end of a request; not ``ok``: it was lost."""
         ...
 
     def settled(self, replica: int) -> None:
-        """All that ended together have been told; the replica is about to look for its next batch."""
+        """Handle the end of a batch, before the replica starts its next one."""
         ...
 
 
 class Plant(Protocol):
-    """What clients, doors and the course of a run need of a service."""
+    """The interface of a simulated service."""
 
     inside: int
     kills: int
 
-    def enter(self, request: Request, replica: int | None = None) -> None:
-        """Take a request in."""
+    def admit(self, request: Request, replica: int | None = None) -> None:
+        """Accept a request."""
         ...
 
     def speed(self, change: tuple[int, float]) -> None:
-        """Let a replica, or with -1 all of them, run at a share of its full speed from now on."""
+        """Set the speed of a replica, or with -1 of all, as a share of the full speed."""
         ...
 
-    def cards(self) -> list[Card]:
-        """What the cards show now."""
+    def readings(self) -> list[DeviceReading]:
+        """Return the readings of the devices."""
         ...
 
 
 class Replica:
-    """One card with its own line."""
+    """One device with its own queue."""
 
     __slots__ = ("begun_s", "busy_s", "ends_s", "inside", "queue", "run", "running", "speed", "work_s")
 
@@ -98,7 +98,7 @@ class Replica:
         self.running: list[Request] = []
         self.inside = 0
         self.run = 0
-        """Number of the running batch, so that the end of one that was changed is told from the new one."""
+        """Generation of the running batch: the scheduled end of an older one is ignored."""
         self.begun_s = 0.0
         self.ends_s = 0.0
         self.speed = 1.0
@@ -107,25 +107,27 @@ class Replica:
 
 
 class BatchPlant:
-    """Replicas with a line each; an idle one takes what waits, up to a batch, which ends as one."""
+    """Replicas with a queue each; an idle one takes up to a batch of requests, which end together."""
 
-    def __init__(self, spec: PlantSpec, agenda: Agenda, listener: Listener) -> None:
+    def __init__(self, spec: PlantSpec, scheduler: EventScheduler, listener: Listener) -> None:
         self.spec = spec
         self.replicas = [Replica() for _ in range(spec.replicas)]
         self.inside = 0
         self.kills = 0
-        """Times that the memory ran out."""
-        self._agenda = agenda
+        """Number of times that the memory ran out."""
+        self._scheduler = scheduler
         self._listener = listener
         self._up_s = 0.0
         self._read_s = 0.0
-        self._room = int((1.0 - spec.memory_idle) / spec.memory_each + 1e-9) if spec.memory_each else 1 << 60
+        self._capacity = (
+            int((1.0 - spec.memory_idle) / spec.memory_each + 1e-9) if spec.memory_each else 1 << 60
+        )
 
-    def enter(self, request: Request, replica: int | None = None) -> None:
-        """Put a request into a line, by default into the shortest."""
-        now = self._agenda.now
+    def admit(self, request: Request, replica: int | None = None) -> None:
+        """Enqueue a request, by default at the replica with the shortest queue."""
+        now = self._scheduler.now
         if now < self._up_s:
-            self._agenda.at(now + REFUSED_S, self._turned_away, request)
+            self._scheduler.at(now + REFUSED_S, self._reject, request)
             return
         if replica is not None:
             chosen = self.replicas[replica]
@@ -136,30 +138,30 @@ class BatchPlant:
         chosen.queue.append(request)
         chosen.inside += 1
         self.inside += 1
-        if self.inside > self._room:
-            self._die(now)
+        if self.inside > self._capacity:
+            self._run_out_of_memory(now)
         elif not chosen.running:
             self._begin(chosen)
 
     def speed(self, change: tuple[int, float]) -> None:
-        """Change the speed of a replica, or with -1 of all; what runs goes on at the new one."""
+        """Change the speed of a replica, or with -1 of all; running batches continue at the new speed."""
         index, speed = change
-        now = self._agenda.now
+        now = self._scheduler.now
         for number, replica in enumerate(self.replicas):
             if index not in (number, -1):
                 continue
             if replica.running:
                 replica.ends_s = now + (replica.ends_s - now) * replica.speed / speed
-                self._expect(replica)
+                self._schedule_end(replica)
             replica.speed = speed
 
     def batch_s(self, replica: Replica, cost: float) -> float:
-        """Seconds that a batch of some cost lasts at the replica's present speed."""
+        """Return the seconds of a batch of some cost at the present speed of the replica."""
         return (self.spec.base_s + self.spec.item_s * cost) / replica.speed
 
-    def cards(self) -> list[Card]:
-        """What each card shows for the time since the last call."""
-        now = self._agenda.now
+    def readings(self) -> list[DeviceReading]:
+        """Return the reading of each device for the time since the last call."""
+        now = self._scheduler.now
         span = max(now - self._read_s, 1e-9)
         for replica in self.replicas:
             if replica.running:
@@ -168,7 +170,7 @@ class BatchPlant:
         self._read_s = now
         memory = min(1.0, self.spec.memory_idle + self.spec.memory_each * self.inside)
         seen = [
-            Card(min(100.0, 100.0 * r.busy_s / span), min(1.0, r.work_s / span), memory)
+            DeviceReading(min(100.0, 100.0 * r.busy_s / span), min(1.0, r.work_s / span), memory)
             for r in self.replicas
         ]
         for replica in self.replicas:
@@ -178,20 +180,20 @@ class BatchPlant:
     def _begin(self, replica: Replica) -> None:
         queue = replica.queue
         replica.running = [queue.popleft() for _ in range(min(len(queue), self.spec.batch))]
-        now = self._agenda.now
+        now = self._scheduler.now
         replica.begun_s = now
         replica.ends_s = now + self.batch_s(replica, sum([request.cost for request in replica.running]))
-        self._expect(replica)
+        self._schedule_end(replica)
 
-    def _expect(self, replica: Replica) -> None:
+    def _schedule_end(self, replica: Replica) -> None:
         replica.run += 1
-        self._agenda.at(replica.ends_s, self._end, (replica, replica.run))
+        self._scheduler.at(replica.ends_s, self._end, (replica, replica.run))
 
-    def _end(self, what: tuple[Replica, int]) -> None:
-        replica, run = what
+    def _end(self, batch: tuple[Replica, int]) -> None:
+        replica, run = batch
         if replica.run != run:
             return
-        self._account(replica, self._agenda.now)
+        self._account(replica, self._scheduler.now)
         ended = replica.running
         replica.inside -= len(ended)
         self.inside -= len(ended)
@@ -209,7 +211,7 @@ class BatchPlant:
         replica.busy_s += busy_s
         replica.work_s += busy_s * min(1.0, len(replica.running) / self.spec.batch)
 
-    def _die(self, now: float) -> None:
+    def _run_out_of_memory(self, now: float) -> None:
         self.kills += 1
         self._up_s = now + RESTART_S
         lost: list[Request] = []
@@ -226,7 +228,7 @@ class BatchPlant:
             self._listener.ended(request, ok=False)
         self._listener.settled(0)
 
-    def _turned_away(self, request: Request) -> None:
+    def _reject(self, request: Request) -> None:
         self._listener.ended(request, ok=False)
         self._listener.settled(0)
 
@@ -235,4 +237,4 @@ def _length(replica: Replica) -> int:
     return replica.inside
 
 
-Make = Callable[[Agenda, Listener], Plant]
+Make = Callable[[EventScheduler, Listener], Plant]

@@ -1,4 +1,4 @@
-"""Pictures of the runs: answers in time over time, one picture for each family of scenarios."""
+"""Charts of the runs: responses in time over time, one chart for each family of scenarios."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from benchmarks.loop.scenarios import SCENARIOS
-from benchmarks.loop.study import Course, Result
+from benchmarks.loop.study import Curve, Result
 
 COLOURS = {
     "asked": "#c8c8c8",
@@ -17,13 +17,13 @@ COLOURS = {
     "oracle": "#000000",
     "adaptive": "#009e73",
 }
-"""The lines that are drawn, the last on top; colours that the colour-blind can tell apart (Okabe and Ito)."""
+"""Curves and their colours, the last on top; a palette for colour blindness (Okabe and Ito)."""
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 640, 150, 48, 34, 46
 
 
 def write(results: Sequence[Result], folder: Path) -> list[Path]:
-    """Draw one picture for each family among the results of one seed."""
+    """Draw one chart for each family among the results of one seed."""
     families: dict[str, list[Result]] = {}
     for result in results:
         families.setdefault(SCENARIOS[result.scenario].family, []).append(result)
@@ -36,22 +36,22 @@ def write(results: Sequence[Result], folder: Path) -> list[Path]:
 
 
 def picture(results: Sequence[Result]) -> str:
-    """One panel below the other, as SVG."""
+    """Draw the panels below each other, as SVG."""
     height = TOP + len(results) * (HEIGHT + GAP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 16} {height}" '
         f'font-family="sans-serif" font-size="11">',
         f'<rect width="{LEFT + WIDTH + 16}" height="{height}" fill="#ffffff"/>',
-        _legend(results[0].courses),
+        _legend(results[0].curves),
     ]
     for number, result in enumerate(results):
         parts.append(_panel(result, TOP + number * (HEIGHT + GAP) + 16))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _legend(courses: Mapping[str, Course]) -> str:
+def _legend(curves: Mapping[str, Curve]) -> str:
     parts, x = [], LEFT
-    for name in _drawn(courses):
+    for name in _drawn(curves):
         parts.append(
             f'<line x1="{x}" x2="{x + 18}" y1="14" y2="14" stroke="{COLOURS[name]}" stroke-width="2"/>'
         )
@@ -61,9 +61,9 @@ def _legend(courses: Mapping[str, Course]) -> str:
 
 
 def _panel(result: Result, top: int) -> str:
-    courses = result.courses
-    some = next(iter(courses.values()))
-    series = {name: _rates(courses[name].good, some.bin_s) for name in _drawn(courses) if name != "asked"}
+    curves = result.curves
+    some = next(iter(curves.values()))
+    series = {name: _rates(curves[name].good, some.bin_s) for name in _drawn(curves) if name != "asked"}
     asked = _rates(some.offered, some.bin_s)
     highest = 1.3 * max(max(values) for values in series.values())
     lines = [
@@ -84,7 +84,7 @@ def _panel(result: Result, top: int) -> str:
 
 
 def _rates(counts: Sequence[int], bin_s: float) -> list[float]:
-    """Per second, each point the mean of one objective: four bins."""
+    """Convert counts to rates per second, each point the mean of one objective: four bins."""
     return [sum(counts[at : at + 4]) / (4 * bin_s) for at in range(0, len(counts) - 4, 2)]
 
 
@@ -97,5 +97,5 @@ def _line(values: Sequence[float], highest: float, top: int, colour: str) -> str
     return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
 
 
-def _drawn(courses: Mapping[str, Course]) -> list[str]:
-    return [name for name in COLOURS if name == "asked" or name in courses]
+def _drawn(curves: Mapping[str, Curve]) -> list[str]:
+    return [name for name in COLOURS if name == "asked" or name in curves]

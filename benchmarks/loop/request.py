@@ -1,4 +1,4 @@
-"""One attempt of one client to be served."""
+"""One attempt of one client."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from typing import Any
 
 
 class Request:
-    """A request, or a repetition of one: then ``first`` is the one that it repeats."""
+    """A request, or a retry of one: then ``first`` is the original."""
 
     __slots__ = ("cost", "done", "first", "latest", "number", "priority", "sent_s", "tag", "tries")
 
     def __init__(self, number: int, sent_s: float, priority: int, cost: float) -> None:
         self.number = number
-        """Its place in the plan."""
+        """Index in the plan."""
         self.sent_s = sent_s
         self.priority = priority
         """0 high, 1 mid, 2 low."""
         self.cost = cost
-        """Work; 1 on average. No door knows it."""
+        """Work; 1 on average. It is hidden from limiters."""
         self.tries = 0
-        """Repetitions before this one."""
+        """Number of earlier attempts."""
         self.first: Request = self
         self.done = False
-        """Of the first: whether some attempt was answered in time."""
+        """Whether some attempt was answered in time; set on the first one."""
         self.latest = True
-        """Until its client repeats it."""
+        """True until its client sends a retry."""
         self.tag: Any = None
-        """The door's own: a permit, or nothing."""
+        """Data of the limiter: a permit, or nothing."""
 
     def again(self, now: float) -> Request:
-        """The next attempt."""
+        """Return the next attempt."""
         request = Request(self.number, now, self.priority, self.cost)
         request.tries = self.tries + 1
         request.first = self.first

@@ -1,4 +1,4 @@
-"""Services and clients nobody has tuned for, drawn at random."""
+"""Random services and clients, for which no setting was tuned."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import random
 import statistics
 from typing import Any
 
-from benchmarks.loop.load import Load
+from benchmarks.loop.offered_load import Load
 from benchmarks.loop.plant import PlantSpec
 from benchmarks.loop.scenarios import Scenario
 from benchmarks.loop.table import Medians, Row
 
-DOORS = ("gradient", "concurrency", "adaptive")
-"""Who stands before them, beside the oracle."""
+LIMITERS = ("gradient", "concurrency", "adaptive")
+"""Limiters that are measured, in addition to the oracle."""
 
 SLACK = 0.03
-"""By which they may stay below the bars."""
+"""Tolerance below the bars."""
 
 LEAST = 0.95 - SLACK
-"""What is to be served of the worst one, and of its high class."""
+"""Smallest accepted ratio of the worst service, and of its high class."""
 
 SHOWN = 5
-"""Of the worst ones, those in the record."""
+"""Number of the worst services in the record."""
 
-JUDGED_FROM = 100
-"""Number of the first service on which no rule was found."""
+EVALUATED_FROM = 100
+"""Number of the first service that was not used to develop the rules."""
 
 JUDGED = (
     "The rules of the gate were found on the services 0 to 99, and are judged on the numbers from 100 on."
@@ -47,27 +47,27 @@ Each scenario is drawn by itself; "log" means that the logarithm is uniform.
 
 
 def scenario(number: int) -> Scenario:
-    """The scenario of a number: always the same."""
-    dice = random.Random(f"robust {number}")
-    batch = round(_log(dice, 1.0, 64.0))
-    replicas = dice.choice((1, 1, 1, 1, 2, 4))
-    capacity = _log(dice, 10.0, 200.0)
+    """Return the scenario of a number; it is always the same."""
+    rng = random.Random(f"robust {number}")
+    batch = round(_log(rng, 1.0, 64.0))
+    replicas = rng.choice((1, 1, 1, 1, 2, 4))
+    capacity = _log(rng, 10.0, 200.0)
     full_s = replicas * batch / capacity
-    fixed = dice.uniform(0.05, 0.6)
-    slo_s = max(0.5, full_s * _log(dice, 6.0, 40.0))
-    idle = dice.uniform(0.3, 0.7)
-    room = replicas * batch * _log(dice, 1.3, 6.0)
+    fixed = rng.uniform(0.05, 0.6)
+    slo_s = max(0.5, full_s * _log(rng, 6.0, 40.0))
+    idle = rng.uniform(0.3, 0.7)
+    room = replicas * batch * _log(rng, 1.3, 6.0)
     plant = PlantSpec(
         replicas=replicas,
         batch=batch,
         base_s=fixed * full_s,
         item_s=(1.0 - fixed) * full_s / batch,
         memory_idle=idle,
-        memory_each=(1.0 - idle) / max(room, 16.0) if dice.random() < 0.5 else 0.0,
+        memory_each=(1.0 - idle) / max(room, 16.0) if rng.random() < 0.5 else 0.0,
     )
     duration_s = max(60.0, 30.0 * slo_s)
-    high, mid = dice.uniform(0.05, 0.25), dice.uniform(0.15, 0.45)
-    calm, over = dice.uniform(0.3, 0.7), _log(dice, 1.5, 10.0)
+    high, mid = rng.uniform(0.05, 0.25), rng.uniform(0.15, 0.45)
+    calm, over = rng.uniform(0.3, 0.7), _log(rng, 1.5, 10.0)
     return Scenario(
         name=f"robust_{number}",
         family="robust",
@@ -76,15 +76,15 @@ def scenario(number: int) -> Scenario:
         slo_s=slo_s,
         mix=(high, mid, 1.0 - high - mid),
         rates_rps=(10.0 * capacity, 5.0 * capacity, capacity),
-        pareto=dice.random() < 0.25,
+        pareto=rng.random() < 0.25,
         warm_s=duration_s / 20.0,
         rises_s=duration_s / 4.0,
     )
 
 
-def summary(medians: Medians, door: str) -> dict[str, Any]:
-    """How a door serves them, in ratios to the oracle, with the worst ones by name."""
-    rows = {name: by_door[door] for name, by_door in medians.items()}
+def summary(medians: Medians, limiter: str) -> dict[str, Any]:
+    """Summarize a limiter in ratios to the oracle, with the worst services by name."""
+    rows = {name: by_limiter[limiter] for name, by_limiter in medians.items()}
     goodput = [row["goodput"] or 0.0 for row in rows.values()]
     worst = sorted(rows, key=lambda name: (_least(rows[name]), name))[:SHOWN]
     return {
@@ -93,7 +93,9 @@ def summary(medians: Medians, door: str) -> dict[str, Any]:
         "high_worst": round(min(row["high"] or 0.0 for row in rows.values()), 4),
         "kills": sum(row["kills"] or 0 for row in rows.values()),
         "within": sum(_least(row) >= LEAST and not row["kills"] for row in rows.values()),
-        "worst": {name: {what: rows[name][what] for what in ("goodput", "high", "kills")} for name in worst},
+        "worst": {
+            name: {figure: rows[name][figure] for figure in ("goodput", "high", "kills")} for name in worst
+        },
     }
 
 
@@ -101,5 +103,5 @@ def _least(row: Row) -> float:
     return min(row["goodput"] or 0.0, row["high"] or 0.0)
 
 
-def _log(dice: random.Random, least: float, most: float) -> float:
-    return math.exp(dice.uniform(math.log(least), math.log(most)))
+def _log(rng: random.Random, least: float, most: float) -> float:
+    return math.exp(rng.uniform(math.log(least), math.log(most)))

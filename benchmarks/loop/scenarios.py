@@ -1,4 +1,4 @@
-"""What the service and its clients go through."""
+"""Scenarios: service, load, faults and clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from benchmarks.loop.llm_plant import LlmPlantSpec
-from benchmarks.loop.load import Load
+from benchmarks.loop.offered_load import Load
 from benchmarks.loop.plant import PlantSpec
 
 STANDARD = PlantSpec()
@@ -17,17 +17,17 @@ ALL = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One course of events; times in seconds."""
+    """One scenario; times in seconds."""
 
     name: str
     family: str
-    """Whose plot it stands in."""
+    """Name of its chart."""
     load: Load
     plant: PlantSpec | LlmPlantSpec = STANDARD
     slo_s: float = 2.0
-    """What the clients want."""
-    told_s: float | None = None
-    """What the throttle was told of it; None: the truth."""
+    """Objective of the clients."""
+    configured_slo_s: float | None = None
+    """Objective in the settings of the throttle; None: that of the clients."""
     mix: tuple[float, float, float] = (0.1, 0.3, 0.6)
     """Shares of high, mid and low."""
     rates_rps: tuple[float, float, float] = (1000.0, 500.0, 100.0)
@@ -37,23 +37,23 @@ class Scenario:
     pareto: bool = False
     retries: int = 0
     speeds: tuple[tuple[float, int, float], ...] = ()
-    """When, which replica, and at which share of its full speed it runs from then on."""
+    """Changes of speed: time, replica, and share of the full speed from then on."""
     taken: tuple[tuple[float, float, int, float], ...] = ()
-    """From, until, which card, and the utilization in percent that others' work gives it at least."""
+    """Work of other processes: from, until, device, and the least utilization in percent."""
     warm_s: float = 3.0
-    """Before it nothing is counted."""
+    """Warm-up; requests during it are not counted."""
     rises_s: float | None = None
-    """When an overload begins that lasts."""
+    """Start of a lasting overload."""
     relieved_s: float | None = None
-    """When the trouble ends."""
+    """End of the disturbance."""
     calm: bool = False
-    """Whether every refusal is a false one."""
+    """Whether every rejection is a false one."""
     of_16: bool = True
-    """Whether it counts in the mean."""
+    """Whether it counts in the mean of 16."""
 
     @property
     def duration_s(self) -> float:
-        """Seconds of the whole."""
+        """Return the length of the scenario in seconds."""
         return self.load.duration_s
 
 
@@ -166,7 +166,7 @@ EXTRA = (
         load=_steps(300, (0, 0.7)),
         plant=LlmPlantSpec(),
         slo_s=30.0,
-        told_s=2.0,
+        configured_slo_s=2.0,
         warm_s=10.0,
         of_16=False,
     ),
@@ -174,7 +174,7 @@ EXTRA = (
 
 
 def _bursts(name: str, capacity_rps: float) -> Scenario:
-    """Just below the ceilings, but all at once; over a second the service has time for them."""
+    """Build bursts just below the ceilings; over a second the service can complete them."""
     return Scenario(
         name=name,
         family="bursts",

@@ -1,4 +1,4 @@
-"""Many runs, on all cores: each scenario and seed in one task, so that all doors meet the same requests."""
+"""Many runs on all cores: one task for each scenario and seed, so that all limiters get the same requests."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.loop import measures
-from benchmarks.loop.books import Books
 from benchmarks.loop.clients import plan
-from benchmarks.loop.doors import doors
+from benchmarks.loop.limiters import registry
 from benchmarks.loop.llm_plant import LlmPlantSpec
 from benchmarks.loop.measures import Figures
 from benchmarks.loop.run import Run
+from benchmarks.loop.run_counts import RunCounts
 from benchmarks.loop.scenarios import Scenario
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """All doors before the requests of one seed.
+    """All limiters with the requests of one seed.
 
-    ``doors`` maps the name that a row will have to the door's own name and the settings it gets.
+    ``limiters`` holds the title of a row, the name of its limiter, and the settings of it.
     """
 
     scenario: Scenario
     seed: int
-    doors: tuple[tuple[str, str, tuple[tuple[str, Any], ...]], ...]
+    limiters: tuple[tuple[str, str, tuple[tuple[str, Any], ...]], ...]
 
     @property
     def weight(self) -> float:
-        """About how long it takes."""
+        """Estimate the cost of the task, for scheduling."""
         scenario = self.scenario
         return scenario.load.peak * scenario.plant.capacity_rps * scenario.duration_s
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """What came of one run, over time: for the plots."""
+class Curve:
+    """Counts of one run over time, for the charts."""
 
     offered: list[int]
     good: list[int]
@@ -49,44 +49,46 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one task."""
+    """Figures and curves of one task."""
 
     scenario: str
     seed: int
     figures: dict[str, Figures]
-    courses: dict[str, Course]
+    curves: dict[str, Curve]
 
 
 def plain(names: Sequence[str]) -> tuple[tuple[str, str, tuple[tuple[str, Any], ...]], ...]:
-    """Doors under their own names, with the default settings."""
+    """Return limiters under their own names, with the default settings."""
     return tuple((name, name, ()) for name in names)
 
 
 def work(task: Task) -> Result:
-    """Run all doors of a task."""
+    """Run all limiters of a task."""
     scenario = task.scenario
     requests = plan(scenario, task.seed)
-    runs: dict[str, Books] = {}
+    runs: dict[str, RunCounts] = {}
     if not isinstance(scenario.plant, LlmPlantSpec):
-        runs["oracle"] = Run(scenario, requests, functools.partial(_put_up, "oracle", scenario, {})).go()
+        runs["oracle"] = Run(
+            scenario, requests, functools.partial(_make_limiter, "oracle", scenario, {})
+        ).go()
     best = measures.possible(scenario, requests, runs.get("oracle"))
-    for title, name, tuning in task.doors:
+    for title, name, tuning in task.limiters:
         if name != "oracle":
-            make = functools.partial(_put_up, name, scenario, dict(tuning))
+            make = functools.partial(_make_limiter, name, scenario, dict(tuning))
             runs[title] = Run(scenario, requests, make).go()
     return Result(
         scenario.name,
         task.seed,
-        {title: measures.figures(scenario, books, best) for title, books in runs.items()},
+        {title: measures.figures(scenario, counts, best) for title, counts in runs.items()},
         {
-            title: Course(books.offered_by_bin, books.good_by_bin, books.bin_s)
-            for title, books in runs.items()
+            title: Curve(counts.offered_by_bin, counts.good_by_bin, counts.bin_s)
+            for title, counts in runs.items()
         },
     )
 
 
 def run(tasks: Sequence[Task]) -> list[Result]:
-    """Work through tasks on all cores, the longest first; the results stand in the order of the tasks."""
+    """Run tasks on all cores, the longest first; the results are in the order of the tasks."""
     order = sorted(range(len(tasks)), key=lambda index: -tasks[index].weight)
     results: list[Result | None] = [None] * len(tasks)
     workers = min(len(tasks), os.cpu_count() or 1)
@@ -97,21 +99,21 @@ def run(tasks: Sequence[Task]) -> list[Result]:
 
 
 def _quiet() -> None:
-    """In a worker: what the library logs does not mix with the table."""
+    """Silence the logs of the package in a worker process."""
     logging.getLogger("autoglm_throttle").setLevel(logging.CRITICAL)
 
 
 def medians(results: Sequence[Result]) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Scenario -> door -> figure -> median over the seeds."""
+    """Map scenario -> limiter -> figure -> median over the seeds."""
     rows: dict[str, dict[str, list[Figures]]] = {}
     for result in results:
-        for door, figures in result.figures.items():
-            rows.setdefault(result.scenario, {}).setdefault(door, []).append(figures)
+        for limiter, figures in result.figures.items():
+            rows.setdefault(result.scenario, {}).setdefault(limiter, []).append(figures)
     return {
-        scenario: {door: measures.median(seen) for door, seen in by_door.items()}
-        for scenario, by_door in rows.items()
+        scenario: {limiter: measures.median(seen) for limiter, seen in by_limiter.items()}
+        for scenario, by_limiter in rows.items()
     }
 
 
-def _put_up(name: str, scenario: Scenario, tuning: Mapping[str, Any], site: Any) -> Any:
-    return doors.make(name, site, scenario, tuning)
+def _make_limiter(name: str, scenario: Scenario, tuning: Mapping[str, Any], context: Any) -> Any:
+    return registry.make(name, context, scenario, tuning)

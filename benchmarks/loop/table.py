@@ -1,4 +1,4 @@
-"""The medians as text, and the bars that they are held against."""
+"""The medians as text, and their bars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.loop.scenarios import SCENARIOS, SIXTEEN
 
 Row = Mapping[str, float | None]
 Medians = Mapping[str, Mapping[str, Row]]
-"""Scenario -> door -> figure."""
+"""Scenario -> limiter -> figure."""
 
 CONSTANT = ("step_2x", "step_5x", "step_10x")
 QUICK = ("step_2x", "step_5x")
@@ -25,7 +25,7 @@ AT_LEAST: tuple[_Rule, ...] = (
     ("goodput / oracle", "goodput", 0.97, ("slow_2x",)),
     ("goodput / possible", "goodput", 0.95, ("llm_2x", "llm_slo_unset_0.7x")),
 )
-"""What it is called, the figure, the bar, the scenarios."""
+"""Title, figure, bar and scenarios."""
 
 AT_MOST: tuple[_Rule, ...] = (
     ("high p99 / oracle", "high_p99_over", 2.1, QUICK),
@@ -37,15 +37,15 @@ AT_MOST: tuple[_Rule, ...] = (
     ("reaction in s", "react_s", 1.0, CONSTANT),
     ("recovery in s", "recover_s", 5.0, RELIEVED),
 )
-"""The same the other way round; 0.7 s is 0.35 of the objective."""
+"""Upper bars in the same form; 0.7 s is 0.35 of the objective."""
 
-BESIDE = ("concurrency", "adaptive")
-"""The doors whose other figures are shown, too."""
+DETAILED = ("concurrency", "adaptive")
+"""Limiters with a table of further figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A figure that is wanted."""
+    """A figure and its bar."""
 
     name: str
     value: float
@@ -53,42 +53,48 @@ class Bar:
     met: bool
 
 
-def mean_of_16(medians: Medians, door: str) -> float:
-    """The geometric mean of goodput over those of the 16 that were run; not a number if none was."""
-    values = [row["goodput"] for _, row in _rows(medians, door) if row["goodput"]]
+def mean_of_16(medians: Medians, limiter: str) -> float:
+    """Return the geometric mean of goodput over those of the 16 that were run; NaN if none was."""
+    values = [row["goodput"] for _, row in _rows(medians, limiter) if row["goodput"]]
     return math.exp(statistics.fmean(map(math.log, values))) if values else math.nan
 
 
-def worst_of_16(medians: Medians, door: str, figure: str, without: Sequence[str] = ()) -> float:
-    """The smallest of a figure over those of the 16 that were run."""
-    found = [row[figure] for name, row in _rows(medians, door) if name not in without]
+def worst_of_16(medians: Medians, limiter: str, figure: str, without: Sequence[str] = ()) -> float:
+    """Return the smallest value of a figure over those of the 16 that were run."""
+    found = [row[figure] for name, row in _rows(medians, limiter) if name not in without]
     return min((value for value in found if value is not None), default=math.nan)
 
 
-def bars(medians: Medians, door: str, slack: float = 0.0) -> list[Bar]:
-    """All bars of a door for which the scenarios were run; ``slack`` lowers those of goodput."""
-    without = worst_of_16(medians, door, "high", without=("stall_8s_0.5x",))
+def bars(medians: Medians, limiter: str, slack: float = 0.0) -> list[Bar]:
+    """Compute the bars of a limiter whose scenarios were run; ``slack`` lowers those of goodput."""
+    without = worst_of_16(medians, limiter, "high", without=("stall_8s_0.5x",))
     found = [
-        _least("goodput / oracle, geometric mean", mean_of_16(medians, door), 0.985 - slack),
-        _least("goodput / oracle, worst", worst_of_16(medians, door, "goodput"), 0.95 - slack),
-        _least("high / oracle, worst", worst_of_16(medians, door, "high"), 0.95 - slack),
+        _least("goodput / oracle, geometric mean", mean_of_16(medians, limiter), 0.985 - slack),
+        _least("goodput / oracle, worst", worst_of_16(medians, limiter, "goodput"), 0.95 - slack),
+        _least("high / oracle, worst", worst_of_16(medians, limiter, "high"), 0.95 - slack),
         _least("high / oracle, worst but for the hang", without, 0.97 - slack),
-        _most("OOM kills, all scenarios", _kills(medians, door), 0.0),
+        _most("OOM kills, all scenarios", _kills(medians, limiter), 0.0),
     ]
     for title, figure, bar, scenarios in AT_LEAST:
-        found += [_least(f"{title}, {name}", _figure(medians, name, door, figure), bar) for name in scenarios]
+        found += [
+            _least(f"{title}, {name}", _figure(medians, name, limiter, figure), bar) for name in scenarios
+        ]
     for title, figure, bar, scenarios in AT_MOST:
-        found += [_most(f"{title}, {name}", _figure(medians, name, door, figure), bar) for name in scenarios]
+        found += [
+            _most(f"{title}, {name}", _figure(medians, name, limiter, figure), bar) for name in scenarios
+        ]
     return [bar for bar in found if not math.isnan(bar.value)]
 
 
-def _figure(medians: Medians, scenario: str, door: str, name: str) -> float:
-    value = medians.get(scenario, {}).get(door, {}).get(name)
+def _figure(medians: Medians, scenario: str, limiter: str, name: str) -> float:
+    value = medians.get(scenario, {}).get(limiter, {}).get(name)
     return math.nan if value is None else value
 
 
-def _kills(medians: Medians, door: str) -> float:
-    return sum(by_door[door]["kills"] or 0.0 for by_door in medians.values() if door in by_door)
+def _kills(medians: Medians, limiter: str) -> float:
+    return sum(
+        by_limiter[limiter]["kills"] or 0.0 for by_limiter in medians.values() if limiter in by_limiter
+    )
 
 
 def _least(name: str, value: float, bar: float) -> Bar:
@@ -99,32 +105,32 @@ def _most(name: str, value: float, bar: float) -> Bar:
     return Bar(name, value, f"<= {bar:g}", value <= bar)
 
 
-def text(medians: Medians, doors: Sequence[str]) -> str:
-    """Three tables: goodput, the high class, and what else there is to say of the doors with a gate."""
+def text(medians: Medians, limiters: Sequence[str]) -> str:
+    """Render three tables: goodput, the high class, and details of the policies with a concurrency limit."""
     parts = [
-        _grid(medians, doors, "goodput", "goodput / oracle"),
-        _grid(medians, doors, "high", "high / oracle"),
+        _grid(medians, limiters, "goodput", "goodput / oracle"),
+        _grid(medians, limiters, "high", "high / oracle"),
     ]
-    parts += [_beside(medians, door) for door in BESIDE if door in doors]
+    parts += [_beside(medians, limiter) for limiter in DETAILED if limiter in limiters]
     return "\n".join(parts)
 
 
-def _grid(medians: Medians, doors: Sequence[str], figure: str, title: str) -> str:
-    lines = [f"{title:22}" + "".join(f"{door:>12}" for door in doors)]
-    for scenario, by_door in medians.items():
-        cells = (by_door.get(door, {}).get(figure) for door in doors)
+def _grid(medians: Medians, limiters: Sequence[str], figure: str, title: str) -> str:
+    lines = [f"{title:22}" + "".join(f"{limiter:>12}" for limiter in limiters)]
+    for scenario, by_limiter in medians.items():
+        cells = (by_limiter.get(limiter, {}).get(figure) for limiter in limiters)
         lines.append(f"{scenario:22}" + "".join(f"{_number(cell):>12}" for cell in cells))
     if any(scenario.name in medians for scenario in SIXTEEN):
         summaries: tuple[tuple[str, Callable[[str], float]], ...] = (
-            ("geometric mean of 16", lambda door: mean_of_16(medians, door)),
-            ("worst of 16", lambda door: worst_of_16(medians, door, figure)),
+            ("geometric mean of 16", lambda limiter: mean_of_16(medians, limiter)),
+            ("worst of 16", lambda limiter: worst_of_16(medians, limiter, figure)),
         )
         for name, summary in summaries[figure != "goodput" :]:
-            lines.append(f"{name:22}" + "".join(f"{_number(summary(door)):>12}" for door in doors))
+            lines.append(f"{name:22}" + "".join(f"{_number(summary(limiter)):>12}" for limiter in limiters))
     return "\n".join(lines) + "\n"
 
 
-def _beside(medians: Medians, door: str) -> str:
+def _beside(medians: Medians, limiter: str) -> str:
     columns = {
         "mid": "mid",
         "low": "low",
@@ -136,15 +142,15 @@ def _beside(medians: Medians, door: str) -> str:
         "reversals": "turns",
         "kills": "kills",
     }
-    lines = [f"{door:22}" + "".join(f"{title:>9}" for title in columns.values())]
-    for scenario, by_door in medians.items():
-        row = by_door.get(door, {})
+    lines = [f"{limiter:22}" + "".join(f"{title:>9}" for title in columns.values())]
+    for scenario, by_limiter in medians.items():
+        row = by_limiter.get(limiter, {})
         lines.append(f"{scenario:22}" + "".join(f"{_number(row.get(name)):>9}" for name in columns))
     return "\n".join(lines) + "\n"
 
 
 def verdicts(found: Sequence[Bar]) -> str:
-    """One line for each bar, and how many are met."""
+    """Render one line for each bar, and the number of bars met."""
     lines = [
         f"{'met' if bar.met else 'MISSED':7}{bar.name:42}{bar.value:9.4g}  {bar.wanted}" for bar in found
     ]
@@ -159,7 +165,7 @@ def _number(value: float | None) -> str:
     return f"{value:.3f}" if isinstance(value, float) and value != int(value) else f"{value:g}"
 
 
-def _rows(medians: Medians, door: str) -> Iterator[tuple[str, Row]]:
-    for scenario, by_door in medians.items():
-        if door in by_door and (scenario not in SCENARIOS or SCENARIOS[scenario].of_16):
-            yield scenario, by_door[door]
+def _rows(medians: Medians, limiter: str) -> Iterator[tuple[str, Row]]:
+    for scenario, by_limiter in medians.items():
+        if limiter in by_limiter and (scenario not in SCENARIOS or SCENARIOS[scenario].of_16):
+            yield scenario, by_limiter[limiter]

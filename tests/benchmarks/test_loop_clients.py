@@ -1,4 +1,4 @@
-"""The requests of a run: drawn once, as many as are wanted, the same for everybody."""
+"""The requests of a run: drawn once, at the offered load, the same for every limiter."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.loop.agenda import Agenda
 from benchmarks.loop.clients import COST_MAX, LEAST_COST, mean_cost, plan
-from benchmarks.loop.load import Load
+from benchmarks.loop.offered_load import Load
 from benchmarks.loop.scenarios import BURSTS, SCENARIOS, SIXTEEN
+from benchmarks.loop.scheduler import EventScheduler
 
 pytestmark = pytest.mark.slow
 
@@ -68,14 +68,14 @@ def test_bursts_come_at_the_start_of_each_second() -> None:
     assert all(at_s % 1.0 <= 0.2 for at_s in drawn.at_s)
 
 
-def test_the_agenda_keeps_the_order_of_times_and_of_making() -> None:
-    agenda = Agenda()
+def test_scheduler_keeps_the_order_of_times_and_of_scheduling() -> None:
+    scheduler = EventScheduler()
     seen: list[tuple[float, str]] = []
     for when_s, what in ((2.0, "c"), (1.0, "a"), (1.0, "b"), (3.0, "late")):
-        agenda.at(when_s, lambda name: seen.append((agenda.now, name)), what)
-    agenda.until(3.0)
+        scheduler.at(when_s, lambda name: seen.append((scheduler.now, name)), what)
+    scheduler.until(3.0)
     assert seen == [(1.0, "a"), (1.0, "b"), (2.0, "c")]
-    assert agenda.clock() == 3.0
-    agenda.at(1.0, lambda name: seen.append((agenda.now, name)), "never in the past")
-    agenda.until(4.0)
+    assert scheduler.clock() == 3.0
+    scheduler.at(1.0, lambda name: seen.append((scheduler.now, name)), "never in the past")
+    scheduler.until(4.0)
     assert seen[-2:] == [(3.0, "late"), (3.0, "never in the past")]

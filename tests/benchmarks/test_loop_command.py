@@ -1,4 +1,4 @@
-"""The benchmark as a command: what it keeps, and that the same seeds give the same bytes."""
+"""The benchmark as a command: its record, and equal bytes for equal seeds."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_random_services_are_kept_with_their_distribution(
 
 def test_the_first_service_drawn_is_one_on_which_no_rule_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["closed_loop", "--robust", "1"])
-    assert closed_loop.arguments().first == robust.JUDGED_FROM == 100
+    assert closed_loop.arguments().first == robust.EVALUATED_FROM == 100
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_unknown_names_are_reported(
 
 def test_settings_reach_the_throttle() -> None:
     scenario = SCENARIOS["oom_tight_3x"]
-    doors = (("plain", "concurrency", ()), ("low share", "concurrency", (("min_share", 0.2),)))
-    figures = study.work(study.Task(scenario, 1, doors)).figures
+    limiters = (("plain", "concurrency", ()), ("low share", "concurrency", (("min_share", 0.2),)))
+    figures = study.work(study.Task(scenario, 1, limiters)).figures
     assert set(figures) == {"oracle", "plain", "low share"}
     assert (figures["low share"].low or 0.0) > (figures["plain"].low or 0.0)

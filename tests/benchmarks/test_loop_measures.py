@@ -1,4 +1,4 @@
-"""From counts to figures, tables, bars and pictures."""
+"""Figures, tables, bars and charts made of counts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.loop import measures, plot, robust, table
-from benchmarks.loop.books import Books
 from benchmarks.loop.clients import Plan
 from benchmarks.loop.measures import Figures, Possible
 from benchmarks.loop.plant import PlantSpec
 from benchmarks.loop.request import Request
+from benchmarks.loop.run_counts import RunCounts
 from benchmarks.loop.scenarios import SCENARIOS
-from benchmarks.loop.study import Course, Result
+from benchmarks.loop.study import Curve, Result
 
 pytestmark = pytest.mark.slow
 
@@ -53,14 +53,14 @@ def test_p99_is_by_nearest_rank() -> None:
     assert measures.p99([float(n) for n in range(1000)]) == 989.0
 
 
-def counted(scenario: str, good_by_bin: list[int]) -> Books:
+def counted(scenario: str, good_by_bin: list[int]) -> RunCounts:
     chosen = SCENARIOS[scenario]
-    books = Books(chosen.warm_s, chosen.duration_s, chosen.slo_s)
-    books.good_by_bin[: len(good_by_bin)] = good_by_bin
-    books.offered, books.good, books.refused = [100, 300, 600], [80, 100, 20], [10, 200, 300]
-    books.high_s = [0.5] * 99
-    books.states = [(1.0, 64.0), (0.5, 50.0), (1.0, 50.0)]
-    return books
+    counts = RunCounts(chosen.warm_s, chosen.duration_s, chosen.slo_s)
+    counts.good_by_bin[: len(good_by_bin)] = good_by_bin
+    counts.offered, counts.good, counts.refused = [100, 300, 600], [80, 100, 20], [10, 200, 300]
+    counts.high_s = [0.5] * 99
+    counts.states = [(1.0, 64.0), (0.5, 50.0), (1.0, 50.0)]
+    return counts
 
 
 BEST = Possible(400.0, (100.0, 280.0, 20.0), [50] * 121, 0.25)
@@ -176,9 +176,9 @@ def test_table_has_a_row_per_scenario_and_a_column_per_limiter() -> None:
 
 
 def test_pictures_are_svg_with_a_panel_for_each_scenario(tmp_path: Path) -> None:
-    course = Course(offered=[50] * 121, good=[40] * 121, bin_s=0.5)
+    curve = Curve(offered=[50] * 121, good=[40] * 121, bin_s=0.5)
     results = [
-        Result(name, 1, {}, {"oracle": course, "adaptive": course, "codel": course})
+        Result(name, 1, {}, {"oracle": curve, "adaptive": curve, "codel": curve})
         for name in ("step_2x", "step_5x", "llm_2x")
     ]
     paths = plot.write(results, tmp_path)
@@ -229,13 +229,13 @@ def test_a_summary_names_the_worst_and_counts_those_within_the_bars() -> None:
 
 
 def test_counters_start_after_the_warm_up() -> None:
-    books = Books(3.0, 10.0, 2.0)
+    counts = RunCounts(3.0, 10.0, 2.0)
     early, late = Request(0, 1.0, 0, 1.0), Request(1, 4.0, 2, 1.0)
     for request in (early, late):
-        books.sent(request)
-        books.turned_away(request, request.sent_s)
-        books.answered(request, request.sent_s + 1.0)
-    assert (books.offered, books.refused, books.good) == ([0, 0, 1], [0, 0, 1], [0, 0, 1])
-    assert (sum(books.offered_by_bin), sum(books.good_by_bin)) == (2, 2)
-    books.answered(Request(2, 5.0, 0, 1.0), 7.1)
-    assert (books.good, books.high_s) == ([0, 0, 1], [2.0999999999999996])
+        counts.record_sent(request)
+        counts.record_rejected(request, request.sent_s)
+        counts.record_answered(request, request.sent_s + 1.0)
+    assert (counts.offered, counts.refused, counts.good) == ([0, 0, 1], [0, 0, 1], [0, 0, 1])
+    assert (sum(counts.offered_by_bin), sum(counts.good_by_bin)) == (2, 2)
+    counts.record_answered(Request(2, 5.0, 0, 1.0), 7.1)
+    assert (counts.good, counts.high_s) == ([0, 0, 1], [2.0999999999999996])

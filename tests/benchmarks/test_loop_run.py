@@ -1,4 +1,4 @@
-"""Runs: clients that repeat, cards with others' work on them, the oracle, limiters of others' design."""
+"""Runs: clients that retry, devices with work of other processes, the oracle, limiters of other designs."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.loop.agenda import Agenda
-from benchmarks.loop.books import Books
 from benchmarks.loop.clients import Plan, plan
-from benchmarks.loop.doors import doors
-from benchmarks.loop.doors.door import PlainDoor, Site
-from benchmarks.loop.doors.shares import Aimd, Gradient, SharesDoor
-from benchmarks.loop.load import Load
-from benchmarks.loop.plant import Card, PlantSpec
+from benchmarks.loop.limiters import registry
+from benchmarks.loop.limiters.limiter import BaseLimiter, LimiterContext
+from benchmarks.loop.limiters.shares import Aimd, Gradient, SharesLimiter
+from benchmarks.loop.offered_load import Load
+from benchmarks.loop.plant import DeviceReading, PlantSpec
 from benchmarks.loop.request import Request
 from benchmarks.loop.run import Run
+from benchmarks.loop.run_counts import RunCounts
 from benchmarks.loop.scenarios import SCENARIOS, Scenario
+from benchmarks.loop.scheduler import EventScheduler
 
 pytestmark = pytest.mark.slow
 
 
-class Shut(PlainDoor):
-    """Refuses everybody, and notes when."""
+class RejectAll(BaseLimiter):
+    """Rejects every request, and records the times."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, context: LimiterContext) -> None:
+        self.context = context
         self.seen: list[tuple[float, int]] = []
-        self.cards: list[Card] = []
+        self.readings: list[DeviceReading] = []
 
     def arrive(self, request: Request) -> None:
-        self.seen.append((self.site.agenda.now, request.tries))
-        self.site.refuse(request)
+        self.seen.append((self.context.scheduler.now, request.tries))
+        self.context.reject(request)
 
     def ended(self, request: Request, *, ok: bool) -> None:
         raise AssertionError("nobody was let in")
 
-    def sample(self, cards: Sequence[Card]) -> None:
-        self.cards += cards
+    def sample(self, readings: Sequence[DeviceReading]) -> None:
+        self.readings += readings
 
 
 def small(**changes: object) -> Scenario:
@@ -49,16 +49,18 @@ def one(*at_s: float, waits: tuple[float, ...] = ()) -> Plan:
     return Plan(list(at_s), [0] * len(at_s), [1.0] * len(at_s), [waits] * len(at_s))
 
 
-def books(name: str, scenario: Scenario, seed: int = 1) -> Books:
-    return Run(scenario, plan(scenario, seed), lambda site: doors.make(name, site, scenario, {})).go()
+def counts_of(name: str, scenario: Scenario, seed: int = 1) -> RunCounts:
+    return Run(
+        scenario, plan(scenario, seed), lambda context: registry.make(name, context, scenario, {})
+    ).go()
 
 
 def test_rejected_client_backs_off_and_gives_up() -> None:
-    run = Run(small(retries=3), one(1.0, waits=(1.0, 1.5, 0.5)), Shut)
+    run = Run(small(retries=3), one(1.0, waits=(1.0, 1.5, 0.5)), RejectAll)
     counted = run.go()
-    door = run.door
-    assert isinstance(door, Shut)
-    assert door.seen == [(1.0, 0), (1.25, 1), (2.0, 2), (2.5, 3)]
+    limiter = run.limiter
+    assert isinstance(limiter, RejectAll)
+    assert limiter.seen == [(1.0, 0), (1.25, 1), (2.0, 2), (2.5, 3)]
     assert (counted.offered, counted.refused) == ([1, 0, 0], [4, 0, 0])
 
 
@@ -67,7 +69,7 @@ def test_a_client_without_an_answer_repeats_at_its_deadline() -> None:
     run = Run(
         small(retries=1, plant=slow),
         one(1.0, waits=(1.0,)),
-        lambda site: doors.make("none", site, small(), {}),
+        lambda context: registry.make("none", context, small(), {}),
     )
     counted = run.go()
     # answered at 4 and 7, both after their deadlines at 3 and 5
@@ -78,7 +80,9 @@ def test_a_client_without_an_answer_repeats_at_its_deadline() -> None:
 def test_response_counts_once_despite_repetitions() -> None:
     slow = PlantSpec(batch=1, base_s=0.4, item_s=0.4)
     waits = one(1.0, 1.0, 1.0, waits=(1.0,))
-    run = Run(small(retries=1, plant=slow), waits, lambda site: doors.make("none", site, small(), {}))
+    run = Run(
+        small(retries=1, plant=slow), waits, lambda context: registry.make("none", context, small(), {})
+    )
     counted = run.go()
     # served at 1.8, 2.6 and too late at 3.4; the third's repetition, sent at 3, is served at 4.2
     assert counted.good == [3, 0, 0]
@@ -87,10 +91,10 @@ def test_response_counts_once_despite_repetitions() -> None:
 
 
 def test_load_of_others_on_a_gpu_is_shown() -> None:
-    run = Run(small(taken=((2.0, 4.5, 0, 98.0),)), one(), Shut)
+    run = Run(small(taken=((2.0, 4.5, 0, 98.0),)), one(), RejectAll)
     run.go()
-    assert isinstance(run.door, Shut)
-    assert [card.utilization_pct for card in run.door.cards] == [
+    assert isinstance(run.limiter, RejectAll)
+    assert [reading.utilization_pct for reading in run.limiter.readings] == [
         0.0,
         98.0,
         98.0,
@@ -112,7 +116,7 @@ def test_the_oracle_serves_nearly_all_that_can_be_served(name: str) -> None:
         asked = sum(second <= at_s < second + 1 for at_s in drawn.at_s)
         slow = name == "cap_half_0.9x" and 25 <= second < 50
         could += min(asked, 50.0 if slow else 100.0)
-    counted = books("oracle", scenario)
+    counted = counts_of("oracle", scenario)
     assert 0.97 * could <= sum(counted.good) <= 1.03 * could
     assert counted.kills == 0
     high = sum(
@@ -122,20 +126,20 @@ def test_the_oracle_serves_nearly_all_that_can_be_served(name: str) -> None:
 
 
 def test_without_a_limit_overload_leaves_next_to_nothing() -> None:
-    best = sum(books("oracle", SCENARIOS["step_5x"]).good)
-    assert sum(books("none", SCENARIOS["step_5x"]).good) < 0.2 * best
-    assert books("none", SCENARIOS["oom_3x"]).kills >= 5
+    best = sum(counts_of("oracle", SCENARIOS["step_5x"]).good)
+    assert sum(counts_of("none", SCENARIOS["step_5x"]).good) < 0.2 * best
+    assert counts_of("none", SCENARIOS["oom_3x"]).kills >= 5
 
 
 def test_codel_serves_high_first_and_breaks_where_its_limit_is_wrong() -> None:
-    best, codel = books("oracle", SCENARIOS["step_5x"]), books("codel", SCENARIOS["step_5x"])
+    best, codel = counts_of("oracle", SCENARIOS["step_5x"]), counts_of("codel", SCENARIOS["step_5x"])
     assert sum(codel.good) > 0.98 * sum(best.good)
     assert codel.good[0] > 0.98 * best.good[0]
-    assert books("codel", SCENARIOS["oom_tight_3x"]).kills >= 5
+    assert counts_of("codel", SCENARIOS["oom_tight_3x"]).kills >= 5
 
 
 def test_shares_reject_the_low_class_first() -> None:
-    counted = books("gradient", SCENARIOS["step_2x"])
+    counted = counts_of("gradient", SCENARIOS["step_2x"])
     high, _, low = (bad / asked for bad, asked in zip(counted.refused, counted.offered, strict=True))
     assert high < 0.02
     assert low > 0.4
@@ -157,36 +161,36 @@ def test_aimd_grows_by_one_and_falls_by_a_tenth() -> None:
 
 
 def test_the_gradient_falls_when_latency_rises() -> None:
-    agenda = Agenda()
-    limit = Gradient(agenda)
+    scheduler = EventScheduler()
+    limit = Gradient(scheduler)
     for second in range(60):
-        agenda.until(float(second))
+        scheduler.until(float(second))
         for _ in range(20):
             limit.update(0.1, 200, ok=True)
     grown = limit.value
     assert 20.0 < grown <= 200.0
     for second in range(60, 64):
-        agenda.until(float(second))
+        scheduler.until(float(second))
         for _ in range(20):
             limit.update(1.0, 200, ok=True)
     assert limit.value < grown
 
 
 def test_a_class_may_use_its_share_although_the_limit_is_reached() -> None:
-    run = Run(small(plant=PlantSpec(base_s=50.0)), one(), lambda site: SharesDoor(site, Aimd(2.0)))
-    door = run.door
+    run = Run(small(plant=PlantSpec(base_s=50.0)), one(), lambda context: SharesLimiter(context, Aimd(2.0)))
+    limiter = run.limiter
     for priority, count in ((2, 20), (0, 12), (0, 1), (2, 1)):
         for _ in range(count):
-            door.arrive(Request(0, 0.0, priority, 1.0))
+            limiter.arrive(Request(0, 0.0, priority, 1.0))
     assert run.plant.inside == 32
-    assert run.books.refused == [1, 0, 1]
+    assert run.counts.refused == [1, 0, 1]
 
 
 def test_unknown_limiter_is_named() -> None:
-    with pytest.raises(ValueError, match="no door is called sluice; there are oracle, none"):
-        doors.make("sluice", Run(small(), one(), Shut), small(), {})
+    with pytest.raises(ValueError, match="no limiter is called sluice; there are oracle, none"):
+        registry.make("sluice", Run(small(), one(), RejectAll), small(), {})
 
 
 def test_there_is_no_oracle_for_continuous_batches() -> None:
     with pytest.raises(TypeError, match="batch statically"):
-        books("oracle", SCENARIOS["llm_2x"])
+        counts_of("oracle", SCENARIOS["llm_2x"])

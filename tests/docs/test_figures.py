@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import figures
-from benchmarks.loop.doors.doors import NAMES
+from benchmarks.loop.limiters.registry import NAMES
 from benchmarks.loop.scenarios import SCENARIOS
 
 MACHINE = {
@@ -60,7 +60,7 @@ def figures_of(goodput: float, high: float) -> dict[str, float | None]:
 
 
 def test_closed_loop_has_a_column_for_each_limiter() -> None:
-    scenarios = {scenario for _, scenario, _ in figures.COURSES}
+    scenarios = {scenario for _, scenario, _ in figures.DEMAND_ROWS}
     medians = {
         name: {"oracle": figures_of(1, 1), "tiers": figures_of(0.4, 0.1), "adaptive": figures_of(0.9, 0.99)}
         for name in scenarios
@@ -82,8 +82,8 @@ def test_closed_loop_has_a_column_for_each_limiter() -> None:
 
 
 def test_the_rows_of_the_closed_loop_are_scenarios_of_it() -> None:
-    assert {scenario for _, scenario, _ in figures.COURSES} <= SCENARIOS.keys()
-    assert figures.DOORS.keys() == set(NAMES) - {"oracle"}
+    assert {scenario for _, scenario, _ in figures.DEMAND_ROWS} <= SCENARIOS.keys()
+    assert figures.LIMITERS.keys() == set(NAMES) - {"oracle"}
 
 
 def case(row: str, load: float, goodput: float, lag_p99_s: float | None = 0.001) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The real `Throttle`, through its synchronous face: nothing of it is copied here."""
+"""The real `Throttle`, driven through its synchronous methods."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Settings, Throttle
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.types import GpuSample
-from benchmarks.loop.doors.door import Site
-from benchmarks.loop.plant import Card
+from benchmarks.loop.limiters.limiter import LimiterContext
+from benchmarks.loop.plant import DeviceReading
 from benchmarks.loop.request import Request
 from benchmarks.loop.scenarios import Scenario
 
@@ -18,105 +18,107 @@ POWER_W = 700.0
 """Limits of a common data-centre card."""
 
 
-class NoReader:
-    """A provider that is never asked: the loop hands the samples over itself."""
+class UnusedProvider:
+    """A provider that is never read: the loop passes the samples to the throttle."""
 
     name = "plant"
     min_interval_s = 0.0
 
     def read(self) -> Sequence[GpuSample]:
-        """Nothing: sampling is manual."""
+        """Return nothing: sampling is manual."""
         return ()
 
     def close(self) -> None:
-        """There is no driver."""
+        """Do nothing: there is no driver."""
 
     def reset_after_fork(self) -> None:
-        """There is no driver."""
+        """Do nothing: there is no driver."""
 
 
-class ThrottleDoor:
-    """A `Throttle` with manual sampling, on the loop's clock.
+class ThrottleLimiter:
+    """A `Throttle` with manual sampling, on the clock of the loop.
 
     Args:
-        site: where it stands.
-        scenario: what the settings are made for.
-        policy: ``adaptive``, ``gate``, ``tiers`` or ``fixed``.
-        tuning: other settings than the defaults, by name.
+        context: time, service and objective.
+        scenario: source of rates and objective.
+        policy: ``adaptive``, ``concurrency``, ``tiers`` or ``fixed``.
+        tuning: further settings, by name.
     """
 
-    def __init__(self, site: Site, scenario: Scenario, policy: str, tuning: Mapping[str, Any]) -> None:
-        self._site = site
+    def __init__(
+        self, context: LimiterContext, scenario: Scenario, policy: str, tuning: Mapping[str, Any]
+    ) -> None:
+        self._context = context
         high, mid, low = scenario.rates_rps
         settings = {
             "policy": policy,
-            "slo_s": scenario.told_s or scenario.slo_s,
+            "slo_s": scenario.configured_slo_s or scenario.slo_s,
             "rate_high_rps": high,
             "rate_mid_rps": mid,
             "rate_low_rps": low,
             **tuning,
         }
         self.throttle = Throttle(
-            Settings(**settings), gpu=NoReader(), sampling="manual", clock=site.agenda.clock
+            Settings(**settings), gpu=UnusedProvider(), sampling="manual", clock=context.scheduler.clock
         )
         self.throttle.start()
         self._demands = [Demand(priority) for priority in Priority]
         self._waiting: dict[Ticket, Request] = {}
 
     def arrive(self, request: Request) -> None:
-        """Ask the throttle."""
+        """Request admission from the throttle."""
         verdict = self.throttle.try_admit(self._demands[request.priority])
         if isinstance(verdict, Permit):
             request.tag = verdict
-            self._site.enter(request)
+            self._context.admit(request)
         elif isinstance(verdict, Ticket):
             self._waiting[verdict] = request
-            self._site.agenda.at(verdict.arrived_s + verdict.max_wait_s, self._call)
+            self._context.scheduler.at(verdict.arrived_s + verdict.max_wait_s, self._poll_ready)
         else:
-            self._site.refuse(request)
+            self._context.reject(request)
         if self._waiting:
-            self._call(None)
+            self._poll_ready(None)
 
     def ended(self, request: Request, *, ok: bool) -> None:
-        """Settle its permit."""
+        """Settle the permit of the request."""
         request.tag.settle(Outcome.SUCCESS if ok else Outcome.FAILURE)
 
     def settled(self, replica: int) -> None:  # noqa: ARG002
-        """Let in whose turn it is."""
+        """Admit the tickets that became ready."""
         if self._waiting:
-            self._call(None)
+            self._poll_ready(None)
 
-    def sample(self, cards: Sequence[Card]) -> None:
-        """Hand the cards' rows to the throttle, as the sampling thread does."""
-        now = self._site.agenda.now
-        self.throttle.observe([_row(index, card, now) for index, card in enumerate(cards)])
+    def sample(self, readings: Sequence[DeviceReading]) -> None:
+        """Pass the samples of the devices to the throttle, as the sampling thread does."""
+        now = self._context.scheduler.now
+        self.throttle.observe([_row(index, reading, now) for index, reading in enumerate(readings)])
         if self._waiting:
-            self._call(None)
+            self._poll_ready(None)
 
     def state(self) -> tuple[float | None, float | None]:
-        """The factor of the control state and the concurrency limit."""
+        """Return the factor of the control state and the concurrency limit."""
         snapshot = self.throttle.snapshot()
         return snapshot.control.factor, snapshot.concurrency.limit if snapshot.concurrency else None
 
-    def _call(self, _what: object) -> None:
+    def _poll_ready(self, _event: object) -> None:
         for ticket, verdict in self.throttle.called():
             request = self._waiting.pop(ticket)
             if isinstance(verdict, Permit):
                 request.tag = verdict
-                self._site.enter(request)
+                self._context.admit(request)
             else:
-                self._site.refuse(request)
+                self._context.reject(request)
 
 
-def _row(index: int, card: Card, now: float) -> GpuSample:
+def _row(index: int, reading: DeviceReading, now: float) -> GpuSample:
     return GpuSample(
         device=f"card-{index}",
         index=index,
         taken_at_s=now,
         source="plant",
-        utilization_pct=card.utilization_pct,
-        memory_used_bytes=int(card.memory * MEMORY_BYTES),
+        utilization_pct=reading.utilization_pct,
+        memory_used_bytes=int(reading.memory * MEMORY_BYTES),
         memory_total_bytes=MEMORY_BYTES,
-        power_w=POWER_W * (0.25 + 0.75 * card.work),
+        power_w=POWER_W * (0.25 + 0.75 * reading.work),
         power_limit_w=POWER_W,
     )

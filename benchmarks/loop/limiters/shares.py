@@ -1,6 +1,6 @@
-"""Limits on the number in flight that refuse at once and guarantee each class a share: AIMD and a gradient.
+"""Concurrency limits that reject at once and guarantee each class a share: AIMD and a gradient.
 
-Both are our own writing of public rules, with the constants that their libraries ship with.
+Both are reimplementations of public rules, with the default constants of their libraries.
 """
 
 from __future__ import annotations
@@ -8,29 +8,31 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from benchmarks.loop.agenda import Agenda
-from benchmarks.loop.doors.door import PlainDoor, Site
+from benchmarks.loop.limiters.limiter import BaseLimiter, LimiterContext
 from benchmarks.loop.request import Request
+from benchmarks.loop.scheduler import EventScheduler
 
 SHARES = (0.6, 0.3, 0.1)
-"""Of the limit, for high, mid and low; a class may use more as long as the whole is not used up."""
+"""Shares of the limit for high, mid and low; a class may use more while the limit is not reached."""
 
 
 class Limit(Protocol):
-    """How much may be in flight, learned from what ends."""
+    """A concurrency limit, adapted to the results of requests."""
 
     value: float
 
     def update(self, latency_s: float, in_flight: int, *, ok: bool) -> None:
-        """A request has ended."""
+        """Record the end of a request."""
         ...
 
 
 class Aimd:
-    """One more after each success while the limit is in use, a tenth less after a loss or a late answer.
+    """Additive increase, multiplicative decrease: plus one after a success, minus a tenth after a failure.
+
+    It grows only while at least half of the limit is in use. A late response counts as a failure.
 
     Start and floor 20, ceiling 200, factor 0.9: the constants of Netflix concurrency-limits.
-    An answer is late after the objective.
+    A response is late after the objective.
     """
 
     def __init__(self, slo_s: float) -> None:
@@ -47,18 +49,18 @@ class Aimd:
 
 
 class Gradient:
-    """The limit follows the ratio of a long mean of the latency to the present one.
+    """A limit that follows the ratio of a long mean of the latency to the present one.
 
     Tolerance 1.5, smoothing 0.2, long window 600, queue 4, 20 to 200: the public constants of Gradient2,
     fed with the mean of each second that has 10 samples or more, as its library's windowed limit does.
     """
 
-    def __init__(self, agenda: Agenda) -> None:
+    def __init__(self, scheduler: EventScheduler) -> None:
         self.value: float = 20.0
-        self._agenda = agenda
+        self._scheduler = scheduler
         self._long_s = 0.0
         self._seen = 0
-        self._begun_s = agenda.now
+        self._begun_s = scheduler.now
         self._window: list[float] = []
         self._most = 0
 
@@ -68,12 +70,12 @@ class Gradient:
             return
         self._window.append(latency_s)
         self._most = max(self._most, in_flight)
-        if len(self._window) >= 10 and self._agenda.now >= self._begun_s + 1.0:
+        if len(self._window) >= 10 and self._scheduler.now >= self._begun_s + 1.0:
             self._move(sum(self._window) / len(self._window), self._most)
-            self._begun_s, self._window, self._most = self._agenda.now, [], 0
+            self._begun_s, self._window, self._most = self._scheduler.now, [], 0
 
     def _move(self, latency_s: float, in_flight: int) -> None:
-        """Move a fifth of the way to what the gradient says."""
+        """Move the limit by a fifth of the distance to the value of the gradient."""
         self._remember(latency_s)
         if in_flight < self.value / 2.0:
             return
@@ -82,7 +84,7 @@ class Gradient:
         self.value = min(200.0, max(20.0, 0.8 * self.value + 0.2 * wanted))
 
     def _remember(self, latency_s: float) -> None:
-        """A plain mean of the first ten, then an exponential one over 600; faster down while far too long."""
+        """Update the long mean: plain for ten samples, then exponential over 600; faster while too long."""
         self._seen += 1
         if self._seen <= 10:
             self._long_s += (latency_s - self._long_s) / self._seen
@@ -92,31 +94,31 @@ class Gradient:
             self._long_s *= 0.95
 
 
-class SharesDoor(PlainDoor):
-    """Refuses a class that is above its share once the limit is reached."""
+class SharesLimiter(BaseLimiter):
+    """Rejects a class that is above its share once the limit is reached."""
 
-    def __init__(self, site: Site, limit: Limit) -> None:
-        self._site = site
+    def __init__(self, context: LimiterContext, limit: Limit) -> None:
+        self._context = context
         self._limit = limit
         self._busy = [0, 0, 0]
 
     def arrive(self, request: Request) -> None:
-        """Let it in while the limit, or its class's share of it, has room."""
+        """Admit the request while the limit, or the share of its class, is not used up."""
         limit = int(self._limit.value)
         p = request.priority
         if sum(self._busy) >= limit and self._busy[p] >= math.ceil(limit * SHARES[p]):
-            self._site.refuse(request)
+            self._context.reject(request)
             return
         self._busy[p] += 1
-        request.tag = self._site.agenda.now
-        self._site.enter(request)
+        request.tag = self._context.scheduler.now
+        self._context.admit(request)
 
     def ended(self, request: Request, *, ok: bool) -> None:
-        """Learn from the latency inside."""
+        """Update the limit with the latency of the request."""
         in_flight = sum(self._busy)
         self._busy[request.priority] -= 1
-        self._limit.update(self._site.agenda.now - request.tag, in_flight, ok=ok)
+        self._limit.update(self._context.scheduler.now - request.tag, in_flight, ok=ok)
 
     def state(self) -> tuple[float | None, float | None]:
-        """The limit."""
+        """Return the limit."""
         return None, self._limit.value

@@ -1,4 +1,4 @@
-"""What happens when, in virtual seconds."""
+"""Scheduler of events in virtual time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 Call = Callable[[Any], None]
 
 
-class Agenda:
-    """Calls in the order of their times; equal times in the order in which they were made."""
+class EventScheduler:
+    """Runs calls in the order of their times; equal times in the order of scheduling."""
 
     __slots__ = ("_heap", "_serial", "now")
 
@@ -20,19 +20,19 @@ class Agenda:
         self._heap: list[tuple[float, int, Call, Any]] = []
         self._serial = 0
 
-    def at(self, when_s: float, call: Call, what: object = None) -> None:
-        """Let ``call(what)`` happen at an instant, now at the earliest."""
+    def at(self, when_s: float, call: Call, argument: object = None) -> None:
+        """Schedule ``call(argument)`` at an instant, now at the earliest."""
         self._serial += 1
-        heapq.heappush(self._heap, (max(when_s, self.now), self._serial, call, what))
+        heapq.heappush(self._heap, (max(when_s, self.now), self._serial, call, argument))
 
     def until(self, end_s: float) -> None:
-        """Let everything happen that is due before an instant, and be there."""
+        """Run all calls due before an instant, and advance the time to it."""
         heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] < end_s:
-            self.now, _, call, what = pop(heap)
-            call(what)
+            self.now, _, call, argument = pop(heap)
+            call(argument)
         self.now = end_s
 
     def clock(self) -> float:
-        """The time, for those who want a clock."""
+        """Return the virtual time."""
         return self.now

@@ -1,4 +1,4 @@
-"""How many requests are wanted, over time."""
+"""Offered load over time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Offered requests as multiples of the capacity: pieces of a line, each from its start to the next one's.
+    """Offered requests as multiples of the capacity: piecewise linear over time.
 
     Args:
         pieces: start in seconds, multiple there, multiple at the end.
@@ -19,10 +19,10 @@ class Load:
 
     @property
     def peak(self) -> float:
-        """The largest multiple."""
+        """Return the largest multiple."""
         return max(max(first, last) for _, first, last in self.pieces)
 
     @property
     def edges(self) -> list[float]:
-        """Starts of the pieces, and the end."""
+        """Return the starts of the pieces, and the end."""
         return [piece[0] for piece in self.pieces] + [self.duration_s]
