@@ -1,1 +1,1 @@
-"""Measurements that print the figures quoted elsewhere, each beside a control or a peer in the same run."""
+"""Measurements of the documented figures, each with a control or a peer in the same run."""

@@ -1,4 +1,4 @@
-"""The same small app behind us and behind each peer, driven without a server."""
+"""The same small app behind the throttle and behind each peer, driven without a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 USERS = 200
 LIMIT = 100
-"""Requests a minute; every user uses up exactly these in one round."""
+"""Requests a minute; every user uses up exactly this limit in one round."""
 
 HEADERS = [
     (b"host", b"127.0.0.1:8000"),
@@ -26,7 +26,7 @@ HEADERS = [
 
 
 async def bare(_scope: Scope, _receive: Any, send: Any) -> None:
-    """The app itself."""
+    """Serve the bare app."""
     await send(
         {
             "type": "http.response.start",
@@ -38,7 +38,7 @@ async def bare(_scope: Scope, _receive: Any, send: Any) -> None:
 
 
 def wrapped() -> App:
-    """The floor: a middleware that does nothing."""
+    """Wrap the app in a middleware that does nothing: the floor."""
 
     async def middleware(scope: Scope, receive: Any, send: Any) -> None:
         await bare(scope, receive, send)
@@ -47,13 +47,13 @@ def wrapped() -> App:
 
 
 def ours(app: App = bare, **settings: Any) -> App:
-    """The whole chain: identity, priority bucket, user window, permit, RateLimit fields."""
+    """Wrap an app in the whole throttle: identity, priority bucket, user window, permit, RateLimit fields."""
     chosen = {"user_limit": f"{LIMIT}/minute", "rate_mid_rps": 1e6, "gpu": "none"} | settings
     return ThrottleMiddleware(app, throttle=Throttle(Settings(**chosen)))
 
 
 def asgi_ratelimit(app: App = bare, limit: int = LIMIT, per: str = "minute", backend: Any = None) -> App:
-    """asgi-ratelimit, in memory if no backend is given: a rule for all paths, the user from the scope."""
+    """Wrap an app in asgi-ratelimit, by default in memory: a rule for all paths, the user from the scope."""
     from ratelimit import RateLimitMiddleware, Rule
     from ratelimit.backends import simple
 
@@ -69,7 +69,7 @@ def asgi_ratelimit(app: App = bare, limit: int = LIMIT, per: str = "minute", bac
 def limits_fixed(
     strategy: str = "FixedWindowRateLimiter", app: App = bare, limit: int = LIMIT, per: str = "minute"
 ) -> App:
-    """An engine of ``limits`` in a wrapper as bare as possible: key and rejection, no header fields."""
+    """Wrap an app in an engine of ``limits`` with key and rejection, without header fields."""
     from limits import parse, strategies
     from limits.storage import MemoryStorage
 
@@ -87,12 +87,12 @@ def limits_fixed(
 
 
 def limits_moving() -> App:
-    """The moving window of ``limits``: exact, as ours is."""
+    """Wrap the app in the moving window of ``limits``: exact, as ours is."""
     return limits_fixed("MovingWindowRateLimiter")
 
 
 def slowapi(limit: int = LIMIT, storage: str = "memory://") -> App:
-    """slowapi's pure ASGI middleware round a Starlette app, as its documentation attaches it."""
+    """Wrap a Starlette app in the ASGI middleware of slowapi, as documented."""
     from slowapi import Limiter
     from slowapi.middleware import SlowAPIASGIMiddleware
     from slowapi.util import get_remote_address
@@ -116,7 +116,7 @@ def slowapi(limit: int = LIMIT, storage: str = "memory://") -> App:
 
 
 def starlette_alone() -> App:
-    """What slowapi's row is measured against, since it needs a Starlette app."""
+    """Build the Starlette app alone: the control of the slowapi row."""
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import PlainTextResponse
@@ -130,7 +130,7 @@ def starlette_alone() -> App:
 
 
 def scopes(start: int = 0) -> list[dict[str, Any]]:
-    """One round of requests: every user in turn, LIMIT times."""
+    """Build one round of requests: every user in turn, LIMIT times."""
     return [
         {
             "type": "http",
@@ -151,25 +151,25 @@ def scopes(start: int = 0) -> list[dict[str, Any]]:
 
 
 class Counter:
-    """Counts the answers by status, so that a row that does another job is seen."""
+    """Counts responses by status, so that a row with other results is detected."""
 
     def __init__(self) -> None:
         self.statuses: dict[int, int] = {}
 
     async def __call__(self, message: Any) -> None:
-        """Stand in for the server's send."""
+        """Replace the send of a server."""
         if message["type"] == "http.response.start":
             status = message["status"]
             self.statuses[status] = self.statuses.get(status, 0) + 1
 
 
 async def receive() -> dict[str, Any]:
-    """Stand in for the server's receive."""
+    """Replace the receive of a server."""
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
 def seconds_each(make: Callable[[], App], *, refused: bool) -> float:
-    """Seconds per request of one round; with ``refused``, of the round after every limit is used up."""
+    """Measure seconds per request of one round; with ``refused``, after every limit is used up."""
 
     async def run() -> float:
         app = make()

@@ -1,4 +1,4 @@
-"""What a guarded call costs and how many get through a breaker, ours beside what users can pick today.
+"""Cost of a guarded call and admissions of half-open breakers, ours and those of other libraries.
 
 Run: ``python -m benchmarks.breaker``, two minutes; ``--quick`` proves only that everything runs. It starts
 servers of its own. Costs are CPU time of the calling thread, in interleaved rounds, medians of their ratios.
@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.breakers import cost, fleet, opening, races, side_by_side, table
 from benchmarks.breakers.bars import bars
-from benchmarks.breakers.contestants import PACKAGES
+from benchmarks.breakers.candidates import PACKAGES
 from benchmarks.breakers.scale import QUICK, Scale
 from tests.store.server import RedisServer
 
@@ -69,13 +69,13 @@ def main() -> None:
     for part in (part for part in PARTS if part in options.only):
         found[part] = PARTS[part](scale)
         print(table.PARTS[part](found[part]), flush=True)
-    judged = list(bars(found))
-    print("\n" + "\n".join(map(str, judged)))
+    evaluated = list(bars(found))
+    print("\n" + "\n".join(map(str, evaluated)))
     result = {
         **harness.machine(*PACKAGES, "redis"),
         "rounds": scale.rounds,
         **found,
-        "bars": [bar.record() for bar in judged],
+        "bars": [bar.record() for bar in evaluated],
     }
     print(f"\n{harness.line(result)}; {time.monotonic() - begun:.0f} s")
     if options.write:

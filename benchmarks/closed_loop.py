@@ -82,8 +82,8 @@ def main() -> int:
 def _mode(options: argparse.Namespace) -> tuple[str, Callable[[argparse.Namespace], dict[str, Any]]]:
     """Return the name of the record, and the function that makes its figures."""
     if options.robust:
-        return "robust", drawn
-    return ("closed_loop_knob", knob) if options.knob else ("closed_loop", full)
+        return "robust", run_random
+    return ("closed_loop_knob", measure_latency_budget) if options.knob else ("closed_loop", full)
 
 
 def full(options: argparse.Namespace) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _kept(bar: table.Bar) -> dict[str, Any]:
     return {**asdict(bar), "value": "never" if bar.value == math.inf else round(bar.value, 4)}
 
 
-def drawn(options: argparse.Namespace) -> dict[str, Any]:
+def run_random(options: argparse.Namespace) -> dict[str, Any]:
     """Run random services: the bars of goodput less three points, and the worst services."""
     print(f"{robust.DRAWN}\n{robust.JUDGED}\n")
     numbers = range(options.first, options.first + options.robust)
@@ -155,8 +155,10 @@ def drawn(options: argparse.Namespace) -> dict[str, Any]:
     for limiter, of_limiter in found.items():
         print(f"{limiter}\n{table.verdicts(of_limiter)}\n")
     summary = {limiter: robust.summary(medians, limiter) for limiter in robust.LIMITERS}
-    for limiter, told in summary.items():
-        print(f"{limiter}: {told['within']} of {len(medians)} services are within the bars for the worst one")
+    for limiter, figures in summary.items():
+        print(
+            f"{limiter}: {figures['within']} of {len(medians)} services are within the bars for the worst one"
+        )
     return {
         "drawn": robust.DRAWN,
         "judged": robust.JUDGED,
@@ -167,7 +169,7 @@ def drawn(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def knob(options: argparse.Namespace) -> dict[str, Any]:
+def measure_latency_budget(options: argparse.Namespace) -> dict[str, Any]:
     """Measure the trade-off of the latency budget: the tail of the high class against goodput."""
     limiters = tuple((f"{budget:g}", "adaptive", (("latency_budget", budget),)) for budget in BUDGETS)
     seeds = range(1, options.seeds + 1)
@@ -188,8 +190,8 @@ def knob(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _names(known: Sequence[str]) -> Any:
-    def read(stated: str) -> tuple[str, ...]:
-        names = tuple(stated.split(","))
+    def read(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
         for name in names:
             if name not in known:
                 raise argparse.ArgumentTypeError(f"{name} is not one of {', '.join(known)}")
@@ -198,12 +200,12 @@ def _names(known: Sequence[str]) -> Any:
     return read
 
 
-def _setting(stated: str) -> tuple[str, float]:
-    name, _, value = stated.partition("=")
+def _setting(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
     try:
         return name, float(value)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{stated} is not a name, = and a number") from None
+        raise argparse.ArgumentTypeError(f"{text} is not a name, = and a number") from None
 
 
 if __name__ == "__main__":

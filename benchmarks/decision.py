@@ -1,4 +1,4 @@
-"""What each step of a decision costs, from the bucket to the whole middleware; in memory, no server.
+"""Cost of each step of a decision, from the bucket to the whole middleware; in memory, without a server.
 
 Run: ``python -m benchmarks.decision``. The control is the cheapest limiter there is, aiolimiter's
 leaky bucket, which has no keys, no refusal and no header fields.
@@ -23,20 +23,20 @@ LIMIT = UserLimit("user-60s", 100, 60)
 
 
 def bucket() -> float:
-    """A priority bucket's take."""
+    """Measure taking a token from a priority bucket."""
     buckets = PriorityBuckets((1e6, 1e6, 1e6), 1.0, BorrowMode.OFF, 0.0)
     demand = Demand(Priority.MID)
     return timed(lambda number: buckets.take(demand, number * 1e-5))
 
 
 def window() -> float:
-    """An exact user window's hit, 200 users in turn, each to its limit."""
+    """Measure hits of an exact user window, 200 users in turn, each to its limit."""
     users = SlidingWindow((LIMIT,), 100_000)
     return timed(lambda number: users.hit(USERS[number % 200], 1, number * 1e-5))
 
 
 def window_refusing() -> float:
-    """The same for users who have used their limit up."""
+    """Measure hits of exhausted users."""
     users = SlidingWindow((LIMIT,), 100_000)
     for number in range(CALLS):
         users.hit(USERS[number % 200], 1, 0.0)
@@ -44,7 +44,7 @@ def window_refusing() -> float:
 
 
 def admitted() -> float:
-    """Throttle.try_admit and the settling of its permit: bucket, window, permit, counts."""
+    """Measure Throttle.try_admit and the settlement of its permit: bucket, window, permit, counts."""
     throttle = Throttle(Settings(user_limit="100/minute", rate_mid_rps=1e6, gpu="none"))
     demands = [Demand(Priority.MID, user) for user in USERS]
 
@@ -58,7 +58,7 @@ def admitted() -> float:
 
 
 def leaky_bucket() -> float:
-    """aiolimiter's acquire, which never has to wait here."""
+    """Measure acquire of aiolimiter, which never waits here."""
     from aiolimiter import AsyncLimiter
 
     async def run() -> float:
@@ -72,7 +72,7 @@ def leaky_bucket() -> float:
 
 
 def timed(call: Callable[[int], object]) -> float:
-    """Seconds for one call."""
+    """Measure the seconds of one call."""
     begun = time.perf_counter()
     for number in range(CALLS):
         call(number)

@@ -35,7 +35,7 @@ PEERS = {
     "limits-moving": ("limits", "", ", moving window"),
     "slowapi": ("slowapi", "", ""),
 }
-"""Name in ``peers.json`` -> package, name in ``serve.json``, what follows the version."""
+"""Name in ``peers.json`` -> package, name in ``serve.json``, suffix of the version."""
 
 OVERLOADED = ("2x", "5x")
 """Phases of the demonstration."""
@@ -49,7 +49,7 @@ LIMITERS = {
     "aimd": "AIMD",
     "none": "no limit",
 }
-"""Doors of the closed loop, and what their columns are called."""
+"""Limiters of the closed loop, and the titles of their columns."""
 
 DEMAND_ROWS = (
     ("half load, full batches: the GPU reads 99 %", "steady_0.5x_batchy", "goodput"),
@@ -62,7 +62,7 @@ DEMAND_ROWS = (
 """Title, scenario and figure of a row."""
 
 LOADED = 5.0
-"""The load at which overload over HTTP is looked at more closely."""
+"""The load with detailed columns in the table of overload over HTTP."""
 
 HEAD = (
     "| | added to an admitted request | a rejected request | memory of 100,000 users "
@@ -71,7 +71,7 @@ HEAD = (
 
 
 def peers_table(peers: Mapping[str, Any], serve: Mapping[str, Any]) -> str:
-    """A row for each library, and under them where and when each benchmark ran."""
+    """Render a row for each library, and the machine and date of each benchmark."""
     rows = "".join(_row(name, peers, serve) for name in PEERS)
     return (
         f"{HEAD}{rows}\nFirst three columns, `benchmarks/peers.py`: {line(peers)}."
@@ -99,7 +99,7 @@ def _micros(cost: Mapping[str, float] | None, name: str) -> str:
 
 
 def closed_loop_part(kept: Mapping[str, Any]) -> str:
-    """What is served in time before a modelled service, a column for each door."""
+    """Render goodput with a simulated service, a column for each limiter."""
     medians: table.Medians = kept["figures"]["medians"]
     limiters = [
         limiter for limiter in LIMITERS if any(limiter in by_limiter for by_limiter in medians.values())
@@ -119,18 +119,18 @@ def closed_loop_part(kept: Mapping[str, Any]) -> str:
     head = _head("", *(LIMITERS[name] for name in limiters))
     shown = "".join(_cells(title, *(_ratio(value) for value in values)) for title, values in rows)
     tails = ((name.removeprefix("step_"), medians[name]["adaptive"]) for name in table.QUICK)
-    told = " and ".join(
+    sentence = " and ".join(
         f"{row['high_p99_s']:.2f} s at {load}, {row['high_p99_over']:.1f} times the oracle's"
         for load, row in tails
     )
     return (
-        f"{head}{shown}\nUnder `adaptive` the 99th percentile of high is {told}."
+        f"{head}{shown}\nUnder `adaptive` the 99th percentile of high is {sentence}."
         f"\n`benchmarks/closed_loop.py`, medians of {kept['figures']['seeds']} seeds: {line(kept)}.\n"
     )
 
 
 def overload_part(kept: Mapping[str, Any]) -> str:
-    """What is served in time over real HTTP, a row for each thing that stands in front of the service."""
+    """Render goodput over real HTTP, a row for each middleware."""
     loads = kept["scale"]["loads"]
     cases = {(case["row"], case["load"]): case for case in kept["rows"]}
     head = _head(
@@ -188,7 +188,7 @@ def _head(*cells: str) -> str:
 
 
 def demo_part(kept: str) -> str:
-    """The phases of overload at the end of a demonstration, its sentence, and what the high priority got."""
+    """Render the overload phases of a demonstration, its summary, and the share of high priority."""
     head, _, shown = kept.partition("\n\n")
     rows = "\n".join(row for row in shown.splitlines() if row.startswith(("phase ", *OVERLOADED)))
     shares = " and ".join(f"{share:.0f} % at {phase}" for phase, share in high_shares(kept).items())
@@ -201,7 +201,7 @@ def demo_part(kept: str) -> str:
 
 
 def high_shares(kept: str) -> dict[str, float]:
-    """Phase of overload -> percent served of its high priority requests within the limits of users."""
+    """Return, by phase, the percent of high-priority requests within user limits that were served."""
     rows = re.findall(r"^(2x|5x) +high +(\d+) +(\d+) +(\d+)", kept, re.MULTILINE)
     return {
         phase: 100 * int(admitted) / (int(sent) - int(limited)) for phase, sent, admitted, limited in rows
@@ -214,7 +214,7 @@ MADE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "redis": redis_part,
     "headline_hold": headline.summary_part,
 }
-"""Record -> the part of the page on benchmarks that is made of it."""
+"""Record -> function that renders its part of the benchmark page."""
 
 
 def fill(text: str, name: str, content: str) -> str:
@@ -233,7 +233,7 @@ def fill(text: str, name: str, content: str) -> str:
 
 
 def parts() -> Iterator[tuple[str, str]]:
-    """Names of the parts with figures, and what belongs in them."""
+    """Generate the parts of the benchmark page: name and content."""
     kept = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in ("peers", "serve")}
     yield "figures", peers_table(kept["peers"], kept["serve"])
     if "redis" in kept["peers"]:
@@ -246,7 +246,7 @@ def parts() -> Iterator[tuple[str, str]]:
 
 
 def guard_parts() -> Iterator[tuple[str, str]]:
-    """The same of the page on guards."""
+    """Generate the parts of the guards page: name and content."""
     path = RESULTS / "breaker.json"
     if path.exists():
         yield "breakers", breakers_part(json.loads(path.read_text()))
@@ -256,11 +256,11 @@ HEADLINE_PARTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "headline": headline.headline_part,
     "headline_hold": headline.hold_part,
 }
-"""Records that make a part of the page on the headline experiment."""
+"""Records of the headline page and the functions that render them."""
 
 
 def headline_parts() -> Iterator[tuple[str, str]]:
-    """The same of the page on the headline experiment."""
+    """Generate the parts of the headline page: name and content."""
     for name, made in HEADLINE_PARTS.items():
         path = RESULTS / f"{name}.json"
         if path.exists():
@@ -268,7 +268,7 @@ def headline_parts() -> Iterator[tuple[str, str]]:
 
 
 def pages() -> dict[Path, dict[str, str]]:
-    """File -> name of the part -> what belongs between its marks."""
+    """Return file -> name of the part -> content between its marks."""
     return {
         BENCHMARKS: dict(parts()),
         GUARDS: dict(guard_parts()),
@@ -277,7 +277,7 @@ def pages() -> dict[Path, dict[str, str]]:
 
 
 def main() -> None:
-    """Bring the pages up to date."""
+    """Update the pages."""
     for path, contents in pages().items():
         text = path.read_text(encoding="utf-8")
         for name, content in contents.items():

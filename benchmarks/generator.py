@@ -1,7 +1,7 @@
-"""The generator of the load lab and its peers: what a request costs, how many a second one core sends.
+"""The load generator and its peers: cost of a request, and requests per second of one core.
 
-Run: ``python -m benchmarks.generator``, about three minutes. Everybody sends the same small POST over 64
-connections of loopback to the same server, which does not even parse, from one process with one thread. The
+Run: ``python -m benchmarks.generator``, about three minutes. All send the same small POST over 64
+connections of loopback to the same server, which does not parse, from one process with one thread. The
 peers are closed loops without a pause; ours is open loop with all requests due at once. Per core: answers for
 each second of processor time that the generator took, which a busy machine changes least. The paced row sends
 5000 requests/s, each at its time; its control is the lag of a loop that wakes as often and sends nothing.
@@ -31,19 +31,19 @@ from benchmarks.generators.ours import PACED_RPS
 from benchmarks.shared.bars import Bar
 
 SECONDS = 4.0
-"""Of each row; Locust takes one more to begin."""
+"""Seconds of each row; Locust needs one more to start."""
 
 TICK_S = 0.001
 LAG_S = 0.002
 LOCUST, AIOHTTP, WRK, HISTOGRAM_US = 5.0, 3.0, 0.5, 0.6
-"""What is held; the first two times per core, the third on the clock."""
+"""Bounds of the ratios and of one record; the first two per core, the third by wall time."""
 
 Figures = dict[str, Any]
 
 
 @contextlib.contextmanager
 def answerer() -> Iterator[int]:
-    """The server, on a core of its own where the system lets us choose; gives its port."""
+    """Run the server, on a core of its own where possible; yields its port."""
     command = [sys.executable, "-m", "benchmarks.generators.answerer"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -79,12 +79,12 @@ async def _idle(seconds: float) -> Figures:
 
 
 def idle(_port: int, seconds: float) -> Figures:
-    """The lag of a loop that sends nothing."""
+    """Measure the lag of a loop that sends nothing."""
     return run_on_loop(_idle(seconds))
 
 
 def rows(locust: str | None) -> dict[str, peers.Peer]:
-    """Everybody, by the name in the record."""
+    """Return all generators, by the name in the record."""
     return {
         "ours": peers.ours("ceiling"),
         "locust": peers.locust(locust),
@@ -95,9 +95,9 @@ def rows(locust: str | None) -> dict[str, peers.Peer]:
     }
 
 
-def measure(contestants: Mapping[str, peers.Peer], rounds: int, seconds: float) -> dict[str, list[Figures]]:
-    """Every row that is installed, once in each round; the order rotates."""
-    present = {name: peer.run for name, peer in contestants.items() if peer.run is not None}
+def measure(peers_by_name: Mapping[str, peers.Peer], rounds: int, seconds: float) -> dict[str, list[Figures]]:
+    """Measure every installed row once in each round; the order rotates."""
+    present = {name: peer.run for name, peer in peers_by_name.items() if peer.run is not None}
     seen: dict[str, list[Figures]] = {name: [] for name in present}
     names = list(present)
     with answerer() as port:
@@ -109,39 +109,39 @@ def measure(contestants: Mapping[str, peers.Peer], rounds: int, seconds: float) 
 
 
 def rates(figures: Figures) -> tuple[float, float]:
-    """Answers per second, and per second of processor time."""
+    """Return responses per second, and per second of processor time."""
     return figures["answers"] / figures["elapsed_s"], figures["answers"] / figures["cpu_s"]
 
 
 def ratio(seen: Mapping[str, Sequence[Figures]], peer: str, *, per_core: bool) -> float:
-    """Ours over a peer: the median over rounds."""
+    """Return the ratio of ours to a peer: the median over rounds."""
     pairs = zip(seen["ours"], seen[peer], strict=True)
     return statistics.median(rates(mine)[per_core] / rates(theirs)[per_core] for mine, theirs in pairs)
 
 
 def histogram_us() -> float:
-    """Microseconds to record one latency."""
+    """Measure the microseconds to record one latency."""
     record_latency, times = functools.partial(Histogram().record, 0.012_345), 20_000
     return min(timeit.repeat(record_latency, number=times, repeat=5)) / times * 1e6
 
 
 def bars(seen: Mapping[str, Sequence[Figures]], record_us: float) -> list[Bar]:
-    """What must hold, of the rows that are there."""
-    judged = [
+    """Compute the bars of the measured rows."""
+    evaluated = [
         Bar(f"ceiling per core over {title}", ratio(seen, peer, per_core=True), bound, at_most=False)
         for peer, title, bound in (("locust", "Locust", LOCUST), ("aiohttp", "aiohttp", AIOHTTP))
         if peer in seen
     ]
     if "wrk" in seen:
-        told = ratio(seen, "wrk", per_core=False)
-        judged.append(Bar("ceiling over that of wrk with one thread", told, WRK, at_most=False))
+        over_wrk = ratio(seen, "wrk", per_core=False)
+        evaluated.append(Bar("ceiling over that of wrk with one thread", over_wrk, WRK, at_most=False))
     share = statistics.median(one["cpu_s"] / one["elapsed_s"] for one in seen["paced"])
     lag_ms, idle_ms = (
         1e3 * statistics.median(one["lag_p99_s"] for one in seen[row]) for row in ("paced", "idle")
     )
     failed = sum(one["failed"] for name in ("ours", "paced") for one in seen[name])
     return [
-        *judged,
+        *evaluated,
         Bar(f"share of a core at {PACED_RPS}/s", share, 0.25),
         Bar(
             f"lag at {PACED_RPS}/s, 99th percentile, ms", lag_ms, 1e3 * LAG_S, calm=idle_ms <= 1e3 * LAG_S / 2
@@ -151,13 +151,13 @@ def bars(seen: Mapping[str, Sequence[Figures]], record_us: float) -> list[Bar]:
     ]
 
 
-def table(contestants: Mapping[str, peers.Peer], seen: Mapping[str, Sequence[Figures]]) -> list[str]:
-    """The rates for people; who is not installed is named."""
+def table(peers_by_name: Mapping[str, peers.Peer], seen: Mapping[str, Sequence[Figures]]) -> list[str]:
+    """Render the rates; generators that are not installed are named."""
     lines = [
         f"{'one process, one thread':28}{'requests/s':>12}{'per core':>12}{'us each':>10}{'ours over it':>15}"
     ]
     for name in ("ours", "locust", "aiohttp", "wrk"):
-        title = contestants[name].title
+        title = peers_by_name[name].title
         if name not in seen:
             lines.append(f"{title:28}  not installed")
             continue
@@ -171,9 +171,9 @@ def table(contestants: Mapping[str, peers.Peer], seen: Mapping[str, Sequence[Fig
 
 
 def record(
-    contestants: Mapping[str, peers.Peer], seen: Mapping[str, Sequence[Figures]], judged: Sequence[Bar]
+    peers_by_name: Mapping[str, peers.Peer], seen: Mapping[str, Sequence[Figures]], evaluated: Sequence[Bar]
 ) -> dict[str, Any]:
-    """What is kept: medians, ratios, verdicts, and every round."""
+    """Build the record: medians, ratios, verdicts, and every round."""
     medians = {}
     for name in seen:
         if name != "idle":
@@ -184,14 +184,14 @@ def record(
         **harness.machine("httptools", "uvloop"),
         "rates": medians,
         "ours_over_it_per_core": {peer: ratio(seen, peer, per_core=True) for peer in others},
-        "not_installed": [peer.title for peer in contestants.values() if peer.run is None],
-        "bars": [bar.record() for bar in judged],
+        "not_installed": [peer.title for peer in peers_by_name.values() if peer.run is None],
+        "bars": [bar.record() for bar in evaluated],
         "all": dict(seen),
     }
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Measure, print, keep."""
+def main(arguments_given: Sequence[str] | None = None) -> None:
+    """Measure, print and write the record."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -202,13 +202,13 @@ def main(words: Sequence[str] | None = None) -> None:
         "--locust", metavar="PYTHON", help="an interpreter that has Locust (default: this one)"
     )
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
-    options = parser.parse_args(words)
-    contestants = rows(options.locust)
-    seen = measure(contestants, options.rounds, options.seconds)
+    options = parser.parse_args(arguments_given)
+    peers_by_name = rows(options.locust)
+    seen = measure(peers_by_name, options.rounds, options.seconds)
     record_us = histogram_us()
-    judged = bars(seen, record_us)
-    print("\n".join((*table(contestants, seen), *map(str, judged))))
-    result = record(contestants, seen, judged) | {"rounds": options.rounds, "seconds": options.seconds}
+    evaluated = bars(seen, record_us)
+    print("\n".join((*table(peers_by_name, seen), *map(str, evaluated))))
+    result = record(peers_by_name, seen, evaluated) | {"rounds": options.rounds, "seconds": options.seconds}
     print(harness.line(result))
     if options.write:
         harness.keep("generator", result)

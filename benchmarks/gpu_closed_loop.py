@@ -1,4 +1,4 @@
-"""A real GPU under overload: what a batching transformer service does at 1 to 10 times its capacity.
+"""A real GPU under overload: goodput of a batching transformer service at 1 to 10 times its capacity.
 
 On a machine with an NVIDIA GPU, from the root of the repository, with nothing but Python 3.11 or newer::
 
@@ -45,53 +45,53 @@ from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.plan import Arrivals, LoadPlan, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.types import ProviderUnavailable
 from benchmarks import harness, overload
+from benchmarks.goodput import GoodputObserver
 from benchmarks.gpu import table
 from benchmarks.gpu.fit import fit
-from benchmarks.gpu.served import CONNECTIONS, TOLD_PATH
-from benchmarks.gpu.watch import summary
+from benchmarks.gpu.observer import summary
+from benchmarks.gpu.served import CONNECTIONS, OBSERVATIONS_PATH
 from benchmarks.gpu.work import KERNELS, MAX_BATCH, Job
-from benchmarks.ledger import Ledger
 
 SERVER = "benchmarks.gpu.served"
-LONE = "benchmarks.gpu.lone"
+KERNEL_RUNS = "benchmarks.gpu.kernel_runs"
 NAME = "gpu_closed_loop"
 Keep = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything."""
+    """Sizes and durations of a run."""
 
     target_rps: float = 100.0
-    """Capacity that the depth of the model is chosen for: ten times it is still easy for uvicorn."""
+    """Capacity that determines the depth of the model: uvicorn can serve ten times as much."""
     slo_s: float = 2.0
     warm_s: float = 4.0
     window_s: float = 8.0
     kernel_s: float = 20.0
-    """A stall takes 10 s to be called one."""
+    """Seconds of each kernel; a stall is detected after 10 s."""
     interval_s: float = 1.0
     inside: tuple[int, ...] = (MAX_BATCH, 2 * MAX_BATCH, 4 * MAX_BATCH)
-    """Requests inside, one after another, while the capacity is measured."""
+    """Concurrency levels of the capacity measurement."""
     step_s: float = 6.0
-    """For each of these; the first quarter is the warm-up. What is left holds 28 batches: one is 4 %."""
+    """Seconds of each level; a quarter is warm-up. The rest holds 28 batches: one is 4 %."""
     loads: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0)
-    """As multiples of the capacity."""
+    """Loads as multiples of the capacity."""
     rows: tuple[str, ...] = ("none", "adaptive", "full")
     extras: tuple[tuple[str, float], ...] = (("tiers", 1.0), ("limits", 5.0), ("tiers", 5.0))
-    """Rows and loads for what time is left."""
+    """Rows and loads for the remaining time."""
 
     @property
     def seconds(self) -> float:
-        """Of each run."""
+        """Return the seconds of each run."""
         return self.warm_s + self.window_s
 
     @property
     def kernels_s(self) -> float:
-        """Of all kernels together, at most."""
+        """Return the longest time of all kernels together."""
         return self.kernel_s * len(KERNELS)
 
     def cases(self) -> list[tuple[str, float]]:
-        """Every row and load, the most telling first."""
+        """Return every row and load, the most informative first."""
         return [(row, load) for load in self.loads for row in self.rows] + list(self.extras)
 
 
@@ -108,14 +108,14 @@ QUICK = Scale(
     extras=(),
     target_rps=200.0,
 )
-"""Shows that everything works, and nothing else."""
+"""A functional check without meaningful figures."""
 
 
-def alone(job: Job, scale: Scale) -> Iterator[dict[str, Any]]:
-    """What the card tells of each kernel; the last one tells the depth.
+def measure_kernels(job: Job, scale: Scale) -> Iterator[dict[str, Any]]:
+    """Measure the telemetry of each kernel; the last item is the depth.
 
     Raises:
-        RuntimeError: the process ended early, with the end of what it said.
+        RuntimeError: the process ended early.
     """
     asked = {
         "job": asdict(job),
@@ -124,7 +124,7 @@ def alone(job: Job, scale: Scale) -> Iterator[dict[str, Any]]:
         "batch_s": MAX_BATCH / scale.target_rps,
     }
     with subprocess.Popen(
-        [sys.executable, "-m", LONE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", KERNEL_RUNS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         guard = threading.Timer(2.0 * scale.kernels_s + 60.0, process.kill)
         guard.daemon = True
@@ -145,7 +145,7 @@ class Bench:
 
     Args:
         job: the work.
-        scale: how much.
+        scale: sizes and durations.
     """
 
     def __init__(self, job: Job, scale: Scale) -> None:
@@ -154,7 +154,7 @@ class Bench:
         self.capacity_rps: float = scale.target_rps
 
     def child(self, row: str) -> DemoProcess:
-        """A server of a row, not yet started."""
+        """Build the server of a row, not yet started."""
         asked = {
             "row": row,
             "job": asdict(self.job),
@@ -165,7 +165,7 @@ class Bench:
         return DemoProcess(SERVER, asked)
 
     def measure_capacity(self) -> dict[str, Any]:
-        """Answers per second with more and more requests inside; the most is the capacity."""
+        """Measure responses per second at rising concurrency; the largest is the capacity."""
         with self.child("none") as child:
             steps = [self._step(child, inside) for inside in self.scale.inside]
         best = max(steps, key=lambda step: float(step["rps"]))
@@ -173,20 +173,20 @@ class Bench:
         return {"rps": best["rps"], "inside": best["inside"], "steps": steps}
 
     def _step(self, child: DemoProcess, inside: int) -> dict[str, Any]:
-        """A closed loop: the next request follows within a millisecond or two of an answer."""
+        """Measure a closed loop: the next request follows a response within two milliseconds."""
         scale = self.scale
         made = made_plan(10.0 * scale.target_rps, scale.step_s, Arrivals.UNIFORM, 0)
-        ledger = Ledger(made, 60.0, scale.step_s / 4.0, scale.step_s)
+        observed = GoodputObserver(made, 60.0, scale.step_s / 4.0, scale.step_s)
         options = ClientOptions(connections=inside, max_inflight=inside)
-        asyncio.run(overload.drive(child, made, ledger, options))
-        response = Histogram.of(book.response for book in ledger.classes.values())
-        return {"inside": inside, "rps": ledger.completed_rps(), "p50_s": response.percentile(0.5)}
+        asyncio.run(overload.drive(child, made, observed, options))
+        response = Histogram.of(counts.response for counts in observed.classes.values())
+        return {"inside": inside, "rps": observed.completed_rps(), "p50_s": response.percentile(0.5)}
 
     def run(self, row: str, load: float, seed: int) -> dict[str, Any]:
-        """A row under a multiple of the capacity, from the start of its server to its end."""
+        """Run a row under a multiple of the capacity, from the start of its server to its end."""
         scale = self.scale
         made = made_plan(load * self.capacity_rps, scale.seconds, Arrivals.POISSON, seed)
-        ledger = Ledger(made, scale.slo_s, scale.warm_s, scale.seconds)
+        observed = GoodputObserver(made, scale.slo_s, scale.warm_s, scale.seconds)
         opened = min(overload.OPENED, max_connections())
         options = ClientOptions(
             connections=opened,
@@ -196,58 +196,58 @@ class Bench:
         )
         with self.child(row) as child:
             begun_s = time.monotonic()
-            done = asyncio.run(overload.drive(child, made, ledger, options))
-            told = asyncio.run(heard(child))
-        card = summary(told["series"], begun_s + scale.warm_s, begun_s + scale.seconds)
+            done = asyncio.run(overload.drive(child, made, observed, options))
+            observations = asyncio.run(read_observations(child))
+        device = summary(observations["series"], begun_s + scale.warm_s, begun_s + scale.seconds)
         return {
             "row": row,
             "load": load,
             **overload.figures(done, self.capacity_rps, instant=False),
-            "all_p50_s": percentile(ledger, 0.5),
-            "all_p99_s": percentile(ledger, 0.99),
-            "card": card | {"failures": told["failures"]},
-            "own": told["own"],
+            "all_p50_s": percentile(observed, 0.5),
+            "all_p99_s": percentile(observed, 0.99),
+            "card": device | {"failures": observations["failures"]},
+            "own": observations["own"],
         }
 
 
-def percentile(ledger: Ledger, share: float) -> float | None:
-    """Of the answers to all classes, in time or not."""
-    return Histogram.of(book.response for book in ledger.classes.values()).percentile(share)
+def percentile(observed: GoodputObserver, share: float) -> float | None:
+    """Return a percentile of the responses to all classes, in time or not."""
+    return Histogram.of(counts.response for counts in observed.classes.values()).percentile(share)
 
 
 def made_plan(rate_rps: float, seconds: float, arrivals: Arrivals, seed: int) -> LoadPlan:
-    """The requests of a run."""
+    """Build the requests of a run."""
     return make_plan(LoadShape.parse(f"fixed:{rate_rps}:{seconds}"), arrivals, PriorityMix(), seed)
 
 
-async def heard(child: DemoProcess) -> dict[str, Any]:
-    """What the witness of a server has seen; an overloaded server may need a while to say it."""
-    give_up_s = time.monotonic() + overload.TELLING_S
-    while (told := await child.request(TOLD_PATH)) is None:
+async def read_observations(child: DemoProcess) -> dict[str, Any]:
+    """Read the observations of a server; an overloaded one may reply late."""
+    give_up_s = time.monotonic() + overload.REPLY_S
+    while (observations := await child.request(OBSERVATIONS_PATH)) is None:
         if time.monotonic() > give_up_s:
             return {"series": [], "failures": {"the witness did not answer": 1}, "own": None}
         await asyncio.sleep(0.1)
-    return told
+    return observations
 
 
 def measure(job: Job, scale: Scale, minutes: float, keep: Keep) -> dict[str, Any]:
-    """Everything that there is time for, kept after each part."""
+    """Measure as much as time permits, with the record written after each part."""
     begun_s = time.monotonic()
     record: dict[str, Any] = {
         **harness.machine("uvicorn", "limits", *(("nvidia-ml-py", "torch") if not job.stand_in else ())),
-        "gpu": facts(job),
+        "gpu": device_info(job),
         "complete": False,
         "scale": asdict(scale),
         "kernels": [],
         "rows": [],
         "left_out": [],
     }
-    for told in alone(job, scale):
-        if "kernel" in told:
-            record["kernels"].append(told)
-            show(table.kernel(told))
+    for observations in measure_kernels(job, scale):
+        if "kernel" in observations:
+            record["kernels"].append(observations)
+            show(table.kernel(observations))
         else:
-            record["batch"] = told
+            record["batch"] = observations
         keep(record)
     record["fit"] = fit(record["kernels"])
     show("\n".join(table.fitted(record["fit"])))
@@ -265,7 +265,7 @@ def measure(job: Job, scale: Scale, minutes: float, keep: Keep) -> dict[str, Any
 
 
 def run_rows(bench: Bench, record: dict[str, Any], end_s: float, keep: Keep) -> None:
-    """Each row and load; the longest so far says whether there is time for another."""
+    """Run each row and load while the time suffices for the longest run so far."""
     longest_s = bench.scale.seconds
     for row, load in bench.scale.cases():
         begun_s = time.monotonic()
@@ -283,8 +283,8 @@ def run_rows(bench: Bench, record: dict[str, Any], end_s: float, keep: Keep) -> 
         longest_s = max(longest_s, time.monotonic() - begun_s)
 
 
-def facts(job: Job) -> dict[str, Any]:
-    """Which card it is."""
+def device_info(job: Job) -> dict[str, Any]:
+    """Describe the device."""
     if job.stand_in:
         return {"name": "none: a stand-in"}
     import pynvml
@@ -292,22 +292,22 @@ def facts(job: Job) -> dict[str, Any]:
     from autoglm_throttle.gpu.nvml import NvmlProvider
 
     source = NvmlProvider()
-    card = source.read()[0]
-    told = {
-        "name": card.name,
-        "kind": card.kind,
+    device = source.read()[0]
+    observations = {
+        "name": device.name,
+        "kind": device.kind,
         "driver": pynvml.nvmlSystemGetDriverVersion(),
-        "memory_total_bytes": card.memory_total_bytes,
-        "power_limit_w": card.power_limit_w,
-        "sm_clock_max_mhz": card.sm_clock_max_mhz,
-        "notes": list(card.notes),
+        "memory_total_bytes": device.memory_total_bytes,
+        "power_limit_w": device.power_limit_w,
+        "sm_clock_max_mhz": device.sm_clock_max_mhz,
+        "notes": list(device.notes),
     }
     source.close()
-    return told
+    return observations
 
 
-def keeper(job: Job, paths: Sequence[Path]) -> Keep:
-    """Writes a record wherever it is wanted; that of a stand-in has nothing where figures of a GPU stand."""
+def record_writer(job: Job, paths: Sequence[Path]) -> Keep:
+    """Return a function that writes the record; that of a stand-in has no figures of a GPU."""
 
     def keep(record: dict[str, Any]) -> None:
         shown = {"stand_in": table.NO_GPU, "exercised": record} if job.stand_in else record
@@ -320,12 +320,12 @@ def keeper(job: Job, paths: Sequence[Path]) -> Keep:
 
 
 def show(line: str) -> None:
-    """Print at once."""
+    """Print a line immediately."""
     print(line, flush=True)
 
 
 def options_of(words: Sequence[str] | None) -> argparse.Namespace:
-    """What is asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -345,10 +345,10 @@ def options_of(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measure, print, keep."""
+    """Measure, print and write the record."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     options = options_of(words)
-    # The work is done by the first card; the others would only dilute what is told. NVML counts by PCI bus.
+    # The first device does the work; the others would only dilute the readings. NVML counts by PCI bus.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
     scale = QUICK if options.quick else Scale()
@@ -362,7 +362,7 @@ def main(words: Sequence[str] | None = None) -> None:
         show(table.NO_GPU)
     show(table.HEAD)
     try:
-        record = measure(job, scale, options.minutes, keeper(job, paths))
+        record = measure(job, scale, options.minutes, record_writer(job, paths))
     except (ImportError, ProviderUnavailable) as error:
         sys.exit(f"{error}; --work cpu shows that the program works, without figures")
     show("\n".join(table.whole(record)))

@@ -25,8 +25,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import bystander, harness
-from benchmarks.bystander import CARDS, Scale
+from benchmarks import harness, request_latency
+from benchmarks.request_latency import CARDS, Scale
 from benchmarks.shared.bars import Bar
 
 if TYPE_CHECKING:
@@ -65,16 +65,16 @@ def main() -> None:
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
-    scale = bystander.Scale(options.turns, options.turn_s, options.turn_s)
+    scale = request_latency.Scale(options.turns, options.turn_s, options.turn_s)
     if options.inside:
         print(json.dumps(inside(options.rounds, scale)))
         return
     figures = real(options.rounds) if options.cards else outside(options.rounds, scale)
     packages = ("nvidia-ml-py",) if options.cards else ("nvidia-ml-py", "uvicorn")
     result = {**harness.machine(*packages), "rounds": options.rounds, **figures}
-    judged = bars(result)
-    result["bars"] = [bar.record() for bar in judged]
-    show(result, judged)
+    evaluated = bars(result)
+    result["bars"] = [bar.record() for bar in evaluated]
+    show(result, evaluated)
     if options.write:
         harness.keep("gpu_sampling_cards" if options.cards else "gpu_sampling", result)
 
@@ -97,7 +97,7 @@ def inside(rounds: int, scale: Scale) -> dict[str, Any]:
     figures = stand_in(rounds)
     if scale.rounds:
         folder = Path(os.environ["FAKE_NVML_FILE"]).parent
-        figures["requests"] = bystander.measure(scale, folder)
+        figures["requests"] = request_latency.measure(scale, folder)
     return figures
 
 
@@ -125,11 +125,11 @@ def stand_in(rounds: int) -> dict[str, Any]:
     without = readings(read, rounds)
     calls = recorded(read)
     binding = readings(lambda: [call() for call in calls], rounds)
-    told = samples(read, Throttle(gpu=source, sampling="manual", clock=lambda: now), rounds)
+    figures = samples(read, Throttle(gpu=source, sampling="manual", clock=lambda: now), rounds)
     source.close()
-    told |= {"with_file": with_file, "without_file": without, "binding": binding}
-    own_ms = told["sample"]["cpu_least_ms"] - binding["cpu_least_ms"]
-    return {"cards": CARDS, "first_ms": first[0], **told, "own_cpu_least_ms": own_ms}
+    figures |= {"with_file": with_file, "without_file": without, "binding": binding}
+    own_ms = figures["sample"]["cpu_least_ms"] - binding["cpu_least_ms"]
+    return {"cards": CARDS, "first_ms": first[0], **figures, "own_cpu_least_ms": own_ms}
 
 
 def recorded(read: Callable[[], object]) -> list[Callable[[], object]]:
@@ -210,7 +210,7 @@ def real(rounds: int) -> dict[str, Any]:
     begun = time.perf_counter()
     rows = source.read()
     first_ms = (time.perf_counter() - begun) * 1e3
-    told = readings(source.read, rounds, PAUSE_S)
+    figures = readings(source.read, rounds, PAUSE_S)
     source.close()
     calls = timed_calls(pynvml)
     for _ in range(max(rounds // 10, 3)):
@@ -223,9 +223,9 @@ def real(rounds: int) -> dict[str, Any]:
         "names": sorted({row.name for row in rows}),
         "driver": version,
         "first_ms": first_ms,
-        "readings": told,
+        "readings": figures,
         "calls_us": {name: statistics.median(taken) for name, taken in sorted(calls.items())},
-        "notes": sorted({note for row in rows for note in row.notes}),
+        "notes": sorted({record_micros for row in rows for record_micros in row.notes}),
     }
 
 
@@ -279,30 +279,30 @@ def figures_of(taken: Sequence[tuple[float, float]]) -> dict[str, float]:
 
 def bars(result: dict[str, Any]) -> list[Bar]:
     """What must hold of the stand-in's cards; of the real ones the driver takes the most."""
-    judged = []
+    evaluated = []
     if "own_cpu_least_ms" in result:
         text = f"a sample of {CARDS} cards, least CPU ms without the binding's"
-        judged.append(Bar(text, result["own_cpu_least_ms"], OWN_CPU_MS))
-    return judged + (bystander.bars(result["requests"]) if "requests" in result else [])
+        evaluated.append(Bar(text, result["own_cpu_least_ms"], OWN_CPU_MS))
+    return evaluated + (request_latency.bars(result["requests"]) if "requests" in result else [])
 
 
-def show(result: dict[str, Any], judged: Sequence[Bar]) -> None:
+def show(result: dict[str, Any], evaluated: Sequence[Bar]) -> None:
     """Print the figures."""
     title = f"reading of {result['cards']} cards"
     print(f"{title:28}{'wall ms':>10}{'most ms':>10}{'CPU ms':>10}{'least':>10}")
     for name, text in TITLES.items():
         if name in result:
             row = result[name]
-            told = (row["wall_ms"], row["wall_most_ms"], row["cpu_ms"], row["cpu_least_ms"])
-            print(f"{text:28}" + "".join(f"{value:10.2f}" for value in told))
+            figures = (row["wall_ms"], row["wall_most_ms"], row["cpu_ms"], row["cpu_least_ms"])
+            print(f"{text:28}" + "".join(f"{value:10.2f}" for value in figures))
     print(f"{'the first, which opens':28}{result['first_ms']:10.2f}")
     for name, micros in result.get("calls_us", {}).items():
         print(f"  {name:42}{micros:10.1f} us")
-    for note in result.get("notes", ()):
-        print(f"  {note}")
+    for record_micros in result.get("notes", ()):
+        print(f"  {record_micros}")
     if "requests" in result:
-        bystander.show(result["requests"])
-    for bar in judged:
+        request_latency.show(result["requests"])
+    for bar in evaluated:
         print(bar)
     print(harness.line(result))
 

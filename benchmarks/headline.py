@@ -20,17 +20,17 @@ from typing import Any
 
 from autoglm_throttle.traffic.report import control
 from benchmarks import harness
-from benchmarks.headline_rows import cases, judgement
+from benchmarks.headline_rows import cases, evaluation
 from benchmarks.headline_rows.cases import Scale
-from benchmarks.headline_rows.picture import picture
-from benchmarks.headline_rows.play import play
+from benchmarks.headline_rows.chart import draw_chart
+from benchmarks.headline_rows.run_case import run_case
 from benchmarks.headline_rows.table import table
 from tests.store.server import RedisServer
 
 LONG_S = 600.0
 """The published run lasted ten minutes."""
 
-PICTURE = Path(__file__).parents[1] / "docs" / "headline.svg"
+CHART = Path(__file__).parents[1] / "docs" / "headline.svg"
 
 
 def rounds(scale: Scale) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def rounds(scale: Scale) -> list[dict[str, Any]]:
         for number in range(scale.rounds):
             one = {}
             for key in control.order(list(by_key), number):
-                one[key] = play(by_key[key], scale, redis.url)
+                one[key] = run_case(by_key[key], scale, redis.url)
                 print(f"round {number + 1} of {scale.rounds}: {key}", file=sys.stderr, flush=True)
             seen.append(one)
     return seen
@@ -50,16 +50,16 @@ def rounds(scale: Scale) -> list[dict[str, Any]]:
 def measure(scale: Scale) -> dict[str, Any]:
     """All rounds, the judgement on each row, and the bars."""
     seen = rounds(scale)
-    found = judgement.rows(seen, scale)
+    found = evaluation.rows(seen, scale)
     packages = ("uvicorn", "uvloop", "httptools", "fastapi", "redis")
     peers = sorted({case.row for case in scale.cases} & set(cases.PEERS))
     return {
         **harness.machine(*packages, *peers),
         "scale": {"shape": str(scale), "rounds": scale.rounds},
-        "status": judgement.status(found),
+        "status": evaluation.status(found),
         "published": {level: asdict(one) for level, one in cases.PUBLISHED.items()},
         "rows": found,
-        "bars": [bar.record() for bar in judgement.bars(found)],
+        "bars": [bar.record() for bar in evaluation.bars(found)],
         "all": seen,
     }
 
@@ -69,7 +69,7 @@ def show(result: dict[str, Any]) -> None:
     words = {0: "pass", 1: "fail", 3: "inconclusive: the machine was too slow, its control did not pass"}
     print(f"{words[result['status']]}; {result['scale']['shape']}, {result['scale']['rounds']} rounds\n")
     print("\n".join(table(result["rows"])))
-    print("\n".join(str(bar) for bar in judgement.bars(result["rows"])))
+    print("\n".join(str(bar) for bar in evaluation.bars(result["rows"])))
     print(harness.line(result))
 
 
@@ -111,7 +111,7 @@ def scales(options: argparse.Namespace) -> dict[str, Scale]:
 def draw() -> None:
     """The picture of the kept result."""
     kept = json.loads((harness.RESULTS / "headline.json").read_text())
-    PICTURE.write_text(picture(kept["rows"]), encoding="utf-8")
+    CHART.write_text(draw_chart(kept["rows"]), encoding="utf-8")
     print("drawn: docs/headline.svg")
 
 

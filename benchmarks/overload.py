@@ -29,7 +29,7 @@ from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.types import Priority
 from benchmarks import harness
-from benchmarks.ledger import Ledger
+from benchmarks.goodput import GoodputObserver
 from benchmarks.overloaded import CONNECTIONS, CPU_PATH, ROWS
 
 SERVER = "benchmarks.overloaded"
@@ -40,10 +40,10 @@ OPENED = 16
 INSIDE = 64
 """Requests inside while the capacity is measured: four batches, so the GPU never waits."""
 
-EAGER = 3.0
+OFFERED_MULTIPLE = 3.0
 """Times the nominal capacity that is offered meanwhile; what would be more than INSIDE is not sent."""
 
-TELLING_S = 10.0
+REPLY_S = 10.0
 """uvicorn's own limit refuses even this question until the connections of the run are closed."""
 
 LAG_S = 0.010
@@ -89,7 +89,7 @@ QUICK = Scale(
 class Run:
     """One row under one load."""
 
-    ledger: Ledger
+    observed: GoodputObserver
     result: Result
     server_cpu: float
     """Share of a core."""
@@ -97,23 +97,23 @@ class Run:
     """Share of a core."""
 
 
-async def drive(child: DemoProcess, made: LoadPlan, ledger: Ledger, options: ClientOptions) -> Run:
+async def drive(child: DemoProcess, made: LoadPlan, observed: GoodputObserver, options: ClientOptions) -> Run:
     """Play a plan against a service."""
-    generator = OpenLoopSender(RequestSource(made), TargetUrl(port=child.port), options, ledger.note)
+    generator = OpenLoopSender(RequestSource(made), TargetUrl(port=child.port), options, observed.note)
     server_s, client_s, began_s = await _cpu_s(child), time.process_time(), time.monotonic()
     result = await generator.run()
     elapsed_s = time.monotonic() - began_s
     server_s, client_s = await _cpu_s(child) - server_s, time.process_time() - client_s
-    return Run(ledger, result, server_s / elapsed_s, client_s / elapsed_s)
+    return Run(observed, result, server_s / elapsed_s, client_s / elapsed_s)
 
 
 async def _cpu_s(child: DemoProcess) -> float:
-    give_up_s = time.monotonic() + TELLING_S
-    while (told := await child.request(CPU_PATH)) is None:
+    give_up_s = time.monotonic() + REPLY_S
+    while (reply := await child.request(CPU_PATH)) is None:
         if time.monotonic() > give_up_s:
             raise RuntimeError("the server does not tell its CPU time")
         await asyncio.sleep(0.05)
-    return float(told["cpu_s"])
+    return float(reply["cpu_s"])
 
 
 def run(row: str, load: float, scale: Scale, seed: int) -> Run:
@@ -125,39 +125,41 @@ def run(row: str, load: float, scale: Scale, seed: int) -> Run:
         drain_s=scale.slo_s + 1.0,
     )
     made = scale.plan(load, seed)
-    return _served(row, scale, made, Ledger(made, scale.slo_s, scale.warm_s, scale.seconds), options)
+    return _served(row, scale, made, GoodputObserver(made, scale.slo_s, scale.warm_s, scale.seconds), options)
 
 
 def capacity_rps(scale: Scale) -> float:
     """What the GPU completes per second while there is always more to do."""
-    made = scale.plan(EAGER, 0)
-    ledger = Ledger(made, scale.seconds, scale.warm_s, scale.seconds)
-    _served("none", scale, made, ledger, ClientOptions(connections=INSIDE, max_inflight=INSIDE))
-    return ledger.completed_rps()
+    made = scale.plan(OFFERED_MULTIPLE, 0)
+    observed = GoodputObserver(made, scale.seconds, scale.warm_s, scale.seconds)
+    _served("none", scale, made, observed, ClientOptions(connections=INSIDE, max_inflight=INSIDE))
+    return observed.completed_rps()
 
 
-def _served(row: str, scale: Scale, load: LoadPlan, ledger: Ledger, options: ClientOptions) -> Run:
-    asked = {"row": row, "capacity_rps": scale.capacity_rps, "slo_s": scale.slo_s}
-    with DemoProcess(SERVER, asked) as child:
-        return asyncio.run(drive(child, load, ledger, options))
+def _served(row: str, scale: Scale, load: LoadPlan, observed: GoodputObserver, options: ClientOptions) -> Run:
+    service_options = {"row": row, "capacity_rps": scale.capacity_rps, "slo_s": scale.slo_s}
+    with DemoProcess(SERVER, service_options) as child:
+        return asyncio.run(drive(child, load, observed, options))
 
 
 def figures(done: Run, capacity: float, *, instant: bool) -> dict[str, Any]:
     """The figures of a run; of shares 1 is the best, times are in seconds."""
-    ledger = done.ledger
-    offered_rps = ledger.offered_rps()
+    observed = done.observed
+    offered_rps = observed.offered_rps()
     possible_rps = offered_rps if instant else min(offered_rps, capacity)
-    high = ledger.classes[Priority.HIGH]
-    planned = sum(book.planned for book in ledger.classes.values())
+    high = observed.classes[Priority.HIGH]
+    planned = sum(counts.planned for counts in observed.classes.values())
     return {
-        "goodput": ledger.completed_rps() / possible_rps,
-        "in_time": {p.label: book.in_time / max(1, book.planned) for p, book in ledger.classes.items()},
-        "completed_rps": {p.label: ledger.completed_rps(p) for p in Priority},
+        "goodput": observed.completed_rps() / possible_rps,
+        "in_time": {
+            p.label: counts.in_time / max(1, counts.planned) for p, counts in observed.classes.items()
+        },
+        "completed_rps": {p.label: observed.completed_rps(p) for p in Priority},
         "high_p50_s": high.response.percentile(0.5),
         "high_p99_s": high.response.percentile(0.99),
-        "refused": sum(book.refused for book in ledger.classes.values()) / planned,
-        "refusal_p50_s": ledger.refusal.percentile(0.5),
-        "refusal_p99_s": ledger.refusal.percentile(0.99),
+        "refused": sum(counts.refused for counts in observed.classes.values()) / planned,
+        "refusal_p50_s": observed.refusal.percentile(0.5),
+        "refusal_p99_s": observed.refusal.percentile(0.99),
         "server_cpu": done.server_cpu,
         "client_cpu": done.client_cpu,
         "lag_p99_s": _lag(done.result).percentile(0.99),

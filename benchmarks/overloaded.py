@@ -31,7 +31,7 @@ CONNECTIONS = 4_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServiceOptions:
     """What is to be served."""
 
     row: str
@@ -54,21 +54,21 @@ def instant() -> SimulatedGpu:
     return gpu(1e6)
 
 
-def ours(app: App, sim: SimulatedGpu, asked: Asked, **settings: Any) -> App:
+def ours(app: App, sim: SimulatedGpu, service_options: ServiceOptions, **settings: Any) -> App:
     """Behind the throttle, which reads the simulated GPU."""
-    chosen = Settings(slo_s=asked.slo_s, priority_header_trust="any", **settings)
+    chosen = Settings(slo_s=service_options.slo_s, priority_header_trust="any", **settings)
     return ThrottleMiddleware(app, throttle=Throttle(chosen, gpu=sim))
 
 
 def semaphore(app: App) -> App:
     """As many inside as are right, all others wait their turn, however long it takes."""
-    turn = asyncio.Semaphore(INSIDE)
+    slot = asyncio.Semaphore(INSIDE)
 
     async def middleware(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
-        async with turn:
+        async with slot:
             await app(scope, receive, send)
 
     return middleware
@@ -97,9 +97,9 @@ def full(app: App) -> App:
     return middleware
 
 
-def per_second(asked: Asked) -> dict[str, Any]:
+def per_second(service_options: ServiceOptions) -> dict[str, Any]:
     """The right rate limit of this GPU."""
-    return {"limit": round(asked.capacity_rps), "per": "second"}
+    return {"limit": round(service_options.capacity_rps), "per": "second"}
 
 
 @dataclass(frozen=True)
@@ -107,23 +107,23 @@ class Row:
     """What stands in front of the service."""
 
     title: str
-    wrap: Callable[[App, SimulatedGpu, Asked], App]
+    wrap: Callable[[App, SimulatedGpu, ServiceOptions], App]
     instant: bool = False
     """Whether the GPU takes no time: a control."""
     limit_concurrency: int | None = None
     """Of uvicorn."""
 
 
-def _policy(policy: Policy) -> Callable[[App, SimulatedGpu, Asked], App]:
-    return lambda app, sim, asked: ours(app, sim, asked, policy=policy)
+def _policy(policy: Policy) -> Callable[[App, SimulatedGpu, ServiceOptions], App]:
+    return lambda app, sim, service_options: ours(app, sim, service_options, policy=policy)
 
 
-def _unbound(app: App, sim: SimulatedGpu, asked: Asked) -> App:
+def _unbound(app: App, sim: SimulatedGpu, service_options: ServiceOptions) -> App:
     rates = {f"rate_{name}_rps": 1e6 for name in ("high", "mid", "low")}
-    return ours(app, sim, asked, policy=Policy.ADAPTIVE, **rates)
+    return ours(app, sim, service_options, policy=Policy.ADAPTIVE, **rates)
 
 
-def _alone(app: App, _sim: SimulatedGpu, _asked: Asked) -> App:
+def _alone(app: App, _sim: SimulatedGpu, _asked: ServiceOptions) -> App:
     return app
 
 
@@ -134,10 +134,11 @@ ROWS: dict[str, Row] = {
     "tiers": Row("autoglm_throttle, tiers", _policy(Policy.TIERS)),
     "limits": Row(
         "limits, fixed window of 1 s",
-        lambda app, _, asked: asgi_rows.limits_fixed(app=app, **per_second(asked)),
+        lambda app, _, service_options: asgi_rows.limits_fixed(app=app, **per_second(service_options)),
     ),
     "ratelimit": Row(
-        "asgi-ratelimit, 1 s", lambda app, _, asked: asgi_rows.asgi_ratelimit(app, **per_second(asked))
+        "asgi-ratelimit, 1 s",
+        lambda app, _, service_options: asgi_rows.asgi_ratelimit(app, **per_second(service_options)),
     ),
     "full": Row(f"concurrency limit {INSIDE}", lambda app, _sim, _asked: full(app)),
     "semaphore": Row(f"asyncio.Semaphore({INSIDE})", lambda app, _sim, _asked: semaphore(app)),
@@ -147,7 +148,7 @@ ROWS: dict[str, Row] = {
 }
 
 
-def told(app: App) -> App:
+def with_cpu_time(app: App) -> App:
     """The app, with the CPU seconds of this process on a path of its own."""
 
     async def outermost(scope: Scope, receive: Any, send: Any) -> None:
@@ -162,19 +163,19 @@ def told(app: App) -> App:
     return outermost
 
 
-def build(asked: Asked) -> App:
+def build(service_options: ServiceOptions) -> App:
     """The whole application of a row."""
-    row = ROWS[asked.row]
-    sim = instant() if row.instant else gpu(asked.capacity_rps)
-    return told(row.wrap(service(sim), sim, asked))
+    row = ROWS[service_options.row]
+    sim = instant() if row.instant else gpu(service_options.capacity_rps)
+    return with_cpu_time(row.wrap(service(sim), sim, service_options))
 
 
 def main() -> None:
     """Serve what the first line of the standard input asks for."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
-    asked = Asked(**read_config())
-    limit = ROWS[asked.row].limit_concurrency
-    serve(build(asked), connections=CONNECTIONS, limit_concurrency=limit)
+    service_options = ServiceOptions(**read_config())
+    limit = ROWS[service_options.row].limit_concurrency
+    serve(build(service_options), connections=CONNECTIONS, limit_concurrency=limit)
 
 
 if __name__ == "__main__":

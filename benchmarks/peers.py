@@ -17,7 +17,7 @@ from autoglm_throttle.types import Demand, Priority
 from benchmarks import asgi_rows as rows
 from benchmarks import harness
 from benchmarks.shared import apps
-from benchmarks.shared.lab import Scale, laboratory
+from benchmarks.shared.bench import Scale, redis_bench
 
 MEMORY_USERS = 100_000
 
@@ -43,11 +43,11 @@ def memory_ours() -> float:
         verdict = throttle.try_admit(Demand(Priority.MID, f"{number:016x}"))
         if isinstance(verdict, Permit):
             verdict.settle()
-    held = tracemalloc.get_traced_memory()[0] - before
+    bytes_each = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     if throttle.snapshot().users != MEMORY_USERS:
         raise RuntimeError("not every user was remembered")
-    return held
+    return bytes_each
 
 
 def memory_limits() -> float:
@@ -61,18 +61,18 @@ def memory_limits() -> float:
     before = tracemalloc.get_traced_memory()[0]
     for number in range(MEMORY_USERS):
         limiter.hit(item, f"{number:016x}")
-    held = tracemalloc.get_traced_memory()[0] - before
+    bytes_each = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    return held
+    return bytes_each
 
 
 def on_redis(rounds: int) -> dict[str, Any]:
     """Requests a second of 64 tasks through the app, each user's limit on Redis; errors of all rounds."""
     failed: dict[str, Counter[str]] = {name: Counter() for name in apps.APPS}
-    with laboratory(Scale()) as lab:
-        jobs = {name: partial(apps.rate, lab, make, failed[name]) for name, make in apps.APPS.items()}
+    with redis_bench(Scale()) as bench:
+        jobs = {name: partial(apps.rate, bench, make, failed[name]) for name, make in apps.APPS.items()}
         seen = harness.interleave(jobs, rounds)
-        server = lab.server.binary.name
+        server = bench.server.binary.name
     return {
         "server": server,
         "tasks": apps.TASKS,
@@ -121,8 +121,10 @@ def main() -> None:
         refused[name] = {"us": micros[f"{name} refusing"], "ours_over_it": quotient}
         print(f"{name:34}{refused[name]['us']:8.2f}{quotient:12.2f}")
 
-    held = {"autoglm_throttle": memory_ours() / 1e6, "limits-fixed": memory_limits() / 1e6}
-    print(f"\nmemory of {MEMORY_USERS} users, MB: " + ", ".join(f"{k} {v:.1f}" for k, v in held.items()))
+    bytes_each = {"autoglm_throttle": memory_ours() / 1e6, "limits-fixed": memory_limits() / 1e6}
+    print(
+        f"\nmemory of {MEMORY_USERS} users, MB: " + ", ".join(f"{k} {v:.1f}" for k, v in bytes_each.items())
+    )
 
     shared = on_redis(options.rounds)
     print(f"\n{'requests/s, 64 tasks, on Redis':34}{'/s':>8}{'ours / it':>12}{'errors':>8}")
@@ -135,7 +137,7 @@ def main() -> None:
         "rounds": options.rounds,
         "added_us": added,
         "refused_us": refused,
-        "memory_mb": held,
+        "memory_mb": bytes_each,
         "medians_us": micros,
         "redis": shared,
     }

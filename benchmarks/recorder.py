@@ -177,7 +177,7 @@ def main() -> None:
     for row in ROWS:
         cpu, answered = statistics.median(micros[row]), statistics.median(done[row])
         print(f"{row:12}{on_the_loop[row]:16.1f}{cpu:16.1f}{answered:22.1%}{kept[row]:10.1%}")
-    judged = [
+    evaluated = [
         bar
         for row in ROWS
         if ROWS[row]
@@ -186,7 +186,7 @@ def main() -> None:
             Bar(f"{row}, throughput kept at {RATE_RPS}/s", kept[row], KEPT, at_most=False, calm=calm),
         )
     ]
-    print("\n".join(map(str, judged)))
+    print("\n".join(map(str, evaluated)))
     result = {
         **harness.machine("uvicorn"),
         "rounds": options.rounds,
@@ -196,7 +196,7 @@ def main() -> None:
         "server_us": {row: statistics.median(values) for row, values in micros.items()},
         "answered": {row: statistics.median(values) for row, values in done.items()},
         "kept": kept,
-        "bars": [bar.record() for bar in judged],
+        "bars": [bar.record() for bar in evaluated],
         "all": {"loop_us": loop, "answered": done, "server_us": micros},
     }
     print(harness.line(result))

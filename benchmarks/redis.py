@@ -17,37 +17,37 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.shared import table
 from benchmarks.shared.attack import attacked
-from benchmarks.shared.away import failure
 from benchmarks.shared.bars import bars
+from benchmarks.shared.bench import QUICK, RedisBench, Scale, redis_bench
 from benchmarks.shared.cancelled import measure
 from benchmarks.shared.exact import exactness
-from benchmarks.shared.held import memory
-from benchmarks.shared.lab import QUICK, Lab, Scale, laboratory
-from benchmarks.shared.pace import decisions, open_loops
-from benchmarks.shared.rows import CONTESTANTS, COUNTER, PATIENT
+from benchmarks.shared.outage import failure
+from benchmarks.shared.rows import CANDIDATES, COUNTER, LONG_DEADLINE
+from benchmarks.shared.throughput import decisions, open_loops
+from benchmarks.shared.user_memory import memory
 
 PACKAGES = ("redis", "hiredis", "limits", "throttled-py", "asgi-ratelimit")
 CANCELS = ("store", "throttle", "moving-raised")
 
 
-def _cancelled(lab: Lab) -> dict[str, Any]:
-    ours, rival = lab.scale.cancel_ours, lab.scale.cancel_rival
+def _cancelled(bench: RedisBench) -> dict[str, Any]:
+    ours, peer = bench.scale.cancel_ours, bench.scale.cancel_peer
     return {
-        name: measure(lab, CONTESTANTS[name], rival if name == "moving-raised" else ours) for name in CANCELS
+        name: measure(bench, CANDIDATES[name], peer if name == "moving-raised" else ours) for name in CANCELS
     }
 
 
-def _exactness(lab: Lab) -> dict[str, Any]:
-    windows = {name: PATIENT[name] for name in ("store", "moving-raised")}
-    windows |= {"fixed-raised": CONTESTANTS["fixed-raised"], "counter": COUNTER}
-    return exactness(lab, PATIENT, windows)
+def _exactness(bench: RedisBench) -> dict[str, Any]:
+    windows = {name: LONG_DEADLINE[name] for name in ("store", "moving-raised")}
+    windows |= {"fixed-raised": CANDIDATES["fixed-raised"], "counter": COUNTER}
+    return exactness(bench, LONG_DEADLINE, windows)
 
 
-PARTS: Mapping[str, Callable[[Lab], Any]] = {
-    "decisions": lambda lab: decisions(lab, CONTESTANTS),
-    "open_loop": lambda lab: open_loops(lab, CONTESTANTS),
+PARTS: Mapping[str, Callable[[RedisBench], Any]] = {
+    "decisions": lambda bench: decisions(bench, CANDIDATES),
+    "open_loop": lambda bench: open_loops(bench, CANDIDATES),
     "exactness": _exactness,
-    "memory": lambda lab: memory(lab, PATIENT["store"], PATIENT["moving-raised"]),
+    "memory": lambda bench: memory(bench, LONG_DEADLINE["store"], LONG_DEADLINE["moving-raised"]),
     "attack": attacked,
     "cancelled": _cancelled,
     "failure": failure,
@@ -78,20 +78,20 @@ def main() -> None:
     scale = QUICK if options.quick else Scale(rounds=options.rounds)
     begun = time.monotonic()
     found: dict[str, Any] = {}
-    with laboratory(scale) as lab:
-        name = lab.server.binary.name
+    with redis_bench(scale) as bench:
+        name = bench.server.binary.name
         for part in (part for part in PARTS if part in options.only):
-            found[part] = PARTS[part](lab)
+            found[part] = PARTS[part](bench)
             print(table.PARTS[part](found[part]), flush=True)
-    judged = list(bars(found))
-    print("\n".join(map(str, judged)))
+    evaluated = list(bars(found))
+    print("\n".join(map(str, evaluated)))
     result = {
         **harness.machine(*PACKAGES),
         "server": name,
         "rounds": scale.rounds,
         "limit": "100/minute",
         **found,
-        "bars": [bar.record() for bar in judged],
+        "bars": [bar.record() for bar in evaluated],
     }
     print(f"\n{name}; {harness.line(result)}; {time.monotonic() - begun:.0f} s")
     if options.write:

@@ -42,7 +42,7 @@ LAG_S = 0.005
 """What the schedule may be missed by, at the 99th percentile."""
 
 CONTROL_S = 5.0
-CROWD = PriorityMix(clients=50, skew=0.8)
+PRIORITIES = PriorityMix(clients=50, skew=0.8)
 MADE_UP_S = 600.0
 """Of the made-up trace, before it is played faster."""
 
@@ -82,11 +82,11 @@ def in_process(load: RequestSource, speed: float) -> Result:
 
 def digest(result: Result) -> str:
     """Of everything that was decided, and when."""
-    told = hashlib.sha256(result.request_log.results)
+    checksum = hashlib.sha256(result.request_log.results)
     for name in COLUMNS:
-        told.update(getattr(result.request_log, name).tobytes())
-    told.update(repr((result.request_log.reason_texts, result.watched)).encode())
-    return told.hexdigest()[:16]
+        checksum.update(getattr(result.request_log, name).tobytes())
+    checksum.update(repr((result.request_log.reason_texts, result.watched)).encode())
+    return checksum.hexdigest()[:16]
 
 
 def decisions(log: RequestLog) -> dict[str, int]:
@@ -121,7 +121,7 @@ def report(name: str, result: Result) -> dict[str, Any]:
         f"{name}: planned {planned}, accounted {row['accounted']}, {row['seconds']} s,"
         f" lag p99 {1e3 * lag_p99_s:.2f} ms, max {1e3 * lag_max_s:.2f} ms"
     )
-    print("  " + ", ".join(f"{words} {count}" for words, count in counts.items()))
+    print("  " + ", ".join(f"{arguments_given} {count}" for arguments_given, count in counts.items()))
     return row
 
 
@@ -130,20 +130,20 @@ def measure(path: Path, speed: float, seed: int, to_s: float | None) -> tuple[di
 
     def load(until_s: float | None) -> RequestSource:
         cut = Selection(speed=speed, to_s=until_s)
-        return open_replay(path, cut, ReplayOptions(mix=CROWD, seed=seed)).load
+        return open_replay(path, cut, ReplayOptions(mix=PRIORITIES, seed=seed)).load
 
     control_s = speed * CONTROL_S
     played, short = load(to_s), load(control_s if to_s is None else min(to_s, control_s))
     rows = {"control": report("control", over_http(short, speed, control=True))}
     rows["http"] = report("over HTTP", over_http(played, speed, control=False))
-    twins, digests = [], []
+    repeats, digests = [], []
     for number in (1, 2):
         begun_s = time.process_time()
         result = in_process(played, speed)
         digests.append(digest(result))
-        twins.append(report(f"in process, run {number} ({digests[-1]})", result))
+        repeats.append(report(f"in process, run {number} ({digests[-1]})", result))
         print(f"  {time.process_time() - begun_s:.1f} s of CPU")
-    rows["in_process"] = twins[0]
+    rows["in_process"] = repeats[0]
     http, calm = rows["http"], rows["control"]["lag_p99_s"] <= LAG_S
     bars = [
         Bar("requests over HTTP that are not accounted for", http["planned"] - http["accounted"], 0),
@@ -167,19 +167,19 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Measure, print, keep."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
-    asked = arguments()
+    planned_rps = arguments()
     with tempfile.TemporaryDirectory() as folder:
-        path: Path = asked.trace or made_up(Path(folder) / "made-up.csv", 1)
-        rows, bars = measure(path, asked.speed, asked.seed, asked.to)
+        path: Path = planned_rps.trace or made_up(Path(folder) / "made-up.csv", 1)
+        rows, bars = measure(path, planned_rps.speed, planned_rps.seed, planned_rps.to)
         name = path.name
     for bar in bars:
         print(bar)
-    if asked.write:
+    if planned_rps.write:
         record: Mapping[str, Any] = {
             **harness.machine(),
             "trace": name,
-            "speed": asked.speed,
-            "seed": asked.seed,
+            "speed": planned_rps.speed,
+            "seed": planned_rps.seed,
             "rows": rows,
             "bars": [bar.record() for bar in bars],
         }

@@ -54,8 +54,11 @@ async def instant(scope: Any, receive: Any, send: Any) -> None:
 def main() -> None:
     """Serve what the first line of the standard input asks for."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
-    asked = read_config()
-    serve(instant if asked["control"] else throttled(asked["speed"])[0], connections=CONNECTIONS)
+    service_options = read_config()
+    serve(
+        instant if service_options["control"] else throttled(service_options["speed"])[0],
+        connections=CONNECTIONS,
+    )
 
 
 if __name__ == "__main__":

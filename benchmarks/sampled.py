@@ -17,17 +17,17 @@ from autoglm_throttle.traffic.demo.serving import read_config, serve
 from benchmarks import asgi_rows
 from benchmarks.asgi_rows import App, Scope
 
-TOLD_PATH = "/sampled"
+SNAPSHOT_PATH = "/sampled"
 """What the throttle sees; outside of whatever is measured."""
 
-UNLIMITED: dict[str, Any] = {"user_limit": "10000000/second", "rate_mid_rps": 1e6}
+UNREACHABLE_LIMITS: dict[str, Any] = {"user_limit": "10000000/second", "rate_mid_rps": 1e6}
 """Everybody is let in, through every limit."""
 
 CONNECTIONS = 64
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServiceOptions:
     """What is to be served."""
 
     interval_s: float | None
@@ -36,19 +36,19 @@ class Asked:
     """The file that says how the stand-in is."""
 
 
-def throttle_of(asked: Asked) -> Throttle:
+def throttle_of(options: ServiceOptions) -> Throttle:
     """A throttle over all cards of the stand-in."""
-    if asked.interval_s is None:
-        return Throttle(Settings(gpu="none", **UNLIMITED))
-    os.environ["FAKE_NVML_FILE"] = asked.state
-    return Throttle(Settings(gpu=("nvml",), sample_interval_s=asked.interval_s, **UNLIMITED))
+    if options.interval_s is None:
+        return Throttle(Settings(gpu="none", **UNREACHABLE_LIMITS))
+    os.environ["FAKE_NVML_FILE"] = options.state
+    return Throttle(Settings(gpu=("nvml",), sample_interval_s=options.interval_s, **UNREACHABLE_LIMITS))
 
 
-def told(app: App, throttle: Throttle) -> App:
+def with_snapshot(app: App, throttle: Throttle) -> App:
     """The app, with what the throttle sees."""
 
     async def outermost(scope: Scope, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or scope["path"] != TOLD_PATH:
+        if scope["type"] != "http" or scope["path"] != SNAPSHOT_PATH:
             await app(scope, receive, send)
             return
         seen = throttle.snapshot()
@@ -69,9 +69,9 @@ def told(app: App, throttle: Throttle) -> App:
 def main() -> None:
     """Serve what the first line of the standard input asks for."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
-    throttle = throttle_of(Asked(**read_config()))
+    throttle = throttle_of(ServiceOptions(**read_config()))
     app = ThrottleMiddleware(asgi_rows.bare, throttle=throttle)
-    serve(told(app, throttle), connections=CONNECTIONS)
+    serve(with_snapshot(app, throttle), connections=CONNECTIONS)
     throttle.stop()
 
 

@@ -113,11 +113,11 @@ def main() -> None:
         print(f"{app + ', server CPU per request':34}{'us':>8}{'capacity kept':>16}")
         for row, title in ROWS.items():
             print(f"  {title:32}{medians[f'{app}_{row}']:8.1f}{kept[f'{app}_{row}']:16.1%}")
-    judged = [
+    evaluated = [
         Bar(f"{app} app, capacity kept with limits on Redis", kept[f"{app}_redis"], 0.8, at_most=False)
         for app in APPS
     ]
-    print("\n".join(map(str, judged)))
+    print("\n".join(map(str, evaluated)))
     result = {
         **harness.machine("uvicorn", "fastapi", "asgi-ratelimit", "limits", "redis"),
         "rounds": options.rounds,
@@ -125,7 +125,7 @@ def main() -> None:
         "seconds": SECONDS,
         "micros": medians,
         "capacity_kept": kept,
-        "bars": [bar.record() for bar in judged],
+        "bars": [bar.record() for bar in evaluated],
         "all": seen,
     }
     print(harness.line(result))

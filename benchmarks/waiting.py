@@ -16,7 +16,7 @@ from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle._runtime import wakeup
 from benchmarks import asgi_rows, harness
 
-CROWD = 400
+REQUESTS = 400
 PART = {"type": "http.request", "body": b"{}", "more_body": False}
 
 
@@ -36,7 +36,7 @@ async def ignore(_message: Any) -> None:
     """Stand in for the server's send."""
 
 
-def crowd(places: int, deaf_s: float = wakeup.DISCONNECT_WATCH_DELAY_S) -> float:
+def cpu_per_request(slots: int, watch_delay_s: float = wakeup.DISCONNECT_WATCH_DELAY_S) -> float:
     """Seconds of CPU per request of a crowd for which there are so many places."""
 
     async def run() -> float:
@@ -54,13 +54,13 @@ def crowd(places: int, deaf_s: float = wakeup.DISCONNECT_WATCH_DELAY_S) -> float
                 gpu="none",
                 rate_mid_rps=1e6,
                 slo_s=60,
-                inflight_start=places,
-                queue_max=CROWD,
+                inflight_start=slots,
+                queue_max=REQUESTS,
             )
         )
         throttle.start()
         wrapped = ThrottleMiddleware(app, throttle=throttle)
-        scopes = asgi_rows.scopes()[:CROWD]
+        scopes = asgi_rows.scopes()[:REQUESTS]
         begun = time.process_time()
         tasks = [asyncio.ensure_future(wrapped(scope, receive(), ignore)) for scope in scopes]
         for _ in range(4):
@@ -70,11 +70,11 @@ def crowd(places: int, deaf_s: float = wakeup.DISCONNECT_WATCH_DELAY_S) -> float
         spent = time.process_time() - begun
         snapshot = throttle.snapshot()
         waited = sum(count for counts in snapshot.queue_time.values() for count in counts.counts)
-        if waited != CROWD - places or any(snapshot.active.values()):
+        if waited != REQUESTS - slots or any(snapshot.active.values()):
             raise RuntimeError(f"another job was done: {waited} waited")
-        return spent / CROWD
+        return spent / REQUESTS
 
-    usual, wakeup.DISCONNECT_WATCH_DELAY_S = wakeup.DISCONNECT_WATCH_DELAY_S, deaf_s
+    usual, wakeup.DISCONNECT_WATCH_DELAY_S = wakeup.DISCONNECT_WATCH_DELAY_S, watch_delay_s
     try:
         return asyncio.run(run())
     finally:
@@ -82,9 +82,9 @@ def crowd(places: int, deaf_s: float = wakeup.DISCONNECT_WATCH_DELAY_S) -> float
 
 
 ROWS = {
-    "nobody waits": lambda: crowd(CROWD),
-    "half wait, shortly": lambda: crowd(CROWD // 2),
-    "half wait, with an ear for the client": lambda: crowd(CROWD // 2, 0.0),
+    "nobody waits": lambda: cpu_per_request(REQUESTS),
+    "half wait, shortly": lambda: cpu_per_request(REQUESTS // 2),
+    "half wait, with an ear for the client": lambda: cpu_per_request(REQUESTS // 2, 0.0),
 }
 
 

@@ -1,1 +1,1 @@
-"""The parts of benchmarks.breaker: breakers of others and ours, what they cost and whom they let through."""
+"""Parts of benchmarks.breaker: circuit breakers of several libraries, cost and half-open state."""

@@ -1,4 +1,4 @@
-"""What a run must show, each with what it did show."""
+"""Bars of a run: figures and their bounds."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from benchmarks.breakers.contestants import CircuitBreaker, Interlock, Ours
+from benchmarks.breakers.candidates import CircuitBreaker, Interlock, Ours
 from benchmarks.shared.bars import CALM, Bar
 
-HEARD_MS = 50.0
+NOTIFIED_MS = 50.0
 TOGETHER_S = 0.12
 CONTROL_S = 0.11
-"""What the threads may take without a breaker, or the machine is too busy to judge."""
+"""Longest time of the threads without a breaker; above it the machine is too busy."""
 PACE_NS = 462.0
-"""What circuitbreaker adds to a closed call on the machine for which the bounds in nanoseconds were set."""
+"""Nanoseconds that circuitbreaker adds to a closed call on the reference machine of the bounds."""
 
 ADDED_NS = (
     ("coroutine", Ours.name, "decorator", 350.0),
@@ -23,7 +23,7 @@ ADDED_NS = (
     ("block", Ours.name, "async with", 700.0),
     ("told", Ours.name, "refusal, and for how long", 830.0),
 )
-"""Form, row, what it is called, nanoseconds on that machine."""
+"""Form, row, title, nanoseconds on that machine."""
 
 OVER = (
     ("coroutine", CircuitBreaker.name, "closed call, decorator", 1.0),
@@ -32,24 +32,24 @@ OVER = (
     ("refused", CircuitBreaker.name, "refusal", 1.0),
     ("told", CircuitBreaker.name, "refusal, and for how long", 1.0),
 )
-"""Form, rival, what is compared, ours over it."""
+"""Form, peer, title of the comparison, ratio of ours to it."""
 
 
 def bars(found: Mapping[str, Any]) -> Iterator[Bar]:
-    """The bars of every part that was measured."""
-    for part, judge in PARTS.items():
+    """Compute the bars of every part that was measured."""
+    for part, make_bars in PARTS.items():
         if part in found:
-            yield from judge(found[part])
+            yield from make_bars(found[part])
 
 
 def _cost(found: Mapping[str, Any]) -> Iterator[Bar]:
-    for form, rival, what, bound in OVER:
+    for form, peer, quantity, bound in OVER:
         calm = found[form]["spread"] <= CALM
-        yield Bar(f"{what}, over {rival}'s", found[form]["rows"][rival]["ours_over_it"], bound, calm=calm)
+        yield Bar(f"{quantity}, over {peer}'s", found[form]["rows"][peer]["ours_over_it"], bound, calm=calm)
     pace = found["coroutine"]["rows"][CircuitBreaker.name]["ns"] / PACE_NS
-    for form, row, what, bound in ADDED_NS:
+    for form, row, quantity, bound in ADDED_NS:
         calm = max(found[form]["spread"], found["coroutine"]["spread"]) <= CALM
-        text = f"{what}, ns where {CircuitBreaker.name} adds {PACE_NS:.0f}"
+        text = f"{quantity}, ns where {CircuitBreaker.name} adds {PACE_NS:.0f}"
         yield Bar(text, found[form]["rows"][row]["ns"] / pace, bound, calm=calm)
 
 
@@ -63,15 +63,17 @@ def _shared(found: Mapping[str, Any]) -> Iterator[Bar]:
 
 
 def _opening(found: Mapping[str, Any]) -> Iterator[Bar]:
-    for who in ("idle", "busy", "cold"):
-        yield Bar(f"opening known in another process, {who}: most ms", found[who]["max_ms"], HEARD_MS)
+    for row_name in ("idle", "busy", "cold"):
+        yield Bar(
+            f"opening known in another process, {row_name}: most ms", found[row_name]["max_ms"], NOTIFIED_MS
+        )
     cold = found["cold"]
     yield Bar("first calls of new processes, refused", cold["refused"] / cold["of"], 1.0, at_most=False)
 
 
 def _half_open(found: Mapping[str, Any]) -> Iterator[Bar]:
-    for who, seen in found[Ours.name].items():
-        text = f"admitted at half-open in {seen['of']} rounds, {who}"
+    for row_name, seen in found[Ours.name].items():
+        text = f"admitted at half-open in {seen['of']} rounds, {row_name}"
         yield Bar(f"{text}: most", seen["most"], 1)
         yield Bar(f"{text}: fewest", seen["least"], 1, at_most=False)
 

@@ -1,4 +1,4 @@
-"""Seconds of thread CPU time that one guarded call takes, closed or refused, beside the bare call."""
+"""Thread CPU time of one guarded call, closed or rejected, relative to the bare call."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from autoglm_throttle import Fallback
 from autoglm_throttle.settings import BreakerSettings
 from benchmarks import harness
-from benchmarks.breakers.contestants import (
-    CONTESTANTS,
+from benchmarks.breakers.candidates import (
+    CANDIDATES,
     NAME,
     Broken,
-    Contestant,
+    Candidate,
     Coroutine,
     Function,
     Ours,
@@ -27,28 +27,28 @@ from benchmarks.breakers.scale import Scale
 BARE = "bare"
 FORMS = ("coroutine", "function", "block", "refused", "told")
 LONG_S = 3600.0
-"""So long everything that is open stays open."""
+"""Open time of the breakers, longer than a run."""
 
 Row = Callable[[], float]
 
 
 async def succeed() -> int:
-    """The dependency, well."""
+    """Succeed, as a healthy dependency."""
     return 1
 
 
-def succeed_now() -> int:
-    """The same without a loop."""
+def succeed_sync() -> int:
+    """Succeed without an event loop."""
     return 1
 
 
 async def fail() -> int:
-    """The dependency, ill."""
+    """Fail, as a broken dependency."""
     raise Broken
 
 
 def awaited(fn: Coroutine, calls: int) -> Row:
-    """A row of calls that succeed."""
+    """Build a row of calls that succeed."""
 
     async def drive() -> float:
         await fn()
@@ -61,7 +61,7 @@ def awaited(fn: Coroutine, calls: int) -> Row:
 
 
 def called(fn: Function, calls: int) -> Row:
-    """The same of a plain function."""
+    """Build a row of calls of a plain function."""
 
     def drive() -> float:
         fn()
@@ -73,23 +73,27 @@ def called(fn: Function, calls: int) -> Row:
     return lambda: _fresh(drive)
 
 
-def refused(kind: type[Contestant], calls: int, *, told: bool) -> Row:
-    """A row of calls that are refused, by a caller who then asks for how long, or does not.
+def refused(kind: type[Candidate], calls: int, *, reads_wait: bool) -> Row:
+    """Build a row of rejected calls, with or without reading the remaining open time.
 
-    Each time by a new breaker: purgatory raises one and the same exception, whose traceback only grows.
+    Each round has a new breaker: purgatory raises the same exception again, whose traceback grows.
     """
 
     async def drive() -> float:
         one = kind(LONG_S)
-        fn, refusal, left = one.coroutine(fail), one.refusal, one.left if told else None
+        fn, rejection, open_time_left = (
+            one.coroutine(fail),
+            one.rejection,
+            one.open_time_left if reads_wait else None,
+        )
         await one.trip(fn)
         begun = time.thread_time()
         for _ in range(calls):
             try:
                 await fn()
-            except refusal as error:
-                if left is not None:
-                    left(error)
+            except rejection as error:
+                if open_time_left is not None:
+                    open_time_left(error)
         return (time.thread_time() - begun) / calls
 
     return lambda: _fresh(lambda: asyncio.run(drive()))
@@ -100,23 +104,23 @@ def _fresh(drive: Callable[[], float]) -> float:
     return drive()
 
 
-def _of(kind: type[Contestant], calls: int) -> dict[str, Row]:
+def _of(kind: type[Candidate], calls: int) -> dict[str, Row]:
     by_name = {
         f"coroutine {kind.name}": awaited(kind(LONG_S).coroutine(succeed), calls),
-        f"function {kind.name}": called(kind(LONG_S).function(succeed_now), calls),
+        f"function {kind.name}": called(kind(LONG_S).function(succeed_sync), calls),
     }
     if kind.blocks:
         by_name[f"block {kind.name}"] = awaited(kind(LONG_S).block(succeed), calls)
-    by_name[f"refused {kind.name}"] = refused(kind, calls, told=False)
-    if kind.left is not Contestant.left:
-        by_name[f"told {kind.name}"] = refused(kind, calls, told=True)
+    by_name[f"refused {kind.name}"] = refused(kind, calls, reads_wait=False)
+    if kind.open_time_left is not Candidate.open_time_left:
+        by_name[f"told {kind.name}"] = refused(kind, calls, reads_wait=True)
     return by_name
 
 
 def _bare(calls: int) -> dict[str, Row]:
     return {
         f"coroutine {BARE}": awaited(succeed, calls),
-        f"function {BARE}": called(succeed_now, calls),
+        f"function {BARE}": called(succeed_sync, calls),
         f"block {BARE}": awaited(succeed, calls),
         f"refused {BARE}": awaited(succeed, calls),
         f"told {BARE}": awaited(succeed, calls),
@@ -141,7 +145,7 @@ def _with_a_fallback() -> Ours:
     return ours
 
 
-def _with_what_was_kept() -> Ours:
+def _with_a_stale_cache() -> Ours:
     ours = Ours(LONG_S)
     ours.throttle.feature(NAME, fallback=Fallback(stale=True, key=lambda: NAME))
     return ours
@@ -151,15 +155,15 @@ VARIANTS: Mapping[str, Callable[[], Ours]] = {
     "slow_call_s": _with_slow_calls,
     "listener": _with_a_listener,
     "fallback": _with_a_fallback,
-    "stale": _with_what_was_kept,
+    "stale": _with_a_stale_cache,
 }
-"""Ours with more to do: rows of closed calls by decorator."""
+"""Configurations of our breaker with more work: rows of closed calls by decorator."""
 
 
 def rows(scale: Scale) -> dict[str, Row]:
-    """``form name`` -> the row."""
+    """Build the rows by ``form name``."""
     found = _bare(scale.calls)
-    for kind in CONTESTANTS:
+    for kind in CANDIDATES:
         found |= _of(kind, scale.calls)
     for name, make in VARIANTS.items():
         found[f"coroutine {name}"] = awaited(make().coroutine(succeed), scale.calls)
@@ -167,14 +171,14 @@ def rows(scale: Scale) -> dict[str, Row]:
 
 
 def spread(seconds: Sequence[float]) -> float:
-    """How unsteady a control was: its ninth decile over its first."""
+    """Return the spread of a control: its ninth decile over its first."""
     tenths = statistics.quantiles(seconds, n=10, method="inclusive")
     return tenths[-1] / tenths[0]
 
 
 @contextlib.contextmanager
 def settled() -> Iterator[None]:
-    """Keep the collector off what is there already: a row is to be measured after its own garbage alone."""
+    """Freeze existing objects, so that a row is measured with its own garbage alone."""
     gc.collect()
     gc.freeze()
     try:
@@ -184,7 +188,7 @@ def settled() -> Iterator[None]:
 
 
 def costs(scale: Scale) -> dict[str, Any]:
-    """Form -> what it costs bare, and what each adds to that in ns, ours as a part of it."""
+    """Measure each form: the bare cost, the nanoseconds added by each candidate, and the ratio of ours."""
     made = rows(scale)
     with settled():
         seen = harness.interleave(made, scale.rounds)
@@ -198,7 +202,7 @@ def costs(scale: Scale) -> dict[str, Any]:
 
 
 def row_figures(seen: Mapping[str, Sequence[float]], form: str, name: str) -> dict[str, float]:
-    bare, row, ours = (f"{form} {who}" for who in (BARE, name, Ours.name))
+    bare, row, ours = (f"{form} {row_name}" for row_name in (BARE, name, Ours.name))
     added = (a - b for a, b in zip(seen[row], seen[bare], strict=True))
     return {
         "ns": statistics.median(added) * 1e9,

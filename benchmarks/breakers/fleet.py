@@ -1,4 +1,4 @@
-"""What a closed call costs whose breaker is shared over a Redis, while that is there and after its death."""
+"""Cost of a closed call with a breaker shared over Redis, with the server running and killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.breakers.contestants import NAME, Coroutine, Interlock, Ours, Purgatory, PyBreaker
+from benchmarks.breakers.candidates import NAME, Coroutine, Interlock, Ours, Purgatory, PyBreaker
 from benchmarks.breakers.cost import BARE, LONG_S, settled, spread, succeed
 from benchmarks.breakers.scale import Scale
 from benchmarks.breakers.worker import until
@@ -22,10 +22,10 @@ from tests.store.server import RedisServer
 
 LOCAL = "local"
 SETTLE_S = 0.3
-"""After the start: what is told once only is told by then."""
+"""Wait after the start, until one-time messages are sent."""
 
 
-def _up(one: Ours) -> bool:
+def _is_up(one: Ours) -> bool:
     guards = one.throttle.snapshot().guards
     return guards is not None and guards.store_up is True
 
@@ -35,12 +35,12 @@ Opened = Callable[[str], AbstractAsyncContextManager[Coroutine]]
 
 @contextlib.asynccontextmanager
 async def ours(url: str) -> AsyncGenerator[Coroutine]:
-    """Ours, known to the store and listening to it."""
+    """Provide our breaker, connected to the store."""
     one = Ours(LONG_S, breaker_shared=True, redis_url=url)
     guarded = one.coroutine(succeed)
     await guarded()
     try:
-        await until(lambda: _up(one), "the store answers")
+        await until(lambda: _is_up(one), "the store answers")
         yield guarded
     finally:
         one.throttle.stop()
@@ -48,7 +48,7 @@ async def ours(url: str) -> AsyncGenerator[Coroutine]:
 
 @contextlib.asynccontextmanager
 async def purgatory(url: str) -> AsyncGenerator[Coroutine]:
-    """purgatory over its unit of work in Redis."""
+    """Provide purgatory over its unit of work in Redis."""
     from purgatory import AsyncCircuitBreakerFactory, AsyncRedisUnitOfWork
 
     one = Purgatory(LONG_S)
@@ -63,7 +63,7 @@ async def purgatory(url: str) -> AsyncGenerator[Coroutine]:
 
 @contextlib.asynccontextmanager
 async def pybreaker(url: str) -> AsyncGenerator[Coroutine]:
-    """pybreaker over its storage in Redis."""
+    """Provide pybreaker over its storage in Redis."""
     from pybreaker import STATE_CLOSED, CircuitRedisStorage
     from redis import Redis
 
@@ -74,7 +74,7 @@ async def pybreaker(url: str) -> AsyncGenerator[Coroutine]:
 
 @contextlib.asynccontextmanager
 async def interlock(url: str) -> AsyncGenerator[Coroutine]:
-    """interlock-cb over its storage in Redis."""
+    """Provide interlock-cb over its storage in Redis."""
     from interlock.integrations.redis import AsyncRedisStorage
     from redis.asyncio import Redis
 
@@ -87,28 +87,28 @@ async def interlock(url: str) -> AsyncGenerator[Coroutine]:
 
 
 @dataclass(frozen=True)
-class Sharer:
+class SharedBreaker:
     """A breaker over Redis.
 
     Args:
-        remote: whether each call asks the server, so that fewer of them are made.
+        remote: whether each call contacts the server, so that fewer calls are made.
     """
 
     open: Opened
     remote: bool = False
 
 
-SHARERS: Mapping[str, Sharer] = {
-    Ours.name: Sharer(ours),
-    Purgatory.name: Sharer(purgatory, remote=True),
-    PyBreaker.name: Sharer(pybreaker, remote=True),
-    Interlock.name: Sharer(interlock),
+SHARED_BREAKERS: Mapping[str, SharedBreaker] = {
+    Ours.name: SharedBreaker(ours),
+    Purgatory.name: SharedBreaker(purgatory, remote=True),
+    PyBreaker.name: SharedBreaker(pybreaker, remote=True),
+    Interlock.name: SharedBreaker(interlock),
 }
 
 
 @dataclass
 class Row:
-    """One breaker in some state, called again and again."""
+    """One breaker in one state, called repeatedly."""
 
     fn: Coroutine
     calls: int
@@ -117,7 +117,7 @@ class Row:
     errors: int = 0
 
     async def round(self) -> None:
-        """Some calls more; what they raise is counted."""
+        """Run a round of calls; exceptions are counted."""
         gc.collect()
         fn, wall, cpu = self.fn, time.perf_counter(), time.thread_time()
         for _ in range(self.calls):
@@ -134,7 +134,7 @@ def _row(fn: Coroutine, calls: int) -> Row:
 
 
 async def _commands(server: RedisServer, fn: Coroutine, calls: int) -> float:
-    """Commands that a server got during some calls, for each of them; the reading itself is counted out."""
+    """Return the commands per call received by a server, without those of the reading."""
     gauge = Gauge(server)
     before = gauge.read().calls
     for _ in range(calls):
@@ -144,19 +144,19 @@ async def _commands(server: RedisServer, fn: Coroutine, calls: int) -> float:
 
 
 async def _measured(kept: RedisServer, lost: RedisServer, scale: Scale) -> dict[str, Any]:
-    """Each beside a server that stays and beside one that is killed, in interleaved rounds."""
+    """Measure each breaker with a running and with a killed server, in interleaved rounds."""
     async with AsyncExitStack() as opened:
         rows = {BARE: _row(succeed, scale.calls), LOCAL: _row(Ours(LONG_S).coroutine(succeed), scale.calls)}
         commands = {}
-        for name, sharer in SHARERS.items():
-            calls = scale.remote_calls if sharer.remote else scale.calls
+        for name, shared_breaker in SHARED_BREAKERS.items():
+            calls = scale.remote_calls if shared_breaker.remote else scale.calls
             for state, server in (("shared", kept), ("lost", lost)):
-                fn = await opened.enter_async_context(sharer.open(server.url))
+                fn = await opened.enter_async_context(shared_breaker.open(server.url))
                 await fn()
                 rows[f"{state} {name}"] = _row(fn, calls)
         await asyncio.sleep(SETTLE_S)
-        for name, sharer in SHARERS.items():
-            calls = scale.remote_calls if sharer.remote else scale.counted
+        for name, shared_breaker in SHARED_BREAKERS.items():
+            calls = scale.remote_calls if shared_breaker.remote else scale.counted
             commands[name] = await _commands(kept, rows[f"shared {name}"].fn, calls)
         lost.kill()
         with settled():
@@ -171,18 +171,18 @@ def _figures(rows: Mapping[str, Row], commands: Mapping[str, float]) -> dict[str
     bare, local = rows[BARE].cpu_s, rows[LOCAL].cpu_s
     found: dict[str, Any] = {"bare_ns": _median(bare) * 1e9, "local_ns": _median(local) * 1e9}
     found |= {"spread": spread(bare), "rows": {}}
-    for name in SHARERS:
-        here, gone = rows[f"shared {name}"], rows[f"lost {name}"]
+    for name in SHARED_BREAKERS:
+        reachable, unreachable = rows[f"shared {name}"], rows[f"lost {name}"]
         found["rows"][name] = {
-            "us": _median(here.cpu_s) * 1e6,
-            "wall_us": _median(here.wall_s) * 1e6,
-            "over_local": _ratio(here.cpu_s, local),
+            "us": _median(reachable.cpu_s) * 1e6,
+            "wall_us": _median(reachable.wall_s) * 1e6,
+            "over_local": _ratio(reachable.cpu_s, local),
             "commands": commands[name],
-            "lost_us": _median(gone.cpu_s) * 1e6,
-            "lost_wall_us": _median(gone.wall_s) * 1e6,
-            "lost_over_it": _ratio(gone.cpu_s, here.cpu_s),
-            "errors": here.errors,
-            "lost_errors": gone.errors / (gone.calls * len(gone.cpu_s)),
+            "lost_us": _median(unreachable.cpu_s) * 1e6,
+            "lost_wall_us": _median(unreachable.wall_s) * 1e6,
+            "lost_over_it": _ratio(unreachable.cpu_s, reachable.cpu_s),
+            "errors": reachable.errors,
+            "lost_errors": unreachable.errors / (unreachable.calls * len(unreachable.cpu_s)),
         }
     return found
 
@@ -196,7 +196,7 @@ def _ratio(these: list[float], those: list[float]) -> float:
 
 
 def shared(scale: Scale) -> dict[str, Any]:
-    """What closed and shared calls cost, what they ask the server, and what they cost without it."""
+    """Measure closed, shared calls: their cost, their commands, and their cost without the server."""
     for noisy in ("pybreaker", "interlock"):
         logging.getLogger(noisy).addHandler(logging.NullHandler())
         logging.getLogger(noisy).propagate = False

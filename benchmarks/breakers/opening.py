@@ -1,4 +1,4 @@
-"""How long after an opening in one process another one refuses."""
+"""Delay between an opening in one process and the first rejection in another."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from tests.store.server import RedisServer
 OPEN_S = 60.0
 
 
-async def _seen(guards: Throttle, other: Process, name: str, *, busy: bool) -> float:
-    """Milliseconds from the failure that opened a guard here until a call is refused there."""
-    if other.ask("call", name)["refused"]:
+async def _notification_ms(guards: Throttle, other: Process, name: str, *, busy: bool) -> float:
+    """Measure the milliseconds from the failure that opened a guard to a rejection in the other process."""
+    if other.request("call", name)["refused"]:
         raise RuntimeError(f"{name} was open already")
-    other.say("watch", name, busy=busy)
-    await asyncio.sleep(2 * worker.LOOK_S)
+    other.send("watch", name, busy=busy)
+    await asyncio.sleep(2 * worker.POLL_S)
     opened_s = await worker.trip(guards, name)
-    seen_s: float = other.hear()
+    seen_s: float = other.receive()
     return (seen_s - opened_s) * 1e3
 
 
 async def openings(server: RedisServer, scale: Scale) -> dict[str, Any]:
-    """Openings met by a process that waits for them idle, by one that is busy, and by new ones at first."""
+    """Measure openings in an idle process, in a busy one, and at the first call of new processes."""
     guards = worker.throttle(server.url, OPEN_S)
     found: dict[str, Any] = {}
     try:
         with Process(server.url, OPEN_S) as other:
             for kind in ("idle", "busy"):
                 names = (f"{kind}-{number}" for number in range(scale.openings))
-                waits = [await _seen(guards, other, name, busy=kind == "busy") for name in names]
+                waits = [await _notification_ms(guards, other, name, busy=kind == "busy") for name in names]
                 found[kind] = {"median_ms": statistics.median(waits), "max_ms": max(waits), "of": len(waits)}
         first = [await _cold(server, guards, f"cold-{number}") for number in range(scale.cold)]
     finally:
@@ -49,8 +49,8 @@ async def openings(server: RedisServer, scale: Scale) -> dict[str, Any]:
 
 
 async def _cold(server: RedisServer, guards: Throttle, name: str) -> dict[str, Any]:
-    """The very first call of a process, of a guard that was opened before."""
+    """Measure the first call of a process to a guard that was opened before."""
     await worker.trip(guards, name)
     with Process(server.url, OPEN_S) as other:
-        answer: dict[str, Any] = other.ask("call", name)
+        answer: dict[str, Any] = other.request("call", name)
         return answer

@@ -1,11 +1,11 @@
-"""The part of the page on guards about their cost, made from the record of the benchmark."""
+"""Section of the guards page about their cost, made from the record of the benchmark."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.breakers.contestants import CONTESTANTS, Contestant, Ours
+from benchmarks.breakers.candidates import CANDIDATES, Candidate, Ours
 from benchmarks.harness import line
 
 COLUMNS = (
@@ -20,35 +20,35 @@ COLUMNS = (
     "8 threads × 100 ms",
 )
 COMPARED = ("coroutine", "refused", "told")
-"""Forms with the ratio of ours to the other."""
+"""Forms with the ratio of ours to the candidate."""
 
 
 def breakers_part(kept: Mapping[str, Any]) -> str:
-    """A row for each, then every figure that only ours has in a sentence of its own."""
-    rows = "".join(_cells(*_row(kind, kept)) for kind in CONTESTANTS)
-    told = "".join(f"- {sentence}\n" for sentence in _sentences(kept))
+    """Render a row for each candidate, then a sentence for each figure that only ours has."""
+    rows = "".join(_cells(*_row(kind, kept)) for kind in CANDIDATES)
+    text = "".join(f"- {sentence}\n" for sentence in _sentences(kept))
     return (
         f"{_cells(*COLUMNS)}|{'---|' * len(COLUMNS)}\n{rows}"
         "\nCalls and rejections: CPU time beyond a bare call, with the retry time if the library gives one. "
-        f"Shared: time with the server on the same processors.\n\n{told}"
+        f"Shared: time with the server on the same processors.\n\n{text}"
         f"\n`benchmarks/breaker.py`, medians of {kept['rounds']} rounds, {kept['shared']['server']}: "
         f"{line(kept)}.\n"
     )
 
 
-def _row(kind: type[Contestant], kept: Mapping[str, Any]) -> Iterator[str]:
+def _row(kind: type[Candidate], kept: Mapping[str, Any]) -> Iterator[str]:
     costs, race = kept["cost"], kept["half_open"][kind.name]
     refused = "told" if kind.name in costs["told"]["rows"] else "refused"
     yield f"{kind.package} {kept['versions'][kind.package]}"
     for form in ("coroutine", "function", "block", refused):
         yield _added(form, costs[form]["rows"].get(kind.name), kind)
     yield _shared(kept["shared"]["rows"].get(kind.name))
-    for crowd in ("tasks", "threads"):
-        yield _range(race[crowd])
+    for kind_of_task in ("tasks", "threads"):
+        yield _range(race[kind_of_task])
     yield f"{kept['threads'][kind.name]:.2f} s"
 
 
-def _added(form: str, cost: Mapping[str, float] | None, kind: type[Contestant]) -> str:
+def _added(form: str, cost: Mapping[str, float] | None, kind: type[Candidate]) -> str:
     if cost is None:
         return "-"
     beside = form in COMPARED and kind is not Ours
@@ -80,7 +80,7 @@ def _sentences(kept: Mapping[str, Any]) -> Iterator[str]:
         f"one of 64 threads in {_ones(race['threads'])}, "
         f"one of 100 tasks in two processes in {_ones(race['processes'])}."
     )
-    idle, busy, cold = (kept["opening"][who] for who in ("idle", "busy", "cold"))
+    idle, busy, cold = (kept["opening"][row_name] for row_name in ("idle", "busy", "cold"))
     yield (
         f"An opening is known in another process within {idle['median_ms']:.1f} ms, "
         f"at most {idle['max_ms']:.1f}; with a busy main thread "
@@ -98,14 +98,14 @@ def _ones(seen: Mapping[str, int]) -> str:
 
 
 def _without_redis(rows: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    told = ", ".join(
+    text = ", ".join(
         f"{kind.package} {rows[kind.name]['lost_wall_us']:,.1f} µs"
         + f" and {rows[kind.name]['lost_errors']:.0%} errors".replace("%", " %")
         * bool(rows[kind.name]["lost_errors"])
-        for kind in CONTESTANTS
+        for kind in CANDIDATES
         if kind.name in rows
     )
-    yield f"After Redis is killed, a closed call takes: {told}."
+    yield f"After Redis is killed, a closed call takes: {text}."
 
 
 def _cells(*cells: str) -> str:

@@ -1,4 +1,4 @@
-"""Other processes that do what they are told, one line of JSON at a time."""
+"""Worker processes, controlled by one line of JSON per command."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ WORKER = "benchmarks.breakers.worker"
 
 
 class Process:
-    """One worker, which has said that it is ready; a context manager.
+    """One worker that is ready; a context manager.
 
     Args:
-        url: of the Redis that it shares its breakers over.
-        open_s: seconds that they stay open.
+        url: address of the Redis of the shared breakers.
+        open_s: open time of the breakers in seconds.
     """
 
     def __init__(self, url: str, open_s: float) -> None:
@@ -24,7 +24,7 @@ class Process:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Self:
-        self.hear()
+        self.receive()
         return self
 
     def __exit__(
@@ -33,21 +33,21 @@ class Process:
         self._process.kill()
         self._process.communicate()
 
-    def say(self, what: str, name: str, **more: object) -> None:
-        """Tell it what to do with a guard."""
+    def send(self, method: str, name: str, **more: object) -> None:
+        """Send a command for a guard."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"what": what, "name": name, **more}) + "\n")
+        self._process.stdin.write(json.dumps({"method": method, "name": name, **more}) + "\n")
         self._process.stdin.flush()
 
-    def hear(self) -> Any:
-        """Wait for its next answer."""
+    def receive(self) -> Any:
+        """Wait for the next reply."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("a worker ended without an answer")
+            raise RuntimeError("a worker ended without a reply")
         return json.loads(line)
 
-    def ask(self, what: str, name: str, **more: object) -> Any:
-        """Both."""
-        self.say(what, name, **more)
-        return self.hear()
+    def request(self, method: str, name: str, **more: object) -> Any:
+        """Send a command and wait for its reply."""
+        self.send(method, name, **more)
+        return self.receive()

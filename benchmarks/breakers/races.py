@@ -1,4 +1,4 @@
-"""How many get through a breaker that has just become half-open, while the first of them is still busy."""
+"""Number of calls admitted by a breaker that has just become half-open, while the first is running."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.breakers.contestants import CONTESTANTS, Broken, Contestant, Ours
+from benchmarks.breakers.candidates import CANDIDATES, Broken, Candidate, Ours
 from benchmarks.breakers.process import Process
 from benchmarks.breakers.scale import Scale
 from tests.store.server import RedisServer
@@ -17,59 +17,59 @@ TASKS = 1000
 THREADS = 64
 PROCESSES = 2
 EACH = 50
-"""Tasks of each process."""
+"""Number of tasks of each process."""
 
 OPEN_S = 0.03
 SHARED_OPEN_S = 0.1
-"""Longer, so that the other process hears of it in time."""
+"""A longer open time, so that the other process is notified in time."""
 LATER_S = 0.005
 HOLD_S = 10.0
-"""So long a trial lasts at most: until everybody has asked."""
+"""Longest duration of a probe call; it ends when all callers have arrived."""
 SERIAL_HOLD_S = 0.01
-"""Where threads go one by one, the others cannot ask before it ends."""
+"""Duration of a probe call where threads pass one after another."""
 
 
-class Turnstile:
-    """Counts who gets through and who is refused, and tells when everybody has asked.
+class ProbeCounter:
+    """Counts admitted and rejected callers, and sets an event when all have arrived.
 
     Args:
-        size: how many ask.
-        asked: is set when all have.
+        size: number of callers.
+        all_arrived: set when all callers have arrived.
     """
 
-    def __init__(self, size: int, asked: threading.Event | asyncio.Event) -> None:
+    def __init__(self, size: int, all_arrived: threading.Event | asyncio.Event) -> None:
         self.entered = 0
         self._refused = 0
         self._size = size
-        self._asked = asked
+        self._all_arrived = all_arrived
         self._lock = threading.Lock()
 
-    def enter(self) -> None:
-        """Be let through."""
+    def count_admitted(self) -> None:
+        """Count an admitted caller."""
         with self._lock:
             self.entered += 1
-            self._look()
+            self._check_complete()
 
-    def refuse(self) -> None:
-        """Be refused."""
+    def count_rejected(self) -> None:
+        """Count a rejected caller."""
         with self._lock:
             self._refused += 1
-            self._look()
+            self._check_complete()
 
-    def _look(self) -> None:
+    def _check_complete(self) -> None:
         if self.entered + self._refused == self._size:
-            self._asked.set()
+            self._all_arrived.set()
 
 
-async def _tasks_once(one: Contestant) -> int:
-    asked = asyncio.Event()
-    stile = Turnstile(TASKS, asked)
+async def _tasks_once(one: Candidate) -> int:
+    all_arrived = asyncio.Event()
+    counter = ProbeCounter(TASKS, all_arrived)
 
     async def dependency() -> int:
-        if ill:
+        if failing:
             raise Broken
-        stile.enter()
-        await asked.wait()
+        counter.count_admitted()
+        await all_arrived.wait()
         return 1
 
     guarded = one.coroutine(dependency)
@@ -77,28 +77,28 @@ async def _tasks_once(one: Contestant) -> int:
     async def caller() -> None:
         try:
             await guarded()
-        except one.refusal:
-            stile.refuse()
+        except one.rejection:
+            counter.count_rejected()
 
-    ill = True
+    failing = True
     await one.trip(guarded)
-    ill = False
+    failing = False
     await asyncio.sleep(one.open_s + LATER_S)
     await asyncio.gather(*(caller() for _ in range(TASKS)))
-    return stile.entered
+    return counter.entered
 
 
-def _threads_once(one: Contestant, pool: ThreadPoolExecutor) -> int:
-    asked = threading.Event()
-    stile = Turnstile(THREADS, asked)
+def _threads_once(one: Candidate, pool: ThreadPoolExecutor) -> int:
+    all_arrived = threading.Event()
+    counter = ProbeCounter(THREADS, all_arrived)
     hold_s = SERIAL_HOLD_S if one.one_by_one else HOLD_S
     start = threading.Barrier(THREADS)
 
     def dependency() -> int:
-        if ill:
+        if failing:
             raise Broken
-        stile.enter()
-        asked.wait(hold_s)
+        counter.count_admitted()
+        all_arrived.wait(hold_s)
         return 1
 
     guarded = one.function(dependency)
@@ -107,66 +107,66 @@ def _threads_once(one: Contestant, pool: ThreadPoolExecutor) -> int:
         start.wait()
         try:
             guarded()
-        except one.refusal:
-            stile.refuse()
+        except one.rejection:
+            counter.count_rejected()
 
-    ill = True
-    one.trip_now(guarded)
-    ill = False
+    failing = True
+    one.trip_sync(guarded)
+    failing = False
     time.sleep(one.open_s + LATER_S)
     for done in [pool.submit(caller) for _ in range(THREADS)]:
         done.result()
-    return stile.entered
+    return counter.entered
 
 
-def _told(admitted: list[int]) -> dict[str, int]:
+def _summary(admitted: list[int]) -> dict[str, int]:
     return {"least": min(admitted), "most": max(admitted), "of": len(admitted)}
 
 
-def tasks(kind: type[Contestant], times: int) -> dict[str, int]:
-    """Fewest and most tasks that got through."""
+def tasks(kind: type[Candidate], times: int) -> dict[str, int]:
+    """Return the fewest and most admitted tasks."""
 
     async def run() -> list[int]:
         return [await _tasks_once(kind(OPEN_S)) for _ in range(times)]
 
-    return _told(asyncio.run(run()))
+    return _summary(asyncio.run(run()))
 
 
-def threads(kind: type[Contestant], times: int) -> dict[str, int]:
-    """The same of threads."""
+def threads(kind: type[Candidate], times: int) -> dict[str, int]:
+    """Return the fewest and most admitted threads."""
     with ThreadPoolExecutor(THREADS) as pool:
-        return _told([_threads_once(kind(OPEN_S), pool) for _ in range(times)])
+        return _summary([_threads_once(kind(OPEN_S), pool) for _ in range(times)])
 
 
 def processes(server: RedisServer, times: int) -> dict[str, int]:
-    """The same of tasks in processes that share their breakers, ours alone."""
-    with Process(server.url, SHARED_OPEN_S) as here, Process(server.url, SHARED_OPEN_S) as there:
-        return _told([_processes_once(f"trial-{number}", here, there) for number in range(times)])
+    """Return the fewest and most admitted tasks of processes with shared breakers, ours alone."""
+    with Process(server.url, SHARED_OPEN_S) as first, Process(server.url, SHARED_OPEN_S) as second:
+        return _summary([_processes_once(f"trial-{number}", first, second) for number in range(times)])
 
 
-def _processes_once(name: str, here: Process, there: Process) -> int:
-    both = (here, there)
+def _processes_once(name: str, first: Process, second: Process) -> int:
+    both = (first, second)
     for process in both:
-        process.ask("call", name)
-    here.ask("trip", name)
-    there.ask("opened", name)
+        process.request("call", name)
+    first.request("trip", name)
+    second.request("opened", name)
     at_s = time.monotonic() + SHARED_OPEN_S + LATER_S
     for process in both:
-        process.say("crowd", name, at_s=at_s, size=EACH)
-    admitted = sum(process.hear() for process in both)
+        process.send("probe_burst", name, at_s=at_s, size=EACH)
+    admitted = sum(process.receive() for process in both)
     for process in both:
-        process.say("release", name)
+        process.send("release", name)
     for process in both:
-        process.hear()
+        process.receive()
     return int(admitted)
 
 
 def half_open(server: RedisServer, scale: Scale) -> dict[str, Any]:
-    """Who -> tasks and threads that got through in some rounds; ours also processes."""
-    times = {kind: scale.races if kind is Ours else scale.rival_races for kind in CONTESTANTS}
+    """Measure admitted tasks and threads of each candidate; for ours also processes."""
+    times = {kind: scale.races if kind is Ours else scale.peer_races for kind in CANDIDATES}
     found: dict[str, Any] = {
-        kind.name: {"tasks": tasks(kind, often), "threads": threads(kind, often)}
-        for kind, often in times.items()
+        kind.name: {"tasks": tasks(kind, rounds), "threads": threads(kind, rounds)}
+        for kind, rounds in times.items()
     }
     found[Ours.name]["processes"] = processes(server, scale.races)
     return found

@@ -1,4 +1,4 @@
-"""How much of everything a run measures."""
+"""Sizes of a run."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything."""
+    """Sizes of a run."""
 
     rounds: int = 21
-    """Of the rows that cost nanoseconds."""
+    """Rounds of the rows that cost nanoseconds."""
     calls: int = 5_000
-    """In each of those rows, in each round."""
+    """Calls of each of those rows in each round."""
     shared_rounds: int = 15
     remote_calls: int = 50
-    """Of a row that asks a server at each call."""
+    """Calls of a row that contacts a server at each call."""
     counted: int = 10_000
-    """Calls of a shared and closed breaker during which a server's commands are counted."""
+    """Calls of a shared, closed breaker during which the commands of the server are counted."""
     openings: int = 20
-    """For each way in which another process is waiting for them."""
+    """Openings for each kind of waiting process."""
     cold: int = 5
-    """Openings that a process meets at its very first call."""
+    """Openings before the first call of a process."""
     races: int = 100
-    rival_races: int = 3
+    peer_races: int = 3
     side_by_side: int = 3
 
 
@@ -35,6 +35,6 @@ QUICK = Scale(
     openings=3,
     cold=1,
     races=3,
-    rival_races=1,
+    peer_races=1,
     side_by_side=1,
 )

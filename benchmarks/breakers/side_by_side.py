@@ -1,4 +1,4 @@
-"""How long threads that call a slow dependency at once take together, through a closed breaker."""
+"""Total time of concurrent threads that call a slow dependency through a closed breaker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks import harness
-from benchmarks.breakers.contestants import CONTESTANTS, Function
+from benchmarks.breakers.candidates import CANDIDATES, Function
 from benchmarks.breakers.cost import BARE, LONG_S
 from benchmarks.breakers.scale import Scale
 
@@ -18,13 +18,13 @@ CALL_S = 0.1
 
 
 def slow() -> int:
-    """The dependency, well and slow."""
+    """Succeed slowly."""
     time.sleep(CALL_S)
     return 1
 
 
 def together(fn: Function) -> float:
-    """Seconds until the last of them has its answer."""
+    """Measure the seconds until the last thread has its response."""
     start = threading.Barrier(THREADS + 1)
 
     def caller() -> None:
@@ -42,8 +42,8 @@ def together(fn: Function) -> float:
 
 
 def threads(scale: Scale) -> dict[str, float]:
-    """Who -> median seconds."""
+    """Measure the median seconds of each candidate."""
     rows: dict[str, Callable[[], float]] = {BARE: partial(together, slow)}
-    rows |= {kind.name: partial(together, kind(LONG_S).function(slow)) for kind in CONTESTANTS}
+    rows |= {kind.name: partial(together, kind(LONG_S).function(slow)) for kind in CANDIDATES}
     seen = harness.interleave(rows, scale.side_by_side)
     return {name: statistics.median(seconds) for name, seconds in seen.items()}

@@ -1,4 +1,4 @@
-"""What each part prints."""
+"""Text output of each part."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHARED = (
 
 
 def cost(found: Mapping[str, Any]) -> str:
-    """What each form of guarding adds."""
+    """Render the added cost of each form."""
 
     def lines() -> Iterator[str]:
         for form in FORMS:
@@ -42,7 +42,7 @@ def cost(found: Mapping[str, Any]) -> str:
 
 
 def shared(found: Mapping[str, Any]) -> str:
-    """Calls of closed breakers over Redis."""
+    """Render calls of closed breakers over Redis."""
     head = f"\n{'closed, shared over Redis':28}" + "".join(f"{name:>14}" for name, _ in SHARED)
     rows = (
         f"  {name:26}" + "".join(f"{format(row[figure], form):>14}" for figure, form in SHARED)
@@ -52,26 +52,27 @@ def shared(found: Mapping[str, Any]) -> str:
 
 
 def opening(found: Mapping[str, Any]) -> str:
-    """Openings known elsewhere."""
+    """Render the delays of openings in other processes."""
     head = f"\n{'opening known elsewhere, ms':28}{'median':>12}{'most':>12}{'of':>6}"
     rows = (
-        f"  {who:26}{row['median_ms']:12.1f}{row['max_ms']:12.1f}{row['of']:6d}" for who, row in found.items()
+        f"  {row_name:26}{row['median_ms']:12.1f}{row['max_ms']:12.1f}{row['of']:6d}"
+        for row_name, row in found.items()
     )
     return "\n".join((head, *rows))
 
 
 def half_open(found: Mapping[str, Any]) -> str:
-    """Fewest and most that got through."""
-    head = f"\n{'admitted at half-open':28}" + "".join(f"{who:>16}" for who in RACES)
+    """Render the fewest and most admitted calls."""
+    head = f"\n{'admitted at half-open':28}" + "".join(f"{row_name:>16}" for row_name in RACES)
     rows = (
-        f"  {name:26}" + "".join(f"{_range(row.get(who)):>16}" for who in RACES)
+        f"  {name:26}" + "".join(f"{_range(row.get(row_name)):>16}" for row_name in RACES)
         for name, row in found.items()
     )
     return "\n".join((head, *rows))
 
 
 def threads(found: Mapping[str, float]) -> str:
-    """Seconds of threads side by side."""
+    """Render the seconds of concurrent threads."""
     rows = (f"  {name:26}{seconds:12.3f}" for name, seconds in found.items())
     return "\n".join((f"\n{'8 threads x 100 ms, s':28}", *rows))
 
@@ -79,8 +80,8 @@ def threads(found: Mapping[str, float]) -> str:
 def _range(seen: Mapping[str, int] | None) -> str:
     if seen is None:
         return "-"
-    told = f"{seen['least']}" if seen["least"] == seen["most"] else f"{seen['least']}-{seen['most']}"
-    return f"{told} in {seen['of']}"
+    text = f"{seen['least']}" if seen["least"] == seen["most"] else f"{seen['least']}-{seen['most']}"
+    return f"{text} in {seen['of']}"
 
 
 PARTS: Mapping[str, Callable[[Any], str]] = {
@@ -90,4 +91,4 @@ PARTS: Mapping[str, Callable[[Any], str]] = {
     "half_open": half_open,
     "threads": threads,
 }
-"""Part of a record -> what it prints."""
+"""Part of a record -> its text."""

@@ -1,4 +1,4 @@
-"""One process of a fleet that shares its breakers: ``python -m benchmarks.breakers.worker URL OPEN_S``."""
+"""One process of a fleet with shared breakers: ``python -m benchmarks.breakers.worker URL OPEN_S``."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Any
 
 from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.types import BreakerState, GuardRejected
-from benchmarks.breakers.contestants import FAILURES_AT_MOST, Broken
+from benchmarks.breakers.candidates import FAILURES_AT_MOST, Broken
 
-LOOK_S = 0.001
-"""Between two calls of one who waits for an opening and has nothing else to do."""
+POLL_S = 0.001
+"""Seconds between two calls of an idle process that waits for an opening."""
 GIVE_UP_S = 10.0
 
 
 def throttle(url: str, open_s: float) -> Throttle:
-    """What each process of the fleet has."""
+    """Build the throttle of a process of the fleet."""
     return Throttle(Settings(gpu="none", breaker_open_s=open_s, breaker_shared=True, redis_url=url))
 
 
 async def succeed() -> None:
-    """The dependency, well."""
+    """Succeed, as a healthy dependency."""
 
 
 async def trip(guards: Throttle, name: str) -> float:
-    """Fail until calls are refused; the moment of the last failure, in seconds of the system's one clock."""
+    """Fail until calls are rejected; returns the instant of the last failure (monotonic)."""
     failed_s = 0.0
 
     @guards.guard(name)
@@ -48,25 +48,25 @@ async def trip(guards: Throttle, name: str) -> float:
     raise RuntimeError(f"{name} does not open")
 
 
-async def until(true: Callable[[], bool], what: str) -> None:
-    """Look every millisecond."""
+async def until(is_true: Callable[[], bool], condition: str) -> None:
+    """Poll a condition every millisecond."""
     ends_s = time.monotonic() + GIVE_UP_S
-    while not true():
+    while not is_true():
         if time.monotonic() > ends_s:
-            raise RuntimeError(f"not in time: {what}")
-        await asyncio.sleep(LOOK_S)
+            raise RuntimeError(f"not in time: {condition}")
+        await asyncio.sleep(POLL_S)
 
 
 class Worker:
-    """Does what it is told; each word is a method."""
+    """Executes commands; each command is a method."""
 
     def __init__(self, guards: Throttle) -> None:
         self.guards = guards
         self._release = asyncio.Event()
-        self._crowd: asyncio.Future[Any] | None = None
+        self._burst: asyncio.Future[Any] | None = None
 
     async def call(self, name: str) -> dict[str, Any]:
-        """Call once, and say how long that took and whether it was refused: a cold process knows already."""
+        """Call once; returns the duration and whether the call was rejected."""
         guarded = self.guards.guard(name)(succeed)
         begun_s = time.monotonic()
         try:
@@ -76,7 +76,7 @@ class Worker:
         return {"refused": False, "ms": (time.monotonic() - begun_s) * 1e3}
 
     async def watch(self, name: str, *, busy: bool) -> float:
-        """Call until refused, without a pause or each millisecond; the moment of the refusal."""
+        """Call until rejected, without a pause or each millisecond; returns the instant of the rejection."""
         guarded = self.guards.guard(name)(succeed)
         ends_s = time.monotonic() + GIVE_UP_S
         while time.monotonic() < ends_s:
@@ -85,27 +85,27 @@ class Worker:
             except GuardRejected:
                 return time.monotonic()
             if not busy:
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
         raise RuntimeError(f"{name} was not seen to open")
 
     async def trip(self, name: str) -> float:
-        """Open it."""
+        """Open the breaker."""
         return await trip(self.guards, name)
 
     async def opened(self, name: str) -> None:
-        """Wait until it is known here that it was opened."""
+        """Wait until the opening is known in this process."""
         guard = self.guards.guard(name)
         await until(lambda: guard.state() is not BreakerState.CLOSED, f"{name} is open")
 
-    async def crowd(self, name: str, *, at_s: float, size: int) -> int:
-        """Ask that often at once; how many got through, once all have got through or been refused."""
+    async def probe_burst(self, name: str, *, at_s: float, size: int) -> int:
+        """Call concurrently; returns the number of admitted calls once all are admitted or rejected."""
         self._release.clear()
         entered, refused = 0, 0
-        asked = asyncio.Event()
+        all_arrived = asyncio.Event()
 
         def count() -> None:
             if entered + refused == size:
-                asked.set()
+                all_arrived.set()
 
         @self.guards.guard(name)
         async def trial() -> None:
@@ -123,29 +123,29 @@ class Worker:
                 count()
 
         await asyncio.sleep(max(0.0, at_s - time.monotonic()))
-        self._crowd = asyncio.gather(*(one() for _ in range(size)))
-        await asked.wait()
+        self._burst = asyncio.gather(*(one() for _ in range(size)))
+        await all_arrived.wait()
         return entered
 
     async def release(self, name: str) -> None:
-        """Let the trials end; it is closed then."""
+        """End the probe calls, and wait until the breaker is closed."""
         self._release.set()
-        if self._crowd is not None:
-            await self._crowd
+        if self._burst is not None:
+            await self._burst
         guard = self.guards.guard(name)
         await until(lambda: guard.state() is BreakerState.CLOSED, f"{name} is closed")
 
 
 async def work(url: str, open_s: float) -> None:
-    """Answer each line with one."""
+    """Reply to each line with one line."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     worker = Worker(throttle(url, open_s))
     print(json.dumps("ready"), flush=True)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        told = json.loads(line)
-        word: Callable[..., Coroutine[Any, Any, Any]] = getattr(worker, told.pop("what"))
-        print(json.dumps(await word(**told)), flush=True)
+        command = json.loads(line)
+        method: Callable[..., Coroutine[Any, Any, Any]] = getattr(worker, command.pop("method"))
+        print(json.dumps(await method(**command)), flush=True)
 
 
 if __name__ == "__main__":

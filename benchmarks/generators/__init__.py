@@ -1,1 +1,1 @@
-"""What the benchmark of the generator is made of."""
+"""Parts of the benchmark of the load generator."""

@@ -1,6 +1,6 @@
-"""A server that gives the same answer to every read, so that it is never the one who is slow.
+"""A server that sends the same response to every read, so that it is never the bottleneck.
 
-It does not parse: each client has one request under way on a connection, and each fits into one read.
+It does not parse: each client has one request in flight on a connection, and each fits into one read.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ ANSWER = (
     b"HTTP/1.1 200 OK\r\ndate: Thu, 01 Jan 2026 00:00:00 GMT\r\nserver: answerer\r\n"
     b'content-length: 11\r\ncontent-type: application/json\r\n\r\n{"ok":true}'
 )
-"""As long, and with as many fields, as uvicorn's to a small JSON answer."""
+"""As long, and with as many fields, as a small JSON response of uvicorn."""
 
 
-class Answerer(asyncio.Protocol):
+class FixedResponder(asyncio.Protocol):
     """One connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -29,8 +29,8 @@ class Answerer(asyncio.Protocol):
 
 
 async def main() -> None:
-    """Serve on a free port, print it, and go on until killed."""
-    server = await asyncio.get_running_loop().create_server(Answerer, "127.0.0.1", 0)
+    """Serve on a free port and print it; runs until killed."""
+    server = await asyncio.get_running_loop().create_server(FixedResponder, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 

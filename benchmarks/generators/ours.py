@@ -1,4 +1,4 @@
-"""Our generator in a process of its own, as its peers run in theirs; prints its figures as JSON."""
+"""Our load generator in a process of its own, as its peers; prints its figures as JSON."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from autoglm_throttle.traffic.request_source import RequestSource
 
 CONNECTIONS = 64
 AT_ONCE_S = 0.1
-"""In which all requests of the row without a pause are due: the rest of the run is working off."""
+"""Seconds in which all requests of the row without a pause are due; then the backlog is sent."""
 
 EXPECTED_RPS = 20_000
-"""So many requests for each second that the row is to take."""
+"""Requests for each second of the row."""
 
 PACED_RPS = 5000
 
 
 def send(port: int, seconds: float, *, paced: bool) -> dict[str, Any]:
-    """At a fixed rate, or as fast as answers come."""
+    """Send at a fixed rate, or as fast as responses arrive."""
     rate_rps, options = PACED_RPS, ClientOptions(connections=CONNECTIONS)
     if not paced:
         rate_rps = round(EXPECTED_RPS * seconds / AT_ONCE_S)

@@ -1,7 +1,7 @@
-"""The other generators. Each runs in a process of its own, on one core, with as many connections as ours.
+"""Other load generators. Each runs in a process of its own, on one core, with the same connections as ours.
 
 Locust replaces parts of the standard library as it is imported, so the programs of the Python peers are
-texts: nothing of ours imports them, and they may run in another environment.
+texts: no module of the project imports them, and they may run in another environment.
 """
 
 from __future__ import annotations
@@ -91,15 +91,15 @@ WRK = "\n".join(
 
 @dataclass(frozen=True)
 class Peer:
-    """One of them."""
+    """One load generator."""
 
     title: str
     run: Callable[[int, float], dict[str, Any]] | None
-    """From port and seconds to answers, elapsed_s and cpu_s; None: it is not installed here."""
+    """Returns answers, elapsed_s and cpu_s for a port and seconds; None: it is not installed."""
 
 
 def ours(kind: str) -> Peer:
-    """Ours, ``paced`` or as fast as it goes (``ceiling``)."""
+    """Build ours, ``paced`` or as fast as possible (``ceiling``)."""
 
     def run(port: int, seconds: float) -> dict[str, Any]:
         return last_line(
@@ -110,7 +110,7 @@ def ours(kind: str) -> Peer:
 
 
 def aiohttp() -> Peer:
-    """aiohttp's client in as many tasks as there are connections."""
+    """Build the client of aiohttp, with one task for each connection."""
 
     def run(port: int, seconds: float) -> dict[str, Any]:
         return last_line([sys.executable, "-c", AIOHTTP, str(port), str(seconds)], seconds)
@@ -119,26 +119,28 @@ def aiohttp() -> Peer:
 
 
 def locust(python: str | None) -> Peer:
-    """Locust's FastHttpUser, one user for each connection, without a pause between requests.
+    """Build the FastHttpUser of Locust, one user for each connection, without a pause between requests.
 
     Args:
-        python: an interpreter that has Locust; None: this one, if it has.
+        python: an interpreter with Locust; None: this one, if it has Locust.
     """
 
     def run(port: int, seconds: float) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             program = Path(folder) / "program.py"
             program.write_text(LOCUST)
-            words = ["-f", str(program), "--headless", "--json", "--loglevel", "ERROR"]
-            crowd = ["-u", str(CONNECTIONS), "-r", "1000", "-t", f"{seconds + 1:.0f}s"]
+            output_words = ["-f", str(program), "--headless", "--json", "--loglevel", "ERROR"]
+            clients = ["-u", str(CONNECTIONS), "-r", "1000", "-t", f"{seconds + 1:.0f}s"]
             where = ["-H", f"http://127.0.0.1:{port}"]
-            return last_line([python or sys.executable, "-m", "locust", *words, *crowd, *where], seconds)
+            return last_line(
+                [python or sys.executable, "-m", "locust", *output_words, *clients, *where], seconds
+            )
 
     return Peer("Locust FastHttpUser", run if python or importlib.util.find_spec("locust") else None)
 
 
 def wrk() -> Peer:
-    """wrk with one thread."""
+    """Build wrk with one thread."""
     found = shutil.which("wrk")
 
     def run(port: int, seconds: float) -> dict[str, Any]:
@@ -163,6 +165,6 @@ def _output(command: list[str], seconds: float) -> str:
 
 
 def last_line(command: list[str], seconds: float) -> dict[str, Any]:
-    told = [line for line in _output(command, seconds).splitlines() if line.startswith("{")]
-    figures: dict[str, Any] = json.loads(told[-1])
+    output = [line for line in _output(command, seconds).splitlines() if line.startswith("{")]
+    figures: dict[str, Any] = json.loads(output[-1])
     return figures

@@ -1,1 +1,1 @@
-"""What `benchmarks.gpu_closed_loop` is made of."""
+"""Parts of `benchmarks.gpu_closed_loop`."""

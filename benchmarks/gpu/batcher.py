@@ -1,4 +1,4 @@
-"""An inference service as small as can be: requests wait, and all that wait are computed together."""
+"""A minimal inference service: waiting requests are computed together in batches."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from autoglm_throttle.types import ServiceStats as Told
+from autoglm_throttle.types import ServiceStats
 from benchmarks.gpu.work import MAX_BATCH, Work
 
-REMEMBERED = 200
-"""Latencies: 95 % of so many is not one odd answer."""
+LATENCIES = 200
+"""Number of latencies kept for the percentile, so that it does not depend on one outlier."""
 
 
 class Batcher:
     """An ASGI application that computes batches on one thread, one after another.
 
-    Requests of clients that have left are computed, too: most servers do not look.
+    Requests of disconnected clients are computed, too, as in most servers.
 
     Args:
-        work: what computes.
-        slo_s: for what it tells of itself.
+        work: computes the batches.
+        slo_s: objective in its reported statistics.
         host: gives load and iowait of the host.
     """
 
@@ -39,7 +39,7 @@ class Batcher:
         self._task: asyncio.Task[None] | None = None
         self._inside = 0
         self._done = 0
-        self._lately: deque[float] = deque(maxlen=REMEMBERED)
+        self._recent_s: deque[float] = deque(maxlen=LATENCIES)
 
     async def __call__(
         self,
@@ -47,29 +47,29 @@ class Batcher:
         receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
         send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
     ) -> None:
-        """Answer one request."""
+        """Serve one request."""
         if scope["type"] != "http":
-            await self._live(receive, send)
+            await self._serve_lifespan(receive, send)
             return
         while (await receive()).get("more_body"):
             pass
         begun_s = time.monotonic()
         self._inside += 1
         try:
-            await self._turn()
+            await self._wait_for_batch()
         finally:
             self._inside -= 1
         self._done += 1
-        self._lately.append(time.monotonic() - begun_s)
+        self._recent_s.append(time.monotonic() - begun_s)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"2")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"{}"})
 
-    def told(self) -> Told:
-        """What it tells of its work, to any thread. Who is in no batch yet stands in line."""
-        rising = sorted(self._lately.copy())
+    def stats(self) -> ServiceStats:
+        """Return statistics of the work, from any thread. Requests in no batch yet count as waiting."""
+        rising = sorted(self._recent_s.copy())
         load, iowait = self._host()
-        return Told(
+        return ServiceStats(
             p95_s=rising[math.ceil(0.95 * len(rising)) - 1] if rising else None,
             slo_s=self._slo_s,
             in_flight=self._inside,
@@ -79,12 +79,12 @@ class Batcher:
             host_iowait=iowait,
         )
 
-    async def _turn(self) -> None:
-        turn: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        self.queue.append(turn)
+    async def _wait_for_batch(self) -> None:
+        waiter: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.queue.append(waiter)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._compute())
-        error = await turn
+        error = await waiter
         if error is not None:
             raise error
 
@@ -100,11 +100,11 @@ class Batcher:
         while self.queue:
             batch = [self.queue.popleft() for _ in range(min(MAX_BATCH, len(self.queue)))]
             error = await loop.run_in_executor(self._thread, self._try, len(batch))
-            for turn in batch:
-                if not turn.done():
-                    turn.set_result(error)
+            for waiter in batch:
+                if not waiter.done():
+                    waiter.set_result(error)
 
-    async def _live(self, receive: Any, send: Any) -> None:
+    async def _serve_lifespan(self, receive: Any, send: Any) -> None:
         while True:
             message = await receive()
             await send({"type": f"{message['type']}.complete"})

@@ -1,10 +1,10 @@
-"""The work in a process of its own, as inference engines have it: ``python -m benchmarks.gpu.engine``.
+"""The work in a process of its own, as in inference engines: ``python -m benchmarks.gpu.engine``.
 
-Hundreds of kernels are launched for a batch, and each launch gives the interpreter's lock away and wants it
-back. Beside an event loop with a thousand requests a second the card would wait for the lock, and the rows
-would be compared by what their event loops leave over.
+Hundreds of kernels are launched for a batch, and each launch releases and acquires the interpreter lock. In
+the process of an event loop with a thousand requests a second the device would wait for the lock, and the
+rows would be compared by the load of their event loops.
 
-One line of JSON says what to be, then each line is a number of requests, and an empty line comes back when
+The first line is the job in JSON, each further line a number of requests; the reply is an empty line when
 they are computed.
 """
 
@@ -17,25 +17,25 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 
-from benchmarks.gpu.card import Card, Told
+from benchmarks.gpu.simulated_device import ObservedWork, SimulatedDevice
 from benchmarks.gpu.torch_work import TorchWork
 from benchmarks.gpu.work import MAX_BATCH, Job, Sleeper, Work
 
 WARM = (1, 2, 4, 8, MAX_BATCH)
-"""Batches before the first request: the first of a size takes long, as kernels are loaded then."""
+"""Batch sizes of the warm-up: the first batch of a size takes long, because its kernels are loaded."""
 
 END_S = 10.0
-"""After its input was closed; then it is killed."""
+"""Seconds from the closing of the input to the kill."""
 
 
 class Engine:
-    """A work that another process does.
+    """Work in another process.
 
     Args:
-        job: which.
+        job: the work.
 
     Raises:
-        RuntimeError: the process ended before it was ready, having said why on the standard error.
+        RuntimeError: the process ended before it was ready; the cause is on standard error.
     """
 
     def __init__(self, job: Job) -> None:
@@ -46,7 +46,7 @@ class Engine:
             text=True,
             bufsize=1,
         )
-        self._ask(json.dumps(asdict(job)))
+        self._request(json.dumps(asdict(job)))
 
     def batch(self, count: int) -> None:
         """Compute a batch.
@@ -54,10 +54,10 @@ class Engine:
         Raises:
             RuntimeError: the process is gone.
         """
-        self._ask(str(count))
+        self._request(str(count))
 
     def kernel(self, name: str) -> Callable[[], None]:
-        """Not this one's."""
+        """Reject the call: kernels run in the process itself."""
         raise NotImplementedError(name)
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class Engine:
             self.process.kill()
             self.process.wait()
 
-    def _ask(self, line: str) -> None:
+    def _request(self, line: str) -> None:
         if self.process.stdin is None or self.process.stdout is None:
             raise RuntimeError("no pipes")
         with contextlib.suppress(BrokenPipeError):
@@ -81,24 +81,24 @@ class Engine:
             raise RuntimeError("the engine is gone")
 
 
-def here(job: Job) -> Work:
-    """What computes, in this process."""
+def local_work(job: Job) -> Work:
+    """Build the work in this process."""
     if job.kind == "cpu":
         return Sleeper(job.capacity_rps)
     return TorchWork("cpu" if job.stand_in else "cuda", job.depth)
 
 
-def seen(inner: Work, job: Job) -> tuple[Work, tuple[str, ...]]:
-    """A work, and where telemetry of it comes from: the value of the setting ``GPU``."""
+def with_telemetry(inner: Work, job: Job) -> tuple[Work, tuple[str, ...]]:
+    """Return the work and the source of its telemetry: the value of the setting ``GPU``."""
     if not job.stand_in:
         return inner, ("nvml",)
-    card = Card()
-    return Told(inner, card), (f"fake:{card.path}",)
+    device = SimulatedDevice()
+    return ObservedWork(inner, device), (f"fake:{device.path}",)
 
 
 def main() -> None:
     """Compute until the input ends."""
-    work = here(Job(**json.loads(sys.stdin.readline())))
+    work = local_work(Job(**json.loads(sys.stdin.readline())))
     for count in WARM:
         work.batch(count)
     print(flush=True)

@@ -1,4 +1,4 @@
-"""How the figures of ``VerdictRules`` fit the card that was seen alone."""
+"""Comparison of the thresholds of ``VerdictRules`` with the measured kernels of a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autoglm_throttle.gpu.verdict_tracker import VerdictRules
 
 @dataclass(frozen=True)
 class Bound:
-    """What a figure of the rules must lie between."""
+    """Kernels on both sides of a threshold."""
 
     signal: str
     under: tuple[str, ...]
@@ -30,17 +30,17 @@ BOUNDS = {
     "dram_working": Bound("dram_active_ratio", ("spin", "small"), ("decode",)),
     "tensor_working": Bound("tensor_active_ratio", ("spin", "small"), ("gemm",)),
 }
-"""A kernel of one block stands for a hang, small products for a card with too little to do."""
+"""Bounds of the thresholds: a kernel of one block stands for a hang, small products for too little work."""
 
 
 def fit(kernels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each figure beside what the kernels on its two sides showed; ``fits``: None where a side is unknown."""
-    seen = {told["kernel"]: told for told in kernels if "error" not in told}
+    """Compare each threshold with the kernels on both sides; ``fits``: None where a side is unknown."""
+    by_kernel = {record["kernel"]: record for record in kernels if "error" not in record}
     rules = VerdictRules()
     found = []
     for rule, bound in BOUNDS.items():
-        below = _values(seen, bound.signal, bound.under, most=True)
-        above = _values(seen, bound.signal, bound.over, most=False)
+        below = _values(by_kernel, bound.signal, bound.under, most=True)
+        above = _values(by_kernel, bound.signal, bound.over, most=False)
         figure: float = getattr(rules, rule)
         highest, lowest = max(below, default=None), min(above, default=None)
         known = highest is not None and lowest is not None
@@ -58,8 +58,8 @@ def fit(kernels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _values(
-    seen: Mapping[str, Mapping[str, Any]], signal: str, names: Sequence[str], *, most: bool
+    by_kernel: Mapping[str, Mapping[str, Any]], signal: str, names: Sequence[str], *, most: bool
 ) -> list[float]:
-    """The outermost values of all these kernels; none if any of them is unknown."""
-    spreads = [seen.get(name, {}).get(signal) for name in names]
+    """Return the extreme values of these kernels; none if one of them is unknown."""
+    spreads = [by_kernel.get(name, {}).get(signal) for name in names]
     return [] if None in spreads else [spread[2 if most else 0] for spread in spreads if spread]

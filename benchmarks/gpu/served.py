@@ -1,7 +1,7 @@
-"""The services that `benchmarks.gpu_closed_loop` drives, each one a ``python -m benchmarks.gpu.served``.
+"""Services of `benchmarks.gpu_closed_loop`, one process each: ``python -m benchmarks.gpu.served``.
 
-Each is the batching service behind the middleware, behind a peer with the right number set by hand, or behind
-nothing. A witness in the same process watches the card, and tells on a path of its own.
+Each is the batching service behind the middleware, behind a peer with the right limit set by hand, or without
+middleware. An observer in the same process reads the device, and reports on a path of its own.
 """
 
 from __future__ import annotations
@@ -19,84 +19,86 @@ from autoglm_throttle.types import Policy
 from benchmarks import asgi_rows, overloaded
 from benchmarks.asgi_rows import App, Scope
 from benchmarks.gpu.batcher import Batcher
-from benchmarks.gpu.engine import Engine, seen
-from benchmarks.gpu.watch import Watch
+from benchmarks.gpu.engine import Engine, with_telemetry
+from benchmarks.gpu.observer import Observer
 from benchmarks.gpu.work import Job
 
-TOLD_PATH = "/gpu/told"
-"""What the witness has seen; outside of whatever is measured."""
+OBSERVATIONS_PATH = "/gpu/observations"
+"""Path of the observations; it bypasses the measured middleware."""
 
 CONNECTIONS = overloaded.CONNECTIONS
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is to be served."""
+class ServiceOptions:
+    """Options of a service."""
 
     row: str
     job: Job
     slo_s: float
     interval_s: float
     capacity_rps: float
-    """As it was measured: for those whose number must be set by hand."""
+    """Measured capacity, for peers with a limit set by hand."""
 
 
 @dataclass(frozen=True)
-class Door:
-    """What stands in front of the service."""
+class Deployment:
+    """The service with its middleware."""
 
     app: App
     throttle: Throttle | None = None
 
 
-def ours(app: App, sources: tuple[str, ...], asked: Asked, policy: Policy) -> Door:
-    """Behind the throttle, with nothing set but where the GPU is and how long an answer may take."""
+def ours(app: App, sources: tuple[str, ...], options: ServiceOptions, policy: Policy) -> Deployment:
+    """Wrap the app in the throttle, with only the GPU source and the objective set."""
     chosen = Settings(
         gpu=sources,
         policy=policy,
-        slo_s=asked.slo_s,
-        sample_interval_s=asked.interval_s,
+        slo_s=options.slo_s,
+        sample_interval_s=options.interval_s,
         priority_header_trust="any",
     )
     throttle = Throttle(chosen)
-    return Door(ThrottleMiddleware(app, throttle=throttle), throttle)
+    return Deployment(ThrottleMiddleware(app, throttle=throttle), throttle)
 
 
-def _limits(app: App, _sources: tuple[str, ...], asked: Asked) -> Door:
-    return Door(asgi_rows.limits_fixed(app=app, limit=max(1, round(asked.capacity_rps)), per="second"))
+def _limits(app: App, _sources: tuple[str, ...], options: ServiceOptions) -> Deployment:
+    return Deployment(
+        asgi_rows.limits_fixed(app=app, limit=max(1, round(options.capacity_rps)), per="second")
+    )
 
 
-ROWS: dict[str, tuple[str, Callable[[App, tuple[str, ...], Asked], Door]]] = {
-    "none": ("no middleware", lambda app, _sources, _asked: Door(app)),
+ROWS: dict[str, tuple[str, Callable[[App, tuple[str, ...], ServiceOptions], Deployment]]] = {
+    "none": ("no middleware", lambda app, _sources, _asked: Deployment(app)),
     "adaptive": (
         "autoglm_throttle, adaptive",
-        lambda app, sources, asked: ours(app, sources, asked, Policy.ADAPTIVE),
+        lambda app, sources, options: ours(app, sources, options, Policy.ADAPTIVE),
     ),
     "tiers": (
         "autoglm_throttle, tiers",
-        lambda app, sources, asked: ours(app, sources, asked, Policy.TIERS),
+        lambda app, sources, options: ours(app, sources, options, Policy.TIERS),
     ),
     "full": (
         f"concurrency limit {overloaded.INSIDE}",
-        lambda app, _sources, _asked: Door(overloaded.full(app)),
+        lambda app, _sources, _asked: Deployment(overloaded.full(app)),
     ),
     "limits": ("limits, fixed window of 1 s", _limits),
 }
-"""Name -> title and door."""
+"""Name -> title and builder of the deployment."""
 
 
 def own(throttle: Throttle) -> dict[str, Any]:
-    """What the throttle itself makes of the card."""
+    """Return the state of the throttle itself."""
     shown = throttle.snapshot()
-    regime, gate = shown.control, shown.concurrency
+    control, limiter = shown.control, shown.concurrency
     return {
-        "factor": regime.factor,
-        "why": regime.cause.value,
-        "budget_rps": regime.budget_rps,
-        "telemetry": regime.telemetry.value,
-        "signal": regime.signal.value,
-        "limit": None if gate is None else min(gate.limit, gate.memory_cap),
-        "service_rps": None if gate is None else gate.service_rps,
+        "factor": control.factor,
+        "why": control.cause.value,
+        "budget_rps": control.budget_rps,
+        "telemetry": control.telemetry.value,
+        "signal": control.signal.value,
+        "limit": None if limiter is None else min(limiter.limit, limiter.memory_cap),
+        "service_rps": None if limiter is None else limiter.service_rps,
         "verdicts": []
         if shown.view is None
         else [one.condition.value for one in shown.view.verdicts.values()],
@@ -104,14 +106,16 @@ def own(throttle: Throttle) -> dict[str, Any]:
     }
 
 
-def told(door: Door, watch: Watch) -> App:
-    """The app, with what the witness has seen."""
+def with_observations(deployment: Deployment, observer: Observer) -> App:
+    """Wrap the app, with the observations on a path of their own."""
 
     async def outermost(scope: Scope, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or scope["path"] != TOLD_PATH:
-            await door.app(scope, receive, send)
+        if scope["type"] != "http" or scope["path"] != OBSERVATIONS_PATH:
+            await deployment.app(scope, receive, send)
             return
-        shown = watch.told() | {"own": None if door.throttle is None else own(door.throttle)}
+        shown = observer.as_document() | {
+            "own": None if deployment.throttle is None else own(deployment.throttle)
+        }
         body = json.dumps(shown).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -121,18 +125,18 @@ def told(door: Door, watch: Watch) -> App:
 
 
 def main() -> None:
-    """Serve what the first line of the standard input asks for."""
+    """Serve with the options in the first line of standard input."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     given = read_config()
-    asked = Asked(**{**given, "job": Job(**given["job"])})
-    work, sources = seen(Engine(asked.job), asked.job)
+    options = ServiceOptions(**{**given, "job": Job(**given["job"])})
+    work, sources = with_telemetry(Engine(options.job), options.job)
     host = HostSampler()
-    batcher = Batcher(work, asked.slo_s, host.read)
-    watch = Watch(sources, asked.interval_s, {"witness": batcher.told})
-    watch.start()
-    door = ROWS[asked.row][1](batcher, sources, asked)
-    serve(overloaded.told(told(door, watch)), connections=CONNECTIONS)
-    watch.close()
+    batcher = Batcher(work, options.slo_s, host.read)
+    observer = Observer(sources, options.interval_s, {"witness": batcher.stats})
+    observer.start()
+    deployment = ROWS[options.row][1](batcher, sources, options)
+    serve(overloaded.with_cpu_time(with_observations(deployment, observer)), connections=CONNECTIONS)
+    observer.close()
     work.close()
 
 

@@ -1,4 +1,4 @@
-"""The figures of `benchmarks.gpu_closed_loop` for people."""
+"""Text output of `benchmarks.gpu_closed_loop`."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _TITLES = ("goodput", "high", "p50", "p99", "refused", "told in", "util %", "pow
 _ROW_HEAD = f"{'':38}" + "".join(f"{title:>9}" for title in _TITLES) + "   judged"
 
 
-def kernel(told: Mapping[str, Any]) -> str:
-    """One kernel: medians, and its two verdicts."""
-    if "error" in told:
-        return f"{told['kernel']:10}  {told['error']}"
+def kernel(record: Mapping[str, Any]) -> str:
+    """Render one kernel: medians, and its two verdicts."""
+    if "error" in record:
+        return f"{record['kernel']:10}  {record['error']}"
     cells = (
-        _number(told["utilization_pct"], ".0f", 8),
-        _number(told["power_w"], ".0f", 9),
-        _number(told["power_share"], ".2f", 7),
-        _number(told["sm_active_ratio"], ".3f", 7),
-        _number(told["tensor_active_ratio"], ".3f", 8),
-        _number(told["dram_active_ratio"], ".3f", 7),
+        _number(record["utilization_pct"], ".0f", 8),
+        _number(record["power_w"], ".0f", 9),
+        _number(record["power_share"], ".2f", 7),
+        _number(record["sm_active_ratio"], ".3f", 7),
+        _number(record["tensor_active_ratio"], ".3f", 8),
+        _number(record["dram_active_ratio"], ".3f", 7),
     )
-    last = ", ".join(f"{name} {verdict['finding']}" for name, verdict in told["last"].items())
-    return f"{told['kernel']:10}{''.join(cells)}   {last}"
+    last = ", ".join(f"{name} {verdict['finding']}" for name, verdict in record["last"].items())
+    return f"{record['kernel']:10}{''.join(cells)}   {last}"
 
 
 def fitted(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The figures of the rules, and what was seen on both sides of each."""
+    """Render the thresholds of the rules, and the measured values on both sides of each."""
     yield f"\n{'rule':16}{'figure':>8}{'below it':>10}{'above it':>10}"
     for one in found:
         sides = "".join(
@@ -43,42 +43,42 @@ def fitted(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{one['rule']:16}{one['figure']:8.2f}{sides}   {word}"
 
 
-def capacity(told: Mapping[str, Any]) -> str:
-    """The closed loop."""
+def capacity(record: Mapping[str, Any]) -> str:
+    """Render the capacity of the closed loop."""
     steps = ", ".join(
-        f"{step['rps']:.1f}/s with {step['inside']} inside ({_ms(step['p50_s'])})" for step in told["steps"]
+        f"{step['rps']:.1f}/s with {step['inside']} inside ({_ms(step['p50_s'])})" for step in record["steps"]
     )
-    return f"\ncapacity {told['rps']:.1f} requests/s: {steps}\n\n{_ROW_HEAD}"
+    return f"\ncapacity {record['rps']:.1f} requests/s: {steps}\n\n{_ROW_HEAD}"
 
 
-def row(told: Mapping[str, Any]) -> str:
-    """One row under one load."""
-    title = f"{told['load']:>4g}x  {ROWS[told['row']][0]}"
-    if "error" in told:
-        return f"{title:38}  {told['error']}"
-    card = told["card"]
+def row(record: Mapping[str, Any]) -> str:
+    """Render one row under one load."""
+    title = f"{record['load']:>4g}x  {ROWS[record['row']][0]}"
+    if "error" in record:
+        return f"{title:38}  {record['error']}"
+    device = record["card"]
     cells = (
-        f"{told['goodput']:.3f}",
-        f"{told['in_time']['high']:.3f}",
-        _ms(told["all_p50_s"]),
-        _ms(told["all_p99_s"]),
-        f"{told['refused']:.3f}",
-        _ms(told["refusal_p99_s"]),
+        f"{record['goodput']:.3f}",
+        f"{record['in_time']['high']:.3f}",
+        _ms(record["all_p50_s"]),
+        _ms(record["all_p99_s"]),
+        f"{record['refused']:.3f}",
+        _ms(record["refusal_p99_s"]),
     )
     shown = "".join(f"{cell:>9}" for cell in cells)
-    shown += _number(card["utilization_pct"], ".0f", 9) + _number(card["power_share"], ".2f", 9)
-    shown += _number(card["sm_active_ratio"], ".2f", 9) + f"{_ms(told['lag_p99_s']):>9}"
-    return f"{title:38}{shown}   {_judged(card)}"
+    shown += _number(device["utilization_pct"], ".0f", 9) + _number(device["power_share"], ".2f", 9)
+    shown += _number(device["sm_active_ratio"], ".2f", 9) + f"{_ms(record['lag_p99_s']):>9}"
+    return f"{title:38}{shown}   {_verdicts(device)}"
 
 
 def whole(record: Mapping[str, Any]) -> Iterator[str]:
-    """What was left out, for lack of time."""
+    """Render the cases that were skipped for lack of time."""
     if record["left_out"]:
         yield "left out: " + ", ".join(f"{name} at {load:g}x" for name, load in record["left_out"])
 
 
-def _judged(card: Mapping[str, Any]) -> str:
-    found = card["verdicts"].get("witness", {})
+def _verdicts(device: Mapping[str, Any]) -> str:
+    found = device["verdicts"].get("witness", {})
     return ", ".join(f"{finding} {share:.0%}" for finding, share in found.items()) or "-"
 
 

@@ -1,4 +1,4 @@
-"""Real work, by PyTorch: a transformer's forward pass, and kernels that show how a card tells."""
+"""Real work with PyTorch: the forward pass of a transformer, and kernels with known telemetry."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from benchmarks.gpu.work import MAX_BATCH, STEP_S
 
 @dataclass(frozen=True)
 class Size:
-    """How large everything is."""
+    """Sizes of the work."""
 
     width: int
     heads: int
     tokens: int
     layers: int
-    """Different ones, used in turn: together more than any cache holds."""
+    """Number of different layers, used in turn: together larger than any cache."""
     product: int
     """Rows and columns of the large matrix product."""
     small: int
     rows: int
     columns: int
-    """Of the weights of the decoding kernel."""
+    """Columns of the weights of the decoding kernel."""
     weights: int
 
 
@@ -34,10 +34,10 @@ SIZES = {
     "cuda": Size(4096, 32, 256, 4, 8192, 256, 16_384, 8_192, 4),
     "cpu": Size(64, 2, 8, 2, 64, 16, 128, 64, 2),
 }
-"""By device: on a GPU 1.6 GB of layers and 1 GB of weights to decode with; on a processor what runs."""
+"""Sizes by device: on a GPU 1.6 GB of layers and 1 GB of weights; on a processor small ones."""
 
 SPIN_CYCLES = 10_000_000
-"""Of one launch: about 5 ms at 2 GHz."""
+"""Cycles of one launch: about 5 ms at 2 GHz."""
 
 
 class TorchWork:
@@ -66,7 +66,7 @@ class TorchWork:
         }
 
     def batch(self, count: int) -> None:
-        """Pass ``count`` sequences through the layers."""
+        """Compute ``count`` sequences through the layers."""
         with self._torch.inference_mode():
             values = self._input[:count]
             for layer in itertools.islice(itertools.cycle(self._layers), self._depth):
@@ -74,7 +74,7 @@ class TorchWork:
         self._wait()
 
     def kernel(self, name: str) -> Callable[[], None]:
-        """Prepare a kernel and find out how many launches make a step."""
+        """Prepare a kernel and calibrate its launches per step."""
         if name == "idle":
             return lambda: time.sleep(STEP_S)
         once = self._kernels[name]()
@@ -84,7 +84,7 @@ class TorchWork:
         return lambda: self._launch(once, launches)
 
     def close(self) -> None:
-        """Wait for what was begun."""
+        """Wait for the running kernels."""
         self._wait()
 
     def _random(self, *shape: int) -> Any:
@@ -102,13 +102,15 @@ class TorchWork:
         normal = functional.layer_norm(values, (width,))
         split = functional.linear(normal, inward).view(count, tokens, 3, self._size.heads, -1)
         query, key, value = split.permute(2, 0, 3, 1, 4)
-        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        values = values + functional.linear(seen.transpose(1, 2).reshape(count, tokens, width), outward)
+        with_telemetry = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        values = values + functional.linear(
+            with_telemetry.transpose(1, 2).reshape(count, tokens, width), outward
+        )
         normal = functional.layer_norm(values, (width,))
         return values + functional.linear(functional.gelu(functional.linear(normal, up)), down)
 
     def _spin(self) -> Callable[[], Any]:
-        """One thread of one block; it is torch's own test kernel, and needs no compiler."""
+        """Build a kernel of one thread of one block, a test kernel of torch that needs no compiler."""
         if self._device == "cpu":
             return lambda: time.sleep(STEP_S)
         return lambda: self._torch.cuda._sleep(SPIN_CYCLES)

@@ -1,8 +1,8 @@
-"""What the GPU is given to do: the seam between the benchmark and the machine.
+"""Work for the GPU: the interface between the benchmark and the machine.
 
-Nothing else of the benchmark knows whether there is a GPU. ``gpu`` computes on it. ``torch-cpu`` runs the
-same code on the processor, and ``cpu`` sleeps; both invent what a card would tell, so that the whole program
-can be exercised anywhere. Their results say so, and are no figures of any GPU.
+Only this module depends on a GPU. ``gpu`` computes on it. ``torch-cpu`` runs the same code on the processor,
+and ``cpu`` sleeps; both invent telemetry, so that the whole program can run anywhere. Their results are
+marked as such, and are no figures of a GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 MAX_BATCH = 16
-"""Requests computed together: that of the simulated GPU of `benchmarks.overload`."""
+"""Requests computed together, as on the simulated GPU of `benchmarks.overload`."""
 
 KERNELS = {
     "idle": "nothing",
@@ -22,38 +22,38 @@ KERNELS = {
     "decode": "8 rows by large weights: bound by memory, as decoding is",
     "gemm": "large bf16 matrix products",
 }
-"""What a card is seen doing alone; name -> description."""
+"""Kernels measured alone; name -> description."""
 
 STEP_S = 0.05
 """Length of one step of a kernel: long beside a launch, short beside a sample."""
 
 
 class Work(Protocol):
-    """What a machine does. One thread calls it."""
+    """Work of a machine; called by one thread."""
 
     def batch(self, count: int) -> None:
-        """Compute the answers to ``count`` requests; returns when they are there."""
+        """Compute ``count`` requests; returns when they are done."""
 
     def kernel(self, name: str) -> Callable[[], None]:
-        """Prepare one of ``KERNELS``; each call of what is returned keeps the card at it for ``STEP_S``."""
+        """Prepare one of ``KERNELS``; each call of the returned function runs it for ``STEP_S``."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Which work, and how much of it a request is."""
+    """Kind of work, and its cost per request."""
 
     kind: str = "gpu"
     depth: int = 8
-    """Layers that each request passes through; of a sleeping work without meaning."""
+    """Layers per request; unused by sleeping work."""
     capacity_rps: float = 100.0
-    """Of a sleeping work, for large batches."""
+    """Capacity of sleeping work in large batches."""
 
     @property
     def stand_in(self) -> bool:
-        """Whether there is no GPU, and what is told of one is made up."""
+        """Return whether there is no GPU, so that its telemetry is invented."""
         return self.kind != "gpu"
 
 
@@ -64,7 +64,7 @@ class Sleeper:
         self._each_s = 1.0 / capacity_rps
 
     def batch(self, count: int) -> None:
-        """Take as long as one request and then each of the batch take."""
+        """Sleep for one request and for each of the batch."""
         time.sleep(self._each_s * (1 + count))
 
     def kernel(self, name: str) -> Callable[[], None]:  # noqa: ARG002 - the name is for others

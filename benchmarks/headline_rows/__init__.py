@@ -1,1 +1,1 @@
-"""The parts of `benchmarks.headline`: its rows, their servers, the judgement, the table and the picture."""
+"""Parts of `benchmarks.headline`: its rows, their servers, the evaluation, the table and the chart."""

@@ -1,4 +1,4 @@
-"""What is measured: the plants, what stands in front of them, and how much load each of them gets."""
+"""Measured cases: the simulated services, their middleware, and their load."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from autoglm_throttle.traffic.plan import Arrivals, LoadLevel, LoadPlan, LoadSha
 PATH = "/v1/generate"
 
 CONNECTIONS = 2048
-"""More than the throttle lets in and lets wait: with fewer the line would stand at the clients, where no
-server sees it. All open before the start: opening them under load was seen to take seconds."""
+"""More than the throttle admits and queues: with fewer, requests would queue in the clients, unseen by the
+server. All are open before the start: opening them under load took seconds."""
 
 USERS = 1000
-"""Callers who have signed in. On Redis each has a limit that it stays far below, asked for every time."""
+"""Authenticated callers. On Redis each stays far below its limit, which is checked every time."""
 
 UNBOUND = 1_000_000.0
-"""Requests/s: a rate that no load here reaches, so that only the controller can refuse."""
+"""Requests/s above every load here, so that only the controller can reject."""
 
 BURST_S = 1.0
-"""Seconds of its rate that a bucket saves up: the default."""
+"""Seconds of its rate in a full bucket: the default."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A plant, and how it is protected."""
+    """A simulated service and its protection."""
 
     capacity_rps: float
-    """What its GPU can do."""
+    """Capacity of its GPU."""
     settings: Mapping[str, Any]
-    """Of the throttle."""
+    """Settings of the throttle."""
     by_hand_rps: int
-    """The limit that a peer is given: it cannot find one by itself."""
+    """Limit of a peer, which cannot find one by itself."""
     title: str
 
 
@@ -68,12 +68,12 @@ ROWS: dict[str, str] = {
     "slowapi": "slowapi (FastAPI app)",
     "fastapi-limiter": "fastapi-limiter (FastAPI app)",
 }
-"""What stands in front of the plant. The peers need a FastAPI app, so they have a bare row of their own."""
+"""Middleware of the rows. The peers need a FastAPI app, so they have a bare row of their own."""
 
 OURS = ("throttle", "redis")
 
 PEERS = {"slowapi": "slowapi", "fastapi-limiter": "fastapi_limiter"}
-"""What belongs to the benchmarks alone, and the module that is there if it is installed."""
+"""Optional packages of the benchmarks, and the module that shows their installation."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Its name in records; the control is the plant with headroom, alone."""
+        """Return its name in records; the control is the service with headroom, alone."""
         return "control" if self == CONTROL else f"{self.variant}/{self.row}"
 
     @property
     def title(self) -> str:
-        """For people."""
+        """Return its title in tables."""
         return f"control: {ROWS['bare']}" if self == CONTROL else ROWS[self.row]
 
 
@@ -102,42 +102,42 @@ CASES: tuple[Case, ...] = (
     *(Case("pressure", row) for row in ("bare", "throttle", "redis", "slowapi", "fastapi-limiter")),
     *(Case("nominal", row) for row in OURS),
 )
-"""Each in every round, one control for all of them: it is the same server under the same plan."""
+"""Cases of every round, with one control for all: the same server under the same plan."""
 
-HELD: tuple[Case, ...] = (
+HOLD_CASES: tuple[Case, ...] = (
     CONTROL,
     *(Case("headroom", row) for row in OURS),
     *(Case("pressure", row) for row in ("bare", *OURS)),
 )
-"""Those that hold the highest level for long."""
+"""Cases that hold the highest level for long."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything."""
+    """Sizes and durations of a run."""
 
     rates_rps: tuple[float, ...]
-    """The levels, one after another."""
+    """Rates of the levels, one after another."""
     seconds: float
-    """Of each level."""
+    """Seconds of each level."""
     last_s: float
-    """Of the last one."""
+    """Seconds of the last level."""
     rounds: int
     cases: tuple[Case, ...] = CASES
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the levels."""
+        """Return the names of the levels."""
         return tuple(f"{rate:g}/s" for rate in self.rates_rps)
 
     def plan(self, seed: int = 1) -> LoadPlan:
-        """The requests of a run; the same for every row."""
+        """Build the requests of a run; the same for every row."""
         lengths_s = [*[self.seconds] * (len(self.rates_rps) - 1), self.last_s]
         levels = [LoadLevel(rate, length_s) for rate, length_s in zip(self.rates_rps, lengths_s, strict=True)]
         return make_plan(LoadShape(levels), Arrivals.UNIFORM, PriorityMix(clients=USERS), seed)
 
     def possible(self) -> Scale:
-        """The same without the peers that are not installed."""
+        """Return the scale without the peers that are not installed."""
         gone = {row for row, module in PEERS.items() if find_spec(module) is None}
         return replace(self, cases=tuple(case for case in self.cases if case.row not in gone))
 
@@ -156,22 +156,22 @@ FULL = Scale((*LEVELS, 10_000.0), 20.0, 20.0, 5)
 """About two hours; 10 000/s counts only where the control can do it."""
 
 QUICK = Scale((50.0, 200.0), 0.5, 0.5, 1, (CONTROL, Case("pressure", "throttle")))
-"""Shows that everything works, and nothing else."""
+"""A functional check without meaningful figures."""
 
 
 def hold(seconds: float, rounds: int) -> Scale:
-    """The highest level for so long, after the others."""
-    return Scale(LEVELS, SHORT.seconds, seconds, rounds, HELD)
+    """Build a scale that holds the highest level, after the others."""
+    return Scale(LEVELS, SHORT.seconds, seconds, rounds, HOLD_CASES)
 
 
 @dataclass(frozen=True)
 class Published:
-    """The figures that this project began with."""
+    """Published figures of the task."""
 
     mean_ms: float
     error_ratio: float
     triggers: int
-    """How often the limiter acted."""
+    """Number of activations of the limiter."""
 
 
 PUBLISHED = {
@@ -179,4 +179,4 @@ PUBLISHED = {
     "3000/s": Published(118, 0.003, 12),
     "5000/s": Published(205, 0.047, 89),
 }
-"""By level. They do not say which latency, nor whether refusals are errors."""
+"""Published figures by level. They define neither the latency nor whether rejections are errors."""

@@ -1,4 +1,4 @@
-"""A core for the server and another for the generator, where the system lets a process choose."""
+"""A core for the server and another for the generator, on systems with CPU affinity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 def cores() -> tuple[int, int] | None:
-    """One for the server, one for the generator; None: there are not two, or the system does not say."""
+    """Return a core for the server and one for the generator; None: fewer than two, or unknown."""
     if sys.platform == "darwin" or sys.platform == "win32":
         return None
     mine = sorted(os.sched_getaffinity(0))
@@ -17,14 +17,14 @@ def cores() -> tuple[int, int] | None:
 
 
 def stay_on(core: int | None) -> None:
-    """Run on this core alone; None: wherever the system likes."""
+    """Pin the process to this core; None: no pinning."""
     if core is not None and sys.platform != "darwin" and sys.platform != "win32":
         os.sched_setaffinity(0, {core})
 
 
 @contextlib.contextmanager
 def on(core: int | None) -> Iterator[None]:
-    """Run on this core for a while."""
+    """Pin the process to this core inside the block."""
     if core is None or sys.platform == "darwin" or sys.platform == "win32":
         yield
         return

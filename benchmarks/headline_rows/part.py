@@ -1,4 +1,4 @@
-"""The headline experiment in the docs: tables of what the benchmark kept."""
+"""Sections of the headline page, made from the kept records."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 from benchmarks.harness import line
 from benchmarks.headline_rows.cases import PUBLISHED, ROWS, VARIANTS
-from benchmarks.headline_rows.judgement import TOP
+from benchmarks.headline_rows.evaluation import TOP
 
 SHOWN = ("headroom", "pressure")
-"""Variants with a table; of the third the counts are checked, and nothing is compared."""
+"""Variants with a table; the third is checked by its counts alone."""
 
 COLUMNS = ("mean", "p50", "p95", "p99", "errors", "rejected", "served/s", "in 500 ms", "answered", "")
 TIMES = ("mean_s", "p50_s", "p95_s", "p99_s")
 
 
 def headline_part(kept: Mapping[str, Any]) -> str:
-    """Every level of the short experiment."""
+    """Render every level of the short experiment."""
     rows = kept["rows"]
     levels = dict.fromkeys(row["level"] for row in rows)
     tables = "\n".join(_table(level, [row for row in rows if row["level"] == level]) for level in levels)
@@ -25,13 +25,13 @@ def headline_part(kept: Mapping[str, Any]) -> str:
 
 
 def hold_part(kept: Mapping[str, Any]) -> str:
-    """The highest level, held."""
+    """Render the highest level, held."""
     table = _table(TOP, [row for row in kept["rows"] if row["level"] == TOP])
     return f"{table}\n{_where('benchmarks/headline.py --hold 60', kept)}"
 
 
 def summary_part(kept: Mapping[str, Any]) -> str:
-    """The held level in a few rows, for the page on benchmarks."""
+    """Render the held level in a few rows, for the benchmark page."""
     found = {row["case"]: row for row in kept["rows"] if row["level"] == TOP}
     shown = [name for name in ("control", *(f"pressure/{row}" for row in ROWS)) if name in found]
     body = "".join(_cells(_title(name, long=True), *_figures(found[name])) for name in shown)

@@ -1,4 +1,4 @@
-"""The result for people: the published figures, ours and the peers', level by level."""
+"""Text output: the published figures, ours and those of the peers, level by level."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.headline_rows.cases import PUBLISHED, VARIANTS, Case
-from benchmarks.headline_rows.judgement import BEYOND
+from benchmarks.headline_rows.evaluation import BEYOND
 
 HEADINGS = (
     "mean",
@@ -36,7 +36,7 @@ NOTES = (
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One block for each level, the published figures first."""
+    """Render a block for each level, the published figures first."""
     lines: list[str] = []
     for level in dict.fromkeys(row["level"] for row in found):
         here = [row for row in found if row["level"] == level]

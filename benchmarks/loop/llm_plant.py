@@ -83,7 +83,7 @@ class LlmPlant:
         self._account(now)
         span = max(now - self._read_s, 1e-9)
         self._read_s = now
-        seen = DeviceReading(
+        reading = DeviceReading(
             min(100.0, 100.0 * self._busy_s / span), min(1.0, self._work_s / span), self.spec.memory
         )
         self._busy_s = self._work_s = 0.0

@@ -28,8 +28,8 @@ class RunCounts:
         """First responses within the objective."""
         self.offered_by_bin = [0] * bins
         self.good_by_bin = [0] * bins
-        """Both by the time of the request, in bins of a quarter of the objective, warm-up included. By the time
-        of the response the batches of two runs would be out of phase, and that would look like a loss."""
+        """Both by the time of the request, in bins of a quarter of the objective, warm-up included. By the
+        time of the response the batches of two runs would be out of phase, and that would look lost."""
         self.high_s: list[float] = []
         """Latencies of the high class, late responses included."""
         self.lost = 0

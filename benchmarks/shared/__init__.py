@@ -1,1 +1,1 @@
-"""Parts of ``benchmarks.redis``: who is measured, how they are driven, what the server says about it."""
+"""Parts of ``benchmarks.redis``: the measured libraries, the load, and the counters of the server."""

@@ -1,6 +1,6 @@
-"""The same small ASGI app behind us and behind each peer, with the limits of its users on Redis.
+"""The same small ASGI app behind the throttle and behind each peer, with the limits of its users on Redis.
 
-Of `limits` and asgi-ratelimit with redis-py's pool enlarged; slowapi with its own synchronous client.
+`limits` and asgi-ratelimit use an enlarged pool of redis-py; slowapi uses its own synchronous client.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from autoglm_throttle.types import UserLimit
 from benchmarks import asgi_rows
 from benchmarks.asgi_rows import App, Scope, bare, receive
 from benchmarks.shared import ours as shared
-from benchmarks.shared import rivals
-from benchmarks.shared.lab import Lab
+from benchmarks.shared import peers
+from benchmarks.shared.bench import RedisBench
 
 TASKS = 64
 WARM = 4
-"""Times the usual: pools take a while to be as large as they get."""
+"""Factor of the usual warm-up: pools grow for a while."""
 
 LIMIT = 1000
-"""Requests a minute of each of 200 users: nobody is refused, and each is kept as an exact log."""
+"""Requests a minute of each of 200 users: none is rejected, and each has an exact log."""
 
 AppOpened = AbstractAsyncContextManager[App]
 
 
 @contextlib.asynccontextmanager
 async def alone(url: str, app: App = bare) -> AsyncGenerator[App]:  # noqa: ARG001
-    """The app itself."""
+    """Provide the bare app."""
     yield app
 
 
 @contextlib.asynccontextmanager
 async def ours(url: str, app: App = bare, limit: int = LIMIT) -> AsyncGenerator[App]:
-    """The whole chain, its user limit on Redis."""
+    """Provide the app behind the whole middleware, its user limit on Redis."""
     async with shared.whole(url, UserLimit("", limit, 60)) as throttle:
         yield ThrottleMiddleware(app, throttle=throttle)
 
@@ -50,8 +50,8 @@ async def ours(url: str, app: App = bare, limit: int = LIMIT) -> AsyncGenerator[
 async def limits(
     url: str, app: App = bare, limit: int = LIMIT, *, strategy: str, pool: str = "raised"
 ) -> AsyncGenerator[App]:
-    """A strategy of ``limits`` in a wrapper as bare as possible: key and rejection, no header fields."""
-    async with rivals.limits(url, UserLimit("", limit, 60), strategy=strategy, pool=pool) as hit:
+    """Provide a strategy of ``limits`` in a minimal wrapper: key and rejection, no header fields."""
+    async with peers.limits(url, UserLimit("", limit, 60), strategy=strategy, pool=pool) as hit:
 
         async def middleware(scope: Scope, receive: Any, send: Any) -> None:
             if scope["type"] != "http" or await hit(scope["client"][0]):
@@ -65,16 +65,16 @@ async def limits(
 
 @contextlib.asynccontextmanager
 async def asgi_ratelimit(url: str, app: App = bare, limit: int = LIMIT) -> AsyncGenerator[App]:
-    """asgi-ratelimit with its Redis backend."""
+    """Provide asgi-ratelimit with its Redis backend."""
     from ratelimit.backends.redis import RedisBackend
 
-    async with rivals.connected(url, "raised") as client:
+    async with peers.connected(url, "raised") as client:
         yield asgi_rows.asgi_ratelimit(app, limit, backend=RedisBackend(client))
 
 
 @contextlib.asynccontextmanager
 async def slowapi(url: str) -> AsyncGenerator[App]:
-    """slowapi's pure ASGI middleware round a Starlette app; its storage blocks the loop."""
+    """Provide the ASGI middleware of slowapi around a Starlette app; its storage blocks the loop."""
     yield asgi_rows.slowapi(LIMIT, url)
 
 
@@ -88,17 +88,17 @@ APPS: dict[str, Callable[[str], AppOpened]] = {
 }
 
 
-def rate(lab: Lab, make: Callable[[str], AppOpened], failed: Counter[str]) -> float:
-    """Requests a second that so many tasks get answered, all of them within their users' limits."""
+def rate(bench: RedisBench, make: Callable[[str], AppOpened], failed: Counter[str]) -> float:
+    """Measure the requests per second of concurrent tasks, all within the limits of their users."""
 
     async def run() -> float:
-        lab.gauge.empty()
+        bench.gauge.empty()
         scopes = itertools.cycle(asgi_rows.scopes()[::-1])
-        async with make(lab.server.url) as app:
-            await _drive(app, scopes, WARM * lab.scale.warm_s, Counter())
+        async with make(bench.server.url) as app:
+            await _drive(app, scopes, WARM * bench.scale.warm_s, Counter())
             seen: Counter[str] = Counter()
             begun = time.perf_counter()
-            await _drive(app, scopes, lab.scale.row_s, seen)
+            await _drive(app, scopes, bench.scale.row_s, seen)
             spent = time.perf_counter() - begun
         answered = seen.pop("200", 0)
         failed.update(seen)

@@ -1,4 +1,4 @@
-"""Script calls as the wire makes them, for those who send them without our batcher."""
+"""Script calls of the window protocol, sent without the batcher."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _WIRE = WindowProtocol("bench", "calls", 16)
 
 
 def arguments(users: Sequence[str], limit: UserLimit, units: int = 1) -> list[str | int]:
-    """One EVALSHA that charges all of them."""
+    """Build one EVALSHA that charges all users."""
     asks = [_WIRE.build_check((StoreCharge("user", (limit,), user, units),)) for user in users]
     keys, values = _WIRE.encode(asks)
     return ["EVALSHA", SHA1, len(keys), *keys, *values]
 
 
 def packed(users: Sequence[str], limit: UserLimit) -> bytes:
-    """The same as the bytes of one command."""
+    """Build the bytes of one command that charges all users."""
     return resp.encode(tuple(arguments(users, limit)))
 
 
 def admitted(reply: Sequence[int]) -> int:
-    """How many of the decisions in a reply are admissions."""
+    """Count the admissions in a reply."""
     return sum(value == 1 for value in reply[1::VALUES])

@@ -1,4 +1,4 @@
-"""Drives one contestant: so many tasks at once, or so many arrivals a second whatever becomes of them."""
+"""Load generators for one candidate: closed loop with tasks, or open loop with a rate of arrivals."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ clock = time.perf_counter
 
 
 class Hit(Protocol):
-    """Charges a user so many units; whether that was admitted. Raises whatever the contestant raises."""
+    """Charge a user; returns whether it was admitted. Exceptions of the candidate are raised."""
 
     def __call__(self, user: str, units: int = 1) -> Awaitable[bool]: ...
 
 
 @dataclass
 class Tally:
-    """What became of the decisions of a run."""
+    """Results of the decisions of a run."""
 
     seconds: float = 0.0
     admitted: int = 0
     refused: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     waits_s: list[float] = field(default_factory=list)
-    """Of each decision: from its call, or from the instant it was due, to its answer."""
+    """Seconds of each decision, from its call, or from the instant at which it was due."""
     lags_s: list[float] = field(default_factory=list)
-    """How late each arrival was begun: what the event loop was kept from."""
+    """Delay of the start of each arrival, caused by a busy event loop."""
 
     @property
     def decisions(self) -> int:
-        """Those that ended with an answer."""
+        """Return the number of decisions that ended with a reply."""
         return self.admitted + self.refused
 
     @property
     def per_s(self) -> float:
-        """Decisions a second."""
+        """Return the decisions per second."""
         return self.decisions / self.seconds
 
     def count(self, *, allowed: bool, wait_s: float) -> None:
-        """Note a decision."""
+        """Record a decision."""
         self.waits_s.append(wait_s)
         if allowed:
             self.admitted += 1
@@ -53,7 +53,7 @@ class Tally:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """The smallest value that at least this share of all does not pass; NaN of none."""
+    """Return the quantile by nearest rank; NaN without values."""
     if not values:
         return math.nan
     ordered = sorted(values)
@@ -61,7 +61,7 @@ def quantile(values: list[float], share: float) -> float:
 
 
 async def closed(hit: Hit, users: Iterator[str], tasks: int, seconds: float) -> Tally:
-    """Let so many tasks decide one after the other, each without a pause."""
+    """Run concurrent tasks that decide in a loop without a pause."""
     tally = Tally()
     begun = clock()
     end = begun + seconds
@@ -86,16 +86,16 @@ async def closed(hit: Hit, users: Iterator[str], tasks: int, seconds: float) -> 
 
 
 def arrivals(rate_rps: float, seconds: float, seed: int) -> list[float]:
-    """Instants of a Poisson process from 0 on."""
-    chance = random.Random(seed)
+    """Draw the instants of a Poisson process from 0 on."""
+    rng = random.Random(seed)
     now, instants = 0.0, []
-    while (now := now + chance.expovariate(rate_rps)) < seconds:
+    while (now := now + rng.expovariate(rate_rps)) < seconds:
         instants.append(now)
     return instants
 
 
 async def open_loop(hit: Hit, users: Iterator[str], due_s: list[float]) -> Tally:
-    """Begin each decision when it is due, and count from that instant, however late it could be begun."""
+    """Start each decision when it is due, and measure from that instant, even if it starts late."""
     tally = Tally()
     running: set[asyncio.Task[None]] = set()
     begun = clock()

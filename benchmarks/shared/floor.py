@@ -1,7 +1,7 @@
-"""What our script allows at most: a blocking socket, prebuilt bytes, hiredis, and no event loop.
+"""Upper bound of the script: a blocking socket, prebuilt bytes, hiredis, and no event loop.
 
 *one call each*: a script call for each decision, one write for all of them: the pipelined floor of the bars.
-*one call for all*: one script call for all decisions of one depth, what a perfect batcher would send.
+*one call for all*: one script call for all decisions of one depth, as a perfect batcher would send it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from benchmarks.shared.drive import Tally, clock
 READ = 1 << 18
 
 Batch = tuple[bytes, int]
-"""Bytes to send, and how many replies come back."""
+"""Bytes to send, and the number of replies."""
 
 
 def one_call_each(users: Sequence[str], limit: UserLimit) -> Batch:
-    """A call for each of these users."""
+    """Build a call for each of these users."""
     return b"".join(calls.packed([user], limit) for user in users), len(users)
 
 
 def one_call_for_all(users: Sequence[str], limit: UserLimit) -> Batch:
-    """One call for all of these users."""
+    """Build one call for all of these users."""
     return calls.packed(users, limit), 1
 
 
@@ -40,7 +40,7 @@ FLOORS: dict[str, Callable[[Sequence[str], UserLimit], Batch]] = {
 
 
 class Floor:
-    """A connection and the batches that go over it, over and over."""
+    """A connection that sends its batches repeatedly."""
 
     def __init__(self, port: int, batches: Sequence[Batch]) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -49,10 +49,10 @@ class Floor:
         self._batches = itertools.cycle(batches)
 
     def run(self, seconds: float) -> Tally:
-        """Send batch after batch, each when the one before is answered.
+        """Send the batches one after another, each after the reply to the one before.
 
         Raises:
-            hiredis.ReplyError: an answer is one.
+            hiredis.ReplyError: a reply is an error.
         """
         tally = Tally()
         begun = now = clock()
@@ -78,5 +78,5 @@ class Floor:
         return tally
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()

@@ -1,4 +1,4 @@
-"""What a Redis server says about itself, before and after."""
+"""Counters of a Redis server, before and after a run."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from dataclasses import dataclass
 
 from tests.store.server import RedisServer
 
-LEAVING_S = 1.0
-"""As long as a server may need to notice that clients have hung up."""
+CLOSE_WAIT_S = 1.0
+"""Longest time in which a server notices closed connections."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Counters of a server at one moment; all but the clients only grow."""
+    """Counters of a server at one instant; all but the clients only grow."""
 
     calls: Mapping[str, int]
-    """Calls by command, those that scripts make included."""
+    """Calls by command, including those of scripts."""
     cpu_s: float
-    """User and system time of the server's process."""
+    """User and system time of the process of the server."""
     opened: int
-    """Connections ever accepted, without the gauge's own."""
+    """Connections accepted so far, without those of the gauge."""
     clients: int
-    """Connections open now, without the gauge's own."""
+    """Open connections, without that of the gauge."""
 
     def sent(self, before: Reading, commands: tuple[str, ...]) -> int:
-        """How often since then a client has sent one of these commands."""
+        """Count these commands of clients since an earlier reading."""
         return sum(self.calls.get(name, 0) - before.calls.get(name, 0) for name in commands)
 
 
 class Gauge:
-    """Reads a server on connections of its own, which it counts out."""
+    """Reads the counters of a server; its own connections are subtracted."""
 
     def __init__(self, server: RedisServer) -> None:
         self.server = server
-        self._asked = 0
+        self._commands = 0
 
     def read(self) -> Reading:
-        """The counters now."""
+        """Read the counters."""
         info: dict[str, str] = {}
         for section in ("commandstats", "cpu", "stats", "clients"):
             info |= self.server.info(section)
-            self._asked += 1
+            self._commands += 1
         return Reading(
             calls={
                 name.removeprefix("cmdstat_"): int(text.partition("calls=")[2].partition(",")[0])
@@ -50,19 +50,19 @@ class Gauge:
                 if name.startswith("cmdstat_")
             },
             cpu_s=float(info["used_cpu_user"]) + float(info["used_cpu_sys"]),
-            opened=int(info["total_connections_received"]) - self._asked,
+            opened=int(info["total_connections_received"]) - self._commands,
             clients=int(info["connected_clients"]) - 1,
         )
 
     def used(self) -> int:
-        """Bytes in use; the buffers of clients are among them, so change their number as little as can be."""
-        self._asked += 1
+        """Return the bytes in use, which include client buffers: keep the number of clients constant."""
+        self._commands += 1
         return int(self.server.info("memory")["used_memory"])
 
     def empty(self) -> None:
-        """Forget all keys, once those who have hung up are gone; scripts stay known."""
+        """Delete all keys and wait until closed connections are gone; scripts stay loaded."""
         self.server.command("FLUSHALL", "SYNC")
-        self._asked += 1
-        until = time.monotonic() + LEAVING_S
+        self._commands += 1
+        until = time.monotonic() + CLOSE_WAIT_S
         while self.read().clients and time.monotonic() < until:
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Ours: the store alone, and the whole decision."""
+"""This package: the store alone, and the whole decision."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from autoglm_throttle.store.shared_limits import StoreView
 from autoglm_throttle.store.user_limit_store import StoreCharge, StoreErrorKind
 from autoglm_throttle.store.window_protocol import WindowProtocol
 from autoglm_throttle.types import Demand, Priority, UserLimit
-from benchmarks.shared.contestant import per
+from benchmarks.shared.candidate import per
 from benchmarks.shared.drive import Hit
 
 PARTITIONS = 16
 DEADLINE_S = BatchRules().deadline_s
-PATIENT_S = 0.9
-"""Where speed is not what is looked at: then a busy machine must not be taken for a wrong count."""
+LONG_DEADLINE_S = 0.9
+"""Deadline where speed is not measured, so that a busy machine does not lead to wrong counts."""
 
-PLACES = 1024
-"""More than there are tasks: else the concurrency limiter would see a flood."""
+SLOTS = 1024
+"""Initial concurrency limit, above the number of tasks, so that it never rejects."""
 
 
 class NoAnswer(Exception):
-    """Our store gave none."""
+    """The store gave no reply."""
 
 
 @contextlib.asynccontextmanager
 async def store(url: str, limit: UserLimit, deadline_s: float = DEADLINE_S) -> AsyncGenerator[Hit]:
-    """`RedisUserLimitStore` alone: what a decision costs without the rest of the throttle."""
+    """Provide `RedisUserLimitStore` alone, without the rest of the throttle."""
     window = RedisUserLimitStore(
         RedisClients(RedisOptions(url)),
         WindowProtocol("bench", "store", PARTITIONS),
@@ -51,11 +51,11 @@ async def store(url: str, limit: UserLimit, deadline_s: float = DEADLINE_S) -> A
 
 @contextlib.asynccontextmanager
 async def whole(url: str, limit: UserLimit, **settings: Any) -> AsyncGenerator[Throttle]:
-    """A throttle whose user limit is shared, and whose rates and places never refuse."""
+    """Provide a throttle with a shared user limit; its rates and slots never reject."""
     chosen = {
         "user_limit": per(limit),
         "rate_mid_rps": 1e6,
-        "inflight_start": PLACES,
+        "inflight_start": SLOTS,
         "gpu": "none",
         "key_secret": "benchmark of no secrets",
     } | settings
@@ -74,7 +74,7 @@ class Whole:
         self.made = made
 
     async def __call__(self, user: str, units: int = 1) -> bool:
-        """Decide."""
+        """Decide for a user."""
         verdict = await self.made.admit(Demand(Priority.MID, user, units))
         if isinstance(verdict, Permit):
             verdict.settle()
@@ -83,20 +83,20 @@ class Whole:
 
     @property
     def store(self) -> StoreView:
-        """What it says about its store."""
+        """Return the view of the store."""
         view = self.made.snapshot().store
         if view is None:
             raise NoAnswer("it has no store")
         return view
 
     @property
-    def alone(self) -> int:
-        """Decisions that were made without the store, so far."""
+    def local_decisions(self) -> int:
+        """Return the number of decisions made without the store."""
         return sum(self.store.fallbacks.values())
 
 
 @contextlib.asynccontextmanager
 async def throttle(url: str, limit: UserLimit, deadline_s: float = DEADLINE_S) -> AsyncGenerator[Hit]:
-    """The whole decision, as it comes."""
+    """Provide the whole decision with default settings."""
     async with whole(url, limit, redis_deadline_s=deadline_s) as made:
         yield Whole(made)

@@ -1,4 +1,4 @@
-"""The parts of the page on benchmarks about limits on Redis, made from the kept records."""
+"""Sections of the benchmark page about limits on Redis, made from the kept records."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ PEERS = ("autoglm_throttle", "asgi-ratelimit", "limits-fixed", "limits-moving", 
 
 
 def redis_part(kept: Mapping[str, Any]) -> str:
-    """Decisions a second, and what they cost the server; then every other figure in a sentence of its own."""
+    """Render decisions per second and their cost for the server, then a sentence for each other figure."""
     table = kept["decisions"]
     rows = "".join(_row(name, table) for name in SHOWN if name in table[FULL]["rows"])
     names = ("decisions/s, one process", *(f"{d} task{'s' * (d != '1')}" for d in DEPTHS))
     columns = (*names, f"p99 at {DEPTHS[-1]}", "round trips each", "connections", "Redis CPU each")
-    told = "".join(f"- {sentence}\n" for sentence in _sentences(kept))
+    text = "".join(f"- {sentence}\n" for sentence in _sentences(kept))
     return (
         f"{_cells(*columns)}|{'---|' * len(columns)}\n{rows}"
-        f"\nThe last three columns are at {FULL} tasks. !: with errors, not counted as decisions.\n\n{told}"
+        f"\nThe last three columns are at {FULL} tasks. !: with errors, not counted as decisions.\n\n{text}"
         f"\n`benchmarks/redis.py`, {kept['server']}, medians of {kept['rounds']} rounds, "
         f"client and server on the same processors: {line(kept)}.\n"
     )
@@ -59,12 +59,12 @@ def _row(name: str, table: Mapping[str, Any]) -> str:
 
 
 def _sentences(kept: Mapping[str, Any]) -> Iterator[str]:
-    loop, rivals = kept["open_loop"], [kept["open_loop"][name] for name in TUNED]
-    rival = min(rivals, key=lambda one: float(one["p99_ms"]))
+    loop, peers = kept["open_loop"], [kept["open_loop"][name] for name in TUNED]
+    peer = min(peers, key=lambda one: float(one["p99_ms"]))
     yield (
         f"5,000 arrivals a second: half are decided within {loop['throttle']['p50_ms']:.1f} ms, "
-        f"99 % within {loop['throttle']['p99_ms']:.1f} ms; by `limits` within {rival['p50_ms']:.1f} and "
-        f"{rival['p99_ms']:.1f} ms (control without decisions: {loop['control']['p99_ms']:.1f} ms)."
+        f"99 % within {loop['throttle']['p99_ms']:.1f} ms; by `limits` within {peer['p50_ms']:.1f} and "
+        f"{peer['p99_ms']:.1f} ms (control without decisions: {loop['control']['p99_ms']:.1f} ms)."
     )
     windows = kept["exactness"]["worst_window"]
     yield (
@@ -92,7 +92,7 @@ def _sentences(kept: Mapping[str, Any]) -> Iterator[str]:
 
 
 def peers_part(peers: Mapping[str, Any], serve: Mapping[str, Any]) -> str:
-    """Whole requests: a row for each library, as in memory."""
+    """Render whole requests: a row for each library, as in memory."""
     shared = peers["redis"]
     columns = (f"limits on Redis, {shared['tasks']} tasks", "requests/s", "ours over it", "errors")
     rows = "".join(

@@ -1,4 +1,4 @@
-"""What each part prints."""
+"""Text output of each part."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ HEAD = ("decisions/s", "store/it", "p99 ms", "errors", "trips", "conns", "server
 
 
 def title(name: str) -> str:
-    """What a row is called."""
+    """Return the title of a row."""
     return TITLES.get(name, name)
 
 
 def decisions(found: Mapping[str, Any]) -> str:
-    """A table for each depth."""
+    """Render a table for each depth."""
 
     def lines() -> Iterator[str]:
         for depth, part in found.items():
@@ -43,7 +43,7 @@ def _cells(*cells: tuple[Any, str]) -> str:
 
 
 def _grid(head: str, found: Mapping[str, Mapping[str, Any]], figures: Mapping[str, str]) -> str:
-    """One line for each row, one column for each figure."""
+    """Render one line for each row, one column for each figure."""
     first = f"\n{head:34}" + "".join(f"{name:>20}" for name in figures)
     rest = (
         f"  {title(name):32}"
@@ -60,28 +60,28 @@ def _cell(value: Any, form: str) -> str:
 
 
 def open_loop(found: Mapping[str, Any]) -> str:
-    """Waits at a fixed rate of arrivals."""
+    """Render latencies at a fixed rate of arrivals."""
     figures = {"p50_ms": ".2f", "p99_ms": ".2f", "lag_p99_ms": ".2f", "errors": ",d", "answered": ",d"}
     return _grid("open loop, 5,000 arrivals/s", found, figures)
 
 
 def exactness(found: Mapping[str, Any]) -> str:
-    """Who admits more than the limit, and when."""
+    """Render admissions above the limit."""
     limit = found["limit"]
     head = f"\nadmitted of {found['crowd']} at once on a cold key, limit {limit}: "
-    cold = ", ".join(f"{title(name)} {_crowd(one)}" for name, one in found["cold"].items())
-    many = ", ".join(f"{title(name)} {_crowd(one)}" for name, one in found["processes"].items())
+    cold = ", ".join(f"{title(name)} {_burst(one)}" for name, one in found["cold"].items())
+    many = ", ".join(f"{title(name)} {_burst(one)}" for name, one in found["processes"].items())
     worst = "\n".join(f"  {title(name):32}{ratio:12.2f}" for name, ratio in found["worst_window"].items())
     return f"{head}{cold}\nfrom 4 processes: {many}\nmost admitted in a window, over the limit\n{worst}"
 
 
-def _crowd(one: Mapping[str, int]) -> str:
+def _burst(one: Mapping[str, int]) -> str:
     unanswered = one["unanswered"]
     return f"{one['admitted']}" + (f" ({unanswered} unanswered)" if unanswered else "")
 
 
 def memory(found: Mapping[str, float]) -> str:
-    """Bytes."""
+    """Render bytes per user."""
     return (
         f"\nbytes per user: exact at 100 {found['store']:.0f}, compact at 10,000 {found['store-compact']:.0f}"
         f", at 1,000,000 {found['store-compact-million']:.0f}, limits moving at 100 {found['moving']:.0f}"
@@ -89,7 +89,7 @@ def memory(found: Mapping[str, float]) -> str:
 
 
 def attack(found: Mapping[str, Any]) -> str:
-    """With and without the known-refused cache."""
+    """Render decisions with and without the deny cache."""
     figures = {
         "per_s": ",.0f",
         "asked_of_refused": ".2%",
@@ -102,7 +102,7 @@ def attack(found: Mapping[str, Any]) -> str:
 
 
 def cancelled(found: Mapping[str, Any]) -> str:
-    """Replies, connections and throughput with a quarter of the callers gone."""
+    """Render replies, connections and throughput with a quarter of the callers cancelled."""
     figures = {
         "wrong": "d",
         "right": ",d",
@@ -116,7 +116,7 @@ def cancelled(found: Mapping[str, Any]) -> str:
 
 
 def failure(found: Mapping[str, Any]) -> str:
-    """What an outage costs."""
+    """Render the cost of an outage."""
     figures = {
         "first_ms": ".1f",
         "slowest_ms": ".1f",
@@ -138,4 +138,4 @@ PARTS: Mapping[str, Callable[[Any], str]] = {
     "cancelled": cancelled,
     "failure": failure,
 }
-"""Part of a record -> its lines."""
+"""Part of a record -> its text."""

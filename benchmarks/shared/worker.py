@@ -1,4 +1,4 @@
-"""One process of several that ask for the same key: ``python -m benchmarks.shared.worker URL ROW USER``."""
+"""One of several processes that use the same key: ``python -m benchmarks.shared.worker URL ROW USER``."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 import json
 import sys
 
-from benchmarks.shared.exact import crowd
-from benchmarks.shared.lab import LIMIT
-from benchmarks.shared.rows import PATIENT
+from benchmarks.shared.bench import LIMIT
+from benchmarks.shared.exact import burst
+from benchmarks.shared.rows import LONG_DEADLINE
 
 
 async def work(url: str, row: str, user: str) -> dict[str, int]:
-    """Connect, wait for a line, ask as a crowd; what became of it."""
-    async with PATIENT[row].open(url, LIMIT) as hit:
+    """Connect, wait for a line, send a burst, and return its counts."""
+    async with LONG_DEADLINE[row].open(url, LIMIT) as hit:
         await hit("f" * 16)
         print("ready", flush=True)
         sys.stdin.readline()
-        return await crowd(hit, user)
+        return await burst(hit, user)
 
 
 if __name__ == "__main__":

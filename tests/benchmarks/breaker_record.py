@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.breakers.contestants import CONTESTANTS, Ours
+from benchmarks.breakers.candidates import CANDIDATES, Ours
 from benchmarks.breakers.cost import FORMS, VARIANTS
-from benchmarks.breakers.fleet import SHARERS
+from benchmarks.breakers.fleet import SHARED_BREAKERS
 
-NAMES = [kind.name for kind in CONTESTANTS]
+NAMES = [kind.name for kind in CANDIDATES]
 MACHINE = {
     "date": "2026-01-02",
     "processor": "a processor",
     "cores": 2,
     "python": "3.11.7",
-    "versions": {kind.package: f"{number}.0" for number, kind in enumerate(CONTESTANTS)},
+    "versions": {kind.package: f"{number}.0" for number, kind in enumerate(CANDIDATES)},
 }
 
 
@@ -43,7 +43,7 @@ def record() -> dict[str, Any]:
     races = {name: {"tasks": {**one, "most": 1000}, "threads": dict(one)} for name in NAMES}
     races[Ours.name] = {"tasks": dict(one), "threads": dict(one), "processes": dict(one)}
     heard = {"median_ms": 1.24, "max_ms": 9.06, "of": 20}
-    rows = {name: shared_row() for name in SHARERS} | {"purgatory": shared_row(1.0, 2.0)}
+    rows = {name: shared_row() for name in SHARED_BREAKERS} | {"purgatory": shared_row(1.0, 2.0)}
     return {
         **MACHINE,
         "rounds": 21,

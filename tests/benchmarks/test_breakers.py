@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.breakers import cost, races, side_by_side
-from benchmarks.breakers.contestants import FAILURES_AT_MOST, Broken, Contestant, Coroutine, Function, Ours
+from benchmarks.breakers.candidates import FAILURES_AT_MOST, Broken, Candidate, Coroutine, Function, Ours
 from benchmarks.breakers.opening import openings
 from benchmarks.breakers.scale import QUICK
 from tests.store.server import RedisServer
@@ -18,15 +18,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
 LONG_S = 60.0
 
 
-class Shut(Exception):
+class Rejected(Exception):
     """A refusal."""
 
 
-class Leaky(Contestant):
+class Leaky(Candidate):
     """Opens after some failures, and lets everybody through at half-open."""
 
     name = package = "leaky"
-    refusal = Shut
+    rejection = Rejected
     blocks = False
 
     def __init__(self, open_s: float) -> None:
@@ -36,7 +36,7 @@ class Leaky(Contestant):
 
     def coroutine(self, fn: Coroutine) -> Coroutine:
         async def guarded() -> int:
-            self.enter()
+            self.count_admitted()
             try:
                 return await fn()
             except Broken:
@@ -47,7 +47,7 @@ class Leaky(Contestant):
 
     def function(self, fn: Function) -> Function:
         def guarded() -> int:
-            self.enter()
+            self.count_admitted()
             try:
                 return fn()
             except Broken:
@@ -56,9 +56,9 @@ class Leaky(Contestant):
 
         return guarded
 
-    def enter(self) -> None:
+    def count_admitted(self) -> None:
         if time.monotonic() < self.until_s:
-            raise Shut
+            raise Rejected
 
     def fail(self) -> None:
         self.failures += 1
@@ -91,36 +91,36 @@ def test_breaker_that_does_not_open_is_not_measured() -> None:
     async def fail() -> int:
         raise Broken
 
-    def fail_now() -> int:
+    def fail_sync() -> int:
         raise Broken
 
     never = Never(LONG_S)
     with pytest.raises(RuntimeError, match="leaky does not open"):
         asyncio.run(never.trip(never.coroutine(fail)))
     with pytest.raises(RuntimeError, match="leaky does not open"):
-        never.trip_now(never.function(fail_now))
+        never.trip_sync(never.function(fail_sync))
     assert FAILURES_AT_MOST > 10
 
 
 @pytest.mark.parametrize("form", ["coroutine", "block"])
 async def test_ours_passes_values_on(form: str) -> None:
     assert await getattr(Ours(LONG_S), form)(cost.succeed)() == 1
-    assert Ours(LONG_S).function(cost.succeed_now)() == 1
+    assert Ours(LONG_S).function(cost.succeed_sync)() == 1
 
 
 async def test_our_breaker_rejects_and_states_its_wait() -> None:
     ours = Ours(LONG_S)
     guarded = ours.coroutine(cost.fail)
     await ours.trip(guarded)
-    with pytest.raises(ours.refusal) as refused:
+    with pytest.raises(ours.rejection) as refused:
         await guarded()
-    left_s = ours.left(refused.value)
-    assert isinstance(left_s, float)
-    assert 0.0 < left_s <= LONG_S
+    open_s = ours.open_time_left(refused.value)
+    assert isinstance(open_s, float)
+    assert 0.0 < open_s <= LONG_S
 
 
 def test_costs_exceed_the_bare_call_and_cover_each_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "CONTESTANTS", (Ours, Leaky))
+    monkeypatch.setattr(cost, "CANDIDATES", (Ours, Leaky))
     found = cost.costs(replace(QUICK, rounds=2, calls=50))
     assert found.keys() == set(cost.FORMS)
     assert found["coroutine"]["rows"].keys() == {Ours.name, Leaky.name, *cost.VARIANTS}
@@ -147,7 +147,7 @@ def test_the_spread_of_a_control() -> None:
 
 
 def test_threads_side_by_side_take_as_long_as_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "CONTESTANTS", (Ours,))
+    monkeypatch.setattr(side_by_side, "CANDIDATES", (Ours,))
     monkeypatch.setattr(side_by_side, "CALL_S", 0.02)
     found = side_by_side.threads(QUICK)
     assert found[Ours.name] >= 0.02

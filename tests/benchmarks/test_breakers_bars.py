@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.breakers import table
 from benchmarks.breakers.bars import PARTS, bars
-from benchmarks.breakers.contestants import Ours
+from benchmarks.breakers.candidates import Ours
 from benchmarks.shared.bars import NOISY
 from tests.benchmarks.breaker_record import record
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 Change = Callable[[dict[str, Any]], object]
 
 
-def judged(found: dict[str, Any]) -> dict[str, str]:
+def evaluated(found: dict[str, Any]) -> dict[str, str]:
     return {bar.text: bar.verdict for bar in bars(found)}
 
 
@@ -28,16 +28,16 @@ def ours(part: str, **figures: float) -> Change:
     return lambda found: found[part]["rows"][Ours.name].update(figures)
 
 
-def heard(who: str, **figures: float) -> Change:
-    return lambda found: found["opening"][who].update(figures)
+def heard(row_name: str, **figures: float) -> Change:
+    return lambda found: found["opening"][row_name].update(figures)
 
 
-def admitted(who: str, **figures: int) -> Change:
-    return lambda found: found["half_open"][Ours.name][who].update(figures)
+def admitted(row_name: str, **figures: int) -> Change:
+    return lambda found: found["half_open"][Ours.name][row_name].update(figures)
 
 
 def test_a_good_run_misses_nothing() -> None:
-    assert set(judged(record()).values()) == {"met"}
+    assert set(evaluated(record()).values()) == {"met"}
 
 
 MISSES: dict[str, Change] = {
@@ -74,21 +74,21 @@ MISSES: dict[str, Change] = {
 def test_each_bar_can_be_missed(text: str) -> None:
     found = record()
     MISSES[text](found)
-    (missed,) = [told for told, verdict in judged(found).items() if verdict != "met"]
+    (missed,) = [title for title, verdict in evaluated(found).items() if verdict != "met"]
     assert missed.startswith(text)
-    assert judged(found)[missed] == "MISSED"
+    assert evaluated(found)[missed] == "MISSED"
 
 
 def test_every_bar_is_among_them() -> None:
-    assert len(judged(record())) == len(MISSES)
+    assert len(evaluated(record())) == len(MISSES)
 
 
 def test_a_bound_in_nanoseconds_is_that_of_a_machine_of_the_pace_of_circuitbreaker() -> None:
     found = record()
     costs("coroutine", Ours.name, ns=699.0)(found)
-    assert set(judged(found).values()) == {"met"}
+    assert set(evaluated(found).values()) == {"met"}
     costs("coroutine", "circuitbreaker", ns=462.0)(found)
-    assert judged(found)["decorator, ns where circuitbreaker adds 462"] == "MISSED"
+    assert evaluated(found)["decorator, ns where circuitbreaker adds 462"] == "MISSED"
 
 
 @pytest.mark.parametrize(
@@ -106,11 +106,11 @@ def test_speed_bar_is_not_judged_with_an_unsteady_control(text: str, unsteady: C
     key = next(key for key in MISSES if key.startswith(text))
     MISSES[key](found)
     unsteady(found)
-    assert [verdict for told, verdict in judged(found).items() if told.startswith(text)] == [NOISY]
+    assert [verdict for title, verdict in evaluated(found).items() if title.startswith(text)] == [NOISY]
 
 
 def test_parts_that_were_not_run_are_not_judged() -> None:
-    assert not judged({"rounds": 21})
+    assert not evaluated({"rounds": 21})
 
 
 @pytest.mark.parametrize("part", PARTS)

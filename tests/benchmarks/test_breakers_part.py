@@ -24,21 +24,21 @@ def test_missing_figures_are_left_open() -> None:
 
 
 def test_features_of_ours_alone_are_described_in_sentences() -> None:
-    told = breakers_part(record())
-    assert "adds 300 ns to a closed call, with a listener 300 ns, with a static fallback 0.3 µs," in told
+    text = breakers_part(record())
+    assert "adds 300 ns to a closed call, with a listener 300 ns, with a static fallback 0.3 µs," in text
     assert (
         "one of 1000 tasks through in 100 of 100 rounds, one of 64 threads in 100 of 100, "
-        "one of 100 tasks in two processes in 100 of 100." in told
+        "one of 100 tasks in two processes in 100 of 100." in text
     )
-    assert "within 1.2 ms, at most 9.1; with a busy" in told
-    assert "In 20 of 20 new processes the first call was rejected, after 9 ms at most." in told
-    assert "a closed call takes: autoglm-throttle 0.4 µs, purgatory 0.4 µs and 100 % errors, pybr" in told
-    assert "medians of 21 rounds, valkey-9.1.2: 2026-01-02, a processor, 2 cores, Python 3.11.7" in told
+    assert "within 1.2 ms, at most 9.1; with a busy" in text
+    assert "In 20 of 20 new processes the first call was rejected, after 9 ms at most." in text
+    assert "a closed call takes: autoglm-throttle 0.4 µs, purgatory 0.4 µs and 100 % errors, pybr" in text
+    assert "medians of 21 rounds, valkey-9.1.2: 2026-01-02, a processor, 2 cores, Python 3.11.7" in text
 
 
 def test_a_round_in_which_not_one_got_through_is_not_hidden() -> None:
     found = record()
     found["half_open"]["autoglm_throttle"]["threads"]["most"] = 2
-    told = breakers_part(found)
-    assert "one of 64 threads in not all of 100" in told
-    assert "| 1 | 1 to 2 | 0.10 s |" in told
+    text = breakers_part(found)
+    assert "one of 64 threads in not all of 100" in text
+    assert "| 1 | 1 to 2 | 0.10 s |" in text

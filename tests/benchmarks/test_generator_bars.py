@@ -66,18 +66,18 @@ def test_lag_equal_to_that_of_an_idle_loop_is_ignored() -> None:
 
 def test_a_ratio_is_the_median_of_the_rounds() -> None:
     rounds = [figures(rate, rate) for rate in (1000.0, 9000.0, 5000.0)]
-    told = {"ours": rounds, "locust": [figures(1000.0, 500.0)] * 3}
-    assert generator.ratio(told, "locust", per_core=False) == 5.0
-    assert generator.ratio(told, "locust", per_core=True) == 10.0
+    figures_found = {"ours": rounds, "locust": [figures(1000.0, 500.0)] * 3}
+    assert generator.ratio(figures_found, "locust", per_core=False) == 5.0
+    assert generator.ratio(figures_found, "locust", per_core=True) == 10.0
 
 
 def test_missing_package_is_named_and_not_judged() -> None:
-    contestants = generator.rows(None) | {"locust": peers.Peer("Locust FastHttpUser", None)}
+    peers_by_name = generator.rows(None) | {"locust": peers.Peer("Locust FastHttpUser", None)}
     there = {name: each for name, each in seen().items() if name != "locust"}
-    lines = generator.table(contestants, there)
+    lines = generator.table(peers_by_name, there)
     assert ["Locust" in line for line in lines if "not installed" in line] == [True]
     assert len(generator.bars(there, 0.5)) == 6
-    kept = generator.record(contestants, there, generator.bars(there, 0.5))
+    kept = generator.record(peers_by_name, there, generator.bars(there, 0.5))
     assert "Locust FastHttpUser" in kept["not_installed"]
     assert kept["rates"]["ours"] == {"rps": 10_000.0, "per_core_rps": 10_000.0}
     assert kept["ours_over_it_per_core"]["aiohttp"] == pytest.approx(10_000 / 3333)
@@ -90,8 +90,8 @@ def test_the_programs_of_the_peers_are_python(program: str) -> None:
 
 
 def test_other_output_of_a_program_is_ignored() -> None:
-    words = [sys.executable, "-c", "print('[noise'); print('{\"answers\": 3}'); print('bye')"]
-    assert peers.last_line(words, 1.0) == {"answers": 3}
+    arguments_given = [sys.executable, "-c", "print('[noise'); print('{\"answers\": 3}'); print('bye')"]
+    assert peers.last_line(arguments_given, 1.0) == {"answers": 3}
     with pytest.raises(subprocess.CalledProcessError):
         peers.last_line([sys.executable, "-c", "raise SystemExit(1)"], 1.0)
 
@@ -102,12 +102,12 @@ def test_a_short_run_of_ours(kind: str) -> None:
     run = peers.ours(kind).run
     assert run is not None
     with generator.answerer() as port:
-        told = run(port, 0.2)
-    assert told["failed"] == 0
-    assert told["answers"] == {"ceiling": 4000, "paced": 1000}[kind]
-    assert min(generator.rates(told)) > 0.0
-    assert not math.isnan(told["lag_p99_s"])
-    assert json.dumps(told)
+        figures_found = run(port, 0.2)
+    assert figures_found["failed"] == 0
+    assert figures_found["answers"] == {"ceiling": 4000, "paced": 1000}[kind]
+    assert min(generator.rates(figures_found)) > 0.0
+    assert not math.isnan(figures_found["lag_p99_s"])
+    assert json.dumps(figures_found)
 
 
 def test_a_loop_that_sends_nothing_lags_a_little() -> None:

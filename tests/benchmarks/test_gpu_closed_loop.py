@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.testing import ManualClock
-from autoglm_throttle.types import ProviderUnavailable
-from autoglm_throttle.types import ServiceStats as Told
+from autoglm_throttle.types import ProviderUnavailable, ServiceStats
 from benchmarks import gpu_closed_loop, harness
-from benchmarks.gpu import card, fit, served, table
+from benchmarks.gpu import fit, served, simulated_device, table
 from benchmarks.gpu.batcher import Batcher
 from benchmarks.gpu.engine import Engine
+from benchmarks.gpu.observer import SHOWN, Observer, summary
 from benchmarks.gpu.torch_work import TorchWork
-from benchmarks.gpu.watch import SHOWN, Watch, summary
 from benchmarks.gpu.work import KERNELS, MAX_BATCH, Job, Sleeper
 from tests.traffic.asgi_driver import ask
 
@@ -30,25 +29,25 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
 ENOUGH_S = 60.0
 
 
-def watch(path: Path, clock: ManualClock, told: dict[str, Callable[[], Told]]) -> Watch:
-    return Watch((f"fake:{path}",), 1.0, told, clock)
+def observer(path: Path, clock: ManualClock, record: dict[str, Callable[[], ServiceStats]]) -> Observer:
+    return Observer((f"fake:{path}",), 1.0, record, clock)
 
 
-def judged(path: Path, kernel: str, *, steps: int = 14) -> dict[str, str]:
+def conditions_of(path: Path, kernel: str, *, steps: int = 14) -> dict[str, str]:
     """What a card that does one thing for some seconds is called, while it moves and while it is silent."""
-    path.write_text(json.dumps(card.state(kernel, 1.0)) + "\n")
+    path.write_text(json.dumps(simulated_device.state(kernel, 1.0)) + "\n")
     clock = ManualClock()
     inside, done = int(kernel != "idle"), 0
-    works: dict[str, Callable[[], Told]] = {
-        "moving": lambda: Told(in_flight=inside, completed_total=done),
-        "silent": lambda: Told(in_flight=inside),
+    works: dict[str, Callable[[], ServiceStats]] = {
+        "moving": lambda: ServiceStats(in_flight=inside, completed_total=done),
+        "silent": lambda: ServiceStats(in_flight=inside),
     }
-    witness = watch(path, clock, works)
+    observer_of_row = observer(path, clock, works)
     for _ in range(steps):
-        witness.step()
+        observer_of_row.step()
         clock.advance(1.0)
         done += 10
-    return {name: found["finding"] for name, found in witness.series[-1]["verdicts"].items()}
+    return {name: found["finding"] for name, found in observer_of_row.series[-1]["verdicts"].items()}
 
 
 @pytest.mark.parametrize(
@@ -62,19 +61,19 @@ def judged(path: Path, kernel: str, *, steps: int = 14) -> dict[str, str]:
     ],
 )
 def test_stub_gpu_is_judged_like_the_real_one(tmp_path: Path, kernel: str, moving: str, silent: str) -> None:
-    assert judged(tmp_path / "card.jsonl", kernel) == {"moving": moving, "silent": silent}
+    assert conditions_of(tmp_path / "card.jsonl", kernel) == {"moving": moving, "silent": silent}
 
 
 def test_unreadable_witness_states_its_reason_and_continues(tmp_path: Path) -> None:
     clock = ManualClock()
-    witness = watch(tmp_path / "none.jsonl", clock, {"witness": Told})
-    witness.step()
-    assert witness.series == []
-    assert sum(witness.told()["failures"].values()) == 1
+    observer_of_row = observer(tmp_path / "none.jsonl", clock, {"witness": ServiceStats})
+    observer_of_row.step()
+    assert observer_of_row.series == []
+    assert sum(observer_of_row.as_document()["failures"].values()) == 1
     (tmp_path / "none.jsonl").write_text('{"utilization_pct": 50}\n')
-    witness.step()
-    assert witness.series[0]["utilization_pct"] == 50.0
-    assert witness.series[0]["power_share"] is None
+    observer_of_row.step()
+    assert observer_of_row.series[0]["utilization_pct"] == 50.0
+    assert observer_of_row.series[0]["power_share"] is None
 
 
 def entry(at_s: float, utilization: float | None, finding: str) -> dict[str, Any]:
@@ -92,28 +91,28 @@ def test_a_summary_has_the_readings_of_the_window_alone() -> None:
         entry(4.0, 30.0, "working"),
         entry(4.1, 99.0, "idle"),
     ]
-    told = summary(series, 1.0, 4.0)
-    assert told["samples"] == 4
-    assert told["utilization_pct"] == [20.0, 30.0, 90.0]
-    assert told["power_w"] is None
-    assert told["verdicts"] == {"witness": {"working": 0.5, "unknown": 0.25, "productive": 0.25}}
-    assert told["last"]["witness"]["finding"] == "working"
+    record = summary(series, 1.0, 4.0)
+    assert record["samples"] == 4
+    assert record["utilization_pct"] == [20.0, 30.0, 90.0]
+    assert record["power_w"] is None
+    assert record["verdicts"] == {"witness": {"working": 0.5, "unknown": 0.25, "productive": 0.25}}
+    assert record["last"]["witness"]["finding"] == "working"
     assert summary(series, 5.0, 6.0)["verdicts"] == {}
 
 
 def kernels(**changed: float) -> list[dict[str, Any]]:
     """What the stand-in tells of each kernel, as if it were measured."""
-    seen = []
+    with_telemetry = []
     for name in KERNELS:
-        row = card.state(name, 1.0)
-        told = {
+        row = simulated_device.state(name, 1.0)
+        record = {
             signal: [value, value, value]
             for signal in ("utilization_pct", "sm_active_ratio", "tensor_active_ratio", "dram_active_ratio")
             if (value := row[signal]) is not None
         }
         share = changed.get(name, row["power_w"] / row["power_limit_w"])
-        seen.append({"kernel": name, "power_share": [share - 0.01, share, share + 0.01], **told})
-    return seen
+        with_telemetry.append({"kernel": name, "power_share": [share - 0.01, share, share + 0.01], **record})
+    return with_telemetry
 
 
 def test_figures_between_the_bounds_fit() -> None:
@@ -126,7 +125,7 @@ def test_figure_outside_its_bound_or_unknown_is_named() -> None:
     assert found["power_stalled"]["highest_under"] == pytest.approx(0.305)
     assert found["power_underfed"]["fits"] is True
     assert {one["rule"]: one["fits"] for one in fit.fit(kernels(decode=0.405))}["power_underfed"] is False
-    part: list[dict[str, Any]] = [told for told in kernels() if told["kernel"] != "gemm"]
+    part: list[dict[str, Any]] = [record for record in kernels() if record["kernel"] != "gemm"]
     found = {one["rule"]: one for one in fit.fit([*part, {"kernel": "gemm", "error": "memory"}])}
     assert found["tensor_working"]["fits"] is None
     assert found["power_underfed"]["fits"] is None
@@ -135,7 +134,7 @@ def test_figure_outside_its_bound_or_unknown_is_named() -> None:
 
 
 class Slow:
-    """A work that computes when it is told to, and remembers its batches."""
+    """A work that computes when it is record to, and remembers its batches."""
 
     def __init__(self) -> None:
         self.batches: list[int] = []
@@ -158,17 +157,17 @@ async def test_all_that_wait_are_computed_together_but_never_more_than_a_batch()
     asking = [asyncio.create_task(ask(batcher, "POST", "/v1/predict", b"{}")) for _ in range(1 + 20)]
     while len(batcher.queue) + sum(work.batches) < 21 or not work.batches:  # noqa: ASYNC110 - until all stand
         await asyncio.sleep(0)
-    told = batcher.told()
-    assert (told.in_flight, told.waiting, told.completed_total) == (21, 21 - work.batches[0], 0)
-    assert told.p95_s is None
+    record = batcher.stats()
+    assert (record.in_flight, record.waiting, record.completed_total) == (21, 21 - work.batches[0], 0)
+    assert record.p95_s is None
     work.go.set()
     assert {answer.status for answer in await asyncio.gather(*asking)} == {200}
     assert sum(work.batches) == 21
     assert max(work.batches) == MAX_BATCH
-    told = batcher.told()
-    assert (told.in_flight, told.waiting, told.completed_total, told.host_load) == (0, 0, 21, 0.5)
-    assert told.p95_s is not None
-    assert told.p95_s > 0.0
+    record = batcher.stats()
+    assert (record.in_flight, record.waiting, record.completed_total, record.host_load) == (0, 0, 21, 0.5)
+    assert record.p95_s is not None
+    assert record.p95_s > 0.0
 
 
 async def test_failing_batch_returns_errors_and_the_next_one_runs() -> None:
@@ -181,7 +180,7 @@ async def test_failing_batch_returns_errors_and_the_next_one_runs() -> None:
     batcher = Batcher(Failing(), 2.0, lambda: (None, None))
     with pytest.raises(RuntimeError, match="out of memory"):
         await ask(batcher, "POST", "/v1/predict", b"{}")
-    assert batcher.told().in_flight == 0
+    assert batcher.stats().in_flight == 0
     assert (await ask(batcher, "POST", "/v1/predict", b"{}")).status == 200
 
 
@@ -200,7 +199,7 @@ def test_an_engine_computes_in_another_process_and_is_missed_when_it_is_gone() -
 
 def test_stub_gpu_reports_its_duty_cycle(tmp_path: Path) -> None:
     path = tmp_path / "card.jsonl"
-    made = card.Card(path)
+    made = simulated_device.SimulatedDevice(path)
 
     def until(reached: Callable[[float], bool]) -> None:
         give_up_s = time.monotonic() + ENOUGH_S
@@ -218,42 +217,42 @@ def test_stub_gpu_reports_its_duty_cycle(tmp_path: Path) -> None:
         pieces = json.loads(path.read_text())["utilization_pct"]
     made.close()
     assert pieces >= 50.0
-    assert json.loads(path.read_text())["name"] == card.NAME
+    assert json.loads(path.read_text())["name"] == simulated_device.NAME
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Iterator[Callable[[str], served.Door]]:
+def asked(tmp_path: Path) -> Iterator[Callable[[str], served.Deployment]]:
     path = tmp_path / "card.jsonl"
-    path.write_text(json.dumps(card.state("batch", 1.0)) + "\n")
-    made: list[served.Door] = []
+    path.write_text(json.dumps(simulated_device.state("batch", 1.0)) + "\n")
+    made: list[served.Deployment] = []
 
-    def build(row: str) -> served.Door:
-        given = served.Asked(row, Job("cpu"), slo_s=1.0, interval_s=0.2, capacity_rps=20.0)
+    def build(row: str) -> served.Deployment:
+        given = served.ServiceOptions(row, Job("cpu"), slo_s=1.0, interval_s=0.2, capacity_rps=20.0)
         batcher = Batcher(Sleeper(5_000.0), 1.0, lambda: (None, None))
         made.append(served.ROWS[row][1](batcher, (f"fake:{path}",), given))
         return made[-1]
 
     yield build
-    for door in made:
-        if door.throttle is not None:
-            door.throttle.stop()
+    for deployment in made:
+        if deployment.throttle is not None:
+            deployment.throttle.stop()
 
 
 @pytest.mark.parametrize("row", served.ROWS)
 async def test_every_row_serves_and_its_witness_answers(
-    row: str, asked: Callable[[str], served.Door], tmp_path: Path
+    row: str, asked: Callable[[str], served.Deployment], tmp_path: Path
 ) -> None:
-    door = asked(row)
-    witness = watch(tmp_path / "card.jsonl", ManualClock(), {"witness": Told})
-    witness.step()
-    app = served.told(door, witness)
+    deployment = asked(row)
+    observer_of_row = observer(tmp_path / "card.jsonl", ManualClock(), {"witness": ServiceStats})
+    observer_of_row.step()
+    app = served.with_observations(deployment, observer_of_row)
     assert (await ask(app, "POST", "/v1/predict", b"{}")).status == 200
-    told = (await ask(app, "GET", served.TOLD_PATH)).json
-    assert len(told["series"]) == 1
-    assert (told["own"] is None) == (row in {"none", "full", "limits"})
+    record = (await ask(app, "GET", served.OBSERVATIONS_PATH)).json
+    assert len(record["series"]) == 1
+    assert (record["own"] is None) == (row in {"none", "full", "limits"})
 
 
-async def test_the_peer_has_the_capacity_that_was_measured(asked: Callable[[str], served.Door]) -> None:
+async def test_the_peer_has_the_capacity_that_was_measured(asked: Callable[[str], served.Deployment]) -> None:
     app = asked("limits").app
     answers = await asyncio.gather(*(ask(app, "POST", "/v1/predict", b"{}") for _ in range(70)))
     assert 20 <= sum(answer.status == 200 for answer in answers) <= 40
@@ -279,9 +278,9 @@ def test_implausible_gpu_measurement_is_not_kept(
 def test_a_stand_in_has_nothing_where_figures_of_a_gpu_stand(tmp_path: Path) -> None:
     record = {"rows": [1], "kernels": [2], "gpu": {"name": "x"}}
     path = tmp_path / "kept.json"
-    gpu_closed_loop.keeper(Job("cpu"), [path])(record)
+    gpu_closed_loop.record_writer(Job("cpu"), [path])(record)
     assert json.loads(path.read_text()) == {"stand_in": table.NO_GPU, "exercised": record}
-    gpu_closed_loop.keeper(Job("gpu"), [path])(record)
+    gpu_closed_loop.record_writer(Job("gpu"), [path])(record)
     assert json.loads(path.read_text()) == record
     assert list(tmp_path.iterdir()) == [path]
 
@@ -304,7 +303,7 @@ def test_skipped_row_is_named_and_a_failing_row_ends_nothing(
     kept: list[int] = []
     record: dict[str, Any] = {"rows": [], "left_out": []}
     bench = gpu_closed_loop.Bench(Job("cpu"), scale)
-    gpu_closed_loop.run_rows(bench, record, 115.0, lambda told: kept.append(len(told["rows"])))
+    gpu_closed_loop.run_rows(bench, record, 115.0, lambda record: kept.append(len(record["rows"])))
     assert ran == scale.cases()[:3]
     assert record["left_out"] == [list(case) for case in scale.cases()[3:]]
     assert [row["error"] for row in record["rows"]] == ["RuntimeError: out of memory"] * 3
@@ -317,7 +316,7 @@ def test_run_without_gpu_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> 
     def none(_: Job) -> dict[str, Any]:
         raise ProviderUnavailable("no card")
 
-    monkeypatch.setattr(gpu_closed_loop, "facts", none)
+    monkeypatch.setattr(gpu_closed_loop, "device_info", none)
     for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "0")  # what the program sets ends with this test
     monkeypatch.setattr(harness, "machine", lambda *_: {})
@@ -350,11 +349,11 @@ TINY = gpu_closed_loop.Scale(
 def test_a_short_run_of_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "kept.json"
     job = Job("cpu", capacity_rps=TINY.target_rps)
-    record = gpu_closed_loop.measure(job, TINY, 1.0, gpu_closed_loop.keeper(job, [path]))
+    record = gpu_closed_loop.measure(job, TINY, 1.0, gpu_closed_loop.record_writer(job, [path]))
     assert json.loads(path.read_text())["exercised"] == json.loads(json.dumps(record))
     assert record["complete"]
-    assert [told["kernel"] for told in record["kernels"]] == list(KERNELS)
-    assert all(told["samples"] for told in record["kernels"])
+    assert [record["kernel"] for record in record["kernels"]] == list(KERNELS)
+    assert all(record["samples"] for record in record["kernels"])
     assert 0.0 < record["capacity"]["rps"] <= 1.2 * 200.0 * 16 / 17
     rows = {row["row"]: row for row in record["rows"]}
     assert all(row["goodput"] >= 0.0 for row in rows.values())

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import bystander, gpu_sampling, harness
+from benchmarks import gpu_sampling, harness, request_latency
 from tests.fake_nvml.build import COMPILER
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
 FIGURES = ("p50_ms", "p99_ms", "p999_ms")
 
 
-def turns(*values: float) -> list[dict[str, float]]:
+def measurements(*values: float) -> list[dict[str, float]]:
     return [dict.fromkeys(FIGURES, value) for value in values]
 
 
@@ -29,8 +29,8 @@ def found(again: tuple[float, float], calm: tuple[float, float | None], hang: fl
     rows = {"again": again, "calm": calm, "hang": (hang, 0.1)}
     return {
         "rows": {
-            name: {"adds": {"p99_ms": {"median": median, "give": give}}}
-            for name, (median, give) in rows.items()
+            name: {"adds": {"p99_ms": {"median": median, "give": median_error}}}
+            for name, (median, median_error) in rows.items()
         }
     }
 
@@ -38,21 +38,21 @@ def found(again: tuple[float, float], calm: tuple[float, float | None], hang: fl
 @given(st.lists(st.floats(0.0, 1e3), min_size=1), st.floats(0.0, 1.0))
 def test_so_many_are_not_above_a_percentile(values: list[float], share: float) -> None:
     ordered = sorted(values)
-    value = bystander.percentile(ordered, share)
+    value = request_latency.percentile(ordered, share)
     assert value in ordered
     assert sum(one <= value for one in ordered) >= share * len(ordered) - 1e-9
     assert sum(one < value for one in ordered) <= share * len(ordered) + 1e-9
 
 
 def test_cost_of_a_row_is_reported_per_round() -> None:
-    added = bystander.adds(turns(1.5, 9.0, 3.5, 4.5, 5.5), turns(1.0, 2.0, 3.0, 4.0, 5.0))
+    added = request_latency.adds(measurements(1.5, 9.0, 3.5, 4.5, 5.5), measurements(1.0, 2.0, 3.0, 4.0, 5.0))
     assert added["p99_ms"] == {"median": 0.5, "give": 0.0}
-    assert bystander.adds(turns(1.0), ()) == {}
+    assert request_latency.adds(measurements(1.0), ()) == {}
 
 
 def test_the_give_of_a_median_is_that_of_its_quartiles() -> None:
-    assert bystander.give([0.0, 1.0, 2.0, 3.0, 4.0]) == pytest.approx(1.57 * 2.0 / math.sqrt(5))
-    assert bystander.give([0.0, 1.0, 2.0, 3.0]) is None
+    assert request_latency.median_error([0.0, 1.0, 2.0, 3.0, 4.0]) == pytest.approx(1.57 * 2.0 / math.sqrt(5))
+    assert request_latency.median_error([0.0, 1.0, 2.0, 3.0]) is None
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_the_give_of_a_median_is_that_of_its_quartiles() -> None:
 def test_slower_row_misses_its_bar_where_the_control_is_calm(
     record: dict[str, Any], verdicts: list[str]
 ) -> None:
-    assert [bar.verdict for bar in bystander.bars(record)] == verdicts
+    assert [bar.verdict for bar in request_latency.bars(record)] == verdicts
 
 
 def test_the_order_of_the_rows_rotates() -> None:
@@ -78,12 +78,12 @@ def test_the_order_of_the_rows_rotates() -> None:
             self._name = name
             self.client = self
 
-        def turn(self, seconds: float) -> dict[str, float]:
+        def measure_for(self, seconds: float) -> dict[str, float]:
             asked.append(self._name)
             return {"p50_ms": seconds}
 
     services: Any = {name: Stub(name) for name in "abc"}
-    seen = bystander.rounds(services, bystander.Scale(rounds=3, turn_s=0.5))
+    seen = request_latency.rounds(services, request_latency.Scale(rounds=3, turn_s=0.5))
     assert "".join(asked) == "abcbcacab"
     assert seen["b"] == [{"p50_ms": 0.5}] * 3
 
@@ -103,7 +103,7 @@ def test_short_run_prints_and_keeps_everything(
     assert all(0.0 < part < kept["sample"]["cpu_ms"] for part in parts)
     assert len(kept["bars"]) == 3
     requests = kept["requests"]
-    assert set(requests["rows"]) == set(bystander.ROWS)
+    assert set(requests["rows"]) == set(request_latency.ROWS)
     assert all(row["requests"] > 10 for row in requests["rows"].values())
     ends = requests["ends"]
     assert [ends[name]["sources"] for name in ends] == [[], [], ["reading"], ["reading"], ["hanging"]]

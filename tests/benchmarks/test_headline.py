@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import harness, headline
 from benchmarks.asgi_rows import App, Scope
-from benchmarks.headline_rows import cases, cores, play, served
+from benchmarks.headline_rows import cases, cores, run_case, served
 from benchmarks.headline_rows.cases import PATH, PEERS, QUICK, RATES_RPS, ROWS, SHORT, VARIANTS, Case, Scale
 from benchmarks.overloaded import CPU_PATH
 from tests.store.server import RedisServer
@@ -44,7 +44,7 @@ def whole(app: App) -> App:
 @pytest.mark.parametrize("row", [row for row in QUIET if row != "redis"])
 @pytest.mark.parametrize("variant", VARIANTS)
 async def test_every_row_serves_the_same_and_reports_its_cpu(variant: str, row: str) -> None:
-    app = served.build(served.Asked(variant, row))
+    app = served.build(served.ServiceOptions(variant, row))
     answer = await ask(whole(app), "POST", PATH, b"{}")
     assert answer.status == 200
     assert set(answer.json) == {"tokens", "took_s"}
@@ -52,7 +52,7 @@ async def test_every_row_serves_the_same_and_reports_its_cpu(variant: str, row: 
 
 
 async def test_the_rates_of_nominal_are_those_that_the_bars_expect() -> None:
-    app = served.build(served.Asked("nominal", "throttle"))
+    app = served.build(served.ServiceOptions("nominal", "throttle"))
     answers = await asyncio.gather(*(ask(whole(app), "POST", PATH, b"{}") for _ in range(130)))
     found = Counter(answer.status for answer in answers)
     assert found[200] == pytest.approx(RATES_RPS["low"] * cases.BURST_S, abs=20)
@@ -123,8 +123,8 @@ def test_kept_record_can_be_drawn(
     level |= {**tally, "done_ratio": 1.0, "error_ratio": 0.0, "served_rps": 100.0, "goodput_rps": 100.0}
     level["priorities"] = dict.fromkeys(("high", "mid", "low"), tally)
     made["levels"] = dict.fromkeys(("50/s", "200/s"), level)
-    monkeypatch.setattr(headline, "play", lambda *_: made)
-    monkeypatch.setattr(headline, "PICTURE", tmp_path / "headline.svg")
+    monkeypatch.setattr(headline, "run_case", lambda *_: made)
+    monkeypatch.setattr(headline, "CHART", tmp_path / "headline.svg")
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
     monkeypatch.setattr(headline, "scales", lambda _: {"headline": QUICK})
     assert headline.main(["--write"]) == 0
@@ -142,7 +142,7 @@ def test_kept_record_can_be_drawn(
 def test_a_short_run_of_the_real_thing(row: str) -> None:
     scale = Scale((50.0, 100.0), 0.4, 0.4, 1)
     with RedisServer() as redis:
-        found = play.play(Case("headroom", row), scale, redis.url)
+        found = run_case.run_case(Case("headroom", row), scale, redis.url)
     assert set(found["levels"]) == {"50/s", "100/s"}
     for name, planned in (("50/s", 20), ("100/s", 40)):
         level = found["levels"][name]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.headline_rows import judgement, part
-from benchmarks.headline_rows.cases import HELD, LEVELS, SHORT, Scale
-from tests.benchmarks.test_headline_judgement import rounds
+from benchmarks.headline_rows import evaluation, part
+from benchmarks.headline_rows.cases import HOLD_CASES, LEVELS, SHORT, Scale
+from tests.benchmarks.test_headline_evaluation import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +16,7 @@ MACHINE = {"date": "2026-11-22", "processor": "a processor", "cores": 2, "python
 
 
 def kept(scale: Scale = SHORT) -> dict[str, Any]:
-    return {**MACHINE, "scale": {"rounds": 3}, "rows": judgement.rows(rounds(), scale)}
+    return {**MACHINE, "scale": {"rounds": 3}, "rows": evaluation.rows(rounds(), scale)}
 
 
 def cells(row: str) -> list[str]:
@@ -44,7 +44,7 @@ def test_rows_of_the_nominal_rates_are_no_comparison() -> None:
 
 
 def test_summary_shows_the_control_and_the_loaded_rows() -> None:
-    found = kept(Scale(LEVELS, 3.0, 3.0, 3, HELD))
+    found = kept(Scale(LEVELS, 3.0, 3.0, 3, HOLD_CASES))
     rows = [cells(row) for row in part.summary_part(found).splitlines() if row.startswith("| ")][1:]
     assert [row[0].partition(";")[0].partition(":")[0] for row in rows] == [
         "control",

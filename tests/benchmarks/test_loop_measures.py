@@ -217,12 +217,12 @@ def test_a_summary_names_the_worst_and_counts_those_within_the_bars() -> None:
         f"robust_{number}": {"concurrency": {"goodput": goodput, "high": high, "kills": kills}}
         for number, (goodput, high, kills) in enumerate(figures)
     }
-    told = robust.summary(medians, "concurrency")
-    assert told["within"] == 2
-    assert told["kills"] == 1
-    assert (told["goodput_worst"], told["high_worst"]) == (0.0, 0.0)
-    assert list(told["worst"]) == ["robust_4", "robust_1", "robust_2", "robust_3", "robust_0"]
-    assert told["worst"]["robust_1"] == {"goodput": 0.5, "high": 0.9, "kills": 0}
+    figures_found = robust.summary(medians, "concurrency")
+    assert figures_found["within"] == 2
+    assert figures_found["kills"] == 1
+    assert (figures_found["goodput_worst"], figures_found["high_worst"]) == (0.0, 0.0)
+    assert list(figures_found["worst"]) == ["robust_4", "robust_1", "robust_2", "robust_3", "robust_0"]
+    assert figures_found["worst"]["robust_1"] == {"goodput": 0.5, "high": 0.9, "kills": 0}
     del medians["robust_4"]
     mean = (1.0 * 0.5 * 0.99 * 0.97 * 1.0) ** 0.2
     assert robust.summary(medians, "concurrency")["goodput_mean"] == pytest.approx(mean, abs=1e-4)

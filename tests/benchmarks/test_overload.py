@@ -18,7 +18,7 @@ from autoglm_throttle.traffic.result import Result, RunCost
 from autoglm_throttle.types import Priority
 from benchmarks import overload, overloaded
 from benchmarks.asgi_rows import App
-from benchmarks.ledger import Ledger
+from benchmarks.goodput import GoodputObserver
 from tests.traffic.asgi_driver import ask
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("load")]
@@ -35,39 +35,39 @@ PLAN = LoadPlan(
 )
 
 
-def ledger() -> Ledger:
-    return Ledger(PLAN, slo_s=1.0, begin_s=1.0, end_s=3.0)
+def observed() -> GoodputObserver:
+    return GoodputObserver(PLAN, slo_s=1.0, begin_s=1.0, end_s=3.0)
 
 
 def test_a_completion_counts_where_it_happens_and_a_request_where_it_was_to_be_sent() -> None:
-    book = ledger()
-    book.note(0, RequestResult.OK, 0.6)
-    assert book.completed_rps(Priority.HIGH) == 0.5
-    assert book.offered_rps() == 0.0
-    book.note(4, RequestResult.OK, 0.7)
-    assert book.completed_rps() == 0.5
-    assert book.offered_rps(Priority.LOW) == 0.5
-    assert book.classes[Priority.LOW].in_time == 1
-    book.note(5, RequestResult.OK, 0.0)
-    assert book.offered_rps() == 0.5
+    counts = observed()
+    counts.note(0, RequestResult.OK, 0.6)
+    assert counts.completed_rps(Priority.HIGH) == 0.5
+    assert counts.offered_rps() == 0.0
+    counts.note(4, RequestResult.OK, 0.7)
+    assert counts.completed_rps() == 0.5
+    assert counts.offered_rps(Priority.LOW) == 0.5
+    assert counts.classes[Priority.LOW].in_time == 1
+    counts.note(5, RequestResult.OK, 0.0)
+    assert counts.offered_rps() == 0.5
 
 
 def test_late_response_has_a_latency_and_is_no_completion() -> None:
-    book = ledger()
-    book.note(1, RequestResult.OK, 1.001)
-    assert book.completed_rps() == 0.0
-    high = book.classes[Priority.HIGH]
+    counts = observed()
+    counts.note(1, RequestResult.OK, 1.001)
+    assert counts.completed_rps() == 0.0
+    high = counts.classes[Priority.HIGH]
     assert (high.planned, high.in_time, high.response.count) == (1, 0, 1)
 
 
 @pytest.mark.parametrize("ending", RequestResult)
-def test_only_rejections_count_as_rejected(ending: RequestResult) -> None:
-    book = ledger()
-    book.note(2, ending, 0.004)
+def test_only_rejections_count_as_rejected(result_kind: RequestResult) -> None:
+    counts = observed()
+    counts.note(2, result_kind, 0.004)
     answered_no = {"limited", "shed", "client_error", "server_error"}
-    assert book.classes[Priority.MID].refused == (ending.label in answered_no)
-    assert book.refusal.count == (ending.label in answered_no)
-    assert book.classes[Priority.MID].in_time == ending.served
+    assert counts.classes[Priority.MID].refused == (result_kind.label in answered_no)
+    assert counts.refusal.count == (result_kind.label in answered_no)
+    assert counts.classes[Priority.MID].in_time == result_kind.served
 
 
 @given(
@@ -79,27 +79,27 @@ def test_only_rejections_count_as_rejected(ending: RequestResult) -> None:
 def test_no_more_is_completed_than_was_served_and_no_more_planned_than_sent(
     noted: list[tuple[int, RequestResult, float]],
 ) -> None:
-    book = ledger()
-    for index, ending, response_s in noted:
-        book.note(index, ending, response_s)
+    counts = observed()
+    for index, result_kind, response_s in noted:
+        counts.note(index, result_kind, response_s)
     inside = [index for index, _, _ in noted if 1.0 <= OFFSETS[index] < 3.0]
-    served = sum(ending.served for _, ending, _ in noted)
-    assert book.offered_rps() * book.length_s == len(inside)
-    assert book.completed_rps() * book.length_s <= served
-    for one in book.classes.values():
+    served = sum(result_kind.served for _, result_kind, _ in noted)
+    assert counts.offered_rps() * counts.length_s == len(inside)
+    assert counts.completed_rps() * counts.length_s <= served
+    for one in counts.classes.values():
         assert one.in_time + one.refused <= one.planned
 
 
 def done(served: int) -> overload.Run:
-    book = ledger()
+    counts = observed()
     for index in (1, 2, 3, 4):
-        book.note(index, RequestResult.OK if index <= served else RequestResult.SHED, 0.25)
+        counts.note(index, RequestResult.OK if index <= served else RequestResult.SHED, 0.25)
     sheet = RequestLog(len(PLAN))
     for index in (4, 5):
         sheet.close(index, RequestResult.SHED, 0.25)
         sheet.record_rejection(index, "queue:slow", None)
     result = Result(RequestSource(PLAN), sheet, RunCost(elapsed_s=3.0))
-    return overload.Run(book, result, 0.25, 0.125)
+    return overload.Run(counts, result, 0.25, 0.125)
 
 
 def test_goodput_is_relative_to_capacity_or_smaller_load() -> None:
@@ -153,7 +153,7 @@ INSTALLED = [name for name in overloaded.ROWS if name != "ratelimit"]
 
 @pytest.mark.parametrize("row", INSTALLED)
 async def test_every_row_serves_and_reports_its_cpu(row: str) -> None:
-    app = overloaded.build(overloaded.Asked(row=row, capacity_rps=2_000.0, slo_s=2.0))
+    app = overloaded.build(overloaded.ServiceOptions(row=row, capacity_rps=2_000.0, slo_s=2.0))
     assert (await ask(app, "POST", "/v1/predict", b"{}")).status == 200
     assert (await ask(app, "GET", overloaded.CPU_PATH)).json["cpu_s"] > 0.0
 
@@ -165,12 +165,12 @@ async def burst(app: App, count: int) -> list[int]:
 
 async def test_the_limits_set_by_hand_are_the_right_ones() -> None:
     inside = overloaded.INSIDE
-    app = overloaded.build(overloaded.Asked(row="full", capacity_rps=2_000.0, slo_s=2.0))
+    app = overloaded.build(overloaded.ServiceOptions(row="full", capacity_rps=2_000.0, slo_s=2.0))
     assert (await burst(app, inside + 5)).count(503) == 5
     assert await burst(app, inside) == [200] * inside
-    app = overloaded.build(overloaded.Asked(row="semaphore", capacity_rps=2_000.0, slo_s=2.0))
+    app = overloaded.build(overloaded.ServiceOptions(row="semaphore", capacity_rps=2_000.0, slo_s=2.0))
     assert await burst(app, inside + 5) == [200] * (inside + 5)
-    app = overloaded.build(overloaded.Asked(row="limits", capacity_rps=20.0, slo_s=2.0))
+    app = overloaded.build(overloaded.ServiceOptions(row="limits", capacity_rps=20.0, slo_s=2.0))
     assert 20 <= (await burst(app, 70)).count(200) <= 40
 
 
@@ -187,7 +187,7 @@ def test_a_short_run_of_the_real_thing() -> None:
     for run in (unprotected, control):
         assert run.result.balanced
         assert 0.0 < run.server_cpu < 1.5
-        assert run.ledger.offered_rps() == pytest.approx(1000.0, rel=0.2)
+        assert run.observed.offered_rps() == pytest.approx(1000.0, rel=0.2)
     capacity = overload.capacity_rps(scale)
     assert 0.0 < capacity <= 1.2 * 200.0
     assert 0.0 < overload.figures(control, capacity, instant=True)["goodput"] <= 1.2

@@ -107,7 +107,7 @@ def test_only_measured_rows_are_judged() -> None:
 def test_the_pool_to_beat_is_the_faster_one() -> None:
     slower = depth(rows={"moving-blocking": row(2.9, server_us=16.0)})
     assert missed(decisions={"64": slower, "512": depth()}) == {
-        f"decisions/s at 64, {who} over limits' moving window" for who in ("store", "throttle")
+        f"decisions/s at 64, {candidate} over limits' moving window" for candidate in ("store", "throttle")
     }
     cheap = depth(rows={"moving-raised": row(server_us=11.0)})
     assert {text.split(",")[0] for text in missed(decisions={"64": depth(), "512": cheap})} == {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.types import UserLimit
 from benchmarks.shared import drive
-from benchmarks.shared.exact import Admission, attack, crowd, worst
+from benchmarks.shared.exact import Admission, attack, burst, worst
 from benchmarks.shared.ours import NoAnswer
 
 pytestmark = pytest.mark.slow
@@ -81,16 +81,16 @@ async def test_the_attack_gets_the_limit_of_an_exact_window(monkeypatch: pytest.
 
 
 async def test_users_are_counted_by_their_admissions() -> None:
-    left = [True] * 3
+    pending = [True] * 3
 
     async def hit(user: str, units: int = 1) -> bool:
-        return bool(left and left.pop())
+        return bool(pending and pending.pop())
 
-    assert await crowd(hit, "u") == {"admitted": 3, "unanswered": 0}
+    assert await burst(hit, "u") == {"admitted": 3, "unanswered": 0}
 
 
 async def test_unanswered_is_not_rejected() -> None:
     async def hit(user: str, units: int = 1) -> bool:
         raise NoAnswer
 
-    assert await crowd(hit, "u") == {"admitted": 0, "unanswered": 512}
+    assert await burst(hit, "u") == {"admitted": 0, "unanswered": 512}

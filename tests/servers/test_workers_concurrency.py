@@ -16,7 +16,7 @@ from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, Ta
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.types import Priority
-from benchmarks.ledger import Ledger
+from benchmarks.goodput import GoodputObserver
 from tests.servers.server import Server, ask
 from tests.servers.test_servers import UVICORN
 
@@ -73,7 +73,7 @@ def started(workers: int, environment: dict[str, str]) -> Server:
     return server
 
 
-def overload(port: int, seed: int) -> Ledger:
+def overload(port: int, seed: int) -> GoodputObserver:
     """Ask for too much, and count what is answered in time.
 
     Connections are opened as they are needed: a worker of uvicorn accepts all that wait, so that of a burst
@@ -83,16 +83,16 @@ def overload(port: int, seed: int) -> Ledger:
     made = make_plan(
         LoadShape.parse(f"fixed:{OVERLOAD * CAPACITY_RPS}:{seconds}"), Arrivals.POISSON, PriorityMix(), seed
     )
-    ledger = Ledger(made, SLO_S, WARM_S, seconds)
+    observed = GoodputObserver(made, SLO_S, WARM_S, seconds)
     options = ClientOptions(connections=WORKERS, more_connections=600, timeout_s=SLO_S, drain_s=SLO_S)
     target = TargetUrl(port=port)
 
     async def run() -> None:
-        result = await OpenLoopSender(RequestSource(made), target, options, ledger.note).run()
+        result = await OpenLoopSender(RequestSource(made), target, options, observed.note).run()
         assert result.balanced
 
     asyncio.run(run())
-    return ledger
+    return observed
 
 
 def states(server: Server) -> dict[int, dict[str, Any]]:
@@ -105,8 +105,8 @@ def states(server: Server) -> dict[int, dict[str, Any]]:
     return found
 
 
-def in_time(ledger: Ledger) -> dict[Priority, float]:
-    return {priority: book.in_time / book.planned for priority, book in ledger.classes.items()}
+def in_time(observed: GoodputObserver) -> dict[Priority, float]:
+    return {priority: counts.in_time / counts.planned for priority, counts in observed.classes.items()}
 
 
 def test_four_limiters_together_match_one(environment: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The result as a picture: what admitted requests waited and how many were served in time, by load."""
+"""The result as a chart: latency of admitted requests and goodput, by load."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from autoglm_throttle.traffic.report.control import P99_S
 from benchmarks.headline_rows.cases import PUBLISHED, VARIANTS
-from benchmarks.headline_rows.judgement import BEYOND
+from benchmarks.headline_rows.evaluation import BEYOND
 
 COLOURS = {
     "control": ("control", "#999999"),
@@ -18,7 +18,7 @@ COLOURS = {
     "slowapi": ("slowapi", "#e69f00"),
     "fastapi-limiter": ("fastapi-limiter", "#cc79a7"),
 }
-"""Titles and colours that the colour-blind can tell apart (Okabe and Ito)."""
+"""Titles and colours of a palette for colour blindness (Okabe and Ito)."""
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 300, 150, 52, 60, 62
 
@@ -28,8 +28,8 @@ LEAST_S, MOST_S = 0.005, 20.0
 SHOWN = ("headroom", "pressure")
 
 
-def picture(found: Sequence[Mapping[str, Any]]) -> str:
-    """Two plants, one below the other; times on the left, goodput on the right. SVG."""
+def draw_chart(found: Sequence[Mapping[str, Any]]) -> str:
+    """Draw two services below each other; times on the left, goodput on the right. SVG."""
     levels = [level for level in dict.fromkeys(row["level"] for row in found) if level != BEYOND]
     width, height = 2 * (LEFT + WIDTH) + 30, TOP + len(SHOWN) * (HEIGHT + GAP)
     parts = [

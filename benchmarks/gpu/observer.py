@@ -1,7 +1,7 @@
-"""A witness beside the service: reads the card once a second and judges it, whoever stands at the door.
+"""An observer in the process of the service: reads the device once a second and computes its verdict.
 
-The provider, the aggregation and the judge are the library's own. The rows without a middleware have no one
-else to judge them, and all rows are judged alike.
+The provider, the aggregation and the verdicts are those of the package. All rows, also those without
+middleware, get their verdicts from the same observer.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ SHOWN = (
     *("tensor_active_ratio", "dram_active_ratio", "graphics_active_ratio", "memory_busy_pct"),
     *("sm_clock_mhz", "temperature_c", "throttled_ratio"),
 )
-"""Numbers kept of each sample."""
+"""Fields kept of each sample."""
 
 
-class Watch:
-    """Reads and judges.
+class Observer:
+    """Reads telemetry and computes verdicts.
 
     Args:
         sources: the value of the setting ``GPU``.
         interval_s: between two readings.
-        works: name -> what is told of the work; each gets a judge of its own.
+        works: name -> statistics of the work; each has a verdict of its own.
         clock: monotonic seconds.
     """
 
@@ -48,21 +48,21 @@ class Watch:
         self._works = works
         self._clock = clock
         self._aggregator = Aggregator(AggregateMode.WEIGHTED)
-        # Each kernel runs alone, so there is no work before it that a stall could be told from.
+        # Each kernel runs alone, so there is no earlier work to detect a stall against.
         rules = VerdictRules(first_s=VerdictRules().stalled_s)
-        self._judges = {name: VerdictTracker(rules) for name in works}
+        self._trackers = {name: VerdictTracker(rules) for name in works}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.series: list[dict[str, Any]] = []
-        """One entry a reading, in the order of time."""
+        """One entry per reading, in the order of time."""
         self.failures: Counter[str] = Counter()
 
     def start(self) -> None:
-        """Begin, on a thread of its own."""
+        """Start the thread of the observer."""
         self._thread.start()
 
     def close(self) -> None:
-        """End; a reading that hangs is left behind."""
+        """Stop the thread; a reading that hangs is abandoned."""
         self._stop.set()
         self._thread.join(2.0)
 
@@ -75,20 +75,20 @@ class Watch:
             return
         now = self._clock()
         view = self._aggregator.update(rows, now, interval_s=self._interval_s)
-        cards = [row for row in view.devices if row.kind != "engine"]
-        if cards:
-            self.series.append(self._entry(view, cards[0], now))
+        devices = [row for row in view.devices if row.kind != "engine"]
+        if devices:
+            self.series.append(self._entry(view, devices[0], now))
 
-    def told(self) -> dict[str, Any]:
-        """Everything seen so far, for JSON."""
+    def as_document(self) -> dict[str, Any]:
+        """Return all observations so far, for JSON."""
         return {"series": list(self.series), "failures": dict(self.failures)}
 
     def _entry(self, view: GpuView, row: GpuSample, now: float) -> dict[str, Any]:
         verdicts = {}
         work = ServiceStats()
-        for name, judge in self._judges.items():
+        for name, tracker in self._trackers.items():
             work = self._works[name]()
-            verdict = judge.update(view, work, now).verdicts[row.host, row.device]
+            verdict = tracker.update(view, work, now).verdicts[row.host, row.device]
             verdicts[name] = {
                 "finding": verdict.condition.value,
                 "confidence": verdict.confidence,
@@ -118,23 +118,23 @@ class Watch:
 
 
 def summary(series: Sequence[Mapping[str, Any]], begin_s: float, end_s: float) -> dict[str, Any]:
-    """A part of a series: least, median and most of each number; verdict -> share of the readings."""
+    """Summarize a part of a series: least, median and most of each field; shares of the verdicts."""
     part = [entry for entry in series if begin_s <= entry["at_s"] <= end_s]
-    told: dict[str, Any] = {"samples": len(part)}
+    as_document: dict[str, Any] = {"samples": len(part)}
     for name in SHOWN:
         values = [entry[name] for entry in part if entry[name] is not None]
-        told[name] = [min(values), statistics.median(values), max(values)] if values else None
-    told["throttle"] = dict(Counter(bit for entry in part for bit in entry["throttle"] or ()))
-    told["notes"] = sorted({note for entry in part for note in entry["notes"]})
-    told["verdicts"] = {
+        as_document[name] = [min(values), statistics.median(values), max(values)] if values else None
+    as_document["throttle"] = dict(Counter(bit for entry in part for bit in entry["throttle"] or ()))
+    as_document["notes"] = sorted({note for entry in part for note in entry["notes"]})
+    as_document["verdicts"] = {
         name: shares(entry["verdicts"][name]["finding"] for entry in part)
         for name in (part[-1]["verdicts"] if part else ())
     }
-    told["last"] = part[-1]["verdicts"] if part else {}
-    return told
+    as_document["last"] = part[-1]["verdicts"] if part else {}
+    return as_document
 
 
 def shares(findings: Any) -> dict[str, float]:
-    """Finding -> share, the most frequent first."""
+    """Map each finding to its share, the most frequent first."""
     counts = Counter(findings)
     return {finding: count / counts.total() for finding, count in counts.most_common()}

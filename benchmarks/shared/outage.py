@@ -1,4 +1,4 @@
-"""The server freezes, dies, comes back: what do the decisions of one process make of it?"""
+"""Decisions of one process during outages of the server: frozen, killed and restarted."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 
 from autoglm_throttle.store.health import HealthState
 from benchmarks.shared import ours
+from benchmarks.shared.bench import LIMIT, USERS, RedisBench
 from benchmarks.shared.drive import clock, quantile
-from benchmarks.shared.lab import LIMIT, USERS, Lab
-from benchmarks.shared.pace import CONTROL, median
+from benchmarks.shared.throughput import CONTROL, median
 from tests.store.sentinel import SentinelPair
 
 ALONE = 3
-"""Decisions in a row that may still wait for the server."""
+"""Number of first decisions that may still wait for the server."""
 
 AFTER = 100
 TICK_S = 0.002
 PACE_S = 0.01
-"""Between two decisions while the server is awaited."""
+"""Seconds between two decisions until the server is used again."""
 
 GIVE_UP_S = 10.0
 
 
 @contextlib.asynccontextmanager
 async def lags() -> AsyncGenerator[list[float]]:
-    """How late the event loop is, all the while."""
+    """Collect the lags of the event loop."""
     late: list[float] = []
 
     async def watch() -> None:
@@ -45,21 +45,21 @@ async def lags() -> AsyncGenerator[list[float]]:
 
 
 async def timed(hit: ours.Whole, user: str) -> float:
-    """Seconds of one decision."""
+    """Measure the seconds of one decision."""
     begun = clock()
     await hit(user)
     return clock() - begun
 
 
 async def _settled(hit: ours.Whole) -> None:
-    """Make sure that the store answers."""
+    """Wait until the store is used."""
     until = clock() + GIVE_UP_S
     while clock() < until:
         await hit(USERS[0])
         if hit.store.state is HealthState.REMOTE:
             return
         await asyncio.sleep(PACE_S)
-    raise RuntimeError("the store was not asked again")
+    raise RuntimeError("the store was not used again")
 
 
 async def _outage(hit: ours.Whole, begin: Callable[[], None], end: Callable[[], None]) -> dict[str, float]:
@@ -76,7 +76,7 @@ async def _outage(hit: ours.Whole, begin: Callable[[], None], end: Callable[[], 
             await asyncio.sleep(TICK_S)
         during = max(late)
     end()
-    back = clock()
+    restored_s = clock()
     await _settled(hit)
     return {
         "first_ms": waits[0] * 1e3,
@@ -84,13 +84,13 @@ async def _outage(hit: ours.Whole, begin: Callable[[], None], end: Callable[[], 
         "after_third_p99_ms": quantile(waits[ALONE:], 0.99) * 1e3,
         "lag_ms": during * 1e3,
         CONTROL: usual * 1e3,
-        "recovery_s": clock() - back,
-        "away_s": back - begun,
+        "recovery_s": clock() - restored_s,
+        "away_s": restored_s - begun,
     }
 
 
 async def _failover(pair: SentinelPair) -> dict[str, float]:
-    """Decide without a pause while a Sentinel puts the replica in the place of its dead primary."""
+    """Measure decisions while a Sentinel promotes the replica of a killed primary."""
     async with ours.whole(pair.url, LIMIT) as throttle, lags() as late:
         hit = ours.Whole(throttle)
         await _settled(hit)
@@ -111,17 +111,19 @@ async def _failover(pair: SentinelPair) -> dict[str, float]:
         }
 
 
-def failure(lab: Lab) -> dict[str, Any]:
-    """Medians of some outages of each kind. A request that raises would end the run."""
-    server = lab.server
+def failure(bench: RedisBench) -> dict[str, Any]:
+    """Compute medians over outages of each kind. An exception in a decision ends the run."""
+    server = bench.server
     kinds = {"frozen": (server.pause, server.resume), "killed": (server.kill, server.restart)}
 
     async def run() -> dict[str, Any]:
         found = {}
         for name, (begin, end) in kinds.items():
-            lab.gauge.empty()
+            bench.gauge.empty()
             async with ours.whole(server.url, LIMIT) as throttle:
-                outages = [await _outage(ours.Whole(throttle), begin, end) for _ in range(lab.scale.outages)]
+                outages = [
+                    await _outage(ours.Whole(throttle), begin, end) for _ in range(bench.scale.outages)
+                ]
             found[name] = {figure: median(one[figure] for one in outages) for figure in outages[0]}
             found[name]["worst_first_ms"] = max(one["first_ms"] for one in outages)
         return found

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.headline_rows import cases, judgement
-from benchmarks.headline_rows.cases import CASES, CONTROL, HELD, SHORT, Case, Scale
-from benchmarks.headline_rows.picture import COLOURS, picture
+from benchmarks.headline_rows import cases, evaluation
+from benchmarks.headline_rows.cases import CASES, CONTROL, HOLD_CASES, SHORT, Case, Scale
+from benchmarks.headline_rows.chart import COLOURS, draw_chart
 from benchmarks.headline_rows.table import table
 from benchmarks.shared.bars import NOISY
 
@@ -65,12 +65,12 @@ def slow(one: dict[str, Any], key: str, name: str = "5000/s") -> None:
 
 
 def missed(found: Sequence[dict[str, Any]]) -> list[str]:
-    return [bar.text for bar in judgement.bars(found) if not bar.met]
+    return [bar.text for bar in evaluation.bars(found) if not bar.met]
 
 
 def test_good_rounds_pass_and_meet_every_bar() -> None:
-    found = judgement.rows(rounds(), SHORT)
-    assert judgement.status(found) == 0
+    found = evaluation.rows(rounds(), SHORT)
+    assert evaluation.status(found) == 0
     assert missed(found) == []
     assert {row["outcome"] for row in found if row["case"] != "pressure/bare"} == {"pass"}
     assert len(found) == 4 * len(CASES)
@@ -80,15 +80,15 @@ def test_a_row_that_fails_where_the_control_passes_fails() -> None:
     seen = rounds()
     for one in seen[:2]:
         slow(one, "headroom/redis")
-    found = judgement.rows(seen, SHORT)
-    assert judgement.status(found) == 1
+    found = evaluation.rows(seen, SHORT)
+    assert evaluation.status(found) == 1
     assert missed(found) == ["headroom at 5000/s, autoglm_throttle, users on Redis: p99 ms"]
 
 
 def test_one_bad_round_of_three_is_forgiven() -> None:
     seen = rounds()
     slow(seen[1], "pressure/throttle")
-    assert judgement.status(judgement.rows(seen, SHORT)) == 0
+    assert evaluation.status(evaluation.rows(seen, SHORT)) == 0
 
 
 def test_failing_control_gives_no_verdict_and_no_miss() -> None:
@@ -97,9 +97,9 @@ def test_failing_control_gives_no_verdict_and_no_miss() -> None:
         slow(one, "control")
     for one in seen:
         slow(one, "headroom/throttle")
-    found = judgement.rows(seen, SHORT)
-    assert judgement.status(found) == 3
-    verdicts = {bar.text: bar.verdict for bar in judgement.bars(found) if not bar.met}
+    found = evaluation.rows(seen, SHORT)
+    assert evaluation.status(found) == 3
+    verdicts = {bar.text: bar.verdict for bar in evaluation.bars(found) if not bar.met}
     assert verdicts == {"headroom at 5000/s, autoglm_throttle, in memory: p99 ms": NOISY}
 
 
@@ -108,7 +108,7 @@ def test_figures_are_those_of_the_rounds_that_count() -> None:
     slow(seen[0], "control")
     slow(seen[0], "headroom/throttle")
     seen[1]["headroom/throttle"]["levels"]["5000/s"]["p99_s"] = 0.1
-    by = {(row["case"], row["level"]): row for row in judgement.rows(seen, SHORT)}
+    by = {(row["case"], row["level"]): row for row in evaluation.rows(seen, SHORT)}
     assert by["headroom/throttle", "5000/s"]["p99_s"] == pytest.approx(0.075)
     assert by["headroom/throttle", "5000/s"]["counted"] == 2
     assert by["headroom/throttle", "3000/s"]["counted"] == 3
@@ -118,8 +118,8 @@ def test_a_peer_that_fails_is_shown_and_changes_no_verdict() -> None:
     seen = rounds()
     for one in seen:
         slow(one, "headroom/slowapi")
-    found = judgement.rows(seen, SHORT)
-    assert judgement.status(found) == 0
+    found = evaluation.rows(seen, SHORT)
+    assert evaluation.status(found) == 0
     assert missed(found) == []
 
 
@@ -138,18 +138,18 @@ def test_missing_figure_misses_its_bar(key: str, planted: dict[str, Any], text: 
     seen = rounds()
     for one in seen:
         one[key]["levels"]["5000/s"] = copy.deepcopy(planted)
-    assert any(line.endswith(text) for line in missed(judgement.rows(seen, SHORT)))
+    assert any(line.endswith(text) for line in missed(evaluation.rows(seen, SHORT)))
 
 
 def test_only_high_must_never_be_rejected_under_pressure() -> None:
     seen = rounds()
     for one in seen:
-        pressed = one["pressure/throttle"]["levels"]["5000/s"] = level("5000/s", refused=3000)
-        pressed["priorities"]["low"] = counts(9000, refused=3000)
-    assert missed(judgement.rows(seen, SHORT)) == []
+        under_pressure = one["pressure/throttle"]["levels"]["5000/s"] = level("5000/s", refused=3000)
+        under_pressure["priorities"]["low"] = counts(9000, refused=3000)
+    assert missed(evaluation.rows(seen, SHORT)) == []
     for one in seen:
         one["pressure/throttle"]["levels"]["5000/s"]["priorities"]["high"] = counts(1500, refused=1)
-    assert missed(judgement.rows(seen, SHORT)) == [
+    assert missed(evaluation.rows(seen, SHORT)) == [
         "pressure at 5000/s, autoglm_throttle, in memory: high refused"
     ]
 
@@ -166,15 +166,15 @@ def test_ten_thousand_a_second_is_a_bonus() -> None:
     one = {case.key: row(case) for case in CASES}
     for figures in one.values():
         figures["levels"] = {"5000/s": figures["levels"]["5000/s"], "10000/s": level("10000/s", p99_s=9.0)}
-    found = judgement.rows([one], scale)
-    assert judgement.status(found) == 0
+    found = evaluation.rows([one], scale)
+    assert evaluation.status(found) == 0
     assert not any("10000" in line for line in table(found))
     one["control"]["levels"]["10000/s"]["p99_s"] = 0.1
-    assert any(line.startswith("10000 requests/s") for line in table(judgement.rows([one], scale)))
+    assert any(line.startswith("10000 requests/s") for line in table(evaluation.rows([one], scale)))
 
 
 def test_the_table_has_every_row_at_every_level_beside_the_published_figures() -> None:
-    lines = table(judgement.rows(rounds(), SHORT))
+    lines = table(evaluation.rows(rounds(), SHORT))
     assert [line.split()[0] for line in lines if "requests/s" in line and "mean" in line] == [
         *("100", "1000", "3000", "5000")
     ]
@@ -187,7 +187,7 @@ def test_the_table_has_every_row_at_every_level_beside_the_published_figures() -
 
 
 def test_picture_is_one_svg_with_a_line_per_row_and_plant() -> None:
-    drawn = picture(judgement.rows(rounds(), SHORT))
+    drawn = draw_chart(evaluation.rows(rounds(), SHORT))
     root = ElementTree.fromstring(drawn)
     lines = [part for part in root.iter() if part.tag.endswith("polyline")]
     assert len(lines) == 2 * 2 * len(COLOURS)
@@ -198,11 +198,11 @@ def test_picture_is_one_svg_with_a_line_per_row_and_plant() -> None:
 def test_a_level_without_any_answer_is_drawn_as_a_gap() -> None:
     seen = rounds(1)
     seen[0]["pressure/bare"]["levels"]["5000/s"] = level("5000/s", p99_s=None)
-    assert ElementTree.fromstring(picture(judgement.rows(seen, SHORT))) is not None
+    assert ElementTree.fromstring(draw_chart(evaluation.rows(seen, SHORT))) is not None
 
 
 def test_every_round_has_its_control_and_no_row_twice() -> None:
-    for chosen in (CASES, HELD):
+    for chosen in (CASES, HOLD_CASES):
         assert chosen[0] == CONTROL
         assert len({case.key for case in chosen}) == len(chosen)
     assert cases.FULL.cases == cases.SHORT.cases == CASES

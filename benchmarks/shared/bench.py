@@ -1,4 +1,4 @@
-"""A server, what it says about itself, and how much of everything there is to be."""
+"""The Redis server of a run, its counters, and the scale of the measurement."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 
 from autoglm_throttle.types import UserLimit
-from benchmarks.shared.contestant import Contestant
+from benchmarks.shared.candidate import Candidate
 from benchmarks.shared.drive import Hit
 from benchmarks.shared.gauge import Gauge
 from tests.store.server import RedisServer
 
 LIMIT = UserLimit("user-60s", 100, 60)
-"""Of every user, where nothing else is said: kept as an exact log."""
+"""Default limit of every user: stored as an exact log."""
 
 USERS = [f"{number:016x}" for number in range(20_000)]
-"""So many that none of them is refused in a row that is to admit."""
+"""Enough users that none is rejected in a row of admissions."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything."""
+    """Sizes and durations of a run."""
 
     rounds: int = 5
     depths: tuple[int, ...] = (1, 64, 512)
@@ -31,13 +31,13 @@ class Scale:
     open_rounds: int = 3
     open_s: float = 3.0
     window_s: int = 2
-    """Of the limit that is attacked at the edges of its windows."""
-    held_users: int = 2000
+    """Window of the limit that is measured at the edges of its windows."""
+    memory_users: int = 2000
     spread_s: int = 12
-    """Over so long the units of the compact form are spread, so that each of its sub-buckets holds some."""
+    """Seconds over which the units of the compact layout are spread, so that each sub-bucket holds some."""
     attack_s: float = 3.0
     cancel_ours: int = 30_000
-    cancel_rival: int = 6_000
+    cancel_peer: int = 6_000
     outages: int = 3
 
 
@@ -49,17 +49,17 @@ QUICK = Scale(
     open_rounds=1,
     open_s=0.5,
     window_s=1,
-    held_users=500,
+    memory_users=500,
     spread_s=3,
     attack_s=1.2,
     cancel_ours=4000,
-    cancel_rival=1000,
+    cancel_peer=1000,
     outages=1,
 )
 
 
-class Lab:
-    """Where a run takes place."""
+class RedisBench:
+    """A server with its gauge and the scale of a run."""
 
     def __init__(self, server: RedisServer, scale: Scale) -> None:
         self.server = server
@@ -67,16 +67,16 @@ class Lab:
         self.gauge = Gauge(server)
 
     @contextlib.asynccontextmanager
-    async def opened(self, who: Contestant, limit: UserLimit = LIMIT) -> AsyncGenerator[Hit]:
-        """A contestant before an empty server."""
+    async def opened(self, candidate: Candidate, limit: UserLimit = LIMIT) -> AsyncGenerator[Hit]:
+        """Open a candidate with an empty server."""
         self.gauge.empty()
         gc.collect()
-        async with who.open(self.server.url, limit) as hit:
+        async with candidate.open(self.server.url, limit) as hit:
             yield hit
 
 
 @contextlib.contextmanager
-def laboratory(scale: Scale) -> Iterator[Lab]:
-    """A server of its own, the newest there is on this machine."""
+def redis_bench(scale: Scale) -> Iterator[RedisBench]:
+    """Start the newest server that is installed on this machine."""
     with RedisServer() as server:
-        yield Lab(server, scale)
+        yield RedisBench(server, scale)

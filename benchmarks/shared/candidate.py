@@ -1,4 +1,4 @@
-"""What every row is: somebody who is given a server and a limit, and then decides."""
+"""A measured library: opened with a server and a limit, then asked for decisions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Opened = contextlib.AbstractAsyncContextManager[Hit]
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """One row.
+class Candidate:
+    """One measured library or configuration.
 
     Args:
-        title: what it is called.
-        open: makes it for one event loop, with the server's address and the limit of each user.
-        sends: the commands that its client sends, which are its round trips; its scripts send none of them.
+        title: its name in tables.
+        open: opens it on one event loop, with the address of the server and the limit of each user.
+        sends: commands of its client, which are its round trips; scripts send none of them.
     """
 
     title: str
@@ -30,5 +30,5 @@ class Contestant:
 
 
 def per(limit: UserLimit) -> str:
-    """The notation of ``limits``."""
+    """Format a limit in the notation of ``limits``."""
     return f"{limit.limit}/{limit.window_s}second"

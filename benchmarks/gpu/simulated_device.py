@@ -1,6 +1,6 @@
-"""A card that is not there: what one might tell while a stand-in works, in a live state file.
+"""A simulated GPU: plausible telemetry of a stand-in for real work, in a live state file.
 
-Its duty cycle is that of the stand-in; all else is made up, so that each finding has something to rest on.
+Its duty cycle is that of the stand-in; all other fields are invented, so that each verdict can occur.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ FULL: dict[str, tuple[float, float, float, float]] = {
     "decode": (0.55, 0.60, 0.05, 0.80),
     "gemm": (0.95, 0.95, 0.80, 0.30),
 }
-"""Shares of power, multiprocessors, tensor cores and memory while it is at something: made up."""
+"""Invented shares of power, multiprocessors, tensor cores and memory for each kernel."""
 
 
-def state(what: str, busy: float) -> dict[str, Any]:
-    """The row of a card that was at something for a share of the time."""
+def state(kernel: str, busy: float) -> dict[str, Any]:
+    """Build the row of a device that ran a kernel for a share of the time."""
     rest = FULL["idle"]
     power, sm, tensor, dram = (
-        idle + busy * (full - idle) for idle, full in zip(rest, FULL[what], strict=True)
+        idle + busy * (full - idle) for idle, full in zip(rest, FULL[kernel], strict=True)
     )
     return {
         "device": "STAND-IN",
         "name": NAME,
-        "utilization_pct": 0.0 if what == "idle" else 100.0 * busy,
+        "utilization_pct": 0.0 if kernel == "idle" else 100.0 * busy,
         "power_w": LIMIT_W * power,
         "power_limit_w": LIMIT_W,
         "sm_active_ratio": sm,
@@ -56,30 +56,30 @@ def state(what: str, busy: float) -> dict[str, Any]:
     }
 
 
-class Card:
-    """Writes its state until it is closed.
+class SimulatedDevice:
+    """Writes the state of the device until it is closed.
 
     Args:
-        path: of the state; None: a new file that is removed in the end.
+        path: file of the state; None: a temporary file.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory() if path is None else None
         self.path: Path = path or Path(self._folder.name if self._folder else "") / "card.jsonl"
         self._lock = threading.Lock()
-        self._what = "idle"
+        self._kernel = "idle"
         self._since_s: float | None = None
         self._busy_s = 0.0
         self._stop = threading.Event()
         self._write(0.0)
-        self._thread = threading.Thread(target=self._tell, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     @contextlib.contextmanager
-    def busy(self, what: str) -> Iterator[None]:
-        """Be at something meanwhile."""
+    def busy(self, kernel: str) -> Iterator[None]:
+        """Report a kernel as running inside the block."""
         with self._lock:
-            self._what, self._since_s = what, time.monotonic()
+            self._kernel, self._since_s = kernel, time.monotonic()
         try:
             yield
         finally:
@@ -88,7 +88,7 @@ class Card:
                 self._since_s = None
 
     def close(self) -> None:
-        """Stop telling."""
+        """Stop writing."""
         self._stop.set()
         self._thread.join()
         if self._folder is not None:
@@ -97,44 +97,44 @@ class Card:
     def _pending(self, now: float) -> float:
         return 0.0 if self._since_s is None else now - self._since_s
 
-    def _tell(self) -> None:
-        told_s, told_busy_s = time.monotonic(), 0.0
+    def _run(self) -> None:
+        written_s, written_busy_s = time.monotonic(), 0.0
         while not self._stop.wait(PERIOD_S):
             now = time.monotonic()
             with self._lock:
                 busy_s = self._busy_s + self._pending(now)
-            self._write(min(1.0, (busy_s - told_busy_s) / (now - told_s)))
-            told_s, told_busy_s = now, busy_s
+            self._write(min(1.0, (busy_s - written_busy_s) / (now - written_s)))
+            written_s, written_busy_s = now, busy_s
 
     def _write(self, busy: float) -> None:
         new = self.path.with_suffix(".new")
-        new.write_text(json.dumps(state(self._what, busy)) + "\n")
-        os.replace(new, self.path)  # noqa: PTH105 - nobody reads half a state
+        new.write_text(json.dumps(state(self._kernel, busy)) + "\n")
+        os.replace(new, self.path)  # noqa: PTH105 - no reader sees half a state
 
 
-class Told:
-    """A stand-in whose work shows on a card."""
+class ObservedWork:
+    """A stand-in whose work is reported by a simulated device."""
 
-    def __init__(self, inner: Work, card: Card) -> None:
+    def __init__(self, inner: Work, device: SimulatedDevice) -> None:
         self._inner = inner
-        self._card = card
+        self._device = device
 
     def batch(self, count: int) -> None:
         """Compute a batch."""
-        with self._card.busy("batch"):
+        with self._device.busy("batch"):
             self._inner.batch(count)
 
     def kernel(self, name: str) -> Callable[[], None]:
         """Prepare a kernel."""
         step = self._inner.kernel(name)
 
-        def told() -> None:
-            with self._card.busy(name):
+        def run_step() -> None:
+            with self._device.busy(name):
                 step()
 
-        return told
+        return run_step
 
     def close(self) -> None:
-        """Let go of both."""
-        self._card.close()
+        """Close the device and the work."""
+        self._device.close()
         self._inner.close()

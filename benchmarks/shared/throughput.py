@@ -1,4 +1,4 @@
-"""Decisions a second at so many tasks, and how long they take at a fixed rate of arrivals."""
+"""Decisions per second of concurrent tasks, and latency at a fixed rate of arrivals."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from typing import Any
 from autoglm_throttle.store.window_protocol import script
 from benchmarks import harness
 from benchmarks.shared import drive
-from benchmarks.shared.contestant import SCRIPTS, Contestant
+from benchmarks.shared.bench import LIMIT, USERS, RedisBench
+from benchmarks.shared.candidate import SCRIPTS, Candidate
 from benchmarks.shared.drive import Hit, Tally, arrivals, closed, open_loop, quantile
 from benchmarks.shared.floor import FLOORS, Batch, Floor
 from benchmarks.shared.gauge import Reading
-from benchmarks.shared.lab import LIMIT, USERS, Lab
 from benchmarks.shared.ours import Whole
 
 CONTROL = "control"
-"""A fixed piece of work for this processor alone: what it varies by is the machine's, not a row's."""
+"""A fixed amount of processor work; its variation is that of the machine."""
 
 CONTROL_S = 0.1
 OPEN_RPS = 5000.0
 OPEN_TASKS = 64
 WARMINGS = 20
 MOST_BATCHES = 2000
-"""Prebuilt for a floor, which begins again after them."""
+"""Number of prebuilt batches of a floor; it repeats them."""
 OPEN_ROWS = ("store", "throttle", "moving-raised", "moving-blocking")
 
 
@@ -45,7 +45,7 @@ class Run:
 
     @classmethod
     def between(cls, tally: Tally, before: Reading, after: Reading, sends: tuple[str, ...]) -> Run:
-        """What two readings of the server say about a run."""
+        """Combine the results of a run with two readings of the server."""
         return cls(tally, after.sent(before, sends), after.clients, after.cpu_s - before.cpu_s)
 
 
@@ -56,7 +56,7 @@ class Runs:
     runs: list[Run] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
-        """Medians of the rounds; errors are added up, and connections are the most there were."""
+        """Return medians over the rounds, the sum of errors and the most connections."""
         tallies = [run.tally for run in self.runs]
         errors: Counter[str] = sum((tally.errors for tally in tallies), Counter())
         return {
@@ -74,7 +74,7 @@ class Runs:
 
 
 def median(values: Iterable[float]) -> float:
-    """The median, which a generator may give."""
+    """Return the median of any iterable."""
     return float(statistics.median(values))
 
 
@@ -82,15 +82,15 @@ def _each(amount: float, run: Run) -> float:
     return amount / max(run.tally.decisions, 1)
 
 
-def decisions(lab: Lab, rows: Mapping[str, Contestant]) -> dict[str, Any]:
-    """Every row at every depth, interleaved; by depth, and within it by row."""
+def decisions(bench: RedisBench, rows: Mapping[str, Candidate]) -> dict[str, Any]:
+    """Measure every row at every depth, interleaved; results by depth, then by row."""
     found: dict[str, Any] = {}
-    for tasks in lab.scale.depths:
+    for tasks in bench.scale.depths:
         kept = {name: Runs() for name in (*rows, *FLOORS)}
         jobs: dict[str, Callable[[], float]] = {CONTROL: busy}
-        jobs |= {name: partial(_row, lab, who, tasks, kept[name]) for name, who in rows.items()}
-        jobs |= {name: partial(_floor, lab, name, tasks, kept[name]) for name in FLOORS}
-        seen = harness.interleave(jobs, lab.scale.rounds)
+        jobs |= {name: partial(_row, bench, candidate, tasks, kept[name]) for name, candidate in rows.items()}
+        jobs |= {name: partial(_floor, bench, name, tasks, kept[name]) for name in FLOORS}
+        seen = harness.interleave(jobs, bench.scale.rounds)
         table = {name: runs.summary() for name, runs in kept.items()}
         for name, row in table.items():
             row["ours_over_it"] = _ratio(seen, "store", name)
@@ -104,7 +104,7 @@ def _ratio(seen: Mapping[str, Sequence[float]], name: str, base: str) -> float |
 
 
 def busy() -> float:
-    """Rounds of a fixed loop per second."""
+    """Measure the rounds of a fixed loop per second."""
     begun, count = drive.clock(), 0
     while (spent := drive.clock() - begun) < CONTROL_S:
         sum(range(1000))
@@ -112,51 +112,51 @@ def busy() -> float:
     return count / spent
 
 
-def _row(lab: Lab, who: Contestant, tasks: int, kept: Runs) -> float:
+def _row(bench: RedisBench, candidate: Candidate, tasks: int, kept: Runs) -> float:
     async def run() -> Run:
-        async with lab.opened(who) as hit:
+        async with bench.opened(candidate) as hit:
             users = itertools.cycle(USERS)
-            before = await warm(lab, hit, users, tasks)
-            tally = await judged(hit, closed(hit, users, tasks, lab.scale.row_s))
+            before = await warm(bench, hit, users, tasks)
+            tally = await evaluated(hit, closed(hit, users, tasks, bench.scale.row_s))
             if tally.refused:  # there are too many users for that
                 tally.errors["refused"] += tally.refused
-            return Run.between(tally, before, lab.gauge.read(), who.sends)
+            return Run.between(tally, before, bench.gauge.read(), candidate.sends)
 
     kept.runs.append(asyncio.run(run()))
     return kept.runs[-1].tally.per_s
 
 
-async def judged(hit: Hit, run: Awaitable[Tally]) -> Tally:
-    """A run in which a decision that was made without the store is an error."""
-    before = hit.alone if isinstance(hit, Whole) else 0
+async def evaluated(hit: Hit, run: Awaitable[Tally]) -> Tally:
+    """Run, and count decisions made without the store as errors."""
+    before = hit.local_decisions if isinstance(hit, Whole) else 0
     tally = await run
-    if isinstance(hit, Whole) and (alone := hit.alone - before):
-        tally.errors["without the store"] += alone
-        tally.admitted -= alone
+    if isinstance(hit, Whole) and (local_decisions := hit.local_decisions - before):
+        tally.errors["without the store"] += local_decisions
+        tally.admitted -= local_decisions
     return tally
 
 
-async def warm(lab: Lab, hit: Hit, users: Iterator[str], tasks: int) -> Reading:
-    """Drive until nobody opens another connection: a pool takes a while to be as large as it gets."""
+async def warm(bench: RedisBench, hit: Hit, users: Iterator[str], tasks: int) -> Reading:
+    """Run until the number of connections is constant: a pool grows for a while."""
     clients = -1
     for _ in range(WARMINGS):
-        await closed(hit, users, tasks, lab.scale.warm_s)
-        reading = lab.gauge.read()
+        await closed(hit, users, tasks, bench.scale.warm_s)
+        reading = bench.gauge.read()
         if reading.clients <= clients:
             break
         clients = reading.clients
     return reading
 
 
-def _floor(lab: Lab, name: str, tasks: int, kept: Runs) -> float:
-    lab.gauge.empty()
-    lab.server.command("SCRIPT", "LOAD", script())
-    floor = Floor(lab.server.port, _batches(name, tasks))
+def _floor(bench: RedisBench, name: str, tasks: int, kept: Runs) -> float:
+    bench.gauge.empty()
+    bench.server.command("SCRIPT", "LOAD", script())
+    floor = Floor(bench.server.port, _batches(name, tasks))
     try:
-        floor.run(lab.scale.warm_s)
-        before = lab.gauge.read()
-        tally = floor.run(lab.scale.row_s)
-        kept.runs.append(Run.between(tally, before, lab.gauge.read(), SCRIPTS))
+        floor.run(bench.scale.warm_s)
+        before = bench.gauge.read()
+        tally = floor.run(bench.scale.row_s)
+        kept.runs.append(Run.between(tally, before, bench.gauge.read(), SCRIPTS))
     finally:
         floor.close()
     return tally.per_s
@@ -169,36 +169,36 @@ def _batches(name: str, tasks: int) -> list[Batch]:
     return [FLOORS[name](USERS[start : start + tasks], LIMIT) for start in starts]
 
 
-def open_loops(lab: Lab, rows: Mapping[str, Contestant]) -> dict[str, Any]:
-    """Poisson arrivals at a fixed rate, counted from when they were due; the control decides nothing."""
+def open_loops(bench: RedisBench, rows: Mapping[str, Candidate]) -> dict[str, Any]:
+    """Measure Poisson arrivals at a fixed rate, from the due instant; the control decides nothing."""
     tallies: dict[str, list[Tally]] = {
         name: [] for name in (CONTROL, *(row for row in OPEN_ROWS if row in rows))
     }
 
     def row(name: str) -> float:
-        due = arrivals(OPEN_RPS, lab.scale.open_s, len(tallies[name]))
+        due = arrivals(OPEN_RPS, bench.scale.open_s, len(tallies[name]))
         if name == CONTROL:
             tally = asyncio.run(open_loop(nothing, itertools.cycle(USERS), due))
         else:
-            tally = asyncio.run(_open(lab, rows[name], due))
+            tally = asyncio.run(_open(bench, rows[name], due))
         tallies[name].append(tally)
         return quantile(tally.waits_s, 0.99)
 
-    harness.interleave({name: partial(row, name) for name in tallies}, lab.scale.open_rounds)
+    harness.interleave({name: partial(row, name) for name in tallies}, bench.scale.open_rounds)
     return {name: _opened(runs) for name, runs in tallies.items()}
 
 
 async def nothing(user: str, units: int = 1) -> bool:  # noqa: ARG001
-    """Decide nothing, after one pass of the event loop."""
+    """Decide nothing, after one iteration of the event loop."""
     await asyncio.sleep(0)
     return True
 
 
-async def _open(lab: Lab, who: Contestant, due: list[float]) -> Tally:
-    async with lab.opened(who) as hit:
+async def _open(bench: RedisBench, candidate: Candidate, due: list[float]) -> Tally:
+    async with bench.opened(candidate) as hit:
         users = itertools.cycle(USERS)
-        await warm(lab, hit, users, OPEN_TASKS)
-        return await judged(hit, open_loop(hit, users, due))
+        await warm(bench, hit, users, OPEN_TASKS)
+        return await evaluated(hit, open_loop(hit, users, due))
 
 
 def _opened(runs: Sequence[Tally]) -> dict[str, Any]:

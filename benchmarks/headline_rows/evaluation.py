@@ -1,4 +1,4 @@
-"""What the rounds say: each row at each level against its control, and the bars of this project."""
+"""Evaluation of the rounds: each row at each level against its control, and the bars of this project."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Round = Mapping[str, Mapping[str, Any]]
 TOP = "5000/s"
 
 BEYOND = "10000/s"
-"""Shown where the control can do it; nothing is promised there."""
+"""A level shown if the control passes it; it has no bars."""
 
 FRACTION = 0.01
-"""By how much a count that is known beforehand may be off, beside a burst."""
+"""Tolerance of a count that is known beforehand, in addition to a burst."""
 
 KEPT = 0.97
-"""Answers of ours by those of the control."""
+"""Smallest ratio of our responses to those of the control."""
 
-PRESSED_RPS = 3800.0
-"""Served per second by a GPU that can do 4000."""
+UNDER_PRESSURE_RPS = 3800.0
+"""Least responses per second of a GPU with a capacity of 4000/s."""
 
 
 def points(rounds: Sequence[Round], level: str) -> list[dict[str, control.Point]]:
-    """The rounds as the control rule reads them."""
+    """Convert the rounds for the control rule."""
     return [{key: _point(figures["levels"][level]) for key, figures in one.items()} for one in rounds]
 
 
@@ -40,7 +40,7 @@ def _point(figures: Mapping[str, Any]) -> control.Point:
 
 
 def rows(rounds: Sequence[Round], scale: Scale) -> list[dict[str, Any]]:
-    """One record for each row and level: medians over the rounds that count, the judgement, the ratios."""
+    """Build a record for each row and level: medians over the counted rounds, the outcome, the ratios."""
     return [
         {"case": case.key, "level": level, **_row(rounds, case, level)}
         for level in scale.names
@@ -50,16 +50,16 @@ def rows(rounds: Sequence[Round], scale: Scale) -> list[dict[str, Any]]:
 
 def _row(rounds: Sequence[Round], case: Case, level: str) -> dict[str, Any]:
     seen = points(rounds, level)
-    judged = control.evaluate(seen, case.key)
+    evaluated = control.evaluate(seen, case.key)
     counted = [one for one, point in zip(rounds, seen, strict=True) if control.is_counted(point)] or rounds
     ratios = {
         "done_of_control": control.done_ratio(seen, case.key),
         "p99_of_control": control.p99_ratio(seen, case.key),
     }
     return {
-        "outcome": judged.outcome,
-        "judgement": judged.text,
-        "counted": judged.counted,
+        "outcome": evaluated.outcome,
+        "judgement": evaluated.text,
+        "counted": evaluated.counted,
         **{name: None if spread is None else asdict(spread) for name, spread in ratios.items()},
         **middle([one[case.key]["levels"][level] for one in counted]),
         "server_cpu": statistics.median(one[case.key]["server_cpu"] for one in counted),
@@ -67,7 +67,7 @@ def _row(rounds: Sequence[Round], case: Case, level: str) -> dict[str, Any]:
 
 
 def middle(several: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The median of each figure; what a round does not have is left out of it."""
+    """Return the median of each figure over the rounds that have it."""
     merged: dict[str, Any] = {}
     for name, first in several[0].items():
         values = [one[name] for one in several]
@@ -80,20 +80,20 @@ def middle(several: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def status(found: Sequence[Mapping[str, Any]]) -> int:
-    """The exit status: 1 if ours did not do it, 3 if the machine could not have done it, else 0."""
-    outcomes = {row["outcome"] for row in found if _is_judged(row)}
+    """Return the exit status: 1 if ours failed, 3 if the machine was too slow, else 0."""
+    outcomes = {row["outcome"] for row in found if _is_evaluated(row)}
     if "fail" in outcomes:
         return control.STATUS["fail"]
     return control.STATUS["inconclusive" if "inconclusive" in outcomes else "pass"]
 
 
-def _is_judged(row: Mapping[str, Any]) -> bool:
+def _is_evaluated(row: Mapping[str, Any]) -> bool:
     variant, _, name = row["case"].partition("/")
     return variant != "nominal" and name in OURS and row["level"] != BEYOND
 
 
 def bars(found: Sequence[Mapping[str, Any]]) -> Iterator[Bar]:
-    """What must be shown; a miss where too few rounds count says nothing."""
+    """Compute the bars; a miss with too few counted rounds is inconclusive."""
     by = {(row["case"], row["level"]): row for row in found}
     for (case, level), row in by.items():
         variant, _, name = case.partition("/")
@@ -111,22 +111,22 @@ def _ours(row: Mapping[str, Any]) -> Iterator[Bar]:
     variant, _, name = row["case"].partition("/")
     calm, level = _calm(row), row["level"]
     where = f"{variant} at {level}, {ROWS[name]}"
-    pressed = variant == "pressure" and level == TOP
+    under_pressure = variant == "pressure" and level == TOP
     yield Bar(f"{where}: p99 ms", _ms(row["p99_s"]), 1e3 * control.P99_S, calm=calm)
     yield Bar(f"{where}: errors", row["errors"], 0, calm=calm)
     yield Bar(f"{where}: answered", row["done_ratio"] or 0.0, control.DONE, at_most=False, calm=calm)
     if level == TOP:
         kept = row["done_of_control"]["median"] if row["done_of_control"] else math.nan
         yield Bar(f"{where}: done of control", kept, KEPT, at_most=False, calm=calm)
-    if pressed:
-        yield Bar(f"{where}: served/s", row["served_rps"], PRESSED_RPS, at_most=False, calm=calm)
-    refused = row["priorities"]["high"] if pressed else row
-    whom = "high refused" if pressed else "refused"
-    yield Bar(f"{where}: {whom}", refused["limited"] + refused["shed"], 0, calm=calm)
+    if under_pressure:
+        yield Bar(f"{where}: served/s", row["served_rps"], UNDER_PRESSURE_RPS, at_most=False, calm=calm)
+    refused = row["priorities"]["high"] if under_pressure else row
+    subject = "high refused" if under_pressure else "refused"
+    yield Bar(f"{where}: {subject}", refused["limited"] + refused["shed"], 0, calm=calm)
 
 
 def _nominal(row: Mapping[str, Any]) -> Iterator[Bar]:
-    """The rates are known, so the refusals are: whatever of a second is above the rate."""
+    """Compute the expected rejections: all requests of a second above the known rate."""
     name, level = row["case"].partition("/")[2], row["level"]
     for priority, rate_rps in RATES_RPS.items():
         counts = row["priorities"][priority]

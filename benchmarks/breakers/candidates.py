@@ -1,6 +1,6 @@
-"""Breakers of others and ours, each used as its own documentation says, in its cheapest form.
+"""Circuit breakers of several libraries, each used as documented, in its cheapest form.
 
-One instance is one breaker of that kind; it opens at as many failures as it does by default.
+One instance is one breaker of that kind, with the default number of failures.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ Coroutine = Callable[[], Awaitable[int]]
 Function = Callable[[], int]
 
 FAILURES_AT_MOST = 50
-"""After so many failures in a row each of them is open."""
+"""Number of consecutive failures after which each breaker is open."""
 
 NAME = "vector-db"
 
 _ALIVE: list[Throttle] = []
-"""A guarded function does not keep its throttle alive; an application does."""
+"""References that keep throttles alive, as an application does."""
 
 
 class Broken(Exception):
-    """What the dependency fails with."""
+    """Exception of a failing dependency."""
 
 
-class Contestant(ABC):
-    """One breaker.
+class Candidate(ABC):
+    """One circuit breaker.
 
     Args:
         open_s: seconds that it stays open.
@@ -38,62 +38,62 @@ class Contestant(ABC):
 
     name: ClassVar[str]
     package: ClassVar[str]
-    refusal: type[Exception]
-    """What a refused caller sees."""
+    rejection: type[Exception]
+    """Exception of a rejected call."""
     blocks: ClassVar[bool] = True
-    """Whether it can guard a block of a coroutine."""
+    """Whether it can guard a block inside a coroutine."""
     one_by_one: ClassVar[bool] = False
-    """Whether threads go through it one after the other."""
+    """Whether threads pass it one after another."""
 
     def __init__(self, open_s: float) -> None:
         self.open_s = open_s
 
     @abstractmethod
     def coroutine(self, fn: Coroutine) -> Coroutine:
-        """Put the breaker before a coroutine function."""
+        """Guard a coroutine function."""
 
     @abstractmethod
     def function(self, fn: Function) -> Function:
-        """Put the breaker before a plain function."""
+        """Guard a plain function."""
 
     def block(self, fn: Coroutine) -> Coroutine:
         """Call a coroutine function in a block of the breaker."""
         raise NotImplementedError(f"{self.name} has no block for coroutines")
 
-    def left(self, error: Any) -> object:
-        """How long the breaker stays open, read from a refusal or from the breaker; None: neither tells."""
+    def open_time_left(self, error: Any) -> object:
+        """Return the remaining open time, from the rejection or the breaker; None if unknown."""
         _ = error
         return None
 
     async def trip(self, failing: Coroutine) -> None:
-        """Fail until calls are refused."""
+        """Fail until calls are rejected."""
         for _ in range(FAILURES_AT_MOST):
             try:
                 await failing()
-            except self.refusal:
+            except self.rejection:
                 return
             except Broken:
                 pass
         raise RuntimeError(f"{self.name} does not open")
 
-    def trip_now(self, failing: Function) -> None:
-        """The same of a plain function."""
+    def trip_sync(self, failing: Function) -> None:
+        """Fail until calls of a plain function are rejected."""
         for _ in range(FAILURES_AT_MOST):
             try:
                 failing()
-            except self.refusal:
+            except self.rejection:
                 return
             except Broken:
                 pass
         raise RuntimeError(f"{self.name} does not open")
 
 
-class Ours(Contestant):
+class Ours(Candidate):
     """A guard of a throttle."""
 
     name = "autoglm_throttle"
     package = "autoglm-throttle"
-    refusal = GuardRejected
+    rejection = GuardRejected
 
     def __init__(self, open_s: float, **settings: Any) -> None:
         super().__init__(open_s)
@@ -115,12 +115,12 @@ class Ours(Contestant):
 
         return guarded
 
-    def left(self, error: Any) -> object:
+    def open_time_left(self, error: Any) -> object:
         return error.retry_after_s
 
 
-class CircuitBreaker(Contestant):
-    """circuitbreaker: its ``with`` counts, but lets everybody in, so it has no block."""
+class CircuitBreaker(Candidate):
+    """circuitbreaker: its ``with`` counts, but never rejects, so it has no block."""
 
     name = package = "circuitbreaker"
     blocks = False
@@ -129,7 +129,7 @@ class CircuitBreaker(Contestant):
         import circuitbreaker
 
         super().__init__(open_s)
-        self.refusal = circuitbreaker.CircuitBreakerError
+        self.rejection = circuitbreaker.CircuitBreakerError
         self.breaker: Any = circuitbreaker.CircuitBreaker(recovery_timeout=open_s, name=NAME)
 
     def coroutine(self, fn: Coroutine) -> Coroutine:
@@ -140,13 +140,13 @@ class CircuitBreaker(Contestant):
         guarded: Function = self.breaker(fn)
         return guarded
 
-    def left(self, error: Any) -> object:
+    def open_time_left(self, error: Any) -> object:
         del error
         return self.breaker.open_remaining
 
 
-class Purgatory(Contestant):
-    """purgatory: one factory for coroutines, another for functions."""
+class Purgatory(Candidate):
+    """purgatory, with one factory for coroutines and another for functions."""
 
     name = package = "purgatory"
 
@@ -155,7 +155,7 @@ class Purgatory(Contestant):
         from purgatory.domain.model import OpenedState
 
         super().__init__(open_s)
-        self.refusal = OpenedState
+        self.rejection = OpenedState
         self.waiting: Any = purgatory.AsyncCircuitBreakerFactory(default_ttl=open_s)
         self.plain: Any = purgatory.SyncCircuitBreakerFactory(default_ttl=open_s)
 
@@ -177,7 +177,7 @@ class Purgatory(Contestant):
         return guarded
 
 
-class AioBreaker(Contestant):
+class AioBreaker(Candidate):
     """aiobreaker."""
 
     name = package = "aiobreaker"
@@ -187,7 +187,7 @@ class AioBreaker(Contestant):
         import aiobreaker
 
         super().__init__(open_s)
-        self.refusal = aiobreaker.CircuitBreakerError
+        self.rejection = aiobreaker.CircuitBreakerError
         self.breaker: Any = aiobreaker.CircuitBreaker(timeout_duration=timedelta(seconds=open_s))
 
     def coroutine(self, fn: Coroutine) -> Coroutine:
@@ -198,11 +198,11 @@ class AioBreaker(Contestant):
         guarded: Function = self.breaker(fn)
         return guarded
 
-    def left(self, error: Any) -> object:
+    def open_time_left(self, error: Any) -> object:
         return error.time_remaining
 
 
-class PyBreaker(Contestant):
+class PyBreaker(Candidate):
     """pybreaker: asyncio goes through its block, since its decorator does not await anything."""
 
     name = package = "pybreaker"
@@ -212,7 +212,7 @@ class PyBreaker(Contestant):
         import pybreaker
 
         super().__init__(open_s)
-        self.refusal = pybreaker.CircuitBreakerError
+        self.rejection = pybreaker.CircuitBreakerError
         self.breaker: Any = pybreaker.CircuitBreaker(reset_timeout=open_s, **options)
 
     def coroutine(self, fn: Coroutine) -> Coroutine:
@@ -232,8 +232,8 @@ class PyBreaker(Contestant):
         return guarded
 
 
-class Interlock(Contestant):
-    """interlock-cb; slow calls count in it, and nothing turns that off."""
+class Interlock(Candidate):
+    """interlock-cb; its counting of slow calls cannot be turned off."""
 
     name = "interlock"
     package = "interlock-cb"
@@ -242,7 +242,7 @@ class Interlock(Contestant):
         import interlock
 
         super().__init__(open_s)
-        self.refusal = interlock.CircuitOpenError
+        self.rejection = interlock.CircuitOpenError
         config = interlock.Config(wait_duration_in_open=open_s)
         self.breaker: Any = interlock.CircuitBreaker(name=NAME, config=config, **options)
 
@@ -263,11 +263,11 @@ class Interlock(Contestant):
 
         return guarded
 
-    def left(self, error: Any) -> object:
+    def open_time_left(self, error: Any) -> object:
         return error.retry_after
 
 
-CONTESTANTS: tuple[type[Contestant], ...] = (
+CANDIDATES: tuple[type[Candidate], ...] = (
     Ours,
     CircuitBreaker,
     Purgatory,
@@ -275,5 +275,5 @@ CONTESTANTS: tuple[type[Contestant], ...] = (
     PyBreaker,
     Interlock,
 )
-RIVALS = CONTESTANTS[1:]
-PACKAGES = tuple(rival.package for rival in RIVALS)
+PEERS = CANDIDATES[1:]
+PACKAGES = tuple(peer.package for peer in PEERS)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from autoglm_throttle.traffic.demo.demo_process import DemoProcess
-from benchmarks.sampled import TOLD_PATH, Asked
+from benchmarks.sampled import SNAPSHOT_PATH, ServiceOptions
 from benchmarks.shared.bars import Bar
 
 SERVER = "benchmarks.sampled"
@@ -93,7 +93,7 @@ class Client:
         """End it."""
         self._socket.close()
 
-    def ask(self) -> float:
+    def request(self) -> float:
         """Milliseconds from the request to the end of its answer."""
         begun = time.perf_counter()
         self._socket.sendall(REQUEST)
@@ -105,12 +105,12 @@ class Client:
                 raise RuntimeError(f"a request was not let in: {answer!r}")
         return (time.perf_counter() - begun) * 1e3
 
-    def turn(self, seconds: float) -> dict[str, float]:
+    def measure_for(self, seconds: float) -> dict[str, float]:
         """Ask for so long, one request after the other."""
         last_s = time.perf_counter() + seconds
-        taken = [self.ask()]
+        taken = [self.request()]
         while time.perf_counter() < last_s:
-            taken.append(self.ask())
+            taken.append(self.request())
         taken.sort()
         return {
             "requests": len(taken),
@@ -134,9 +134,9 @@ class Service:
     state: Path
     client: Client
 
-    def told(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
         """What its throttle sees."""
-        return asyncio.run(self.child.request(TOLD_PATH)) or {}
+        return asyncio.run(self.child.request(SNAPSHOT_PATH)) or {}
 
     def until(self, wanted: Mapping[str, Any]) -> None:
         """Wait until it sees this.
@@ -145,10 +145,10 @@ class Service:
             RuntimeError: it never does.
         """
         last_s = time.monotonic() + START_S
-        while (seen := self.told()) != seen | dict(wanted):
+        while (seen := self.figures()) != seen | dict(wanted):
             if time.monotonic() > last_s:
                 raise RuntimeError(f"{self.row.title}: {seen} instead of {wanted}")
-            self.client.ask()
+            self.client.request()
             time.sleep(0.05)
 
 
@@ -160,7 +160,9 @@ def running(rows: Mapping[str, Row], folder: Path) -> Iterator[dict[str, Service
         for name, row in rows.items():
             state = folder / f"{name}.state"
             state.write_text(f"-1.count={CARDS}\n")
-            child = stack.enter_context(DemoProcess(SERVER, asdict(Asked(row.interval_s, str(state)))))
+            child = stack.enter_context(
+                DemoProcess(SERVER, asdict(ServiceOptions(row.interval_s, str(state))))
+            )
             client = stack.enter_context(contextlib.closing(Client(child.port)))
             services[name] = Service(row, child, state, client)
         for service in services.values():
@@ -172,7 +174,7 @@ def running(rows: Mapping[str, Row], folder: Path) -> Iterator[dict[str, Service
 
 def ready(service: Service) -> None:
     """Bring a service to where its row is measured: reading without a file, or in a read that hangs."""
-    service.client.ask()
+    service.client.request()
     if service.row.interval_s is None:
         return
     service.until({"sources": ["reading"], "judged": CARDS, "notes": [], "telemetry": "fresh"})
@@ -187,14 +189,14 @@ def measure(scale: Scale, folder: Path, rows: Mapping[str, Row] = ROWS) -> dict[
     """Every row once in each round, and what each adds to the one beside it."""
     with running(rows, folder) as services:
         for service in services.values():
-            service.client.turn(scale.warm_s)
+            service.client.measure_for(scale.warm_s)
         seen = rounds(services, scale)
-        ends = {name: service.told() for name, service in services.items()}
+        ends = {name: service.figures() for name, service in services.items()}
     return {
         "scale": asdict(scale),
         "rows": {
-            name: {**middle(turns), "adds": adds(turns, seen.get(rows[name].beside, ()))}
-            for name, turns in seen.items()
+            name: {**middle(measurements), "adds": adds(measurements, seen.get(rows[name].beside, ()))}
+            for name, measurements in seen.items()
         },
         "ends": ends,
         "all": seen,
@@ -208,29 +210,33 @@ def rounds(services: Mapping[str, Service], scale: Scale) -> dict[str, list[dict
     for number in range(scale.rounds):
         first = number % len(names)
         for name in names[first:] + names[:first]:
-            seen[name].append(services[name].client.turn(scale.turn_s))
+            seen[name].append(services[name].client.measure_for(scale.turn_s))
     return seen
 
 
-def middle(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def middle(measurements: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The median of each figure over rounds."""
-    return {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
+    return {
+        name: statistics.median(measure_for[name] for measure_for in measurements) for name in measurements[0]
+    }
 
 
 def adds(
-    turns: Sequence[Mapping[str, float]], beside: Sequence[Mapping[str, float]]
+    measurements: Sequence[Mapping[str, float]], beside: Sequence[Mapping[str, float]]
 ) -> dict[str, dict[str, float | None]]:
     """The median of what each figure is above the other row's in the same round, and how sure that is."""
     if not beside:
         return {}
     added: dict[str, dict[str, float | None]] = {}
     for name in ("p50_ms", "p99_ms", "p999_ms"):
-        more = [turn[name] - other[name] for turn, other in zip(turns, beside, strict=True)]
-        added[name] = {"median": statistics.median(more), "give": give(more)}
+        more = [
+            measure_for[name] - other[name] for measure_for, other in zip(measurements, beside, strict=True)
+        ]
+        added[name] = {"median": statistics.median(more), "give": median_error(more)}
     return added
 
 
-def give(values: Sequence[float]) -> float | None:
+def median_error(values: Sequence[float]) -> float | None:
     """How far off their median may be; of a handful of values nobody knows."""
     if len(values) < LEAST_ROUNDS:
         return None
@@ -261,10 +267,10 @@ def show(found: Mapping[str, Any], rows: Mapping[str, Row] = ROWS) -> None:
     """Print the rows."""
     print(f"{'requests over HTTP, ms':28}{'p50':>8}{'p99':>8}{'p99.9':>8}   added to p50, p99, p99.9")
     for name, figures in found["rows"].items():
-        told = "".join(f"{figures[one]:8.3f}" for one in ("p50_ms", "p99_ms", "p999_ms"))
+        cells = "".join(f"{figures[one]:8.3f}" for one in ("p50_ms", "p99_ms", "p999_ms"))
         added = "  ".join(
             f"{one['median']:+.3f} ±{known(one['give']):.3f}" for one in figures["adds"].values()
         )
         beside = rows[name].beside
         against = f"   (to: {rows[beside].title})" if beside else ""
-        print(f"{rows[name].title:28}{told}   {added}{against}")
+        print(f"{rows[name].title:28}{cells}   {added}{against}")

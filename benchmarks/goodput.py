@@ -9,7 +9,7 @@ from autoglm_throttle.traffic.plan import LoadPlan
 from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.types import Priority
 
-ANSWERED_NO = (
+REJECTIONS = (
     RequestResult.LIMITED,
     RequestResult.SHED,
     RequestResult.CLIENT_ERROR,
@@ -19,7 +19,7 @@ ANSWERED_NO = (
 
 
 @dataclass
-class ClassBook:
+class ClassCounts:
     """One class. Completions count where they happen, all else where the request was to be sent."""
 
     completions: int = 0
@@ -32,7 +32,7 @@ class ClassBook:
     """Of the planned that were served, in time or not."""
 
 
-class Ledger:
+class GoodputObserver:
     """The generator's observer.
 
     Args:
@@ -43,7 +43,7 @@ class Ledger:
     """
 
     def __init__(self, plan: LoadPlan, slo_s: float, begin_s: float, end_s: float) -> None:
-        self.classes: dict[Priority, ClassBook] = {priority: ClassBook() for priority in Priority}
+        self.classes: dict[Priority, ClassCounts] = {priority: ClassCounts() for priority in Priority}
         self.refusal: Histogram = Histogram()
         """How long a refusal took, of all planned inside the window."""
         self._plan = plan
@@ -56,20 +56,20 @@ class Ledger:
         """Of the window."""
         return self._end_s - self._begin_s
 
-    def note(self, index: int, ending: RequestResult, response_s: float) -> None:
+    def note(self, index: int, result_kind: RequestResult, response_s: float) -> None:
         """Enter one ending."""
         sent_s = self._plan.offsets[index]
-        book = self.classes[Priority(self._plan.priorities[index])]
-        in_time = ending.served and response_s <= self._slo_s
-        book.completions += in_time and self._within(sent_s + response_s)
+        counts = self.classes[Priority(self._plan.priorities[index])]
+        in_time = result_kind.served and response_s <= self._slo_s
+        counts.completions += in_time and self._within(sent_s + response_s)
         if not self._within(sent_s):
             return
-        book.planned += 1
-        book.in_time += in_time
-        if ending.served:
-            book.response.record(response_s)
-        elif ending in ANSWERED_NO:
-            book.refused += 1
+        counts.planned += 1
+        counts.in_time += in_time
+        if result_kind.served:
+            counts.response.record(response_s)
+        elif result_kind in REJECTIONS:
+            counts.refused += 1
             self.refusal.record(response_s)
 
     def _within(self, at_s: float) -> bool:
@@ -77,11 +77,11 @@ class Ledger:
 
     def completed_rps(self, priority: Priority | None = None) -> float:
         """Completions in time per second of the window, of one class or of all."""
-        return sum(book.completions for book in self._of(priority)) / self.length_s
+        return sum(counts.completions for counts in self._of(priority)) / self.length_s
 
     def offered_rps(self, priority: Priority | None = None) -> float:
         """Requests that were to be sent per second of the window."""
-        return sum(book.planned for book in self._of(priority)) / self.length_s
+        return sum(counts.planned for counts in self._of(priority)) / self.length_s
 
-    def _of(self, priority: Priority | None) -> list[ClassBook]:
+    def _of(self, priority: Priority | None) -> list[ClassCounts]:
         return list(self.classes.values()) if priority is None else [self.classes[priority]]

@@ -1,8 +1,8 @@
-"""What users can pick today, all over redis-py.
+"""Alternatives of other libraries, all over redis-py.
 
-*installed*: redis-py's pool as it comes, 100 connections and an error for who finds none. There are two
-ways to tune it, and which is faster depends on the number of tasks: *raised* opens a connection for each,
-*blocking* lets them wait for one of 64.
+*installed*: the default pool of redis-py, 100 connections and an error if all are in use. There are two
+ways to tune it; the faster one depends on the number of tasks: *raised* opens a connection for each task,
+*blocking* lets tasks wait for one of 64.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from autoglm_throttle.store.window_protocol import script
 from autoglm_throttle.types import UserLimit
 from benchmarks.shared import calls
-from benchmarks.shared.contestant import per
+from benchmarks.shared.candidate import per
 from benchmarks.shared.drive import Hit
 
 BLOCKING = 64
@@ -24,7 +24,7 @@ RAISED = 2048
 
 @contextlib.asynccontextmanager
 async def each(url: str, limit: UserLimit) -> AsyncGenerator[Hit]:
-    """redis-py with one EVALSHA of our script for each decision."""
+    """Provide redis-py with one EVALSHA of our script for each decision."""
     async with connected(url, "raised") as client:
         await client.script_load(script())
 
@@ -37,7 +37,7 @@ async def each(url: str, limit: UserLimit) -> AsyncGenerator[Hit]:
 
 @contextlib.asynccontextmanager
 async def limits(url: str, limit: UserLimit, *, strategy: str, pool: str) -> AsyncGenerator[Hit]:
-    """A strategy of ``limits`` over redis-py."""
+    """Provide a strategy of ``limits`` over redis-py."""
     from limits import parse
     from limits.aio import strategies
     from limits.aio.storage import RedisStorage
@@ -57,7 +57,7 @@ async def limits(url: str, limit: UserLimit, *, strategy: str, pool: str) -> Asy
 
 @contextlib.asynccontextmanager
 async def throttled(url: str, limit: UserLimit, *, pool: str) -> AsyncGenerator[Hit]:
-    """throttled-py with GCRA, the fastest of its algorithms."""
+    """Provide throttled-py with GCRA, the fastest of its algorithms."""
     from throttled.asyncio import RedisStore, Throttled, rate_limiter
 
     most = {"raised": {"max_connections": RAISED}}.get(pool, {})
@@ -78,7 +78,7 @@ async def throttled(url: str, limit: UserLimit, *, pool: str) -> AsyncGenerator[
 
 @contextlib.asynccontextmanager
 async def asgi_ratelimit(url: str, limit: UserLimit, *, pool: str) -> AsyncGenerator[Hit]:
-    """asgi-ratelimit's Redis backend (fixed windows); it knows no cost."""
+    """Provide the Redis backend of asgi-ratelimit (fixed windows); it has no cost per request."""
     from ratelimit import Rule
     from ratelimit.backends.redis import RedisBackend
 
@@ -94,7 +94,7 @@ async def asgi_ratelimit(url: str, limit: UserLimit, *, pool: str) -> AsyncGener
 
 @contextlib.asynccontextmanager
 async def connected(url: str, pool: str) -> AsyncGenerator[Any]:
-    """A client of redis-py with one of the three pools."""
+    """Provide a client of redis-py with one of the three pools."""
     from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 
     made: ConnectionPool

@@ -1,4 +1,4 @@
-"""One server under its load, from start to end, and what is kept of it."""
+"""One run of a server under its load, and its record."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from benchmarks.overloaded import CPU_PATH
 
 SERVER = "benchmarks.headline_rows.served"
 
-PATIENCE_S = 10.0
-"""A client that has waited so long is gone."""
+TIMEOUT_S = 10.0
+"""Time after which a client disconnects."""
 
-TELLING_S = 10.0
-"""A server that was just overloaded may take its time to say how much CPU it used."""
+REPLY_S = 10.0
+"""Longest wait for the CPU time of a server, which may still be overloaded."""
 
 FAILED = tuple(ending.label for ending in RequestResult if ending.failed)
 
 
-def play(case: Case, scale: Scale, redis_url: str) -> dict[str, Any]:
-    """The figures of a row: those of every level, and what server and generator needed."""
+def run_case(case: Case, scale: Scale, redis_url: str) -> dict[str, Any]:
+    """Run a case; returns the figures of every level, and the CPU of server and generator."""
     chosen = cores()
     server, generator = chosen or (None, None)
-    asked = {"variant": case.variant, "row": case.row, "redis_url": redis_url, "core": server}
+    service_options = {"variant": case.variant, "row": case.row, "redis_url": redis_url, "core": server}
     load = RequestSource(scale.plan(), (PlannedRequest(target=PATH),))
     options = ClientOptions(
-        connections=min(CONNECTIONS, max_connections()), timeout_s=PATIENCE_S, drain_s=PATIENCE_S + 1.0
+        connections=min(CONNECTIONS, max_connections()), timeout_s=TIMEOUT_S, drain_s=TIMEOUT_S + 1.0
     )
-    with DemoProcess(SERVER, asked) as child, on(generator):
+    with DemoProcess(SERVER, service_options) as child, on(generator):
         before_s, began_s = asyncio.run(_cpu_s(child)), time.monotonic()
         result = launch(load, TargetUrl(port=child.port, identity_header="x-user"), options)
         elapsed_s = time.monotonic() - began_s
@@ -50,16 +50,16 @@ def play(case: Case, scale: Scale, redis_url: str) -> dict[str, Any]:
 
 
 async def _cpu_s(child: DemoProcess) -> float:
-    give_up_s = time.monotonic() + TELLING_S
-    while (told := await child.request(CPU_PATH)) is None:
+    give_up_s = time.monotonic() + REPLY_S
+    while (reply := await child.request(CPU_PATH)) is None:
         if time.monotonic() > give_up_s:
-            raise RuntimeError("the server does not tell its CPU time")
+            raise RuntimeError("the server does not report its CPU time")
         await asyncio.sleep(0.05)
-    return float(told["cpu_s"])
+    return float(reply["cpu_s"])
 
 
 def figures(document: Document, server_cpu: float) -> dict[str, Any]:
-    """What is kept of a run."""
+    """Build the record of a run."""
     generator = document["generator"]
     return {
         "levels": {segment["name"]: level(segment) for segment in document["segments"]},
@@ -72,7 +72,7 @@ def figures(document: Document, server_cpu: float) -> dict[str, Any]:
 
 
 def level(segment: SegmentPart) -> dict[str, Any]:
-    """One level of load: times are of the served, in seconds from the intended start."""
+    """Build the record of a level; times are of served requests, from the intended start."""
     tally, length_s = segment["tally"], segment["end_s"] - segment["start_s"]
     response = tally["response"]
     return {
