@@ -168,13 +168,13 @@ async def receive() -> dict[str, Any]:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
-def seconds_each(make: Callable[[], App], *, refused: bool) -> float:
+def seconds_each(make: Callable[[], App], *, rejected: bool) -> float:
     """Measure seconds per request of one round; with ``refused``, after every limit is used up."""
 
     async def run() -> float:
         app = make()
         send = Counter()
-        if refused:
+        if rejected:
             for scope in scopes():
                 await app(scope, receive, send)
             send.statuses.clear()
@@ -184,7 +184,7 @@ def seconds_each(make: Callable[[], App], *, refused: bool) -> float:
         while requests:
             await app(requests.pop(), receive, send)  # a server lets go of each scope, too
         spent = time.perf_counter() - begun
-        expected = {429: count} if refused else {200: count}
+        expected = {429: count} if rejected else {200: count}
         if send.statuses != expected:
             raise RuntimeError(f"another job was done: {send.statuses}, not {expected}")
         return spent / count

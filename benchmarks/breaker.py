@@ -2,8 +2,8 @@
 
 Run: ``python -m benchmarks.breaker``, two minutes; ``--quick`` proves only that everything runs. It starts
 servers of its own. Costs are CPU time of the calling thread, in interleaved rounds, medians of their ratios.
-Ratios hold on any machine, absolute figures only on the one named; where a control is not steady, a bar of
-speed that was missed is not judged.
+Ratios hold on any machine, absolute figures only on the one named; where a control is not steady, a missed
+bar of speed is not counted.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, print, judge, keep."""
+    """Measure, print, compute the bars and write the record."""
     options = _options()
     scale = QUICK if options.quick else replace(Scale(), rounds=options.rounds)
     begun = time.monotonic()

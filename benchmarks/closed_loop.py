@@ -145,7 +145,7 @@ def _kept(bar: table.Bar) -> dict[str, Any]:
 
 def run_random(options: argparse.Namespace) -> dict[str, Any]:
     """Run random services: the bars of goodput less three points, and the worst services."""
-    print(f"{robust.DRAWN}\n{robust.JUDGED}\n")
+    print(f"{robust.DRAWN}\n{robust.EVALUATED}\n")
     numbers = range(options.first, options.first + options.robust)
     limiters = tuple((name, name, tuple(options.set) if name in POLICIES else ()) for name in robust.LIMITERS)
     results = study.run([study.Task(robust.scenario(number), 1, limiters) for number in numbers])
@@ -161,7 +161,7 @@ def run_random(options: argparse.Namespace) -> dict[str, Any]:
         )
     return {
         "drawn": robust.DRAWN,
-        "judged": robust.JUDGED,
+        "judged": robust.EVALUATED,
         "first": options.first,
         "services": options.robust,
         "doors": summary,

@@ -1,7 +1,7 @@
 """Cost of each step of a decision, from the bucket to the whole middleware; in memory, without a server.
 
 Run: ``python -m benchmarks.decision``. The control is the cheapest limiter there is, aiolimiter's
-leaky bucket, which has no keys, no refusal and no header fields.
+leaky bucket, which has no keys, no rejection and no header fields.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def window() -> float:
     return timed(lambda number: users.hit(USERS[number % 200], 1, number * 1e-5))
 
 
-def window_refusing() -> float:
+def window_rejecting() -> float:
     """Measure hits of exhausted users."""
     users = SlidingWindow((LIMIT,), 100_000)
     for number in range(CALLS):
@@ -83,17 +83,17 @@ ROWS: dict[str, Callable[[], float]] = {
     "empty call": lambda: timed(lambda _: None),
     "priority bucket": bucket,
     "user window": window,
-    "user window refusing": window_refusing,
+    "user window refusing": window_rejecting,
     "admit and settle": admitted,
     "aiolimiter acquire": leaky_bucket,
-    "bare ASGI app": lambda: asgi_rows.seconds_each(lambda: asgi_rows.bare, refused=False),
-    "app in the middleware": lambda: asgi_rows.seconds_each(asgi_rows.ours, refused=False),
-    "middleware refusing": lambda: asgi_rows.seconds_each(asgi_rows.ours, refused=True),
+    "bare ASGI app": lambda: asgi_rows.seconds_each(lambda: asgi_rows.bare, rejected=False),
+    "app in the middleware": lambda: asgi_rows.seconds_each(asgi_rows.ours, rejected=False),
+    "middleware refusing": lambda: asgi_rows.seconds_each(asgi_rows.ours, rejected=True),
 }
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and write the record."""
     options = harness.arguments(__doc__ or "", rounds=9)
     seen = harness.interleave(ROWS, options.rounds)
     micros = {name: statistics.median(values) * 1e6 for name, values in seen.items()}

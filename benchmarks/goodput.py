@@ -1,4 +1,4 @@
-"""What one run of a load did for its clients: completions in time, by class, inside a window."""
+"""Goodput of one run: completions in time, by class, inside a window."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ REJECTIONS = (
     RequestResult.CLIENT_ERROR,
     RequestResult.SERVER_ERROR,
 )
-"""Refusals, the uncouth ones included: uvicorn's own has no Retry-After."""
+"""Results that count as rejections, including those of uvicorn itself, which have no Retry-After."""
 
 
 @dataclass
 class ClassCounts:
-    """One class. Completions count where they happen, all else where the request was to be sent."""
+    """Counts of one class. Completions count at their time, all else at the planned time of the request."""
 
     completions: int = 0
-    """Within the objective, inside the window, whenever they were sent."""
+    """Completions within the objective and inside the window."""
     planned: int = 0
     in_time: int = 0
-    """Of the planned."""
-    refused: int = 0
+    """Planned requests that were answered in time."""
+    rejected: int = 0
     response: Histogram = field(default_factory=Histogram)
-    """Of the planned that were served, in time or not."""
+    """Response times of the planned requests that were served, in time or not."""
 
 
 class GoodputObserver:
-    """The generator's observer.
+    """Observer of the load generator.
 
     Args:
-        plan: what is sent.
-        slo_s: a completion that takes longer is worth nothing to anybody.
-        begin_s: of the window, from the first intended start; what comes before is the warm-up.
-        end_s: of the window.
+        plan: the planned requests.
+        slo_s: objective; later completions do not count.
+        begin_s: start of the window after the first intended start; the time before is warm-up.
+        end_s: end of the window.
     """
 
     def __init__(self, plan: LoadPlan, slo_s: float, begin_s: float, end_s: float) -> None:
         self.classes: dict[Priority, ClassCounts] = {priority: ClassCounts() for priority in Priority}
-        self.refusal: Histogram = Histogram()
-        """How long a refusal took, of all planned inside the window."""
+        self.rejection: Histogram = Histogram()
+        """Response times of the rejections that were planned inside the window."""
         self._plan = plan
         self._slo_s = slo_s
         self._begin_s = begin_s
@@ -53,11 +53,11 @@ class GoodputObserver:
 
     @property
     def length_s(self) -> float:
-        """Of the window."""
+        """Return the length of the window."""
         return self._end_s - self._begin_s
 
     def note(self, index: int, result_kind: RequestResult, response_s: float) -> None:
-        """Enter one ending."""
+        """Record one result."""
         sent_s = self._plan.offsets[index]
         counts = self.classes[Priority(self._plan.priorities[index])]
         in_time = result_kind.served and response_s <= self._slo_s
@@ -69,18 +69,18 @@ class GoodputObserver:
         if result_kind.served:
             counts.response.record(response_s)
         elif result_kind in REJECTIONS:
-            counts.refused += 1
-            self.refusal.record(response_s)
+            counts.rejected += 1
+            self.rejection.record(response_s)
 
     def _within(self, at_s: float) -> bool:
         return self._begin_s <= at_s < self._end_s
 
     def completed_rps(self, priority: Priority | None = None) -> float:
-        """Completions in time per second of the window, of one class or of all."""
+        """Return the completions in time per second of the window, of one class or of all."""
         return sum(counts.completions for counts in self._of(priority)) / self.length_s
 
     def offered_rps(self, priority: Priority | None = None) -> float:
-        """Requests that were to be sent per second of the window."""
+        """Return the planned requests per second of the window, of one class or of all."""
         return sum(counts.planned for counts in self._of(priority)) / self.length_s
 
     def _of(self, priority: Priority | None) -> list[ClassCounts]:

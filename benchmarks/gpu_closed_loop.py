@@ -6,20 +6,20 @@ On a machine with an NVIDIA GPU, from the root of the repository, with nothing b
     .venv-gpu/bin/python -m benchmarks.gpu_closed_loop --write
 
 Where Python has PyTorch already, ``python3 -m pip install '.[nvml,traffic]'`` is enough. It takes 8 minutes,
-or less with ``--minutes``: what there is no time for is left out and named. ``--write`` keeps the record in
-benchmarks/results, ``--out FILE`` anywhere else, and both from the first measurement on, so that a run cut
-short leaves what it knew.
+or less with ``--minutes``: cases without time are skipped and named. ``--write`` keeps the record in
+benchmarks/results, ``--out FILE`` anywhere else, and both from the first measurement on, so that an
+interrupted run leaves its results.
 
-First the card alone: idle, a kernel of one block that spins, small products, memory-bound decoding, a bf16
-matrix product; each with what the card tells and how it is judged while answers come out ("moving") and while
-none do ("silent"), and then how the figures of ``VerdictRules`` fit. Then the capacity, closed loop at rising
+First the device alone: idle, a kernel of one block that spins, small products, memory-bound decoding, a bf16
+matrix product; each with its telemetry and its verdicts with responses ("moving") and without ("silent"), and
+then the fit of the thresholds of ``VerdictRules``. Then the capacity, closed loop at rising
 concurrency. Then open-loop load in multiples of it, 10/30/60 % of high, mid and low priority: without a
 middleware (the control), behind ours with nothing set by hand but the objective, and behind a concurrency
 limit set to the right number. Goodput is answers within the objective per second, over what is possible: the
-capacity, or the load where that is less. A witness in each server reads and judges the card once a second.
+capacity, or the load where that is less. An observer in each server reads the device once a second.
 
 ``--work cpu`` exercises all of this without a GPU and ``--work torch-cpu`` with PyTorch on the processor.
-What they tell of a card is made up, so their records have another form and are never kept among the results.
+Their telemetry is invented, so their records have another form and are never kept among the results.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def measure_kernels(job: Job, scale: Scale) -> Iterator[dict[str, Any]]:
     Raises:
         RuntimeError: the process ended early.
     """
-    asked = {
+    options = {
         "job": asdict(job),
         "kernel_s": scale.kernel_s,
         "interval_s": scale.interval_s,
@@ -131,7 +131,7 @@ def measure_kernels(job: Job, scale: Scale) -> Iterator[dict[str, Any]]:
         guard.start()
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("no pipes")
-        process.stdin.write(json.dumps(asked) + "\n")
+        process.stdin.write(json.dumps(options) + "\n")
         process.stdin.flush()
         for line in process.stdout:
             yield json.loads(line)
@@ -155,14 +155,14 @@ class Bench:
 
     def child(self, row: str) -> DemoProcess:
         """Build the server of a row, not yet started."""
-        asked = {
+        options = {
             "row": row,
             "job": asdict(self.job),
             "slo_s": self.scale.slo_s,
             "interval_s": self.scale.interval_s,
             "capacity_rps": self.capacity_rps,
         }
-        return DemoProcess(SERVER, asked)
+        return DemoProcess(SERVER, options)
 
     def measure_capacity(self) -> dict[str, Any]:
         """Measure responses per second at rising concurrency; the largest is the capacity."""
@@ -324,7 +324,7 @@ def show(line: str) -> None:
     print(line, flush=True)
 
 
-def options_of(words: Sequence[str] | None) -> argparse.Namespace:
+def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -335,7 +335,7 @@ def options_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="seconds, and no figures to keep")
     parser.add_argument("--write", action="store_true", help="keep the record in benchmarks/results")
     parser.add_argument("--out", type=Path, help="keep the record in this file")
-    options = parser.parse_args(words)
+    options = parser.parse_args(argv)
     results = harness.RESULTS.resolve()
     if options.write and (options.quick or options.work != "gpu"):
         parser.error("--quick and stand-ins for a GPU give no figures to keep")
@@ -344,10 +344,10 @@ def options_of(words: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print and write the record."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
-    options = options_of(words)
+    options = options_of(argv)
     # The first device does the work; the others would only dilute the readings. NVML counts by PCI bus.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")

@@ -1,4 +1,4 @@
-"""What a sample of the GPUs costs: eight cards of a stand-in for NVIDIA's library, or this machine's cards.
+"""Cost of a GPU sample: eight devices of a simulated NVML library, or the devices of this machine.
 
 Run: ``python -m benchmarks.gpu_sampling``. The stand-in is compiled (cc) and answers at once; with a state
 file it opens and reads that at every call, without one what remains is our own code and the binding's; the
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from autoglm_throttle.types import GpuSample
 
 CALLS = ("nvmlDeviceGet", "nvmlGpm")
-"""How the functions of the binding begin that read."""
+"""Prefixes of the reading functions of the binding."""
 
 OWN_CPU_MS = 1.0
-"""What a sample of eight cards may take of a core."""
+"""Bound of the CPU time of a sample of eight devices."""
 TITLES = {
     "with_file": "with the file",
     "without_file": "without it",
@@ -46,14 +46,14 @@ TITLES = {
     "binding": "of that NVIDIA's binding",
     "readings": "the cards of this machine",
 }
-"""Row of the record -> how it is printed."""
+"""Row of the record -> title."""
 
 PAUSE_S = 0.2
-"""Between two readings of real cards: GPM needs 0.1 s, and the provider is never asked more often."""
+"""Seconds between two readings of real devices: GPM needs 0.1 s, and the provider is not read more often."""
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200, help="readings of each kind (default 200)")
     parser.add_argument("--cards", action="store_true", help="read the cards of this machine")
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def outside(rounds: int, scale: Scale) -> dict[str, Any]:
-    """Build the stand-in and measure in a process that loads it."""
+    """Build the simulated library and measure in a process that loads it."""
     from tests.fake_nvml.build import build
 
     with tempfile.TemporaryDirectory() as folder:
@@ -93,7 +93,7 @@ def outside(rounds: int, scale: Scale) -> dict[str, Any]:
 
 
 def inside(rounds: int, scale: Scale) -> dict[str, Any]:
-    """Readings, whole samples, and what requests notice of them."""
+    """Measure readings, whole samples, and the latency of requests meanwhile."""
     figures = stand_in(rounds)
     if scale.rounds:
         folder = Path(os.environ["FAKE_NVML_FILE"]).parent
@@ -102,7 +102,7 @@ def inside(rounds: int, scale: Scale) -> dict[str, Any]:
 
 
 def stand_in(rounds: int) -> dict[str, Any]:
-    """Readings with the state file, then without; then what the throttle does with them."""
+    """Measure readings with and without the state file, then their processing by the throttle."""
     from autoglm_throttle import Throttle
     from autoglm_throttle.gpu.nvml import NvmlProvider
 
@@ -133,7 +133,7 @@ def stand_in(rounds: int) -> dict[str, Any]:
 
 
 def recorded(read: Callable[[], object]) -> list[Callable[[], object]]:
-    """The calls of the binding that a reading makes, to be made again without us."""
+    """Record the binding calls of a reading, to repeat them without the provider."""
     import pynvml
 
     calls: list[Callable[[], object]] = []
@@ -167,7 +167,7 @@ def recorded(read: Callable[[], object]) -> list[Callable[[], object]]:
 def samples(
     read: Callable[[], Sequence[GpuSample]], throttle: Throttle, rounds: int
 ) -> dict[str, dict[str, float]]:
-    """What the throttle does with readings of busy cards, and the sum with the reading itself."""
+    """Measure the processing of readings of busy devices, and the sum with the reading itself."""
     observed, whole = [], []
     rows: Sequence[GpuSample] = ()
 
@@ -187,7 +187,7 @@ def samples(
 
 
 def busy(row: GpuSample, number: int) -> GpuSample:
-    """The row of a card at work, with counters that go on: nothing is left out for want of a value."""
+    """Build the row of a busy device with advancing counters, so that no field is missing."""
     return replace(
         row,
         utilization_pct=60.0 + (number + row.index) % 40,
@@ -201,7 +201,7 @@ def busy(row: GpuSample, number: int) -> GpuSample:
 
 
 def real(rounds: int) -> dict[str, Any]:
-    """Readings of this machine's cards, then what each call of the binding took."""
+    """Measure readings of the devices of this machine, then each call of the binding."""
     import pynvml
 
     from autoglm_throttle.gpu.nvml import NvmlProvider
@@ -230,7 +230,7 @@ def real(rounds: int) -> dict[str, Any]:
 
 
 def timed_calls(binding: Any) -> dict[str, list[float]]:
-    """Let every reading function of the binding note its microseconds."""
+    """Wrap the reading functions of the binding to record their microseconds."""
     taken: dict[str, list[float]] = {}
 
     def timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -250,14 +250,14 @@ def timed_calls(binding: Any) -> dict[str, list[float]]:
 
 
 def clocked(read: Callable[[], object]) -> tuple[float, float]:
-    """Milliseconds and milliseconds of processor time of one reading."""
+    """Measure the wall and CPU milliseconds of one reading."""
     wall, cpu = time.perf_counter(), time.thread_time()
     read()
     return (time.perf_counter() - wall) * 1e3, (time.thread_time() - cpu) * 1e3
 
 
 def readings(read: Callable[[], object], rounds: int, pause_s: float = 0.0) -> dict[str, float]:
-    """The median and the longest of some readings; the least processor time, as neighbours only add to it."""
+    """Return the median and longest of some readings, and the least CPU time, which noise only increases."""
     taken = []
     for _ in range(rounds):
         if pause_s:
@@ -267,7 +267,7 @@ def readings(read: Callable[[], object], rounds: int, pause_s: float = 0.0) -> d
 
 
 def figures_of(taken: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """The same of what `clocked` told."""
+    """Summarize the results of `clocked`."""
     walls, cpus = [wall for wall, _ in taken], [cpu for _, cpu in taken]
     return {
         "wall_ms": statistics.median(walls),
@@ -278,7 +278,7 @@ def figures_of(taken: Sequence[tuple[float, float]]) -> dict[str, float]:
 
 
 def bars(result: dict[str, Any]) -> list[Bar]:
-    """What must hold of the stand-in's cards; of the real ones the driver takes the most."""
+    """Compute the bars of the simulated devices; on real ones the driver dominates."""
     evaluated = []
     if "own_cpu_least_ms" in result:
         text = f"a sample of {CARDS} cards, least CPU ms without the binding's"

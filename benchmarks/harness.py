@@ -20,7 +20,7 @@ Rows = Mapping[str, Callable[[], float]]
 
 
 def arguments(description: str, rounds: int) -> argparse.Namespace:
-    """The options that every benchmark has; what the library logs does not mix with the figures."""
+    """Parse the common options, and silence the logs of the package."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=rounds, help=f"rounds of all rows (default {rounds})")
@@ -29,7 +29,7 @@ def arguments(description: str, rounds: int) -> argparse.Namespace:
 
 
 def interleave(rows: Rows, rounds: int) -> dict[str, list[float]]:
-    """Run every row once in each round; the order rotates, so that a slow minute hits all alike."""
+    """Run every row once in each round; the order rotates, so that a slow minute affects all alike."""
     names = list(rows)
     seen: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
@@ -40,13 +40,13 @@ def interleave(rows: Rows, rounds: int) -> dict[str, list[float]]:
 
 
 def ratio(seen: Mapping[str, Sequence[float]], name: str, base: str, less: str | None = None) -> float:
-    """Median over rounds of name / base, with the row ``less`` taken off both first."""
+    """Return the median over rounds of name / base, with the row ``less`` subtracted from both."""
     off = seen[less] if less else [0.0] * len(seen[name])
     return statistics.median((a - c) / (b - c) for a, b, c in zip(seen[name], seen[base], off, strict=True))
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    """What the figures were taken on."""
+    """Describe the machine and the versions."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "python": platform.python_version(),
@@ -58,7 +58,7 @@ def machine(*packages: str) -> dict[str, Any]:
 
 
 def line(result: Mapping[str, Any]) -> str:
-    """The machine in one line, for the end of a table."""
+    """Render the machine in one line, for the end of a table."""
     return (
         f"{result['date']}, {result['processor']}, {result['cores']} cores, Python {result['python']}; "
         + ", ".join(f"{name} {version}" for name, version in result["versions"].items())

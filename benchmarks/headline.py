@@ -1,7 +1,7 @@
-"""The headline experiment: 100, 1000, 3000 and 5000 requests/s over real HTTP, with us and without.
+"""The headline experiment: 100, 1000, 3000 and 5000 requests/s over real HTTP, with and without the throttle.
 
 Run: ``python -m benchmarks.headline``, under ten minutes. Each row is a uvicorn process of its own with the
-simulated inference service on one core; the generator of the load lab, open loop and with even arrivals of
+simulated inference service on one core; the load generator, open loop and with even arrivals of
 10/30/60 % high, mid and low, runs on another. Beside the rows runs a control, the service with headroom and
 nothing in front of it: a round counts only if its control could answer everything, so that a slow machine
 gives no figures instead of wrong ones. ``--hold 60`` holds 5000/s for a minute; ``--full`` takes three hours.
@@ -34,7 +34,7 @@ CHART = Path(__file__).parents[1] / "docs" / "headline.svg"
 
 
 def rounds(scale: Scale) -> list[dict[str, Any]]:
-    """Every row once in each round, each round beginning with another one."""
+    """Run every row once in each round, each round starting with another one."""
     by_key = {case.key: case for case in scale.cases}
     seen = []
     with RedisServer() as redis:
@@ -48,7 +48,7 @@ def rounds(scale: Scale) -> list[dict[str, Any]]:
 
 
 def measure(scale: Scale) -> dict[str, Any]:
-    """All rounds, the judgement on each row, and the bars."""
+    """Run all rounds, evaluate each row, and compute the bars."""
     seen = rounds(scale)
     found = evaluation.rows(seen, scale)
     packages = ("uvicorn", "uvloop", "httptools", "fastapi", "redis")
@@ -65,16 +65,16 @@ def measure(scale: Scale) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """The whole result as text, the verdict first."""
-    words = {0: "pass", 1: "fail", 3: "inconclusive: the machine was too slow, its control did not pass"}
-    print(f"{words[result['status']]}; {result['scale']['shape']}, {result['scale']['rounds']} rounds\n")
+    """Print the whole result, the verdict first."""
+    argv = {0: "pass", 1: "fail", 3: "inconclusive: the machine was too slow, its control did not pass"}
+    print(f"{argv[result['status']]}; {result['scale']['shape']}, {result['scale']['rounds']} rounds\n")
     print("\n".join(table(result["rows"])))
     print("\n".join(str(bar) for bar in evaluation.bars(result["rows"])))
     print(harness.line(result))
 
 
-def arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    """What was asked for."""
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -89,7 +89,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--draw", action="store_true", help="only draw docs/headline.svg from the kept result")
     parser.add_argument("--rounds", type=int, help="rounds of all rows (default 3; 5 with --full)")
     parser.add_argument("--write", action="store_true", help="keep the result, and draw docs/headline.svg")
-    options = parser.parse_args(words)
+    options = parser.parse_args(argv)
     if options.quick and options.write:
         parser.error("--quick gives no figures to keep")
     if any(number is not None and not number > 0 for number in (options.rounds, options.hold)):
@@ -98,7 +98,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def scales(options: argparse.Namespace) -> dict[str, Scale]:
-    """What is to be run, by the name under which it is kept."""
+    """Return the scales to run, by the name of their record."""
     if options.quick:
         return {"headline": cases.QUICK}
     if options.hold is not None:
@@ -109,16 +109,16 @@ def scales(options: argparse.Namespace) -> dict[str, Scale]:
 
 
 def draw() -> None:
-    """The picture of the kept result."""
+    """Draw the chart of the kept result."""
     kept = json.loads((harness.RESULTS / "headline.json").read_text())
     CHART.write_text(draw_chart(kept["rows"]), encoding="utf-8")
     print("drawn: docs/headline.svg")
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Measure, print, keep; the exit status is that of the judgement."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print and write the record; the exit status is that of the evaluation."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
-    options = arguments(words)
+    options = arguments(argv)
     if options.draw:
         draw()
         return 0

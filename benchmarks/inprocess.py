@@ -1,4 +1,4 @@
-"""What a request costs in process: the simulated service, alone and behind the throttle, in virtual time.
+"""Cost of a request in process: the simulated service, alone and behind the throttle, in virtual time.
 
 Run: ``python -m benchmarks.inprocess``. Seconds of CPU of the whole run, startup and shutdown included. The
 last row is the floor: an application that sleeps 20 ms and answers.
@@ -26,16 +26,16 @@ SHAPE = "fixed:1000:10"
 SPEC = SimulatedGpuSpec(work=BatchSpec(max_batch=64, base_s=0.005, capacity_rps=2000.0))
 BOUND_US = 60.0
 CONTROL_US = 25.0
-"""The floor is about 20 us on a quiet machine; above this the machine is busy with other things."""
+"""The floor is about 20 us on an idle machine; above this bound the machine is busy."""
 
 
 def load() -> RequestSource:
-    """1000 requests/s for 10 s of ten callers; half of what the service can do."""
+    """Build 1000 requests/s for 10 s of ten callers: half of the capacity."""
     return RequestSource(make_plan(LoadShape.parse(SHAPE), Arrivals.POISSON, PriorityMix(clients=10), 1))
 
 
 async def sleeper(scope: Any, _receive: Any, send: Any) -> None:
-    """Sleep 20 ms and answer."""
+    """Sleep 20 ms and respond."""
     if scope["type"] != "http":
         raise NotImplementedError
     await asyncio.sleep(0.020)
@@ -44,18 +44,18 @@ async def sleeper(scope: Any, _receive: Any, send: Any) -> None:
 
 
 def floor(sent: RequestSource) -> Result:
-    """The loop and the driver alone."""
+    """Run the loop and the driver alone."""
     return run_inprocess(sleeper, sent)
 
 
 def bare(sent: RequestSource) -> Result:
-    """The simulated service."""
+    """Run the simulated service."""
     clock = VirtualClock()
     return run_inprocess(service(SimulatedGpu(SPEC, clock=clock)), sent, clock=clock)
 
 
 def throttled(sent: RequestSource) -> Result:
-    """The simulated service behind the throttle, which reads the modelled card once a second."""
+    """Run the simulated service behind the throttle, which reads the simulated GPU once a second."""
     clock = VirtualClock()
     sim = SimulatedGpu(SPEC, clock=clock)
     settings = Settings(policy="adaptive", rate_high_rps=1e6, rate_mid_rps=1e6, rate_low_rps=1e6)
@@ -71,7 +71,7 @@ ROWS = {"throttle and service": throttled, "service": bare, "a sleep of 20 ms": 
 
 
 def cost_us(play: Any) -> float:
-    """Microseconds of CPU per request."""
+    """Measure the microseconds of CPU per request."""
     sent = load()
     begun = time.process_time()
     result = play(sent)
@@ -83,7 +83,7 @@ def cost_us(play: Any) -> float:
 
 
 def main() -> int:
-    """Measure, print, keep."""
+    """Measure, print and write the record."""
     options = harness.arguments("A request in process", rounds=7)
     seen = harness.interleave({name: partial(cost_us, play) for name, play in ROWS.items()}, options.rounds)
     medians = {name: statistics.median(values) for name, values in seen.items()}

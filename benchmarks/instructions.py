@@ -108,7 +108,7 @@ def table(now: Figures, before: Figures | None) -> str:
 
 
 def main() -> int:
-    """Measure, print, keep."""
+    """Measure, print and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--against", metavar="COMMIT", help="measure this commit in the same run")
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")

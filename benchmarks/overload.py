@@ -1,7 +1,7 @@
-"""Overload over real HTTP: what a service still does for its clients at 1, 2, 5 and 10 times its capacity.
+"""Overload over real HTTP: goodput of a service at 1, 2, 5 and 10 times its capacity.
 
 Run: ``python -m benchmarks.overload``, about ten minutes for each round. Each row is a uvicorn process of its
-own with the simulated service, behind us, behind a peer with the right number set by hand, or behind nothing.
+own with the simulated service, behind the throttle, behind a peer with the right limit set by hand, or alone.
 Clients are open loop, 10/30/60 % of high, mid and low priority, and leave at the objective of 2 s. Goodput is
 completions within the objective per second, over what the GPU can do of that load: its capacity, measured
 closed loop in the same run, or all of the load where that is less. The last rows are controls: the same load
@@ -35,46 +35,46 @@ from benchmarks.overloaded import CONNECTIONS, CPU_PATH, ROWS
 SERVER = "benchmarks.overloaded"
 CONTROLS = tuple(name for name, row in ROWS.items() if row.instant)
 OPENED = 16
-"""Connections before the start. More open as they are needed; uvicorn's own limit counts idle ones, too."""
+"""Connections before the start. More are opened as needed; the limit of uvicorn counts idle ones, too."""
 
 INSIDE = 64
-"""Requests inside while the capacity is measured: four batches, so the GPU never waits."""
+"""Requests in flight while the capacity is measured: four batches, so the GPU never waits."""
 
 OFFERED_MULTIPLE = 3.0
-"""Times the nominal capacity that is offered meanwhile; what would be more than INSIDE is not sent."""
+"""Offered multiple of the nominal capacity meanwhile; requests above INSIDE are not sent."""
 
 REPLY_S = 10.0
-"""uvicorn's own limit refuses even this question until the connections of the run are closed."""
+"""Longest wait for the CPU time: the limit of uvicorn rejects this request, too, until connections close."""
 
 LAG_S = 0.010
-"""A generator whose 99th percentile is later than this was itself overloaded (the rule of the load lab)."""
+"""Largest 99th percentile of the lag of a generator that is not overloaded (the rule of the load tests)."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything."""
+    """Sizes and durations of a run."""
 
     capacity_rps: float = 100.0
-    """A tenth of the load that uvicorn and the generator still carry without effort on two cores."""
+    """Nominal capacity: a tenth of the load that uvicorn and the generator carry easily on two cores."""
     slo_s: float = 2.0
     warm_s: float = 5.0
     window_s: float = 12.0
     loads: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0)
-    """As multiples of the capacity."""
+    """Loads as multiples of the capacity."""
     rows: tuple[str, ...] = tuple(name for name in ROWS if name not in CONTROLS)
 
     @property
     def seconds(self) -> float:
-        """Of each run."""
+        """Return the seconds of each run."""
         return self.warm_s + self.window_s
 
     def plan(self, load: float, seed: int) -> LoadPlan:
-        """The requests of a run."""
+        """Build the requests of a run."""
         shape = LoadShape.parse(f"fixed:{load * self.capacity_rps}:{self.seconds}")
         return make_plan(shape, Arrivals.POISSON, PriorityMix(), seed)
 
     def cases(self) -> list[tuple[str, float]]:
-        """Every row and load, the controls at the highest load only."""
+        """Return every row and load, the controls at the highest load only."""
         cases = [(row, load) for load in self.loads for row in self.rows]
         return cases + [(control, self.loads[-1]) for control in CONTROLS]
 
@@ -82,7 +82,7 @@ class Scale:
 QUICK = Scale(
     slo_s=1.0, warm_s=1.0, window_s=2.0, loads=(5.0,), rows=("none", "adaptive"), capacity_rps=100.0
 )
-"""Shows that everything works, and nothing else."""
+"""A functional check without meaningful figures."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Run:
 
 
 async def drive(child: DemoProcess, made: LoadPlan, observed: GoodputObserver, options: ClientOptions) -> Run:
-    """Play a plan against a service."""
+    """Send a plan to a service."""
     generator = OpenLoopSender(RequestSource(made), TargetUrl(port=child.port), options, observed.note)
     server_s, client_s, began_s = await _cpu_s(child), time.process_time(), time.monotonic()
     result = await generator.run()
@@ -117,7 +117,7 @@ async def _cpu_s(child: DemoProcess) -> float:
 
 
 def run(row: str, load: float, scale: Scale, seed: int) -> Run:
-    """A row under a load, from the start of its server to its end."""
+    """Run a row under a load, from the start of its server to its end."""
     options = ClientOptions(
         connections=OPENED,
         more_connections=min(CONNECTIONS, max_connections()) - OPENED,
@@ -129,7 +129,7 @@ def run(row: str, load: float, scale: Scale, seed: int) -> Run:
 
 
 def capacity_rps(scale: Scale) -> float:
-    """What the GPU completes per second while there is always more to do."""
+    """Measure the completions per second of a saturated GPU."""
     made = scale.plan(OFFERED_MULTIPLE, 0)
     observed = GoodputObserver(made, scale.seconds, scale.warm_s, scale.seconds)
     _served("none", scale, made, observed, ClientOptions(connections=INSIDE, max_inflight=INSIDE))
@@ -143,7 +143,7 @@ def _served(row: str, scale: Scale, load: LoadPlan, observed: GoodputObserver, o
 
 
 def figures(done: Run, capacity: float, *, instant: bool) -> dict[str, Any]:
-    """The figures of a run; of shares 1 is the best, times are in seconds."""
+    """Compute the figures of a run; shares have the maximum 1, times are in seconds."""
     observed = done.observed
     offered_rps = observed.offered_rps()
     possible_rps = offered_rps if instant else min(offered_rps, capacity)
@@ -157,9 +157,9 @@ def figures(done: Run, capacity: float, *, instant: bool) -> dict[str, Any]:
         "completed_rps": {p.label: observed.completed_rps(p) for p in Priority},
         "high_p50_s": high.response.percentile(0.5),
         "high_p99_s": high.response.percentile(0.99),
-        "refused": sum(counts.refused for counts in observed.classes.values()) / planned,
-        "refusal_p50_s": observed.refusal.percentile(0.5),
-        "refusal_p99_s": observed.refusal.percentile(0.99),
+        "refused": sum(counts.rejected for counts in observed.classes.values()) / planned,
+        "refusal_p50_s": observed.rejection.percentile(0.5),
+        "refusal_p99_s": observed.rejection.percentile(0.99),
         "server_cpu": done.server_cpu,
         "client_cpu": done.client_cpu,
         "lag_p99_s": _lag(done.result).percentile(0.99),
@@ -176,7 +176,7 @@ def _lag(result: Result) -> Histogram:
 
 
 def middle(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The median of each figure over rounds; a time that a round does not have is left out of it."""
+    """Return the median of each figure over the rounds that have it."""
     merged: dict[str, Any] = {}
     for name, first in several[0].items():
         values = [one[name] for one in several]
@@ -191,7 +191,7 @@ def middle(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def measure(scale: Scale, rounds: int) -> dict[str, Any]:
-    """Every row at every load, once in each round; rounds differ in their arrivals, rows do not."""
+    """Measure every row at every load once in each round; only arrivals differ between rounds."""
     seen: dict[tuple[str, float], list[dict[str, Any]]] = {case: [] for case in scale.cases()}
     capacities = []
     for number in range(rounds):
@@ -215,7 +215,7 @@ HEADINGS = (
 
 
 def table(result: dict[str, Any]) -> list[str]:
-    """The result for people."""
+    """Render the result."""
     lines, last = [], None
     slo_s = result["scale"]["slo_s"]
     for row in result["rows"]:
@@ -258,8 +258,8 @@ def _line(cells: Sequence[str]) -> str:
     return f"{cells[0]:32}" + "".join(f"{cell:>9}" for cell in cells[1:])
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Measure, print, keep."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, print and write the record."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -270,7 +270,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "--quick", action="store_true", help="seconds instead of minutes, and no figures to keep"
     )
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
-    options = parser.parse_args(words)
+    options = parser.parse_args(argv)
     if options.quick and options.write:
         parser.error("--quick gives no figures to keep")
     scale = QUICK if options.quick else Scale()

@@ -1,7 +1,7 @@
-"""The services that `benchmarks.overload` drives, one process each: ``python -m benchmarks.overloaded``.
+"""Services of `benchmarks.overload`, one process each: ``python -m benchmarks.overloaded``.
 
-Each is the simulated inference service behind something that is to protect it, or behind nothing. What
-protects by a fixed number gets the right one: the requests/s that this GPU does, or two of its batches.
+Each is the simulated inference service behind a middleware, or alone. Middleware with a fixed limit gets the
+right one: the requests/s of this GPU, or two of its batches.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from benchmarks import asgi_rows
 from benchmarks.asgi_rows import App, Scope
 
 CPU_PATH = "/overload/cpu"
-"""The CPU seconds of this process; outside of whatever is measured."""
+"""Path of the CPU seconds of this process; it bypasses the measured middleware."""
 
 INSIDE = 32
-"""Two batches: one that runs and one that waits. The right concurrency limit of this GPU."""
+"""The right concurrency limit of this GPU: one running and one waiting batch."""
 
 CONNECTIONS = 4_000
 
 
 @dataclass(frozen=True)
 class ServiceOptions:
-    """What is to be served."""
+    """Options of a service."""
 
     row: str
     capacity_rps: float
@@ -40,28 +40,28 @@ class ServiceOptions:
 
 
 def gpu(capacity_rps: float) -> SimulatedGpu:
-    """The GPU of `benchmarks.closed_loop`: batches of 16, 10 ms of each for the batch itself.
+    """Build the GPU of `benchmarks.closed_loop`: batches of 16, 10 ms of each for the batch itself.
 
-    Memory is no question here, so a request takes 1 % of its usual memory: the rows without a limit are
-    slow, and not dead.
+    Memory is not measured here, so a request takes 1 % of its usual memory: rows without a limit become slow,
+    and do not run out of memory.
     """
     work = BatchSpec(max_batch=16, base_s=1.0 / capacity_rps, capacity_rps=capacity_rps)
     return SimulatedGpu(SimulatedGpuSpec(work=work, request_bytes=SimulatedGpuSpec().request_bytes // 100))
 
 
 def instant() -> SimulatedGpu:
-    """A GPU that takes no time: what is slow then are the server and the client."""
+    """Build a GPU that takes no time, so that only server and client limit the rate."""
     return gpu(1e6)
 
 
 def ours(app: App, sim: SimulatedGpu, service_options: ServiceOptions, **settings: Any) -> App:
-    """Behind the throttle, which reads the simulated GPU."""
+    """Wrap the app in the throttle with the simulated GPU."""
     chosen = Settings(slo_s=service_options.slo_s, priority_header_trust="any", **settings)
     return ThrottleMiddleware(app, throttle=Throttle(chosen, gpu=sim))
 
 
 def semaphore(app: App) -> App:
-    """As many inside as are right, all others wait their turn, however long it takes."""
+    """Wrap the app in a semaphore: the right number runs, all others wait without a limit."""
     slot = asyncio.Semaphore(INSIDE)
 
     async def middleware(scope: Scope, receive: Any, send: Any) -> None:
@@ -75,7 +75,7 @@ def semaphore(app: App) -> App:
 
 
 def full(app: App) -> App:
-    """As many inside as are right, all others are refused at once."""
+    """Wrap the app in a concurrency limit: the right number runs, all others are rejected at once."""
     inside = 0
 
     async def middleware(scope: Scope, receive: Any, send: Any) -> None:
@@ -98,20 +98,20 @@ def full(app: App) -> App:
 
 
 def per_second(service_options: ServiceOptions) -> dict[str, Any]:
-    """The right rate limit of this GPU."""
+    """Return the right rate limit of this GPU."""
     return {"limit": round(service_options.capacity_rps), "per": "second"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """What stands in front of the service."""
+    """The middleware of a row."""
 
     title: str
     wrap: Callable[[App, SimulatedGpu, ServiceOptions], App]
     instant: bool = False
     """Whether the GPU takes no time: a control."""
     limit_concurrency: int | None = None
-    """Of uvicorn."""
+    """Option of uvicorn."""
 
 
 def _policy(policy: Policy) -> Callable[[App, SimulatedGpu, ServiceOptions], App]:
@@ -149,7 +149,7 @@ ROWS: dict[str, Row] = {
 
 
 def with_cpu_time(app: App) -> App:
-    """The app, with the CPU seconds of this process on a path of its own."""
+    """Wrap the app, with the CPU seconds of this process on a path of their own."""
 
     async def outermost(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"] == CPU_PATH:
@@ -164,14 +164,14 @@ def with_cpu_time(app: App) -> App:
 
 
 def build(service_options: ServiceOptions) -> App:
-    """The whole application of a row."""
+    """Build the application of a row."""
     row = ROWS[service_options.row]
     sim = instant() if row.instant else gpu(service_options.capacity_rps)
     return with_cpu_time(row.wrap(service(sim), sim, service_options))
 
 
 def main() -> None:
-    """Serve what the first line of the standard input asks for."""
+    """Serve with the options in the first line of standard input."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     service_options = ServiceOptions(**read_config())
     limit = ROWS[service_options.row].limit_concurrency

@@ -1,4 +1,4 @@
-"""What a limited request costs, ours beside what users can pick today; in memory, and with limits on Redis.
+"""Cost of a limited request, ours and that of other libraries; in memory, and with limits on Redis.
 
 Run: ``python -m benchmarks.peers``. Ratios hold on any machine, absolute figures only on the one named.
 """
@@ -31,11 +31,11 @@ MAKERS: dict[str, Callable[[], rows.App]] = {
     "starlette app": rows.starlette_alone,
     "slowapi": rows.slowapi,
 }
-REFUSING = ("autoglm_throttle", "asgi-ratelimit", "limits-fixed", "limits-moving", "slowapi")
+REJECTING = ("autoglm_throttle", "asgi-ratelimit", "limits-fixed", "limits-moving", "slowapi")
 
 
 def memory_ours() -> float:
-    """Bytes that 100 000 users cost us, one request each, through the whole of `Throttle`."""
+    """Measure the bytes of 100 000 users, one request each, in the whole `Throttle`."""
     throttle = Throttle(Settings(user_limit="100/minute", rate_mid_rps=1e6, burst_s=10, gpu="none"))
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -51,7 +51,7 @@ def memory_ours() -> float:
 
 
 def memory_limits() -> float:
-    """The same of the fixed window of ``limits``, which keeps a counter and an expiry for each user."""
+    """Measure the bytes in the fixed window of ``limits``, with a counter and an expiry for each user."""
     from limits import parse
     from limits.storage import MemoryStorage
     from limits.strategies import FixedWindowRateLimiter
@@ -67,7 +67,7 @@ def memory_limits() -> float:
 
 
 def on_redis(rounds: int) -> dict[str, Any]:
-    """Requests a second of 64 tasks through the app, each user's limit on Redis; errors of all rounds."""
+    """Measure requests per second of 64 tasks through the app, limits on Redis; errors of all rounds."""
     failed: dict[str, Counter[str]] = {name: Counter() for name in apps.APPS}
     with redis_bench(Scale()) as bench:
         jobs = {name: partial(apps.rate, bench, make, failed[name]) for name, make in apps.APPS.items()}
@@ -87,17 +87,17 @@ def on_redis(rounds: int) -> dict[str, Any]:
     }
 
 
-def row(make: Callable[[], rows.App], *, refused: bool) -> Callable[[], float]:
-    """A row for the harness."""
-    return lambda: rows.seconds_each(make, refused=refused)
+def row(make: Callable[[], rows.App], *, rejected: bool) -> Callable[[], float]:
+    """Build a row for the harness."""
+    return lambda: rows.seconds_each(make, rejected=rejected)
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and write the record."""
     options = harness.arguments(__doc__ or "", rounds=9)
-    passing = {name: row(make, refused=False) for name, make in MAKERS.items()}
-    refusing = {f"{name} refusing": row(MAKERS[name], refused=True) for name in REFUSING}
-    seen = harness.interleave(passing | refusing, options.rounds)
+    passing = {name: row(make, rejected=False) for name, make in MAKERS.items()}
+    rejecting = {f"{name} refusing": row(MAKERS[name], rejected=True) for name in REJECTING}
+    seen = harness.interleave(passing | rejecting, options.rounds)
     micros: dict[str, float] = {name: statistics.median(values) * 1e6 for name, values in seen.items()}
 
     print(f"{'added per admitted request':34}{'us':>8}{'ours / it':>12}")
@@ -114,12 +114,12 @@ def main() -> None:
         added[name] = {"us": cost, "ours_over_it": statistics.median(quotients)}
         print(f"{name:34}{cost:8.2f}{added[name]['ours_over_it']:12.2f}")
 
-    print(f"\n{'whole refused request':34}{'us':>8}{'ours / it':>12}")
-    refused: dict[str, Any] = {}
-    for name in REFUSING:
+    print(f"\n{'whole rejected request':34}{'us':>8}{'ours / it':>12}")
+    rejected: dict[str, Any] = {}
+    for name in REJECTING:
         quotient = harness.ratio(seen, "autoglm_throttle refusing", f"{name} refusing")
-        refused[name] = {"us": micros[f"{name} refusing"], "ours_over_it": quotient}
-        print(f"{name:34}{refused[name]['us']:8.2f}{quotient:12.2f}")
+        rejected[name] = {"us": micros[f"{name} refusing"], "ours_over_it": quotient}
+        print(f"{name:34}{rejected[name]['us']:8.2f}{quotient:12.2f}")
 
     bytes_each = {"autoglm_throttle": memory_ours() / 1e6, "limits-fixed": memory_limits() / 1e6}
     print(
@@ -136,7 +136,7 @@ def main() -> None:
         **harness.machine("asgi-ratelimit", "limits", "slowapi", "starlette", "redis"),
         "rounds": options.rounds,
         "added_us": added,
-        "refused_us": refused,
+        "refused_us": rejected,
         "memory_mb": bytes_each,
         "medians_us": micros,
         "redis": shared,

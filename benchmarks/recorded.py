@@ -1,4 +1,4 @@
-"""The app of ``benchmarks/recorder.py``, bare and recorded; uvicorn runs one of them."""
+"""Apps of ``benchmarks/recorder.py``, bare and recorded; uvicorn runs one of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATH = os.environ.get("BENCHMARK_RECORD_PATH", os.devnull)
 
 
 async def plain(scope: Scope, receive: Any, send: Any) -> None:
-    """Read the body and say ok; at ``/cpu`` the processor time of this process.
+    """Read the body and respond ok; at ``/cpu`` with the processor time of this process.
 
     It has a lifespan, whose end ends the recording.
     """

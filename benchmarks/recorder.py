@@ -1,8 +1,8 @@
-"""What recording costs: microseconds of the event loop for each request, and what is left of 5000 requests/s.
+"""Cost of recording: microseconds of the event loop per request, and the share of 5000 requests/s answered.
 
 Run: ``python -m benchmarks.recorder``. The first part drives the middleware without a server, in one process
 with the writer's thread: its time on the loop is the processor time of the loop's own thread. The second part
-is one uvicorn process on loopback, offered 5000 small POSTs a second by the load lab's generator.
+is one uvicorn process on loopback, offered 5000 small POSTs a second by the load generator.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BODY = b'{"prompt": "%s"}' % (b"x" * 200)
 
 ON_THE_LOOP_US = 15.0
 KEPT = 0.97
-"""What is held."""
+"""Bound of the answered share."""
 
 CALM = 0.9
 """Share of the offered requests that the bare app must answer; with less the machine was busy."""
@@ -66,7 +66,7 @@ SCOPE: dict[str, Any] = {
 
 
 def micros_on_the_loop(row: str) -> float:
-    """Processor time of the loop's thread for each request."""
+    """Measure the processor time of the event loop thread for each request."""
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(Path(folder) / ROWS[row]) if ROWS[row] else None
         spent = asyncio.run(_drive(recorder))
@@ -101,7 +101,7 @@ async def _drive(recorder: Recorder | None) -> float:
 
 @contextlib.contextmanager
 def served(row: str, folder: str) -> Iterator[int]:
-    """A uvicorn process with one of the apps; gives its port."""
+    """Run a uvicorn process with one of the apps; yields its port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -127,13 +127,13 @@ def served(row: str, folder: str) -> Iterator[int]:
 
 
 def cpu_s(port: int) -> float:
-    """Seconds of CPU that the server has used."""
+    """Read the CPU seconds of the server."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/cpu", timeout=5) as answer:
         return float(answer.read())
 
 
 def share_answered(row: str, micros: dict[str, list[float]]) -> float:
-    """Share of the offered requests that were answered in time; server CPU for each goes to ``micros``."""
+    """Measure the share of offered requests answered in time; server CPU for each goes to ``micros``."""
     made = make_plan(
         LoadShape.parse(f"fixed:{RATE_RPS}:{SECONDS}"), Arrivals.UNIFORM, PriorityMix(clients=100), 1
     )
@@ -159,7 +159,7 @@ def _account(path: Path, answered: int) -> None:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and write the record."""
     options = harness.arguments(__doc__ or "", rounds=5)
     loop = harness.interleave(
         {row: functools.partial(micros_on_the_loop, row) for row in ROWS}, options.rounds

@@ -1,9 +1,9 @@
-"""User limits that processes share: ours on Redis, what users can pick today, and the floor, in one run.
+"""User limits shared by processes: ours on Redis, other libraries, and the floor, in one run.
 
 Run: ``python -m benchmarks.redis``, about five minutes; ``--quick`` takes half a minute and proves only that
 everything runs. It starts a server of its own. Ratios hold on any machine, absolute figures only on the one
-named; client and server share its processors. Each part has a control, and where that is not steady a bar
-that was missed is not judged.
+named; client and server share its processors. Each part has a control, and where that is not steady a missed
+bar is not counted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PARTS: Mapping[str, Callable[[RedisBench], Any]] = {
     "cancelled": _cancelled,
     "failure": failure,
 }
-"""In the order in which they run: the last one kills the server."""
+"""Parts in the order in which they run: the last one kills the server."""
 
 
 def _options() -> argparse.Namespace:
@@ -73,7 +73,7 @@ def _options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, print, judge, keep."""
+    """Measure, print, compute the bars and write the record."""
     options = _options()
     scale = QUICK if options.quick else Scale(rounds=options.rounds)
     begun = time.monotonic()

@@ -39,18 +39,18 @@ from benchmarks.shared.bars import Bar
 SERVER = "benchmarks.replayed"
 SPEED = 60.0
 LAG_S = 0.005
-"""What the schedule may be missed by, at the 99th percentile."""
+"""Bound of the lag at the 99th percentile."""
 
 CONTROL_S = 5.0
 PRIORITIES = PriorityMix(clients=50, skew=0.8)
 MADE_UP_S = 600.0
-"""Of the made-up trace, before it is played faster."""
+"""Seconds of the made-up trace, before the speed-up."""
 
 COLUMNS = ("statuses", "lag_s", "response_s", "service_s", "first_byte_s", "promised_s", "reasons")
 
 
 def made_up(path: Path, seed: int) -> Path:
-    """A trace of the public form: 5.5 requests/s on average, in bursts, with about as many tokens."""
+    """Write a trace of the public form: 5.5 requests/s on average, in bursts, with similar token counts."""
     drawn, t_s = Random(seed), 0.0
     lines = [HEADER]
     while (t_s := t_s + drawn.gammavariate(0.8, 1.0 / (5.5 * 0.8))) < MADE_UP_S:
@@ -63,14 +63,14 @@ def made_up(path: Path, seed: int) -> Path:
 
 
 def over_http(load: RequestSource, speed: float, *, control: bool) -> Result:
-    """A run against a service in a process of its own."""
+    """Replay against a service in a process of its own."""
     options = ClientOptions(connections=256, more_connections=CONNECTIONS - 256)
     with DemoProcess(SERVER, {"speed": speed, "control": control}) as child:
         return launch(load, TargetUrl(port=child.port, identity_header="x-client"), options)
 
 
 def in_process(load: RequestSource, speed: float) -> Result:
-    """The same in virtual time; the throttle reads its card once a second."""
+    """Replay in virtual time; the throttle reads its GPU once a second."""
     clock = VirtualClock()
     app, throttle = throttled(speed, clock)
 
@@ -81,7 +81,7 @@ def in_process(load: RequestSource, speed: float) -> Result:
 
 
 def digest(result: Result) -> str:
-    """Of everything that was decided, and when."""
+    """Hash all decisions and their times."""
     checksum = hashlib.sha256(result.request_log.results)
     for name in COLUMNS:
         checksum.update(getattr(result.request_log, name).tobytes())
@@ -90,7 +90,7 @@ def digest(result: Result) -> str:
 
 
 def decisions(log: RequestLog) -> dict[str, int]:
-    """Endings, those of refusals with their reason."""
+    """Count results, those of rejections with their reason."""
     counts: Counter[str] = Counter()
     for number, reason in zip(log.results, log.reasons, strict=True):
         if number < UNSENT:
@@ -100,13 +100,13 @@ def decisions(log: RequestLog) -> dict[str, int]:
 
 
 def lags(log: RequestLog) -> tuple[float, float]:
-    """99th percentile and maximum of the lag, in seconds: exact, from all of them."""
+    """Return the exact 99th percentile and maximum of the lag, in seconds."""
     late = sorted(lag_s for lag_s in log.lag_s if not isnan(lag_s))
     return late[min(len(late) - 1, int(0.99 * len(late)))], late[-1]
 
 
 def report(name: str, result: Result) -> dict[str, Any]:
-    """Print one run; the same for the record."""
+    """Print one run, and return its record."""
     planned, counts = len(result.load.plan), decisions(result.request_log)
     lag_p99_s, lag_max_s = lags(result.request_log)
     row = {
@@ -126,7 +126,7 @@ def report(name: str, result: Result) -> dict[str, Any]:
 
 
 def measure(path: Path, speed: float, seed: int, to_s: float | None) -> tuple[dict[str, Any], list[Bar]]:
-    """All runs of a trace, and what they must show."""
+    """Run all replays of a trace; returns their rows and bars."""
 
     def load(until_s: float | None) -> RequestSource:
         cut = Selection(speed=speed, to_s=until_s)
@@ -154,7 +154,7 @@ def measure(path: Path, speed: float, seed: int, to_s: float | None) -> tuple[di
 
 
 def arguments() -> argparse.Namespace:
-    """The options."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Replay a trace of LLM requests")
     parser.add_argument("--trace", type=Path, help="a CSV file of token numbers (default: a made-up one)")
     parser.add_argument("--speed", type=float, default=SPEED, help=f"times faster (default {SPEED:g})")
@@ -165,7 +165,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure, print, keep."""
+    """Measure, print and write the record."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     planned_rps = arguments()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""The service that `benchmarks.replay` plays a trace to: ``python -m benchmarks.replayed``.
+"""Service of `benchmarks.replay`: ``python -m benchmarks.replayed``.
 
-The simulated LLM service behind the throttle, its card so many times faster as the trace is played: a film of
-the real thing. The control answers at once and has nothing before it.
+The simulated LLM service behind the throttle; its GPU is faster by the same factor as the replay. The control
+responds at once and has no middleware.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def throttled(speed: float, clock: Clock | None = None) -> tuple[App, Throttle]:
-    """The service behind a throttle; with a clock of its own nothing happens by itself."""
+    """Build the service behind a throttle; with a clock of its own, sampling is manual."""
     spec = SimulatedGpuSpec(work=LlmSpec().faster(speed))
     settings = Settings(**SETTINGS)
     if clock is None:
@@ -42,7 +42,7 @@ def throttled(speed: float, clock: Clock | None = None) -> tuple[App, Throttle]:
 
 
 async def instant(scope: Any, receive: Any, send: Any) -> None:
-    """Answers at once."""
+    """Respond at once."""
     if scope["type"] != "http":
         raise NotImplementedError
     while (await receive()).get("more_body"):
@@ -52,7 +52,7 @@ async def instant(scope: Any, receive: Any, send: Any) -> None:
 
 
 def main() -> None:
-    """Serve what the first line of the standard input asks for."""
+    """Serve with the options in the first line of standard input."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     service_options = read_config()
     serve(

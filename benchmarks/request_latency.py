@@ -1,8 +1,8 @@
-"""What requests notice of the reading of eight cards, over real HTTP: calm, and while the driver hangs.
+"""Latency of requests while eight devices are read, over real HTTP: normally, and while the driver hangs.
 
-Each row is a uvicorn process of its own, and all of them run all the time. One client asks them in turn over
-connections that stay open, one request after the other: what differs between two rows of a round is what the
-sampling does. One row stands there twice, and tells how much differs where nothing does.
+Each row is a uvicorn process of its own, and all of them run all the time. One client sends requests to
+them in turn over persistent connections, one after another: the difference between two rows of a round is the
+effect of sampling. One row is measured twice, as a control of the noise.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ HANG_US = 3_600_000_000
 """Longer than any run."""
 
 NOTCH = 1.57
-"""Times the interquartile range over the root of n: how far off a median may be, at 95 % (McGill, Tukey and
+"""Factor of the interquartile range over the root of n: the error of a median at 95 % (McGill, Tukey and
 Larsen, The American Statistician 32, 1978)."""
 
 LEAST_ROUNDS = 5
-"""Fewer have no quartiles to speak of."""
+"""Least number of rounds for quartiles."""
 
 HANG_P99_MS = 5.0
-"""What a hang may add."""
+"""Bound of the latency added by a hang."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Row:
     """One service.
 
     Args:
-        title: as it is printed.
-        interval_s: from one reading to the next; None: nobody reads.
-        beside: the row that it is compared with, in every round.
-        hangs: whether the driver does not answer any more.
+        title: its name in tables.
+        interval_s: from one reading to the next; None: no sampling.
+        beside: the row of the comparison in every round.
+        hangs: whether the driver hangs.
     """
 
     title: str
@@ -69,12 +69,12 @@ ROWS = {
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured.
+    """Sizes and durations of a run.
 
     Args:
         rounds: of all rows.
-        turn_s: for how long each row is asked in a round; 1 s holds one reading at every interval.
-        warm_s: the same before the first round, which counts nothing.
+        turn_s: seconds of each row in a round; 1 s holds one reading at every interval.
+        warm_s: seconds of each row before the first round; they are not counted.
     """
 
     rounds: int = 20
@@ -83,18 +83,18 @@ class Scale:
 
 
 class Client:
-    """One connection that stays open."""
+    """One persistent connection."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self._socket.close()
 
     def request(self) -> float:
-        """Milliseconds from the request to the end of its answer."""
+        """Measure the milliseconds from a request to the end of its response."""
         begun = time.perf_counter()
         self._socket.sendall(REQUEST)
         answer = b""
@@ -102,11 +102,11 @@ class Client:
             part = self._socket.recv(4096)
             answer += part
             if not part or (b"\r\n\r\n" in answer and not answer.startswith(b"HTTP/1.1 200 ")):
-                raise RuntimeError(f"a request was not let in: {answer!r}")
+                raise RuntimeError(f"a request was not admitted: {answer!r}")
         return (time.perf_counter() - begun) * 1e3
 
     def measure_for(self, seconds: float) -> dict[str, float]:
-        """Ask for so long, one request after the other."""
+        """Send requests one after another for some seconds."""
         last_s = time.perf_counter() + seconds
         taken = [self.request()]
         while time.perf_counter() < last_s:
@@ -121,13 +121,13 @@ class Client:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that so many are not above."""
+    """Return a percentile by nearest rank."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 @dataclass
 class Service:
-    """A row that runs."""
+    """The running service of a row."""
 
     row: Row
     child: DemoProcess
@@ -135,14 +135,14 @@ class Service:
     client: Client
 
     def figures(self) -> dict[str, Any]:
-        """What its throttle sees."""
+        """Return the view of its throttle."""
         return asyncio.run(self.child.request(SNAPSHOT_PATH)) or {}
 
     def until(self, wanted: Mapping[str, Any]) -> None:
-        """Wait until it sees this.
+        """Wait until the view has these values.
 
         Raises:
-            RuntimeError: it never does.
+            RuntimeError: it does not in time.
         """
         last_s = time.monotonic() + START_S
         while (seen := self.figures()) != seen | dict(wanted):
@@ -154,7 +154,7 @@ class Service:
 
 @contextlib.contextmanager
 def running(rows: Mapping[str, Row], folder: Path) -> Iterator[dict[str, Service]]:
-    """All services, each as its row says; the loader must find the stand-in."""
+    """Start all services; the loader must find the simulated library."""
     with contextlib.ExitStack() as stack:
         services = {}
         for name, row in rows.items():
@@ -173,7 +173,7 @@ def running(rows: Mapping[str, Row], folder: Path) -> Iterator[dict[str, Service
 
 
 def ready(service: Service) -> None:
-    """Bring a service to where its row is measured: reading without a file, or in a read that hangs."""
+    """Bring a service into the state of its row: reading without a file, or in a read that hangs."""
     service.client.request()
     if service.row.interval_s is None:
         return
@@ -186,7 +186,7 @@ def ready(service: Service) -> None:
 
 
 def measure(scale: Scale, folder: Path, rows: Mapping[str, Row] = ROWS) -> dict[str, Any]:
-    """Every row once in each round, and what each adds to the one beside it."""
+    """Measure every row once in each round, and its difference to its row of comparison."""
     with running(rows, folder) as services:
         for service in services.values():
             service.client.measure_for(scale.warm_s)
@@ -204,7 +204,7 @@ def measure(scale: Scale, folder: Path, rows: Mapping[str, Row] = ROWS) -> dict[
 
 
 def rounds(services: Mapping[str, Service], scale: Scale) -> dict[str, list[dict[str, float]]]:
-    """The turns of each row; the order rotates, so that none always follows the same one."""
+    """Measure the rounds of each row; the order rotates, so that none always follows the same one."""
     seen: dict[str, list[dict[str, float]]] = {name: [] for name in services}
     names = list(services)
     for number in range(scale.rounds):
@@ -215,7 +215,7 @@ def rounds(services: Mapping[str, Service], scale: Scale) -> dict[str, list[dict
 
 
 def middle(measurements: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The median of each figure over rounds."""
+    """Return the median of each figure over rounds."""
     return {
         name: statistics.median(measure_for[name] for measure_for in measurements) for name in measurements[0]
     }
@@ -224,7 +224,7 @@ def middle(measurements: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def adds(
     measurements: Sequence[Mapping[str, float]], beside: Sequence[Mapping[str, float]]
 ) -> dict[str, dict[str, float | None]]:
-    """The median of what each figure is above the other row's in the same round, and how sure that is."""
+    """Return the median differences to another row in the same round, with their errors."""
     if not beside:
         return {}
     added: dict[str, dict[str, float | None]] = {}
@@ -237,7 +237,7 @@ def adds(
 
 
 def median_error(values: Sequence[float]) -> float | None:
-    """How far off their median may be; of a handful of values nobody knows."""
+    """Return the error of the median; None for too few values."""
     if len(values) < LEAST_ROUNDS:
         return None
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -245,12 +245,12 @@ def median_error(values: Sequence[float]) -> float | None:
 
 
 def known(value: float | None) -> float:
-    """NaN, with which nothing is met, for what is not known."""
+    """Convert an unknown value to NaN, which meets no bar."""
     return math.nan if value is None else value
 
 
 def bars(found: Mapping[str, Any]) -> list[Bar]:
-    """What must hold. A difference is not measurable if it may as well be none."""
+    """Compute the bars. A difference within its error is not measurable."""
     rows = found["rows"]
     control = rows["again"]["adds"]["p99_ms"]
     calm = abs(control["median"]) <= known(control["give"])

@@ -1,7 +1,7 @@
-"""The services that `benchmarks.bystander` drives, one process each: ``python -m benchmarks.sampled``.
+"""Services of `benchmarks.request_latency`, one process each: ``python -m benchmarks.sampled``.
 
-Each is the cheapest app there can be behind the whole throttle, which reads eight cards of the stand-in for
-NVIDIA's library, or none.
+Each is a minimal app behind the whole throttle, which reads eight devices of the simulated NVML library, or
+none.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from benchmarks import asgi_rows
 from benchmarks.asgi_rows import App, Scope
 
 SNAPSHOT_PATH = "/sampled"
-"""What the throttle sees; outside of whatever is measured."""
+"""Path of the view of the throttle; it bypasses the measured middleware."""
 
 UNREACHABLE_LIMITS: dict[str, Any] = {"user_limit": "10000000/second", "rate_mid_rps": 1e6}
-"""Everybody is let in, through every limit."""
+"""Limits that no request of the benchmark reaches."""
 
 CONNECTIONS = 64
 
 
 @dataclass(frozen=True)
 class ServiceOptions:
-    """What is to be served."""
+    """Options of a service."""
 
     interval_s: float | None
-    """From one reading to the next; None: nobody reads."""
+    """Seconds from one reading to the next; None: no sampling."""
     state: str
-    """The file that says how the stand-in is."""
+    """State file of the simulated library."""
 
 
 def throttle_of(options: ServiceOptions) -> Throttle:
-    """A throttle over all cards of the stand-in."""
+    """Build a throttle over all devices of the simulated library."""
     if options.interval_s is None:
         return Throttle(Settings(gpu="none", **UNREACHABLE_LIMITS))
     os.environ["FAKE_NVML_FILE"] = options.state
@@ -45,7 +45,7 @@ def throttle_of(options: ServiceOptions) -> Throttle:
 
 
 def with_snapshot(app: App, throttle: Throttle) -> App:
-    """The app, with what the throttle sees."""
+    """Wrap the app, with the view of the throttle on a path of its own."""
 
     async def outermost(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["path"] != SNAPSHOT_PATH:
@@ -67,7 +67,7 @@ def with_snapshot(app: App, throttle: Throttle) -> App:
 
 
 def main() -> None:
-    """Serve what the first line of the standard input asks for."""
+    """Serve with the options in the first line of standard input."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     throttle = throttle_of(ServiceOptions(**read_config()))
     app = ThrottleMiddleware(asgi_rows.bare, throttle=throttle)

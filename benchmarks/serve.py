@@ -1,7 +1,7 @@
-"""Server CPU per request under uvicorn: how much of the bare app's capacity is kept, in memory and on Redis.
+"""Server CPU per request under uvicorn: the share of the capacity of the bare app, in memory and on Redis.
 
 Run: ``python -m benchmarks.serve``. Each row is a server process of its own, driven at the same rate
-over real HTTP on loopback by the load lab's generator; the server reports the CPU time it used.
+over real HTTP on loopback by the load generator; the server reports the CPU time it used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.shared.bars import Bar
 from tests.store.server import RedisServer
 
 APPS = ("fastapi", "asgi")
-"""A FastAPI app with a response model, and the cheapest raw app there can be."""
+"""A FastAPI app with a response model, and a minimal raw app."""
 
 ROWS = {
     "bare": "no middleware",
@@ -54,7 +54,7 @@ REQUEST = PlannedRequest(
 
 @contextlib.contextmanager
 def served(row: str, redis_url: str) -> Iterator[int]:
-    """A uvicorn process with one of the apps; gives its port."""
+    """Run a uvicorn process with one of the apps; yields its port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -80,13 +80,13 @@ def served(row: str, redis_url: str) -> Iterator[int]:
 
 
 def cpu_s(port: int) -> float:
-    """Seconds of CPU that the server has used."""
+    """Read the CPU seconds of the server."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/cpu", timeout=5) as answer:
         return float(answer.read())
 
 
 def micros_each(row: str, redis_url: str) -> float:
-    """Server CPU per request, in microseconds, of one run."""
+    """Measure server CPU per request, in microseconds, in one run."""
     made = make_plan(LoadShape.parse(f"fixed:{RATE_RPS}:{SECONDS}"), Arrivals.UNIFORM, PriorityMix(), 1)
     load = RequestSource(made, (REQUEST,))
     with served(row, redis_url) as port:
@@ -101,7 +101,7 @@ def micros_each(row: str, redis_url: str) -> float:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and write the record."""
     options = harness.arguments(__doc__ or "", rounds=5)
     names = [f"{app}_{row}" for app in APPS for row in ROWS]
     with RedisServer() as redis:

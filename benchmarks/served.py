@@ -1,4 +1,4 @@
-"""The apps that `benchmarks.serve` starts, one process each: ``uvicorn benchmarks.served:fastapi_ours``."""
+"""Apps of `benchmarks.serve`, one process each: ``uvicorn benchmarks.served:fastapi_ours``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from starlette.responses import PlainTextResponse
 from benchmarks import asgi_rows
 
 LIMIT = 1_000_000
-"""Requests a minute: the one client of the benchmark stays below it."""
+"""Requests a minute; the one client of the benchmark stays below it."""
 
 REDIS_URL = os.environ.get("BENCHMARK_REDIS_URL", "")
-"""Without it there are no rows of shared limits."""
+"""Address of Redis; without it there are no rows of shared limits."""
 
 POOL = 2048
 
@@ -27,14 +27,14 @@ logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
 
 
 class Label(BaseModel):
-    """What the FastAPI app answers; the raw app answers the same bytes."""
+    """Response of the FastAPI app; the raw app sends the same bytes."""
 
     label: str
     score: float
 
 
 async def asgi_bare(scope: Any, receive: Any, send: Any) -> None:
-    """The cheapest app there can be: /v1/predict at once, and /cpu with the CPU seconds of this process."""
+    """Serve /v1/predict at once, and /cpu with the CPU seconds of this process."""
     if scope["type"] == "lifespan":
         while True:
             message = await receive()
@@ -48,7 +48,7 @@ async def asgi_bare(scope: Any, receive: Any, send: Any) -> None:
 
 
 def fastapi_app() -> FastAPI:
-    """The same as a FastAPI app with a response model."""
+    """Build the app with FastAPI and a response model."""
     app = FastAPI()
 
     @app.get("/v1/predict")
@@ -63,12 +63,12 @@ def fastapi_app() -> FastAPI:
 
 
 def ours(app: asgi_rows.App, **settings: Any) -> asgi_rows.App:
-    """Behind the whole chain."""
+    """Wrap an app in the whole throttle."""
     return asgi_rows.ours(app, user_limit=f"{LIMIT}/minute", rate_mid_rps=1e6, **settings)
 
 
 def redis_limits(app: asgi_rows.App) -> asgi_rows.App:
-    """Behind the moving window of ``limits`` on Redis, with redis-py's pool enlarged, as bare as possible."""
+    """Wrap an app in the moving window of ``limits`` on Redis, with an enlarged pool and minimal code."""
     from limits import parse
     from limits.aio.storage import RedisStorage
     from limits.aio.strategies import MovingWindowRateLimiter
@@ -87,7 +87,7 @@ def redis_limits(app: asgi_rows.App) -> asgi_rows.App:
 
 
 def redis_floor(app: asgi_rows.App) -> asgi_rows.App:
-    """Behind nothing but the question to the store: no rates, no gate, no header fields."""
+    """Wrap an app in the store check alone: no rates, no concurrency limit, no header fields."""
     from autoglm_throttle.store.client import RedisClients, RedisOptions
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
     from autoglm_throttle.store.user_limit_store import StoreCharge

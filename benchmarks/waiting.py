@@ -1,7 +1,7 @@
-"""What a request costs that has to wait for its turn, beside one that has not; CPU of the process, no server.
+"""Cost of a queued request relative to one admitted at once; CPU of the process, without a server.
 
-Run: ``python -m benchmarks.waiting``. Half of a crowd finds a place, the other half waits for it, and each
-request has a body of one part. A short wait is over before anybody listens for its client, a long one is not.
+Run: ``python -m benchmarks.waiting``. Half of the requests get a slot, the other half is queued, and each
+request has a body of one part. Short waits end before the detection of disconnects starts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PART = {"type": "http.request", "body": b"{}", "more_body": False}
 
 
 def receive() -> Callable[[], Awaitable[dict[str, Any]]]:
-    """A client that sends its request and stays."""
+    """Build the receive of a client that sends its request and stays connected."""
     parts = [PART]
 
     async def one() -> dict[str, Any]:
@@ -33,11 +33,11 @@ def receive() -> Callable[[], Awaitable[dict[str, Any]]]:
 
 
 async def ignore(_message: Any) -> None:
-    """Stand in for the server's send."""
+    """Replace the send of a server."""
 
 
 def cpu_per_request(slots: int, watch_delay_s: float = wakeup.DISCONNECT_WATCH_DELAY_S) -> float:
-    """Seconds of CPU per request of a crowd for which there are so many places."""
+    """Measure the CPU seconds per request of concurrent requests with this number of slots."""
 
     async def run() -> float:
         opened = asyncio.Event()
@@ -89,7 +89,7 @@ ROWS = {
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and write the record."""
     options = harness.arguments(__doc__ or "", rounds=15)
     seen = harness.interleave(ROWS, options.rounds)
     control = seen["nobody waits"]

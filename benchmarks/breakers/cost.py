@@ -73,7 +73,7 @@ def called(fn: Function, calls: int) -> Row:
     return lambda: _fresh(drive)
 
 
-def refused(kind: type[Candidate], calls: int, *, reads_wait: bool) -> Row:
+def rejected(kind: type[Candidate], calls: int, *, reads_wait: bool) -> Row:
     """Build a row of rejected calls, with or without reading the remaining open time.
 
     Each round has a new breaker: purgatory raises the same exception again, whose traceback grows.
@@ -111,9 +111,9 @@ def _of(kind: type[Candidate], calls: int) -> dict[str, Row]:
     }
     if kind.blocks:
         by_name[f"block {kind.name}"] = awaited(kind(LONG_S).block(succeed), calls)
-    by_name[f"refused {kind.name}"] = refused(kind, calls, reads_wait=False)
+    by_name[f"refused {kind.name}"] = rejected(kind, calls, reads_wait=False)
     if kind.open_time_left is not Candidate.open_time_left:
-        by_name[f"told {kind.name}"] = refused(kind, calls, reads_wait=True)
+        by_name[f"told {kind.name}"] = rejected(kind, calls, reads_wait=True)
     return by_name
 
 

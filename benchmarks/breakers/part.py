@@ -38,9 +38,9 @@ def breakers_part(kept: Mapping[str, Any]) -> str:
 
 def _row(kind: type[Candidate], kept: Mapping[str, Any]) -> Iterator[str]:
     costs, race = kept["cost"], kept["half_open"][kind.name]
-    refused = "told" if kind.name in costs["told"]["rows"] else "refused"
+    rejected = "told" if kind.name in costs["told"]["rows"] else "refused"
     yield f"{kind.package} {kept['versions'][kind.package]}"
-    for form in ("coroutine", "function", "block", refused):
+    for form in ("coroutine", "function", "block", rejected):
         yield _added(form, costs[form]["rows"].get(kind.name), kind)
     yield _shared(kept["shared"]["rows"].get(kind.name))
     for kind_of_task in ("tasks", "threads"):

@@ -39,7 +39,7 @@ class ProbeCounter:
 
     def __init__(self, size: int, all_arrived: threading.Event | asyncio.Event) -> None:
         self.entered = 0
-        self._refused = 0
+        self._rejected = 0
         self._size = size
         self._all_arrived = all_arrived
         self._lock = threading.Lock()
@@ -53,11 +53,11 @@ class ProbeCounter:
     def count_rejected(self) -> None:
         """Count a rejected caller."""
         with self._lock:
-            self._refused += 1
+            self._rejected += 1
             self._check_complete()
 
     def _check_complete(self) -> None:
-        if self.entered + self._refused == self._size:
+        if self.entered + self._rejected == self._size:
             self._all_arrived.set()
 
 

@@ -100,11 +100,11 @@ class Worker:
     async def probe_burst(self, name: str, *, at_s: float, size: int) -> int:
         """Call concurrently; returns the number of admitted calls once all are admitted or rejected."""
         self._release.clear()
-        entered, refused = 0, 0
+        entered, rejected = 0, 0
         all_arrived = asyncio.Event()
 
         def count() -> None:
-            if entered + refused == size:
+            if entered + rejected == size:
                 all_arrived.set()
 
         @self.guards.guard(name)
@@ -115,11 +115,11 @@ class Worker:
             await self._release.wait()
 
         async def one() -> None:
-            nonlocal refused
+            nonlocal rejected
             try:
                 await trial()
             except GuardRejected:
-                refused += 1
+                rejected += 1
                 count()
 
         await asyncio.sleep(max(0.0, at_s - time.monotonic()))

@@ -129,12 +129,10 @@ def locust(python: str | None) -> Peer:
         with tempfile.TemporaryDirectory() as folder:
             program = Path(folder) / "program.py"
             program.write_text(LOCUST)
-            output_words = ["-f", str(program), "--headless", "--json", "--loglevel", "ERROR"]
+            options = ["-f", str(program), "--headless", "--json", "--loglevel", "ERROR"]
             clients = ["-u", str(CONNECTIONS), "-r", "1000", "-t", f"{seconds + 1:.0f}s"]
             where = ["-H", f"http://127.0.0.1:{port}"]
-            return last_line(
-                [python or sys.executable, "-m", "locust", *output_words, *clients, *where], seconds
-            )
+            return last_line([python or sys.executable, "-m", "locust", *options, *clients, *where], seconds)
 
     return Peer("Locust FastHttpUser", run if python or importlib.util.find_spec("locust") else None)
 
@@ -149,11 +147,11 @@ def wrk() -> Peer:
             program.write_text(WRK)
             command = [found or "wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds:.0f}", "-s", str(program)]
             before, begun_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-            said = _output([*command, f"http://127.0.0.1:{port}{PATH}"], seconds)
+            output_text = _output([*command, f"http://127.0.0.1:{port}{PATH}"], seconds)
             after, elapsed_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - begun_s
-        counted = re.search(r"(\d+) requests in", said)
-        if counted is None or "Non-2xx" in said:
-            raise RuntimeError(f"wrk said {said!r}")
+        counted = re.search(r"(\d+) requests in", output_text)
+        if counted is None or "Non-2xx" in output_text:
+            raise RuntimeError(f"wrk said {output_text!r}")
         cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         return {"answers": int(counted[1]), "elapsed_s": elapsed_s, "cpu_s": cpu_s}
 

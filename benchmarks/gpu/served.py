@@ -69,7 +69,7 @@ def _limits(app: App, _sources: tuple[str, ...], options: ServiceOptions) -> Dep
 
 
 ROWS: dict[str, tuple[str, Callable[[App, tuple[str, ...], ServiceOptions], Deployment]]] = {
-    "none": ("no middleware", lambda app, _sources, _asked: Deployment(app)),
+    "none": ("no middleware", lambda app, _sources, _options: Deployment(app)),
     "adaptive": (
         "autoglm_throttle, adaptive",
         lambda app, sources, options: ours(app, sources, options, Policy.ADAPTIVE),
@@ -80,7 +80,7 @@ ROWS: dict[str, tuple[str, Callable[[App, tuple[str, ...], ServiceOptions], Depl
     ),
     "full": (
         f"concurrency limit {overloaded.INSIDE}",
-        lambda app, _sources, _asked: Deployment(overloaded.full(app)),
+        lambda app, _sources, _options: Deployment(overloaded.full(app)),
     ),
     "limits": ("limits, fixed window of 1 s", _limits),
 }

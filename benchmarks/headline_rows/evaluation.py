@@ -120,9 +120,9 @@ def _ours(row: Mapping[str, Any]) -> Iterator[Bar]:
         yield Bar(f"{where}: done of control", kept, KEPT, at_most=False, calm=calm)
     if under_pressure:
         yield Bar(f"{where}: served/s", row["served_rps"], UNDER_PRESSURE_RPS, at_most=False, calm=calm)
-    refused = row["priorities"]["high"] if under_pressure else row
+    rejected = row["priorities"]["high"] if under_pressure else row
     subject = "high refused" if under_pressure else "refused"
-    yield Bar(f"{where}: {subject}", refused["limited"] + refused["shed"], 0, calm=calm)
+    yield Bar(f"{where}: {subject}", rejected["limited"] + rejected["shed"], 0, calm=calm)
 
 
 def _nominal(row: Mapping[str, Any]) -> Iterator[Bar]:

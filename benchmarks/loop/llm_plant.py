@@ -53,7 +53,7 @@ class LlmPlant:
         self._by_id: dict[int, Request] = {}
         self._serial = 0
         self._run = 0
-        self._ending = False
+        self._is_ending = False
         """True while the requests of the last step end: one admitted meanwhile joins the next step."""
         self._since_s = 0.0
         self._read_s = 0.0
@@ -70,7 +70,7 @@ class LlmPlant:
         self._engine.add(Item(self._serial, tokens=max(1, round(self.spec.steps * request.cost))), now)
         if self._engine.ends_s is not None:
             self._schedule_end()
-        elif not self._ending:
+        elif not self._is_ending:
             self._begin()
 
     def speed(self, change: tuple[int, float]) -> None:
@@ -106,12 +106,12 @@ class LlmPlant:
         self._account(now)
         ended = self._engine.finish()
         self.inside -= len(ended)
-        self._ending = True
+        self._is_ending = True
         for item in ended:
             self._listener.ended(self._by_id.pop(item.id), ok=True)
         if ended:
             self._listener.settled(0)
-        self._ending = False
+        self._is_ending = False
         self._begin()
 
     def _account(self, now: float) -> None:

@@ -83,7 +83,7 @@ def figures(scenario: Scenario, counts: RunCounts, best: Possible) -> Figures:
         low=ratios[2],
         high_p99_s=high_p99_s,
         high_p99_over=high_p99_s / best.high_p99_s if high_p99_s and best.high_p99_s else None,
-        refused=sum(counts.refused) / offered,
+        refused=sum(counts.rejected) / offered,
         react_s=_until_good(counts, best, scenario.rises_s, REACTED, full),
         recover_s=_until_good(counts, best, scenario.relieved_s, RECOVERED, full),
         reversals=sum(reversals(row) for row in zip(*counts.states, strict=True)),

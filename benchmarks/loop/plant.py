@@ -13,7 +13,7 @@ from benchmarks.loop.scheduler import EventScheduler
 RESTART_S = 5.0
 """Seconds of a restart after the memory ran out."""
 
-REFUSED_S = 0.001
+REJECTION_S = 0.001
 """Seconds until a connection fails while the process restarts."""
 
 
@@ -127,7 +127,7 @@ class BatchPlant:
         """Enqueue a request, by default at the replica with the shortest queue."""
         now = self._scheduler.now
         if now < self._up_s:
-            self._scheduler.at(now + REFUSED_S, self._reject, request)
+            self._scheduler.at(now + REJECTION_S, self._reject, request)
             return
         if replica is not None:
             chosen = self.replicas[replica]

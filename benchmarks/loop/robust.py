@@ -27,7 +27,7 @@ SHOWN = 5
 EVALUATED_FROM = 100
 """Number of the first service that was not used to develop the rules."""
 
-JUDGED = (
+EVALUATED = (
     "The rules of the gate were found on the services 0 to 99, and are judged on the numbers from 100 on."
 )
 
@@ -56,14 +56,14 @@ def scenario(number: int) -> Scenario:
     fixed = rng.uniform(0.05, 0.6)
     slo_s = max(0.5, full_s * _log(rng, 6.0, 40.0))
     idle = rng.uniform(0.3, 0.7)
-    room = replicas * batch * _log(rng, 1.3, 6.0)
+    fitting = replicas * batch * _log(rng, 1.3, 6.0)
     plant = PlantSpec(
         replicas=replicas,
         batch=batch,
         base_s=fixed * full_s,
         item_s=(1.0 - fixed) * full_s / batch,
         memory_idle=idle,
-        memory_each=(1.0 - idle) / max(room, 16.0) if rng.random() < 0.5 else 0.0,
+        memory_each=(1.0 - idle) / max(fitting, 16.0) if rng.random() < 0.5 else 0.0,
     )
     duration_s = max(60.0, 30.0 * slo_s)
     high, mid = rng.uniform(0.05, 0.25), rng.uniform(0.15, 0.45)

@@ -22,7 +22,7 @@ class RunCounts:
         bins = int(until_s / self.bin_s) + 1
         self.offered = [0, 0, 0]
         """First attempts."""
-        self.refused = [0, 0, 0]
+        self.rejected = [0, 0, 0]
         """Attempts that were rejected, at once or after a wait."""
         self.good = [0, 0, 0]
         """First responses within the objective."""
@@ -47,7 +47,7 @@ class RunCounts:
     def record_rejected(self, request: Request, now: float) -> None:
         """Count a rejected attempt."""
         if now >= self.from_s:
-            self.refused[request.priority] += 1
+            self.rejected[request.priority] += 1
 
     def record_answered(self, request: Request, now: float) -> None:
         """Count a response, if its client is still waiting for it."""

@@ -64,7 +64,7 @@ def _figures(tally: Tally, checks: int, trips: int) -> dict[str, float]:
     """Compute shares; each admission needs a check, so the others were for rejected requests."""
     return {
         "per_s": tally.per_s,
-        "asked_of_refused": (checks - tally.admitted) / max(tally.refused, 1),
+        "asked_of_refused": (checks - tally.admitted) / max(tally.rejected, 1),
         "asked": checks / tally.decisions,
         "round_trips": trips / tally.decisions,
         "admitted": tally.admitted / tally.decisions,

@@ -17,8 +17,8 @@ _WIRE = WindowProtocol("bench", "calls", 16)
 
 def arguments(users: Sequence[str], limit: UserLimit, units: int = 1) -> list[str | int]:
     """Build one EVALSHA that charges all users."""
-    asks = [_WIRE.build_check((StoreCharge("user", (limit,), user, units),)) for user in users]
-    keys, values = _WIRE.encode(asks)
+    charges = [_WIRE.build_check((StoreCharge("user", (limit,), user, units),)) for user in users]
+    keys, values = _WIRE.encode(charges)
     return ["EVALSHA", SHA1, len(keys), *keys, *values]
 
 

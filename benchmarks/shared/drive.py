@@ -26,7 +26,7 @@ class Tally:
 
     seconds: float = 0.0
     admitted: int = 0
-    refused: int = 0
+    rejected: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     waits_s: list[float] = field(default_factory=list)
     """Seconds of each decision, from its call, or from the instant at which it was due."""
@@ -36,7 +36,7 @@ class Tally:
     @property
     def decisions(self) -> int:
         """Return the number of decisions that ended with a reply."""
-        return self.admitted + self.refused
+        return self.admitted + self.rejected
 
     @property
     def per_s(self) -> float:
@@ -49,7 +49,7 @@ class Tally:
         if allowed:
             self.admitted += 1
         else:
-            self.refused += 1
+            self.rejected += 1
 
 
 def quantile(values: list[float], share: float) -> float:

@@ -72,7 +72,7 @@ class Floor:
                 admitted += calls.admitted(reply)
             then, now = now, clock()
             tally.admitted += admitted
-            tally.refused += decisions - admitted
+            tally.rejected += decisions - admitted
             tally.waits_s.extend([now - then] * decisions)
         tally.seconds = now - begun
         return tally

@@ -65,7 +65,7 @@ class Runs:
             "p50_ms": median(quantile(tally.waits_s, 0.5) * 1e3 for tally in tallies),
             "p99_ms": median(quantile(tally.waits_s, 0.99) * 1e3 for tally in tallies),
             "answered": sum(tally.decisions for tally in tallies),
-            "refused": sum(tally.refused for tally in tallies),
+            "refused": sum(tally.rejected for tally in tallies),
             "errors": dict(errors),
             "round_trips": median(_each(run.round_trips, run) for run in self.runs),
             "connections": max(run.connections for run in self.runs),
@@ -118,8 +118,8 @@ def _row(bench: RedisBench, candidate: Candidate, tasks: int, kept: Runs) -> flo
             users = itertools.cycle(USERS)
             before = await warm(bench, hit, users, tasks)
             tally = await evaluated(hit, closed(hit, users, tasks, bench.scale.row_s))
-            if tally.refused:  # there are too many users for that
-                tally.errors["refused"] += tally.refused
+            if tally.rejected:  # there are too many users for that
+                tally.errors["refused"] += tally.rejected
             return Run.between(tally, before, bench.gauge.read(), candidate.sends)
 
     kept.runs.append(asyncio.run(run()))

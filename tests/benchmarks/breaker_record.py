@@ -19,7 +19,7 @@ MACHINE = {
 
 
 def costs() -> dict[str, Any]:
-    """Ours adds 200 ns, the others 924: twice of what the bounds were set for."""
+    """Build costs: ours adds 200 ns, the others 924, twice the reference of the bounds."""
     usual = {name: {"ns": 924.0, "ours_over_it": 0.1} for name in NAMES}
     usual[Ours.name] = {"ns": 200.4, "ours_over_it": 1.0}
     found: dict[str, Any] = {
@@ -38,18 +38,18 @@ def shared_row(lost_errors: float = 0.0, commands: float = 0.0) -> dict[str, Any
 
 
 def record() -> dict[str, Any]:
-    """A whole run."""
+    """Build the record of a whole run."""
     one = {"least": 1, "most": 1, "of": 100}
     races = {name: {"tasks": {**one, "most": 1000}, "threads": dict(one)} for name in NAMES}
     races[Ours.name] = {"tasks": dict(one), "threads": dict(one), "processes": dict(one)}
-    heard = {"median_ms": 1.24, "max_ms": 9.06, "of": 20}
+    opening = {"median_ms": 1.24, "max_ms": 9.06, "of": 20}
     rows = {name: shared_row() for name in SHARED_BREAKERS} | {"purgatory": shared_row(1.0, 2.0)}
     return {
         **MACHINE,
         "rounds": 21,
         "cost": costs(),
         "shared": {"server": "valkey-9.1.2", "spread": 1.1, "rows": rows},
-        "opening": {"idle": heard, "busy": dict(heard), "cold": {**heard, "refused": 20}},
+        "opening": {"idle": opening, "busy": dict(opening), "cold": {**opening, "refused": 20}},
         "half_open": races,
         "threads": {"bare": 0.1, **dict.fromkeys(NAMES, 0.101)},
     }

@@ -1,4 +1,4 @@
-"""The measures of the breakers see what they are to see, in breakers that do it right and in others."""
+"""The measurements of breakers distinguish correct breakers from faulty ones."""
 
 import asyncio
 import time
@@ -19,11 +19,11 @@ LONG_S = 60.0
 
 
 class Rejected(Exception):
-    """A refusal."""
+    """Exception of a rejected call."""
 
 
 class Leaky(Candidate):
-    """Opens after some failures, and lets everybody through at half-open."""
+    """Opens after some failures, and admits all calls at half-open."""
 
     name = package = "leaky"
     rejection = Rejected
@@ -112,9 +112,9 @@ async def test_our_breaker_rejects_and_states_its_wait() -> None:
     ours = Ours(LONG_S)
     guarded = ours.coroutine(cost.fail)
     await ours.trip(guarded)
-    with pytest.raises(ours.rejection) as refused:
+    with pytest.raises(ours.rejection) as rejected:
         await guarded()
-    open_s = ours.open_time_left(refused.value)
+    open_s = ours.open_time_left(rejected.value)
     assert isinstance(open_s, float)
     assert 0.0 < open_s <= LONG_S
 

@@ -28,7 +28,7 @@ def ours(part: str, **figures: float) -> Change:
     return lambda found: found[part]["rows"][Ours.name].update(figures)
 
 
-def heard(row_name: str, **figures: float) -> Change:
+def opening(row_name: str, **figures: float) -> Change:
     return lambda found: found["opening"][row_name].update(figures)
 
 
@@ -56,10 +56,10 @@ MISSES: dict[str, Change] = {
     "shared and closed: errors": ours("shared", errors=1),
     "Redis killed: a call": ours("shared", lost_over_it=1.11),
     "Redis killed: errors": ours("shared", lost_errors=0.001),
-    "opening known in another process, idle": heard("idle", max_ms=50.1),
-    "opening known in another process, busy": heard("busy", max_ms=50.1),
-    "opening known in another process, cold": heard("cold", max_ms=50.1),
-    "first calls of new processes": heard("cold", refused=19),
+    "opening known in another process, idle": opening("idle", max_ms=50.1),
+    "opening known in another process, busy": opening("busy", max_ms=50.1),
+    "opening known in another process, cold": opening("cold", max_ms=50.1),
+    "first calls of new processes": opening("cold", refused=19),
     "admitted at half-open in 100 rounds, tasks: most": admitted("tasks", most=2),
     "admitted at half-open in 100 rounds, tasks: fewest": admitted("tasks", least=0),
     "admitted at half-open in 100 rounds, threads: most": admitted("threads", most=2),
@@ -83,7 +83,7 @@ def test_every_bar_is_among_them() -> None:
     assert len(evaluated(record())) == len(MISSES)
 
 
-def test_a_bound_in_nanoseconds_is_that_of_a_machine_of_the_pace_of_circuitbreaker() -> None:
+def test_bound_in_nanoseconds_scales_with_the_machine() -> None:
     found = record()
     costs("coroutine", Ours.name, ns=699.0)(found)
     assert set(evaluated(found).values()) == {"met"}
@@ -101,7 +101,7 @@ def test_a_bound_in_nanoseconds_is_that_of_a_machine_of_the_pace_of_circuitbreak
         ("8 threads", lambda found: found["threads"].update(bare=0.15)),
     ],
 )
-def test_speed_bar_is_not_judged_with_an_unsteady_control(text: str, unsteady: Change) -> None:
+def test_speed_bar_is_inconclusive_with_an_unsteady_control(text: str, unsteady: Change) -> None:
     found = record()
     key = next(key for key in MISSES if key.startswith(text))
     MISSES[key](found)
@@ -109,7 +109,7 @@ def test_speed_bar_is_not_judged_with_an_unsteady_control(text: str, unsteady: C
     assert [verdict for title, verdict in evaluated(found).items() if title.startswith(text)] == [NOISY]
 
 
-def test_parts_that_were_not_run_are_not_judged() -> None:
+def test_parts_that_were_not_run_have_no_bars() -> None:
     assert not evaluated({"rounds": 21})
 
 

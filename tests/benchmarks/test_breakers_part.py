@@ -1,4 +1,4 @@
-"""The part of the pages on what guards cost is made from what was kept."""
+"""The section about the cost of guards is made from the kept record."""
 
 import pytest
 

@@ -71,7 +71,7 @@ def test_a_ratio_is_the_median_of_the_rounds() -> None:
     assert generator.ratio(figures_found, "locust", per_core=True) == 10.0
 
 
-def test_missing_package_is_named_and_not_judged() -> None:
+def test_missing_package_is_named_and_has_no_bar() -> None:
     peers_by_name = generator.rows(None) | {"locust": peers.Peer("Locust FastHttpUser", None)}
     there = {name: each for name, each in seen().items() if name != "locust"}
     lines = generator.table(peers_by_name, there)

@@ -34,7 +34,7 @@ def observer(path: Path, clock: ManualClock, record: dict[str, Callable[[], Serv
 
 
 def conditions_of(path: Path, kernel: str, *, steps: int = 14) -> dict[str, str]:
-    """What a card that does one thing for some seconds is called, while it moves and while it is silent."""
+    """Return the verdicts of a device that runs one kernel, with and without responses."""
     path.write_text(json.dumps(simulated_device.state(kernel, 1.0)) + "\n")
     clock = ManualClock()
     inside, done = int(kernel != "idle"), 0
@@ -60,11 +60,13 @@ def conditions_of(path: Path, kernel: str, *, steps: int = 14) -> dict[str, str]
         ("gemm", "productive", "unknown"),
     ],
 )
-def test_stub_gpu_is_judged_like_the_real_one(tmp_path: Path, kernel: str, moving: str, silent: str) -> None:
+def test_simulated_gpu_gets_the_verdicts_of_a_real_one(
+    tmp_path: Path, kernel: str, moving: str, silent: str
+) -> None:
     assert conditions_of(tmp_path / "card.jsonl", kernel) == {"moving": moving, "silent": silent}
 
 
-def test_unreadable_witness_states_its_reason_and_continues(tmp_path: Path) -> None:
+def test_unreadable_device_is_recorded_and_sampling_continues(tmp_path: Path) -> None:
     clock = ManualClock()
     observer_of_row = observer(tmp_path / "none.jsonl", clock, {"witness": ServiceStats})
     observer_of_row.step()
@@ -101,7 +103,7 @@ def test_a_summary_has_the_readings_of_the_window_alone() -> None:
 
 
 def kernels(**changed: float) -> list[dict[str, Any]]:
-    """What the stand-in tells of each kernel, as if it were measured."""
+    """Build records of each kernel from the simulated device."""
     with_telemetry = []
     for name in KERNELS:
         row = simulated_device.state(name, 1.0)
@@ -151,17 +153,17 @@ class Slow:
         self.go.set()
 
 
-async def test_all_that_wait_are_computed_together_but_never_more_than_a_batch() -> None:
+async def test_waiting_requests_form_batches_of_limited_size() -> None:
     work = Slow()
     batcher = Batcher(work, 2.0, lambda: (0.5, None))
-    asking = [asyncio.create_task(ask(batcher, "POST", "/v1/predict", b"{}")) for _ in range(1 + 20)]
+    requests = [asyncio.create_task(ask(batcher, "POST", "/v1/predict", b"{}")) for _ in range(1 + 20)]
     while len(batcher.queue) + sum(work.batches) < 21 or not work.batches:  # noqa: ASYNC110 - until all stand
         await asyncio.sleep(0)
     record = batcher.stats()
     assert (record.in_flight, record.waiting, record.completed_total) == (21, 21 - work.batches[0], 0)
     assert record.p95_s is None
     work.go.set()
-    assert {answer.status for answer in await asyncio.gather(*asking)} == {200}
+    assert {answer.status for answer in await asyncio.gather(*requests)} == {200}
     assert sum(work.batches) == 21
     assert max(work.batches) == MAX_BATCH
     record = batcher.stats()
@@ -185,7 +187,7 @@ async def test_failing_batch_returns_errors_and_the_next_one_runs() -> None:
 
 
 @pytest.mark.server
-def test_an_engine_computes_in_another_process_and_is_missed_when_it_is_gone() -> None:
+def test_engine_computes_in_another_process_and_raises_after_its_end() -> None:
     engine = Engine(Job("cpu", capacity_rps=200.0))
     begun_s = time.perf_counter()
     engine.batch(9)
@@ -221,7 +223,7 @@ def test_stub_gpu_reports_its_duty_cycle(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Iterator[Callable[[str], served.Deployment]]:
+def requested(tmp_path: Path) -> Iterator[Callable[[str], served.Deployment]]:
     path = tmp_path / "card.jsonl"
     path.write_text(json.dumps(simulated_device.state("batch", 1.0)) + "\n")
     made: list[served.Deployment] = []
@@ -239,10 +241,10 @@ def asked(tmp_path: Path) -> Iterator[Callable[[str], served.Deployment]]:
 
 
 @pytest.mark.parametrize("row", served.ROWS)
-async def test_every_row_serves_and_its_witness_answers(
-    row: str, asked: Callable[[str], served.Deployment], tmp_path: Path
+async def test_every_row_serves_and_reports_observations(
+    row: str, requested: Callable[[str], served.Deployment], tmp_path: Path
 ) -> None:
-    deployment = asked(row)
+    deployment = requested(row)
     observer_of_row = observer(tmp_path / "card.jsonl", ManualClock(), {"witness": ServiceStats})
     observer_of_row.step()
     app = served.with_observations(deployment, observer_of_row)
@@ -252,14 +254,16 @@ async def test_every_row_serves_and_its_witness_answers(
     assert (record["own"] is None) == (row in {"none", "full", "limits"})
 
 
-async def test_the_peer_has_the_capacity_that_was_measured(asked: Callable[[str], served.Deployment]) -> None:
-    app = asked("limits").app
+async def test_the_peer_has_the_capacity_that_was_measured(
+    requested: Callable[[str], served.Deployment],
+) -> None:
+    app = requested("limits").app
     answers = await asyncio.gather(*(ask(app, "POST", "/v1/predict", b"{}") for _ in range(70)))
     assert 20 <= sum(answer.status == 200 for answer in answers) <= 40
 
 
 @pytest.mark.parametrize(
-    "words",
+    "argv",
     [
         ["--write", "--quick"],
         ["--write", "--work", "cpu"],
@@ -267,15 +271,13 @@ async def test_the_peer_has_the_capacity_that_was_measured(asked: Callable[[str]
         ["--work", "cpu", "--out", str(harness.RESULTS / "other.json")],
     ],
 )
-def test_implausible_gpu_measurement_is_not_kept(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_implausible_gpu_measurement_is_not_kept(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        gpu_closed_loop.options_of(words)
+        gpu_closed_loop.options_of(argv)
     assert "usage" in capsys.readouterr().err
 
 
-def test_a_stand_in_has_nothing_where_figures_of_a_gpu_stand(tmp_path: Path) -> None:
+def test_record_of_a_stand_in_has_no_gpu_figures(tmp_path: Path) -> None:
     record = {"rows": [1], "kernels": [2], "gpu": {"name": "x"}}
     path = tmp_path / "kept.json"
     gpu_closed_loop.record_writer(Job("cpu"), [path])(record)

@@ -36,7 +36,7 @@ def found(again: tuple[float, float], calm: tuple[float, float | None], hang: fl
 
 
 @given(st.lists(st.floats(0.0, 1e3), min_size=1), st.floats(0.0, 1.0))
-def test_so_many_are_not_above_a_percentile(values: list[float], share: float) -> None:
+def test_percentile_has_its_share_of_values_at_or_below(values: list[float], share: float) -> None:
     ordered = sorted(values)
     value = request_latency.percentile(ordered, share)
     assert value in ordered
@@ -50,7 +50,7 @@ def test_cost_of_a_row_is_reported_per_round() -> None:
     assert request_latency.adds(measurements(1.0), ()) == {}
 
 
-def test_the_give_of_a_median_is_that_of_its_quartiles() -> None:
+def test_error_of_a_median_follows_from_its_quartiles() -> None:
     assert request_latency.median_error([0.0, 1.0, 2.0, 3.0, 4.0]) == pytest.approx(1.57 * 2.0 / math.sqrt(5))
     assert request_latency.median_error([0.0, 1.0, 2.0, 3.0]) is None
 
@@ -71,7 +71,7 @@ def test_slower_row_misses_its_bar_where_the_control_is_calm(
 
 
 def test_the_order_of_the_rows_rotates() -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     class Stub:
         def __init__(self, name: str) -> None:
@@ -79,12 +79,12 @@ def test_the_order_of_the_rows_rotates() -> None:
             self.client = self
 
         def measure_for(self, seconds: float) -> dict[str, float]:
-            asked.append(self._name)
+            requested.append(self._name)
             return {"p50_ms": seconds}
 
     services: Any = {name: Stub(name) for name in "abc"}
     seen = request_latency.rounds(services, request_latency.Scale(rounds=3, turn_s=0.5))
-    assert "".join(asked) == "abcbcacab"
+    assert "".join(requested) == "abcbcacab"
     assert seen["b"] == [{"p50_ms": 0.5}] * 3
 
 
@@ -94,8 +94,8 @@ def test_short_run_prints_and_keeps_everything(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
-    words = ("--rounds", "5", "--turns", "1", "--turn-s", "0.1", "--write")
-    monkeypatch.setattr(sys, "argv", ["gpu_sampling", *words])
+    argv = ("--rounds", "5", "--turns", "1", "--turn-s", "0.1", "--write")
+    monkeypatch.setattr(sys, "argv", ["gpu_sampling", *argv])
     gpu_sampling.main()
     kept = json.loads((tmp_path / "gpu_sampling.json").read_text())
     parts = kept["without_file"]["cpu_least_ms"], kept["observe"]["cpu_least_ms"]

@@ -59,7 +59,7 @@ async def test_the_rates_of_nominal_are_those_that_the_bars_expect() -> None:
     assert found[429] == 130 - found[200]
 
 
-def test_the_plan_has_the_levels_and_the_mix_of_the_published_run() -> None:
+def test_plan_has_the_levels_and_mix_of_the_published_run() -> None:
     made = SHORT.plan()
     assert made.names == ("100/s", "1000/s", "3000/s", "5000/s")
     assert [made.segments.count(number) for number in range(4)] == [300, 3000, 9000, 15_000]
@@ -85,7 +85,7 @@ def test_options_select_the_rows_and_the_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("argv", "message"),
     [
         (["--quick", "--write"], "no figures to keep"),
         (["--rounds", "0"], "above 0"),
@@ -94,11 +94,11 @@ def test_options_select_the_rows_and_the_record() -> None:
     ],
 )
 def test_impossible_options_are_rejected(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        headline.main(words)
-    assert said in capsys.readouterr().err
+        headline.main(argv)
+    assert message in capsys.readouterr().err
 
 
 def test_a_process_runs_on_its_core_for_a_while() -> None:
@@ -139,7 +139,7 @@ def test_kept_record_can_be_drawn(
 
 @pytest.mark.server
 @pytest.mark.parametrize("row", [row for row in ("redis", "fastapi-limiter") if row in INSTALLED])
-def test_a_short_run_of_the_real_thing(row: str) -> None:
+def test_short_real_run(row: str) -> None:
     scale = Scale((50.0, 100.0), 0.4, 0.4, 1)
     with RedisServer() as redis:
         found = run_case.run_case(Case("headroom", row), scale, redis.url)

@@ -20,14 +20,14 @@ pytestmark = pytest.mark.slow
 RATES = {"high": 0.1, "mid": 0.3, "low": 0.6}
 
 
-def counts(planned: int, *, refused: int = 0, errors: int = 0) -> dict[str, int]:
-    served = planned - refused - errors
-    return {"planned": planned, "served": served, "limited": 0, "shed": refused, "errors": errors}
+def counts(planned: int, *, rejected: int = 0, errors: int = 0) -> dict[str, int]:
+    served = planned - rejected - errors
+    return {"planned": planned, "served": served, "limited": 0, "shed": rejected, "errors": errors}
 
 
-def level(name: str, p99_s: float | None = 0.05, refused: int = 0, errors: int = 0) -> dict[str, Any]:
+def level(name: str, p99_s: float | None = 0.05, rejected: int = 0, errors: int = 0) -> dict[str, Any]:
     planned = 3 * int(name.removesuffix("/s"))
-    whole = counts(planned, refused=refused, errors=errors)
+    whole = counts(planned, rejected=rejected, errors=errors)
     return {
         **whole,
         **dict.fromkeys(("mean_s", "p50_s", "p95_s"), 0.02),
@@ -44,7 +44,7 @@ def nominal(name: str) -> dict[str, Any]:
     made = level(name)
     for priority, rate_rps in cases.RATES_RPS.items():
         planned = made["priorities"][priority]["planned"]
-        made["priorities"][priority] = counts(planned, refused=max(0, round(planned - 3 * rate_rps)))
+        made["priorities"][priority] = counts(planned, rejected=max(0, round(planned - 3 * rate_rps)))
     return made
 
 
@@ -126,10 +126,10 @@ def test_a_peer_that_fails_is_shown_and_changes_no_verdict() -> None:
 @pytest.mark.parametrize(
     ("key", "planted", "text"),
     [
-        ("headroom/throttle", level("5000/s", refused=1), "in memory: refused"),
+        ("headroom/throttle", level("5000/s", rejected=1), "in memory: refused"),
         ("headroom/throttle", level("5000/s", errors=1), "in memory: errors"),
         ("headroom/throttle", level("5000/s", p99_s=None), "in memory: p99 ms"),
-        ("pressure/redis", level("5000/s", refused=4000), "on Redis: served/s"),
+        ("pressure/redis", level("5000/s", rejected=4000), "on Redis: served/s"),
         ("pressure/bare", level("5000/s"), "collapses: p99 in ms"),
         ("nominal/throttle", level("5000/s"), "in memory: low refused, off by"),
     ],
@@ -144,11 +144,11 @@ def test_missing_figure_misses_its_bar(key: str, planted: dict[str, Any], text: 
 def test_only_high_must_never_be_rejected_under_pressure() -> None:
     seen = rounds()
     for one in seen:
-        under_pressure = one["pressure/throttle"]["levels"]["5000/s"] = level("5000/s", refused=3000)
-        under_pressure["priorities"]["low"] = counts(9000, refused=3000)
+        under_pressure = one["pressure/throttle"]["levels"]["5000/s"] = level("5000/s", rejected=3000)
+        under_pressure["priorities"]["low"] = counts(9000, rejected=3000)
     assert missed(evaluation.rows(seen, SHORT)) == []
     for one in seen:
-        one["pressure/throttle"]["levels"]["5000/s"]["priorities"]["high"] = counts(1500, refused=1)
+        one["pressure/throttle"]["levels"]["5000/s"]["priorities"]["high"] = counts(1500, rejected=1)
     assert missed(evaluation.rows(seen, SHORT)) == [
         "pressure at 5000/s, autoglm_throttle, in memory: high refused"
     ]
@@ -156,9 +156,9 @@ def test_only_high_must_never_be_rejected_under_pressure() -> None:
 
 def test_rejections_at_fixed_rates_are_known_beforehand() -> None:
     expected = {"1000/s": (0, 0, 1500), "3000/s": (0, 1200, 5100), "5000/s": (0, 3000, 8700)}
-    for name, refused in expected.items():
+    for name, rejected in expected.items():
         made = nominal(name)["priorities"]
-        assert tuple(made[priority]["shed"] for priority in RATES) == refused
+        assert tuple(made[priority]["shed"] for priority in RATES) == rejected
 
 
 def test_ten_thousand_a_second_is_a_bonus() -> None:
@@ -173,7 +173,7 @@ def test_ten_thousand_a_second_is_a_bonus() -> None:
     assert any(line.startswith("10000 requests/s") for line in table(evaluation.rows([one], scale)))
 
 
-def test_the_table_has_every_row_at_every_level_beside_the_published_figures() -> None:
+def test_table_has_every_row_and_level_and_the_published_figures() -> None:
     lines = table(evaluation.rows(rounds(), SHORT))
     assert [line.split()[0] for line in lines if "requests/s" in line and "mean" in line] == [
         *("100", "1000", "3000", "5000")

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow
 FEW = ("--scenarios", "steady_0.5x,oom_tight_3x", "--seeds", "1", "--policies", "none,codel")
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["closed_loop", *words])
+def command(monkeypatch: pytest.MonkeyPatch, *argv: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["closed_loop", *argv])
     return closed_loop.main()
 
 
@@ -45,8 +45,8 @@ def test_random_services_are_kept_with_their_distribution(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
-    words = ("--robust", "2", "--first", "173")
-    assert command(monkeypatch, *words, "--write") == 0
+    argv = ("--robust", "2", "--first", "173")
+    assert command(monkeypatch, *argv, "--write") == 0
     kept = json.loads((tmp_path / "robust.json").read_text())
     figures = kept["figures"]
     assert kept["sha256"] == closed_loop.digest(figures)
@@ -60,17 +60,17 @@ def test_random_services_are_kept_with_their_distribution(
         f"concurrency: {figures['doors']['concurrency']['within']} of 2 services" in capsys.readouterr().out
     )
 
-    assert command(monkeypatch, *words, "--check") == 0
+    assert command(monkeypatch, *argv, "--check") == 0
     assert command(monkeypatch, "--robust", "1", "--first", "174", "--check") == 1
 
 
-def test_the_first_service_drawn_is_one_on_which_no_rule_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_service_was_not_used_to_develop_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["closed_loop", "--robust", "1"])
     assert closed_loop.arguments().first == robust.EVALUATED_FROM == 100
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("argv", "message"),
     [
         (("--scenarios", "step_3x"), "step_3x is not one of steady_0.5x"),
         (("--policies", "concurrency,sluice"), "sluice is not one of oracle"),
@@ -78,11 +78,11 @@ def test_the_first_service_drawn_is_one_on_which_no_rule_was_found(monkeypatch: 
     ],
 )
 def test_unknown_names_are_reported(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(SystemExit):
-        command(monkeypatch, *words)
-    assert said in capsys.readouterr().err
+        command(monkeypatch, *argv)
+    assert message in capsys.readouterr().err
 
 
 def test_settings_reach_the_throttle() -> None:

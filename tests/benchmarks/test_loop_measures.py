@@ -57,7 +57,7 @@ def counted(scenario: str, good_by_bin: list[int]) -> RunCounts:
     chosen = SCENARIOS[scenario]
     counts = RunCounts(chosen.warm_s, chosen.duration_s, chosen.slo_s)
     counts.good_by_bin[: len(good_by_bin)] = good_by_bin
-    counts.offered, counts.good, counts.refused = [100, 300, 600], [80, 100, 20], [10, 200, 300]
+    counts.offered, counts.good, counts.rejected = [100, 300, 600], [80, 100, 20], [10, 200, 300]
     counts.high_s = [0.5] * 99
     counts.states = [(1.0, 64.0), (0.5, 50.0), (1.0, 50.0)]
     return counts
@@ -190,7 +190,7 @@ def test_pictures_are_svg_with_a_panel_for_each_scenario(tmp_path: Path) -> None
     assert len(heights) == 1
 
 
-def test_random_services_are_always_the_same_and_within_their_ranges() -> None:
+def test_random_services_are_reproducible_and_within_ranges() -> None:
     for number in range(200):
         scenario = robust.scenario(number)
         assert scenario == robust.scenario(number)
@@ -204,7 +204,7 @@ def test_random_services_are_always_the_same_and_within_their_ranges() -> None:
             assert (1.0 - plant.memory_idle) / plant.memory_each >= 15.99
 
 
-def test_a_summary_names_the_worst_and_counts_those_within_the_bars() -> None:
+def test_summary_names_the_worst_and_counts_passing_services() -> None:
     figures = [
         (1.0, 0.99, 0),
         (0.5, 0.9, 0),
@@ -235,7 +235,7 @@ def test_counters_start_after_the_warm_up() -> None:
         counts.record_sent(request)
         counts.record_rejected(request, request.sent_s)
         counts.record_answered(request, request.sent_s + 1.0)
-    assert (counts.offered, counts.refused, counts.good) == ([0, 0, 1], [0, 0, 1], [0, 0, 1])
+    assert (counts.offered, counts.rejected, counts.good) == ([0, 0, 1], [0, 0, 1], [0, 0, 1])
     assert (sum(counts.offered_by_bin), sum(counts.good_by_bin)) == (2, 2)
     counts.record_answered(Request(2, 5.0, 0, 1.0), 7.1)
     assert (counts.good, counts.high_s) == ([0, 0, 1], [2.0999999999999996])

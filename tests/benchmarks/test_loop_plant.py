@@ -53,7 +53,7 @@ def test_shortest_queue_is_chosen() -> None:
     assert [replica.inside for replica in plant.replicas] == [2, 1]
 
 
-def test_when_memory_runs_out_all_is_lost_and_the_process_is_away() -> None:
+def test_out_of_memory_loses_all_requests_and_restarts() -> None:
     plant, scheduler, recorded = batch_plant(PlantSpec(batch=2, base_s=0.1, item_s=0.2, memory_each=0.2))
     first, *others = requests(7)
     for request in (first, *others[:3]):  # room for (1 - 0.4) / 0.2 = 3

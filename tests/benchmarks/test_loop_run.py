@@ -61,7 +61,7 @@ def test_rejected_client_backs_off_and_gives_up() -> None:
     limiter = run.limiter
     assert isinstance(limiter, RejectAll)
     assert limiter.seen == [(1.0, 0), (1.25, 1), (2.0, 2), (2.5, 3)]
-    assert (counted.offered, counted.refused) == ([1, 0, 0], [4, 0, 0])
+    assert (counted.offered, counted.rejected) == ([1, 0, 0], [4, 0, 0])
 
 
 def test_a_client_without_an_answer_repeats_at_its_deadline() -> None:
@@ -73,7 +73,7 @@ def test_a_client_without_an_answer_repeats_at_its_deadline() -> None:
     )
     counted = run.go()
     # answered at 4 and 7, both after their deadlines at 3 and 5
-    assert (counted.offered, counted.good, counted.refused) == ([1, 0, 0], [0, 0, 0], [0, 0, 0])
+    assert (counted.offered, counted.good, counted.rejected) == ([1, 0, 0], [0, 0, 0], [0, 0, 0])
     assert counted.high_s == [3.0, 4.0]
 
 
@@ -113,9 +113,9 @@ def test_the_oracle_serves_nearly_all_that_can_be_served(name: str) -> None:
     drawn = plan(scenario, 1)
     could = 0.0
     for second in range(3, int(scenario.duration_s)):
-        asked = sum(second <= at_s < second + 1 for at_s in drawn.at_s)
+        requested = sum(second <= at_s < second + 1 for at_s in drawn.at_s)
         slow = name == "cap_half_0.9x" and 25 <= second < 50
-        could += min(asked, 50.0 if slow else 100.0)
+        could += min(requested, 50.0 if slow else 100.0)
     counted = counts_of("oracle", scenario)
     assert 0.97 * could <= sum(counted.good) <= 1.03 * could
     assert counted.kills == 0
@@ -131,7 +131,7 @@ def test_without_a_limit_overload_leaves_next_to_nothing() -> None:
     assert counts_of("none", SCENARIOS["oom_3x"]).kills >= 5
 
 
-def test_codel_serves_high_first_and_breaks_where_its_limit_is_wrong() -> None:
+def test_codel_serves_high_first_and_fails_with_a_wrong_limit() -> None:
     best, codel = counts_of("oracle", SCENARIOS["step_5x"]), counts_of("codel", SCENARIOS["step_5x"])
     assert sum(codel.good) > 0.98 * sum(best.good)
     assert codel.good[0] > 0.98 * best.good[0]
@@ -140,7 +140,7 @@ def test_codel_serves_high_first_and_breaks_where_its_limit_is_wrong() -> None:
 
 def test_shares_reject_the_low_class_first() -> None:
     counted = counts_of("gradient", SCENARIOS["step_2x"])
-    high, _, low = (bad / asked for bad, asked in zip(counted.refused, counted.offered, strict=True))
+    high, _, low = (bad / requested for bad, requested in zip(counted.rejected, counted.offered, strict=True))
     assert high < 0.02
     assert low > 0.4
 
@@ -183,7 +183,7 @@ def test_a_class_may_use_its_share_although_the_limit_is_reached() -> None:
         for _ in range(count):
             limiter.arrive(Request(0, 0.0, priority, 1.0))
     assert run.plant.inside == 32
-    assert run.counts.refused == [1, 0, 1]
+    assert run.counts.rejected == [1, 0, 1]
 
 
 def test_unknown_limiter_is_named() -> None:

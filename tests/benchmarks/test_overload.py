@@ -39,7 +39,7 @@ def observed() -> GoodputObserver:
     return GoodputObserver(PLAN, slo_s=1.0, begin_s=1.0, end_s=3.0)
 
 
-def test_a_completion_counts_where_it_happens_and_a_request_where_it_was_to_be_sent() -> None:
+def test_completion_counts_at_its_time_and_request_at_planned_time() -> None:
     counts = observed()
     counts.note(0, RequestResult.OK, 0.6)
     assert counts.completed_rps(Priority.HIGH) == 0.5
@@ -60,13 +60,13 @@ def test_late_response_has_a_latency_and_is_no_completion() -> None:
     assert (high.planned, high.in_time, high.response.count) == (1, 0, 1)
 
 
-@pytest.mark.parametrize("ending", RequestResult)
+@pytest.mark.parametrize("result_kind", RequestResult)
 def test_only_rejections_count_as_rejected(result_kind: RequestResult) -> None:
     counts = observed()
     counts.note(2, result_kind, 0.004)
-    answered_no = {"limited", "shed", "client_error", "server_error"}
-    assert counts.classes[Priority.MID].refused == (result_kind.label in answered_no)
-    assert counts.refusal.count == (result_kind.label in answered_no)
+    rejections = {"limited", "shed", "client_error", "server_error"}
+    assert counts.classes[Priority.MID].rejected == (result_kind.label in rejections)
+    assert counts.rejection.count == (result_kind.label in rejections)
     assert counts.classes[Priority.MID].in_time == result_kind.served
 
 
@@ -76,7 +76,7 @@ def test_only_rejections_count_as_rejected(result_kind: RequestResult) -> None:
         unique_by=lambda noted: noted[0],
     )
 )
-def test_no_more_is_completed_than_was_served_and_no_more_planned_than_sent(
+def test_completions_and_plans_do_not_exceed_served_and_sent(
     noted: list[tuple[int, RequestResult, float]],
 ) -> None:
     counts = observed()
@@ -87,18 +87,18 @@ def test_no_more_is_completed_than_was_served_and_no_more_planned_than_sent(
     assert counts.offered_rps() * counts.length_s == len(inside)
     assert counts.completed_rps() * counts.length_s <= served
     for one in counts.classes.values():
-        assert one.in_time + one.refused <= one.planned
+        assert one.in_time + one.rejected <= one.planned
 
 
 def done(served: int) -> overload.Run:
     counts = observed()
     for index in (1, 2, 3, 4):
         counts.note(index, RequestResult.OK if index <= served else RequestResult.SHED, 0.25)
-    sheet = RequestLog(len(PLAN))
+    request_log = RequestLog(len(PLAN))
     for index in (4, 5):
-        sheet.close(index, RequestResult.SHED, 0.25)
-        sheet.record_rejection(index, "queue:slow", None)
-    result = Result(RequestSource(PLAN), sheet, RunCost(elapsed_s=3.0))
+        request_log.close(index, RequestResult.SHED, 0.25)
+        request_log.record_rejection(index, "queue:slow", None)
+    result = Result(RequestSource(PLAN), request_log, RunCost(elapsed_s=3.0))
     return overload.Run(counts, result, 0.25, 0.125)
 
 
@@ -131,7 +131,7 @@ def test_rounds_are_brought_together_by_medians() -> None:
     assert overload.middle(rounds[:1])["high_p99_s"] is None
 
 
-def test_every_row_of_every_load_stands_in_the_table_and_late_clients_are_marked() -> None:
+def test_table_has_every_row_and_load_and_marks_late_clients() -> None:
     scale = overload.Scale()
     figures = overload.middle([overload.figures(done(2), 1.0, instant=False)])
     rows = [{"row": row, "load": load, **figures} for row, load in scale.cases()]
@@ -181,7 +181,7 @@ def test_quick_figures_are_not_kept(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.server
-def test_a_short_run_of_the_real_thing() -> None:
+def test_short_real_run() -> None:
     scale = overload.Scale(capacity_rps=200.0, slo_s=1.0, warm_s=0.5, window_s=1.0)
     unprotected, control = (overload.run(row, 5.0, scale, seed=1) for row in ("none", "control"))
     for run in (unprotected, control):

@@ -23,25 +23,25 @@ def test_the_made_up_trace_is_of_the_public_form(tmp_path: Path) -> None:
 
 
 def test_decisions_are_counted_with_their_reasons() -> None:
-    sheet = RequestLog(4)
-    sheet.close(0, RequestResult.OK, 0.1)
+    request_log = RequestLog(4)
+    request_log.close(0, RequestResult.OK, 0.1)
     for index in (1, 2):
-        sheet.close(index, RequestResult.LIMITED, 0.1)
-        sheet.record_rejection(index, "user", 1.0)
-    sheet.skip(3)
-    assert replay.decisions(sheet) == {"limited user": 2, "ok": 1}
+        request_log.close(index, RequestResult.LIMITED, 0.1)
+        request_log.record_rejection(index, "user", 1.0)
+    request_log.skip(3)
+    assert replay.decisions(request_log) == {"limited user": 2, "ok": 1}
 
 
 def test_lags_are_exact() -> None:
-    sheet = RequestLog(201)
+    request_log = RequestLog(201)
     for index in range(200):
-        sheet.lag_s[index] = (index + 1) / 1024.0
-    assert replay.lags(sheet) == (199 / 1024.0, 200 / 1024.0)
+        request_log.lag_s[index] = (index + 1) / 1024.0
+    assert replay.lags(request_log) == (199 / 1024.0, 200 / 1024.0)
 
 
 @pytest.mark.server
 @pytest.mark.untraced
-def test_a_small_run_accounts_for_everything_and_decides_alike_twice(tmp_path: Path) -> None:
+def test_small_run_counts_everything_and_is_reproducible(tmp_path: Path) -> None:
     path = replay.made_up(tmp_path / "t.csv", 1)
     rows, bars = replay.measure(path, 60.0, 0, 40.0)
     assert rows["http"]["planned"] == rows["http"]["accounted"] > 100

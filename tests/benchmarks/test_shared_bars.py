@@ -49,7 +49,7 @@ def depth(spread: float = 1.1, rows: dict[str, Any] | None = None) -> dict[str, 
     return {"rows": usual | (rows or {}), "control": {"spread": spread}}
 
 
-def of_crowd(unanswered: int = 0) -> dict[str, int]:
+def of_burst(unanswered: int = 0) -> dict[str, int]:
     return {"admitted": 100 - unanswered, "unanswered": unanswered}
 
 
@@ -63,8 +63,8 @@ def record(**parts: Any) -> dict[str, Any]:
         "exactness": {
             "limit": 100,
             "crowd": 512,
-            "cold": {name: of_crowd() for name in ("store", "throttle", "moving-raised")},
-            "processes": {name: of_crowd() for name in ("store", "throttle")},
+            "cold": {name: of_burst() for name in ("store", "throttle", "moving-raised")},
+            "processes": {name: of_burst() for name in ("store", "throttle")},
             "worst_window": {"store": 1.0, "store-compact": 0.99, "fixed-raised": 2.0},
         },
         "memory": {
@@ -99,7 +99,7 @@ def test_a_good_run_meets_every_bar() -> None:
     assert {part for part in PARTS if not list(bars({part: record()[part]}))} == set()
 
 
-def test_only_measured_rows_are_judged() -> None:
+def test_only_measured_rows_have_bars() -> None:
     assert list(bars({})) == []
     assert len(list(bars({"memory": record()["memory"]}))) == 3
 
@@ -115,7 +115,7 @@ def test_the_pool_to_beat_is_the_faster_one() -> None:
     }
 
 
-def test_errors_and_round_trips_are_judged_on_noisy_machines() -> None:
+def test_errors_and_round_trips_count_on_noisy_machines() -> None:
     wrong = row(1.0, errors={"NoAnswer": 1}, connections=5, round_trips=0.2)
     found = list(bars(record(decisions={"64": depth(9.0, {"store": wrong}), "512": depth()})))
     assert {bar.text for bar in found if bar.verdict == "MISSED"} == {
@@ -125,7 +125,7 @@ def test_errors_and_round_trips_are_judged_on_noisy_machines() -> None:
     }
 
 
-def test_slowness_of_a_noisy_machine_is_not_judged() -> None:
+def test_slowness_of_a_noisy_machine_is_inconclusive() -> None:
     slow = depth(9.0, {"floor": row(0.5), "moving-raised": row(1.0, server_us=16.0)})
     found = list(bars(record(decisions={"64": slow, "512": depth()})))
     assert {bar.verdict for bar in found} == {"met", NOISY}
@@ -165,7 +165,7 @@ def test_each_figure_can_miss(part: str, path: tuple[str, ...], value: float) ->
 
 def test_unanswered_request_makes_no_wrong_count() -> None:
     found = record()
-    found["exactness"]["cold"]["store"] = of_crowd(3)
+    found["exactness"]["cold"]["store"] = of_burst(3)
     assert [bar.verdict for bar in bars(found) if not bar.met] == [NOISY]
     assert "97 (3 unanswered)" in table.PARTS["exactness"](found["exactness"])
 

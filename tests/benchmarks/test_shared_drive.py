@@ -1,4 +1,4 @@
-"""What drives the contestants of the shared limits counts what there was, and nothing twice."""
+"""The load generators of the shared limits count every decision exactly once."""
 
 import asyncio
 import itertools
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 USERS = [f"{number}" for number in range(5)]
 
 
-async def test_so_many_tasks_decide_at_once_and_every_answer_is_counted_once() -> None:
+async def test_concurrent_tasks_decide_and_count_each_reply_once() -> None:
     inside = most = calls = 0
 
     async def hit(user: str, units: int = 1) -> bool:
@@ -28,7 +28,7 @@ async def test_so_many_tasks_decide_at_once_and_every_answer_is_counted_once() -
     tally = await closed(hit, itertools.cycle(USERS), 7, 0.02)
     assert most == 7
     assert tally.decisions == calls == len(tally.waits_s)
-    assert tally.refused == sum(number % 5 == 3 for number in range(calls))
+    assert tally.rejected == sum(number % 5 == 3 for number in range(calls))
     assert tally.seconds >= 0.02
     assert tally.per_s == pytest.approx(calls / tally.seconds)
     assert not tally.errors
@@ -56,7 +56,7 @@ def test_arrivals_match_their_rate_and_repeat() -> None:
     assert len(due) == pytest.approx(4000, abs=5 * math.sqrt(4000))
 
 
-async def test_an_arrival_that_could_not_be_begun_waits_from_when_it_was_due() -> None:
+async def test_late_arrival_is_measured_from_its_due_instant() -> None:
     numbers = itertools.count()
 
     async def hit(user: str, units: int = 1) -> bool:

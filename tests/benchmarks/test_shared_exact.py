@@ -1,4 +1,4 @@
-"""The worst window is counted from what is sure, and the attack finds twice the limit where there is."""
+"""The worst window counts certain admissions, and the attack detects a double limit."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ def test_only_calls_inside_a_window_count() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20), st.integers(1, 5)), max_size=20))
-def test_the_worst_window_is_the_largest_of_all_that_begin_with_a_question(
+def test_worst_window_is_the_largest_starting_with_a_request(
     drawn: list[tuple[int, int, int]],
 ) -> None:
     admissions = [Admission(sent, sent + wait, units) for sent, wait, units in drawn]

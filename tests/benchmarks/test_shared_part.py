@@ -83,7 +83,7 @@ def test_the_rows_that_are_shown_are_rows_of_the_benchmark() -> None:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.91])
-def test_whole_requests_on_redis_stand_beside_each_other(share: float) -> None:
+def test_whole_requests_on_redis_are_compared(share: float) -> None:
     one = {"rps": 4321.0, "ours_over_it": 3.25, "errors": {}}
     rows = dict.fromkeys(PEERS, one) | {"slowapi": {**one, "errors": {"TimeoutError": 1200}}}
     peers = {**MACHINE, "redis": {"server": "redis-7.2.1", "tasks": 64, "rows": rows}}

@@ -1,4 +1,4 @@
-"""What is measured on a real server: its counters, the floor, the contestants, and who goes away."""
+"""Measurements on a real server: its counters, the floor, the candidates, and cancelled callers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -89,18 +89,18 @@ def test_every_contestant_admits_the_limit_and_no_more(bench: RedisBench, name: 
 
 
 async def test_staying_clients_are_distinguished_from_leaving_ones() -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     async def hit(user: str, units: int = 1) -> bool:
         await asyncio.sleep(0)
-        asked.append(user)
+        requested.append(user)
         await asyncio.sleep(0.001)
         return int(user) % 2 == 0
 
     users = [f"{number}" for number in range(200)]
     calm = await cancelled.run(hit, users)
     assert (calm["right"], calm["wrong"], calm["cancelled"]) == (200, 0, 0)
-    assert sorted(asked, key=int) == users
+    assert sorted(requested, key=int) == users
     disturbed = await cancelled.run(hit, users, 0.001)
     assert disturbed["right"] + disturbed["cancelled"] == 200
     assert 0 < disturbed["cancelled"] < 200
