@@ -268,7 +268,7 @@ class Throttle:
 
     def start(self) -> None:
         """Start reading the GPUs and return at once. Idempotent; works again after `stop` and in a fork."""
-        parts, monitor = self.admission.parts, self.control.monitor
+        parts = self.admission.parts
         if not self._configuration_logged:
             self._configuration_logged = True
             self._log_configuration()
@@ -279,8 +279,8 @@ class Throttle:
         if self._guards is not None:
             self._guards.start()
         if not self._is_manual:
-            monitor.start()
-        self.control.started(is_sampling=self._is_manual or not monitor.has_sources or monitor.is_running)
+            self.control.monitor.start()
+        self.control.started()
 
     def stop(self) -> None:
         """Stop reading the GPUs. The next request starts it again. Idempotent."""
@@ -340,7 +340,6 @@ class Throttle:
         if guards is not None:
             keep_parent_part(guards)
             self._guards = self._create_registry(guards)
-            self.control.after_sample = self._guards.poll
 
     def _refresh(self, now: float) -> None:
         """Refresh the control state, or start sampling. Called at most once per interval."""
@@ -362,16 +361,15 @@ class Throttle:
             self.admission.parts.store.log_configuration()
 
     def _guard_registry(self) -> GuardRegistry:
-        # Outside the lock, which requests wait for: the first import takes tens of milliseconds.
-        import autoglm_throttle.resilience.registry  # noqa: F401
-
-        with self.admission.parts.settlement.lock:
-            if self._guards is None:
-                created = self._create_registry(None)
-                if self._guards is None:  # else a nested call has created it meanwhile
-                    self._guards = created
-                    self.control.after_sample = created.poll
-            return self._guards
+        guards = self._guards
+        if guards is None:
+            # Outside the lock, which requests wait for: the imports take tens of milliseconds.
+            created = self._create_registry(None)
+            with self.admission.parts.settlement.lock:
+                guards = self._guards = self._guards or created
+            if guards is created and self.control.is_sampling:
+                guards.start()
+        return guards
 
     def _create_registry(self, predecessor: GuardRegistry | None) -> GuardRegistry:
         from autoglm_throttle.resilience.registry import GuardRegistry
@@ -380,7 +378,15 @@ class Throttle:
         if store is not None:
             store.stop_with(self)
         load, on_degradable = weak_method(self._load), weak_method(self._allow_degradation)
-        return GuardRegistry(self.settings, load, self._clock, on_degradable, store, predecessor=predecessor)
+        registry = GuardRegistry(
+            self.settings, load, self._clock, on_degradable, store, predecessor=predecessor
+        )
+        self.control.after_sample = weak_method(self._poll_guards)
+        return registry
+
+    def _poll_guards(self) -> None:
+        if self._guards is not None:
+            self._guards.poll()
 
     def _load(self) -> float | None:
         """Return the load that guards see; None in a dry run, which degrades nothing."""

@@ -9,6 +9,7 @@ close them here would write to connections and drivers that the parent still use
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import weakref
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from typing import Any, Final, TypeVar
 from autoglm_throttle._runtime.serial_lock import open_locks
 
 T = TypeVar("T")
+
+_log = logging.getLogger("autoglm_throttle")
 
 _REBUILDS: Final[weakref.WeakKeyDictionary[Any, Callable[[Any], object]]] = weakref.WeakKeyDictionary()
 
@@ -43,8 +46,11 @@ def keep_parent_part(part: object) -> None:
 def _after_fork_in_child() -> None:
     open_locks()
     for owner, rebuild in list(_REBUILDS.items()):
-        with contextlib.suppress(Exception):  # an exception in this hook would be printed and lost anyway
+        try:
             rebuild(owner)
+        except Exception:  # noqa: BLE001 - the other owners must still be rebuilt
+            with contextlib.suppress(Exception):  # a log filter may raise, too
+                _log.exception("%r cannot be used in this forked process", type(owner))
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

@@ -9,12 +9,16 @@ place that knows it: code inside the lock is ordinary code.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import weakref
 from collections import deque
 from collections.abc import Callable
-from threading import RLock
+from threading import Lock, RLock
 from types import TracebackType
 from typing import Final
+
+_log = logging.getLogger("autoglm_throttle")
 
 
 class SerialLock:
@@ -25,7 +29,7 @@ class SerialLock:
     goes through `run`. The lock is re-entrant, so that a signal handler which uses it cannot hang its thread.
     """
 
-    __slots__ = ("__weakref__", "acquire", "is_held", "pending", "release")
+    __slots__ = ("__weakref__", "_draining", "acquire", "is_held", "pending", "release")
 
     def __init__(self) -> None:
         self._open()
@@ -35,6 +39,8 @@ class SerialLock:
 
     def _open(self) -> None:
         lock = RLock()
+        self._draining = Lock()
+        """Held by the thread that runs pending actions."""
         self.acquire: Callable[[], bool] = lock.acquire
         self.release: Callable[[], None] = lock.release
         # Private, but threading.Condition relies on it, too; counting owners here would cost a frame a call.
@@ -62,14 +68,24 @@ class SerialLock:
     def run_pending(self) -> None:
         """Run the pending actions in order; does nothing while this thread still holds the lock.
 
-        Another thread may run them as well. An action that raises is lost, the later ones stay pending.
+        One thread runs them, one after another: an action that takes the lock itself starts no second loop.
+        Hundreds of them would exhaust the stack of the request that happens to leave the lock. An exception
+        is logged and lost, since it belongs to another request.
         """
-        while self.pending and not self.is_held():
+        # Again after the release: an action that came while another thread was about to end its loop.
+        while self.pending and not self.is_held() and self._draining.acquire(blocking=False):
             try:
-                action = self.pending.popleft()
-            except IndexError:  # another thread took the last one
-                return
+                while self.pending:
+                    self._run_one(self.pending.popleft())
+            finally:
+                self._draining.release()
+
+    def _run_one(self, action: Callable[[], object]) -> None:
+        try:
             action()
+        except Exception:  # noqa: BLE001 - see run_pending
+            with contextlib.suppress(Exception):  # a log filter may raise, too
+                _log.exception("an action that had waited for a lock failed")
 
 
 _LOCKS: Final[weakref.WeakSet[SerialLock]] = weakref.WeakSet()

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from autoglm_throttle._runtime.backoff import backoff_s
@@ -128,6 +129,7 @@ class Worker:
         self._wakes.put(None)
 
     def _launch(self) -> None:
+        self._restart.requested = True
         if self._thread is not None or self.is_stopping or self._restart.left_s() > 0.0:
             return
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -136,15 +138,17 @@ class Worker:
             thread.start()
         except RuntimeError as error:  # no threads left: the request that starts the thread must not fail
             self._thread = None
-            self._record_crash(error)
+            self._restart.postpone()
+            self._lock.pending.append(partial(self._report, error))
 
     def _run(self) -> None:
         self._restart.record_start()
         try:
             while not (self.is_stopping and self._has_ended()):
+                self._restart.requested = False
                 pause_s = self._run_step()
                 if pause_s is None:
-                    self.is_stopping = True
+                    self._stop_unless_requested()
                 else:
                     self._wait(pause_s)
         finally:
@@ -168,16 +172,26 @@ class Worker:
             with contextlib.suppress(Exception):  # what cannot be closed or sent now is lost
                 self._on_stop()
         with self._lock:
-            if self.is_stopping:
+            ended = self.is_stopping  # read once: `start` may clear it meanwhile, and then launches a thread
+            if ended:
                 self._thread = None
-            return self.is_stopping
+            return ended
+
+    def _stop_unless_requested(self) -> None:
+        """Stop after the last step, unless `start` was called during it."""
+        with self._lock:
+            if not self._restart.requested:
+                self.is_stopping = True
 
     def _record_crash(self, error: BaseException) -> float:
         pause_s = self._restart.postpone()
+        self._report(error)
+        return pause_s
+
+    def _report(self, error: BaseException) -> None:
         if self._on_crash is not None:
             with contextlib.suppress(BaseException):  # even a failing log handler must not end the thread
                 self._on_crash(error)
-        return pause_s
 
     def _wait(self, seconds: float) -> None:
         """Wait for ``seconds``, `wake` or `stop`."""
@@ -192,10 +206,12 @@ class Worker:
 class _RestartTimes:
     """Limits the restarts of a crashed thread: after 1, 2, 4 ... 60 s."""
 
-    __slots__ = ("_clock", "_crashes", "_started_s", "crashed", "due_s")
+    __slots__ = ("_clock", "_crashes", "_started_s", "crashed", "due_s", "requested")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self.requested: bool = False
+        """Whether a start was requested since the current step began."""
         self.reset()
 
     def reset(self) -> None:

@@ -53,8 +53,10 @@ class ControlLoop:
         self.after_sample: Callable[[], object] | None = None
         """Called after each sample, without the lock."""
         self._admission = admission
+        self._parts = admission.parts
+        self._settlement = admission.parts.settlement
         self._meter = meter
-        self._events = events
+        self.events: EventQueue = events
         self._wakes_samplers = wakes_samplers
         self._memory_s = -math.inf
         """When the memory last passed to the limiter was measured."""
@@ -73,7 +75,7 @@ class ControlLoop:
             source: its name.
             interval_s: promised seconds to its next reading; None: not known.
         """
-        parts = self._admission.parts
+        parts = self._parts
         host = self.monitor.host(self._clock())
         with parts.settlement.lock:
             # Read the clock under the lock: a source that waited for it would bring a time in the past.
@@ -83,7 +85,7 @@ class ControlLoop:
             report = self._limiter_report()
             stats = replace(self._meter.stats(now), host_load=host.load, host_iowait=host.iowait)
             view = self.monitor.merge(samples, stats, now, source=source, interval_s=interval_s)
-            self._events.extend(gpu_view_events(self.gpu_view, view))
+            self.events.extend(gpu_view_events(self.gpu_view, view))
             self._update_memory(view, now)
             self.gpu_view = view
             state = self._publish(self.controller.observe(view, report, stats, now), now)
@@ -92,7 +94,7 @@ class ControlLoop:
             self._schedule_next_read(view, state, source, now)
             parts.settlement.call_ready(now)
             parts.user_limits.sweep(now, SWEPT_PER_SAMPLE)
-            self._events.summarize(now)
+            self.events.summarize(now)
         self._admission.flush()
         if self.after_sample is not None:
             self.after_sample()
@@ -105,15 +107,17 @@ class ControlLoop:
             existed: whether a source existed or is configured.
         """
         now = self._clock()
-        with self._admission.parts.settlement.lock:
+        with self._settlement.lock:
             controller = self.controller
             self._publish(controller.source_lost(now) if existed else controller.no_source(now), now)
         self._admission.flush()
 
-    def started(self, *, is_sampling: bool) -> None:
-        """Record whether the GPUs are read from now on."""
+    def started(self) -> None:
+        """Record that the GPUs are read from now on, if they are."""
         now = self._clock()
-        with self._admission.parts.settlement.lock:
+        with self._settlement.lock:
+            # Looked at under the lock: another thread may stop the sampling meanwhile.
+            is_sampling = not self._wakes_samplers or not self.monitor.has_sources or self.monitor.is_running
             if is_sampling and not self.is_sampling:
                 self.controller.started(now)
             self.is_sampling = is_sampling
@@ -122,13 +126,13 @@ class ControlLoop:
 
     def stopped(self) -> None:
         """Record that the GPUs are no longer read; the next request starts it again."""
-        with self._admission.parts.settlement.lock:
+        with self._settlement.lock:
             self.is_sampling = False
             self._publish(self._admission.control_state, self._clock())
 
     def state(self) -> ControlState:
         """Return the control state in force now, with the age of telemetry considered."""
-        with self._admission.parts.settlement.lock:
+        with self._settlement.lock:
             state = self.current(self._clock())
         self._admission.flush()
         return state
@@ -146,13 +150,13 @@ class ControlLoop:
     def pressure(self, now: float) -> dict[str, float]:
         """Return the terms of the pressure that are known: load over its target."""
         terms = dict(self.controller.pressure.terms)
-        limiter = self._admission.parts.settlement.limiter
+        limiter = self._settlement.limiter
         if limiter.limit < math.inf:
             terms["demand"] = limiter.view(now).pressure
         return terms
 
     def _clock(self) -> float:
-        return self._admission.parts.settlement.clock()
+        return self._settlement.clock()
 
     def _publish(self, state: ControlState, now: float) -> ControlState:
         idle = self._wakes_samplers and self.monitor.is_idle
@@ -166,11 +170,11 @@ class ControlLoop:
         if view.taken_at_s > self._memory_s:
             # A timestamp in the future would make all later samples look old.
             self._memory_s = min(view.taken_at_s, now)
-            self._admission.parts.settlement.limiter.update_memory(view.memory_ratio)
+            self._settlement.limiter.update_memory(view.memory_ratio)
 
     def _schedule_next_read(self, view: GpuView, state: ControlState, source: str, now: float) -> None:
         """Schedule the next reading of each source."""
-        admitted = self._admission.parts.settlement.counters.admitted
+        admitted = self._settlement.counters.admitted
         busy = admitted != self._admitted_by_source.get(source, 0)
         self._admitted_by_source[source] = admitted
         self.monitor.schedule_next(view, state, self._load(view), busy=busy, now=now)
@@ -185,11 +189,11 @@ class ControlLoop:
 
     def _limiter_report(self) -> LimiterReport:
         """Return the limiter's report, with the number of processes: a fleet shares the nominal rates."""
-        parts = self._admission.parts
+        parts = self._parts
         report = parts.settlement.limiter.report()
         return report if parts.fleet is None else replace(report, processes=parts.fleet.members)
 
     def _occupancy(self) -> LimiterReport:
         """Return limiter occupancy, without consuming the rejection counter."""
-        limiter = self._admission.parts.settlement.limiter
+        limiter = self._settlement.limiter
         return LimiterReport(in_flight=limiter.in_flight, limit=limiter.limit)

@@ -135,16 +135,17 @@ class AdmissionController:
                     settlement.counters.classes[demand.priority].admitted += 1
                     verdict = self._permit(settlement, demand, decision, now, now)
                 elif isinstance(decision, PendingCheck):
-                    ticket = Ticket.with_slot(demand, now)
-                    ticket.charges = TicketCharges(settlement, payer, pending_check=decision)
-                    return ticket
+                    verdict = Ticket.with_slot(demand, now)
+                    verdict.charges = TicketCharges(settlement, payer, pending_check=decision)
                 else:
                     verdict = self._refund_and_reject(demand, payer, decision, now)
             else:
                 verdict = self._enqueue(demand, payer, now)
         finally:
             lock.release()
-        if lock.pending or self._events.waiting or self._store is not None:
+        # With a ticket for a check of the store, the waiter polls the store.
+        polls = self._store is not None and verdict.__class__ is not Ticket
+        if lock.pending or self._events.waiting or polls:
             self.flush()
         return verdict
 
@@ -309,8 +310,9 @@ class AdmissionController:
             verdict = self._apply_store_decision(ticket, decision, now)
         finally:
             lock.release()
-        # With an answer the store allowed it, and no event is pending.
-        if lock.pending or check.answer is None:
+            if lock.pending:
+                lock.run_pending()
+        if check.answer is None:  # otherwise the store allowed it, and no event is pending
             self.flush()
         return verdict
 
@@ -502,7 +504,9 @@ class AdmissionController:
         self._events.extend(control_events(before, state, view, now))
 
     def flush(self) -> None:
-        """Run pending wake-ups, poll the store and write pending log events; called without the lock."""
+        """Run pending wake-ups, poll the store and write pending log events; inside the lock, do nothing."""
+        if self._lock.is_held():
+            return
         if self._lock.pending:
             self._lock.run_pending()
         if self._store is not None:

@@ -76,8 +76,8 @@ class Permit:
                     settlement.call_ready(now)
         finally:
             lock.release()
-        if lock.pending:
-            lock.run_pending()
+            if lock.pending:
+                lock.run_pending()
 
     def _settle_later(self, outcome: Outcome) -> None:
         """Hand the settlement to a copy: the cleanup's next steps must find this permit settled."""

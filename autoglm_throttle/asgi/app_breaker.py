@@ -15,6 +15,7 @@ from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.types import Decision, GuardPermit, GuardRejected, GuardRejection, Outcome
 
 if TYPE_CHECKING:
+    from autoglm_throttle.resilience.executor import Executor
     from autoglm_throttle.resilience.guard_state import GuardState
     from autoglm_throttle.throttle import Throttle
 
@@ -41,6 +42,7 @@ class AppBreaker:
         self._name = name
         self._send_rejection = send_rejection
         self._guard_state: GuardState | None = None
+        self._executor: Executor | None = None
         self._fallbacks: AppFallbacks | None = None
 
     @property
@@ -51,14 +53,17 @@ class AppBreaker:
     @property
     def fallbacks(self) -> AppFallbacks | None:
         """Fallbacks that replace the app; None for an app that is core and has no fallback."""
-        if self._guard_state is None:
-            self._resolve_guard()
+        executor = self.guard_state.executor
+        if executor is not self._executor:  # the first request, or the first one in a forked process
+            self._executor = executor
+            http = executor.http if isinstance(executor, FeatureExecutor) else None
+            self._fallbacks = None if http is None else AppFallbacks(http, self.guard_state.clock)
         return self._fallbacks
 
     @property
     def is_quiet(self) -> bool:
         """Whether the breaker is closed and the app has no fallback."""
-        return self.guard_state.fast.permit is not None and self._fallbacks is None
+        return self.guard_state.fast.permit is not None and self.fallbacks is None
 
     def rejection(self) -> GuardRejection | None:
         """Return the rejection that the breaker would give now, or None; free of effects."""
@@ -95,11 +100,7 @@ class AppBreaker:
 
     def _resolve_guard(self) -> GuardState:
         """Look up the guard at the first request: its feature may be registered after the middleware."""
-        guard_state = self._throttle.guard(self._name).circuit
-        executor = guard_state.executor
-        if isinstance(executor, FeatureExecutor) and executor.http is not None:
-            self._fallbacks = AppFallbacks(executor.http, guard_state.clock)
-        self._guard_state = guard_state
+        guard_state = self._guard_state = self._throttle.guard(self._name).circuit
         return guard_state
 
     def _closed_permit(self) -> GuardPermit | None:

@@ -9,6 +9,7 @@ import anyio
 from starlette.requests import ClientDisconnect
 from starlette.websockets import WebSocketDisconnect
 
+from autoglm_throttle._runtime.weak import weak_method
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, Rejection
 from autoglm_throttle.asgi import marks
@@ -98,7 +99,7 @@ class ThrottleMiddleware:
         settings = throttle.settings
         self._routes = RouteTable(settings.routes)
         self._classifier = RequestClassifier(
-            settings, self._routes, identify=identify, record_oddity=self._record_oddity
+            settings, self._routes, identify=identify, record_oddity=weak_method(self._record_oddity)
         )
         self._response_builder = ResponseBuilder(
             settings.headers, retry_after_max_s=settings.retry_after_max_s, jitter=settings.retry_jitter

@@ -27,9 +27,11 @@ class GuardTable:
         max_guards: maximum number of entries; guards registered in code may exceed it.
         clock: monotonic seconds.
         on_evict: called with the name of each evicted guard.
+        defer: runs an action, such as writing a log event, when the owner has left its lock.
     """
 
     __slots__ = (
+        "_defer",
         "_evicted",
         "_is_full_logged",
         "_max_guards",
@@ -39,9 +41,16 @@ class GuardTable:
         "unguarded",
     )
 
-    def __init__(self, max_guards: int, clock: Clock, on_evict: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        max_guards: int,
+        clock: Clock,
+        on_evict: Callable[[str], object],
+        defer: Callable[[Callable[[], object]], object],
+    ) -> None:
         self._max_guards = max_guards
         self._on_evict = on_evict
+        self._defer = defer
         self._is_full_logged = False
         self.guards: OrderedDict[str, GuardState] = OrderedDict()
         """Guards by name; the first ones are the next candidates for eviction."""
@@ -90,7 +99,7 @@ class GuardTable:
             return True
         if not self._is_full_logged:
             self._is_full_logged = True
-            events.guard_table_full(self._max_guards).write()
+            self._defer(events.guard_table_full(self._max_guards).write)
         return False
 
     def all(self) -> list[GuardState]:

@@ -96,12 +96,15 @@ class GuardRegistry:
         self._clock = clock
         self._on_degradable = on_degradable
         self._store = store
+        self._is_started = False
         self._lock = SerialLock()
         self._counts = GuardCounts()
         self._degradation = DegradationController(
             _ladder_rules(settings), load, settings.sample_interval_s, clock, _level_changed
         )
-        self.table: GuardTable = GuardTable(settings.breaker_max_names, clock, self._counts.forget_name)
+        self.table: GuardTable = GuardTable(
+            settings.breaker_max_names, clock, self._counts.forget_name, self._lock.pending.append
+        )
         """The guards; for a successor."""
         self.listeners: list[TransitionListener] = []
         """Listeners for changes of breakers; for a successor."""
@@ -176,7 +179,8 @@ class GuardRegistry:
         )
 
     def start(self) -> None:
-        """Start the subscriptions to the fleet's store."""
+        """Start the subscriptions to the fleet's store, also for guards that are created later."""
+        self._is_started = True
         if self._store is not None:
             for circuit in self.table.all():
                 circuit.subscribe()
@@ -184,6 +188,7 @@ class GuardRegistry:
 
     def stop(self) -> None:
         """Stop the threads of the store; the next probe call starts them again."""
+        self._is_started = False
         if self._store is not None:
             self._store.stop()
 
@@ -248,6 +253,8 @@ class GuardRegistry:
         )
         if feature.fallback is not None or feature.criticality is not Criticality.CORE:
             self._attach_executor(circuit, feature)
+        if self._store is not None and self._is_started:
+            self._store.start()
         return self.table.add(circuit)
 
     def _attach_executor(self, circuit: GuardState, feature: Feature) -> None:

@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -180,24 +181,6 @@ def test_another_thread_may_run_what_is_pending() -> None:
     assert ran_in == ["another"]
 
 
-def test_action_that_raises_leaves_the_later_ones_pending() -> None:
-    lock, seen = SerialLock(), list[int]()
-
-    def fails() -> None:
-        raise KeyError("no")
-
-    def defers() -> None:
-        with lock:
-            lock.run(fails)
-            lock.run(lambda: seen.append(1))
-
-    with pytest.raises(KeyError):
-        defers()
-    assert not lock.is_held()
-    lock.run_pending()
-    assert seen == [1]
-
-
 @pytest.mark.usefixtures("constant_collection")
 def test_finalizer_amid_a_region_changes_nothing_that_it_has_read() -> None:
     lock, total, amid = SerialLock(), [0], list[bool]()
@@ -245,3 +228,27 @@ def test_finalizers_of_many_threads_are_all_counted() -> None:
     gc.collect()
     lock.run_pending()
     assert total == [2 * len(threads) * (ROUNDS // 3)]
+
+
+def test_many_deferred_actions_do_not_nest() -> None:
+    lock, done = SerialLock(), list[int]()
+    with lock:
+        for number in range(5000):
+            lock.run(partial(done.append, number))
+        assert done == []
+    assert done == list(range(5000))
+
+
+def test_an_exception_of_a_deferred_action_is_logged_and_meets_no_other_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lock, done = SerialLock(), list[int]()
+
+    def fail() -> None:
+        raise KeyError("mine")
+
+    with lock:
+        lock.run(fail)
+        lock.run(partial(done.append, 1))
+    assert done == [1]
+    assert "failed" in caplog.text

@@ -154,6 +154,53 @@ def test_step_that_returns_none_ends_the_thread(worker: Worker, steps: Steps) ->
     steps.wait()
 
 
+def test_start_during_the_last_step_is_not_lost(worker: Worker, steps: Steps) -> None:
+    def last() -> None:
+        steps.run = lambda: NEVER
+        worker.start()
+
+    steps.run = last
+    worker.start()
+    steps.wait()
+    steps.wait()
+    assert worker.is_alive
+    assert len(set(steps.threads)) == 1
+
+
+class Interrupted(Worker):
+    """A worker that is started at the moment at which its thread has decided to end."""
+
+    stopping = True
+    reads_by_thread = 0
+
+    @property
+    def is_stopping(self) -> bool:
+        stopping = self.stopping
+        if stopping and self.is_current:
+            self.reads_by_thread += 1
+            if self.reads_by_thread == 2:
+                self.stopping = False
+        return stopping
+
+    @is_stopping.setter
+    def is_stopping(self, stopping: bool) -> None:
+        self.stopping = stopping
+
+
+def test_thread_that_has_decided_to_end_ends_although_it_is_started(steps: Steps) -> None:
+    worker = Interrupted("interrupted", steps)
+    worker.start()
+    steps.wait()
+    (thread,) = steps.threads
+    worker.stop(0.0)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), "it would run beside the one that the start launches"
+    worker.start()
+    steps.wait()
+    assert len(steps.threads) == 2
+    worker.stop()
+
+
 def test_worker_may_stop_itself(worker: Worker, steps: Steps) -> None:
     current: list[bool] = []
 

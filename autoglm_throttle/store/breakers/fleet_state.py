@@ -251,7 +251,8 @@ class FleetState:
         with self.lock:
             recovered = self.health.record_success()
             if recovered:
-                self._outage.record_recovery(self.clock())
+                # A log handler has a lock of its own: it must not be taken inside this one.
+                self.lock.pending.append(partial(self._outage.record_recovery, self.clock()))
         return recovered
 
     def record_failure(self, reason: str, *, final: bool) -> None:
@@ -262,7 +263,8 @@ class FleetState:
     def _record_failure(self, reason: str, *, final: bool) -> None:
         now = self.clock()
         if self.health.record_failure(now, final=final):
-            self._outage.record_loss(now, now, f"each process uses its own breaker state ({reason})")
+            effect = f"each process uses its own breaker state ({reason})"
+            self.lock.pending.append(partial(self._outage.record_loss, now, now, effect))
             self._resolve(self._queries.take_all(), None)
 
     def _resolve(self, queries: Iterable[PendingQuery], answer: RemoteBreakerState | None) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -120,8 +121,7 @@ class RedisBreakerStore:
 
     def stop_with(self, owner: object) -> None:
         """Stop the threads when the owner is collected."""
-        self.sender.stop_with(owner)
-        self.listener.stop_with(owner)
+        weakref.finalize(owner, self.stop, 0.0).atexit = False
 
     def subscribe(self, name: str, on_change: Callable[[RemoteBreakerState], None]) -> None:
         """Register ``on_change``; it is called, from any thread, with each newer state of a breaker.
