@@ -1,4 +1,4 @@
-"""The questions that the tests of the throttle ask again and again."""
+"""Common demands of the throttle tests, and their decisions."""
 
 import threading
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from autoglm_throttle import (
 from autoglm_throttle.testing import ManualThrottle
 
 DEADLINE_S = 60.0
-"""For what a thread does at once; only a fault waits so long."""
+"""Longest wait for a thread; only a fault takes this long."""
 
 
 def decided(
@@ -29,7 +29,7 @@ def admitted(throttle: Throttle, times: int, priority: Priority = Priority.MID, 
     return sum(decided(throttle, priority, user).allowed for _ in range(times))
 
 
-def heated(throttle: ManualThrottle, utilization_pct: float, samples: int = 3) -> ManualThrottle:
+def overheated(throttle: ManualThrottle, utilization_pct: float, samples: int = 3) -> ManualThrottle:
     throttle.gpu.utilization_pct = utilization_pct
     throttle.tick(samples)
     return throttle
@@ -41,8 +41,8 @@ def permit_of(throttle: Throttle) -> Permit:
     return permit
 
 
-def together(threads: int, work: Callable[[int], object]) -> None:
-    """Run ``work`` in many threads that begin at the same moment."""
+def run_threads(threads: int, work: Callable[[int], object]) -> None:
+    """Run ``work`` in threads that start at the same instant."""
     barrier = threading.Barrier(threads)
     errors: list[Exception] = []
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 def forked(check: Callable[[], object]) -> None:
-    """Run a check in a forked child; AssertionError here if it raised there, which prints why."""
+    """Run a check in a forked child; AssertionError here if it raised there, with the traceback printed."""
     child = os.fork()
     if not child:
         try:

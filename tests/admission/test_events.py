@@ -1,4 +1,4 @@
-"""Which changes become log lines, and how often refusals do."""
+"""Log events of state changes, and sampling of rejections."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from autoglm_throttle.types import (
 )
 
 
-def regime(
+def control_state(
     factor: float = 1.0,
     tier: float = 1.0,
     why: ControlCause = ControlCause.CALM,
@@ -46,12 +46,14 @@ def regime(
 
 
 def test_no_change_is_no_event() -> None:
-    assert list(control_events(regime(), regime())) == []
-    assert list(control_events(regime(load=0.2), regime(why=ControlCause.STRIKE, load=0.9))) == []
+    assert list(control_events(control_state(), control_state())) == []
+    assert (
+        list(control_events(control_state(load=0.2), control_state(why=ControlCause.STRIKE, load=0.9))) == []
+    )
 
 
 def test_a_tier_entered_warns_and_a_tier_left_informs() -> None:
-    calm, cut = regime(), regime(0.7, 0.7, ControlCause.TIER, load=0.88)
+    calm, cut = control_state(), control_state(0.7, 0.7, ControlCause.TIER, load=0.88)
     (entered,) = control_events(calm, cut)
     assert (entered.event, entered.level) == ("tier_changed", logging.WARNING)
     assert entered.text == "rates at 70% of nominal (tier)"
@@ -66,18 +68,18 @@ def test_a_tier_entered_warns_and_a_tier_left_informs() -> None:
 
 
 @pytest.mark.parametrize(
-    "rejecting_all", [regime(0.0, 0.0, ControlCause.TIER), regime(0.0, 1.0, ControlCause.LOST)]
+    "rejecting_all", [control_state(0.0, 0.0, ControlCause.TIER), control_state(0.0, 1.0, ControlCause.LOST)]
 )
 def test_factor_to_or_from_0_is_an_event(rejecting_all: ControlState) -> None:
-    (line,) = control_events(regime(), rejecting_all)
+    (line,) = control_events(control_state(), rejecting_all)
     assert (line.level, line.keys["factor"]) == (logging.WARNING, 0.0)
-    (line,) = control_events(rejecting_all, regime())
+    (line,) = control_events(rejecting_all, control_state())
     assert (line.level, line.keys["factor"]) == (logging.INFO, 1.0)
 
 
 def test_drifting_factor_is_no_event() -> None:
-    assert list(control_events(regime(0.5), regime(0.51))) == []
-    assert len(list(control_events(regime(0.0), regime(0.01)))) == 1, "but a door that opens is"
+    assert list(control_events(control_state(0.5), control_state(0.51))) == []
+    assert len(list(control_events(control_state(0.0), control_state(0.01)))) == 1, "but a door that opens is"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_drifting_factor_is_no_event() -> None:
     ],
 )
 def test_changed_telemetry_is_an_event(state: TelemetryState, level: int) -> None:
-    (line,) = control_events(regime(telemetry=TelemetryState.STARTING), regime(telemetry=state))
+    (line,) = control_events(control_state(telemetry=TelemetryState.STARTING), control_state(telemetry=state))
     assert (line.event, line.level) == ("telemetry_changed", level)
     assert line.text == f"GPU telemetry is {state}"
     assert line.keys == {
@@ -130,7 +132,7 @@ ENGINE = row("llm:8000", kind="engine", source="vllm:llm:8000")
 def test_telemetry_event_has_source_and_age(
     signal: Signal, view: GpuView, provider: str, age_s: float
 ) -> None:
-    before = dataclasses.replace(regime(), signal=signal)
+    before = dataclasses.replace(control_state(), signal=signal)
     after = dataclasses.replace(before, telemetry=TelemetryState.STALE)
     (line,) = control_events(before, after, view, 104.5)
     assert (line.keys["provider"], line.keys["age_s"]) == (provider, age_s)
@@ -140,7 +142,7 @@ def test_telemetry_event_has_source_and_age(
 
 
 def test_changed_signal_event_names_its_source() -> None:
-    cards = regime()
+    cards = control_state()
     engines = dataclasses.replace(cards, signal=Signal.PRESSURE)
     view = seen(*DEVICES, ENGINE, engines_at_s=103.0)
     (fell_back,) = control_events(engines, cards, view)
@@ -153,7 +155,7 @@ def test_changed_signal_event_names_its_source() -> None:
         logging.INFO,
         "the load signal is pressure now, no longer utilization",
     )
-    starting = regime(telemetry=TelemetryState.STARTING)
+    starting = control_state(telemetry=TelemetryState.STARTING)
     assert [line.event for line in control_events(starting, engines, view)] == ["telemetry_changed"]
 
 
@@ -170,7 +172,7 @@ def test_changed_signal_event_names_its_source() -> None:
 def test_all_devices_lost_have_no_age(
     devices: tuple[GpuSample, ...], signal: Signal, none_left: bool
 ) -> None:
-    before = dataclasses.replace(regime(), signal=signal)
+    before = dataclasses.replace(control_state(), signal=signal)
     after = dataclasses.replace(before, telemetry=TelemetryState.STALE)
     (line,) = control_events(before, after, seen(*devices, engines_at_s=100.0), 104.5)
     assert ("every GPU is lost, so the load is unknown" in line.text) is none_left
@@ -179,12 +181,12 @@ def test_all_devices_lost_have_no_age(
 
 def test_of_many_sources_a_few_are_named() -> None:
     view = seen(*(row(f"GPU-{n}", source=f"dcgm:node-{n}:9400") for n in range(6)))
-    (line,) = control_events(regime(), regime(telemetry=TelemetryState.BLIND), view, 101.0)
+    (line,) = control_events(control_state(), control_state(telemetry=TelemetryState.BLIND), view, 101.0)
     assert line.keys["provider"] == "dcgm:node-0:9400, dcgm:node-1:9400, dcgm:node-2:9400 and 3 more"
 
 
 def test_view_without_devices_names_no_source() -> None:
-    (line,) = control_events(regime(), regime(telemetry=TelemetryState.BLIND), seen(), 101.0)
+    (line,) = control_events(control_state(), control_state(telemetry=TelemetryState.BLIND), seen(), 101.0)
     assert (line.text, line.keys["provider"]) == ("GPU telemetry is blind", None)
 
 
@@ -411,10 +413,10 @@ def named(number: int, *, health: str = "ok") -> tuple[GpuSample, ...]:
 
 
 def test_up_to_16_devices_are_events_and_more_are_one() -> None:
-    """An exporter that names its cards anew at every reading would else fill the disk."""
-    host, crowd = MAX_DEVICE_EVENTS, MAX_DEVICE_EVENTS + 1
+    """An exporter with new device names at every reading would otherwise fill the disk."""
+    host, devices_many = MAX_DEVICE_EVENTS, MAX_DEVICE_EVENTS + 1
     assert len(list(events.device_events(named(host), named(host, health="lost")))) == host
-    (line,) = events.device_events(named(crowd), named(crowd, health="lost"))
+    (line,) = events.device_events(named(devices_many), named(devices_many, health="lost"))
     assert (line.event, line.level) == ("gpu_lost", logging.ERROR)
     assert line.text == "17 GPUs are lost: 0 of 17 usable"
     assert line.keys == {"devices": 17, "usable": 0, "known": 17}

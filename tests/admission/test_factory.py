@@ -1,4 +1,4 @@
-"""Every setting arrives at the mechanism that it is for."""
+"""Every setting reaches its mechanism."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LIMITER_SETTINGS: dict[str, Any] = {
 
 
 class TestConcurrencyLimiter:
-    """What limits the requests in flight."""
+    """The limiter of the requests in flight."""
 
     @pytest.mark.parametrize("policy", [Policy.ADAPTIVE, Policy.CONCURRENCY])
     def test_each_of_its_rules_is_a_setting(self, policy: Policy) -> None:
@@ -92,7 +92,7 @@ class TestConcurrencyLimiter:
 
 
 class TestRates:
-    """The buckets of the classes and the budget that they share."""
+    """The buckets of the classes and their shared budget."""
 
     def test_each_process_gets_its_part(self) -> None:
         settings = Settings(rate_high_rps=80, rate_mid_rps=40, rate_low_rps=20, workers=4, burst_s=3.0)
@@ -106,13 +106,13 @@ class TestRates:
         taken = [buckets.take(Demand(Priority.HIGH), NOW_S) for _ in range(2)]
         assert isinstance(taken[1], TokenBucket) == lent
 
-    def test_high_leaves_nothing_behind_and_the_others_their_reserves(self) -> None:
+    def test_high_uses_all_and_others_leave_reserves(self) -> None:
         budget = factory.shared_budget(Settings(reserve_mid=0.2, reserve_low=0.5), NOW_S)
         assert budget.reserves == (0.0, 0.2, 0.5)
 
 
 class TestControl:
-    """What the controller goes by."""
+    """The rules of the controller."""
 
     def test_each_of_its_rules_is_a_setting(self) -> None:
         rules = factory.control_rules(
@@ -140,7 +140,7 @@ class TestControl:
         assert (rules.table.edge_pct, rules.table.factor(55.0), rules.table.factor(61.0)) == (50.0, 0.5, 0.1)
         assert rules.hysteresis == Hysteresis(4, 5, 6.0, 0.2)
         expected = Staleness(2.0, 11.0, 44.0, MissingTelemetryMode.CLOSED)
-        assert vars_of(rules.staleness) == vars_of(expected)
+        assert attributes_of(rules.staleness) == attributes_of(expected)
         assert (rules.signal, rules.targets) == (Signal.PRESSURE, PressureTargets(7, 0.6, 0.8))
         assert rules.pressure_terms == ("latency",)
         assert (rules.headroom, rules.release_samples) == (1.4, 7)
@@ -153,15 +153,15 @@ class TestControl:
         assert isinstance(rules.table, TierTable)
 
 
-def vars_of(thing: object) -> dict[str, Any]:
-    names = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
-    return {name: getattr(thing, name) for name in names or vars(thing)}
+def attributes_of(value: object) -> dict[str, Any]:
+    names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    return {name: getattr(value, name) for name in names or vars(value)}
 
 
 class TestUserLimits:
-    """Whose limit is in force."""
+    """The selection of user limits."""
 
-    def test_limits_of_plans_routes_and_addresses_are_those_of_the_settings(self) -> None:
+    def test_limits_of_plans_routes_and_addresses_match_settings(self) -> None:
         settings = Settings(
             user_limit="5/minute",
             address_factor=3.0,
@@ -186,7 +186,7 @@ class TestUserLimits:
 
 
 class TestSharedStore:
-    """What the settings say of a store reaches it."""
+    """The settings of a shared store."""
 
     URL = "redis://user:password@host:6379/3"
 
@@ -218,7 +218,7 @@ class TestSharedStore:
         assert store.rules == BatchRules(0.1, 5, 64, 77)
         options = store.clients.options
         assert (options.url, options.connect_s, options.read_s) == (self.URL, 0.2, 3.0)
-        (charge,) = self._question(self.shared(redis_prefix="p", service="s", redis_partitions=1))
+        (charge,) = self._pending_check(self.shared(redis_prefix="p", service="s", redis_partitions=1))
         assert store.protocol.build_check([charge]).keys == [f"p:s:w1:{{0}}:user:l60:{'a' * 16}"]
 
     def test_an_outage_goes_by_the_settings(self) -> None:
@@ -234,9 +234,9 @@ class TestSharedStore:
         assert windows.fallback.max_users == 300
 
     def test_a_name_that_is_no_identity_becomes_one(self) -> None:
-        (named,) = self._question(self.shared(), "somebody")
+        (named,) = self._pending_check(self.shared(), "somebody")
         assert named.user == CallerHasher(b"a key of the tests").hash("user", "somebody")
-        (known,) = self._question(self.shared(), "0123456789abcdef")
+        (known,) = self._pending_check(self.shared(), "0123456789abcdef")
         assert known.user == "0123456789abcdef"
 
     def test_a_storage_of_limits_gets_its_names_and_its_deadline(self) -> None:
@@ -250,7 +250,7 @@ class TestSharedStore:
         assert isinstance(store, LimitsWindow)
         assert store.deadline_s == 0.2
 
-    def _question(self, windows: SharedUserLimits, user: str = "a" * 16) -> tuple[Any, ...]:
+    def _pending_check(self, windows: SharedUserLimits, user: str = "a" * 16) -> tuple[Any, ...]:
         windows.is_usable = lambda: True
         question = windows.hit(Demand(user=user), NOW_S)
         return getattr(question, "charges", ())

@@ -1,4 +1,4 @@
-"""The policy ``adaptive`` from the GPU to the refusal, and the bounds of the other policies beside it."""
+"""The policy ``adaptive`` from the GPU to the rejection, compared with the other policies."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from autoglm_throttle import (
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle
 from autoglm_throttle.types import ControlCause
-from tests.admission.demands import admitted, decided, heated
-from tests.admission.gated_throttle import (
-    NOTHING,
-    gated,
-    held,
+from tests.admission.demands import admitted, decided, overheated
+from tests.admission.limited_throttle import (
+    NO_REMAINING_STATE,
     in_flight,
-    left_over,
+    limited_throttle,
     permit_for,
+    permits_for,
     rejection_for,
+    remaining_state,
     ticket_for,
     warmed,
     with_budget,
@@ -43,42 +43,42 @@ HEADROOM = 1.15
 
 
 def adaptive(slots: int = 1, **settings: Any) -> ManualThrottle:
-    """A gate before a service of 100 requests a second; patience of a minute, so that whoever waits stays."""
-    return warmed(gated(slots, **{"policy": "adaptive", "slo_s": 240.0, **RATES, **settings}))
+    """Build a limiter for a service of 100 requests a second, with a queue timeout of a minute."""
+    return warmed(limited_throttle(slots, **{"policy": "adaptive", "slo_s": 240.0, **RATES, **settings}))
 
 
-class Rush:
-    """All slots taken, somebody in line, and a busy GPU."""
+class Overload:
+    """All slots in use, a waiting request, and a busy GPU."""
 
     def __init__(self, throttle: ManualThrottle, utilization_pct: float, samples: int = 3) -> None:
         self.throttle = throttle
-        self.running = held(throttle, int(throttle.admission.parts.settlement.limiter.limit))
+        self.running = permits_for(throttle, int(throttle.admission.parts.settlement.limiter.limit))
         self.ticket = ticket_for(throttle, Demand(HIGH))
-        heated(throttle, utilization_pct, samples)
+        overheated(throttle, utilization_pct, samples)
 
     def end(self) -> ManualThrottle:
         self.throttle.leave(self.ticket)
         for permit in self.running:
             permit.settle()
-        assert left_over(self.throttle) == NOTHING
+        assert remaining_state(self.throttle) == NO_REMAINING_STATE
         assert in_flight(self.throttle) == 0
         return self.throttle
 
 
 def overloaded(throttle: ManualThrottle, utilization_pct: float, samples: int = 3) -> ManualThrottle:
-    return Rush(throttle, utilization_pct, samples).throttle
+    return Overload(throttle, utilization_pct, samples).throttle
 
 
 def least_rps(throttle: ManualThrottle) -> float:
-    """No cut goes deeper: the measured service rate and the headroom."""
+    """Return the lowest rate of a reduction: the measured service rate and the headroom."""
     rate = throttle.admission.parts.settlement.limiter.view(throttle.clock()).service_rps
     assert rate is not None
     assert 70.0 < rate < 110.0
     return HEADROOM * rate
 
 
-def flood(throttle: ManualThrottle, priority: Priority) -> tuple[int, Decision]:
-    """Ask until refused; how many were not, and the refusal."""
+def admit_until_rejected(throttle: ManualThrottle, priority: Priority) -> tuple[int, Decision]:
+    """Request until rejected; returns the number of admissions and the rejection."""
     taken = 0
     while not isinstance(verdict := throttle.try_admit(Demand(priority)), Rejection):
         taken += 1
@@ -86,10 +86,10 @@ def flood(throttle: ManualThrottle, priority: Priority) -> tuple[int, Decision]:
 
 
 class TestUnconfirmed:
-    """A busy GPU alone is no overload."""
+    """A busy GPU without a queue is no overload."""
 
     def test_a_gpu_at_99_percent_without_traffic_changes_nothing(self) -> None:
-        throttle = heated(adaptive(), 99.0, samples=10)
+        throttle = overheated(adaptive(), 99.0, samples=10)
         state = throttle.control_state()
         assert (state.factor, state.ceilings, state.budget_rps) == (1.0, (1.0, 1.0, 1.0), None)
         assert (state.armed, state.table_factor, state.cause) == (False, 0.0, ControlCause.CALM)
@@ -99,7 +99,7 @@ class TestUnconfirmed:
         throttle = adaptive(8)
         throttle.gpu.utilization_pct = 100.0
         for _ in range(10):
-            permits = held(throttle, 8)
+            permits = permits_for(throttle, 8)
             throttle.tick()
             for permit in permits:
                 permit.settle()
@@ -127,13 +127,13 @@ class TestUnconfirmed:
 
 
 class TestCut:
-    """The third hot sample with somebody in line."""
+    """The third hot sample with a waiting request."""
 
     @pytest.mark.parametrize(
         ("utilization_pct", "tier", "rates"),
         [(86.0, 0.7, (700.0, 350.0, 0.0)), (92.0, 0.4, (400.0, 200.0, 0.0)), (96.0, 0.0, (0.0, 0.0, 0.0))],
     )
-    def test_lowers_the_rates_and_no_deeper_than_the_service_completes(
+    def test_rates_drop_no_lower_than_the_completion_rate(
         self, utilization_pct: float, tier: float, rates: tuple[float, ...]
     ) -> None:
         throttle = overloaded(adaptive(), utilization_pct, samples=2)
@@ -154,7 +154,7 @@ class TestCut:
 
     def test_budget_rejects_until_exactly_retry_after(self) -> None:
         throttle = overloaded(adaptive(), 99.0)
-        _, rejection = flood(throttle, HIGH)
+        _, rejection = admit_until_rejected(throttle, HIGH)
         assert (rejection.reason, rejection.detail, rejection.policy) == (
             Reason.GPU,
             "gpu:utilization",
@@ -172,12 +172,12 @@ class TestCut:
         full = least_rps(throttle) / 2
         taken = 0
         for priority, reserve in ((LOW, 0.6), (MID, 0.3), (HIGH, 0.0)):
-            taken += flood(throttle, priority)[0]
+            taken += admit_until_rejected(throttle, priority)[0]
             assert taken == int((1.0 - reserve) * full)
 
     def test_rejected_request_is_not_charged_its_rate(self) -> None:
         throttle = overloaded(adaptive(min_share=0.0), 99.0)
-        flood(throttle, MID)
+        admit_until_rejected(throttle, MID)
         tokens = throttle.snapshot().tokens
         rejection_for(throttle, Demand(MID))
         assert throttle.snapshot().tokens == tokens
@@ -190,10 +190,10 @@ class TestCut:
             assert rejection_for(throttle, Demand(MID, "u")).decision.reason is Reason.USER
         ticket_for(throttle, Demand(HIGH, "v"))
 
-    def test_one_of_the_guaranteed_share_has_not_paid_and_is_paid_nothing_back(self) -> None:
+    def test_reserved_share_is_not_charged_and_not_refunded(self) -> None:
         throttle = overloaded(adaptive(min_share=0.2, user_limit="300/hour"), 99.0)
         permit_for(throttle, Demand(HIGH, "u", 300.0, holds_slot=False))
-        flood(throttle, HIGH)
+        admit_until_rejected(throttle, HIGH)
         budget = throttle.admission.parts.shared_budget.bucket
         before = budget.tokens(throttle.clock())
         throttle.leave(ticket_for(throttle, Demand(LOW)))
@@ -202,23 +202,23 @@ class TestCut:
 
     def test_budget_rejections_are_demand(self) -> None:
         throttle = overloaded(adaptive(min_share=0.0), 99.0)
-        flood(throttle, HIGH)
-        gate = throttle.admission.parts.settlement.limiter
-        assert isinstance(gate, AdaptiveConcurrencyLimiter)
-        before = gate.period.arrived[HIGH]
+        admit_until_rejected(throttle, HIGH)
+        limiter = throttle.admission.parts.settlement.limiter
+        assert isinstance(limiter, AdaptiveConcurrencyLimiter)
+        before = limiter.period.arrived[HIGH]
         for _ in range(10):
             rejection_for(throttle, Demand(HIGH))
-        assert gate.period.arrived[HIGH] == before + 10
+        assert limiter.period.arrived[HIGH] == before + 10
 
     def test_with_free_slots_only_the_budget_is_checked(self) -> None:
-        throttle = Rush(adaptive(4), 99.0).end()
+        throttle = Overload(adaptive(4), 99.0).end()
         permit = permit_for(throttle, Demand(HIGH))
         assert throttle.control_state().armed
         permit.settle()
         assert in_flight(throttle) == 0
 
     def test_reserved_share_with_a_free_slot_admits_at_once(self) -> None:
-        throttle = Rush(adaptive(4, min_share=0.2), 99.0).end()
+        throttle = Overload(adaptive(4, min_share=0.2), 99.0).end()
         budget = with_budget(throttle, 0.001)
         throttle.clock.advance(0.01)
         while budget.take(LOW, throttle.clock()) is None:
@@ -238,7 +238,7 @@ class TestCut:
 
     async def test_client_gets_503_with_retry_after(self) -> None:
         throttle = overloaded(adaptive(min_share=0.0), 99.0)
-        flood(throttle, HIGH)
+        admit_until_rejected(throttle, HIGH)
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             raise AssertionError("refused requests do not arrive")
@@ -250,9 +250,9 @@ class TestCut:
 
     @pytest.mark.parametrize(("min_share", "least", "most"), [(0.03, 24, 36), (0.0, 0, 0)])
     def test_the_guaranteed_share_keeps_low_alive(self, min_share: float, least: int, most: int) -> None:
-        """Ten seconds of the cut: the flood of high takes all of the budget, 3 of 100 a second go to low."""
+        """Ten seconds of reduced rates: high demand takes all of the budget, 3 of 100 a second go to low."""
         throttle = overloaded(adaptive(min_share=min_share), 99.0)
-        flood(throttle, HIGH)
+        admit_until_rejected(throttle, HIGH)
         throttle.admission.parts.settlement.limiter.enqueue_reserved(Demand(LOW), throttle.clock())
         admitted_low = 0
         for step in range(1000):
@@ -272,7 +272,7 @@ class TestCut:
         overloaded(throttle, 0.0)
         assert (throttle.control_state().term, throttle.control_state().armed) == ("memory", True)
         assert throttle.snapshot().pressure["memory"] == pytest.approx(0.89 / 0.92)
-        assert flood(throttle, LOW)[1].detail == "gpu:memory"
+        assert admit_until_rejected(throttle, LOW)[1].detail == "gpu:memory"
 
     def test_the_latency_of_our_own_requests_is_a_term(self) -> None:
         throttle = adaptive(slo_s=2.0)
@@ -285,10 +285,10 @@ class TestCut:
 
 
 class TestRelease:
-    """Two samples at which the gate confirmed nothing."""
+    """Two samples without confirmation by the limiter."""
 
     def test_holds_at_the_first_and_releases_at_the_second(self) -> None:
-        throttle = Rush(adaptive(), 92.0).end()
+        throttle = Overload(adaptive(), 92.0).end()
         state = throttle.tick()
         assert (state.cause, state.armed) == (ControlCause.HELD, True)
         state = throttle.tick()
@@ -298,8 +298,8 @@ class TestRelease:
         assert admitted(throttle, 1, HIGH) == 1
 
     def test_budget_and_rate_rejections_do_not_hold_the_cut(self) -> None:
-        """A service that hung for a while and is back: only the cut itself refuses now."""
-        throttle = Rush(adaptive(8), 99.0).end()
+        """After a hang of the service, only the reduced rates reject."""
+        throttle = Overload(adaptive(8), 99.0).end()
         rejected = 0
         for _ in range(2):
             for _ in range(1200):

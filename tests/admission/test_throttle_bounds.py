@@ -1,4 +1,4 @@
-"""The bounds beside the policy ``adaptive``: memory, one request's own objective, the hard bound, a fork."""
+"""Bounds in addition to the policy ``adaptive``: memory, objective of a request, hard bound, fork."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from autoglm_throttle import Demand, Outcome, Permit, Priority, Reason
 from autoglm_throttle.limiting.concurrency_limiter import TicketState
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import Policy
-from tests.admission.gated_throttle import (
-    gated,
-    held,
+from tests.admission.limited_throttle import (
     in_flight,
+    limited_throttle,
     permit_for,
+    permits_for,
     rejection_for,
     ticket_for,
     warmed,
@@ -25,7 +25,7 @@ HIGH, MID, LOW = Priority
 
 
 class TestMemory:
-    """What the gate learns from the fill of the devices."""
+    """The memory cap follows the fill of the devices."""
 
     def filled(self, throttle: ManualThrottle, ratio: float) -> None:
         throttle.gpu.memory_used_bytes = round(ratio * 80 * 1024**3)
@@ -35,31 +35,31 @@ class TestMemory:
     def test_bounds_the_requests_in_flight(self, policy: str) -> None:
         throttle = throttle_for_tests(policy=policy, min_share=0.0)
         self.filled(throttle, 0.2)
-        held(throttle, 10)
+        permits_for(throttle, 10)
         self.filled(throttle, 0.56)
-        gate = throttle.snapshot().concurrency
-        assert gate is not None
-        assert gate.memory_cap == pytest.approx(20.0)
-        assert gate.limit == pytest.approx(20.0)
-        held(throttle, 10)
+        limiter = throttle.snapshot().concurrency
+        assert limiter is not None
+        assert limiter.memory_cap == pytest.approx(20.0)
+        assert limiter.limit == pytest.approx(20.0)
+        permits_for(throttle, 10)
         assert not isinstance(throttle.try_admit(Demand()), Permit)
 
     def test_rows_that_were_seen_before_teach_nothing(self) -> None:
         throttle = throttle_for_tests(policy="adaptive")
         self.filled(throttle, 0.2)
-        held(throttle, 10)
+        permits_for(throttle, 10)
         self.filled(throttle, 0.56)
-        held(throttle, 5)
+        permits_for(throttle, 5)
         throttle.gpu.stale()
         throttle.tick(2)
-        gate = throttle.snapshot().concurrency
-        assert gate is not None
-        assert gate.memory_cap == pytest.approx(20.0)
+        limiter = throttle.snapshot().concurrency
+        assert limiter is not None
+        assert limiter.memory_cap == pytest.approx(20.0)
 
     def test_rising_cap_calls_queued_tickets(self) -> None:
         throttle = throttle_for_tests(policy="concurrency", slo_s=240.0)
         self.filled(throttle, 0.2)
-        permits = held(throttle, 10)
+        permits = permits_for(throttle, 10)
         self.filled(throttle, 0.92)
         ticket = ticket_for(throttle, Demand())
         self.filled(throttle, 0.5)
@@ -72,7 +72,7 @@ class TestMemory:
     def test_arrival_after_a_rise_calls_tickets_ahead(self) -> None:
         throttle = throttle_for_tests(policy="concurrency", slo_s=240.0, user_limit="100/minute")
         self.filled(throttle, 0.2)
-        held(throttle, 10)
+        permits_for(throttle, 10)
         self.filled(throttle, 0.92)
         tickets = [ticket_for(throttle, Demand(LOW)) for _ in range(3)]
         throttle.admission.parts.settlement.limiter.update_memory(0.85)  # room for one more
@@ -83,7 +83,7 @@ class TestMemory:
         throttle = throttle_for_tests(policy="concurrency", slo_s=240.0, user_limit="20/minute")
         permit_for(throttle, Demand(HIGH, "u", 20.0, holds_slot=False))
         self.filled(throttle, 0.2)
-        held(throttle, 10)
+        permits_for(throttle, 10)
         self.filled(throttle, 0.92)
         ticket = ticket_for(throttle, Demand(LOW))
         throttle.admission.parts.settlement.limiter.update_memory(0.85)
@@ -92,36 +92,36 @@ class TestMemory:
 
 
 class TestObjective:
-    """An objective of one request's own."""
+    """A request with an objective of its own."""
 
     def test_slo_too_short_to_queue_is_rejected_at_once(self) -> None:
-        throttle = warmed(gated(slo_s=240.0))
-        held(throttle)
+        throttle = warmed(limited_throttle(slo_s=240.0))
+        permits_for(throttle)
         rejection = rejection_for(throttle, Demand(HIGH, slo_s=0.001)).decision
         assert (rejection.reason, rejection.detail) == (Reason.QUEUE, "queue:slow")
         assert ticket_for(throttle, Demand(HIGH, slo_s=10.0)).max_wait_s == 2.5
         assert ticket_for(throttle, Demand(HIGH)).max_wait_s == 60.0
 
     def test_one_may_have_a_slot_that_is_free(self) -> None:
-        permit_for(warmed(gated()), Demand(HIGH, slo_s=0.001))
+        permit_for(warmed(limited_throttle()), Demand(HIGH, slo_s=0.001))
 
 
 class TestHardBound:
-    """``INFLIGHT_MAX`` without a line."""
+    """``INFLIGHT_MAX`` without a queue."""
 
     @pytest.mark.parametrize("policy", ["tiers", "fixed"])
     def test_request_above_the_bound_is_rejected(self, policy: str) -> None:
         throttle = throttle_for_tests(policy=policy, inflight_max=4, user_limit="100/minute")
-        permits = held(throttle, 4)
+        permits = permits_for(throttle, 4)
         tokens = throttle.snapshot().tokens
         rejection = rejection_for(throttle, Demand(HIGH, "u")).decision
         assert (rejection.reason, rejection.detail, rejection.limit) == (Reason.QUEUE, "queue:cap", 4)
         assert 0.0 < rejection.retry_after_s < 1.0
         assert throttle.snapshot().tokens == tokens
         permit_for(throttle, Demand(HIGH, holds_slot=False))
-        gate = throttle.snapshot().concurrency
-        assert gate is not None
-        assert (gate.limit, gate.in_flight, gate.pressure) == (4, 4, 1.0)
+        limiter = throttle.snapshot().concurrency
+        assert limiter is not None
+        assert (limiter.limit, limiter.in_flight, limiter.pressure) == (4, 4, 1.0)
         permits[0].settle()
         assert permit_for(throttle, Demand(HIGH, "u")).decision.remaining == 99
         assert throttle.called() == []
@@ -135,9 +135,9 @@ class TestHardBound:
         assert in_flight(throttle) == 1
 
     @pytest.mark.parametrize("policy", list(Policy))
-    def test_without_one_anything_in_flight_is_counted_and_given_back(self, policy: Policy) -> None:
+    def test_without_bound_requests_in_flight_are_counted(self, policy: Policy) -> None:
         throttle = throttle_for_tests(policy=policy)
-        permits = held(throttle, 50)
+        permits = permits_for(throttle, 50)
         assert in_flight(throttle) == 50
         for permit in permits:
             permit.settle()
@@ -146,7 +146,7 @@ class TestHardBound:
     def test_limiter_never_exceeds_the_hard_bound(self) -> None:
         throttle = throttle_for_tests(policy="concurrency", inflight_start=2, inflight_max=3)
         for _ in range(10):
-            held(throttle, 2)
+            permits_for(throttle, 2)
             ticket = throttle.try_admit(Demand(HIGH))
             throttle.clock.advance(0.01)
             for _ in range(2):
@@ -159,9 +159,9 @@ class TestHardBound:
             if isinstance(ticket, Permit):
                 ticket.settle()
             throttle.clock.advance(0.5)
-        gate = throttle.snapshot().concurrency
-        assert gate is not None
-        assert gate.limit == 3.0
+        limiter = throttle.snapshot().concurrency
+        assert limiter is not None
+        assert limiter.limit == 3.0
 
 
 FORK = """

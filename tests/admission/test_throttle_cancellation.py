@@ -1,4 +1,4 @@
-"""Whoever waits may be cancelled at any moment, in any way, and leaves nothing behind."""
+"""Waiters may be cancelled at any instant, in any way, and leave no state behind."""
 
 from __future__ import annotations
 
@@ -11,21 +11,29 @@ from autoglm_throttle import Demand, Outcome, Permit, Priority, Reason, Ticket
 from autoglm_throttle.admission import controller as admission_module
 from autoglm_throttle.limiting.concurrency_limiter import TicketState
 from autoglm_throttle.testing import ManualThrottle
-from tests.admission.gated_throttle import NOTHING, gated, held, in_flight, left_over, ticket_for, warmed
-from tests.admission.waiter import WAYS, Waiter, quiet, turns
+from tests.admission.limited_throttle import (
+    NO_REMAINING_STATE,
+    in_flight,
+    limited_throttle,
+    permits_for,
+    remaining_state,
+    ticket_for,
+    warmed,
+)
+from tests.admission.waiter import CANCELLATIONS, Waiter, iterations, let_tasks_run
 from tests.loops import run
 
 HIGH, MID, LOW = Priority
 LATER = range(5)
-"""So many turns of the loop between two events: 0 is one breath, and after 4 nothing is pending."""
+"""Iterations of the loop between two events; after 4 nothing is pending."""
 
 
 class Stopped(BaseException):
-    """An exception that nobody expects, as a KeyboardInterrupt."""
+    """An unexpected exception, such as KeyboardInterrupt."""
 
 
 def untouched(throttle: ManualThrottle, user: str) -> bool:
-    """Whether nothing of a user's limit and of the mid tokens has been spent."""
+    """Return whether the user limit and the mid tokens are unspent."""
     bucket = throttle.admission.parts.buckets.all[MID]
     full = bucket.tokens(throttle.clock()) == bucket.burst
     permit = throttle.try_admit(Demand(HIGH, user, holds_slot=False))
@@ -33,68 +41,68 @@ def untouched(throttle: ManualThrottle, user: str) -> bool:
 
 
 def one_slot() -> tuple[ManualThrottle, Permit]:
-    throttle = warmed(gated(user_limit="10/minute", slo_s=240.0))
-    return throttle, held(throttle)[0]
+    throttle = warmed(limited_throttle(user_limit="10/minute", slo_s=240.0))
+    return throttle, permits_for(throttle)[0]
 
 
 class TestEveryMoment:
-    """One waiter and its end, before, at and after its turn."""
+    """One waiter and its end, before, at and after its admission."""
 
-    @pytest.mark.parametrize("way", WAYS)
-    async def test_cancelled_in_the_queue(self, way: str) -> None:
+    @pytest.mark.parametrize("cancellation", CANCELLATIONS)
+    async def test_cancelled_in_the_queue(self, cancellation: str) -> None:
         throttle, running = one_slot()
         first, second = Waiter(throttle, Demand(MID, "u")), Waiter(throttle, Demand(LOW, "v"))
-        stop, _ = first.start(way), second.start("task")
-        await quiet()
+        stop, _ = first.start(cancellation), second.start("task")
+        await let_tasks_run()
         stop()
-        await quiet()
+        await let_tasks_run()
         assert first.verdict is None
         assert untouched(throttle, "u")
         assert throttle.admission.parts.settlement.limiter.waiting == 1
         running.settle()
-        await quiet()
+        await let_tasks_run()
         assert isinstance(second.verdict, Permit)
         assert in_flight(throttle) == 0
-        assert left_over(throttle) == NOTHING
+        assert remaining_state(throttle) == NO_REMAINING_STATE
 
-    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("cancellation", CANCELLATIONS)
     @pytest.mark.parametrize("later", LATER)
-    async def test_called_and_not_yet_resumed(self, way: str, later: int) -> None:
-        """The slot that it has been given and does not know of goes to the next in line."""
+    async def test_called_and_not_yet_resumed(self, cancellation: str, later: int) -> None:
+        """An assigned but unclaimed slot goes to the next waiter."""
         throttle, running = one_slot()
         first, second = Waiter(throttle, Demand(MID, "u")), Waiter(throttle, Demand(LOW, "v"))
-        stop, _ = first.start(way, 100), second.start("task")
-        await quiet()
+        stop, _ = first.start(cancellation, 100), second.start("task")
+        await let_tasks_run()
         running.settle()
-        await turns(later)
+        await iterations(later)
         stop()
-        await quiet()
+        await let_tasks_run()
         if first.verdict is None:
             assert untouched(throttle, "u")
             assert throttle.snapshot().oddities["disconnected_in_queue"] == 1
         else:
-            assert (later, way) != (0, "task")
+            assert (later, cancellation) != (0, "task")
             assert isinstance(first.verdict, Permit)
             assert first.verdict.settled
         assert isinstance(second.verdict, Permit)
         assert in_flight(throttle) == 0
-        assert left_over(throttle) == NOTHING
+        assert remaining_state(throttle) == NO_REMAINING_STATE
 
-    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("cancellation", CANCELLATIONS)
     @pytest.mark.parametrize("later", LATER)
-    async def test_cancelled_and_then_called(self, way: str, later: int) -> None:
+    async def test_cancelled_and_then_called(self, cancellation: str, later: int) -> None:
         throttle, running = one_slot()
         first = Waiter(throttle, Demand(MID, "u"))
-        stop = first.start(way)
-        await quiet()
+        stop = first.start(cancellation)
+        await let_tasks_run()
         stop()
-        await turns(later)
+        await iterations(later)
         running.settle()
-        await quiet()
+        await let_tasks_run()
         assert first.verdict is None
         assert untouched(throttle, "u")
         assert in_flight(throttle) == 0
-        assert left_over(throttle) == NOTHING
+        assert remaining_state(throttle) == NO_REMAINING_STATE
 
     async def test_before_the_task_has_begun(self) -> None:
         throttle, _ = one_slot()
@@ -102,24 +110,24 @@ class TestEveryMoment:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert left_over(throttle) == NOTHING
+        assert remaining_state(throttle) == NO_REMAINING_STATE
 
     @pytest.mark.parametrize("later", LATER)
     async def test_expired_and_cancelled_in_one_turn(self, later: int) -> None:
         throttle, running = one_slot()
         first = Waiter(throttle, Demand(MID, "u"))
         stop = first.start("task")
-        await quiet()
+        await let_tasks_run()
         throttle.clock.advance(60.0)
         running.settle()
-        await turns(later)
+        await iterations(later)
         stop()
-        await quiet()
+        await let_tasks_run()
         rejected = throttle.snapshot().requests[MID, "shed", Reason.QUEUE]
         assert rejected == (first.verdict is not None)
         assert untouched(throttle, "u")
         assert in_flight(throttle) == 0
-        assert left_over(throttle) == NOTHING
+        assert remaining_state(throttle) == NO_REMAINING_STATE
 
     @pytest.mark.parametrize("later", LATER)
     def test_under_trio(self, later: int) -> None:
@@ -127,14 +135,14 @@ class TestEveryMoment:
             throttle, running = one_slot()
             first = Waiter(throttle, Demand(MID, "u"))
             async with anyio.create_task_group() as group:
-                group.start_soon(first.ask_in_a_scope)
-                await quiet()
+                group.start_soon(first.request_in_scope)
+                await let_tasks_run()
                 running.settle()
-                await turns(later)
+                await iterations(later)
                 first.scope.cancel()
             assert first.verdict is None or first.verdict.admitted
             assert in_flight(throttle) == 0
-            assert left_over(throttle) == NOTHING
+            assert remaining_state(throttle) == NO_REMAINING_STATE
             if first.verdict is None:
                 assert untouched(throttle, "u")
 
@@ -148,19 +156,19 @@ class TestEveryMoment:
                 async with anyio.create_task_group() as group:
                     for priority in Priority:
                         group.start_soon(throttle.admit, Demand(priority, "u"))
-                        await quiet()
+                        await let_tasks_run()
                     raise ValueError("another task has failed")
 
             with pytest.raises(BaseExceptionGroup):
                 await fail()
             assert untouched(throttle, "u")
-            assert left_over(throttle) == NOTHING
+            assert remaining_state(throttle) == NO_REMAINING_STATE
 
         run(backend, scenario)
 
 
 class TestListener:
-    """What the one does that listens whether the client is there."""
+    """The task that watches for a disconnect."""
 
     @pytest.mark.parametrize("error", [Stopped(), ValueError("broken"), TimeoutError("its own")])
     @pytest.mark.parametrize("called", [False, True])
@@ -182,7 +190,7 @@ class TestListener:
             assert ticket.state is TicketState.CANCELLED
             assert untouched(throttle, "u")
             assert in_flight(throttle) == (not called)
-            assert left_over(throttle) == NOTHING
+            assert remaining_state(throttle) == NO_REMAINING_STATE
 
         run(backend, scenario)
 
@@ -194,7 +202,7 @@ class TestListener:
                 raise KeyboardInterrupt
 
             others = [asyncio.create_task(throttle.admit(Demand(LOW, "u"))) for _ in range(3)]
-            await quiet()
+            await let_tasks_run()
             assert others
             await throttle.wait(ticket_for(throttle, Demand(MID, "u")), leaves)
 
@@ -202,7 +210,7 @@ class TestListener:
             asyncio.run(scenario())
         assert untouched(throttle, "u")
         assert in_flight(throttle) == 1
-        assert left_over(throttle) == NOTHING
+        assert remaining_state(throttle) == NO_REMAINING_STATE
 
     @pytest.mark.parametrize("called", [False, True])
     def test_a_client_that_leaves_gives_its_place_up(self, backend: str, called: bool) -> None:
@@ -215,7 +223,7 @@ class TestListener:
                 if called:
                     with anyio.CancelScope(shield=True):
                         running.settle()
-                        await turns(3)
+                        await iterations(3)
 
             verdict = await throttle.wait(ticket, leaves)
             if isinstance(verdict, Permit):
@@ -225,7 +233,7 @@ class TestListener:
                 assert verdict is None
                 assert untouched(throttle, "u")
             assert in_flight(throttle) == (not called)
-            assert left_over(throttle) == NOTHING
+            assert remaining_state(throttle) == NO_REMAINING_STATE
 
         run(backend, scenario)
 
@@ -238,4 +246,4 @@ class TestListener:
         with pytest.raises(RuntimeError, match="which loop"):
             await owner.admit(Demand(MID, "u"))
         assert untouched(owner, "u")
-        assert left_over(owner) == NOTHING
+        assert remaining_state(owner) == NO_REMAINING_STATE

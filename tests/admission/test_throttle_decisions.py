@@ -1,4 +1,4 @@
-"""Order, refunds and permits of the throttle, alone and under many hands."""
+"""Order, refunds and permits of the throttle, in one thread and in many."""
 
 import asyncio
 import contextlib
@@ -25,15 +25,15 @@ from autoglm_throttle import (
     Throttle,
 )
 from autoglm_throttle.testing import throttle_for_tests
-from tests.admission.demands import admitted, decided, heated, permit_of, together
-from tests.admission.gated_throttle import active, outcomes
+from tests.admission.demands import admitted, decided, overheated, permit_of, run_threads
+from tests.admission.limited_throttle import active, outcomes
 
 
 class TestOrder:
-    """The cheapest refusal comes first, and a refused request has taken nothing."""
+    """The cheapest rejection comes first, and a rejected request is not charged."""
 
     def test_factor_0_rejects_before_rate_and_user(self) -> None:
-        throttle = heated(throttle_for_tests(rate_low_rps="1/s", user_limit="1/minute"), 96.0)
+        throttle = overheated(throttle_for_tests(rate_low_rps="1/s", user_limit="1/minute"), 96.0)
         assert decided(throttle, Priority.LOW, "u", cost=50.0).detail == "gpu:overload"
 
     def test_the_rate_answers_before_the_user(self) -> None:
@@ -74,7 +74,7 @@ class TestOrder:
     def test_rejected_requests_change_nothing_for_the_others(
         self, demands: list[tuple[Priority, str, float, float]]
     ) -> None:
-        """A twin that sees only what the first one admitted ends in the same state."""
+        """A second throttle with only the admitted requests ends in the same state."""
         limits: dict[str, Any] = {
             "user_limit": "6/minute;3/second",
             "rate_low_rps": "2/s",
@@ -95,23 +95,23 @@ class TestOrder:
         "settings", [{"user_limit": "3/minute"}, {"rate_mid_rps": "0.05/s"}, {"tiers": "1:0"}]
     )
     def test_rejected_before_retry_after_and_admitted_at_it(self, settings: dict[str, Any]) -> None:
-        throttle = heated(throttle_for_tests(**settings), 50.0)
-        while (refusal := decided(throttle, user="u")).allowed:
+        throttle = overheated(throttle_for_tests(**settings), 50.0)
+        while (rejection := decided(throttle, user="u")).allowed:
             throttle.clock.advance(0.7)
-        wait = refusal.retry_after_s
+        wait = rejection.retry_after_s
         assert 0.0 < wait < math.inf
         ready = throttle.clock() + wait
         throttle.gpu.utilization_pct = 0.0
         throttle.clock.advance(math.nextafter(ready, 0.0) - throttle.clock())
         assert not decided(throttle, user="u").allowed
         throttle.clock.advance(ready - throttle.clock())
-        if refusal.reason is Reason.GPU:
+        if rejection.reason is Reason.GPU:
             Throttle.tick(throttle)  # the sample that the wait named
         assert decided(throttle, user="u").allowed
 
 
 class TestPermit:
-    """Each permit is settled exactly once, whatever happens in the block."""
+    """Each permit is settled exactly once, with any result of the block."""
 
     @pytest.mark.parametrize(
         ("error", "outcome"),
@@ -157,7 +157,7 @@ class TestPermit:
     def test_64_threads_that_settle_one_permit_settle_it_once(self) -> None:
         throttle = throttle_for_tests()
         permit = permit_of(throttle)
-        together(64, lambda _: permit.settle())
+        run_threads(64, lambda _: permit.settle())
         assert outcomes(throttle) == {Outcome.SUCCESS: 1}
         assert throttle.snapshot().stale_results == 63
 
@@ -172,7 +172,7 @@ class TestPermit:
         assert durations.total_s == pytest.approx(0.9)
 
     def test_a_rejection_has_nothing_to_settle(self) -> None:
-        throttle = heated(throttle_for_tests(), 96.0)
+        throttle = overheated(throttle_for_tests(), 96.0)
         rejection = throttle.try_admit(Demand(Priority.HIGH))
         assert isinstance(rejection, Rejection)
         assert not rejection.admitted
@@ -190,7 +190,7 @@ FAST: dict[str, Any] = {"rate_mid_rps": "100000/s"}
 
 
 class TestConcurrency:
-    """Exactly the limit, however many ask at once."""
+    """Concurrent requests are admitted exactly up to the limit."""
 
     @pytest.fixture(autouse=True)
     def _threads_change_often(self) -> Iterator[None]:
@@ -211,42 +211,42 @@ class TestConcurrency:
         throttle = throttle_for_tests(user_limit="100/minute", **FAST)
         counts = [0] * 64
 
-        def ask(number: int) -> None:
+        def request(number: int) -> None:
             counts[number] = admitted(throttle, 8, user="u")
 
-        together(64, ask)
+        run_threads(64, request)
         assert sum(counts) == 100
 
     def test_64_threads_take_exactly_the_burst(self) -> None:
         throttle = throttle_for_tests(rate_mid_rps="100/s")
         counts = [0] * 64
 
-        def ask(number: int) -> None:
+        def request(number: int) -> None:
             counts[number] = admitted(throttle, 8)
 
-        together(64, ask)
+        run_threads(64, request)
         assert sum(counts) == 100
         assert throttle.snapshot().tokens[Priority.MID] == 0.0
 
     def test_all_limits_are_tested_under_one_lock(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Threads seldom meet at the wrong moment by themselves, so the lock is looked at."""
+        """Races are rare, so the test checks that the lock is held."""
         throttle = throttle_for_tests(user_limit="1/minute")
         lock = throttle.admission.parts.settlement.lock
-        held: list[bool] = []
+        lock_held: list[bool] = []
 
-        def watched(room: Any, name: str) -> None:
-            original = getattr(room, name)
+        def watched(capacity: Any, name: str) -> None:
+            original = getattr(capacity, name)
 
             def call(*args: Any) -> Any:
-                held.append(lock.is_held())
+                lock_held.append(lock.is_held())
                 return original(*args)
 
-            monkeypatch.setattr(room, name, call)
+            monkeypatch.setattr(capacity, name, call)
 
         watched(throttle.admission.parts.buckets, "take")
         watched(throttle.admission.parts.user_limits, "hit")
         assert admitted(throttle, 2, user="u") == 1
-        assert held == [True] * 4
+        assert lock_held == [True] * 4
 
     def test_a_snapshot_under_load_is_one_moment(self) -> None:
         throttle = Throttle(Settings(gpu="none", rate_mid_rps="1000000/s"))
@@ -263,7 +263,7 @@ class TestConcurrency:
                 while not done.is_set():
                     seen.append(throttle.snapshot())
 
-        together(4, look)
+        run_threads(4, look)
         seen.append(throttle.snapshot())
         totals = [_consistent(snapshot) for snapshot in seen]
         assert totals == sorted(totals)

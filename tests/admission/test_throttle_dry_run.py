@@ -1,4 +1,4 @@
-"""A dry run refuses nobody, and says whom it would have refused first as a live throttle does."""
+"""A dry run rejects no request, and reports the rejections of a live throttle."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from autoglm_throttle import Decision, Demand, Permit, Priority, Reason, Rejecti
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import Policy
-from tests.admission.demands import heated
-from tests.admission.gated_throttle import (
-    NOTHING,
-    WIDE,
-    gated,
-    held,
+from tests.admission.demands import overheated
+from tests.admission.limited_throttle import (
+    HIGH_RATES,
+    NO_REMAINING_STATE,
     in_flight,
-    left_over,
+    limited_throttle,
     permit_for,
+    permits_for,
     rejection_for,
+    remaining_state,
     warmed,
 )
 
 LOW = Demand(Priority.LOW)
 
 
-def twins(**settings: Any) -> tuple[ManualThrottle, ManualThrottle]:
+def live_and_dry_run(**settings: Any) -> tuple[ManualThrottle, ManualThrottle]:
     """A live throttle and a dry run with the same settings."""
     return throttle_for_tests(**settings), throttle_for_tests(**settings, dry_run=True)
 
@@ -39,7 +39,7 @@ def is_rejection(record: logging.LogRecord) -> bool:
 
 
 class TestRejections:
-    """Each of them comes to light, and none takes place."""
+    """Each rejection is reported, and none takes place."""
 
     @pytest.mark.parametrize(
         ("settings", "before", "detail"),
@@ -59,7 +59,7 @@ class TestRejections:
     def test_first_rejection_equals_that_of_a_live_throttle(
         self, settings: dict[str, Any], before: int, detail: str
     ) -> None:
-        live, dry = (heated(throttle, 60.0) for throttle in twins(**settings))
+        live, dry = (overheated(throttle, 60.0) for throttle in live_and_dry_run(**settings))
         for _ in range(before):
             assert not isinstance(live.try_admit(LOW), Rejection)
             assert permit_for(dry, LOW).decision.would_reject is None
@@ -68,17 +68,19 @@ class TestRejections:
         assert permit_for(dry, LOW).decision == Decision(True, Reason.OK, would_reject=rejection)
 
     def test_one_that_is_too_large_is_let_in_too(self) -> None:
-        live, dry = twins(policy="fixed", rate_mid_rps="5/s")
+        live, dry = live_and_dry_run(policy="fixed", rate_mid_rps="5/s")
         rejection = rejection_for(live, Demand(cost=6.0)).decision
         assert rejection.reason is Reason.TOO_LARGE
         assert permit_for(dry, Demand(cost=6.0)).decision.would_reject == rejection
 
     def test_shared_budget_is_named_by_its_term(self) -> None:
-        live, dry = twins(policy="adaptive", inflight_start=4, sample_interval_s=0.2, slo_s=4.0, **WIDE)
+        live, dry = live_and_dry_run(
+            policy="adaptive", inflight_start=4, sample_interval_s=0.2, slo_s=4.0, **HIGH_RATES
+        )
         for throttle in (live, dry):
             for _ in range(5):
                 throttle.try_admit(Demand(Priority.HIGH))
-            heated(throttle, 99.0)
+            overheated(throttle, 99.0)
             assert throttle.control_state().armed
         while not isinstance(verdict := live.try_admit(LOW), Rejection):
             assert permit_for(dry, LOW).decision.would_reject is None
@@ -111,7 +113,7 @@ class TestRejections:
     def test_they_are_logged_as_the_live_ones_are(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, logger="autoglm_throttle")
         messages = []
-        for throttle in twins(policy="fixed", rate_low_rps="1/s"):
+        for throttle in live_and_dry_run(policy="fixed", rate_low_rps="1/s"):
             caplog.clear()
             for _ in range(3):
                 throttle.try_admit(LOW)
@@ -129,24 +131,24 @@ class TestRejections:
 
 
 class TestInFlight:
-    """Whom a dry run lets in loads the service, so it counts."""
+    """Requests admitted by a dry run load the service, so they count."""
 
     def test_all_of_them_are_in_flight_until_they_are_settled(self) -> None:
-        dry = gated(4, dry_run=True)
-        permits = held(dry, 12)
+        dry = limited_throttle(4, dry_run=True)
+        permits = permits_for(dry, 12)
         assert sum(permit.decision.would_reject is not None for permit in permits) == 4
         assert in_flight(dry) == 12
-        gate = dry.snapshot().concurrency
-        assert gate is not None
-        assert (gate.in_flight, gate.waiting) == (12, (0, 0, 0))
+        limiter = dry.snapshot().concurrency
+        assert limiter is not None
+        assert (limiter.in_flight, limiter.waiting) == (12, (0, 0, 0))
         for permit in permits:
             permit.settle()
         assert in_flight(dry) == 0
-        assert left_over(dry) == NOTHING
+        assert remaining_state(dry) == NO_REMAINING_STATE
 
     def test_a_cap_counts_them_too(self) -> None:
         dry = throttle_for_tests(policy="fixed", inflight_max=2, dry_run=True)
-        permits = held(dry, 5)
+        permits = permits_for(dry, 5)
         assert [permit.decision.would_reject is not None for permit in permits] == [
             False,
             False,
@@ -171,7 +173,7 @@ class TestInFlight:
         assert in_flight(dry) == 0
 
     def test_requests_above_the_limit_confirm_an_overload(self) -> None:
-        live, dry = twins(policy="concurrency", inflight_start=4)
+        live, dry = live_and_dry_run(policy="concurrency", inflight_start=4)
         for throttle in (live, dry):
             for _ in range(4):
                 throttle.try_admit(LOW)
@@ -180,9 +182,9 @@ class TestInFlight:
             assert throttle.admission.parts.settlement.limiter.report().confirmed
 
     def test_queue_too_long_would_reject(self) -> None:
-        live, dry = (warmed(gated(4, dry_run=dry)) for dry in (False, True))
-        held(live, 4)
-        held(dry, 4)
+        live, dry = (warmed(limited_throttle(4, dry_run=dry)) for dry in (False, True))
+        permits_for(live, 4)
+        permits_for(dry, 4)
         waiting = 0
         while isinstance(verdict := live.try_admit(LOW), Ticket):
             waiting += 1
@@ -205,13 +207,13 @@ STEPS = st.lists(st.tuples(DEMANDS, st.sampled_from([0.0, 0.001, 0.004])), min_s
 
 
 class TestLiveThrottle:
-    """Two throttles that see the same requests."""
+    """Two throttles with the same requests."""
 
     @given(st.sampled_from(Policy), st.sampled_from([0.0, 87.0, 99.0]), STEPS)
     def test_decides_as_a_live_one_up_to_the_first_rejection(
         self, policy: Policy, utilization_pct: float, steps: list[tuple[Demand, float]]
     ) -> None:
-        live, dry = twins(
+        live, dry = live_and_dry_run(
             policy=policy,
             inflight_start=4,
             inflight_max=8,
@@ -222,7 +224,7 @@ class TestLiveThrottle:
             user_limit="20/minute",
         )
         for throttle in (live, dry):
-            heated(throttle, utilization_pct)
+            overheated(throttle, utilization_pct)
         for demand, after_s in steps:
             live.clock.advance(after_s)
             dry.clock.advance(after_s)
@@ -264,10 +266,10 @@ class TestLiveThrottle:
         for permit in running:
             permit.settle()
         assert in_flight(dry) == 0
-        assert left_over(dry) == NOTHING
+        assert remaining_state(dry) == NO_REMAINING_STATE
 
     async def test_no_request_is_queued(self) -> None:
-        dry = gated(1, dry_run=True)
+        dry = limited_throttle(1, dry_run=True)
         verdicts = [await dry.admit(Demand(Priority.HIGH)) for _ in range(3)]
         assert all(verdict.admitted for verdict in verdicts)
         assert sum(dry.snapshot().queue_time[Priority.HIGH].counts) == 0

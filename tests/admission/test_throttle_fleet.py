@@ -32,7 +32,7 @@ LOW = Demand(Priority.LOW)
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the leased_buckets a deadline that a server on a busy machine keeps."""
+    """Set a deadline of the leased buckets that a server on a busy machine meets."""
     for module in (leased_buckets, fleet_module):
         monkeypatch.setattr(module, "DEADLINE_S", 10.0)
     monkeypatch.setattr(fleet_module, "TIMEOUT_S", 10.0)
@@ -46,13 +46,13 @@ def fleet(redis_url: str, redis_prefix: str) -> Iterator["FleetOf"]:
 
 
 class FleetOf:
-    """Throttles that stand for as many processes."""
+    """Throttles that represent the processes of a fleet."""
 
     def __init__(self, url: str, prefix: str) -> None:
         self.common = {"redis_url": url, "redis_prefix": prefix, "fleet": True, "policy": "fixed"}
         self.throttles: list[Throttle] = []
 
-    def joins(self, gpu: Any = None, **settings: Any) -> Throttle:
+    def join(self, gpu: Any = None, **settings: Any) -> Throttle:
         values = self.common | {"rate_low_rps": 20, "gpu": "none"} | settings
         throttle = Throttle(Settings(**values), gpu=gpu)
         throttle.start()
@@ -75,7 +75,7 @@ async def admitted(throttle: Throttle, times: int) -> int:
 
 
 async def test_two_processes_together_admit_what_one_may(fleet: FleetOf) -> None:
-    throttles = [fleet.joins() for _ in range(2)]
+    throttles = [fleet.join() for _ in range(2)]
     began_s = time.monotonic()
     counts = await asyncio.gather(*(admitted(throttle, 60) for throttle in throttles))
     most = 20 + 20 * (time.monotonic() - began_s) + 1
@@ -86,7 +86,7 @@ async def test_two_processes_together_admit_what_one_may(fleet: FleetOf) -> None
         assert rejected == 60 - counts[throttles.index(throttle)]
 
 
-async def test_the_first_request_of_all_is_not_kept_waiting_for_a_lease(fleet: FleetOf) -> None:
+async def test_first_request_does_not_wait_for_a_lease(fleet: FleetOf) -> None:
     throttle = Throttle(Settings(**fleet.common, gpu="none"))
     fleet.throttles.append(throttle)
     assert await admitted(throttle, 1) == 1
@@ -94,7 +94,7 @@ async def test_the_first_request_of_all_is_not_kept_waiting_for_a_lease(fleet: F
 
 
 async def test_what_is_refunded_may_be_spent_again(fleet: FleetOf) -> None:
-    throttle = fleet.joins(user_limit="1/hour", rate_low_rps=3, burst_s=1.0)
+    throttle = fleet.join(user_limit="1/hour", rate_low_rps=3, burst_s=1.0)
     until(lambda: fleet_of(throttle).calls > 0, HANG_S, "the first answer")
     verdicts = [await throttle.admit(Demand(Priority.LOW, "a" * 16)) for _ in range(8)]
     reasons = {verdict.decision.reason for verdict in verdicts}
@@ -102,7 +102,7 @@ async def test_what_is_refunded_may_be_spent_again(fleet: FleetOf) -> None:
 
 
 async def test_middleware_leases_before_it_checks(fleet: FleetOf) -> None:
-    throttle = fleet.joins(priority_default="low", rate_low_rps=5)
+    throttle = fleet.join(priority_default="low", rate_low_rps=5)
     app = ThrottleMiddleware(PlainTextResponse("hello"), throttle=throttle)
     statuses: list[int] = []
     while 429 not in statuses and len(statuses) < 1000:
@@ -112,8 +112,8 @@ async def test_middleware_leases_before_it_checks(fleet: FleetOf) -> None:
 
 
 async def test_members_are_counted_and_exported(fleet: FleetOf) -> None:
-    one = fleet.joins(fleet_heartbeat_s=0.5)
-    other = fleet.joins(fleet_heartbeat_s=0.5)
+    one = fleet.join(fleet_heartbeat_s=0.5)
+    other = fleet.join(fleet_heartbeat_s=0.5)
     until(lambda: fleet_of(one).members == 2, HANG_S, "both members")
     other.stop()
     until(lambda: fleet_of(one).members == 1, HANG_S, "one member")
@@ -125,8 +125,8 @@ async def test_members_are_counted_and_exported(fleet: FleetOf) -> None:
 
 async def test_user_limits_are_divided_by_members_without_workers(fleet: FleetOf) -> None:
     settings = {"user_limit": "9/minute", "fleet_heartbeat_s": 0.5}
-    throttles = [fleet.joins(**settings) for _ in range(3)]
-    reported = fleet.joins(**settings, workers=2)
+    throttles = [fleet.join(**settings) for _ in range(3)]
+    reported = fleet.join(**settings, workers=2)
     until(lambda: processes(throttles[0]) == 4, HANG_S, "all members")
     assert processes(reported) == 2
 
@@ -140,7 +140,7 @@ def processes(throttle: Throttle) -> int:
 async def test_each_goes_by_its_part_while_the_store_is_away(own_server: RedisServer) -> None:
     fleet = FleetOf(own_server.url, "athr")
     try:
-        throttle = fleet.joins(workers=4, rate_low_rps=8, fleet_heartbeat_s=0.5)
+        throttle = fleet.join(workers=4, rate_low_rps=8, fleet_heartbeat_s=0.5)
         until(lambda: fleet_of(throttle).calls > 0, HANG_S, "the first answer")
         own_server.kill()
         until(lambda: not fleet_of(throttle).up, HANG_S, "the loss")
@@ -153,21 +153,21 @@ async def test_each_goes_by_its_part_while_the_store_is_away(own_server: RedisSe
 
 async def test_a_busy_gpu_of_another_host_cuts_here(fleet: FleetOf) -> None:
     settings = {"fleet_gpu": True, "policy": "tiers", "sample_interval_s": 0.2, "gpu_aggregate": "max"}
-    fleet.joins(RecordedProvider(lambda: 92.0), fleet_host="busy", **settings)
-    here = fleet.joins(RecordedProvider(lambda: 10.0), fleet_host="idle", **settings)
+    fleet.join(RecordedProvider(lambda: 92.0), fleet_host="busy", **settings)
+    here = fleet.join(RecordedProvider(lambda: 10.0), fleet_host="idle", **settings)
     until(lambda: here.control_state().factor == 0.4, HANG_S, "the cut")
     assert {device.host for device in here.snapshot().devices} == {"", "busy"}
 
 
-async def test_a_gateway_without_gpus_is_steered_by_those_of_the_hosts_behind_it(fleet: FleetOf) -> None:
+async def test_gateway_without_gpus_follows_the_gpus_of_its_hosts(fleet: FleetOf) -> None:
     settings = {"fleet_gpu": True, "policy": "tiers", "sample_interval_s": 0.2}
-    fleet.joins(RecordedProvider(lambda: 87.0), fleet_host="host", **settings)
-    gateway = fleet.joins(fleet_host="gateway", **settings)
+    fleet.join(RecordedProvider(lambda: 87.0), fleet_host="host", **settings)
+    gateway = fleet.join(fleet_host="gateway", **settings)
     until(lambda: gateway.control_state().factor == 0.7, HANG_S, "the cut")
 
 
 def test_a_throttle_that_is_forgotten_leaves_no_thread(fleet: FleetOf) -> None:
-    throttle = fleet.joins()
+    throttle = fleet.join()
     gone = weakref.ref(throttle)
     fleet.throttles.clear()
     del throttle

@@ -1,4 +1,4 @@
-"""A fleet and user limits on one store that falls silent: what the first requests wait for and get."""
+"""A fleet and user limits on one store that stops replying: waits and verdicts of the first requests."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LONG_S = 60.0
 """Seconds until a wait counts as a hang: the store itself is silent for ever."""
 
 
-class Site:
-    """A throttle whose fleet talks to a wire and whose windows ask a scripted store, as of one server."""
+class ScriptedThrottle:
+    """A throttle with a fake fleet connection and a scripted store, as of one server."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
         self.wire = Wire()
@@ -52,9 +52,9 @@ class Site:
 
     def falls_silent(self) -> None:
         self.wire.answers.clear()
-        self.store.gate = asyncio.Event()
+        self.store.hold = asyncio.Event()
 
-    async def ask(self) -> tuple[Reason, float]:
+    async def request(self) -> tuple[Reason, float]:
         began = time.monotonic()
         verdict = await self.throttle.admit(ALICE)
         if isinstance(verdict, Permit):
@@ -64,11 +64,11 @@ class Site:
 
 
 @pytest.fixture
-def site_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Site]]:
-    sites: list[Site] = []
+def site_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ScriptedThrottle]]:
+    sites: list[ScriptedThrottle] = []
 
-    def make(**settings: Any) -> Site:
-        sites.append(Site(monkeypatch, **settings))
+    def make(**settings: Any) -> ScriptedThrottle:
+        sites.append(ScriptedThrottle(monkeypatch, **settings))
         return sites[-1]
 
     yield make
@@ -77,7 +77,7 @@ def site_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Site]]:
         site.throttle.stop()
 
 
-async def started(site: Site) -> None:
+async def started(site: ScriptedThrottle) -> None:
     site.throttle.start()
     await asyncio.to_thread(site.wire.wait)
     members = site.throttle.admission.parts.fleet
@@ -86,49 +86,51 @@ async def started(site: Site) -> None:
     await asyncio.sleep(0)
 
 
-async def test_the_first_request_waits_once_and_is_admitted_by_the_own_part(
-    site_of: Callable[..., Site],
+async def test_first_request_waits_once_and_uses_the_local_share(
+    site_of: Callable[..., ScriptedThrottle],
 ) -> None:
     site = site_of()
     await started(site)
     site.store.probes = [StoreErrorKind.TIMEOUT]
     site.falls_silent()
-    reason, took_s = await asyncio.wait_for(site.ask(), LONG_S)
+    reason, took_s = await asyncio.wait_for(site.request(), LONG_S)
     assert reason is Reason.OK
     assert took_s >= DEADLINE_S - 0.002
-    assert site.store.asked == []
+    assert site.store.charged == []
     assert site.view().fallbacks[StoreErrorKind.TIMEOUT] == 1
     await asyncio.sleep(0)
     assert (site.view().state, site.store.probed, site.store.dropped) == (HealthState.LOCAL, 2, 1)
 
 
 async def test_wrong_fleet_report_costs_one_probe_and_no_event(
-    site_of: Callable[..., Site], caplog: pytest.LogCaptureFixture
+    site_of: Callable[..., ScriptedThrottle], caplog: pytest.LogCaptureFixture
 ) -> None:
     site = site_of()
     await started(site)
     site.wire.answers.clear()
-    assert (await site.ask())[0] is Reason.OK
+    assert (await site.request())[0] is Reason.OK
     await asyncio.sleep(0)
     assert (site.view().state, site.store.dropped) == (HealthState.REMOTE, 0)
     assert not [record for record in caplog.records if "store_lost" in getattr(record, "event", "")]
-    assert (await site.ask())[0] is Reason.OK
-    assert len(site.store.asked) == 1, "it is asked again"
+    assert (await site.request())[0] is Reason.OK
+    assert len(site.store.charged) == 1, "it is asked again"
 
 
-async def test_what_the_windows_have_found_out_no_lease_waits_for(site_of: Callable[..., Site]) -> None:
+async def test_what_the_windows_have_found_out_no_lease_waits_for(
+    site_of: Callable[..., ScriptedThrottle],
+) -> None:
     site = site_of()
     await started(site)
     site.falls_silent()
     site.store.report(StoreErrorKind.UNREACHABLE)
     assert not site.up
-    (reason, _), waited = await suspended(site.ask())
+    (reason, _), waited = await suspended(site.request())
     assert reason is Reason.OK
     assert not waited
 
 
-async def test_what_the_server_only_denies_the_windows_is_no_matter_of_the_fleet(
-    site_of: Callable[..., Site],
+async def test_denied_windows_do_not_affect_the_fleet(
+    site_of: Callable[..., ScriptedThrottle],
 ) -> None:
     site = site_of()
     await started(site)
@@ -137,7 +139,7 @@ async def test_what_the_server_only_denies_the_windows_is_no_matter_of_the_fleet
     assert site.up
 
 
-async def test_the_rates_that_are_shown_are_those_in_force(site_of: Callable[..., Site]) -> None:
+async def test_the_rates_that_are_shown_are_those_in_force(site_of: Callable[..., ScriptedThrottle]) -> None:
     site = site_of()
     await started(site)
     assert site.throttle.snapshot().rate_limit_rps[Priority.LOW] == 40.0

@@ -1,4 +1,4 @@
-"""The garbage collector may settle a forgotten permit, or close a waiter, in the midst of anything."""
+"""The garbage collector may settle a lost permit, or close a waiter, during any operation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,15 @@ from autoglm_throttle.limiting import (
 )
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle
-from tests.admission.gated_throttle import NOTHING, WIDE, in_flight, left_over, permit_for, ticket_for, warmed
+from tests.admission.limited_throttle import (
+    HIGH_RATES,
+    NO_REMAINING_STATE,
+    in_flight,
+    permit_for,
+    remaining_state,
+    ticket_for,
+    warmed,
+)
 from tests.gc_control import Collector
 
 pytestmark = pytest.mark.untraced
@@ -38,7 +46,7 @@ pytestmark = pytest.mark.untraced
 HIGH, MID, LOW = Priority
 SLOTS = 3
 MID_TOKENS = 36
-"""Of a full bucket, which gains next to nothing in a scene."""
+"""Tokens of a full bucket, which refills negligibly in a scenario."""
 
 SETTINGS = {
     "policy": "concurrency",
@@ -46,7 +54,7 @@ SETTINGS = {
     "inflight_max": SLOTS,
     "inflight_floor": 1,
     "burst_s": 3600,
-    **WIDE,
+    **HIGH_RATES,
     "rate_mid_rps": MID_TOKENS / 3600,
 }
 
@@ -70,131 +78,131 @@ WATCHED = {
         user_limits,
     )
 }
-"""Where the books are kept."""
+"""Modules whose state must be consistent."""
 
 
 OTHER, SAME = Demand(LOW, "v"), Demand(MID, "u", 3.0)
-"""Who stands in line and is given up: somebody else, or who does all the rest here, at a cost of its own."""
+"""Demands of the abandoned waiter: of another user, or of the user of the scenario, at another cost."""
 
 
-class Scene:
-    """A throttle with two running requests and one free slot, or three running and some in line.
+class QueueScenario:
+    """A throttle with two running requests and one free slot, or three running and some queued.
 
     Args:
         user_limit: one or more.
-        given_up: whom the collector takes out of the line; None: nobody stands in it.
+        abandoned: demand of the waiter cancelled by the collector; None: empty queue.
     """
 
-    def __init__(self, user_limit: str, given_up: Demand | None) -> None:
-        clock, full = ManualClock(), given_up is not None
+    def __init__(self, user_limit: str, abandoned: Demand | None) -> None:
+        clock, full = ManualClock(), abandoned is not None
         settings = Settings(user_limit=user_limit, **SETTINGS)
         self.throttle = warmed(ManualThrottle(settings, clock, FakeGpu(clock=clock)))
         self.running = [permit_for(self.throttle, Demand(MID, "u")) for _ in range(SLOTS if full else 2)]
-        self.in_line = [ticket_for(self.throttle, Demand(MID, "u")) for _ in range(2 if full else 0)]
-        self.forgotten = self.running.pop()
-        self.given_up = ticket_for(self.throttle, given_up) if given_up else None
-        self.rung: list[Ticket] = []
+        self.in_queue = [ticket_for(self.throttle, Demand(MID, "u")) for _ in range(2 if full else 0)]
+        self.lost_permit = self.running.pop()
+        self.abandoned = ticket_for(self.throttle, abandoned) if abandoned else None
+        self.woken: list[Ticket] = []
 
     def collect(self) -> None:
-        """What the collector does: end a stream that nobody reads, and a task that nobody awaits."""
-        self.forgotten.settle(Outcome.NEUTRAL)
-        if self.given_up is not None:
-            self.throttle.leave(self.given_up)
+        """End an abandoned stream and an abandoned waiter, as the garbage collector does."""
+        self.lost_permit.settle(Outcome.NEUTRAL)
+        if self.abandoned is not None:
+            self.throttle.leave(self.abandoned)
 
 
-Action = Callable[[Scene], None]
+Action = Callable[[QueueScenario], None]
 
 
-def arrive(scene: Scene) -> None:
-    take(scene, scene.throttle.try_admit(Demand(MID, "u")))
+def arrive(scenario: QueueScenario) -> None:
+    take(scenario, scenario.throttle.try_admit(Demand(MID, "u")))
 
 
-def take(scene: Scene, verdict: Permit | Ticket | Rejection) -> None:
+def take(scenario: QueueScenario, verdict: Permit | Ticket | Rejection) -> None:
     if isinstance(verdict, Permit):
-        scene.running.append(verdict)
+        scenario.running.append(verdict)
     elif isinstance(verdict, Ticket):
-        scene.in_line.append(verdict)
+        scenario.in_queue.append(verdict)
 
 
-def arrive_later(scene: Scene) -> None:
-    """In the next period of the gate, which closes one first."""
-    scene.throttle.clock.advance(0.5)
-    arrive(scene)
+def arrive_later(scenario: QueueScenario) -> None:
+    """Arrive in the next period of the limiter, which closes the last one first."""
+    scenario.throttle.clock.advance(0.5)
+    arrive(scenario)
 
 
-def arrive_too_often(scene: Scene) -> None:
-    take(scene, scene.throttle.try_admit(Demand(HIGH, "u", 20.0)))
+def arrive_too_often(scenario: QueueScenario) -> None:
+    take(scenario, scenario.throttle.try_admit(Demand(HIGH, "u", 20.0)))
 
 
-def settle(scene: Scene) -> None:
-    scene.running.pop().settle()
+def settle(scenario: QueueScenario) -> None:
+    scenario.running.pop().settle()
 
 
-def settle_later(scene: Scene) -> None:
-    scene.throttle.clock.advance(0.3)
-    settle(scene)
+def settle_later(scenario: QueueScenario) -> None:
+    scenario.throttle.clock.advance(0.3)
+    settle(scenario)
 
 
-def called(scene: Scene) -> None:
-    for ticket, verdict in scene.throttle.called():
-        if ticket in scene.in_line:
-            scene.in_line.remove(ticket)
-        take(scene, verdict)
+def called(scenario: QueueScenario) -> None:
+    for ticket, verdict in scenario.throttle.called():
+        if ticket in scenario.in_queue:
+            scenario.in_queue.remove(ticket)
+        take(scenario, verdict)
 
 
-def called_after_a_settling(scene: Scene) -> None:
-    settle(scene)
-    called(scene)
+def called_after_a_settling(scenario: QueueScenario) -> None:
+    settle(scenario)
+    called(scenario)
 
 
-def called_too_late(scene: Scene) -> None:
-    scene.throttle.clock.advance(0.6)
-    called(scene)
+def called_too_late(scenario: QueueScenario) -> None:
+    scenario.throttle.clock.advance(0.6)
+    called(scenario)
 
 
-def leave(scene: Scene) -> None:
-    for ticket in scene.in_line[:1]:
-        scene.in_line.remove(ticket)
-        scene.throttle.leave(ticket)
+def leave(scenario: QueueScenario) -> None:
+    for ticket in scenario.in_queue[:1]:
+        scenario.in_queue.remove(ticket)
+        scenario.throttle.leave(ticket)
 
 
-def leave_after_the_call(scene: Scene) -> None:
-    settle(scene)
-    leave(scene)
+def leave_after_the_call(scenario: QueueScenario) -> None:
+    settle(scenario)
+    leave(scenario)
 
 
-def look(scene: Scene) -> None:
-    """What a task does before it sleeps, and when its bell has rung."""
-    for ticket in list(scene.in_line):
+def look(scenario: QueueScenario) -> None:
+    """Poll a ticket, as a task before it sleeps and after its wake-up."""
+    for ticket in list(scenario.in_queue):
         if ticket.on_ready is None:
-            wait(scene, ticket)
-    while scene.rung:
-        resume(scene, scene.rung.pop(0))
+            wait(scenario, ticket)
+    while scenario.woken:
+        resume(scenario, scenario.woken.pop(0))
 
 
-def wait(scene: Scene, ticket: Ticket) -> None:
+def wait(scenario: QueueScenario, ticket: Ticket) -> None:
     if ticket.state is TicketState.WAITING:
-        ticket.on_ready = lambda: scene.rung.append(ticket)
+        ticket.on_ready = lambda: scenario.woken.append(ticket)
     else:
-        scene.throttle.admission.parts.settlement.mark_claimed(ticket)
-    resume(scene, ticket)
+        scenario.throttle.admission.parts.settlement.mark_claimed(ticket)
+    resume(scenario, ticket)
 
 
-def resume(scene: Scene, ticket: Ticket) -> None:
-    if ticket in scene.in_line:
-        verdict = scene.throttle.admission.poll(ticket)
+def resume(scenario: QueueScenario, ticket: Ticket) -> None:
+    if ticket in scenario.in_queue:
+        verdict = scenario.throttle.admission.poll(ticket)
         if verdict is not None:
-            scene.in_line.remove(ticket)
-            take(scene, verdict)
+            scenario.in_queue.remove(ticket)
+            take(scenario, verdict)
 
 
-def look_too_late(scene: Scene) -> None:
-    scene.throttle.clock.advance(0.6)
-    look(scene)
+def look_too_late(scenario: QueueScenario) -> None:
+    scenario.throttle.clock.advance(0.6)
+    look(scenario)
 
 
-def observe(scene: Scene) -> None:
-    scene.throttle.tick()
+def observe(scenario: QueueScenario) -> None:
+    scenario.throttle.tick()
 
 
 ACTIONS: list[Action] = [
@@ -203,31 +211,31 @@ ACTIONS: list[Action] = [
 ]
 
 
-def even(scene: Scene) -> None:
-    """End everything, and compare the books."""
-    owner = scene.throttle
+def check_counts(scenario: QueueScenario) -> None:
+    """End all requests, and compare the counts."""
+    owner = scenario.throttle
     assert TicketState.CANCELLED not in {
         ticket.state for ticket in owner.admission.parts.settlement.unclaimed
     }
     assert owner.admission.parts.settlement.limiter.waiting == 0 or in_flight(owner) == SLOTS
-    called(scene)
-    for ticket in scene.rung:
-        resume(scene, ticket)
-    assert in_flight(owner) == len(scene.running)
-    assert owner.admission.parts.settlement.limiter.waiting == len(scene.in_line)
-    assert sum(owner.snapshot().active.values()) == len(scene.running)
-    for ticket in scene.in_line:
+    called(scenario)
+    for ticket in scenario.woken:
+        resume(scenario, ticket)
+    assert in_flight(owner) == len(scenario.running)
+    assert owner.admission.parts.settlement.limiter.waiting == len(scenario.in_queue)
+    assert sum(owner.snapshot().active.values()) == len(scenario.running)
+    for ticket in scenario.in_queue:
         owner.leave(ticket)
-    for running in scene.running:
+    for running in scenario.running:
         running.settle()
     snapshot = owner.snapshot()
     assert in_flight(owner) == 0
-    assert left_over(owner) == NOTHING
+    assert remaining_state(owner) == NO_REMAINING_STATE
     assert snapshot.stale_results == 0
     admitted = sum(n for (_, name, _), n in snapshot.requests.items() if name == "admitted")
     assert sum(snapshot.outcomes.values()) == admitted
-    asked = Demand(HIGH, "u", holds_slot=False)
-    spent = 19 - int(permit_for(owner, asked).decision.remaining)
+    requested = Demand(HIGH, "u", holds_slot=False)
+    spent = 19 - int(permit_for(owner, requested).decision.remaining)
     assert spent == admitted
     mid = owner.admission.parts.buckets.all[MID]
     assert MID_TOKENS - mid.tokens(owner.clock()) == pytest.approx(admitted, abs=0.1)
@@ -237,39 +245,39 @@ def even(scene: Scene) -> None:
     "user_limit", ["20/minute", pytest.param("20/minute;100/day", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize(
-    "given_up",
+    "abandoned",
     [pytest.param(None, marks=pytest.mark.slow), OTHER, pytest.param(SAME, marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("action", ACTIONS)
 def test_counts_match_whenever_the_collector_runs(
-    action: Action, given_up: Demand | None, user_limit: str
+    action: Action, abandoned: Demand | None, user_limit: str
 ) -> None:
     moment, seen = 1, 1
     while moment <= seen:
-        scene = Scene(user_limit, given_up)
-        collector = Collector(scene.collect, moment, WATCHED)
-        collector.watch(partial(action, scene))
+        scenario = QueueScenario(user_limit, abandoned)
+        collector = Collector(scenario.collect, moment, WATCHED)
+        collector.watch(partial(action, scenario))
         seen = collector.seen
         if seen < moment:
-            scene.collect()
-        even(scene)
+            scenario.collect()
+        check_counts(scenario)
         moment += 1
 
 
-def test_a_cleanup_inside_the_lock_counts_once_and_takes_effect_after_it() -> None:
-    """A coroutine that is closed settles its permit, looks whether it is settled, and may settle it again."""
-    scene = Scene("20/minute", None)
-    running, lock = scene.running[0], scene.throttle.admission.parts.settlement.lock
+def test_cleanup_inside_the_lock_counts_once_and_is_deferred() -> None:
+    """A closed coroutine settles its permit, checks that, and may settle it again."""
+    scenario = QueueScenario("20/minute", None)
+    running, lock = scenario.running[0], scenario.throttle.admission.parts.settlement.lock
     with lock:
         running.settle(Outcome.NEUTRAL)
         assert running.settled
-        assert in_flight(scene.throttle) == 2
-    assert in_flight(scene.throttle) == 1
-    snapshot = scene.throttle.snapshot()
+        assert in_flight(scenario.throttle) == 2
+    assert in_flight(scenario.throttle) == 1
+    snapshot = scenario.throttle.snapshot()
     assert (snapshot.outcomes[MID, Outcome.NEUTRAL], snapshot.stale_results) == (1, 0)
     with lock:
         running.settle()
-    assert scene.throttle.snapshot().stale_results == 1
+    assert scenario.throttle.snapshot().stale_results == 1
 
 
 ORPHANED = """
@@ -311,7 +319,7 @@ print("nothing hung")
 """
 
 
-def test_a_waiter_of_the_parent_ends_in_a_child_although_the_lock_was_held() -> None:
+def test_waiter_of_the_parent_ends_in_a_child_with_held_lock() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", ORPHANED], capture_output=True, text=True, check=False
     )

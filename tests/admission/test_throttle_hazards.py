@@ -1,4 +1,4 @@
-"""What may happen to a throttle at a bad moment, and must not make a request fail or wait."""
+"""Events at bad moments that must not make a request fail or wait."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
 from autoglm_throttle.types import LimiterReport
 
 DEADLINE_S = 60.0
-"""For what a thread does at once; only a fault waits so long."""
+"""Longest wait for a thread; only a fault takes this long."""
 
 
 class Collecting(Demand):
-    """A demand at which the garbage collector runs while the throttle holds its lock."""
+    """A demand that runs the garbage collector while the throttle holds its lock."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class Collecting(Demand):
         pass
 
 
-def test_an_abandoned_stream_is_settled_while_another_request_is_decided() -> None:
+def test_abandoned_stream_is_settled_during_another_decision() -> None:
     throttle = Throttle(Settings(gpu="none"))
 
     def stream() -> Iterator[None]:
@@ -47,10 +47,10 @@ def test_an_abandoned_stream_is_settled_while_another_request_is_decided() -> No
 
     gc.disable()
     try:
-        begun = stream()
-        next(begun)
-        abandoned: list[object] = [begun]
-        del begun
+        started_check = stream()
+        next(started_check)
+        abandoned: list[object] = [started_check]
+        del started_check
         abandoned.append(abandoned)
         del abandoned
         decided = threading.Event()
@@ -110,13 +110,13 @@ def test_a_long_import_is_no_silence() -> None:
 
 
 def test_a_stop_in_the_midst_of_a_reading_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reading has found that the throttle listens, and is about to say until when."""
+    """The reading reports a control state while its validity is being read."""
     throttle = throttle_for_tests()
     throttle.start()
     stopping = threading.Thread(target=throttle.stop, daemon=True)
     original = throttle.control.controller.control_state
 
-    class Held(ControlState):
+    class HeldState(ControlState):
         @property
         def valid_until_s(self) -> float:
             if not stopping.is_alive() and not throttle_stopped():
@@ -133,7 +133,7 @@ def test_a_stop_in_the_midst_of_a_reading_is_not_forgotten(monkeypatch: pytest.M
 
     def state(now: float, evidence: LimiterReport | None = None) -> ControlState:
         messages = original(now)
-        held = object.__new__(Held)
+        held = object.__new__(HeldState)
         for name in ControlState.__dataclass_fields__:
             if name != "until_s":
                 object.__setattr__(held, name, getattr(messages, name))

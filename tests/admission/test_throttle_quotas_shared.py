@@ -1,4 +1,4 @@
-"""Several processes with quotas on one card: what each sees, and how far they go too far together."""
+"""Several processes with quotas on one GPU: their views, and their bounded excess."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from autoglm_throttle import Demand, Permit, Priority, Throttle
 from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.control.quota import QuotaView
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
-from tests.admission.gated_throttle import WIDE
+from tests.admission.limited_throttle import HIGH_RATES
 
 GB = 10**9
 TOTAL_GB = 100
 CAP = 0.705
-"""Of mid: no whole number of GB of the card, so that no rounding decides."""
+"""Quota of mid: a fraction of a GB, so that rounding has no effect."""
 
 HIGH, MID, LOW = Priority
 
 
 class SharedDevice:
-    """A card, or an engine, that holds what the requests of all its workers need, sampled by each of them."""
+    """A GPU, or an engine, that holds the memory of the requests of all workers, sampled by each worker."""
 
     def __init__(self, workers: int, each_gb: int, **made: Any) -> None:
         self.clock = ManualClock()
@@ -41,7 +41,7 @@ class SharedDevice:
         return self.each_gb * sum(len(permits) for permits in self.inside)
 
     def start_worker(self) -> None:
-        rules = {"quotas": True, "gpu_memory_ratio": CAP, **WIDE}
+        rules = {"quotas": True, "gpu_memory_ratio": CAP, **HIGH_RATES}
         self.workers.append(throttle_for_tests(clock=self.clock, gpu=self.gpu, **rules))
         self.inside.append([])
 
@@ -52,8 +52,8 @@ class SharedDevice:
         for worker in self.workers:
             Throttle.tick(worker)
 
-    def ask(self, worker: int, times: int = 1, priority: Priority = MID, *, states: bool = False) -> int:
-        """How many are let in."""
+    def request(self, worker: int, times: int = 1, priority: Priority = MID, *, states: bool = False) -> int:
+        """Request repeatedly; returns the number of admissions."""
         stated = self.each_gb * GB if states else None
         verdicts = [
             self.workers[worker].try_admit(Demand(priority, memory_bytes=stated)) for _ in range(times)
@@ -63,9 +63,9 @@ class SharedDevice:
         return len(let_in)
 
     def pass_on(self) -> None:
-        """One request of the first worker ends, and one of the second begins; high, for it is never short."""
+        """End a request of the first worker and begin one of the second; high, which always has capacity."""
         self.inside[0].pop().settle()
-        assert self.ask(1, priority=HIGH) == 1
+        assert self.request(1, priority=HIGH) == 1
 
     def seen(self, worker: int) -> QuotaView:
         seen = self.workers[worker].snapshot().quota
@@ -77,25 +77,25 @@ class SharedDevice:
 @given(workers=st.integers(1, 4), each_gb=st.integers(3, 40))
 def test_between_samples_each_process_fills_the_whole_capacity(workers: int, each_gb: int) -> None:
     device = SharedDevice(workers, each_gb)
-    room = int(CAP * TOTAL_GB / each_gb)
+    capacity = int(CAP * TOTAL_GB / each_gb)
     for worker in range(workers):
-        assert device.ask(worker, room + 1, states=True) == room
+        assert device.request(worker, capacity + 1, states=True) == capacity
     device.sample()
     for worker in range(workers):
-        assert workers == 1 or device.ask(worker) == 0
+        assert workers == 1 or device.request(worker) == 0
 
 
 @pytest.mark.parametrize("workers", range(1, 5))
 def test_under_even_load_each_learns_to_count_for_the_others_too(workers: int) -> None:
     device = SharedDevice(workers, each_gb=2)
     for _ in range(3):
-        assert [device.ask(worker) for worker in range(workers)] == [1] * workers
+        assert [device.request(worker) for worker in range(workers)] == [1] * workers
         device.sample()
     assert [device.seen(worker).slope for worker in range(workers)] == pytest.approx(
         [0.02 * workers] * workers
     )
     for worker in range(workers):
-        device.ask(worker, 50)
+        device.request(worker, 50)
     assert CAP * TOTAL_GB - 2 * workers * workers < device.full_gb <= CAP * TOTAL_GB
 
 
@@ -103,7 +103,7 @@ def test_under_even_load_each_learns_to_count_for_the_others_too(workers: int) -
 def test_late_process_counts_memory_of_others_as_weights(*, at_once: bool) -> None:
     device = SharedDevice(1 + at_once, each_gb=5)
     for _ in range(12):
-        device.ask(0)
+        device.request(0)
         device.sample()
     if not at_once:
         device.start_worker()
@@ -111,7 +111,7 @@ def test_late_process_counts_memory_of_others_as_weights(*, at_once: bool) -> No
     assert [device.seen(worker).fill for worker in range(2)] == [pytest.approx(0.6), 0.0]
     assert device.seen(1).usable_bytes == 40 * GB
     for _ in range(10):
-        device.ask(1, 1, LOW)
+        device.request(1, 1, LOW)
         device.sample()
     assert device.full_gb == 80, "half of what was left, though low may fill half of the whole"
     while device.inside[0]:
@@ -120,12 +120,12 @@ def test_late_process_counts_memory_of_others_as_weights(*, at_once: bool) -> No
     assert device.seen(1).usable_bytes == (100 - 20) * GB, "what its own hold by now stays unseen"
 
 
-def passed_on(**made: Any) -> SharedDevice:
-    """A card on which half of what the first of two workers had has ended, and as much came to the second."""
+def shifted_load(**made: Any) -> SharedDevice:
+    """Build a GPU on which half of the load of the first worker has moved to the second."""
     device = SharedDevice(2, each_gb=5, **made)
     for _ in range(6):
-        device.ask(0)
-        device.ask(1)
+        device.request(0)
+        device.request(1)
         device.sample()
     for _ in range(3):
         device.pass_on()
@@ -136,21 +136,21 @@ def passed_on(**made: Any) -> SharedDevice:
 
 @pytest.mark.parametrize(("priority", "count"), [(LOW, 3), (MID, 4), (HIGH, 5)])
 def test_process_without_work_admits_into_the_remaining_memory(priority: Priority, count: int) -> None:
-    device = passed_on()
+    device = shifted_load()
     assert [device.seen(worker).basis for worker in range(2)] == [FillBasis.KEPT, FillBasis.DEVICE]
     assert device.seen(0).usable_bytes == 40 * GB
-    assert device.ask(0, 60, priority) == count
-    assert device.ask(1, 60, LOW) == 0
+    assert device.request(0, 60, priority) == count
+    assert device.request(1, 60, LOW) == 0
     device.sample()
     assert device.full_gb <= 92
     assert device.seen(0).basis is FillBasis.DEVICE
-    assert [device.ask(worker, 4) for worker in range(2)] == [0, 0]
+    assert [device.request(worker, 4) for worker in range(2)] == [0, 0]
 
 
 def test_the_cache_of_an_engine_is_the_same_for_all() -> None:
-    device = passed_on(engines=1)
+    device = shifted_load(engines=1)
     device.start_worker()
     device.sample()
     assert [device.seen(worker).basis for worker in range(3)] == [FillBasis.CACHE] * 3
     assert [device.seen(worker).fill for worker in range(3)] == [0.6] * 3
-    assert [device.ask(worker, 4, LOW) for worker in range(3)] == [0, 0, 0]
+    assert [device.request(worker, 4, LOW) for worker in range(3)] == [0, 0, 0]

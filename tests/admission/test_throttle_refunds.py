@@ -1,4 +1,4 @@
-"""Who stood in line and was not let in has taken nothing."""
+"""Queued requests that were not admitted are not charged."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from autoglm_throttle import (
 )
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
 from autoglm_throttle.testing import ManualThrottle
-from tests.admission.gated_throttle import (
-    NOTHING,
-    gated,
-    held,
+from tests.admission.limited_throttle import (
+    NO_REMAINING_STATE,
     in_flight,
-    left_over,
+    limited_throttle,
     permit_for,
+    permits_for,
     queued,
     rejection_for,
+    remaining_state,
     ticket_for,
     warmed,
     with_budget,
@@ -33,7 +33,7 @@ HIGH, MID, LOW = Priority
 
 
 def dropped(throttle: ManualThrottle, ticket: Ticket) -> None:
-    """Its patience comes to an end."""
+    """Expire the queue timeout."""
     throttle.clock.advance(ticket.max_wait_s)
     ((same, verdict),) = throttle.called()
     assert same is ticket
@@ -41,28 +41,28 @@ def dropped(throttle: ManualThrottle, ticket: Ticket) -> None:
 
 
 def left(throttle: ManualThrottle, ticket: Ticket) -> None:
-    """It gives up, twice."""
+    """Cancel the ticket twice."""
     throttle.leave(ticket)
     throttle.leave(ticket)
 
 
 def called_and_left(throttle: ManualThrottle, ticket: Ticket) -> None:
-    """It gives up although its turn has come."""
-    gate = throttle.admission.parts.settlement.limiter
-    gate.release(throttle.clock(), Outcome.NEUTRAL, throttle.clock())
+    """Cancel the ticket after its admission."""
+    limiter = throttle.admission.parts.settlement.limiter
+    limiter.release(throttle.clock(), Outcome.NEUTRAL, throttle.clock())
     throttle.admission.parts.settlement.call_ready(throttle.clock())
     assert ticket.state is TicketState.CALLED
     throttle.leave(ticket)
-    assert gate.try_acquire(Demand(), throttle.clock())  # the slot that was lent
+    assert limiter.try_acquire(Demand(), throttle.clock())  # the slot that was lent
 
 
 OUTCOMES_OF_CALLS = [dropped, left, called_and_left]
 
 
 class TestNothingIsCharged:
-    """Who stood in line and was not let in has taken nothing."""
+    """Queued requests that were not admitted are not charged."""
 
-    @pytest.mark.parametrize("ending", OUTCOMES_OF_CALLS)
+    @pytest.mark.parametrize("end_way", OUTCOMES_OF_CALLS)
     @pytest.mark.parametrize(
         "demand",
         [
@@ -74,10 +74,14 @@ class TestNothingIsCharged:
     )
     @pytest.mark.parametrize("borrow", ["off", "any"])
     def test_tokens_and_units_equal_those_without_the_request(
-        self, ending: Callable[[ManualThrottle, Ticket], None], demand: Demand, borrow: str
+        self, end_way: Callable[[ManualThrottle, Ticket], None], demand: Demand, borrow: str
     ) -> None:
         first, other = (
-            warmed(gated(user_limit="20/minute;12/second", borrow=borrow, rate_high_rps="5/s", burst_s=2.0))
+            warmed(
+                limited_throttle(
+                    user_limit="20/minute;12/second", borrow=borrow, rate_high_rps="5/s", burst_s=2.0
+                )
+            )
             for _ in range(2)
         )
         for throttle in (first, other):
@@ -86,31 +90,31 @@ class TestNothingIsCharged:
             first.clock.advance(0.2)
             other.clock.advance(0.2)
         start_s = first.clock()
-        ending(first, ticket_for(first, demand))
+        end_way(first, ticket_for(first, demand))
         other.clock.advance(first.clock() - start_s)
         assert first.snapshot().tokens == pytest.approx(other.snapshot().tokens)
-        assert left_over(first) == NOTHING
+        assert remaining_state(first) == NO_REMAINING_STATE
         assert in_flight(first) == in_flight(other) == 1
         for user, address in (("u", "here"), ("new", "elsewhere"), ("third", "here")):
-            asked = Demand(user=user, address=address, holds_slot=False)
-            assert permit_for(first, asked).decision == permit_for(other, asked).decision
+            requested = Demand(user=user, address=address, holds_slot=False)
+            assert permit_for(first, requested).decision == permit_for(other, requested).decision
 
-    @pytest.mark.parametrize("ending", OUTCOMES_OF_CALLS)
+    @pytest.mark.parametrize("end_way", OUTCOMES_OF_CALLS)
     def test_the_shared_budget_gets_its_token_back(
-        self, ending: Callable[[ManualThrottle, Ticket], None]
+        self, end_way: Callable[[ManualThrottle, Ticket], None]
     ) -> None:
-        throttle = warmed(gated(policy="adaptive"))
-        held(throttle)
+        throttle = warmed(limited_throttle(policy="adaptive"))
+        permits_for(throttle)
         budget = with_budget(throttle, 0.001).bucket
         before = budget.tokens(throttle.clock())
         ticket = ticket_for(throttle, Demand(HIGH))
         assert budget.tokens(throttle.clock()) == pytest.approx(before - 1.0)
-        ending(throttle, ticket)
+        end_way(throttle, ticket)
         assert budget.tokens(throttle.clock()) == pytest.approx(before, abs=0.001)
 
-    def test_a_place_that_the_budget_did_not_pay_for_gives_nothing_back_to_it(self) -> None:
-        throttle = warmed(gated(policy="adaptive"))
-        held(throttle)
+    def test_slot_not_charged_to_the_budget_is_not_refunded(self) -> None:
+        throttle = warmed(limited_throttle(policy="adaptive"))
+        permits_for(throttle)
         ticket = ticket_for(throttle, Demand(HIGH))
         budget = with_budget(throttle, 0.001)
         permit_for(throttle, Demand(HIGH, holds_slot=False))
@@ -119,20 +123,20 @@ class TestNothingIsCharged:
         throttle.leave(ticket)
         assert budget.bucket.tokens(throttle.clock()) == before
 
-    def test_units_go_back_although_another_thread_has_read_a_later_time(self) -> None:
-        """The gate's time stands still for one who read the clock before and got the lock after."""
-        throttle = warmed(gated(user_limit="5/minute"))
-        held(throttle)
+    def test_units_are_refunded_after_a_later_clock_reading(self) -> None:
+        """An older clock reading does not turn back the time of the limiter."""
+        throttle = warmed(limited_throttle(user_limit="5/minute"))
+        permits_for(throttle)
         throttle.clock._now_s -= 0.003
         ticket = ticket_for(throttle, Demand(user="u"))
         throttle.leave(ticket)
         assert permit_for(throttle, Demand(user="u", holds_slot=False)).decision.remaining == 4
 
     def test_user_rejection_leaves_the_queue_at_once(self) -> None:
-        throttle = warmed(gated(user_limit="1/minute"))
+        throttle = warmed(limited_throttle(user_limit="1/minute"))
         permit_for(throttle, Demand(user="u"))
         tokens = throttle.snapshot().tokens
         assert rejection_for(throttle, Demand(user="u")).decision.reason is Reason.USER
         assert throttle.snapshot().tokens == tokens
-        assert left_over(throttle) == NOTHING
+        assert remaining_state(throttle) == NO_REMAINING_STATE
         assert queued(throttle, MID) == (0, 0.0)

@@ -1,4 +1,4 @@
-"""``Throttle.slot``: the way in that raises, and settles the permit exactly once."""
+"""``Throttle.slot`` raises on rejection, and settles the permit exactly once."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from autoglm_throttle import (
 )
 from autoglm_throttle.testing import ManualThrottle
 from autoglm_throttle.types import BreakerCause, BreakerState, Decision
-from tests.admission.gated_throttle import (
-    NOTHING,
+from tests.admission.limited_throttle import (
+    NO_REMAINING_STATE,
     active,
-    gated,
-    held,
     in_flight,
-    left_over,
+    limited_throttle,
     outcomes,
+    permits_for,
+    remaining_state,
     warmed,
 )
-from tests.admission.waiter import quiet
+from tests.admission.waiter import let_tasks_run
 from tests.loops import run
 
 MID, LOW = Priority.MID, Priority.LOW
@@ -37,20 +37,20 @@ OTHER_GUARD = GuardRejection("db", BreakerState.OPEN, BreakerCause.FAILURES, 1.0
 
 
 class BlockError(Exception):
-    """An error of the caller's block."""
+    """An error in the block of the caller."""
 
 
 def assert_settled_once(throttle: Throttle, *expected: Outcome) -> None:
     assert outcomes(throttle) == {outcome: expected.count(outcome) for outcome in expected}
     assert throttle.snapshot().stale_results == 0
     assert (active(throttle), in_flight(throttle)) == (0, 0)
-    assert left_over(throttle) == NOTHING
+    assert remaining_state(throttle) == NO_REMAINING_STATE
 
 
 def one_slot() -> tuple[ManualThrottle, Permit]:
-    """A throttle with one slot, which is in use."""
-    throttle = warmed(gated(slo_s=240.0))
-    return throttle, held(throttle)[0]
+    """Build a throttle with one slot, which is in use."""
+    throttle = warmed(limited_throttle(slo_s=240.0))
+    return throttle, permits_for(throttle)[0]
 
 
 async def fill(throttle: Throttle, entered: list[Permit], errors: list[Rejected]) -> None:
@@ -63,7 +63,7 @@ async def fill(throttle: Throttle, entered: list[Permit], errors: list[Rejected]
 
 def test_slot_admitted_settles_success(backend: str) -> None:
     async def scenario() -> None:
-        throttle = gated()
+        throttle = limited_throttle()
         async with throttle.slot(Demand(MID)) as permit:
             assert isinstance(permit, Permit)
             assert (in_flight(throttle), permit.settled) == (1, False)
@@ -74,7 +74,7 @@ def test_slot_admitted_settles_success(backend: str) -> None:
 
 def test_slot_rejected_raises_the_decision(backend: str) -> None:
     async def scenario() -> None:
-        throttle = gated(user_limit="1/minute")
+        throttle = limited_throttle(user_limit="1/minute")
         async with throttle.slot(Demand(MID, "u")):
             pass
         with pytest.raises(Rejected) as caught:
@@ -94,7 +94,7 @@ def test_slot_waits_in_the_queue(backend: str) -> None:
         errors: list[Rejected] = []
         async with anyio.create_task_group() as group:
             group.start_soon(fill, throttle, entered, errors)
-            await quiet()
+            await let_tasks_run()
             assert (entered, throttle.admission.parts.settlement.limiter.waiting) == ([], 1)
             running.settle()
         assert (len(entered), errors) == (1, [])
@@ -110,7 +110,7 @@ def test_slot_raises_after_a_timeout_in_the_queue(backend: str) -> None:
         errors: list[Rejected] = []
         async with anyio.create_task_group() as group:
             group.start_soon(fill, throttle, entered, errors)
-            await quiet()
+            await let_tasks_run()
             throttle.clock.advance(241.0)
             throttle.called()  # drops the expired ticket and wakes its waiter
             running.settle()
@@ -126,7 +126,7 @@ def test_slot_cancelled_in_the_queue_takes_nothing(backend: str) -> None:
         throttle, running = one_slot()
         async with anyio.create_task_group() as group:
             group.start_soon(fill, throttle, [], [])
-            await quiet()
+            await let_tasks_run()
             assert throttle.admission.parts.settlement.limiter.waiting == 1
             group.cancel_scope.cancel()
         assert throttle.admission.parts.settlement.limiter.waiting == 0
@@ -138,7 +138,7 @@ def test_slot_cancelled_in_the_queue_takes_nothing(backend: str) -> None:
 
 def test_slot_cancelled_in_the_block_settles_neutral(backend: str) -> None:
     async def scenario() -> None:
-        throttle = gated()
+        throttle = limited_throttle()
         with anyio.CancelScope() as scope:
             async with throttle.slot(Demand(MID)):
                 scope.cancel()
@@ -163,7 +163,7 @@ def test_slot_cancelled_in_the_block_settles_neutral(backend: str) -> None:
 )
 def test_slot_settles_by_the_exception(backend: str, error: BaseException, outcome: Outcome) -> None:
     async def scenario() -> None:
-        throttle = gated()
+        throttle = limited_throttle()
         with pytest.raises(type(error)) as caught:
             async with throttle.slot(Demand(MID)):
                 raise error
@@ -175,7 +175,7 @@ def test_slot_settles_by_the_exception(backend: str, error: BaseException, outco
 
 def test_slot_keeps_an_outcome_set_in_the_block(backend: str) -> None:
     async def scenario() -> None:
-        throttle = gated()
+        throttle = limited_throttle()
         async with throttle.slot(Demand(MID)) as permit:
             permit.settle(Outcome.SLOW)
         assert_settled_once(throttle, Outcome.SLOW)
@@ -184,7 +184,7 @@ def test_slot_keeps_an_outcome_set_in_the_block(backend: str) -> None:
 
 
 async def test_slot_leases_before_it_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    throttle = gated()
+    throttle = limited_throttle()
     leased: list[Demand] = []
 
     async def lease(demand: Demand) -> None:

@@ -1,4 +1,4 @@
-"""How the throttle starts, and what else is asked of it."""
+"""The start of the throttle, and its lifespan."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests.admission.demands import decided
 
 
 class Lifespan:
-    """A lifespan driven by hand: what the server sends, and what it hears."""
+    """A lifespan driven by the test: messages of the server and of the app."""
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -126,7 +126,7 @@ def test_idle_users_leave_with_the_samples() -> None:
     assert throttle.snapshot().users == 0
 
 
-def test_odd_things_are_counted_by_name() -> None:
+def test_oddities_are_counted_by_name() -> None:
     throttle = throttle_for_tests()
     for name in ("odd", "odd", "even"):
         throttle.admission.record_oddity(name)

@@ -1,4 +1,4 @@
-"""The store of user limits itself: connected, lost, looked for and found again, and what is said of it."""
+"""The store of user limits: connected, lost, probed and recovered, and its log events."""
 
 import asyncio
 import gc
@@ -19,7 +19,7 @@ from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Demand
 from tests.admission.forked import forked
-from tests.admission.sharing import ALICE, Site, turns
+from tests.admission.scripted_throttle import ALICE, ScriptedThrottle, iterations
 from tests.store.polling import eventually
 from tests.store.scripted_store import ScriptedStore
 
@@ -28,9 +28,9 @@ async def test_an_outage_is_logged_once_and_its_end_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "autoglm_throttle")
-    site = Site(monkeypatch, *[StoreErrorKind.TIMEOUT] * 3, places=50)
+    site = ScriptedThrottle(monkeypatch, *[StoreErrorKind.TIMEOUT] * 3, slots=50)
     site.throttle.start()
-    await turns()
+    await iterations()
     site.store.probes = [StoreErrorKind.TIMEOUT, None]
     for _ in range(10):
         assert isinstance(await site.admit(), Permit)
@@ -44,7 +44,7 @@ async def test_an_outage_is_logged_once_and_its_end_once(
     for _ in range(2):
         site.clock.advance(1.3)
         await site.admit()
-        await turns()
+        await iterations()
     changes = [record for record in caplog.records if getattr(record, "event", "").startswith("store_")]
     lines = [record.getMessage() for record in changes]
     assert len(lines) == 2
@@ -55,19 +55,19 @@ async def test_an_outage_is_logged_once_and_its_end_once(
 
 
 async def test_the_store_is_connected_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(monkeypatch)
+    site = ScriptedThrottle(monkeypatch)
     site.store.probes = [StoreErrorKind.UNREACHABLE]
     site.throttle.start()
-    await turns()
+    await iterations()
     store = site.throttle.snapshot().store
     assert store is not None
     assert store.state is HealthState.LOCAL
     assert isinstance(await site.admit(), Permit)
-    assert not site.store.asked
+    assert not site.store.charged
 
 
 async def test_a_probe_without_a_loop_fails_and_is_due_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(monkeypatch, StoreErrorKind.UNREACHABLE)
+    site = ScriptedThrottle(monkeypatch, StoreErrorKind.UNREACHABLE)
     await site.admit()
     site.clock.advance(2.0)
     thread = threading.Thread(target=lambda: site.throttle.try_admit(Demand(user=ALICE)))
@@ -76,7 +76,7 @@ async def test_a_probe_without_a_loop_fails_and_is_due_again(monkeypatch: pytest
     assert site.store.probed == 0
     site.clock.advance(2.0)
     site.throttle.try_admit(Demand(user=ALICE))
-    await turns()
+    await iterations()
     assert site.store.probed == 1
 
 
@@ -84,22 +84,22 @@ async def test_a_probe_without_a_loop_fails_and_is_due_again(monkeypatch: pytest
 async def test_service_without_rejections_reconnects_its_store(
     monkeypatch: pytest.MonkeyPatch, on_error: str
 ) -> None:
-    site = Site(monkeypatch, StoreErrorKind.UNREACHABLE, places=50, redis_on_error=on_error)
+    site = ScriptedThrottle(monkeypatch, StoreErrorKind.UNREACHABLE, slots=50, redis_on_error=on_error)
     site.throttle.start()
-    await turns()
+    await iterations()
     assert isinstance(await site.admit(), Permit)
     site.clock.advance(1.3)
     assert isinstance(await site.admit(), Permit)
-    await turns()
+    await iterations()
     assert isinstance(site.throttle.try_admit(Demand(user=ALICE)), Ticket)
 
 
 async def test_store_is_probed_without_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "POLL_MAX_S", 0.01)
     monkeypatch.setattr(monitor, "POLL_MIN_S", 0.01)
-    site = Site(monkeypatch, StoreErrorKind.UNREACHABLE)
+    site = ScriptedThrottle(monkeypatch, StoreErrorKind.UNREACHABLE)
     site.throttle.start()
-    await turns()
+    await iterations()
     await site.admit()
     site.store.probes = [StoreErrorKind.UNREACHABLE, None]
     before = site.store.probed
@@ -107,7 +107,7 @@ async def test_store_is_probed_without_requests(monkeypatch: pytest.MonkeyPatch)
         site.clock.advance(1.3)
         wanted = before + probes
         await eventually(lambda: site.store.probed == wanted, "a probe")  # noqa: B023 - at once
-    await turns()
+    await iterations()
     store = site.throttle.snapshot().store
     assert store is not None
     assert store.state is HealthState.REMOTE
@@ -118,7 +118,7 @@ async def test_store_is_probed_without_requests(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_timer_keeps_no_throttle_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     async def lose_and_forget() -> None:
-        site = Site(monkeypatch, StoreErrorKind.UNREACHABLE)
+        site = ScriptedThrottle(monkeypatch, StoreErrorKind.UNREACHABLE)
         await site.admit()
         gone = weakref.ref(site.throttle)
         monkeypatch.undo()
@@ -130,10 +130,10 @@ def test_a_timer_keeps_no_throttle_alive(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_probe_runs_where_an_event_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sampler and a scrape come by on threads of their own."""
-    site = Site(monkeypatch)
+    """The sampler and a scrape run in threads of their own."""
+    site = ScriptedThrottle(monkeypatch)
     site.throttle.start()
-    await turns()
+    await iterations()
     windows = site.throttle.admission.parts.user_limits
     assert isinstance(windows, SharedUserLimits)
 
@@ -145,14 +145,14 @@ async def test_probe_runs_where_an_event_loop_runs(monkeypatch: pytest.MonkeyPat
     assert due()
     assert site.store.probed == 1
     site.throttle.snapshot()
-    await turns()
+    await iterations()
     assert not due()
     assert site.store.probed == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_process_lets_the_parents_connections_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(monkeypatch)
+    site = ScriptedThrottle(monkeypatch)
     site.throttle.try_admit(Demand(user=ALICE))
 
     def check() -> None:
@@ -176,7 +176,7 @@ def test_approximate_store_is_reported_once_at_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, approximate: bool
 ) -> None:
     monkeypatch.setattr(ScriptedStore, "approximate", approximate)
-    site = Site(monkeypatch)
+    site = ScriptedThrottle(monkeypatch)
     site.throttle.start()
     site.throttle.start()
     messages = [record.getMessage() for record in caplog.records if "approximately" in record.getMessage()]

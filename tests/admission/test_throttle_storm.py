@@ -1,4 +1,4 @@
-"""Storms: very many random arrivals, endings and withdrawals, after which the books must be even."""
+"""Stress tests: many random arrivals, ends and cancellations, after which all counts must match."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.limiting.user_limits import UserLimits
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
-from tests.admission.gated_throttle import NOTHING, in_flight, left_over
-from tests.admission.waiter import WAYS, Waiter, turns
+from tests.admission.limited_throttle import NO_REMAINING_STATE, in_flight, remaining_state
+from tests.admission.waiter import CANCELLATIONS, Waiter, iterations
 
 pytestmark = pytest.mark.untraced
 
 RATES = {Priority.HIGH: 2000.0, Priority.MID: 2000.0, Priority.LOW: 50.0}
 BURST_S = 60.0
 STARTS_WITH = 200.0
-"""Tokens that each class begins with. No bucket gets full again in a storm, so its tokens are a sum."""
+"""Initial tokens of each class. No bucket fills up in a run, so its tokens are a sum."""
 
 USER_LIMIT = 20_000
-"""Units in an hour, which no storm outlasts."""
+"""Units in an hour, longer than any run."""
 
 
 class Counts:
-    """What the storm itself has seen, to be compared with what the throttle says at the end."""
+    """Counts of the test itself, compared with those of the throttle at the end."""
 
     def __init__(self, seed: int, policy: str, slots: int) -> None:
         self.random = random.Random(seed)
@@ -50,17 +50,17 @@ class Counts:
             bucket.take(bucket.burst - STARTS_WITH, self.throttle.clock())
         self.units: Counter[str] = Counter()
         self.ends: Counter[str] = Counter()
-        self.asked = 0
+        self.requested = 0
         self.users = [f"user {number}" for number in range(6)]
 
     def demand(self) -> Demand:
-        """Mostly plain; one user in six asks for so much that its limit binds."""
+        """Draw a demand; one user in six has costs that reach its limit."""
         draw = self.random
         user = draw.choice(self.users)
         cost = 60.0 if user == self.users[0] else draw.choice((1.0, 1.0, 1.0, 0.5, 2.5))
         address = "somewhere" if draw.random() < 0.1 else ""
         slo_s = draw.choice((None, None, None, 0.4))
-        self.asked += 1
+        self.requested += 1
         return Demand(draw.choice(list(Priority)), user, cost, address=address, slo_s=slo_s)
 
     def admitted(self, demand: Demand) -> None:
@@ -71,19 +71,19 @@ class Counts:
             self.units[demand.address] += ceil(demand.cost)
 
     def elapse(self, seconds: float) -> None:
-        """Let time pass, in which buckets refill at the ceilings in force."""
+        """Advance the time; buckets refill at their current rates."""
         self.throttle.clock.advance(seconds)
         buckets = self.throttle.admission.parts.buckets
         assert isinstance(buckets, PriorityBuckets)
         for priority, bucket in zip(Priority, buckets.all, strict=True):
             self.tokens[priority] += seconds * bucket.rate
 
-    def even(self) -> None:
-        """Compare the books, after the last request has ended."""
+    def check_counts(self) -> None:
+        """Compare the counts, after the last request has ended."""
         throttle = self.throttle
         snapshot = throttle.snapshot()
         assert in_flight(throttle) == 0
-        assert left_over(throttle) == NOTHING
+        assert remaining_state(throttle) == NO_REMAINING_STATE
         assert not any(snapshot.active.values())
         assert snapshot.stale_results == 0
         requests: Counter[str] = Counter()
@@ -91,7 +91,7 @@ class Counts:
             requests["admitted" if decision == "admitted" else "refused"] += n
         requests["left"] = snapshot.oddities["disconnected_in_queue"]
         assert requests == self.ends
-        assert sum(requests.values()) == self.asked
+        assert sum(requests.values()) == self.requested
         for priority in Priority:
             assert snapshot.tokens[priority] == pytest.approx(self.tokens[priority], rel=1e-6)
         kept = throttle.admission.parts.user_limits
@@ -106,23 +106,23 @@ class Counts:
 
 
 class SynchronousStorm:
-    """Through try, called, leave and settle; half of the waiters have a bell, as those of an event loop."""
+    """Random calls of try_admit, called, leave and settle; half of the waiters have a wake-up callback."""
 
     def __init__(self, seed: int, policy: str) -> None:
-        self.books = Counts(seed, policy, slots=16)
-        self.throttle = self.books.throttle
-        self.random = self.books.random
+        self.counts = Counts(seed, policy, slots=16)
+        self.throttle = self.counts.throttle
+        self.random = self.counts.random
         self.running: list[Permit] = []
         self.waiting: dict[Ticket, None] = {}
-        self.rung: list[Ticket] = []
+        self.woken: list[Ticket] = []
 
-    def blow(self, events: int) -> None:
+    def run(self, events: int) -> None:
         actions = (self.arrive, self.end, self.leave, self.call, self.resume, self.elapse)
         for action in self.random.choices(actions, weights=(44, 26, 7, 4, 12, 7), k=events):
             action()
 
     def calm(self) -> None:
-        """End what runs, and let those in line give up or come and go."""
+        """End the running requests; waiters are cancelled or admitted and ended."""
         for ticket in list(self.waiting)[::2]:
             self.give_up(ticket)
         while self.running or self.waiting:
@@ -131,21 +131,21 @@ class SynchronousStorm:
             self.resume()
 
     def arrive(self) -> None:
-        demand = self.books.demand()
+        demand = self.counts.demand()
         verdict = self.throttle.try_admit(demand)
         if isinstance(verdict, Ticket):
             self.waiting[verdict] = None
             if self.random.random() < 0.5 and verdict.state is TicketState.WAITING:
-                verdict.on_ready = lambda: self.rung.append(verdict)
+                verdict.on_ready = lambda: self.woken.append(verdict)
         else:
             self.decide(demand, verdict)
 
     def decide(self, demand: Demand, verdict: Permit | Rejection) -> None:
         if isinstance(verdict, Permit):
             self.running.append(verdict)
-            self.books.admitted(demand)
+            self.counts.admitted(demand)
         else:
-            self.books.ends["refused"] += 1
+            self.counts.ends["refused"] += 1
 
     def end(self) -> None:
         if self.running:
@@ -160,9 +160,9 @@ class SynchronousStorm:
     def give_up(self, ticket: Ticket) -> None:
         del self.waiting[ticket]
         self.throttle.leave(ticket)
-        self.books.ends["left"] += 1
-        if ticket in self.rung:
-            self.rung.remove(ticket)
+        self.counts.ends["left"] += 1
+        if ticket in self.woken:
+            self.woken.remove(ticket)
 
     def call(self) -> None:
         for ticket, verdict in self.throttle.called():
@@ -170,25 +170,25 @@ class SynchronousStorm:
             self.decide(ticket.demand, verdict)
 
     def resume(self) -> None:
-        """One whose bell has rung, or whose own timer has, looks what has become of it."""
+        """Poll a waiter that was woken, or whose own timer expired."""
         with_wakeup = [ticket for ticket in self.waiting if ticket.on_ready is not None]
-        tickets = self.rung or with_wakeup
+        tickets = self.woken or with_wakeup
         if tickets:
             ticket = self.random.choice(tickets)
             verdict = self.throttle.admission.poll(ticket)
             if verdict is not None:
                 del self.waiting[ticket]
-                if ticket in self.rung:
-                    self.rung.remove(ticket)
+                if ticket in self.woken:
+                    self.woken.remove(ticket)
                 self.decide(ticket.demand, verdict)
 
     def elapse(self) -> None:
-        self.books.elapse(self.random.expovariate(250.0))
+        self.counts.elapse(self.random.expovariate(250.0))
         if self.random.random() < 0.02:
             self.throttle.gpu.utilization_pct = self.random.choice((50.0, 99.0))
             Throttle.tick(self.throttle)
         if self.random.random() < 0.02:
-            self.books.elapse(0.6)  # everybody's patience
+            self.counts.elapse(0.6)  # everybody's patience
 
 
 @pytest.mark.parametrize(
@@ -196,40 +196,40 @@ class SynchronousStorm:
 )
 def test_counts_match_after_100_000_random_events(policy: str, seed: int) -> None:
     storm = SynchronousStorm(seed, policy)
-    storm.blow(52_000)
-    assert storm.books.ends["admitted"] > 5_000
-    assert storm.books.ends["refused"] > 2_000
-    assert storm.books.ends["left"] > 500
+    storm.run(52_000)
+    assert storm.counts.ends["admitted"] > 5_000
+    assert storm.counts.ends["refused"] > 2_000
+    assert storm.counts.ends["left"] > 500
     storm.calm()
-    storm.books.even()
+    storm.counts.check_counts()
 
 
 def done(waiter: Waiter) -> bool:
     return waiter.task is not None and waiter.task.done()
 
 
-class Riders:
+class CancelledTasks:
     """Tasks of an event loop that are cancelled at random, in three ways."""
 
     def __init__(self, seed: int) -> None:
-        self.books = Counts(seed, "concurrency", slots=8)
-        self.random = self.books.random
+        self.counts = Counts(seed, "concurrency", slots=8)
+        self.random = self.counts.random
         self.stops: list[tuple[Waiter, Callable[[], None]]] = []
         self.waiters: list[Waiter] = []
 
-    async def blow(self, tasks: int) -> None:
+    async def run(self, tasks: int) -> None:
         draw = self.random
         while len(self.waiters) < tasks:
             for _ in range(draw.randrange(9)):
-                waiter = Waiter(self.books.throttle, self.books.demand())
+                waiter = Waiter(self.counts.throttle, self.counts.demand())
                 self.waiters.append(waiter)
-                self.stops.append((waiter, waiter.start(draw.choice(WAYS), draw.randrange(30))))
-            self.books.elapse(draw.expovariate(100.0))
-            await turns(draw.randrange(4))
+                self.stops.append((waiter, waiter.start(draw.choice(CANCELLATIONS), draw.randrange(30))))
+            self.counts.elapse(draw.expovariate(100.0))
+            await iterations(draw.randrange(4))
             self.stops = [(waiter, stop) for waiter, stop in self.stops if not done(waiter)]
             for _ in range(min(draw.randrange(3), len(self.stops))):
-                in_line = [one for one in self.stops if one[0].verdict is None]
-                one = draw.choice(in_line or self.stops)
+                in_queue = [one for one in self.stops if one[0].verdict is None]
+                one = draw.choice(in_queue or self.stops)
                 self.stops.remove(one)
                 one[1]()
         for waiter in self.waiters:
@@ -237,25 +237,25 @@ class Riders:
             await asyncio.wait([waiter.task])
 
     def reckon(self) -> None:
-        """A task that had no verdict had not begun, or left the line."""
-        books = self.books
+        """A task without a verdict did not start, or left the queue."""
+        counts = self.counts
         for waiter in self.waiters:
             if waiter.verdict is None:
-                books.ends["left"] += 1
+                counts.ends["left"] += 1
             elif isinstance(waiter.verdict, Permit):
-                books.admitted(waiter.demand)
+                counts.admitted(waiter.demand)
             else:
-                books.ends["refused"] += 1
-        never_began = books.ends["left"] - books.throttle.snapshot().oddities["disconnected_in_queue"]
+                counts.ends["refused"] += 1
+        never_began = counts.ends["left"] - counts.throttle.snapshot().oddities["disconnected_in_queue"]
         assert never_began >= 0
-        books.ends["left"] -= never_began
-        books.asked -= never_began
+        counts.ends["left"] -= never_began
+        counts.requested -= never_began
 
 
 async def test_counts_match_after_2500_random_cancellations() -> None:
-    riders = Riders(3)
-    await riders.blow(2_500)
+    riders = CancelledTasks(3)
+    await riders.run(2_500)
     riders.reckon()
-    ends = riders.books.ends
+    ends = riders.counts.ends
     assert min(ends["admitted"], ends["refused"], ends["left"]) > 100, ends
-    riders.books.even()
+    riders.counts.check_counts()

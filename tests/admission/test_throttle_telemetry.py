@@ -1,4 +1,4 @@
-"""What the throttle makes of its GPUs: tiers, trouble, its thread and a fork."""
+"""Telemetry of the throttle: tiers, failures, the sampler thread and a fork."""
 
 import gc
 import subprocess
@@ -22,7 +22,7 @@ from autoglm_throttle import (
 )
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
 from autoglm_throttle.types import Clock, ControlCause, Policy
-from tests.admission.demands import DEADLINE_S, admitted, decided, heated, permit_of, together
+from tests.admission.demands import DEADLINE_S, admitted, decided, overheated, permit_of, run_threads
 
 
 class TestTiers:
@@ -42,7 +42,7 @@ class TestTiers:
         ],
     )
     def test_each_band_leaves_its_share(self, utilization_pct: float, rates: tuple[float, ...]) -> None:
-        throttle = heated(throttle_for_tests(), utilization_pct, samples=2)
+        throttle = overheated(throttle_for_tests(), utilization_pct, samples=2)
         assert tuple(throttle.snapshot().rate_limit_rps.values()) == (1000, 500, 100)
         throttle.tick()
         assert tuple(throttle.snapshot().rate_limit_rps.values()) == pytest.approx(rates)
@@ -50,18 +50,18 @@ class TestTiers:
     def test_a_calm_sample_starts_the_count_anew(self) -> None:
         throttle = throttle_for_tests()
         for utilization_pct in (99, 99, 85, 99, 99):
-            heated(throttle, utilization_pct, samples=1)
+            overheated(throttle, utilization_pct, samples=1)
             assert throttle.control_state().factor == 1.0
-        assert heated(throttle, 99, samples=1).control_state().factor == 0.0
+        assert overheated(throttle, 99, samples=1).control_state().factor == 0.0
 
     def test_the_cut_bucket_admits_burst_and_the_cut_rate(self) -> None:
-        throttle = heated(throttle_for_tests(), 92.0)
+        throttle = overheated(throttle_for_tests(), 92.0)
         assert admitted(throttle, 200, Priority.LOW) == 100
         throttle.clock.advance(1.0)
         assert admitted(throttle, 200, Priority.LOW) == 40
 
     def test_factor_0_names_the_next_sample(self) -> None:
-        throttle = heated(throttle_for_tests(sample_interval_s=2.0), 96.0)
+        throttle = overheated(throttle_for_tests(sample_interval_s=2.0), 96.0)
         rejection = decided(throttle, Priority.HIGH)
         assert (rejection.reason, rejection.detail, rejection.retry_after_s) == (
             Reason.GPU,
@@ -72,9 +72,9 @@ class TestTiers:
         assert decided(throttle).retry_after_s == 1.5
 
     def test_first_calm_sample_admits_again(self) -> None:
-        throttle = heated(throttle_for_tests(), 96.0)
+        throttle = overheated(throttle_for_tests(), 96.0)
         assert admitted(throttle, 10) == 0
-        assert admitted(heated(throttle, 50.0, samples=1), 10) == 10
+        assert admitted(overheated(throttle, 50.0, samples=1), 10) == 10
 
     def test_without_a_source_the_rates_are_nominal(self) -> None:
         throttle = Throttle(Settings(gpu="none"), clock=ManualClock())
@@ -86,7 +86,7 @@ class TestTiers:
         assert throttle.snapshot().ready
 
     def test_the_policy_fixed_does_not_look(self) -> None:
-        throttle = heated(throttle_for_tests(policy="fixed"), 100.0, samples=5)
+        throttle = overheated(throttle_for_tests(policy="fixed"), 100.0, samples=5)
         assert throttle.snapshot().policy is Policy.FIXED
         assert admitted(throttle, 10) == 10
 
@@ -96,7 +96,7 @@ class TestTiers:
         assert admitted(throttle, 10, user="u") == 3
 
     def test_repr_shows_the_control_state(self) -> None:
-        throttle = heated(throttle_for_tests(), 92.0)
+        throttle = overheated(throttle_for_tests(), 92.0)
         permit_of(throttle)
         assert repr(throttle) == (
             "Throttle(tiers, factor=0.40 (tier), telemetry=fresh, rates=400/200/40/s, active=1)"
@@ -104,12 +104,12 @@ class TestTiers:
 
 
 class TestFailures:
-    """GPUs that hang, fail and get lost."""
+    """GPUs that hang, fail and are lost."""
 
     def test_hang_goes_through_the_telemetry_states_by_age(self) -> None:
-        throttle = heated(throttle_for_tests(), 92.0)
+        throttle = overheated(throttle_for_tests(), 92.0)
         throttle.gpu.hang()
-        heard_s = throttle.clock()
+        observed_s = throttle.clock()
         for age_s, state in (
             (2.0, TelemetryState.FRESH),
             (2.001, TelemetryState.LATE),
@@ -118,12 +118,12 @@ class TestFailures:
             (30.0, TelemetryState.STALE),
             (30.001, TelemetryState.BLIND),
         ):
-            throttle.clock.advance(heard_s + age_s - throttle.clock())
+            throttle.clock.advance(observed_s + age_s - throttle.clock())
             assert throttle.control_state().telemetry is state
         assert throttle.control_state().factor == 1.0
 
     def test_the_cut_is_held_and_then_let_go_slowly(self) -> None:
-        throttle = heated(throttle_for_tests(), 92.0)
+        throttle = overheated(throttle_for_tests(), 92.0)
         throttle.gpu.hang()
         factors = [throttle.tick().factor for _ in range(40)]
         assert factors[:3] == [0.4, 0.4, 0.4]
@@ -135,14 +135,14 @@ class TestFailures:
         ("unknown", "factor"), [("open", 1.0), ("last", 0.4), ("conservative", 0.7), ("closed", 0.0)]
     )
     def test_what_is_assumed_of_a_silent_gpu_is_a_setting(self, unknown: str, factor: float) -> None:
-        throttle = heated(throttle_for_tests(gpu_unknown=unknown), 92.0)
+        throttle = overheated(throttle_for_tests(gpu_unknown=unknown), 92.0)
         throttle.gpu.fail_with(ProviderUnavailable("gone"))
         assert throttle.tick(40).factor == pytest.approx(factor)
         assert throttle.control_state().telemetry is TelemetryState.BLIND
         assert throttle.snapshot().controller_errors == 40
 
     def test_a_broken_configuration_is_blindness_at_once(self) -> None:
-        throttle = heated(throttle_for_tests(), 92.0)
+        throttle = overheated(throttle_for_tests(), 92.0)
         throttle.gpu.fail_with(ProviderMisconfigured("no such device"))
         assert throttle.tick().telemetry is TelemetryState.BLIND
 
@@ -169,7 +169,7 @@ class TestFailures:
         assert decided(throttle).allowed
 
     def test_recovery_is_trusted_after_three_samples(self) -> None:
-        throttle = heated(throttle_for_tests(gpu_unknown="last"), 96.0)
+        throttle = overheated(throttle_for_tests(gpu_unknown="last"), 96.0)
         throttle.gpu.hang()
         throttle.tick(10)
         throttle.gpu.recover()
@@ -177,13 +177,13 @@ class TestFailures:
         assert [throttle.tick().factor for _ in range(3)] == [0.0, 0.0, 1.0]
 
     def test_rows_with_an_old_time_are_no_new_sample(self) -> None:
-        throttle = heated(throttle_for_tests(), 50.0, samples=1)
+        throttle = overheated(throttle_for_tests(), 50.0, samples=1)
         throttle.gpu.stale()
         throttle.tick(10)
         assert throttle.control_state().telemetry is TelemetryState.STALE
 
     def test_one_hot_reading_shown_three_times_is_one_strike(self) -> None:
-        throttle = heated(throttle_for_tests(), 99.0, samples=1)
+        throttle = overheated(throttle_for_tests(), 99.0, samples=1)
         throttle.gpu.stale()
         throttle.tick(2)
         assert throttle.control_state().factor == 1.0
@@ -204,7 +204,7 @@ class TestFailures:
 
         throttle = throttle_for_tests()
         throttle.control.after_sample = fail
-        heated(throttle, 92.0)
+        overheated(throttle, 92.0)
         assert throttle.snapshot().controller_errors == 3
         assert admitted(throttle, 5) == 5
         throttle.control.after_sample = None
@@ -212,21 +212,21 @@ class TestFailures:
 
 
 class Watched(FakeGpu):
-    """A fake GPU that blocks its reader and says when it is being read."""
+    """A fake GPU that blocks its reader and signals each read."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         super().__init__(blocks=True, clock=clock)
-        self.begun = threading.Semaphore(0)
+        self.started_check = threading.Semaphore(0)
         self.readers: set[int] = set()
 
     def read(self) -> Any:
         self.readers.add(threading.get_ident())
-        self.begun.release()
+        self.started_check.release()
         return super().read()
 
 
 class Observed(Throttle):
-    """A throttle that says when it has heard of a sample."""
+    """A throttle that signals each observed sample."""
 
     def __init__(self, settings: Settings, *, gpu: FakeGpu, clock: ManualClock) -> None:
         super().__init__(settings, gpu=gpu, clock=clock)
@@ -235,9 +235,9 @@ class Observed(Throttle):
 
 
 class TestThread:
-    """The sampler's thread: never in the way, never two, never left behind."""
+    """The sampler thread: it never blocks requests, exists once, and ends with the throttle."""
 
-    def test_a_hung_read_adds_nothing_to_a_request_and_shows_by_its_age(self) -> None:
+    def test_hung_read_does_not_delay_requests_and_shows_its_age(self) -> None:
         clock = ManualClock()
         gpu = Watched(clock)
         throttle = Observed(Settings(policy="tiers"), gpu=gpu, clock=clock)
@@ -246,12 +246,12 @@ class TestThread:
             assert throttle.observed.wait(DEADLINE_S)
             assert throttle.control_state().telemetry is TelemetryState.FRESH
             gpu.hang()
-            assert gpu.begun.acquire(timeout=DEADLINE_S)
+            assert gpu.started_check.acquire(timeout=DEADLINE_S)
             throttle.control.monitor.samplers[gpu.name].wake()
-            assert gpu.begun.acquire(timeout=DEADLINE_S)
+            assert gpu.started_check.acquire(timeout=DEADLINE_S)
             clock.advance(3.001)
             states: list[TelemetryState] = []
-            together(
+            run_threads(
                 8, lambda _: states.extend([throttle.control_state().telemetry] * admitted(throttle, 20))
             )
             assert states == [TelemetryState.STALE] * 160
@@ -266,11 +266,11 @@ class TestThread:
         assert not gpu.readers
         try:
             decided(throttle)
-            assert gpu.begun.acquire(timeout=DEADLINE_S)
+            assert gpu.started_check.acquire(timeout=DEADLINE_S)
             throttle.stop()
             throttle.stop()
             decided(throttle)
-            assert gpu.begun.acquire(timeout=DEADLINE_S)
+            assert gpu.started_check.acquire(timeout=DEADLINE_S)
         finally:
             throttle.stop()
 
@@ -278,7 +278,7 @@ class TestThread:
         gpu = Watched()
         throttle = Throttle(Settings(), gpu=gpu)
         throttle.start()
-        assert gpu.begun.acquire(timeout=DEADLINE_S)
+        assert gpu.started_check.acquire(timeout=DEADLINE_S)
         (reader,) = (thread for thread in threading.enumerate() if thread.ident in gpu.readers)
         gone = weakref.ref(throttle)
         del throttle
@@ -295,7 +295,7 @@ class TestThread:
         gpu.hang()
         throttle = Throttle(Settings(), gpu=gpu)
         throttle.start()
-        assert gpu.begun.acquire(timeout=DEADLINE_S)
+        assert gpu.started_check.acquire(timeout=DEADLINE_S)
         gone = weakref.ref(throttle)
         del throttle
         gc.collect()
@@ -367,7 +367,7 @@ def test_a_forked_child_has_its_own_lock_counts_and_sampler() -> None:
 
 
 class TestReady:
-    """One rule under every policy: a card must be left that does not hang, by what can still be believed."""
+    """Readiness under every policy: at least one GPU must not hang, by its last valid telemetry."""
 
     @pytest.mark.parametrize("policy", list(Policy))
     @pytest.mark.parametrize("unknown", ["open", "last", "closed"])

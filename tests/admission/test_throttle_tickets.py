@@ -1,4 +1,4 @@
-"""Tickets in the hands of callers without an event loop, of several loops and of several threads."""
+"""Tickets of callers without an event loop, of several loops and of several threads."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from autoglm_throttle import (
 from autoglm_throttle.admission import controller as admission_module
 from autoglm_throttle.limiting.concurrency_limiter import TicketState
 from tests.admission.demands import DEADLINE_S
-from tests.admission.gated_throttle import (
-    NOTHING,
-    WIDE,
-    gated,
-    held,
+from tests.admission.limited_throttle import (
+    HIGH_RATES,
+    NO_REMAINING_STATE,
     in_flight,
-    left_over,
+    limited_throttle,
     permit_for,
+    permits_for,
     queued,
+    remaining_state,
     ticket_for,
     warmed,
 )
-from tests.admission.waiter import Line, quiet
+from tests.admission.waiter import QueuedTasks, let_tasks_run
 from tests.loops import BACKENDS, run
 
 HIGH, MID, LOW = Priority
 
 
 class TestSynchronousFace:
-    """The line for those who have no event loop."""
+    """The queue for callers without an event loop."""
 
     def test_ticket_is_returned_once(self) -> None:
-        throttle = warmed(gated())
-        (running,) = held(throttle)
+        throttle = warmed(limited_throttle())
+        (running,) = permits_for(throttle)
         ticket = ticket_for(throttle, Demand(MID))
         assert throttle.called() == []
         running.settle()
@@ -59,8 +59,8 @@ class TestSynchronousFace:
         assert in_flight(throttle) == 0
 
     def test_cancelled_after_the_call_calls_the_next(self) -> None:
-        throttle = warmed(gated())
-        (running,) = held(throttle)
+        throttle = warmed(limited_throttle())
+        (running,) = permits_for(throttle)
         first, second = (ticket_for(throttle, Demand(MID)) for _ in range(2))
         running.settle()
         throttle.clock.advance(0.1)
@@ -71,8 +71,8 @@ class TestSynchronousFace:
         assert queued(throttle, MID) == pytest.approx((2, 0.1))
 
     def test_cancelled_in_the_queue_records_its_queue_time(self) -> None:
-        throttle = warmed(gated())
-        held(throttle)
+        throttle = warmed(limited_throttle())
+        permits_for(throttle)
         ticket = ticket_for(throttle, Demand(MID))
         throttle.clock.advance(0.3)
         throttle.leave(ticket)
@@ -81,8 +81,8 @@ class TestSynchronousFace:
         assert throttle.snapshot().oddities["disconnected_in_queue"] == 1
 
     def test_cancelled_after_expiry_is_not_returned(self) -> None:
-        throttle = warmed(gated())
-        held(throttle)
+        throttle = warmed(limited_throttle())
+        permits_for(throttle)
         ticket = ticket_for(throttle, Demand(MID))
         throttle.clock.advance(0.5)
         throttle.admission.parts.settlement.call_ready(throttle.clock())
@@ -91,21 +91,21 @@ class TestSynchronousFace:
         assert throttle.snapshot().requests[MID, "shed", Reason.QUEUE] == 0
 
     async def test_ticket_may_be_awaited_after_its_call(self) -> None:
-        throttle = warmed(gated())
-        (running,) = held(throttle)
+        throttle = warmed(limited_throttle())
+        (running,) = permits_for(throttle)
         ticket = ticket_for(throttle, Demand(MID))
         running.settle()
         permit = await throttle.wait(ticket)
         assert isinstance(permit, Permit)
-        assert left_over(throttle) == NOTHING
+        assert remaining_state(throttle) == NO_REMAINING_STATE
         assert throttle.called() == []
 
     async def test_called_while_registering_its_wakeup_is_called_once(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whatever is allocated there may let the garbage collector end another request."""
-        throttle = warmed(gated())
-        (running,) = held(throttle)
+        """Any allocation may let the garbage collector end another request."""
+        throttle = warmed(limited_throttle())
+        (running,) = permits_for(throttle)
 
         class SettlingWakeup:
             @property
@@ -116,24 +116,24 @@ class TestSynchronousFace:
         monkeypatch.setattr(admission_module, "new_wakeup", SettlingWakeup)
         permit = await throttle.wait(ticket_for(throttle, Demand(MID)))
         assert isinstance(permit, Permit)
-        assert left_over(throttle) == NOTHING
+        assert remaining_state(throttle) == NO_REMAINING_STATE
         assert throttle.called() == []
 
     async def test_ticket_may_be_awaited_after_expiry(self) -> None:
-        throttle = warmed(gated())
-        held(throttle)
+        throttle = warmed(limited_throttle())
+        permits_for(throttle)
         ticket = ticket_for(throttle, Demand(MID))
         throttle.clock.advance(0.5)
         throttle.admission.parts.settlement.call_ready(throttle.clock())
         rejection = await throttle.wait(ticket)
         assert isinstance(rejection, Rejection)
         assert rejection.decision.detail == "queue:timeout"
-        assert left_over(throttle) == NOTHING
+        assert remaining_state(throttle) == NO_REMAINING_STATE
 
     @pytest.mark.parametrize("how", ["left", "handed out"])
     async def test_finished_ticket_cannot_be_awaited(self, how: str) -> None:
-        throttle = warmed(gated())
-        (running,) = held(throttle)
+        throttle = warmed(limited_throttle())
+        (running,) = permits_for(throttle)
         ticket = ticket_for(throttle, Demand(MID))
         if how == "left":
             throttle.leave(ticket)
@@ -145,12 +145,12 @@ class TestSynchronousFace:
         assert in_flight(throttle) == 1
 
     async def test_cancelled_during_a_wait_is_refunded_once(self) -> None:
-        throttle = warmed(gated(rate_mid_rps="10/s"))
-        held(throttle)
+        throttle = warmed(limited_throttle(rate_mid_rps="10/s"))
+        permits_for(throttle)
         ticket = ticket_for(throttle, Demand(MID, cost=4.0))
         permit_for(throttle, Demand(MID, cost=4.0, holds_slot=False))
         task = asyncio.create_task(throttle.wait(ticket))
-        await quiet()
+        await let_tasks_run()
         throttle.leave(ticket)
         assert ticket.on_ready is not None
         ticket.on_ready()
@@ -164,9 +164,11 @@ class TestThreads:
     """Waiters in several event loops, and requests that end in threads without one."""
 
     def test_two_loops_in_two_threads_wake_each_other(self) -> None:
-        """Each holds the slot that the other one waits for, in turns."""
-        throttle = Throttle(Settings(policy="concurrency", gpu="none", inflight_start=2, slo_s=240.0, **WIDE))
-        turns: list[str] = []
+        """Each loop alternately holds the slot for which the other one waits."""
+        throttle = Throttle(
+            Settings(policy="concurrency", gpu="none", inflight_start=2, slo_s=240.0, **HIGH_RATES)
+        )
+        iterations: list[str] = []
         rounds = 20
 
         async def play(name: str) -> None:
@@ -174,7 +176,7 @@ class TestThreads:
                 verdict = await throttle.admit(Demand(HIGH, name))
                 assert isinstance(verdict, Permit)
                 with verdict:
-                    turns.append(name)
+                    iterations.append(name)
                     await anyio.lowlevel.checkpoint()
 
         async def players(name: str) -> None:
@@ -193,23 +195,23 @@ class TestThreads:
         for thread in threads:
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
-        assert sorted(turns) == ["asyncio"] * 2 * rounds + ["trio"] * 2 * rounds
+        assert sorted(iterations) == ["asyncio"] * 2 * rounds + ["trio"] * 2 * rounds
         assert in_flight(throttle) == 0
-        assert left_over(throttle) == NOTHING
+        assert remaining_state(throttle) == NO_REMAINING_STATE
 
     @pytest.mark.parametrize("other", BACKENDS)
     def test_a_waiter_is_woken_by_a_loop_of_another_thread(self, backend: str, other: str) -> None:
-        throttle = warmed(gated(slo_s=240.0))
-        (running,) = held(throttle)
-        stands, verdicts = threading.Event(), []
+        throttle = warmed(limited_throttle(slo_s=240.0))
+        (running,) = permits_for(throttle)
+        is_waiting, verdicts = threading.Event(), []
 
         async def theirs() -> None:
             ticket = ticket_for(throttle, Demand(MID))
-            stands.set()
+            is_waiting.set()
             verdicts.append(await throttle.wait(ticket))
 
         async def ours() -> None:
-            assert stands.wait(DEADLINE_S)
+            assert is_waiting.wait(DEADLINE_S)
             running.settle()
 
         thread = threading.Thread(target=run, args=(other, theirs), daemon=True)
@@ -219,25 +221,25 @@ class TestThreads:
         assert not thread.is_alive()
         assert [type(verdict) for verdict in verdicts] == [Permit]
 
-    def test_a_request_that_ends_in_a_thread_without_a_loop_wakes_the_next(self, backend: str) -> None:
+    def test_end_in_a_thread_without_a_loop_wakes_the_next(self, backend: str) -> None:
         async def scenario() -> None:
-            throttle = warmed(gated(slo_s=240.0))
-            (running,) = held(throttle)
-            line = Line(throttle)
+            throttle = warmed(limited_throttle(slo_s=240.0))
+            (running,) = permits_for(throttle)
+            tasks = QueuedTasks(throttle)
             async with anyio.create_task_group() as group:
-                await line.stand(group, Demand(user="a"))
+                await tasks.enqueue(group, Demand(user="a"))
                 await anyio.to_thread.run_sync(running.settle)
-            assert line.verdicts["a"].admitted
+            assert tasks.verdicts["a"].admitted
 
         run(backend, scenario)
 
     def test_waiter_of_a_blocked_loop_is_woken_when_it_resumes(self) -> None:
-        throttle = warmed(gated(slo_s=240.0))
-        (running,) = held(throttle)
+        throttle = warmed(limited_throttle(slo_s=240.0))
+        (running,) = permits_for(throttle)
         loop = asyncio.new_event_loop()
         try:
             task = loop.create_task(throttle.admit(Demand(MID)))
-            loop.run_until_complete(quiet())
+            loop.run_until_complete(let_tasks_run())
             running.settle()
             permit = loop.run_until_complete(asyncio.wait_for(task, DEADLINE_S))
             assert isinstance(permit, Permit)
@@ -245,12 +247,12 @@ class TestThreads:
             loop.close()
 
     def test_waiter_of_a_closed_loop_returns_its_slot(self) -> None:
-        throttle = warmed(gated(slo_s=240.0))
-        (running,) = held(throttle)
+        throttle = warmed(limited_throttle(slo_s=240.0))
+        (running,) = permits_for(throttle)
         loop = asyncio.new_event_loop()
         loop.set_exception_handler(lambda _loop, _context: None)  # a pending task is destroyed: on purpose
         task = loop.create_task(throttle.admit(Demand(HIGH)))
-        loop.run_until_complete(quiet())
+        loop.run_until_complete(let_tasks_run())
         loop.close()
         second = ticket_for(throttle, Demand(MID))
         running.settle()

@@ -1,4 +1,4 @@
-"""Standing in line: the order, the bells, those who wait in vain, and what a turn brings."""
+"""Waiting in the queue: order, wake-ups, timeouts, and verdicts."""
 
 from __future__ import annotations
 
@@ -26,55 +26,55 @@ from autoglm_throttle.limiting.concurrency_limiter import (
     Ticket,
     TicketState,
 )
-from tests.admission.gated_throttle import (
-    NOTHING,
-    WIDE,
-    gated,
-    held,
+from tests.admission.limited_throttle import (
+    HIGH_RATES,
+    NO_REMAINING_STATE,
     in_flight,
-    left_over,
+    limited_throttle,
     permit_for,
+    permits_for,
     queued,
     rejection_for,
+    remaining_state,
     ticket_for,
     warmed,
 )
-from tests.admission.waiter import Line, quiet
+from tests.admission.waiter import QueuedTasks, let_tasks_run
 from tests.loops import run
 
 HIGH, MID, LOW = Priority
 SHORT_SLO_S = 0.1
-"""An objective under which one waits for 25 ms of real time."""
+"""An objective with a queue timeout of 25 ms of real time."""
 
 
 class TestOrder:
-    """Who is called when a slot becomes free."""
+    """The order in which free slots are assigned."""
 
     def test_high_first_then_in_order_of_arrival(self, backend: str) -> None:
         async def scenario() -> None:
-            throttle = warmed(gated())
-            (running,) = held(throttle)
-            line = Line(throttle)
-            asked = [(LOW, "a"), (MID, "b"), (HIGH, "c"), (LOW, "d"), (HIGH, "e"), (MID, "f")]
+            throttle = warmed(limited_throttle())
+            (running,) = permits_for(throttle)
+            tasks = QueuedTasks(throttle)
+            requested = [(LOW, "a"), (MID, "b"), (HIGH, "c"), (LOW, "d"), (HIGH, "e"), (MID, "f")]
             async with anyio.create_task_group() as group:
-                await line.stand(group, *(Demand(priority, name) for priority, name in asked))
-                assert not line.verdicts
+                await tasks.enqueue(group, *(Demand(priority, name) for priority, name in requested))
+                assert not tasks.verdicts
                 for turn, name in enumerate("cebfad", 1):
                     running.settle()
-                    await quiet()
-                    assert list(line.verdicts)[-1] == name
-                    assert len(line.verdicts) == turn
-                    verdict = line.verdicts[name]
+                    await let_tasks_run()
+                    assert list(tasks.verdicts)[-1] == name
+                    assert len(tasks.verdicts) == turn
+                    verdict = tasks.verdicts[name]
                     assert isinstance(verdict, Permit)
                     running = verdict
             assert in_flight(throttle) == 1
-            assert left_over(throttle) == NOTHING
+            assert remaining_state(throttle) == NO_REMAINING_STATE
 
         run(backend, scenario)
 
     def test_a_newcomer_does_not_overtake(self) -> None:
-        throttle = warmed(gated())
-        (running,) = held(throttle)
+        throttle = warmed(limited_throttle())
+        (running,) = permits_for(throttle)
         first = ticket_for(throttle, Demand(MID))
         second = ticket_for(throttle, Demand(MID))
         running.settle()
@@ -87,24 +87,24 @@ class TestOrder:
 
     def test_all_slots_that_are_free_are_given_at_once(self, backend: str) -> None:
         async def scenario() -> None:
-            throttle = warmed(gated(3))
-            running = held(throttle, 3)
-            line = Line(throttle)
+            throttle = warmed(limited_throttle(3))
+            running = permits_for(throttle, 3)
+            tasks = QueuedTasks(throttle)
             async with anyio.create_task_group() as group:
-                await line.stand(group, *(Demand(MID, name) for name in "abcd"))
+                await tasks.enqueue(group, *(Demand(MID, name) for name in "abcd"))
                 for permit in running:
                     permit.settle()
-                await quiet()
-                assert sorted(line.verdicts) == ["a", "b", "c"]
-                permit_a = line.verdicts["a"]
+                await let_tasks_run()
+                assert sorted(tasks.verdicts) == ["a", "b", "c"]
+                permit_a = tasks.verdicts["a"]
                 assert isinstance(permit_a, Permit)
                 permit_a.settle()
 
         run(backend, scenario)
 
     def test_waiter_sleeps_until_its_wakeup(self, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One look after the wait and none before it; what the loop does in between is no look."""
-        throttle = warmed(gated())
+        """A waiter polls its ticket once after the wait, and not before."""
+        throttle = warmed(limited_throttle())
         looks: list[Ticket] = []
         original = throttle.admission.poll
 
@@ -115,49 +115,49 @@ class TestOrder:
         monkeypatch.setattr(throttle.admission, "poll", look)
 
         async def scenario() -> None:
-            (running,) = held(throttle)
-            line = Line(throttle)
+            (running,) = permits_for(throttle)
+            tasks = QueuedTasks(throttle)
             async with anyio.create_task_group() as group:
-                await line.stand(group, Demand(user="a"))
+                await tasks.enqueue(group, Demand(user="a"))
                 for _ in range(20):
                     await anyio.lowlevel.checkpoint()
                 assert not looks
                 running.settle()
-            assert line.verdicts["a"].admitted
+            assert tasks.verdicts["a"].admitted
             assert len(looks) == 1
 
         run(backend, scenario)
 
     def test_request_without_a_slot_takes_none_and_waits_for_none(self) -> None:
-        throttle = gated()
-        held(throttle)
+        throttle = limited_throttle()
+        permits_for(throttle)
         permit = permit_for(throttle, Demand(holds_slot=False))
         assert in_flight(throttle) == 1
         permit.settle()
         assert in_flight(throttle) == 1
         assert throttle.snapshot().active[MID] == 0
-        rejected = gated(rate_mid_rps="1/s")
+        rejected = limited_throttle(rate_mid_rps="1/s")
         permit_for(rejected, Demand(holds_slot=False))
         rejection_for(rejected, Demand(holds_slot=False))
-        gate = rejected.snapshot().concurrency
-        assert gate is not None
-        assert (gate.in_flight, gate.waiting) == (0, (0, 0, 0))
+        limiter = rejected.snapshot().concurrency
+        assert limiter is not None
+        assert (limiter.in_flight, limiter.waiting) == (0, (0, 0, 0))
 
     def test_a_user_limit_frees_no_slot_that_was_never_taken(self) -> None:
-        throttle = gated(user_limit="1/minute")
+        throttle = limited_throttle(user_limit="1/minute")
         permit_for(throttle, Demand(user="u", holds_slot=False))
         assert rejection_for(throttle, Demand(user="u", holds_slot=False)).decision.reason is Reason.USER
         assert in_flight(throttle) == 0
 
 
 class TestCall:
-    """What the one gets whose turn has come."""
+    """The verdict of a ticket that becomes ready."""
 
     async def test_queue_time_is_recorded_and_part_of_the_duration(self) -> None:
-        throttle = warmed(gated())
-        (running,) = held(throttle)
+        throttle = warmed(limited_throttle())
+        (running,) = permits_for(throttle)
         task = asyncio.create_task(throttle.admit(Demand(MID, "u")))
-        await quiet()
+        await let_tasks_run()
         throttle.clock.advance(0.2)
         running.settle()
         permit = await task
@@ -176,13 +176,13 @@ class TestCall:
                 inside_s.append(now - started_s)
                 super().release(started_s, outcome, now)
 
-        throttle = gated()
+        throttle = limited_throttle()
         throttle.admission.parts.settlement.limiter = Watched(
             ConcurrencyRules(inflight_start=1), throttle.clock()
         )
         warmed(throttle)
         inside_s.clear()
-        (running,) = held(throttle)
+        (running,) = permits_for(throttle)
         ticket_for(throttle, Demand(MID))
         throttle.clock.advance(0.2)
         running.settle()
@@ -193,11 +193,11 @@ class TestCall:
         assert inside_s == [pytest.approx(0.2), pytest.approx(0.05)]
 
     async def test_limits_are_reported_as_of_the_call(self) -> None:
-        throttle = warmed(gated(slo_s=20.0, user_limit="10/minute;3/second"))
+        throttle = warmed(limited_throttle(slo_s=20.0, user_limit="10/minute;3/second"))
         running = permit_for(throttle, Demand(user="u"))
         throttle.clock.advance(0.25)
         task = asyncio.create_task(throttle.admit(Demand(user="u", address="here")))
-        await quiet()
+        await let_tasks_run()
         throttle.clock.advance(0.5)
         running.settle()
         permit = await task
@@ -210,30 +210,30 @@ class TestCall:
         }
         assert permit.decision.policy == "user-1s"
 
-    async def test_a_limit_that_would_have_been_reset_meanwhile_is_reset_now(self) -> None:
-        throttle = warmed(gated(slo_s=20.0, user_limit="3/second"))
+    async def test_limit_due_for_reset_during_the_wait_is_reset(self) -> None:
+        throttle = warmed(limited_throttle(slo_s=20.0, user_limit="3/second"))
         running = permit_for(throttle, Demand(user="u"))
         task = asyncio.create_task(throttle.admit(Demand(user="u")))
-        await quiet()
+        await let_tasks_run()
         throttle.clock.advance(2.0)
         running.settle()
         assert (await task).decision.reset_after_s == 0.0
 
     async def test_without_a_user_limit_no_limits_are_reported(self) -> None:
-        throttle = warmed(gated())
-        (running,) = held(throttle)
+        throttle = warmed(limited_throttle())
+        (running,) = permits_for(throttle)
         task = asyncio.create_task(throttle.admit(Demand()))
-        await quiet()
+        await let_tasks_run()
         running.settle()
         assert (await task).decision == Decision(True, Reason.OK)
 
 
 class TestQueueTimeout:
-    """Who waits until it is of no use."""
+    """Waiters whose queue timeout expires."""
 
     def test_is_rejected_at_the_queue_timeout_and_not_before(self) -> None:
-        throttle = warmed(gated())
-        held(throttle)
+        throttle = warmed(limited_throttle())
+        permits_for(throttle)
         ticket = ticket_for(throttle, Demand(MID))
         assert ticket.max_wait_s == 0.5
         throttle.clock.advance(math.nextafter(ticket.deadline_s, 0.0) - throttle.clock())
@@ -247,8 +247,8 @@ class TestQueueTimeout:
         assert throttle.called() == []
 
     def test_is_counted_once_and_was_never_active(self) -> None:
-        throttle = warmed(gated())
-        held(throttle)
+        throttle = warmed(limited_throttle())
+        permits_for(throttle)
         for _ in range(3):
             ticket_for(throttle, Demand(MID))
         throttle.clock.advance(0.5)
@@ -261,8 +261,8 @@ class TestQueueTimeout:
         assert snapshot.oddities["disconnected_in_queue"] == 0
 
     def test_a_shorter_objective_of_its_own_makes_it_less_patient(self) -> None:
-        throttle = warmed(gated(3))
-        held(throttle, 3)
+        throttle = warmed(limited_throttle(3))
+        permits_for(throttle, 3)
         patience = [ticket_for(throttle, Demand(slo_s=slo_s)).max_wait_s for slo_s in (None, 1.0, 0.2)]
         assert patience == [0.5, 0.25, 0.05]
         throttle.clock.advance(0.05)
@@ -273,14 +273,14 @@ class TestQueueTimeout:
 
     def test_waiter_wakes_itself_at_the_queue_timeout(self, backend: str) -> None:
         async def scenario() -> None:
-            throttle = Throttle(Settings(policy="concurrency", gpu="none", inflight_start=2, **WIDE))
-            held(throttle, 2)
+            throttle = Throttle(Settings(policy="concurrency", gpu="none", inflight_start=2, **HIGH_RATES))
+            permits_for(throttle, 2)
             began_s = time.monotonic()
             rejection = await throttle.admit(Demand(slo_s=SHORT_SLO_S))
             assert not rejection.admitted
             assert rejection.decision.detail == "queue:timeout"
             waited_s = time.monotonic() - began_s
-            assert left_over(throttle) == NOTHING
+            assert remaining_state(throttle) == NO_REMAINING_STATE
             requests, queued_s = queued(throttle, MID)
             assert requests == 1
             assert SHORT_SLO_S / 4 <= queued_s <= waited_s
@@ -288,57 +288,57 @@ class TestQueueTimeout:
         run(backend, scenario)
 
     def test_waiter_expires_when_another_request_ends(self, backend: str) -> None:
-        """Its own timer counts real seconds and is not needed."""
+        """The timer of the task counts real seconds and is not needed."""
 
         async def scenario() -> None:
-            throttle = warmed(gated(slo_s=400.0))
-            (running,) = held(throttle)
-            line = Line(throttle)
+            throttle = warmed(limited_throttle(slo_s=400.0))
+            (running,) = permits_for(throttle)
+            tasks = QueuedTasks(throttle)
             async with anyio.create_task_group() as group:
-                await line.stand(group, Demand(user="a"))
+                await tasks.enqueue(group, Demand(user="a"))
                 throttle.clock.advance(100.0)
-                await line.stand(group, Demand(user="b"))
+                await tasks.enqueue(group, Demand(user="b"))
                 running.settle()
-                await quiet()
-            assert line.verdicts["a"].decision.detail == "queue:timeout"
-            assert line.verdicts["b"].admitted
+                await let_tasks_run()
+            assert tasks.verdicts["a"].decision.detail == "queue:timeout"
+            assert tasks.verdicts["b"].admitted
             assert queued(throttle, MID) == (2, 100.0)
 
         run(backend, scenario)
 
 
 class TestSnapshot:
-    """What can be seen of the line."""
+    """The queue in the snapshot."""
 
     async def test_snapshot_counts_queued_requests_by_priority(self) -> None:
-        throttle = warmed(gated())
-        held(throttle)
+        throttle = warmed(limited_throttle())
+        permits_for(throttle)
         tickets = [ticket_for(throttle, Demand(priority)) for priority in (HIGH, LOW, LOW)]
-        gate = throttle.snapshot().concurrency
-        assert gate is not None
-        assert (gate.limit, gate.in_flight, gate.waiting) == (1.0, 1, (1, 0, 2))
-        assert gate.service_rps == pytest.approx(100.0, rel=0.05)
-        assert gate.memory_cap == math.inf
+        limiter = throttle.snapshot().concurrency
+        assert limiter is not None
+        assert (limiter.limit, limiter.in_flight, limiter.waiting) == (1.0, 1, (1, 0, 2))
+        assert limiter.service_rps == pytest.approx(100.0, rel=0.05)
+        assert limiter.memory_cap == math.inf
         for ticket in tickets:
             throttle.leave(ticket)
-        gate = throttle.snapshot().concurrency
-        assert gate is not None
-        assert gate.waiting == (0, 0, 0)
+        limiter = throttle.snapshot().concurrency
+        assert limiter is not None
+        assert limiter.waiting == (0, 0, 0)
 
     def test_policy_without_a_limiter_shows_none(self) -> None:
-        throttle = gated(policy="fixed", inflight_max=0, inflight_start=64)
-        held(throttle)
+        throttle = limited_throttle(policy="fixed", inflight_max=0, inflight_start=64)
+        permits_for(throttle)
         assert throttle.snapshot().concurrency is None
         assert "demand" not in throttle.snapshot().pressure
 
     def test_the_pressure_of_the_demand_is_a_term(self) -> None:
-        throttle = gated(4)
-        held(throttle, 3)
+        throttle = limited_throttle(4)
+        permits_for(throttle, 3)
         assert throttle.snapshot().pressure["demand"] == 0.75
 
     def test_repr_shows_waiting_requests(self) -> None:
-        throttle = warmed(gated())
-        held(throttle)
+        throttle = warmed(limited_throttle())
+        permits_for(throttle)
         ticket = ticket_for(throttle, Demand(MID, "u"))
         assert repr(ticket) == "Ticket(WAITING, queue 2, Demand(mid, user='u', cost=1))"
         assert (

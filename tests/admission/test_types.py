@@ -1,4 +1,4 @@
-"""The vocabulary: what a demand may be, and how a stated priority is read."""
+"""Valid demands, and parsing of priorities."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_an_objective_is_a_finite_number_of_seconds_above_0(slo_s: float) -> Non
 
 @pytest.mark.parametrize("name", ["user", "address", "group"])
 def test_an_identity_that_is_no_text_is_an_error(name: str) -> None:
-    """It would fail as a key in the midst of a decision, with a token and a place already taken."""
+    """It would fail as a key during a decision, with a token and a slot already taken."""
     wrong: dict[str, Any] = {name: ["ann"]}
     with pytest.raises(TypeError, match="must be texts"):
         Demand(**wrong)

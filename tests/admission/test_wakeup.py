@@ -1,4 +1,4 @@
-"""The bell of one who waits: under asyncio and trio, from the same thread and from another."""
+"""The wake-up of a waiter: under asyncio and trio, from the same thread and from another."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ LONG_S = 60.0
 
 def test_wakeup_set_in_the_same_loop_wakes_its_waiter(backend: str) -> None:
     async def scenario() -> None:
-        bell = new_wakeup()
+        wakeup = new_wakeup()
         returned: list[bool] = []
 
         async def waiter() -> None:
-            returned.append(await bell.wait(LONG_S, anyio.sleep_forever))
+            returned.append(await wakeup.wait(LONG_S, anyio.sleep_forever))
 
         async with anyio.create_task_group() as group:
             group.start_soon(waiter)
             await anyio.wait_all_tasks_blocked()
-            bell.set()
+            wakeup.set()
         assert returned == [False]
 
     run(backend, scenario)
@@ -33,9 +33,9 @@ def test_wakeup_set_in_the_same_loop_wakes_its_waiter(backend: str) -> None:
 
 def test_wakeup_set_before_the_wait_ends_it(backend: str) -> None:
     async def scenario() -> None:
-        bell = new_wakeup()
-        bell.set()
-        assert not await bell.wait(LONG_S, anyio.sleep_forever)
+        wakeup = new_wakeup()
+        wakeup.set()
+        assert not await wakeup.wait(LONG_S, anyio.sleep_forever)
 
     run(backend, scenario)
 
@@ -45,11 +45,11 @@ def test_wakeup_set_long_before_the_wait_ends_it_at_once(backend: str) -> None:
         raise AssertionError("there is nothing to wait for")
 
     async def scenario() -> None:
-        bell = new_wakeup()
-        bell.set()
+        wakeup = new_wakeup()
+        wakeup.set()
         for _ in range(20):
             await anyio.lowlevel.checkpoint()
-        assert not await bell.wait(LONG_S, leaves)
+        assert not await wakeup.wait(LONG_S, leaves)
 
     run(backend, scenario)
 
@@ -81,40 +81,40 @@ def test_the_wait_ends_by_itself(backend: str) -> None:
 
 def test_wait_returns_true_after_a_disconnect(backend: str) -> None:
     async def scenario() -> None:
-        bell = new_wakeup()
-        assert await bell.wait(LONG_S, anyio.lowlevel.checkpoint)
-        bell.set()
+        wakeup = new_wakeup()
+        assert await wakeup.wait(LONG_S, anyio.lowlevel.checkpoint)
+        wakeup.set()
 
     run(backend, scenario)
 
 
 def test_wakeup_set_twice_or_too_late_does_nothing(backend: str) -> None:
     async def scenario() -> None:
-        bell = new_wakeup()
+        wakeup = new_wakeup()
         async with anyio.create_task_group() as group:
-            group.start_soon(bell.wait, LONG_S, anyio.sleep_forever)
+            group.start_soon(wakeup.wait, LONG_S, anyio.sleep_forever)
             await anyio.wait_all_tasks_blocked()
-            bell.set()
-            bell.set()
-        bell.set()
+            wakeup.set()
+            wakeup.set()
+        wakeup.set()
         await anyio.lowlevel.checkpoint()
 
     run(backend, scenario)
 
 
-def test_the_task_goes_on_after_a_wait_as_if_nothing_had_been_cancelled(backend: str) -> None:
+def test_task_continues_after_a_wait_without_cancellation(backend: str) -> None:
     async def scenario() -> None:
-        bell = new_wakeup()
+        wakeup = new_wakeup()
         wakeup_set = False
 
         async def ring() -> None:
             nonlocal wakeup_set
-            bell.set()
+            wakeup.set()
             wakeup_set = True
 
         async with anyio.create_task_group() as group:
             group.start_soon(ring)
-            await bell.wait(LONG_S, anyio.sleep_forever)
+            await wakeup.wait(LONG_S, anyio.sleep_forever)
             await anyio.sleep(0.0)
         assert wakeup_set
         if backend == "asyncio":
@@ -195,7 +195,7 @@ def test_wakeup_of_a_closed_loop_is_harmless(backend: str) -> None:
 
 
 def test_asyncio_listens_only_to_longer_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short wait is over before anybody listens; what is left of a long one is listened to."""
+    """A short wait ends before disconnects are watched; the rest of a long one is watched."""
 
     async def scenario() -> None:
         returned: list[str] = []
@@ -203,11 +203,11 @@ def test_asyncio_listens_only_to_longer_waits(monkeypatch: pytest.MonkeyPatch) -
         async def leaves() -> None:
             returned.append("listened")
 
-        bell = new_wakeup()
+        wakeup = new_wakeup()
         async with anyio.create_task_group() as group:
-            group.start_soon(bell.wait, LONG_S, leaves)
+            group.start_soon(wakeup.wait, LONG_S, leaves)
             await anyio.wait_all_tasks_blocked()
-            bell.set()
+            wakeup.set()
         assert not await new_wakeup().wait(0.001, leaves)
         assert not returned
         monkeypatch.setattr("autoglm_throttle._runtime.wakeup.DISCONNECT_WATCH_DELAY_S", 0.001)

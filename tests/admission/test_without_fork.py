@@ -1,4 +1,4 @@
-"""Where there is no fork, as on Windows, the package can be imported and limits all the same."""
+"""Without fork, as on Windows, the package can be imported and works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that stand in line, and can be told to stop in every way there is."""
+"""Tasks that wait in the queue, and can be cancelled in three ways."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import anyio.abc
 from autoglm_throttle import Demand, Permit, Rejection, Throttle
 from autoglm_throttle.testing import ManualThrottle
 
-WAYS = ("task", "scope", "timeout")
+CANCELLATIONS = ("task", "scope", "timeout")
 
 
-async def turns(times: int) -> None:
+async def iterations(times: int) -> None:
     for _ in range(times):
         await anyio.lowlevel.checkpoint()
 
 
-async def quiet() -> None:
-    """Let the tasks do all that they can do now."""
+async def let_tasks_run() -> None:
+    """Run the tasks until all of them are blocked."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         await anyio.wait_all_tasks_blocked()
     else:  # here a task counts as blocked whose timeout is about to end, and looking again takes 0.1 s
-        await turns(20)
+        await iterations(20)
 
 
 class Waiter:
-    """A task that asks, runs its request for a moment, and can be told to stop in three ways."""
+    """A task that requests admission, runs for a moment, and can be cancelled in three ways."""
 
     def __init__(self, throttle: ManualThrottle, demand: Demand) -> None:
         self.throttle = throttle
@@ -40,20 +40,20 @@ class Waiter:
         self.timeout: asyncio.Timeout | None = None
         self.task: asyncio.Task[None] | None = None
 
-    async def ask(self, turns_inside: int = 0) -> None:
+    async def request(self, iterations_inside: int = 0) -> None:
         self.verdict = await self.throttle.admit(self.demand)
         if isinstance(self.verdict, Permit):
             with self.verdict:
-                await turns(turns_inside)
+                await iterations(iterations_inside)
 
-    async def ask_in_a_scope(self, turns_inside: int = 0) -> None:
+    async def request_in_scope(self, iterations_inside: int = 0) -> None:
         with self.scope:
-            await self.ask(turns_inside)
+            await self.request(iterations_inside)
 
-    async def ask_in_a_timeout(self, turns_inside: int = 0) -> None:
+    async def request_in_timeout(self, iterations_inside: int = 0) -> None:
         try:
             async with asyncio.timeout(None) as self.timeout:
-                await self.ask(turns_inside)
+                await self.request(iterations_inside)
         except TimeoutError:
             pass
 
@@ -70,28 +70,28 @@ class Waiter:
         elif self.timeout.when() is None:
             self.timeout.reschedule(0.0)
 
-    def start(self, way: str, turns_inside: int = 0) -> Callable[[], None]:
-        """Start it; the result stops it."""
-        ask, stop = {
-            "task": (self.ask, self.cancel_task),
-            "scope": (self.ask_in_a_scope, self.cancel_scope),
-            "timeout": (self.ask_in_a_timeout, self.end_timeout),
-        }[way]
-        self.task = asyncio.create_task(ask(turns_inside))
+    def start(self, cancellation: str, iterations_inside: int = 0) -> Callable[[], None]:
+        """Start the task; returns the function that cancels it."""
+        request, stop = {
+            "task": (self.request, self.cancel_task),
+            "scope": (self.request_in_scope, self.cancel_scope),
+            "timeout": (self.request_in_timeout, self.end_timeout),
+        }[cancellation]
+        self.task = asyncio.create_task(request(iterations_inside))
         return stop
 
 
-class Line:
-    """Tasks that ask one after the other, and the order in which their turns come."""
+class QueuedTasks:
+    """Tasks that request admission one after another, and their verdicts in order."""
 
     def __init__(self, throttle: Throttle) -> None:
         self.throttle = throttle
         self.verdicts: dict[str, Permit | Rejection] = {}
 
-    async def ask(self, name: str, demand: Demand) -> None:
+    async def request(self, name: str, demand: Demand) -> None:
         self.verdicts[name] = await self.throttle.admit(demand)
 
-    async def stand(self, group: anyio.abc.TaskGroup, *demands: Demand) -> None:
+    async def enqueue(self, group: anyio.abc.TaskGroup, *demands: Demand) -> None:
         for demand in demands:
-            group.start_soon(self.ask, demand.user, demand)
-            await quiet()
+            group.start_soon(self.request, demand.user, demand)
+            await let_tasks_run()

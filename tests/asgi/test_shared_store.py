@@ -72,7 +72,7 @@ async def test_the_health_check_never_asks_the_store(monkeypatch: pytest.MonkeyP
     settings = Settings(user_limit="3/minute", gpu="none", redis_url="redis://x", redis_on_error="deny")
     app = ThrottleMiddleware(hello, throttle=Throttle(settings))
     assert (await request(app, "/health")).status == 200
-    assert not store.asked
+    assert not store.charged
 
 
 def test_start_fails_with_reason_on_unsupported_loop() -> None:

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.testing import throttle_for_tests
-from tests.admission.gated_throttle import active
+from tests.admission.limited_throttle import active
 from tests.asgi.run_app import Answer, Message, http_scope, request, send_scope
 from tests.asgi.streams import CHUNKS, Streaming, limited, outcomes
 

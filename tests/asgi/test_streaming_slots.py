@@ -17,7 +17,7 @@ from autoglm_throttle import Outcome, Permit, Priority
 from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
 from autoglm_throttle.testing import throttle_for_tests
 from autoglm_throttle.types import Decision, Reason, Rejected
-from tests.admission.gated_throttle import active
+from tests.admission.limited_throttle import active
 from tests.asgi.queued_clients import REQUEST, Client, settled, taken, with_places
 from tests.asgi.run_app import Answer, App, Message, http_scope, request
 from tests.asgi.streams import CHUNKS, Streaming, limited, outcomes

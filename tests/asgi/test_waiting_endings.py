@@ -15,7 +15,7 @@ from starlette.routing import Route
 from autoglm_throttle import Outcome, Permit, Priority, Reason, Rejection, Settings, Throttle
 from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
 from autoglm_throttle.types import Demand
-from tests.admission.gated_throttle import permit_for
+from tests.admission.limited_throttle import permit_for
 from tests.asgi.queued_clients import Client, Service, left_in_line, part, settled, taken, used, with_places
 from tests.asgi.run_app import http_scope, never
 

@@ -13,7 +13,7 @@ def granted(left: int = 5, *, limits: int = 1) -> list[int]:
     return [1, left, 0, 60_000_000, 7] * limits
 
 
-def refused(retry_us: int = 2_000_000, left: int = 0) -> list[int]:
+def denied(retry_us: int = 2_000_000, left: int = 0) -> list[int]:
     """An answer that rejects for so many microseconds."""
     return [0, left, retry_us, 60_000_000, 0]
 
@@ -33,18 +33,18 @@ class ScriptedStore:
     ) -> None:
         self.script: list[Answer | StoreErrorKind] = list(script)
         self.otherwise: Answer | StoreErrorKind = otherwise if otherwise is not None else granted()
-        self.asked: list[tuple[StoreCharge, ...]] = []
+        self.charged: list[tuple[StoreCharge, ...]] = []
         self.given_back: list[tuple[tuple[StoreCharge, ...], Answer]] = []
         self.probes: list[StoreErrorKind | None] = []
         self.probed = 0
         self.dropped = 0
-        self.gate: asyncio.Event | None = None
-        self.report: Callable[[StoreErrorKind | None], None] = lambda trouble: None
+        self.hold: asyncio.Event | None = None
+        self.report: Callable[[StoreErrorKind | None], None] = lambda error: None
 
     async def charge(self, charges: Sequence[StoreCharge]) -> Answer | StoreErrorKind:
-        self.asked.append(tuple(charges))
-        if self.gate is not None:
-            await self.gate.wait()
+        self.charged.append(tuple(charges))
+        if self.hold is not None:
+            await self.hold.wait()
         answer = self.script.pop(0) if self.script else self.otherwise
         self.report(answer if isinstance(answer, StoreErrorKind) else None)
         return answer
@@ -63,4 +63,4 @@ class ScriptedStore:
         self.dropped += 1
 
     def stats(self) -> StoreStats:
-        return StoreStats(calls=len(self.asked), sent=len(self.asked))
+        return StoreStats(calls=len(self.charged), sent=len(self.charged))

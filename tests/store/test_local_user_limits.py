@@ -12,7 +12,7 @@ from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.store.pending_check import PendingCheck
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import Decision, Demand, UserLimit
-from tests.store.scripted_store import granted, refused
+from tests.store.scripted_store import denied, granted
 from tests.store.shared_user_limits import ALICE, BOB, MINUTE, Shared, answer_of
 
 
@@ -26,7 +26,7 @@ def test_user_starts_outage_with_share_of_remaining() -> None:
 
 def test_rejected_user_starts_outage_with_nothing() -> None:
     shared = Shared(MINUTE)
-    shared.hit(ALICE, 0.0, refused(30_000_000))
+    shared.hit(ALICE, 0.0, denied(30_000_000))
     shared.lose(2.0)
     assert not shared.known(ALICE, 2.0).allowed
 
@@ -166,7 +166,7 @@ def test_user_known_to_all_processes_gets_little_over_limit(
     all_of_them = [Shared(whole, processes=processes) for _ in range(processes)]
     store, now, spent, late = SlidingWindow((whole,), 10), 1000.0, list[float](), set[int]()
 
-    def asked(number: int, *, in_time: bool = True) -> None:
+    def charged(number: int, *, in_time: bool = True) -> None:
         found = all_of_them[number].windows.hit(ALICE, now)
         if isinstance(found, PendingCheck):
             answer = answer_of(store.hit("a", 1, now), (whole,)) if in_time else StoreErrorKind.TIMEOUT
@@ -177,15 +177,15 @@ def test_user_known_to_all_processes_gets_little_over_limit(
 
     for ticks, who, is_late in before:
         now, number = now + ticks / 8, who % processes
-        asked(number, in_time=number in late or not is_late)
+        charged(number, in_time=number in late or not is_late)
         late |= {number} if is_late else set()
     now += 1.0
     for number in range(processes):
-        asked(number)
+        charged(number)
         all_of_them[number].lose(now)
     lost_s = now
     for ticks, who in after:
         now += ticks / 8
-        asked(who % processes)
+        charged(who % processes)
         if now < lost_s + whole.window_s:
             assert sum(now - whole.window_s < at for at in spent) <= whole.limit + processes

@@ -12,7 +12,7 @@ from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.pending_check import PendingCheck
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import Demand, Priority, Reason, StoreFailureMode, UserLimit
-from tests.store.scripted_store import granted, refused
+from tests.store.scripted_store import denied, granted
 from tests.store.shared_user_limits import ALICE, BOB, MINUTE, SECOND, Shared, answer_of, numbers
 
 
@@ -79,15 +79,15 @@ def test_longer_rejection_of_user_and_address_decides() -> None:
         ("user-60s", 5),
         ("address-60s", 15),
     ]
-    by_address = Shared(MINUTE).hit(demand, 0.0, [*granted(6), *refused(9_000_000)])
+    by_address = Shared(MINUTE).hit(demand, 0.0, [*granted(6), *denied(9_000_000)])
     assert numbers(by_address) == (False, Reason.USER, "address-60s", 0, 9.0)
-    by_user = Shared(MINUTE).hit(demand, 0.0, [*refused(9_500_000), *refused(9_000_000)])
+    by_user = Shared(MINUTE).hit(demand, 0.0, [*denied(9_500_000), *denied(9_000_000)])
     assert by_user.policy == "user-60s"
 
 
 def test_denial_is_cached_until_store_may_allow() -> None:
     shared = Shared(MINUTE)
-    shared.hit(ALICE, 10.0, refused(5_000_000))
+    shared.hit(ALICE, 10.0, denied(5_000_000))
     again = shared.known(ALICE, 10.5)
     assert numbers(again) == (False, Reason.USER, "user-60s", 0, 4.5)
     assert shared.windows.view().deny_cache_hits == 1
@@ -100,7 +100,7 @@ def test_refund_to_store_ends_the_cached_denial() -> None:
     question = shared.question(ALICE, 0.0)
     answer = granted(0)
     assert question.resolve(answer, 0.0).allowed
-    shared.hit(ALICE, 0.0, refused())
+    shared.hit(ALICE, 0.0, denied())
     question.undo(0.1)
     assert shared.store.given_back == [(question.charges, answer)]
     assert isinstance(shared.windows.hit(ALICE, 0.1), PendingCheck)
@@ -111,20 +111,20 @@ def test_refund_to_store_ends_the_cached_denial() -> None:
 def test_rejected_check_refunds_nothing_and_stays_cached() -> None:
     shared = Shared(MINUTE)
     question = shared.question(ALICE, 0.0)
-    question.resolve(refused(), 0.0)
+    question.resolve(denied(), 0.0)
     question.undo(0.0)
     assert not shared.store.given_back
     assert not shared.known(ALICE, 0.5).allowed
 
 
-@pytest.mark.parametrize("trouble", list(StoreErrorKind))
-def test_without_the_store_each_process_goes_by_its_share(trouble: StoreErrorKind) -> None:
+@pytest.mark.parametrize("error", list(StoreErrorKind))
+def test_without_the_store_each_process_goes_by_its_share(error: StoreErrorKind) -> None:
     shared = Shared(MINUTE, processes=4)
-    decisions = [shared.hit(ALICE, 0.0, trouble) for _ in range(4)]
+    decisions = [shared.hit(ALICE, 0.0, error) for _ in range(4)]
     assert [decision.allowed for decision in decisions] == [True, True, True, False]
     assert decisions[-1].reason is Reason.USER
     assert decisions[-1].limit == 3
-    assert shared.windows.view().fallbacks[trouble] == 4
+    assert shared.windows.view().fallbacks[error] == 4
     assert shared.windows.store_health.state is HealthState.REMOTE
 
 
@@ -178,15 +178,15 @@ def test_store_reported_silent_waits_for_probe() -> None:
     assert isinstance(shared.windows.hit(ALICE, 1.03), PendingCheck)
 
 
-@pytest.mark.parametrize("trouble", StoreErrorKind)
+@pytest.mark.parametrize("error", StoreErrorKind)
 def test_listener_is_notified_of_silence_not_of_denial(
-    trouble: StoreErrorKind,
+    error: StoreErrorKind,
 ) -> None:
     shared = Shared(MINUTE, failures=1)
     told: list[float] = []
     shared.windows.on_store_lost = told.append
-    shared.windows.on_result(trouble, 3.0)
-    silent = trouble in {StoreErrorKind.TIMEOUT, StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
+    shared.windows.on_result(error, 3.0)
+    silent = error in {StoreErrorKind.TIMEOUT, StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
     assert told == ([3.0] if silent else [])
 
 

@@ -1,4 +1,4 @@
-"""Throttles with a line before them, and what is asked of the line."""
+"""Throttles with a concurrency limit and a queue, and helpers to inspect them."""
 
 import math
 from dataclasses import replace
@@ -9,27 +9,27 @@ from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.limiting.shared_budget import SharedBudget
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 
-WIDE = {"rate_high_rps": "1000000/s", "rate_mid_rps": "1000000/s", "rate_low_rps": "1000000/s"}
-"""Rates that are in nobody's way."""
+HIGH_RATES = {"rate_high_rps": "1000000/s", "rate_mid_rps": "1000000/s", "rate_low_rps": "1000000/s"}
+"""Rates that never reject."""
 
 WARM_RPS = 100.0
-"""What a service has done after `warmed`."""
+"""Completion rate of the service after `warmed`."""
 
 
-def gated(slots: int = 1, **settings: Any) -> ManualThrottle:
-    """A throttle whose gate has so many slots, neither more nor fewer."""
+def limited_throttle(slots: int = 1, **settings: Any) -> ManualThrottle:
+    """Build a throttle with a fixed number of slots."""
     own = {"policy": "concurrency", "inflight_start": slots, "inflight_max": slots, "inflight_floor": 1}
-    return throttle_for_tests(**{**own, **WIDE, **settings})
+    return throttle_for_tests(**{**own, **HIGH_RATES, **settings})
 
 
 def warmed(throttle: ManualThrottle) -> ManualThrottle:
-    """The same after a second in which the service did 100 low requests in 10 ms each."""
-    gate, demand = throttle.admission.parts.settlement.limiter, Demand(Priority.LOW)
+    """Complete 100 low requests of 10 ms each within a second."""
+    limiter, demand = throttle.admission.parts.settlement.limiter, Demand(Priority.LOW)
     for _ in range(int(WARM_RPS)):
         started_s = throttle.clock()
-        assert gate.try_acquire(demand, started_s)
-        gate.release(started_s, Outcome.SUCCESS, throttle.clock.advance(1 / WARM_RPS))
-    gate.close_period(throttle.clock())
+        assert limiter.try_acquire(demand, started_s)
+        limiter.release(started_s, Outcome.SUCCESS, throttle.clock.advance(1 / WARM_RPS))
+    limiter.close_period(throttle.clock())
     return throttle
 
 
@@ -51,13 +51,13 @@ def rejection_for(throttle: Throttle, demand: Demand) -> Rejection:
     return rejection
 
 
-def held(throttle: Throttle, slots: int = 1) -> list[Permit]:
-    """Permits for so many anonymous low requests."""
+def permits_for(throttle: Throttle, slots: int = 1) -> list[Permit]:
+    """Acquire permits for anonymous low requests."""
     return [permit_for(throttle, Demand(Priority.LOW)) for _ in range(slots)]
 
 
 def with_budget(throttle: ManualThrottle, budget_rps: float) -> SharedBudget:
-    """The shared budget of all classes, in force at this rate until the next sample."""
+    """Activate the shared budget of all classes at this rate until the next sample."""
     state = replace(throttle.control_state(), budget_rps=budget_rps, term="test")
     throttle.admission.apply(state, None, math.inf, throttle.clock())
     return throttle.admission.parts.shared_budget
@@ -71,23 +71,23 @@ def in_flight(throttle: Throttle) -> int:
     return throttle.admission.parts.settlement.limiter.in_flight
 
 
-def left_over(throttle: Throttle) -> dict[str, Any]:
-    """What a throttle holds for others than the requests in flight; all of it is empty when nobody waits."""
+def remaining_state(throttle: Throttle) -> dict[str, Any]:
+    """Count the state held for waiting requests; all counts are zero without waiters."""
     settlement = throttle.admission.parts.settlement
-    lanes = [len(lane) for lane in getattr(settlement.limiter, "_queues", ())]
+    queue_lengths = [len(queue) for queue in getattr(settlement.limiter, "_queues", ())]
     return {
         "waiting": settlement.limiter.waiting,
-        "lanes": sum(lanes),
-        "unheard": len(settlement.unclaimed),
-        "bells": len(settlement.lock.pending),
+        "queued": sum(queue_lengths),
+        "unclaimed": len(settlement.unclaimed),
+        "wakeups": len(settlement.lock.pending),
     }
 
 
-NOTHING = {"waiting": 0, "lanes": 0, "unheard": 0, "bells": 0}
+NO_REMAINING_STATE = {"waiting": 0, "queued": 0, "unclaimed": 0, "wakeups": 0}
 
 
 def queued(throttle: Throttle, priority: Priority) -> tuple[int, float]:
-    """How many have stood in line, and for how long together."""
+    """Return the number of queued requests so far, and their total queue time."""
     times = throttle.snapshot().queue_time[priority]
     return sum(times.counts), times.total_s
 

@@ -1,4 +1,4 @@
-"""A throttle on a store whose every answer is written beforehand."""
+"""A throttle with a store of scripted replies."""
 
 import asyncio
 from typing import Any
@@ -17,14 +17,14 @@ from tests.store.scripted_store import ScriptedStore
 ALICE = "a" * 16
 
 
-class Site:
-    """A throttle on a scripted store, with one place unless said otherwise."""
+class ScriptedThrottle:
+    """A throttle with a scripted store, by default with one slot."""
 
     def __init__(
         self,
         monkeypatch: pytest.MonkeyPatch,
         *script: Answer | StoreErrorKind,
-        places: int = 1,
+        slots: int = 1,
         **settings: Any,
     ) -> None:
         self.store = ScriptedStore(*script)
@@ -33,9 +33,9 @@ class Site:
         values: dict[str, Any] = {"user_limit": "10/minute", "redis_url": "redis://nowhere", "gpu": "none"}
         values |= {
             "policy": "concurrency",
-            "inflight_start": places,
+            "inflight_start": slots,
             "inflight_floor": 1,
-            "inflight_max": places,
+            "inflight_max": slots,
         }
         self.throttle = Throttle(Settings(**values | settings), clock=self.clock, sampling="manual")
         self.tokens = self.left()
@@ -53,22 +53,22 @@ class Site:
         limiter = self.throttle.snapshot().concurrency
         return sum(limiter.waiting) if limiter is not None else 0
 
-    def nothing_is_held(self) -> bool:
+    def is_empty(self) -> bool:
         return self.in_flight == self.waiting == 0 and not any(self.throttle.snapshot().active.values())
 
     async def admit(self) -> Permit | Rejection:
         return await self.throttle.admit(Demand(user=ALICE))
 
-    async def begun(self) -> asyncio.Task[Permit | Rejection]:
-        """A request that has asked the store and waits for it."""
-        self.store.gate = asyncio.Event()
+    async def started_check(self) -> asyncio.Task[Permit | Rejection]:
+        """Start a request that waits for the reply of the store."""
+        self.store.hold = asyncio.Event()
         task = asyncio.create_task(self.admit())
-        await turns()
-        assert self.store.asked
+        await iterations()
+        assert self.store.charged
         return task
 
 
-async def turns(count: int = 5) -> None:
-    """Let the loop go round."""
+async def iterations(count: int = 5) -> None:
+    """Run some iterations of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
