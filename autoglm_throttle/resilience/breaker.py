@@ -72,7 +72,7 @@ class Breaker:
         "_ramp",
         "counts",
         "fast",
-        "fleet",
+        "fleet_position",
         "machine",
         "operator",
         "rules",
@@ -89,7 +89,7 @@ class Breaker:
         self.fast: FastPath
         """Flags and counters for calls without a lock."""
         self.counts: BreakerCounts = BreakerCounts()
-        self.fleet: FleetPosition = FleetPosition(lease_request_interval_s)
+        self.fleet_position: FleetPosition = FleetPosition(lease_request_interval_s)
         self.machine: BreakerStateMachine
         """State, generation and open period; for a successor."""
         self.operator: OperatorOverride
@@ -227,7 +227,7 @@ class Breaker:
             stale_results=self.counts.stale_results,
             classifier_errors=self.counts.classifier_errors,
             last_failure=self._failure_stats.last_failure,
-            shared=self.fleet.lease_required,
+            shared=self.fleet_position.lease_required,
         )
 
     def drain(self) -> list[BreakerTransition]:
@@ -281,7 +281,7 @@ class Breaker:
             return self.allow(now)
         if self.machine.state is _OPEN:
             self._transition(BreakerEvent.WAITED, now, rounds=lease.rounds)
-        self.fleet.known_version = max(self.fleet.known_version, lease.version)
+        self.fleet_position.known_version = max(self.fleet_position.known_version, lease.version)
         self._probes.expire(now)
         self.fast.calls += 1
         return self._start_probe(now, lease.fence)
@@ -299,9 +299,11 @@ class Breaker:
         """
         machine = self.machine
         by_operator = remote.cause is BreakerCause.OPERATOR or remote.state in OPERATOR_STATES
-        if remote.version <= self.fleet.known_version or (self.operator.is_local and not by_operator):
+        if remote.version <= self.fleet_position.known_version or (
+            self.operator.is_local and not by_operator
+        ):
             return
-        self.fleet.known_version = remote.version
+        self.fleet_position.known_version = remote.version
         self.operator.is_local = False
         if remote.state in OPERATOR_STATES:
             self.operator.metrics_only = False
@@ -345,16 +347,16 @@ class Breaker:
         if rejection is None:
             return self._start_probe(now)
         if rejection.lease_wanted:
-            self.fleet.record_lease_request(now)
+            self.fleet_position.record_lease_request(now)
         return rejection
 
     def _probe_rejection(self, now: float) -> GuardRejection | None:
-        lease_required = self.fleet.lease_required and not self.operator.metrics_only
+        lease_required = self.fleet_position.lease_required and not self.operator.metrics_only
         if self._probes.is_full(now, lease_required):
             return self._reject(_HALF_OPEN, BreakerCause.TRIAL)
         if not lease_required:
             return None
-        wanted = self.fleet.is_lease_request_due(now)
+        wanted = self.fleet_position.is_lease_request_due(now)
         return self._reject(_HALF_OPEN, BreakerCause.TRIAL, lease_wanted=wanted)
 
     def _start_probe(self, now: float, fence: int = 0) -> GuardPermit:

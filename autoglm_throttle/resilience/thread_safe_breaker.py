@@ -87,7 +87,7 @@ class ThreadSafeBreaker:
         now = self._clock()
         with self._lock:
             generation = core.generation
-            core.fleet.lease_required = lease_required
+            core.fleet_position.lease_required = lease_required
             answer = core.allow(now)
             if core.generation != generation:
                 self._publish(is_local=True)

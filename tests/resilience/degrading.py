@@ -49,7 +49,7 @@ class Bench:
         *,
         shed_above: float | None = None,
         rules: BreakerRules | None = None,
-        judge: OutcomeClassifier | None = None,
+        classifier: OutcomeClassifier | None = None,
         timeout_s: float | None = None,
     ) -> None:
         self.now = 100.0
@@ -57,7 +57,7 @@ class Bench:
         self.counts: Counter[tuple[str, FallbackKind, str]] = Counter()
         self.feature = Feature("related", criticality, fallback, shed_above)
         self.circuit = GuardState(
-            "related", rules or BreakerRules(failures=2), clock=self.clock, classifier=judge
+            "related", rules or BreakerRules(failures=2), clock=self.clock, classifier=classifier
         )
         self.degradation = DegradationController(
             LadderRules(), lambda: self.load, 1.0, self.clock, lambda *_: None
@@ -82,7 +82,9 @@ class Bench:
 
     def counted(self) -> dict[tuple[str, str], int]:
         """How often which rung answered, and why."""
-        return {(rung.value, cause): count for (_, rung, cause), count in self.counts.items()}
+        return {
+            (fallback_kind.value, cause): count for (_, fallback_kind, cause), count in self.counts.items()
+        }
 
     def at(self, level: DegradationLevel) -> Bench:
         """Have the load of a level for three samples."""
@@ -99,7 +101,7 @@ class Bench:
         return self
 
 
-def rungs(
+def fallback_kinds(
     fallback: Fallback | None, counted: Callable[..., None], timeout_s: float | None = None
 ) -> FallbackChain:
     """The rungs of a fallback."""

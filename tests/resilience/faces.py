@@ -119,7 +119,7 @@ BLOCKS = ("block", "async_block")
 """They have no returned value."""
 
 
-def telling(judge: OutcomeClassifier | None = None, slow_call_s: float | None = None) -> GuardState:
+def notifying(classifier: OutcomeClassifier | None = None, slow_call_s: float | None = None) -> GuardState:
     """A closed circuit with one failure in mind, that shows what the next outcome is."""
     rules = BreakerRules(
         failures=3,
@@ -127,13 +127,13 @@ def telling(judge: OutcomeClassifier | None = None, slow_call_s: float | None = 
         slow_is=SlowCallMode.SEPARATE,
         slow_call_s=slow_call_s,
     )
-    circuit = GuardState("told", rules, clock=ManualClock(), classifier=judge)
+    circuit = GuardState("told", rules, clock=ManualClock(), classifier=classifier)
     entered = circuit.breaker.core.allow(circuit.clock())
     circuit.breaker.core.record(entered, Outcome.FAILURE, circuit.clock())  # type: ignore[arg-type]
     return circuit
 
 
-def told(circuit: GuardState) -> Outcome:
+def notified(circuit: GuardState) -> Outcome:
     """The outcome of the one call since `telling`."""
     view = circuit.view()
     if view.window_slow:

@@ -28,10 +28,10 @@ class FakeStore:
         """To those who ask for a trial, in turn."""
         self.falls: bool = True
         """Whether one silence is enough to take it for lost; of the real one it takes three."""
-        self.asked: list[ProbeRequest] = []
+        self.requested: list[ProbeRequest] = []
         self.questions: int = 0
         """Of all kinds: each would be a round trip."""
-        self.said: list[tuple[Any, ...]] = []
+        self.reports: list[tuple[Any, ...]] = []
         """What circuits told it."""
         self.watchers: dict[str, weakref.WeakMethod[Callable[[RemoteBreakerState], None]]] = {}
         self.wait: Callable[[], Awaitable[None]] = _at_once
@@ -57,7 +57,7 @@ class FakeStore:
 
     def acquire(self, name: str, request: ProbeRequest) -> ProbeLease | RemoteBreakerState | None:
         self.questions += 1
-        self.asked.append(request)
+        self.requested.append(request)
         reply = self.replies.pop(0)
         self.is_up = self.is_up and not (reply is None and self.falls)
         return reply
@@ -67,12 +67,12 @@ class FakeStore:
         return self.acquire(name, request)
 
     def report_open(self, name: str, wait_s: float, rounds: int, cause: BreakerCause) -> None:
-        self.said.append(("opened", name, wait_s, rounds, cause))
+        self.reports.append(("opened", name, wait_s, rounds, cause))
 
     def report_probe(
         self, name: str, lease: ProbeLease, outcome: Outcome, successes_needed: int, wait_s: float
     ) -> None:
-        self.said.append(("finished", name, lease.fence, outcome, successes_needed, wait_s))
+        self.reports.append(("finished", name, lease.fence, outcome, successes_needed, wait_s))
 
     def report_operator_state(self, name: str, state: BreakerState) -> None:
-        self.said.append(("operated", name, state))
+        self.reports.append(("operated", name, state))

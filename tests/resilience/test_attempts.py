@@ -46,9 +46,9 @@ def test_each_is_counted_and_gives_its_value(tried: Try) -> None:
 
 def test_no_attempt_before_the_first_fleet_state(tried: Try) -> None:
     store = FakeStore(RemoteBreakerState(7, BreakerState.OPEN, wait_s=4.0))
-    refusal = tried(Clocked(store=store)).rejection
-    assert refusal is not None
-    assert refusal.cause is BreakerCause.REMOTE
+    rejection = tried(Clocked(store=store)).rejection
+    assert rejection is not None
+    assert rejection.cause is BreakerCause.REMOTE
     assert store.questions == 1
 
 

@@ -150,7 +150,7 @@ def test_shared_permit_exists_while_no_check_is_needed() -> None:
     assert seen == [(GuardPermit(0), True), (GuardPermit(0), False), (None, True), (GuardPermit(3), True)]
 
 
-def test_a_success_is_never_without_effect_while_a_window_counts_it() -> None:
+def test_success_has_an_effect_while_a_window_counts_it() -> None:
     core = breaker(trip=frozenset({TripRule.FAILURE_RATE}))
     assert not core.fast.success_is_noop
     called(core, OK, BEGAN)
@@ -162,7 +162,7 @@ def test_a_success_makes_it_clean_again() -> None:
     assert core.fast.success_is_noop
 
 
-def test_a_result_of_an_earlier_generation_changes_nothing_but_a_count() -> None:
+def test_result_of_an_earlier_generation_is_only_counted() -> None:
     core = breaker(failures=1)
     late = taken(core, BEGAN)
     called(core, FAIL, BEGAN)
@@ -208,9 +208,9 @@ def test_calls_in_flight_are_bounded_and_each_has_its_own_pass() -> None:
     assert core.fast.permit is None
     first, second = taken(core, BEGAN), taken(core, BEGAN)
     assert (first, second) == (GuardPermit(0, 1), GuardPermit(0, 2))
-    refused = GuardRejection("it", BreakerState.CLOSED, BreakerCause.IN_FLIGHT, 0.0)
-    assert core.rejection(BEGAN) == refused
-    assert core.allow(BEGAN) == refused
+    rejected = GuardRejection("it", BreakerState.CLOSED, BreakerCause.IN_FLIGHT, 0.0)
+    assert core.rejection(BEGAN) == rejected
+    assert core.allow(BEGAN) == rejected
     assert (core.view(BEGAN).in_flight, core.view(BEGAN).probes) == (2, 0)
     core.record(first, NEUTRAL, BEGAN)
     assert core.rejection(BEGAN) is None

@@ -15,33 +15,33 @@ from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, t
 
 OK, FAIL, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
 DUE = BEGAN + 10
-ASK = GuardRejection("it", BreakerState.HALF_OPEN, BreakerCause.TRIAL, 0.0, lease_wanted=True)
+REQUEST = GuardRejection("it", BreakerState.HALF_OPEN, BreakerCause.TRIAL, 0.0, lease_wanted=True)
 WAIT = GuardRejection("it", BreakerState.HALF_OPEN, BreakerCause.TRIAL, 0.0)
 
 
 def leased(**rules: object) -> Breaker:
     core = opened(**rules)
-    core.fleet.lease_required = True
+    core.fleet_position.lease_required = True
     return core
 
 
 def test_one_caller_at_a_time_queries_the_fleet() -> None:
     core = leased()
-    assert core.rejection(DUE) == ASK
+    assert core.rejection(DUE) == REQUEST
     assert core.state(DUE) is BreakerState.HALF_OPEN
     answers = [core.allow(DUE + ticks / 128) for ticks in (0, 0, 1, 6, 7, 8)]
-    assert answers == [ASK, WAIT, WAIT, WAIT, ASK, WAIT]
+    assert answers == [REQUEST, WAIT, WAIT, WAIT, REQUEST, WAIT]
     assert core.rejection(DUE + 8 / 128) == WAIT
-    assert core.allow(DUE - 5) == ASK, "the clock stepped back"
-    assert [told.after for told in core.drain()] == [BreakerState.HALF_OPEN]
+    assert core.allow(DUE - 5) == REQUEST, "the clock stepped back"
+    assert [notified.after for notified in core.drain()] == [BreakerState.HALF_OPEN]
     assert core.view(DUE).shared
 
 
 def test_query_interval_is_configurable() -> None:
     core = Breaker("it", BreakerRules(failures=1), lease_request_interval_s=2.0)
-    core.fleet.lease_required = True
+    core.fleet_position.lease_required = True
     called(core, FAIL, BEGAN)
-    assert [core.allow(now) for now in (DUE, DUE + 1.875, DUE + 2)] == [ASK, WAIT, ASK]
+    assert [core.allow(now) for now in (DUE, DUE + 1.875, DUE + 2)] == [REQUEST, WAIT, REQUEST]
 
 
 def test_granted_probe_is_a_probe() -> None:
@@ -66,8 +66,8 @@ def test_failed_fleet_probe_opens_this_process_at_once() -> None:
 def test_grant_to_an_expired_open_breaker_starts_probes() -> None:
     core = leased(backoff=2.0)
     assert core.grant_probe(ProbeLease(7, 3, rounds=2), DUE) == GuardPermit(2, 1, 7)
-    (told,) = core.drain()
-    assert (told.after, told.cause, told.at_s, told.rounds) == (
+    (notified,) = core.drain()
+    assert (notified.after, notified.cause, notified.at_s, notified.rounds) == (
         BreakerState.HALF_OPEN,
         BreakerCause.TRIAL,
         DUE,
@@ -85,7 +85,7 @@ def test_fleet_counts_the_successes_of_a_round() -> None:
     assert isinstance(trial, GuardPermit)
     core.record(trial, OK, DUE)
     core.grant_probe(ProbeLease(8, 3), DUE)
-    assert core.allow(DUE) == ASK
+    assert core.allow(DUE) == REQUEST
 
 
 def test_grant_frees_slots_of_hung_probes() -> None:
@@ -133,7 +133,7 @@ def test_expired_lease_makes_no_probe(
     meanwhile: Callable[[Breaker], None], answer: GuardPermit | GuardRejection
 ) -> None:
     core = leased()
-    assert core.allow(DUE) == ASK
+    assert core.allow(DUE) == REQUEST
     meanwhile(core)
     assert core.grant_probe(ProbeLease(7, 4), DUE) == answer
 
@@ -149,8 +149,8 @@ def test_probe_is_stale_once_the_fleet_has_moved_on() -> None:
 
 def test_probes_are_local_while_the_fleet_is_unavailable() -> None:
     core = leased()
-    assert core.allow(DUE) == ASK
-    core.fleet.lease_required = False
+    assert core.allow(DUE) == REQUEST
+    core.fleet_position.lease_required = False
     assert core.allow(DUE) == GuardPermit(2, 1)
 
 
@@ -161,10 +161,10 @@ def test_remote_opening_opens_here_for_the_rest_of_it() -> None:
         RemoteBreakerState(1, BreakerState.OPEN, wait_s=3.5, rounds=2, cause=BreakerCause.FAILURE_RATE),
         BEGAN + 1,
     )
-    told = BreakerTransition(
+    notified = BreakerTransition(
         "it", BreakerState.CLOSED, BreakerState.OPEN, BreakerCause.REMOTE, BEGAN + 1, 1, 3.5, 2
     )
-    assert core.drain() == [told]
+    assert core.drain() == [notified]
     assert core.allow(BEGAN + 2) == GuardRejection("it", BreakerState.OPEN, BreakerCause.REMOTE, 2.5)
     core.record(early, FAIL, BEGAN + 2)
     assert core.counts.stale_results == 1
@@ -233,8 +233,8 @@ def test_remote_probes_make_it_half_open_here() -> None:
     core = breaker()
     core.adopt(RemoteBreakerState(1, BreakerState.HALF_OPEN, rounds=1), BEGAN)
     assert core.state(BEGAN) is BreakerState.HALF_OPEN
-    (told,) = core.drain()
-    assert (told.cause, told.rounds) == (BreakerCause.REMOTE, 1)
+    (notified,) = core.drain()
+    assert (notified.cause, notified.rounds) == (BreakerCause.REMOTE, 1)
     taken(core, BEGAN)
     core.adopt(RemoteBreakerState(2, BreakerState.HALF_OPEN), BEGAN)
     assert (core.view(BEGAN).probes, core.view(BEGAN).cause) == (0, BreakerCause.REMOTE), (

@@ -28,14 +28,14 @@ VERBS: list[tuple[Verb, BreakerState]] = [
 def test_forced_open_always_rejects() -> None:
     core = breaker(open_s=7.0)
     core.force_open(BEGAN + 1)
-    refused = GuardRejection("it", BreakerState.FORCED_OPEN, BreakerCause.OPERATOR, 7.0)
-    assert core.allow(BEGAN + 1e9) == core.rejection(BEGAN + 1e9) == refused
+    rejected = GuardRejection("it", BreakerState.FORCED_OPEN, BreakerCause.OPERATOR, 7.0)
+    assert core.allow(BEGAN + 1e9) == core.rejection(BEGAN + 1e9) == rejected
     assert core.view(BEGAN).retry_after_s == 7.0
     assert core.state(BEGAN + 1e9) is BreakerState.FORCED_OPEN
-    told = BreakerTransition(
+    notified = BreakerTransition(
         "it", BreakerState.CLOSED, BreakerState.FORCED_OPEN, BreakerCause.OPERATOR, BEGAN + 1, 1
     )
-    assert core.drain() == [told]
+    assert core.drain() == [notified]
 
 
 def test_disabled_lets_all_through_and_counts_nothing() -> None:
@@ -123,7 +123,7 @@ def test_metrics_only_admits_calls_it_would_reject() -> None:
 
 def test_metrics_only_needs_no_lease_for_probes() -> None:
     core = opened(mode=BreakerMode.METRICS_ONLY)
-    core.fleet.lease_required = True
+    core.fleet_position.lease_required = True
     assert taken(core, DUE).serial == 1
     assert core.allow(DUE) is UNRECORDED_PERMIT
 
@@ -145,7 +145,7 @@ def test_how_it_begins(mode: BreakerMode, state: BreakerState, watching: bool) -
 
 
 @pytest.mark.parametrize(
-    ("asked_s", "open_max_s", "wait_s"),
+    ("requested_s", "open_max_s", "wait_s"),
     [
         (42.0, None, 42.0),
         (301.0, None, 300.0),
@@ -158,12 +158,12 @@ def test_how_it_begins(mode: BreakerMode, state: BreakerState, watching: bool) -
     ],
 )
 def test_a_dependency_is_believed_within_reason(
-    asked_s: float, open_max_s: float | None, wait_s: float
+    requested_s: float, open_max_s: float | None, wait_s: float
 ) -> None:
     core = breaker(open_max_s=open_max_s, backoff=2.0)
-    core.open_for(asked_s, BreakerCause.RETRY_AFTER, BEGAN)
-    (told,) = core.drain()
-    assert (told.after, told.cause, told.retry_after_s) == (
+    core.open_for(requested_s, BreakerCause.RETRY_AFTER, BEGAN)
+    (notified,) = core.drain()
+    assert (notified.after, notified.cause, notified.retry_after_s) == (
         BreakerState.OPEN,
         BreakerCause.RETRY_AFTER,
         wait_s,
@@ -248,7 +248,7 @@ def test_command_of_an_operator_holds_for_the_successor(mode: BreakerMode, comma
     assert after.cause is (before.cause if before.machine in OPERATOR_STATES else None)
 
 
-def test_command_of_an_operator_wins_over_the_fleet_after_a_succession() -> None:
+def test_operator_command_wins_over_the_fleet_after_succession() -> None:
     core = breaker()
     core.force_open(BEGAN)
     after = succeeded(core)

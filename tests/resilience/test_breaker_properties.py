@@ -200,32 +200,32 @@ def test_sooner_or_later_a_call_is_let_in(some: BreakerRules, way: list[tuple[st
         for pass_ in it.passes:
             it.core.record(pass_, Outcome.NEUTRAL, it.now)
     later = latest + it.core.view(it.now).retry_after_s + LEASE_S
-    asks = math.ceil(1 / min(some.ramp, default=1.0))
-    assert any(isinstance(it.core.allow(later), GuardPermit) for _ in range(asks))
+    requests = math.ceil(1 / min(some.ramp, default=1.0))
+    assert any(isinstance(it.core.allow(later), GuardPermit) for _ in range(requests))
 
 
 @given(some=rules, way=verbs)
 def test_transitions_form_a_chain_with_rising_generations(
     some: BreakerRules, way: list[tuple[str, Any]]
 ) -> None:
-    told: list[BreakerTransition] = []
+    notified: list[BreakerTransition] = []
     generations = [0]
 
     def check(it: Life) -> None:
-        told.extend(it.core.drain())
+        notified.extend(it.core.drain())
         assert 0 <= it.core.generation - generations[-1] <= 2, "a call begins its trial and ends it"
         generations.append(it.core.generation)
 
     it = life(some, watch=check).live(way)
-    states = [BreakerState.CLOSED, *(step.after for step in told)]
-    assert [step.before for step in told] == states[:-1]
+    states = [BreakerState.CLOSED, *(step.after for step in notified)]
+    assert [step.before for step in notified] == states[:-1]
     assert it.core.view(it.now).machine is states[-1]
-    assert all(step.before is not step.after for step in told)
-    assert [step.generation for step in told] == sorted({step.generation for step in told})
+    assert all(step.before is not step.after for step in notified)
+    assert [step.generation for step in notified] == sorted({step.generation for step in notified})
 
 
 @given(some=rules, way=verbs)
-def test_looking_changes_nothing_and_neither_does_the_zero_of_the_clock(
+def test_views_and_clock_origin_do_not_change_the_state(
     some: BreakerRules, way: list[tuple[str, Any]]
 ) -> None:
     def look(it: Life) -> None:

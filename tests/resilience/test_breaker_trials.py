@@ -15,9 +15,9 @@ NO_TRIAL = GuardRejection("it", BreakerState.HALF_OPEN, BreakerCause.TRIAL, 0.0)
 
 def test_rejects_until_the_last_instant_then_admits_one() -> None:
     core = opened()
-    refused = core.allow(DUE - 0.125)
+    rejected = core.allow(DUE - 0.125)
     assert (
-        refused
+        rejected
         == core.rejection(DUE - 0.125)
         == GuardRejection("it", BreakerState.OPEN, BreakerCause.FAILURES, 0.125)
     )
@@ -46,7 +46,7 @@ def test_failed_or_slow_probe_opens_for_the_full_period(outcome: Outcome, slow_i
 def test_successful_probe_closes() -> None:
     core = opened()
     called(core, OK, DUE)
-    assert [(told.after, told.cause) for told in core.drain()] == [
+    assert [(notified.after, notified.cause) for notified in core.drain()] == [
         (BreakerState.HALF_OPEN, BreakerCause.TRIAL),
         (BreakerState.CLOSED, BreakerCause.TRIAL),
     ]
@@ -150,18 +150,18 @@ def test_in_flight_limit_does_not_bind_probes() -> None:
 def test_ramp_starts_after_the_probes_and_runs_to_its_end() -> None:
     core = opened(ramp=(0.25, 0.5), ramp_step_s=5.0)
     called(core, OK, DUE)
-    refused = GuardRejection("it", BreakerState.RAMPING, BreakerCause.RAMP, 0.0)
-    assert core.rejection(DUE) == refused
-    assert [core.allow(DUE) for _ in range(3)] == [refused] * 3
+    rejected = GuardRejection("it", BreakerState.RAMPING, BreakerCause.RAMP, 0.0)
+    assert core.rejection(DUE) == rejected
+    assert [core.allow(DUE) for _ in range(3)] == [rejected] * 3
     assert core.rejection(DUE) is None
     shared = [core.fast.permit]
     called(core, OK, DUE)
-    assert [core.allow(DUE + 5), core.allow(DUE + 5)] == [refused, GuardPermit(3)]
+    assert [core.allow(DUE + 5), core.allow(DUE + 5)] == [rejected, GuardPermit(3)]
     core.record(GuardPermit(3), OK, DUE + 5)
-    assert core.rejection(DUE + 9.875) == refused
+    assert core.rejection(DUE + 9.875) == rejected
     assert core.rejection(DUE + 10) is None
     assert core.allow(DUE + 10) == GuardPermit(4)
-    assert [(told.after, told.cause, told.at_s) for told in core.drain()] == [
+    assert [(notified.after, notified.cause, notified.at_s) for notified in core.drain()] == [
         (BreakerState.HALF_OPEN, BreakerCause.TRIAL, DUE),
         (BreakerState.RAMPING, BreakerCause.TRIAL, DUE),
         (BreakerState.CLOSED, BreakerCause.RAMP, DUE + 10),
@@ -198,7 +198,7 @@ def test_ramp_starts_with_the_successful_probe() -> None:
     assert core.rejection(DUE + 94) is not None
 
 
-def test_calls_in_flight_are_bounded_on_a_ramp_and_the_ramp_waits_for_them() -> None:
+def test_ramp_bounds_calls_in_flight_and_waits_for_them() -> None:
     core = ramping(ramp=(0.5,), max_in_flight=1, ramp_step_s=5.0)
     assert core.allow(DUE) == GuardRejection("it", BreakerState.RAMPING, BreakerCause.RAMP, 0.0)
     called(core, OK, DUE)

@@ -33,7 +33,7 @@ def test_a_view_has_everything() -> None:
     core.record(late, OK, DUE)
     core.allow(DUE + 1)
     core.counts.classifier_errors = 4
-    core.fleet.lease_required = True
+    core.fleet_position.lease_required = True
     assert core.view(DUE + 5) == BreakerView(
         name="it",
         state=BreakerState.OPEN,
@@ -118,7 +118,7 @@ def half_way() -> Breaker:
     return core
 
 
-def crowded() -> Breaker:
+def full() -> Breaker:
     core = breaker(max_in_flight=3)
     taken(core, BEGAN)
     return core
@@ -153,7 +153,7 @@ def forced() -> Breaker:
 
 
 @pytest.mark.parametrize(
-    ("made", "now", "said"),
+    ("made", "now", "reports"),
     [
         (breaker, BEGAN, "'it' closed, gen 0"),
         (lambda: breaker(mode=BreakerMode.DISABLED), BEGAN, "'it' disabled, gen 0"),
@@ -167,9 +167,9 @@ def forced() -> Breaker:
         (due, DUE, "'it' open by failures 1/1, due for a probe, gen 1, 1 stale"),
         (half_way, BEGAN, "'it' half_open, 1 in flight, 1/3 succeeded, gen 2"),
         (lambda: ramping(ramp=(0.5,)), BEGAN, "'it' ramping, gen 3"),
-        (crowded, BEGAN, "'it' closed, 1/3 in flight, gen 0"),
+        (full, BEGAN, "'it' closed, 1/3 in flight, gen 0"),
         (closed_again, BEGAN, "'it' closed, gen 5"),
     ],
 )
-def test_description_shows_state_and_counts(made: Callable[[], Breaker], now: float, said: str) -> None:
-    assert made().describe(now) == f"<Breaker {said}>"
+def test_description_shows_state_and_counts(made: Callable[[], Breaker], now: float, reports: str) -> None:
+    assert made().describe(now) == f"<Breaker {reports}>"

@@ -28,7 +28,16 @@ from autoglm_throttle.types import (
     GuardRejection,
     Outcome,
 )
-from tests.resilience.tripping import Clocked, Shedding, Told, fail, half_open, opened, passed, refused
+from tests.resilience.tripping import (
+    Clocked,
+    RecordedTransitions,
+    Shedding,
+    fail,
+    half_open,
+    opened,
+    passed,
+    rejected,
+)
 
 SUCCESS, FAILURE, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
 
@@ -42,13 +51,13 @@ def test_calls_go_through_and_are_counted() -> None:
 def test_failure_opens_and_its_text_is_kept() -> None:
     circuit = Clocked()
     circuit.record(passed(circuit.allow()), FAILURE, ValueError("no such index"))
-    refusal = refused(circuit.allow())
-    assert (refusal.state, refusal.cause, refusal.retry_after_s) == (
+    rejection = rejected(circuit.allow())
+    assert (rejection.state, rejection.cause, rejection.retry_after_s) == (
         BreakerState.OPEN,
         BreakerCause.FAILURES,
         10.0,
     )
-    assert refusal.last_failure == "ValueError: no such index"
+    assert rejection.last_failure == "ValueError: no such index"
 
 
 def test_recorded_failure_keeps_no_frames_alive() -> None:
@@ -82,7 +91,7 @@ def test_only_failures_leave_a_text() -> None:
 def test_open_guard_rejects_without_the_lock() -> None:
     circuit = opened()
     circuit.block()  # nobody has been refused yet: the breaker has to be asked
-    refused(circuit.allow())
+    rejected(circuit.allow())
     circuit.clock.advance(2.5)
     with pytest.raises(GuardRejected) as caught:
         circuit.block()
@@ -110,7 +119,7 @@ def test_fast_rejection_behaves_like_other_exceptions() -> None:
 def test_fast_rejections_are_counted_with_the_others() -> None:
     circuit = opened()
     for _ in range(2):
-        refused(circuit.allow())
+        rejected(circuit.allow())
         for _ in range(3):
             with pytest.raises(OpenGuardRejected):
                 circuit.block()
@@ -119,10 +128,10 @@ def test_fast_rejections_are_counted_with_the_others() -> None:
 
 def test_expired_open_period_consults_the_breaker() -> None:
     circuit = opened()
-    refused(circuit.allow())
+    rejected(circuit.allow())
     circuit.clock.advance(9.9995)
     circuit.block()
-    assert refused(circuit.allow()).retry_after_s == pytest.approx(0.0005)
+    assert rejected(circuit.allow()).retry_after_s == pytest.approx(0.0005)
     circuit.clock.advance(10.0)
     circuit.block()
     passed(circuit.allow())
@@ -131,7 +140,7 @@ def test_expired_open_period_consults_the_breaker() -> None:
 @pytest.mark.parametrize("verb", ["reset", "disable", "metrics_only", "force_open"])
 def test_operator_command_ends_fast_rejections(verb: str) -> None:
     circuit = opened()
-    refused(circuit.allow())
+    rejected(circuit.allow())
     getattr(circuit, verb)()
     circuit.block()
 
@@ -140,15 +149,15 @@ def test_a_clock_that_steps_back_is_the_breakers_business() -> None:
     now = [1000.0]
     circuit = GuardState("db", BreakerRules(failures=1), clock=lambda: now[0])
     fail(circuit)
-    refused(circuit.allow())
+    rejected(circuit.allow())
     now[0] -= 100.0
     circuit.block()
-    assert refused(circuit.allow()).retry_after_s == 10.0
+    assert rejected(circuit.allow()).retry_after_s == 10.0
 
 
 def test_a_circuit_that_others_may_answer_for_is_never_quick() -> None:
     circuit = opened()
-    refused(circuit.allow())
+    rejected(circuit.allow())
     circuit.executor = Shedding(None)
     circuit.block()
 
@@ -176,22 +185,22 @@ def test_shed_feature_is_rejected_before_the_breaker() -> None:
 
 
 def test_transitions_are_reported_once_in_order() -> None:
-    told = Told()
-    circuit = half_open(on_transitions=told)
+    notified = RecordedTransitions()
+    circuit = half_open(on_transitions=notified)
     passed(circuit.allow())
-    assert told.states == [BreakerState.OPEN, BreakerState.HALF_OPEN]
+    assert notified.states == [BreakerState.OPEN, BreakerState.HALF_OPEN]
     circuit.reset()
     circuit.reset()
-    assert told.states == [BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED]
-    generations = [change.generation for change in told.changes]
+    assert notified.states == [BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED]
+    generations = [change.generation for change in notified.changes]
     assert generations == sorted(set(generations))
 
 
 def test_raising_observer_is_logged_and_harmless(caplog: pytest.LogCaptureFixture) -> None:
-    def told(changes: Sequence[BreakerTransition]) -> None:
+    def notified(changes: Sequence[BreakerTransition]) -> None:
         raise RuntimeError("the observer's own")
 
-    circuit = opened(on_transitions=told)
+    circuit = opened(on_transitions=notified)
     assert circuit.state() is BreakerState.OPEN
     circuit.reset()
     assert circuit.state() is BreakerState.CLOSED
@@ -202,14 +211,14 @@ def test_raising_observer_is_logged_and_harmless(caplog: pytest.LogCaptureFixtur
 def test_an_observer_may_use_the_circuit_that_it_observes() -> None:
     seen: list[tuple[BreakerState, BreakerState]] = []
 
-    def told(changes: Sequence[BreakerTransition]) -> None:
+    def notified(changes: Sequence[BreakerTransition]) -> None:
         for change in changes:
             seen.append((change.after, circuit.state()))
             if change.after is BreakerState.OPEN:
                 circuit.force_open()
                 seen.append((change.after, circuit.state()))
 
-    circuit = Clocked(on_transitions=told)
+    circuit = Clocked(on_transitions=notified)
     fail(circuit)
     assert seen == [
         (BreakerState.OPEN, BreakerState.OPEN),
@@ -219,11 +228,11 @@ def test_an_observer_may_use_the_circuit_that_it_observes() -> None:
 
 
 def test_one_thread_delivers_for_all_and_in_order() -> None:
-    busy, go_on, told = threading.Event(), threading.Event(), Told()
+    busy, go_on, notified = threading.Event(), threading.Event(), RecordedTransitions()
 
     def slow(changes: Sequence[BreakerTransition]) -> None:
-        told(changes)
-        if len(told.changes) == 1:
+        notified(changes)
+        if len(notified.changes) == 1:
             busy.set()
             assert go_on.wait(60)
 
@@ -233,18 +242,18 @@ def test_one_thread_delivers_for_all_and_in_order() -> None:
     assert busy.wait(60)
     circuit.reset()
     circuit.force_open()
-    assert told.states == [BreakerState.OPEN]
+    assert notified.states == [BreakerState.OPEN]
     go_on.set()
     first.join(60)
-    assert told.states == [BreakerState.OPEN, BreakerState.CLOSED, BreakerState.FORCED_OPEN]
+    assert notified.states == [BreakerState.OPEN, BreakerState.CLOSED, BreakerState.FORCED_OPEN]
 
 
 class Turn:
     """A lock before whose release somebody else brings a message, and goes on since it is taken."""
 
-    def __init__(self, courier: NotificationQueue, told: list[str]) -> None:
-        self.courier = courier
-        self.told = told
+    def __init__(self, notifications: NotificationQueue, notified: list[str]) -> None:
+        self.notifications = notifications
+        self.notified = notified
         self.taken = False
 
     def acquire(self, *, blocking: bool) -> bool:
@@ -253,27 +262,27 @@ class Turn:
         return free
 
     def release(self) -> None:
-        if self.told == ["first"]:
-            self.courier.put(lambda: self.told.append("second"))
-            self.courier.deliver()
-            assert self.told == ["first"]
+        if self.notified == ["first"]:
+            self.notifications.put(lambda: self.notified.append("second"))
+            self.notifications.deliver()
+            assert self.notified == ["first"]
         self.taken = False
 
 
 def test_delivering_thread_checks_again_before_it_ends() -> None:
-    courier = NotificationQueue(RateLimitedLogger("db", ManualClock()))
-    told: list[str] = []
-    courier.drain_lock = Turn(courier, told)  # type: ignore[assignment]
-    courier.put(lambda: told.append("first"))
-    courier.deliver()
-    assert told == ["first", "second"]
+    notifications = NotificationQueue(RateLimitedLogger("db", ManualClock()))
+    notified: list[str] = []
+    notifications.drain_lock = Turn(notifications, notified)  # type: ignore[assignment]
+    notifications.put(lambda: notified.append("first"))
+    notifications.deliver()
+    assert notified == ["first", "second"]
 
 
 def test_no_observer_is_called_under_the_lock() -> None:
-    circuit = Clocked(on_transitions=lambda _: others.append(ask()))
+    circuit = Clocked(on_transitions=lambda _: others.append(request()))
     others: list[BreakerState] = []
 
-    def ask() -> BreakerState:
+    def request() -> BreakerState:
         found: list[BreakerState] = []
         thread = threading.Thread(target=lambda: found.append(circuit.state()))
         thread.start()
@@ -311,18 +320,18 @@ def test_metrics_only_lets_all_through_and_counts() -> None:
 
 
 def test_dependency_sets_its_retry_after() -> None:
-    told = Told()
-    circuit = Clocked(on_transitions=told)
+    notified = RecordedTransitions()
+    circuit = Clocked(on_transitions=notified)
     circuit.open_for(42.0)
-    refusal = refused(circuit.allow())
-    assert (refusal.cause, refusal.retry_after_s) == (BreakerCause.RETRY_AFTER, 42.0)
-    assert told.states == [BreakerState.OPEN]
+    rejection = rejected(circuit.allow())
+    assert (rejection.cause, rejection.retry_after_s) == (BreakerCause.RETRY_AFTER, 42.0)
+    assert notified.states == [BreakerState.OPEN]
 
 
 def test_rejection_query_has_no_effect() -> None:
     circuit = opened()
     before = circuit.view()
-    assert refused(circuit.rejection() or passed(circuit.allow())).retry_after_s == 10.0
+    assert rejected(circuit.rejection() or passed(circuit.allow())).retry_after_s == 10.0
     assert circuit.view() == before
     circuit.clock.advance(10.0)
     assert circuit.rejection() is None
@@ -363,9 +372,9 @@ def test_open_or_busy_guard_is_not_idle() -> None:
 
 
 def test_nothing_keeps_a_circuit_alive() -> None:
-    circuit = Clocked(on_transitions=Told())
+    circuit = Clocked(on_transitions=RecordedTransitions())
     fail(circuit)
-    refused(circuit.allow())
+    rejected(circuit.allow())
     there = weakref.ref(circuit)
     del circuit
     gc.collect()
@@ -389,11 +398,11 @@ class Interrupting:
         return self.now_s
 
 
-def interrupted_circuit(told: Told) -> tuple[GuardState, Interrupting]:
+def interrupted_circuit(notified: RecordedTransitions) -> tuple[GuardState, Interrupting]:
     """A half-open circuit with two of three slots free, and its clock."""
     clock = Interrupting()
     rules = BreakerRules(failures=1, half_open_max=3)
-    circuit = GuardState("db", rules, clock=clock, on_transitions=told)
+    circuit = GuardState("db", rules, clock=clock, on_transitions=notified)
     fail(circuit)
     clock.now_s += 10.0
     return circuit, clock
@@ -401,8 +410,8 @@ def interrupted_circuit(told: Told) -> tuple[GuardState, Interrupting]:
 
 @pytest.mark.parametrize("outcome", [SUCCESS, FAILURE, NEUTRAL])
 def test_result_amid_a_change_is_recorded_after_it(outcome: Outcome) -> None:
-    told = Told()
-    circuit, clock = interrupted_circuit(told)
+    notified = RecordedTransitions()
+    circuit, clock = interrupted_circuit(notified)
     dropped = passed(circuit.allow())
     during: list[int] = []
 
@@ -416,11 +425,11 @@ def test_result_amid_a_change_is_recorded_after_it(outcome: Outcome) -> None:
     after = circuit.view()
     assert (after.in_flight, after.probe_successes) == (0, int(outcome is SUCCESS))
     opened_again = [BreakerState.OPEN] if outcome is FAILURE else []
-    assert told.states == [BreakerState.OPEN, BreakerState.HALF_OPEN, *opened_again]
+    assert notified.states == [BreakerState.OPEN, BreakerState.HALF_OPEN, *opened_again]
 
 
 def test_call_amid_a_change_is_rejected() -> None:
-    circuit, clock = interrupted_circuit(Told())
+    circuit, clock = interrupted_circuit(RecordedTransitions())
     answers: list[object] = []
     clock.action = lambda: answers.append(circuit.allow())
     circuit.reset()
@@ -429,17 +438,17 @@ def test_call_amid_a_change_is_rejected() -> None:
 
 
 def test_operator_command_amid_a_change_follows_it() -> None:
-    told = Told()
-    circuit, clock = interrupted_circuit(told)
+    notified = RecordedTransitions()
+    circuit, clock = interrupted_circuit(notified)
     clock.action = circuit.force_open
     circuit.reset()
-    assert told.states[-2:] == [BreakerState.CLOSED, BreakerState.FORCED_OPEN]
+    assert notified.states[-2:] == [BreakerState.CLOSED, BreakerState.FORCED_OPEN]
 
 
 def test_a_real_clock_is_the_default() -> None:
     circuit = GuardState("db", BreakerRules(failures=1))
     fail(circuit)
-    assert 9.0 < refused(circuit.allow()).retry_after_s <= 10.0
+    assert 9.0 < rejected(circuit.allow()).retry_after_s <= 10.0
 
 
 def test_caller_classification_applies_without_a_classifier() -> None:

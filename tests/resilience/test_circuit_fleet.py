@@ -23,7 +23,7 @@ from autoglm_throttle.types import (
 from tests.loops import run
 from tests.resilience.faces import drive
 from tests.resilience.fake_store import FakeStore
-from tests.resilience.tripping import Clocked, Told, fail, half_open, opened, passed, refused
+from tests.resilience.tripping import Clocked, RecordedTransitions, fail, half_open, opened, passed, rejected
 
 SUCCESS, FAILURE, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
 OPEN, HALF_OPEN, CLOSED = BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED
@@ -51,7 +51,7 @@ def to_half_open(store: FakeStore, rules: BreakerRules | None = None) -> Clocked
     circuit = in_fleet(store, rules)
     fail(circuit)
     circuit.clock.advance(10.0)
-    store.said.clear()
+    store.reports.clear()
     return circuit
 
 
@@ -67,9 +67,9 @@ def test_first_call_waits_for_the_first_fleet_state(enter: Enter) -> None:
     store = FakeStore(RemoteBreakerState(7, OPEN, wait_s=4.0))
     circuit = Clocked(store=store)
     assert not circuit.fast.is_direct
-    refusal = refused(enter(circuit))
-    assert (refusal.cause, refusal.retry_after_s) == (BreakerCause.REMOTE, 4.0)
-    refused(enter(circuit))
+    rejection = rejected(enter(circuit))
+    assert (rejection.cause, rejection.retry_after_s) == (BreakerCause.REMOTE, 4.0)
+    rejected(enter(circuit))
     assert store.questions == 1
 
 
@@ -110,7 +110,7 @@ def test_no_fast_path_before_the_first_fleet_state(kind: str) -> None:
 def test_closed_guard_sends_no_query() -> None:
     store = FakeStore()
     circuit = in_fleet(store)
-    store.questions, store.said = 0, []
+    store.questions, store.reports = 0, []
 
     @Guard(circuit)
     async def call() -> int:
@@ -121,7 +121,7 @@ def test_closed_guard_sends_no_query() -> None:
         with Guard(circuit):
             pass
         circuit.record(passed(circuit.allow()), SUCCESS)
-    assert (store.questions, store.said) == (0, [])
+    assert (store.questions, store.reports) == (0, [])
 
 
 def test_cancelled_first_call_takes_nothing(backend: str) -> None:
@@ -151,12 +151,12 @@ def test_leased_probe_success_closes_here_and_is_sent(enter: Enter) -> None:
     trial = passed(enter(circuit))
     assert trial.fence == 5
     assert circuit.view().shared
-    assert store.asked == [
+    assert store.requested == [
         ProbeRequest(half_open_max=2, successes_needed=1, limits_concurrent=True, lease_s=9.0)
     ]
     circuit.record(trial, SUCCESS)
     assert circuit.state() is CLOSED
-    assert store.said == [("finished", "db", 5, SUCCESS, 1, 10.0)]
+    assert store.reports == [("finished", "db", 5, SUCCESS, 1, 10.0)]
 
 
 def test_failed_probe_is_sent_as_a_probe_result(enter: Enter) -> None:
@@ -165,7 +165,7 @@ def test_failed_probe_is_sent_as_a_probe_result(enter: Enter) -> None:
     store.replies = [ProbeLease(5, version=3, rounds=1)]
     circuit.record(passed(enter(circuit)), FAILURE, "it fails")
     assert circuit.state() is OPEN
-    assert store.said == [("finished", "db", 5, FAILURE, 1, 40.0)]
+    assert store.reports == [("finished", "db", 5, FAILURE, 1, 40.0)]
 
 
 def test_neutral_probe_returns_its_lease(enter: Enter) -> None:
@@ -174,7 +174,7 @@ def test_neutral_probe_returns_its_lease(enter: Enter) -> None:
     store.replies = [ProbeLease(5, version=3)]
     circuit.record(passed(enter(circuit)), NEUTRAL)
     assert circuit.state() is HALF_OPEN
-    assert store.said == [("finished", "db", 5, NEUTRAL, 1, 10.0)]
+    assert store.reports == [("finished", "db", 5, NEUTRAL, 1, 10.0)]
 
 
 def test_fleet_decides_about_late_probe_results() -> None:
@@ -186,7 +186,7 @@ def test_fleet_decides_about_late_probe_results() -> None:
     circuit.record(trial, SUCCESS)
     circuit.record(trial, SUCCESS)
     assert circuit.state() is BreakerState.FORCED_OPEN
-    assert store.said == [
+    assert store.reports == [
         ("operated", "db", BreakerState.FORCED_OPEN),
         ("finished", "db", 5, SUCCESS, 1, 10.0),
     ]
@@ -196,10 +196,10 @@ def test_one_caller_at_a_time_requests_a_lease(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
     store.replies = [RemoteBreakerState(3, HALF_OPEN)]
-    refused(enter(circuit))
+    rejected(enter(circuit))
     for _ in range(5):
-        assert refused(enter(circuit)).cause is BreakerCause.TRIAL
-    assert len(store.asked) == 1
+        assert rejected(enter(circuit)).cause is BreakerCause.TRIAL
+    assert len(store.requested) == 1
     circuit.clock.advance(0.0625)
     store.replies = [ProbeLease(6, version=3)]
     assert passed(enter(circuit)).fence == 6
@@ -219,10 +219,10 @@ def test_state_that_denies_a_lease_is_adopted(
     store = FakeStore()
     circuit = to_half_open(store)
     store.replies = [remote]
-    refused(enter(circuit))
+    rejected(enter(circuit))
     assert circuit.state() is state
-    assert len(store.asked) == 1
-    assert store.said == []
+    assert len(store.requested) == 1
+    assert store.reports == []
 
 
 def test_query_to_a_closed_fleet_admits_the_call(enter: Enter) -> None:
@@ -244,11 +244,11 @@ def test_a_lease_that_comes_after_a_change_is_given_back(enter: Enter) -> None:
         return acquire(name, request)
 
     store.acquire = late  # type: ignore[method-assign]
-    assert refused(enter(circuit)).state is BreakerState.FORCED_OPEN
-    assert ("finished", "db", 5, NEUTRAL, 1, 10.0) in store.said
+    assert rejected(enter(circuit)).state is BreakerState.FORCED_OPEN
+    assert ("finished", "db", 5, NEUTRAL, 1, 10.0) in store.reports
 
 
-def test_cancelled_query_leaves_room_for_the_next(backend: str) -> None:
+def test_cancelled_query_does_not_block_the_next(backend: str) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
     store.wait = anyio.sleep_forever
@@ -275,8 +275,8 @@ def test_without_an_answer_local_rules_hold(enter: Enter) -> None:
     trial = passed(enter(circuit))
     assert trial.fence == 0
     assert not circuit.view().shared
-    refused(enter(circuit))
-    assert len(store.asked) == 1
+    rejected(enter(circuit))
+    assert len(store.requested) == 1
     circuit.record(trial, SUCCESS)
     assert circuit.state() is CLOSED
 
@@ -286,7 +286,7 @@ def test_missing_reply_makes_no_second_probe(enter: Enter) -> None:
     store.falls = False
     circuit = to_half_open(store)
     store.replies = [None]
-    assert refused(enter(circuit)).retry_after_s == 0.0
+    assert rejected(enter(circuit)).retry_after_s == 0.0
     assert circuit.view().probes == 0
     circuit.clock.advance(0.06)
     store.replies = [ProbeLease(8, version=4)]
@@ -298,7 +298,7 @@ def test_unavailable_store_gets_no_query(enter: Enter) -> None:
     circuit = to_half_open(store)
     store.is_up = False
     passed(enter(circuit))
-    assert store.asked == []
+    assert store.requested == []
     circuit.reset()
     fail(circuit)
     circuit.clock.advance(10.0)
@@ -314,30 +314,30 @@ def test_own_opening_is_sent_once() -> None:
     store = FakeStore()
     circuit = in_fleet(store)
     fail(circuit)
-    assert store.said == [("opened", "db", 10.0, 0, BreakerCause.FAILURES)]
+    assert store.reports == [("opened", "db", 10.0, 0, BreakerCause.FAILURES)]
 
 
 def test_opening_by_retry_after_is_sent() -> None:
     store = FakeStore()
     in_fleet(store).open_for(42.0)
-    assert store.said == [("opened", "db", 42.0, 0, BreakerCause.RETRY_AFTER)]
+    assert store.reports == [("opened", "db", 42.0, 0, BreakerCause.RETRY_AFTER)]
 
 
 @pytest.mark.parametrize("state", [OPEN, HALF_OPEN, BreakerState.FORCED_OPEN, BreakerState.DISABLED])
 def test_fleet_update_is_adopted_and_not_sent_back(state: BreakerState) -> None:
-    store, told = FakeStore(), Told()
-    circuit = Clocked(store=store, on_transitions=told)
+    store, notified = FakeStore(), RecordedTransitions()
+    circuit = Clocked(store=store, on_transitions=notified)
     store.push(RemoteBreakerState(4, state, wait_s=5.0))
     assert circuit.view().machine is state
-    assert told.states == [state]
-    assert store.said == []
+    assert notified.states == [state]
+    assert store.reports == []
 
 
 def test_fleet_update_ends_a_fast_rejection() -> None:
     store = FakeStore()
     circuit = in_fleet(store)
     fail(circuit)
-    refused(circuit.allow())
+    rejected(circuit.allow())
     store.push(RemoteBreakerState(4, CLOSED))
     circuit.block()
     passed(circuit.allow())
@@ -352,13 +352,13 @@ def test_operator_state_applies_to_the_fleet(verb: str, state: BreakerState) -> 
     circuit = in_fleet(store)
     for _ in range(2):
         getattr(circuit, verb)()
-    assert store.said == [("operated", "db", state)] * 2
+    assert store.reports == [("operated", "db", state)] * 2
 
 
 def test_metrics_only_is_each_process_own() -> None:
     store = FakeStore()
     in_fleet(store).metrics_only()
-    assert store.said == []
+    assert store.reports == []
 
 
 def test_raising_store_is_harmless(
@@ -392,16 +392,16 @@ def test_lease_for_an_open_period_that_is_over_starts_a_probe() -> None:
             self.push(RemoteBreakerState(7, OPEN, wait_s=0.0))
             return super().acquire(name, request)
 
-    store, told = Reopening(), Told()
-    circuit = Clocked(store=store, on_transitions=told)
+    store, notified = Reopening(), RecordedTransitions()
+    circuit = Clocked(store=store, on_transitions=notified)
     fail(circuit)
     circuit.clock.advance(10.0)
     store.replies = [ProbeLease(5, version=8)]
     assert passed(circuit.allow()).fence == 5
-    assert told.states == [OPEN, HALF_OPEN, OPEN, HALF_OPEN]
+    assert notified.states == [OPEN, HALF_OPEN, OPEN, HALF_OPEN]
 
 
-def test_rebuilt_circuit_waits_for_its_fleet_again_and_drops_leases() -> None:
+def test_rebuilt_circuit_waits_for_its_fleet_without_leases() -> None:
     store, other = FakeStore(), FakeStore()
     circuit = to_half_open(store)
     store.replies = [ProbeLease(5, version=3)]
@@ -410,7 +410,7 @@ def test_rebuilt_circuit_waits_for_its_fleet_again_and_drops_leases() -> None:
     assert not circuit.fast.is_direct
     assert other.watchers == {}
     circuit.record(trial, SUCCESS)
-    assert store.said == other.said == []
+    assert store.reports == other.reports == []
     other.first = RemoteBreakerState(9, CLOSED)
     passed(circuit.allow())
     other.push(RemoteBreakerState(10, OPEN, wait_s=5.0))

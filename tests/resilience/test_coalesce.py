@@ -143,7 +143,7 @@ def test_waiter_keeps_its_own_timeout(backend: str) -> None:
     run(backend, task)
 
 
-def test_a_call_that_raises_is_the_leader_s_own_and_the_others_start_over(backend: str) -> None:
+def test_exception_is_raised_to_the_leader_and_others_retry(backend: str) -> None:
     async def task() -> None:
         flights: SingleFlight[int] = SingleFlight()
         go = anyio.Event()
@@ -194,7 +194,7 @@ def test_a_function_that_calls_itself_does_not_wait_for_itself(backend: str) -> 
     run(backend, task)
 
 
-def test_a_plain_function_that_calls_itself_does_not_wait_for_itself() -> None:
+def test_recursive_function_does_not_wait_for_itself() -> None:
     flights: SingleFlight[int] = SingleFlight()
     assert flights.run("key", lambda: flights.run("key", lambda: 1)[0] + 1) == (2, True)
     assert len(flights) == 0
@@ -251,7 +251,7 @@ def test_a_loop_that_ends_in_mid_flight_leaves_nothing_behind() -> None:
     assert len(flights) == 0
 
 
-class Crowd:
+class Callers:
     """Callers that come, go, and are let go, in any order."""
 
     def __init__(self) -> None:
@@ -289,16 +289,16 @@ def test_no_waiter_is_lost_by_any_cancellation(deeds: list[tuple[str, int]], bac
     """Never two calls at once, and all who stayed have a result."""
 
     async def task() -> None:
-        crowd = Crowd()
+        callers = Callers()
         with anyio.fail_after(FOR_S):
             async with anyio.create_task_group() as group:
                 for verb, which in deeds:
-                    await crowd.do(group, verb, which)
-                while crowd.ended < len(crowd.scopes):
-                    crowd.calls.go.set()
+                    await callers.do(group, verb, which)
+                while callers.ended < len(callers.scopes):
+                    callers.calls.go.set()
                     await checkpoint()
-        assert crowd.calls.most <= 1
-        assert len(crowd.flights) == 0
+        assert callers.calls.most <= 1
+        assert len(callers.flights) == 0
 
     run(backend, task)
 

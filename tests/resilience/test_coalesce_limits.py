@@ -52,7 +52,7 @@ def test_a_limit_that_is_not_reached_changes_nothing(backend: str) -> None:
     run(backend, task)
 
 
-def test_a_cancellation_while_waiting_is_not_taken_for_the_end_of_the_time(backend: str) -> None:
+def test_cancellation_while_waiting_is_not_a_timeout(backend: str) -> None:
     async def task() -> None:
         flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
@@ -131,7 +131,7 @@ class Ends:
         raise AssertionError(f"{number} threads do not wait")
 
 
-def test_a_thread_that_waits_longer_than_it_will_makes_a_call_of_its_own() -> None:
+def test_thread_with_expired_wait_makes_its_own_call() -> None:
     ends = Ends()
     leader = threading.Thread(target=ends.want)
     leader.start()

@@ -76,7 +76,7 @@ def test_samples_with_a_gap_start_anew() -> None:
     assert ladder.observe(0.96, 8.0) is STATIC
 
 
-def test_a_level_with_a_gap_ends_even_if_the_next_sample_would_hold_it() -> None:
+def test_level_with_a_gap_ends_despite_the_next_sample() -> None:
     ladder = DegradationLevels(LadderRules(samples=2), 0.0)
     ladder.observe(0.96, 0.0)
     assert ladder.observe(0.96, 1.0) is STATIC
@@ -115,7 +115,7 @@ def test_a_threshold_of_its_own_has_the_same_hysteresis() -> None:
     assert ladder.level is FULL
 
 
-def test_a_threshold_that_is_watched_later_goes_by_the_samples_that_are_there() -> None:
+def test_later_threshold_uses_existing_samples() -> None:
     ladder = DegradationLevels(LadderRules(samples=2), 0.0)
     ladder.add_threshold(0.7)
     assert not ladder.is_above(0.7)

@@ -26,17 +26,17 @@ class Watched:
     def __init__(self, samples: int = 1) -> None:
         self.now = 50.0
         self.load: float | None = 0.1
-        self.asked = 0
+        self.requested = 0
         self.changes: list[tuple[DegradationLevel, DegradationLevel, float | None]] = []
         rules = LadderRules(samples=samples)
-        self.degradation = DegradationController(rules, self.pull, 1.0, lambda: self.now, self.told)
+        self.degradation = DegradationController(rules, self.pull, 1.0, lambda: self.now, self.notified)
 
     def pull(self) -> float | None:
         """Give the load."""
-        self.asked += 1
+        self.requested += 1
         return self.load
 
-    def told(self, *change: object) -> None:
+    def notified(self, *change: object) -> None:
         """Note a change."""
         self.changes.append(change)  # type: ignore[arg-type]
 
@@ -46,7 +46,7 @@ def test_load_is_sampled_once_per_interval() -> None:
     for step in range(40):
         watched.now = 50.0 + step / 10
         watched.degradation.level()
-    assert watched.asked == 4
+    assert watched.requested == 4
 
 
 def test_the_first_question_is_a_sample() -> None:
@@ -55,15 +55,15 @@ def test_the_first_question_is_a_sample() -> None:
     assert watched.degradation.level() is STALE
 
 
-def test_a_ticking_thread_samples_even_if_it_comes_a_little_early() -> None:
+def test_slightly_early_tick_samples() -> None:
     watched = Watched()
     for now in (50.0, 50.95, 51.99, 52.94):
         watched.now = now
         watched.degradation.poll()
-    assert watched.asked == 4
+    assert watched.requested == 4
     watched.now = 53.5
     watched.degradation.poll()
-    assert watched.asked == 4
+    assert watched.requested == 4
 
 
 def test_a_clock_that_steps_back_does_not_stop_the_sampling() -> None:
@@ -74,7 +74,7 @@ def test_a_clock_that_steps_back_does_not_stop_the_sampling() -> None:
     assert watched.degradation.level() is STATIC
     watched.now = 5.0
     watched.degradation.poll()
-    assert watched.asked == 3
+    assert watched.requested == 3
 
 
 def test_change_is_reported_once() -> None:
@@ -116,7 +116,7 @@ def test_a_load_that_cannot_be_read_is_unknown(caplog: pytest.LogCaptureFixture)
         raise OSError("away")
 
     degradation = DegradationController(
-        LadderRules(samples=1), broken, 1.0, lambda: watched.now, watched.told
+        LadderRules(samples=1), broken, 1.0, lambda: watched.now, watched.notified
     )
     for _ in range(3):
         assert degradation.level() is FULL
@@ -142,13 +142,15 @@ def test_observer_may_query_the_level_and_order_holds() -> None:
     loads = iter([0.99, 0.1, 0.1])
     changes: list[tuple[DegradationLevel, DegradationLevel]] = []
 
-    def told(before: DegradationLevel, after: DegradationLevel, _: float | None) -> None:
+    def notified(before: DegradationLevel, after: DegradationLevel, _: float | None) -> None:
         nonlocal now
         now += 1.0
         degradation.level()
         changes.append((before, after))
 
-    degradation = DegradationController(LadderRules(samples=1), lambda: next(loads), 1.0, lambda: now, told)
+    degradation = DegradationController(
+        LadderRules(samples=1), lambda: next(loads), 1.0, lambda: now, notified
+    )
     assert degradation.level() is FULL
     assert changes == [(FULL, STATIC), (STATIC, FULL)]
 
@@ -203,15 +205,17 @@ def test_change_is_reported_by_one_thread_at_a_time() -> None:
     begun, go = threading.Event(), threading.Event()
     changes: list[DegradationLevel] = []
 
-    def told(_: DegradationLevel, after: DegradationLevel, __: float | None) -> None:
+    def notified(_: DegradationLevel, after: DegradationLevel, __: float | None) -> None:
         if not changes:
             begun.set()
             go.wait(FOR_S)
         changes.append(after)
 
-    degradation = DegradationController(LadderRules(samples=1), lambda: next(loads), 1.0, lambda: now, told)
-    telling = threading.Thread(target=degradation.level)
-    telling.start()
+    degradation = DegradationController(
+        LadderRules(samples=1), lambda: next(loads), 1.0, lambda: now, notified
+    )
+    notifying = threading.Thread(target=degradation.level)
+    notifying.start()
     try:
         assert begun.wait(FOR_S)
         now += 1.0
@@ -219,7 +223,7 @@ def test_change_is_reported_by_one_thread_at_a_time() -> None:
         assert changes == []
     finally:
         go.set()
-        telling.join(FOR_S)
+        notifying.join(FOR_S)
     assert changes == [STATIC, FULL]
 
 
@@ -290,7 +294,7 @@ def test_shed_feature_returns_after_the_configured_samples() -> None:
 def test_the_view_takes_no_sample() -> None:
     watched = Watched()
     assert watched.degradation.view().load is None
-    assert watched.asked == 0
+    assert watched.requested == 0
     watched.degradation.level()
     assert watched.degradation.view().samples == (0.1,)
     assert repr(watched.degradation) == "<DegradationLevels full load=0.10 for 0 s>"

@@ -19,7 +19,7 @@ from autoglm_throttle.resilience.fallback import FallbackAnswer, ValueCheck, acc
 from autoglm_throttle.resilience.feature import UNSET, Fallback
 from autoglm_throttle.types import FallbackContext, FallbackKind
 from tests.loops import run
-from tests.resilience.degrading import context, rungs
+from tests.resilience.degrading import context, fallback_kinds
 
 FACES = ("sync", "asyncio", "trio")
 
@@ -46,14 +46,14 @@ class Climb:
         timeout_s: float | None = None,
         check: ValueCheck = accept_any,
     ) -> FallbackAnswer | None:
-        ladder = rungs(fallback, lambda *answer: self.counts.append(answer), timeout_s)
-        told = context(error, cause)
+        ladder = fallback_kinds(fallback, lambda *answer: self.counts.append(answer), timeout_s)
+        notified = context(error, cause)
         if self.face == "sync":
-            return ladder.answer(told, lambda: kept, choice, check)
+            return ladder.answer(notified, lambda: kept, choice, check)
         answers: list[FallbackAnswer | None] = []
 
         async def climb() -> None:
-            answers.append(await ladder.answer_async(told, lambda: kept, choice, check))
+            answers.append(await ladder.answer_async(notified, lambda: kept, choice, check))
 
         run(self.face, climb)
         return answers[0]
@@ -112,7 +112,7 @@ def test_first_fallback_with_a_value_wins(
 
 
 def test_results_are_cached_only_if_configured() -> None:
-    ladder = rungs(Fallback(static="static", stale=True), lambda *_: None)
+    ladder = fallback_kinds(Fallback(static="static", stale=True), lambda *_: None)
     assert ladder.answer(context()) == FallbackAnswer("static", FallbackKind.STATIC)
 
 
@@ -135,10 +135,10 @@ def test_a_static_value_is_copied_for_each_unless_it_is_shared(climb: Climb) -> 
 
 
 def test_dynamic_fallback_receives_the_cause(climb: Climb) -> None:
-    told: list[FallbackContext] = []
+    notified: list[FallbackContext] = []
     error = OSError("away")
-    climb(Fallback(dynamic=told.append), error=error, cause="failures")
-    assert told == [FallbackContext("related", "failures", error, (1,), {"two": 2})]
+    climb(Fallback(dynamic=notified.append), error=error, cause="failures")
+    assert notified == [FallbackContext("related", "failures", error, (1,), {"two": 2})]
 
 
 def test_raising_fallback_is_logged_and_the_next_tried(
@@ -193,10 +193,10 @@ def test_static_value_that_became_uncopyable_is_skipped(climb: Climb) -> None:
     assert original.__notes__[0].startswith("the static fallback of 'related' has raised TypeError")
 
 
-def numbers_only(value: object, rung: FallbackKind) -> None:
+def numbers_only(value: object, fallback_kind: FallbackKind) -> None:
     """What a face that can only give numbers takes."""
     if not isinstance(value, int):
-        raise TypeError(f"{rung}: no number")
+        raise TypeError(f"{fallback_kind}: no number")
 
 
 def test_a_value_that_does_not_fit_is_no_answer_and_not_counted(
@@ -222,7 +222,7 @@ def test_missing_fallback_is_not_validated(climb: Climb, caplog: pytest.LogCaptu
     assert caplog.messages == []
 
 
-def test_a_fallback_that_raises_the_original_error_leaves_it_as_it_is(climb: Climb) -> None:
+def test_fallback_raising_the_original_error_keeps_it(climb: Climb) -> None:
     original = OSError("away")
     assert climb(Fallback(dynamic=raising(original)), error=original) is None
     assert original.__cause__ is None
@@ -272,15 +272,15 @@ def test_errors_of_fallbacks_keep_no_frames_alive(caplog: pytest.LogCaptureFixtu
 # Asynchronous dynamic fallbacks.
 
 
-async def computed(told: FallbackContext) -> str:
+async def computed(notified: FallbackContext) -> str:
     """An answer that takes a moment."""
     await anyio.lowlevel.checkpoint()
-    return f"computed for {told.name}"
+    return f"computed for {notified.name}"
 
 
-def in_secret(told: FallbackContext) -> object:
+def in_secret(notified: FallbackContext) -> object:
     """A plain function that gives an awaitable: only its answer shows it."""
-    return computed(told)
+    return computed(notified)
 
 
 @pytest.mark.parametrize("dynamic", [computed, in_secret])
@@ -315,7 +315,7 @@ def test_an_asynchronous_fallback_has_a_time_limit(backend: str) -> None:
     assert left == [True, True]
 
 
-def test_a_cancellation_in_a_fallback_is_no_reason_for_the_next_one(backend: str) -> None:
+def test_cancellation_in_a_fallback_skips_the_next_one(backend: str) -> None:
     counts: list[tuple[Any, ...]] = []
     scopes: list[anyio.CancelScope] = []
 
@@ -324,7 +324,7 @@ def test_a_cancellation_in_a_fallback_is_no_reason_for_the_next_one(backend: str
         await anyio.sleep_forever()
 
     async def cancelled() -> None:
-        ladder = rungs(Fallback(static=1, dynamic=slow), lambda *answer: counts.append(answer), 60.0)
+        ladder = fallback_kinds(Fallback(static=1, dynamic=slow), lambda *answer: counts.append(answer), 60.0)
         with anyio.CancelScope() as scope:
             scopes.append(scope)
             await ladder.answer_async(context(OSError("away")))
@@ -342,7 +342,7 @@ async def test_a_task_that_is_cancelled_in_a_fallback_ends_cancelled() -> None:
         begun.set()
         await asyncio.sleep(3600)
 
-    ladder = rungs(Fallback(static=1, dynamic=slow), lambda *_: None, 60.0)
+    ladder = fallback_kinds(Fallback(static=1, dynamic=slow), lambda *_: None, 60.0)
     task = asyncio.ensure_future(ladder.answer_async(context(OSError("away"))))
     await begun.wait()
     task.cancel()

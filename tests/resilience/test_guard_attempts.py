@@ -54,10 +54,10 @@ def test_shed_query_uses_the_substitute() -> None:
     circuit = opened()
     substitute = Substitute()
     circuit.executor = substitute
-    refusal = circuit.rejection()
-    assert refusal is not None
-    assert refusal.retry_after_s == 10.0
-    shed = GuardRejection("db", BreakerState.CLOSED, refusal.cause, 3.0)
+    rejection = circuit.rejection()
+    assert rejection is not None
+    assert rejection.retry_after_s == 10.0
+    shed = GuardRejection("db", BreakerState.CLOSED, rejection.cause, 3.0)
     substitute.rejection = shed
     assert circuit.rejection() is shed
 

@@ -202,7 +202,7 @@ def test_an_awaitable_that_was_not_made_yet_has_nothing() -> None:
         _ = Unmade.__new__(Unmade).url
 
 
-def test_a_coroutine_that_is_closed_before_it_began_is_closed_within() -> None:
+def test_coroutine_closed_before_its_start_closes_the_inner() -> None:
     circuit = half_open()
     inner = broken()
     call: Any = later(Guard(circuit), lambda: inner)()
@@ -212,7 +212,7 @@ def test_a_coroutine_that_is_closed_before_it_began_is_closed_within() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-async def test_a_task_that_is_cancelled_before_it_begins_gives_its_place_back() -> None:
+async def test_task_cancelled_before_its_start_releases_its_slot() -> None:
     circuit = Clocked(BreakerRules(max_in_flight=3))
     ends = asyncio.Event()
 

@@ -16,7 +16,7 @@ def limited(timeout_s: float) -> Clocked:
     return Clocked(BreakerRules(failures=1, timeout_s=timeout_s))
 
 
-def test_an_async_block_that_takes_too_long_is_ended_and_a_failure(backend: str) -> None:
+def test_async_block_over_its_time_limit_is_a_failure(backend: str) -> None:
     circuit = limited(0.001)
 
     async def main() -> None:

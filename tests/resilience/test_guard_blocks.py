@@ -17,7 +17,7 @@ from autoglm_throttle.types import BreakerCause, BreakerState, GuardRejected, Gu
 from tests.loops import run
 from tests.resilience.faces import drive
 from tests.resilience.fake_store import FakeStore
-from tests.resilience.tripping import Clocked, Shedding, fail, half_open, opened, passed, refused
+from tests.resilience.tripping import Clocked, Shedding, fail, half_open, opened, passed, rejected
 
 
 def enter(guard: Guard) -> Guard:
@@ -244,8 +244,8 @@ def test_by_hand() -> None:
     assert guard.rejection() is None
     for error in (OSError("first"), "second"):
         guard.settle(passed(guard.allow()), Outcome.FAILURE, error)
-    refusal = refused(guard.allow())
-    assert refused(asyncio.run(guard.allow_async())) == refusal == guard.rejection()
+    rejection = rejected(guard.allow())
+    assert rejected(asyncio.run(guard.allow_async())) == rejection == guard.rejection()
     assert guard.view().last_failure == "second"
     assert guard.state() is BreakerState.OPEN
     guard.circuit.clock.advance(10.0)  # type: ignore[attr-defined]
@@ -273,8 +273,8 @@ def test_shed_feature_is_rejected_in_blocks_and_by_hand(by_hand: bool) -> None:
     circuit: GuardState = Clocked()
     circuit.executor = Shedding(GuardRejection("db", BreakerState.CLOSED, BreakerCause.SHED, 3.0))
     if by_hand:
-        assert refused(Guard(circuit).allow()).cause is BreakerCause.SHED
-        assert refused(drive(Guard(circuit).allow_async())).cause is BreakerCause.SHED
+        assert rejected(Guard(circuit).allow()).cause is BreakerCause.SHED
+        assert rejected(drive(Guard(circuit).allow_async())).cause is BreakerCause.SHED
         return
     for way_in in (enter, enter_async):
         with pytest.raises(GuardRejected, match="shed"):

@@ -68,15 +68,15 @@ class TestFigures:
         fail(throttle, "db", 4)
         assert throttle.guard("db").state() is BreakerState.CLOSED
         fail(throttle, "db", 1)
-        with pytest.raises(GuardRejected) as refused, throttle.guard("db"):
+        with pytest.raises(GuardRejected) as rejected, throttle.guard("db"):
             pytest.fail("let through")
-        assert (refused.value.name, refused.value.retry_after_s) == ("db", 10.0)
+        assert (rejected.value.name, rejected.value.retry_after_s) == ("db", 10.0)
         throttle.clock.advance(10.0)
         with throttle.guard("db"):
             assert throttle.guard("db").rejection() is not None
         assert throttle.guard("db").state() is BreakerState.CLOSED
 
-    def test_code_wins_over_the_table_of_the_guard_and_that_over_the_settings_of_all(self) -> None:
+    def test_code_wins_over_guard_table_and_global_settings(self) -> None:
         throttle = throttle_for_tests(
             breaker_failures=4,
             breaker_open_s=7,
@@ -140,18 +140,18 @@ class TestRegistry:
         circuits: list[object] = []
         barrier = threading.Barrier(64)
 
-        def ask() -> None:
+        def request() -> None:
             barrier.wait()
             circuits.append(throttle.guard("db").circuit)
 
-        threads = [threading.Thread(target=ask) for _ in range(64)]
+        threads = [threading.Thread(target=request) for _ in range(64)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert len(set(map(id, circuits))) == 1
 
-    def test_the_oldest_idle_guard_makes_room_then_one_that_is_closed(self) -> None:
+    def test_oldest_idle_guard_is_evicted_then_a_closed_one(self) -> None:
         throttle = throttle_for_tests(breaker_max_names=4)
         fail(throttle, "failed once", 1)
         fail(throttle, "open")
@@ -233,23 +233,23 @@ class TestRegistry:
         assert not throttle.may_degrade
 
 
-class TestTold:
+class TestListeners:
     def test_listeners_get_changes_in_order_despite_a_failing_one(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         throttle = throttle_for_tests()
-        heard: list[BreakerTransition] = []
+        received: list[BreakerTransition] = []
 
         def failing(_: BreakerTransition) -> None:
             raise RuntimeError("a listener of the application")
 
         throttle.add_listener(failing)
-        throttle.add_listener(heard.append)
+        throttle.add_listener(received.append)
         fail(throttle, "db")
         throttle.clock.advance(10.0)
         with throttle.guard("db"):
             pass
-        steps = [(change.before, change.after) for change in heard]
+        steps = [(change.before, change.after) for change in received]
         assert steps == [
             (BreakerState.CLOSED, BreakerState.OPEN),
             (BreakerState.OPEN, BreakerState.HALF_OPEN),
@@ -313,14 +313,14 @@ class TestLife:
         made = GuardRegistry.__init__
 
         def collecting(self: GuardRegistry, *args: Any, **parts: Any) -> None:
-            if not asked:
-                asked.append(1)
-                asked.append(throttle.guard("db"))
+            if not requested:
+                requested.append(1)
+                requested.append(throttle.guard("db"))
             made(self, *args, **parts)
 
-        asked: list[object] = []
+        requested: list[object] = []
         monkeypatch.setattr(GuardRegistry, "__init__", collecting)
-        assert throttle.guard("db").circuit is getattr(asked[1], "circuit", None)
+        assert throttle.guard("db").circuit is getattr(requested[1], "circuit", None)
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
     def test_guards_of_a_forked_child_begin_anew(self) -> None:

@@ -39,9 +39,9 @@ class TestDegradation:
         assert related() == ["live"]
         loaded(throttle, 80.5, samples=1)
         assert related() == ["none"]
-        with pytest.raises(GuardRejected) as refused, throttle.guard("log"):
+        with pytest.raises(GuardRejected) as rejected, throttle.guard("log"):
             pytest.fail("let through")
-        assert refused.value.retry_after_s == 3.0
+        assert rejected.value.retry_after_s == 3.0
         with throttle.guard("core"):
             pass
         view = seen(throttle)
@@ -60,7 +60,7 @@ class TestDegradation:
             (95.1, DegradationLevel.STATIC),
         ],
     )
-    def test_the_levels_lie_above_80_90_and_95_percent(self, pct: float, level: DegradationLevel) -> None:
+    def test_levels_start_above_80_90_and_95_percent(self, pct: float, level: DegradationLevel) -> None:
         throttle = throttle_for_tests()
         throttle.guard("any")
         loaded(throttle, pct)

@@ -37,9 +37,9 @@ class TestFleet:
         fail(here, "db")
         until(lambda: there.guard("db").state() is BreakerState.OPEN, 60.0, "the opening is heard")
         assert seen(there).store_up
-        with pytest.raises(GuardRejected) as refused, there.guard("db"):
+        with pytest.raises(GuardRejected) as rejected, there.guard("db"):
             pytest.fail("let through")
-        assert 0.0 < refused.value.retry_after_s <= 10.0
+        assert 0.0 < rejected.value.retry_after_s <= 10.0
         here.guard("db").reset()
         until(lambda: there.guard("db").state() is BreakerState.CLOSED, 60.0, "the operator's word is heard")
 

@@ -35,9 +35,9 @@ class Process:
         self.settings = Settings(**settings)
         self.clock = ManualClock()
         self.degradable = 0
-        self.heard: list[BreakerTransition] = []
+        self.received: list[BreakerTransition] = []
         self.registry = self.new_registry(store, None)
-        self.registry.add_listener(self.heard.append)
+        self.registry.add_listener(self.received.append)
 
     def new_registry(self, store: FakeStore | None, predecessor: GuardRegistry | None) -> GuardRegistry:
         made: Any = GuardRegistry
@@ -111,10 +111,10 @@ def test_decorated_function_uses_the_breaker_of_its_process() -> None:
             with pytest.raises(ConnectionError):
                 function()
         (view,) = registry.view().breakers
-        return [view.state, view.calls, [change.after for change in process.heard]]
+        return [view.state, view.calls, [change.after for change in process.received]]
 
     assert process.in_child(report) == ["open", 5, ["open"]]
-    assert (guard.state(), guard.view().calls, process.heard) == (BreakerState.CLOSED, 0, [])
+    assert (guard.state(), guard.view().calls, process.received) == (BreakerState.CLOSED, 0, [])
 
 
 @pytest.mark.parametrize("max_in_flight", [0, 3])
@@ -266,7 +266,7 @@ def test_evicted_guard_of_the_parent_keeps_its_name_in_the_child() -> None:
     assert process.in_child(report) == [True, ["held"], "open", "closed"]
 
 
-def test_unguarded_calls_of_the_parent_stay_unguarded_in_the_child() -> None:
+def test_unguarded_calls_stay_unguarded_in_the_child() -> None:
     process = Process(breaker_max_names=1)
     fail(process.registry.guard("open"))
     beyond = process.registry.guard("beyond")
@@ -278,7 +278,7 @@ def test_unguarded_calls_of_the_parent_stay_unguarded_in_the_child() -> None:
     assert process.in_child(report) == ["disabled", "closed", 1]
 
 
-def test_lock_of_the_registry_and_of_a_breaker_may_be_held_at_the_fork() -> None:
+def test_locks_of_registry_and_breaker_may_be_held_at_fork() -> None:
     """A thread of the parent is amid the search for a guard to evict."""
     process = Process(breaker_max_names=1)
     guard = process.registry.guard("db")
@@ -346,14 +346,14 @@ def test_guards_of_a_child_join_the_fleet_anew() -> None:
     def report(registry: GuardRegistry) -> object:
         before = [list(other.watchers), guard.state()]
         guard.settle(probe)
-        told = [store.said, other.said]
+        notified = [store.reports, other.reports]
         answer = guard.allow()
         other.push(RemoteBreakerState(10, BreakerState.FORCED_OPEN))
-        return [*before, *told, isinstance(answer, GuardPermit), list(other.watchers), guard.state()]
+        return [*before, *notified, isinstance(answer, GuardPermit), list(other.watchers), guard.state()]
 
     assert process.in_child(report, other) == [[], "closed", [], [], False, ["db"], "forced_open"]
     guard.settle(probe)
-    assert [entry[0] for entry in store.said] == ["finished"]
+    assert [entry[0] for entry in store.reports] == ["finished"]
 
 
 def test_start_of_a_child_subscribes_all_guards() -> None:

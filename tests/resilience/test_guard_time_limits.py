@@ -70,7 +70,7 @@ def test_a_time_limit_from_outside_is_no_evidence(backend: str) -> None:
     assert circuit.view().streak == 0
 
 
-def test_a_time_limit_inside_a_block_is_a_failure_and_one_outside_is_not(backend: str) -> None:
+def test_only_a_time_limit_inside_a_block_is_a_failure(backend: str) -> None:
     inside, outside = Clocked(), Clocked()
 
     async def limit_within() -> None:

@@ -23,7 +23,7 @@ DATED_S = 784111777.0
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reports"),
     [
         ("", {}),
         ("max-age=60", {"max-age": "60"}),
@@ -42,8 +42,8 @@ DATED_S = 784111777.0
         (" ,, ;max-age=1 ; ", {"max-age": "1"}),
     ],
 )
-def test_directives(text: str, said: dict[str, str]) -> None:
-    assert directives([("Cache-Control", text)]) == said
+def test_directives(text: str, reports: dict[str, str]) -> None:
+    assert directives([("Cache-Control", text)]) == reports
 
 
 def test_directives_of_several_fields_are_one_list() -> None:

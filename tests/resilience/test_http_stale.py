@@ -24,7 +24,7 @@ DATE = ("date", "Sun, 06 Nov 1994 08:49:37 GMT")
 MINUTE_LATER = "Sun, 06 Nov 1994 08:50:37 GMT"
 
 
-def ask(method: str = "GET", key: object = None, **headers: str) -> CacheRequest:
+def request(method: str = "GET", key: object = None, **headers: str) -> CacheRequest:
     return CacheRequest(
         method, URL, tuple((name.replace("_", "-"), value) for name, value in headers.items()), key
     )
@@ -35,32 +35,32 @@ def control(text: str) -> tuple[tuple[str, str], ...]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "keepable"),
+    ("requested", "keepable"),
     [
-        (ask(), True),
-        (ask("HEAD"), True),
-        (ask("POST"), False),
-        (ask("OPTIONS"), False),
-        (ask(Authorization="Bearer x"), False),
-        (ask(cookie="a=b"), False),
-        (ask(X_Api_Key="x"), False),
-        (ask(X_Nobody_Knows="x"), False),
-        (ask(accept="a", X_Forwarded_For="192.0.2.1", X_Forwarded_Host="a.test"), True),
-        (ask(key="mine", Authorization="Bearer x", cookie="a=b", X_Api_Key="x"), True),
-        (ask("POST", key="mine"), False),
-        (ask(content_length="2"), False),
-        (ask(content_length="0"), True),
-        (ask(transfer_encoding="chunked"), False),
-        (ask(key="mine", content_length="2"), True),
-        (ask(cache_control="no-store"), False),
-        (ask(cache_control="no-cache"), False),
-        (ask(key="mine", cache_control="no-cache"), False),
-        (ask(cache_control="max-age=0"), True),
+        (request(), True),
+        (request("HEAD"), True),
+        (request("POST"), False),
+        (request("OPTIONS"), False),
+        (request(Authorization="Bearer x"), False),
+        (request(cookie="a=b"), False),
+        (request(X_Api_Key="x"), False),
+        (request(X_Nobody_Knows="x"), False),
+        (request(accept="a", X_Forwarded_For="192.0.2.1", X_Forwarded_Host="a.test"), True),
+        (request(key="mine", Authorization="Bearer x", cookie="a=b", X_Api_Key="x"), True),
+        (request("POST", key="mine"), False),
+        (request(content_length="2"), False),
+        (request(content_length="0"), True),
+        (request(transfer_encoding="chunked"), False),
+        (request(key="mine", content_length="2"), True),
+        (request(cache_control="no-store"), False),
+        (request(cache_control="no-cache"), False),
+        (request(key="mine", cache_control="no-cache"), False),
+        (request(cache_control="max-age=0"), True),
     ],
 )
-def test_which_requests_have_an_answer_to_keep(asked: CacheRequest, keepable: bool) -> None:
-    assert asked.is_cacheable is keepable
-    assert storable(asked, 200, ()) is keepable
+def test_which_requests_have_an_answer_to_keep(requested: CacheRequest, keepable: bool) -> None:
+    assert requested.is_cacheable is keepable
+    assert storable(requested, 200, ()) is keepable
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_which_requests_have_an_answer_to_keep(asked: CacheRequest, keepable: bo
     ],
 )
 def test_cacheable_responses(status: int, headers: tuple[tuple[str, str], ...], may: bool) -> None:
-    assert storable(ask(), status, headers) is may
+    assert storable(request(), status, headers) is may
 
 
 @pytest.mark.parametrize(
@@ -141,13 +141,13 @@ def test_how_long_an_answer_lets_itself_be_used_beyond_that(text: str, beyond: i
     ],
 )
 def test_the_last_instant_of_an_answer(text: str, last_s: int) -> None:
-    entry = cached_response(ask(), control(text), b"", 1000.0)
+    entry = cached_response(request(), control(text), b"", 1000.0)
     assert entry.is_usable(1000.0 + last_s, max_stale_s=30.0)
     assert not entry.is_usable(1000.0 + last_s + 0.25, max_stale_s=30.0)
 
 
 def test_the_age_upstream_counts_against_the_limit() -> None:
-    entry = cached_response(ask(), (("age", "40"), *control("max-age=60")), b"", 0.0)
+    entry = cached_response(request(), (("age", "40"), *control("max-age=60")), b"", 0.0)
     assert entry.is_usable(20.0, 0.0)
     assert not entry.is_usable(20.25, 0.0)
 
@@ -164,20 +164,20 @@ def test_connection_user_and_single_use_fields_are_not_cached() -> None:
         ("Content-Encoding", "gzip"),
         ("ETag", '"a"'),
     )
-    assert cached_response(ask(), headers, b"12345", 0.0).answer == HttpAnswer(
+    assert cached_response(request(), headers, b"12345", 0.0).answer == HttpAnswer(
         200, [("Content-Encoding", "gzip"), ("ETag", '"a"'), ("content-length", "5")], b"12345"
     )
 
 
 def test_head_response_keeps_its_content_length() -> None:
-    assert cached_response(ask("HEAD"), (("Content-Length", "99"),), b"", 0.0).answer.headers == (
+    assert cached_response(request("HEAD"), (("Content-Length", "99"),), b"", 0.0).answer.headers == (
         ("Content-Length", "99"),
     )
-    assert cached_response(ask("HEAD"), (), b"", 0.0).answer.headers == ()
+    assert cached_response(request("HEAD"), (), b"", 0.0).answer.headers == ()
 
 
 def test_served_response_carries_age_and_cause() -> None:
-    entry = cached_response(ask(), (("age", "7"), ("a", "b")), b"x", 100.0)
+    entry = cached_response(request(), (("age", "7"), ("a", "b")), b"x", 100.0)
     assert entry.as_fallback(105.9, "failures") == HttpAnswer(
         200,
         [("a", "b"), ("content-length", "1"), ("age", "12"), ("x-degraded", "stale; cause=failures")],
@@ -209,27 +209,29 @@ def test_vary_fields_of_a_response(
 
 def test_key_includes_the_vary_fields() -> None:
     names = ("accept", "x")
-    assert ask(Accept="a").vary_key(names) == ask(accept=" a", other="b").vary_key(names)
+    assert request(Accept="a").vary_key(names) == request(accept=" a", other="b").vary_key(names)
     different = {
-        ask().vary_key(names),
-        ask(accept="").vary_key(names),
-        ask(accept="a").vary_key(names),
-        ask(accept="a", x="").vary_key(names),
-        ask("HEAD", accept="a").vary_key(names),
-        ask(key="mine", accept="a").vary_key(names),
+        request().vary_key(names),
+        request(accept="").vary_key(names),
+        request(accept="a").vary_key(names),
+        request(accept="a", x="").vary_key(names),
+        request("HEAD", accept="a").vary_key(names),
+        request(key="mine", accept="a").vary_key(names),
     }
     assert len(different) == 6
 
 
-def test_the_users_key_stands_for_method_and_url() -> None:
-    assert ask(key="mine").base_key == CacheRequest("GET", "http://other.test/", (), "mine").base_key
-    assert ask(key=URL).base_key != ask().base_key
-    assert ask(key=(URL, ())).base_key != ask().base_key
+def test_user_key_replaces_method_and_url() -> None:
+    assert request(key="mine").base_key == CacheRequest("GET", "http://other.test/", (), "mine").base_key
+    assert request(key=URL).base_key != request().base_key
+    assert request(key=(URL, ())).base_key != request().base_key
 
 
 def test_forwarded_host_separates_requests() -> None:
-    assert ask(X_Forwarded_Host="evil.test").base_key != ask().base_key
-    assert ask(X_Forwarded_Host="a.test").base_key == ask(x_forwarded_host="a.test", accept="b").base_key
+    assert request(X_Forwarded_Host="evil.test").base_key != request().base_key
+    assert (
+        request(X_Forwarded_Host="a.test").base_key == request(x_forwarded_host="a.test", accept="b").base_key
+    )
 
 
 lists = st.lists(
@@ -245,7 +247,7 @@ def test_the_age_is_honest_and_never_falls(
     text: str, aged: int, steps: list[float], max_stale_s: int
 ) -> None:
     """Whole seconds of upstream's age and of every second since the request; never past the limit again."""
-    entry = cached_response(ask(), (("age", str(aged)), *control(text)), b"", 50.0)
+    entry = cached_response(request(), (("age", str(aged)), *control(text)), b"", 50.0)
     now, before, was_usable = 50.0, -1, True
     for step in steps:
         now += step

@@ -87,18 +87,18 @@ def test_shed_call_is_answered_from_the_cache(face: str) -> None:
     assert bench.counted() == {("stale", "load"): 1, ("shed", "load"): 1}
 
 
-def test_a_dynamic_fallback_is_used_under_load_only_if_it_is_cheap(face: str) -> None:
+def test_dynamic_fallback_under_load_must_be_cheap(face: str) -> None:
     for under_load in (False, True):
-        told: list[FallbackContext] = []
-        fallback = Fallback(dynamic=told.append, under_load=under_load)
+        notified: list[FallbackContext] = []
+        fallback = Fallback(dynamic=notified.append, under_load=under_load)
         bench, dependency = Bench(fallback, NON_CORE).at(SHED), Dependency(face)
         if under_load:
             assert dependency(bench.served, 1, two=2) is None
-            assert told == [FallbackContext("related", "load", None, (1,), {"two": 2})]
+            assert notified == [FallbackContext("related", "load", None, (1,), {"two": 2})]
         else:
             with pytest.raises(GuardRejected):
                 dependency(bench.served)
-            assert told == []
+            assert notified == []
 
 
 def test_shed_call_with_raising_fallback_is_rejected(face: str) -> None:
@@ -111,7 +111,7 @@ def test_shed_call_with_raising_fallback_is_rejected(face: str) -> None:
     assert bench.counted() == {("shed", "load"): 1}
 
 
-def test_a_core_feature_is_answered_from_memory_before_it_is_called(face: str) -> None:
+def test_core_feature_uses_its_cache_before_the_call(face: str) -> None:
     bench, dependency = Bench(Fallback(static="static", stale=True)), Dependency(face)
     assert dependency(bench.served, "kept") == [1]
     bench.at(SHED)
@@ -172,12 +172,12 @@ def test_a_feature_comes_back_when_the_load_is_gone(face: str) -> None:
 
 
 def test_rejected_call_is_answered(face: str) -> None:
-    told: list[FallbackContext] = []
-    bench, dependency = Bench(Fallback(dynamic=told.append)).open(), Dependency(face)
+    notified: list[FallbackContext] = []
+    bench, dependency = Bench(Fallback(dynamic=notified.append)).open(), Dependency(face)
     before = untouched(bench)
     assert dependency(bench.served, 1, two=2) is None
     assert (dependency.calls, untouched(bench)) == (0, before)
-    (context,) = told
+    (context,) = notified
     assert (context.name, context.cause, context.args, context.kwargs) == (
         "related",
         "retry_after",
@@ -227,7 +227,7 @@ def test_a_failed_call_is_answered_and_counts_as_a_failure(face: str) -> None:
     assert bench.counted() == {("static", "error"): 2, ("static", "failures"): 1}
 
 
-def test_the_failure_is_recorded_before_the_fallback_runs_and_no_more_after(face: str) -> None:
+def test_failure_is_recorded_once_before_the_fallback(face: str) -> None:
     seen: list[tuple[int, int]] = []
     bench = Bench(Fallback(dynamic=lambda _: seen.append((bench.circuit.view().streak, 0))))
     dependency = Dependency(face)
@@ -237,7 +237,7 @@ def test_the_failure_is_recorded_before_the_fallback_runs_and_no_more_after(face
     assert bench.circuit.view().streak == 1
 
 
-def test_a_failure_without_an_answer_is_the_caller_s_own_with_its_traceback(face: str) -> None:
+def test_failure_without_fallback_keeps_its_traceback(face: str) -> None:
     for fallback in (None, Fallback(stale=True)):
         bench, dependency = Bench(fallback), Dependency(face)
         dependency.error = error = Failed("x")
@@ -263,13 +263,13 @@ def test_failure_with_raising_fallback_is_raised_with_a_note(face: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("judge", "streak"),
+    ("classifier", "streak"),
     [(OutcomeClassifier(ignore=(Failed,)), 1), (OutcomeClassifier(expected=(Failed,)), 0)],
 )
 def test_an_exception_that_is_no_failure_is_not_replaced(
-    face: str, judge: OutcomeClassifier, streak: int
+    face: str, classifier: OutcomeClassifier, streak: int
 ) -> None:
-    bench, dependency = Bench(Fallback(static="static", stale=True), judge=judge), Dependency(face)
+    bench, dependency = Bench(Fallback(static="static", stale=True), classifier=classifier), Dependency(face)
     dependency(bench.served)
     dependency.error = KeyError("x")
     assert dependency(bench.served) == [1]
@@ -292,7 +292,7 @@ def test_returned_failure_is_replaced_only_if_configured(
     face: str, on_value: bool | None, value: str, answer: str
 ) -> None:
     fallback = Fallback(static="static", on_value=on_value)
-    bench, dependency = Bench(fallback, judge=OutcomeClassifier(classify=of_values)), Dependency(face)
+    bench, dependency = Bench(fallback, classifier=OutcomeClassifier(classify=of_values)), Dependency(face)
     dependency.value = lambda: value
     assert dependency(bench.served) == answer
     assert bench.circuit.view().streak == (1 if value == "bad" else 0)
@@ -300,11 +300,11 @@ def test_returned_failure_is_replaced_only_if_configured(
 
 
 def test_returned_failure_with_raising_fallback_is_returned(face: str) -> None:
-    def broken(told: FallbackContext) -> object:
-        assert told.error is None
+    def broken(notified: FallbackContext) -> object:
+        assert notified.error is None
         raise KeyError("fallback")
 
-    bench = Bench(Fallback(dynamic=broken, on_value=True), judge=OutcomeClassifier(classify=of_values))
+    bench = Bench(Fallback(dynamic=broken, on_value=True), classifier=OutcomeClassifier(classify=of_values))
     dependency = Dependency(face)
     dependency.value = lambda: "bad"
     assert dependency(bench.served) == "bad"
@@ -337,7 +337,7 @@ async def test_a_cancelled_call_is_not_replaced() -> None:
     assert (bench.circuit.view().streak, bench.counted()) == (0, {})
 
 
-def test_a_call_that_exceeds_its_own_limit_is_a_failure_and_is_replaced(backend: str) -> None:
+def test_call_over_its_time_limit_fails_and_is_replaced(backend: str) -> None:
     bench = Bench(Fallback(static="static"), rules=BreakerRules(timeout_s=0.001))
 
     async def slow() -> None:
@@ -403,10 +403,10 @@ def test_blocks_are_rejected_while_the_feature_is_shed() -> None:
     bench = Bench(Fallback(static="static"), NON_CORE)
     assert bench.served.reject_if_shed() is None
     bench.at(SHED)
-    refusal = GuardRejection("related", BreakerState.CLOSED, BreakerCause.SHED, 3.0)
-    assert bench.served.would_shed() == refusal
+    rejection = GuardRejection("related", BreakerState.CLOSED, BreakerCause.SHED, 3.0)
+    assert bench.served.would_shed() == rejection
     assert bench.counted() == {}
-    assert bench.served.reject_if_shed() == refusal
+    assert bench.served.reject_if_shed() == rejection
     assert bench.counted() == {("shed", "load"): 1}
     assert Bench(None).at(STATIC).served.reject_if_shed() is None
 

@@ -65,8 +65,8 @@ def test_fallback_value_is_not_cached(face: str) -> None:
     ],
 )
 def test_only_success_is_cached_however_slow(face: str, outcome: Outcome, kept: bool) -> None:
-    judge = OutcomeClassifier(classify=lambda seen: outcome if isinstance(seen, list) else None)
-    bench, dependency = Bench(Fallback(stale=True), judge=judge), Dependency(face)
+    classifier = OutcomeClassifier(classify=lambda seen: outcome if isinstance(seen, list) else None)
+    bench, dependency = Bench(Fallback(stale=True), classifier=classifier), Dependency(face)
     assert dependency(bench.served) == [1]
     dependency.error = Failed("x")
     if kept:
@@ -205,7 +205,7 @@ class Repository:
 
 
 def test_different_calls_have_different_keys() -> None:
-    shelf = shelved()
+    stored = shelved()
     first, second = Repository(), Repository()
     calls: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = [
         (len, (1,), {}),
@@ -224,20 +224,20 @@ def test_different_calls_have_different_keys() -> None:
         (functools.partial(max, 1), (), {}),
         (functools.partial(max, 1), (), {}),
     ]
-    assert len({shelf.key(*call) for call in calls}) == len(calls)
+    assert len({stored.key(*call) for call in calls}) == len(calls)
 
 
 def test_the_same_call_has_the_same_key() -> None:
-    shelf = shelved()
-    assert shelf.key(len, (1,), {"a": 1, "b": 2}) == shelf.key(len, (1,), {"b": 2, "a": 1})
+    stored = shelved()
+    assert stored.key(len, (1,), {"a": 1, "b": 2}) == stored.key(len, (1,), {"b": 2, "a": 1})
     repository = Repository()
-    assert shelf.key(repository.find, (1,), {}) == shelf.key(repository.find, (1,), {})
+    assert stored.key(repository.find, (1,), {}) == stored.key(repository.find, (1,), {})
 
 
 def test_keyword_types_belong_to_the_key_in_any_order() -> None:
-    shelf = shelved(Fallback(stale=True))
-    assert shelf.key(len, (), {"a": 1, "b": True}) != shelf.key(len, (), {"b": 1, "a": True})
-    assert shelf.key(len, (), {"a": 1, "b": True}) == shelf.key(len, (), {"b": True, "a": 1})
+    stored = shelved(Fallback(stale=True))
+    assert stored.key(len, (), {"a": 1, "b": True}) != stored.key(len, (), {"b": 1, "a": True})
+    assert stored.key(len, (), {"a": 1, "b": True}) == stored.key(len, (), {"b": True, "a": 1})
 
 
 ALIKE = st.recursive(
@@ -247,22 +247,22 @@ ALIKE = st.recursive(
 )
 
 
-def spelled(value: object) -> object:
+def quoted(value: object) -> object:
     """A value so that only the same of the same types is equal to it."""
     if isinstance(value, tuple):
-        return ("tuple", *map(spelled, value))
+        return ("tuple", *map(quoted, value))
     if isinstance(value, frozenset):
-        return ("set", *sorted((spelled(item) for item in value), key=repr))
+        return ("set", *sorted((quoted(item) for item in value), key=repr))
     return repr(value)
 
 
 @given(st.lists(ALIKE, max_size=2), st.lists(ALIKE, max_size=2))
-def test_only_the_same_values_of_the_same_types_have_the_same_key(one: list[Any], two: list[Any]) -> None:
-    shelf = shelved(Fallback(stale=True))
+def test_key_depends_on_values_and_types(one: list[Any], two: list[Any]) -> None:
+    stored = shelved(Fallback(stale=True))
     named = [dict(zip("ab", values, strict=False)) for values in (one, two)]
-    same = spelled(tuple(one)) == spelled(tuple(two))
-    assert (shelf.key(len, tuple(one), {}) == shelf.key(len, tuple(two), {})) is same
-    assert (shelf.key(len, (), named[0]) == shelf.key(len, (), dict(reversed(named[1].items())))) is same
+    same = quoted(tuple(one)) == quoted(tuple(two))
+    assert (stored.key(len, tuple(one), {}) == stored.key(len, tuple(two), {})) is same
+    assert (stored.key(len, (), named[0]) == stored.key(len, (), dict(reversed(named[1].items())))) is same
 
 
 def test_equal_value_of_another_type_is_another_key(face: str) -> None:
@@ -279,32 +279,32 @@ def test_equal_value_of_another_type_is_another_key(face: str) -> None:
 
 
 def test_two_functions_of_one_guard_do_not_mix_up_their_answers() -> None:
-    shelf = shelved(Fallback(stale=True, key=lambda user: user))
-    assert shelf.key(len, ("a",), {}) != shelf.key(max, ("a",), {})
+    stored = shelved(Fallback(stale=True, key=lambda user: user))
+    assert stored.key(len, ("a",), {}) != stored.key(max, ("a",), {})
 
 
-def test_lookup_amid_a_change_misses_and_a_result_is_stored_after_it() -> None:
+def test_lookup_during_a_change_misses_and_result_is_stored() -> None:
     """A key whose comparison uses the cache itself."""
-    shelf = shelved()
-    asked: list[object] = []
+    stored = shelved()
+    requested: list[object] = []
 
     class Key:
         def __hash__(self) -> int:
             return 1
 
         def __eq__(self, other: object) -> bool:
-            asked.append(shelf.find("x"))
-            shelf.store("y", 2)
+            requested.append(stored.find("x"))
+            stored.store("y", 2)
             return True
 
-    shelf.store("x", 1)
-    shelf.store(Key(), 3)
-    entry = shelf.find(Key())
+    stored.store("x", 1)
+    stored.store(Key(), 3)
+    entry = stored.find(Key())
     assert entry is not None
     assert entry.value == 3
-    assert asked
-    assert not any(asked)
-    found = shelf.find("y")
+    assert requested
+    assert not any(requested)
+    found = stored.find("y")
     assert found is not None
     assert found.value == 2
 

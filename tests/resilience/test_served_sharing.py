@@ -54,7 +54,7 @@ async def settle() -> None:
         await checkpoint()
 
 
-class Crowd:
+class Callers:
     """Callers of one feature."""
 
     def __init__(self, bench: Bench) -> None:
@@ -85,13 +85,13 @@ ALWAYS = Fallback(stale=True, coalesce="always")
 
 def test_waiters_share_one_call_and_one_record(backend: str) -> None:
     async def task() -> None:
-        crowd = Crowd(Bench(ALWAYS))
-        await crowd.come(10)
-        assert crowd.slow.calls == 1
-        assert crowd.answers == [[1]] * 10
-        assert len({id(answer) for answer in crowd.answers}) == 10
-        assert crowd.bench.circuit.view().calls == 1
-        assert crowd.bench.counted() == {}
+        callers = Callers(Bench(ALWAYS))
+        await callers.come(10)
+        assert callers.slow.calls == 1
+        assert callers.answers == [[1]] * 10
+        assert len({id(answer) for answer in callers.answers}) == 10
+        assert callers.bench.circuit.view().calls == 1
+        assert callers.bench.counted() == {}
 
     run(backend, task)
 
@@ -104,10 +104,10 @@ def test_calls_are_shared_from_the_level_stale_on(backend: str) -> None:
             (DegradationLevel.STALE, 1),
             (DegradationLevel.STATIC, 1),
         ):
-            crowd = Crowd(Bench(Fallback(stale=True)).at(level))
-            await crowd.come(4)
-            assert crowd.slow.calls == calls
-            assert len(crowd.answers) == 4
+            callers = Callers(Bench(Fallback(stale=True)).at(level))
+            await callers.come(4)
+            assert callers.slow.calls == calls
+            assert len(callers.answers) == 4
 
     run(backend, task)
 
@@ -115,44 +115,44 @@ def test_calls_are_shared_from_the_level_stale_on(backend: str) -> None:
 def test_nothing_is_shared_without_a_key_or_without_keeping(backend: str) -> None:
     async def task() -> None:
         for fallback in (Fallback(stale=True, key=lambda: None), Fallback(dynamic=str), None):
-            crowd = Crowd(Bench(fallback).at(DegradationLevel.STATIC))
-            await crowd.come(4)
-            assert crowd.slow.calls == 4
+            callers = Callers(Bench(fallback).at(DegradationLevel.STATIC))
+            await callers.come(4)
+            assert callers.slow.calls == 4
 
     run(backend, task)
 
 
 def test_caller_with_usable_result_does_not_wait(backend: str) -> None:
     async def task() -> None:
-        crowd = Crowd(Bench(ALWAYS))
-        await crowd.come(1)
-        crowd.slow.go = anyio.Event()
+        callers = Callers(Bench(ALWAYS))
+        await callers.come(1)
+        callers.slow.go = anyio.Event()
 
         async def meanwhile() -> None:
-            assert crowd.answers == [[1], [1], [1]]
+            assert callers.answers == [[1], [1], [1]]
 
-        await crowd.come(3, meanwhile)
-        assert crowd.answers == [[1], [1], [1], [2]]
-        assert crowd.bench.counted() == {("stale", "refresh"): 2}
-        crowd.bench.now += 61.0
-        crowd.answers.clear()
-        crowd.slow.go = anyio.Event()
-        await crowd.come(3)
-        assert crowd.answers == [[3]] * 3
+        await callers.come(3, meanwhile)
+        assert callers.answers == [[1], [1], [1], [2]]
+        assert callers.bench.counted() == {("stale", "refresh"): 2}
+        callers.bench.now += 61.0
+        callers.answers.clear()
+        callers.slow.go = anyio.Event()
+        await callers.come(3)
+        assert callers.answers == [[3]] * 3
 
     run(backend, task)
 
 
-def test_a_failure_is_one_failure_and_each_has_an_answer_of_his_own(backend: str) -> None:
+def test_shared_failure_counts_once_with_separate_answers(backend: str) -> None:
     async def task() -> None:
-        told: list[Any] = []
-        bench = Bench(Fallback(stale=True, coalesce="always", dynamic=lambda why: told.append(why.cause)))
-        crowd = Crowd(bench)
-        crowd.slow.error = Failed("x")
-        await crowd.come(5)
-        assert crowd.slow.calls == 1
+        notified: list[Any] = []
+        bench = Bench(Fallback(stale=True, coalesce="always", dynamic=lambda why: notified.append(why.cause)))
+        callers = Callers(bench)
+        callers.slow.error = Failed("x")
+        await callers.come(5)
+        assert callers.slow.calls == 1
         assert bench.circuit.view().streak == 1
-        assert told == ["error"] * 5
+        assert notified == ["error"] * 5
         assert bench.counted() == {("dynamic", "error"): 5}
 
     run(backend, task)
@@ -160,14 +160,14 @@ def test_a_failure_is_one_failure_and_each_has_an_answer_of_his_own(backend: str
 
 def test_an_error_that_all_have_does_not_grow_with_each_of_them(backend: str) -> None:
     async def task() -> None:
-        crowd = Crowd(Bench(ALWAYS))
-        crowd.slow.error = Failed("x")
+        callers = Callers(Bench(ALWAYS))
+        callers.slow.error = Failed("x")
         lengths: list[int] = []
         errors: list[Failed] = []
 
         async def want() -> None:
             with pytest.raises(Failed) as caught:
-                await crowd.bench.served.call_async(crowd.slow, (), {})
+                await callers.bench.served.call_async(callers.slow, (), {})
             errors.append(caught.value)
             lengths.append(len(traceback.extract_tb(caught.value.__traceback__)))
 
@@ -175,11 +175,11 @@ def test_an_error_that_all_have_does_not_grow_with_each_of_them(backend: str) ->
             for _ in range(10):
                 group.start_soon(want)
             await settle()
-            crowd.slow.go.set()
+            callers.slow.go.set()
         assert len(lengths) == 10
         assert max(lengths) <= min(lengths) + 3
-        assert crowd.slow.calls == 1
-        assert errors[0] is crowd.slow.error
+        assert callers.slow.calls == 1
+        assert errors[0] is callers.slow.error
         assert len({id(error) for error in errors}) == 10
 
     run(backend, task)
@@ -187,21 +187,21 @@ def test_an_error_that_all_have_does_not_grow_with_each_of_them(backend: str) ->
 
 def test_rejection_is_shared_by_all(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A guard that asks its fleet first may refuse later than others begin to wait."""
-    refusal = GuardRejection("related", BreakerState.OPEN, BreakerCause.REMOTE, 5.0)
+    rejection = GuardRejection("related", BreakerState.OPEN, BreakerCause.REMOTE, 5.0)
 
-    async def refuse(*_: Any) -> GuardedAttempt:
+    async def reject(*_: Any) -> GuardedAttempt:
         await settle()
-        return GuardedAttempt(rejection=refusal)
+        return GuardedAttempt(rejection=rejection)
 
-    monkeypatch.setattr(feature_executor, "attempt_async", refuse)
+    monkeypatch.setattr(feature_executor, "attempt_async", reject)
 
     async def task() -> None:
-        crowd = Crowd(Bench(ALWAYS))
-        await crowd.come(4)
-        assert crowd.slow.calls == 0
-        assert all(isinstance(answer, GuardRejected) for answer in crowd.answers)
-        assert {answer.rejection for answer in crowd.answers} == {refusal}
-        assert len({id(answer) for answer in crowd.answers}) == 4
+        callers = Callers(Bench(ALWAYS))
+        await callers.come(4)
+        assert callers.slow.calls == 0
+        assert all(isinstance(answer, GuardRejected) for answer in callers.answers)
+        assert {answer.rejection for answer in callers.answers} == {rejection}
+        assert len({id(answer) for answer in callers.answers}) == 4
 
     run(backend, task)
 
@@ -209,12 +209,12 @@ def test_rejection_is_shared_by_all(backend: str, monkeypatch: pytest.MonkeyPatc
 def test_single_probe_refreshes_for_all(backend: str) -> None:
     async def task() -> None:
         bench = Bench(ALWAYS, rules=BreakerRules(failures=1, open_s=10.0))
-        crowd = Crowd(bench)
+        callers = Callers(bench)
         bench.circuit.open_for(10.0)
         bench.now += 10.0
-        await crowd.come(6)
-        assert crowd.slow.calls == 1
-        assert crowd.answers == [[1]] * 6
+        await callers.come(6)
+        assert callers.slow.calls == 1
+        assert callers.answers == [[1]] * 6
         assert bench.circuit.state() is BreakerState.CLOSED
 
     run(backend, task)
@@ -225,24 +225,24 @@ def test_a_cancelled_leader_is_replaced_and_counts_as_nothing(backend: str) -> N
         bench = Bench(ALWAYS, rules=BreakerRules(half_open_max=1, open_s=10.0))
         bench.circuit.open_for(10.0)
         bench.now += 10.0
-        crowd = Crowd(bench)
+        callers = Callers(bench)
         leader = anyio.CancelScope()
 
         async def lead() -> None:
             with leader:
-                await crowd.want()
+                await callers.want()
 
         async def replaced() -> None:
-            assert crowd.slow.calls == 1
+            assert callers.slow.calls == 1
             leader.cancel()
             await settle()
-            assert crowd.slow.calls == 2
+            assert callers.slow.calls == 2
 
         async with anyio.create_task_group() as group:
             group.start_soon(lead)
             await settle()
-            await crowd.come(3, replaced)
-        assert crowd.answers == [[2]] * 3
+            await callers.come(3, replaced)
+        assert callers.answers == [[2]] * 3
         assert bench.circuit.state() is BreakerState.CLOSED
 
     run(backend, task)
@@ -250,11 +250,11 @@ def test_a_cancelled_leader_is_replaced_and_counts_as_nothing(backend: str) -> N
 
 def test_uncopyable_result_is_not_shared(backend: str) -> None:
     async def task() -> None:
-        crowd = Crowd(Bench(ALWAYS))
-        crowd.slow.value = threading.Lock
-        await crowd.come(3)
-        assert crowd.slow.calls == 3
-        assert len({id(answer) for answer in crowd.answers}) == 3
+        callers = Callers(Bench(ALWAYS))
+        callers.slow.value = threading.Lock
+        await callers.come(3)
+        assert callers.slow.calls == 3
+        assert len({id(answer) for answer in callers.answers}) == 3
 
     run(backend, task)
 
@@ -270,11 +270,11 @@ def test_a_copy_that_fails_for_one_is_not_shared_with_him(backend: str) -> None:
             return Once()
 
     async def task() -> None:
-        crowd = Crowd(Bench(ALWAYS))
-        crowd.slow.value = Once
-        await crowd.come(3)
-        assert crowd.slow.calls == 2
-        assert len(crowd.answers) == 3
+        callers = Callers(Bench(ALWAYS))
+        callers.slow.value = Once
+        await callers.come(3)
+        assert callers.slow.calls == 2
+        assert len(callers.answers) == 3
 
     run(backend, task)
 
@@ -287,31 +287,31 @@ def always(outcome: Outcome, _: object) -> Outcome:
 def test_unsuccessful_values_are_shared_and_not_cached(backend: str) -> None:
     async def task() -> None:
         for outcome in (Outcome.NEUTRAL, Outcome.FAILURE):
-            bench = Bench(ALWAYS, judge=OutcomeClassifier(classify=functools.partial(always, outcome)))
-            crowd = Crowd(bench)
-            await crowd.come(3)
-            assert crowd.slow.calls == 1
-            assert crowd.answers == [[1]] * 3
+            bench = Bench(ALWAYS, classifier=OutcomeClassifier(classify=functools.partial(always, outcome)))
+            callers = Callers(bench)
+            await callers.come(3)
+            assert callers.slow.calls == 1
+            assert callers.answers == [[1]] * 3
             assert bench.circuit.view().streak == (1 if outcome is Outcome.FAILURE else 0)
-            await crowd.come(1)
-            assert crowd.answers[-1] == [2]
+            await callers.come(1)
+            assert callers.answers[-1] == [2]
 
     run(backend, task)
 
 
 def test_the_first_caller_may_change_his_answer_at_once(backend: str) -> None:
     async def task() -> None:
-        crowd = Crowd(Bench(ALWAYS))
+        callers = Callers(Bench(ALWAYS))
 
         async def spoil() -> None:
-            answer = await crowd.bench.served.call_async(crowd.slow, (), {})
+            answer = await callers.bench.served.call_async(callers.slow, (), {})
             answer.append("mine")
 
         async with anyio.create_task_group() as group:
             group.start_soon(spoil)
             await settle()
-            await crowd.come(3)
-        assert crowd.answers == [[1]] * 3
+            await callers.come(3)
+        assert callers.answers == [[1]] * 3
 
     run(backend, task)
 
@@ -338,7 +338,7 @@ class Worker:
         return self.value()
 
 
-def crowd_of_threads(bench: Bench, worker: Worker, waiting: int) -> list[Any]:
+def caller_threads(bench: Bench, worker: Worker, waiting: int) -> list[Any]:
     """What one who calls and so many who wait for it are answered."""
     answers: list[Any] = []
 
@@ -366,14 +366,14 @@ def crowd_of_threads(bench: Bench, worker: Worker, waiting: int) -> list[Any]:
 
 def test_threads_share_one_call() -> None:
     bench, worker = Bench(ALWAYS), Worker()
-    assert crowd_of_threads(bench, worker, 5) == [[1]] * 6
+    assert caller_threads(bench, worker, 5) == [[1]] * 6
     assert (worker.calls, bench.circuit.view().calls) == (1, 1)
 
 
 def test_threads_share_a_failure() -> None:
     bench, worker = Bench(ALWAYS), Worker()
     worker.error = Failed("x")
-    answers = crowd_of_threads(bench, worker, 3)
+    answers = caller_threads(bench, worker, 3)
     assert [repr(answer) for answer in answers] == ["Failed('x')"] * 4
     assert len({id(answer) for answer in answers}) == 4
     assert (worker.calls, bench.circuit.view().streak) == (1, 1)
@@ -382,7 +382,7 @@ def test_threads_share_a_failure() -> None:
 def test_threads_do_not_share_uncopyable_results() -> None:
     bench, worker = Bench(ALWAYS), Worker()
     worker.value = threading.Lock
-    assert len({id(answer) for answer in crowd_of_threads(bench, worker, 2)}) == 3
+    assert len({id(answer) for answer in caller_threads(bench, worker, 2)}) == 3
     assert worker.calls == 3
 
 
@@ -424,7 +424,7 @@ def test_an_awaitable_of_a_plain_function_cannot_be_replaced(
 def test_threads_share_no_awaitable() -> None:
     bench, worker = Bench(ALWAYS), Worker()
     worker.value = later
-    answers = crowd_of_threads(bench, worker, 2)
+    answers = caller_threads(bench, worker, 2)
     assert [str(answer).split()[1:5] for answer in answers] == [["has", "returned", "an", "awaitable,"]] * 3
 
 
@@ -475,9 +475,9 @@ def test_waiter_waits_until_its_limit_and_then_calls(backend: str) -> None:
         slow, done = Slow(), anyio.Event()
         slow.go.set()
         late = feature_executor.CallResult(GuardedAttempt(error=TimeoutError()), UNSET, None)
-        shelf = bench.served.cache
-        assert shelf is not None
-        key = shelf.key(slow, (), {})
+        stored = bench.served.cache
+        assert stored is not None
+        key = stored.key(slow, (), {})
         assert key is not None
 
         async def hang() -> feature_executor.CallResult:

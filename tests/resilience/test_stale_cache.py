@@ -82,7 +82,7 @@ def test_repr_shows_fill_and_age() -> None:
     assert repr(cache) == "<StaleCache 2/1024, oldest 48 s>"
 
 
-def test_a_heavier_answer_takes_more_of_the_room() -> None:
+def test_heavier_answer_uses_more_capacity() -> None:
     cache: StaleCache[str] = StaleCache(9, max_weight=10)
     cache.put("a", "one", 0.0, weight=4)
     cache.put("b", "two", 0.0, weight=6)
@@ -101,9 +101,9 @@ def test_a_heavier_answer_takes_more_of_the_room() -> None:
     st.integers(0, 20),
 )
 def test_weight_equals_the_sum_of_its_entries(
-    deeds: list[tuple[str, int, bool]], entries: int, room: int
+    deeds: list[tuple[str, int, bool]], entries: int, capacity: int
 ) -> None:
-    cache: StaleCache[int] = StaleCache(entries, room)
+    cache: StaleCache[int] = StaleCache(entries, capacity)
     for now, (key, weight, puts) in enumerate(deeds):
         if puts:
             cache.put(key, weight, float(now), weight)
@@ -111,7 +111,7 @@ def test_weight_equals_the_sum_of_its_entries(
             cache.get(key, float(now), 5.0)
         kept = [entry.value for entry in cache.entries.values()]
         assert cache.weight == sum(kept)
-        assert cache.weight <= room or len(kept) == 1
+        assert cache.weight <= capacity or len(kept) == 1
         assert len(kept) <= entries
 
 

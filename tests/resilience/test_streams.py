@@ -22,7 +22,7 @@ DECORATED = [plain, later]
 
 
 @pytest.mark.parametrize("opens", ALL)
-def test_a_stream_is_let_in_at_its_first_item_and_settled_at_its_end(opens: Opens) -> None:
+def test_stream_is_admitted_at_its_first_item_settled_at_end(opens: Opens) -> None:
     circuit, source = half_open(), Source(1, 2)
     reader = opens(circuit, source)
     assert circuit.view().probes == 0
@@ -47,9 +47,9 @@ def test_stream_is_rejected_at_its_first_item(opens: Opens) -> None:
 @pytest.mark.parametrize("opens", ALL)
 def test_shed_stream_is_rejected(opens: Opens) -> None:
     circuit = Clocked()
-    refusal = opened().rejection()
-    assert isinstance(refusal, GuardRejection)
-    circuit.executor = Shedding(refusal)
+    rejection = opened().rejection()
+    assert isinstance(rejection, GuardRejection)
+    circuit.executor = Shedding(rejection)
     with pytest.raises(GuardRejected):
         opens(circuit, Source(1)).take()
 
@@ -220,23 +220,23 @@ def test_a_whole_stream_is_never_slow_since_its_reader_may_be(opens: Opens) -> N
 
 
 def echo() -> Generator[Any, Any, str]:
-    heard: list[Any] = []
-    while len(heard) < 3:
+    received: list[Any] = []
+    while len(received) < 3:
         try:
-            heard.append((yield len(heard)))
+            received.append((yield len(received)))
         except KeyError as error:
-            heard.append(repr(error))
-    return repr(heard)
+            received.append(repr(error))
+    return repr(received)
 
 
 async def echo_later() -> Any:
-    heard: list[Any] = []
-    while len(heard) < 3:
+    received: list[Any] = []
+    while len(received) < 3:
         try:
-            heard.append((yield len(heard)))
+            received.append((yield len(received)))
         except KeyError as error:
-            heard.append(repr(error))
-    yield repr(heard)
+            received.append(repr(error))
+    yield repr(received)
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -314,7 +314,7 @@ def test_a_context_manager_of_a_guarded_generator_is_a_block() -> None:
 
 
 @pytest.mark.parametrize("opens", DECORATED)
-def test_a_cleanup_that_fails_after_the_reader_has_left_is_no_evidence(opens: Opens) -> None:
+def test_failing_cleanup_after_the_reader_left_is_neutral(opens: Opens) -> None:
     circuit = half_open()
 
     def stream() -> Generator[int]:

@@ -133,7 +133,7 @@ def test_a_stream_that_is_forgotten_gives_its_place_back() -> None:
     assert circuit.state() is BreakerState.HALF_OPEN
 
 
-def test_a_stream_that_is_forgotten_under_trio_gives_its_place_back() -> None:
+def test_abandoned_stream_under_trio_releases_its_slot() -> None:
     circuit, source = half_open(), Slow(3)
 
     async def forget() -> None:
@@ -166,7 +166,7 @@ def test_reader_cancelled_at_the_start_takes_nothing(backend: str) -> None:
 
     run(backend, main)
     assert circuit.view().probes == 0
-    assert store.asked == []
+    assert store.requested == []
 
 
 def test_a_stream_may_be_read_by_one_task_and_left_by_another(backend: str) -> None:

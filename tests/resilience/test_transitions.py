@@ -153,8 +153,8 @@ def test_a_wait_and_a_cause_can_be_given_once() -> None:
     it = machine()
     it.transition(BreakerEvent.RETRY_AFTER, 1.0, wait_s=0.0, cause=BreakerCause.REMOTE)
     assert (it.wait_s, it.cause, it.rejection_cause) == (0.0, BreakerCause.REMOTE, BreakerCause.REMOTE)
-    (told,) = it.drain()
-    assert (told.cause, told.retry_after_s) == (BreakerCause.REMOTE, 0.0)
+    (notified,) = it.drain()
+    assert (notified.cause, notified.retry_after_s) == (BreakerCause.REMOTE, 0.0)
     it.transition(BreakerEvent.FAILURES, 1.0)
     it.transition(BreakerEvent.WAITED, 2.0)
     it.transition(BreakerEvent.PROBE_FAILED, 2.0)
@@ -210,7 +210,7 @@ def test_how_long_it_stays_open(now: float, left_s: float, seen: BreakerState, r
     assert it.state is BreakerState.OPEN
 
 
-def test_only_while_nothing_is_let_through_is_there_a_time_to_wait() -> None:
+def test_retry_time_exists_only_while_all_calls_are_rejected() -> None:
     it = machine()
     it.transition(BreakerEvent.FAILURES, 1.0)
     it.transition(BreakerEvent.WAITED, 11.0)
@@ -279,15 +279,15 @@ def test_the_page_names_every_state_and_every_row_once() -> None:
         assert page.count(f"\n| `{state}` | {call} | {result} |") == 1
     for row in TRANSITION_ROWS:
         states = ", ".join(f"`{state}`" for state in row.states)
-        said = "any state" if set(row.states) == set(BreakerState) else states
-        assert page.count(f"\n| {row.event} | {said} | `{row.effect.to}` | `{row.effect.cause}` |") == 1
+        reports = "any state" if set(row.states) == set(BreakerState) else states
+        assert page.count(f"\n| {row.event} | {reports} | `{row.effect.to}` | `{row.effect.cause}` |") == 1
 
 
 def arrows(lines: str) -> set[tuple[str, ...]]:
     return {tuple(line.strip().split(": ")[0].split(" --> ")) for line in lines.splitlines() if ": " in line}
 
 
-def test_the_diagram_draws_the_moves_within_the_frame_and_out_of_it() -> None:
+def test_diagram_draws_transitions_inside_and_across_the_frame() -> None:
     inside, outside = states_page().split("```")[1].split("\n    }\n")
     assert arrows(inside) == {
         (state, move.to) for (state, event), move in TRANSITION_EFFECTS.items() if event in OWN

@@ -53,7 +53,7 @@ def test_a_sum_counts_for_the_whole_window_from_its_first_result(now: float, cal
     assert window.counts(now) == (calls, calls // 2, calls // 2)
 
 
-def test_a_new_sum_begins_after_a_tenth_of_the_window_and_lasts_for_the_whole() -> None:
+def test_sum_starts_each_tenth_and_lasts_for_the_window() -> None:
     window = TimeWindow(10.0)
     for now in (0.0, 0.9375, 1.0, 1.5):
         window.add(True, False, now)

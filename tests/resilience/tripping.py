@@ -12,7 +12,7 @@ from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import BreakerState, BreakerTransition, GuardPermit, GuardRejection, Outcome
 
 
-class Told:
+class RecordedTransitions:
     """What an observer was told."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ def passed(answer: GuardPermit | GuardRejection) -> GuardPermit:
     return answer
 
 
-def refused(answer: GuardPermit | GuardRejection) -> GuardRejection:
+def rejected(answer: GuardPermit | GuardRejection) -> GuardRejection:
     """The refusal, which there must be."""
     assert isinstance(answer, GuardRejection), answer
     return answer

@@ -21,7 +21,7 @@ from autoglm_throttle.types import (
     Outcome,
 )
 from tests.resilience import faces
-from tests.resilience.conformance.spoken import Stage, Words, refusal
+from tests.resilience.conformance.events import EventHandlers, EventRunner, rejection
 
 NAMED: dict[str, type[BaseException]] = {
     "CancelledError": asyncio.CancelledError,
@@ -49,14 +49,14 @@ CLASSIFIERS: dict[str, Callable[[object], Outcome | None]] = {
 }
 
 
-def judge(said: dict[str, str]) -> OutcomeClassifier:
+def classifier(reports: dict[str, str]) -> OutcomeClassifier:
     """What a row says of what counts as what."""
     ignore, expected = (
-        tuple(NAMED[word] for word in said.get(name, "").split(",") if word)
+        tuple(NAMED[text] for text in reports.get(name, "").split(",") if text)
         for name in ("ignore", "expected")
     )
     return OutcomeClassifier(
-        classify=CLASSIFIERS.get(said.get("classify", "")), ignore=ignore, expected=expected
+        classify=CLASSIFIERS.get(reports.get("classify", "")), ignore=ignore, expected=expected
     )
 
 
@@ -72,15 +72,15 @@ def error(names: str) -> BaseException:
     return NAMED[names]("what went wrong")
 
 
-class Calls(Stage):
+class Calls(EventRunner):
     """A guard, and one way of making calls through it."""
 
-    def __init__(self, rules: BreakerRules, said: dict[str, str], face: str) -> None:
+    def __init__(self, rules: BreakerRules, reports: dict[str, str], face: str) -> None:
         super().__init__()
-        self.circuit = GuardState("it", rules, clock=self.clock, classifier=judge(said))
+        self.circuit = GuardState("it", rules, clock=self.clock, classifier=classifier(reports))
         self.face = faces.FACES[face]
 
-    def words(self) -> Words:
+    def handlers(self) -> EventHandlers:
         circuit = self.circuit
         return {
             r"returns": self.returns,
@@ -131,6 +131,6 @@ class Calls(Stage):
     def call(self) -> str:
         try:
             self.returns()
-        except GuardRejected as refused:
-            return refusal(refused.rejection)
+        except GuardRejected as rejected:
+            return rejection(rejected.rejection)
         return "answered"

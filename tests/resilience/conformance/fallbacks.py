@@ -9,8 +9,8 @@ from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.types import Criticality, DegradationLevel, FallbackContext, GuardRejected
-from tests.resilience.conformance.calls import error, judge
-from tests.resilience.conformance.spoken import Stage, Words, refusal
+from tests.resilience.conformance.calls import classifier, error
+from tests.resilience.conformance.events import EventHandlers, EventRunner, rejection
 from tests.resilience.degrading import LOADS, Bench, Dependency
 
 
@@ -26,9 +26,9 @@ def raising(context: FallbackContext) -> str:
     raise Worse
 
 
-def fallback(said: dict[str, str]) -> Fallback | None:
+def fallback(reports: dict[str, str]) -> Fallback | None:
     """The rungs that a row names."""
-    rungs = said.get("fallback", "").split("+")
+    fallback_kinds = reports.get("fallback", "").split("+")
     given: dict[str, Any] = {
         "static": {"static": "static"},
         "dynamic": {"dynamic": computed},
@@ -38,22 +38,25 @@ def fallback(said: dict[str, str]) -> Fallback | None:
         "on_value": {"on_value": True},
         "": {},
     }
-    chosen = {name: value for rung in rungs for name, value in given[rung].items()}
+    chosen = {name: value for fallback_kind in fallback_kinds for name, value in given[fallback_kind].items()}
     return Fallback(**chosen) if chosen else None
 
 
-class Fallbacks(Stage):
+class Fallbacks(EventRunner):
     """One feature of a service, and one way of calling it."""
 
-    def __init__(self, rules: BreakerRules, said: dict[str, str], face: str) -> None:
+    def __init__(self, rules: BreakerRules, reports: dict[str, str], face: str) -> None:
         super().__init__()
         self.bench = Bench(
-            fallback(said), Criticality(said.get("criticality", "core")), rules=rules, judge=judge(said)
+            fallback(reports),
+            Criticality(reports.get("criticality", "core")),
+            rules=rules,
+            classifier=classifier(reports),
         )
         self.bench.circuit.executor = self.bench.served
         self.dependency = Dependency(face)
 
-    def words(self) -> Words:
+    def handlers(self) -> EventHandlers:
         return {
             r"returns": lambda: self.call(None, "live"),
             r"returns nothing": lambda: self.call(None, []),
@@ -78,15 +81,15 @@ class Fallbacks(Stage):
         try:
             with Guard(self.bench.circuit):
                 return "let through"
-        except GuardRejected as refused:
-            return refusal(refused.rejection)
+        except GuardRejected as rejected:
+            return rejection(rejected.rejection)
 
     def call(self, raised: BaseException | None, value: object) -> str:
         self.dependency.error, self.dependency.value = raised, lambda: value
         try:
             got = self.dependency(self.bench.served, "a question")
-        except GuardRejected as refused:
-            return refusal(refused.rejection)
+        except GuardRejected as rejected:
+            return rejection(rejected.rejection)
         except (asyncio.CancelledError, KeyboardInterrupt) as gone:
             return type(gone).__name__
         except Exception as caught:  # noqa: BLE001 - it is the answer
@@ -95,5 +98,8 @@ class Fallbacks(Stage):
         return str(got)
 
     def degraded(self) -> str:
-        counts = [f"{rung}({cause})={count}" for (rung, cause), count in self.bench.counted().items()]
+        counts = [
+            f"{fallback_kind}({cause})={count}"
+            for (fallback_kind, cause), count in self.bench.counted().items()
+        ]
         return " ".join(["degraded", *(sorted(counts) or ["nothing"])])

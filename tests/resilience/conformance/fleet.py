@@ -6,7 +6,7 @@ from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
 from autoglm_throttle.types import BreakerCause, BreakerState, GuardPermit, GuardRejection
-from tests.resilience.conformance.spoken import OUTCOMES, Stage, Words, refusal
+from tests.resilience.conformance.events import OUTCOMES, EventHandlers, EventRunner, rejection
 from tests.resilience.fake_store import FakeStore
 
 STATES = {
@@ -20,7 +20,7 @@ STATES = {
 BY_OPERATORS = ("forces open", "disables", "resets")
 
 
-class Fleet(Stage):
+class Fleet(EventRunner):
     """One process of a fleet; what the store answers is said in the row."""
 
     def __init__(self, rules: BreakerRules) -> None:
@@ -31,7 +31,7 @@ class Fleet(Stage):
         self.circuit = GuardState("it", rules, clock=self.clock, store=self.store)
         self.calls: dict[str, GuardPermit] = {}
 
-    def words(self) -> Words:
+    def handlers(self) -> EventHandlers:
         circuit = self.circuit
         return {
             r"stored ([\w ]+?)(?: ([\d.]+))?": self.stored,
@@ -45,30 +45,30 @@ class Fleet(Stage):
             r"the store is away": lambda: self.up(False),
             r"the store is back": lambda: self.up(True),
             r"(ok|fail|slow|neutral)": self.call,
-            r"ask ?(\w*)": self.ask,
+            r"ask ?(\w*)": self.request,
             r"(\w+) (ok|fail|slow|neutral)": self.end,
             r"force open": circuit.force_open,
             r"reset": circuit.reset,
             r"state": lambda: str(circuit.state()),
             r"stale": lambda: f"stale {circuit.view().stale_results}",
             r"questions": lambda: f"questions {self.store.questions}",
-            r"said": self.said,
+            r"said": self.reports,
         }
 
-    def remote(self, word: str, wait_s: str | None) -> RemoteBreakerState:
+    def remote(self, text: str, wait_s: str | None) -> RemoteBreakerState:
         self.version += 1
-        cause = BreakerCause.OPERATOR if word in BY_OPERATORS else BreakerCause.FAILURES
-        return RemoteBreakerState(self.version, STATES[word], float(wait_s or 0.0), 0, cause)
+        cause = BreakerCause.OPERATOR if text in BY_OPERATORS else BreakerCause.FAILURES
+        return RemoteBreakerState(self.version, STATES[text], float(wait_s or 0.0), 0, cause)
 
-    def stored(self, word: str, wait_s: str | None) -> None:
-        self.store.first = self.remote(word, wait_s)
+    def stored(self, text: str, wait_s: str | None) -> None:
+        self.store.first = self.remote(text, wait_s)
 
-    def push(self, word: str, wait_s: str | None) -> None:
-        self.news = self.remote(word, wait_s)
-        self.store.push(self.news)
+    def push(self, text: str, wait_s: str | None) -> None:
+        self.update = self.remote(text, wait_s)
+        self.store.push(self.update)
 
     def again(self) -> None:
-        self.store.push(self.news)
+        self.store.push(self.update)
 
     def old(self, wait_s: str) -> None:
         self.store.push(RemoteBreakerState(self.version - 1, BreakerState.OPEN, float(wait_s)))
@@ -83,10 +83,10 @@ class Fleet(Stage):
     def up(self, up: bool) -> None:
         self.store.is_up = up
 
-    def ask(self, name: str) -> str:
+    def request(self, name: str) -> str:
         got = self.circuit.allow()
         if isinstance(got, GuardRejection):
-            return refusal(got)
+            return rejection(got)
         self.calls[name] = got
         if got.serial:
             return "trial of the fleet" if got.fence else "trial"
@@ -100,16 +100,16 @@ class Fleet(Stage):
     def end(self, name: str, outcome: str) -> None:
         self.circuit.record(self.calls[name], OUTCOMES[outcome])
 
-    def said(self) -> str:
+    def reports(self) -> str:
         """What the process has told the store since it was last looked at."""
-        words = []
-        for kind, _, *figures in self.store.said:
+        handlers = []
+        for kind, _, *figures in self.store.reports:
             match kind:
                 case "opened":
-                    words.append(f"opened for {figures[0]:g}")
+                    handlers.append(f"opened for {figures[0]:g}")
                 case "finished":
-                    words.append(f"trial {figures[0]} {figures[1]}")
+                    handlers.append(f"trial {figures[0]} {figures[1]}")
                 case _:
-                    words.append(f"operated {figures[0]}")
-        self.store.said.clear()
-        return " ".join(["said", *(words or ["nothing"])])
+                    handlers.append(f"operated {figures[0]}")
+        self.store.reports.clear()
+        return " ".join(["said", *(handlers or ["nothing"])])

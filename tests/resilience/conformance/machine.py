@@ -5,10 +5,10 @@ from __future__ import annotations
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.types import BreakerCause, GuardPermit, GuardRejection
-from tests.resilience.conformance.spoken import OUTCOMES, Stage, Words, refusal, told
+from tests.resilience.conformance.events import OUTCOMES, EventHandlers, EventRunner, notified, rejection
 
 
-class Machine(Stage):
+class Machine(EventRunner):
     """One breaker, and the calls that are under way."""
 
     def __init__(self, rules: BreakerRules) -> None:
@@ -16,11 +16,11 @@ class Machine(Stage):
         self.breaker = Breaker("it", rules)
         self.calls: dict[str, GuardPermit] = {}
 
-    def words(self) -> Words:
+    def handlers(self) -> EventHandlers:
         breaker = self.breaker
         return {
             r"(ok|fail|slow|neutral)": self.call,
-            r"ask ?(\w*)": self.ask,
+            r"ask ?(\w*)": self.request,
             r"(\w+) (ok|fail|slow|neutral)": self.end,
             r"force open": lambda: breaker.force_open(self.now),
             r"disable": lambda: breaker.disable(self.now),
@@ -30,14 +30,14 @@ class Machine(Stage):
             r"state": lambda: str(breaker.state(self.now)),
             r"stale": lambda: f"stale {breaker.view(self.now).stale_results}",
             r"would refuse": lambda: f"would refuse {breaker.view(self.now).would_reject}",
-            r"told": lambda: told(breaker.drain()),
+            r"told": lambda: notified(breaker.drain()),
             r"look": self.look,
         }
 
-    def ask(self, name: str) -> str:
+    def request(self, name: str) -> str:
         got = self.breaker.allow(self.now)
         if isinstance(got, GuardRejection):
-            return refusal(got)
+            return rejection(got)
         self.calls[name] = got
         return "trial" if got.serial and not self.breaker.rules.max_in_flight else "pass"
 

@@ -7,8 +7,8 @@ import httpx
 from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.httpx import TransportRejected
 from tests.resilience.conformance.calls import error
+from tests.resilience.conformance.events import EventHandlers, EventRunner, rejection
 from tests.resilience.conformance.fallbacks import fallback
-from tests.resilience.conformance.spoken import Stage, Words, refusal
 from tests.resilience.httpx.guarded_calls import Guarded, Handler, Parts, call, raising, status
 
 
@@ -20,16 +20,16 @@ def broken(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, stream=Parts(b"fi", Broken("gone")))
 
 
-class Http(Stage):
+class Http(EventRunner):
     """One client and its transport."""
 
-    def __init__(self, rules: BreakerRules, said: dict[str, str], face: str) -> None:
+    def __init__(self, rules: BreakerRules, reports: dict[str, str], face: str) -> None:
         super().__init__()
-        self.guarded = Guarded(rules, fallback(said))
+        self.guarded = Guarded(rules, fallback(reports))
         self.face = face
         self.circuit = self.guarded.guard("dep").circuit
 
-    def words(self) -> Words:
+    def handlers(self) -> EventHandlers:
         return {
             r"(\d{3})": lambda code: self.same(status(int(code)), code),
             r"(\d{3}) retry after (\d+)": self.retry_after,
@@ -62,8 +62,8 @@ class Http(Stage):
     def call(self, handler: Handler, parts: int | None = None) -> str:
         try:
             response = call(self.face, self.guarded, handler, parts=parts)
-        except TransportRejected as refused:
-            return refusal(refused.rejection)
+        except TransportRejected as rejected:
+            return rejection(rejected.rejection)
         except httpx.HTTPError as caught:
             return type(caught).__name__
         degraded = response.headers.get("x-degraded")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from tests.resilience.conformance.lines import Line, lines
+from tests.resilience.conformance.table import Row, rows
 
 _HEAD = """\
 # Breaker conformance
@@ -80,16 +80,16 @@ the store, `questions` counts its queries.
 def page() -> str:
     """All of it, in Markdown."""
     text = [_HEAD]
-    for part, rows in groupby(lines(), key=lambda line: line.part):
+    for part, of_part in groupby(rows(), key=lambda row: row.part):
         text.append(_PARTS[part])
-        for group, some in groupby(rows, key=lambda line: line.group):
+        for group, some in groupby(of_part, key=lambda row: row.group):
             if group:
                 text.append(f"### {group}\n")
             text.append(_table(list(some)))
     return "\n".join(text)
 
 
-def _table(rows: list[Line]) -> str:
+def _table(rows: list[Row]) -> str:
     head = ["| case | rules | events | results |", "|---|---|---|---|"]
     body = [
         f"| {row.name} | {_code(row.rules)} | {_code(row.events)} | {_code(row.answers)} |" for row in rows

@@ -11,7 +11,7 @@ from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.types import GuardRejected
 from tests.resilience import faces
-from tests.resilience.conformance.spoken import Stage, Words, refusal
+from tests.resilience.conformance.events import EventHandlers, EventRunner, rejection
 
 
 class Broken(Exception):
@@ -22,16 +22,16 @@ class Source:
     """What is guarded: it does what was said last."""
 
     def __init__(self) -> None:
-        self.does = "item"
+        self.run_event = "item"
         self.closed = False
 
     def step(self) -> bool:
         """Whether there is a further item."""
-        if self.does == "break":
+        if self.run_event == "break":
             raise Broken
-        if self.does == "cancelled":
+        if self.run_event == "cancelled":
             raise asyncio.CancelledError
-        return self.does == "item"
+        return self.run_event == "item"
 
     def plain(self) -> Iterator[str]:
         try:
@@ -70,7 +70,7 @@ class Stream:
             faces.drive(self.taking.aclose())
 
 
-class Streams(Stage):
+class Streams(EventRunner):
     """A guard, and the streams that go through it."""
 
     def __init__(self, rules: BreakerRules, face: str) -> None:
@@ -79,7 +79,7 @@ class Streams(Stage):
         self.face = face
         self.streams: dict[str, Stream] = {}
 
-    def words(self) -> Words:
+    def handlers(self) -> EventHandlers:
         return {
             r"make (\w+)": self.make,
             r"begin (\w+)": self.begin,
@@ -104,8 +104,8 @@ class Streams(Stage):
             self.make(name)
         try:
             self.streams[name].takes()
-        except GuardRejected as refused:
-            return refusal(refused.rejection)
+        except GuardRejected as rejected:
+            return rejection(rejected.rejection)
         return "begun"
 
     def begin_late(self, name: str, after_s: str) -> str:
@@ -123,7 +123,7 @@ class Streams(Stage):
 
     def end(self, name: str, how: str) -> None:
         stream = self.streams[name]
-        stream.source.does = how
+        stream.source.run_event = how
         try:
             stream.takes()
         except (StopIteration, StopAsyncIteration, Broken, asyncio.CancelledError):

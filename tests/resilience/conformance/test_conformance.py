@@ -9,15 +9,15 @@ import pytest
 
 from tests.resilience import degrading, faces
 from tests.resilience.conformance.calls import Calls
+from tests.resilience.conformance.events import EventRunner
 from tests.resilience.conformance.fallbacks import Fallbacks
 from tests.resilience.conformance.fleet import Fleet
-from tests.resilience.conformance.lines import Line, lines
 from tests.resilience.conformance.machine import Machine
 from tests.resilience.conformance.over_http import Http
 from tests.resilience.conformance.page import page
-from tests.resilience.conformance.spoken import Stage
-from tests.resilience.conformance.spoken_rules import others, rules
+from tests.resilience.conformance.rule_parser import others, rules
 from tests.resilience.conformance.streams import Streams
+from tests.resilience.conformance.table import Row, rows
 
 PAGE = Path(__file__).with_name("README.md")
 
@@ -33,7 +33,7 @@ FORMS: dict[str, tuple[str, ...]] = {
     "http": ("sync", "asyncio"),
     "fleet": ("",),
 }
-STAGES: dict[str, Callable[[Line, str], Stage]] = {
+STAGES: dict[str, Callable[[Row, str], EventRunner]] = {
     "machine": lambda line, _: Machine(rules(line.rules)),
     "calls": lambda line, form: Calls(rules(line.rules), others(line.rules), form),
     "timed calls": lambda line, form: Calls(rules(line.rules), others(line.rules), form),
@@ -45,21 +45,21 @@ STAGES: dict[str, Callable[[Line, str], Stage]] = {
 }
 CASES = [
     pytest.param(line, form, id=f"{line.part}: {line.name}" + (f" ({form})" if form else ""))
-    for line in lines()
+    for line in rows()
     for form in FORMS[line.part]
 ]
 
 
 @pytest.mark.parametrize(("line", "form"), CASES)
-def test_a_row(line: Line, form: str) -> None:
-    assert STAGES[line.part](line, form).plays(line.sequence()) == line.expected()
+def test_a_row(line: Row, form: str) -> None:
+    assert STAGES[line.part](line, form).run_all(line.sequence()) == line.expected()
 
 
 def test_the_page_is_made_from_the_table() -> None:
-    told = "run: python -m tests.resilience.conformance > tests/resilience/conformance/README.md"
-    assert PAGE.read_text(encoding="utf-8") == page(), told
+    notified = "run: python -m tests.resilience.conformance > tests/resilience/conformance/README.md"
+    assert PAGE.read_text(encoding="utf-8") == page(), notified
 
 
 def test_each_row_has_a_name_of_its_own() -> None:
-    names = [(line.part, line.name) for line in lines()]
+    names = [(line.part, line.name) for line in rows()]
     assert len(names) == len(set(names)) >= 60

@@ -57,10 +57,10 @@ class Handler(socketserver.BaseRequestHandler):
             self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def _path(self) -> str:
-        asked = b""
-        while b"\r\n\r\n" not in asked:
-            asked += self.request.recv(4096)
-        return asked.split(b" ", 2)[1].decode()
+        requested = b""
+        while b"\r\n\r\n" not in requested:
+            requested += self.request.recv(4096)
+        return requested.split(b" ", 2)[1].decode()
 
 
 class Server(socketserver.ThreadingTCPServer):

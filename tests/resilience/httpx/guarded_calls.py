@@ -45,7 +45,7 @@ class Guarded:
         rules: BreakerRules | None = None,
         fallback: Fallback | None = None,
         criticality: Criticality = Criticality.CORE,
-        judge: OutcomeClassifier | None = None,
+        classifier: OutcomeClassifier | None = None,
         body_bytes: int = 1000,
     ) -> None:
         self.clock = ManualClock()
@@ -56,7 +56,7 @@ class Guarded:
         self._rules = rules or BreakerRules()
         self._fallback = fallback
         self._criticality = criticality
-        self._judge = judge
+        self._classifier = classifier
         self._body_bytes = body_bytes
         ladder = LadderRules(samples=1)
         self.degradation = DegradationController(ladder, lambda: self.load, 1.0, self.clock, lambda *_: None)
@@ -67,7 +67,7 @@ class Guarded:
         return Guard(self.circuits[name])
 
     def _made(self, name: str) -> GuardState:
-        circuit = Noting(name, self._rules, self.clock, self._judge, self.outcomes)
+        circuit = Noting(name, self._rules, self.clock, self._classifier, self.outcomes)
         if self._fallback is None and self._criticality is Criticality.CORE:
             return circuit
         feature = Feature(name, criticality=self._criticality, fallback=self._fallback)
@@ -86,8 +86,8 @@ class Guarded:
         circuit.executor = served
         return circuit
 
-    def count(self, name: str, rung: FallbackKind, cause: str) -> None:
-        self.counted.append((name, rung, cause))
+    def count(self, name: str, fallback_kind: FallbackKind, cause: str) -> None:
+        self.counted.append((name, fallback_kind, cause))
 
     def loaded(self, load: float) -> None:
         """Have this load known from now on."""
@@ -108,10 +108,10 @@ class Noting(GuardState):
         name: str,
         rules: BreakerRules,
         clock: ManualClock,
-        judge: OutcomeClassifier | None,
+        classifier: OutcomeClassifier | None,
         outcomes: list[Outcome],
     ) -> None:
-        super().__init__(name, rules, clock=clock, classifier=judge)
+        super().__init__(name, rules, clock=clock, classifier=classifier)
         self.outcomes = outcomes
 
     def record(self, permit: GuardPermit, outcome: Outcome, error: BaseException | str | None = None) -> None:

@@ -33,24 +33,24 @@ def test_repr_shows_name_and_cache() -> None:
     assert repr(served(Guarded(fallback=Fallback(static=1)))).endswith("no cache>")
 
 
-def test_request_amid_a_change_of_the_cache_misses_without_waiting() -> None:
+def test_request_during_a_cache_change_misses_without_waiting() -> None:
     found: list[object] = []
 
     def clock() -> float:
         """Ask for the stored response amid the change that reads the time."""
-        if asks:
-            asks.pop()
+        if requests:
+            requests.pop()
             found.extend([cache.find(request), cache.is_unshareable(request)])
         return 1.0
 
-    asks: list[bool] = []
+    requests: list[bool] = []
     log = RateLimitedLogger("dep", lambda: 1.0)
     request = CacheRequest("GET", URL, ())
     cache = HttpFeatureCache(Fallback(stale=True), HttpCache(8, 1000), 60.0, clock, log)
     policy = cache.policy(request, 200, (("cache-control", "max-age=60"),), 1.0)
     assert policy is not None
     policy.put(b"stored")
-    asks.append(True)
+    requests.append(True)
     assert cache.find(request) is not None
     assert found == [None, True]
 

@@ -39,7 +39,7 @@ from tests.resilience.httpx.guarded_calls import (
 STATIC = HttpAnswer(200, {"content-type": "text/plain"}, b"static")
 STALE = Fallback(stale=True)
 CUT = httpx.ReadError("cut")
-REFUSAL = GuardRejection("other", BreakerState.OPEN, BreakerCause.TRIAL, 3.0)
+REJECTION = GuardRejection("other", BreakerState.OPEN, BreakerCause.TRIAL, 3.0)
 
 pytestmark = pytest.mark.parametrize("face", FACES)
 
@@ -49,7 +49,7 @@ def answering(text: bytes = b"live", **headers: str) -> Handler:
     return lambda _: httpx.Response(200, headers=named, stream=Parts(text[:1], text[1:]))
 
 
-def said(response: httpx.Response) -> tuple[int, bytes, str | None]:
+def reports(response: httpx.Response) -> tuple[int, bytes, str | None]:
     return response.status_code, response.content, response.headers.get("x-degraded")
 
 
@@ -65,13 +65,13 @@ LIVE = (200, b"live", None)
         (status(504), "error"),
         (raising(CUT), "error"),
         (raising(OSError("gone")), "error"),
-        (raising(GuardRejected(REFUSAL)), "trial"),
+        (raising(GuardRejected(REJECTION)), "trial"),
     ],
 )
 def test_a_failure_has_the_static_answer(face: str, handler: Handler, cause: str) -> None:
     guarded = Guarded(fallback=Fallback(static=STATIC))
     response = call(face, guarded, handler)
-    assert said(response) == (200, b"static", f"static; cause={cause}")
+    assert reports(response) == (200, b"static", f"static; cause={cause}")
     assert response.headers["content-type"] == "text/plain"
     assert response.request.url == URL
     assert guarded.counted == [("dep", FallbackKind.STATIC, cause)]
@@ -80,7 +80,7 @@ def test_a_failure_has_the_static_answer(face: str, handler: Handler, cause: str
 @pytest.mark.parametrize("code", [200, 204, 301, 400, 404, 429, 501])
 def test_non_failure_is_not_replaced(face: str, code: int) -> None:
     guarded = Guarded(fallback=Fallback(static=STATIC))
-    assert said(call(face, guarded, status(code))) == (code, b"said", None)
+    assert reports(call(face, guarded, status(code))) == (code, b"said", None)
     assert guarded.counted == []
 
 
@@ -88,7 +88,7 @@ def test_non_failure_is_not_replaced(face: str, code: int) -> None:
     "error", [httpx.UnsupportedProtocol("x"), LookupError("ignored"), KeyboardInterrupt()]
 )
 def test_an_exception_that_is_no_failure_comes_through(face: str, error: BaseException) -> None:
-    guarded = Guarded(fallback=Fallback(static=STATIC), judge=OutcomeClassifier(ignore=(LookupError,)))
+    guarded = Guarded(fallback=Fallback(static=STATIC), classifier=OutcomeClassifier(ignore=(LookupError,)))
     with pytest.raises(type(error)):
         call(face, guarded, raising(error))
     assert guarded.counted == []
@@ -98,7 +98,7 @@ def test_rejection_gets_static_response_and_keeps_its_outcome(face: str) -> None
     guarded = Guarded(BreakerRules(failures=1), Fallback(static=STATIC))
     call(face, guarded, status(500))
     assert guarded.view().state is BreakerState.OPEN
-    assert said(call(face, guarded, ok)) == (200, b"static", "static; cause=failures")
+    assert reports(call(face, guarded, ok)) == (200, b"static", "static; cause=failures")
     assert guarded.outcomes == [Outcome.FAILURE]
 
 
@@ -108,15 +108,15 @@ def test_an_answer_that_is_replaced_is_closed(face: str) -> None:
     assert body.closed == 1
 
 
-def test_a_failing_status_may_stand(face: str) -> None:
+def test_failing_status_may_be_returned(face: str) -> None:
     guarded = Guarded(fallback=Fallback(static=STATIC, on_value=False))
-    assert said(call(face, guarded, status(503))) == (503, b"said", None)
-    assert said(call(face, guarded, raising(CUT)))[2] == "static; cause=error"
+    assert reports(call(face, guarded, status(503))) == (503, b"said", None)
+    assert reports(call(face, guarded, raising(CUT)))[2] == "static; cause=error"
 
 
-def test_without_an_answer_the_error_stands(face: str) -> None:
+def test_without_a_fallback_the_error_is_raised(face: str) -> None:
     guarded = Guarded(BreakerRules(failures=2), STALE)
-    assert said(call(face, guarded, status(503))) == (503, b"said", None)
+    assert reports(call(face, guarded, status(503))) == (503, b"said", None)
     with pytest.raises(httpx.ReadError) as caught:
         call(face, guarded, raising(CUT))
     assert caught.value is CUT
@@ -126,16 +126,16 @@ def test_without_an_answer_the_error_stands(face: str) -> None:
 
 def test_cached_response_comes_first_with_its_age(face: str) -> None:
     guarded = Guarded(BreakerRules(failures=1), Fallback(static=STATIC, stale=True))
-    assert said(call(face, guarded, answering(age="7", etag='"a"'))) == LIVE
+    assert reports(call(face, guarded, answering(age="7", etag='"a"'))) == LIVE
     guarded.clock.advance(30.0)
     for handler, cause in ((raising(CUT), "error"), (ok, "failures")):
         response = call(face, guarded, handler)
-        assert said(response) == (200, b"live", f"stale; cause={cause}")
+        assert reports(response) == (200, b"live", f"stale; cause={cause}")
         assert response.headers["age"] == "37"
         assert response.headers["etag"] == '"a"'
         assert "warning" not in response.headers
     guarded.clock.advance(31.0)
-    assert said(call(face, guarded, raising(CUT)))[1] == b"static"
+    assert reports(call(face, guarded, raising(CUT)))[1] == b"static"
 
 
 def test_other_requests_have_no_part_in_it(face: str) -> None:
@@ -158,7 +158,7 @@ def test_cached_get_serves_head_without_body(face: str) -> None:
     guarded = Guarded(fallback=STALE)
     call(face, guarded, answering(etag='"a"'))
     response = call(face, guarded, status(503), "HEAD")
-    assert said(response) == (200, b"", "stale; cause=error")
+    assert reports(response) == (200, b"", "stale; cause=error")
     assert (response.headers["etag"], response.headers["content-length"]) == ('"a"', "4")
 
 
@@ -219,7 +219,7 @@ def test_body_read_on_the_way_is_not_cached(face: str) -> None:
         response.read()
         return response
 
-    assert said(call(face, guarded, handler)) == LIVE
+    assert reports(call(face, guarded, handler)) == LIVE
     assert guarded.outcomes == [Outcome.SUCCESS]
     assert call(face, guarded, status(503)).status_code == 503
 
@@ -294,7 +294,7 @@ def test_a_dynamic_answer_knows_why(face: str) -> None:
 
     guarded = Guarded(fallback=Fallback(dynamic=dynamic))
     response = call(face, guarded, raising(CUT))
-    assert said(response) == (203, b"so", "dynamic; cause=error")
+    assert reports(response) == (203, b"so", "dynamic; cause=error")
     assert (seen[0].name, seen[0].cause, seen[0].error) == ("dep", "error", CUT)
     assert seen[0].args == (response.request,)
     assert call(face, guarded, status(503)).status_code == 203
@@ -304,7 +304,7 @@ def test_a_dynamic_answer_knows_why(face: str) -> None:
 def test_a_dynamic_answer_may_still_be_on_its_way(face: str) -> None:
     fallback = Fallback(dynamic=lambda _: httpx.Response(200, stream=Parts(b"from", b" elsewhere")))
     response = call(face, Guarded(fallback=fallback), status(503))
-    assert said(response) == (200, b"from elsewhere", "dynamic; cause=error")
+    assert reports(response) == (200, b"from elsewhere", "dynamic; cause=error")
 
 
 def test_a_static_response_of_httpx_serves_many_times(face: str) -> None:
@@ -312,7 +312,7 @@ def test_a_static_response_of_httpx_serves_many_times(face: str) -> None:
     response = httpx.Response(200, content=packed, headers={"content-encoding": "gzip"})
     guarded = Guarded(fallback=Fallback(static=response))
     for _ in range(2):
-        assert said(call(face, guarded, status(503))) == (200, b"unpacked", "static; cause=error")
+        assert reports(call(face, guarded, status(503))) == (200, b"unpacked", "static; cause=error")
 
 
 def test_an_answer_to_head_has_no_body(face: str) -> None:
@@ -359,9 +359,9 @@ def test_each_degradation_level(
         assert caught.value.request.url == URL
     else:
         mark = None if seen == "live" else f"{seen}; cause=load"
-        assert said(call(face, guarded, live))[2] == mark
+        assert reports(call(face, guarded, live))[2] == mark
     assert len(made) == (seen == "live")
-    assert [(rung.value, cause) for _, rung, cause in guarded.counted] == (
+    assert [(fallback_kind.value, cause) for _, fallback_kind, cause in guarded.counted] == (
         [] if seen == "live" else [(seen, "load")]
     )
     assert guarded.outcomes == [Outcome.SUCCESS] * (1 + len(made))
@@ -370,8 +370,8 @@ def test_each_degradation_level(
 def test_shed_call_without_cache_is_made(face: str) -> None:
     guarded = Guarded(fallback=STALE)
     guarded.loaded(0.97)
-    assert said(call(face, guarded, answering())) == LIVE
-    assert said(call(face, guarded, answering()))[2] == "stale; cause=load"
+    assert reports(call(face, guarded, answering())) == LIVE
+    assert reports(call(face, guarded, answering()))[2] == "stale; cause=load"
 
 
 def test_under_load_a_fallback_that_raises_leaves_the_call(face: str) -> None:
@@ -380,7 +380,7 @@ def test_under_load_a_fallback_that_raises_leaves_the_call(face: str) -> None:
 
     guarded = Guarded(fallback=Fallback(dynamic=dynamic, under_load=True))
     guarded.loaded(0.97)
-    assert said(call(face, guarded, answering())) == LIVE
+    assert reports(call(face, guarded, answering())) == LIVE
 
 
 def test_a_feature_without_http_is_shed_and_has_no_fallback(face: str) -> None:
@@ -388,7 +388,7 @@ def test_a_feature_without_http_is_shed_and_has_no_fallback(face: str) -> None:
     served = guarded.guard("dep").circuit.executor
     assert isinstance(served, FeatureExecutor)
     served.http = None
-    assert said(call(face, guarded, status(503))) == (503, b"said", None)
+    assert reports(call(face, guarded, status(503))) == (503, b"said", None)
     guarded.loaded(0.85)
     with pytest.raises(TransportRejected):
         call(face, guarded, ok)

@@ -50,7 +50,7 @@ def test_the_same_of_one_that_is_waited_for(face: str) -> None:
 
     guarded = Guarded(fallback=Fallback(dynamic=text, static=STATIC))
     assert call(face, guarded, status(503)).content == b"static"
-    assert [rung.value for _, rung, _ in guarded.counted] == ["static"]
+    assert [fallback_kind.value for _, fallback_kind, _ in guarded.counted] == ["static"]
 
 
 @faces

@@ -24,7 +24,7 @@ from autoglm_throttle.types import (
 from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, call, ok, raising, status
 
 SUCCESS, FAILURE, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
-REFUSAL = GuardRejection("other", BreakerState.OPEN, BreakerCause.FAILURES, 3.0)
+REJECTION = GuardRejection("other", BreakerState.OPEN, BreakerCause.FAILURES, 3.0)
 
 pytestmark = [
     pytest.mark.parametrize("face", FACES),
@@ -72,8 +72,8 @@ def test_each_status(face: str, code: int, outcome: Outcome) -> None:
         (httpx.UnsupportedProtocol("x"), NEUTRAL),
         (httpx.LocalProtocolError("x"), NEUTRAL),
         (httpx.InvalidURL("x"), NEUTRAL),
-        (GuardRejected(REFUSAL), NEUTRAL),
-        (TransportRejected(REFUSAL, httpx.Request("GET", URL)), NEUTRAL),
+        (GuardRejected(REJECTION), NEUTRAL),
+        (TransportRejected(REJECTION, httpx.Request("GET", URL)), NEUTRAL),
         (KeyboardInterrupt(), NEUTRAL),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
@@ -159,7 +159,7 @@ def test_user_classifier_precedes_the_status(face: str) -> None:
         assert isinstance(seen, httpx.Response)
         return {500: SUCCESS, 404: FAILURE, 503: NEUTRAL}.get(seen.status_code)
 
-    guarded = Guarded(judge=OutcomeClassifier(classify=classify))
+    guarded = Guarded(classifier=OutcomeClassifier(classify=classify))
     for code in (500, 404, 503, 502, 200):
         call(face, guarded, status(code))
     assert guarded.outcomes == [SUCCESS, FAILURE, NEUTRAL, FAILURE, SUCCESS]
@@ -171,7 +171,7 @@ def test_a_classifier_that_raises_costs_the_caller_nothing(
     def classify(_: object) -> Outcome:
         raise LookupError
 
-    guarded = Guarded(judge=OutcomeClassifier(classify=classify))
+    guarded = Guarded(classifier=OutcomeClassifier(classify=classify))
     assert call(face, guarded, ok).content == b"fine"
     assert guarded.outcomes == [NEUTRAL]
     assert "classify" in caplog.text
@@ -189,17 +189,17 @@ def test_rejection_is_an_httpx_error_and_ours(face: str) -> None:
         call(face, guarded, failing)
     with pytest.raises(httpx.HTTPError) as caught:
         call(face, guarded, failing, url=URL + "?q=1")
-    refused = caught.value
-    assert isinstance(refused, TransportRejected)
-    assert isinstance(refused, httpx.TransportError)
-    assert isinstance(refused, ThrottleError)
-    assert refused.request.url == URL + "?q=1"
-    assert (refused.name, refused.rejection.cause, refused.retry_after_s) == (
+    rejected = caught.value
+    assert isinstance(rejected, TransportRejected)
+    assert isinstance(rejected, httpx.TransportError)
+    assert isinstance(rejected, ThrottleError)
+    assert rejected.request.url == URL + "?q=1"
+    assert (rejected.name, rejected.rejection.cause, rejected.retry_after_s) == (
         "dep",
         BreakerCause.FAILURES,
         10.0,
     )
-    assert str(refused) == "dep is open (failures), try again in 10.0 s, last failure HTTP 500"
+    assert str(rejected) == "dep is open (failures), try again in 10.0 s, last failure HTTP 500"
     assert len(calls) == 2
 
 
@@ -208,7 +208,7 @@ def test_rejection_without_client_names_its_request(face: str) -> None:
     guarded.guard("dep").circuit.force_open()
     request = httpx.Request("GET", URL)
 
-    def asking() -> None:
+    def requesting() -> None:
         if face == "sync":
             GuardTransport(guarded, httpx.MockTransport(ok), name="dep").handle_request(request)
             return
@@ -216,7 +216,7 @@ def test_rejection_without_client_names_its_request(face: str) -> None:
         anyio.run(transport.handle_async_request, request, backend=face)
 
     with pytest.raises(TransportRejected) as caught:
-        asking()
+        requesting()
     assert caught.value.request is request
 
 
@@ -255,8 +255,8 @@ def test_status_429_opens_nothing_by_default_or_by_option(face: str) -> None:
     guarded = Guarded()
     call(face, guarded, status(429, retry_after="7"))
     assert guarded.view().state is BreakerState.CLOSED
-    judge = OutcomeClassifier(classify=lambda _: SUCCESS)
-    guarded = Guarded(BreakerRules(on_429=TooManyRequestsMode.OPEN), judge=judge)
+    classifier = OutcomeClassifier(classify=lambda _: SUCCESS)
+    guarded = Guarded(BreakerRules(on_429=TooManyRequestsMode.OPEN), classifier=classifier)
     call(face, guarded, status(429, retry_after="7"))
     assert guarded.view().state is BreakerState.CLOSED
 

@@ -142,8 +142,8 @@ def test_timeout_belongs_to_the_caller_that_set_it(
     guarded = Guarded(BreakerRules(timeout_s=guard_s), ALWAYS)
     made = made_call(guarded, httpx.Request("GET", URL, extensions={"timeout": own}))
     assert made.cache_request is not None
-    landing = made.build_error_result(made.cache_request, httpx.ReadTimeout("late"), timed_out=late)
-    assert landing.caller_timed_out is (hurried and late)
+    call_result = made.build_error_result(made.cache_request, httpx.ReadTimeout("late"), timed_out=late)
+    assert call_result.caller_timed_out is (hurried and late)
 
 
 @pytest.mark.parametrize(

@@ -69,27 +69,27 @@ def test_many_threads_make_one_probe() -> None:
     guarded = Guarded(BreakerRules(failures=1))
     call("sync", guarded, status(500))
     guarded.clock.advance(10.0)
-    refused = threading.Semaphore(0)
-    asked: list[httpx.Request] = []
+    rejected = threading.Semaphore(0)
+    requested: list[httpx.Request] = []
 
     def trial(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
+        requested.append(request)
         for _ in range(count - 1):
-            assert refused.acquire(timeout=WAIT_S)
+            assert rejected.acquire(timeout=WAIT_S)
         return httpx.Response(200, stream=Parts(b"fine"))
 
     def calling(_: int) -> str:
         try:
             return client.get(URL).text
         except TransportRejected:
-            refused.release()
+            rejected.release()
             return "refused"
 
     transport = GuardTransport(guarded, httpx.MockTransport(trial), name="dep")
     with httpx.Client(transport=transport) as client, ThreadPoolExecutor(count) as pool:
         answers = sorted(pool.map(calling, range(count)))
     assert answers == ["fine"] + ["refused"] * (count - 1)
-    assert len(asked) == 1
+    assert len(requested) == 1
     assert guarded.view().state is BreakerState.CLOSED
 
 
@@ -99,13 +99,13 @@ def test_many_tasks_make_one_probe(backend: str) -> None:
     call("sync", guarded, status(500))
     guarded.clock.advance(10.0)
     answers: list[str] = []
-    asked: list[httpx.Request] = []
+    requested: list[httpx.Request] = []
 
     async def herd() -> None:
         done = anyio.Event()
 
         async def trial(request: httpx.Request) -> httpx.Response:
-            asked.append(request)
+            requested.append(request)
             await done.wait()
             return httpx.Response(200, stream=Parts(b"fine"))
 
@@ -124,4 +124,4 @@ def test_many_tasks_make_one_probe(backend: str) -> None:
 
     run(backend, herd)
     assert sorted(answers) == ["fine"] + ["refused"] * (count - 1)
-    assert len(asked) == 1
+    assert len(requested) == 1

@@ -22,7 +22,7 @@ from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, cal
 faces = pytest.mark.parametrize("face", FACES)
 
 ALWAYS = Fallback(stale=True, coalesce="always")
-REFUSAL = GuardRejection("behind", BreakerState.OPEN, BreakerCause.FAILURES, 3.0)
+REJECTION = GuardRejection("behind", BreakerState.OPEN, BreakerCause.FAILURES, 3.0)
 WAIT_S = 60.0
 MANY = 5
 
@@ -32,11 +32,11 @@ class Upstream:
 
     def __init__(self, make: Callable[[], httpx.Response]) -> None:
         self.make = make
-        self.asked: list[httpx.Request] = []
+        self.requested: list[httpx.Request] = []
         self.go = anyio.Event()
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(request)
+        self.requested.append(request)
         await self.go.wait()
         return self.make()
 
@@ -54,7 +54,7 @@ async def together(guarded: Guarded, upstream: Upstream, headers: list[dict[str,
     answers = [""] * len(headers)
     async with httpx.AsyncClient(transport=transport) as client:
 
-        async def ask(number: int) -> None:
+        async def request(number: int) -> None:
             try:
                 response = await client.get(URL, headers=headers[number])
                 answers[number] = response.text + response.headers.get("x-degraded", "")
@@ -63,7 +63,7 @@ async def together(guarded: Guarded, upstream: Upstream, headers: list[dict[str,
 
         async with anyio.create_task_group() as tasks:
             for number in range(len(headers)):
-                tasks.start_soon(ask, number)
+                tasks.start_soon(request, number)
             await anyio.wait_all_tasks_blocked()
             upstream.go.set()
     return answers
@@ -73,16 +73,16 @@ def in_threads(
     guarded: Guarded, make: Callable[[], httpx.Response], headers: list[dict[str, str]]
 ) -> tuple[list[str], int]:
     """The same with a thread for each; the calls end when nobody is on the way any more."""
-    asked: list[httpx.Request] = []
+    requested: list[httpx.Request] = []
     done: list[str] = []
     go = threading.Event()
 
     def upstream(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
+        requested.append(request)
         assert go.wait(WAIT_S)
         return make()
 
-    def ask(own: dict[str, str]) -> None:
+    def request(own: dict[str, str]) -> None:
         try:
             response = client.get(URL, headers=own)
             done.append(response.text + response.headers.get("x-degraded", ""))
@@ -91,16 +91,16 @@ def in_threads(
 
     transport = GuardTransport(guarded, httpx.MockTransport(upstream), name="dep")
     with httpx.Client(transport=transport) as client, ThreadPoolExecutor(len(headers)) as pool:
-        tasks = [pool.submit(ask, own) for own in headers]
+        tasks = [pool.submit(request, own) for own in headers]
         pause = threading.Event()
         for _ in range(int(WAIT_S / 0.001)):
-            if len(asked) + waiting(guarded) + len(done) == len(headers):
+            if len(requested) + waiting(guarded) + len(done) == len(headers):
                 break
             pause.wait(0.001)
         go.set()
         for each in tasks:
             each.result(WAIT_S)
-    return done, len(asked)
+    return done, len(requested)
 
 
 def waiting(guarded: Guarded) -> int:
@@ -128,7 +128,7 @@ def gathered(
     async def task() -> None:
         upstream = Upstream(make)
         found.append(await together(guarded, upstream, wanted))
-        made.append(len(upstream.asked))
+        made.append(len(upstream.requested))
 
     run(face, task)
     return found[0], made[0]
@@ -205,7 +205,7 @@ def test_one_failure_is_the_failure_of_all(face: str) -> None:
 
 
 @faces
-def test_a_body_that_breaks_before_it_is_handed_on_has_a_fallback(face: str) -> None:
+def test_body_broken_before_delivery_has_a_fallback(face: str) -> None:
     guarded = Guarded(fallback=Fallback(stale=True, static=HttpAnswer(body=b"so "), coalesce="always"))
     assert gathered(face, guarded, failing_body) == (["so static; cause=error"] * MANY, 1)
 
@@ -240,14 +240,14 @@ def test_caller_with_cached_response_does_not_wait(face: str) -> None:
 def test_rejection_by_an_inner_guard_is_shared(face: str) -> None:
     guarded = Guarded(fallback=ALWAYS)
 
-    def refusing() -> httpx.Response:
-        raise TransportRejected(REFUSAL, httpx.Request("GET", "http://behind.test/"))
+    def rejecting() -> httpx.Response:
+        raise TransportRejected(REJECTION, httpx.Request("GET", "http://behind.test/"))
 
-    assert gathered(face, guarded, refusing) == (["TransportRejected"] * MANY, 1)
+    assert gathered(face, guarded, rejecting) == (["TransportRejected"] * MANY, 1)
     assert guarded.outcomes == [Outcome.NEUTRAL]
 
 
-def test_a_cancelled_leader_hands_over(backend: str) -> None:
+def test_cancelled_leader_is_replaced(backend: str) -> None:
     guarded = Guarded(fallback=ALWAYS)
     upstream = Upstream(sized())
     answers: list[str] = []
@@ -256,22 +256,22 @@ def test_a_cancelled_leader_hands_over(backend: str) -> None:
         transport = AsyncGuardTransport(guarded, httpx.MockTransport(upstream), name="dep")
         async with httpx.AsyncClient(transport=transport) as client:
 
-            async def ask() -> None:
+            async def request() -> None:
                 answers.append((await client.get(URL)).text)
 
             async with anyio.create_task_group() as outer:
                 async with anyio.create_task_group() as leading:
-                    leading.start_soon(ask)
+                    leading.start_soon(request)
                     await anyio.wait_all_tasks_blocked()
                     for _ in range(2):
-                        outer.start_soon(ask)
+                        outer.start_soon(request)
                     await anyio.wait_all_tasks_blocked()
                     leading.cancel_scope.cancel()
                 upstream.go.set()
 
     run(backend, task)
     assert answers == ["live"] * 2
-    assert len(upstream.asked) == 2
+    assert len(upstream.requested) == 2
     assert guarded.outcomes == [Outcome.NEUTRAL, Outcome.SUCCESS]
 
 
@@ -288,12 +288,12 @@ def test_an_age_is_that_of_the_call_that_was_made(backend: str) -> None:
         transport = AsyncGuardTransport(guarded, httpx.MockTransport(upstream), name="dep")
         async with httpx.AsyncClient(transport=transport) as client:
 
-            async def ask() -> None:
+            async def request() -> None:
                 ages.append((await client.get(URL)).headers["age"])
 
             async with anyio.create_task_group() as tasks:
                 for _ in range(3):
-                    tasks.start_soon(ask)
+                    tasks.start_soon(request)
                 await anyio.wait_all_tasks_blocked()
                 upstream.go.set()
 

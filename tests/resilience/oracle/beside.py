@@ -38,7 +38,7 @@ class Beside:
     def be_born(self, rules: BreakerRules) -> None:
         self.by, self.now = rules, BIRTH_S
         self.breaker = Breaker("it", rules)
-        self.twin = Breaker("it", rules)
+        self.replica = Breaker("it", rules)
         self.oracle = Oracle(rules, self.now, self.breaker.generation)
         self.serial = 0
         self.voids: list[GuardPermit] = []
@@ -48,25 +48,25 @@ class Beside:
         self.fence = 0
         self.version = 0
         self.known = -1
-        self.asked_lease_s: float | None = None
+        self.requested_lease_s: float | None = None
         self.note = ""
 
     def both(self, act: Callable[[Breaker, float], Any]) -> tuple[Any, Any]:
-        return act(self.breaker, self.now), act(self.twin, self.now + APART_S)
+        return act(self.breaker, self.now), act(self.replica, self.now + APART_S)
 
-    def ask_once(self, *, fast: bool = False) -> GuardPermit | None:
+    def request_once(self, *, fast: bool = False) -> GuardPermit | None:
         foreseen = self.breaker.rejection(self.now)
         if fast and self.breaker.fast.permit is not None:
-            got = self.twin.fast.permit
+            got = self.replica.fast.permit
             assert got == self.breaker.fast.permit
-            for breaker in (self.breaker, self.twin):
+            for breaker in (self.breaker, self.replica):
                 breaker.fast.calls += 1
         else:
             got, other = self.both(lambda breaker, now: breaker.allow(now))
             assert got == other, "adding a constant to all times changes nothing, nor does looking"
         expected = self.oracle.allow(self.now)
         if isinstance(expected, No):
-            self.check_refusal(got, expected)
+            self.check_rejection(got, expected)
             assert foreseen is not None
             assert replace(foreseen, lease_wanted=False) == replace(got, lease_wanted=False)
             return None
@@ -100,18 +100,18 @@ class Beside:
             local = [trial for trial in self.open_trials if not trial.fence]
             assert len(local) <= self.by.half_open_max, "no more trials than there are places"
 
-    def check_refusal(self, got: Any, expected: No) -> None:
+    def check_rejection(self, got: Any, expected: No) -> None:
         assert isinstance(got, GuardRejection)
-        said = (got.name, got.state, got.cause, got.retry_after_s, got.last_failure)
-        assert said == ("it", expected.state, expected.cause, expected.retry_after_s, self.note)
+        reports = (got.name, got.state, got.cause, got.retry_after_s, got.last_failure)
+        assert reports == ("it", expected.state, expected.cause, expected.retry_after_s, self.note)
         if not expected.wants_lease:
             assert not got.lease_wanted
-        elif self.asked_lease_s is not None and self.now == self.asked_lease_s:
+        elif self.requested_lease_s is not None and self.now == self.requested_lease_s:
             assert not got.lease_wanted, "one caller in a while asks the fleet"
-        elif self.asked_lease_s is None or self.now > self.asked_lease_s:
+        elif self.requested_lease_s is None or self.now > self.requested_lease_s:
             assert got.lease_wanted
         if got.lease_wanted:
-            self.asked_lease_s = self.now
+            self.requested_lease_s = self.now
 
     def record(self, pass_: GuardPermit, outcome: Outcome) -> None:
         before = bare(self.breaker.view(self.now))

@@ -21,7 +21,7 @@ class Went:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Requested:
     """Somebody asked for leave to call: a trial that has held its place for too long loses it."""
 
     at: float
@@ -80,4 +80,4 @@ class Agreed:
     rounds: int
 
 
-Entry = Agreed | Went | Asked | Deposited | Stepped | Gave | Ended | Denied | Late
+Entry = Agreed | Went | Requested | Deposited | Stepped | Gave | Ended | Denied | Late

@@ -16,18 +16,18 @@ from autoglm_throttle.types.guard import BreakerTransition, GuardPermit
 from tests.resilience.oracle import recount
 from tests.resilience.oracle.log import (
     Agreed,
-    Asked,
     Denied,
     Deposited,
     Ended,
     Entry,
     Gave,
     Late,
+    Requested,
     Stepped,
     Went,
 )
 
-ASKED_FOR_NO_LONGER_S = 300.0
+REQUEST_EXPIRES_S = 300.0
 """The longest period that a dependency may ask for where ``open_max_s`` says nothing."""
 
 STARTS = {
@@ -70,7 +70,7 @@ class Oracle:
         self.decided_here = False
         self.born = generation
         self.latest = now
-        self.told: list[BreakerTransition] = []
+        self.notified: list[BreakerTransition] = []
         self.window: list[Ended] = []
         """The one, of those allowed, that the breaker counts in."""
 
@@ -106,7 +106,7 @@ class Oracle:
     def allow(self, now: float) -> Leave | No:
         """The answer to a call. Who is let through must be told by `gave`."""
         self.latest = max(self.latest, now)
-        self.log.append(Asked(now))
+        self.log.append(Requested(now))
         answer = self._admit(now)
         if not isinstance(answer, No):
             return answer
@@ -161,7 +161,7 @@ class Oracle:
     def granted(self, pass_: GuardPermit, rounds: int, now: float) -> None:
         """The fleet has given leave for a trial; ``rounds``: what it has counted."""
         self.latest = max(self.latest, now)
-        self.log.append(Asked(now))
+        self.log.append(Requested(now))
         if self.machine is BreakerState.OPEN:
             self._go(BreakerState.HALF_OPEN, BreakerCause.TRIAL, now, rounds=rounds)
         self.gave(pass_, now)
@@ -177,7 +177,7 @@ class Oracle:
             return
         self.log.append(Ended(pass_, outcome, now, self.latest))
         if outcome is not Outcome.NEUTRAL:
-            self._judge(outcome, now)
+            self._classifier(outcome, now)
 
     def _counts(self, pass_: GuardPermit) -> bool:
         if pass_.generation != self.generation or self.machine is BreakerState.OPEN:
@@ -185,7 +185,7 @@ class Oracle:
         placed = self.machine is BreakerState.HALF_OPEN or self.rules.max_in_flight > 0
         return pass_ in self.places() if placed else not pass_.serial
 
-    def _judge(self, outcome: Outcome, now: float) -> None:
+    def _classifier(self, outcome: Outcome, now: float) -> None:
         if self.machine is not BreakerState.HALF_OPEN:
             return
         if outcome is not Outcome.SUCCESS:
@@ -224,7 +224,7 @@ class Oracle:
 
     def open_for(self, duration_s: float, cause: BreakerCause, now: float) -> None:
         self.latest = max(self.latest, now)
-        longest = ASKED_FOR_NO_LONGER_S if self.rules.open_max_s is None else self.rules.open_max_s
+        longest = REQUEST_EXPIRES_S if self.rules.open_max_s is None else self.rules.open_max_s
         wait_s = min(duration_s, longest)
         sooner = self.machine is BreakerState.OPEN and wait_s <= self.rest_s(now)
         if self.machine not in OPERATED and not sooner:
@@ -274,9 +274,9 @@ class Oracle:
             self.log.append(Agreed(rounds))
         if to is before:
             return
-        told = BreakerTransition(
+        notified = BreakerTransition(
             "it", before, to, cause, now, self.generation, rounds=recount.rounds(self.log)
         )
         if to is BreakerState.OPEN:
-            told = replace(told, retry_after_s=recount.wait_s(self.log, self.rules))
-        self.told.append(told)
+            notified = replace(notified, retry_after_s=recount.wait_s(self.log, self.rules))
+        self.notified.append(notified)

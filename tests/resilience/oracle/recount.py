@@ -9,13 +9,13 @@ from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.types import BreakerState, GuardPermit, Outcome, SlowCallMode, TripRule
 from tests.resilience.oracle.log import (
     Agreed,
-    Asked,
     Denied,
     Deposited,
     Ended,
     Entry,
     Gave,
     Late,
+    Requested,
     Stepped,
     Went,
 )
@@ -87,7 +87,7 @@ def held(log: Sequence[Entry], lease_s: float) -> dict[GuardPermit, float]:
         match entry:
             case Gave(pass_, at) if pass_.serial:
                 places[pass_] = at
-            case Asked(at) if trying:
+            case Requested(at) if trying:
                 places = {pass_: since for pass_, since in places.items() if at - since < lease_s}
             case Ended(pass_):
                 places.pop(pass_, None)

@@ -43,7 +43,7 @@ FLEET = (
 )
 
 
-class Guest(Enum):
+class ConcurrentCaller(Enum):
     """Who comes in between, if it was asked: without them all a run gets furthest."""
 
     FLEET = auto()
@@ -75,20 +75,22 @@ THEN = {
 """What makes something of a state, so often that chance gets somewhere."""
 STARTS = (BreakerState.CLOSED, BreakerState.CLOSED, BreakerState.OPEN, BreakerState.RAMPING)
 GUESTS = {
-    Guest.FLEET: ("lease", "grant", "hear", "hear", "hear", "hear_old_news"),
-    Guest.OPERATOR: ("operate", "open_for"),
-    Guest.CLOCK: ("step_back", "step_back"),
+    ConcurrentCaller.FLEET: ("lease", "grant", "hear", "hear", "hear", "hear_old_news"),
+    ConcurrentCaller.OPERATOR: ("operate", "open_for"),
+    ConcurrentCaller.CLOCK: ("step_back", "step_back"),
 }
 
 
 class BreakerMachine(Beside, RuleBasedStateMachine):
     """Two breakers and an oracle, and all passes that were ever given."""
 
-    @initialize(rules=drawn.rules(), guests=st.sets(st.sampled_from(Guest)), start=st.sampled_from(STARTS))
-    def begin(self, rules: BreakerRules, guests: set[Guest], start: BreakerState) -> None:
+    @initialize(
+        rules=drawn.rules(), guests=st.sets(st.sampled_from(ConcurrentCaller)), start=st.sampled_from(STARTS)
+    )
+    def begin(self, rules: BreakerRules, guests: set[ConcurrentCaller], start: BreakerState) -> None:
         self.set_out(rules, guests, start)
 
-    def set_out(self, rules: BreakerRules, guests: set[Guest], start: BreakerState) -> None:
+    def set_out(self, rules: BreakerRules, guests: set[ConcurrentCaller], start: BreakerState) -> None:
         self.be_born(rules)
         self.guests = guests
         self.passes = [GuardPermit(self.breaker.generation + 3, 2)]
@@ -102,8 +104,8 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
     @rule(data=st.data())
     def something_happens(self, data: st.DataObject) -> None:
         can = [*THEN[self.oracle.machine], *ALWAYS, *["sit_a_lease_out"] * 2 * bool(self.oracle.places())]
-        for guest in self.guests:
-            can += GUESTS[guest]
+        for concurrent_caller in self.guests:
+            can += GUESTS[concurrent_caller]
         what = data.draw(st.sampled_from(can), "what")
         getattr(self, what)(data)
 
@@ -112,14 +114,14 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
     def outcome(self, data: st.DataObject) -> Outcome:
         return data.draw(st.sampled_from(OUTCOMES), "outcome")
 
-    def ask(self, data: st.DataObject) -> GuardPermit | None:
-        got = self.ask_once(fast=data.draw(st.booleans(), "fast"))
+    def request(self, data: st.DataObject) -> GuardPermit | None:
+        got = self.request_once(fast=data.draw(st.booleans(), "fast"))
         if got is not None:
             self.passes.append(got)
         return got
 
     def call(self, data: st.DataObject) -> None:
-        got = self.ask(data)
+        got = self.request(data)
         if got is not None:
             self.record(got, self.outcome(data))
 
@@ -139,7 +141,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
             self.called(outcome)
             self.now += span_s
 
-    def trouble(self, data: st.DataObject) -> None:
+    def error(self, data: st.DataObject) -> None:
         outcome = data.draw(st.sampled_from([Outcome.FAILURE, Outcome.SLOW]), "trouble")
         self.while_it_is(BreakerState.CLOSED, outcome, 6)
 
@@ -157,7 +159,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
                 self.called(outcome)
 
     def called(self, outcome: Outcome) -> None:
-        got = self.ask_once()
+        got = self.request_once()
         if got is not None:
             self.passes.append(got)
             self.record(got, outcome)
@@ -175,14 +177,14 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
 
     def sit_it_out(self, data: st.DataObject) -> None:
         self.now = max(self.now, self.oracle.ends_s() + data.draw(st.sampled_from(TICKS_S), "off"))
-        self.ask(data)
+        self.request(data)
 
     def sit_a_lease_out(self, data: st.DataObject) -> None:
         """And see what a late result does, before or after somebody else has asked; only trials are late."""
         slowest, since = min(self.oracle.places().items(), key=lambda place: place[1])
         self.now = max(self.now, since + self.by.lease_s + data.draw(st.sampled_from(TICKS_S), "off"))
         if data.draw(st.booleans(), "somebody asks"):
-            self.ask(data)
+            self.request(data)
         if data.draw(st.booleans(), "it ends"):
             self.record(slowest, self.outcome(data))
 
@@ -211,7 +213,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
 
     def lease(self, data: st.DataObject) -> None:
         on = data.draw(st.booleans(), "leased")
-        self.breaker.fleet.lease_required = self.twin.fleet.lease_required = self.oracle.leased = on
+        self.breaker.fleet_position.lease_required = self.replica.fleet.lease_required = self.oracle.leased = on
 
     def grant(self, data: st.DataObject) -> None:
         if self.oracle.effective(self.now) is not BreakerState.HALF_OPEN:
@@ -228,7 +230,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         self.hold(got)
         self.passes.append(got)
 
-    def hear(self, data: st.DataObject) -> None:
+    def receive(self, data: st.DataObject) -> None:
         if self.oracle.metrics_only:
             return
         state, cause = data.draw(st.sampled_from(FLEET), "the fleet is")
@@ -242,7 +244,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         self.both(lambda breaker, now: breaker.adopt(remote, now))
         self.oracle.adopt(remote, self.now)
 
-    def hear_old_news(self, data: st.DataObject) -> None:
+    def receive_old_update(self, data: st.DataObject) -> None:
         """Of a version that is known, or older."""
         state, cause = data.draw(st.sampled_from(FLEET), "the fleet was")
         remote = RemoteBreakerState(self.known - data.draw(st.integers(0, 2), "older"), state, 5.0, 1, cause)
@@ -278,8 +280,8 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
                 later.record(held, Outcome.NEUTRAL, self.now)
         wait_s = self.oracle.rest_s(self.now) if self.oracle.machine is BreakerState.OPEN else 0.0
         now = max(self.now, self.oracle.latest) + max(wait_s, 0.0) + self.by.lease_s
-        asks = math.ceil(1 / min(self.by.ramp, default=1.0))
-        answers = [later.allow(now) for _ in range(asks)]
+        requests = math.ceil(1 / min(self.by.ramp, default=1.0))
+        answers = [later.allow(now) for _ in range(requests)]
         assert any(isinstance(answer, GuardPermit) or answer.lease_wanted for answer in answers)
 
     def the_brink(self) -> None:
@@ -290,13 +292,15 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         assert sum(isinstance(answer, GuardPermit) for answer in answers) == self.by.half_open_max
 
     def drain(self, data: st.DataObject | None = None) -> None:
-        mine, other = self.breaker.drain(), self.twin.drain()
-        assert [replace(told, at_s=told.at_s + APART_S) for told in mine] == other
+        mine, other = self.breaker.drain(), self.replica.drain()
+        assert [replace(notified, at_s=notified.at_s + APART_S) for notified in mine] == other
         self.drained += mine
-        assert len(self.drained) == len(self.oracle.told)
-        for told, expected in zip(self.drained, self.oracle.told, strict=True):
-            open_ = told.after is BreakerState.OPEN
-            assert told == (expected if open_ else replace(expected, rounds=told.rounds, retry_after_s=0.0))
+        assert len(self.drained) == len(self.oracle.notified)
+        for notified, expected in zip(self.drained, self.oracle.notified, strict=True):
+            open_ = notified.after is BreakerState.OPEN
+            assert notified == (
+                expected if open_ else replace(expected, rounds=notified.rounds, retry_after_s=0.0)
+            )
 
     # --- what is always so ---
 
@@ -308,7 +312,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         assert (view.state, view.machine) == (oracle.effective(self.now), machine)
         assert view.metrics_only is oracle.metrics_only
         assert view.generation == self.breaker.generation == oracle.generation
-        assert self.twin.generation == oracle.generation
+        assert self.replica.generation == oracle.generation
         held, halfway = len(oracle.places()), machine is BreakerState.HALF_OPEN
         assert (view.probes, view.in_flight) == (held if halfway else 0, held)
         assert view.probe_successes == (recount.won(oracle.log) if halfway else 0)
@@ -340,11 +344,11 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
     @invariant()
     def what_is_counted(self) -> None:
         view, denied = self.breaker.view(self.now), recount.denied(self.oracle.log)
-        refused: dict[BreakerCause, int] = {}
+        rejected: dict[BreakerCause, int] = {}
         for entry in denied:
             if entry.really:
-                refused[entry.cause] = refused.get(entry.cause, 0) + 1
-        assert nonzero(view.rejected) == refused
+                rejected[entry.cause] = rejected.get(entry.cause, 0) + 1
+        assert nonzero(view.rejected) == rejected
         assert (
             view.would_reject == self.breaker.counts.would_reject == sum(not entry.really for entry in denied)
         )

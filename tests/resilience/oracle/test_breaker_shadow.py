@@ -12,7 +12,7 @@ from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.types import BreakerMode, BreakerView, GuardPermit, Outcome
 from tests.resilience.oracle import drawn
 
-ASKS = st.tuples(st.just("ask"), st.just(0.0))
+REQUESTS = st.tuples(st.just("ask"), st.just(0.0))
 WAITS = st.tuples(st.just("wait"), st.sampled_from(drawn.SPANS_S))
 ENDS = st.tuples(st.sampled_from(Outcome), st.integers(0, 4).map(float))
 
@@ -22,9 +22,9 @@ def shape(view: BreakerView) -> BreakerView:
     return replace(view, metrics_only=False, calls=0, rejected={}, would_reject=0)
 
 
-@given(rules=drawn.rules(), events=st.lists(st.one_of(ASKS, ASKS, ENDS, ENDS, WAITS), max_size=60))
+@given(rules=drawn.rules(), events=st.lists(st.one_of(REQUESTS, REQUESTS, ENDS, ENDS, WAITS), max_size=60))
 def test_the_shadow_is_the_breaker_itself(rules: BreakerRules, events: list[tuple[str, float]]) -> None:
-    now, refused = 0.0, 0
+    now, rejected = 0.0, 0
     shadow = Breaker("it", replace(rules, mode=BreakerMode.METRICS_ONLY))
     strict = Breaker("it", replace(rules, mode=BreakerMode.ENFORCE))
     calls: list[tuple[GuardPermit, GuardPermit | None]] = []
@@ -35,7 +35,7 @@ def test_the_shadow_is_the_breaker_itself(rules: BreakerRules, events: list[tupl
             assert shadow.rejection(now) is None
             mine, other = shadow.allow(now), strict.allow(now)
             assert isinstance(mine, GuardPermit)
-            refused += not isinstance(other, GuardPermit)
+            rejected += not isinstance(other, GuardPermit)
             calls.insert(0, (mine, other if isinstance(other, GuardPermit) else None))
         elif calls:
             mine, its = calls[int(figure) % len(calls)]
@@ -43,5 +43,5 @@ def test_the_shadow_is_the_breaker_itself(rules: BreakerRules, events: list[tupl
             if its is not None:
                 strict.record(its, Outcome(what), now)
         assert shape(shadow.view(now)) == shape(strict.view(now))
-        assert shadow.counts.would_reject == refused
+        assert shadow.counts.would_reject == rejected
         assert not shadow.view(now).rejected

@@ -9,7 +9,7 @@ from hypothesis.stateful import initialize
 from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.types import BreakerState
 from tests.resilience.oracle import drawn
-from tests.resilience.oracle.test_breaker_machine import BreakerMachine, Guest
+from tests.resilience.oracle.test_breaker_machine import BreakerMachine, ConcurrentCaller
 
 SHORT = settings(
     max_examples=settings().max_examples * 2 // 3, stateful_step_count=50, report_multiple_bugs=False
@@ -37,7 +37,7 @@ class OperatedMachine(BreakerMachine):
 
     @initialize(rules=drawn.plain(), verb=st.sampled_from(["force_open", "disable", "reset"]))
     def begin(self, rules: BreakerRules, verb: str) -> None:
-        self.set_out(rules, {Guest.OPERATOR, Guest.FLEET}, BreakerState.OPEN)
+        self.set_out(rules, {ConcurrentCaller.OPERATOR, ConcurrentCaller.FLEET}, BreakerState.OPEN)
         self.decide(verb)
 
 

@@ -48,11 +48,11 @@ def trip_again(circuit: Clocked) -> None:
     circuit.clock.advance(10.0)
 
 
-async def ask(call: Callable[[], object], refused: list[int]) -> None:
+async def request(call: Callable[[], object], rejected: list[int]) -> None:
     try:
         await call()  # type: ignore[misc]
     except GuardRejected:
-        refused[0] += 1
+        rejected[0] += 1
 
 
 @pytest.mark.slow
@@ -62,9 +62,9 @@ def test_one_of_a_thousand_tasks_in_each_of_a_hundred_rounds() -> None:
 
     async def main() -> None:
         for number in range(1, ROUNDS + 1):
-            refused = [0]
-            await asyncio.gather(*(ask(guarded, refused) for _ in range(TASKS)))
-            assert (dependency.calls, refused[0]) == (number, TASKS - 1)
+            rejected = [0]
+            await asyncio.gather(*(request(guarded, rejected) for _ in range(TASKS)))
+            assert (dependency.calls, rejected[0]) == (number, TASKS - 1)
             trip_again(circuit)
 
     asyncio.run(main())
@@ -77,17 +77,17 @@ def test_one_of_a_thousand_trio_tasks() -> None:
 
     async def main() -> None:
         for number in range(1, 6):
-            refused = [0]
+            rejected = [0]
             async with anyio.create_task_group() as tasks:
                 for _ in range(TASKS):
-                    tasks.start_soon(ask, guarded, refused)
-            assert (dependency.calls, refused[0]) == (number, TASKS - 1)
+                    tasks.start_soon(request, guarded, rejected)
+            assert (dependency.calls, rejected[0]) == (number, TASKS - 1)
             trip_again(circuit)
 
     run("trio", main)
 
 
-class Crowd:
+class Callers:
     """Threads that all ask at one instant, round after round; the trial of a round ends when all have asked.
 
     Args:
@@ -131,12 +131,12 @@ def _hasty() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("_hasty")
 def test_one_of_sixty_four_threads_in_each_of_a_hundred_rounds() -> None:
-    crowd = Crowd(Clocked())
+    callers = Callers(Clocked())
     with ThreadPoolExecutor(THREADS) as pool:
-        for done in [pool.submit(crowd.rush) for _ in range(THREADS)]:
+        for done in [pool.submit(callers.rush) for _ in range(THREADS)]:
             done.result()
-    assert crowd.rounds == [1] * ROUNDS
-    assert crowd.circuit.view().rejected == {BreakerCause.TRIAL: ROUNDS * (THREADS - 1)}
+    assert callers.rounds == [1] * ROUNDS
+    assert callers.circuit.view().rejected == {BreakerCause.TRIAL: ROUNDS * (THREADS - 1)}
 
 
 @pytest.mark.usefixtures("_hasty")

@@ -157,7 +157,7 @@ def test_probes_run_concurrently() -> None:
 
 
 @pytest.mark.untraced
-def test_threads_that_fail_and_succeed_at_random_leave_a_breaker_that_works() -> None:
+def test_random_failures_in_threads_leave_a_working_breaker() -> None:
     circuit = Clocked(BreakerRules(failures=2, half_open_max=2, open_s=0.5, trial_lease_s=1.0))
 
     def traffic(seed: int) -> None:

@@ -22,12 +22,12 @@ class Diary:
 
     states: list[RemoteBreakerState] = field(default_factory=list)
     threads: set[str] = field(default_factory=set)
-    told: threading.Event = field(default_factory=threading.Event)
+    notified: threading.Event = field(default_factory=threading.Event)
 
     def changed(self, remote: RemoteBreakerState) -> None:
         self.states.append(remote)
         self.threads.add(threading.current_thread().name)
-        self.told.set()
+        self.notified.set()
 
     @property
     def words(self) -> list[BreakerState]:

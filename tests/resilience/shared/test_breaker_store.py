@@ -27,16 +27,16 @@ pytestmark = pytest.mark.server
 NAMES = ["vector-db", "https://api.example:8443/v1 {x}", "über\nnacht", "}{", ""]
 
 
-def lease_of(store: RedisBreakerStore, name: str = "a", ask: ProbeRequest = ONE) -> ProbeLease:
+def lease_of(store: RedisBreakerStore, name: str = "a", request: ProbeRequest = ONE) -> ProbeLease:
     found: list[ProbeLease] = []
 
-    def asked() -> bool:
-        answer = store.acquire(name, ask)
+    def requested() -> bool:
+        answer = store.acquire(name, request)
         if isinstance(answer, ProbeLease):
             found.append(answer)
         return bool(found)
 
-    until(asked, PATIENCE_S, "a lease")
+    until(requested, PATIENCE_S, "a lease")
     return found[0]
 
 
@@ -73,9 +73,9 @@ def test_opening_reaches_others_at_once_and_not_its_sender(
     here, there = made(redis_url), made(redis_url)
     own, diary = watched(here), watched(there)
     for number in range(20):
-        diary.told.clear()
+        diary.notified.clear()
         here.report_open("a", 60.0, number, BreakerCause.FAILURES)
-        assert diary.told.wait(PATIENCE_S)
+        assert diary.notified.wait(PATIENCE_S)
     assert [remote.rounds for remote in diary.states] == list(range(20))
     assert 0.0 < diary.states[-1].wait_s <= 60.0
     assert diary.threads == {sync_listener.THREAD_NAME}
@@ -127,9 +127,9 @@ def test_successful_probe_closes_for_all(made: Made, redis_url: str) -> None:
     here.report_open("a", 0.05, 0, BreakerCause.FAILURES)
     diary.reads(BreakerState.OPEN)
     lease = lease_of(here)
-    refused = there.acquire("a", ONE)
-    assert isinstance(refused, RemoteBreakerState)
-    assert refused.state is BreakerState.HALF_OPEN
+    rejected = there.acquire("a", ONE)
+    assert isinstance(rejected, RemoteBreakerState)
+    assert rejected.state is BreakerState.HALF_OPEN
     here.report_probe("a", lease, Outcome.SUCCESS, 1, 1.0)
     diary.reads(BreakerState.OPEN, BreakerState.CLOSED)
     assert own.states == []
@@ -153,13 +153,13 @@ def test_failed_probe_opens_for_all(made: Made, redis_url: str) -> None:
     assert 600.0 < answer.wait_s <= 700.0
 
 
-def test_last_successful_probe_is_told_to_close(made: Made, redis_url: str) -> None:
+def test_last_successful_probe_closes_the_breaker(made: Made, redis_url: str) -> None:
     here, there = made(redis_url), made(redis_url)
     own, diary = watched(here), watched(there)
     both = ProbeRequest(half_open_max=2, successes_needed=2, limits_concurrent=False, lease_s=600.0)
     here.report_open("a", 0.05, 0, BreakerCause.FAILURES)
     diary.reads(BreakerState.OPEN)
-    mine, theirs = lease_of(here, ask=both), lease_of(there, ask=both)
+    mine, theirs = lease_of(here, request=both), lease_of(there, request=both)
     there.report_probe("a", theirs, Outcome.SUCCESS, 2, 1.0)
     until(lambda: not len(there.state.pending_writes), PATIENCE_S, "it is told")
     here.report_probe("a", mine, Outcome.SUCCESS, 2, 1.0)
@@ -190,7 +190,7 @@ def test_waiting_blocks_no_event_loop(made: Made, redis_url: str, backend: str) 
     store = made(redis_url)
     answers: list[ProbeLease | RemoteBreakerState | None] = []
 
-    async def asks() -> None:
+    async def requests() -> None:
         answers.append(await store.acquire_async("a", ONE))
 
     async def task() -> None:
@@ -198,7 +198,7 @@ def test_waiting_blocks_no_event_loop(made: Made, redis_url: str, backend: str) 
         assert await store.read_state_async("a") is None
         async with anyio.create_task_group() as group:
             for _ in range(20):
-                group.start_soon(asks)
+                group.start_soon(requests)
         assert await store.read_state_async("a") is not None
 
     run(backend, task)
@@ -219,9 +219,9 @@ def held_up(store: RedisBreakerStore) -> threading.Event:
     return goes_on
 
 
-def free(store: RedisBreakerStore, ask: ProbeRequest = ONE) -> bool:
+def free(store: RedisBreakerStore, request: ProbeRequest = ONE) -> bool:
     """Whether another process gets the place."""
-    answer = store.acquire("a", ask)
+    answer = store.acquire("a", request)
     return isinstance(answer, ProbeLease)
 
 
@@ -258,17 +258,17 @@ def test_lease_of_a_cancelled_caller_is_returned(made: Made, redis_url: str, bac
     until(lambda: free(there, ONE), PATIENCE_S, "its place is free long before the lease ends")
 
 
-def test_a_lease_that_comes_just_as_its_asker_is_cancelled_goes_back(made: Made, redis_url: str) -> None:
+def test_lease_arriving_at_a_cancellation_is_returned(made: Made, redis_url: str) -> None:
     here, there = made(redis_url), made(redis_url)
     watched(here)
 
     async def task() -> None:
-        asks = asyncio.ensure_future(here.acquire_async("a", ONE))
+        requests = asyncio.ensure_future(here.acquire_async("a", ONE))
         await asyncio.sleep(0)
         until(lambda: here.state.tickets, PATIENCE_S, "it is given")  # the loop stands still meanwhile
-        asks.cancel()
+        requests.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asks
+            await requests
 
     asyncio.run(task())
     until(lambda: free(there, ONE), PATIENCE_S, "its place is free long before the lease ends")
@@ -289,16 +289,16 @@ def test_a_lease_for_a_thread_that_is_interrupted_goes_back(
     until(lambda: free(there, ONE), PATIENCE_S, "its place is free long before the lease ends")
 
 
-def test_an_event_loop_that_stands_still_misses_no_answer(made: Made, redis_url: str) -> None:
+def test_blocked_event_loop_misses_no_reply(made: Made, redis_url: str) -> None:
     store = made(redis_url)
     watched(store)
 
     async def task() -> object:
-        asks = asyncio.ensure_future(store.acquire_async("a", ONE))
+        requests = asyncio.ensure_future(store.acquire_async("a", ONE))
         await asyncio.sleep(0)
         until(lambda: store.state.tickets, PATIENCE_S, "it is given")  # the loop stands still meanwhile
         Jumps(asyncio.get_running_loop())(store.rules.deadline_s * 2)
-        return await asks
+        return await requests
 
     assert isinstance(asyncio.run(task()), ProbeLease)
 
@@ -467,8 +467,8 @@ def test_waiting_queries_end_with_the_store(made: Made, redis_url: str) -> None:
     store = made(redis_url, deadline_s=PATIENCE_S * 10)
     goes_on = held_up(store)
     answers: list[object] = []
-    asks: Callable[[], None] = lambda: answers.append(store.acquire("a", ONE))  # noqa: E731
-    waiting = [threading.Thread(target=asks) for _ in range(2)]
+    requests: Callable[[], None] = lambda: answers.append(store.acquire("a", ONE))  # noqa: E731
+    waiting = [threading.Thread(target=requests) for _ in range(2)]
     for thread in waiting:
         thread.start()
     until(store.state.has_work, PATIENCE_S, "one waits")
@@ -499,15 +499,15 @@ def test_result_reported_under_the_lock_is_added_after_it(made: Made, redis_url:
 def test_query_closed_under_the_lock_returns_its_lease(made: Made, redis_url: str) -> None:
     store = made(redis_url)
     watched(store)
-    asks = store.acquire_async("a", ONE)
+    requests = store.acquire_async("a", ONE)
 
     async def begins() -> None:
-        asks.send(None)
+        requests.send(None)
         until(lambda: store.state.tickets, PATIENCE_S, "a lease")
 
     asyncio.run(begins())
     with store.state.lock:
-        asks.close()  # as the garbage collector does
+        requests.close()  # as the garbage collector does
         assert store.state.tickets
     assert not store.state.tickets
     until(lambda: free(store), PATIENCE_S, "the probe is returned")

@@ -31,7 +31,7 @@ NAMES = st.text(st.characters(), max_size=20)
 
 
 @given(NAMES, NAMES)
-def test_two_names_never_share_a_key_and_both_keys_of_one_share_a_slot(one: str, other: str) -> None:
+def test_names_have_distinct_keys_in_one_cluster_slot(one: str, other: str) -> None:
     state, trials = WIRE.rules.keys(one)
     assert state != trials
     assert key_slot(state.encode()) == key_slot(trials.encode())
@@ -51,11 +51,11 @@ def test_two_names_never_share_a_key_and_both_keys_of_one_share_a_slot(one: str,
 def test_message_equals_the_write(
     name: str, version: int, state: BreakerState, left: int, cause: BreakerCause
 ) -> None:
-    said = parse_message(f"{escape_name(name)} {version} {state} {left} 3 {cause} somebody".encode())
+    reports = parse_message(f"{escape_name(name)} {version} {state} {left} 3 {cause} somebody".encode())
     if state is BreakerState.RAMPING:
-        assert said is None, "ramping is local to a process"
+        assert reports is None, "ramping is local to a process"
     else:
-        assert said == Message(name, RemoteBreakerState(version, state, left / 1e6, 3, cause), "somebody")
+        assert reports == Message(name, RemoteBreakerState(version, state, left / 1e6, 3, cause), "somebody")
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_every_number_is_a_whole_one() -> None:
     assert WIRE.read(["a", "b"]) == (("athr:search:{brk:a}:h", "athr:search:{brk:b}:h"), ("read",))
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(-1.0, 0), (float("inf"), MAX_PERIOD_S * 1e6), (1e-9, 0)])
-def test_no_time_is_too_long_or_too_short(seconds: float, told: float) -> None:
-    assert WIRE.open("a", 0, seconds, 0, BreakerCause.FAILURES)[1][5] == told
-    assert WIRE.acquire("a", 0, ProbeRequest(1, 1, False, seconds), "")[1][8] == max(told, 1)
+@pytest.mark.parametrize(("seconds", "notified"), [(-1.0, 0), (float("inf"), MAX_PERIOD_S * 1e6), (1e-9, 0)])
+def test_no_time_is_too_long_or_too_short(seconds: float, notified: float) -> None:
+    assert WIRE.open("a", 0, seconds, 0, BreakerCause.FAILURES)[1][5] == notified
+    assert WIRE.acquire("a", 0, ProbeRequest(1, 1, False, seconds), "")[1][8] == max(notified, 1)
 
 
 def test_a_reply_is_a_lease_only_if_one_was_given() -> None:
@@ -107,23 +107,23 @@ def test_a_reply_is_a_lease_only_if_one_was_given() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "reports",
     [None, 1, b"OK", [], [1, 2, 3], [1, 9, b"ajar", 0, 2, b"trial", 77], [1, None, b"open", 0, 2, b"", 0]],
 )
-def test_invalid_script_reply_is_an_error(said: Any) -> None:
+def test_invalid_script_reply_is_an_error(reports: Any) -> None:
     with pytest.raises(InvalidReplyError, match="unexpected reply of the script"):
-        parse_reply(said)
+        parse_reply(reports)
 
 
 def test_states_are_read_one_by_one() -> None:
-    said = [9, b"open", 1_500_000, 2, b"failures", 0, b"", 0, 0, b"", 8, b"ajar", 0, 0, b""]
-    assert parse_states(said, ["a", "b", "c"]) == {
+    reports = [9, b"open", 1_500_000, 2, b"failures", 0, b"", 0, 0, b"", 8, b"ajar", 0, 0, b""]
+    assert parse_states(reports, ["a", "b", "c"]) == {
         "a": RemoteBreakerState(9, BreakerState.OPEN, 1.5, 2, BreakerCause.FAILURES),
         "b": None,
         "c": None,
     }
     with pytest.raises(InvalidReplyError):
-        parse_states(said, ["a"])
+        parse_states(reports, ["a"])
     with pytest.raises(InvalidReplyError):
         parse_states(b"OK", [])
 

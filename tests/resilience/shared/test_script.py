@@ -50,16 +50,16 @@ class Store:
     def call(self, words: ScriptArguments) -> Reply:
         keys, arguments = words
         micros = round(self.clock_s * 1e6)
-        said = self.client.eval(TIMED, len(keys), *keys, *divmod(micros, 10**6), *arguments)
-        return parse_reply(said)
+        reports = self.client.eval(TIMED, len(keys), *keys, *divmod(micros, 10**6), *arguments)
+        return parse_reply(reports)
 
     def open(self, wait_s: float = 1.0, rounds: int = 0, known: int | None = None) -> Reply:
         known = self.known if known is None else known
         return self.keep(self.call(self.wire.open(NAME, known, wait_s, rounds, BreakerCause.FAILURES)))
 
-    def acquire(self, ticket: str = "t", ask: ProbeRequest = ONE, known: int | None = None) -> Reply:
+    def acquire(self, ticket: str = "t", request: ProbeRequest = ONE, known: int | None = None) -> Reply:
         return self.keep(
-            self.call(self.wire.acquire(NAME, self.known if known is None else known, ask, ticket))
+            self.call(self.wire.acquire(NAME, self.known if known is None else known, request, ticket))
         )
 
     def finish(
@@ -77,13 +77,13 @@ class Store:
     def read(self, *names: str) -> dict[str, RemoteBreakerState | None]:
         keys, _ = self.wire.read(names or [NAME])
         micros = round(self.clock_s * 1e6)
-        said = self.client.eval(TIMED, len(keys), *keys, *divmod(micros, 10**6), "read")
-        return parse_states(said, names or [NAME])
+        reports = self.client.eval(TIMED, len(keys), *keys, *divmod(micros, 10**6), "read")
+        return parse_states(reports, names or [NAME])
 
-    def keep(self, said: Reply) -> Reply:
-        if said.remote is not None:
-            self.known = max(self.known, said.remote.version)
-        return said
+    def keep(self, reports: Reply) -> Reply:
+        if reports.remote is not None:
+            self.known = max(self.known, reports.remote.version)
+        return reports
 
     def word(self) -> BreakerState | None:
         found = self.read()[NAME]
@@ -104,25 +104,25 @@ def store(client: redis.Redis, redis_prefix: str) -> Store:
 
 def test_an_opening_is_known_for_as_long_as_it_lasts(store: Store) -> None:
     assert store.word() is None
-    said = store.open(wait_s=2.0, rounds=3)
-    assert said.done
-    assert said.remote == RemoteBreakerState(
+    reports = store.open(wait_s=2.0, rounds=3)
+    assert reports.done
+    assert reports.remote == RemoteBreakerState(
         round(START_S * 1e6), BreakerState.OPEN, 2.0, 3, BreakerCause.FAILURES
     )
     store.clock_s += 0.5
     assert store.read() == {
         NAME: RemoteBreakerState(round(START_S * 1e6), BreakerState.OPEN, 1.5, 3, BreakerCause.FAILURES)
     }
-    refused = store.acquire()
-    assert (refused.done, refused.remote) == (False, store.read()[NAME])
+    rejected = store.acquire()
+    assert (rejected.done, rejected.remote) == (False, store.read()[NAME])
 
 
 def test_unaware_opener_receives_the_other_opening(store: Store) -> None:
     store.open(wait_s=2.0)
-    said = store.open(wait_s=9.0, known=0)
-    assert not said.done
-    assert said.remote is not None
-    assert said.remote.wait_s == 2.0
+    reports = store.open(wait_s=9.0, known=0)
+    assert not reports.done
+    assert reports.remote is not None
+    assert reports.remote.wait_s == 2.0
 
 
 def test_aware_opener_opens_anew(store: Store) -> None:
@@ -135,7 +135,7 @@ def test_aware_opener_opens_anew(store: Store) -> None:
     assert again.remote.wait_s == 9.0
 
 
-def test_an_opening_beats_a_closing_that_its_process_did_not_know(store: Store) -> None:
+def test_opening_wins_over_an_unknown_closing(store: Store) -> None:
     store.open(wait_s=0.0)
     store.clock_s += 1.0
     store.acquire()
@@ -148,8 +148,8 @@ def test_opening_waits_for_a_probe_unknown_to_its_process(store: Store) -> None:
     store.open(wait_s=0.0)
     store.clock_s += 1.0
     store.acquire()
-    said = store.open(known=1)
-    assert (said.done, said.remote and said.remote.state) == (False, BreakerState.HALF_OPEN)
+    reports = store.open(known=1)
+    assert (reports.done, reports.remote and reports.remote.state) == (False, BreakerState.HALF_OPEN)
 
 
 def test_one_probe_at_a_time_until_its_lease_expires(store: Store) -> None:
@@ -197,10 +197,10 @@ def test_rejected_query_writes_and_renews_nothing(client: redis.Redis, store: St
 def test_failed_probe_starts_a_further_round(store: Store, outcome: Outcome) -> None:
     store.open(wait_s=0.0, rounds=4)
     store.acquire()
-    said = store.finish(outcome)
-    assert said.done
-    assert said.remote is not None
-    assert (said.remote.state, said.remote.wait_s, said.remote.rounds) == (BreakerState.OPEN, 2.0, 5)
+    reports = store.finish(outcome)
+    assert reports.done
+    assert reports.remote is not None
+    assert (reports.remote.state, reports.remote.wait_s, reports.remote.rounds) == (BreakerState.OPEN, 2.0, 5)
 
 
 def test_neutral_probe_frees_its_slot_at_once(store: Store) -> None:
@@ -215,18 +215,18 @@ def test_a_round_admits_as_many_as_must_win_or_so_many_at_a_time(
     store: Store, threshold: bool, places: int
 ) -> None:
     """Without a threshold three trials in all; with one three at a time, until three have won."""
-    ask = ProbeRequest(half_open_max=3, successes_needed=3, limits_concurrent=threshold, lease_s=5.0)
+    request = ProbeRequest(half_open_max=3, successes_needed=3, limits_concurrent=threshold, lease_s=5.0)
     store.open(wait_s=0.0)
     tickets = [str(number) for number in range(9)]
-    held = [ticket for ticket in tickets[:4] if store.acquire(ticket, ask).lease()]
+    held = [ticket for ticket in tickets[:4] if store.acquire(ticket, request).lease()]
     assert len(held) == 3
     assert store.finish(Outcome.SUCCESS, held[0], need=3).done
-    held += [ticket for ticket in tickets[4:6] if store.acquire(ticket, ask).lease()]
+    held += [ticket for ticket in tickets[4:6] if store.acquire(ticket, request).lease()]
     assert len(held) == places
     store.finish(Outcome.SUCCESS, held[1], need=3)
-    said = store.finish(Outcome.SUCCESS, held[2], need=3)
-    assert said.remote is not None
-    assert said.remote.state is BreakerState.CLOSED
+    reports = store.finish(Outcome.SUCCESS, held[2], need=3)
+    assert reports.remote is not None
+    assert reports.remote.state is BreakerState.CLOSED
 
 
 def test_lower_probe_requirement_ends_the_wait(store: Store) -> None:
@@ -234,8 +234,8 @@ def test_lower_probe_requirement_ends_the_wait(store: Store) -> None:
     for ticket in ("1", "2"):
         store.acquire(ticket, ProbeRequest(3, 3, False, 5.0))
         store.finish(Outcome.SUCCESS, ticket, need=3)
-    said = store.acquire("3", ONE)
-    assert (said.lease(), said.remote and said.remote.state) == (None, BreakerState.CLOSED)
+    reports = store.acquire("3", ONE)
+    assert (reports.lease(), reports.remote and reports.remote.state) == (None, BreakerState.CLOSED)
 
 
 def test_operator_state_yields_only_to_another(store: Store) -> None:
@@ -317,9 +317,9 @@ def test_a_foreign_value_hides_no_other_breaker(client: redis.Redis, store: Stor
 
 
 def test_every_change_is_published_once(client: redis.Redis, store: Store) -> None:
-    with client.pubsub() as heard:  # type: ignore[no-untyped-call]  # redis-py's
-        heard.subscribe(store.wire.rules.channel)
-        assert (heard.get_message(timeout=60.0) or {})["type"] == "subscribe"
+    with client.pubsub() as received:  # type: ignore[no-untyped-call]  # redis-py's
+        received.subscribe(store.wire.rules.channel)
+        assert (received.get_message(timeout=60.0) or {})["type"] == "subscribe"
         store.open(wait_s=0.5)
         store.open(known=0)
         store.acquire()
@@ -327,14 +327,14 @@ def test_every_change_is_published_once(client: redis.Redis, store: Store) -> No
         store.acquire()
         store.finish(Outcome.SUCCESS)
         store.operate(BreakerState.DISABLED)
-        told = [(heard.get_message(timeout=60.0) or {})["data"].decode().split() for _ in range(3)]
-        assert heard.get_message(timeout=0.02) is None
-    assert [words[2:4] for words in told] == [["open", "500000"], ["closed", "0"], ["disabled", "0"]]
-    assert {(words[0], words[-1]) for words in told} == {(NAME, "me")}
+        notified = [(received.get_message(timeout=60.0) or {})["data"].decode().split() for _ in range(3)]
+        assert received.get_message(timeout=0.02) is None
+    assert [words[2:4] for words in notified] == [["open", "500000"], ["closed", "0"], ["disabled", "0"]]
+    assert {(words[0], words[-1]) for words in notified} == {(NAME, "me")}
 
 
 @dataclass
-class Twin:
+class Replica:
     """The script in Python, without keys that expire."""
 
     v: int = 0
@@ -362,17 +362,17 @@ class Twin:
             return False
         return self.go(now, known, "open", wait, rounds)
 
-    def acquire(self, now: int, known: int, ask: ProbeRequest, ticket: str) -> bool:
-        lease = round(ask.lease_s * 1e6)
+    def acquire(self, now: int, known: int, request: ProbeRequest, ticket: str) -> bool:
+        lease = round(request.lease_s * 1e6)
         if self.state in {"closed", "forced_open", "disabled"} or (
             self.state == "open" and self.left(now) > 0
         ):
             return False
         won = 0 if self.state == "open" else self.won
-        if self.v and won >= ask.successes_needed:
+        if self.v and won >= request.successes_needed:
             return self.go(now, known, "closed", 0, 0)
         live = sum(now < end <= now + 4 * lease for end in self.trials.values())
-        if live + (0 if ask.limits_concurrent else won) >= ask.half_open_max:
+        if live + (0 if request.limits_concurrent else won) >= request.half_open_max:
             return False
         if not self.v:
             self.v = max(1, known + 1, now)
@@ -402,31 +402,31 @@ class Twin:
         return self.go(now, known, state.value, 0, 0)
 
 
-ASKS = [ONE, ProbeRequest(2, 2, False, 1.0), ProbeRequest(1, 3, True, 0.3)]
+REQUESTS = [ONE, ProbeRequest(2, 2, False, 1.0), ProbeRequest(1, 3, True, 0.3)]
 
 
-def step(chance: random.Random, store: Store, twin: Twin) -> tuple[Reply, bool]:
+def step(chance: random.Random, store: Store, replica: Replica) -> tuple[Reply, bool]:
     """The same command on both."""
     now = round(store.clock_s * 1e6)
-    known = chance.choice([0, store.known, twin.v, twin.v])
+    known = chance.choice([0, store.known, replica.v, replica.v])
     ticket = str(chance.randrange(4))
-    ask = chance.choice(ASKS)
+    request = chance.choice(REQUESTS)
     match chance.choice(["open", "acquire", "acquire", "acquire", "finish", "finish", "operate"]):
         case "open":
             wait_s, rounds = chance.choice([0.0, 0.2, 3.0]), chance.randrange(3)
-            return store.open(wait_s, rounds, known), twin.open(now, known, round(wait_s * 1e6), rounds)
+            return store.open(wait_s, rounds, known), replica.open(now, known, round(wait_s * 1e6), rounds)
         case "acquire":
-            return store.acquire(ticket, ask, known), twin.acquire(now, known, ask, ticket)
+            return store.acquire(ticket, request, known), replica.acquire(now, known, request, ticket)
         case "finish":
             outcome = chance.choice(list(Outcome))
-            said = store.finish(outcome, ticket, need=ask.successes_needed, version=known)
-            return said, twin.finish(now, known, outcome, ask.successes_needed, ticket)
+            reports = store.finish(outcome, ticket, need=request.successes_needed, version=known)
+            return reports, replica.finish(now, known, outcome, request.successes_needed, ticket)
         case _:
             again = chance.random() < 0.5
             state = chance.choice(
                 [BreakerState.CLOSED, BreakerState.CLOSED, BreakerState.FORCED_OPEN, BreakerState.DISABLED]
             )
-            return store.operate(state, again=again, known=known), twin.operate(
+            return store.operate(state, again=again, known=known), replica.operate(
                 now, known, state, again=again
             )
 
@@ -437,20 +437,22 @@ def test_script_matches_its_python_reference(client: redis.Redis, redis_prefix: 
     @given(st.integers(0, 2**32))
     def same(seed: int) -> None:
         chance = random.Random(seed)
-        store, twin = Store(client, f"{redis_prefix}{next(numbers)}"), Twin()
+        store, replica = Store(client, f"{redis_prefix}{next(numbers)}"), Replica()
         for _ in range(30):
             store.clock_s += chance.choice([0.0, 1e-6, 0.1, 0.3, 1.0, -0.2, -100.0])
-            said, done = step(chance, store, twin)
+            reports, done = step(chance, store, replica)
             now = round(store.clock_s * 1e6)
-            found = said.remote
-            assert said.done == done
+            found = reports.remote
+            assert reports.done == done
             if found is None:
-                assert twin.v == 0
+                assert replica.v == 0
                 continue
-            shown = twin.state if done or twin.state != "open" or twin.left(now) else found.state.value
-            assert (found.version, found.state.value, found.rounds) == (twin.v, shown, twin.rounds)
-            assert round(found.wait_s * 1e6) == (twin.left(now) if found.state is BreakerState.OPEN else 0)
+            shown = (
+                replica.state if done or replica.state != "open" or replica.left(now) else found.state.value
+            )
+            assert (found.version, found.state.value, found.rounds) == (replica.v, shown, replica.rounds)
+            assert round(found.wait_s * 1e6) == (replica.left(now) if found.state is BreakerState.OPEN else 0)
             kept: list[Any] = client.zrange(store.wire.rules.keys(NAME)[1], 0, -1)
-            assert {ticket.decode() for ticket in kept} == set(twin.trials)
+            assert {ticket.decode() for ticket in kept} == set(replica.trials)
 
     same()

@@ -40,13 +40,13 @@ def tried(one: GuardState) -> GuardPermit:
     """The trial, once it is time for it."""
     found: list[GuardPermit] = []
 
-    def asked() -> bool:
+    def requested() -> bool:
         answer = one.allow()
         if isinstance(answer, GuardPermit):
             found.append(answer)
         return bool(found)
 
-    until(asked, PATIENCE_S, "a trial")
+    until(requested, PATIENCE_S, "a trial")
     return found[0]
 
 
@@ -117,9 +117,9 @@ def test_operator_state_applies_everywhere_to_late_results_too(made: Made, redis
     until(lambda: there.state() is BreakerState.FORCED_OPEN, PATIENCE_S, "it is forced open")
     there.record(under_way, Outcome.FAILURE)
     fresh = circuit(made(redis_url, listens=False))
-    refused = fresh.allow()
-    assert isinstance(refused, GuardRejection)
-    assert refused.state is BreakerState.FORCED_OPEN
+    rejected = fresh.allow()
+    assert isinstance(rejected, GuardRejection)
+    assert rejected.state is BreakerState.FORCED_OPEN
     there.reset()
     until(lambda: {one.state() for one in (here, fresh)} == {BreakerState.CLOSED}, PATIENCE_S, "it is reset")
 

@@ -24,13 +24,13 @@ pytestmark = [
 LONG = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=600.0)
 
 
-def in_child(does: Callable[[], None]) -> None:
+def in_child(run_event: Callable[[], None]) -> None:
     """Do something in a child and wait for its end."""
     pid = os.fork()
     if not pid:
         status = 1
         try:
-            does()
+            run_event()
             status = 0
         except BaseException:  # noqa: BLE001 - a child must not go on with the parent's tests
             traceback.print_exc()
@@ -73,9 +73,9 @@ def test_probe_of_the_parent_is_unknown_to_the_child(made: Made, redis_url: str)
         own.report_probe("a", lease, Outcome.FAILURE, 1, 60.0)
         assert not own.is_running
         assert not len(own.state.pending_writes)
-        refused = own.acquire("a", LONG)
-        assert isinstance(refused, RemoteBreakerState)
-        assert refused.state is BreakerState.HALF_OPEN
+        rejected = own.acquire("a", LONG)
+        assert isinstance(rejected, RemoteBreakerState)
+        assert rejected.state is BreakerState.HALF_OPEN
 
     in_child(child)
     store.report_probe("a", lease, Outcome.SUCCESS, 1, 1.0)

@@ -48,12 +48,12 @@ class Unwaited:
 def unwaited(monkeypatch: pytest.MonkeyPatch) -> Callable[[RedisBreakerStore], Any]:
     """ProbeRequest a store for a trial; it is an error to wait for the answer."""
 
-    def ask(store: RedisBreakerStore) -> Any:
+    def request(store: RedisBreakerStore) -> Any:
         with monkeypatch.context() as patch:
             patch.setattr(redis_store, "threading", Unwaited)
             return store.acquire("a", ONE)
 
-    return ask
+    return request
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, 0.2)
 
 
-def told(store: RedisBreakerStore) -> None:
+def notified(store: RedisBreakerStore) -> None:
     """Wait until all is told."""
     until(lambda: not len(store.state.pending_writes), PATIENCE_S, "all is told")
 
@@ -81,7 +81,7 @@ def lost(store: RedisBreakerStore) -> None:
     until(away, PATIENCE_S, "the loss")
 
 
-def test_a_server_that_is_killed_costs_nothing_and_is_found_again(
+def test_killed_server_costs_nothing_and_is_used_again(
     made: Made,
     own_server: RedisServer,
     caplog: pytest.LogCaptureFixture,
@@ -113,11 +113,11 @@ def test_a_server_that_hangs_costs_a_deadline_a_few_times(
     watched(store)
     own_server.pause()
     try:
-        asked = 0
+        requested = 0
         while store.is_up:
             assert store.acquire("a", ONE) is None
-            asked += 1
-        assert asked <= health.FAILURES
+            requested += 1
+        assert requested <= health.FAILURES
         assert unwaited(store) is None
     finally:
         own_server.resume()
@@ -134,17 +134,17 @@ def test_no_event_loop_waits_for_a_server_that_hangs(prompt_store: Made, own_ser
     watched(store)
     turns = 0
 
-    async def asks() -> set[ProbeLease | RemoteBreakerState | None]:
+    async def requests() -> set[ProbeLease | RemoteBreakerState | None]:
         nonlocal turns
-        asked = [asyncio.ensure_future(store.acquire_async("a", ONE)) for _ in range(50)]
-        while not all(one.done() for one in asked):
+        requested = [asyncio.ensure_future(store.acquire_async("a", ONE)) for _ in range(50)]
+        while not all(one.done() for one in requested):
             await asyncio.sleep(0)
             turns += 1
-        return {one.result() for one in asked}
+        return {one.result() for one in requested}
 
     own_server.pause()
     try:
-        assert asyncio.run(asks()) == {None}
+        assert asyncio.run(requests()) == {None}
         assert turns > 20, "it went on meanwhile"
     finally:
         own_server.resume()
@@ -177,7 +177,7 @@ def test_forgotten_state_is_sent_again(
     here.report_open("open", 60.0, 3, BreakerCause.SLOW_RATE)
     here.report_operator_state("forced", BreakerState.FORCED_OPEN)
     here.report_operator_state("closed", BreakerState.CLOSED)
-    told(here)
+    notified(here)
     before = {name: here.state.position(name)[0] for name in ("open", "forced")}
     if forgets == "restart":
         own_server.restart()
@@ -215,13 +215,13 @@ def test_lost_key_admits_one_probe_only(made: Made, own_server: RedisServer) -> 
 
 
 @pytest.mark.usefixtures("hasty")
-def test_probe_ending_during_an_outage_is_sent_afterwards(made: Made, slow_proxy: SlowProxy) -> None:
+def test_probe_result_during_an_outage_is_sent_afterwards(made: Made, slow_proxy: SlowProxy) -> None:
     here, there = made(slow_proxy.url), made(slow_proxy.url)
     watched(here)
     diary = watched(there)
     lease = here.acquire("a", ONE)
     assert isinstance(lease, ProbeLease)
-    slow_proxy.refuse()
+    slow_proxy.reject()
     lost(here)
     here.report_probe("a", lease, Outcome.SUCCESS, 1, 1.0)
     slow_proxy.accept()
@@ -233,11 +233,11 @@ def test_if_both_sides_have_moved_open_wins(made: Made, own_server: RedisServer)
     with SlowProxy(own_server.port) as proxy:
         cut_off, there = made(proxy.url), made(own_server.url)
         own, diary = watched(cut_off), watched(there)
-        proxy.refuse()
+        proxy.reject()
         lost(cut_off)
         cut_off.report_open("a", 60.0, 0, BreakerCause.FAILURES)
         there.report_operator_state("a", BreakerState.CLOSED)
-        told(there)
+        notified(there)
         proxy.accept()
         diary.reads(BreakerState.OPEN)
         assert own.states == [], "it is open all the time"
@@ -250,11 +250,11 @@ def test_on_return_the_newer_state_wins(made: Made, own_server: RedisServer) -> 
         own = watched(cut_off)
         watched(there)
         cut_off.report_open("a", 60.0, 0, BreakerCause.FAILURES)
-        told(cut_off)
-        proxy.refuse()
+        notified(cut_off)
+        proxy.reject()
         lost(cut_off)
         there.report_operator_state("a", BreakerState.CLOSED)
-        told(there)
+        notified(there)
         proxy.accept()
         own.reads(BreakerState.CLOSED)
 
@@ -264,10 +264,10 @@ def test_first_of_two_separate_openings_wins(made: Made, own_server: RedisServer
     with SlowProxy(own_server.port) as proxy:
         cut_off, there = made(proxy.url), made(own_server.url)
         own, diary = watched(cut_off), watched(there)
-        proxy.refuse()
+        proxy.reject()
         lost(cut_off)
         there.report_open("a", 30.0, 0, BreakerCause.FAILURES)
-        told(there)
+        notified(there)
         cut_off.report_open("a", 60.0, 0, BreakerCause.SLOW_RATE)
         proxy.accept()
         own.reads(BreakerState.OPEN)
@@ -284,7 +284,7 @@ def test_a_lost_subscription_is_made_again_and_nothing_is_missed(made: Made, own
         own_server.command("CLIENT", "KILL", "TYPE", "pubsub")
         here.report_operator_state("a", BreakerState.FORCED_OPEN)
         here.report_operator_state("a", BreakerState.CLOSED)
-        told(here)
+        notified(here)
         until(lambda: diary.words[-1:] == [BreakerState.CLOSED], PATIENCE_S, "it is known all the same")
         until(lambda: there.is_listening and here.is_listening, PATIENCE_S, "it listens again")
     assert there.is_up
@@ -313,8 +313,8 @@ def test_silent_dead_subscription_is_detected(
 
 def pings(server: RedisServer) -> int:
     """Return how often a server was pinged."""
-    told = server.info("commandstats").get("cmdstat_ping", "calls=0")
-    return int(told.split(",")[0].removeprefix("calls="))
+    notified = server.info("commandstats").get("cmdstat_ping", "calls=0")
+    return int(notified.split(",")[0].removeprefix("calls="))
 
 
 @pytest.fixture
@@ -338,8 +338,8 @@ def test_the_rights_that_are_named_are_enough(made: Made, own_server: RedisServe
     diary.reads(BreakerState.OPEN, BreakerState.DISABLED)
     until(lambda: there.acquire("a", ONE) is not None, PATIENCE_S, "an answer")
     assert (here.failures, there.failures, there.listener.failures) == (0, 0, 0)
-    refused = {entry[entry.index("object") + 1] for entry in own_server.command("ACL", "LOG")}
-    assert refused <= {"client|setinfo"}, "what redis-py says of itself"
+    rejected = {entry[entry.index("object") + 1] for entry in own_server.command("ACL", "LOG")}
+    assert rejected <= {"client|setinfo"}, "what redis-py says of itself"
 
 
 @pytest.mark.parametrize("missing", ["-evalsha", "-time", "-publish", "-zadd", "resetchannels"])
@@ -397,7 +397,7 @@ def test_foreign_value_affects_one_breaker_only(made: Made, own_server: RedisSer
     assert store.acquire("b", brief) is None
     until(lambda: isinstance(store.acquire("a", ONE), ProbeLease), PATIENCE_S, "others go on")
     store.report_operator_state("a", BreakerState.CLOSED)
-    told(store)
+    notified(store)
     assert diary.states == []
 
 
@@ -414,7 +414,7 @@ def test_a_server_that_was_never_there(made: Made, caplog: pytest.LogCaptureFixt
     assert "each process uses its own breaker state (ConnectionError" in caplog.text
 
 
-def test_a_client_that_answers_nonsense_is_a_failure_like_any_other(made: Made, redis_url: str) -> None:
+def test_invalid_reply_of_the_client_is_a_failure(made: Made, redis_url: str) -> None:
     class Nonsense:
         def evalsha(self, *words: object) -> object:
             return b"OK"
@@ -486,7 +486,7 @@ def test_server_faults_cause_no_error_and_no_long_wait(prompt_store: Made) -> No
         traffic = Traffic(stores)
         try:
             for happens in ("pause", "kill", "flush", "drop", "script", "restart", "pause"):
-                trouble(server, happens)
+                error(server, happens)
                 traffic.more()
                 repaired(server, happens)
                 traffic.more()
@@ -504,7 +504,7 @@ def test_server_faults_cause_no_error_and_no_long_wait(prompt_store: Made) -> No
         until(lambda: diaries[1].words[-1] is BreakerState.DISABLED, PATIENCE_S, "they hear of each other")
 
 
-def trouble(server: RedisServer, happens: str) -> None:
+def error(server: RedisServer, happens: str) -> None:
     match happens:
         case "pause":
             server.pause()

@@ -16,7 +16,7 @@ import pytest
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest
 from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
 from autoglm_throttle.types import BreakerCause, BreakerState
-from tests.resilience.shared import mate
+from tests.resilience.shared import fleet_process
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S, watched
 from tests.store.polling import until
@@ -40,7 +40,14 @@ def begun(own_server: RedisServer, redis_prefix: str) -> Iterator[Begun]:
 
     def begin(*task: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.resilience.shared.mate", own_server.url, redis_prefix, *task],
+            [
+                sys.executable,
+                "-m",
+                "tests.resilience.shared.fleet_process",
+                own_server.url,
+                redis_prefix,
+                *task,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -77,25 +84,25 @@ def test_two_processes_of_fifty_tasks_make_one_probe(
     pair = [begun("race", str(ROUNDS)) for _ in range(2)]
     assert [line(process) for process in pair] == ["ready", "ready"]
     let_through: dict[int, list[str]] = {}
-    heard = threading.Event()
+    received = threading.Event()
 
     def hears(process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for said in process.stdout:
-            number, fence = said.split()
+        for reports in process.stdout:
+            number, fence = reports.split()
             let_through.setdefault(int(number), []).append(fence)
-            heard.set()
+            received.set()
 
     for process in pair:
         threading.Thread(target=hears, args=(process,), daemon=True).start()
     for number in range(ROUNDS):
-        heard.clear()
+        received.clear()
         opens(store, str(number))
         for process in pair:
             assert process.stdin is not None
             process.stdin.write(f"{number}\n")
             process.stdin.flush()
-        assert heard.wait(PATIENCE_S), f"nobody in round {number}"
+        assert received.wait(PATIENCE_S), f"nobody in round {number}"
         threading.Event().wait(TAIL_S)
     assert {n: fences for n, fences in let_through.items() if len(fences) != 1} == {}
     assert sorted(let_through) == list(range(ROUNDS))
@@ -107,14 +114,16 @@ def test_process_killed_during_its_probe_blocks_one_lease(
 ) -> None:
     store = made(own_server.url)
     watched(store)
-    ask = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=mate.LEASE_S)
+    request = ProbeRequest(
+        half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=fleet_process.LEASE_S
+    )
     opens(store, "a")
     began_s = time.monotonic()
     holder = begun("hold", "a")
     assert line(holder) == "holding"
     os.kill(holder.pid, signal.SIGKILL)
-    until(lambda: isinstance(store.acquire("a", ask), ProbeLease), PATIENCE_S, "the next trial")
-    assert time.monotonic() - began_s >= mate.LEASE_S, "not before the lease ends"
+    until(lambda: isinstance(store.acquire("a", request), ProbeLease), PATIENCE_S, "the next trial")
+    assert time.monotonic() - began_s >= fleet_process.LEASE_S, "not before the lease ends"
 
 
 @pytest.mark.slow

@@ -23,17 +23,17 @@ def fresh() -> Subscription:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=30))
-def test_versions_only_rise_and_the_newest_is_handed_over(heard: list[tuple[int, bool]]) -> None:
+def test_versions_only_rise_and_the_newest_is_handed_over(received: list[tuple[int, bool]]) -> None:
     watch, handed, newest = fresh(), [0], 0
-    for version, pauses in heard:
+    for version, pauses in received:
         remote = RemoteBreakerState(version, BreakerState.CLOSED)
         begins = watch.receive(remote, 0.0)
         assert begins == (version > newest and not watch_is_busy(handed, newest))
         newest = max(newest, version)
-        while not pauses and (news := watch.next_update(0.0)) is not None:
-            handed.append(news.version)
-    while (news := watch.next_update(0.0)) is not None:
-        handed.append(news.version)
+        while not pauses and (update := watch.next_update(0.0)) is not None:
+            handed.append(update.version)
+    while (update := watch.next_update(0.0)) is not None:
+        handed.append(update.version)
     assert handed == sorted(set(handed))
     assert handed[-1] == newest == watch.version
 

@@ -10,7 +10,7 @@ from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.types import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
 
 _COUNTS = ("failures", "half_open_max", "success_threshold", "window", "min_calls", "max_in_flight")
-_WORDS: dict[str, Callable[[str], Any]] = {
+_PARSERS: dict[str, Callable[[str], Any]] = {
     "trip": lambda text: frozenset(map(TripRule, text.split(","))),
     "ramp": lambda text: tuple(map(float, text.split(","))),
     "slow_is": SlowCallMode,
@@ -23,13 +23,13 @@ _NAMES = {field.name for field in fields(BreakerRules)}
 
 
 def _pairs(text: str) -> dict[str, str]:
-    return {name: value for name, _, value in (word.partition("=") for word in text.split())}
+    return {name: value for name, _, value in (text.partition("=") for text in text.split())}
 
 
 def rules(text: str) -> BreakerRules:
     """The rules that a row says, all others as they are by default."""
-    said = {name: value for name, value in _pairs(text).items() if name in _NAMES}
-    return BreakerRules(**{name: _WORDS.get(name, float)(value) for name, value in said.items()})
+    reports = {name: value for name, value in _pairs(text).items() if name in _NAMES}
+    return BreakerRules(**{name: _PARSERS.get(name, float)(value) for name, value in reports.items()})
 
 
 def others(text: str) -> dict[str, str]:

@@ -17,11 +17,11 @@ from autoglm_throttle.resilience.outcome_classifier import (
     status_outcome,
 )
 from autoglm_throttle.types import BreakerCause, BreakerState, GuardRejected, GuardRejection, Outcome
-from tests.resilience.faces import BLOCKS, FACES, STREAMS, telling, told
+from tests.resilience.faces import BLOCKS, FACES, STREAMS, notified, notifying
 
 SUCCESS, FAILURE, NEUTRAL, SLOW = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL, Outcome.SLOW
 
-REFUSED = GuardRejected(GuardRejection("inner", BreakerState.OPEN, BreakerCause.FAILURES, 3.0))
+REJECTED = GuardRejected(GuardRejection("inner", BreakerState.OPEN, BreakerCause.FAILURES, 3.0))
 
 USERS = OutcomeClassifier(ignore=(KeyError,), expected=(FileNotFoundError,))
 
@@ -34,7 +34,7 @@ class InvalidURL(Exception):
     """The name alone makes no mistake of the caller's."""
 
 
-class TransportRefused(GuardRejected, httpx.TransportError):
+class TransportRejectedError(GuardRejected, httpx.TransportError):
     """As the transports raise it."""
 
 
@@ -54,8 +54,8 @@ class HTTPError(OSError):
 class OfAnSdk(Exception):
     """As clients of models and of aiohttp tell their status."""
 
-    def __init__(self, **told: object) -> None:
-        self.__dict__.update(told)
+    def __init__(self, **notified: object) -> None:
+        self.__dict__.update(notified)
 
 
 class Opaque(Exception):
@@ -71,8 +71,8 @@ PLAIN_ROWS: list[tuple[BaseException, Outcome]] = [
     (KeyboardInterrupt(), NEUTRAL),
     (SystemExit(1), NEUTRAL),
     (BaseExceptionGroup("cancelled", [asyncio.CancelledError(), ValueError()]), NEUTRAL),
-    (REFUSED, NEUTRAL),
-    (TransportRefused(REFUSED.rejection), NEUTRAL),
+    (REJECTED, NEUTRAL),
+    (TransportRejectedError(REJECTED.rejection), NEUTRAL),
     (answered(404), SUCCESS),
     (answered(429), NEUTRAL),
     (answered(503), FAILURE),
@@ -91,7 +91,7 @@ PLAIN_ROWS: list[tuple[BaseException, Outcome]] = [
     (ExceptionGroup("one is ignored", [FileNotFoundError(), KeyError()]), NEUTRAL),
     (ExceptionGroup("all expected", [FileNotFoundError(), FileNotFoundError()]), SUCCESS),
     (ExceptionGroup("deep", [ExceptionGroup("down", [FileNotFoundError(), OSError()])]), FAILURE),
-    (ExceptionGroup("refused", [REFUSED, FileNotFoundError()]), NEUTRAL),
+    (ExceptionGroup("refused", [REJECTED, FileNotFoundError()]), NEUTRAL),
     (httpx.UnsupportedProtocol("gopher"), NEUTRAL),
     (httpx.LocalProtocolError("of ours"), NEUTRAL),
     (httpx.InvalidURL("no"), NEUTRAL),
@@ -120,7 +120,7 @@ def test_outcome_of_an_exception(error: BaseException, outcome: Outcome) -> None
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize(("error", "outcome"), PLAIN_ROWS, ids=name_of)
 def test_outcome_of_an_exception_in_each_form(face: str, error: BaseException, outcome: Outcome) -> None:
-    circuit = telling(USERS)
+    circuit = notifying(USERS)
 
     def fail() -> None:
         raise error
@@ -128,42 +128,42 @@ def test_outcome_of_an_exception_in_each_form(face: str, error: BaseException, o
     with pytest.raises(type(error)) as caught:
         FACES[face](circuit, fail)
     assert caught.value is error
-    assert told(circuit) is outcome
+    assert notified(circuit) is outcome
 
 
 def test_exception_kind_precedes_the_classifier() -> None:
-    judge = OutcomeClassifier(classify=lambda _: FAILURE)
-    assert judge.classify_result(REFUSED, raised=True) is NEUTRAL
-    assert judge.classify_result(asyncio.CancelledError(), raised=True) is NEUTRAL
+    classifier = OutcomeClassifier(classify=lambda _: FAILURE)
+    assert classifier.classify_result(REJECTED, raised=True) is NEUTRAL
+    assert classifier.classify_result(asyncio.CancelledError(), raised=True) is NEUTRAL
 
 
 def test_classifier_precedes_the_lists_and_none_falls_through() -> None:
-    asked: list[object] = []
+    requested: list[object] = []
 
     def classify(seen: object) -> Outcome | None:
-        asked.append(seen)
+        requested.append(seen)
         return SUCCESS if isinstance(seen, KeyError) else None
 
-    judge = OutcomeClassifier(classify=classify, ignore=(KeyError, LookupError))
+    classifier = OutcomeClassifier(classify=classify, ignore=(KeyError, LookupError))
     known, other = KeyError(), LookupError()
-    assert judge.classify_result(known, raised=True) is SUCCESS
-    assert judge.classify_result(other, raised=True) is NEUTRAL
-    assert asked == [known, other]
+    assert classifier.classify_result(known, raised=True) is SUCCESS
+    assert classifier.classify_result(other, raised=True) is NEUTRAL
+    assert requested == [known, other]
 
 
 def test_classifier_sees_a_group_and_then_its_leaves() -> None:
     leaf = OSError()
     group = ExceptionGroup("all", [leaf])
-    asked: list[object] = []
-    assert OutcomeClassifier(classify=asked.append).classify_result(group, raised=True) is FAILURE
-    assert asked == [group, leaf]
+    requested: list[object] = []
+    assert OutcomeClassifier(classify=requested.append).classify_result(group, raised=True) is FAILURE
+    assert requested == [group, leaf]
 
 
-def test_a_slow_leaf_weighs_more_than_a_success_and_less_than_no_evidence() -> None:
+def test_slow_result_ranks_between_success_and_no_evidence() -> None:
     words: dict[type[object], Outcome] = {KeyError: NEUTRAL, OSError: SLOW, ValueError: SUCCESS}
-    judge = OutcomeClassifier(classify=lambda seen: words.get(type(seen)))
-    assert judge.classify_result(ExceptionGroup("", [ValueError(), OSError()]), raised=True) is SLOW
-    assert judge.classify_result(ExceptionGroup("", [OSError(), KeyError()]), raised=True) is NEUTRAL
+    classifier = OutcomeClassifier(classify=lambda seen: words.get(type(seen)))
+    assert classifier.classify_result(ExceptionGroup("", [ValueError(), OSError()]), raised=True) is SLOW
+    assert classifier.classify_result(ExceptionGroup("", [OSError(), KeyError()]), raised=True) is NEUTRAL
 
 
 WITH_VALUES = [face for face in FACES if face not in STREAMS and face not in BLOCKS]
@@ -172,38 +172,38 @@ WITH_VALUES = [face for face in FACES if face not in STREAMS and face not in BLO
 @pytest.mark.parametrize("face", WITH_VALUES)
 @pytest.mark.parametrize("outcome", Outcome)
 def test_classifier_of_returned_values(face: str, outcome: Outcome) -> None:
-    circuit = telling(OutcomeClassifier(classify=lambda seen: outcome if seen == "an answer" else None))
+    circuit = notifying(OutcomeClassifier(classify=lambda seen: outcome if seen == "an answer" else None))
     assert FACES[face](circuit, lambda: "an answer") == "an answer"
-    assert told(circuit) is outcome
+    assert notified(circuit) is outcome
 
 
 @pytest.mark.parametrize("face", WITH_VALUES)
 def test_an_exception_that_is_returned_is_a_value(face: str) -> None:
-    circuit = telling(USERS)
+    circuit = notifying(USERS)
     assert isinstance(FACES[face](circuit, OSError), OSError)
-    assert told(circuit) is SUCCESS
+    assert notified(circuit) is SUCCESS
 
 
 @pytest.mark.parametrize("face", [*STREAMS, *BLOCKS])
 def test_call_without_value_consults_no_classifier(face: str) -> None:
-    asked: list[object] = []
-    circuit = telling(OutcomeClassifier(classify=asked.append))
+    requested: list[object] = []
+    circuit = notifying(OutcomeClassifier(classify=requested.append))
     FACES[face](circuit, lambda: "an answer")
-    assert asked == []
-    assert told(circuit) is SUCCESS
+    assert requested == []
+    assert notified(circuit) is SUCCESS
 
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize(("took_s", "outcome"), [(0.5, SUCCESS), (0.5000001, SLOW)])
 def test_a_success_that_took_too_long_is_slow(face: str, took_s: float, outcome: Outcome) -> None:
-    circuit = telling(slow_call_s=0.5)
+    circuit = notifying(slow_call_s=0.5)
     FACES[face](circuit, lambda: circuit.clock.advance(took_s))  # type: ignore[attr-defined]
-    assert told(circuit) is (SUCCESS if face in STREAMS else outcome)
+    assert notified(circuit) is (SUCCESS if face in STREAMS else outcome)
 
 
 @pytest.mark.parametrize("face", FACES)
 def test_a_failure_is_never_slow(face: str) -> None:
-    circuit = telling(slow_call_s=0.5)
+    circuit = notifying(slow_call_s=0.5)
 
     def fail() -> None:
         circuit.clock.advance(9.0)  # type: ignore[attr-defined]
@@ -211,7 +211,7 @@ def test_a_failure_is_never_slow(face: str) -> None:
 
     with pytest.raises(ConnectionError):
         FACES[face](circuit, fail)
-    assert told(circuit) is FAILURE
+    assert notified(circuit) is FAILURE
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_failing_classifier_is_neutral_counted_and_logged_once(
             raise RuntimeError("the user's own")
         return answer  # type: ignore[return-value]
 
-    circuit = telling(OutcomeClassifier(classify=classify))
+    circuit = notifying(OutcomeClassifier(classify=classify))
     error = OSError("the dependency's")
 
     def fail() -> None:
@@ -247,13 +247,13 @@ def test_failing_classifier_is_neutral_counted_and_logged_once(
 
 
 @pytest.mark.parametrize("face", WITH_VALUES)
-def test_a_classifier_that_fails_on_a_value_leaves_the_caller_his_value(face: str) -> None:
+def test_failing_classifier_does_not_change_the_value(face: str) -> None:
     def classify(_: object) -> Outcome:
         raise RuntimeError
 
-    circuit = telling(OutcomeClassifier(classify=classify))
+    circuit = notifying(OutcomeClassifier(classify=classify))
     assert FACES[face](circuit, lambda: 7) == 7
-    assert told(circuit) is NEUTRAL
+    assert notified(circuit) is NEUTRAL
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -261,14 +261,14 @@ def test_interrupted_classifier_frees_the_slot(face: str) -> None:
     def classify(_: object) -> Outcome:
         raise KeyboardInterrupt
 
-    circuit = telling(OutcomeClassifier(classify=classify))
+    circuit = notifying(OutcomeClassifier(classify=classify))
 
     def fail() -> None:
         raise OSError
 
     with pytest.raises(KeyboardInterrupt):
         FACES[face](circuit, fail)
-    assert told(circuit) is NEUTRAL
+    assert notified(circuit) is NEUTRAL
 
 
 def test_a_classifier_must_answer_at_once() -> None:

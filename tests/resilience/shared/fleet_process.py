@@ -1,4 +1,4 @@
-"""One process of a fleet of breakers: ``python -m tests.resilience.shared.mate URL PREFIX TASK ...``.
+"""A process of a fleet of breakers: ``python -m tests.resilience.shared.fleet_process URL PREFIX TASK``.
 
 ``race NAMES``: fifty tasks call each guard, from the moment its number is read until the next number is; each
 call that is let through is written as ``<number> <fence>``.

@@ -14,28 +14,28 @@ OUTCOMES = {
     "neutral": Outcome.NEUTRAL,
 }
 
-Words = Mapping[str, Callable[..., str | None]]
+EventHandlers = Mapping[str, Callable[..., str | None]]
 
 
-class Stage:
+class EventRunner:
     """Where the events of a row happen. Its clock is moved by hand."""
 
     def __init__(self) -> None:
         self.now = 1000.0
 
-    def words(self) -> Words:
+    def handlers(self) -> EventHandlers:
         """What can be said here: a pattern, and what is called with its groups and may bring an answer."""
         raise NotImplementedError
 
-    def plays(self, events: list[str]) -> list[str]:
+    def run_all(self, events: list[str]) -> list[str]:
         """Let all events happen; the answers."""
-        answers = [self.does(event) for event in events]
+        answers = [self.run_event(event) for event in events]
         return [answer for answer in answers if answer is not None]
 
-    def does(self, event: str) -> str | None:
+    def run_event(self, event: str) -> str | None:
         """Let one event happen; its answer, if it brings one."""
-        usual: Words = {r"wait ([\d.]+)": self.wait, r"step back ([\d.]+)": self.step_back}
-        for pattern, act in {**usual, **self.words()}.items():
+        usual: EventHandlers = {r"wait ([\d.]+)": self.wait, r"step back ([\d.]+)": self.step_back}
+        for pattern, act in {**usual, **self.handlers()}.items():
             match = re.fullmatch(pattern, event)
             if match:
                 return act(*match.groups())
@@ -56,10 +56,10 @@ def seconds(value: float) -> str:
     return f"{value:.6g}"
 
 
-def refusal(refused: GuardRejection) -> str:
-    return f"refused {seconds(refused.retry_after_s)} {refused.cause}"
+def rejection(rejected: GuardRejection) -> str:
+    return f"refused {seconds(rejected.retry_after_s)} {rejected.cause}"
 
 
-def told(transitions: list[BreakerTransition]) -> str:
+def notified(transitions: list[BreakerTransition]) -> str:
     steps = [f"{step.before}>{step.after}({step.cause})" for step in transitions]
     return " ".join(["told", *(steps or ["nothing"])])

@@ -12,7 +12,7 @@ _TIMES = re.compile(r" x(\d+)$")
 
 
 @dataclass(frozen=True)
-class Line:
+class Row:
     """One row: a sequence of events, and the answers that it brings forth."""
 
     part: str
@@ -35,16 +35,16 @@ class Line:
 
 def split(text: str) -> list[str]:
     """Words between commas, each as often as its ``x3`` says."""
-    words: list[str] = []
+    events: list[str] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         times = _TIMES.search(part)
-        words += [_TIMES.sub("", part)] * (int(times[1]) if times else 1)
-    return words
+        events += [_TIMES.sub("", part)] * (int(times[1]) if times else 1)
+    return events
 
 
-def lines(part: str | None = None) -> list[Line]:
+def rows(part: str | None = None) -> list[Row]:
     """All rows of the table, or those of one part, in its order."""
-    found: list[Line] = []
+    found: list[Row] = []
     here = group = ""
     for text in TABLE.read_text(encoding="utf-8").splitlines()[1:]:
         if text.startswith("## "):
@@ -54,5 +54,5 @@ def lines(part: str | None = None) -> list[Line]:
         elif text:
             cells = [cell.strip() for cell in text.split("|")]
             name, rules, events, answers = cells
-            found.append(Line(here, group, name, rules, events, answers))
-    return [line for line in found if part in {None, line.part}]
+            found.append(Row(here, group, name, rules, events, answers))
+    return [row for row in found if part in {None, row.part}]
