@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from autoglm_throttle import (
     Settings,
 )
 from autoglm_throttle.admission import control_loop, controller, counters, permit, settlement, snapshot
+from autoglm_throttle.events import LogEvent
 from autoglm_throttle.limiting import (
     concurrency_limiter,
     instant,
@@ -34,7 +36,9 @@ from tests.admission.limited_throttle import (
     HIGH_RATES,
     NO_REMAINING_STATE,
     in_flight,
+    limited_throttle,
     permit_for,
+    permits_for,
     remaining_state,
     ticket_for,
     warmed,
@@ -278,6 +282,38 @@ def test_cleanup_inside_the_lock_counts_once_and_is_deferred() -> None:
     with lock:
         running.settle()
     assert scenario.throttle.snapshot().stale_results == 1
+
+
+def test_hundreds_of_cleanups_inside_the_lock_fail_no_request() -> None:
+    throttle = limited_throttle(1000)
+    running = permits_for(throttle, 900)
+    with throttle.admission.parts.settlement.lock:
+        for abandoned in running:
+            abandoned.settle(Outcome.NEUTRAL)
+    assert in_flight(throttle) == 0
+    assert throttle.snapshot().outcomes[LOW, Outcome.NEUTRAL] == 900
+
+
+def test_a_cleanup_inside_the_lock_writes_no_log() -> None:
+    throttle = limited_throttle()
+    permit_for(throttle, Demand(LOW))
+    ticket = ticket_for(throttle, Demand(LOW))
+    lock, held = throttle.admission.parts.settlement.lock, list[bool]()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            held.append(lock.is_held())
+
+    handler = Handler()
+    logging.getLogger("autoglm_throttle").addHandler(handler)
+    try:
+        with lock:
+            throttle.control.events.extend([LogEvent("test", logging.WARNING, "a line", {})])
+            throttle.leave(ticket)
+        throttle.snapshot()
+    finally:
+        logging.getLogger("autoglm_throttle").removeHandler(handler)
+    assert held == [False]
 
 
 ORPHANED = """

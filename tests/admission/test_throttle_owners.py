@@ -62,7 +62,14 @@ async def statuses(app: ThrottleMiddleware, requests: int) -> list[int]:
             seen.append(message["status"])
 
     for _ in range(requests):
-        scope = {"type": "http", "method": "GET", "path": "/", "root_path": "", "headers": [], "client": None}
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": "GET",
+            "path": "/",
+            "root_path": "",
+            "headers": [],
+            "client": None,
+        }
         await app(scope | {"query_string": b""}, receive, send)
     return seen
 

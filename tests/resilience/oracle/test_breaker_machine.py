@@ -213,7 +213,9 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
 
     def lease(self, data: st.DataObject) -> None:
         on = data.draw(st.booleans(), "leased")
-        self.breaker.fleet_position.lease_required = self.replica.fleet.lease_required = self.oracle.leased = on
+        self.oracle.leased = on
+        for breaker in (self.breaker, self.replica):
+            breaker.fleet_position.lease_required = on
 
     def grant(self, data: st.DataObject) -> None:
         if self.oracle.effective(self.now) is not BreakerState.HALF_OPEN:
