@@ -10,17 +10,17 @@ ROOT = str(Path(__file__).parents[2])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
-from tests.gpu.doubles import OLDER, Hands, Heard  # noqa: E402 - the path must come first
+from tests.gpu.sampler_doubles import OLDER, SampleRecorder, StepClock  # noqa: E402 - the path must come first
 
 
 @pytest.fixture
-def hands() -> Hands:
-    return Hands()
+def clock() -> StepClock:
+    return StepClock()
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def listener() -> SampleRecorder:
+    return SampleRecorder()
 
 
 @pytest.fixture(autouse=True)

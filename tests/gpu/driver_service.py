@@ -37,23 +37,23 @@ def engine() -> dict[str, Any]:
     return {"device": "engine", "kind": "engine", "queued": 0, "running": 1, "kv_used_ratio": 0.5}
 
 
-CARD = {str(code): index for index, code in enumerate(CODES)} | {
+DEVICE = {str(code): index for index, code in enumerate(CODES)} | {
     name: len(CODES) + index for index, name in enumerate(("pair", "other", "joined", "hung"))
 }
 """Throttle -> index of its card; ``other`` is the second card of ``pair``."""
 
 throttles: dict[str, Throttle] = {
-    str(code): Throttle(Settings(gpu=("nvml",), gpu_devices=(str(CARD[str(code)]),), **SETTINGS, **QUICK))
+    str(code): Throttle(Settings(gpu=("nvml",), gpu_devices=(str(DEVICE[str(code)]),), **SETTINGS, **QUICK))
     for code in CODES
 }
 throttles["pair"] = Throttle(
-    Settings(gpu=("nvml",), gpu_devices=(str(CARD["pair"]), str(CARD["other"])), **SETTINGS)
+    Settings(gpu=("nvml",), gpu_devices=(str(DEVICE["pair"]), str(DEVICE["other"])), **SETTINGS)
 )
-throttles["hung"] = Throttle(Settings(gpu=("nvml",), gpu_devices=(str(CARD["hung"]),), **SETTINGS))
+throttles["hung"] = Throttle(Settings(gpu=("nvml",), gpu_devices=(str(DEVICE["hung"]),), **SETTINGS))
 throttles["joined"] = Throttle(
     Settings(**SETTINGS),
     gpu=(
-        *providers(["nvml"], devices=[str(CARD["joined"])]),
+        *providers(["nvml"], devices=[str(DEVICE["joined"])]),
         RecordedProvider(lambda: [engine()], name="vllm:here:1"),
     ),
 )
@@ -86,13 +86,13 @@ async def state(request: Request) -> Response:
     seen = {}
     for name, throttle in throttles.items():
         snapshot = throttle.snapshot()
-        regime = snapshot.control
+        control_state = snapshot.control
         seen[name] = {
-            "telemetry": regime.telemetry,
+            "telemetry": control_state.telemetry,
             "age_s": max((snapshot.taken_at_s - row.taken_at_s for row in snapshot.devices), default=None),
-            "factor": regime.factor,
-            "why": regime.cause,
-            "signal": regime.signal,
+            "factor": control_state.factor,
+            "why": control_state.cause,
+            "signal": control_state.signal,
             "ready": snapshot.ready,
             "health": [row.health for row in snapshot.devices],
             "errors": [one.last_error for one in snapshot.sources],

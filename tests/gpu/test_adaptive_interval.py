@@ -40,8 +40,8 @@ def test_load_that_stays_decides(load: float, interval_s: float) -> None:
 
 def test_slower_comes_one_step_in_thirty_seconds() -> None:
     pace = AdaptiveInterval(1.0, 10.0)
-    heard = {now: pace.next(0.1, False, float(now)) for now in range(0, 95, 5)}
-    assert heard == {now: 1.0 if now < 30 else 5.0 if now < 60 else 10.0 for now in range(0, 95, 5)}
+    listener = {now: pace.next(0.1, False, float(now)) for now in range(0, 95, 5)}
+    assert listener == {now: 1.0 if now < 30 else 5.0 if now < 60 else 10.0 for now in range(0, 95, 5)}
 
 
 @pytest.mark.parametrize(("load", "interval_s"), [(0.3, 5.0), (0.69, 5.0), (0.7, 1.0)])
@@ -107,7 +107,7 @@ def test_impossible_times_are_rejected(interval_s: float, max_s: float) -> None:
         AdaptiveInterval(interval_s, max_s)
 
 
-TOLD = st.tuples(st.none() | st.floats(0.0, 2.0), st.booleans(), st.floats(0.0, 40.0))
+REPORTED = st.tuples(st.none() | st.floats(0.0, 2.0), st.booleans(), st.floats(0.0, 40.0))
 
 
 def slowest(load: float | None, urgent: bool) -> float:
@@ -117,14 +117,14 @@ def slowest(load: float | None, urgent: bool) -> float:
     return 5.0 if load >= 0.3 else 10.0
 
 
-@given(st.floats(0.2, 20.0), st.floats(1.0, 30.0), st.lists(TOLD, max_size=60))
+@given(st.floats(0.2, 20.0), st.floats(1.0, 30.0), st.lists(REPORTED, max_size=60))
 def test_never_slower_than_the_table_and_never_slower_in_a_hurry(
-    interval_s: float, stretch: float, told: list[tuple[float | None, bool, float]]
+    interval_s: float, stretch: float, report: list[tuple[float | None, bool, float]]
 ) -> None:
     pace = AdaptiveInterval(interval_s, interval_s * stretch)
     now = slower_at = -math.inf
     before = interval_s
-    for load, urgent, after_s in told:
+    for load, urgent, after_s in report:
         now = (0.0 if now == -math.inf else now) + after_s
         chosen = pace.next(load, urgent, now)
         assert interval_s <= chosen <= min(interval_s * slowest(load, urgent), interval_s * stretch)

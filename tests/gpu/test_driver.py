@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.fake_nvml.build import COMPILER, build
-from tests.gpu.driver_service import CARD, CODES
+from tests.gpu.driver_service import CODES, DEVICE
 from tests.servers import server as servers
 from tests.servers.server import Server, ask
 from tests.servers.test_servers import UVICORN
@@ -52,10 +52,10 @@ class World:
 
     def says(self, **keys: int) -> None:
         """Set the state of each device: ``err_<throttle>`` and ``delay_us_<throttle>``."""
-        lines = [f"-1.count={len(CARD)}"]
+        lines = [f"-1.count={len(DEVICE)}"]
         for name, value in keys.items():
             key, _, throttle = name.rpartition("_")
-            lines.append(f"{CARD[throttle]}.{key}={value}")
+            lines.append(f"{DEVICE[throttle]}.{key}={value}")
         fresh = self._state.with_suffix(".new")
         fresh.write_text("".join(f"{line}\n" for line in lines))
         fresh.replace(self._state)
@@ -74,7 +74,7 @@ class World:
             time.sleep(0.05)
 
 
-class Story:
+class Faults:
     """The records of every throttle from the first error on."""
 
     def __init__(self, world: World, *names: str) -> None:
@@ -113,7 +113,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("driver")
     environ = build(folder)
     state = Path(environ["FAKE_NVML_FILE"])
-    state.write_text(f"-1.count={len(CARD)}\n")
+    state.write_text(f"-1.count={len(DEVICE)}\n")
     added = {name: environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "FAKE_NVML_FILE")}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in added.items():
@@ -135,16 +135,16 @@ def names(world: World) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def story(world: World, names: list[str]) -> Story:
+def faults(world: World, names: list[str]) -> Faults:
     """All errors at once, one for each throttle."""
     errors = {f"err_{code}": code for code in CODES}
     hangs = {"delay_us_joined": HANG_US, "delay_us_hung": HANG_US}
     world.says(**errors, err_pair=15, **hangs)
-    return Story(world, *names)
+    return Faults(world, *names)
 
 
 @pytest.fixture(scope="module")
-def healed(world: World, story: Story) -> dict[str, Any]:
+def healed(world: World, faults: Faults) -> dict[str, Any]:
     """The end of all errors; of the hangs, too."""
     world.says()
     world.until_fresh(*(str(code) for code in SILENT), "hung", "joined")
@@ -152,68 +152,68 @@ def healed(world: World, story: Story) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("code", sorted(SILENT | DUMB))
-def test_silent_driver_degrades_and_all_requests_are_answered(story: Story, code: int) -> None:
+def test_silent_driver_degrades_and_all_requests_are_answered(faults: Faults, code: int) -> None:
     name = str(code)
-    walked = story.walked(name)
-    assert walked == [rung for rung in LADDER if rung in walked], "down, and never up"
+    walked = faults.walked(name)
+    assert walked == [step for step in LADDER if step in walked], "down, and never up"
     assert walked[-1] == "blind"
-    assert set(story.answers[name]) == {200}
-    assert story.last[name]["ready"]
+    assert set(faults.answers[name]) == {200}
+    assert faults.last[name]["ready"]
     if code in SILENT:
-        assert story.last[name]["failures"][0] >= 3
-        assert story.last[name]["errors"] != [""]
-        assert story.last[name]["sources"] == ["failing"]
+        assert faults.last[name]["failures"][0] >= 3
+        assert faults.last[name]["errors"] != [""]
+        assert faults.last[name]["sources"] == ["failing"]
 
 
 @pytest.mark.parametrize("code", sorted(LOST))
-def test_lost_device_stops_admission(story: Story, code: int) -> None:
-    seen = story.last[str(code)]
+def test_lost_device_stops_admission(faults: Faults, code: int) -> None:
+    seen = faults.last[str(code)]
     assert (seen["why"], seen["factor"], seen["ready"], seen["health"]) == ("lost", 0.0, False, ["lost"])
-    assert story.answers[str(code)][503] > 0
-    assert set(story.answers[str(code)]) <= {200, 503}, "a loss is an answer, too"
+    assert faults.answers[str(code)][503] > 0
+    assert set(faults.answers[str(code)]) <= {200, 503}, "a loss is an answer, too"
 
 
-def test_rejection_states_reason_and_retry_after(story: Story, world: World) -> None:
+def test_rejection_states_reason_and_retry_after(faults: Faults, world: World) -> None:
     reply = world.server.get("/15/ok")
     assert reply.status == 503
     assert json.loads(reply.body)["reason"] == "gpu:lost"
     assert 1 <= int(reply.headers["retry-after"]) <= 60
 
 
-def test_one_lost_device_of_two_halves_capacity(story: Story) -> None:
-    seen = story.last["pair"]
+def test_one_lost_device_of_two_halves_capacity(faults: Faults) -> None:
+    seen = faults.last["pair"]
     assert (seen["factor"], seen["ready"], sorted(seen["health"])) == (0.5, True, ["lost", "ok"])
     assert seen["telemetry"] in {"fresh", "late"}
-    assert set(story.answers["pair"]) == {200}
+    assert set(faults.answers["pair"]) == {200}
 
 
-def test_a_hang_is_stale_within_three_seconds_and_late_before(story: Story) -> None:
-    assert story.walked("hung")[-2:] == ["late", "stale"]
-    assert all((state == "stale") is (age_s > STALE_S) for state, age_s in story.ages_s), story.ages_s
-    assert set(story.answers["hung"]) == {200}
+def test_a_hang_is_stale_within_three_seconds_and_late_before(faults: Faults) -> None:
+    assert faults.walked("hung")[-2:] == ["late", "stale"]
+    assert all((state == "stale") is (age_s > STALE_S) for state, age_s in faults.ages_s), faults.ages_s
+    assert set(faults.answers["hung"]) == {200}
 
 
-def test_an_engine_goes_on_beside_a_hung_driver(story: Story) -> None:
-    assert set(story.states["joined"]) <= {"fresh", "late"}
-    assert story.last["joined"]["signal"] == "pressure"
-    assert story.last["joined"]["sources"] == ["hanging", "reading"]
-    assert set(story.answers["joined"]) == {200}
+def test_an_engine_goes_on_beside_a_hung_driver(faults: Faults) -> None:
+    assert set(faults.states["joined"]) <= {"fresh", "late"}
+    assert faults.last["joined"]["signal"] == "pressure"
+    assert faults.last["joined"]["sources"] == ["hanging", "reading"]
+    assert set(faults.answers["joined"]) == {200}
 
 
-def test_no_receiver_of_samples_has_failed(story: Story) -> None:
-    assert {seen["callback_errors"] for seen in story.last.values()} == {0}
+def test_no_receiver_of_samples_has_failed(faults: Faults) -> None:
+    assert {seen["callback_errors"] for seen in faults.last.values()} == {0}
 
 
-def test_each_change_is_logged_once(story: Story, world: World) -> None:
+def test_each_change_is_logged_once(faults: Faults, world: World) -> None:
     logged = world.samplers()["logged"]
     states = Counter(one["state"] for one in logged if one["event"] == "telemetry_changed")
-    walked = Counter(word for name in story.states for word in set(story.states[name]))
+    walked = Counter(text for name in faults.states for text in set(faults.states[name]))
     assert states["blind"] == walked["blind"] == len(SILENT | DUMB | LOST), "a lost card tells no load"
     lost = Counter(one["event"] for one in logged)["gpu_lost"]
     assert lost == len(LOST) + 1
 
 
-def test_one_thread_for_each_source_though_some_hang(story: Story, world: World) -> None:
+def test_one_thread_for_each_source_though_some_hang(faults: Faults, world: World) -> None:
     before = Counter(world.samplers()["threads"])
     assert before.total() == len(world.state()) + 1, "joined has two sources"
     assert world.server.get("/restart").status == 200

@@ -11,7 +11,7 @@ import pytest
 
 from autoglm_throttle import Settings, Throttle
 from tests.admission.forked import forked
-from tests.gpu.doubles import Source, raising
+from tests.gpu.sampler_doubles import Source, raising
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ from autoglm_throttle.gpu.freshness import FORGET_S, MOST_ROWS, RefreshDetector,
 from autoglm_throttle.types import GpuSample
 
 
-def told(
+def report(
     device: str = "GPU-a", load: float = 50.0, pulse: float | None = None, stamp_s: float | None = None
 ) -> RefreshInfo:
     sample = GpuSample(device=device, index=0, taken_at_s=0.0, source="dcgm:h", utilization_pct=load)
@@ -24,7 +24,7 @@ def measured(rows: list[GpuSample]) -> list[float]:
 @given(
     st.floats(1000.0, 1e7),
     st.lists(st.floats(0.01, 30.0), min_size=1, max_size=40),
-    st.sampled_from([told(), told(pulse=5.0), told(stamp_s=99.0), told(pulse=5.0, stamp_s=99.0)]),
+    st.sampled_from([report(), report(pulse=5.0), report(stamp_s=99.0), report(pulse=5.0, stamp_s=99.0)]),
     st.floats(-1e5, 1e5),
 )
 def test_repeated_row_is_never_new(start: float, waits: list[float], row: RefreshInfo, wall_s: float) -> None:
@@ -38,36 +38,42 @@ def test_repeated_row_is_never_new(start: float, waits: list[float], row: Refres
 
 def test_idle_device_is_new_when_its_counter_moves() -> None:
     renewal = RefreshDetector()
-    assert renewal.date([told(pulse=1.0)], 10.0, 0.0)[0].age_s == 0.0
-    assert renewal.date([told(pulse=1.0)], 11.0, 0.0)[0].age_s == 1.0
-    assert renewal.date([told(pulse=1.0, load=99.0)], 12.0, 0.0)[0].age_s == 2.0
-    assert renewal.date([told(pulse=2.0)], 13.0, 0.0)[0].age_s == 0.0
+    assert renewal.date([report(pulse=1.0)], 10.0, 0.0)[0].age_s == 0.0
+    assert renewal.date([report(pulse=1.0)], 11.0, 0.0)[0].age_s == 1.0
+    assert renewal.date([report(pulse=1.0, load=99.0)], 12.0, 0.0)[0].age_s == 2.0
+    assert renewal.date([report(pulse=2.0)], 13.0, 0.0)[0].age_s == 0.0
 
 
 def test_unchanged_device_is_old_among_changing_ones() -> None:
     renewal = RefreshDetector()
     for second in range(5):
         frozen, alive = renewal.date(
-            [told(pulse=1.0), told("GPU-b", pulse=float(second))], 10.0 + second, 0.0
+            [report(pulse=1.0), report("GPU-b", pulse=float(second))], 10.0 + second, 0.0
         )
         assert (frozen.age_s, alive.age_s) == (second, 0.0)
 
 
 def test_instance_without_counter_is_as_new_as_others() -> None:
     renewal = RefreshDetector()
-    renewal.date([told("a", 0.0), told("b", 80.0)], 10.0, 0.0)
-    assert [row.age_s for row in renewal.date([told("a", 0.0), told("b", 80.0)], 11.0, 0.0)] == [1.0, 1.0]
-    assert [row.age_s for row in renewal.date([told("a", 0.0), told("b", 81.0)], 12.0, 0.0)] == [0.0, 0.0]
+    renewal.date([report("a", 0.0), report("b", 80.0)], 10.0, 0.0)
+    assert [row.age_s for row in renewal.date([report("a", 0.0), report("b", 80.0)], 11.0, 0.0)] == [
+        1.0,
+        1.0,
+    ]
+    assert [row.age_s for row in renewal.date([report("a", 0.0), report("b", 81.0)], 12.0, 0.0)] == [
+        0.0,
+        0.0,
+    ]
 
 
 def test_the_period_is_the_median_gap_between_changes() -> None:
     renewal = RefreshDetector()
-    told_of = []
+    reported_of = []
     for second in range(200):
-        (row,) = renewal.date([told(pulse=float((second + 13) // 30))], 1000.0 + second, 0.0)
-        told_of.append(row.period_s)
-    assert told_of[:77] == [None] * 77, "the first change is at 17, the first whole gaps end at 47 and 77"
-    assert told_of[77:] == [30.0] * 123
+        (row,) = renewal.date([report(pulse=float((second + 13) // 30))], 1000.0 + second, 0.0)
+        reported_of.append(row.period_s)
+    assert reported_of[:77] == [None] * 77, "the first change is at 17, the first whole gaps end at 47 and 77"
+    assert reported_of[77:] == [30.0] * 123
     assert renewal.period_s == 30.0
 
 
@@ -75,18 +81,18 @@ def test_changed_period_is_relearned_and_outliers_ignored() -> None:
     renewal, now, pulse = RefreshDetector(), 0.0, 0.0
     for gap in [30.0] * 10 + [200.0, 1.0] + [10.0] * 5:
         pulse += 1.0
-        renewal.date([told(pulse=pulse)], now, 0.0)
+        renewal.date([report(pulse=pulse)], now, 0.0)
         now += gap
         if gap == 1.0:
             assert renewal.period_s == 30.0
-    renewal.date([told(pulse=pulse + 1.0)], now, 0.0)
+    renewal.date([report(pulse=pulse + 1.0)], now, 0.0)
     assert renewal.period_s == 10.0
 
 
 def test_period_without_counters_is_that_of_changes() -> None:
     renewal = RefreshDetector()
     for number in range(5):
-        (row,) = renewal.date([told(load=float(number))], 100.0 + 15.0 * number, 0.0)
+        (row,) = renewal.date([report(load=float(number))], 100.0 + 15.0 * number, 0.0)
     assert row.period_s == renewal.period_s == 15.0
     assert "period_s=15.0" in repr(renewal)
 
@@ -94,37 +100,37 @@ def test_period_without_counters_is_that_of_changes() -> None:
 @pytest.mark.parametrize(("stamp_s", "age_s"), [(1000.0, 20.0), (1020.0, 0.0), (1050.0, 0.0), (9000.0, 0.0)])
 def test_timestamp_gives_age_unless_in_the_future(stamp_s: float, age_s: float) -> None:
     renewal = RefreshDetector()
-    assert renewal.date([told(stamp_s=stamp_s)], 5.0, 1020.0)[0].age_s == age_s
-    assert renewal.date([told(stamp_s=stamp_s)], 6.0, 1021.0)[0].age_s == age_s + 1.0
+    assert renewal.date([report(stamp_s=stamp_s)], 5.0, 1020.0)[0].age_s == age_s
+    assert renewal.date([report(stamp_s=stamp_s)], 6.0, 1021.0)[0].age_s == age_s + 1.0
 
 
 def test_a_step_of_the_wall_clock_makes_nothing_new() -> None:
     renewal = RefreshDetector()
-    before = measured(renewal.date([told(stamp_s=1000.0)], 5.0, 1001.0))
-    assert measured(renewal.date([told(stamp_s=1000.0)], 6.0, 90_000.0)) == before
-    assert measured(renewal.date([told(stamp_s=1000.0)], 7.0, 3.0)) == before
+    before = measured(renewal.date([report(stamp_s=1000.0)], 5.0, 1001.0))
+    assert measured(renewal.date([report(stamp_s=1000.0)], 6.0, 90_000.0)) == before
+    assert measured(renewal.date([report(stamp_s=1000.0)], 7.0, 3.0)) == before
 
 
 def test_moving_timestamp_without_counter_is_not_new() -> None:
     renewal = RefreshDetector()
     for second in range(4):
-        (row,) = renewal.date([told(pulse=7.0, stamp_s=1000.0 + second)], 50.0 + second, 1000.5 + second)
+        (row,) = renewal.date([report(pulse=7.0, stamp_s=1000.0 + second)], 50.0 + second, 1000.5 + second)
         assert row.age_s == 0.5 + second
 
 
 def test_returned_unchanged_row_is_old_until_evicted() -> None:
     renewal = RefreshDetector()
-    renewal.date([told(pulse=1.0)], 10.0, 0.0)
+    renewal.date([report(pulse=1.0)], 10.0, 0.0)
     renewal.date([], 20.0, 0.0)
-    assert renewal.date([told(pulse=1.0)], 30.0, 0.0)[0].age_s == 20.0
+    assert renewal.date([report(pulse=1.0)], 30.0, 0.0)[0].age_s == 20.0
     renewal.date([], 31.0 + FORGET_S, 0.0)
-    assert renewal.date([told(pulse=1.0)], 32.0 + FORGET_S, 0.0)[0].age_s == 0.0
+    assert renewal.date([report(pulse=1.0)], 32.0 + FORGET_S, 0.0)[0].age_s == 0.0
 
 
 def test_source_with_changing_names_is_bounded() -> None:
     renewal = RefreshDetector()
     for second in range(3):
-        renewal.date([told(f"{second}-{n}", pulse=1.0) for n in range(MOST_ROWS // 2)], 10.0 + second, 0.0)
+        renewal.date([report(f"{second}-{n}", pulse=1.0) for n in range(MOST_ROWS // 2)], 10.0 + second, 0.0)
     assert repr(renewal) == f"RefreshDetector(rows={MOST_ROWS}, period_s=None)"
-    (row,) = renewal.date([told("2-0", pulse=1.0)], 20.0, 0.0)
+    (row,) = renewal.date([report("2-0", pulse=1.0)], 20.0, 0.0)
     assert row.age_s == 8.0, "those seen longest ago are forgotten"

@@ -14,7 +14,7 @@ from autoglm_throttle.types import AggregateMode, GpuSample
 GIB = 2**30
 
 
-def card(
+def device(
     index: int,
     utilization_pct: float | None = 50.0,
     *,
@@ -51,32 +51,32 @@ def test_no_device_is_no_capacity_missing_and_nothing_known() -> None:
     [(AggregateMode.WEIGHTED, 90.0), (AggregateMode.MEAN, 75.0), (AggregateMode.MAX, 100.0)],
 )
 def test_utilization_by_each_way(how: AggregateMode, expected: float) -> None:
-    view = Aggregator(how).update([card(0, 100.0, memory=80 * GIB), card(1, 50.0, memory=20 * GIB)], 1.0)
+    view = Aggregator(how).update([device(0, 100.0, memory=80 * GIB), device(1, 50.0, memory=20 * GIB)], 1.0)
     assert view.utilization_pct == expected
     assert view.utilization_max_pct == 100.0
 
 
 def test_weights_are_equal_as_soon_as_one_memory_is_unknown() -> None:
-    view = Aggregator(AggregateMode.WEIGHTED).update([card(0, 100.0), card(1, 50.0, memory=None)], 1.0)
+    view = Aggregator(AggregateMode.WEIGHTED).update([device(0, 100.0), device(1, 50.0, memory=None)], 1.0)
     assert view.utilization_pct == 75.0
 
 
 def test_an_unknown_utilization_is_left_out_and_not_read_as_zero() -> None:
     for how in AggregateMode:
-        assert Aggregator(how).update([card(0, 90.0), card(1, None)], 1.0).utilization_pct == 90.0
+        assert Aggregator(how).update([device(0, 90.0), device(1, None)], 1.0).utilization_pct == 90.0
 
 
 def test_lost_device_leaves_mean_and_lowers_capacity() -> None:
     fleet = Aggregator(AggregateMode.WEIGHTED)
-    fleet.update([card(0, 90.0, memory=60 * GIB), card(1, 90.0, memory=20 * GIB)], 1.0)
-    view = fleet.update([card(0, 90.0, memory=60 * GIB), lost(1)], 2.0)
+    fleet.update([device(0, 90.0, memory=60 * GIB), device(1, 90.0, memory=20 * GIB)], 1.0)
+    view = fleet.update([device(0, 90.0, memory=60 * GIB), lost(1)], 2.0)
     assert (view.utilization_pct, view.capacity) == (90.0, 0.75)
 
 
 def test_a_vanished_device_is_lost_until_a_row_comes_again() -> None:
     fleet = Aggregator(AggregateMode.WEIGHTED)
-    fleet.update([card(0), card(1, used=GIB, power_w=100.0)], 1.0)
-    view = fleet.update([card(0)], 2.0)
+    fleet.update([device(0), device(1, used=GIB, power_w=100.0)], 1.0)
+    view = fleet.update([device(0)], 2.0)
     gone = view.devices[1]
     assert view.capacity == 0.5
     assert (gone.device, gone.health, gone.utilization_pct, gone.memory_total_bytes) == (
@@ -86,57 +86,57 @@ def test_a_vanished_device_is_lost_until_a_row_comes_again() -> None:
         None,
     )
     assert "vanished" in gone.notes[0]
-    assert fleet.update([card(0)], 3.0).devices[1] is gone
-    assert fleet.update([card(0), card(1)], 4.0).capacity == 1.0
+    assert fleet.update([device(0)], 3.0).devices[1] is gone
+    assert fleet.update([device(0), device(1)], 4.0).capacity == 1.0
 
 
 def test_a_degraded_device_is_still_usable() -> None:
-    view = Aggregator(AggregateMode.MEAN).update([replace(card(0, 40.0), health="degraded")], 1.0)
+    view = Aggregator(AggregateMode.MEAN).update([replace(device(0, 40.0), health="degraded")], 1.0)
     assert (view.utilization_pct, view.capacity) == (40.0, 1.0)
 
 
 def test_all_lost_is_known_now_and_has_no_capacity() -> None:
     fleet = Aggregator(AggregateMode.WEIGHTED)
-    fleet.update([card(0)], 1.0)
+    fleet.update([device(0)], 1.0)
     view = fleet.update([lost(0, at=5.0)], 5.1)
     assert (view.capacity, view.utilization_pct, view.taken_at_s) == (0.0, None, 5.0)
 
 
 def test_time_is_that_of_the_newest_usable_row() -> None:
-    view = Aggregator(AggregateMode.MEAN).update([card(0, at=3.0), card(1, at=4.0), lost(2, at=9.0)], 9.0)
+    view = Aggregator(AggregateMode.MEAN).update([device(0, at=3.0), device(1, at=4.0), lost(2, at=9.0)], 9.0)
     assert view.taken_at_s == 4.0
 
 
 def test_memory_and_power_are_those_of_the_fullest_and_hottest() -> None:
-    rows = [card(0, used=8 * GIB, power_w=630.0), card(1, used=60 * GIB, power_w=70.0), card(2)]
+    rows = [device(0, used=8 * GIB, power_w=630.0), device(1, used=60 * GIB, power_w=70.0), device(2)]
     view = Aggregator(AggregateMode.MEAN).update(rows, 1.0)
     assert (view.memory_ratio, view.power_ratio) == (0.75, 0.9)
 
 
 def test_a_total_of_zero_is_no_weight_and_no_divisor() -> None:
-    view = Aggregator(AggregateMode.WEIGHTED).update([card(0, memory=0, used=0), card(1)], 1.0)
+    view = Aggregator(AggregateMode.WEIGHTED).update([device(0, memory=0, used=0), device(1)], 1.0)
     assert (view.capacity, view.memory_ratio, view.utilization_pct) == (1.0, None, 50.0)
 
 
 def test_of_two_rows_of_one_device_the_newer_counts() -> None:
     for rows in (
-        [card(0, 10.0, at=1.0), card(0, 90.0, at=2.0)],
-        [card(0, 90.0, at=2.0), card(0, 10.0, at=1.0)],
+        [device(0, 10.0, at=1.0), device(0, 90.0, at=2.0)],
+        [device(0, 90.0, at=2.0), device(0, 10.0, at=1.0)],
     ):
         assert Aggregator(AggregateMode.MEAN).update(rows, 2.0).utilization_pct == 90.0
 
 
 def test_the_same_name_on_two_hosts_is_two_devices() -> None:
-    view = Aggregator(AggregateMode.MEAN).update([card(0), replace(card(0), host="b")], 1.0)
+    view = Aggregator(AggregateMode.MEAN).update([device(0), replace(device(0), host="b")], 1.0)
     assert len(view.devices) == 2
 
 
 def test_a_device_of_another_host_without_a_row_is_forgotten() -> None:
     fleet = Aggregator(AggregateMode.WEIGHTED)
-    far = replace(card(0, 10.0), host="b")
-    fleet.update([card(0, 90.0), far], 1.0)
-    assert fleet.update([card(0, 90.0), lost_of(far)], 2.0).capacity == 0.5
-    view = fleet.update([card(0, 90.0)], 3.0)
+    far = replace(device(0, 10.0), host="b")
+    fleet.update([device(0, 90.0), far], 1.0)
+    assert fleet.update([device(0, 90.0), lost_of(far)], 2.0).capacity == 0.5
+    view = fleet.update([device(0, 90.0)], 3.0)
     assert (view.capacity, view.utilization_pct, len(view.devices)) == (1.0, 90.0, 1)
 
 
@@ -151,14 +151,14 @@ def lost_of(row: GpuSample) -> GpuSample:
 
 def test_repr_shows_the_state() -> None:
     fleet = Aggregator(AggregateMode.MAX)
-    fleet.update([card(0), lost(1)], 1.0)
+    fleet.update([device(0), lost(1)], 1.0)
     assert repr(fleet) == "Aggregator(max, 2 devices, 1 lost)"
 
 
 UUIDS = [f"GPU-4f0c2a3e-9b1d-4c57-8a66-0123456789{n:02d}" for n in range(8)]
 
 
-def told(source: str, index: int = 0, *, at: float = 1.0, **values: Any) -> GpuSample:
+def report(source: str, index: int = 0, *, at: float = 1.0, **values: Any) -> GpuSample:
     """A device with a UUID."""
     device = {"device": UUIDS[index], "index": index, "taken_at_s": at, "source": source}
     return GpuSample(**{**device, **values})
@@ -171,9 +171,9 @@ def engine(device: str = "h:1#0", *, at: float = 1.0, **values: Any) -> GpuSampl
 
 def test_sources_report_separate_fields() -> None:
     fleet = Aggregator(AggregateMode.MEAN)
-    fleet.update([card(0, 90.0)], 1.0, source="nvml")
-    fleet.update([replace(card(1, 30.0), source="dcgm")], 1.0, source="dcgm")
-    view = fleet.update([card(0, 70.0, at=2.0)], 2.0, source="nvml")
+    fleet.update([device(0, 90.0)], 1.0, source="nvml")
+    fleet.update([replace(device(1, 30.0), source="dcgm")], 1.0, source="dcgm")
+    view = fleet.update([device(0, 70.0, at=2.0)], 2.0, source="nvml")
     assert (view.utilization_pct, view.capacity, len(view.devices)) == (50.0, 1.0, 2)
     assert fleet.update([], 3.0, source="nvml").capacity == 0.5
     assert len(fleet.update([], 3.0).devices) == 2, "nobody's reading is nobody's"
@@ -181,9 +181,9 @@ def test_sources_report_separate_fields() -> None:
 
 
 def test_a_reading_without_a_name_is_that_of_this_hosts_rows() -> None:
-    far = replace(card(0), host="b", source="a-fleet")
+    far = replace(device(0), host="b", source="a-fleet")
     fleet = Aggregator(AggregateMode.MEAN)
-    for rows in ([card(0), far], [far, card(0)], [card(0)]):
+    for rows in ([device(0), far], [far, device(0)], [device(0)]):
         assert len(fleet.update(rows, 1.0).devices) == len(rows)
     gateway = Aggregator(AggregateMode.MEAN)
     gateway.update([far], 1.0)
@@ -193,9 +193,9 @@ def test_a_reading_without_a_name_is_that_of_this_hosts_rows() -> None:
 def test_device_of_two_sources_is_one() -> None:
     fleet = Aggregator(AggregateMode.WEIGHTED, order=("nvml", "dcgm:h:1"))
     fleet.update(
-        [told("dcgm", host="node", utilization_pct=10.0, sm_active_ratio=0.3)], 1.0, source="dcgm:h:1"
+        [report("dcgm", host="node", utilization_pct=10.0, sm_active_ratio=0.3)], 1.0, source="dcgm:h:1"
     )
-    view = fleet.update([told("nvml", utilization_pct=90.0)], 1.0, source="nvml")
+    view = fleet.update([report("nvml", utilization_pct=90.0)], 1.0, source="nvml")
     (row,) = view.devices
     assert (row.host, row.utilization_pct, row.sm_active_ratio) == ("", 90.0, 0.3)
     assert view.weights == {("", UUIDS[0]): 1.0}
@@ -203,8 +203,8 @@ def test_device_of_two_sources_is_one() -> None:
 
 def test_mig_instance_of_two_sources_is_one() -> None:
     part: dict[str, Any] = {"kind": "mig", "gpu_instance": f"{UUIDS[0]}/3", "memory_total_bytes": 40 * GIB}
-    driver = told("nvml", device=UUIDS[0].replace("GPU", "MIG"), graphics_active_ratio=0.9, **part)
-    scraped = told("dcgm:h:1", device=f"{UUIDS[0]}/3", host="node", tensor_active_ratio=0.3, **part)
+    driver = report("nvml", device=UUIDS[0].replace("GPU", "MIG"), graphics_active_ratio=0.9, **part)
+    scraped = report("dcgm:h:1", device=f"{UUIDS[0]}/3", host="node", tensor_active_ratio=0.3, **part)
     fleet = Aggregator(AggregateMode.WEIGHTED, order=("nvml", "dcgm:h:1"))
     fleet.update([scraped], 1.0, source="dcgm:h:1")
     view = fleet.update([driver], 1.0, source="nvml")
@@ -216,12 +216,14 @@ def test_mig_instance_of_two_sources_is_one() -> None:
 
 def test_compute_instances_of_one_part_are_not_joined() -> None:
     both = [
-        told("nvml", index, device=UUIDS[index].replace("GPU", "MIG"), kind="mig", graphics_active_ratio=0.9)
+        report(
+            "nvml", index, device=UUIDS[index].replace("GPU", "MIG"), kind="mig", graphics_active_ratio=0.9
+        )
         for index in (0, 1)
     ]
     part = f"{UUIDS[0]}/3"
     fleet = Aggregator(AggregateMode.MEAN)
-    fleet.update([told("dcgm", device=part, gpu_instance=part, kind="mig")], 1.0, source="dcgm")
+    fleet.update([report("dcgm", device=part, gpu_instance=part, kind="mig")], 1.0, source="dcgm")
     assert len(fleet.update(both, 1.0, source="nvml").devices) == 3
 
 
@@ -231,27 +233,29 @@ def test_order_decides_and_unlisted_sources_come_last() -> None:
     ):  # fmt: skip
         fleet = Aggregator(AggregateMode.MEAN, order=order)
         for name, pct in (("c", 3.0), ("b", 2.0), ("a", 1.0)):
-            view = fleet.update([told(name, utilization_pct=pct)], 1.0, source=name)
+            view = fleet.update([report(name, utilization_pct=pct)], 1.0, source=name)
         assert view.utilization_pct == expected, order
 
 
 def test_weights_are_shares_of_known_devices() -> None:
     fleet = Aggregator(AggregateMode.WEIGHTED)
-    fleet.update([card(0, memory=60 * GIB), card(1, memory=20 * GIB), engine()], 1.0)
-    view = fleet.update([card(0, memory=60 * GIB), lost(1), engine()], 2.0)
+    fleet.update([device(0, memory=60 * GIB), device(1, memory=20 * GIB), engine()], 1.0)
+    view = fleet.update([device(0, memory=60 * GIB), lost(1), engine()], 2.0)
     assert view.weights == {("", "GPU-0"): 0.75, ("", "GPU-1"): 0.25}
     assert Aggregator(AggregateMode.MEAN).update([engine()], 1.0).weights == {}
 
 
 def test_instance_utilization_is_its_active_time_share() -> None:
-    rows = [card(0, None), replace(card(1, None), kind="mig", graphics_active_ratio=0.8)]
+    rows = [device(0, None), replace(device(1, None), kind="mig", graphics_active_ratio=0.8)]
     view = Aggregator(AggregateMode.MEAN).update(rows, 1.0)
     assert (view.utilization_pct, view.utilization_max_pct, view.utilization_mean_pct) == (80.0, 80.0, 80.0)
 
 
 def test_mean_and_highest_are_always_reported() -> None:
     for how in AggregateMode:
-        view = Aggregator(how).update([card(0, 100.0, memory=60 * GIB), card(1, 0.0, memory=20 * GIB)], 1.0)
+        view = Aggregator(how).update(
+            [device(0, 100.0, memory=60 * GIB), device(1, 0.0, memory=20 * GIB)], 1.0
+        )
         assert (view.utilization_mean_pct, view.utilization_max_pct) == (50.0, 100.0)
 
 
@@ -263,12 +267,12 @@ def test_engines_are_separate_from_devices() -> None:
         engine("d"),
     ]
     fleet = Aggregator(AggregateMode.WEIGHTED)
-    view = fleet.update([card(0, 60.0), *rows], 1.0)
+    view = fleet.update([device(0, 60.0), *rows], 1.0)
     assert (view.queued, view.running, view.engines, view.kv_used_ratio) == (7, 8, 3, 0.7)
     assert (view.utilization_pct, view.capacity, list(view.weights)) == (60.0, 1.0, [("", "GPU-0")])
     assert view.devices[0].kind == "gpu", "cards come first"
     assert Aggregator(AggregateMode.MAX).update(rows, 1.0).kv_used_ratio == 0.9
-    view = fleet.update([card(0, 60.0)], 2.0)
+    view = fleet.update([device(0, 60.0)], 2.0)
     assert (view.queued, view.running, view.engines, view.kv_used_ratio) == (None, None, 0, None)
     assert view.engines_at_s == 1.0, "it was heard once"
     assert len(view.devices) == 1
@@ -279,16 +283,16 @@ def test_device_and_engine_times_are_separate() -> None:
     fleet = Aggregator(AggregateMode.MEAN)
     view = fleet.update([engine(at=5.0, age_s=1.0)], 5.0, source="vllm")
     assert (view.taken_at_s, view.engines_at_s) == (4.0, 4.0)
-    view = fleet.update([card(0, at=2.0)], 5.0, source="nvml")
+    view = fleet.update([device(0, at=2.0)], 5.0, source="nvml")
     assert (view.taken_at_s, view.engines_at_s) == (2.0, 4.0)
-    assert Aggregator(AggregateMode.MEAN).update([card(0)], 5.0).engines_at_s is None
+    assert Aggregator(AggregateMode.MEAN).update([device(0)], 5.0).engines_at_s is None
 
 
 def test_stale_row_leaves_means_but_not_capacity() -> None:
     fleet = Aggregator(AggregateMode.WEIGHTED)
-    old = card(0, 100.0, used=79 * GIB, power_w=690.0, at=1.0)
+    old = device(0, 100.0, used=79 * GIB, power_w=690.0, at=1.0)
     fleet.update([old], 1.0, source="nvml")
-    quick = replace(card(1, 20.0, at=4.0), source="given")
+    quick = replace(device(1, 20.0, at=4.0), source="given")
     view = fleet.update([quick, engine(at=4.0, queued=1)], 4.0, source="given")
     assert (view.utilization_pct, view.taken_at_s) == (60.0, 4.0)
     view = fleet.update([quick, engine(at=4.0, queued=1)], 4.1, source="given")
@@ -297,13 +301,13 @@ def test_stale_row_leaves_means_but_not_capacity() -> None:
     view = fleet.update([quick, engine(at=4.0, queued=1)], 7.1, source="given")
     assert (view.utilization_pct, view.queued, view.engines, view.taken_at_s) == (None, None, 0, 4.0)
     assert view.capacity == 1.0
-    assert fleet.update([card(0, 90.0, at=8.0)], 8.0, source="nvml").utilization_pct == 90.0
+    assert fleet.update([device(0, 90.0, at=8.0)], 8.0, source="nvml").utilization_pct == 90.0
 
 
 def test_a_limit_of_its_own_and_one_for_forgetting() -> None:
     fleet = Aggregator(AggregateMode.MEAN, stale_after_s=10.0, forget_s=5.0)
-    fleet.update([replace(card(0), source="dcgm")], 1.0, source="dcgm:h:1")
-    assert fleet.update([replace(card(0), source="dcgm")], 11.0, source="dcgm:h:1").utilization_pct == 50.0
+    fleet.update([replace(device(0), source="dcgm")], 1.0, source="dcgm:h:1")
+    assert fleet.update([replace(device(0), source="dcgm")], 11.0, source="dcgm:h:1").utilization_pct == 50.0
     assert fleet.update([], 12.0, source="dcgm:h:1").capacity == 0.0
     view = fleet.update([], 17.1, source="dcgm:h:1")
     assert (view.capacity, view.devices, view.weights, view.taken_at_s) == (1.0, (), {}, 17.1)
@@ -312,21 +316,21 @@ def test_a_limit_of_its_own_and_one_for_forgetting() -> None:
 def test_slow_source_is_valid_longer_and_reports_its_interval() -> None:
     fleet = Aggregator(AggregateMode.MEAN)
     fleet.update(
-        [told("dcgm", 0, period_s=30.0, utilization_pct=80.0)], 1.0, source="dcgm:h:1", interval_s=5.0
+        [report("dcgm", 0, period_s=30.0, utilization_pct=80.0)], 1.0, source="dcgm:h:1", interval_s=5.0
     )
-    view = fleet.update([told("nvml", 1, utilization_pct=20.0)], 1.0, source="nvml", interval_s=1.0)
+    view = fleet.update([report("nvml", 1, utilization_pct=20.0)], 1.0, source="nvml", interval_s=1.0)
     assert (view.utilization_pct, view.interval_s, view.period_s) == (50.0, 5.0, 30.0)
-    view = fleet.update([told("nvml", 1, at=76.1, utilization_pct=20.0)], 76.1, source="nvml")
+    view = fleet.update([report("nvml", 1, at=76.1, utilization_pct=20.0)], 76.1, source="nvml")
     assert (view.utilization_pct, view.interval_s, view.period_s) == (20.0, 1.0, None)
-    view = Aggregator(AggregateMode.MEAN).update([card(0)], 1.0)
+    view = Aggregator(AggregateMode.MEAN).update([device(0)], 1.0)
     assert (view.interval_s, view.period_s) == (None, None)
 
 
 def test_secondary_source_does_not_slow_the_load_source() -> None:
     fleet = Aggregator(AggregateMode.MEAN, order=("nvml",))
-    slow = told("dcgm", period_s=30.0, utilization_pct=80.0, sm_active_ratio=0.5)
+    slow = report("dcgm", period_s=30.0, utilization_pct=80.0, sm_active_ratio=0.5)
     fleet.update([slow], 1.0, source="dcgm:h:1", interval_s=5.0)
-    view = fleet.update([told("nvml", utilization_pct=20.0)], 1.0, source="nvml", interval_s=1.0)
+    view = fleet.update([report("nvml", utilization_pct=20.0)], 1.0, source="nvml", interval_s=1.0)
     assert (view.interval_s, view.period_s, view.devices[0].sm_active_ratio) == (1.0, None, 0.5)
 
 
@@ -334,9 +338,9 @@ def test_measurement_repeated_thirty_times_counts_once() -> None:
     fleet = Aggregator(AggregateMode.MEAN, order=("dcgm:h:1",))
     times = set()
     for second in range(30):
-        row = told("dcgm", at=100.0 + second, age_s=float(second), period_s=30.0, utilization_pct=99.0)
+        row = report("dcgm", at=100.0 + second, age_s=float(second), period_s=30.0, utilization_pct=99.0)
         fleet.update([row], 100.0 + second, source="dcgm:h:1")
-        beside = told("nvml", at=100.0 + second, utilization_pct=10.0, power_w=100.0)
+        beside = report("nvml", at=100.0 + second, utilization_pct=10.0, power_w=100.0)
         view = fleet.update([beside], 100.0 + second, source="nvml")
         times.add(view.taken_at_s)
         assert (view.utilization_pct, view.power_ratio) == (99.0, None)
@@ -345,21 +349,21 @@ def test_measurement_repeated_thirty_times_counts_once() -> None:
 
 def test_power_is_the_mean_where_the_energy_is_counted() -> None:
     fleet = Aggregator(AggregateMode.MEAN)
-    fleet.update([replace(card(0, power_w=70.0), energy_j=0.0)], 1.0)
-    view = fleet.update([replace(card(0, power_w=70.0, at=2.0), energy_j=350.0)], 2.0)
+    fleet.update([replace(device(0, power_w=70.0), energy_j=0.0)], 1.0)
+    view = fleet.update([replace(device(0, power_w=70.0, at=2.0), energy_j=350.0)], 2.0)
     assert (view.power_ratio, view.devices[0].power_mean_w) == (0.5, 350.0)
 
 
 def test_full_is_full_where_two_sources_count_memory_differently() -> None:
     fleet = Aggregator(AggregateMode.MEAN, order=("nvml",))
-    fleet.update([told("nvml", memory_total_bytes=79 * GIB)], 1.0)
-    view = fleet.update([told("dcgm", memory_used_bytes=80 * GIB)], 1.0)
+    fleet.update([report("nvml", memory_total_bytes=79 * GIB)], 1.0)
+    view = fleet.update([report("dcgm", memory_used_bytes=80 * GIB)], 1.0)
     assert view.memory_ratio == 1.0
 
 
 def test_vanished_device_is_new_while_source_reports_it() -> None:
     fleet = Aggregator(AggregateMode.MEAN)
-    fleet.update([card(0)], 1.0)
+    fleet.update([device(0)], 1.0)
     assert fleet.update([], 2.0).taken_at_s == 2.0
     assert fleet.update([], 3.0).taken_at_s == 3.0
     assert fleet.update([engine(at=9.0)], 9.0, source="vllm").taken_at_s == 3.0
@@ -367,8 +371,8 @@ def test_vanished_device_is_new_while_source_reports_it() -> None:
 
 def test_one_of_four_lost_leaves_three_quarters() -> None:
     fleet = Aggregator(AggregateMode.WEIGHTED)
-    fleet.update([told("nvml", n, utilization_pct=90.0) for n in range(4)], 1.0)
-    view = fleet.update([told("nvml", n, at=2.0, utilization_pct=90.0) for n in range(3)], 2.0)
+    fleet.update([report("nvml", n, utilization_pct=90.0) for n in range(4)], 1.0)
+    view = fleet.update([report("nvml", n, at=2.0, utilization_pct=90.0) for n in range(3)], 2.0)
     assert (view.capacity, view.utilization_pct) == (0.75, 90.0)
     assert sum(view.weights.values()) == 1.0
 
@@ -378,7 +382,7 @@ FLEETS = st.lists(st.tuples(PERCENT, st.none() | st.integers(1, 2**40)), min_siz
 
 
 def fleet_rows(fleet: list[tuple[float | None, int | None]]) -> list[GpuSample]:
-    return [card(index, pct, memory=memory, used=memory) for index, (pct, memory) in enumerate(fleet)]
+    return [device(index, pct, memory=memory, used=memory) for index, (pct, memory) in enumerate(fleet)]
 
 
 @given(FLEETS, st.sampled_from(AggregateMode), st.data())
@@ -389,12 +393,12 @@ def test_losing_a_device_never_raises_capacity(
     aggregator = Aggregator(how)
     capacity = aggregator.update(rows, 1.0).capacity
     assert capacity == 1.0
-    said_lost: list[GpuSample] = []
+    reported_lost: list[GpuSample] = []
     for index in data.draw(st.permutations(range(len(rows)))):
         rows = [row for row in rows if row.index != index]
         if data.draw(st.booleans()):  # the others vanish without a word
-            said_lost.append(lost(index))
-        view = aggregator.update([*rows, *said_lost], 2.0)
+            reported_lost.append(lost(index))
+        view = aggregator.update([*rows, *reported_lost], 2.0)
         assert view.capacity < capacity
         capacity = view.capacity
     assert capacity == 0.0
@@ -410,7 +414,7 @@ def test_the_order_of_rows_changes_nothing(
 
 
 @given(FLEETS, st.sampled_from(AggregateMode))
-def test_utilization_lies_between_known_extremes(
+def test_utilization_is_between_known_extremes(
     fleet: list[tuple[float | None, int | None]], how: AggregateMode
 ) -> None:
     view = Aggregator(how).update(fleet_rows(fleet), 1.0)
@@ -461,9 +465,9 @@ def test_order_of_rows_and_sources_does_not_matter(
     rounds: list[dict[str, dict[int, dict[str, Any]]]], how: AggregateMode, data: st.DataObject
 ) -> None:
     one, other = (Aggregator(how, order=SOURCES[1:2]) for _ in range(2))
-    for number, told_now in enumerate(rounds):
+    for number, reported_now in enumerate(rounds):
         now = 20.0 + number
-        readings = {name: rows_of(name, reading, now) for name, reading in told_now.items()}
+        readings = {name: rows_of(name, reading, now) for name, reading in reported_now.items()}
         for name, rows in readings.items():
             view = one.update(rows, now, source=name, interval_s=1.0)
         for name in data.draw(st.permutations(sorted(readings))):
@@ -474,17 +478,21 @@ def test_order_of_rows_and_sources_does_not_matter(
 
 @given(ROUND, st.sampled_from(AggregateMode), st.sampled_from(SOURCES[:2]), st.lists(st.integers(0, 2)))
 def test_device_lost_by_one_source_never_raises_capacity(
-    told_now: dict[str, dict[int, dict[str, Any]]], how: AggregateMode, who: str, losing: list[int]
+    reported_now: dict[str, dict[int, dict[str, Any]]],
+    how: AggregateMode,
+    source_name: str,
+    losing: list[int],
 ) -> None:
     fleet = Aggregator(how, order=SOURCES[:1])
     reading: dict[int, dict[str, Any]] = {}
     for name in SOURCES[:2]:
         host = "" if name == "nvml" else "node"
-        cards = {
-            n: v | {"health": "ok", "kind": "gpu", "host": host} for n, v in told_now.get(name, {}).items()
+        devices = {
+            n: v | {"health": "ok", "kind": "gpu", "host": host}
+            for n, v in reported_now.get(name, {}).items()
         }
-        view = fleet.update(rows_of(name, cards, 20.0), 20.0, source=name)
-        reading = cards if name == who else reading
+        view = fleet.update(rows_of(name, devices, 20.0), 20.0, source=name)
+        reading = devices if name == source_name else reading
     capacity, now = view.capacity, 20.0
     assert capacity == 1.0
     for number in losing:
@@ -493,22 +501,24 @@ def test_device_lost_by_one_source_never_raises_capacity(
             reading.pop(number, None)
         elif number in reading:
             reading[number] |= {"health": "lost"}
-        view = fleet.update(rows_of(who, reading, now), now, source=who)
+        view = fleet.update(rows_of(source_name, reading, now), now, source=source_name)
         assert view.capacity <= capacity
         capacity = view.capacity
-    if who == "nvml":
-        lost_now = {UUIDS[n] for n in losing} & {row.device for row in view.devices if row.source == who}
+    if source_name == "nvml":
+        lost_now = {UUIDS[n] for n in losing} & {
+            row.device for row in view.devices if row.source == source_name
+        }
         assert all(row.health == "lost" for row in view.devices if row.device in lost_now)
 
 
 @given(ROUND, st.sampled_from(AggregateMode))
 def test_unreported_field_is_unknown_not_zero(
-    told_now: dict[str, dict[int, dict[str, Any]]], how: AggregateMode
+    reported_now: dict[str, dict[int, dict[str, Any]]], how: AggregateMode
 ) -> None:
     fleet = Aggregator(how)
-    telling = ("utilization_pct", "graphics_active_ratio", "queued", "kv_used_ratio", "energy_j")
-    nothing = dict.fromkeys(telling)
-    for name, reading in told_now.items():
+    reporting = ("utilization_pct", "graphics_active_ratio", "queued", "kv_used_ratio", "energy_j")
+    nothing = dict.fromkeys(reporting)
+    for name, reading in reported_now.items():
         bare = {n: values | nothing for n, values in reading.items()}
         view = fleet.update(rows_of(name, bare, 20.0), 20.0, source=name)
     assert view.utilization_pct is view.utilization_max_pct is view.utilization_mean_pct is None
@@ -521,10 +531,10 @@ def test_repeated_measurement_keeps_its_time(
 ) -> None:
     fleet = Aggregator(how)
     usable = {n: values | {"health": "ok", "period_s": 60.0} for n, values in reading.items()}
-    cards = rows_of("dcgm:h:1", usable, 20.0)
-    view = fleet.update(cards, 20.0, source="dcgm:h:1")
+    devices = rows_of("dcgm:h:1", usable, 20.0)
+    view = fleet.update(devices, 20.0, source="dcgm:h:1")
     for after_s in sorted(waits):
-        again = [replace(row, taken_at_s=20.0 + after_s, age_s=row.age_s + after_s) for row in cards]
+        again = [replace(row, taken_at_s=20.0 + after_s, age_s=row.age_s + after_s) for row in devices]
         later = fleet.update(again, 20.0 + after_s, source="dcgm:h:1")
-        if cards:
+        if devices:
             assert (later.taken_at_s, later.engines_at_s) == (view.taken_at_s, view.engines_at_s)

@@ -19,9 +19,9 @@ UUID = "GPU-5a1c7f3e-0b2d-4c6a-9e8f-1122334455"
 
 
 def rows(name: str) -> list[RefreshInfo]:
-    told = parse_devices(series(name), source="dcgm:h:9400", now=7.0, host="h:9400")
-    assert told is not None
-    return told
+    report = parse_devices(series(name), source="dcgm:h:9400", now=7.0, host="h:9400")
+    assert report is not None
+    return report
 
 
 def one(name: str, value: float, at_s: float | None = None, **labels: str) -> Series:
@@ -29,9 +29,9 @@ def one(name: str, value: float, at_s: float | None = None, **labels: str) -> Se
 
 
 def row(*lines: Series) -> GpuSample:
-    told = parse_devices(lines, source="s", now=7.0)
-    assert told is not None
-    return told[0].sample
+    report = parse_devices(lines, source="s", now=7.0)
+    assert report is not None
+    return report[0].sample
 
 
 def test_the_default_counters() -> None:
@@ -65,7 +65,7 @@ def test_the_default_counters() -> None:
 
 
 def test_all_counters() -> None:
-    busy, idle = (told.sample for told in rows("dcgm_all"))
+    busy, idle = (report.sample for report in rows("dcgm_all"))
     assert (busy.sm_active_ratio, busy.sm_occupancy_ratio) == (0.91, 0.22)
     assert (busy.power_limit_w, busy.sm_clock_max_mhz) == (700.0, 1980.0)
     assert busy.throttled_ns == 1_500_000_000
@@ -76,7 +76,7 @@ def test_all_counters() -> None:
 
 
 def test_the_newer_names() -> None:
-    busy, broken = (told.sample for told in rows("dcgm_renamed"))
+    busy, broken = (report.sample for report in rows("dcgm_renamed"))
     assert (busy.temperature_c, busy.power_w, busy.power_limit_w) == (64.0, 612.417, 700.0)
     assert (busy.graphics_active_ratio, busy.sm_active_ratio, busy.sm_occupancy_ratio) == (
         0.981224,
@@ -92,18 +92,18 @@ def test_the_newer_names() -> None:
 
 def test_mig_instance_replaces_its_device() -> None:
     first, second, whole = rows("dcgm_mig")
-    assert [told.sample.device for told in (first, second, whole)] == [
+    assert [report.sample.device for report in (first, second, whole)] == [
         UUID + "00/1",
         UUID + "00/2",
         UUID + "01",
     ]
-    assert [told.sample.kind for told in (first, second, whole)] == ["mig", "mig", "gpu"]
-    assert [told.sample.gpu_instance for told in (first, second, whole)] == [
+    assert [report.sample.kind for report in (first, second, whole)] == ["mig", "mig", "gpu"]
+    assert [report.sample.gpu_instance for report in (first, second, whole)] == [
         UUID + "00/1",
         UUID + "00/2",
         "",
     ]
-    assert [told.sample.index for told in (first, second, whole)] == [101, 102, 1]
+    assert [report.sample.index for report in (first, second, whole)] == [101, 102, 1]
     assert first.sample.name == "NVIDIA H100 80GB HBM3 3g.40gb"
     assert (first.sample.graphics_active_ratio, first.sample.utilization_pct) == (0.87, None)
     assert (first.sample.memory_used_bytes, first.sample.memory_total_bytes) == (30000 * MIB, 40192 * MIB)
@@ -147,8 +147,8 @@ def test_blank_values_are_unknown() -> None:
     ],
 )
 def test_each_blank_is_dropped(blank: float) -> None:
-    told = parse_devices([one("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", blank)], source="s", now=7.0)
-    assert told == []
+    report = parse_devices([one("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", blank)], source="s", now=7.0)
+    assert report == []
 
 
 def test_value_just_below_blank_is_a_number() -> None:
@@ -167,9 +167,9 @@ def test_unknown_differs_from_absent() -> None:
 
 def test_device_of_several_pods_is_one_row() -> None:
     lines = [one("DCGM_FI_DEV_GPU_UTIL", 40.0, pod=pod) for pod in ("a", "b")]
-    told = parse_devices(lines, source="s", now=7.0)
-    assert told is not None
-    assert [found.sample.utilization_pct for found in told] == [40.0]
+    report = parse_devices(lines, source="s", now=7.0)
+    assert report is not None
+    assert [found.sample.utilization_pct for found in report] == [40.0]
 
 
 def test_row_without_device_is_skipped() -> None:
@@ -183,14 +183,14 @@ def test_row_without_device_is_skipped() -> None:
 
 def test_device_without_labels_gets_a_name() -> None:
     lines = [Series("DCGM_FI_DEV_GPU_TEMP", {"gpu": number}, 40.0) for number in ("3", "x", "\u0663")]
-    told = parse_devices(lines, source="s", now=7.0, host="h:9400")
-    assert told is not None
-    assert [(found.sample.device, found.sample.index) for found in told] == [
+    report = parse_devices(lines, source="s", now=7.0, host="h:9400")
+    assert report is not None
+    assert [(found.sample.device, found.sample.index) for found in report] == [
         ("3", 3),
         ("x", 1),
         ("\u0663", 2),
     ]
-    assert {found.sample.host for found in told} == {"h:9400"}
+    assert {found.sample.host for found in report} == {"h:9400"}
 
 
 def test_old_labels_are_known() -> None:
@@ -213,9 +213,9 @@ def test_default_power_limit_is_read() -> None:
 def test_the_newest_stamp_of_a_row_is_its_own() -> None:
     lines = [one("DCGM_FI_DEV_GPU_UTIL", 1.0, 5.0), one("DCGM_FI_DEV_GPU_TEMP", 1.0, 8.0)]
     lines.append(one("DCGM_FI_DEV_SM_CLOCK", 1.0, float("inf")))
-    told = parse_devices(lines, source="s", now=7.0)
-    assert told is not None
-    assert told[0].stamp_s == 8.0
+    report = parse_devices(lines, source="s", now=7.0)
+    assert report is not None
+    assert report[0].stamp_s == 8.0
 
 
 def test_every_field_named_is_one_that_is_checked() -> None:
@@ -238,8 +238,8 @@ LINES = st.lists(
 
 @given(LINES)
 def test_any_numbers_make_rows_that_can_be_checked(lines: list[Series]) -> None:
-    for told in parse_devices(lines, source="s", now=7.0) or []:
-        drop_implausible(told.sample)
+    for report in parse_devices(lines, source="s", now=7.0) or []:
+        drop_implausible(report.sample)
 
 
 @given(LINES)
@@ -247,7 +247,7 @@ def test_the_order_of_the_names_does_not_matter(lines: list[Series]) -> None:
     once = {(line.name, line.labels["gpu"], line.labels["GPU_I_ID"]): line for line in lines}.values()
     forth = parse_devices(once, source="s", now=7.0) or []
     back = parse_devices(reversed(list(once)), source="s", now=7.0) or []
-    assert {told.sample.device for told in forth} == {told.sample.device for told in back}
+    assert {report.sample.device for report in forth} == {report.sample.device for report in back}
 
 
 @pytest.mark.parametrize("label", ["UUID", "Hostname", "GPU_I_ID"])

@@ -14,7 +14,7 @@ from autoglm_throttle.types import GpuSample
 from tests.gpu.exporter_texts import series
 
 
-def told(name: str, place: str = "gw:8000") -> GpuSample:
+def report(name: str, place: str = "gw:8000") -> GpuSample:
     found = parse_engine(
         series(name), PRESETS[name.partition("_")[0]], source="x:gw:8000", now=7.0, place=place
     )
@@ -28,7 +28,7 @@ def numbers(row: GpuSample) -> tuple[object, ...]:
 
 
 def test_data_parallel_engines_of_vllm_are_one_row() -> None:
-    row = told("vllm_1")
+    row = report("vllm_1")
     assert row == GpuSample(
         device="gw:8000",
         index=0,
@@ -46,21 +46,21 @@ def test_data_parallel_engines_of_vllm_are_one_row() -> None:
 
 
 def test_the_old_vllm() -> None:
-    assert numbers(told("vllm_0")) == (7, 1, 0.125, 1_554_633, 2)
+    assert numbers(report("vllm_0")) == (7, 1, 0.125, 1_554_633, 2)
 
 
 def test_vllm_under_ray() -> None:
-    row = told("vllm_ray")
+    row = report("vllm_ray")
     assert numbers(row) == (21, 3, 0.31, 3300, 1)
     assert row.name == 'qwen, "two"'
 
 
 def test_openmetrics_without_a_cache() -> None:
-    assert numbers(told("vllm_openmetrics")) == (3, 2, None, 17, None)
+    assert numbers(report("vllm_openmetrics")) == (3, 2, None, 17, None)
 
 
 def test_ranks_of_sglang_that_share_a_request_count_it_once() -> None:
-    assert numbers(told("sglang")) == (44, 6, 0.77, 1320, 3)
+    assert numbers(report("sglang")) == (44, 6, 0.77, 1320, 3)
 
 
 def test_the_newer_name_of_the_cache_wins_and_they_are_not_mixed() -> None:
@@ -105,7 +105,7 @@ def test_several_models_have_no_one_name() -> None:
 )
 def test_an_engine_on_this_host_has_no_other(place: str, here: bool) -> None:
     assert is_reachable(place) is here
-    assert told("vllm_0", place).host == ("" if here else place)
+    assert report("vllm_0", place).host == ("" if here else place)
 
 
 @given(st.permutations(series("sglang")))

@@ -57,11 +57,11 @@ def test_parser_agrees_with_prometheus_client(name: str) -> None:
 
 
 @given(st.text())
-def test_any_text_is_read_or_rejected(words: str) -> None:
+def test_any_text_is_read_or_rejected(texts: str) -> None:
     with contextlib.suppress(MalformedExpositionError):
-        parse(words)
+        parse(texts)
     with contextlib.suppress(MalformedExpositionError):
-        parse(words, openmetrics=True)
+        parse(texts, openmetrics=True)
 
 
 @given(st.integers(1, len(text("vllm_1")) - 1))
@@ -151,9 +151,9 @@ def test_openmetrics_counts_seconds_and_may_have_exemplars() -> None:
 
 def test_openmetrics_ends_with_its_mark() -> None:
     assert parse("a 1\n# EOF", openmetrics=True) == parse("a 1\n# EOF\n", openmetrics=True)
-    for words in ("", "a 1\n", "# EOF\na 1\n", "a 1\n# EO"):
+    for texts in ("", "a 1\n", "# EOF\na 1\n", "a 1\n# EO"):
         with pytest.raises(MalformedExpositionError, match="does not end with # EOF"):
-            parse(words, openmetrics=True)
+            parse(texts, openmetrics=True)
 
 
 def test_empty_text_has_no_samples() -> None:

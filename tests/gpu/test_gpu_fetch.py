@@ -341,7 +341,7 @@ def test_unknown_host_is_unavailable() -> None:
             fetch(scrape_url(f"http://{host}/"), "/", Deadline(60, time.monotonic))
 
 
-def test_no_proxy_is_asked(server: BadServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_is_used(server: BadServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     server.answer = page(b"a 1\n")

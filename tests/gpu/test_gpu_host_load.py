@@ -53,10 +53,10 @@ def test_malformed_table_is_unknown(tmp_path: Path, text: str) -> None:
 
 
 def test_host_without_figures_is_unknown(tmp_path: Path) -> None:
-    def refuses() -> tuple[float, float, float]:
+    def rejects() -> tuple[float, float, float]:
         raise OSError("load average is unobtainable")
 
-    host = HostSampler(refuses, 8, tmp_path / "absent")
+    host = HostSampler(rejects, 8, tmp_path / "absent")
     assert [host.read(), host.read()] == [HostStats(None, None)] * 2
 
 

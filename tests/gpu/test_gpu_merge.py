@@ -20,16 +20,16 @@ def row(source: str, **values: Any) -> GpuSample:
     return GpuSample(**{"device": UUID, "index": 0, "taken_at_s": NOW, "source": source, **values})
 
 
-def told(
+def report(
     source: str, *, until: float = NOW, interval_s: float | None = 1.0, vanished: bool = False, **values: Any
 ) -> FieldReport:
-    said = row(source, **values)
+    message = row(source, **values)
     if vanished:
-        said = lost(said, f"{source} no longer lists it")
-    measured_s = said.taken_at_s - said.age_s
+        message = lost(message, f"{source} no longer lists it")
+    measured_s = message.taken_at_s - message.age_s
     total_bytes = values.get("memory_total_bytes")
     return FieldReport(
-        said, identity(said), measured_s, until, interval_s, total_bytes, NOW if vanished else None
+        message, identity(message), measured_s, until, interval_s, total_bytes, NOW if vanished else None
     )
 
 
@@ -38,12 +38,12 @@ def join(*sources: FieldReport) -> MergedDevice:
 
 
 def test_one_source_is_itself() -> None:
-    alone = told("nvml", utilization_pct=50.0)
+    alone = report("nvml", utilization_pct=50.0)
     assert join(alone) == MergedDevice(
         alone.row, identity(alone.row), NOW, believed=True, interval_s=1.0, total_bytes=None
     )
     assert join(alone).usable
-    assert not join(told("nvml", until=NOW - 0.1)).believed
+    assert not join(report("nvml", until=NOW - 0.1)).believed
 
 
 @pytest.mark.parametrize("name", [name for name in MEASURED if name != "period_s"])
@@ -51,68 +51,73 @@ def test_the_first_that_knows_a_field_counts(name: str) -> None:
     values: tuple[Any, Any] = (frozenset({"sw_thermal"}), frozenset()) if name == "throttle" else (1, 2)
     one: dict[str, Any] = {name: values[0]}
     two: dict[str, Any] = {name: values[1]}
-    assert getattr(join(told("nvml", **one), told("dcgm", **two)).row, name) == values[0]
-    assert getattr(join(told("nvml"), told("dcgm"), told("other", **two)).row, name) == values[1]
-    assert getattr(join(told("nvml"), told("a", **one), told("b", **two)).row, name) == values[0]
-    assert getattr(join(told("nvml"), told("dcgm")).row, name) is None, "never 0"
+    assert getattr(join(report("nvml", **one), report("dcgm", **two)).row, name) == values[0]
+    assert getattr(join(report("nvml"), report("dcgm"), report("other", **two)).row, name) == values[1]
+    assert getattr(join(report("nvml"), report("a", **one), report("b", **two)).row, name) == values[0]
+    assert getattr(join(report("nvml"), report("dcgm")).row, name) is None, "never 0"
 
 
 def test_it_keeps_the_name_that_the_first_source_gave_it() -> None:
-    first = told("nvml", index=3, until=NOW - 1.0, utilization_pct=1.0)
-    second = told("dcgm", index=1, host="node", name="H100", utilization_pct=70.0)
+    first = report("nvml", index=3, until=NOW - 1.0, utilization_pct=1.0)
+    second = report("dcgm", index=1, host="node", name="H100", utilization_pct=70.0)
     both = join(first, second).row
     assert (both.device, both.index, both.host, both.source) == (UUID, 3, "", "nvml")
     assert (both.name, both.utilization_pct) == ("H100", 70.0)
 
 
 def test_stale_rows_are_left_out_unless_all_are_stale() -> None:
-    old = told("nvml", until=NOW - 1.0, utilization_pct=1.0, power_w=5.0)
-    new = told("dcgm", utilization_pct=90.0)
+    old = report("nvml", until=NOW - 1.0, utilization_pct=1.0, power_w=5.0)
+    new = report("dcgm", utilization_pct=90.0)
     both = join(old, new)
     assert (both.row.utilization_pct, both.row.power_w, both.believed) == (90.0, None, True)
-    older = told("dcgm", until=NOW - 2.0, utilization_pct=90.0)
+    older = report("dcgm", until=NOW - 2.0, utilization_pct=90.0)
     both = join(old, older)
     assert (both.row.utilization_pct, both.believed) == (1.0, False)
 
 
 def test_times_are_those_of_the_load_measurement() -> None:
-    quick = told("nvml", power_w=300.0, interval_s=1.0)
-    slow = told("dcgm", taken_at_s=99.0, age_s=20.0, period_s=30.0, utilization_pct=90.0, interval_s=5.0)
+    quick = report("nvml", power_w=300.0, interval_s=1.0)
+    slow = report("dcgm", taken_at_s=99.0, age_s=20.0, period_s=30.0, utilization_pct=90.0, interval_s=5.0)
     both = join(quick, slow)
     assert (both.measured_s, both.interval_s) == (79.0, 5.0)
     assert (both.row.taken_at_s, both.row.age_s, both.row.period_s) == (99.0, 20.0, 30.0)
     assert (both.row.utilization_pct, both.row.power_w) == (90.0, 300.0)
-    assert join(quick, told("dcgm", taken_at_s=50.0)).measured_s == NOW, "nobody tells it: the first"
+    assert join(quick, report("dcgm", taken_at_s=50.0)).measured_s == NOW, "nobody tells it: the first"
 
 
 def test_memory_is_kept_from_any_source() -> None:
-    both = join(told("nvml", health="lost"), told("dcgm", memory_total_bytes=80))
+    both = join(report("nvml", health="lost"), report("dcgm", memory_total_bytes=80))
     assert (both.total_bytes, both.row.memory_total_bytes) == (80, None)
-    assert join(told("nvml", memory_total_bytes=81), told("dcgm", memory_total_bytes=80)).total_bytes == 81
+    assert (
+        join(report("nvml", memory_total_bytes=81), report("dcgm", memory_total_bytes=80)).total_bytes == 81
+    )
 
 
 def test_it_is_lost_as_soon_as_one_source_says_so() -> None:
-    said = told("nvml", health="lost", notes=("fell off the bus",))
-    for both in (join(said, told("dcgm", power_w=1.0)), join(told("dcgm", power_w=1.0, index=4), said)):
+    message = report("nvml", health="lost", notes=("fell off the bus",))
+    for both in (
+        join(message, report("dcgm", power_w=1.0)),
+        join(report("dcgm", power_w=1.0, index=4), message),
+    ):
         assert not both.usable
         assert (both.row.power_w, both.row.notes) == (None, ("fell off the bus",))
 
 
 def test_device_unlisted_by_driver_is_lost_despite_scrape() -> None:
-    assert not join(told("nvml", vanished=True), told("dcgm", utilization_pct=5.0)).usable
+    assert not join(report("nvml", vanished=True), report("dcgm", utilization_pct=5.0)).usable
 
 
 def test_device_unlisted_by_scrape_only_is_not_lost() -> None:
     for name in ("dcgm", "prometheus:host:9090"):
-        both = join(told(name, vanished=True), told("nvml", utilization_pct=5.0))
+        both = join(report(name, vanished=True), report("nvml", utilization_pct=5.0))
         assert (both.usable, both.row.utilization_pct, both.row.source) == (True, 5.0, name)
-    assert not join(told("dcgm", vanished=True), told("prometheus:h:1", vanished=True)).usable
+    assert not join(report("dcgm", vanished=True), report("prometheus:h:1", vanished=True)).usable
 
 
 def test_health_and_notes_are_those_of_all() -> None:
-    both = join(told("nvml", notes=("a", "b")), told("dcgm", health="degraded", notes=("b", "c")))
+    both = join(report("nvml", notes=("a", "b")), report("dcgm", health="degraded", notes=("b", "c")))
     assert (both.row.health, both.row.notes) == ("degraded", ("a", "b", "c"))
-    assert join(told("nvml"), told("dcgm")).row.health == "ok"
+    assert join(report("nvml"), report("dcgm")).row.health == "ok"
 
 
 def test_load_of_device_and_instance() -> None:
@@ -170,7 +175,7 @@ VALUES = st.fixed_dictionaries(
 @given(st.lists(st.tuples(VALUES, st.booleans()), min_size=1, max_size=4))
 def test_every_value_comes_from_a_source(sources: list[tuple[dict[str, Any], bool]]) -> None:
     both = join(
-        *(told(f"s{n}", until=NOW if fresh else NOW - 1.0, **v) for n, (v, fresh) in enumerate(sources))
+        *(report(f"s{n}", until=NOW if fresh else NOW - 1.0, **v) for n, (v, fresh) in enumerate(sources))
     )
     live = [values for values, fresh in sources if fresh] or [values for values, _ in sources]
     for name in sources[0][0]:

@@ -52,7 +52,7 @@ class Listener:
         self.lost.append(existed)
 
 
-def lookout(*providers: GpuProvider, clock: ManualClock | None = None, **settings: Any) -> GpuMonitor:
+def monitor(*providers: GpuProvider, clock: ManualClock | None = None, **settings: Any) -> GpuMonitor:
     return GpuMonitor(Settings(**settings), providers, Listener(), clock or ManualClock())
 
 
@@ -63,16 +63,16 @@ def states(watched: GpuMonitor, clock: ManualClock) -> dict[str, str]:
 def test_each_source_has_its_own_view() -> None:
     clock = ManualClock()
     well, away, wrong = (Named(name, clock=clock) for name in ("well", "away", "wrong"))
-    watched = lookout(well, away, wrong, clock=clock)
+    watched = monitor(well, away, wrong, clock=clock)
     assert states(watched, clock) == {"well": "starting", "away": "starting", "wrong": "starting"}
     away.fail_with(ProviderUnavailable("gone fishing"))
     wrong.fail_with(ProviderMisconfigured("no such card"))
     watched.tick()
     assert states(watched, clock) == {"well": "reading", "away": "failing", "wrong": "misconfigured"}
-    told = {source.name: source.last_error for source in watched.views(clock())}
-    assert told["well"] == ""
-    assert "gone fishing" in told["away"]
-    assert "no such card" in told["wrong"]
+    report = {source.name: source.last_error for source in watched.views(clock())}
+    assert report["well"] == ""
+    assert "gone fishing" in report["away"]
+    assert "no such card" in report["wrong"]
     away.recover()
     clock.advance(2.0)
     watched.tick()
@@ -84,7 +84,7 @@ def test_a_read_that_hangs_shows_while_it_lasts() -> None:
     clock = ManualClock()
     hung = Named("hung", blocks=True, clock=clock)
     hung.hang()
-    watched = lookout(hung, clock=clock)
+    watched = monitor(hung, clock=clock)
     try:
         watched.start()
         deadline = time.monotonic() + 60.0
@@ -102,7 +102,7 @@ def test_several_hung_reads_are_waited_for_together(monkeypatch: pytest.MonkeyPa
     waits_s: list[float] = []
     join = threading.Thread.join
 
-    def noted(thread: threading.Thread, timeout: float | None = None) -> None:
+    def recorded_calls(thread: threading.Thread, timeout: float | None = None) -> None:
         assert timeout is not None
         waits_s.append(timeout)
         join(thread, timeout)
@@ -110,10 +110,10 @@ def test_several_hung_reads_are_waited_for_together(monkeypatch: pytest.MonkeyPa
     hung = [Named(f"hung{n}", blocks=True) for n in range(3)]
     for one in hung:
         one.hang()
-    watched = lookout(*hung)
+    watched = monitor(*hung)
     watched.start()
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "join", noted)
+        patch.setattr(threading.Thread, "join", recorded_calls)
         watched.stop()
     for one in hung:
         one.recover()
@@ -122,15 +122,15 @@ def test_several_hung_reads_are_waited_for_together(monkeypatch: pytest.MonkeyPa
 
 def test_duplicate_source_name_is_rejected() -> None:
     with pytest.raises(ValueError, match="two sources have the same name"):
-        lookout(Named("a"), Named("a"))
+        monitor(Named("a"), Named("a"))
 
 
 def test_only_when_no_source_is_left_is_there_silence() -> None:
     clock, listener = ManualClock(), Listener()
-    card, engine = Named("card", clock=clock), Named("engine", clock=clock)
-    watched = GpuMonitor(Settings(), [card, engine], listener, clock)
-    assert watched.providers == (card, engine)
-    card.fail_with(ProviderMisconfigured("no"))
+    device, engine = Named("card", clock=clock), Named("engine", clock=clock)
+    watched = GpuMonitor(Settings(), [device, engine], listener, clock)
+    assert watched.providers == (device, engine)
+    device.fail_with(ProviderMisconfigured("no"))
     watched.tick()
     assert listener.lost == []
     assert listener.observed == [("engine", 1.0)]
@@ -142,15 +142,15 @@ def test_only_when_no_source_is_left_is_there_silence() -> None:
 
 def test_missing_sources_never_existed() -> None:
     clock, listener = ManualClock(), Listener()
-    card = Named("card", clock=clock)
-    watched = GpuMonitor(Settings(), [card], listener, clock)
-    card.fail_with(NoSourceError("no GPU found"))
+    device = Named("card", clock=clock)
+    watched = GpuMonitor(Settings(), [device], listener, clock)
+    device.fail_with(NoSourceError("no GPU found"))
     watched.tick()
     assert listener.lost == [False]
-    card.recover()
+    device.recover()
     clock.advance(60.0)
     watched.tick()
-    card.fail_with(ProviderMisconfigured("no"))
+    device.fail_with(ProviderMisconfigured("no"))
     clock.advance(1.0)
     watched.tick()
     assert listener.lost == [False, True]
@@ -168,7 +168,7 @@ def test_monitor_keeps_no_listener_alive() -> None:
 
 
 def test_abandoned_monitor_ends_its_threads() -> None:
-    watched = lookout(Named("abandoned"))
+    watched = monitor(Named("abandoned"))
     watched.start()
     (thread,) = [one for one in threading.enumerate() if one.name == f"{THREAD}-abandoned"]
     del watched
@@ -183,7 +183,7 @@ CALM = ControlState(1.0, 1.0, 0.1, 0.0, ControlCause.CALM, TelemetryState.FRESH,
 def rested(load: float | None, *, busy: bool = False, adaptive: bool = True) -> GpuMonitor:
     """After a minute with this load."""
     clock, gpu = ManualClock(), Named("card")
-    watched = lookout(gpu, clock=clock, sample_adaptive=adaptive)
+    watched = monitor(gpu, clock=clock, sample_adaptive=adaptive)
     rows: Sequence[GpuSample] = []
     for second in range(90):
         rows = [GpuSample(device="GPU-a", index=0, taken_at_s=clock(), source="card", utilization_pct=5.0)]

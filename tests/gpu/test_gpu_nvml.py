@@ -77,7 +77,7 @@ def test_a_binding_without_a_structure_is_an_unknown_number(
     assert (row.sm_active_ratio is None) == ("pm" in name)
 
 
-def test_a_sample_without_its_fellow_is_given_back(world: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpaired_sample_is_released(world: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
     allocate = FakeNvmlLibrary.nvmlGpmSampleAlloc
 
     def one_only(library: FakeNvmlLibrary, out: object) -> int:
@@ -89,14 +89,14 @@ def test_a_sample_without_its_fellow_is_given_back(world: Plain, monkeypatch: py
     assert (row.sm_active_ratio, row.health, world.samples()) == (None, "degraded", 0)
 
 
-def test_nothing_that_blocks_is_ever_asked_for(world: Plain) -> None:
+def test_no_blocking_function_is_called(world: Plain) -> None:
     source = provider(world)
     for _ in range(3):
         world.now += 1.0
         source.read()
-    asked = set(world.driver.calls)
-    assert {"util", "fields", "gpm_metrics", "margin", "energy_mj", "reasons"} <= asked
-    assert not asked & {"pcie", "nvlink", "violation"}
+    requested = set(world.driver.calls)
+    assert {"util", "fields", "gpm_metrics", "margin", "energy_mj", "reasons"} <= requested
+    assert not requested & {"pcie", "nvlink", "violation"}
 
 
 def test_texts_of_an_older_binding_are_bytes(world: Plain, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    said: dict[str, str | None] = json.loads(done.stdout)
-    return said
+    message: dict[str, str | None] = json.loads(done.stdout)
+    return message
 
 
 @pytest.mark.parametrize("case", LIBRARY_CASES)

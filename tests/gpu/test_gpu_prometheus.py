@@ -38,10 +38,10 @@ def test_the_address(base: str) -> None:
 
 def test_values_and_times_are_joined_by_labels() -> None:
     named = {"__name__": "DCGM_FI_DEV_GPU_UTIL", **LABELS}
-    series, asked_s = read(
+    series, requested_s = read(
         vector((named, "97"), ({**named, "UUID": "GPU-b"}, "1")), vector((LABELS, "990.25"))
     )
-    assert asked_s == 1000.5
+    assert requested_s == 1000.5
     located = {"Hostname": "node-1:9400", "__name__": "DCGM_FI_DEV_GPU_UTIL", **LABELS}
     assert series[0] == Series("DCGM_FI_DEV_GPU_UTIL", located, 97.0, 990.25)
     assert series[1].at_s is None

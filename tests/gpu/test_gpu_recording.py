@@ -104,16 +104,16 @@ def test_a_sentinel_is_left_to_the_check_of_plausibility() -> None:
 
 
 def test_all_faults_are_listed_together() -> None:
-    said = faults("utilisation_pct,event,zzz\n1,lost,\n2,gone,\n3,hang,\n4,error:3,\n5,,,9\n")
-    assert "'utilisation_pct' is unknown, did you mean 'utilization_pct'?" in said
-    assert "'zzz' is unknown, known are device, index" in said
+    message = faults("utilisation_pct,event,zzz\n1,lost,\n2,gone,\n3,hang,\n4,error:3,\n5,,,9\n")
+    assert "'utilisation_pct' is unknown, did you mean 'utilization_pct'?" in message
+    assert "'zzz' is unknown, known are device, index" in message
     for number, text in ((3, "'gone'"), (4, "'hang'"), (5, "'error:3'")):
-        assert f"line {number}: event: {text} is none of lost, error, stale, hang:SECONDS" in said
-    assert "line 6: 4 cells, but 3 columns" in said
+        assert f"line {number}: event: {text} is none of lost, error, stale, hang:SECONDS" in message
+    assert "line 6: 4 cells, but 3 columns" in message
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "there are no rows"),
         ("utilization_pct\n", "there are no rows"),
@@ -134,12 +134,12 @@ def test_all_faults_are_listed_together() -> None:
         ('index\n"1\n', "no CSV"),
     ],
 )
-def test_a_faulty_table_says_so(text: str, said: str) -> None:
-    assert said in faults(text)
+def test_a_faulty_table_says_so(text: str, message: str) -> None:
+    assert message in faults(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "line 1: no JSON"),
         ("\n[1]", "line 2: not a JSON object"),
@@ -157,15 +157,15 @@ def test_a_faulty_table_says_so(text: str, said: str) -> None:
         ('{"x": 1}\n{"x": 1}', "column 'x'"),
     ],
 )
-def test_malformed_json_line_is_reported(text: str, said: str) -> None:
-    assert said in faults(text, jsonl=True)
+def test_malformed_json_line_is_reported(text: str, message: str) -> None:
+    assert message in faults(text, jsonl=True)
 
 
 def test_a_column_is_named_once_and_the_list_ends_at_twenty() -> None:
     assert faults('{"x": 1}\n{"x": 1}', jsonl=True).count("column 'x'") == 1
-    said = faults("index\n" + "x\n" * 30)
-    assert said.count("is no number") == 20
-    assert said.endswith(" and 10 more")
+    message = faults("index\n" + "x\n" * 30)
+    assert message.count("is no number") == 20
+    assert message.endswith(" and 10 more")
 
 
 def test_a_row_in_code_is_checked_alike() -> None:

@@ -11,13 +11,13 @@ import pytest
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.schedule import Schedule
 from autoglm_throttle.types import GpuSample, ProviderMisconfigured
-from tests.gpu.doubles import (
+from tests.gpu.sampler_doubles import (
     PATIENCE_S,
     ROW,
-    Hands,
     Hang,
-    Heard,
+    SampleRecorder,
     Source,
+    StepClock,
     raising,
     sampler_threads,
 )
@@ -26,37 +26,37 @@ CRASHES = [SystemExit(1), KeyboardInterrupt(), GeneratorExit()]
 """What no ``except Exception`` stops. (``MemoryError`` is stopped: it is a failed read.)"""
 
 
-class Shut(Source):
+class StoppedError(Source):
     """A provider whose closing can be waited for: it comes last in a crash."""
 
     def __init__(self, reading: Callable[[], Sequence[GpuSample]]) -> None:
         super().__init__(reading)
-        self.shut = threading.Semaphore(0)
+        self.stopped = threading.Semaphore(0)
 
     def close(self) -> None:
         super().close()
-        self.shut.release()
+        self.stopped.release()
 
     def wait(self) -> None:
-        assert self.shut.acquire(timeout=PATIENCE_S), "it was not closed"
+        assert self.stopped.acquire(timeout=PATIENCE_S), "it was not closed"
 
 
 @pytest.fixture
-def source() -> Shut:
-    return Shut(raising(SystemExit("driver says goodbye")))
+def source() -> StoppedError:
+    return StoppedError(raising(SystemExit("driver says goodbye")))
 
 
 @pytest.fixture
-def sampler(source: Shut, heard: Heard, hands: Hands) -> Iterator[Sampler]:
+def sampler(source: StoppedError, listener: SampleRecorder, clock: StepClock) -> Iterator[Sampler]:
     """One whose clock stands still: only the test lets the pause pass."""
-    sampler = Sampler(source, heard.samples, heard.failure, interval_s=0.01, clock=hands)
+    sampler = Sampler(source, listener.samples, listener.failure, interval_s=0.01, clock=clock)
     yield sampler
     sampler.stop(PATIENCE_S)
 
 
 @pytest.mark.parametrize("error", CRASHES, ids=lambda error: type(error).__name__)
 def test_crash_is_counted_logged_once_and_no_misconfiguration(
-    sampler: Sampler, source: Shut, error: BaseException, caplog: pytest.LogCaptureFixture
+    sampler: Sampler, source: StoppedError, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     source.reading = raising(error)
     sampler.start()
@@ -66,14 +66,14 @@ def test_crash_is_counted_logged_once_and_no_misconfiguration(
     assert (sampler.is_running, sampler.has_crashed, sampler.status.reading_since_s) == (True, True, None)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
-    told = f"crashed with {sampler.status.last_error}; it starts again in 1 s"
-    assert record.getMessage() == f"GPU telemetry: source: the sampler {told}"
+    report = f"crashed with {sampler.status.last_error}; it starts again in 1 s"
+    assert record.getMessage() == f"GPU telemetry: source: the sampler {report}"
     assert record.exc_info, "the trace is what finds a fault of ours"
     assert repr(sampler) == "Sampler(source, crashed, failures=0, overruns=0)"
 
 
 def test_a_fault_of_our_own_is_a_crash_like_any_other(
-    sampler: Sampler, source: Shut, monkeypatch: pytest.MonkeyPatch
+    sampler: Sampler, source: StoppedError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.reading = lambda: [ROW]
     monkeypatch.setattr(Schedule, "begin", raising(AttributeError("x")))
@@ -84,23 +84,23 @@ def test_a_fault_of_our_own_is_a_crash_like_any_other(
 
 
 def test_after_its_pause_it_reads_on_without_any_request(
-    sampler: Sampler, source: Shut, heard: Heard, hands: Hands
+    sampler: Sampler, source: StoppedError, listener: SampleRecorder, clock: StepClock
 ) -> None:
     sampler.start()
     source.wait()
     (thread,) = sampler_threads()
     source.reading = lambda: [ROW]
-    hands.now += 1.0
+    clock.now += 1.0
     sampler.wake()
-    heard.wait()
-    assert heard.rows
+    listener.wait()
+    assert listener.rows
     assert source.calls[:3] == ["read", "close", "read"], "what crashed is opened anew"
     assert (sampler_threads(), sampler.has_crashed) == ([thread], False)
     assert repr(sampler).startswith("Sampler(source, running")
 
 
 def test_stop_ends_a_pause_and_a_start_after_it_reads_at_once(
-    sampler: Sampler, source: Shut, heard: Heard
+    sampler: Sampler, source: StoppedError, listener: SampleRecorder
 ) -> None:
     sampler.start()
     source.wait()
@@ -109,11 +109,15 @@ def test_stop_ends_a_pause_and_a_start_after_it_reads_at_once(
     assert not thread.is_alive()
     source.reading = lambda: [ROW]
     sampler.start()
-    heard.wait()
+    listener.wait()
 
 
 def test_a_closing_that_crashes_too_is_no_second_crash(
-    sampler: Sampler, source: Shut, heard: Heard, hands: Hands, monkeypatch: pytest.MonkeyPatch
+    sampler: Sampler,
+    source: StoppedError,
+    listener: SampleRecorder,
+    clock: StepClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
         closed = threading.Semaphore(0)
@@ -126,9 +130,9 @@ def test_a_closing_that_crashes_too_is_no_second_crash(
         sampler.start()
         assert closed.acquire(timeout=PATIENCE_S)
         source.reading = lambda: [ROW]
-        hands.now += 1.0
+        clock.now += 1.0
         sampler.wake()
-        heard.wait()
+        listener.wait()
     assert sampler.counts.crashes == 1
 
 
@@ -136,7 +140,7 @@ def test_a_closing_that_crashes_too_is_no_second_crash(
 
 
 def test_none_is_started_beside_one_that_pauses_or_closes(
-    sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch
+    sampler: Sampler, source: StoppedError, clock: StepClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closing, go = threading.Event(), threading.Event()
 
@@ -148,59 +152,65 @@ def test_none_is_started_beside_one_that_pauses_or_closes(
     sampler.start()
     try:
         assert closing.wait(PATIENCE_S)
-        sampler.restart_if_dead(hands.now + 1000.0)
+        sampler.restart_if_dead(clock.now + 1000.0)
         sampler.start()
         assert len(sampler_threads()) == 1
     finally:
         go.set()
 
 
-def test_misconfigured_sampler_is_not_restarted(sampler: Sampler, source: Shut, hands: Hands) -> None:
+def test_misconfigured_sampler_is_not_restarted(
+    sampler: Sampler, source: StoppedError, clock: StepClock
+) -> None:
     source.reading = raising(ProviderMisconfigured("install it"))
     sampler.start()
     for thread in sampler_threads():
         thread.join(PATIENCE_S)
-    sampler.restart_if_dead(hands.now + 1000.0)
+    sampler.restart_if_dead(clock.now + 1000.0)
     assert not sampler_threads()
     assert sampler.is_running, "else every request would start the thread again"
 
 
 def test_no_thread_to_be_had_is_tried_again_later(
-    sampler: Sampler, source: Shut, heard: Heard, hands: Hands, monkeypatch: pytest.MonkeyPatch
+    sampler: Sampler,
+    source: StoppedError,
+    listener: SampleRecorder,
+    clock: StepClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refused(thread: threading.Thread) -> None:
+    def rejected(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     source.reading = lambda: [ROW]
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refused)
+        patch.setattr(threading.Thread, "start", rejected)
         sampler.start()
         assert (sampler.is_running, sampler.has_crashed) == (False, True)
         assert sampler.status.last_error == "RuntimeError: can't start new thread"
         assert (sampler.counts.failures, sampler.counts.crashes) == (1, 0)
-    sampler.restart_if_dead(hands.now + 0.999)
+    sampler.restart_if_dead(clock.now + 0.999)
     assert not sampler_threads()
-    hands.now += 1.0
-    sampler.restart_if_dead(hands.now)
-    heard.wait()
+    clock.now += 1.0
+    sampler.restart_if_dead(clock.now)
+    listener.wait()
     assert (sampler.is_running, sampler.has_crashed) == (True, False)
 
 
-def test_a_hung_driver_does_not_silence_the_engine(heard: Heard) -> None:
+def test_a_hung_driver_does_not_silence_the_engine(listener: SampleRecorder) -> None:
     hang = Hang()
     driver, engine = Source(hang), Source()
     driver.name, engine.name = "nvml", "vllm:127.0.0.1:8000"
-    deaf = Heard()
+    deaf = SampleRecorder()
     samplers = [
         Sampler(driver, deaf.samples, deaf.failure, interval_s=0.01),
-        Sampler(engine, heard.samples, heard.failure, interval_s=0.01),
+        Sampler(engine, listener.samples, listener.failure, interval_s=0.01),
     ]
     try:
         for one in samplers:
             one.start()
         assert driver.entered.acquire(timeout=PATIENCE_S)
         for _ in range(5):
-            heard.wait()
+            listener.wait()
             for one in samplers:
                 one.start()
                 one.restart_if_dead(1e9)
@@ -217,39 +227,39 @@ def test_a_hung_driver_does_not_silence_the_engine(heard: Heard) -> None:
             thread.join(PATIENCE_S)
 
 
-def test_a_pace_from_another_thread_ends_a_long_wait(heard: Heard) -> None:
-    sampler = Sampler(Source(), heard.samples, interval_s=3600.0)
+def test_a_pace_from_another_thread_ends_a_long_wait(listener: SampleRecorder) -> None:
+    sampler = Sampler(Source(), listener.samples, interval_s=3600.0)
     try:
         sampler.start()
-        heard.wait()
+        listener.wait()
         sampler.set_interval(0.01)
-        heard.wait()
-        heard.wait()
+        listener.wait()
+        listener.wait()
     finally:
         sampler.stop(PATIENCE_S)
 
 
-def test_a_pace_during_a_read_counts_from_its_start(heard: Heard, hands: Hands) -> None:
+def test_a_pace_during_a_read_counts_from_its_start(listener: SampleRecorder, clock: StepClock) -> None:
     def slow() -> Sequence[GpuSample]:
         paced.set_interval(0.5)  # as another thread may, in the middle
-        hands.now += 0.25
+        clock.now += 0.25
         return [ROW]
 
-    paced = Sampler(Source(slow), heard.samples, interval_s=10.0, clock=hands)
+    paced = Sampler(Source(slow), listener.samples, interval_s=10.0, clock=clock)
     paced.tick()
-    assert paced.schedule.due_s == hands.now + 0.25
+    assert paced.schedule.due_s == clock.now + 0.25
 
 
-def test_requests_never_wait_for_a_read(heard: Heard) -> None:
+def test_requests_never_wait_for_a_read(listener: SampleRecorder) -> None:
     hang = Hang()
     source = Source(hang)
-    sampler = Sampler(source, heard.samples, interval_s=1.0)
+    sampler = Sampler(source, listener.samples, interval_s=1.0)
     sampler.start()
     try:
         assert source.entered.acquire(timeout=PATIENCE_S)
         done = threading.Event()
 
-        def ask() -> None:
+        def request() -> None:
             for _ in range(100):
                 sampler.restart_if_dead(1e9)
                 sampler.set_interval(2.0)
@@ -258,7 +268,7 @@ def test_requests_never_wait_for_a_read(heard: Heard) -> None:
                 repr(sampler)
             done.set()
 
-        threading.Thread(target=ask, daemon=True).start()
+        threading.Thread(target=request, daemon=True).start()
         assert done.wait(PATIENCE_S)
         assert source.calls == ["read"]
     finally:

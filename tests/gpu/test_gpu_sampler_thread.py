@@ -10,7 +10,15 @@ import pytest
 
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.types import ProviderMisconfigured
-from tests.gpu.doubles import PATIENCE_S, ROW, Hang, Heard, Source, raising, sampler_threads
+from tests.gpu.sampler_doubles import (
+    PATIENCE_S,
+    ROW,
+    Hang,
+    SampleRecorder,
+    Source,
+    raising,
+    sampler_threads,
+)
 
 
 @pytest.fixture
@@ -25,8 +33,8 @@ def made() -> Iterator[Callable[..., Sampler]]:
     """Make samplers that are stopped after the test."""
     samplers: list[Sampler] = []
 
-    def make(source: Source, heard: Heard, *, interval_s: float = 0.01, **more: Any) -> Sampler:
-        samplers.append(Sampler(source, heard.samples, heard.failure, interval_s=interval_s, **more))
+    def make(source: Source, listener: SampleRecorder, *, interval_s: float = 0.01, **more: Any) -> Sampler:
+        samplers.append(Sampler(source, listener.samples, listener.failure, interval_s=interval_s, **more))
         return samplers[-1]
 
     yield make
@@ -39,7 +47,7 @@ def runs(sampler: Sampler) -> bool:
     return sampler.is_running
 
 
-def trouble(sampler: Sampler) -> str | None:
+def error(sampler: Sampler) -> str | None:
     """Why it ended; a function for the same reason."""
     return sampler.status.misconfigured
 
@@ -49,13 +57,13 @@ def join(thread: threading.Thread) -> None:
     assert not thread.is_alive()
 
 
-def test_only_the_thread_calls_the_provider(heard: Heard, made: Callable[..., Sampler]) -> None:
+def test_only_the_thread_calls_the_provider(listener: SampleRecorder, made: Callable[..., Sampler]) -> None:
     source = Source()
-    sampler = made(source, heard)
+    sampler = made(source, listener)
     sampler.start()
     assert runs(sampler)
-    heard.wait()
-    heard.wait()
+    listener.wait()
+    listener.wait()
     (thread,) = sampler_threads()
     assert thread.daemon
     with pytest.raises(RuntimeError, match="thread reads"):
@@ -69,9 +77,9 @@ def test_only_the_thread_calls_the_provider(heard: Heard, made: Callable[..., Sa
 
 
 def test_start_twice_is_one_thread_and_after_stop_a_new_one(
-    heard: Heard, made: Callable[..., Sampler]
+    listener: SampleRecorder, made: Callable[..., Sampler]
 ) -> None:
-    sampler = made(Source(), heard)
+    sampler = made(Source(), listener)
     sampler.start()
     sampler.start()
     (first,) = sampler_threads()
@@ -79,21 +87,21 @@ def test_start_twice_is_one_thread_and_after_stop_a_new_one(
     sampler.start()
     (second,) = sampler_threads()
     assert second is not first
-    heard.wait()
+    listener.wait()
 
 
-def test_wake_ends_a_long_wait(heard: Heard, made: Callable[..., Sampler]) -> None:
-    sampler = made(Source(), heard, interval_s=3600.0)
+def test_wake_ends_a_long_wait(listener: SampleRecorder, made: Callable[..., Sampler]) -> None:
+    sampler = made(Source(), listener, interval_s=3600.0)
     sampler.start()
-    heard.wait()
+    listener.wait()
     sampler.wake()
-    heard.wait()
+    listener.wait()
 
 
-def test_stop_ends_a_long_wait(heard: Heard, made: Callable[..., Sampler]) -> None:
-    sampler = made(Source(), heard, interval_s=3600.0)
+def test_stop_ends_a_long_wait(listener: SampleRecorder, made: Callable[..., Sampler]) -> None:
+    sampler = made(Source(), listener, interval_s=3600.0)
     sampler.start()
-    heard.wait()
+    listener.wait()
     (thread,) = sampler_threads()
     sampler.stop(PATIENCE_S)
     assert not thread.is_alive()
@@ -109,31 +117,33 @@ def test_a_listener_may_stop_the_sampler() -> None:
 
 
 def test_a_misconfiguration_ends_the_thread_until_a_new_start(
-    heard: Heard, made: Callable[..., Sampler]
+    listener: SampleRecorder, made: Callable[..., Sampler]
 ) -> None:
     source = Source(raising(ProviderMisconfigured("install it")))
-    sampler = made(source, heard)
+    sampler = made(source, listener)
     sampler.start()
-    heard.wait()
+    listener.wait()
     for thread in sampler_threads():
         join(thread)
-    assert trouble(sampler) == "install it"
+    assert error(sampler) == "install it"
     assert runs(sampler), "else every request would start the thread again"
     assert source.calls == ["read", "close"]
     sampler.stop()
     source.reading = lambda: [ROW]
     sampler.start()
-    assert trouble(sampler) is None
-    heard.wait()
-    assert heard.rows
+    assert error(sampler) is None
+    listener.wait()
+    assert listener.rows
 
 
 # A driver call that hangs.
 
 
-def test_a_hang_leaves_the_caller_free(heard: Heard, made: Callable[..., Sampler], hang: Hang) -> None:
+def test_a_hang_leaves_the_caller_free(
+    listener: SampleRecorder, made: Callable[..., Sampler], hang: Hang
+) -> None:
     source = Source(hang)
-    sampler = made(source, heard)
+    sampler = made(source, listener)
     sampler.start()
     assert source.entered.acquire(timeout=PATIENCE_S)
     for _ in range(1000):
@@ -142,12 +152,14 @@ def test_a_hang_leaves_the_caller_free(heard: Heard, made: Callable[..., Sampler
         sampler.wake()
     sampler.stop(join_s=0.05)
     assert source.calls == ["read"]
-    assert heard.rows == []
+    assert listener.rows == []
 
 
-def test_after_a_hang_the_same_thread_goes_on(heard: Heard, made: Callable[..., Sampler], hang: Hang) -> None:
+def test_after_a_hang_the_same_thread_goes_on(
+    listener: SampleRecorder, made: Callable[..., Sampler], hang: Hang
+) -> None:
     source = Source(hang)
-    sampler = made(source, heard)
+    sampler = made(source, listener)
     sampler.start()
     assert source.entered.acquire(timeout=PATIENCE_S)
     (thread,) = sampler_threads()
@@ -156,29 +168,31 @@ def test_after_a_hang_the_same_thread_goes_on(heard: Heard, made: Callable[..., 
     sampler.start()
     assert sampler_threads() == [thread]
     hang.over.set()
-    heard.wait()
-    heard.wait()
+    listener.wait()
+    listener.wait()
     assert sampler_threads() == [thread]
 
 
 def test_a_hang_that_ends_after_stop_is_not_handed_on(
-    heard: Heard, made: Callable[..., Sampler], hang: Hang
+    listener: SampleRecorder, made: Callable[..., Sampler], hang: Hang
 ) -> None:
     source = Source(hang)
-    sampler = made(source, heard)
+    sampler = made(source, listener)
     sampler.start()
     assert source.entered.acquire(timeout=PATIENCE_S)
     (thread,) = sampler_threads()
     sampler.stop(join_s=0.0)
     hang.over.set()
     join(thread)
-    assert heard.rows == []
+    assert listener.rows == []
     assert source.calls == ["read", "close"]
 
 
-def test_a_start_while_the_thread_is_closing_keeps_it(heard: Heard, made: Callable[..., Sampler]) -> None:
+def test_a_start_while_the_thread_is_closing_keeps_it(
+    listener: SampleRecorder, made: Callable[..., Sampler]
+) -> None:
     source = Source()
-    sampler = made(source, heard)
+    sampler = made(source, listener)
     closing, go = threading.Event(), threading.Event()
 
     def close() -> None:
@@ -187,13 +201,13 @@ def test_a_start_while_the_thread_is_closing_keeps_it(heard: Heard, made: Callab
 
     source.close = close  # type: ignore[method-assign]
     sampler.start()
-    heard.wait()
+    listener.wait()
     sampler.stop(join_s=0.0)
     assert closing.wait(PATIENCE_S)
     sampler.start()
-    heard.rows.clear()
-    while heard.came.acquire(blocking=False):
+    listener.rows.clear()
+    while listener.arrived.acquire(blocking=False):
         pass
     go.set()
-    heard.wait()
+    listener.wait()
     assert len(sampler_threads()) == 1

@@ -14,10 +14,10 @@ from autoglm_throttle.gpu.exposition import Series, parse
 from autoglm_throttle.gpu.scrape_provider import MOST_DEVICES, TIMEOUT_S, Scrape, ScrapeProvider
 from autoglm_throttle.settings.gpu_items import parse_items
 from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
-from tests.gpu.doubles import Hands
 from tests.gpu.exporter_texts import series, text
 from tests.gpu.metrics_server import BadServer, page, raw, served
 from tests.gpu.prometheus_server import PrometheusServer
+from tests.gpu.sampler_doubles import StepClock
 
 WALL_S = 1_763_759_000.0
 KINDS = ["dcgm", "prometheus", "vllm", "sglang"]
@@ -32,18 +32,18 @@ def server() -> Iterator[BadServer]:
 def provider(server: BadServer, kind: str = "dcgm", path: str = "", **how: Any) -> ScrapeProvider:
     (item,) = parse_items([f"{kind}:{server.url(path, 'me:hunter2@')}"])
     assert item.url is not None
-    clock = how.pop("clock", Hands())
+    clock = how.pop("clock", StepClock())
     wall = how.pop("wall", lambda: WALL_S)
     return ScrapeProvider(Scrape(kind, item.url, **how), clock=clock, wall=wall)
 
 
-def told(name: str) -> Any:
+def report(name: str) -> Any:
     return page(text(name).encode(), "Content-Type: text/plain; version=0.0.4")
 
 
-def test_devices_of_an_exporter(server: BadServer, hands: Hands) -> None:
-    server.answer = told("dcgm_plain")
-    one = provider(server, clock=hands)
+def test_devices_of_an_exporter(server: BadServer, clock: StepClock) -> None:
+    server.answer = report("dcgm_plain")
+    one = provider(server, clock=clock)
     assert isinstance(one, GpuProvider)
     busy, idle = one.read()
     assert busy.source == one.name == f"dcgm:127.0.0.1:{server.port}"
@@ -55,49 +55,49 @@ def test_devices_of_an_exporter(server: BadServer, hands: Hands) -> None:
     assert len(one.read()) == 2
 
 
-def test_the_path_and_query_of_the_url_are_asked_for(server: BadServer) -> None:
-    server.answer = told("dcgm_plain")
+def test_path_and_query_of_the_url_are_requested(server: BadServer) -> None:
+    server.answer = report("dcgm_plain")
     provider(server, path="/own?match=a,b").read()
     assert server.requests[0].startswith("GET /own?match=a,b HTTP/1.1")
 
 
-def test_one_measurement_seen_thirty_times_is_one(server: BadServer, hands: Hands) -> None:
-    server.answer = told("dcgm_plain")
-    one = provider(server, clock=hands)
+def test_one_measurement_seen_thirty_times_is_one(server: BadServer, clock: StepClock) -> None:
+    server.answer = report("dcgm_plain")
+    one = provider(server, clock=clock)
     made, ages = set(), []
     for _ in range(30):
         rows = one.read()
         made |= {row.taken_at_s - row.age_s for row in rows}
         ages.append(max(row.age_s for row in rows))
-        hands.now += 1.0
+        clock.now += 1.0
     assert made == {1000.0}
     assert ages == [float(second) for second in range(30)]
 
 
-def test_the_period_of_an_exporter_is_learned(server: BadServer, hands: Hands) -> None:
-    one = provider(server, clock=hands)
+def test_the_period_of_an_exporter_is_learned(server: BadServer, clock: StepClock) -> None:
+    one = provider(server, clock=clock)
     rows: list[GpuSample] = []
     for second in range(100):
         server.answer = page(f'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{UUID="a"}} {second // 30}\n'.encode())
         rows = list(one.read())
-        hands.now += 1.0
+        clock.now += 1.0
     assert (rows[0].period_s, rows[0].age_s) == (30.0, 9.0)
 
 
-def test_stamps_of_an_exporter_are_respected(server: BadServer, hands: Hands) -> None:
+def test_stamps_of_an_exporter_are_respected(server: BadServer, clock: StepClock) -> None:
     server.answer = page(f'DCGM_FI_DEV_GPU_UTIL{{UUID="a"}} 5 {(WALL_S - 12.5) * 1000:.0f}\n'.encode())
-    assert provider(server, clock=hands).read()[0].age_s == 12.5
+    assert provider(server, clock=clock).read()[0].age_s == 12.5
 
 
 @pytest.mark.parametrize("name", ["vllm_0", "vllm_1", "vllm_ray", "sglang"])
-def test_an_engine_is_new_at_every_reading(server: BadServer, hands: Hands, name: str) -> None:
-    server.answer = told(name)
-    one = provider(server, name.partition("_")[0], clock=hands)
+def test_an_engine_is_new_at_every_reading(server: BadServer, clock: StepClock, name: str) -> None:
+    server.answer = report(name)
+    one = provider(server, name.partition("_")[0], clock=clock)
     for _ in range(3):
         (row,) = one.read()
         assert (row.kind, row.device, row.host) == ("engine", f"127.0.0.1:{server.port}", "")
-        assert (row.taken_at_s, row.age_s) == (hands.now, 0.0)
-        hands.now += 1.0
+        assert (row.taken_at_s, row.age_s) == (clock.now, 0.0)
+        clock.now += 1.0
 
 
 def test_openmetrics_is_read_as_such(server: BadServer) -> None:
@@ -157,15 +157,15 @@ def test_a_server_that_hangs_is_given_up_in_time(server: BadServer, kind: str) -
     assert TIMEOUT_S < 3.0
 
 
-def test_an_exporter_that_dies_and_comes_back(server: BadServer, hands: Hands) -> None:
-    server.answer = told("dcgm_plain")
-    one = provider(server, clock=hands)
+def test_an_exporter_that_dies_and_comes_back(server: BadServer, clock: StepClock) -> None:
+    server.answer = report("dcgm_plain")
+    one = provider(server, clock=clock)
     one.read()
     server.down()
     with pytest.raises(ProviderUnavailable, match="cannot be reached"):
         one.read()
     server.up()
-    hands.now += 60.0
+    clock.now += 60.0
     assert {row.age_s for row in one.read()} == {60.0}, "what it told before is not new"
 
 
@@ -191,14 +191,16 @@ class TestPrometheus:
         server.answer = fleet
         return fleet
 
-    def test_devices_of_many_hosts(self, server: BadServer, fleet: PrometheusServer, hands: Hands) -> None:
+    def test_devices_of_many_hosts(
+        self, server: BadServer, fleet: PrometheusServer, clock: StepClock
+    ) -> None:
         for number in range(3):
-            told_by = [
+            reported_by = [
                 Series(one.name, {**one.labels, "Hostname": f"n{number}"}, *one[2:])
                 for one in series("dcgm_plain")
             ]
-            fleet.scraped(told_by, age_s=4.0 + number, instance=f"10.0.0.{number}:9400", job="dcgm")
-        rows = provider(server, "prometheus", path="/prom/", clock=hands).read()
+            fleet.scraped(reported_by, age_s=4.0 + number, instance=f"10.0.0.{number}:9400", job="dcgm")
+        rows = provider(server, "prometheus", path="/prom/", clock=clock).read()
         assert server.requests[0].startswith("GET /prom/api/v1/query?query=")
         assert {(row.host, row.index, row.age_s) for row in rows} == {
             (f"n{number}", index, 4.0 + number) for number in range(3) for index in (0, 1)
@@ -206,28 +208,28 @@ class TestPrometheus:
         assert rows[0].utilization_pct == 97.0
 
     def test_a_dead_series_is_old_and_not_fresh(
-        self, server: BadServer, fleet: PrometheusServer, hands: Hands
+        self, server: BadServer, fleet: PrometheusServer, clock: StepClock
     ) -> None:
         fleet.scraped(series("dcgm_plain"), age_s=2.0)
-        one = provider(server, "prometheus", clock=hands)
+        one = provider(server, "prometheus", clock=clock)
         for _ in range(4):
             assert {row.taken_at_s - row.age_s for row in one.read()} == {998.0}
             fleet.now += 60.0
-            hands.now += 60.0
+            clock.now += 60.0
         fleet.now += 60.0
         with pytest.raises(ProviderUnavailable, match="knows no series of dcgm-exporter"):
             one.read()
 
     def test_a_new_scrape_of_an_old_measurement_is_old(
-        self, server: BadServer, fleet: PrometheusServer, hands: Hands
+        self, server: BadServer, fleet: PrometheusServer, clock: StepClock
     ) -> None:
-        one = provider(server, "prometheus", clock=hands)
+        one = provider(server, "prometheus", clock=clock)
         for _ in range(4):
             fleet.series.clear()
             fleet.scraped(series("dcgm_plain"), age_s=1.0)
             rows = one.read()
             fleet.now += 15.0
-            hands.now += 15.0
+            clock.now += 15.0
         assert {row.age_s for row in rows} == {46.0}
 
     def test_our_clock_does_not_matter(self, server: BadServer, fleet: PrometheusServer) -> None:
@@ -258,22 +260,22 @@ class TestPrometheus:
             provider(server, "prometheus").read()
 
     def test_devices_without_times_are_dated_by_changes(
-        self, server: BadServer, fleet: PrometheusServer, hands: Hands
+        self, server: BadServer, fleet: PrometheusServer, clock: StepClock
     ) -> None:
         fleet.scraped(parse('DCGM_FI_DEV_MEM_COPY_UTIL{UUID="a"} 5\n'), instance="n1:9400")
-        one = provider(server, "prometheus", clock=hands)
+        one = provider(server, "prometheus", clock=clock)
         (row,) = one.read()
         assert (row.host, row.age_s) == ("n1:9400", 0.0)
-        hands.now += 5.0
+        clock.now += 5.0
         assert one.read()[0].age_s == 5.0
 
 
 def test_page_with_too_many_devices_is_a_failure(server: BadServer) -> None:
-    def cards(number: int) -> Any:
+    def devices(number: int) -> Any:
         return page("".join(f'DCGM_FI_DEV_GPU_UTIL{{UUID="{n}"}} 5\n' for n in range(number)).encode())
 
-    server.answer = cards(MOST_DEVICES)
+    server.answer = devices(MOST_DEVICES)
     assert len(provider(server).read()) == MOST_DEVICES
-    server.answer = cards(MOST_DEVICES + 1)
+    server.answer = devices(MOST_DEVICES + 1)
     with pytest.raises(ProviderUnavailable, match="1025 devices; at most 1024"):
         provider(server).read()

@@ -13,7 +13,7 @@ from autoglm_throttle.gpu.recorded_provider import RecordedProvider
 from autoglm_throttle.gpu.scrape_provider import ScrapeProvider
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
-from tests.gpu.doubles import Hands
+from tests.gpu.sampler_doubles import StepClock
 
 ROW = GpuSample(device="GPU-a", index=0, taken_at_s=1.0, source="test")
 
@@ -64,10 +64,10 @@ def test_nvml_without_its_package_says_how_to_install_it(monkeypatch: pytest.Mon
         providers(["nvml"])
 
 
-def test_fake_plays_a_file_and_hangs_only_on_a_thread(tmp_path: Path, hands: Hands) -> None:
+def test_fake_plays_a_file_and_hangs_only_on_a_thread(tmp_path: Path, clock: StepClock) -> None:
     path = tmp_path / "a b:c.csv"
     path.write_text("utilization_pct,event\n1,hang:3\n")
-    (provider,) = providers([f"fake: {path}"], clock=hands, manual=True)
+    (provider,) = providers([f"fake: {path}"], clock=clock, manual=True)
     assert isinstance(provider, RecordedProvider)
     assert provider.read() == []
 

@@ -58,7 +58,7 @@ def test_labelled_case_at_five_samples_a_second(case: Case) -> None:
 
 
 @given(
-    cards=st.lists(
+    devices=st.lists(
         st.fixed_dictionaries(
             {
                 "health": st.sampled_from(["ok", "degraded", "lost"]),
@@ -92,14 +92,14 @@ def test_labelled_case_at_five_samples_a_second(case: Case) -> None:
     seconds=st.integers(1, 15),
 )
 def test_every_input_has_exactly_one_verdict(
-    cards: list[dict[str, Any]], per_s: float, work: dict[str, Any], seconds: int
+    devices: list[dict[str, Any]], per_s: float, work: dict[str, Any], seconds: int
 ) -> None:
     player = Player()
-    for seen in player.seconds(Phase(seconds, tuple(cards), (), completed_per_s=per_s, work=work)):
+    for seen in player.seconds(Phase(seconds, tuple(devices), (), completed_per_s=per_s, work=work)):
         keys = [(each.host, each.device) for each in seen.devices]
         assert list(seen.verdicts) == keys
-        told = sum(each.health != "lost" for each in seen.devices) / len(cards)
-        assert 0.0 <= seen.capacity <= told + 1e-12
+        report = sum(each.health != "lost" for each in seen.devices) / len(devices)
+        assert 0.0 <= seen.capacity <= report + 1e-12
         for each, verdict in zip(seen.devices, seen.verdicts.values(), strict=True):
             assert 0.0 <= verdict.confidence <= 1.0
             assert (verdict.condition is GpuCondition.LOST) == (each.health == "lost")
@@ -115,9 +115,9 @@ def test_every_input_has_exactly_one_verdict(
 def test_utilization_alone_gives_only_plain_verdicts(
     percent: float | None, others: list[float | None], seconds: int, in_flight: int
 ) -> None:
-    cards = tuple({"utilization_pct": pct} for pct in (percent, *others))
+    devices = tuple({"utilization_pct": pct} for pct in (percent, *others))
     for seen in Player().seconds(
-        Phase(seconds, cards, (), work={"in_flight": in_flight, "waiting": in_flight})
+        Phase(seconds, devices, (), work={"in_flight": in_flight, "waiting": in_flight})
     ):
         assert set(labels(seen)) <= PLAIN
 
@@ -156,21 +156,21 @@ def test_nothing_of_ours_in_flight_is_no_stall() -> None:
 
 
 def test_lost_device_is_no_working_device() -> None:
-    cards = ({**FULL, "utilization_pct": 45.0}, {"health": "lost", "utilization_pct": 99.0})
-    phase = Phase(10, cards, (), completed_per_s=9.0, work={**SERVING, "waiting": 3})
+    devices = ({**FULL, "utilization_pct": 45.0}, {"health": "lost", "utilization_pct": 99.0})
+    phase = Phase(10, devices, (), completed_per_s=9.0, work={**SERVING, "waiting": 3})
     assert labels(Player().play(phase)) == (GpuCondition.STARVED, GpuCondition.LOST)
 
 
 def test_the_queue_is_counted_for_each_engine() -> None:
     def found(queued: int) -> GpuCondition:
-        judge, low = VerdictTracker(), {**FULL, "sm_active_ratio": 0.1}
+        tracker, low = VerdictTracker(), {**FULL, "sm_active_ratio": 0.1}
         for tick in range(6):
             now = 1000.0 + tick
             engines = tuple(
                 row(number, now, kind="engine", queued=queued, running=4, tokens_per_s=50.0)
                 for number in (1, 2)
             )
-            seen = judge.update(view((row(0, now, **low), *engines)), ServiceStats(in_flight=8), now)
+            seen = tracker.update(view((row(0, now, **low), *engines)), ServiceStats(in_flight=8), now)
         return labels(seen)[0]
 
     assert found(5) is GpuCondition.UNDERFED
@@ -191,9 +191,9 @@ def test_two_samples_or_two_seconds_are_not_enough() -> None:
 
 
 def test_two_samples_far_apart_are_not_enough() -> None:
-    card = one(6, {**FULL, "throttle": frozenset({"hw_thermal"})}, GpuCondition.THROTTLED)
-    assert [labels(each)[0] for each in Player().seconds(card, step_s=3.0)] == [GpuCondition.UNKNOWN] * 2
-    assert labels(Player().play(replace(card, seconds=9), step_s=3.0)) == (GpuCondition.THROTTLED,)
+    device = one(6, {**FULL, "throttle": frozenset({"hw_thermal"})}, GpuCondition.THROTTLED)
+    assert [labels(each)[0] for each in Player().seconds(device, step_s=3.0)] == [GpuCondition.UNKNOWN] * 2
+    assert labels(Player().play(replace(device, seconds=9), step_s=3.0)) == (GpuCondition.THROTTLED,)
 
 
 def test_verdict_ends_after_three_samples_over_two_seconds() -> None:
@@ -217,7 +217,7 @@ def test_a_finding_that_is_young_is_left_by_three_samples_too() -> None:
     assert left == [GpuCondition.WORKING, GpuCondition.WORKING, GpuCondition.PRODUCTIVE]
 
 
-def test_where_no_finding_lasts_only_the_plain_is_said() -> None:
+def test_unstable_conditions_report_only_the_plain_one() -> None:
     player = Player()
     player.play(HEALTHY)
     working = one(1, {**FULL, "utilization_pct": 50.0}, GpuCondition.WORKING, completed_per_s=10.0)
@@ -228,22 +228,22 @@ def test_where_no_finding_lasts_only_the_plain_is_said() -> None:
 
 
 def test_the_same_measurement_again_and_again_counts_once() -> None:
-    judge = VerdictTracker()
+    tracker = VerdictTracker()
     seen: list[GpuCondition] = []
     for tick in range(90):
         now, repeats = 1000.0 + tick, tick % 30
-        card = row(
+        device = row(
             0, now, age_s=repeats * (1.0 - 1e-5), **FULL
         )  # worked out anew each time, so never quite equal
         work = ServiceStats(in_flight=9, completed_total=9 * tick)
-        seen += labels(judge.update(view((card,)), work, now))
+        seen += labels(tracker.update(view((device,)), work, now))
     assert seen[:60] == [GpuCondition.UNKNOWN] * 60, "two measurements prove nothing"
     again = row(0, 1090.0, **FULL)
-    seen += labels(judge.update(view((again,)), ServiceStats(in_flight=9, completed_total=810), 1090.0))
+    seen += labels(tracker.update(view((again,)), ServiceStats(in_flight=9, completed_total=810), 1090.0))
     assert seen[-1] is GpuCondition.PRODUCTIVE, "the first one knew no rate, three did"
 
 
-def test_lost_is_said_at_once_and_taken_back_at_once() -> None:
+def test_lost_is_reported_and_cleared_at_once() -> None:
     player = Player()
     player.play(HEALTHY)
     lost = player.play(one(1, {"health": "lost"}, GpuCondition.LOST))
@@ -306,11 +306,11 @@ def test_stall_of_silent_device_ends_with_own_progress() -> None:
     player.play(HEALTHY)
     player.play(one(20, SPIN, GpuCondition.STALLED))
     at_s = player.now
-    card = row(0, at_s, **SPIN)
+    device = row(0, at_s, **SPIN)
 
     def later(seconds: float, completed: int) -> GpuCondition:
         work = ServiceStats(in_flight=9, completed_total=completed)
-        return labels(player.judge.update(view((card,)), work, at_s + seconds))[0]
+        return labels(player.tracker.update(view((device,)), work, at_s + seconds))[0]
 
     assert later(1.0, 300) is GpuCondition.STALLED
     assert later(30.0, 300) is GpuCondition.STALLED, "silence is no recovery"
@@ -322,22 +322,22 @@ def test_stalled_device_late_by_its_period_is_not_silent() -> None:
     player = Player()
     player.play(HEALTHY)
     player.play(one(20, {**SPIN, "period_s": 30.0}, GpuCondition.STALLED))
-    card = row(0, player.now, **SPIN, period_s=30.0)
-    seen = player.judge.update(
-        view((card,)), ServiceStats(in_flight=9, completed_total=999), player.now + 60.0
+    device = row(0, player.now, **SPIN, period_s=30.0)
+    seen = player.tracker.update(
+        view((device,)), ServiceStats(in_flight=9, completed_total=999), player.now + 60.0
     )
     assert labels(seen) == (GpuCondition.STALLED,)
 
 
 def test_unknown_device_is_removed_and_engines_get_no_verdict() -> None:
-    judge = VerdictTracker()
+    tracker = VerdictTracker()
     engine = row(1, 1000.0, kind="engine", tokens_per_s=5.0)
-    judge.update(view((row(0, 1000.0, **FULL), engine)), ServiceStats(), 1000.0)
-    assert "GPU-0" in repr(judge)
-    seen = judge.update(view((engine,)), ServiceStats(), 1001.0)
+    tracker.update(view((row(0, 1000.0, **FULL), engine)), ServiceStats(), 1000.0)
+    assert "GPU-0" in repr(tracker)
+    seen = tracker.update(view((engine,)), ServiceStats(), 1001.0)
     assert seen.verdicts == {}
     assert seen.capacity == 1.0
-    assert "GPU-0" not in repr(judge)
+    assert "GPU-0" not in repr(tracker)
 
 
 # --- the capacity of a card that is slowed down
@@ -348,8 +348,8 @@ def throttled(clock: float | None, **fields: Any) -> dict[str, Any]:
 
 
 def test_throttled_device_counts_by_clock_and_weight() -> None:
-    cards = (throttled(990.0), FULL, FULL, {"health": "lost"})
-    phase = Phase(5, cards, (), completed_per_s=10.0, work=SERVING)
+    devices = (throttled(990.0), FULL, FULL, {"health": "lost"})
+    phase = Phase(5, devices, (), completed_per_s=10.0, work=SERVING)
     seen = Player().play(phase)
     assert labels(seen) == (
         GpuCondition.THROTTLED,
@@ -377,8 +377,8 @@ def test_capacity_is_untouched_while_the_finding_is_not_sure() -> None:
 
 @pytest.mark.parametrize("bits", [frozenset({"sw_power_cap"}), None], ids=["bit", "time alone"])
 def test_device_at_default_power_limit_is_not_throttled(bits: frozenset[str] | None) -> None:
-    card = {**SOLD, "throttle": bits, "throttled_ratio": 0.9}
-    seen = list(Player().seconds(one(60, card, GpuCondition.PRODUCTIVE, completed_per_s=10.0)))
+    device = {**SOLD, "throttle": bits, "throttled_ratio": 0.9}
+    seen = list(Player().seconds(one(60, device, GpuCondition.PRODUCTIVE, completed_per_s=10.0)))
     assert [labels(each)[0] for each in seen] == [GpuCondition.UNKNOWN] * 3 + [
         GpuCondition.PRODUCTIVE
     ] * 57, "the first sample knows no rate yet, the next three agree"
@@ -416,16 +416,16 @@ def test_limit_lowered_at_run_time_counts_by_clock() -> None:
     ],
 )
 def test_a_limit_counts_as_lowered_from_a_twentieth_on(limit_w: float | None, finding: GpuCondition) -> None:
-    card = {**SOLD, "power_limit_w": limit_w}
-    assert labels(Player().play(one(6, card, finding, completed_per_s=10.0))) == (finding,)
+    device = {**SOLD, "power_limit_w": limit_w}
+    assert labels(Player().play(one(6, device, finding, completed_per_s=10.0))) == (finding,)
 
 
 def test_full_speed_learned_under_load_gives_the_capacity_back() -> None:
     player = Player()
-    card = {**FULL, "throttle": frozenset({"sw_power_cap"}), "sm_clock_mhz": 1386.0}
-    seen = player.play(one(5, {**card, "power_limit_w": None}, GpuCondition.THROTTLED, completed_per_s=9.0))
+    device = {**FULL, "throttle": frozenset({"sw_power_cap"}), "sm_clock_mhz": 1386.0}
+    seen = player.play(one(5, {**device, "power_limit_w": None}, GpuCondition.THROTTLED, completed_per_s=9.0))
     assert seen.capacity == pytest.approx(0.7)
-    assert player.play(one(60, card, GpuCondition.PRODUCTIVE, completed_per_s=9.0)).capacity == 1.0
+    assert player.play(one(60, device, GpuCondition.PRODUCTIVE, completed_per_s=9.0)).capacity == 1.0
 
 
 # --- doubt
@@ -441,12 +441,12 @@ def test_confidence_is_share_of_signals_that_agree() -> None:
     assert confidence(GpuCondition.LOST, it, RULES) == (1.0, {})
 
 
-def test_every_finding_has_a_ballot_of_signals_that_exist() -> None:
+def test_every_condition_has_existing_signals() -> None:
     assert set(SIGNALS) == set(GpuCondition)
     names = {each.name for each in fields(VerdictInput)}
-    for ballot in SIGNALS.values():
-        assert {name for name, _ in ballot} <= names
-        assert len({name for name, _ in ballot}) == len(ballot)
+    for signals in SIGNALS.values():
+        assert {name for name, _ in signals} <= names
+        assert len({name for name, _ in signals}) == len(signals)
 
 
 def worked() -> Player:
@@ -463,10 +463,10 @@ def test_a_signal_more_that_agrees_makes_a_finding_surer() -> None:
 
 
 def test_learned_power_range_finds_hang_below_limit() -> None:
-    card = {"power_limit_w": 300.0, "utilization_pct": 100.0}
-    idle = one(400, {**card, "utilization_pct": 0.0, "power_w": 90.0}, GpuCondition.IDLE, work=QUIET)
-    busy = one(300, {**card, "power_w": 250.0}, GpuCondition.PRODUCTIVE, completed_per_s=10.0)
-    hung = one(20, {**card, "power_w": 95.0}, GpuCondition.STALLED)
+    device = {"power_limit_w": 300.0, "utilization_pct": 100.0}
+    idle = one(400, {**device, "utilization_pct": 0.0, "power_w": 90.0}, GpuCondition.IDLE, work=QUIET)
+    busy = one(300, {**device, "power_w": 250.0}, GpuCondition.PRODUCTIVE, completed_per_s=10.0)
+    hung = one(20, {**device, "power_w": 95.0}, GpuCondition.STALLED)
     fresh, settled = Player(), Player()
     assert labels(fresh.play(hung)) == (GpuCondition.UNKNOWN,), "95 W are a third of the limit"
     for phase in (idle, busy, hung):
@@ -474,19 +474,19 @@ def test_learned_power_range_finds_hang_below_limit() -> None:
 
 
 def test_a_mean_of_power_is_believed_before_a_moment_of_it() -> None:
-    card = {
+    device = {
         **REST,
         "utilization_pct": 100.0,
         "sm_active_ratio": None,
         "power_w": 650.0,
         "power_mean_w": 100.0,
     }
-    assert labels(worked().play(one(20, card, GpuCondition.STALLED))) == (GpuCondition.STALLED,)
+    assert labels(worked().play(one(20, device, GpuCondition.STALLED))) == (GpuCondition.STALLED,)
 
 
 def test_a_measurement_from_the_future_does_not_end_the_judging() -> None:
     """`Throttle.observe` is given rows by anybody, perhaps with the time of another clock."""
     player = Player()
     ahead = view((row(0, player.now + 3600.0, **FULL),))
-    player.judge.update(ahead, ServiceStats(), player.now)
+    player.tracker.update(ahead, ServiceStats(), player.now)
     assert labels(player.play(HEALTHY)) == (GpuCondition.PRODUCTIVE,)

@@ -22,12 +22,12 @@ M = DeviceInfo(
     "00000000:C1:00.0",
     (MigInstance(0, "MIG-dddd1111", 7, 0), MigInstance(2, "MIG-dddd2222", 9, 1)),
 )
-CARDS = [A, B, M]
+DEVICES = [A, B, M]
 WHOLE = ((0, None), (1, None), (2, 0), (2, 2))
 
 
 def test_every_device_and_every_mig_instance() -> None:
-    assert select_all(CARDS) == DeviceSelection(WHOLE)
+    assert select_all(DEVICES) == DeviceSelection(WHOLE)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_every_device_and_every_mig_instance() -> None:
     ],
 )
 def test_an_entry_names(entry: str, targets: list[tuple[int, int | None]]) -> None:
-    assert select_listed([entry], CARDS) == DeviceSelection(tuple(targets))
+    assert select_listed([entry], DEVICES) == DeviceSelection(tuple(targets))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_an_entry_names(entry: str, targets: list[tuple[int, int | None]]) -> No
     ],
 )  # fmt: skip
 def test_an_entry_that_names_nothing_or_too_much_is_reported(entry: str) -> None:
-    assert select_listed(["0", entry, "1"], CARDS) == DeviceSelection(((0, None), (1, None)), (entry,))
+    assert select_listed(["0", entry, "1"], DEVICES) == DeviceSelection(((0, None), (1, None)), (entry,))
 
 
 def test_our_indexes_are_those_of_the_driver() -> None:
@@ -63,21 +63,21 @@ def test_our_indexes_are_those_of_the_driver() -> None:
 
 
 def test_same_device_twice_is_one() -> None:
-    assert select_listed(["0", "GPU-aaaa1"], CARDS).targets == ((0, None),)
+    assert select_listed(["0", "GPU-aaaa1"], DEVICES).targets == ((0, None),)
 
 
 def test_cuda_uses_pci_order_for_equal_names() -> None:
-    assert select_cuda("0", CARDS) == DeviceSelection(((1, None),))
-    assert select_cuda(" 1 , GPU-aaaa2222", CARDS) == DeviceSelection(((0, None), (1, None)))
+    assert select_cuda("0", DEVICES) == DeviceSelection(((1, None),))
+    assert select_cuda(" 1 , GPU-aaaa2222", DEVICES) == DeviceSelection(((0, None), (1, None)))
 
 
 @pytest.mark.parametrize("value", ["", "-1", "-1,0", "NoDevFiles", "9", "0x1"])
 def test_cuda_sees_nothing(value: str) -> None:
-    assert select_cuda(value, CARDS).targets == ()
+    assert select_cuda(value, DEVICES).targets == ()
 
 
 def test_an_invalid_entry_ends_the_list_of_cuda() -> None:
-    assert select_cuda("0,-1,1", CARDS) == DeviceSelection(((1, None),), ("-1",))
+    assert select_cuda("0,-1,1", DEVICES) == DeviceSelection(((1, None),), ("-1",))
 
 
 def test_index_is_a_guess_with_different_names() -> None:
@@ -90,5 +90,5 @@ def test_index_is_a_guess_with_different_names() -> None:
 
 @given(st.text(max_size=40))
 def test_any_text_is_answered(text: str) -> None:
-    assert set(select_cuda(text, CARDS).targets) <= set(WHOLE)
-    assert set(select_listed(text.split(","), CARDS).targets) <= set(WHOLE)
+    assert set(select_cuda(text, DEVICES).targets) <= set(WHOLE)
+    assert set(select_listed(text.split(","), DEVICES).targets) <= set(WHOLE)

@@ -11,7 +11,7 @@ from autoglm_throttle import TelemetryState
 from autoglm_throttle.gpu.exposition import Series
 from tests.gpu.metrics_server import BadServer, served
 from tests.gpu.prometheus_server import PrometheusServer
-from tests.gpu.station import START_S, WALL_S, Station, of_settings
+from tests.gpu.throttled_service import START_S, WALL_S, Service, of_settings
 
 SCRAPED_EVERY_S = 5
 FORGET_S = 60
@@ -24,25 +24,25 @@ class Fleet:
         self.utilization_pct = {"one": 80.0, "two": 80.0}
         self.prometheus = PrometheusServer()
         server.answer = self.prometheus
-        self.station: Station = of_settings(f"prometheus:{server.url()}", gpu_forget_s=FORGET_S, **settings)
+        self.service: Service = of_settings(f"prometheus:{server.url()}", gpu_forget_s=FORGET_S, **settings)
         self._second = 0
 
     def seconds(self, number: int, *hosts: str) -> list[float]:
         """So many seconds in which these hosts are scraped; the factor at each."""
         factors = []
         for _ in range(number):
-            self.prometheus.now = WALL_S + self.station.clock() - START_S + 1.0
+            self.prometheus.now = WALL_S + self.service.clock() - START_S + 1.0
             if self._second % SCRAPED_EVERY_S == 0:
                 self._scrape(hosts)
             self._second += 1
-            factors.append(self.station.tick().factor)
+            factors.append(self.service.tick().factor)
         return factors
 
     def _scrape(self, hosts: tuple[str, ...]) -> None:
         self.prometheus.series.clear()
         for host in hosts:
-            for card in range(2):
-                labels = {"UUID": f"GPU-{host}-{card}", "gpu": str(card), "Hostname": host}
+            for device in range(2):
+                labels = {"UUID": f"GPU-{host}-{device}", "gpu": str(device), "Hostname": host}
                 util = Series("DCGM_FI_DEV_GPU_UTIL", labels, self.utilization_pct[host], None)
                 energy = Series("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", labels, self._second * 3e5, None)
                 self.prometheus.scraped([util, energy])
@@ -50,7 +50,7 @@ class Fleet:
     @property
     def health(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {}
-        for row in self.station.throttle.snapshot().devices:
+        for row in self.service.throttle.snapshot().devices:
             found.setdefault(row.host, set()).add(row.health)
         return found
 
@@ -65,7 +65,7 @@ def test_all_hosts_are_one_view(server: BadServer) -> None:
     fleet = Fleet(server)
     fleet.seconds(30, "one", "two")
     assert fleet.health == {"one": {"ok"}, "two": {"ok"}}
-    assert fleet.station.throttle.control_state().telemetry is TelemetryState.FRESH
+    assert fleet.service.throttle.control_state().telemetry is TelemetryState.FRESH
     fleet.utilization_pct = {"one": 100.0, "two": 76.0}
     assert fleet.seconds(20, "one", "two")[-1] == 0.7, "the mean is 88 %"
 
@@ -76,7 +76,7 @@ def test_vanished_host_is_lost_then_removed(server: BadServer) -> None:
     factors = fleet.seconds(FORGET_S, "one")
     assert fleet.health == {"one": {"ok"}, "two": {"lost"}}
     assert factors == [0.5] * FORGET_S
-    view = fleet.station.throttle.snapshot().view
+    view = fleet.service.throttle.snapshot().view
     assert view is not None
     assert view.utilization_pct == 80.0, "not a mean with 0 %"
     factors = fleet.seconds(3 * SCRAPED_EVERY_S, "one")
@@ -106,9 +106,9 @@ def test_the_last_host_that_vanishes_is_an_outage_for_as_long(server: BadServer)
     fleet = Fleet(server, gpu_unknown="last")
     fleet.seconds(30, "one", "two")
     fleet.seconds(40)
-    assert fleet.station.throttle.control_state().telemetry in {TelemetryState.STALE, TelemetryState.BLIND}
-    assert fleet.station.throttle.control_state().factor == 1.0
-    assert fleet.station.throttle.snapshot().ready
+    assert fleet.service.throttle.control_state().telemetry in {TelemetryState.STALE, TelemetryState.BLIND}
+    assert fleet.service.throttle.control_state().factor == 1.0
+    assert fleet.service.throttle.snapshot().ready
 
 
 def test_dead_host_still_listed_by_server_is_stale(server: BadServer) -> None:
@@ -121,7 +121,7 @@ def test_dead_host_still_listed_by_server_is_stale(server: BadServer) -> None:
         fleet.seconds(1, "one")
         fleet.prometheus.series += old
         fleet.seconds(4, "one")
-    view = fleet.station.throttle.snapshot().view
+    view = fleet.service.throttle.snapshot().view
     assert view is not None
     assert view.utilization_pct == 99.0, "what is old leaves the mean"
     assert view.capacity == 1.0, "and not the capacity: nobody says that it is gone"

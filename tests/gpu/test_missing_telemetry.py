@@ -10,7 +10,7 @@ import pytest
 
 from autoglm_throttle import TelemetryState
 from tests.gpu.metrics_server import BadServer, page, raw, served
-from tests.gpu.station import Station, of_settings
+from tests.gpu.throttled_service import Service, of_settings
 
 STATES = (
     [TelemetryState.FRESH] * 2
@@ -43,13 +43,13 @@ class Exporter:
         self._server.answer = page(text.encode())
 
 
-def listening(server: BadServer, utilization_pct: float, **settings: str) -> Station:
-    station = of_settings(f"dcgm:{server.url()}", **settings)
+def listening(server: BadServer, utilization_pct: float, **settings: str) -> Service:
+    service = of_settings(f"dcgm:{server.url()}", **settings)
     exporter = Exporter(server)
     for _ in range(3):
         exporter.says(utilization_pct)
-        station.tick()
-    return station
+        service.tick()
+    return service
 
 
 @pytest.mark.parametrize("unknown", ["open", "last", "conservative", "closed"])
@@ -57,24 +57,24 @@ def listening(server: BadServer, utilization_pct: float, **settings: str) -> Sta
 def test_the_factor_goes_straight_from_held_to_assumed(
     server: BadServer, unknown: str, utilization_pct: float, held: float
 ) -> None:
-    station = listening(server, utilization_pct, gpu_unknown=unknown)
-    assert station.throttle.control_state().factor == held
+    service = listening(server, utilization_pct, gpu_unknown=unknown)
+    assert service.throttle.control_state().factor == held
     server.down()
-    seen = [station.tick() for _ in range(len(STATES))]
-    assert [regime.telemetry for regime in seen] == STATES
-    factors = [regime.factor for regime in seen]
+    seen = [service.tick() for _ in range(len(STATES))]
+    assert [control_state.telemetry for control_state in seen] == STATES
+    factors = [control_state.factor for control_state in seen]
     assumed = ASSUMED.get(unknown, held)
     assert factors[:3] == [held] * 3, "late is held"
     assert factors[29:] == pytest.approx([assumed] * 11)
     assert factors == sorted(factors, reverse=assumed < held)
     assert max(abs(after - before) for before, after in pairwise(factors)) <= 1.0 / 27.0 + 1e-9
     if unknown == "closed":
-        assert station.detail() == "gpu:blind"
-        assert station.throttle.snapshot().ready, "a dead exporter takes no service off the net"
+        assert service.detail() == "gpu:blind"
+        assert service.throttle.snapshot().ready, "a dead exporter takes no service off the net"
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "error",
     [
         page(b"", status="503 Service Unavailable"),
         page(b"<html>moved</html>"),
@@ -85,62 +85,62 @@ def test_the_factor_goes_straight_from_held_to_assumed(
     ],
     ids=["503", "html", "of another", "cut off", "no body", "noise"],
 )
-def test_every_kind_of_failure_is_the_same_silence(server: BadServer, trouble: object) -> None:
-    station = listening(server, 93.0)
-    server.answer = trouble  # type: ignore[assignment]
-    assert [station.tick().telemetry for _ in range(4)] == STATES[:4]
-    (source,) = station.throttle.snapshot().sources
+def test_every_kind_of_failure_is_the_same_silence(server: BadServer, error: object) -> None:
+    service = listening(server, 93.0)
+    server.answer = error  # type: ignore[assignment]
+    assert [service.tick().telemetry for _ in range(4)] == STATES[:4]
+    (source,) = service.throttle.snapshot().sources
     assert (source.failures, source.state) == (4, "failing")
     assert "127.0.0.1" in source.last_error
 
 
 def test_closed_rejects_all_until_first_sample(server: BadServer) -> None:
     server.down()
-    station = of_settings(f"dcgm:{server.url()}", gpu_unknown="closed")
-    assert [station.tick().factor for _ in range(10)] == [0.0] * 10
+    service = of_settings(f"dcgm:{server.url()}", gpu_unknown="closed")
+    assert [service.tick().factor for _ in range(10)] == [0.0] * 10
     server.up()
     Exporter(server).says(50.0)
     exporter = Exporter(server)
     for _ in range(3):
         exporter.says(50.0)
-        station.tick()
-    assert station.throttle.control_state().factor == 1.0
+        service.tick()
+    assert service.throttle.control_state().factor == 1.0
 
 
 def test_each_telemetry_step_is_logged_once(server: BadServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "autoglm_throttle")
-    station = listening(server, 93.0)
+    service = listening(server, 93.0)
     server.down()
     for _ in range(50):
-        station.tick()
-        station.ask()
+        service.tick()
+        service.request()
     server.up()
     exporter = Exporter(server)
     for _ in range(10):
         exporter.says(50.0)
-        station.tick(1, every_s=1.0)
+        service.tick(1, every_s=1.0)
     lines = [vars(record) for record in caplog.records]
-    words = [line["state"] for line in lines if line.get("event") == "telemetry_changed"]
-    assert words == ["fresh", "late", "stale", "blind", "fresh"]
+    texts = [line["state"] for line in lines if line.get("event") == "telemetry_changed"]
+    assert texts == ["fresh", "late", "stale", "blind", "fresh"]
 
 
 def test_three_new_samples_after_the_exporter_is_back(server: BadServer) -> None:
-    station = listening(server, 93.0, gpu_unknown="last")
+    service = listening(server, 93.0, gpu_unknown="last")
     server.down()
-    station.tick(40)
+    service.tick(40)
     server.up()
     exporter = Exporter(server)
     factors = []
     for _ in range(5):
         exporter.says(50.0)
-        factors.append(station.tick().factor)
+        factors.append(service.tick().factor)
     assert factors == [0.4, 0.4, 1.0, 1.0, 1.0]
 
 
 def test_a_source_that_is_not_there_at_the_start_is_blindness(server: BadServer) -> None:
     server.down()
-    station = of_settings(f"dcgm:{server.url()}")
-    states = [station.tick().telemetry for _ in range(7)]
+    service = of_settings(f"dcgm:{server.url()}")
+    states = [service.tick().telemetry for _ in range(7)]
     assert states == [TelemetryState.STARTING] * 5 + [TelemetryState.BLIND] * 2
-    assert station.throttle.control_state().factor == 1.0
-    assert station.throttle.snapshot().ready
+    assert service.throttle.control_state().factor == 1.0
+    assert service.throttle.snapshot().ready

@@ -74,28 +74,28 @@ def test_the_learned_ends_are_the_extremes_of_the_means(powers: list[float]) -> 
         low.learn(power_w, float(at), idle=True, busy=False)
         high.learn(power_w, float(at), idle=False, busy=True)
         means.append(span.add(power_w, float(at)))
-    told = [mean for mean in means if mean is not None]
-    assert (low.idle_w, low.busy_w, high.idle_w, high.busy_w) == (min(told), None, None, max(told))
+    report = [mean for mean in means if mean is not None]
+    assert (low.idle_w, low.busy_w, high.idle_w, high.busy_w) == (min(report), None, None, max(report))
 
 
 # --- full speed
 
 
 def row(clock: float | None = 1400.0, **fields: Any) -> GpuSample:
-    told = {
+    report = {
         "throttle": frozenset({"sw_power_cap"}),
         "power_limit_w": 700.0,
         "sm_clock_max_mhz": 2000.0,
         **fields,
     }
-    return GpuSample(device="GPU-0", index=0, taken_at_s=0.0, source="nvml", sm_clock_mhz=clock, **told)
+    return GpuSample(device="GPU-0", index=0, taken_at_s=0.0, source="nvml", sm_clock_mhz=clock, **report)
 
 
 def keep(
-    speed: ClockBaseline, card: GpuSample, seconds: int, start: float = 0.0, *, busy: bool = True
+    speed: ClockBaseline, device: GpuSample, seconds: int, start: float = 0.0, *, busy: bool = True
 ) -> None:
     for at in range(seconds):
-        speed.learn(card, start + at, busy=busy)
+        speed.learn(device, start + at, busy=busy)
 
 
 def test_full_speed_is_maximum_until_baseline_is_known() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from autoglm_throttle.gpu.recorded_provider import RecordedProvider
 from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
-from tests.gpu.doubles import Hands
+from tests.gpu.sampler_doubles import StepClock
 
 
 def percents(provider: RecordedProvider) -> list[float | None]:
@@ -32,11 +32,11 @@ def test_it_is_a_provider() -> None:
     assert percents(provider) == [1.0]
 
 
-def test_a_list_of_numbers_is_one_device_and_its_last_stays(hands: Hands) -> None:
-    provider = RecordedProvider([50, 92.5], clock=hands)
+def test_a_list_of_numbers_is_one_device_and_its_last_stays(clock: StepClock) -> None:
+    provider = RecordedProvider([50, 92.5], clock=clock)
     (row,) = provider.read()
     assert row == GpuSample(
-        device="FAKE-0", index=0, taken_at_s=hands.now, source="fake", utilization_pct=50.0
+        device="FAKE-0", index=0, taken_at_s=clock.now, source="fake", utilization_pct=50.0
     )
     assert [percents(provider) for _ in range(3)] == [[92.5]] * 3
 
@@ -71,91 +71,91 @@ def test_a_wrong_name_in_a_row_is_a_misconfiguration() -> None:
         RecordedProvider([{"utilisation_pct": 5}]).read()
 
 
-def test_a_recording_plays_by_the_clock(tmp_path: Path, hands: Hands) -> None:
+def test_a_recording_plays_by_the_clock(tmp_path: Path, clock: StepClock) -> None:
     path = tmp_path / "gpu.csv"
     path.write_text("t_s,utilization_pct,event\n0,50,\n2,92,\n4,,error\n5,10,lost\n6,70,\n7,1,stale\n8,80,\n")
-    provider = RecordedProvider(path, clock=hands)
+    provider = RecordedProvider(path, clock=clock)
     assert percents(provider) == [50.0]
-    hands.now += 2.5
+    clock.now += 2.5
     assert percents(provider) == [92.0]
-    hands.now += 1.5
+    clock.now += 1.5
     with pytest.raises(ProviderUnavailable, match="says error"):
         provider.read()
-    hands.now += 1.0
+    clock.now += 1.0
     (row,) = provider.read()
     assert (row.health, row.utilization_pct, row.device) == ("lost", None, "FAKE-0")
-    hands.now += 1.0
+    clock.now += 1.0
     fresh = provider.read()
-    hands.now += 1.0
+    clock.now += 1.0
     assert provider.read() == fresh
-    hands.now += 100.0
+    clock.now += 100.0
     assert percents(provider) == [80.0]
 
 
-def test_recording_has_engines_and_measurement_age(tmp_path: Path, hands: Hands) -> None:
+def test_recording_has_engines_and_measurement_age(tmp_path: Path, clock: StepClock) -> None:
     path = tmp_path / "gpu.csv"
     path.write_text(
         "t_s,kind,device,utilization_pct,queued,throttle,age_s,period_s,event\n"
         "0,gpu,GPU-a,90,,sw_thermal,12,30,\n0,engine,h:1#0,,4,,,,\n"
         "5,gpu,GPU-a,,,,,,lost\n5,engine,h:1#0,,,,,,lost\n"
     )
-    provider = RecordedProvider(path, clock=hands)
-    card, engine = provider.read()
-    assert (card.age_s, card.period_s, card.throttle, card.queued) == (
+    provider = RecordedProvider(path, clock=clock)
+    device, engine = provider.read()
+    assert (device.age_s, device.period_s, device.throttle, device.queued) == (
         12.0,
         30.0,
         frozenset({"sw_thermal"}),
         None,
     )
     assert (engine.kind, engine.queued, engine.utilization_pct, engine.throttle) == ("engine", 4, None, None)
-    hands.now += 5.0
+    clock.now += 5.0
     assert [(row.kind, row.health, row.queued) for row in provider.read()] == [
         ("gpu", "lost", None),
         ("engine", "lost", None),
     ]
 
 
-def test_a_recording_that_has_not_begun_is_unavailable(tmp_path: Path, hands: Hands) -> None:
+def test_a_recording_that_has_not_begun_is_unavailable(tmp_path: Path, clock: StepClock) -> None:
     path = tmp_path / "gpu.csv"
     path.write_text("t_s,utilization_pct\n3,50\n")
-    provider = RecordedProvider(path, clock=hands)
+    provider = RecordedProvider(path, clock=clock)
     with pytest.raises(ProviderUnavailable, match="not begun"):
         provider.read()
-    hands.now += 3.0
+    clock.now += 3.0
     assert percents(provider) == [50.0]
 
 
-def test_a_stale_row_without_a_former_one_is_none(tmp_path: Path, hands: Hands) -> None:
+def test_a_stale_row_without_a_former_one_is_none(tmp_path: Path, clock: StepClock) -> None:
     path = tmp_path / "gpu.jsonl"
     path.write_text('{"utilization_pct": 1, "event": "stale"}\n{"utilization_pct": 2}\n')
-    assert percents(RecordedProvider(path, clock=hands)) == [2.0]
+    assert percents(RecordedProvider(path, clock=clock)) == [2.0]
 
 
-def test_a_hang_waits_once_and_then_gives_the_rows_of_its_end(tmp_path: Path, hands: Hands) -> None:
+def test_a_hang_waits_once_and_then_gives_the_rows_of_its_end(tmp_path: Path, clock: StepClock) -> None:
     path = tmp_path / "gpu.csv"
     path.write_text("t_s,utilization_pct,event\n0,50,\n1,60,hang:3\n4,70,\n")
     waits: list[float] = []
 
     def wait(seconds: float) -> None:
         waits.append(seconds)
-        hands.now += seconds
+        clock.now += seconds
 
-    provider = RecordedProvider(path, clock=hands, hang=wait)
+    provider = RecordedProvider(path, clock=clock, hang=wait)
     provider.read()
-    hands.now += 1.0
+    clock.now += 1.0
     assert percents(provider) == [70.0]
     assert percents(provider) == [70.0]
     assert waits == [3.0]
 
 
-def test_without_a_thread_a_hang_gives_no_rows_for_its_time(tmp_path: Path, hands: Hands) -> None:
+def test_without_a_thread_a_hang_gives_no_rows_for_its_time(tmp_path: Path, clock: StepClock) -> None:
     path = tmp_path / "gpu.csv"
     path.write_text("t_s,utilization_pct,event\n0,60,hang:3\n")
-    provider = RecordedProvider(path, clock=hands, hang=None)
+    provider = RecordedProvider(path, clock=clock, hang=None)
     assert provider.read() == []
-    hands.now += 2.9
+    clock.now += 2.9
     assert provider.read() == []
-    hands.now += 0.2
+    clock.now += 0.2
     assert percents(provider) == [60.0]
 
 

@@ -20,13 +20,15 @@ class Source:
     def __init__(self, forget_s: float = 300.0) -> None:
         self.reading = SampleBuilder(3.0, forget_s)
 
-    def tells(self, *rows: GpuSample, now: float = 0.0, interval_s: float | None = 1.0) -> list[FieldReport]:
+    def reports(
+        self, *rows: GpuSample, now: float = 0.0, interval_s: float | None = 1.0
+    ) -> list[FieldReport]:
         self.reading.update(rows, now, interval_s)
         return list(self.reading.reports)
 
     def one(self, *rows: GpuSample, now: float = 0.0, interval_s: float | None = 1.0) -> FieldReport:
-        (told,) = self.tells(*rows, now=now, interval_s=interval_s)
-        return told
+        (report,) = self.reports(*rows, now=now, interval_s=interval_s)
+        return report
 
 
 def test_repeated_measurement_keeps_its_time_and_rates() -> None:
@@ -78,8 +80,8 @@ def test_of_two_rows_of_one_device_the_later_measured_counts() -> None:
 def test_for_how_long_a_measurement_is_believed(
     interval_s: float | None, period_s: float | None, believed_s: float
 ) -> None:
-    told = Source().one(row(12.0, age_s=2.0, period_s=period_s), interval_s=interval_s)
-    assert (told.measured_s, told.believed_until_s) == (10.0, 10.0 + believed_s)
+    report = Source().one(row(12.0, age_s=2.0, period_s=period_s), interval_s=interval_s)
+    assert (report.measured_s, report.believed_until_s) == (10.0, 10.0 + believed_s)
 
 
 def test_the_interval_is_that_last_promised() -> None:
@@ -121,7 +123,7 @@ def test_vanished_scraped_device_is_lost_then_removed(name: str, host: str) -> N
     source.one(row(1.0, source=name, host=host))
     assert source.one(now=2.0).row.health == "lost"
     assert source.one(now=302.0).row.health == "lost"
-    assert source.tells(now=302.1) == []
+    assert source.reports(now=302.1) == []
 
 
 def test_returned_scraped_device_is_lost_as_long_again() -> None:
@@ -135,8 +137,8 @@ def test_returned_scraped_device_is_lost_as_long_again() -> None:
 
 def test_vanished_remote_device_and_engine_are_removed() -> None:
     source = Source()
-    source.tells(row(1.0, source="fleet", host="b"), row(1.0, "vllm:8000", kind="engine"))
-    assert source.tells() == []
+    source.reports(row(1.0, source="fleet", host="b"), row(1.0, "vllm:8000", kind="engine"))
+    assert source.reports() == []
 
 
 @given(st.lists(st.floats(0.0, 30.0), max_size=20), st.floats(0.0, 1e6))
@@ -144,8 +146,8 @@ def test_measurement_repeated_often_counts_once(ages: list[float], measured_s: f
     source = Source()
     source.one(row(measured_s, utilization_pct=100.0))
     for age_s in ages:
-        told = source.one(row(measured_s + age_s, utilization_pct=100.0, age_s=age_s))
-        assert told.measured_s == told.row.taken_at_s - told.row.age_s == measured_s
+        report = source.one(row(measured_s + age_s, utilization_pct=100.0, age_s=age_s))
+        assert report.measured_s == report.row.taken_at_s - report.row.age_s == measured_s
 
 
 def test_source_with_changing_names_is_bounded() -> None:
@@ -153,11 +155,11 @@ def test_source_with_changing_names_is_bounded() -> None:
     half = MOST_DEVICES // 2
     for number in range(4):
         at = 10.0 + number
-        told = source.tells(*(row(at, f"{number}-{n}", source="dcgm:a") for n in range(half)), now=at)
-    assert len(told) == MOST_DEVICES
-    assert {one.row.device[0] for one in told} == {"2", "3"}, "those that vanished first are forgotten"
+        report = source.reports(*(row(at, f"{number}-{n}", source="dcgm:a") for n in range(half)), now=at)
+    assert len(report) == MOST_DEVICES
+    assert {one.row.device[0] for one in report} == {"2", "3"}, "those that vanished first are forgotten"
 
 
 def test_all_present_devices_are_kept() -> None:
     source = Source()
-    assert len(source.tells(*(row(10.0, str(n)) for n in range(MOST_DEVICES + 5)))) == MOST_DEVICES + 5
+    assert len(source.reports(*(row(10.0, str(n)) for n in range(MOST_DEVICES + 5)))) == MOST_DEVICES + 5

@@ -12,7 +12,7 @@ import pytest
 from autoglm_throttle import GpuSample, Settings, TelemetryState, Throttle
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from tests.admission.demands import admitted
-from tests.gpu.station import Named, Station
+from tests.gpu.throttled_service import Named, Service
 
 PATIENCE_S = 10.0
 
@@ -26,19 +26,19 @@ class Paced:
         self.clock = clock or ManualClock()
         sources = sources or [FakeGpu(clock=self.clock)]
         self.gpu = sources[0]
-        self.station = Station(sources, self.clock, **{"sample_adaptive": True, **settings})
-        self.station.throttle.tick()
+        self.service = Service(sources, self.clock, **{"sample_adaptive": True, **settings})
+        self.service.throttle.tick()
 
     @property
     def interval_s(self) -> float:
-        return max(one.interval_s for one in self.station.throttle.snapshot().sources)
+        return max(one.interval_s for one in self.service.throttle.snapshot().sources)
 
     def until_due(self) -> TelemetryState:
         """The state just before the next reading, which then comes."""
-        samplers = self.station.throttle.control.monitor.samplers.values()
+        samplers = self.service.throttle.control.monitor.samplers.values()
         due_s = min(sampler.schedule.due_s for sampler in samplers)
         self.clock.advance(max(0.0, due_s - self.clock()))
-        state = self.station.throttle.control_state().telemetry
+        state = self.service.throttle.control_state().telemetry
         for sampler in samplers:
             if sampler.schedule.due_s <= self.clock():
                 sampler.tick()
@@ -103,22 +103,22 @@ def test_a_slow_rhythm_still_shows_a_hang() -> None:
     states = []
     for _ in range(40):
         paced.clock.advance(1.0)
-        states.append(paced.station.throttle.control_state().telemetry)
+        states.append(paced.service.throttle.control_state().telemetry)
     assert TelemetryState.STALE in states
     assert states.index(TelemetryState.STALE) <= 30
 
 
-@pytest.mark.parametrize("trouble", ["cut", "lost", "stalled"])
-def test_abnormal_device_is_sampled_often(trouble: str) -> None:
+@pytest.mark.parametrize("error", ["cut", "lost", "stalled"])
+def test_abnormal_device_is_sampled_often(error: str) -> None:
     paced = Paced()
     gpu = paced.gpu
-    if trouble == "cut":
+    if error == "cut":
         gpu.utilization_pct = 93.0
-    elif trouble == "lost":
+    elif error == "lost":
         gpu.lose()
     else:
         gpu.utilization_pct, gpu.power_w, gpu.power_limit_w = 86.0, 70.0, 700.0
-        paced.station.hang(2)
+        paced.service.hang(2)
     for _ in range(100):
         paced.until_due()
     assert paced.interval_s == 1.0
@@ -130,9 +130,9 @@ def test_engine_is_sampled_with_the_devices() -> None:
     paced = Paced((FakeGpu(clock=clock), engine), clock)
     paced.idle()
     assert {paced.until_due() for _ in range(50)} == {TelemetryState.FRESH}
-    assert [one.interval_s for one in paced.station.throttle.snapshot().sources] == [10.0, 10.0]
+    assert [one.interval_s for one in paced.service.throttle.snapshot().sources] == [10.0, 10.0]
     engine.kv_used_ratio = 0.7
-    for _ in paced.station.throttle.snapshot().sources:
+    for _ in paced.service.throttle.snapshot().sources:
         paced.until_due()
     assert paced.interval_s == 1.0
 
@@ -140,7 +140,7 @@ def test_engine_is_sampled_with_the_devices() -> None:
 def test_many_in_flight_is_load_despite_idle_device() -> None:
     paced = Paced(policy="adaptive", inflight_start=4, inflight_max=4)
     paced.idle()
-    permits = paced.station.hang(4)
+    permits = paced.service.hang(4)
     assert len(permits) == 4
     paced.until_due()
     assert paced.interval_s == 1.0
@@ -158,29 +158,29 @@ class Read(Named):
         return super().read()
 
 
-class Heard(Throttle):
+class SampleRecorder(Throttle):
     """Says when a reading has been taken in."""
 
-    heard: threading.Semaphore
+    listener: threading.Semaphore
 
 
 @contextmanager
-def dozing(sources: int) -> Iterator[tuple[Heard, list[Read], ManualClock]]:
+def dozing(sources: int) -> Iterator[tuple[SampleRecorder, list[Read], ManualClock]]:
     """A throttle with its threads, at the slowest rhythm, without anybody having come for long."""
     clock = ManualClock()
     gpus = [Read(f"gpu-{number}", clock) for number in range(sources)]
-    throttle = Heard(Settings(sample_adaptive=True), gpu=gpus, clock=clock)
-    throttle.heard = threading.Semaphore(0)
-    throttle.control.after_sample = throttle.heard.release
+    throttle = SampleRecorder(Settings(sample_adaptive=True), gpu=gpus, clock=clock)
+    throttle.listener = threading.Semaphore(0)
+    throttle.control.after_sample = throttle.listener.release
     throttle.start()
     try:
         for _ in gpus:
-            assert throttle.heard.acquire(timeout=PATIENCE_S)
+            assert throttle.listener.acquire(timeout=PATIENCE_S)
         while throttle.snapshot().sources[0].interval_s < 10.0:
             clock.advance(10.0)
             for sampler in throttle.control.monitor.samplers.values():
                 sampler.wake()
-                assert throttle.heard.acquire(timeout=PATIENCE_S)
+                assert throttle.listener.acquire(timeout=PATIENCE_S)
         for gpu in gpus:
             while gpu.reads.acquire(blocking=False):
                 pass
@@ -200,7 +200,7 @@ def test_the_first_request_after_idleness_wakes(sources: int, looked_at: bool) -
         assert admitted(throttle, 1) == 1
         for gpu in gpus:
             assert gpu.reads.acquire(timeout=PATIENCE_S), "ten seconds of dozing were cut short"
-            assert throttle.heard.acquire(timeout=PATIENCE_S)
+            assert throttle.listener.acquire(timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("sources", [1, 2])
@@ -211,7 +211,7 @@ def test_only_the_first_request_wakes(sources: int) -> None:
         assert admitted(throttle, 1) == 1
         for gpu in gpus:
             assert gpu.reads.acquire(timeout=PATIENCE_S)
-            assert throttle.heard.acquire(timeout=PATIENCE_S)
+            assert throttle.listener.acquire(timeout=PATIENCE_S)
         for _ in range(4):
             clock.advance(0.5)
             assert admitted(throttle, 5) == 5

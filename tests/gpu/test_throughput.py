@@ -32,8 +32,8 @@ class Service:
             self.now += 1.0
             self.done += per_s
             work = ServiceStats(in_flight=in_flight, chunks_total=int(self.done + 1e-6), **more)
-            told = (row(0, self.now), *rows(self.now))
-            movement = self.progress.update(view(told), work, self.now)
+            report = (row(0, self.now), *rows(self.now))
+            movement = self.progress.update(view(report), work, self.now)
         return movement
 
 
@@ -101,7 +101,7 @@ def test_no_more_is_remembered_than_the_longest_window_needs() -> None:
 # --- engines
 
 
-def test_engines_speak_before_our_own_count() -> None:
+def test_engines_take_precedence_over_our_own_count() -> None:
     service = Service()
     rows = lambda now: (engine(now, tokens_per_s=300.0), engine(now, tokens_per_s=200.0))  # noqa: E731
     service.run(5, 1.0)
@@ -113,7 +113,7 @@ def test_engines_speak_before_our_own_count() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "report",
     [
         {"tokens_per_s": None},
         {"tokens_per_s": 5.0, "health": "lost"},
@@ -122,16 +122,16 @@ def test_engines_speak_before_our_own_count() -> None:
     ],
     ids=["no tokens", "lost", "a card", "long ago"],
 )
-def test_engine_without_figures_leaves_own_counts(told: dict[str, Any]) -> None:
+def test_engine_without_figures_leaves_own_counts(report: dict[str, Any]) -> None:
     service = Service()
-    heard = lambda now: (engine(now, queued=1), engine(now, **told))  # noqa: E731
-    assert service.run(20, 3.0, rows=heard).per_s == 3.0
+    listener = lambda now: (engine(now, queued=1), engine(now, **report))  # noqa: E731
+    assert service.run(20, 3.0, rows=listener).per_s == 3.0
 
 
 def test_engine_with_slow_source_is_used() -> None:
     service = Service()
-    heard = lambda now: (engine(now), engine(now, tokens_per_s=70.0, age_s=20.0, period_s=10.0))  # noqa: E731
-    assert service.run(20, 3.0, rows=heard).per_s == pytest.approx(70.0)
+    listener = lambda now: (engine(now), engine(now, tokens_per_s=70.0, age_s=20.0, period_s=10.0))  # noqa: E731
+    assert service.run(20, 3.0, rows=listener).per_s == pytest.approx(70.0)
 
 
 def test_engines_excluded_by_view_are_not_used() -> None:
@@ -221,8 +221,8 @@ def test_a_changing_load_is_not_compared() -> None:
 def test_few_responses_are_compared_over_longer_window() -> None:
     rare = Service()
     assert rare.run(300, 0.5).share == pytest.approx(1.0)
-    told = [rare.run(1, 0.0).share for _ in range(90)]
-    assert all(share is None or share >= 0.5 for share in told), "thirty a minute: chance halves them"
+    report = [rare.run(1, 0.0).share for _ in range(90)]
+    assert all(share is None or share >= 0.5 for share in report), "thirty a minute: chance halves them"
     few = Service()
     few.run(200, 2.0)
     silent = [few.run(1, 0.0).share for _ in range(20)]
@@ -249,9 +249,9 @@ def test_whatever_happens_the_figures_stay_in_their_ranges(
     steps: list[tuple[float, int, int, bool]],
 ) -> None:
     progress, now, done = ThroughputTracker(), 0.0, 0
-    for passed_s, more, in_flight, told in itertools.chain(steps, steps):
+    for passed_s, more, in_flight, report in itertools.chain(steps, steps):
         now, done = now + passed_s, done + more
-        rows = (row(0, now), *((engine(now, tokens_per_s=more),) if told else ()))
+        rows = (row(0, now), *((engine(now, tokens_per_s=more),) if report else ()))
         movement = progress.update(view(rows), ServiceStats(in_flight=in_flight, completed_total=done), now)
         assert movement.per_s is None or movement.per_s >= 0.0
         assert 0.0 <= movement.silent_s <= now
@@ -346,9 +346,9 @@ def test_response_chunk_or_token_is_progress() -> None:
     before = Service()
     before.done = 7.0
     assert before.run(1, 0.0).progressed_s == before.now
-    told = Service()
+    report = Service()
     rows = lambda now: (engine(now, tokens_per_s=9.0),)  # noqa: E731
-    assert told.run(2, 0.0, rows=rows).progressed_s == told.now
+    assert report.run(2, 0.0, rows=rows).progressed_s == report.now
 
 
 def test_own_chunks_are_progress_beside_engine_without_tokens() -> None:

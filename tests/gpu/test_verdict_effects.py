@@ -7,27 +7,27 @@ import pytest
 from autoglm_throttle import Outcome, Permit
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from autoglm_throttle.types import ControlCause, GpuCondition
-from tests.gpu.station import Station
+from tests.gpu.throttled_service import Service
 
 STALLED_AFTER_S = 10
 BUSY_PCT = 88.0
 """Above the first edge, so that the table alone would leave 0.7."""
 
 
-def service(devices: int = 1, engines: int = 0, **settings: Any) -> tuple[Station, FakeGpu]:
+def make_service(devices: int = 1, engines: int = 0, **settings: Any) -> tuple[Service, FakeGpu]:
     """A service that has worked for a while on devices of 700 W."""
     clock = ManualClock()
     gpu = FakeGpu(devices, engines=engines, clock=clock)
     gpu.utilization_pct, gpu.power_w, gpu.power_limit_w = 60.0, 450.0, 700.0
-    station = Station(gpu, clock, **{"signal": "utilization", **settings})
-    station.crowd(30, rps=40, takes_s=0.5)
-    return station, gpu
+    service = Service(gpu, clock, **{"signal": "utilization", **settings})
+    service.overload(30, rps=40, takes_s=0.5)
+    return service, gpu
 
 
-def hung(station: Station, gpu: FakeGpu, **reading: float) -> list[Permit]:
+def hung(service: Service, gpu: FakeGpu, **reading: float) -> list[Permit]:
     """A collective that waits for a rank that is gone: 100 % at 70 W, and nothing comes out."""
-    station.crowd(1, rps=0)
-    permits = station.hang(4)
+    service.overload(1, rps=0)
+    permits = service.hang(4)
     gpu.utilization_pct = BUSY_PCT
     gpu.power_w = 70.0
     for name, value in reading.items():
@@ -35,63 +35,63 @@ def hung(station: Station, gpu: FakeGpu, **reading: float) -> list[Permit]:
     return permits
 
 
-def until_stalled(station: Station) -> int:
+def until_stalled(service: Service) -> int:
     for second in range(1, 40):
-        station.tick()
-        if station.findings[0] is GpuCondition.STALLED:
+        service.tick()
+        if service.findings[0] is GpuCondition.STALLED:
             return second
-    raise AssertionError(f"never stalled: {station.verdicts}")
+    raise AssertionError(f"never stalled: {service.verdicts}")
 
 
 class TestStalled:
     def test_verdict_lists_its_evidence(self) -> None:
-        station, gpu = service()
-        hung(station, gpu)
-        assert STALLED_AFTER_S <= until_stalled(station) <= STALLED_AFTER_S + 4
-        evidence = station.verdict.evidence
+        service, gpu = make_service()
+        hung(service, gpu)
+        assert STALLED_AFTER_S <= until_stalled(service) <= STALLED_AFTER_S + 4
+        evidence = service.verdict.evidence
         assert evidence["utilization_pct"] == BUSY_PCT
         assert evidence["power_share"] < 0.3
         assert evidence["progress_per_s"] == 0.0
         assert evidence["in_flight"] == 4
-        assert station.verdict.confidence >= 0.8
-        assert station.verdict.fake_busy
+        assert service.verdict.confidence >= 0.8
+        assert service.verdict.fake_busy
 
     def test_tiers_reject_all_with_reason(self) -> None:
-        station, gpu = service()
-        hung(station, gpu)
-        until_stalled(station)
-        snapshot = station.throttle.snapshot()
+        service, gpu = make_service()
+        hung(service, gpu)
+        until_stalled(service)
+        snapshot = service.throttle.snapshot()
         assert (snapshot.control.factor, snapshot.control.cause, snapshot.ready) == (
             0.0,
             ControlCause.STALLED,
             False,
         )
         assert snapshot.control.tier == 0.7, "the table alone would not have"
-        assert station.detail() == "gpu:stalled"
+        assert service.detail() == "gpu:stalled"
 
     @pytest.mark.parametrize("utilization_pct", [BUSY_PCT, 100.0])
     def test_adaptive_is_not_ready_and_rejects_nothing(self, utilization_pct: float) -> None:
-        station, gpu = service(policy="adaptive")
-        hung(station, gpu, utilization_pct=utilization_pct)
-        until_stalled(station)
-        assert not station.throttle.snapshot().ready
-        station.refused.clear()
-        station.crowd(3, rps=40, takes_s=60.0)
-        assert not station.telemetry_refusals
-        assert station.throttle.control_state().factor == 1.0
+        service, gpu = make_service(policy="adaptive")
+        hung(service, gpu, utilization_pct=utilization_pct)
+        until_stalled(service)
+        assert not service.throttle.snapshot().ready
+        service.rejected.clear()
+        service.overload(3, rps=40, takes_s=60.0)
+        assert not service.telemetry_rejections
+        assert service.throttle.control_state().factor == 1.0
 
     @pytest.mark.parametrize("policy", ["tiers", "adaptive"])
     def test_it_ends_when_something_comes_out(self, policy: str) -> None:
-        station, gpu = service(policy=policy)
-        permits = hung(station, gpu)
-        until_stalled(station)
+        service, gpu = make_service(policy=policy)
+        permits = hung(service, gpu)
+        until_stalled(service)
         for permit in permits:
             permit.settle()
         gpu.utilization_pct, gpu.power_w = 50.0, 400.0
         factors, ready = [], []
         for _ in range(8):
-            factors.append(station.tick().factor)
-            ready.append(station.throttle.snapshot().ready)
+            factors.append(service.tick().factor)
+            ready.append(service.throttle.snapshot().ready)
         assert ready == [False] * 2 + [True] * 6, "three new samples must agree"
         assert factors[-1] == 1.0
         if policy == "tiers":
@@ -99,28 +99,28 @@ class TestStalled:
 
     def test_it_ends_when_all_have_given_up(self) -> None:
         """Requests that are cancelled are no progress; with none in flight there is nothing to hang."""
-        station, gpu = service()
-        permits = hung(station, gpu)
-        until_stalled(station)
+        service, gpu = make_service()
+        permits = hung(service, gpu)
+        until_stalled(service)
         for permit in permits:
             permit.settle(Outcome.NEUTRAL)
         gpu.utilization_pct = 0.0
-        station.tick(STALLED_AFTER_S - 2)
-        assert station.findings == [GpuCondition.STALLED], "falling utilization is no recovery"
-        station.tick(12)
-        assert station.findings == [GpuCondition.IDLE]
-        assert station.throttle.control_state().factor == 1.0
-        assert station.throttle.snapshot().ready
+        service.tick(STALLED_AFTER_S - 2)
+        assert service.findings == [GpuCondition.STALLED], "falling utilization is no recovery"
+        service.tick(12)
+        assert service.findings == [GpuCondition.IDLE]
+        assert service.throttle.control_state().factor == 1.0
+        assert service.throttle.snapshot().ready
 
     def test_one_of_two_that_hangs_takes_its_half(self) -> None:
-        station, gpu = service(devices=2)
-        hung(station, gpu, utilization_pct=80.0)
+        service, gpu = make_service(devices=2)
+        hung(service, gpu, utilization_pct=80.0)
         gpu.set(0, utilization_pct=90.0)
         gpu.set(1, utilization_pct=80.0, power_w=400.0)
-        until_stalled(station)
-        station.tick(2)
-        snapshot = station.throttle.snapshot()
-        assert station.findings[1] is not GpuCondition.STALLED
+        until_stalled(service)
+        service.tick(2)
+        snapshot = service.throttle.snapshot()
+        assert service.findings[1] is not GpuCondition.STALLED
         assert (snapshot.control.factor, snapshot.control.cause, snapshot.ready) == (
             0.5,
             ControlCause.STALLED,
@@ -128,100 +128,100 @@ class TestStalled:
         )
 
     def test_the_one_left_of_two_that_hangs_is_all_that_is_left(self) -> None:
-        station, gpu = service(devices=2)
-        hung(station, gpu)
+        service, gpu = make_service(devices=2)
+        hung(service, gpu)
         gpu.lose(1)
-        until_stalled(station)
-        assert not station.throttle.snapshot().ready
-        assert station.findings == [GpuCondition.STALLED, GpuCondition.LOST]
+        until_stalled(service)
+        assert not service.throttle.snapshot().ready
+        assert service.findings == [GpuCondition.STALLED, GpuCondition.LOST]
 
     def test_a_slow_service_is_not_hung(self) -> None:
         """An answer every two seconds is progress all the time."""
-        station, gpu = service()
-        permits = hung(station, gpu)
+        service, gpu = make_service()
+        permits = hung(service, gpu)
         for _ in range(20):
-            station.tick(2)
+            service.tick(2)
             permits.pop(0).settle()
-            permits += station.hang(1)
-            assert station.findings != [GpuCondition.STALLED]
+            permits += service.hang(1)
+            assert service.findings != [GpuCondition.STALLED]
 
     def test_a_long_stream_is_not_hung(self) -> None:
-        station, gpu = service()
-        permits = hung(station, gpu)
+        service, gpu = make_service()
+        permits = hung(service, gpu)
         for _ in range(30):
             permits[0].record_chunk()
-            station.tick()
-            assert station.findings != [GpuCondition.STALLED]
+            service.tick()
+            assert service.findings != [GpuCondition.STALLED]
 
     def test_silence_takes_readiness_back(self) -> None:
         """Missing telemetry must not keep a service out of its load balancer for ever."""
-        station, gpu = service()
-        hung(station, gpu)
-        until_stalled(station)
+        service, gpu = make_service()
+        hung(service, gpu)
+        until_stalled(service)
         gpu.hang()
-        assert not station.throttle.snapshot().ready
-        station.tick(4)
-        assert station.throttle.snapshot().ready
+        assert not service.throttle.snapshot().ready
+        service.tick(4)
+        assert service.throttle.snapshot().ready
 
 
 class TestThrottled:
     def test_it_counts_by_its_clock(self) -> None:
-        station, gpu = service()
+        service, gpu = make_service()
         gpu.sm_clock_mhz = gpu.sm_clock_max_mhz = 1980.0
         gpu.utilization_pct = 86.0
-        station.crowd(10, rps=40, takes_s=0.5)
+        service.overload(10, rps=40, takes_s=0.5)
         gpu.throttle, gpu.sm_clock_mhz = frozenset({"hw_thermal"}), 990.0
-        station.crowd(10, rps=40, takes_s=0.5)
-        assert station.findings == [GpuCondition.THROTTLED]
-        view = station.throttle.snapshot().view
+        service.overload(10, rps=40, takes_s=0.5)
+        assert service.findings == [GpuCondition.THROTTLED]
+        view = service.throttle.snapshot().view
         assert view is not None
         assert view.capacity == pytest.approx(0.5)
-        assert station.throttle.control_state().factor == pytest.approx(0.7 * 0.5)
-        assert station.throttle.snapshot().ready
+        assert service.throttle.control_state().factor == pytest.approx(0.7 * 0.5)
+        assert service.throttle.snapshot().ready
 
     def test_one_of_four_costs_its_share(self) -> None:
-        station, gpu = service(devices=4)
+        service, gpu = make_service(devices=4)
         gpu.sm_clock_mhz = gpu.sm_clock_max_mhz = 2000.0
         gpu.set(1, utilization_pct=95.0)
-        station.crowd(10, rps=40, takes_s=0.5)
+        service.overload(10, rps=40, takes_s=0.5)
         gpu.set(1, throttle=frozenset({"hw_slowdown"}), sm_clock_mhz=1000.0)
-        station.crowd(10, rps=40, takes_s=0.5)
-        assert station.throttle.control_state().factor == pytest.approx(1.0 - 0.25 * 0.5)
+        service.overload(10, rps=40, takes_s=0.5)
+        assert service.throttle.control_state().factor == pytest.approx(1.0 - 0.25 * 0.5)
 
     def test_cool_again_it_counts_whole(self) -> None:
-        station, gpu = service()
+        service, gpu = make_service()
         gpu.sm_clock_mhz = gpu.sm_clock_max_mhz = 2000.0
         gpu.utilization_pct = 84.9
-        station.crowd(10, rps=40, takes_s=0.5)
+        service.overload(10, rps=40, takes_s=0.5)
         gpu.utilization_pct = 85.0
         gpu.throttle, gpu.sm_clock_mhz = frozenset({"sw_thermal"}), 1000.0
-        station.crowd(6, rps=40, takes_s=0.5)
-        assert station.throttle.control_state().factor == pytest.approx(0.5)
+        service.overload(6, rps=40, takes_s=0.5)
+        assert service.throttle.control_state().factor == pytest.approx(0.5)
         gpu.throttle, gpu.sm_clock_mhz = frozenset(), 2000.0
-        station.crowd(6, rps=40, takes_s=0.5)
-        assert station.throttle.control_state().factor == 1.0
+        service.overload(6, rps=40, takes_s=0.5)
+        assert service.throttle.control_state().factor == 1.0
 
 
 class TestUnderfed:
     def test_adaptive_rejects_nothing_though_limiter_confirms(self) -> None:
-        refused = {}
+        rejected = {}
         for watts in (200.0, 650.0):
-            station, gpu = service(policy="adaptive", inflight_start=8, inflight_max=8, slo_s=5.0)
+            service, gpu = make_service(policy="adaptive", inflight_start=8, inflight_max=8, slo_s=5.0)
             gpu.utilization_pct, gpu.power_w = 100.0, watts
-            station.crowd(10, rps=14, takes_s=0.5)
-            station.reasons.clear()
-            station.crowd(20, rps=40, takes_s=0.5)
-            refused[watts] = station.telemetry_refusals
-        assert refused[200.0] == 0, "more at once would help"
-        assert refused[650.0] > 0, "the same crowd at a card that is full"
+            service.overload(10, rps=14, takes_s=0.5)
+            service.reasons.clear()
+            service.overload(20, rps=40, takes_s=0.5)
+            rejected[watts] = service.telemetry_rejections
+        assert rejected[200.0] == 0, "more at once would help"
+        assert rejected[650.0] > 0, "the same crowd at a card that is full"
 
     def test_tiers_stay_literal(self) -> None:
-        station, gpu = service()
+        service, gpu = make_service()
         gpu.utilization_pct, gpu.power_w = BUSY_PCT, 200.0
-        station.crowd(10, rps=40, takes_s=0.5)
-        assert station.findings == [GpuCondition.UNDERFED]
-        assert station.throttle.control_state().factor == 0.7
-        assert station.throttle.control_state().cause is ControlCause.TIER
+        service.overload(10, rps=40, takes_s=0.5)
+        assert service.findings == [GpuCondition.UNDERFED]
+        assert service.throttle.control_state().factor == 0.7
+        assert service.throttle.control_state().cause is ControlCause.TIER
 
 
 class TestDegraded:
@@ -231,40 +231,40 @@ class TestDegraded:
         gpu = FakeGpu(1, engines=1, clock=clock)
         gpu.utilization_pct, gpu.power_w, gpu.power_limit_w = 95.0, 320.0, 700.0
         gpu.running, gpu.kv_used_ratio, gpu.tokens_total = 16, 0.3, 0
-        station = Station(gpu, clock)
-        permits = station.hang(16)
+        service = Service(gpu, clock)
+        permits = service.hang(16)
 
         def serve(tokens: int, seconds: int) -> None:
             for _ in range(seconds):
                 assert gpu.tokens_total is not None
                 gpu.tokens_total += tokens
-                station.tick()
+                service.tick()
 
         serve(2180, 90)
-        assert station.findings == [GpuCondition.PRODUCTIVE]
-        assert station.throttle.control_state().factor == 1.0
+        assert service.findings == [GpuCondition.PRODUCTIVE]
+        assert service.throttle.control_state().factor == 1.0
         serve(730, 30)
-        assert station.findings == [GpuCondition.DEGRADED]
-        regime = station.throttle.control_state()
-        assert (regime.factor, regime.cause) == (0.7, ControlCause.DEGRADED)
-        assert station.throttle.snapshot().ready
+        assert service.findings == [GpuCondition.DEGRADED]
+        control_state = service.throttle.control_state()
+        assert (control_state.factor, control_state.cause) == (0.7, ControlCause.DEGRADED)
+        assert service.throttle.snapshot().ready
         serve(2180, 30)
-        assert station.throttle.control_state().factor == 1.0
+        assert service.throttle.control_state().factor == 1.0
         for permit in permits:
             permit.settle()
 
 
 class TestStarved:
     def test_queued_work_with_unfilled_device_is_found(self) -> None:
-        station, gpu = service(policy="adaptive", inflight_start=4, inflight_max=4)
+        service, gpu = make_service(policy="adaptive", inflight_start=4, inflight_max=4)
         gpu.utilization_pct = 30.0
-        station.crowd(15, rps=20, takes_s=0.5)
-        assert station.findings == [GpuCondition.STARVED]
-        assert not station.telemetry_refusals
-        assert station.throttle.control_state().factor == 1.0
+        service.overload(15, rps=20, takes_s=0.5)
+        assert service.findings == [GpuCondition.STARVED]
+        assert not service.telemetry_rejections
+        assert service.throttle.control_state().factor == 1.0
 
     def test_filled_device_is_not_found(self) -> None:
-        station, gpu = service(policy="adaptive", inflight_start=4, inflight_max=4)
+        service, gpu = make_service(policy="adaptive", inflight_start=4, inflight_max=4)
         gpu.utilization_pct = 80.0
-        station.crowd(15, rps=20, takes_s=0.5)
-        assert station.findings == [GpuCondition.WORKING]
+        service.overload(15, rps=20, takes_s=0.5)
+        assert service.findings == [GpuCondition.WORKING]

@@ -12,7 +12,7 @@ from autoglm_throttle import Demand, Permit, Priority, Rejection
 from autoglm_throttle.events import RejectionSampler
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import Reason
-from tests.gpu.station import Named, Station
+from tests.gpu.throttled_service import Named, Service
 
 USER = "07f3a9c2d4e5b617"
 
@@ -94,13 +94,13 @@ def test_all_devices_lost_event_has_no_load_and_no_age(caplog: pytest.LogCapture
 def test_each_change_of_signal_is_one_event(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     engine, device = Named("vllm:a", clock, devices=0, engines=1), Named("nvml", clock)
-    station = Station((engine, device), clock)
-    station.tick(5)
+    service = Service((engine, device), clock)
+    service.tick(5)
     assert not keys(caplog.records, "signal_changed"), "the first signal replaces none"
     engine.fail_with(OSError("gone"))
-    station.tick(40)
+    service.tick(40)
     engine.recover()
-    station.tick(20)
+    service.tick(20)
     lines = keys(caplog.records, "signal_changed")
     assert [(line["level"], line["signal"], line["provider"]) for line in lines] == [
         ("WARNING", "utilization", "nvml"),
@@ -217,17 +217,17 @@ def test_each_reason_has_its_own_events(caplog: pytest.LogCaptureFixture) -> Non
 def test_nothing_is_counted_twice_or_lost(every_s: float, rejections: list[tuple[Reason, float]]) -> None:
     sampler = RejectionSampler(every_s)
     now, lines = 0.0, []
-    reported = dict.fromkeys(Reason, 0)
+    report = dict.fromkeys(Reason, 0)
     happened = dict.fromkeys(Reason, 0)
     for reason, after_s in rejections:
         now += after_s
         happened[reason] += 1
         count = sampler.record(reason, now)
         if count:
-            reported[reason] += count
+            report[reason] += count
             lines.append((reason, now))
-            assert reported[reason] == happened[reason]
-        assert reported[reason] <= happened[reason]
+            assert report[reason] == happened[reason]
+        assert report[reason] <= happened[reason]
     for reason in Reason:
         times = [at for whose, at in lines if whose is reason]
         assert all(later - before >= every_s * (1 - 1e-12) for before, later in pairwise(times))

@@ -10,15 +10,15 @@ from autoglm_throttle.events import LOG_INTERVAL_S, RateLimitedLogger
 from autoglm_throttle.testing import ManualClock
 
 
-def test_the_first_of_each_kind_is_logged_at_once_and_later_ones_with_their_number(
+def test_first_of_each_kind_is_logged_and_later_ones_are_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock(5.0)
     logger = RateLimitedLogger("GPU telemetry", clock)
     for seconds in (0.0, 1.0, LOG_INTERVAL_S - 1.5, 0.5):
         clock.advance(seconds)
-        for word in ("away", "late"):
-            logger.warn(word, f"{word} at {clock():g}", level=logging.ERROR)
+        for kind in ("away", "late"):
+            logger.warn(kind, f"{kind} at {clock():g}", level=logging.ERROR)
     assert [record.getMessage() for record in caplog.records] == [
         "GPU telemetry: away at 5",
         "GPU telemetry: late at 5",
@@ -28,7 +28,7 @@ def test_the_first_of_each_kind_is_logged_at_once_and_later_ones_with_their_numb
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
 
 
-def test_a_traceback_is_logged_and_no_character_begins_a_line_of_its_own(
+def test_traceback_is_logged_and_line_breaks_are_removed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     error = ValueError("no")

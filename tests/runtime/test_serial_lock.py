@@ -182,7 +182,7 @@ def test_another_thread_may_run_what_is_pending() -> None:
 
 
 @pytest.mark.usefixtures("constant_collection")
-def test_finalizer_amid_a_region_changes_nothing_that_it_has_read() -> None:
+def test_finalizer_in_a_region_does_not_change_its_state() -> None:
     lock, total, amid = SerialLock(), [0], list[bool]()
 
     def settle() -> None:
@@ -239,7 +239,7 @@ def test_many_deferred_actions_do_not_nest() -> None:
     assert done == list(range(5000))
 
 
-def test_an_exception_of_a_deferred_action_is_logged_and_meets_no_other_request(
+def test_exception_of_a_deferred_action_is_only_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     lock, done = SerialLock(), list[int]()

@@ -93,10 +93,10 @@ def raising(error: BaseException) -> Callable[[], float]:
 
 
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(thread: threading.Thread) -> None:
+    def rejected(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refused)
+    monkeypatch.setattr(threading.Thread, "start", rejected)
 
 
 def test_worker_runs_from_start_to_stop(worker: Worker, steps: Steps) -> None:
@@ -187,7 +187,7 @@ class Interrupted(Worker):
         self.stopping = stopping
 
 
-def test_thread_that_has_decided_to_end_ends_although_it_is_started(steps: Steps) -> None:
+def test_ending_thread_ends_although_it_is_started(steps: Steps) -> None:
     worker = Interrupted("interrupted", steps)
     worker.start()
     steps.wait()
@@ -242,10 +242,10 @@ def test_start_after_a_hung_step_continues_its_thread(worker: Worker, steps: Ste
 
 
 def test_start_while_the_thread_ends_keeps_it(steps: Steps) -> None:
-    ending, go = threading.Event(), threading.Event()
+    end_way, go = threading.Event(), threading.Event()
 
     def on_stop() -> None:
-        ending.set()
+        end_way.set()
         assert go.wait(PATIENCE_S)
 
     worker = Worker("a worker", steps, on_stop=on_stop)
@@ -253,7 +253,7 @@ def test_start_while_the_thread_ends_keeps_it(steps: Steps) -> None:
         worker.start()
         steps.wait()
         worker.stop(0.0)
-        assert ending.wait(PATIENCE_S)
+        assert end_way.wait(PATIENCE_S)
         worker.start()
         go.set()
         steps.wait()

@@ -51,7 +51,7 @@ class SlowProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.refuse()
+        self.reject()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -67,8 +67,8 @@ class SlowProxy:
         """Break all connections at once; new ones are welcome."""
         self._do(self._cut())
 
-    def refuse(self) -> None:
-        """Break all connections and refuse new ones."""
+    def reject(self) -> None:
+        """Break all connections and reject new ones."""
         self._do(self._refuse())
 
     def accept(self) -> None:

@@ -30,7 +30,7 @@ def test_it_loses_no_connection_that_came_while_it_closed(redis_server: RedisSer
         for caller in callers:
             caller.start()
         for _ in range(20):
-            proxy.refuse()
+            proxy.reject()
             proxy.accept()
             proxy.cut()
         ended.set()

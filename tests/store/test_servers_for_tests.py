@@ -100,7 +100,7 @@ def test_proxy_delays_as_configured_and_forwards_all(slow_proxy: SlowProxy) -> N
 
 
 def test_proxy_refuses_then_accepts_connections(slow_proxy: SlowProxy) -> None:
-    slow_proxy.refuse()
+    slow_proxy.reject()
     with pytest.raises(ConnectionRefusedError):
         resp.ask(slow_proxy.port, "PING")
     slow_proxy.accept()

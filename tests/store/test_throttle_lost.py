@@ -101,7 +101,7 @@ async def test_a_restart_fails_and_delays_no_request(
 async def test_missing_server_at_start_is_logged_once_and_serves(
     slow_proxy: SlowProxy, redis_prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    slow_proxy.refuse()
+    slow_proxy.reject()
     site = Site(slow_proxy.url, redis_prefix, "5/hour", **UNHURRIED)
     site.throttle.start()
     asked = [await site.ask() for _ in range(8)]
@@ -125,7 +125,7 @@ async def test_a_server_that_comes_and_goes_under_traffic(
     usual = await connected(slow_proxy.url, redis_prefix, "100000/minute", **PATIENTLY)
     async with Traffic(hasty) as eager, Traffic(usual) as patient:
         for _ in range(FLAPS):
-            await asyncio.to_thread(slow_proxy.refuse)
+            await asyncio.to_thread(slow_proxy.reject)
             await hasty.comes(HealthState.LOCAL)
             await asyncio.to_thread(slow_proxy.accept)
             await hasty.comes(HealthState.REMOTE)

@@ -127,7 +127,7 @@ async def test_a_server_that_comes_and_goes(slow_proxy: SlowProxy, redis_prefix:
     window = window_at(slow_proxy.url, redis_prefix)
     for used in range(1, 9):
         assert await left(window, 1) == LIMIT - used
-        slow_proxy.refuse()
+        slow_proxy.reject()
         assert {await ask(window, 1) for _ in range(3)} <= AWAY
         slow_proxy.accept()
         await comes_back(window)
@@ -148,7 +148,7 @@ async def test_broken_connections_cost_only_calls_in_flight(slow_proxy: SlowProx
 
 
 async def test_closed_port_is_unreachable(slow_proxy: SlowProxy, redis_prefix: str) -> None:
-    slow_proxy.refuse()
+    slow_proxy.reject()
     window = window_at(slow_proxy.url, redis_prefix)
     found = await asyncio.gather(*(ask(window, user) for user in range(500)))
     assert set(found) == {StoreErrorKind.UNREACHABLE}

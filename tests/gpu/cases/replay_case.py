@@ -17,7 +17,7 @@ class Phase:
     """Some seconds in which nothing changes, and what each card must be called at their end."""
 
     seconds: int
-    cards: tuple[Mapping[str, Any], ...]
+    devices: tuple[Mapping[str, Any], ...]
     labels: tuple[GpuCondition, ...]
     completed_per_s: float = 0.0
     chunks_per_s: float = 0.0
@@ -43,29 +43,29 @@ def row(index: int, taken_at_s: float, **fields: Any) -> GpuSample:
 
 def view(rows: tuple[GpuSample, ...], **fields: Any) -> GpuView:
     """Make a view as the aggregate does, of cards of one size."""
-    cards = [each for each in rows if each.kind != "engine"]
+    devices = [each for each in rows if each.kind != "engine"]
     engines = [each for each in rows if each.kind == "engine"]
-    lost = sum(each.health == "lost" for each in cards)
-    told: dict[str, Any] = {
+    lost = sum(each.health == "lost" for each in devices)
+    report: dict[str, Any] = {
         "taken_at_s": max(each.taken_at_s for each in rows),
         "utilization_pct": None,
         "utilization_max_pct": None,
         "memory_ratio": None,
         "power_ratio": None,
-        "capacity": (len(cards) - lost) / len(cards) if cards else 1.0,
-        "weights": {(each.host, each.device): 1.0 / len(cards) for each in cards},
+        "capacity": (len(devices) - lost) / len(devices) if devices else 1.0,
+        "weights": {(each.host, each.device): 1.0 / len(devices) for each in devices},
         "engines": len(engines),
         "engines_at_s": max((each.taken_at_s - each.age_s for each in engines), default=None),
         "queued": sum(each.queued or 0 for each in engines) if engines else None,
     }
-    return GpuView(devices=rows, **{**told, **fields})
+    return GpuView(devices=rows, **{**report, **fields})
 
 
 class Player:
     """A service whose counters go on from phase to phase."""
 
     def __init__(self, rules: VerdictRules | None = None) -> None:
-        self.judge = VerdictTracker(rules)
+        self.tracker = VerdictTracker(rules)
         self.now = START_S
         self._completed = 0.0
         self._chunks = 0.0
@@ -75,7 +75,7 @@ class Player:
             self.now += step_s
             self._completed += phase.completed_per_s * step_s
             self._chunks += phase.chunks_per_s * step_s
-            rows = tuple(row(index, self.now, **card) for index, card in enumerate(phase.cards))
+            rows = tuple(row(index, self.now, **device) for index, device in enumerate(phase.devices))
             if phase.engine is not None:
                 rows = (*rows, row(len(rows), self.now, kind="engine", source="vllm", **phase.engine))
             work = ServiceStats(
@@ -83,7 +83,7 @@ class Player:
                 chunks_total=int(self._chunks + 1e-6),
                 **phase.work,
             )
-            yield self.judge.update(view(rows), work, self.now)
+            yield self.tracker.update(view(rows), work, self.now)
 
     def play(self, phase: Phase, step_s: float = 1.0) -> GpuView:
         return list(self.seconds(phase, step_s))[-1]

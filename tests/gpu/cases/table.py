@@ -20,8 +20,8 @@ REST: dict[str, Any] = {**H100, "utilization_pct": 0.0, "power_w": 72.0, "sm_act
 U = GpuCondition
 
 
-def one(seconds: int, card: dict[str, Any], label: GpuCondition, **rest: Any) -> Phase:
-    return Phase(seconds, (card,), (label,), **{"work": SERVING, **rest})
+def one(seconds: int, device: dict[str, Any], label: GpuCondition, **rest: Any) -> Phase:
+    return Phase(seconds, (device,), (label,), **{"work": SERVING, **rest})
 
 
 HEALTHY = one(30, FULL, U.PRODUCTIVE, completed_per_s=10.0)
@@ -142,8 +142,8 @@ def kempner(
     name: str, label: GpuCondition, *, util: float = 97.0, per_s: float = 10.0, **ratios: float
 ) -> Case:
     fields = {f"{what}_ratio": value for what, value in ratios.items()}
-    card = {"utilization_pct": util, **fields}
-    phase = one(20, card, label, completed_per_s=per_s, work=SERVING if per_s else QUIET)
+    device = {"utilization_pct": util, **fields}
+    phase = one(20, device, label, completed_per_s=per_s, work=SERVING if per_s else QUIET)
     return Case(f"kempner_{name}", f"KempnerPulse, docs/classification.md: {name}", (phase,))
 
 

@@ -55,24 +55,24 @@ class Hang:
         return [ROW]
 
 
-class Heard:
+class SampleRecorder:
     """The listener of a sampler: records its samples and failures."""
 
     def __init__(self) -> None:
         self.rows: list[Sequence[GpuSample]] = []
         self.errors: list[Exception] = []
-        self.came = threading.Semaphore(0)
+        self.arrived = threading.Semaphore(0)
 
     def samples(self, rows: Sequence[GpuSample]) -> None:
         self.rows.append(rows)
-        self.came.release()
+        self.arrived.release()
 
     def failure(self, error: Exception) -> None:
         self.errors.append(error)
-        self.came.release()
+        self.arrived.release()
 
     def wait(self) -> None:
-        assert self.came.acquire(timeout=PATIENCE_S), "nothing came from the sampler"
+        assert self.arrived.acquire(timeout=PATIENCE_S), "nothing came from the sampler"
 
 
 def raising(error: BaseException) -> Callable[[], Sequence[GpuSample]]:
@@ -82,7 +82,7 @@ def raising(error: BaseException) -> Callable[[], Sequence[GpuSample]]:
     return read
 
 
-class Hands:
+class StepClock:
     """A clock that only the test moves."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ LONGEST_S = 60.0
 STEP_S = 1 / 16  # exact, so that ages are
 
 
-class Station:
+class Service:
     """One service: its throttle, its clock, and who works in it.
 
     Args:
@@ -51,11 +51,11 @@ class Station:
         chosen = {"policy": "tiers", "retry_jitter": 0.0, **RATES, **settings}
         source = FakeGpu(clock=self.clock) if sources is None else sources
         self.throttle = Throttle(Settings(**chosen), gpu=source, sampling="manual", clock=self.clock)
-        self.refused: Counter[str] = Counter()
+        self.rejected: Counter[str] = Counter()
         """By detail."""
         self.reasons: Counter[Reason] = Counter()
         self._work: deque[tuple[float, Permit]] = deque()
-        self._turn = 0
+        self._request_number = 0
 
     def tick(self, times: int = 1, every_s: float = 1.0) -> ControlState:
         """Let time pass and read every source, again and again."""
@@ -64,18 +64,18 @@ class Station:
             self.throttle.tick()
         return self.throttle.control_state()
 
-    def ask(self, priority: Priority = Priority.MID) -> Permit | None:
+    def request(self, priority: Priority = Priority.MID) -> Permit | None:
         """One request that does not wait in the queue."""
         verdict = self.throttle.try_admit(Demand(priority))
         if isinstance(verdict, Permit):
             return verdict
         if isinstance(verdict, Rejection):
-            _bearable(verdict)
-            self.refused[verdict.decision.detail] += 1
+            _check_retry_after(verdict)
+            self.rejected[verdict.decision.detail] += 1
             self.reasons[verdict.decision.reason] += 1
         else:
             self.throttle.leave(verdict)
-            self.refused["line"] += 1
+            self.rejected["queue"] += 1
         return None
 
     def detail(self, priority: Priority = Priority.MID) -> str:
@@ -85,7 +85,7 @@ class Station:
             verdict.settle()
             return ""
         assert isinstance(verdict, Rejection)
-        _bearable(verdict)
+        _check_retry_after(verdict)
         return verdict.decision.detail
 
     def wait_s(self, priority: Priority = Priority.MID) -> float:
@@ -94,7 +94,7 @@ class Station:
         assert isinstance(verdict, Rejection)
         return verdict.decision.retry_after_s
 
-    def crowd(self, seconds: int, rps: float = 2.5 * NOMINAL_RPS, takes_s: float = 0.0) -> list[int]:
+    def overload(self, seconds: int, rps: float = 2.5 * NOMINAL_RPS, takes_s: float = 0.0) -> list[int]:
         """Let so many requests of all priorities come per second, and sample each second.
 
         Args:
@@ -114,7 +114,7 @@ class Station:
                 owed += rps * STEP_S
                 while owed >= 1.0:
                     owed -= 1.0
-                    permit = self.ask(self._next_priority())
+                    permit = self.request(self._next_priority())
                     if permit is not None:
                         count += 1
                         self._work.append((self.clock() + takes_s, permit))
@@ -124,7 +124,7 @@ class Station:
 
     def hang(self, requests: int = 1) -> list[Permit]:
         """Requests that are let in and do not end."""
-        permits = [self.ask(Priority.HIGH) for _ in range(requests)]
+        permits = [self.request(Priority.HIGH) for _ in range(requests)]
         return [permit for permit in permits if permit is not None]
 
     @property
@@ -146,20 +146,26 @@ class Station:
         return [verdict.condition for verdict in self.verdicts]
 
     @property
-    def telemetry_refusals(self) -> int:
+    def telemetry_rejections(self) -> int:
         """Requests that were sent away because of what the telemetry said."""
         return self.reasons[Reason.GPU]
 
     def _next_priority(self) -> Priority:
-        self._turn = (self._turn + 1) % 10
-        return Priority.LOW if self._turn == 0 else Priority.MID if self._turn < 4 else Priority.HIGH
+        self._request_number = (self._request_number + 1) % 10
+        return (
+            Priority.LOW
+            if self._request_number == 0
+            else Priority.MID
+            if self._request_number < 4
+            else Priority.HIGH
+        )
 
     def _finish(self, now: float) -> None:
         while self._work and self._work[0][0] <= now:
             self._work.popleft()[1].settle()
 
 
-def of_settings(*items: str, selector: str = "", **settings: Any) -> Station:
+def of_settings(*items: str, selector: str = "", **settings: Any) -> Service:
     """A station whose sources are named by settings, as in production; it is `WALL_S` on all walls."""
     clock = ManualClock()
     sources = providers(
@@ -169,10 +175,10 @@ def of_settings(*items: str, selector: str = "", **settings: Any) -> Station:
         wall=lambda: WALL_S + clock() - START_S,
         manual=True,
     )
-    return Station(sources, clock, **settings)
+    return Service(sources, clock, **settings)
 
 
-def _bearable(rejection: Rejection) -> None:
+def _check_retry_after(rejection: Rejection) -> None:
     """Every rejection states a retry time, and never more than a minute."""
     assert 0.0 <= rejection.decision.retry_after_s <= LONGEST_S, rejection
 
