@@ -1,4 +1,4 @@
-"""Makes the doubles importable, however the tests are started, and hands them out."""
+"""Fixtures of the sampler doubles, importable from any working directory."""
 
 import sys
 import threading
@@ -25,6 +25,6 @@ def listener() -> SampleRecorder:
 
 @pytest.fixture(autouse=True)
 def older_threads() -> None:
-    """Remember which samplers of other tests still run."""
+    """Record the samplers of other tests that still run."""
     OLDER.clear()
     OLDER.update(threading.enumerate())

@@ -21,7 +21,7 @@ from autoglm_throttle.gpu.sampler import THREAD
 from autoglm_throttle.gpu.select import providers
 
 CODES = (1, 2, 3, 4, 6, 9, 10, 12, 13, 15, 16, 18, 25, 28, 999)
-"""Of the library's errors those that mean something of their own."""
+"""Error codes of the library with a meaning of their own."""
 
 SETTINGS: dict[str, Any] = {
     "policy": "tiers",
@@ -33,7 +33,7 @@ QUICK = {"gpu_stale_after_s": 0.6, "gpu_blind_after_s": 1.2}
 
 
 def engine() -> dict[str, Any]:
-    """An engine that is always well."""
+    """An engine that is always healthy."""
     return {"device": "engine", "kind": "engine", "queued": 0, "running": 1, "kv_used_ratio": 0.5}
 
 
@@ -60,7 +60,7 @@ throttles["joined"] = Throttle(
 
 
 class Changes(logging.Handler):
-    """Keeps what is logged, by the throttle's telemetry."""
+    """Records log events, with the telemetry state of the throttle."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,12 +77,12 @@ logging.getLogger("autoglm_throttle").addHandler(changes)
 
 
 async def ok(request: Request) -> Response:
-    """Answer at once."""
+    """Respond at once."""
     return PlainTextResponse("ok")
 
 
 async def state(request: Request) -> Response:
-    """The state of every throttle."""
+    """Return the state of every throttle."""
     seen = {}
     for name, throttle in throttles.items():
         snapshot = throttle.snapshot()
@@ -106,7 +106,7 @@ async def state(request: Request) -> Response:
 
 
 def restart(request: Request) -> Response:
-    """Stop and start those whose driver hangs, on a thread of its own."""
+    """Stop and start the throttles with a hung driver, on a thread of its own."""
     for name in ("hung", "joined"):
         throttles[name].stop()
         throttles[name].start()
@@ -114,13 +114,13 @@ def restart(request: Request) -> Response:
 
 
 async def samplers(request: Request) -> Response:
-    """The threads that read, and what was logged."""
+    """Return the reading threads, and the log events."""
     names = [thread.name for thread in threading.enumerate() if thread.name.startswith(THREAD)]
     return JSONResponse({"threads": names, "logged": changes.kept})
 
 
 def mounted(throttle: Throttle) -> Any:
-    """A service behind this throttle."""
+    """Build a service behind this throttle."""
     return ThrottleMiddleware(Starlette(routes=[Route("/ok", ok)]), throttle=throttle)
 
 

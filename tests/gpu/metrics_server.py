@@ -1,4 +1,4 @@
-"""An HTTP server that behaves as badly as a test wants."""
+"""An HTTP server with faults chosen by the test."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 
 Answer = Callable[[socket.socket, str], None]
-"""What is done with a connection after its request was read: the socket, and the request's head."""
+"""Function that handles a connection after its request was read: gets the socket and the request head."""
 
 
 class BadServer:
-    """Listens on loopback; each connection is answered as ``answer`` says at that moment."""
+    """Listens on loopback; each connection is handled by the current ``answer``."""
 
     def __init__(self) -> None:
         self.answer: Answer = page(b"")
@@ -31,7 +31,7 @@ class BadServer:
         self._start(self._accept, self._listener)
 
     def down(self) -> None:
-        """Refuse connections."""
+        """Reject connections."""
         if self._listener is not None:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept() on Linux
@@ -78,7 +78,7 @@ class BadServer:
 
 
 def page(body: bytes, *headers: str, status: str = "200 OK", length: int | None = None) -> Answer:
-    """A whole page; ``length`` is what it claims to be long."""
+    """Build a whole page; ``length`` is its stated content length."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body) if length is None else length}", *headers]
     head = "\r\n".join(lines).encode() + b"\r\n\r\n"
     return lambda connection, _: connection.sendall(head + body)

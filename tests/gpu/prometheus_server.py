@@ -1,4 +1,4 @@
-"""The query interface of a Prometheus server, as its documentation describes it, over our numbers."""
+"""The documented query interface of a Prometheus server, over given numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoglm_throttle.gpu.exposition import Series
 from tests.gpu.metrics_server import page
 
 LOOK_BACK_S = 300.0
-"""For so long a server answers a series that has died."""
+"""Seconds for which a server returns a series that has ended."""
 
 _TERM = re.compile(r"timestamp\((\w*)\{(.*?)\}\)")
 _MATCHER = re.compile(r'(\w+)(=~|!=|=)"([^"]*)"')
@@ -29,7 +29,7 @@ class PrometheusServer:
         self.queries: list[str] = []
 
     def scraped(self, series: Iterable[Series], *, age_s: float = 0.0, **labels: str) -> None:
-        """Ingest an exporter's samples of so long ago, with the labels of its target."""
+        """Ingest the samples of an exporter with an age, with the labels of its target."""
         for one in series:
             self.series.append(Series(one.name, {**one.labels, **labels}, one.value, self.now - age_s))
 

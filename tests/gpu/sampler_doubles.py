@@ -11,11 +11,11 @@ from autoglm_throttle.types import GpuSample
 
 ROW = GpuSample(device="GPU-a", index=0, taken_at_s=1.0, source="test", utilization_pct=50.0)
 PATIENCE_S = 60.0
-"""Seconds until a thread counts as dead. No answer takes as long, however busy the machine is."""
+"""Seconds until a thread counts as dead, longer than any response of a busy machine."""
 
 
 class Source:
-    """A provider whose reading is what the test says, and which notes who called it."""
+    """A provider with a reading set by the test, which records its calls and their threads."""
 
     name = "source"
 
@@ -45,7 +45,7 @@ class Source:
 
 
 class Hang:
-    """A driver call that returns only when the test lets it: it stands for 60 s, or for ever."""
+    """A driver call that returns only when the test releases it."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -83,7 +83,7 @@ def raising(error: BaseException) -> Callable[[], Sequence[GpuSample]]:
 
 
 class StepClock:
-    """A clock that only the test moves."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -93,10 +93,10 @@ class StepClock:
 
 
 OLDER: Final[set[threading.Thread]] = set()
-"""Threads that were there before the test: a service of another test may not have been collected yet."""
+"""Threads that existed before the test: those of another test may not have ended yet."""
 
 
 def sampler_threads() -> list[threading.Thread]:
-    """The threads of samplers that this test has started."""
+    """Return the sampler threads started by this test."""
     found = [thread for thread in threading.enumerate() if thread.name.startswith(THREAD)]
     return [thread for thread in found if thread not in OLDER]

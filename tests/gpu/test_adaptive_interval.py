@@ -12,7 +12,7 @@ from autoglm_throttle.gpu.interval import STEP_DELAY_S, AdaptiveInterval
 
 
 def settled(load: float, interval_s: float = 1.0, max_s: float = 10.0) -> tuple[AdaptiveInterval, float]:
-    """An interval adapted to this load, and the time."""
+    """Build an interval adapted to this load, and the time."""
     pace = AdaptiveInterval(interval_s, max_s)
     for tick in range(100):
         pace.next(load, False, float(tick))
@@ -111,7 +111,7 @@ REPORTED = st.tuples(st.none() | st.floats(0.0, 2.0), st.booleans(), st.floats(0
 
 
 def slowest(load: float | None, urgent: bool) -> float:
-    """The longest multiple that the table allows."""
+    """Return the longest multiple in the table."""
     if urgent or load is None or load >= 0.7:
         return 1.0
     return 5.0 if load >= 0.3 else 10.0

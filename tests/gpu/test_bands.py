@@ -12,7 +12,7 @@ SAMPLES = 3
 
 
 def busy(engines: int = 0, **settings: Any) -> tuple[Service, FakeGpu]:
-    """A device at 100 % whose memory an engine has reserved; the engine itself has capacity."""
+    """Build a device at 100 % with memory reserved by an engine that has capacity."""
     clock = ManualClock()
     gpu = FakeGpu(1, engines=engines, clock=clock)
     gpu.utilization_pct = 100.0
@@ -33,7 +33,7 @@ def test_adaptive_rejects_nothing_for_busy_serving_gpu(signal: str, engines: int
 
 @pytest.mark.parametrize("engines", [0, 1])
 def test_adaptive_keeps_completed_rate_of_full_service(engines: int) -> None:
-    """Twice as many come as it can do: whatever the table says, as much gets done as without it."""
+    """At twice the capacity as many requests complete as without the table."""
     goodput = {}
     for policy in ("concurrency", "adaptive"):
         service, gpu = busy(engines, policy=policy, inflight_start=16, inflight_max=16)

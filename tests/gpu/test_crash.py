@@ -1,4 +1,4 @@
-"""A sampler's thread that crashes: requests go on, and it reads again."""
+"""A crash of the sampler thread: requests continue, and it reads again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S = 60.0
 
 
 class Crashing(FakeGpu):
-    """Ends its reader as nothing may that reads."""
+    """A provider that ends the reading thread."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock=clock)

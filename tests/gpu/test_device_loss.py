@@ -96,7 +96,7 @@ def test_all_devices_lost_rejects_all_until_one_returns() -> None:
 
 
 def test_reduced_rates_rise_slowly_after_total_loss() -> None:
-    """Nothing until three new samples are there; then the band of before until the loss is 30 s ago."""
+    """No change until three new samples; then the earlier band until 30 s after the loss."""
     service, gpu = four(93.0)
     service.overload(5)
     assert service.throttle.control_state().tier == 0.4

@@ -30,21 +30,21 @@ pytestmark = [
 
 LOST = {6, 15, 16, 28}
 SILENT = {1, 2, 4, 9, 10, 12, 18, 999}
-"""The source is unavailable, and comes back when the error goes."""
+"""Errors that make the source unavailable until they end."""
 DUMB = {3, 13, 25}
-"""The card does not tell a thing, and is not asked again before the next opening."""
+"""Errors of a missing field, which is not read again before the next opening."""
 
 LADDER = ["fresh", "late", "stale", "blind"]
 HANG_US = 600_000_000
 STALE_S = 3.0
 LONGEST_S = 60.0
-"""Seconds until a wait counts as a hang. No answer takes as long, however busy the machine is."""
+"""Seconds until a wait counts as a hang, longer than any response of a busy machine."""
 WATCHED_S = 3.9
-"""Seconds of watching, at least: all errors have shown by then on a machine that is not busy."""
+"""Least seconds of observation: all errors have appeared by then on an idle machine."""
 
 
 class World:
-    """The server and the state of the library beneath it."""
+    """The server and the state of its fake library."""
 
     def __init__(self, server: Server, state: Path) -> None:
         self.server = server
@@ -75,12 +75,12 @@ class World:
 
 
 class Faults:
-    """The records of every throttle from the first error on."""
+    """Collect the records of every throttle from the first error on."""
 
     def __init__(self, world: World, *names: str) -> None:
         self.states: dict[str, list[str]] = {name: [] for name in names}
         self.ages_s: list[tuple[str, float]] = []
-        """State of the hung one, and the age of its newest sample."""
+        """State of the hung throttle, and the age of its newest sample."""
         self.answers: dict[str, Counter[int]] = {name: Counter() for name in names}
         self.last: dict[str, Any] = {}
         began_s = time.monotonic()
@@ -94,7 +94,7 @@ class Faults:
                 self.ages_s.append((hung["telemetry"], hung["age_s"]))
 
     def _walking(self) -> bool:
-        """Whether a throttle has not come to the state that its error leads to."""
+        """Return whether a throttle has not reached the state of its error."""
         ends = {"hung": "stale", **{str(code): "blind" for code in SILENT | DUMB | LOST}}
         return any(self.states[name][-1:] != [state] for name, state in ends.items())
 
@@ -103,7 +103,7 @@ class Faults:
             self.states[name].append(telemetry)
 
     def walked(self, name: str) -> list[str]:
-        """The states since the last fresh sample: a busy machine is late now and then without any fault."""
+        """Return the states since the last fresh sample: a busy machine is late at times without a fault."""
         states = self.states[name]
         return states[len(states) - 1 - states[::-1].index("fresh") :] if "fresh" in states else states
 
@@ -136,7 +136,7 @@ def names(world: World) -> list[str]:
 
 @pytest.fixture(scope="module")
 def faults(world: World, names: list[str]) -> Faults:
-    """All errors at once, one for each throttle."""
+    """Start all errors, one for each throttle."""
     errors = {f"err_{code}": code for code in CODES}
     hangs = {"delay_us_joined": HANG_US, "delay_us_hung": HANG_US}
     world.says(**errors, err_pair=15, **hangs)
@@ -145,7 +145,7 @@ def faults(world: World, names: list[str]) -> Faults:
 
 @pytest.fixture(scope="module")
 def healed(world: World, faults: Faults) -> dict[str, Any]:
-    """The end of all errors; of the hangs, too."""
+    """End all errors and hangs."""
     world.says()
     world.until_fresh(*(str(code) for code in SILENT), "hung", "joined")
     return world.state()

@@ -181,7 +181,7 @@ def test_source_order_decides_precedence(clock: ManualClock) -> None:
 
 
 class Absent(Named):
-    """The automatic choice on a machine without a GPU."""
+    """The automatic source on a machine without a GPU."""
 
     def read(self) -> Sequence[GpuSample]:
         raise NoSourceError("no GPU found")

@@ -252,7 +252,7 @@ def test_the_order_of_the_names_does_not_matter(lines: list[Series]) -> None:
 
 @pytest.mark.parametrize("label", ["UUID", "Hostname", "GPU_I_ID"])
 def test_a_name_longer_than_any_is_no_name(label: str) -> None:
-    """It would be kept for five minutes, and stand in each of sixty metrics."""
+    """It would be stored for five minutes, in each of sixty metrics."""
     labels = {"UUID": "GPU-a", "Hostname": "node", "GPU_I_ID": "1"}
     for length, count in ((255, 1), (256, 0)):
         line = one("DCGM_FI_DEV_GPU_TEMP", 40.0, None, **{**labels, label: "x" * length})

@@ -49,7 +49,7 @@ def test_prometheus_client_output_is_read(value: str, number: float) -> None:
     "name", sorted(path.stem for path in TEXTS.iterdir() if "openmetrics" not in path.stem)
 )
 def test_parser_agrees_with_prometheus_client(name: str) -> None:
-    """But for the names: it appends ``_total`` to those of counters that lack it, as dcgm-exporter's do."""
+    """Names differ: it appends ``_total`` to counters without it, such as those of dcgm-exporter."""
     theirs = [sample for family in text_string_to_metric_families(text(name)) for sample in family.samples]
     read = [(one.name.removesuffix("_total"), dict(one.labels), one.value) for one in series(name)]
     expected = [(one.name.removesuffix("_total"), one.labels, float(one.value)) for one in theirs]

@@ -1,4 +1,4 @@
-"""One page over HTTP: from servers that hang, drip, lie and die."""
+"""One page over HTTP: from servers that hang, send slowly, state wrong lengths and die."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TLS = Path(__file__).parents[1] / "store" / "tls"
 
 SHORT_S = 0.3
 LATE_S = 30.0
-"""How much later than its deadline an answer may come back on a busy machine; the servers take a minute."""
+"""Tolerated delay after the deadline on a busy machine; the servers take a minute."""
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
 
@@ -174,7 +174,7 @@ def test_nothing_outlasts_the_deadline(
 
 @contextlib.contextmanager
 def deaf() -> Iterator[int]:
-    """A port whose queue of connections is full, and that accepts none."""
+    """Provide a port with a full connection queue, which accepts none."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as waiting:
         for _ in range(8):
             one = waiting.enter_context(socket.socket())
@@ -201,7 +201,7 @@ def test_a_tls_handshake_that_hangs() -> None:
 
 
 class Secured:
-    """A server that speaks TLS, for one connection."""
+    """Provide a TLS server for one connection."""
 
     def __init__(self, answer: bytes, hold: threading.Event) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))

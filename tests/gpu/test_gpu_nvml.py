@@ -1,4 +1,4 @@
-"""The NVML provider over a plain object in the place of the library: no compiler, no GPU."""
+"""The NVML provider over a Python object instead of the library: no compiler, no GPU."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ from tests.fake_nvml.every import CASES
 
 
 class Plain:
-    """The world of a plain object."""
+    """A fake library as a Python object."""
 
     def __init__(self, driver: FakeNvml) -> None:
         self.driver = driver

@@ -1,4 +1,4 @@
-"""The NVML provider over a compiled stand-in for the library: the real binding, the real ABI.
+"""The NVML provider over a compiled fake library: the real binding, the real ABI.
 
 The library is built here and loaded by one process of its own, in which every case runs.
 """

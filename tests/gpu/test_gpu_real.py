@@ -27,7 +27,7 @@ def provider() -> Iterator[NvmlProvider]:
 
 
 def later(provider: NvmlProvider) -> Sequence[GpuSample]:
-    """A reading far enough from the one before for differences."""
+    """Read late enough after the last reading for differences."""
     time.sleep(2 * GAP_S)
     return provider.read()
 

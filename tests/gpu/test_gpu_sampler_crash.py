@@ -23,11 +23,11 @@ from tests.gpu.sampler_doubles import (
 )
 
 CRASHES = [SystemExit(1), KeyboardInterrupt(), GeneratorExit()]
-"""What no ``except Exception`` stops. (``MemoryError`` is stopped: it is a failed read.)"""
+"""Exceptions that ``except Exception`` does not catch. (``MemoryError`` is caught: it is a failed read.)"""
 
 
 class StoppedError(Source):
-    """A provider whose closing can be waited for: it comes last in a crash."""
+    """A provider whose close can be awaited: it comes last in a crash."""
 
     def __init__(self, reading: Callable[[], Sequence[GpuSample]]) -> None:
         super().__init__(reading)
@@ -48,7 +48,7 @@ def source() -> StoppedError:
 
 @pytest.fixture
 def sampler(source: StoppedError, listener: SampleRecorder, clock: StepClock) -> Iterator[Sampler]:
-    """One whose clock stands still: only the test lets the pause pass."""
+    """Build a sampler with a manual clock, so that only the test ends the pause."""
     sampler = Sampler(source, listener.samples, listener.failure, interval_s=0.01, clock=clock)
     yield sampler
     sampler.stop(PATIENCE_S)

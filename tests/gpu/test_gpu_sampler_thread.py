@@ -1,4 +1,4 @@
-"""The thread that asks: hang-proof and restartable."""
+"""The sampler thread survives hangs and can be restarted."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def made() -> Iterator[Callable[..., Sampler]]:
 
 
 def runs(sampler: Sampler) -> bool:
-    """Whether it runs now; a function, for it changes between two looks."""
+    """Return whether it runs now; a function, because the value changes."""
     return sampler.is_running
 
 
 def error(sampler: Sampler) -> str | None:
-    """Why it ended; a function for the same reason."""
+    """Return the cause of its end; a function, because the value changes."""
     return sampler.status.misconfigured
 
 

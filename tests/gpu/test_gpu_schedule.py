@@ -11,7 +11,7 @@ INTERVALS = st.floats(0.2, 60.0)
 
 
 def after(schedule: Schedule, outcome: str, started_s: float, now: float) -> NextRead:
-    """The plan after one read."""
+    """Return the schedule after one read."""
     schedule.begin(started_s)
     getattr(schedule, outcome)(now)
     return schedule.next_read

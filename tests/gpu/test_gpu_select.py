@@ -1,4 +1,4 @@
-"""From a setting to a provider, without a driver call in the caller."""
+"""Selection of a provider by a setting, without a driver call in the caller."""
 
 import logging
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ ROW = GpuSample(device="GPU-a", index=0, taken_at_s=1.0, source="test")
 
 
 class Candidate:
-    """A provider that plays a list of answers."""
+    """A provider that replays a list of results."""
 
     min_interval_s = 0.2
 

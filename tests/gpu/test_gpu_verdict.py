@@ -485,7 +485,7 @@ def test_a_mean_of_power_is_believed_before_a_moment_of_it() -> None:
 
 
 def test_a_measurement_from_the_future_does_not_end_the_judging() -> None:
-    """`Throttle.observe` is given rows by anybody, perhaps with the time of another clock."""
+    """`Throttle.observe` accepts rows with the time of another clock."""
     player = Player()
     ahead = view((row(0, player.now + 3600.0, **FULL),))
     player.tracker.update(ahead, ServiceStats(), player.now)

@@ -18,7 +18,7 @@ FORGET_S = 60
 
 
 class Fleet:
-    """Two hosts of two devices each, scraped by one server every five seconds."""
+    """Two hosts with two devices each, scraped by one server every five seconds."""
 
     def __init__(self, server: BadServer, **settings: Any) -> None:
         self.utilization_pct = {"one": 80.0, "two": 80.0}
@@ -28,7 +28,7 @@ class Fleet:
         self._second = 0
 
     def seconds(self, number: int, *hosts: str) -> list[float]:
-        """So many seconds in which these hosts are scraped; the factor at each."""
+        """Scrape these hosts for some seconds; returns the factor at each."""
         factors = []
         for _ in range(number):
             self.prometheus.now = WALL_S + self.service.clock() - START_S + 1.0
@@ -112,7 +112,7 @@ def test_the_last_host_that_vanishes_is_an_outage_for_as_long(server: BadServer)
 
 
 def test_dead_host_still_listed_by_server_is_stale(server: BadServer) -> None:
-    """A server answers a dead series for five minutes; its own time gives it away."""
+    """A server returns an ended series for five minutes; its timestamp shows the age."""
     fleet = Fleet(server)
     fleet.seconds(30, "one", "two")
     old = [one for one in fleet.prometheus.series if one.labels["Hostname"] == "two"]

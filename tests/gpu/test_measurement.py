@@ -22,7 +22,7 @@ def server() -> Iterator[BadServer]:
 
 
 class Exporter:
-    """Measures every 30 s, and is asked every second."""
+    """A source that measures every 30 s, and is read every second."""
 
     def __init__(self, server: BadServer, counter: bool = True, **settings: Any) -> None:
         self.utilization_pct = 50.0
@@ -100,7 +100,7 @@ def test_identical_pages_never_make_three_strikes(server: BadServer) -> None:
 
 
 def test_an_engine_that_says_the_same_is_new_each_time(server: BadServer) -> None:
-    """A full queue may stand still; its page is made when it is asked for."""
+    """A full queue may be constant; its page is made at the request."""
     server.answer = page(b"vllm:num_requests_waiting 40\nvllm:num_requests_running 8\n")
     service = of_settings(f"vllm:{server.url()}")
     assert [service.tick().factor for _ in range(3)] == [1.0, 1.0, 0.0]
@@ -108,7 +108,7 @@ def test_an_engine_that_says_the_same_is_new_each_time(server: BadServer) -> Non
 
 
 def test_the_stamp_of_a_source_is_its_age(server: BadServer) -> None:
-    """It was measured two seconds before we looked, and never again."""
+    """It was measured two seconds before the first read, and never again."""
     stamp_ms = (WALL_S - 2.0) * 1000.0
     server.answer = page(f'DCGM_FI_DEV_GPU_UTIL{{UUID="{UUID}"}} 90 {stamp_ms:.0f}\n'.encode())
     service = of_settings(f"dcgm:{server.url()}")

@@ -1,4 +1,4 @@
-"""Written-down samples: lists, generators, functions and files."""
+"""Recorded samples: lists, generators, functions and files."""
 
 import itertools
 import os
@@ -16,7 +16,7 @@ def percents(provider: RecordedProvider) -> list[float | None]:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace a file as a careful writer does, with a time of change that surely differs."""
+    """Replace a file atomically, with a different modification time."""
     before = path.stat().st_mtime_ns if path.exists() else 0
     fresh = path.with_suffix(".new")
     fresh.write_text(text)

@@ -15,7 +15,7 @@ def row(at: float, device: str = "GPU-0", **values: Any) -> GpuSample:
 
 
 class Source:
-    """A source whose readings are given one by one."""
+    """A source with readings given one by one."""
 
     def __init__(self, forget_s: float = 300.0) -> None:
         self.reading = SampleBuilder(3.0, forget_s)

@@ -1,4 +1,4 @@
-"""Copies of rows are what `dataclasses.replace` makes, and the row that was copied stays as it was."""
+"""Copies of rows equal those of `dataclasses.replace`, and the original is unchanged."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ PATIENCE_S = 10.0
 
 
 class Paced:
-    """A station whose sources are read when they are due, not sooner."""
+    """A service whose sources are read when they are due, not sooner."""
 
     def __init__(
         self, sources: Sequence[FakeGpu] = (), clock: ManualClock | None = None, **settings: Any
@@ -34,7 +34,7 @@ class Paced:
         return max(one.interval_s for one in self.service.throttle.snapshot().sources)
 
     def until_due(self) -> TelemetryState:
-        """The state just before the next reading, which then comes."""
+        """Return the state just before the next reading, then read."""
         samplers = self.service.throttle.control.monitor.samplers.values()
         due_s = min(sampler.schedule.due_s for sampler in samplers)
         self.clock.advance(max(0.0, due_s - self.clock()))
@@ -45,7 +45,7 @@ class Paced:
         return state
 
     def idle(self) -> None:
-        """Until the slowest rhythm is reached."""
+        """Advance until the longest interval is reached."""
         for _ in range(200):
             self.until_due()
             if self.interval_s == 10.0:
@@ -147,7 +147,7 @@ def test_many_in_flight_is_load_despite_idle_device() -> None:
 
 
 class Read(Named):
-    """Says when it is being read."""
+    """A GPU that signals each read."""
 
     def __init__(self, name: str, clock: ManualClock) -> None:
         super().__init__(name, clock)
@@ -159,14 +159,14 @@ class Read(Named):
 
 
 class SampleRecorder(Throttle):
-    """Says when a reading has been taken in."""
+    """A throttle that signals each observed reading."""
 
     listener: threading.Semaphore
 
 
 @contextmanager
 def dozing(sources: int) -> Iterator[tuple[SampleRecorder, list[Read], ManualClock]]:
-    """A throttle with its threads, at the slowest rhythm, without anybody having come for long."""
+    """Provide a throttle with threads, at the longest interval, after a long time without requests."""
     clock = ManualClock()
     gpus = [Read(f"gpu-{number}", clock) for number in range(sources)]
     throttle = SampleRecorder(Settings(sample_adaptive=True), gpu=gpus, clock=clock)
@@ -205,7 +205,7 @@ def test_the_first_request_after_idleness_wakes(sources: int, looked_at: bool) -
 
 @pytest.mark.parametrize("sources", [1, 2])
 def test_only_the_first_request_wakes(sources: int) -> None:
-    """Else a trickle of requests would have the driver read as fast as it can be."""
+    """Otherwise a few requests would cause reads at the highest rate."""
     with dozing(sources) as (throttle, gpus, clock):
         clock.advance(1.0)
         assert admitted(throttle, 1) == 1

@@ -19,7 +19,7 @@ def engine(now: float, **fields: Any) -> GpuSample:
 
 
 class Service:
-    """Ours, one update a second."""
+    """Update our own counts once a second."""
 
     def __init__(self) -> None:
         self.progress = ThroughputTracker()
@@ -266,7 +266,7 @@ def test_whatever_happens_the_figures_stay_in_their_ranges(
 def streams(
     progress: ThroughputTracker, seconds: int, answers_per_s: float, parts_per_s: float, at_s: float
 ) -> list[Any]:
-    """Shares of a service that does both; counters and time start where those of ``at_s`` would be."""
+    """Return the shares of a service with both; counters and time start at ``at_s``."""
     shares = []
     for _ in range(seconds):
         at_s += 1.0

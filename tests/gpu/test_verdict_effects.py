@@ -15,7 +15,7 @@ BUSY_PCT = 88.0
 
 
 def make_service(devices: int = 1, engines: int = 0, **settings: Any) -> tuple[Service, FakeGpu]:
-    """A service that has worked for a while on devices of 700 W."""
+    """Build a service that has worked for a while on devices of 700 W."""
     clock = ManualClock()
     gpu = FakeGpu(devices, engines=engines, clock=clock)
     gpu.utilization_pct, gpu.power_w, gpu.power_limit_w = 60.0, 450.0, 700.0
@@ -25,7 +25,7 @@ def make_service(devices: int = 1, engines: int = 0, **settings: Any) -> tuple[S
 
 
 def hung(service: Service, gpu: FakeGpu, **reading: float) -> list[Permit]:
-    """A collective that waits for a rank that is gone: 100 % at 70 W, and nothing comes out."""
+    """Simulate a collective that waits for a lost rank: 100 % at 70 W, without responses."""
     service.overload(1, rps=0)
     permits = service.hang(4)
     gpu.utilization_pct = BUSY_PCT
@@ -136,7 +136,7 @@ class TestStalled:
         assert service.findings == [GpuCondition.STALLED, GpuCondition.LOST]
 
     def test_a_slow_service_is_not_hung(self) -> None:
-        """An answer every two seconds is progress all the time."""
+        """A response every two seconds counts as continuous progress."""
         service, gpu = make_service()
         permits = hung(service, gpu)
         for _ in range(20):
@@ -154,7 +154,7 @@ class TestStalled:
             assert service.findings != [GpuCondition.STALLED]
 
     def test_silence_takes_readiness_back(self) -> None:
-        """Missing telemetry must not keep a service out of its load balancer for ever."""
+        """Missing telemetry must not keep a service unready for ever."""
         service, gpu = make_service()
         hung(service, gpu)
         until_stalled(service)

@@ -8,7 +8,7 @@ from autoglm_throttle.gpu.work_baseline import MAX_SECONDS_PER_GAP, WorkBaseline
 
 
 class Device:
-    """One measurement a second."""
+    """Record one measurement a second."""
 
     def __init__(self) -> None:
         self.at_work = WorkBaseline()

@@ -23,7 +23,7 @@ from autoglm_throttle.testing import FakeGpu, ManualClock
 from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict
 
 RATES: dict[str, Any] = {"rate_high_rps": 100.0, "rate_mid_rps": 50.0, "rate_low_rps": 20.0, "burst_s": 1.0}
-"""Small enough to be counted request by request."""
+"""Rates small enough to count single requests."""
 
 NOMINAL_RPS = 170.0
 START_S = ManualClock()()
@@ -33,10 +33,10 @@ STEP_S = 1 / 16  # exact, so that ages are
 
 
 class Service:
-    """One service: its throttle, its clock, and who works in it.
+    """One service: its throttle, its clock, and its running requests.
 
     Args:
-        sources: what is read; None: one fake card.
+        sources: telemetry sources; None: one fake GPU.
         clock: the clock that the sources share.
         settings: settings by lower-case name.
     """
@@ -52,20 +52,20 @@ class Service:
         source = FakeGpu(clock=self.clock) if sources is None else sources
         self.throttle = Throttle(Settings(**chosen), gpu=source, sampling="manual", clock=self.clock)
         self.rejected: Counter[str] = Counter()
-        """By detail."""
+        """Rejections by detail."""
         self.reasons: Counter[Reason] = Counter()
         self._work: deque[tuple[float, Permit]] = deque()
         self._request_number = 0
 
     def tick(self, times: int = 1, every_s: float = 1.0) -> ControlState:
-        """Let time pass and read every source, again and again."""
+        """Advance the time and read every source, repeatedly."""
         for _ in range(times):
             self._finish(self.clock.advance(every_s))
             self.throttle.tick()
         return self.throttle.control_state()
 
     def request(self, priority: Priority = Priority.MID) -> Permit | None:
-        """One request that does not wait in the queue."""
+        """Send one request that does not wait in the queue."""
         verdict = self.throttle.try_admit(Demand(priority))
         if isinstance(verdict, Permit):
             return verdict
@@ -79,7 +79,7 @@ class Service:
         return None
 
     def detail(self, priority: Priority = Priority.MID) -> str:
-        """The detail of a rejection now; empty if the request is admitted."""
+        """Return the detail of a rejection now; empty if the request is admitted."""
         verdict = self.throttle.try_admit(Demand(priority))
         if isinstance(verdict, Permit):
             verdict.settle()
@@ -89,21 +89,21 @@ class Service:
         return verdict.decision.detail
 
     def wait_s(self, priority: Priority = Priority.MID) -> float:
-        """The time after which a request that is sent away now should come again."""
+        """Return the retry time of a rejection now."""
         verdict = self.throttle.try_admit(Demand(priority))
         assert isinstance(verdict, Rejection)
         return verdict.decision.retry_after_s
 
     def overload(self, seconds: int, rps: float = 2.5 * NOMINAL_RPS, takes_s: float = 0.0) -> list[int]:
-        """Let so many requests of all priorities come per second, and sample each second.
+        """Send requests of all priorities at a rate, and sample each second.
 
         Args:
             seconds: how long.
             rps: requests per second.
-            takes_s: how long each one works.
+            takes_s: seconds of work of each one.
 
         Returns:
-            How many were admitted in each of the seconds.
+            Number of admissions in each second.
         """
         admitted = []
         owed = 0.0
@@ -123,31 +123,31 @@ class Service:
         return admitted
 
     def hang(self, requests: int = 1) -> list[Permit]:
-        """Requests that are let in and do not end."""
+        """Start requests that do not end."""
         permits = [self.request(Priority.HIGH) for _ in range(requests)]
         return [permit for permit in permits if permit is not None]
 
     @property
     def verdict(self) -> GpuVerdict:
-        """The verdict of the only device."""
+        """Return the verdict of the only device."""
         (verdict,) = self.verdicts
         return verdict
 
     @property
     def verdicts(self) -> list[GpuVerdict]:
-        """The verdicts of all devices, in their order."""
+        """Return the verdicts of all devices, in their order."""
         view = self.throttle.snapshot().view
         assert view is not None
         return list(view.verdicts.values())
 
     @property
     def findings(self) -> list[GpuCondition]:
-        """The conditions of the devices."""
+        """Return the conditions of the devices."""
         return [verdict.condition for verdict in self.verdicts]
 
     @property
     def telemetry_rejections(self) -> int:
-        """Requests that were sent away because of what the telemetry said."""
+        """Return the number of rejections caused by telemetry."""
         return self.reasons[Reason.GPU]
 
     def _next_priority(self) -> Priority:
@@ -166,7 +166,7 @@ class Service:
 
 
 def of_settings(*items: str, selector: str = "", **settings: Any) -> Service:
-    """A station whose sources are named by settings, as in production; it is `WALL_S` on all walls."""
+    """Build a service with sources named by settings, as in production; the wall clock is `WALL_S`."""
     clock = ManualClock()
     sources = providers(
         items,
@@ -179,7 +179,7 @@ def of_settings(*items: str, selector: str = "", **settings: Any) -> Service:
 
 
 def _check_retry_after(rejection: Rejection) -> None:
-    """Every rejection states a retry time, and never more than a minute."""
+    """Check that a rejection states a retry time of at most a minute."""
     assert 0.0 <= rejection.decision.retry_after_s <= LONGEST_S, rejection
 
 

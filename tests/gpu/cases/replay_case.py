@@ -1,4 +1,4 @@
-"""Plays a labelled case to a judge, one sample a second."""
+"""Replays a labelled case to a verdict tracker, one sample a second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ START_S = 1000.0
 
 @dataclass(frozen=True)
 class Phase:
-    """Some seconds in which nothing changes, and what each card must be called at their end."""
+    """Some seconds without changes, and the expected condition of each device at their end."""
 
     seconds: int
     devices: tuple[Mapping[str, Any], ...]
@@ -42,7 +42,7 @@ def row(index: int, taken_at_s: float, **fields: Any) -> GpuSample:
 
 
 def view(rows: tuple[GpuSample, ...], **fields: Any) -> GpuView:
-    """Make a view as the aggregate does, of cards of one size."""
+    """Build a view as the aggregator does, of devices of one size."""
     devices = [each for each in rows if each.kind != "engine"]
     engines = [each for each in rows if each.kind == "engine"]
     lost = sum(each.health == "lost" for each in devices)
@@ -62,7 +62,7 @@ def view(rows: tuple[GpuSample, ...], **fields: Any) -> GpuView:
 
 
 class Player:
-    """A service whose counters go on from phase to phase."""
+    """A service with counters that continue from phase to phase."""
 
     def __init__(self, rules: VerdictRules | None = None) -> None:
         self.tracker = VerdictTracker(rules)

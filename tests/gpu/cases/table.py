@@ -166,7 +166,7 @@ KEMPNER = (
 
 CAPPED: dict[str, Any] = {**FULL, "power_w": 690.0, "throttle": frozenset({"sw_power_cap"})}
 SOLD: dict[str, Any] = {**CAPPED, "sm_clock_mhz": 1485.0, "power_limit_default_w": 700.0}
-"""At the limit that it was sold with, at three quarters of the highest clock."""
+"""A device at its default power limit and three quarters of the highest clock."""
 LOWERED: dict[str, Any] = {"sm_clock_mhz": 990.0, "power_w": 395.0, "power_limit_w": 400.0}
 MIG: dict[str, Any] = {"kind": "mig", "graphics_active_ratio": 0.99}
 TINY: dict[str, Any] = {**H100, "utilization_pct": 100.0, "power_w": 125.0, "sm_active_ratio": 0.01}
