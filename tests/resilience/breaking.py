@@ -32,7 +32,7 @@ def called(core: Breaker, outcome: Outcome, now: float, times: int = 1) -> None:
 
 
 def opened(**rules: Any) -> Breaker:
-    """A breaker that has just opened by its first failure; nobody has been told of it any more."""
+    """Build a breaker that has just opened by its first failure, without pending notifications."""
     core = breaker(failures=1, **rules)
     called(core, Outcome.FAILURE, BEGAN)
     core.drain()

@@ -1,4 +1,4 @@
-"""What the tests of coalescing share: calls that end when they are let go."""
+"""Calls of the single-flight tests that end when the test releases them."""
 
 from __future__ import annotations
 

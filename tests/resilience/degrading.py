@@ -1,4 +1,4 @@
-"""What the tests of degradation share: a clock by hand, a load by hand, and who counts what was answered."""
+"""A feature of the degradation tests with a manual clock, a manual load and counted answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOADS = {
 
 
 class Bench:
-    """One feature with all its parts, at a level that is set by hand.
+    """One feature with all its parts, at a level set by the test.
 
     Args:
         fallback: of the feature.
@@ -73,7 +73,7 @@ class Bench:
         )
 
     def clock(self) -> float:
-        """Seconds, as they were set."""
+        """Return the manual time in seconds."""
         return self.now
 
     def count(self, *answer: Any) -> None:
@@ -81,7 +81,7 @@ class Bench:
         self.counts[answer] += 1
 
     def counted(self) -> dict[tuple[str, str], int]:
-        """How often which rung answered, and why."""
+        """Return the number of answers by kind of fallback and cause."""
         return {
             (fallback_kind.value, cause): count for (_, fallback_kind, cause), count in self.counts.items()
         }
@@ -128,11 +128,11 @@ def face(request: pytest.FixtureRequest) -> str:
 
 
 class Failed(Exception):
-    """What a guarded function raises."""
+    """Exception of a guarded function."""
 
 
 class Dependency:
-    """What is guarded: it answers with a new number, or as it is told."""
+    """A guarded function that returns a new number, or a result set by the test."""
 
     def __init__(self, face: str) -> None:
         self.face = face

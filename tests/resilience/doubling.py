@@ -1,4 +1,4 @@
-"""What is guarded in tests: a function of each kind."""
+"""Guarded functions of each kind."""
 
 from __future__ import annotations
 

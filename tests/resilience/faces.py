@@ -120,7 +120,7 @@ BLOCKS = ("block", "async_block")
 
 
 def notifying(classifier: OutcomeClassifier | None = None, slow_call_s: float | None = None) -> GuardState:
-    """A closed circuit with one failure in mind, that shows what the next outcome is."""
+    """Build a closed circuit with one recorded failure, so that the next outcome is visible."""
     rules = BreakerRules(
         failures=3,
         trip=frozenset({TripRule.CONSECUTIVE, TripRule.SLOW_RATE}),

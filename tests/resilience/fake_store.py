@@ -1,4 +1,4 @@
-"""A store of a fleet that says what the test wants, and writes down what it is told."""
+"""A fake store of a fleet with prepared replies, which records its messages."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 
 
 async def _at_once() -> None:
-    """No wait."""
+    """Return at once."""
 
 
 class FakeStore:
-    """Keeps nothing.
+    """Stores nothing.
 
     Args:
-        first: what is stored at a cold start.
+        first: stored state at a cold start.
     """
 
     def __init__(self, first: RemoteBreakerState | None = None) -> None:
         self.is_up: bool = True
         self.first = first
         self.replies: list[ProbeLease | RemoteBreakerState | None] = []
-        """To those who ask for a trial, in turn."""
+        """Replies to requests for a probe, in order."""
         self.falls: bool = True
-        """Whether one silence is enough to take it for lost; of the real one it takes three."""
+        """Whether one missing reply makes it unavailable; the real store needs three."""
         self.requested: list[ProbeRequest] = []
         self.questions: int = 0
-        """Of all kinds: each would be a round trip."""
+        """Number of queries of all kinds: each would be a round trip."""
         self.reports: list[tuple[Any, ...]] = []
-        """What circuits told it."""
+        """Messages of circuits."""
         self.watchers: dict[str, weakref.WeakMethod[Callable[[RemoteBreakerState], None]]] = {}
         self.wait: Callable[[], Awaitable[None]] = _at_once
-        """Before each answer to a coroutine."""
+        """Awaited before each reply to a coroutine."""
 
     def subscribe(self, name: str, on_change: Callable[[RemoteBreakerState], None]) -> None:
         self.watchers[name] = weakref.WeakMethod(on_change)
 
     def push(self, remote: RemoteBreakerState) -> None:
-        """Bring news, as the store's thread does."""
+        """Deliver an update, as the thread of the store does."""
         for held in self.watchers.values():
             changed = held()
             if changed is not None:

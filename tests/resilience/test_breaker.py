@@ -1,4 +1,4 @@
-"""A closed breaker: what it counts, what opens it, and what it costs nothing to ask."""
+"""A closed breaker: its counts, the conditions of opening, and views without side effects."""
 
 from __future__ import annotations
 

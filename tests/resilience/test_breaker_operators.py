@@ -1,4 +1,4 @@
-"""What operators decide, what a dependency says of itself, and a breaker that only counts."""
+"""Commands of operators, retry times of the dependency, and a breaker that only counts."""
 
 from __future__ import annotations
 

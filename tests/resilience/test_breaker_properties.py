@@ -1,4 +1,4 @@
-"""What holds of a breaker whatever comes in whatever order. Times are eighths of a second: sums are exact."""
+"""Properties of a breaker under any sequence of events. Times are eighths of a second: sums are exact."""
 
 from __future__ import annotations
 

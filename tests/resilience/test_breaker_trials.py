@@ -1,4 +1,4 @@
-"""What comes after an opening: the wait, the trials, and closing in steps."""
+"""After an opening: the wait, the probe calls, and the ramp."""
 
 from __future__ import annotations
 

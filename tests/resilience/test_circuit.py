@@ -249,7 +249,7 @@ def test_one_thread_delivers_for_all_and_in_order() -> None:
 
 
 class Turn:
-    """A lock before whose release somebody else brings a message, and goes on since it is taken."""
+    """A lock before whose release another thread queues a message, and continues because it is held."""
 
     def __init__(self, notifications: NotificationQueue, notified: list[str]) -> None:
         self.notifications = notifications

@@ -1,4 +1,4 @@
-"""A circuit in a fleet: what it asks the store, what it tells it, and what it does without it."""
+"""A circuit in a fleet: its requests and reports to the store, and its work without the store."""
 
 from __future__ import annotations
 

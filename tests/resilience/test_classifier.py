@@ -1,4 +1,4 @@
-"""What counts as what, row by row, and on every face."""
+"""Classification of results, row by row, in every way of calling."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ USERS = OutcomeClassifier(ignore=(KeyError,), expected=(FileNotFoundError,))
 
 
 class Subclassed(httpx.InvalidURL):
-    """A subclass counts as what it is."""
+    """A subclass counts by its own type."""
 
 
 class InvalidURL(Exception):
@@ -59,7 +59,7 @@ class OfAnSdk(Exception):
 
 
 class Opaque(Exception):
-    """Somebody else's, whose attributes cannot be read."""
+    """A foreign exception with unreadable attributes."""
 
     @property
     def status(self) -> int:

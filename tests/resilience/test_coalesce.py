@@ -1,4 +1,4 @@
-"""One live call for all who want the same: threads, tasks, cancelled leaders, and nobody left waiting."""
+"""Single flight: one live call for equal requests of threads and tasks, also with cancelled leaders."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ class Callers:
     st.sampled_from(["asyncio", "trio"]),
 )
 def test_no_waiter_is_lost_by_any_cancellation(deeds: list[tuple[str, int]], backend: str) -> None:
-    """Never two calls at once, and all who stayed have a result."""
+    """Calls never overlap, and all remaining callers have a result."""
 
     async def task() -> None:
         callers = Callers()

@@ -1,4 +1,4 @@
-"""One live call for all: nobody has to do with another's time limit, nor with his exception."""
+"""Single flight: each caller has its own time limit and its own exception."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_copied_exception_is_equal_and_independent() -> None:
 
 
 class Picky(Exception):
-    """Cannot be made of what it says."""
+    """An exception that cannot be rebuilt from its arguments."""
 
     def __init__(self, *, code: int) -> None:
         super().__init__(f"code {code}")

@@ -1,4 +1,4 @@
-"""The ladder step by step, and what each level means for a feature."""
+"""The degradation levels step by step, and their effects on a feature."""
 
 from __future__ import annotations
 

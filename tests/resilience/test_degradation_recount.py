@@ -1,4 +1,4 @@
-"""The ladder against somebody who counts all samples again each time."""
+"""The degradation levels compared with a recount of all samples."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def recounted(seen: list[tuple[float, float | None]], rules: LadderRules) -> tup
 
 
 def stepped(run: list[float], thresholds: dict[DegradationLevel, float], rules: LadderRules) -> int:
-    """Up to what all of the last samples exceed; down to what any of them still holds."""
+    """Rise to the level exceeded by all of the last samples; fall to the level held by any of them."""
     level = 0
     for end in range(1, len(run) + 1):
         window = run[max(0, end - rules.samples) : end]
@@ -118,7 +118,7 @@ def test_a_constant_load_changes_the_level_at_most_once(
 def test_samples_inside_the_band_change_nothing(
     rules: LadderRules, level: DegradationLevel, shares: list[float]
 ) -> None:
-    """The band of a level: above what would let it go, at most what would lift it."""
+    """Return the band of a level: above its release, at most its next threshold."""
     tops = {
         DegradationLevel.FULL: rules.shed_at,
         DegradationLevel.SHED: rules.stale_at,

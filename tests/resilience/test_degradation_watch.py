@@ -1,4 +1,4 @@
-"""The level of a running process: who samples the load, how often, and who is told of a change."""
+"""The level of a running process: sampling of the load, and notification of changes."""
 
 from __future__ import annotations
 

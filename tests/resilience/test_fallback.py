@@ -1,4 +1,4 @@
-"""The rungs of a fallback: their order, what is copied, and what becomes of one that fails."""
+"""The chain of a fallback: order, copies, and failures."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ FACES = ("sync", "asyncio", "trio")
 
 
 class Broken(Exception):
-    """What a fallback raises."""
+    """Exception of a fallback."""
 
 
 class Climb:
-    """Asks the rungs of a fallback in one of the faces, and remembers what was counted."""
+    """Runs the chain of a fallback in one way of calling, and records the counts."""
 
     def __init__(self, face: str) -> None:
         self.face = face
@@ -194,7 +194,7 @@ def test_static_value_that_became_uncopyable_is_skipped(climb: Climb) -> None:
 
 
 def numbers_only(value: object, fallback_kind: FallbackKind) -> None:
-    """What a face that can only give numbers takes."""
+    """Accept numbers only."""
     if not isinstance(value, int):
         raise TypeError(f"{fallback_kind}: no number")
 

@@ -1,4 +1,4 @@
-"""What may be given as a fallback and as a feature, and what is refused, all faults at once."""
+"""Valid fallbacks and features, and rejection of invalid ones with all problems at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers in the place of a guarded function, and the attempts that it makes."""
+"""Replacement answers of a guarded function, and its attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain functions that return awaitables: the call ends with what it has returned."""
+"""Plain functions that return awaitables: the call ends with the awaitable."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_an_awaitable_settles_once() -> None:
 
 
 class Request(Slot):
-    """What may be awaited, or entered, as a request of aiohttp."""
+    """An object that may be awaited or entered, such as a request of aiohttp."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.url = "http://models.test"

@@ -1,4 +1,4 @@
-"""A guard as a decorator: functions of every kind keep what they are."""
+"""A guard as a decorator: functions of every kind keep their kind."""
 
 from __future__ import annotations
 

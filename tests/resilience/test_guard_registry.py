@@ -1,4 +1,4 @@
-"""The guards of a throttle: who has which figures, who is told, what is kept."""
+"""The guards of a throttle: their rules, their listeners, and their eviction."""
 
 from __future__ import annotations
 

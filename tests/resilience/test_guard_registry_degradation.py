@@ -1,4 +1,4 @@
-"""What the load of a throttle does to its guards."""
+"""Effects of the load of a throttle on its guards."""
 
 from __future__ import annotations
 

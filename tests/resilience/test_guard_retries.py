@@ -1,4 +1,4 @@
-"""Retries belong outside the guard: each attempt is a call; a refusal ends them, or says how long to wait."""
+"""Retries outside the guard: each attempt is a call; a rejection ends them, or states a wait."""
 
 from __future__ import annotations
 

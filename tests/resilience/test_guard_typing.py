@@ -1,4 +1,4 @@
-"""What a type checker knows of guarded functions: mypy reads this file, and each wrong line is an error."""
+"""Types of guarded functions: mypy checks this file, and each wrong line is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer as a value: what it takes, what it refuses, and what it says."""
+"""An HTTP answer as a value: accepted and rejected arguments, and its text."""
 
 from __future__ import annotations
 

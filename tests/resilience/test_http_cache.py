@@ -1,4 +1,4 @@
-"""What is kept of a dependency's answers, and for which request it may stand in."""
+"""Cached responses of a dependency, and the requests for which they are used."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_cached_head_comes_first_and_never_serves_get() -> None:
 
 
 def test_cached_bytes_are_bounded() -> None:
-    """Bodies, fields, URLs; what was used longest ago goes first; what is too long for all stays alone."""
+    """Bodies, fields, URLs: the least recently used is evicted first; one above the limit is the only one."""
     urls = [URL + str(number) for number in range(3)]
     kept = HttpCache(8, 1000, max_stored_bytes=2 * (100 + len(urls[0]) + len("content-length100")))
     for url in urls[:2]:

@@ -1,4 +1,4 @@
-"""A feature's calls under load, after refusals and after failures, in each way of calling."""
+"""Calls of a feature under load, after rejections and after failures, in each way of calling."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NON_CORE = Criticality.NON_CORE
 
 
 def untouched(bench: Bench) -> tuple[int, int, int]:
-    """What a call that is not made leaves as it is."""
+    """State that a skipped call does not change."""
     view = bench.circuit.view()
     return view.calls, view.generation, view.streak
 
@@ -280,7 +280,7 @@ def test_an_exception_that_is_no_failure_is_not_replaced(
 
 
 def of_values(seen: object) -> Outcome | None:
-    """What a classifier says of the values "bad" and "odd"."""
+    """Classify the values "bad" and "odd"."""
     return {"bad": Outcome.FAILURE, "odd": Outcome.NEUTRAL}.get(seen) if isinstance(seen, str) else None
 
 

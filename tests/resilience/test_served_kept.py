@@ -1,4 +1,4 @@
-"""What is kept of a feature's answers: which, under what, for how long, and whose copies."""
+"""Cached answers of a feature: selection, keys, ages and copies."""
 
 from __future__ import annotations
 

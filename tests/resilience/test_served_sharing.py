@@ -1,4 +1,4 @@
-"""One live call for all who want the same: one pass, one outcome, and an answer for each."""
+"""Single flight of a feature: one permit, one outcome, and an answer for each caller."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_an_error_that_all_have_does_not_grow_with_each_of_them(backend: str) ->
 
 
 def test_rejection_is_shared_by_all(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A guard that asks its fleet first may refuse later than others begin to wait."""
+    """A guard that requests its fleet first may reject after others began to wait."""
     rejection = GuardRejection("related", BreakerState.OPEN, BreakerCause.REMOTE, 5.0)
 
     async def reject(*_: Any) -> GuardedAttempt:
@@ -339,7 +339,7 @@ class Worker:
 
 
 def caller_threads(bench: Bench, worker: Worker, waiting: int) -> list[Any]:
-    """What one who calls and so many who wait for it are answered."""
+    """Return the answers of a leader and of its waiters."""
     answers: list[Any] = []
 
     def want() -> None:
@@ -404,7 +404,7 @@ def test_a_thread_with_a_usable_answer_does_not_wait() -> None:
 
 
 async def later() -> int:
-    """What a plain function may return."""
+    """Values that a plain function may return."""
     await checkpoint()
     return 7
 

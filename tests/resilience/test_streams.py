@@ -1,4 +1,4 @@
-"""Guarded generators: when they are let in, when they are settled, and who closes them."""
+"""Guarded generators: admission, settlement and closing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Circuits in the states that tests begin with."""
+"""Circuits in the initial states of tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoglm_throttle.types import BreakerState, BreakerTransition, GuardPermit,
 
 
 class RecordedTransitions:
-    """What an observer was told."""
+    """Records announced transitions."""
 
     def __init__(self) -> None:
         self.changes: list[BreakerTransition] = []
@@ -23,12 +23,12 @@ class RecordedTransitions:
 
     @property
     def states(self) -> list[BreakerState]:
-        """Those that were announced."""
+        """Return the announced states."""
         return [change.after for change in self.changes]
 
 
 class Clocked(GuardState):
-    """A circuit on a clock that only the test moves."""
+    """A circuit on a clock that only the test advances."""
 
     clock: ManualClock
 
@@ -62,25 +62,25 @@ class Shedding:
 
 
 def passed(answer: GuardPermit | GuardRejection) -> GuardPermit:
-    """The pass, which there must be."""
+    """Return the permit; fail without one."""
     assert isinstance(answer, GuardPermit), answer
     return answer
 
 
 def rejected(answer: GuardPermit | GuardRejection) -> GuardRejection:
-    """The refusal, which there must be."""
+    """Return the rejection; fail without one."""
     assert isinstance(answer, GuardRejection), answer
     return answer
 
 
 def fail(circuit: GuardState, times: int = 1) -> None:
-    """Let calls fail."""
+    """Record failed calls."""
     for _ in range(times):
         circuit.record(passed(circuit.allow()), Outcome.FAILURE, "it fails")
 
 
 def opened(rules: BreakerRules | None = None, **parts: Any) -> Clocked:
-    """A circuit that has opened at this moment."""
+    """Build a circuit that has just opened."""
     circuit = Clocked(rules, **parts)
     fail(circuit, circuit.rules.failures)
     assert circuit.state() is BreakerState.OPEN
@@ -88,7 +88,7 @@ def opened(rules: BreakerRules | None = None, **parts: Any) -> Clocked:
 
 
 def half_open(rules: BreakerRules | None = None, **parts: Any) -> Clocked:
-    """A circuit whose open period has ended at this moment."""
+    """Build a circuit whose open period has just ended."""
     circuit = opened(rules, **parts)
     circuit.clock.advance(circuit.rules.open_s)
     assert circuit.state() is BreakerState.HALF_OPEN

@@ -1,4 +1,4 @@
-"""The words of the table for guarded calls: what the function does, and what its caller gets."""
+"""Events of the table for guarded calls: result of the function, and result of the caller."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CLASSIFIERS: dict[str, Callable[[object], Outcome | None]] = {
 
 
 def classifier(reports: dict[str, str]) -> OutcomeClassifier:
-    """What a row says of what counts as what."""
+    """Parse the classifier of a row."""
     ignore, expected = (
         tuple(NAMED[text] for text in reports.get(name, "").split(",") if text)
         for name in ("ignore", "expected")

@@ -1,4 +1,4 @@
-"""What all parts of the table have in common: words are patterns, each with what it makes happen."""
+"""Common events of all parts of the table: patterns, each with its handler."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ EventHandlers = Mapping[str, Callable[..., str | None]]
 
 
 class EventRunner:
-    """Where the events of a row happen. Its clock is moved by hand."""
+    """Runs the events of a row on a manual clock."""
 
     def __init__(self) -> None:
         self.now = 1000.0
 
     def handlers(self) -> EventHandlers:
-        """What can be said here: a pattern, and what is called with its groups and may bring an answer."""
+        """Return the handlers by pattern; each gets the groups and may return a result."""
         raise NotImplementedError
 
     def run_all(self, events: list[str]) -> list[str]:
-        """Let all events happen; the answers."""
+        """Run all events; returns the results."""
         answers = [self.run_event(event) for event in events]
         return [answer for answer in answers if answer is not None]
 
     def run_event(self, event: str) -> str | None:
-        """Let one event happen; its answer, if it brings one."""
+        """Run one event; returns its result, if it has one."""
         usual: EventHandlers = {r"wait ([\d.]+)": self.wait, r"step back ([\d.]+)": self.step_back}
         for pattern, act in {**usual, **self.handlers()}.items():
             match = re.fullmatch(pattern, event)
             if match:
                 return act(*match.groups())
-        raise LookupError(f"no such word: {event}")
+        raise LookupError(f"no such event: {event}")
 
     def clock(self) -> float:
         return self.now
@@ -52,7 +52,7 @@ class EventRunner:
 
 
 def seconds(value: float) -> str:
-    """As the table writes them: what a float adds far behind the point is no matter."""
+    """Format seconds as in the table, without rounding errors."""
     return f"{value:.6g}"
 
 

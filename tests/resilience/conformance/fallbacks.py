@@ -1,4 +1,4 @@
-"""The words of the table for features with a fallback: every call says what its caller got."""
+"""Events of the table for features with a fallback: every call returns the result of its caller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.resilience.degrading import LOADS, Bench, Dependency
 
 
 class Worse(Exception):
-    """What a fallback raises."""
+    """Exception of a fallback."""
 
 
 def computed(context: FallbackContext) -> str:

@@ -1,4 +1,4 @@
-"""The words of the table for the breaker of a fleet: one process, and what the store says to it."""
+"""Events of the table for the breaker of a fleet: one process, and the replies of the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BY_OPERATORS = ("forces open", "disables", "resets")
 
 
 class Fleet(EventRunner):
-    """One process of a fleet; what the store answers is said in the row."""
+    """One process of a fleet, with replies of the store given in the row."""
 
     def __init__(self, rules: BreakerRules) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Fleet(EventRunner):
         self.circuit.record(self.calls[name], OUTCOMES[outcome])
 
     def reports(self) -> str:
-        """What the process has told the store since it was last looked at."""
+        """Return the messages of the process to the store since the last call."""
         handlers = []
         for kind, _, *figures in self.store.reports:
             match kind:

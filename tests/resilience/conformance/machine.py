@@ -1,4 +1,4 @@
-"""The words of the table for the machine alone: time is passed in, calls are asked for and told by name."""
+"""Events of the table for the state machine alone: time is passed in, calls have names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.resilience.conformance.events import OUTCOMES, EventHandlers, EventRu
 
 
 class Machine(EventRunner):
-    """One breaker, and the calls that are under way."""
+    """One breaker, and its calls in flight."""
 
     def __init__(self, rules: BreakerRules) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The words of the table for guarded HTTP: what the server does, and what the client gets."""
+"""Events of the table for guarded HTTP: result of the server, and result of the client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.resilience.httpx.guarded_calls import Guarded, Handler, Parts, call, 
 
 
 class Broken(httpx.ReadError):
-    """What a body breaks with."""
+    """Exception of a broken body."""
 
 
 def broken(request: httpx.Request) -> httpx.Response:
@@ -49,7 +49,7 @@ class Http(EventRunner):
         self.guarded.clock.advance(float(span_s))
 
     def same(self, handler: Handler, expected: str, parts: int | None = None) -> None:
-        """The client gets what the server does."""
+        """Return the result of the server to the client."""
         assert self.call(handler, parts) == expected
 
     def retry_after(self, code: str, span_s: str) -> None:

@@ -1,4 +1,4 @@
-"""Rules as the table writes them: the names of the settings, and their values."""
+"""Parser of the rules in the table: names of settings, and their values."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def rules(text: str) -> BreakerRules:
-    """The rules that a row says, all others as they are by default."""
+    """Parse the rules of a row; all others have their defaults."""
     reports = {name: value for name, value in _pairs(text).items() if name in _NAMES}
     return BreakerRules(**{name: _PARSERS.get(name, float)(value) for name, value in reports.items()})
 
 
 def others(text: str) -> dict[str, str]:
-    """What a row says of the guard beside its rules: ``classify``, ``fallback`` and the like."""
+    """Parse the other options of the guard in a row, such as ``classify`` and ``fallback``."""
     return {name: value for name, value in _pairs(text).items() if name not in _NAMES}

@@ -15,11 +15,11 @@ from tests.resilience.conformance.events import EventHandlers, EventRunner, reje
 
 
 class Broken(Exception):
-    """What a stream breaks with."""
+    """Exception of a broken stream."""
 
 
 class Source:
-    """What is guarded: it does what was said last."""
+    """A guarded stream that does the last event."""
 
     def __init__(self) -> None:
         self.run_event = "item"

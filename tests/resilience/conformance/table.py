@@ -1,4 +1,4 @@
-"""The table of sequences: what happens to a breaker, and what it answers."""
+"""The table of sequences: events of a breaker, and their results."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _TIMES = re.compile(r" x(\d+)$")
 
 @dataclass(frozen=True)
 class Row:
-    """One row: a sequence of events, and the answers that it brings forth."""
+    """One row: a sequence of events, and its results."""
 
     part: str
-    """Whose words the events are made of."""
+    """Name of the set of events."""
     group: str
     name: str
     rules: str
@@ -34,7 +34,7 @@ class Row:
 
 
 def split(text: str) -> list[str]:
-    """Words between commas, each as often as its ``x3`` says."""
+    """Split text at commas, and repeat each part by its ``x3``."""
     events: list[str] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         times = _TIMES.search(part)
@@ -43,7 +43,7 @@ def split(text: str) -> list[str]:
 
 
 def rows(part: str | None = None) -> list[Row]:
-    """All rows of the table, or those of one part, in its order."""
+    """Return all rows of the table, or those of one part, in order."""
     found: list[Row] = []
     here = group = ""
     for text in TABLE.read_text(encoding="utf-8").splitlines()[1:]:

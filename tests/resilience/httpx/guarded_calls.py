@@ -31,7 +31,7 @@ Handler = Callable[[httpx.Request], httpx.Response]
 
 
 class Guarded:
-    """Whoever has guards: makes one circuit per name, all with the same figures.
+    """A source of guards: builds one circuit per name, all with the same rules.
 
     Args:
         rules: of each breaker.
@@ -99,7 +99,7 @@ class Guarded:
 
 
 class Noting(GuardState):
-    """A circuit that notes what is recorded."""
+    """A circuit that records its outcomes."""
 
     __slots__ = ("outcomes",)
 

@@ -1,4 +1,4 @@
-"""What a feature keeps for faces that know HTTP: within itself, and in words."""
+"""Cached responses of a feature for HTTP clients."""
 
 from __future__ import annotations
 

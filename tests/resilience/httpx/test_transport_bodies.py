@@ -1,4 +1,4 @@
-"""Over a real network: bodies that break are failures, each of them; who leaves early counts for nothing."""
+"""Over a real network: broken bodies are failures; clients that leave early are neutral."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def each(
     times: int = TIMES,
     expecting: type[Exception] | None = None,
 ) -> None:
-    """Do something so many times with one client; each must raise what is expected."""
+    """Call a function repeatedly with one client; each call must raise the expected exception."""
     caught = 0
     expected = () if expecting is None else (expecting,)
 

@@ -1,4 +1,4 @@
-"""What a guarded transport answers under load, after a refusal, and after a failure."""
+"""Responses of a guarded transport under load, after a rejection, and after a failure."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_body_sent_with_headers_is_cached(face: str) -> None:
 
 
 def test_body_read_on_the_way_is_not_cached(face: str) -> None:
-    """What is left of it is not what came over the wire."""
+    """The remaining body differs from the received one."""
     guarded = Guarded(fallback=STALE)
 
     def handler(_: httpx.Request) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""Fallbacks of a transport that fail themselves, or are left while they are at it: what there was stands."""
+"""Fallbacks of a transport that fail or are cancelled: the original result is returned."""
 
 from __future__ import annotations
 

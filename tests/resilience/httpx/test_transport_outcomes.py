@@ -1,4 +1,4 @@
-"""What a call through a guarded transport counts as, and what a refusal looks like to those who call."""
+"""Outcomes of calls through a guarded transport, and rejections as seen by callers."""
 
 from __future__ import annotations
 

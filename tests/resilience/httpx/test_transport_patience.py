@@ -1,4 +1,4 @@
-"""Those who wait for one call keep their own time limits, and do not wait where waiting has been in vain."""
+"""Waiters of a shared call keep their own time limits, and do not wait again after a failed wait."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def sized(body: bytes = b"live", **headers: str) -> Callable[[], httpx.Response]
 
 
 async def together(guarded: Guarded, upstream: Upstream, headers: list[dict[str, str]]) -> list[str]:
-    """What so many requests get that are under way at once: text, or the name of what was raised."""
+    """Return the results of concurrent requests: text, or the name of the exception."""
     transport = AsyncGuardTransport(guarded, httpx.MockTransport(upstream), name="dep")
     answers = [""] * len(headers)
     async with httpx.AsyncClient(transport=transport) as client:
@@ -72,7 +72,7 @@ async def together(guarded: Guarded, upstream: Upstream, headers: list[dict[str,
 def in_threads(
     guarded: Guarded, make: Callable[[], httpx.Response], headers: list[dict[str, str]]
 ) -> tuple[list[str], int]:
-    """The same with a thread for each; the calls end when nobody is on the way any more."""
+    """Return the results of threads; the calls end when all threads wait."""
     requested: list[httpx.Request] = []
     done: list[str] = []
     go = threading.Event()

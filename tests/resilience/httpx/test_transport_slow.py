@@ -1,4 +1,4 @@
-"""What counts as slow: the dependency's own time, up to its first part or over all of them."""
+"""Slow calls: the time of the dependency alone, up to its first part or over all parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A breaker, its twin and its oracle: what one is told, all are told, and their answers are compared."""
+"""A breaker, its replica and its oracle: all get the same calls, and their results are compared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNTERS = {"calls", "refused", "would_refuse", "stale_results", "last_failure"}
 
 
 def bare(view: BreakerView) -> dict[str, Any]:
-    """A view without what only counts."""
+    """Return a view without its counters."""
     return {f.name: getattr(view, f.name) for f in fields(view) if f.name not in COUNTERS}
 
 
@@ -128,7 +128,7 @@ class Beside:
             assert bare(self.breaker.view(self.now)) == before, "what counts for nothing changes nothing"
 
     def follow_the_window(self) -> None:
-        """What the newest result does, by whichever of the allowed windows the breaker counts in."""
+        """Apply the newest result, in any of the allowed windows of the breaker."""
         result = self.oracle.log[-1]
         if not isinstance(result, Ended) or result.outcome is Outcome.NEUTRAL:
             return

@@ -61,7 +61,7 @@ def windowed() -> st.SearchStrategy[BreakerRules]:
 
 @st.composite
 def rules(draw: st.DrawFn) -> BreakerRules:
-    """Any that the settings would let through."""
+    """Draw any rules that the settings accept."""
     open_s = draw(st.sampled_from([0.5, 1.0, 4.0]))
     window = draw(st.integers(1, 6))
     return BreakerRules(

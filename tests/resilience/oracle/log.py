@@ -1,4 +1,4 @@
-"""What a breaker has lived through, entry by entry: all that the oracle keeps."""
+"""The log of a breaker: the whole state of the oracle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Went:
 
 @dataclass(frozen=True)
 class Requested:
-    """Somebody asked for leave to call: a trial that has held its place for too long loses it."""
+    """A permission was requested: a probe that has held its slot for too long loses it."""
 
     at: float
 
@@ -62,7 +62,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Denied:
-    """Leave was refused, or would have been."""
+    """A permission was rejected, or would have been."""
 
     cause: BreakerCause
     really: bool

@@ -45,7 +45,7 @@ class Leave:
     counted: bool = False
     """Its pass holds a place, and has a serial of its own."""
     void: bool = False
-    """It is let through only because nothing is enforced: its result is nobody's."""
+    """It is admitted only because nothing is enforced: its result is ignored."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class No:
     cause: BreakerCause
     retry_after_s: float
     wants_lease: bool = False
-    """Somebody may ask the fleet."""
+    """Return whether a request to the fleet is allowed."""
 
 
 class Oracle:
-    """What a breaker must answer, and what it must look like."""
+    """The expected results and views of a breaker."""
 
     def __init__(self, rules: BreakerRules, now: float, generation: int) -> None:
         self.rules = rules
@@ -98,13 +98,13 @@ class Oracle:
         return self.machine
 
     def places(self) -> dict[GuardPermit, float]:
-        """Trials, or calls that are counted: who holds a place, and since when."""
+        """Return the probes or counted calls that hold a slot, with their start times."""
         return recount.held(self.log, self.rules.lease_s)
 
     # --- what is asked ---
 
     def allow(self, now: float) -> Leave | No:
-        """The answer to a call. Who is let through must be told by `gave`."""
+        """Return the result of a call. Admitted calls must be reported by `gave`."""
         self.latest = max(self.latest, now)
         self.log.append(Requested(now))
         answer = self._admit(now)
@@ -159,7 +159,7 @@ class Oracle:
         self.log.append(Gave(pass_, now))
 
     def granted(self, pass_: GuardPermit, rounds: int, now: float) -> None:
-        """The fleet has given leave for a trial; ``rounds``: what it has counted."""
+        """Record a probe granted by the fleet; ``rounds``: its count of rounds."""
         self.latest = max(self.latest, now)
         self.log.append(Requested(now))
         if self.machine is BreakerState.OPEN:

@@ -21,7 +21,7 @@ from tests.resilience.oracle.log import (
 )
 
 AGAIN = (BreakerState.HALF_OPEN, BreakerState.RAMPING)
-"""Who opens out of one of these has not been closed in between."""
+"""States from which an opening continues the earlier one."""
 
 
 def _begun(log: Sequence[Entry]) -> int:
@@ -45,7 +45,7 @@ def generations(log: Sequence[Entry]) -> int:
 
 
 def lately(log: Sequence[Entry]) -> Sequence[Entry]:
-    """What came to pass in the present generation."""
+    """Return the entries of the present generation."""
     return log[_begun(log) + 1 :]
 
 
@@ -97,7 +97,7 @@ def held(log: Sequence[Entry], lease_s: float) -> dict[GuardPermit, float]:
 
 
 def results(log: Sequence[Entry]) -> list[Ended]:
-    """Those of the present generation that say something about the dependency."""
+    """Return the results of the present generation that are evidence about the dependency."""
     return [
         entry for entry in lately(log) if isinstance(entry, Ended) and entry.outcome is not Outcome.NEUTRAL
     ]
@@ -126,13 +126,13 @@ def streak(log: Sequence[Entry], rules: BreakerRules) -> int:
 
 
 def credit(log: Sequence[Entry]) -> Fraction:
-    """What a ramp owes: the shares of all calls that asked, less those admitted."""
+    """Return the credit of a ramp: the shares of all requests, less the admitted ones."""
     deposits = sum((entry.share for entry in lately(log) if isinstance(entry, Deposited)), Fraction(0))
     return deposits - sum(isinstance(entry, Gave) for entry in lately(log))
 
 
 def step(log: Sequence[Entry]) -> tuple[int, float, bool]:
-    """Of a ramp: its number, when it began, and whether a call has succeeded in it."""
+    """Return the number of the ramp step, its start, and whether a call has succeeded in it."""
     number, began, success = 0, newest(log).at, False
     for entry in lately(log):
         if isinstance(entry, Stepped):

@@ -44,7 +44,7 @@ FLEET = (
 
 
 class ConcurrentCaller(Enum):
-    """Who comes in between, if it was asked: without them all a run gets furthest."""
+    """Concurrent callers of a run; a run without them progresses furthest."""
 
     FLEET = auto()
     OPERATOR = auto()
@@ -53,8 +53,8 @@ class ConcurrentCaller(Enum):
 
 
 ALWAYS = (
-    "ask",
-    "ask",
+    "request",
+    "request",
     "call",
     "settle",
     "settle",
@@ -65,17 +65,17 @@ ALWAYS = (
     "drain",
 )
 THEN = {
-    BreakerState.CLOSED: ("trouble", "trouble", "trouble", *["results_come"] * 4, "wait_until_an_end"),
+    BreakerState.CLOSED: ("error", "error", "error", *["results_come"] * 4, "wait_until_an_end"),
     BreakerState.OPEN: ("sit_it_out", "sit_it_out", "sit_it_out", "sit_it_out"),
-    BreakerState.HALF_OPEN: ("ask", "ask", "recovery", "recovery", "settle_newest"),
-    BreakerState.RAMPING: ("ask", "results_come", *["climb"] * 6),
+    BreakerState.HALF_OPEN: ("request", "request", "recovery", "recovery", "settle_newest"),
+    BreakerState.RAMPING: ("request", "results_come", *["climb"] * 6),
     BreakerState.FORCED_OPEN: ("operate",),
     BreakerState.DISABLED: ("operate",),
 }
-"""What makes something of a state, so often that chance gets somewhere."""
+"""Weights of the actions in each state, so that random runs progress."""
 STARTS = (BreakerState.CLOSED, BreakerState.CLOSED, BreakerState.OPEN, BreakerState.RAMPING)
 GUESTS = {
-    ConcurrentCaller.FLEET: ("lease", "grant", "hear", "hear", "hear", "hear_old_news"),
+    ConcurrentCaller.FLEET: ("lease", "grant", "receive", "receive", "receive", "receive_old_update"),
     ConcurrentCaller.OPERATOR: ("operate", "open_for"),
     ConcurrentCaller.CLOCK: ("step_back", "step_back"),
 }
@@ -126,7 +126,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
             self.record(got, self.outcome(data))
 
     def settle(self, data: st.DataObject) -> None:
-        """Of any call that was ever let through, or of one that is somebody else's."""
+        """Settle any call ever admitted, or one of another breaker."""
         back = data.draw(st.integers(0, 9), "which, from the newest")
         self.record(self.passes[-1 - back % len(self.passes)], self.outcome(data))
 
@@ -180,7 +180,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         self.request(data)
 
     def sit_a_lease_out(self, data: st.DataObject) -> None:
-        """And see what a late result does, before or after somebody else has asked; only trials are late."""
+        """Settle late, before or after another request; only probes are late."""
         slowest, since = min(self.oracle.places().items(), key=lambda place: place[1])
         self.now = max(self.now, since + self.by.lease_s + data.draw(st.sampled_from(TICKS_S), "off"))
         if data.draw(st.booleans(), "somebody asks"):
@@ -247,7 +247,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         self.oracle.adopt(remote, self.now)
 
     def receive_old_update(self, data: st.DataObject) -> None:
-        """Of a version that is known, or older."""
+        """Receive an update of a known version, or an older one."""
         state, cause = data.draw(st.sampled_from(FLEET), "the fleet was")
         remote = RemoteBreakerState(self.known - data.draw(st.integers(0, 2), "older"), state, 5.0, 1, cause)
         if self.known >= 0:

@@ -1,4 +1,4 @@
-"""A breaker that only counts goes through what an enforcing one goes through, and refuses nobody."""
+"""A counting breaker has the same states as an enforcing one, and rejects no call."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.types import BreakerMode, BreakerView, GuardPermit, Outcome
 from tests.resilience.oracle import drawn
 
-REQUESTS = st.tuples(st.just("ask"), st.just(0.0))
+REQUESTS = st.tuples(st.just("request"), st.just(0.0))
 WAITS = st.tuples(st.just("wait"), st.sampled_from(drawn.SPANS_S))
 ENDS = st.tuples(st.sampled_from(Outcome), st.integers(0, 4).map(float))
 
 
 def shape(view: BreakerView) -> BreakerView:
-    """What the two must have in common."""
+    """Return the common part of the two breakers."""
     return replace(view, metrics_only=False, calls=0, rejected={}, would_reject=0)
 
 
@@ -31,7 +31,7 @@ def test_the_shadow_is_the_breaker_itself(rules: BreakerRules, events: list[tupl
     for what, figure in events:
         if what == "wait":
             now += figure
-        elif what == "ask":
+        elif what == "request":
             assert shadow.rejection(now) is None
             mine, other = shadow.allow(now), strict.allow(now)
             assert isinstance(mine, GuardPermit)

@@ -1,4 +1,4 @@
-"""The breaker beside its oracle, one part of it at work: what chance seldom gets to is met at once."""
+"""The breaker compared with its oracle, one feature at a time, to reach rare states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORT = settings(
 
 
 class RampMachine(BreakerMachine):
-    """On its way up, and nobody comes in between."""
+    """A ramp without concurrent callers."""
 
     @initialize(rules=drawn.ramping())
     def begin(self, rules: BreakerRules) -> None:

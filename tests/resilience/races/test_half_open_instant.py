@@ -1,4 +1,4 @@
-"""At the instant when the open period ends: one trial of all that come, whoever they are, every time."""
+"""At the end of the open period exactly one of all concurrent calls is the probe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ THREADS = 64
 
 
 class Dependency:
-    """Counts who comes through."""
+    """Counts the admitted calls."""
 
     def __init__(self) -> None:
         self.calls = 0

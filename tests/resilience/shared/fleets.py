@@ -1,4 +1,4 @@
-"""Stores of breakers on a real server, and breakers that write down what they are told."""
+"""Stores of breakers on a real server, and breakers that record their updates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False,
 
 @dataclass
 class Diary:
-    """A breaker that only writes down what it is told."""
+    """A breaker that only records its updates."""
 
     states: list[RemoteBreakerState] = field(default_factory=list)
     threads: set[str] = field(default_factory=set)

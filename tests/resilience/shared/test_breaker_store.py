@@ -1,4 +1,4 @@
-"""Two stores as two processes on each kind of server: what one finds out the other knows."""
+"""Two stores as two processes on each kind of server: states found by one are known to the other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lease_of(store: RedisBreakerStore, name: str = "a", request: ProbeRequest = 
 
 
 def publish(server: RedisServer, store: RedisBreakerStore, *words: object, name: str = "a") -> None:
-    """Tell everybody something, as another process would."""
+    """Publish an update, as another process would."""
     text = " ".join([escape_name(name), *map(str, words), "somebody"])
     server.command("PUBLISH", store.rules.channel, text)
 
@@ -226,7 +226,7 @@ def free(store: RedisBreakerStore, request: ProbeRequest = ONE) -> bool:
 
 
 class Threading:
-    """What a thread waits with that is interrupted by the keyboard."""
+    """Build a wait that is interrupted by the keyboard."""
 
     class Event(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:

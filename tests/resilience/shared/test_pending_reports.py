@@ -1,4 +1,4 @@
-"""What is still to be told: the newest state of each breaker, and every end of a trial."""
+"""Pending reports: the newest state of each breaker, and every result of a probe."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ START_S = 1_800_000_000.0
 NAME = "a"
 ONE = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=0.5)
 MINUTE_MS = 60_000
-"""For what the server itself lets end, which goes by its own clock."""
+"""Longest wait for an expiry on the server, which has its own clock."""
 
 
 class Store:

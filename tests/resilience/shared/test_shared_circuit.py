@@ -1,4 +1,4 @@
-"""Guards on a shared store: what a closed one costs the store, and how two of them agree."""
+"""Guards on a shared store: load of a closed one on the store, and agreement of two."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def notified(store: RedisBreakerStore) -> None:
 
 
 def lost(store: RedisBreakerStore) -> None:
-    """Ask until the store counts as lost; each who asks waits no longer than the deadline."""
+    """Request until the store counts as lost; each request waits no longer than the deadline."""
 
     def away() -> bool:
         answer = store.acquire("a", ONE)
@@ -152,7 +152,7 @@ def test_no_event_loop_waits_for_a_server_that_hangs(prompt_store: Made, own_ser
 
 @pytest.mark.usefixtures("hasty")
 def test_probe_with_a_lost_reply_is_returned(prompt_store: Made, own_server: RedisServer) -> None:
-    """The server carries it out once it goes on, and nobody has heard of the lease."""
+    """The server executes it when it resumes, but no process knows the lease."""
     store = prompt_store(own_server.url)
     watched(store)
     own_server.pause()
@@ -319,7 +319,7 @@ def pings(server: RedisServer) -> int:
 
 @pytest.fixture
 def user(own_server: RedisServer, redis_prefix: str) -> Iterator[str]:
-    """Address for one who may do what shared breakers need, and no more."""
+    """Return an address with the permissions of shared breakers alone."""
     rights = [f"+{right}" for right in RIGHTS.split()]
     keys = [f"~{redis_prefix}:*", f"&{redis_prefix}:*"]
     own_server.command("ACL", "SETUSER", "me", "reset", "on", ">pw", *keys, *rights)
@@ -433,7 +433,7 @@ def test_invalid_reply_of_the_client_is_a_failure(made: Made, redis_url: str) ->
 
 
 class Traffic:
-    """Threads that do all that guards do, and count it, and note what was raised."""
+    """Threads that use guards, count the calls, and record exceptions."""
 
     def __init__(self, stores: list[RedisBreakerStore]) -> None:
         self.acts = [0] * len(stores)

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 ROUNDS = 100
 OPEN_S = 0.02
 TAIL_S = 0.015
-"""For so long all go on calling after the first was let through."""
+"""Seconds for which all processes continue to call after the first admission."""
 
 Begun = Callable[..., "subprocess.Popen[str]"]
 

@@ -1,4 +1,4 @@
-"""What is heard of a breaker: only what is newer, handed over by one at a time."""
+"""Updates of a breaker: only newer ones, delivered by one thread at a time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_versions_only_rise_and_the_newest_is_handed_over(received: list[tuple[i
 
 
 def watch_is_busy(handed: list[int], newest: int) -> bool:
-    """Who began to hand over something has not yet handed over the newest."""
+    """The delivering thread has not yet delivered the newest update."""
     return handed[-1] != newest
 
 
