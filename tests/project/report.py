@@ -33,8 +33,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadGro
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Units first, then what starts servers: a broken rule shows before the slow tests begin."""
-    items.sort(key=lambda item: item.get_closest_marker("server") is not None)
+    """Long groups of modules first, so that no process waits for one at the end; then units, then servers."""
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("xdist_group") is None,
+            item.get_closest_marker("server") is not None,
+        )
+    )
 
 
 def skipped(reporter: pytest.TerminalReporter) -> Counter[str]:
