@@ -213,18 +213,7 @@ class AdmissionController:
     def wait(
         self, ticket: Ticket, disconnected: DisconnectWait = anyio.sleep_forever
     ) -> Coroutine[Any, Any, Permit | Rejection | None]:
-        """Wait until a ticket from `try_admit` gets its slot, or can no longer get it in time.
-
-        Args:
-            ticket: a queued ticket, or one that needs only the shared user-limit check.
-            disconnected: ends when the client has disconnected; it is cancelled when the slot is ready.
-
-        Returns:
-            Awaited, the Permit; the Rejection after a timeout; None after ``disconnected`` has ended.
-
-        Raises:
-            ValueError: when awaited: the ticket was cancelled, or returned by `called`.
-        """
+        """Wait for the result of a ticket; arguments, results and errors are those of `Throttle.wait`."""
         alone = ticket.state is _CALLED and ticket.charges.pending_check is not None
         return self._check_store(ticket) if alone else self._wait_in_queue(ticket, disconnected)
 
