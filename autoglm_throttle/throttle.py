@@ -357,8 +357,6 @@ class Throttle:
         events.configured(values, chosen).write()
         for problem in startup_advice(self.settings):
             events.configuration_advice(problem).write()
-        if self.admission.parts.store is not None:
-            self.admission.parts.store.log_configuration()
 
     def _guard_registry(self) -> GuardRegistry:
         guards = self._guards

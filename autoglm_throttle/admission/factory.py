@@ -19,7 +19,6 @@ from autoglm_throttle.limiting.shared_budget import SharedBudget
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.limiting.user_limits import UserLimits
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.settings.caller_fields import HeaderStyle
 from autoglm_throttle.settings.gpu_items import ENGINES
 from autoglm_throttle.store.background import loop_runs
 from autoglm_throttle.store.deny_cache import DenyCache
@@ -227,16 +226,6 @@ def user_limits(
 
 def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> UserLimitStore | None:
     """Create the store of the settings; its modules are imported here, only if one is configured."""
-    if settings.user_storage is not None:
-        from autoglm_throttle.store.limits_window import LimitsWindow
-
-        return LimitsWindow(
-            settings.user_storage.get_secret_value(),
-            settings.redis_deadline_s,
-            prefix=settings.redis_prefix,
-            service=settings.service,
-            headers=settings.headers is not HeaderStyle.NONE,
-        )
     if settings.redis_url is None and redis is None:
         return None
     from autoglm_throttle.store.batch_rules import BatchRules

@@ -34,11 +34,7 @@ def _diagnose_store(settings: Settings) -> list[DoctorResult]:
         from autoglm_throttle.cli import doctor_redis
 
         return doctor_redis.diagnose(settings)
-    if settings.user_storage is not None:
-        from autoglm_throttle.cli import doctor_storage
-
-        return doctor_storage.diagnose(settings)
-    text = "neither REDIS_URL nor USER_STORAGE is set: each process counts user limits in its own memory"
+    text = "REDIS_URL is not set: each process counts user limits in its own memory"
     return [DoctorResult("store", "configured", Severity.OK, text)]
 
 

@@ -24,7 +24,7 @@ class DoctorResult:
     """One line of a report."""
 
     part: str
-    """Examined part: ``gpu``, ``redis``, ``storage``."""
+    """Examined part: ``gpu``, ``redis``, ``store``."""
     item: str
     """Examined item, as programs know it: ``round_trip``."""
     level: Severity

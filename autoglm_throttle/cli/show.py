@@ -62,14 +62,13 @@ def user_limits_location(settings: Settings) -> str:
     """Describe the place where user limits are counted. Only ``doctor`` checks that it responds."""
     if not settings.shared:
         return "User limits are counted in the memory of each process."
-    store = "Redis" if settings.redis_url is not None else "the storage of USER_STORAGE"
     fallback_text = {
         StoreFailureMode.LOCAL: f"each process enforces 1/{settings.workers} of them",
         StoreFailureMode.ALLOW: "no user limit is enforced",
         StoreFailureMode.DENY: "requests under a user limit are rejected",
     }[settings.redis_on_error]
     return (
-        f"User limits are counted in {store} for all processes; while it is unavailable, {fallback_text}.\n"
+        f"User limits are counted in Redis for all processes; while it is unavailable, {fallback_text}.\n"
         "To check that it responds: autoglm-throttle doctor"
     )
 

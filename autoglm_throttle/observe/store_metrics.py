@@ -41,7 +41,7 @@ STORE_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "redis_up",
         "gauge",
         (),
-        "1 while the store of REDIS_URL or USER_STORAGE decides, 0 while each process decides for itself.",
+        "1 while the store of REDIS_URL decides, 0 while each process decides for itself.",
         _one(lambda store: float(store.state is HealthState.REMOTE)),
     ),
     MetricSpec(

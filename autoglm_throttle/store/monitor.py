@@ -12,7 +12,7 @@ from autoglm_throttle.events.log_event import LogEvent
 from autoglm_throttle.store.background import begin, call_later, loop_runs
 from autoglm_throttle.store.health import HealthChange, HealthState
 from autoglm_throttle.store.shared_limits import SharedUserLimits, StoreView
-from autoglm_throttle.store.user_limit_store import WORST_WINDOW, StoreErrorKind
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import Clock, StoreFailureMode
 
 POLL_MIN_S: Final = 0.05
@@ -43,22 +43,13 @@ class StoreMonitor:
         """When the pending timer will have fired: the store is probed even without requests."""
         shared.store.listen(self._on_result)
 
-    def log_configuration(self) -> None:
-        """Log the properties of the store, once."""
-        if self._shared.store.approximate:
-            approximate(self._shared.store.kind).write()
-
     def connect(self) -> None:
         """Connect before the first decision; without a running event loop, the first decision connects."""
         begin(self._shared.store.probe, self._on_result)
 
     def unsupported_loop(self) -> str:
         """Return why the store cannot be used from the running event loop; empty if it can."""
-        return (
-            ""
-            if loop_runs()
-            else "REDIS_URL and USER_STORAGE require asyncio; this event loop is not asyncio"
-        )
+        return "" if loop_runs() else "REDIS_URL requires asyncio; this event loop is not asyncio"
 
     def poll(self) -> None:
         """Write pending log events, and start a probe if one is due; without the lock."""
@@ -122,10 +113,3 @@ def store_changed(view: StoreView, change: HealthChange, error: str) -> LogEvent
     keys: dict[str, object] = {"store": view.kind, "reason": error_kind, "on_error": view.on_error.value}
     text = f"{view.kind} is unavailable: {error_kind}{because}; {meanwhile}"
     return LogEvent("store_lost", logging.WARNING, text, keys)
-
-
-def approximate(kind: str) -> LogEvent:
-    """Build the event, logged once, of a store that does not count exactly."""
-    worst = f"up to {WORST_WINDOW:g} times a limit may be admitted in one window"
-    text = f"{kind} counts user limits approximately: {worst}"
-    return LogEvent("config", logging.WARNING, text, {"setting": "USER_STORAGE"})

@@ -39,7 +39,6 @@ class RedisUserLimitStore:
     """
 
     kind = "redis"
-    approximate = False
 
     def __init__(
         self, clients: RedisClients, protocol: WindowProtocol, rules: BatchRules | None = None

@@ -59,9 +59,6 @@ class StoreCharge:
         self.units: int = units
 
 
-WORST_WINDOW = 1.97
-"""Worst multiple of the limit that two counters, an approximate store, admit; measured under attack."""
-
 VALUES = 5
 """Integers for each limit in an answer: ok, remaining, retry_after, reset, stamp."""
 
@@ -103,10 +100,7 @@ class UserLimitStore(Protocol):
     """A shared store of user limits. It never raises but for a caller's cancellation."""
 
     kind: str
-    """``redis``, or the scheme of the storage: for logs and metrics."""
-
-    approximate: bool
-    """Whether a window may admit more than a limit, up to `WORST_WINDOW` times as much."""
+    """``redis``: for logs."""
 
     @property
     def last_error(self) -> str:

@@ -19,7 +19,6 @@ from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.limiting.user_limits import UserLimits
 from autoglm_throttle.store.batch_rules import BatchRules
-from autoglm_throttle.store.limits_window import LimitsWindow
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.store.shared_limits import SharedUserLimits
 from autoglm_throttle.types import BorrowMode, MissingTelemetryMode, Policy, Signal, StoreFailureMode
@@ -238,17 +237,6 @@ class TestSharedStore:
         assert named.user == CallerHasher(b"a key of the tests").hash("user", "somebody")
         (known,) = self._pending_check(self.shared(), "0123456789abcdef")
         assert known.user == "0123456789abcdef"
-
-    def test_a_storage_of_limits_gets_its_names_and_its_deadline(self) -> None:
-        store = self.shared(
-            redis_url=None,
-            user_storage="async+memory://",
-            redis_deadline_s=0.2,
-            redis_prefix="p",
-            service="s",
-        ).store
-        assert isinstance(store, LimitsWindow)
-        assert store.deadline_s == 0.2
 
     def _pending_check(self, windows: SharedUserLimits, user: str = "a" * 16) -> tuple[Any, ...]:
         windows.is_usable = lambda: True

@@ -21,7 +21,6 @@ from autoglm_throttle.types import Demand
 from tests.admission.forked import forked
 from tests.admission.scripted_throttle import ALICE, ScriptedThrottle, iterations
 from tests.store.polling import eventually
-from tests.store.scripted_store import ScriptedStore
 
 
 async def test_an_outage_is_logged_once_and_its_end_once(
@@ -169,18 +168,3 @@ def test_unused_store_is_reported_at_start(caplog: pytest.LogCaptureFixture) -> 
     throttle.start()
     assert throttle.snapshot().store is None
     assert any("is set but unused" in record.getMessage() for record in caplog.records)
-
-
-@pytest.mark.parametrize("approximate", [True, False])
-def test_approximate_store_is_reported_once_at_start(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, approximate: bool
-) -> None:
-    monkeypatch.setattr(ScriptedStore, "approximate", approximate)
-    site = ScriptedThrottle(monkeypatch)
-    site.throttle.start()
-    site.throttle.start()
-    messages = [record.getMessage() for record in caplog.records if "approximately" in record.getMessage()]
-    wanted = (
-        "scripted counts user limits approximately: up to 1.97 times a limit may be admitted in one window"
-    )
-    assert messages == [wanted] * approximate

@@ -91,7 +91,7 @@ def test_start_fails_with_reason_on_unsupported_loop() -> None:
     anyio.run(start, backend="trio")
     (message,) = said
     assert message["type"] == "lifespan.startup.failed"
-    assert "REDIS_URL and USER_STORAGE require asyncio" in message["message"]
+    assert "REDIS_URL requires asyncio" in message["message"]
 
 
 def test_there_a_request_is_decided_without_the_store(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.cli import doctor_redis, doctor_storage, main
+from autoglm_throttle.cli import doctor_redis, main
 from tests.cli.doctor_results import PASSWORD, Doctor
 
 
@@ -22,8 +22,7 @@ def doctor(
     clean_env: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], redis_prefix: str
 ) -> Doctor:
     patient = {"REDIS_DEADLINE_S": "10", "REDIS_READ_S": "20"}  # a busy machine is no distant server
-    for module in (doctor_redis, doctor_storage):
-        monkeypatch.setattr(module, "TOTAL_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(doctor_redis, "TOTAL_TIMEOUT_S", 60.0)
 
     def run(**environ: str) -> tuple[int, list[dict[str, Any]]]:
         for name, value in ({"REDIS_PREFIX": redis_prefix} | patient | environ).items():

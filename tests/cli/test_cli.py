@@ -162,7 +162,6 @@ CASES: dict[str, tuple[int, list[str], dict[str, str]]] = {
         ["check"],
         {
             "REDIS_URL": f"redis://:{SECRET}@host:0x",
-            "USER_STORAGE": "memcached://host",
             "SERVICE": "a:b",
             "FLEET_GPU": "true",
             "REDIS_READ_S": "20ms",

@@ -11,11 +11,9 @@ from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.store.fleet import FleetRules, FleetSync
 from autoglm_throttle.store.leased_buckets import LeasedBuckets
-from autoglm_throttle.store.limits_window import LimitsWindow
 from autoglm_throttle.types import Clock
 from tests.store.clients import Wire
 from tests.store.fleets import RATES
-from tests.store.storages import PATIENT_S, Hands, OwnStorage
 
 
 @pytest.fixture
@@ -45,15 +43,3 @@ def made() -> Iterator[Callable[..., FleetSync]]:
         wire.answers.set()  # else a thread that hangs is waited for
     for fleet in fleets:
         fleet.stop()
-
-
-@pytest.fixture
-def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
-    hands = Hands()
-    monkeypatch.setattr(OwnStorage, "hands", hands, raising=False)
-    return hands
-
-
-@pytest.fixture
-def window(hands: Hands) -> LimitsWindow:
-    return LimitsWindow("async+own://", PATIENT_S)

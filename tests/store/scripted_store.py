@@ -26,7 +26,6 @@ class ScriptedStore:
 
     kind = "scripted"
     last_error = ""
-    approximate = False
 
     def __init__(
         self, *script: Answer | StoreErrorKind, otherwise: Answer | StoreErrorKind | None = None

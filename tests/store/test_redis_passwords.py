@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import traceback
 
 import pytest
 
 from autoglm_throttle.store.client import RedisClients, RedisOptions
-from autoglm_throttle.store.limits_window import LimitsWindow
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.store.user_limit_store import StoreCharge, StoreErrorKind
 from autoglm_throttle.store.window_protocol import WindowProtocol
 from autoglm_throttle.types import UserLimit
-from tests.store.storages import Hands
 
 WHO = "ann:hush"
 URLS = [
@@ -81,15 +78,3 @@ async def test_of_a_server_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(client.connection_pool, "get_connection", refuse)
     assert await window.charge(CHARGES) is StoreErrorKind.UNREACHABLE
     assert window.last_error == "ConnectionError: cannot reach redis://ann:***@127.0.0.1:1/1"
-
-
-async def test_of_a_storage_that_repeats_it(hands: Hands) -> None:
-    uri = f"async+own://{WHO}@h:1"
-    window = LimitsWindow(uri)
-    hands.error = ConnectionResetError(uri)
-    assert await window.charge(CHARGES) is StoreErrorKind.LOST
-    assert window.last_error == "ConnectionResetError: async+own://ann:***@h:1"
-    assert await window.probe() is StoreErrorKind.LOST
-    assert "hush" not in window.last_error + repr(window) + repr(window.uri)
-    hands.error = None
-    asyncio.get_running_loop().call_soon(window.disconnect)
