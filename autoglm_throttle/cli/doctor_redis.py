@@ -177,7 +177,7 @@ def _latency(node: RedisNode, settings: Settings) -> DoctorResults:
     offset = min(times)[1]
     clock = f"clock {abs(offset) * 1e3:.1f} ms {'behind' if offset < 0 else 'ahead of'} this host's"
     return [
-        node.named(round_trip("redis", [elapsed_s for elapsed_s, _ in times], settings.redis_deadline_s)),
+        node.named(round_trip([elapsed_s for elapsed_s, _ in times], settings.redis_deadline_s)),
         node.result(
             "clock", Severity.OK, f"{clock}; windows use the server's clock only", value=round(offset, 6)
         ),

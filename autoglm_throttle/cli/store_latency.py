@@ -1,4 +1,4 @@
-"""Round-trip time to a store, and whether decisions can wait for it."""
+"""Round-trip time to Redis, and whether decisions can wait for it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ ROUND_TRIPS: Final = 9
 """Number of timed calls; the median of fewer would depend on a single odd one."""
 
 
-def round_trip(part: str, times_s: Sequence[float], deadline_s: float) -> DoctorResult:
-    """Evaluate some round trips.
+def round_trip(times_s: Sequence[float], deadline_s: float) -> DoctorResult:
+    """Evaluate some round trips to Redis.
 
     Args:
-        part: the examined part, such as ``redis``.
         times_s: at least one.
         deadline_s: longest wait of a decision.
     """
@@ -25,10 +24,10 @@ def round_trip(part: str, times_s: Sequence[float], deadline_s: float) -> Doctor
     text = f"round trip {median_s * 1e3:.2f} ms, median of {len(times_s)}"
     value = round(median_s, 6)
     if median_s <= deadline_s / 2:
-        return DoctorResult(part, "round_trip", Severity.OK, text, value=value)
+        return DoctorResult("redis", "round_trip", Severity.OK, text, value=value)
     hint = (
         f"decisions wait at most REDIS_DEADLINE_S, {plain(deadline_s * 1e3)} ms: "
         "run the store closer to the service, or raise the deadline"
     )
     severity = Severity.FAIL if median_s > deadline_s else Severity.WARN
-    return DoctorResult(part, "round_trip", severity, text, hint, value)
+    return DoctorResult("redis", "round_trip", severity, text, hint, value)

@@ -41,9 +41,9 @@ class StoreErrorTracker:
         """Set the listener of `notify`."""
         self._listener = listener
 
-    def record(self, kind: StoreErrorKind, error: BaseException | str) -> str:
+    def record(self, kind: StoreErrorKind, error: BaseException) -> str:
         """Store the text of an error, until it is known to be the current one."""
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}".removesuffix(": ")
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
         for secret in self._secrets:
             text = text.replace(secret, "***")
         self._last_text = (kind, text)

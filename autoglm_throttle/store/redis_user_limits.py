@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from autoglm_throttle.store import window_protocol as wires
@@ -11,7 +12,6 @@ from autoglm_throttle.store.batch import RedisBatch
 from autoglm_throttle.store.batch_codec import BatchTransport
 from autoglm_throttle.store.batch_rules import BatchRules
 from autoglm_throttle.store.error_tracker import StoreErrorTracker
-from autoglm_throttle.store.per_event_loop import PerEventLoop
 from autoglm_throttle.store.script import LuaScript
 from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge, StoreErrorKind, StoreStats
 from autoglm_throttle.store.window_protocol import CheckRequest, RefundRequest, WindowEntry, WindowProtocol
@@ -50,7 +50,7 @@ class RedisUserLimitStore:
         url = clients.url
         secrets = (url.login.password, url.sentinel_login.password) if url else ()
         self.errors: StoreErrorTracker = StoreErrorTracker(*secrets)
-        self.batches: PerEventLoop[LoopBatch] = PerEventLoop(self._batch)
+        self.batches: LoopBatches = LoopBatches(self._batch)
 
     def __repr__(self) -> str:
         stats = self.stats()
@@ -225,6 +225,43 @@ class LoopBatch(RedisBatch[WindowEntry, Answer]):
             return asyncio.get_running_loop() is self.loop
         except RuntimeError:
             return False
+
+
+class LoopBatches:
+    """The batches of all event loops, each made at its first use: a connection belongs to its loop.
+
+    Args:
+        make: makes the batch of the running loop.
+    """
+
+    def __init__(self, make: Callable[[asyncio.AbstractEventLoop], LoopBatch]) -> None:
+        self._make = make
+        self._batches: dict[int, LoopBatch] = {}
+        self._closed_stats = StoreStats()
+
+    def current(self) -> LoopBatch | None:
+        """Return the batch of the running loop; None if it is no asyncio loop, or none runs."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return None
+        return self._batches.get(id(loop)) or self._new(loop)
+
+    def all(self) -> list[LoopBatch]:
+        """Return the batches of all loops; from any thread."""
+        return list(self._batches.values())
+
+    def stats(self) -> StoreStats:
+        """Return the counters of all loops together, closed ones included."""
+        return sum((batch.stats() for batch in self.all()), self._closed_stats)
+
+    def _new(self, loop: asyncio.AbstractEventLoop) -> LoopBatch:
+        # A copy: another thread may add its loop's batch meanwhile.
+        for key, other in list(self._batches.items()):
+            if other.loop.is_closed() and self._batches.pop(key, None) is not None:
+                self._closed_stats += replace(other.stats(), waiting=0)
+        batch = self._batches[id(loop)] = self._make(loop)
+        return batch
 
 
 class _WindowCodec:

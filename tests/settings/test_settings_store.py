@@ -22,7 +22,7 @@ from autoglm_throttle.settings import (
 )
 from autoglm_throttle.settings.advice import PREREQUISITES, startup_advice
 from autoglm_throttle.settings.masking import MASK, masked_url
-from autoglm_throttle.store.stall import STALL_S
+from autoglm_throttle.types import STALL_S
 from autoglm_throttle.types.identity import SHARED_KEY
 
 URL = "redis://localhost:6379/0"

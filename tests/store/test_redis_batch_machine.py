@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from autoglm_throttle.store.batch import GRACE_S
 from autoglm_throttle.store.batch_rules import BatchRules
-from autoglm_throttle.store.stall import GRACE_S
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from tests.store.batches import Number, Plant
 

@@ -152,7 +152,7 @@ def test_a_loop_for_each_caller_shares_the_window(window: RedisUserLimitStore) -
         assert asyncio.run(left(window, charge())) == [10 - used]
     health = window.stats()
     assert (health.calls, health.sent, window.clients.made) == (7, 7, 7)
-    assert len(window.batches) == 1, "of loops that are closed nothing is kept but the newest"
+    assert len(window.batches.all()) == 1, "of loops that are closed nothing is kept but the newest"
     assert repr(window).endswith("7 calls, 0 waiting)")
 
 

@@ -30,7 +30,7 @@ def test_text_is_shown_with_its_own_error() -> None:
 
 def test_success_clears_the_text() -> None:
     news = StoreErrorTracker()
-    news.record(StoreErrorKind.LOST, "cut")
+    news.record(StoreErrorKind.LOST, EOFError("cut"))
     news.notify(StoreErrorKind.LOST)
     news.record_result(None)
     assert (news.text, repr(news)) == ("", "StoreErrorTracker(none)")
@@ -47,7 +47,7 @@ def test_no_text_shows_a_secret() -> None:
     news = StoreErrorTracker("hush", None, "")
     news.record_result(StoreErrorKind.LOST)
     assert (
-        news.record(StoreErrorKind.LOST, "cannot reach h://u:hush@h")
+        news.record(StoreErrorKind.LOST, EOFError("cannot reach h://u:hush@h"))
         == news.text
-        == "cannot reach h://u:***@h"
+        == "EOFError: cannot reach h://u:***@h"
     )
