@@ -70,7 +70,6 @@ BAD: dict[str, list[object]] = {
         "redis://h\nx",
         "redis://" + "h" * 2000,
     ],
-    "user_storage": ["memcached", "memcached://h:11211", 5, "async+redis://h:6379", "async+memcached://h\nx"],
     "redis_on_error": ["open", 1],
     "service": ["a:b", "a b", "{a}", "", "x" * 61, 5, "\u00e9"],
     "redis_prefix": ["a:b", "*", "x" * 61, None],

@@ -294,14 +294,10 @@ def test_what_fits_together_is_allowed(values: dict[str, Any]) -> None:
             ],
         ),
         ({"breaker_shared": True}, ["breaker_shared: needs REDIS_URL (processes share state through Redis)"]),
-        (
-            {"breaker_shared": True, "user_storage": "memcached://h:1"},
-            ["breaker_shared: needs REDIS_URL (processes share state through Redis)"],
-        ),
     ],
 )
 def test_thresholds_and_what_is_shared(values: dict[str, Any], problems: list[str]) -> None:
-    assert [problem for problem in reported(**values) if "user_storage" not in problem] == problems
+    assert reported(**values) == problems
 
 
 def test_invalid_value_is_not_checked_against_others() -> None:

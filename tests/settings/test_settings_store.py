@@ -26,7 +26,6 @@ from autoglm_throttle.types import STALL_S
 from autoglm_throttle.types.identity import SHARED_KEY
 
 URL = "redis://localhost:6379/0"
-URI = "async+memcached://localhost:11211"
 KEY = "0123456789abcdef"
 PASSWORD = "planted-s3cret"
 
@@ -41,20 +40,11 @@ def problems(**values: object) -> list[str]:
     ("values", "reported"),
     [
         (
-            {"redis_url": URL, "user_storage": URI},
-            "user_storage: must not be set beside REDIS_URL "
-            "(users are counted in one store; leave one of them out)",
-        ),
-        (
             {"fleet": True, "redis_url": URL, "borrow": "down"},
             "borrow: must be off with FLEET (the tokens of a fleet are leased for each priority)",
         ),
         ({"fleet": True}, "fleet: needs REDIS_URL (processes share state through Redis)"),
         ({"fleet_gpu": True}, "fleet_gpu: needs REDIS_URL (processes share state through Redis)"),
-        (
-            {"fleet": True, "user_storage": URI},
-            "fleet: needs REDIS_URL (processes share state through Redis)",
-        ),
         (
             {"redis_read_s": 0.05},
             "redis_read_s: must be above REDIS_DEADLINE_S, 0.05 s "
@@ -75,9 +65,9 @@ def test_what_contradicts_itself_is_one_fault(values: dict[str, object], reporte
 
 
 def test_all_faults_are_reported_together() -> None:
-    reported = problems(redis_url=URL, user_storage=URI, fleet_gpu="?", redis_deadline_s=2, service="a:b")
+    reported = problems(redis_url="?", fleet_gpu="?", redis_deadline_s=2, service="a:b")
     assert [text.partition(":")[0] for text in reported] == [
-        *("user_storage", "service", "redis_deadline_s", "fleet_gpu")
+        *("redis_url", "service", "redis_deadline_s", "fleet_gpu")
     ]
 
 
@@ -85,7 +75,6 @@ def test_all_faults_are_reported_together() -> None:
     "values",
     [
         {"redis_url": URL, "fleet": True, "fleet_gpu": True},
-        {"user_storage": URI},
         {"redis_deadline_s": 0.99},
         {"redis_read_s": 0.06},
         {"fleet": False, "fleet_gpu": False},
@@ -116,31 +105,29 @@ def shown_everywhere(settings: Settings) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "url", "shown"),
+    ("url", "shown"),
     [
-        ("redis_url", f"redis://:{PASSWORD}@host:6379/0", f"redis://:{MASK}@host:6379/0"),
-        ("redis_url", f"rediss://me:{PASSWORD}@host", f"rediss://me:{MASK}@host"),
-        ("redis_url", f"redis://{PASSWORD}@host", f"redis://{MASK}@host"),
-        ("redis_url", f"redis://me:a%40{PASSWORD}@host", f"redis://me:{MASK}@host"),
-        ("redis_url", f"unix://:{PASSWORD}@/run/redis.sock", f"unix://:{MASK}@/run/redis.sock"),
+        (f"redis://:{PASSWORD}@host:6379/0", f"redis://:{MASK}@host:6379/0"),
+        (f"rediss://me:{PASSWORD}@host", f"rediss://me:{MASK}@host"),
+        (f"redis://{PASSWORD}@host", f"redis://{MASK}@host"),
+        (f"redis://me:a%40{PASSWORD}@host", f"redis://me:{MASK}@host"),
+        (f"unix://:{PASSWORD}@/run/redis.sock", f"unix://:{MASK}@/run/redis.sock"),
         (
-            "redis_url",
             f"redis+sentinel://me:{PASSWORD}@a:1,b:2/main?sentinel_password={PASSWORD}",
             f"redis+sentinel://me:{MASK}@a:1,b:2/main?sentinel_password={MASK}",
         ),
-        ("redis_url", f"redis+cluster://:{PASSWORD}@[::1]:7000", f"redis+cluster://:{MASK}@[::1]:7000"),
-        ("redis_url", URL, URL),
-        ("user_storage", URI, URI),
+        (f"redis+cluster://:{PASSWORD}@[::1]:7000", f"redis+cluster://:{MASK}@[::1]:7000"),
+        (URL, URL),
     ],
 )
-def test_a_url_is_shown_without_its_password(name: str, url: str, shown: str) -> None:
-    settings = Settings(**{name: url})
-    assert settings.text_of(name) == shown
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    settings = Settings(redis_url=url)
+    assert settings.text_of("redis_url") == shown
     assert PASSWORD not in shown_everywhere(settings)
-    assert getattr(settings, name).get_secret_value() == url
+    assert settings.redis_url is not None
+    assert settings.redis_url.get_secret_value() == url
 
 
-@pytest.mark.parametrize("name", ["redis_url", "user_storage"])
 @pytest.mark.parametrize(
     "form",
     [
@@ -166,13 +153,10 @@ def test_a_url_is_shown_without_its_password(name: str, url: str, shown: str) ->
         "rediss://host?ssl_cert_reqs={}",
         "rediss://host?ssl_check_hostname={}",
         "unix://{}",
-        "async+memcached:/{}@host",
-        "async+memcached://host:{}",
-        "async+redis://me:{}@host",
     ],
 )
-def test_a_complaint_never_holds_a_part_of_the_password(name: str, form: str) -> None:
-    (reported,) = problems(**{name: form.format(PASSWORD)})
+def test_a_complaint_never_holds_a_part_of_the_password(form: str) -> None:
+    (reported,) = problems(redis_url=form.format(PASSWORD))
     assert PASSWORD not in reported
     assert "s3cret" not in reported
 
@@ -212,10 +196,9 @@ def test_a_login_without_a_password() -> None:
 def test_processes_on_one_store_share_the_identity_key() -> None:
     assert Settings().identity_key is None
     assert not Settings().shared
-    for values in ({"redis_url": URL}, {"user_storage": URI}):
-        assert Settings(**values).identity_key == SHARED_KEY
-        assert Settings(**values).shared
-        assert Settings(**values, key_secret=KEY).identity_key == KEY.encode()
+    assert Settings(redis_url=URL).identity_key == SHARED_KEY
+    assert Settings(redis_url=URL).shared
+    assert Settings(redis_url=URL, key_secret=KEY).identity_key == KEY.encode()
     assert Settings(key_secret=KEY).identity_key == KEY.encode()
 
 
@@ -234,7 +217,6 @@ def reported(function: Callable[[Settings], list[Problem]], **values: object) ->
     ("values", "about"),
     [
         ({"redis_url": URL, "user_limit": "off"}, "REDIS_URL"),
-        ({"user_storage": URI, "user_limit": "off"}, "USER_STORAGE"),
         (
             {
                 "redis_url": URL,
@@ -252,7 +234,6 @@ def reported(function: Callable[[Settings], list[Problem]], **values: object) ->
             "REDIS_URL",
         ),
         ({"redis_url": URL, "key_secret": None}, "KEY_SECRET"),
-        ({"user_storage": URI, "key_secret": None}, "KEY_SECRET"),
     ],
 )
 def test_unused_store_and_public_key_are_reported_at_start(values: dict[str, object], about: str) -> None:
@@ -294,7 +275,6 @@ def test_what_several_processes_would_do_that_each_think_they_are_alone() -> Non
     away = "while the store is unavailable"
     assert "count per process" in (hint() or "")
     assert away in (hint(redis_url=URL) or "")
-    assert away in (hint(user_storage=URI) or "")
     assert away not in (hint(redis_url=URL, redis_on_error="deny") or away)
     assert hint(redis_url=URL, fleet=True) is None
     assert hint(redis_url=URL, workers=4) is None
@@ -326,7 +306,6 @@ ANOTHER = {
 }
 STORES: dict[str, dict[str, object]] = {
     "nothing": {},
-    "storage": {"user_storage": URI},
     "redis": {"redis_url": URL},
     "fleet": {"redis_url": URL, "fleet": True},
     "gpus": {"redis_url": URL, "fleet_gpu": True},
@@ -334,7 +313,6 @@ STORES: dict[str, dict[str, object]] = {
     "quotas": {"quotas": True},
 }
 READ_WITH = {
-    "REDIS_URL or USER_STORAGE": {"storage", "redis", "fleet", "gpus", "breakers"},
     "REDIS_URL": {"redis", "fleet", "gpus", "breakers"},
     "FLEET": {"fleet"},
     "FLEET_GPU": {"gpus"},
@@ -372,29 +350,6 @@ def test_the_log_of_a_start_holds_no_password(caplog: pytest.LogCaptureFixture) 
     throttle.stop()
     assert f"me:{MASK}@127.0.0.1" in "".join(str(vars(record)) for record in caplog.records)
     assert PASSWORD not in "".join(str(vars(record)) for record in caplog.records)
-
-
-MEMCACHED = "async+memcached://h:11211"
-LONG = "2 per 16 day"
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"user_limit": LONG},
-        {"user_limit": "5/minute", "user_limit_low": LONG},
-        {"plans": {"gold": {"user_limit": LONG}}},
-        {"routes": [{"pattern": "/r", "name": "r", "user_limit": f"5/minute;{LONG}"}]},
-    ],
-    ids=["general", "priority", "plan", "route"],
-)
-def test_window_unsupported_by_the_storage_is_rejected(values: dict[str, object]) -> None:
-    (reported,) = problems(user_storage=MEMCACHED, **values)
-    name = f"user-{16 * 86_400}s"
-    assert (
-        reported == f"user_storage: cannot keep the limit {name} (memcached keeps windows of up to 15 days)"
-    )
-    assert Settings(user_storage="async+memory://", **values).shared
 
 
 @pytest.mark.parametrize("name", ["redis_deadline_s", "redis_connect_s", "redis_read_s"])
