@@ -18,7 +18,7 @@ from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION, UNINITIALIZED, NvmlUn
 from autoglm_throttle.gpu.nvml_device import NvmlDevice, NvmlHandles, NvmlIdentity
 from autoglm_throttle.gpu.nvml_discovery import DeviceMap, driver_version, find_handles, list_devices
 from autoglm_throttle.gpu.provider_errors import NotPresentError, PackageMissingError
-from autoglm_throttle.settings.install_hint import how_to_install
+from autoglm_throttle._runtime.install_hint import how_to_install
 from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
 
 if TYPE_CHECKING:

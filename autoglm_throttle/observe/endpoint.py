@@ -12,7 +12,7 @@ from starlette.websockets import WebSocketClose
 from autoglm_throttle.asgi.marks import exempt
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import ConfigError, MetricsExport, Problem
-from autoglm_throttle.settings.install_hint import how_to_install
+from autoglm_throttle._runtime.install_hint import how_to_install
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector

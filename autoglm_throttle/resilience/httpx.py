@@ -13,7 +13,7 @@ from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.http.call import HttpCall
 from autoglm_throttle.settings.guard_policy import NAME_CHARACTERS
-from autoglm_throttle.settings.install_hint import how_to_install
+from autoglm_throttle._runtime.install_hint import how_to_install
 from autoglm_throttle.types import GuardPermit, GuardRejected, GuardRejection, Outcome
 
 try:

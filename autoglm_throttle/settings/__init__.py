@@ -3,38 +3,34 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.settings.breaker_settings import BreakerSettings
-from autoglm_throttle.settings.caller_fields import HeaderStyle, HeaderTrust
-from autoglm_throttle.settings.field import PREFIX, Setting, SettingSource
-from autoglm_throttle.settings.fields import (
-    SETTINGS,
-    MetricsExport,
-    UnknownNames,
-)
-from autoglm_throttle.settings.guard_policy import GuardPolicies, GuardPolicy
-from autoglm_throttle.settings.plan_policy import PlanPolicies, PlanPolicy
+from autoglm_throttle.settings.groups import settings_table
+from autoglm_throttle.settings.groups.base import PREFIX, Setting
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
+from autoglm_throttle.settings.groups.callers import HeaderStyle, HeaderTrust
+from autoglm_throttle.settings.groups.observe import MetricsExport, UnknownNames
+from autoglm_throttle.settings.guard_policy import GuardPolicy
+from autoglm_throttle.settings.plan_policy import PlanPolicy
 from autoglm_throttle.settings.problems import ConfigError, Problem
-from autoglm_throttle.settings.route_policy import RoutePolicy, unreachable
+from autoglm_throttle.settings.route_policy import ResourcePolicy, RoutePolicy
 from autoglm_throttle.settings.settings import Settings
+from autoglm_throttle.settings.sources import SettingSource
 from autoglm_throttle.settings.user_limits import parse_user_limits, user_limits_text
 
 if TYPE_CHECKING:
     from autoglm_throttle.settings.advice import collect_advice
-    from autoglm_throttle.settings.guard_checks import breaker_of
+    from autoglm_throttle.settings.checks import breaker_of
 
 __all__ = [
     "PREFIX",
-    "SETTINGS",
     "BreakerSettings",
     "ConfigError",
-    "GuardPolicies",
     "GuardPolicy",
     "HeaderStyle",
     "HeaderTrust",
     "MetricsExport",
-    "PlanPolicies",
     "PlanPolicy",
     "Problem",
+    "ResourcePolicy",
     "RoutePolicy",
     "Setting",
     "SettingSource",
@@ -43,11 +39,11 @@ __all__ = [
     "breaker_of",
     "collect_advice",
     "parse_user_limits",
-    "unreachable",
+    "settings_table",
     "user_limits_text",
 ]
 
-_LAZY_EXPORTS: Final = {"collect_advice": "advice", "breaker_of": "guard_checks"}
+_LAZY_EXPORTS: Final = {"collect_advice": "advice", "breaker_of": "checks"}
 """Names that an import of the package does without."""
 
 

@@ -2,111 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.settings.caller_fields import HeaderTrust
-from autoglm_throttle.settings.field import PREFIX, SettingSource
-from autoglm_throttle.settings.fields import SETTINGS
+from autoglm_throttle.settings.checks import breaker_of
+from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.gpu_items import ENGINES
-from autoglm_throttle.settings.guard_advice import guard_advice
-from autoglm_throttle.settings.problems import Problem
-from autoglm_throttle.settings.quantity import plain
-from autoglm_throttle.settings.route_policy import RoutePolicy, unreachable
-from autoglm_throttle.types import Policy, Signal, StoreFailureMode, WebSocketMode
+from autoglm_throttle.settings.groups import settings_table
+from autoglm_throttle.settings.groups.callers import HeaderTrust
+from autoglm_throttle.settings.problems import Problem, quoted_key
+from autoglm_throttle.settings.route_policy import earlier_matches
+from autoglm_throttle.settings.sources import SettingSource
+from autoglm_throttle.types import (
+    BreakerMode,
+    Policy,
+    Signal,
+    StoreFailureMode,
+    TooManyRequestsMode,
+    TripRule,
+    WebSocketMode,
+)
 
 if TYPE_CHECKING:
+    from autoglm_throttle.settings.guard_policy import GuardPolicy
+    from autoglm_throttle.settings.route_policy import RoutePolicy
     from autoglm_throttle.settings.settings import Settings
 
-_WITH_CONCURRENCY_LIMIT: Final = frozenset({Policy.ADAPTIVE, Policy.CONCURRENCY})
-_BY_TABLE: Final = frozenset({Policy.ADAPTIVE, Policy.TIERS})
-_ADAPTIVE: Final = frozenset({Policy.ADAPTIVE})
-_TIERS: Final = frozenset({Policy.TIERS})
-_WITH_LOAD: Final = frozenset(Policy) - {Policy.FIXED}
-"""Policies under which a load is known."""
+_WITH_LIMIT: Final = (Policy.ADAPTIVE, Policy.CONCURRENCY)
+_BY_TABLE: Final = (Policy.ADAPTIVE, Policy.TIERS)
+_ALL_BUT_FIXED: Final = (Policy.ADAPTIVE, Policy.TIERS, Policy.CONCURRENCY)
 
-READING_POLICIES: Final = {
-    "signal": _BY_TABLE,
-    "slo_s": _WITH_CONCURRENCY_LIMIT | _BY_TABLE,
-    "latency_budget": _WITH_CONCURRENCY_LIMIT,
-    "queue_max": _WITH_CONCURRENCY_LIMIT,
-    "min_share": _WITH_CONCURRENCY_LIMIT,
-    "tiers": _BY_TABLE,
-    "tier_samples": _BY_TABLE,
-    "tier_release_samples": _TIERS,
-    "tier_release_margin_pct": _TIERS,
-    "tier_recovery_step": _TIERS,
-    "deadline_header": _WITH_CONCURRENCY_LIMIT,
-    "gpu_unknown": _TIERS,
-    "gpu_memory_target": _WITH_CONCURRENCY_LIMIT | _BY_TABLE,
-    "gpu_queue_target": _BY_TABLE,
-    "gpu_kv_target": _BY_TABLE,
-    "gpu_pressure_terms": _BY_TABLE,
-    "inflight_start": _WITH_CONCURRENCY_LIMIT,
-    "inflight_floor": _WITH_CONCURRENCY_LIMIT,
-    "wait_budget": _WITH_CONCURRENCY_LIMIT,
-    "period_s": _WITH_CONCURRENCY_LIMIT,
-    "period_completions": _WITH_CONCURRENCY_LIMIT,
-    "adaptive_headroom": _ADAPTIVE,
-    "adaptive_release_samples": _ADAPTIVE,
-    "reserve_mid": _ADAPTIVE,
-    "reserve_low": _ADAPTIVE,
-    "degrade_shed_at": _WITH_LOAD,
-    "degrade_stale_at": _WITH_LOAD,
-    "degrade_static_at": _WITH_LOAD,
-    "degrade_margin": _WITH_LOAD,
-    "degrade_samples": _WITH_LOAD,
-    "degrade_load_stale_s": _WITH_LOAD,
+READING_POLICIES: Final[Mapping[str, Collection[Policy]]] = {
+    **dict.fromkeys(
+        "latency_budget queue_max min_share deadline_header inflight_start inflight_floor wait_budget period_s "
+        "period_completions".split(),
+        _WITH_LIMIT,
+    ),
+    **dict.fromkeys(
+        "signal tiers tier_samples gpu_queue_target gpu_kv_target gpu_pressure_terms".split(), _BY_TABLE
+    ),
+    **dict.fromkeys(
+        "tier_release_samples tier_release_margin_pct tier_recovery_step gpu_unknown".split(), (Policy.TIERS,)
+    ),
+    **dict.fromkeys(
+        "adaptive_headroom adaptive_release_samples reserve_mid reserve_low".split(), (Policy.ADAPTIVE,)
+    ),
+    **dict.fromkeys(
+        "slo_s gpu_memory_target degrade_shed_at degrade_stale_at degrade_static_at degrade_margin "
+        "degrade_samples degrade_load_stale_s".split(),
+        _ALL_BUT_FIXED,
+    ),
 }
 """Setting -> policies that read it; other settings are read under each policy."""
 
-PRESSURE_ONLY: Final = {
-    "gpu_queue_target": _BY_TABLE,
-    "gpu_kv_target": _BY_TABLE,
-    "gpu_pressure_terms": _BY_TABLE,
-    "slo_s": _TIERS,
-    "gpu_memory_target": _TIERS,
+PRESSURE_ONLY: Final[Mapping[str, Collection[Policy]]] = {
+    **dict.fromkeys(("gpu_queue_target", "gpu_kv_target", "gpu_pressure_terms"), _BY_TABLE),
+    **dict.fromkeys(("slo_s", "gpu_memory_target"), (Policy.TIERS,)),
 }
 """Setting -> policies that read it only for the signal ``pressure``."""
 
-
-_SHARED: Final = "REDIS_URL or USER_STORAGE"
-
-PREREQUISITES: Final = {
-    "redis_on_error": _SHARED,
-    "service": _SHARED,
-    "redis_prefix": _SHARED,
-    "redis_deadline_s": _SHARED,
-    "redis_failures": _SHARED,
-    "redis_probe_s": _SHARED,
-    "refused_cache": _SHARED,
-    "refused_cache_s": _SHARED,
-    "redis_partitions": "REDIS_URL",
-    "redis_connect_s": "REDIS_URL",
-    "redis_read_s": "REDIS_URL",
-    "redis_in_flight": "REDIS_URL",
-    "redis_batch_keys": "REDIS_URL",
-    "redis_queue": "REDIS_URL",
-    "fleet_lease_s": "FLEET",
-    "fleet_heartbeat_s": "FLEET",
-    "fleet_host": "FLEET_GPU",
-    "breaker_store_deadline_s": "BREAKER_SHARED",
-    "precisions": "QUOTAS",
-    "compute_priority": "QUOTAS",
-    "gpu_memory_ratio": "QUOTAS",
-    "gpu_memory_ratio_low": "QUOTAS",
+PREREQUISITES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        "redis_on_error service redis_prefix redis_deadline_s redis_failures redis_probe_s refused_cache "
+        "refused_cache_s redis_partitions redis_connect_s redis_read_s redis_in_flight redis_batch_keys "
+        "redis_queue".split(),
+        "redis_url",
+    ),
+    **dict.fromkeys(("fleet_lease_s", "fleet_heartbeat_s"), "fleet"),
+    "fleet_host": "fleet_gpu",
+    "breaker_store_deadline_s": "breaker_shared",
+    **dict.fromkeys("precisions compute_priority gpu_memory_ratio gpu_memory_ratio_low".split(), "quotas"),
+    "sample_interval_max_s": "sample_adaptive",
 }
 """Setting -> setting without which it has no effect."""
+
+_GENERATE_KEY: Final = "set one, for example the output of: openssl rand -hex 32"
+
+_AdviceItem = tuple[str, bool, str, str]
+"""Setting, whether the advice applies, message, hint."""
 
 
 def collect_advice(settings: Settings) -> list[Problem]:
     """Collect all advice, as ``autoglm-throttle check`` prints it."""
-    problems = [*_as_problems(_advice_items(settings)), *startup_advice(settings)]
     return [
-        *problems,
+        *_problems(_general_advice(settings)),
+        *_problems(_gpu_advice(settings)),
+        *startup_advice(settings),
         *_unused_settings(settings),
         *_settings_without_prerequisite(settings),
-        *guard_advice(settings),
+        *_guard_advice(settings),
         *_route_advice(settings),
         *settings.ignored,
     ]
@@ -114,151 +98,136 @@ def collect_advice(settings: Settings) -> list[Problem]:
 
 def startup_advice(settings: Settings) -> list[Problem]:
     """Collect the advice that a throttle logs when it starts: settings that are hardly ever intended."""
-    store = _store_setting(settings)
-    limits = [*settings.user_limits]
-    limits += [plan.user_limit or () for plan in settings.plans.values()]
-    limits += [route.user_limit or () for route in settings.routes]
-    used = any(limits) or settings.fleet or settings.fleet_gpu or settings.breaker_shared
-    return _as_problems(
+    policies = [*settings.plans.values(), *settings.routes]
+    limited = any(settings.users.by_priority) or any(policy.user_limit for policy in policies)
+    used = limited or settings.fleet.fleet or settings.fleet.fleet_gpu or settings.shared_breakers.shared
+    has_redis = settings.store.redis_url is not None
+    return _problems(
         [
             (
-                store,
-                store != "" and not used,
-                "is set but unused: there is no user limit"
-                + (", no FLEET, no FLEET_GPU and no BREAKER_SHARED" if store == "redis_url" else ""),
+                "redis_url",
+                has_redis and not used,
+                "is set but unused: there is no user limit, no FLEET, no FLEET_GPU and no BREAKER_SHARED",
                 "set USER_LIMIT, for example 100/minute;5/second",
             ),
             (
                 "key_secret",
-                settings.shared and settings.key_secret is None,
+                has_redis and settings.callers.key_secret is None,
                 "is not set: identities are hashed with a publicly known key, so that all processes "
                 "agree; short keys and addresses can be recovered from the store by guessing",
-                _GENERATE_KEY_HINT,
+                _GENERATE_KEY,
             ),
         ]
     )
 
 
-_AdviceItem = tuple[str, bool, str, str]
-"""Setting, whether the advice applies, message, hint."""
-
-_GENERATE_KEY_HINT: Final = "set one, for example the output of: openssl rand -hex 32"
-
-
-def _as_problems(items: Iterable[_AdviceItem]) -> list[Problem]:
-    return [Problem(PREFIX + name.upper(), message, hint) for name, holds, message, hint in items if holds]
+def _problems(items: Iterable[_AdviceItem]) -> list[Problem]:
+    table = settings_table()
+    return [Problem(table[name].variable, message, hint) for name, holds, message, hint in items if holds]
 
 
-def _store_setting(settings: Settings) -> str:
-    """Name of the setting that names the store; empty if there is none."""
-    if settings.redis_url is not None:
-        return "redis_url"
-    return "user_storage" if settings.user_storage is not None else ""
+def _is_default(settings: Settings, name: str) -> bool:
+    return settings.source_of(name) is SettingSource.DEFAULT
 
 
-def _workers_hint(settings: Settings) -> str:
-    """Effect of several processes that each assume to be the only one."""
-    text = "with n workers each would admit the full rates"
-    if not settings.shared:
-        return f"{text}; user limits in memory count per process"
-    if settings.redis_on_error is StoreFailureMode.LOCAL:
-        return f"{text}, and every user the full limit while the store is unavailable; FLEET=true counts them"
-    return text
-
-
-def _advice_items(settings: Settings) -> list[_AdviceItem]:
-    trust = settings.priority_header_trust
-    limited = any(settings.user_limits)
-    has_concurrency_limit = settings.policy in _WITH_CONCURRENCY_LIMIT
-    kinds = {item.partition(":")[0] for item in settings.gpu}
-    drivers = kinds & {"auto", "nvml"}
-    unfiltered = kinds - drivers - (ENGINES if drivers else frozenset())
-    unlimited_slots = (
-        settings.websockets is WebSocketMode.SLOT and not has_concurrency_limit and not settings.inflight_max
-    )
+def _general_advice(settings: Settings) -> list[_AdviceItem]:
+    policy, callers = settings.control.policy, settings.callers
+    has_redis = settings.store.redis_url is not None
+    websockets, inflight_max = settings.concurrency.websockets, settings.concurrency.inflight_max
     return [
         (
             "dry_run",
-            settings.dry_run,
+            settings.control.dry_run,
             "is on: rejections are only counted, the service is not protected",
             "would_reject_total counts them",
         ),
         (
             "workers",
-            settings.source_of("workers") is SettingSource.DEFAULT and not settings.fleet,
+            _is_default(settings, "workers") and not settings.fleet.fleet,
             "is not set: one process is assumed",
             _workers_hint(settings),
         ),
         (
             "slo_s",
-            has_concurrency_limit and settings.source_of("slo_s") is SettingSource.DEFAULT,
-            f"is not set: the target time for a complete response is {plain(settings.slo_s)} s",
+            policy in _WITH_LIMIT and _is_default(settings, "slo_s"),
+            f"is not set: the target time for a complete response is {plain(settings.concurrency.slo_s)} s",
             "LLM responses take longer; set the time that your callers accept",
         ),
         (
             "user_limit",
-            not limited,
+            not any(settings.users.by_priority),
             "is off: one user can take everything",
             "for example 100/minute;5/second",
         ),
         (
             "key_secret",
-            settings.key_secret is None and not settings.shared,
+            callers.key_secret is None and not has_redis,
             "is not set: identities differ in each process and after each start",
-            _GENERATE_KEY_HINT,
+            _GENERATE_KEY,
         ),
         (
             "trusted_proxies",
-            any(network.endswith("/0") for network in settings.trusted_proxies),
+            any(network.endswith("/0") for network in callers.trusted_proxies),
             "trusts every peer: any client can take any address",
             "name your proxies",
         ),
         (
             "priority_header_trust",
-            trust is HeaderTrust.ANY,
+            callers.priority_header_trust is HeaderTrust.ANY,
             "is any: every client can make itself high",
             "use it in closed networks only",
         ),
         (
-            "websockets",
-            unlimited_slots,
-            f"is slot, but with POLICY={settings.policy} nothing limits requests in flight",
-            "set INFLIGHT_MAX, or POLICY=adaptive or concurrency",
-        ),
-        (
             "priority_header_trust",
-            trust is HeaderTrust.PROXY and not settings.trusted_proxies,
+            callers.priority_header_trust is HeaderTrust.PROXY and not callers.trusted_proxies,
             "is proxy, but no proxy is trusted: the header can only lower",
             "set TRUSTED_PROXIES",
         ),
         (
+            "websockets",
+            websockets is WebSocketMode.SLOT and policy not in _WITH_LIMIT and not inflight_max,
+            f"is slot, but with POLICY={policy} nothing limits requests in flight",
+            "set INFLIGHT_MAX, or POLICY=adaptive or concurrency",
+        ),
+        (
+            "degrade_static_at",
+            settings.degradation.static_at == 1,
+            "is 1: no load exceeds it, so it gives no static fallback",
+            "",
+        ),
+    ]
+
+
+def _workers_hint(settings: Settings) -> str:
+    """Effect of several processes that each assume to be the only one."""
+    text = "with n workers each would admit the full rates"
+    if settings.store.redis_url is None:
+        return f"{text}; user limits in memory count per process"
+    if settings.store.redis_on_error is StoreFailureMode.LOCAL:
+        return f"{text}, and every user the full limit while the store is unavailable; FLEET=true counts them"
+    return text
+
+
+def _gpu_advice(settings: Settings) -> list[_AdviceItem]:
+    kinds = {item.partition(":")[0] for item in settings.gpu.gpu}
+    drivers = kinds & {"auto", "nvml"}
+    unfiltered = kinds - drivers - (ENGINES if drivers else frozenset())
+    return [
+        (
             "gpu_devices",
-            bool(settings.gpu_devices) and bool(unfiltered),
+            bool(settings.gpu.gpu_devices and unfiltered),
             f"has no effect on {', '.join(sorted(unfiltered))}",
             "it selects devices of the NVIDIA driver (auto, nvml); every device of another source counts",
         ),
         (
-            "sample_interval_max_s",
-            settings.source_of("sample_interval_max_s") is not SettingSource.DEFAULT
-            and not settings.sample_adaptive,
-            "has no effect without SAMPLE_ADAPTIVE",
-            "",
-        ),
-        (
             "quotas",
-            settings.quotas and kinds == {"none"},
+            settings.quota.quotas and kinds == {"none"},
             "reserves no memory with GPU=none: no source reports memory use",
             "the app still gets advice for each request",
         ),
         (
-            "degrade_static_at",
-            settings.degrade_static_at == 1,
-            "is 1: no load exceeds it, so it gives no static fallback",
-            "",
-        ),
-        (
             "gpu_selector",
-            bool(settings.gpu_selector) and "prometheus" not in kinds,
+            bool(settings.gpu.gpu_selector) and "prometheus" not in kinds,
             f"has no effect with GPU={','.join(sorted(kinds))}",
             "read by prometheus:URL",
         ),
@@ -267,95 +236,185 @@ def _advice_items(settings: Settings) -> list[_AdviceItem]:
 
 def _unused_settings(settings: Settings) -> list[Problem]:
     """Find settings that were set but are never read."""
-    policy, signal = settings.policy, settings.signal
-    engines = any(item.partition(":")[0] in ENGINES for item in settings.gpu)
+    policy, signal = settings.control.policy, settings.control.signal
+    engines = any(item.partition(":")[0] in ENGINES for item in settings.gpu.gpu)
     uses_pressure = signal is Signal.PRESSURE or (signal is Signal.AUTO and engines)
-    problems = []
+    items: list[_AdviceItem] = []
     for name, readers in READING_POLICIES.items():
-        if settings.source_of(name) is SettingSource.DEFAULT or (
-            settings.quotas and name == "gpu_memory_target"
-        ):
+        if _is_default(settings, name) or (settings.quota.quotas and name == "gpu_memory_target"):
             continue
-        variable = SETTINGS[name].variable
         if policy not in readers:
             *names, last = (reader.value for reader in Policy if reader in readers)
-            policy_names = f"{', '.join(names)} and {last}" if names else last
-            problems.append(
-                Problem(variable, f"has no effect with POLICY={policy}", f"read by {policy_names}")
-            )
+            readers_text = f"{', '.join(names)} and {last}" if names else last
+            items.append((name, True, f"has no effect with POLICY={policy}", f"read by {readers_text}"))
         elif policy in PRESSURE_ONLY.get(name, ()) and not uses_pressure:
             beside = " and no engine in GPU" if signal is Signal.AUTO else ""
-            problems.append(
-                Problem(variable, f"has no effect with SIGNAL={signal}{beside}", "read with SIGNAL=pressure")
+            items.append(
+                (name, True, f"has no effect with SIGNAL={signal}{beside}", "read with SIGNAL=pressure")
             )
-    return problems
+    return _problems(items)
 
 
 def _settings_without_prerequisite(settings: Settings) -> list[Problem]:
-    """Find settings of a store, a fleet or quotas that were set without it."""
-    available = {
-        _SHARED: settings.shared,
-        "REDIS_URL": settings.redis_url is not None,
-        "FLEET": settings.fleet,
-        "FLEET_GPU": settings.fleet_gpu,
-        "BREAKER_SHARED": settings.breaker_shared,
-        "QUOTAS": settings.quotas,
-    }
-    return [
-        Problem(SETTINGS[name].variable, f"has no effect without {needed}", "")
+    """Find settings that were set without the setting that makes them effective."""
+    return _problems(
+        (name, not settings.value_of(needed), f"has no effect without {needed.upper()}", "")
         for name, needed in PREREQUISITES.items()
-        if not available[needed] and settings.source_of(name) is not SettingSource.DEFAULT
-    ]
+        if not _is_default(settings, name)
+    )
 
 
-def _route_advice(settings: Settings) -> list[Problem]:
-    places = dict(zip(settings.routes, settings.route_places, strict=True))
-    problems = [
-        Problem(
-            places[route],
-            f"{route.name} can never apply, "
-            f"{', '.join(taker.name for taker in takers)} before it matches all its requests",
-            "put the narrower pattern first",
-        )
-        for route, takers in unreachable(settings.routes)
-    ]
-    exempt = set(settings.exempt_paths)
-    problems += [
-        Problem(places[route], f"{route.name} can never be admitted: it costs {route.cost:g}, {why}")
-        for route in settings.routes
-        if not route.exempt and (why := _why_never_admitted(settings, route))
-    ]
-    problems += [
-        Problem(places[route], f"{route.name} can never apply, its path is in EXEMPT_PATHS")
-        for route in settings.routes
-        if _is_literal(route) and route.pattern in exempt and not route.exempt
-    ]
-    return problems + [
-        Problem(places[route], f"{route.name} has an slo_s without effect: {why}")
-        for route in settings.routes
-        if route.slo_s is not None and (why := _why_never_queued(settings, route))
-    ]
+def _opens_by(*trips: TripRule) -> Any:  # noqa: ANN401 - a predicate of breaker settings
+    return lambda values: not values.trip.isdisjoint(trips)
+
+
+_CONSECUTIVE: Final = (_opens_by(TripRule.CONSECUTIVE), "consecutive in {trip}")
+_A_RATE: Final = (_opens_by(TripRule.FAILURE_RATE, TripRule.SLOW_RATE), "failure_rate or slow_rate in {trip}")
+
+USED_IF: Final = {
+    **dict.fromkeys(("failures", "failure_window_s"), _CONSECUTIVE),
+    **dict.fromkeys(("window", "window_s", "min_calls"), _A_RATE),
+    "failure_rate": (_opens_by(TripRule.FAILURE_RATE), "failure_rate in {trip}"),
+    "slow_rate": (_opens_by(TripRule.SLOW_RATE), "slow_rate in {trip}"),
+    "slow_is": (
+        lambda values: values.slow_call_s is not None or values.first_item_s is not None,
+        "{slow_call_s} or {first_item_s}",
+    ),
+    "ramp_step_s": (lambda values: bool(values.ramp), "{ramp}"),
+    "open_max_s": (
+        lambda values: values.backoff > 1 or values.on_429 is TooManyRequestsMode.OPEN,
+        "{backoff} above 1",
+    ),
+}
+"""Key -> whether another value makes it effective, and the condition in words."""
+
+
+def _ends_before_slow(values: Any) -> bool:  # noqa: ANN401 - breaker settings
+    return None not in {values.timeout_s, values.slow_call_s} and values.slow_call_s >= values.timeout_s
+
+
+BREAKER_ADVICE: Final = (
+    (
+        ("mode",),
+        lambda values: values.mode is BreakerMode.METRICS_ONLY,
+        "is metrics_only: no call is rejected, rejections are only counted",
+        "enforce is the default",
+    ),
+    (
+        ("mode",),
+        lambda values: values.mode is BreakerMode.DISABLED,
+        "is disabled: no failure opens anything",
+        "enforce is the default",
+    ),
+    (
+        ("backoff",),
+        lambda values: values.backoff > 1 and values.open_max_s is None,
+        "prolongs the open period without end",
+        "set {open_max_s}, for example 5m",
+    ),
+    (
+        ("window",),
+        lambda values: values.window_s is not None,
+        "has no effect beside {window_s}",
+        "leave one of them out",
+    ),
+    (
+        ("slow_call_s", "timeout_s"),
+        _ends_before_slow,
+        "never finds a slow coroutine: {timeout_s} ends it before {slow_call_s}",
+        "raise {timeout_s}, or lower {slow_call_s}",
+    ),
+)
+"""Keys (the advice stands under the first that was written), when it applies, message, hint."""
+
+
+def _guard_advice(settings: Settings) -> Iterator[Problem]:
+    """Yield the advice on breaker settings, of all guards or of one."""
+    defaults, table = settings.breaker, settings_table()
+    written = [key for key in type(defaults).model_fields if not _is_default(settings, f"breaker_{key}")]
+    names = {key: _short(f"breaker_{key}") for key in type(defaults).model_fields}
+    of_guard = {name: breaker_of(settings, name) for name in settings.guards}
+    for key, message, hint in _breaker_advice(defaults, written, names):
+        yield Problem(table[f"breaker_{key}"].variable, message, hint)
+    for key, message in _unused_keys([defaults, *of_guard.values()], written, names):
+        yield Problem(table[f"breaker_{key}"].variable, message, "or of a guard")
+    for name, values in of_guard.items():
+        place = f"guards.{quoted_key(name)}."
+        for key, message, hint in _advice_for_guard(settings, settings.guards[name], values, names):
+            yield Problem(settings.place_of(place + key), message, hint)
+
+
+def _advice_for_guard(
+    settings: Settings,
+    policy: GuardPolicy,
+    values: Any,
+    names: Mapping[str, str],  # noqa: ANN401 - breaker settings
+) -> Iterator[tuple[str, str, str]]:
+    own = policy.explicit()
+    names = {key: key if key in own else name for key, name in names.items()}
+    yield from _breaker_advice(values, own, names)
+    for key, message in _unused_keys([values], own, names):
+        yield key, message, ""
+    if policy.shed_above == 1:
+        yield "shed_above", "is 1: no load exceeds it", "then leave the guard core"
+    elif policy.shed_above is not None and settings.control.policy is Policy.FIXED:
+        yield "shed_above", "has no effect with POLICY=fixed", "no load is known under it"
+
+
+def _breaker_advice(
+    values: Any,
+    written: Collection[str],
+    names: Mapping[str, str],  # noqa: ANN401 - breaker settings
+) -> Iterator[tuple[str, str, str]]:
+    for keys, applies, message, hint in BREAKER_ADVICE:
+        reported_key = next((key for key in keys if key in written), None)
+        if reported_key is not None and applies(values):
+            yield reported_key, message.format(**names), hint.format(**names)
+
+
+def _unused_keys(
+    guards: Collection[Any], written: Collection[str], names: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    for key, (is_used, needed) in USED_IF.items():
+        if key in written and not any(map(is_used, guards)):
+            yield key, f"has no effect without {needed.format(**names)}"
+
+
+def _short(name: str) -> str:
+    return name if settings_table()[name].file_only else name.upper()
+
+
+def _route_advice(settings: Settings) -> Iterator[Problem]:
+    exempt = set(settings.callers.exempt_paths)
+    takers_of = earlier_matches(settings.routes)
+    for position, route in enumerate(settings.routes):
+        place = settings.place_of(f"routes[{position}]")
+        if takers := takers_of[position]:
+            names = ", ".join(settings.routes[taker].name for taker in takers)
+            message = f"{route.name} can never apply, {names} before it matches all its requests"
+            yield Problem(place, message, "put the narrower pattern first")
+        if not route.exempt and (why := _why_never_admitted(settings, route)):
+            yield Problem(place, f"{route.name} can never be admitted: it costs {route.cost:g}, {why}")
+        if route.pattern in exempt and not route.exempt:
+            yield Problem(place, f"{route.name} can never apply, its path is in EXEMPT_PATHS")
+        if route.slo_s is not None and (why := _why_never_queued(settings, route)):
+            yield Problem(place, f"{route.name} has an slo_s without effect: {why}")
 
 
 def _why_never_queued(settings: Settings, route: RoutePolicy) -> str:
     """Reason why no request of the route is ever queued; empty if one may be."""
     if route.exempt:
         return "it is exempt"
-    return (
-        "" if settings.policy in _WITH_CONCURRENCY_LIMIT else f"nothing waits with POLICY={settings.policy}"
-    )
+    policy = settings.control.policy
+    return "" if policy in _WITH_LIMIT else f"nothing waits with POLICY={policy}"
 
 
 def _why_never_admitted(settings: Settings, route: RoutePolicy) -> str:
     """Reason why no request of the route can ever be admitted; empty if some can."""
-    priority = settings.priority_default if route.priority is None else route.priority
-    burst = max(1.0, settings.rates_rps[priority] / settings.workers * settings.burst_s)
+    priority = settings.callers.priority_default if route.priority is None else route.priority
+    burst = max(1.0, settings.rates.rates_rps[priority] / settings.rates.workers * settings.rates.burst_s)
     if route.cost > burst:
         return f"and the {priority.label} bucket of one worker holds {burst:g}"
-    limits = settings.user_limits[priority] if route.user_limit is None else route.user_limit
+    limits = settings.users.by_priority[priority] if route.user_limit is None else route.user_limit
     small = next((limit for limit in limits if limit.limit < route.cost), None)
     return f"and its user limit {small.name} is {small.limit}" if small is not None else ""
-
-
-def _is_literal(route: RoutePolicy) -> bool:
-    return not any(part == "*" or part.startswith("{") for part in route.segments)

@@ -1,27 +1,24 @@
-"""Cross-field checks of one breaker's settings, independent of their sources."""
+"""Checks of several settings of one breaker, independent of their sources."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.problems import Problem
-from autoglm_throttle.settings.quantity import plain
 from autoglm_throttle.types import Criticality, TripRule
-
-GUARD_ONLY_KEYS: Final = frozenset({"criticality"})
-"""Keys that exist only for single guards: a guard that leaves one out is checked as well."""
 
 _RATES: Final = frozenset({TripRule.FAILURE_RATE, TripRule.SLOW_RATE})
 
 
-@dataclass(frozen=True)
-class CrossFieldProblem:
+class BreakerCheck(NamedTuple):
     """Values that contradict each other."""
 
     needs: tuple[str, ...]
-    is_violated: Callable[[Mapping[str, Any]], bool]
+    is_violated: Callable[..., bool]
+    """Gets the values of ``needs`` in their order."""
     messages: Mapping[str, tuple[str, str]]
     """Key -> message and hint if that key was written; the problem stands under the first written key.
 
@@ -38,45 +35,18 @@ class _NamedValue:
         return f"{self.name}, {plain(self.value)}"
 
 
-def _ceiling_below_floor(values: Mapping[str, Any]) -> bool:
-    return values["open_max_s"] is not None and values["open_max_s"] < values["open_s"]
-
-
-def _never_enough_calls(values: Mapping[str, Any]) -> bool:
-    by_rate = not _RATES.isdisjoint(values["trip"]) and values["window_s"] is None
-    return by_rate and values["min_calls"] > values["window"]
-
-
-def _nothing_is_slow(values: Mapping[str, Any]) -> bool:
-    unknown = values["slow_call_s"] is None and values["first_item_s"] is None
-    return unknown and TripRule.SLOW_RATE in values["trip"]
-
-
-def _lease_ends_first(values: Mapping[str, Any]) -> bool:
-    limit_s, lease_s = values["timeout_s"], values["trial_lease_s"]
-    return None not in {limit_s, lease_s} and limit_s > lease_s
-
-
-def _core_is_shed(values: Mapping[str, Any]) -> bool:
-    return values["criticality"] is not Criticality.NON_CORE
-
-
-def _never_taken_back(values: Mapping[str, Any]) -> bool:
-    return bool(values["shed_above"] <= values["margin"])
-
-
-CROSS_FIELD_PROBLEMS: Final = (
-    CrossFieldProblem(
+CHECKS: Final = (
+    BreakerCheck(
         ("open_max_s", "open_s"),
-        _ceiling_below_floor,
+        lambda most, usual: most is not None and most < usual,
         {
             "open_max_s": ("must be at least {open_s}", "or lower {open_s.name}"),
             "open_s": ("must be at most {open_max_s}", "or raise {open_max_s.name}"),
         },
     ),
-    CrossFieldProblem(
+    BreakerCheck(
         ("trial_lease_s", "timeout_s"),
-        _lease_ends_first,
+        lambda lease, limit: None not in {limit, lease} and limit > lease,
         {
             "trial_lease_s": (
                 "must be at least {timeout_s}",
@@ -85,9 +55,9 @@ CROSS_FIELD_PROBLEMS: Final = (
             "timeout_s": ("must be at most {trial_lease_s}", "or raise {trial_lease_s.name}"),
         },
     ),
-    CrossFieldProblem(
+    BreakerCheck(
         ("trip", "window", "window_s", "min_calls"),
-        _never_enough_calls,
+        lambda trip, window, window_s, least: bool(_RATES & trip) and window_s is None and least > window,
         {
             "min_calls": ("must be at most {window}", "else no rate is ever evaluated"),
             "window": ("must be at least {min_calls}", "or lower {min_calls.name}"),
@@ -97,19 +67,19 @@ CROSS_FIELD_PROBLEMS: Final = (
             ),
         },
     ),
-    CrossFieldProblem(
+    BreakerCheck(
         ("trip", "slow_call_s", "first_item_s"),
-        _nothing_is_slow,
+        lambda trip, call, item: TripRule.SLOW_RATE in trip and call is None and item is None,
         {"trip": ("needs {slow_call_s.name} with slow_rate", "for streams {first_item_s.name}")},
     ),
-    CrossFieldProblem(
+    BreakerCheck(
         ("shed_above", "criticality"),
-        _core_is_shed,
+        lambda above, criticality: above is not None and criticality is not Criticality.NON_CORE,
         {"shed_above": ("needs the criticality non_core beside it", "core features are never shed")},
     ),
-    CrossFieldProblem(
+    BreakerCheck(
         ("shed_above", "margin"),
-        _never_taken_back,
+        lambda above, margin: above is not None and above <= margin,
         {"shed_above": ("must be above {margin}", "or lower {margin.name}")},
     ),
 )
@@ -126,11 +96,12 @@ def cross_field_problems(
         name_of: maps another key to its name in messages.
     """
     problems = []
-    for rule in CROSS_FIELD_PROBLEMS:
-        reported_key = next((key for key in rule.messages if key in given), None)
-        if reported_key is None or not values.keys() >= set(rule.needs) or not rule.is_violated(values):
+    for needs, is_violated, messages in CHECKS:
+        reported_key = next((key for key in messages if key in given), None)
+        if reported_key is None or not values.keys() >= set(needs):
             continue
-        named_values = {key: _NamedValue(name_of(key), values[key]) for key in rule.needs}
-        message, hint = (text.format(**named_values) for text in rule.messages[reported_key])
-        problems.append(Problem(reported_key, message, hint))
+        if is_violated(*(values[key] for key in needs)):
+            named = {key: _NamedValue(name_of(key), values[key]) for key in needs}
+            message, hint = (text.format(**named) for text in messages[reported_key])
+            problems.append(Problem(reported_key, message, hint))
     return problems

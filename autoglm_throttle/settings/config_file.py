@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from autoglm_throttle.settings.problems import quoted_key
 
-BYTES_AT_MOST = 1 << 20
+BYTES_AT_MOST: Final = 1 << 20
 """A policy of a thousand routes needs a tenth of it; a wrong path may be a log of gigabytes."""
+
+DEPTH_AT_MOST: Final = 20
+"""Brackets within brackets, and parts of a key; the deepest table of ours needs four."""
 
 _PART = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)"""
 _PATH = rf"{_PART}(?:\s*\.\s*{_PART})*"
 _HEADER = re.compile(rf"\[\[?\s*({_PATH})\s*\]")
 _KEY = re.compile(rf"({_PATH})\s*=")
+_PARTS = re.compile(_PART)
+_PLACE = re.compile(r'"(?:[^"\\]|\\.)*"|\[\d+\]|[^.\["]+')
 
 
 @dataclass(frozen=True)
@@ -30,10 +37,7 @@ class ConfigFile:
 
     def place(self, key: str) -> str:
         """Format file, line (if it is known) and key: ``throttle.toml:12: routes[1].pattern``."""
-        parents = [
-            place for place in self.lines if key == place or key.startswith((f"{place}.", f"{place}["))
-        ]
-        line = self.lines[max(parents, key=len)] if parents else None
+        line = next((self.lines[key[:end]] for end in _ends(key) if key[:end] in self.lines), None)
         return f"{self.path.name}:{line}: {key}" if line else f"{self.path.name}: {key}"
 
 
@@ -41,28 +45,48 @@ def read_config_file(path: Path) -> ConfigFile:
     """Read and parse the file.
 
     Raises:
-        ValueError: the file cannot be read, is too long, or is not TOML; the text names the reason.
+        ValueError: it is no regular file, cannot be read, is too long or too deeply nested, or is not TOML;
+            the text names the reason.
     """
     try:
-        with path.open("rb") as file:
-            # One byte more than allowed shows that the file is too long, without reading all of it.
-            data = file.read(BYTES_AT_MOST + 1)
+        data = _read(path)
     except OSError as error:
         raise ValueError(error.strerror or "cannot be read") from None
     if len(data) > BYTES_AT_MOST:
         raise ValueError(f"longer than {BYTES_AT_MOST} bytes")
     try:
         text = data.decode("utf-8")
+        lines = _lines(text)
         values = tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from None
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"not TOML: {error}") from None
-    return ConfigFile(path, values, _lines(text))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return ConfigFile(path, values, lines)
+
+
+def _read(path: Path) -> bytes:
+    # Without O_NONBLOCK, opening a FIFO waits for its writer.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - of a descriptor
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("not a regular file")
+        # One byte more than allowed shows that the file is too long, without reading all of it.
+        return file.read(BYTES_AT_MOST + 1)
+
+
+def _ends(key: str) -> list[int]:
+    """Return where the key and the tables around it end, the longest first."""
+    return [match.end() for match in _PLACE.finditer(key)][::-1]
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Find the lines where tables and keys begin."""
+    """Find the lines where tables and keys begin.
+
+    Raises:
+        ValueError: a key has too many parts.
+    """
     lines: dict[str, int] = {}
     counts: dict[str, int] = {}
     table = ""
@@ -86,7 +110,10 @@ def _lines(text: str) -> dict[str, int]:
 def _record_line(lines: dict[str, int], table: str, path: str, number: int) -> str:
     """Record the line of each table on the path to a key, unless it began before; return the key's place."""
     place = table
-    for part in re.findall(_PART, path):
+    parts = _PARTS.findall(path)
+    if len(parts) > DEPTH_AT_MOST:
+        raise ValueError("nested too deeply")
+    for part in parts:
         place = f"{place}.{_quoted_part(part)}" if place else _quoted_part(part)
         lines.setdefault(place, number)
     return place

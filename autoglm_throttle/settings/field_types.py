@@ -1,309 +1,318 @@
-"""Field types: parse the values of settings from text or code, and format them.
+"""Field types: the kinds of values, with the allowed range, an example, and the notation of each.
 
-A field type parses text (environment, files) as well as ready values (code, TOML), so that
-every source of a setting has the same rules and messages.
+A field type stands in the annotation of a field. It parses text (environment, files) as well as ready values
+(code, TOML), so that every source of a setting has the same rules and messages. pydantic checks types, ranges
+and enums.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.settings.masking import MASK
-from autoglm_throttle.settings.problems import ConfigError, Problem, repr_for_user
-from autoglm_throttle.settings.quantity import parse_quantity, plain
+from autoglm_throttle.settings.problems import MASK, repr_for_user
 from autoglm_throttle.types import Priority
 
-T = TypeVar("T")
-E = TypeVar("E", bound=Enum)
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
-NOTHING = "none"
+NOTHING: Final = "none"
 """The word for an empty list, because an empty variable means "not set"."""
+
+UNITS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
+    "s": {"us": (1, 10**6), "ms": (1, 1000), "s": (1, 1), "m": (60, 1), "min": (60, 1), "h": (3600, 1), "d": (86_400, 1)},
+    "requests/s": {"/s": (1, 1), "/m": (1, 60), "/min": (1, 60), "/h": (1, 3600), "rps": (1, 1)},
+    "bytes": {
+        "b": (1, 1), "kb": (10**3, 1), "mb": (10**6, 1), "gb": (10**9, 1),
+        "kib": (2**10, 1), "mib": (2**20, 1), "gib": (2**30, 1),
+    },
+    "%": {"%": (1, 1)},
+    "share": {"%": (1, 100)},
+}  # fmt: skip
+"""Unit of a setting -> unit in the text -> (times, over). Fractions, because 57 * 0.01 is not 0.57."""
+
+_NUMBER = re.compile(
+    r"([+-]?(?:\d{1,400}(?:\.\d*)?|\.\d+)(?:e[+-]?\d{1,4})?)\s*(\S*)", re.ASCII | re.IGNORECASE
+)
+_DIGITS: Final = 20
+"""Digits of a whole number; the largest allowed value has eleven."""
+
+_FLAG_WORDS: Final = ("true", "false", "1", "0", "yes", "no", "on", "off")
 
 
 class FieldTypeError(ValueError):
     """A value that its field type does not allow; the text may name an allowed one."""
 
 
-class FieldType(ABC, Generic[T]):
-    """One kind of value."""
+@dataclass(frozen=True, eq=False)
+class FieldType:
+    """A kind of value: the metadata of an annotation, ``Annotated[float, number(0, 1, "share")]``."""
 
     allowed: str
     """Completes "must be ...": the range or the choices."""
     example: str
     """An allowed value."""
+    parse: Callable[[Any], Any]
+    """Parses a value. A ValueError says that it is not allowed; its text may name an allowed value."""
+    bounds: Mapping[str, Any] | None = None
+    """Constraints for pydantic's own schema of the annotated type; None: ``parse`` returns the final value."""
     unit: str = ""
-    secret: bool = False
-    """Whether a value, or a part of it, must never be shown."""
+    text: Callable[[Any], str] = str
+    """Formats a value; ``parse`` reads the text back."""
+    public: Callable[[Any], str] | None = None
+    """Formats a value without its secrets; None: it has none."""
 
-    @abstractmethod
-    def parse(self, raw: object) -> T:
-        """Parse a value.
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Build the schema of pydantic: ``parse``, then pydantic's own check of type and range."""
+        if self.bounds is None:
+            return {"type": "function-plain", "function": {"type": "no-info", "function": self.parse}}
+        schema: Any = handler(source) | self.bounds
+        return {
+            "type": "function-before",
+            "function": {"type": "no-info", "function": self.parse},
+            "schema": schema,
+        }
 
-        Raises:
-            ValueError: it is not allowed; the text may name an allowed value. Usually a ``FieldTypeError``.
-        """
+    def public_text(self, value: object) -> str:
+        """Format a value without its secrets; empty for "not set"."""
+        return "" if value is None else (self.public or self.text)(value)
 
-    def text(self, value: T) -> str:
-        """Format a value; ``parse`` reads the text back."""
-        return str(value)
-
-    def public(self, value: T) -> str:
-        """Format a value without its secrets."""
-        return MASK if self.secret else self.text(value)
-
-    def repr_value(self, value: T) -> object:
-        """Return the value for a ``repr``. A secret masks itself."""
-        return value
-
-    def describe_error(self, raw: object, reason: ValueError) -> tuple[str, str]:
-        """Return message and hint for a value that ``parse`` rejected."""
+    def describe_error(self, raw: object, reason: str) -> tuple[str, str]:
+        """Return message and hint for a value that is not allowed."""
         message = f"must be {self.allowed}"
-        if not self.secret:
+        if self.public is None:
             message += f", not {repr_for_user(raw)}"
-        return message, str(reason) or f"for example {self.example}"
+        return message, reason or f"for example {self.example}"
 
 
-class Number(FieldType[float]):
-    """A finite number within a range, with or without a unit.
+def plain(value: float) -> str:
+    """Format a number as the shortest text that reads back as the same number: ``100``, ``0.1``."""
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
+
+
+def parse_quantity(text: str, unit: str = "") -> float:
+    """Parse a number with an optional unit.
+
+    Args:
+        text: ``0.25``, ``250ms``, ``3 m``; without a unit the number is in ``unit``.
+        unit: a key of ``UNITS``; any other takes plain numbers only.
+
+    Raises:
+        ValueError: not a finite number, or a unit that ``unit`` does not have.
+    """
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("not a number")
+    spelling = match[2].lower()
+    spellings = UNITS.get(unit, {})
+    if spelling and spelling not in spellings:
+        known = ", ".join(spellings)
+        raise FieldTypeError(
+            f"unit {match[2]} is not known, only {known}" if known else "a plain number, no unit"
+        )
+    # Multiply before dividing: 57 * 0.01 is not 0.57.
+    times, over = spellings.get(spelling, (1, 1))
+    value = float(match[1]) * times / over
+    if not math.isfinite(value):
+        raise FieldTypeError("not a finite number")
+    return value
+
+
+def number(low: float, high: float, unit: str = "", *, above: bool = False) -> FieldType:
+    """Build the type of finite numbers within a range.
 
     Args:
         low: smallest value allowed, or the bound itself if ``above``.
         high: largest value allowed.
-        unit: a unit of ``parse_quantity``, or any other word for numbers without units in their text.
+        unit: a unit of ``UNITS``, or any other word for numbers without units in their text.
         above: ``low`` itself is not allowed.
     """
-
-    def __init__(self, low: float, high: float, unit: str = "", *, above: bool = False) -> None:
-        self.low = low
-        self.high = high
-        self.unit = unit
-        self.above = above
-        span = f"{'above' if above else 'from'} {plain(low)} {'up ' if above else ''}to {plain(high)}"
-        kind = "a share" if unit == "share" else "a number"
-        self.allowed: str = f"{kind} {span}" + (f" {unit}" if unit not in {"", "share"} else "")
-        self.example: str = "0.1 or 10%" if unit == "share" else plain(high if low <= 0 else max(low, 1.0))
-
-    def parse(self, raw: object) -> float:
-        """Parse a number; text may carry a unit."""
-        if isinstance(raw, str):
-            value = parse_quantity(raw, self.unit)
-        elif isinstance(raw, (int, float)):
-            value = parse_quantity(str(raw))
-        else:
-            raise FieldTypeError
-        if not self.low <= value <= self.high or (self.above and value == self.low):
-            # Above 1 without a sign, a percentage was probably intended.
-            meant_percent = self.unit == "share" and 1 < value <= 100 and "%" not in str(raw)
-            raise FieldTypeError(f"for {plain(value)} percent write {plain(value)}%" if meant_percent else "")
-        return value
-
-    def text(self, value: float) -> str:
-        """Format the plain number, in the unit of the setting."""
-        return plain(float(value))
-
-
-class Whole(FieldType[int]):
-    """A whole number within a range."""
-
-    def __init__(self, low: int, high: int, unit: str = "") -> None:
-        self.low = low
-        self.high = high
-        self.unit = unit
-        self.allowed: str = f"a whole number from {low} to {high}" + (f" {unit}" if unit else "")
-        self.example: str = str(low)
-
-    def parse(self, raw: object) -> int:
-        """Parse a whole number; ``3.0`` is not allowed."""
-        if isinstance(raw, str):
-            digits = raw.strip().removeprefix("+")
-            if not (digits.isascii() and digits.replace("_", "").isdigit()) or len(digits) > 20:
-                raise FieldTypeError
-            value = int(digits)
-        # bool is a subclass of int.
-        elif isinstance(raw, int) and not isinstance(raw, bool):
-            value = raw
-        else:
-            raise FieldTypeError
-        if not self.low <= value <= self.high:
-            raise FieldTypeError
-        return value
-
-
-class Size(Whole):
-    """A number of bytes, with or without a unit such as ``256KiB``."""
-
-    def __init__(self, low: int, high: int) -> None:
-        super().__init__(low, high, "bytes")
-
-    def parse(self, raw: object) -> int:
-        """Parse a whole number of bytes."""
-        if isinstance(raw, str):
-            value = parse_quantity(raw, self.unit)
-            raw = int(value) if value.is_integer() else raw
-        return super().parse(raw)
-
-
-class Flag(FieldType[bool]):
-    """A boolean."""
-
-    allowed = "true or false"
-    example = "true"
-    _WORDS: Mapping[str, bool] = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(
-        ("false", "0", "no", "off"), False
+    span = f"{'above' if above else 'from'} {plain(low)} {'up ' if above else ''}to {plain(high)}"
+    kind = "a share" if unit == "share" else "a number"
+    return FieldType(
+        f"{kind} {span}" + (f" {unit}" if unit not in {"", "share"} else ""),
+        "0.1 or 10%" if unit == "share" else plain(min(high, max(low, 1.0))),
+        partial(_number, unit),
+        {"gt" if above else "ge": low, "le": high, "allow_inf_nan": False},
+        unit,
+        plain,
     )
 
-    def parse(self, raw: object) -> bool:
-        """Parse ``true false``, ``1 0``, ``yes no`` or ``on off`` in any case."""
-        word = str(raw).strip().lower()
-        if not isinstance(raw, (bool, str)) or word not in self._WORDS:
-            raise FieldTypeError
-        return self._WORDS[word]
 
-    def text(self, value: bool) -> str:
-        """Format ``true`` or ``false``."""
-        return "true" if value else "false"
+def _number(unit: str, raw: object) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
+        raise FieldTypeError
+    try:
+        value = parse_quantity(raw, unit) if isinstance(raw, str) else float(raw)
+    except OverflowError:
+        raise FieldTypeError("not a finite number") from None
+    if unit == "share" and 1 < value <= 100 and "%" not in str(raw):
+        raise FieldTypeError(f"for {plain(value)} percent write {plain(value)}%")
+    return value
 
 
-class ChoiceType(FieldType[E]):
-    """One word of a closed set, in any case.
+def whole(low: int, high: int, unit: str = "") -> FieldType:
+    """Build the type of whole numbers within a range; with the unit ``bytes`` also texts such as ``256KiB``."""
+    allowed = f"a whole number from {low} to {high}" + (f" {unit}" if unit else "")
+    bounds = {"ge": low, "le": high, "strict": True}
+    return FieldType(allowed, str(low), partial(_whole, unit), bounds, unit)
+
+
+def _whole(unit: str, raw: object) -> object:
+    if not isinstance(raw, str):
+        return raw
+    digits = raw.strip().removeprefix("+")
+    if digits.isascii() and digits.replace("_", "").isdigit() and len(digits) <= _DIGITS:
+        return int(digits)
+    value = parse_quantity(raw, unit) if unit == "bytes" else math.nan
+    if not value.is_integer():
+        raise FieldTypeError
+    return int(value)
+
+
+def choice(kind: type[Enum], **renamed: Enum) -> FieldType:
+    """Build the type of one word of a closed set, in any case.
 
     Args:
         kind: the enum of the allowed words.
         renamed: old word -> new word. An old word is an error whose hint names the new one.
     """
 
-    def __init__(self, kind: type[E], *, renamed: Mapping[str, E] | None = None) -> None:
-        self._kind = kind
-        self._renamed = renamed or {}
-        self._words = {str(member.value): member for member in kind}
-        self.allowed: str = "one of " + ", ".join(self._words)
-        self.example: str = next(iter(self._words))
+    def parse(raw: object) -> object:
+        word = raw.strip().lower() if isinstance(raw, str) and not isinstance(raw, Enum) else raw
+        if isinstance(word, str) and word in renamed:
+            raise FieldTypeError(f"{word} is now {renamed[word].value}")
+        return word
 
-    def parse(self, raw: object) -> E:
-        """Parse a word or accept a member."""
-        if isinstance(raw, self._kind):
-            return raw
-        word = raw.strip().lower() if isinstance(raw, str) else ""
-        if word in self._renamed:
-            raise FieldTypeError(f"{word} is now {self._renamed[word].value}")
-        if word not in self._words:
-            raise FieldTypeError
-        return self._words[word]
-
-    def text(self, value: E) -> str:
-        """Format the word."""
-        return str(value.value)
+    words = [str(member.value) for member in kind]
+    return FieldType(f"one of {', '.join(words)}", words[0], parse, {}, text=lambda value: str(value.value))
 
 
-class PriorityType(FieldType[Priority]):
-    """A priority by name. An unknown one is an error here, unlike in a client's header."""
+def listed(item: FieldType) -> FieldType:
+    """Build the type of a list of texts of one field type; repeated ones count once."""
 
-    allowed = "one of high, mid, low"
-    example = "mid"
-
-    def parse(self, raw: object) -> Priority:
-        """Parse a name or one of the texts ``1 2 3``.
-
-        A bare number is rejected: as a text 1 is high, as a ``Priority`` it is mid.
-        """
-        if isinstance(raw, Priority):
-            return raw
-        if not isinstance(raw, str) or not Priority.knows(raw):
-            raise FieldTypeError
-        return Priority.parse(raw)
-
-    def text(self, value: Priority) -> str:
-        """Format the name."""
-        return value.label
-
-
-class Listed(FieldType[tuple[str, ...]]):
-    """A list of texts of one field type; repeated ones count once.
-
-    Args:
-        item: the field type of one element; its ``allowed`` completes "a list of".
-    """
-
-    def __init__(self, item: FieldType[str]) -> None:
-        self._item = item
-        self.allowed: str = f"a list, separated by commas, of {item.allowed}"
-        self.example: str = item.example
-
-    def parse(self, raw: object) -> tuple[str, ...]:
-        """Parse text separated by commas, or a sequence; the word ``none`` is the empty list."""
-        if isinstance(raw, str):
-            parts: list[object] = [part.strip() for part in raw.split(",")]
-            if parts == [NOTHING]:
-                return ()
-        elif isinstance(raw, Iterable) and not isinstance(raw, (bytes, Mapping)):
-            parts = list(raw)
-        else:
-            raise FieldTypeError
+    def parse(raw: object) -> tuple[str, ...]:
+        parts = parts_of(raw)
+        if parts == [NOTHING]:
+            return ()
         values: dict[str, None] = {}
         reasons: list[str] = []
         for part in parts:
             try:
-                values[self._item.parse(part)] = None
+                values[item.parse(part)] = None
             except ValueError as error:
                 reasons.append(f"{repr_for_user(part)}: {str(error) or 'not allowed'}")
         if reasons:
             raise FieldTypeError("; ".join(reasons))
         return tuple(values)
 
-    def text(self, value: tuple[str, ...]) -> str:
-        """Format the elements separated by commas, or ``none``."""
-        return ",".join(value) or NOTHING
+    return FieldType(
+        f"a list, separated by commas, of {item.allowed}",
+        item.example,
+        parse,
+        text=lambda value: ",".join(value) or NOTHING,
+    )
 
 
-class WithNone(FieldType[T | None]):
-    """Another field type, or None in code for "not set"."""
+def parts_of(raw: object) -> list[object]:
+    """Split a text at its commas, or copy a sequence or a set.
 
-    def __init__(self, field_type: FieldType[T]) -> None:
-        self._field_type = field_type
-        self.allowed: str = field_type.allowed
-        self.example: str = field_type.example
-        self.unit: str = field_type.unit
-        self.secret: bool = field_type.secret
-
-    def parse(self, raw: object) -> T | None:
-        """Parse a value of the other field type; None stays None."""
-        return None if raw is None else self._field_type.parse(raw)
-
-    def text(self, value: T | None) -> str:
-        """Format its text; empty for None, like an empty variable."""
-        return "" if value is None else self._field_type.text(value)
-
-    def public(self, value: T | None) -> str:
-        """Format it without secrets; empty for None."""
-        return "" if value is None else self._field_type.public(value)
+    Raises:
+        ValueError: neither of these.
+    """
+    if isinstance(raw, str):
+        return [part.strip() for part in raw.split(",")]
+    if not isinstance(raw, (list, tuple, set, frozenset)):
+        raise FieldTypeError
+    return list(raw)
 
 
-def read_all(
-    field_types: Mapping[str, FieldType[Any]], raw_values: Mapping[str, object]
-) -> tuple[dict[str, Any], list[Problem]]:
-    """Parse many values at once.
+def word(pattern: str, allowed: str, example: str, *, lower: bool = False, reason: str = "") -> FieldType:
+    """Build the type of texts that match a pattern as a whole, without the blanks around them.
 
     Args:
-        field_types: name -> field type of every known value.
-        raw_values: name -> given value; names without a field type are ignored.
-
-    Returns:
-        The valid values, and a problem under its name for each invalid one, ordered as ``field_types``.
+        pattern: a regular expression; a bounded one, since a variable may hold megabytes.
+        allowed: completes "must be ...".
+        example: an allowed text.
+        lower: letters become lower case.
+        reason: the hint for other texts.
     """
-    values: dict[str, Any] = {}
-    problems: list[Problem] = []
-    for name, field_type in field_types.items():
-        if name not in raw_values:
-            continue
-        try:
-            values[name] = field_type.parse(raw_values[name])
-        except ConfigError as error:
-            problems += [
-                Problem(name + inner.variable, inner.message, inner.hint) for inner in error.problems
-            ]
-        except ValueError as error:
-            problems.append(Problem(name, *field_type.describe_error(raw_values[name], error)))
-    return values, problems
+    compiled = re.compile(pattern)
+
+    def parse(raw: object) -> str:
+        text = raw.strip() if isinstance(raw, str) else ""
+        text = text.lower() if lower else text
+        if not compiled.fullmatch(text):
+            raise FieldTypeError(reason)
+        return text
+
+    return FieldType(allowed, example, parse)
+
+
+def _priority(raw: object) -> Priority:
+    # A bare number is rejected: as a text 1 is high, as a `Priority` it is mid.
+    if isinstance(raw, Priority):
+        return raw
+    if not isinstance(raw, str) or not Priority.knows(raw):
+        raise FieldTypeError
+    return Priority.parse(raw)
+
+
+def _flag(raw: object) -> object:
+    word = raw.strip().lower() if isinstance(raw, str) else raw
+    if not isinstance(word, bool) and word not in _FLAG_WORDS:
+        raise FieldTypeError
+    return word
+
+
+FLAG: Final = FieldType("true or false", "true", _flag, {}, text=lambda value: "true" if value else "false")
+"""A boolean: ``true false``, ``1 0``, ``yes no`` or ``on off`` in any case."""
+
+PRIORITY: Final = FieldType("one of high, mid, low", "mid", _priority, text=lambda value: str(value.label))
+"""A priority by name, or one of the texts ``1 2 3``. An unknown one is an error, unlike in a client's header."""
+
+SHARE: Final = number(0, 1, "share")
+LOAD: Final = number(0.01, 1, "share")
+"""A load as seen by the controller: 1 is the full capacity of the service."""
+
+OBJECTIVE: Final = number(0.001, 86_400, "s")
+"""An objective for one response."""
+
+AGE: Final = number(0.001, 31_536_000, "s")
+"""The age of a cached response: up to a year, as in HTTP caches."""
+
+
+def secret(
+    allowed: str, example: str, parse: Callable[[Any], Any], public: Callable[[str], str] | None = None
+) -> FieldType:
+    """Build the type of a secret, which no message quotes.
+
+    Args:
+        allowed: completes "must be ...".
+        example: an allowed value.
+        parse: returns a ``SecretStr``; the text of its error quotes no secret.
+        public: formats a value without its secret; None: as asterisks.
+    """
+
+    def shown(value: Any) -> str:  # noqa: ANN401 - a SecretStr, whose module is slow to import
+        return public(value.get_secret_value()) if public else MASK
+
+    return FieldType(allowed, example, parse, text=lambda value: str(value.get_secret_value()), public=shown)
+
+
+def secret_text(raw: Any) -> str:  # noqa: ANN401 - raw values have any type
+    """Return the text of a secret, given as such or as a text.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    text = raw.get_secret_value() if hasattr(raw, "get_secret_value") else raw
+    if not isinstance(text, str):
+        raise FieldTypeError
+    return text

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
-from autoglm_throttle.settings.masking import masked_url
-from autoglm_throttle.settings.problems import repr_for_user
+from autoglm_throttle.settings.problems import masked_url, repr_for_user
 
 SCRAPED: Final = ("dcgm", "prometheus", "vllm", "sglang")
 """Kinds that are read over HTTP."""

@@ -1,22 +1,26 @@
-"""Problems of the settings, all reported together in one exception."""
+"""Problems of the settings, all reported together in one exception, without secrets."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from autoglm_throttle.types import ThrottleError
 
-SHOWN_CHARACTERS = 60
+MASK: Final = "********"
+
+SHOWN_CHARACTERS: Final = 60
 """Longer values are truncated: enough to recognise the input, short enough for one line of a log."""
 
-NEAR_ENOUGH = 0.6
+NEAR_ENOUGH: Final = 0.6
 """Similarity (difflib) from which a name is proposed; below it a proposal misleads more than it helps."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-
-_URL_LOGIN = re.compile(r"://.*@", re.DOTALL)
+_QUERY_VALUE = re.compile(r"=[^&;]*")
+_READ_AT_MOST: Final = 1000
+"""Characters of a value that a message looks at: more could be a file of gigabytes in a variable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,10 @@ class Problem:
         text = f"{self.variable}: {self.message}"
         return f"{text} ({self.hint})" if self.hint else text
 
+    def below(self, place: str) -> Problem:
+        """Return the problem with its place put behind another: ``routes[1]`` and ``.cost``."""
+        return Problem(place + self.variable, self.message, self.hint)
+
 
 class ConfigError(ThrottleError, ValueError):
     """Raised for settings that cannot be used; carries every problem found, not just the first.
@@ -58,12 +66,35 @@ class ConfigError(ThrottleError, ValueError):
 
 
 def repr_for_user(value: object) -> str:
-    """Format a value for a message: in quotes, one line, 60 characters, no password of a URL."""
-    text = value if isinstance(value, str) else repr(value)
-    text = _URL_LOGIN.sub("://***@", text)
+    """Format a value for a message: in quotes, one line, 60 characters, no login and no query value of a URL."""
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except Exception:  # noqa: BLE001 - the value is foreign code; a message must not fail on its account
+        text = type(value).__name__
+    text = masked_url(text[:_READ_AT_MOST], whole_login=True)
     if len(text) > SHOWN_CHARACTERS:
         text = text[: SHOWN_CHARACTERS - 3] + "..."
     return f"'{_escaped(text)}'"
+
+
+def masked_url(text: str, *, whole_login: bool = False) -> str:
+    """Mask the password and every query value of a URL; user name, host and names of options stay.
+
+    Also accepts texts that may be no URL: everything from the scheme to the last ``@`` counts as the login.
+
+    Args:
+        text: a URL, with one or two slashes behind its scheme, or none.
+        whole_login: mask the user name, too.
+    """
+    separator = next((mark for mark in ("://", ":/") if mark in text), "")
+    scheme, _, rest = text.partition(separator) if separator else ("", "", text)
+    login, at, tail = rest.rpartition("@")
+    if at and login:
+        user, colon, password = login.partition(":")
+        # A login without a colon is masked as a whole: it may be a password in the wrong place.
+        login = f"{user}:{MASK if password else ''}" if colon and not whole_login else MASK
+    path, question, query = tail.partition("?")
+    return scheme + separator + login + at + path + question + _QUERY_VALUE.sub(f"={MASK}", query)
 
 
 def quoted_key(name: str) -> str:
@@ -77,24 +108,16 @@ def nearest(name: str, known: Sequence[str]) -> str | None:
     """Return the known name most like ``name``, or None if none is near."""
     from difflib import get_close_matches
 
-    matches = get_close_matches(name, known, n=1, cutoff=NEAR_ENOUGH)
+    matches = get_close_matches(name[:_READ_AT_MOST], known, n=1, cutoff=NEAR_ENOUGH)
     return matches[0] if matches else None
 
 
-def unknown_keys(table: Mapping[str, object], known: Sequence[str]) -> list[Problem]:
-    """Return a problem for each unknown key, with the nearest known one."""
-    problems = []
-    for key in table:
-        if key not in known:
-            near = nearest(str(key).lower(), known)
-            problems.append(
-                Problem(
-                    str(key),
-                    "is not a known key",
-                    f"did you mean {near}?" if near else "known are " + ", ".join(known),
-                )
-            )
-    return problems
+def unknown_key(key: str, known: Sequence[str]) -> Problem:
+    """Build the problem of an unknown key, with the nearest known one."""
+    near = nearest(key.lower(), known)
+    return Problem(
+        key, "is not a known key", f"did you mean {near}?" if near else f"known are {', '.join(known)}"
+    )
 
 
 def _escaped(text: str) -> str:

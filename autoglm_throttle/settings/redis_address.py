@@ -23,16 +23,11 @@ class Topology(StrEnum):
     CLUSTER = "cluster"
 
 
-ALLOWED_URLS: Final = (
-    "redis://[user:password@]host[:6379][/0]",
-    "rediss://[user:password@]host[:6379][/0]",
-    "unix://[user:password@]/path/to/redis.sock[?db=0]",
-    "redis+sentinel://[user:password@]host1[:26379][,host2:26379]/name-of-the-primary[/0]",
-    "rediss+sentinel://...",
-    "redis+cluster://[user:password@]host1[:6379][,host2:6379]",
-    "rediss+cluster://...",
+ALLOWED_TEXT: Final = (
+    "redis://HOST:PORT/DB, unix:///PATH, redis+sentinel://HOST:PORT,HOST:PORT/NAME or "
+    "redis+cluster://HOST:PORT; rediss for TLS"
 )
-"""Allowed URLs; ``rediss`` is TLS."""
+"""Completes "must be ..."."""
 
 _SCHEMES: Final[Mapping[str, tuple[Topology, bool]]] = {
     "redis": (Topology.SINGLE, False),
@@ -115,7 +110,7 @@ def parse_redis_url(text: str) -> RedisAddress:
     """Parse a URL.
 
     Args:
-        text: one of `ALLOWED_URLS`; special characters are percent-encoded.
+        text: a URL as in `ALLOWED_TEXT`; special characters are percent-encoded.
 
     Returns:
         Its parts.
@@ -126,12 +121,14 @@ def parse_redis_url(text: str) -> RedisAddress:
     try:
         parts = urlsplit(text.strip())
     except ValueError:
-        raise _invalid("its brackets do not fit") from None
+        raise ValueError("its brackets do not fit") from None
     # First, since the errors below may quote a part of the URL: an unencoded password ends up in these parts.
     if parts.fragment or "@" in parts.path + parts.query:
-        raise _invalid("'/', '?', '#' and '@' in a password or a path must be written %2F, %3F, %23 and %40")
+        raise ValueError(
+            "'/', '?', '#' and '@' in a password or a path must be written %2F, %3F, %23 and %40"
+        )
     if parts.scheme not in _SCHEMES:
-        raise _invalid(f"it begins with {parts.scheme + '://'!r}" if parts.scheme else "it has no scheme")
+        raise ValueError("its scheme is not known" if parts.scheme else "it has no scheme")
     topology, tls = _SCHEMES[parts.scheme]
     query = _query(parts.query, _allowed(parts.scheme, topology, tls))
     service, db = _service_and_database(parts, topology, query.pop("db", None))
@@ -149,10 +146,6 @@ def parse_redis_url(text: str) -> RedisAddress:
     )
 
 
-def _invalid(reason: str) -> ValueError:
-    return ValueError(f"not a URL of a Redis server: {reason}; the forms are: " + "  ".join(ALLOWED_URLS))
-
-
 def _allowed(scheme: str, topology: Topology, tls: bool) -> tuple[str, ...]:
     """Option names allowed after ``?``."""
     return (
@@ -164,11 +157,11 @@ def _query(text: str, allowed: tuple[str, ...]) -> dict[str, str]:
     query: dict[str, str] = {}
     for name, value in parse_qsl(text, keep_blank_values=True):
         if name in query:
-            raise _invalid(f"?{name}= is given twice")
+            raise ValueError("an option is given twice")
         if name not in allowed:
             known = f"allowed are: {', '.join(allowed)}" if allowed else "no option is allowed"
-            raise _invalid(
-                f"?{name}= is not known after this scheme, {known} (times have settings of their own)"
+            raise ValueError(
+                f"an option is not known after this scheme, {known} (times have settings of their own)"
             )
         query[name] = value
     return query
@@ -186,7 +179,7 @@ def _hosts(parts: SplitResult, port: int) -> tuple[tuple[str, int], ...]:
     texts = parts.netloc.rpartition("@")[2].split(",")
     hosts = tuple(_host(text.strip(), port) for text in texts)
     if len(hosts) > 1 and _SCHEMES[parts.scheme][0] is Topology.SINGLE:
-        raise _invalid("several hosts need redis+sentinel:// or redis+cluster://")
+        raise ValueError("several hosts need redis+sentinel:// or redis+cluster://")
     return hosts
 
 
@@ -194,17 +187,17 @@ def _host(text: str, port: int) -> tuple[str, int]:
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
         if not closed:
-            raise _invalid("its brackets do not fit")
+            raise ValueError("its brackets do not fit")
     else:
         host, colon, digits = text.partition(":")
         rest = colon + digits
     if not host:
-        raise _invalid("a host is missing")
+        raise ValueError("a host is missing")
     if not rest:
         return unquote(host), port
     number = rest.removeprefix(":")
     if not rest.startswith(":") or not (number.isascii() and number.isdigit() and 0 < int(number) < 65536):
-        raise _invalid(f"{rest.removeprefix(':')!r} is no port (an IPv6 address stands in brackets)")
+        raise ValueError("a port is not 1 to 65535 (an IPv6 address stands in brackets)")
     return unquote(host), int(number)
 
 
@@ -212,7 +205,7 @@ def _service_and_database(parts: SplitResult, topology: Topology, db: str | None
     """Name of the primary and number of the database."""
     if parts.scheme == "unix":
         if parts.netloc.rpartition("@")[2] or len(parts.path) < 2:
-            raise _invalid("after unix:// comes a path that begins with /")
+            raise ValueError("after unix:// comes a path that begins with /")
         return "", _database(db or "")
     steps = [unquote(step) for step in parts.path.split("/")[1:]]
     while steps and not steps[-1]:
@@ -220,13 +213,13 @@ def _service_and_database(parts: SplitResult, topology: Topology, db: str | None
     service = ""
     if topology is Topology.SENTINEL:
         if not steps or not steps[0]:
-            raise _invalid("the name under which the sentinels know the primary is missing")
+            raise ValueError("the name under which the sentinels know the primary is missing")
         service = steps.pop(0)
     if len(steps) > 1:
-        raise _invalid("too many parts in its path")
+        raise ValueError("too many parts in its path")
     number = _database(steps[0] if steps else "")
     if number and topology is Topology.CLUSTER:
-        raise _invalid("a cluster has only database 0")
+        raise ValueError("a cluster has only database 0")
     return service, number
 
 
@@ -234,17 +227,17 @@ def _database(text: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and int(text) < DATABASES):
-        raise _invalid(f"{text!r} is no number of a database")
+        raise ValueError("its path is no number of a database")
     return int(text)
 
 
 def _option(name: str, value: str) -> str | bool:
     if name == "ssl_check_hostname":
         if value.lower() not in {"true", "false"}:
-            raise _invalid(f"?{name}= is true or false")
+            raise ValueError(f"?{name}= is true or false")
         return value.lower() == "true"
     if name == "ssl_cert_reqs" and value not in CERT_REQS:
-        raise _invalid(f"?{name}= is {', '.join(CERT_REQS)}")
+        raise ValueError(f"?{name}= is {', '.join(CERT_REQS)}")
     if not value:
-        raise _invalid(f"?{name}= is empty")
+        raise ValueError(f"?{name}= is empty")
     return value

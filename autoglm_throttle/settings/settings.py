@@ -6,114 +6,99 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import PrivateAttr
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from autoglm_throttle.settings.field import SettingSource
-from autoglm_throttle.settings.field_types import FieldType, FieldTypeError, read_all
-from autoglm_throttle.settings.fields import SETTINGS, SettingFields
-from autoglm_throttle.settings.guard_policy import (
-    GUARD_KEYS,
-    GuardPolicies,
-    GuardPolicy,
-    guard_from_table,
+from autoglm_throttle.settings.groups import GROUP_OF, GROUPS, settings_table
+from autoglm_throttle.settings.groups.base import Group, validate
+from autoglm_throttle.settings.groups.breaker import (
+    BreakerSettings,
+    DegradationSettings,
+    SharedBreakerSettings,
 )
-from autoglm_throttle.settings.plan_policy import PlanPolicies, PlanPolicy, plan_from_table
-from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
-from autoglm_throttle.settings.route_policy import RoutePolicy, route_from_table
-from autoglm_throttle.settings.sources import LoadedValues, load, load_arguments
-from autoglm_throttle.settings.tables import Tables
-from autoglm_throttle.types import UserLimit
+from autoglm_throttle.settings.groups.callers import CallerSettings, ResponseSettings
+from autoglm_throttle.settings.groups.control import ConcurrencySettings, ControlSettings, RateSettings
+from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings, VerdictSettings
+from autoglm_throttle.settings.groups.observe import LoadingSettings, ObserveSettings
+from autoglm_throttle.settings.groups.recorder import RecorderSettings
+from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
+from autoglm_throttle.settings.groups.users import UserSettings
+from autoglm_throttle.settings.guard_policy import GuardPolicy
+from autoglm_throttle.settings.plan_policy import PlanPolicy
+from autoglm_throttle.settings.problems import ConfigError, Problem
+from autoglm_throttle.settings.route_policy import RoutePolicy
+from autoglm_throttle.settings.sources import (
+    NAMES,
+    LoadedValues,
+    SettingSource,
+    head_of,
+    load,
+    load_arguments,
+)
 from autoglm_throttle.types.identity import SHARED_KEY
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from autoglm_throttle.settings.values import SettingValues
 
 _log = logging.getLogger("autoglm_throttle")
 
-
-class _Routes(FieldType[tuple[RoutePolicy, ...]]):
-    allowed = "a list of route policies"
-    example = '[[routes]] with pattern = "/v1/*"'
-
-    def parse(self, raw: object) -> tuple[RoutePolicy, ...]:
-        """Accept policies, or TOML tables."""
-        if isinstance(raw, (str, bytes, Mapping)) or not isinstance(raw, Iterable):
-            raise FieldTypeError
-        routes: list[RoutePolicy] = []
-        problems: list[Problem] = []
-        names: dict[str, int] = {}
-        for position, part in enumerate(raw):
-            try:
-                route = part if isinstance(part, RoutePolicy) else route_from_table(part)
-            except ConfigError as error:
-                problems += [Problem(f"[{position}]{p.variable}", p.message, p.hint) for p in error.problems]
-                continue
-            if names.setdefault(route.name, position) != position:
-                place = f"[{position}].name"
-                problems.append(Problem(place, f"{route.name} is already the name of [{names[route.name]}]"))
-            routes.append(route)
-        if problems:
-            raise ConfigError(problems)
-        return tuple(routes)
+_ORDER: Final = {name: position for position, name in enumerate(NAMES)}
 
 
-FIELD_TYPES: Final[Mapping[str, FieldType[Any]]] = {
-    **{name: known.field_type for name, known in SETTINGS.items()},
-    "routes": _Routes(),
-    "plans": Tables(PlanPolicy, plan_from_table, PlanPolicies, "plans by name", "[plans.gold]"),
-    "guards": Tables(GuardPolicy, guard_from_table, GuardPolicies, "guards by name", "[guards.vector-db]"),
-}
-
-
-class Settings(SettingFields):
-    """The settings that a ``Throttle`` enforces; frozen.
+class Settings(BaseModel):
+    """The settings that a ``Throttle`` enforces; frozen. Each mechanism receives its group.
 
     ``Settings(...)`` takes ready values or texts as in the environment, and reads no environment and
     no file. ``Settings.from_env()`` is the only reader.
 
     Args:
-        loaded: the values that ``from_env`` has loaded; leave it out.
-        values: settings by lower-case name, such as ``rate_high_rps=200, user_limit="100/minute"``.
+        values: settings by their flat names, such as ``rate_high_rps=200, user_limit="100/minute"``.
 
     Raises:
         ConfigError: with one problem for each invalid value.
     """
 
-    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
-        defer_build=True, frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    routes: tuple[RoutePolicy, ...] = ()
-    plans: PlanPolicies = PlanPolicies()
-    guards: GuardPolicies = GuardPolicies()
+    control: ControlSettings
+    rates: RateSettings
+    concurrency: ConcurrencySettings
+    users: UserSettings
+    store: StoreSettings
+    fleet: FleetSettings
+    callers: CallerSettings
+    responses: ResponseSettings
+    gpu: GpuSettings
+    verdict: VerdictSettings
+    quota: QuotaSettings
+    breaker: BreakerSettings
+    shared_breakers: SharedBreakerSettings
+    degradation: DegradationSettings
+    recorder: RecorderSettings
+    observe: ObserveSettings
+    loading: LoadingSettings
+    routes: tuple[RoutePolicy, ...]
+    plans: Mapping[str, PlanPolicy]
+    guards: Mapping[str, GuardPolicy]
 
-    _sources: dict[str, SettingSource] = PrivateAttr(default_factory=dict)
-    _ignored: tuple[Problem, ...] = PrivateAttr(default=())
-    _route_places: tuple[str, ...] = PrivateAttr(default=())
-    _guard_places: dict[tuple[str, str], str] = PrivateAttr(default_factory=dict)
+    _loaded: LoadedValues = PrivateAttr(default_factory=LoadedValues)
 
-    def __init__(self, loaded: LoadedValues | None = None, /, **values: Any) -> None:  # noqa: ANN401 - parsed and checked by field types
-        if loaded is None:
-            loaded = load_arguments(values)
-            if values.get("config_file") is not None:
-                hint = "Settings.from_env(config_file=...) reads it"
-                loaded.problems.append(Problem("config_file", "is not read by Settings(...)", hint))
-        super().__init__(**_validate(loaded))
-        self._sources = dict(loaded.sources)
-        self._ignored = tuple(loaded.unknown)
-        self._route_places = tuple(loaded.place(f"routes[{n}]") for n in range(len(self.routes)))
-        self._guard_places = {
-            (name, key): loaded.place(f"guards.{quoted_key(name)}.{key}")
-            for name in self.guards
-            for key in GUARD_KEYS
-        }
+    def __init__(self, **values: Unpack[SettingValues]) -> None:
+        loaded = load_arguments(values)
+        if values.get("config_file") is not None:
+            hint = "Settings.from_env(config_file=...) reads it"
+            loaded.problems.append(Problem("config_file", "is not read by Settings(...)", hint))
+        self._fill(loaded)
 
     @classmethod
     def from_env(
         cls,
         environ: Mapping[str, str] | None = None,
         env_file: str | Path | None = None,
-        **overrides: Any,  # noqa: ANN401 - parsed and checked by field types
+        **overrides: Unpack[SettingValues],
     ) -> Settings:
         """Read the environment, a ``.env`` file and the file that ``CONFIG_FILE`` names.
 
@@ -124,28 +109,23 @@ class Settings(SettingFields):
             environ: the environment; None: that of the process.
             env_file: a ``.env`` file that must exist; None: none is read. ``${NAME}`` in it is
                 replaced from the environment of the process.
-            overrides: settings by lower-case name.
+            overrides: settings by their flat names.
 
         Raises:
             ConfigError: with one problem for each invalid value, in the order of the settings page.
         """
         loaded = load(overrides, os.environ if environ is None else environ, env_file)
-        settings = cls(loaded)
-        for problem in loaded.unknown:
-            _log.warning("ignored, because of UNKNOWN_ENV=warn: %s", problem)
+        settings = cls.__new__(cls)
+        settings._fill(loaded)
+        for problem in loaded.ignored:
+            _log.warning("ignored: %s", problem)
         return settings
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - the names are pydantic's
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Limit pydantic to the passed values: ``from_env`` reads the sources, and reports all problems."""
-        return (init_settings,)
+    def _fill(self, loaded: LoadedValues) -> None:
+        # The groups are validated already; validating this model would build the schemas of all of them.
+        made = Settings.model_construct(**_validate(loaded))
+        self.__setstate__(made.__getstate__())
+        self._loaded = loaded
 
     def source_of(self, name: str) -> SettingSource:
         """Return the source of a setting's value.
@@ -153,33 +133,33 @@ class Settings(SettingFields):
         Raises:
             KeyError: there is no setting of this name.
         """
-        if name not in FIELD_TYPES:
+        if name not in _ORDER:
             raise KeyError(name)
-        return self._sources.get(name, SettingSource.DEFAULT)
+        return self._loaded.sources.get(name, SettingSource.DEFAULT)
+
+    def place_of(self, where: str) -> str:
+        """Return the place of a setting in its source: a variable, an argument, or file, line and key.
+
+        Args:
+            where: a name, perhaps with a place inside its value, such as ``routes[1].cost``.
+        """
+        return self._loaded.place(where)
+
+    def value_of(self, name: str) -> Any:  # noqa: ANN401 - of any setting
+        """Return the value of a setting by its flat name.
+
+        Raises:
+            KeyError: there is no setting of this name.
+        """
+        return getattr(getattr(self, GROUP_OF[name]), settings_table()[name].field)
 
     def text_of(self, name: str) -> str:
         """Format a value as in the environment, with secrets masked; empty if not set.
 
         Raises:
-            KeyError: there is no variable of this name.
+            KeyError: there is no setting of this name.
         """
-        return SETTINGS[name].field_type.public(getattr(self, name))
-
-    @property
-    def rates_rps(self) -> tuple[float, float, float]:
-        """Requests per second for high, mid and low, for all workers together."""
-        return (self.rate_high_rps, self.rate_mid_rps, self.rate_low_rps)
-
-    @property
-    def user_limits(self) -> tuple[tuple[UserLimit, ...], ...]:
-        """The user limits for high, mid and low; an empty tuple means none."""
-        own = (self.user_limit_high, self.user_limit_mid, self.user_limit_low)
-        return tuple(self.user_limit if limits is None else limits for limits in own)
-
-    @property
-    def shared(self) -> bool:
-        """Whether user limits are counted in a store that several processes share."""
-        return self.redis_url is not None or self.user_storage is not None
+        return settings_table()[name].field_type.public_text(self.value_of(name))
 
     @property
     def identity_key(self) -> bytes | None:
@@ -187,28 +167,15 @@ class Settings(SettingFields):
 
         None: each process draws its own key.
         """
-        if self.key_secret is not None:
-            return self.key_secret.get_secret_value().encode()
+        if self.callers.key_secret is not None:
+            return self.callers.key_secret.get_secret_value().encode()
         # With a random key per process, shared windows would count one caller under several names.
-        return SHARED_KEY if self.shared else None
+        return None if self.store.redis_url is None else SHARED_KEY
 
     @property
     def ignored(self) -> tuple[Problem, ...]:
-        """Unknown names that ``UNKNOWN_ENV=warn`` permitted."""
-        return self._ignored
-
-    @property
-    def route_places(self) -> tuple[str, ...]:
-        """Source place of each route policy: file and line, or its place in the argument."""
-        return self._route_places
-
-    def guard_place(self, name: str, key: str) -> str:
-        """Source place of a guard's key: file and line, or its place in the argument.
-
-        Raises:
-            KeyError: there is no such guard, or no such key.
-        """
-        return self._guard_places[name, key]
+        """Names and values without effect, such as those that ``UNKNOWN_ENV=warn`` permitted."""
+        return tuple(self._loaded.ignored)
 
     def __eq__(self, other: object) -> bool:
         """Whether all values are equal, whether or not their sources are."""
@@ -217,32 +184,62 @@ class Settings(SettingFields):
     __hash__ = None  # type: ignore[assignment]  # explicit for type checkers: plans are a dict
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        return [
-            (name, FIELD_TYPES[name].repr_value(getattr(self, name)))
-            for name in FIELD_TYPES
-            if name in self._sources
-        ]
+        table = settings_table()
+        for name in _ORDER:
+            if name in self._loaded.sources:
+                yield name, self.text_of(name) if name in table else getattr(self, name)
 
 
 def _validate(loaded: LoadedValues) -> dict[str, Any]:
-    from autoglm_throttle.settings.checks import (  # loads every check: not needed for an import alone
-        failed_checks,
-        stale_at_least_s,
-    )
+    """Validate all values, and return the fields of ``Settings``.
 
-    given = loaded.values
-    values, problems = read_all(FIELD_TYPES, given)
-    wrong = given.keys() - values.keys()
-    defaults = {name: info.default for name, info in Settings.model_fields.items()}
-    problems += failed_checks(defaults | values, given, set(wrong))
-    if "quotas" not in given and any(route.resource_policy for route in values.get("routes", ())):
-        values["quotas"] = True
-        loaded.sources["quotas"] = loaded.sources["routes"]
-    if "sample_interval_s" in values:
-        values.setdefault("degrade_load_stale_s", stale_at_least_s(values["sample_interval_s"]))
+    Raises:
+        ConfigError: with every problem.
+    """
+    parts, problems, wrong = _groups(loaded.values)
+    if loaded.values:
+        from autoglm_throttle.settings.checks import failed_checks  # not needed for the defaults alone
+        from autoglm_throttle.settings.tables import Tables
+
+        tables = Tables(loaded.values)
+        problems += tables.problems
+        problems += failed_checks(parts, tables, loaded.values, wrong)
+        parts |= {"routes": tables.routes, "plans": tables.plans, "guards": tables.guards}
+        _derive(parts, loaded)
     if problems or loaded.problems:
-        order = {name: position for position, name in enumerate(FIELD_TYPES)}
-        problems.sort(key=lambda problem: order[problem.variable.partition(".")[0].partition("[")[0]])
+        problems.sort(key=lambda problem: _ORDER[head_of(problem.variable)])
         placed = [Problem(loaded.place(p.variable), p.message, p.hint) for p in problems]
         raise ConfigError([*placed, *loaded.problems])
-    return values
+    return parts
+
+
+def _groups(given: Mapping[str, object]) -> tuple[dict[str, Any], list[Problem], set[str]]:
+    """Return the groups by attribute, the problems of single values, and the names of the invalid ones."""
+    raw: dict[str, dict[str, object]] = {}
+    for name, value in given.items():
+        if name in GROUP_OF:
+            raw.setdefault(GROUP_OF[name], {})[name.removeprefix(GROUPS[GROUP_OF[name]].prefix)] = value
+    parts: dict[str, Any] = {"routes": (), "plans": {}, "guards": {}}
+    problems: list[Problem] = []
+    wrong: set[str] = set()
+    for attribute, group in GROUPS.items():
+        made: Group | None = group.model_construct()
+        if attribute in raw:
+            made, found, fields = validate(group, raw[attribute], context="defaults of all")
+            problems += [problem.below(group.prefix) for problem in found]
+            wrong |= {group.prefix + field for field in fields}
+        parts[attribute] = made
+    return parts, problems, wrong
+
+
+def _derive(parts: dict[str, Any], loaded: LoadedValues) -> None:
+    """Set the defaults that follow from other values."""
+    if "quotas" not in loaded.values and any(route.resource_policy for route in parts["routes"]):
+        parts["quota"] = parts["quota"].model_copy(update={"quotas": True})
+        loaded.sources["quotas"] = loaded.sources["routes"]
+    if "sample_interval_s" in loaded.values and "degrade_load_stale_s" not in loaded.values:
+        stale = {"load_stale_s": parts["gpu"].stale_at_least_s}
+        # No setting of its own was given: the copy has none either.
+        parts["degradation"] = DegradationSettings.model_construct(
+            parts["degradation"].model_fields_set, **{**dict(parts["degradation"]), **stale}
+        )

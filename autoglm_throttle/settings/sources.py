@@ -4,25 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
 
-from pydantic_settings import DotEnvSettingsSource
+from autoglm_throttle.settings.config_file import ConfigFile, read_config_file
+from autoglm_throttle.settings.groups import GROUP_OF, settings_table
+from autoglm_throttle.settings.groups.base import PREFIX
+from autoglm_throttle.settings.problems import Problem, nearest, quoted_key, repr_for_user, unknown_key
 
-from autoglm_throttle.settings.field import PREFIX, SettingSource
-from autoglm_throttle.settings.fields import SETTINGS, SettingFields, UnknownNames
-from autoglm_throttle.settings.problems import Problem, nearest, repr_for_user, unknown_keys
-
-if TYPE_CHECKING:
-    from autoglm_throttle.settings.config_file import ConfigFile
-
-POLICY = "resource_policy"
+POLICY: Final = "resource_policy"
 """Name of a table that sets several settings at once."""
 
-TABLES = ("routes", "plans", "guards", POLICY)
+SETTINGS_OF: Final = {
+    "precision_hint": "precisions",
+    "gpu_memory_ratio": "gpu_memory_ratio",
+    "compute_priority": "compute_priority",
+}
+"""Key of the service's table ``resource_policy`` -> the setting that it sets."""
+
+TABLES: Final = ("routes", "plans", "guards", POLICY)
 """Names for ``CONFIG_FILE`` or code only: a variable cannot hold their shape."""
 
-NAMES = (*SETTINGS, *TABLES)
+NAMES: Final = (*GROUP_OF, *TABLES)
+
+REMOVED: Final = {"user_storage": f"removed; use {PREFIX}REDIS_URL"}
+"""Variable that is gone -> what to do."""
+
+PROCESSES: Final = "WEB_CONCURRENCY"
+"""The variable from which uvicorn, gunicorn and others take their number of workers; default of WORKERS."""
+
+
+class SettingSource(StrEnum):
+    """Source of a setting's value, the weakest first."""
+
+    DEFAULT = "default"
+    CONFIG_FILE = "config_file"
+    ENV_FILE = "env_file"
+    ENV = "env"
+    CODE = "code"
 
 
 @dataclass
@@ -35,7 +55,9 @@ class LoadedValues:
     """Name -> function that maps the name, or a place inside its value, to its place in the source."""
     problems: list[Problem] = field(default_factory=list)
     unknown: list[Problem] = field(default_factory=list)
-    """Unknown names: errors, or with ``UNKNOWN_ENV=warn`` warnings."""
+    """Unknown names: problems, or with ``UNKNOWN_ENV=warn`` warnings."""
+    ignored: list[Problem] = field(default_factory=list)
+    """Warnings: names and values that have no effect."""
 
     def put(self, name: str, value: object, source: SettingSource, place: Callable[[str], str]) -> None:
         """Store a value unless a stronger source has set it; sources come strongest first."""
@@ -45,21 +67,24 @@ class LoadedValues:
             self.places[name] = place
 
     def place(self, where: str) -> str:
-        """Place of a problem in its source: ``where`` is a name, perhaps with a place inside."""
-        name = where.partition(".")[0].partition("[")[0]
+        """Return the place of a problem in its source: ``where`` is a name, perhaps with a place inside."""
+        name = head_of(where)
         return self.places[name](where) if name in self.places else _variable(where)
+
+
+def head_of(where: str) -> str:
+    """Return the name of the setting that holds a place: ``routes`` for ``routes[1].cost``."""
+    return where.partition(".")[0].partition("[")[0]
 
 
 def load_arguments(values: Mapping[str, object]) -> LoadedValues:
     """Load values given as arguments."""
     loaded = LoadedValues()
     for name, value in values.items():
-        if name == POLICY:
-            continue
-        if name in NAMES:
-            loaded.put(name, value, SettingSource.CODE, str)
-        else:
+        if name not in NAMES:
             loaded.problems.append(_unknown(name, name, NAMES, str))
+        elif name != POLICY:
+            loaded.put(name, value, SettingSource.CODE, str)
     _load_resource_policy(loaded, values.get(POLICY), SettingSource.CODE, str)
     return loaded
 
@@ -69,39 +94,44 @@ def load(
 ) -> LoadedValues:
     """Load values from code, the environment, the ``.env`` file and the configuration file, in this order."""
     loaded = load_arguments(overrides)
-    _load_environment(loaded, environ.items(), SettingSource.ENV, "")
+    _load_variables(loaded, environ.items(), SettingSource.ENV, "")
     if env_file is not None:
-        path = Path(env_file)
-        try:
-            path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or "not UTF-8"
-            loaded.problems.append(Problem("env_file", f"cannot be read: {reason}", repr_for_user(str(path))))
-        else:
-            pairs = DotEnvSettingsSource(SettingFields, env_file=path, case_sensitive=True).env_vars
-            _load_environment(loaded, pairs.items(), SettingSource.ENV_FILE, f" in {path.name}")
+        _load_env_file(loaded, Path(env_file))
     _load_config_file(loaded)
+    _load_processes(loaded, environ.get(PROCESSES, ""))
     if _is_warning_only(loaded.values.get("unknown_env")):
-        return loaded
-    loaded.problems += loaded.unknown
-    loaded.unknown = []
+        loaded.ignored += loaded.unknown
+    else:
+        loaded.problems += loaded.unknown
     return loaded
 
 
-def _load_environment(
+def _load_env_file(loaded: LoadedValues, path: Path) -> None:
+    try:
+        path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or "not UTF-8"
+        loaded.problems.append(Problem("env_file", f"cannot be read: {reason}", repr_for_user(str(path))))
+        return
+    from dotenv import dotenv_values
+
+    pairs = dotenv_values(path, encoding="utf-8").items()
+    _load_variables(loaded, pairs, SettingSource.ENV_FILE, f" in {path.name}")
+
+
+def _load_variables(
     loaded: LoadedValues, pairs: Iterable[tuple[str, str | None]], source: SettingSource, where: str
 ) -> None:
     values_by_name: dict[str, str] = {}
     for variable, value in pairs:
         name = _setting_name(variable)
-        if name is None or not (value or "").strip():
+        if name is None or not value or not value.strip():
             continue
-        if name not in SETTINGS or not variable.upper().startswith(PREFIX):
-            loaded.unknown.append(_unknown_variable(variable, name, where))
-        elif SETTINGS[name].tuning:
-            loaded.problems.append(_tuning_variable(variable, name, where))
+        problem = _name_problem(variable, name, where)
+        if problem is not None:
+            loaded.unknown.append(problem)
         # Names are matched without case, so two variables may name one setting.
-        elif values_by_name.setdefault(name, value or "") != value:
+        elif values_by_name.setdefault(name, value) != value:
             message = "is set twice, in different case, to different values"
             loaded.problems.append(Problem(_variable(name) + where, message))
         else:
@@ -110,20 +140,17 @@ def _load_environment(
 
 def _load_config_file(loaded: LoadedValues) -> None:
     raw = loaded.values.get("config_file")
-    if raw is None:
-        return
     try:
-        path = SETTINGS["config_file"].field_type.parse(raw)
+        path = None if raw is None else settings_table()["config_file"].field_type.parse(raw)
     except ValueError:
         return
-    from autoglm_throttle.settings.config_file import read_config_file
-
+    if path is None:
+        return
     try:
         file = read_config_file(path)
     except ValueError as error:
-        loaded.problems.append(
-            Problem(loaded.place("config_file"), f"{repr_for_user(str(path))} cannot be used: {error}")
-        )
+        message = f"{repr_for_user(str(path))} cannot be used: {error}"
+        loaded.problems.append(Problem(loaded.place("config_file"), message))
         return
     _load_file_values(loaded, file)
 
@@ -137,8 +164,10 @@ def _load_file_values(loaded: LoadedValues, file: ConfigFile) -> None:
             loaded.put(key, value, SettingSource.CONFIG_FILE, file.place)
         elif key == "config_file":
             loaded.problems.append(Problem(file.place(key), "a configuration file cannot name another one"))
+        elif key in REMOVED:
+            loaded.unknown.append(Problem(file.place(key), REMOVED[key]))
         else:
-            loaded.unknown.append(_unknown(file.place(key), key.lower(), names, str))
+            loaded.unknown.append(_unknown(file.place(quoted_key(key)), key.lower(), names, str))
     _load_resource_policy(loaded, file.values.get(POLICY), SettingSource.CONFIG_FILE, file.place)
 
 
@@ -148,36 +177,46 @@ def _load_resource_policy(
     """Load the settings of a table ``resource_policy``, which turns ``QUOTAS`` on."""
     if table is None:
         return
-    from autoglm_throttle.settings.resource_policy import SETTINGS_OF, ResourcePolicy
-
-    if isinstance(table, ResourcePolicy):
-        table = table.explicit_fields()
+    if hasattr(table, "explicit"):
+        table = table.explicit()
     if not isinstance(table, Mapping):
         loaded.problems.append(Problem(place(POLICY), "must be a table", "for example [resource_policy]"))
         return
-    loaded.problems += [
-        Problem(place(f"{POLICY}.{fault.variable}"), fault.message, fault.hint)
-        for fault in unknown_keys(table, tuple(SETTINGS_OF))
-    ]
-    for key, name in SETTINGS_OF.items():
-        if key not in table:
+    for key, value in table.items():
+        if key not in SETTINGS_OF:
+            problem = unknown_key(str(key), tuple(SETTINGS_OF)).below(f"{POLICY}.")
+            loaded.problems.append(Problem(place(problem.variable), problem.message, problem.hint))
             continue
-        where = place(f"{POLICY}.{key}")
+        name, where = SETTINGS_OF[key], place(f"{POLICY}.{key}")
         if loaded.sources.get(name) is source:
             loaded.problems.append(Problem(where, f"is set beside {name}", "leave one of them out"))
-        loaded.put(name, table[key], source, lambda _, where=where: where)  # type: ignore[misc]
+        loaded.put(name, value, source, lambda _, where=where: where)  # type: ignore[misc]  # mypy knows no default
     loaded.put("quotas", True, source, lambda _: place(POLICY))
 
 
+def _load_processes(loaded: LoadedValues, text: str) -> None:
+    """Load the number of processes that the server was told, unless WORKERS is set."""
+    if not text.strip() or "workers" in loaded.values:
+        return
+    allowed = settings_table()["workers"].field_type
+    if text.strip().isascii() and text.strip().isdigit() and 1 <= int(text[:20]) <= 10_000:
+        loaded.put("workers", text, SettingSource.ENV, lambda _: PROCESSES)
+    else:
+        # Not our variable: a value for another program stops nothing.
+        loaded.ignored.append(
+            Problem(PROCESSES, f"is no default of WORKERS: it {allowed.describe_error(text, '')[0]}")
+        )
+
+
 def _setting_name(variable: str) -> str | None:
-    """Name after our prefix, or the setting with a variable that differs by one typo.
+    """Return the name after our prefix, or the setting with a variable that differs by one typo.
 
     A mistyped prefix would otherwise leave a limit unset without notice.
     """
     upper = variable.upper()
     if upper.startswith(PREFIX):
         return upper[len(PREFIX) :].lower()
-    return next((name for name in SETTINGS if _is_one_typo(upper, PREFIX + name.upper())), None)
+    return next((name for name in GROUP_OF if _is_one_typo(upper, PREFIX + name.upper())), None)
 
 
 def _is_one_typo(text: str, right: str) -> bool:
@@ -190,15 +229,19 @@ def _is_one_typo(text: str, right: str) -> bool:
     return wanted in {rest[1:], swapped} or wanted[1:] in {rest, rest[1:]}
 
 
-def _unknown_variable(variable: str, name: str, where: str) -> Problem:
+def _name_problem(variable: str, name: str, where: str) -> Problem | None:
+    """Return the problem of a variable's name; None if it is the variable of a setting."""
+    table = settings_table()
     if name in TABLES:
         return Problem(variable + where, "is not a variable", f"{name} stand in CONFIG_FILE or in code")
-    return _unknown(variable + where, name, tuple(SETTINGS), _suggestion)
-
-
-def _tuning_variable(variable: str, name: str, where: str) -> Problem:
-    hint = f"set it in CONFIG_FILE, for example {name} = {SETTINGS[name].default_text}"
-    return Problem(variable + where, "is not read from the environment", hint)
+    if name in REMOVED:
+        return Problem(variable + where, REMOVED[name])
+    if name not in table or not variable.upper().startswith(PREFIX):
+        return _unknown(variable + where, name, tuple(table), _suggestion)
+    if not table[name].file_only:
+        return None
+    hint = f"set {name} in the file that {PREFIX}CONFIG_FILE names, or Settings({name}=...)"
+    return Problem(variable + where, "is no environment variable any more", hint)
 
 
 def _unknown(place: str, name: str, known: tuple[str, ...], write: Callable[[str], str]) -> Problem:
@@ -208,15 +251,13 @@ def _unknown(place: str, name: str, known: tuple[str, ...], write: Callable[[str
 
 def _variable(name: str) -> str:
     head, bracket, rest = name.partition("[")
-    return SETTINGS[head].variable + bracket + rest if head in SETTINGS else name
+    table = settings_table()
+    return table[head].variable + bracket + rest if head in table else name
 
 
 def _suggestion(name: str) -> str:
-    return f"{name} in CONFIG_FILE" if SETTINGS[name].tuning else _variable(name)
+    return f"{name} in CONFIG_FILE" if settings_table()[name].file_only else _variable(name)
 
 
 def _is_warning_only(raw: object) -> bool:
-    try:
-        return bool(SETTINGS["unknown_env"].field_type.parse(raw) is UnknownNames.WARN)
-    except ValueError:
-        return False
+    return isinstance(raw, str) and raw.strip().lower() == "warn"

@@ -1,77 +1,109 @@
-"""Field type of named tables: ``[plans.<name>]`` and ``[guards.<name>]``."""
+"""Parses the tables of policies: ``[[routes]]``, ``[plans.<name>]`` and ``[guards.<name>]``, or the same in code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeVar
 
-from autoglm_throttle.settings.field_types import FieldType, FieldTypeError
-from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
+from autoglm_throttle.settings.groups.base import Override, validate
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
+from autoglm_throttle.settings.guard_policy import GuardPolicy
+from autoglm_throttle.settings.plan_policy import PlanPolicy
+from autoglm_throttle.settings.problems import Problem, quoted_key, repr_for_user
+from autoglm_throttle.settings.route_policy import RoutePolicy
+
+P = TypeVar("P", bound=Override)
+
+EXAMPLES: Final = {
+    "routes": '[[routes]] with pattern = "/v1/*"',
+    "plans": "[plans.gold]",
+    "guards": '[guards.vector-db] with open_s = "30s"',
+}
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
+class Tables:
+    """The parsed tables, and their problems under names such as ``routes[1].cost``."""
 
+    def __init__(self, given: Mapping[str, object]) -> None:
+        self.problems: list[Problem] = []
+        self.wrong: dict[str, set[str]] = {}
+        """Guard -> keys that are invalid by themselves."""
+        self.routes = tuple(self._routes(given.get("routes", ())))
+        self.plans = self._named("plans", given.get("plans", ()), PlanPolicy)
+        self.guards = self._named("guards", given.get("guards", ()), GuardPolicy)
+        self._check_members()
 
-N = TypeVar("N", bound=_Named)
-H = TypeVar("H", bound=Mapping[str, Any])
-
-
-class Tables(FieldType[H], Generic[N, H]):
-    """Tables by name, or the same made in code.
-
-    Args:
-        kind: the type built from one table.
-        read: builds it from a name and a table.
-        collect: builds the collection of all of them.
-        allowed: completes "must be ...".
-        example: the head of a table.
-    """
-
-    def __init__(
-        self,
-        kind: type[N],
-        read: Callable[[str, object], N],
-        collect: Callable[[Iterable[N]], H],
-        allowed: str,
-        example: str,
-    ) -> None:
-        self._kind = kind
-        self._read = read
-        self._collect = collect
-        self.allowed = allowed
-        self.example = example
-
-    def parse(self, raw: object) -> H:
-        """Accept objects made in code, a mapping of names to them, or TOML tables."""
-        made: list[N] = []
-        problems: list[Problem] = []
-        for name, part in named_tables(raw, self._kind):
-            try:
-                one = part if isinstance(part, self._kind) else self._read(name, part)
-            except ConfigError as error:
-                problems += [
-                    Problem(f".{quoted_key(name)}{p.variable}", p.message, p.hint) for p in error.problems
-                ]
+    def _routes(self, raw: object) -> Iterator[RoutePolicy]:
+        if not isinstance(raw, (list, tuple)):
+            self._reject("routes", "a list of route policies", raw)
+            return
+        names: dict[str, int] = {}
+        for position, part in enumerate(raw):
+            route = self._policy(f"routes[{position}]", RoutePolicy, part, {})
+            if route is None:
                 continue
-            if one.name != name:
-                problems.append(Problem(f".{quoted_key(name)}", f"holds that of {one.name}"))
-            made.append(one)
-        if problems:
-            raise ConfigError(problems)
-        return self._collect(made)
+            first = names.setdefault(route.name, position)
+            if first != position:
+                message = f"{route.name} is already the name of [{first}]"
+                self.problems.append(Problem(f"routes[{position}].name", message))
+            yield route
 
+    def _named(self, table: str, raw: object, kind: type[P]) -> dict[str, P]:
+        if isinstance(raw, (list, tuple)) and all(isinstance(part, kind) for part in raw):
+            pairs: list[tuple[Any, Any]] = [(getattr(part, "name", ""), part) for part in raw]
+        elif isinstance(raw, Mapping) and all(isinstance(name, str) for name in raw):
+            pairs = list(raw.items())
+        else:
+            self._reject(table, f"{table} by name", raw)
+            return {}
+        made: dict[str, P] = {}
+        for name, part in pairs:
+            place = f"{table}.{quoted_key(name)}"
+            policy = self._policy(place, kind, part, {"name": name})
+            if policy is None:
+                continue
+            own = getattr(policy, "name", name)
+            if own != name:
+                self.problems.append(Problem(place, f"holds that of {own}"))
+            if made.setdefault(name, policy) is not policy:
+                self.problems.append(Problem(place, "is given twice"))
+        return made
 
-def named_tables(raw: object, kind: type[_Named]) -> list[tuple[str, object]]:
-    """Return the names with their values.
+    def _policy(self, place: str, kind: type[P], part: object, given: dict[str, Any]) -> P | None:
+        if isinstance(part, kind):
+            return part
+        if isinstance(part, BreakerSettings):
+            part = part.explicit()
+        if not isinstance(part, Mapping):
+            self.problems.append(
+                Problem(
+                    place, "must be a table", f"for example {EXAMPLES[place.split('.')[0].split('[')[0]]}"
+                )
+            )
+            return None
+        policy, problems, wrong = validate(
+            kind, given | dict(part) if not given.keys() & part.keys() else part
+        )
+        self.problems += [
+            # The name of a table is its place.
+            problem.below(f"{place}.")
+            if problem.variable not in given
+            else Problem(place, problem.message, problem.hint)
+            for problem in problems
+        ]
+        self.wrong[place] = wrong
+        return policy
 
-    Raises:
-        FieldTypeError: neither a mapping with text keys nor a list of objects with names.
-    """
-    if isinstance(raw, Mapping):
-        if all(isinstance(name, str) for name in raw):
-            return list(raw.items())
-    elif isinstance(raw, (tuple, list)) and all(isinstance(one, kind) for one in raw):
-        return [(one.name, one) for one in raw]
-    raise FieldTypeError
+    def _reject(self, table: str, allowed: str, raw: object) -> None:
+        message = f"must be {allowed}, not {repr_for_user(raw)}"
+        self.problems.append(Problem(table, message, f"for example {EXAMPLES[table]}"))
+
+    def _check_members(self) -> None:
+        """Find callers that are members of two plans."""
+        plan_of: dict[str, str] = {}
+        for plan in self.plans.values():
+            for member in plan.members:
+                other = plan_of.setdefault(member, plan.name)
+                if other != plan.name:
+                    place = f"plans.{quoted_key(plan.name)}.members"
+                    self.problems.append(Problem(place, f"{member} is already a member of {other}"))

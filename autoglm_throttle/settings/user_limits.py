@@ -7,33 +7,33 @@ and reads ``5/0 second`` as ``5/second``; here short units are allowed and the o
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Final
 
 from limits import parse_many
 
+from autoglm_throttle.settings.field_types import FieldType, FieldTypeError
 from autoglm_throttle.types import UNITS_AT_MOST, UserLimit
 
-EXAMPLE = "100/minute;5/second"
+EXAMPLE: Final = "100/minute;5/second"
 
-LIMITS_AT_MOST = 4
+LIMITS_AT_MOST: Final = 4
 """Every request checks all of its user's limits, so their number bounds the work per request."""
 
-WINDOW_AT_MOST_S = 366 * 86_400
+WINDOW_AT_MOST_S: Final = 366 * 86_400
 """A year. Longer windows need a database, not the memory of a process."""
 
-TEXT_AT_MOST = 200
+TEXT_AT_MOST: Final = 200
 """Characters; four limits need fewer than 120."""
 
-_SHORT = {
-    "s": "second",
-    "sec": "second",
-    "m": "minute",
-    "min": "minute",
-    "h": "hour",
-    "hr": "hour",
+_SHORT: Final = {
+    **dict.fromkeys(("s", "sec"), "second"),
+    **dict.fromkeys(("m", "min"), "minute"),
+    **dict.fromkeys(("h", "hr"), "hour"),
     "d": "day",
 }
-_NAMED_S = {86_400: "day", 3600: "hour", 60: "minute", 1: "second"}
-_NO_WINDOW = re.compile(r"(?:/|per)\s*0+\s*[a-z]", re.IGNORECASE)
+_NAMED_S: Final = {86_400: "day", 3600: "hour", 60: "minute", 1: "second"}
+_NO_WINDOW: Final = re.compile(r"(?:/|per)\s*0+\s*[a-z]", re.IGNORECASE)
 
 
 def parse_user_limits(text: str) -> tuple[UserLimit, ...]:
@@ -47,41 +47,18 @@ def parse_user_limits(text: str) -> tuple[UserLimit, ...]:
             two limits with one window, a window above a year. The text names the problem and an example.
     """
     if len(text) > TEXT_AT_MOST:
-        raise ValueError(f"longer than {TEXT_AT_MOST} characters, for example {EXAMPLE}")
+        raise FieldTypeError(f"longer than {TEXT_AT_MOST} characters, for example {EXAMPLE}")
     long_form = re.sub(r"[A-Za-z]+", lambda word: _SHORT.get(word[0].lower(), word[0]), text.strip())
     try:
         items = parse_many(long_form)
     except ValueError:
-        raise ValueError(
+        raise FieldTypeError(
             f"for example {EXAMPLE}; whole numbers only: say 30/minute, not 0.5/second"
         ) from None
     # The parser of `limits` reads 5/0 second as 5/second.
     if _NO_WINDOW.search(long_form):
-        raise ValueError(f"a window of 0 does not exist, for example {EXAMPLE}")
-    return check_user_limits(tuple(user_limit(item.amount, item.get_expiry()) for item in items))
-
-
-def user_limit(limit: int, window_s: int) -> UserLimit:
-    """Build a limit with its standard name, such as ``user-60s``."""
-    return UserLimit(f"user-{window_s}s", limit, window_s)
-
-
-def check_user_limits(limits: tuple[UserLimit, ...]) -> tuple[UserLimit, ...]:
-    """Return the limits if they can be combined.
-
-    Raises:
-        ValueError: as for ``parse_user_limits``.
-    """
-    windows = [limit.window_s for limit in limits]
-    if not 1 <= len(limits) <= LIMITS_AT_MOST:
-        raise ValueError(f"one to {LIMITS_AT_MOST} limits, not {len(limits)}")
-    if any(not 1 <= limit.limit <= UNITS_AT_MOST for limit in limits):
-        raise ValueError(f"a limit is a whole number from 1 to {UNITS_AT_MOST}, for example {EXAMPLE}")
-    if any(not 1 <= window_s <= WINDOW_AT_MOST_S for window_s in windows):
-        raise ValueError(f"a window is 1 second to {WINDOW_AT_MOST_S // 86_400} days long")
-    if len(set(windows)) < len(windows):
-        raise ValueError("two limits have one window; keep the smaller one")
-    return limits
+        raise FieldTypeError(f"a window of 0 does not exist, for example {EXAMPLE}")
+    return _checked((item.amount, item.get_expiry()) for item in items)
 
 
 def user_limits_text(limits: tuple[UserLimit, ...]) -> str:
@@ -89,7 +66,43 @@ def user_limits_text(limits: tuple[UserLimit, ...]) -> str:
     return ";".join(f"{limit.limit}/{_window_text(limit.window_s)}" for limit in limits)
 
 
+def user_limit(limit: int, window_s: int) -> UserLimit:
+    """Build a limit with its standard name, such as ``user-60s``."""
+    return UserLimit(f"user-{window_s}s", limit, window_s)
+
+
+def _checked(pairs: Iterable[tuple[int, int]]) -> tuple[UserLimit, ...]:
+    limits = tuple(user_limit(limit, window_s) for limit, window_s in pairs)
+    windows = [limit.window_s for limit in limits]
+    if not 1 <= len(limits) <= LIMITS_AT_MOST:
+        raise FieldTypeError(f"one to {LIMITS_AT_MOST} limits, not {len(limits)}")
+    if any(not 1 <= limit.limit <= UNITS_AT_MOST for limit in limits):
+        raise FieldTypeError(f"a limit is a whole number from 1 to {UNITS_AT_MOST}, for example {EXAMPLE}")
+    if any(not 1 <= window_s <= WINDOW_AT_MOST_S for window_s in windows):
+        raise FieldTypeError(f"a window is 1 second to {WINDOW_AT_MOST_S // 86_400} days long")
+    if len(set(windows)) < len(windows):
+        raise FieldTypeError("two limits have one window; keep the smaller one")
+    return limits
+
+
 def _window_text(window_s: int) -> str:
     unit_s = next(unit_s for unit_s in _NAMED_S if window_s % unit_s == 0)
     count = window_s // unit_s
     return _NAMED_S[unit_s] if count == 1 else f"{count} {_NAMED_S[unit_s]}"
+
+
+def _user_limits(raw: object) -> tuple[UserLimit, ...]:
+    """Parse the notation, ``off``, or limits made in code, renamed to their standard names."""
+    if isinstance(raw, str):
+        return () if raw.strip().lower() == "off" else parse_user_limits(raw)
+    if not isinstance(raw, (tuple, list)) or not all(isinstance(limit, UserLimit) for limit in raw):
+        raise FieldTypeError
+    return _checked((limit.limit, limit.window_s) for limit in raw) if raw else ()
+
+
+USER_LIMITS: Final = FieldType(
+    "one to four limits in the notation of the limits package, or off",
+    EXAMPLE,
+    _user_limits,
+    text=lambda limits: user_limits_text(limits) or "off",
+)

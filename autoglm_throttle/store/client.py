@@ -10,7 +10,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from autoglm_throttle.settings.install_hint import how_to_install
+from autoglm_throttle._runtime.install_hint import how_to_install
 from autoglm_throttle.settings.redis_address import RedisAddress, Topology, parse_redis_url
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.settings.install_hint import how_to_install
+from autoglm_throttle._runtime.install_hint import how_to_install
 from autoglm_throttle.traffic.demo import final_page, screen, summary
 from autoglm_throttle.traffic.demo.counts import RecentCounts
 from autoglm_throttle.traffic.demo.demo_process import DemoProcess

@@ -1,0 +1,51 @@
+"""One frozen model for each mechanism, and the table of all settings."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
+
+from autoglm_throttle.settings.groups.base import Group, Setting, declared
+from autoglm_throttle.settings.groups.breaker import (
+    BreakerSettings,
+    DegradationSettings,
+    SharedBreakerSettings,
+)
+from autoglm_throttle.settings.groups.callers import CallerSettings, ResponseSettings
+from autoglm_throttle.settings.groups.control import ConcurrencySettings, ControlSettings, RateSettings
+from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings, VerdictSettings
+from autoglm_throttle.settings.groups.observe import LoadingSettings, ObserveSettings
+from autoglm_throttle.settings.groups.recorder import RecorderSettings
+from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
+from autoglm_throttle.settings.groups.users import UserSettings
+
+GROUPS: Final[Mapping[str, type[Group]]] = {
+    "control": ControlSettings,
+    "rates": RateSettings,
+    "concurrency": ConcurrencySettings,
+    "users": UserSettings,
+    "store": StoreSettings,
+    "fleet": FleetSettings,
+    "callers": CallerSettings,
+    "responses": ResponseSettings,
+    "gpu": GpuSettings,
+    "verdict": VerdictSettings,
+    "quota": QuotaSettings,
+    "breaker": BreakerSettings,
+    "shared_breakers": SharedBreakerSettings,
+    "degradation": DegradationSettings,
+    "recorder": RecorderSettings,
+    "observe": ObserveSettings,
+    "loading": LoadingSettings,
+}
+"""Attribute of `Settings` -> group, in the order of the settings page."""
+
+GROUP_OF: Final[Mapping[str, str]] = {
+    group.prefix + field: attribute for attribute, group in GROUPS.items() for field in group.model_fields
+}
+"""Name of a setting -> attribute of its group."""
+
+
+@cache
+def settings_table() -> Mapping[str, Setting]:
+    """Return every setting by its name, in the order of the settings page."""
+    return {name: known for group in GROUPS.values() for name, known in declared(group).items()}

@@ -1,0 +1,169 @@
+"""The base of groups: declarations of settings, and the problems of their values.
+
+The docstring below a field is its meaning on the settings page, with the origin of the default in brackets
+at the end; without one it was chosen in the design.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, Final, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from autoglm_throttle.settings.field_types import FieldType
+from autoglm_throttle.settings.problems import ConfigError, Problem, unknown_key
+
+PREFIX: Final = "AUTOGLM_THROTTLE_"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One declared setting with all its data."""
+
+    name: str
+    """Name as an argument and as a key of ``CONFIG_FILE``."""
+    field: str
+    """Name in its group."""
+    field_type: FieldType
+    default: Any
+    starred: bool
+    """Whether a first user should know it."""
+    file_only: bool
+    """Whether it is no environment variable, only a key of ``CONFIG_FILE`` and an argument in code."""
+
+    @property
+    def variable(self) -> str:
+        """Name for operators: the variable, or the key of ``CONFIG_FILE`` where there is no variable."""
+        return self.name if self.file_only else PREFIX + self.name.upper()
+
+    @property
+    def default_text(self) -> str:
+        """The default in the notation of the environment; empty for "not set"."""
+        return "" if self.default is None else self.field_type.text(self.default)
+
+
+class Group(BaseModel):
+    """Settings of one mechanism, which receives the group: frozen, each declared once.
+
+    Raises:
+        ConfigError: with one problem for each value that is not allowed.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True, arbitrary_types_allowed=True, hide_input_in_errors=True
+    )
+
+    prefix: ClassVar[str] = ""
+    """Left out of the names of the fields: ``breaker_failures`` is the field ``failures``."""
+    environment: ClassVar[str] = ""
+    """Fields that are environment variables, in capitals; with ``*`` those that a first user should know."""
+
+    positional: ClassVar[str] = ""
+    """Field that the constructor takes as its positional argument."""
+
+    def __init__(self, /, *first: Any, **values: Any) -> None:  # noqa: ANN401 - the fields check them
+        if len(first) > bool(self.positional):
+            raise TypeError(f"{type(self).__name__} takes {int(bool(self.positional))} positional arguments")
+        values |= dict.fromkeys([self.positional] if first else (), *first)
+        try:
+            super().__init__(**values)
+        except ValidationError:
+            raise ConfigError(validate(type(self), values)[1]) from None
+
+    # The mark of pydantic's own constructor: without it `model_validate` would call this one.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    def explicit(self) -> dict[str, Any]:
+        """Return the values that were set, by field."""
+        return {
+            field: getattr(self, field) for field in type(self).model_fields if field in self.model_fields_set
+        }
+
+    def __repr_args__(self) -> Any:  # noqa: ANN401 - as in pydantic
+        types = field_types(type(self))
+        return [
+            (field, value if types[field].public is None else types[field].public_text(value))
+            for field, value in self.explicit().items()
+        ]
+
+
+G = TypeVar("G", bound=Group)
+
+
+@cache
+def field_types(group: type[Group]) -> dict[str, FieldType]:
+    """Return the field type of each field of a group."""
+    return {field: _field_type(info) for field, info in group.model_fields.items()}
+
+
+@cache
+def declared(group: type[Group]) -> dict[str, Setting]:
+    """Return the settings of a group by their full names."""
+    types = field_types(group)
+    variables = group.environment.lower().split()
+    rows = {}
+    for field, info in group.model_fields.items():
+        name = group.prefix + field
+        starred = f"{field}*" in variables
+        rows[name] = Setting(
+            name, field, types[field], info.default, starred, not starred and field not in variables
+        )
+    return rows
+
+
+def _field_type(info: FieldInfo) -> FieldType:
+    # `Annotated[X, type] | None` keeps the type inside the union.
+    inner = (part for side in get_args(info.annotation) for part in get_args(side)[1:])
+    return next(part for part in (*info.metadata, *inner) if isinstance(part, FieldType))
+
+
+class Override(Group):
+    """Settings of one route, plan or guard, instead of those of all: None counts as not set."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_none(cls, values: Any) -> Any:  # noqa: ANN401 - pydantic passes anything
+        return {key: value for key, value in values.items() if value is not None}
+
+
+def validate(
+    group: type[G], raw: Mapping[Any, Any], context: object = None
+) -> tuple[G | None, list[Problem], set[str]]:
+    """Validate raw values.
+
+    Args:
+        group: the model.
+        raw: values by field.
+        context: passed to the validators of the group.
+
+    Returns:
+        The group of the valid values, or None if a value is missing or contradicts another; a problem for
+        each value that is invalid, unknown or missing, and for each contradiction; the names of the invalid
+        and unknown ones.
+    """
+    try:
+        return group.model_validate(raw, context=context), [], set()
+    except ValidationError as error:
+        items: list[Any] = error.errors(include_url=False)
+    wrong = {str(item["loc"][0]) for item in items if item["loc"]}
+    problems = [problem for item in items for problem in _problems(group, item, raw)]
+    rest = {key: value for key, value in raw.items() if str(key) not in wrong}
+    if len(rest) == len(raw):
+        return None, problems, wrong
+    made, more, _ = validate(group, rest, context)
+    return made, problems + [problem for problem in more if problem.variable not in wrong], wrong
+
+
+def _problems(group: type[Group], item: Any, raw: Mapping[Any, Any]) -> list[Problem]:  # noqa: ANN401 - pydantic's ErrorDetails
+    field = str(item["loc"][0]) if item["loc"] else ""
+    types = field_types(group)
+    reason = item.get("ctx", {}).get("error")
+    if isinstance(reason, ConfigError):
+        return [problem.below(field) for problem in reason.problems]
+    if field not in types:
+        return [unknown_key(field, tuple(types))]
+    if item["type"] == "missing":
+        return [Problem(field, "is missing", f"for example {types[field].example}")]
+    return [Problem(field, *types[field].describe_error(raw.get(field), str(reason or "")))]

@@ -1,0 +1,255 @@
+"""Settings of circuit breakers and of degradation: the defaults of guards, and those of one guard."""
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
+
+from pydantic import ValidationInfo, model_validator
+
+from autoglm_throttle.settings.breaker_checks import cross_field_problems
+from autoglm_throttle.settings.field_types import (
+    AGE,
+    FLAG,
+    LOAD,
+    NOTHING,
+    SHARE,
+    FieldType,
+    FieldTypeError,
+    choice,
+    number,
+    parts_of,
+    plain,
+    whole,
+)
+from autoglm_throttle.settings.groups.base import Group, Override
+from autoglm_throttle.settings.problems import ConfigError, repr_for_user
+from autoglm_throttle.types import (
+    STALL_S,
+    BreakerMode,
+    SlowCallMode,
+    StreamSettleMode,
+    TooManyRequestsMode,
+    TripRule,
+)
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from autoglm_throttle.settings.values import BreakerValues
+
+LEASE_LEAST_S: Final = 30.0
+"""Default lease of a probe in seconds: longer than the common time-outs of clients."""
+
+LEASE_TIMEOUTS: Final = 3.0
+"""Lease of a probe in multiples of the guard's time limit: covers a retry inside the call, and a margin."""
+
+_TIME: Final = number(0.001, 86_400, "s")
+_CALLS: Final = whole(1, 10_000, "calls")
+_WINDOW: Final = whole(1, 100_000, "calls")
+_RATE: Final = number(0, 1, "share", above=True)
+
+
+def _trips(raw: object) -> frozenset[TripRule]:
+    """Parse the conditions that open a breaker; at least one."""
+    parts = [part.lower() if isinstance(part, str) else part for part in parts_of(raw)]
+    if not parts or parts == [NOTHING]:
+        raise FieldTypeError("a breaker that is never to open has the mode disabled or metrics_only")
+    for part in parts:
+        if not isinstance(part, str) or part not in TripRule:
+            raise FieldTypeError(f"{repr_for_user(part)}: not one of them")
+    return frozenset(TripRule(str(part)) for part in parts)
+
+
+def _ramp(raw: object) -> tuple[float, ...]:
+    """Parse rising shares of the calls that are let through; the word ``none`` is the empty list."""
+    parts = parts_of(raw)
+    if parts == [NOTHING]:
+        return ()
+    shares: list[float] = []
+    for part in parts:
+        try:
+            share = float(SHARE.parse(part))
+        except ValueError as error:
+            raise FieldTypeError(f"{repr_for_user(part)}: {str(error) or 'not between 0 and 1'}") from None
+        if share == 1:
+            raise FieldTypeError("omit the last step: after the ramp all calls are let through")
+        if not 0 < share < 1:
+            raise FieldTypeError(f"{repr_for_user(part)}: not between 0 and 1")
+        if shares and share <= shares[-1]:
+            raise FieldTypeError(f"{plain(share)} does not rise above {plain(shares[-1])}")
+        shares.append(share)
+    return tuple(shares)
+
+
+TRIPS: Final = FieldType(
+    "a list, separated by commas, of " + ", ".join(TripRule),
+    "consecutive,failure_rate",
+    _trips,
+    text=lambda trips: ",".join(trip for trip in TripRule if trip in trips),
+)
+RAMP: Final = FieldType(
+    "a list, separated by commas, of rising shares between 0 and 1",
+    "10%,50%",
+    _ramp,
+    text=lambda shares: ",".join(map(plain, shares)) or NOTHING,
+)
+
+
+class BreakerSettings(Override):
+    """Settings of breakers: the defaults of all guards, or those of one guard.
+
+    For one guard, only the values that are set replace ``BREAKER_*``; None counts as not set.
+    Texts are parsed as in the environment: after ``BreakerSettings(open_s="1m")`` the value is 60.0.
+
+    Raises:
+        ConfigError: one problem for each argument that is not allowed, and for each two that contradict
+            each other.
+    """
+
+    prefix: ClassVar[str] = "breaker_"
+    environment: ClassVar[str] = (
+        "FAILURES* OPEN_S* HALF_OPEN_MAX TIMEOUT_S TRIP SLOW_CALL_S MAX_IN_FLIGHT MODE"
+    )
+
+    failures: Annotated[int, whole(1, 10_000, "failures")] = 5
+    """Failures in a row that open a breaker. [founding figure]"""
+    open_s: Annotated[float, _TIME] = 10.0
+    """Time that it stays open before a probe call is let through. [founding figure]"""
+    half_open_max: Annotated[int, _CALLS] = 1
+    """Probe calls that may be in flight at once (half-open). [founding figure]"""
+    timeout_s: Annotated[float, _TIME] | None = None
+    """Time limit of a call inside the guard, for coroutines only: a call that exceeds it is a failure."""
+    trip: Annotated[frozenset[TripRule], TRIPS] = frozenset({TripRule.CONSECUTIVE})
+    """Conditions that open a breaker, any of them: consecutive failures, the failure rate, the slow-call
+    rate. [founding figure]"""
+    slow_call_s: Annotated[float, _TIME] | None = None
+    """A call that succeeds after more than this was slow; not set: none is."""
+    max_in_flight: Annotated[int, whole(0, 1_000_000, "calls")] = 0
+    """Calls that may be in flight at once through one breaker; 0: no maximum. Before the first result nothing
+    else limits them."""
+    mode: Annotated[BreakerMode, choice(BreakerMode)] = BreakerMode.ENFORCE
+    """Initial mode of a breaker; metrics_only lets every call through and counts calls that would be
+    rejected."""
+    open_max_s: Annotated[float, _TIME] | None = None
+    """Longest open time, however often BREAKER_BACKOFF prolonged it; not set: no maximum."""
+    backoff: Annotated[float, number(1, 100)] = 1.0
+    """Factor by which the open time grows with each probe call that fails; 1: it stays the same."""
+    success_threshold: Annotated[int, _CALLS] | None = None
+    """Probe calls that must succeed before it closes; not set: BREAKER_HALF_OPEN_MAX."""
+    trial_lease_s: Annotated[float, _TIME] | None = None
+    """Time after which a probe call that has not ended releases its slot; not set: three times
+    BREAKER_TIMEOUT_S, at least 30 s."""
+    failure_window_s: Annotated[float, _TIME] | None = None
+    """Failures in a row count only if they lie within this time; not set: however long."""
+    window: Annotated[int, _WINDOW] = 10
+    """Number of last calls over which the rates are measured."""
+    window_s: Annotated[float, _TIME] | None = None
+    """Time over which the rates are measured instead; not set: BREAKER_WINDOW."""
+    min_calls: Annotated[int, _WINDOW] = 10
+    """Calls below which no rate is evaluated."""
+    failure_rate: Annotated[float, _RATE] = 0.5
+    """Share of failures from which failure_rate opens. [convention: half of the calls, as in resilience4j]"""
+    slow_rate: Annotated[float, _RATE] = 0.5
+    """Share of slow calls from which slow_rate opens. [convention: half of the calls, as in resilience4j]"""
+    slow_is: Annotated[SlowCallMode, choice(SlowCallMode)] = SlowCallMode.FAILURE
+    """How a slow call counts: as a failure, or as a success for every rule but slow_rate."""
+    ramp: Annotated[tuple[float, ...], RAMP] = ()
+    """Shares of the calls that are let through when it closes, step by step; none: all."""
+    ramp_step_s: Annotated[float, _TIME] = 5.0
+    """How long each of these steps lasts; each needs a success, too."""
+    first_item_s: Annotated[float, _TIME] | None = None
+    """The same as BREAKER_SLOW_CALL_S for a stream: until its first item."""
+    stream_idle_s: Annotated[float, _TIME] | None = None
+    """A longer gap between two items of a stream is a failure."""
+    stream_settle: Annotated[StreamSettleMode, choice(StreamSettleMode)] = StreamSettleMode.END
+    """When the probe call of a stream has succeeded: at its end, or, for long ones, at its first item."""
+    on_429: Annotated[TooManyRequestsMode, choice(TooManyRequestsMode)] = TooManyRequestsMode.NEUTRAL
+    """Effect of a response 429: none, or open for the time of its Retry-After."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **values: Unpack[BreakerValues]) -> None: ...
+
+    def own_values(self) -> dict[str, Any]:
+        """Return the values that are set."""
+        return self.explicit()
+
+    @model_validator(mode="after")
+    def _check(self, info: ValidationInfo) -> Self:
+        # With a context, these are the defaults of all guards: `settings/checks.py` names their variables.
+        own = self.own_values()
+        if info.context is None and (problems := cross_field_problems(own, own)):
+            raise ConfigError(problems)
+        return self
+
+    @property
+    def lease_s(self) -> float:
+        """Longest time in seconds for which a probe holds its slot."""
+        if self.trial_lease_s is not None:
+            return self.trial_lease_s
+        return max(LEASE_TIMEOUTS * (self.timeout_s or 0.0), LEASE_LEAST_S)
+
+    @property
+    def successes_needed(self) -> int:
+        """Probes that must succeed before the breaker closes."""
+        return self.success_threshold or self.half_open_max
+
+    def wait_s(self, rounds: int) -> float:
+        """Return the length of an open period in seconds.
+
+        Args:
+            rounds: consecutive openings without a closing between them, less one.
+        """
+        max_s = math.inf if self.open_max_s is None else self.open_max_s
+        if self.backoff == 1.0 or not rounds:
+            return min(self.open_s, max_s)
+        try:
+            return min(self.open_s * self.backoff**rounds, max_s)
+        # backoff**rounds can exceed the float range; 2**40 s stands for no limit.
+        except OverflowError:
+            return min(float.fromhex("0x1p+40"), max_s)
+
+
+class SharedBreakerSettings(Group):
+    """Settings of all breakers together: their number, and the state that processes share."""
+
+    prefix: ClassVar[str] = "breaker_"
+    environment: ClassVar[str] = "SHARED"
+
+    shared: Annotated[bool, FLAG] = False
+    """Whether all processes on the Redis share open breakers and their probe calls. A closed breaker sends no
+    queries."""
+    store_deadline_s: Annotated[float, number(STALL_S, 10, "s")] = 0.05
+    """Longest wait of a call for the Redis under BREAKER_SHARED, then the process decides by itself. [that of
+    REDIS_DEADLINE_S]"""
+    max_names: Annotated[int, whole(1, 1_000_000, "names")] = 1000
+    """Maximum of guards; beyond it, closed and idle guards are removed."""
+
+
+class DegradationSettings(Group):
+    """Settings of degradation: load thresholds of fallbacks, and the stale cache."""
+
+    prefix: ClassVar[str] = "degrade_"
+    environment: ClassVar[str] = "SHED_AT* STALE_AT STATIC_AT"
+
+    shed_at: Annotated[float, LOAD] = 0.80
+    """Load above which features that are not core are shed. [founding figure]"""
+    stale_at: Annotated[float, LOAD] = 0.90
+    """Load above which core features are answered from the stale cache, if it has a response. [founding
+    figure]"""
+    static_at: Annotated[float, LOAD] = 0.95
+    """Load above which they are answered by their static fallback, where there is one. [founding figure]"""
+    fallback_timeout_s: Annotated[float, number(0.001, 3600, "s")] = 1.0
+    """Longest time that a dynamic fallback may take."""
+    max_stale_s: Annotated[float, AGE] = 60.0
+    """Age up to which a cached response may replace a new one."""
+    margin: Annotated[float, number(0, 1, "share")] = 0.05
+    """How far the load must fall below a threshold before its step is left."""
+    samples: Annotated[int, whole(1, 100, "samples")] = 3
+    """Samples in a row that must agree before a step is taken. [that of TIER_SAMPLES]"""
+    load_stale_s: Annotated[float, number(0.1, 3600, "s")] = 3.0
+    """Time for which a step stays without a sample, then nothing is shed; not set: three SAMPLE_INTERVAL_S,
+    at least 3 s. [that of GPU_STALE_AFTER_S]"""
+    cache_entries: Annotated[int, whole(1, 10_000_000, "answers")] = 1024
+    """Maximum of cached responses for one guard; the least recently used one is evicted."""
+    cache_body_bytes: Annotated[int, whole(1, 1 << 30, "bytes")] = 1 << 20
+    """Longest body of an HTTP response that is cached."""

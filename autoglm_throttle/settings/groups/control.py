@@ -1,0 +1,167 @@
+"""Settings of admission: the policy, the rates, the concurrency limit and its queue, the tier table."""
+
+from itertools import pairwise
+from typing import Annotated, ClassVar, Final
+
+from autoglm_throttle.settings.field_types import (
+    FLAG,
+    OBJECTIVE,
+    FieldType,
+    FieldTypeError,
+    choice,
+    number,
+    plain,
+    whole,
+)
+from autoglm_throttle.settings.groups.base import Group
+from autoglm_throttle.types import BorrowMode, Policy, Signal, WebSocketMode
+
+TIERS_AT_MOST: Final = 20
+"""Maximum of rows; more are not distinguishable on a scale of 100."""
+
+Tiers = tuple[tuple[float, float], ...]
+"""Rows of (edge in percent, factor): above the edge, the rates are multiplied by the factor."""
+
+_BUDGET: Final = number(0, 1, "share", above=True)
+"""A share of an objective: at 0 no request could run, above 1 the objective would not be met."""
+
+_RATE: Final = number(0.001, 1_000_000, "requests/s")
+
+_RESERVE: Final = number(0, 0.875, "share")
+"""The smallest budget holds eight requests; with more than seven of them reserved none could be taken."""
+
+_TIERS_EXAMPLE: Final = "85:0.7,90:0.4,95:0"
+
+
+def _bounded(low: float, high: float, unit: str, text: object) -> float:
+    value = number(low, high, unit).parse(text)
+    if not low <= value <= high:
+        raise FieldTypeError
+    return float(value)
+
+
+def _tiers(raw: object) -> Tiers:
+    """Parse ``85:0.7,90:0.4``, with optional signs such as ``85%:70%``, or a sequence of pairs."""
+    pairs = [part.split(":") for part in raw.split(",")] if isinstance(raw, str) else raw
+    if not isinstance(pairs, (list, tuple)) or not all(isinstance(pair, (list, tuple)) for pair in pairs):
+        raise FieldTypeError
+    if not 1 <= len(pairs) <= TIERS_AT_MOST:
+        raise FieldTypeError(f"1 to {TIERS_AT_MOST} rows, for example {_TIERS_EXAMPLE}")
+    try:
+        rows = tuple((_bounded(0, 100, "%", edge), _bounded(0, 1, "share", factor)) for edge, factor in pairs)
+    except ValueError:
+        raise FieldTypeError(f"for example {_TIERS_EXAMPLE}") from None
+    for (edge, factor), (next_edge, next_factor) in pairwise(rows):
+        if next_edge <= edge:
+            raise FieldTypeError(f"edge {plain(next_edge)} does not rise above {plain(edge)}")
+        if next_factor >= factor:
+            raise FieldTypeError(f"factor {plain(next_factor)} does not fall below {plain(factor)}")
+    return rows
+
+
+TIER_TABLE: Final = FieldType(
+    "percent:factor pairs, edges rising within 0..100, factors falling within 0..1",
+    _TIERS_EXAMPLE,
+    _tiers,
+    unit="% : factor",
+    text=lambda rows: ",".join(f"{plain(edge)}:{plain(factor)}" for edge, factor in rows),
+)
+
+
+class ControlSettings(Group):
+    """Settings of the control loop and of the tier table."""
+
+    environment: ClassVar[str] = "POLICY* SIGNAL DRY_RUN* TIERS* TIER_SAMPLES"
+
+    policy: Annotated[Policy, choice(Policy, gate=Policy.CONCURRENCY)] = Policy.ADAPTIVE
+    """tiers: the table of TIERS scales the rates, with or without traffic. concurrency: an adaptive
+    concurrency limit with a queue; needs no GPU. adaptive: the concurrency limit, and the table while
+    requests are queued. fixed: the rates alone."""
+    signal: Annotated[Signal, choice(Signal)] = Signal.AUTO
+    """Signal that the edges of TIERS apply to: utilization, or pressure, which is 100 % at the targets of
+    GPU_PRESSURE_TERMS. auto: utilization unless a source reports the queue of an engine."""
+    dry_run: Annotated[bool, FLAG] = False
+    """Whether rejections are only counted; no request is queued. Requests that would be rejected still load
+    the service, so lasting overload is overstated."""
+    tiers: Annotated[Tiers, TIER_TABLE] = ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
+    """Above each edge of the signal, rates are multiplied by the factor; 0 rejects all new requests, under
+    adaptive those above the throughput. [founding figure]"""
+    tier_samples: Annotated[int, whole(1, 100, "samples")] = 3
+    """Consecutive samples above the first edge before the table acts. [founding figure]"""
+    tier_release_samples: Annotated[int, whole(1, 1000, "samples")] = 1
+    """Consecutive calmer samples before the factor rises again. [founding figure, taken literally]"""
+    tier_release_margin_pct: Annotated[float, number(0, 100, "%")] = 0.0
+    """How far below an edge a sample must be to count as calmer. [founding figure, taken literally]"""
+    tier_recovery_step: Annotated[float, number(0, 1, "share", above=True)] = 1.0
+    """How much the factor may rise with one sample. [founding figure, taken literally]"""
+    adaptive_headroom: Annotated[float, number(1, 10, "x service rate")] = 1.15
+    """Under adaptive no rate falls below this multiple of the throughput. [simulated]"""
+    adaptive_release_samples: Annotated[int, whole(1, 1000, "samples")] = 2
+    """Samples without queued requests before adaptive restores the rates. [simulated]"""
+
+
+class RateSettings(Group):
+    """Settings of the priority token buckets."""
+
+    environment: ClassVar[str] = "RATE_HIGH_RPS* RATE_MID_RPS* RATE_LOW_RPS* BURST_S WORKERS*"
+
+    rate_high_rps: Annotated[float, _RATE] = 1000.0
+    """Requests of priority high admitted per second, by all workers together. [founding figure]"""
+    rate_mid_rps: Annotated[float, _RATE] = 500.0
+    """The same for priority mid. [founding figure]"""
+    rate_low_rps: Annotated[float, _RATE] = 100.0
+    """The same for priority low. [founding figure]"""
+    burst_s: Annotated[float, number(0.001, 3600, "s")] = 1.0
+    """Seconds of its rate that a bucket can hold, at least one request. [simulated]"""
+    workers: Annotated[int, whole(1, 10_000, "processes")] = 1
+    """Processes that share the priority rates; each gets its part. User limits are divided only while a
+    shared store is unavailable."""
+    borrow: Annotated[BorrowMode, choice(BorrowMode)] = BorrowMode.OFF
+    """Buckets from which a class may take tokens when its own is short: those of less important classes
+    (down), any."""
+    reserve_mid: Annotated[float, _RESERVE] = 0.3
+    """Share of the reduced budget that mid leaves to high. [simulated]"""
+    reserve_low: Annotated[float, _RESERVE] = 0.6
+    """Share of the reduced budget that low leaves to high and mid. [simulated]"""
+
+    @property
+    def rates_rps(self) -> tuple[float, float, float]:
+        """Requests per second for high, mid and low, for all workers together."""
+        return (self.rate_high_rps, self.rate_mid_rps, self.rate_low_rps)
+
+
+class ConcurrencySettings(Group):
+    """Settings of the concurrency limit and its queue."""
+
+    environment: ClassVar[str] = "SLO_S* INFLIGHT_MAX* QUEUE_MAX WEBSOCKETS"
+
+    slo_s: Annotated[float, OBJECTIVE] = 2.0
+    """Target time for a complete response, queueing included. LLM responses take longer: set it. [founding
+    figure: P95 above 2 s is an alert]"""
+    inflight_max: Annotated[int, whole(0, 1_000_000, "requests")] = 0
+    """Maximum of requests in flight in each process under every policy; it caps the adaptive limit. 0: no
+    maximum."""
+    queue_max: Annotated[int, whole(0, 1_000_000, "requests")] = 1024
+    """Requests of one priority that may be queued; 0: no queue."""
+    websockets: Annotated[WebSocketMode, choice(WebSocketMode)] = WebSocketMode.RATE
+    """rate: a websocket is charged when it connects; slot: it is also in flight as long as it is open."""
+    latency_budget: Annotated[float, _BUDGET] = 0.2
+    """Share of SLO_S that a request may spend inside the service. Less: shorter times for priority high;
+    more: fuller batches. [measured by benchmarks.closed_loop: goodput is almost equal from 0.12 to 0.6,
+    less means shorter times]"""
+    wait_budget: Annotated[float, _BUDGET] = 0.25
+    """Share of the objective that a request may wait in the queue. [simulated in the design: below the time
+    of one batch high loses 44 %]"""
+    min_share: Annotated[float, number(0, 0.2, "share")] = 0.02
+    """Share of the throughput reserved for mid and low together, however large the demand of high. [simulated
+    in the design: costs high 1.8 % at ten times the capacity]"""
+    inflight_start: Annotated[int, whole(1, 1_000_000, "requests")] = 64
+    """Concurrency limit until the service has been measured, for all workers together. [simulated in the
+    design: 2 to 64 end alike; 64 rejects no request in the first second of 3000 requests]"""
+    inflight_floor: Annotated[int, whole(1, 10_000, "requests")] = 2
+    """Lower bound of the adaptive concurrency limit, however slow the service. [simulated in the design: 16
+    would break slow services]"""
+    period_s: Annotated[float, number(0.05, 60, "s")] = 0.5
+    """Shortest time over which the service is measured. [simulated]"""
+    period_completions: Annotated[int, whole(1, 1000, "requests")] = 8
+    """Finished requests that a measurement needs, unless it has lasted long. [simulated]"""

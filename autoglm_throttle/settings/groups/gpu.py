@@ -1,0 +1,207 @@
+"""Settings of GPU telemetry, of verdicts on busy devices, and of memory quotas."""
+
+import re
+from typing import Annotated, ClassVar, Final
+
+from autoglm_throttle.settings.field_types import (
+    FLAG,
+    PRIORITY,
+    FieldType,
+    FieldTypeError,
+    choice,
+    listed,
+    number,
+    parts_of,
+    whole,
+    word,
+)
+from autoglm_throttle.settings.gpu_items import (
+    ALLOWED_ITEMS,
+    normal_item,
+    parse_items,
+    shown_item,
+    split_items,
+)
+from autoglm_throttle.settings.groups.base import Group
+from autoglm_throttle.types import AggregateMode, MissingTelemetryMode, Priority
+
+RATIO: Final = number(0.01, 1, "share")
+
+STALE_INTERVALS: Final = 3.0
+STALE_LEAST_S: Final = 3.0
+"""Default age from which a sample is stale: three intervals, at least 3 s."""
+
+_MATCHER: Final = re.compile(
+    r"""\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*("|')(?:(?!\1)[^\\]|\\.)*\1\s*(?:,|\Z)"""
+)
+_MATCHER_EXAMPLE: Final = 'cluster="a"'
+
+
+def _gpu_sources(raw: object) -> tuple[str, ...]:
+    items = split_items(raw) if isinstance(raw, str) else [str(part) for part in _texts(raw)]
+    parse_items(items)
+    return tuple(normal_item(item) for item in items)
+
+
+def _texts(raw: object) -> list[object]:
+    parts = parts_of(raw)
+    if not all(isinstance(part, str) for part in parts):
+        raise FieldTypeError
+    return parts
+
+
+def _device(raw: object) -> str:
+    """Parse an entry as in CUDA_VISIBLE_DEVICES."""
+    index = isinstance(raw, int) and not isinstance(raw, bool) and 0 <= raw <= 9999
+    return str(_DEVICE_TEXT.parse(str(raw) if index else raw))
+
+
+def _label_matchers(raw: object) -> str:
+    """Parse matchers separated by commas, with or without braces around them."""
+    if not isinstance(raw, str) or not raw.isprintable():
+        raise FieldTypeError
+    text = raw.strip()
+    if text.startswith("{") and text.endswith("}"):
+        text = text[1:-1].strip()
+    at = 0
+    while at < len(text):
+        match = _MATCHER.match(text, at)
+        if match is None:
+            raise FieldTypeError(f"for example {_MATCHER_EXAMPLE}")
+        at = match.end()
+    return text.rstrip(", ")
+
+
+GPU_SOURCES: Final = FieldType(
+    f"a list, separated by commas, of {ALLOWED_ITEMS}",
+    "auto,vllm:http://127.0.0.1:8000",
+    _gpu_sources,
+    text=",".join,
+    public=lambda items: ",".join(map(shown_item, items)),
+)
+_DEVICE_TEXT: Final = word(
+    r"\d{1,4}|GPU-[0-9A-Fa-f][0-9A-Fa-f-]{0,99}|MIG-[0-9A-Za-z][0-9A-Za-z/-]{0,99}",
+    "NVML indexes, or UUIDs that start with GPU- or MIG-",
+    "0,1",
+    reason="neither an index nor a UUID",
+)
+DEVICE: Final = FieldType(_DEVICE_TEXT.allowed, _DEVICE_TEXT.example, _device)
+LABEL_MATCHERS: Final = FieldType(
+    'label matchers of PromQL such as cluster="a",Hostname=~"gpu-.*"', _MATCHER_EXAMPLE, _label_matchers
+)
+PRESSURE_TERM: Final = word(
+    "queue|kv|memory|latency|compute", "queue, kv, memory, latency, compute", "queue,kv", lower=True
+)
+PRECISION: Final = word(
+    r"[a-z0-9][a-z0-9._-]{0,31}",
+    "labels such as fp16, of at most 32 letters, digits, dots, dashes and underscores",
+    "fp16,int8",
+    lower=True,
+)
+
+
+class GpuSettings(Group):
+    """Settings of GPU telemetry."""
+
+    environment: ClassVar[str] = (
+        "GPU* GPU_DEVICES GPU_SELECTOR GPU_REQUIRED SAMPLE_INTERVAL_S* SAMPLE_ADAPTIVE GPU_AGGREGATE "
+        "GPU_UNKNOWN GPU_MEMORY_TARGET"
+    )
+
+    gpu: Annotated[tuple[str, ...], GPU_SOURCES] = ("auto",)
+    """Where telemetry comes from, joined if several: the NVIDIA driver (nvml), dcgm-exporter, a Prometheus
+    server, the engines vLLM and SGLang, a replayed file, nowhere; auto tries nvml."""
+    gpu_devices: Annotated[tuple[str, ...], listed(DEVICE)] = ()
+    """Devices of the NVIDIA driver (auto, nvml) that count; not set: those of CUDA_VISIBLE_DEVICES, else all.
+    Scraped or replayed sources report all their devices. [convention]"""
+    gpu_selector: Annotated[str, LABEL_MATCHERS] = ""
+    """Series of a prometheus: source that count; not set: every device that the server knows."""
+    gpu_required: Annotated[bool, FLAG] = False
+    """Whether a start fails unless each source that GPU names delivers data within 5 s."""
+    sample_interval_s: Annotated[float, number(0.2, 60, "s")] = 1.0
+    """Time from one sample to the next. [founding figure]"""
+    sample_adaptive: Annotated[bool, FLAG] = False
+    """Whether an idle service is sampled less often: 10 times the interval below 30 % load, 5 times below 70
+    %, at most every SAMPLE_INTERVAL_MAX_S. [founding figure]"""
+    gpu_aggregate: Annotated[AggregateMode, choice(AggregateMode)] = AggregateMode.WEIGHTED
+    """How several devices become one number: weighted by memory, mean, or the hottest."""
+    gpu_unknown: Annotated[MissingTelemetryMode, choice(MissingTelemetryMode)] = MissingTelemetryMode.OPEN
+    """Assumption once samples are missing: full rates, the last factor, factor 0.7, or factor 0."""
+    gpu_memory_target: Annotated[float, number(0.1, 1, "share")] = 0.92
+    """Share of device memory that may be full: the concurrency limiter learns the memory of a request and
+    stays below it."""
+    sample_interval_max_s: Annotated[float, number(0.2, 600, "s")] = 10.0
+    """Longest time from one sample to the next with SAMPLE_ADAPTIVE. [founding figure]"""
+    gpu_stale_after_s: Annotated[float, number(0.2, 86_400, "s")] | None = None
+    """Age from which a sample counts less and less; not set: 3 intervals, at least 3 s."""
+    gpu_blind_after_s: Annotated[float, number(0.4, 86_400, "s")] = 30.0
+    """Age from which a sample is ignored; at least twice the stale age."""
+    gpu_forget_s: Annotated[float, number(1, 86_400, "s")] = 300.0
+    """Time for which a device that a dcgm or prometheus source no longer lists counts as lost; then it is
+    removed."""
+    gpu_queue_target: Annotated[int, whole(1, 100_000, "requests")] = 5
+    """Requests waiting inside each engine that count as a full load. [the utilization detector of the Gateway
+    API inference extension]"""
+    gpu_kv_target: Annotated[float, number(0.01, 1, "share")] = 0.8
+    """Fill of the engines' key-value caches that counts as a full load. [the utilization detector of the
+    Gateway API inference extension]"""
+    gpu_pressure_terms: Annotated[tuple[str, ...], listed(PRESSURE_TERM)] = (
+        "queue",
+        "kv",
+        "memory",
+        "latency",
+    )
+    """Loads of which the largest is the pressure: requests waiting in the engines over GPU_QUEUE_TARGET,
+    their caches over GPU_KV_TARGET, without engines the fullest device over GPU_MEMORY_TARGET, P95 over
+    SLO_S; compute is for models with batches of a fixed size."""
+
+    @property
+    def stale_after_s(self) -> float:
+        """Age in seconds from which a sample is stale."""
+        return self.stale_at_least_s if self.gpu_stale_after_s is None else self.gpu_stale_after_s
+
+    @property
+    def stale_at_least_s(self) -> float:
+        """Default age in seconds from which a sample is stale."""
+        return max(STALE_INTERVALS * self.sample_interval_s, STALE_LEAST_S)
+
+
+class VerdictSettings(Group):
+    """Thresholds of verdicts on busy devices."""
+
+    prefix: ClassVar[str] = "verdict_"
+
+    power_stalled: Annotated[float, number(0, 1, "share")] = 0.30
+    """Power as a share of its limit below which a busy device without progress is stalled. [a hung collective
+    drew 70 W (NVIDIA/nccl#968); not yet calibrated on a device of ours]"""
+    power_underfed: Annotated[float, number(0, 1, "share")] = 0.40
+    """Power as a share of its limit below which a busy device with progress is underfed. [a steady vLLM drew
+    320 of 700 W; not yet calibrated on a device of ours]"""
+    sm_stalled: Annotated[float, number(0, 1, "share")] = 0.05
+    """Share of the multiprocessors with work below which a busy device without progress is stalled. [one
+    block on 132 of them is 0.008]"""
+    sm_underfed: Annotated[float, number(0, 1, "share")] = 0.25
+    """Share of the multiprocessors with work below which a busy device with progress is underfed. [the class
+    'busy, low SM use' of KempnerPulse]"""
+    stalled_s: Annotated[float, number(10, 3600, "s")] = 10.0
+    """Time without progress after which a busy device is stalled; more where responses take longer."""
+
+
+class QuotaSettings(Group):
+    """Settings of memory quotas, and of the advice to the app."""
+
+    environment: ClassVar[str] = "QUOTAS"
+
+    quotas: Annotated[bool, FLAG] = False
+    """Whether memory is reserved for important requests and the app gets advice on how to serve each request;
+    a resource_policy in CONFIG_FILE or code turns it on."""
+    precisions: Annotated[tuple[str, ...], listed(PRECISION)] = ()
+    """Variants that the service has, the best first: under load less important requests are advised to use
+    the last. A client may request a lesser one in the header X-Precision."""
+    compute_priority: Annotated[Priority, PRIORITY] | None = None
+    """The class passed to the engine; not set: that of each request."""
+    gpu_memory_ratio: Annotated[float, RATIO] = 0.7
+    """Share of the memory that requests can fill from which mid is rejected; high has GPU_MEMORY_TARGET.
+    [founding figure]"""
+    gpu_memory_ratio_low: Annotated[float, RATIO] = 0.5
+    """The same for low; where GPU_MEMORY_RATIO is less, that counts."""

@@ -1,0 +1,274 @@
+"""Types of the arguments of settings, so that an editor completes names and a type checker finds typos.
+
+Type checkers alone read this module. A test holds it equal to the declarations in ``settings/groups``.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from pydantic import SecretStr
+
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
+from autoglm_throttle.settings.groups.callers import HeaderStyle, HeaderTrust
+from autoglm_throttle.settings.groups.observe import MetricsExport, UnknownNames
+from autoglm_throttle.settings.groups.recorder import RecordBody
+from autoglm_throttle.settings.guard_policy import GuardPolicy
+from autoglm_throttle.settings.plan_policy import PlanPolicy
+from autoglm_throttle.settings.route_policy import ResourcePolicy, RoutePolicy
+from autoglm_throttle.types import (
+    AggregateMode,
+    BorrowMode,
+    BreakerMode,
+    Criticality,
+    CriticalityName,
+    MissingTelemetryMode,
+    Policy,
+    Priority,
+    PriorityName,
+    Signal,
+    SlowCallMode,
+    StoreFailureMode,
+    StreamSettleMode,
+    TooManyRequestsMode,
+    TripRule,
+    UserLimit,
+    WebSocketMode,
+)
+
+PolicyName = Literal["adaptive", "tiers", "concurrency", "fixed"]
+SignalName = Literal["auto", "utilization", "pressure"]
+BorrowName = Literal["off", "down", "any"]
+WebSocketName = Literal["rate", "slot"]
+StoreFailureName = Literal["local", "allow", "deny"]
+HeaderTrustName = Literal["lower", "proxy", "any", "off"]
+HeaderStyleName = Literal["auto", "ietf", "legacy", "none"]
+AggregateName = Literal["weighted", "mean", "max"]
+MissingTelemetryName = Literal["open", "last", "conservative", "closed"]
+TripName = Literal["consecutive", "failure_rate", "slow_rate"]
+SlowCallName = Literal["failure", "separate"]
+StreamSettleName = Literal["end", "first_item"]
+TooManyRequestsName = Literal["neutral", "open"]
+BreakerModeName = Literal["enforce", "metrics_only", "disabled"]
+RecordBodyName = Literal["hash", "none", "full"]
+MetricsExportName = Literal["auto", "prometheus", "off"]
+UnknownNamesName = Literal["error", "warn"]
+
+
+class BreakerValues(TypedDict, total=False):
+    """Arguments of ``BreakerSettings``; None counts as not set."""
+
+    failures: int | None
+    open_s: float | str | None
+    half_open_max: int | None
+    timeout_s: float | str | None
+    trip: str | Collection[TripRule | TripName] | None
+    slow_call_s: float | str | None
+    max_in_flight: int | None
+    mode: BreakerMode | BreakerModeName | None
+    open_max_s: float | str | None
+    backoff: float | str | None
+    success_threshold: int | None
+    trial_lease_s: float | str | None
+    failure_window_s: float | str | None
+    window: int | None
+    window_s: float | str | None
+    min_calls: int | None
+    failure_rate: float | str | None
+    slow_rate: float | str | None
+    slow_is: SlowCallMode | SlowCallName | None
+    ramp: str | Sequence[float] | None
+    ramp_step_s: float | str | None
+    first_item_s: float | str | None
+    stream_idle_s: float | str | None
+    stream_settle: StreamSettleMode | StreamSettleName | None
+    on_429: TooManyRequestsMode | TooManyRequestsName | None
+
+
+class GuardValues(BreakerValues, total=False):
+    """Arguments of ``GuardPolicy`` besides its name."""
+
+    criticality: Criticality | CriticalityName | None
+    shed_above: float | str | None
+    max_stale_s: float | str | None
+
+
+class ResourceValues(TypedDict, total=False):
+    """Arguments of ``ResourcePolicy``, and keys of its table."""
+
+    precision_hint: str | Sequence[str] | None
+    gpu_memory_ratio: float | str | None
+    compute_priority: Priority | PriorityName | None
+
+
+class RouteValues(TypedDict, total=False):
+    """Arguments of ``RoutePolicy`` besides its pattern."""
+
+    methods: str | Collection[str] | None
+    priority: Priority | PriorityName | None
+    cost: float
+    user_limit: str | Sequence[UserLimit] | None
+    name: str | None
+    exempt: bool
+    slo_s: float | str | None
+    resource_policy: ResourcePolicy | ResourceValues | None
+
+
+class PlanValues(TypedDict, total=False):
+    """Arguments of ``PlanPolicy`` besides its name."""
+
+    user_limit: str | Sequence[UserLimit] | None
+    priority: Priority | PriorityName | None
+    members: str | Collection[str]
+
+
+class SettingValues(TypedDict, total=False):
+    """Arguments of ``Settings``, ``Settings.from_env`` and ``throttle_for_tests``."""
+
+    policy: Policy | PolicyName
+    signal: Signal | SignalName
+    dry_run: bool
+    tiers: str | Sequence[tuple[float, float]]
+    tier_samples: int
+    tier_release_samples: int
+    tier_release_margin_pct: float | str
+    tier_recovery_step: float | str
+    adaptive_headroom: float | str
+    adaptive_release_samples: int
+    rate_high_rps: float | str
+    rate_mid_rps: float | str
+    rate_low_rps: float | str
+    burst_s: float | str
+    workers: int
+    borrow: BorrowMode | BorrowName
+    reserve_mid: float | str
+    reserve_low: float | str
+    slo_s: float | str
+    inflight_max: int
+    queue_max: int
+    websockets: WebSocketMode | WebSocketName
+    latency_budget: float | str
+    wait_budget: float | str
+    min_share: float | str
+    inflight_start: int
+    inflight_floor: int
+    period_s: float | str
+    period_completions: int
+    user_limit: str | Sequence[UserLimit]
+    user_limit_high: str | Sequence[UserLimit] | None
+    user_limit_mid: str | Sequence[UserLimit] | None
+    user_limit_low: str | Sequence[UserLimit] | None
+    max_users: int
+    address_factor: float | str
+    redis_url: SecretStr | str | None
+    redis_on_error: StoreFailureMode | StoreFailureName
+    service: str
+    redis_prefix: str
+    redis_deadline_s: float | str
+    redis_partitions: int
+    redis_connect_s: float | str
+    redis_read_s: float | str
+    redis_failures: int
+    redis_probe_s: float | str
+    redis_in_flight: int
+    redis_batch_keys: int
+    redis_queue: int
+    refused_cache: int
+    refused_cache_s: float | str
+    fleet: bool
+    fleet_gpu: bool
+    fleet_host: str | None
+    fleet_lease_s: float | str
+    fleet_heartbeat_s: float | str
+    identity: str
+    key_secret: SecretStr | str | None
+    trusted_proxies: str | Sequence[str]
+    priority_default: Priority | PriorityName
+    priority_header: str
+    priority_header_trust: HeaderTrust | HeaderTrustName
+    deadline_header: str | None
+    exempt_paths: str | Sequence[str]
+    ipv6_prefix: int
+    headers: HeaderStyle | HeaderStyleName
+    retry_after_max_s: float | str
+    retry_jitter: float | str
+    gpu: str | Sequence[str]
+    gpu_devices: str | Sequence[str]
+    gpu_selector: str
+    gpu_required: bool
+    sample_interval_s: float | str
+    sample_adaptive: bool
+    gpu_aggregate: AggregateMode | AggregateName
+    gpu_unknown: MissingTelemetryMode | MissingTelemetryName
+    gpu_memory_target: float | str
+    sample_interval_max_s: float | str
+    gpu_stale_after_s: float | str | None
+    gpu_blind_after_s: float | str
+    gpu_forget_s: float | str
+    gpu_queue_target: int
+    gpu_kv_target: float | str
+    gpu_pressure_terms: str | Sequence[str]
+    verdict_power_stalled: float | str
+    verdict_power_underfed: float | str
+    verdict_sm_stalled: float | str
+    verdict_sm_underfed: float | str
+    verdict_stalled_s: float | str
+    quotas: bool
+    precisions: str | Sequence[str]
+    compute_priority: Priority | PriorityName | None
+    gpu_memory_ratio: float | str
+    gpu_memory_ratio_low: float | str
+    breaker_failures: int
+    breaker_open_s: float | str
+    breaker_half_open_max: int
+    breaker_timeout_s: float | str | None
+    breaker_trip: str | Collection[TripRule | TripName]
+    breaker_slow_call_s: float | str | None
+    breaker_max_in_flight: int
+    breaker_mode: BreakerMode | BreakerModeName
+    breaker_open_max_s: float | str | None
+    breaker_backoff: float | str
+    breaker_success_threshold: int | None
+    breaker_trial_lease_s: float | str | None
+    breaker_failure_window_s: float | str | None
+    breaker_window: int
+    breaker_window_s: float | str | None
+    breaker_min_calls: int
+    breaker_failure_rate: float | str
+    breaker_slow_rate: float | str
+    breaker_slow_is: SlowCallMode | SlowCallName
+    breaker_ramp: str | Sequence[float]
+    breaker_ramp_step_s: float | str
+    breaker_first_item_s: float | str | None
+    breaker_stream_idle_s: float | str | None
+    breaker_stream_settle: StreamSettleMode | StreamSettleName
+    breaker_on_429: TooManyRequestsMode | TooManyRequestsName
+    breaker_shared: bool
+    breaker_store_deadline_s: float | str
+    breaker_max_names: int
+    degrade_shed_at: float | str
+    degrade_stale_at: float | str
+    degrade_static_at: float | str
+    degrade_fallback_timeout_s: float | str
+    degrade_max_stale_s: float | str
+    degrade_margin: float | str
+    degrade_samples: int
+    degrade_load_stale_s: float | str
+    degrade_cache_entries: int
+    degrade_cache_body_bytes: int | str
+    record_path: Path | str | None
+    record_sample: float | str
+    record_max_bytes: int | str
+    record_max_s: float | str
+    record_body: RecordBody | RecordBodyName
+    record_headers: str | Sequence[str]
+    record_query: str | Sequence[str]
+    record_mask_paths: str | Sequence[str]
+    metrics: MetricsExport | MetricsExportName
+    log_refused_every_s: float | str
+    config_file: Path | str | None
+    unknown_env: UnknownNames | UnknownNamesName
+    routes: Sequence[RoutePolicy | Mapping[str, Any]]
+    plans: Sequence[PlanPolicy] | Mapping[str, PlanPolicy | Mapping[str, Any]]
+    guards: Sequence[GuardPolicy] | Mapping[str, GuardPolicy | BreakerSettings | Mapping[str, Any]]
+    resource_policy: ResourcePolicy | ResourceValues
