@@ -211,7 +211,7 @@ class _LimitDependency:
             return charged[-1] if charged else None
         throttle, callers = self._explicit
         if throttle not in permits:
-            if path_of(connection.scope) in throttle.settings.exempt_paths:
+            if path_of(connection.scope) in throttle.settings.callers.exempt_paths:
                 return None
             return throttle, callers.demand(connection.scope)
         permit = permits[throttle]
@@ -257,7 +257,9 @@ def _rejection_error(connection: HTTPConnection, throttle: Throttle, decision: D
 
 def _response_builder(settings: Settings) -> ResponseBuilder:
     return ResponseBuilder(
-        settings.headers, retry_after_max_s=settings.retry_after_max_s, jitter=settings.retry_jitter
+        settings.responses.headers,
+        retry_after_max_s=settings.responses.retry_after_max_s,
+        jitter=settings.responses.retry_jitter,
     )
 
 
@@ -311,7 +313,7 @@ def add_to_openapi(app: FastAPI, *, throttle: Throttle | None = None) -> None:
 
 
 def _exempt(settings: Settings, routes: RouteTable, path: str, method: str) -> bool:
-    if path in settings.exempt_paths:
+    if path in settings.callers.exempt_paths:
         return True
     route = routes.match(path, method.upper())
     return route is not None and route.exempt

@@ -21,7 +21,7 @@ from autoglm_throttle.admission.controller import AdmissionController
 from autoglm_throttle.admission.permit import Permit, Rejection
 from autoglm_throttle.admission.snapshot import Snapshot, take_snapshot
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
-from autoglm_throttle.settings import SETTINGS, BreakerSettings, Settings, SettingSource
+from autoglm_throttle.settings import BreakerSettings, Settings, SettingSource, settings_table
 from autoglm_throttle.types import (
     BreakerTransition,
     Clock,
@@ -107,7 +107,7 @@ class Throttle:
         state, parts = self.admission.control_state, self.admission.parts
         rates = "/".join(f"{rate:g}" for rate in parts.buckets.rates)
         return (
-            f"Throttle({self.settings.policy}, factor={state.factor:.2f} ({state.cause}), "
+            f"Throttle({self.settings.control.policy}, factor={state.factor:.2f} ({state.cause}), "
             f"telemetry={state.telemetry}, rates={rates}/s, active={parts.settlement.counters.active})"
         )
 
@@ -313,14 +313,18 @@ class Throttle:
         parts = factory.admission_parts(settings, self._clock, hasher, self._redis)
         queue = factory.event_queue(settings, parts.settlement.lock, hasher)
         control = controller(factory.control_rules(settings), now)
-        limits_concurrency = settings.policy in factory.WITH_CONCURRENCY_LIMIT
+        limits_concurrency = settings.control.policy in factory.WITH_CONCURRENCY_LIMIT
         self.admission = AdmissionController(
-            parts, queue, control.control_state(now), weak_method(self._refresh), dry_run=settings.dry_run
+            parts,
+            queue,
+            control.control_state(now),
+            weak_method(self._refresh),
+            dry_run=settings.control.dry_run,
         )
         self.control = ControlLoop(
             control,
             self.admission,
-            ServiceMeter(parts.settlement, settings.slo_s, limits_concurrency=limits_concurrency),
+            ServiceMeter(parts.settlement, settings.concurrency.slo_s, limits_concurrency=limits_concurrency),
             queue,
             partial(factory.gpu_monitor, settings, providers, self._clock),
             wakes_samplers=not self._is_manual,
@@ -352,8 +356,10 @@ class Throttle:
         """Log the configuration, once."""
         from autoglm_throttle.settings.advice import startup_advice
 
-        values = {name: self.settings.text_of(name) for name in SETTINGS}
-        chosen = [name for name in SETTINGS if self.settings.source_of(name) is not SettingSource.DEFAULT]
+        values = {name: self.settings.text_of(name) for name in settings_table}
+        chosen = [
+            name for name in settings_table if self.settings.source_of(name) is not SettingSource.DEFAULT
+        ]
         events.configured(values, chosen).write()
         for problem in startup_advice(self.settings):
             events.configuration_advice(problem).write()
@@ -388,7 +394,7 @@ class Throttle:
 
     def _load(self) -> float | None:
         """Return the load that guards see; None in a dry run, which degrades nothing."""
-        return None if self.settings.dry_run else self.control_state().load
+        return None if self.settings.control.dry_run else self.control_state().load
 
     def _allow_degradation(self) -> None:
         self.may_degrade = True

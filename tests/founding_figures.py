@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoglm_throttle.settings import SETTINGS
+from autoglm_throttle.settings import settings_table
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _cells(figure: Figure) -> tuple[str, ...]:
 
 
 def _default(name: str) -> str:
-    known = SETTINGS[name]
+    known = settings_table()[name]
     return f"`{name.upper()}` = `{known.default_text or 'not set'}`"
 
 

@@ -105,21 +105,21 @@ def gpu_monitor(
 
 def event_queue(settings: Settings, lock: SerialLock, hasher: CallerHasher) -> EventQueue:
     """Create the queue of log events."""
-    sampler = RejectionSampler(settings.log_refused_every_s)
-    return EventQueue(lock, sampler, hasher.text, settings.max_users)
+    sampler = RejectionSampler(settings.observe.log_refused_every_s)
+    return EventQueue(lock, sampler, hasher.text, settings.users.max_users)
 
 
 def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | LeasedBuckets:
     """Create the buckets of this process: its part of the rates, or its leases of a fleet's rates."""
-    if settings.fleet:
+    if settings.fleet.fleet:
         return LeasedBuckets(
-            settings.rates_rps,
-            settings.burst_s,
+            settings.rates.rates_rps,
+            settings.rates.burst_s,
             now,
-            workers=settings.workers,
-            lease_s=settings.fleet_lease_s,
+            workers=settings.rates.workers,
+            lease_s=settings.fleet.fleet_lease_s,
         )
-    return PriorityBuckets(_process_rates(settings), settings.burst_s, settings.borrow, now)
+    return PriorityBuckets(_process_rates(settings), settings.rates.burst_s, settings.rates.borrow, now)
 
 
 def fleet(
@@ -134,7 +134,7 @@ def fleet(
     from autoglm_throttle.store.fleet import TIMEOUT_S, FleetRules, FleetSync
 
     clients = redis_clients(settings)
-    rules = FleetRules(settings.redis_prefix, settings.service, settings.fleet_heartbeat_s)
+    rules = FleetRules(settings.store.redis_prefix, settings.store.service, settings.fleet.fleet_heartbeat_s)
     return FleetSync(buckets, lock, lambda: clients.sync(TIMEOUT_S), new_wakeup, rules, clock)
 
 
@@ -151,16 +151,16 @@ def gpu_sources(
 
         sources = list(
             providers(
-                settings.gpu,
-                devices=settings.gpu_devices,
-                selector=settings.gpu_selector,
+                settings.gpu.gpu,
+                devices=settings.gpu.gpu_devices,
+                selector=settings.gpu.gpu_selector,
                 clock=clock,
                 manual=manual,
             )
         )
     else:
         sources = list(given) if isinstance(given, Sequence) else [given]
-    if not settings.fleet_gpu:
+    if not settings.fleet.fleet_gpu:
         return sources
     at = next((n for n, one in enumerate(sources) if one.name.partition(":")[0] not in ENGINES), None)
     if at is None:
@@ -175,11 +175,11 @@ def _fleet_gpu(settings: Settings, local: GpuProvider | None, clock: Clock) -> G
 
     clients = redis_clients(settings)
     rules = GpuFleetRules(
-        settings.fleet_host or socket.gethostname(),
-        settings.redis_prefix,
-        settings.service,
-        settings.sample_interval_s,
-        settings.gpu_stale_after_s,
+        settings.fleet.fleet_host or socket.gethostname(),
+        settings.store.redis_prefix,
+        settings.store.service,
+        settings.gpu.sample_interval_s,
+        settings.gpu.gpu_stale_after_s,
     )
     return RemoteGpuProvider(local, lambda: clients.sync(TIMEOUT_S), rules, clock)
 
@@ -201,18 +201,18 @@ def user_limits(
     sets = limit_sets(settings)
     store = shared_store(settings, redis) if any(sets) else None
     if store is None:
-        return UserLimits(sets, settings.max_users)
+        return UserLimits(sets, settings.users.max_users)
     # An explicit number of workers takes precedence over the counted members of the fleet.
-    counted = fleet_sync if settings.workers == 1 else None
+    counted = fleet_sync if settings.rates.workers == 1 else None
     windows = SharedUserLimits(
         sets,
         store,
-        StoreHealth(settings.redis_failures, settings.redis_probe_s),
-        deny_cache=DenyCache(settings.refused_cache, settings.refused_cache_s),
-        last_known=LastKnownRemaining(settings.max_users),
-        on_error=settings.redis_on_error,
-        processes=lambda: settings.workers if counted is None else counted.members,
-        max_users=settings.max_users,
+        StoreHealth(settings.store.redis_failures, settings.store.redis_probe_s),
+        deny_cache=DenyCache(settings.store.refused_cache, settings.store.refused_cache_s),
+        last_known=LastKnownRemaining(settings.users.max_users),
+        on_error=settings.store.redis_on_error,
+        processes=lambda: settings.rates.workers if counted is None else counted.members,
+        max_users=settings.users.max_users,
         text_of=hasher.text,
         is_usable=loop_runs,
     )
@@ -226,7 +226,7 @@ def user_limits(
 
 def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> UserLimitStore | None:
     """Create the store of the settings; its modules are imported here, only if one is configured."""
-    if settings.redis_url is None and redis is None:
+    if settings.store.redis_url is None and redis is None:
         return None
     from autoglm_throttle.store.batch_rules import BatchRules
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
@@ -234,12 +234,12 @@ def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> UserLim
 
     return RedisUserLimitStore(
         redis_clients(settings, redis),
-        WindowProtocol(settings.redis_prefix, settings.service, settings.redis_partitions),
+        WindowProtocol(settings.store.redis_prefix, settings.store.service, settings.store.redis_partitions),
         BatchRules(
-            settings.redis_deadline_s,
-            settings.redis_in_flight,
-            settings.redis_batch_keys,
-            settings.redis_queue,
+            settings.store.redis_deadline_s,
+            settings.store.redis_in_flight,
+            settings.store.redis_batch_keys,
+            settings.store.redis_queue,
         ),
     )
 
@@ -248,21 +248,24 @@ def redis_clients(settings: Settings, redis: Callable[[], Any] | None = None) ->
     """Create clients of the URL in the settings, or through ``redis``."""
     from autoglm_throttle.store.client import RedisClients, RedisOptions
 
-    url = settings.redis_url.get_secret_value() if settings.redis_url is not None else ""
-    times = (settings.redis_connect_s, settings.redis_read_s)
-    return RedisClients(RedisOptions(url, *times, redis, in_flight=settings.redis_in_flight))
+    url = settings.store.redis_url.get_secret_value() if settings.store.redis_url is not None else ""
+    times = (settings.store.redis_connect_s, settings.store.redis_read_s)
+    return RedisClients(RedisOptions(url, *times, redis, in_flight=settings.store.redis_in_flight))
 
 
 def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
     """Create the shared store of breaker states; None where breakers are local to the process."""
-    if not settings.breaker_shared:
+    if not settings.shared_breakers.shared:
         return None
     from autoglm_throttle.store.breakers.protocol import SharedRules
     from autoglm_throttle.store.breakers.redis_store import TIMEOUT_S, RedisBreakerStore
 
     clients = redis_clients(settings)
     rules = SharedRules(
-        settings.redis_prefix, settings.service, settings.breaker_store_deadline_s, clients.cluster
+        settings.store.redis_prefix,
+        settings.store.service,
+        settings.shared_breakers.store_deadline_s,
+        clients.cluster,
     )
     return RedisBreakerStore(lambda: clients.sync(TIMEOUT_S), new_wakeup, rules, clock)
 
@@ -270,49 +273,52 @@ def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
 def limit_sets(settings: Settings) -> LimitSets:
     """Create the sets of user limits by plan and route."""
     return LimitSets(
-        settings.user_limits,
+        settings.users.by_priority,
         by_plan={name: plan.user_limit for name, plan in settings.plans.items()},
         by_route={route.name: route.user_limit for route in settings.routes},
-        address_factor=settings.address_factor,
+        address_factor=settings.users.address_factor,
     )
 
 
 def concurrency_limiter(settings: Settings, now: float) -> AdaptiveConcurrencyLimiter | FixedConcurrencyLimit:
     """Create the limit on requests in flight for the policy."""
-    if settings.policy not in WITH_CONCURRENCY_LIMIT:
-        return FixedConcurrencyLimit(settings.inflight_max or math.inf)
+    if settings.control.policy not in WITH_CONCURRENCY_LIMIT:
+        return FixedConcurrencyLimit(settings.concurrency.inflight_max or math.inf)
     rules = ConcurrencyRules(
-        slo_s=settings.slo_s,
-        latency_budget=settings.latency_budget,
-        wait_budget=settings.wait_budget,
-        inflight_start=max(settings.inflight_floor, math.ceil(settings.inflight_start / settings.workers)),
-        inflight_floor=settings.inflight_floor,
-        inflight_max=settings.inflight_max,
-        queue_max=settings.queue_max,
-        period_s=settings.period_s,
-        period_completions=settings.period_completions,
-        min_share=settings.min_share,
-        memory_target=settings.gpu_memory_target,
-        dry_run=settings.dry_run,
+        slo_s=settings.concurrency.slo_s,
+        latency_budget=settings.concurrency.latency_budget,
+        wait_budget=settings.concurrency.wait_budget,
+        inflight_start=max(
+            settings.concurrency.inflight_floor,
+            math.ceil(settings.concurrency.inflight_start / settings.rates.workers),
+        ),
+        inflight_floor=settings.concurrency.inflight_floor,
+        inflight_max=settings.concurrency.inflight_max,
+        queue_max=settings.concurrency.queue_max,
+        period_s=settings.concurrency.period_s,
+        period_completions=settings.concurrency.period_completions,
+        min_share=settings.concurrency.min_share,
+        memory_target=settings.gpu.gpu_memory_target,
+        dry_run=settings.control.dry_run,
     )
     return AdaptiveConcurrencyLimiter(rules, now)
 
 
 def shared_budget(settings: Settings, now: float) -> SharedBudget:
     """Create the budget that all classes share while the policy ``adaptive`` reduces rates."""
-    return SharedBudget((0.0, settings.reserve_mid, settings.reserve_low), now)
+    return SharedBudget((0.0, settings.rates.reserve_mid, settings.rates.reserve_low), now)
 
 
 def quota(settings: Settings) -> Quota | None:
     """Create the resource quotas; None without ``QUOTAS``."""
     from autoglm_throttle.settings.checks import stale_after_s
 
-    if not settings.quotas:
+    if not settings.quota.quotas:
         return None
     from autoglm_throttle.control.quota import Quota, QuotaRules, RouteQuota
 
-    high = settings.gpu_memory_target
-    mid = min(settings.gpu_memory_ratio, high)
+    high = settings.gpu.gpu_memory_target
+    mid = min(settings.quota.gpu_memory_ratio, high)
     routes = {
         route.name: RouteQuota(own.gpu_memory_ratio, own.precision_hint, own.compute_priority)
         for route in settings.routes
@@ -320,11 +326,11 @@ def quota(settings: Settings) -> Quota | None:
     }
     return Quota(
         QuotaRules(
-            caps=(high, mid, min(settings.gpu_memory_ratio_low, mid)),
-            precisions=settings.precisions,
-            compute_priority=settings.compute_priority,
+            caps=(high, mid, min(settings.quota.gpu_memory_ratio_low, mid)),
+            precisions=settings.quota.precisions,
+            compute_priority=settings.quota.compute_priority,
             routes=routes,
-            interval_s=settings.sample_interval_s,
+            interval_s=settings.gpu.sample_interval_s,
             stale_after_s=stale_after_s(settings.model_dump()),
         )
     )
@@ -338,32 +344,32 @@ def control_rules(settings: Settings) -> ControlRules:
     from autoglm_throttle.control.table import TierTable
 
     return ControlRules(
-        policy=settings.policy,
+        policy=settings.control.policy,
         rates=_process_rates(settings),
-        table=TierTable(settings.tiers),
+        table=TierTable(settings.control.tiers),
         hysteresis=Hysteresis(
-            settings.tier_samples,
-            settings.tier_release_samples,
-            settings.tier_release_margin_pct,
-            settings.tier_recovery_step,
+            settings.control.tier_samples,
+            settings.control.tier_release_samples,
+            settings.control.tier_release_margin_pct,
+            settings.control.tier_recovery_step,
         ),
         staleness=Staleness(
-            settings.sample_interval_s,
-            settings.gpu_stale_after_s,
-            settings.gpu_blind_after_s,
-            settings.gpu_unknown,
+            settings.gpu.sample_interval_s,
+            settings.gpu.gpu_stale_after_s,
+            settings.gpu.gpu_blind_after_s,
+            settings.gpu.gpu_unknown,
         ),
-        signal=settings.signal,
+        signal=settings.control.signal,
         targets=PressureTargets(
-            settings.gpu_queue_target, settings.gpu_kv_target, settings.gpu_memory_target
+            settings.gpu.gpu_queue_target, settings.gpu.gpu_kv_target, settings.gpu.gpu_memory_target
         ),
-        pressure_terms=settings.gpu_pressure_terms,
-        headroom=settings.adaptive_headroom,
-        release_samples=settings.adaptive_release_samples,
+        pressure_terms=settings.gpu.gpu_pressure_terms,
+        headroom=settings.control.adaptive_headroom,
+        release_samples=settings.control.adaptive_release_samples,
     )
 
 
 def _process_rates(settings: Settings) -> tuple[float, float, float]:
-    workers = 1 if settings.fleet else settings.workers
-    high, mid, low = (rate / workers for rate in settings.rates_rps)
+    workers = 1 if settings.fleet.fleet else settings.rates.workers
+    high, mid, low = (rate / workers for rate in settings.rates.rates_rps)
     return (high, mid, low)

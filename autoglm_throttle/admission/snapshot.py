@@ -112,7 +112,7 @@ def take_snapshot(settings: Settings, parts: AdmissionParts, control: ControlLoo
     return Snapshot(
         taken_at_s=now,
         taken_at_wall_s=time.time(),
-        policy=settings.policy,
+        policy=settings.control.policy,
         control=state,
         ready=control.controller.is_ready(now),
         requests=requests,
@@ -124,7 +124,7 @@ def take_snapshot(settings: Settings, parts: AdmissionParts, control: ControlLoo
         queue_time={p: row.queue_time.copy() for p, row, _ in by_class},
         pressure=control.pressure(now),
         would_reject={(p, reason): n for p, row, _ in by_class for reason, n in row.would_reject.items()},
-        dry_run=settings.dry_run,
+        dry_run=settings.control.dry_run,
         rate_limit_rps=dict(zip(Priority, parts.buckets.rates, strict=True)),
         tokens={p: bucket.tokens(now) for p, _, bucket in by_class},
         users=parts.user_limits.users,

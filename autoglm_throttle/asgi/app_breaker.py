@@ -137,7 +137,7 @@ class AppBreaker:
         send: Send,
     ) -> None:
         """Reject an admitted request because of the breaker; this says nothing about the service's health."""
-        if self._throttle.settings.dry_run:
+        if self._throttle.settings.control.dry_run:
             await self.app(scope, receive, send)
             return
         settle(scope[MARKER][self._throttle], Outcome.NEUTRAL)

@@ -51,7 +51,7 @@ class AppBreakerPath:
         self._app = app
         self._demand = demand
         self._send_rejection = send_rejection
-        self._dry_run = throttle.settings.dry_run
+        self._dry_run = throttle.settings.control.dry_run
 
     def demand(self, scope: Scope) -> Demand:
         """Return the demand of a request; provisional if its rejection may be replaced."""

@@ -18,7 +18,7 @@ from autoglm_throttle.asgi.proxy_detector import WARNING, ProxyDetector
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.events import LOGGER, LogEvent
 from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
-from autoglm_throttle.settings.quantity import parse_quantity
+from autoglm_throttle.settings.field_types import parse_quantity
 from autoglm_throttle.types import Clock, Demand, Priority, WebSocketMode
 from autoglm_throttle.types.identity import CACHE_ENTRIES, CallerHasher, ProxyChain, overflow_group
 
@@ -86,25 +86,25 @@ class RequestClassifier:
         clock: Clock = time.monotonic,
     ) -> None:
         self._identity = CallerHasher(settings.identity_key)
-        self._proxies = ProxyChain(settings.trusted_proxies, settings.ipv6_prefix)
+        self._proxies = ProxyChain(settings.callers.trusted_proxies, settings.callers.ipv6_prefix)
         self._plans = settings.plans
         self._routes = routes
         self._record_oddity = record_oddity
         self._clock = clock
         self._next_warning_s = -math.inf
-        self._default = settings.priority_default
-        self._trust = settings.priority_header_trust
+        self._default = settings.callers.priority_default
+        self._trust = settings.callers.priority_header_trust
         self._identify = (
             _require_synchronous(identify, "identify", "it")
             if identify is not None
-            else _import_identify(settings.identity)
+            else _import_identify(settings.callers.identity)
         )
-        self._key_header, self._scheme = _key_source(settings.identity)
-        self._priority_header = settings.priority_header.encode() if self._trust != "off" else b""
-        self._deadline_header = (settings.deadline_header or "").encode()
-        self._slo_s = settings.slo_s
+        self._key_header, self._scheme = _key_source(settings.callers.identity)
+        self._priority_header = settings.callers.priority_header.encode() if self._trust != "off" else b""
+        self._deadline_header = (settings.callers.deadline_header or "").encode()
+        self._slo_s = settings.concurrency.slo_s
         self._precisions = _precisions(settings)
-        self._holds_slot = settings.websockets is WebSocketMode.SLOT
+        self._holds_slot = settings.concurrency.websockets is WebSocketMode.SLOT
         forwarded = b"x-forwarded-for" if self._proxies.reads_header else b""
         precision = PRECISION_HEADER if self._precisions else b""
         headers = {self._key_header, self._priority_header, self._deadline_header, forwarded, precision}
@@ -113,7 +113,7 @@ class RequestClassifier:
         self._anonymous_demands = {
             stated: _DemandCache(partial(self._anonymous_demand, stated)) for stated in KNOWN_PRIORITIES
         }
-        self._proxy_detector = None if settings.trusted_proxies else ProxyDetector()
+        self._proxy_detector = None if settings.callers.trusted_proxies else ProxyDetector()
 
     def demand(self, scope: Scope) -> Demand:
         """Return the demand of one request."""
@@ -314,10 +314,10 @@ class _DemandCache(dict[str, Demand]):
 
 def _precisions(settings: Settings) -> frozenset[str]:
     """Return every precision label that some request may get."""
-    if not settings.quotas:
+    if not settings.quota.quotas:
         return frozenset()
     own = [route.resource_policy.precision_hint for route in settings.routes if route.resource_policy]
-    return frozenset(settings.precisions).union(*(labels or () for labels in own))
+    return frozenset(settings.quota.precisions).union(*(labels or () for labels in own))
 
 
 def _key_source(identity: str) -> tuple[bytes, str]:

@@ -102,11 +102,13 @@ class ThrottleMiddleware:
             settings, self._routes, identify=identify, record_oddity=weak_method(self._record_oddity)
         )
         self._response_builder = ResponseBuilder(
-            settings.headers, retry_after_max_s=settings.retry_after_max_s, jitter=settings.retry_jitter
+            settings.responses.headers,
+            retry_after_max_s=settings.responses.retry_after_max_s,
+            jitter=settings.responses.retry_jitter,
         )
-        self._exempt = frozenset(settings.exempt_paths)
+        self._exempt = frozenset(settings.callers.exempt_paths)
         self._marks = marks.Marks(self.app, self._routes)
-        if settings.quotas:
+        if settings.quota.quotas:
             self.app = AdviceMiddleware(self.app, throttle)
         self._nested_warned = False
 
@@ -294,7 +296,7 @@ class ThrottleMiddleware:
 
     async def _missing_sample_error(self) -> str:
         """Return the reason why required first GPU samples are missing; empty if all arrived."""
-        if not self.throttle.settings.gpu_required:
+        if not self.throttle.settings.gpu.gpu_required:
             return ""
         deadline = anyio.current_time() + FIRST_SAMPLE_TIMEOUT_S
         while True:

@@ -7,7 +7,7 @@ import argparse
 from autoglm_throttle.cli.command import load
 from autoglm_throttle.cli.output import EXIT_OK, as_json, note_line, write, write_json
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, Settings
+from autoglm_throttle.settings import ConfigError, Problem, Settings, settings_table
 from autoglm_throttle.settings.advice import collect_advice
 
 
@@ -32,6 +32,6 @@ def run(args: argparse.Namespace) -> int:
 def _check_sources(settings: Settings) -> None:
     """Create the sources without reading them: a start fails if one lacks its package."""
     try:
-        providers(settings.gpu, devices=settings.gpu_devices, selector=settings.gpu_selector)
+        providers(settings.gpu.gpu, devices=settings.gpu.gpu_devices, selector=settings.gpu.gpu_selector)
     except ValueError as error:
-        raise ConfigError([Problem(SETTINGS["gpu"].variable, str(error))]) from None
+        raise ConfigError([Problem(settings_table()["gpu"].variable, str(error))]) from None

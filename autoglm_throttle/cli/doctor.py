@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _diagnose_store(settings: Settings) -> list[DoctorResult]:
-    if settings.redis_url is not None:
+    if settings.store.redis_url is not None:
         from autoglm_throttle.cli import doctor_redis
 
         return doctor_redis.diagnose(settings)

@@ -13,7 +13,7 @@ from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
 from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.settings.quantity import plain
+from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.types import GpuProvider, GpuSample, ThrottleError
 
 ANSWER_TIMEOUT_S: Final = 10.0
@@ -57,7 +57,10 @@ def diagnose(settings: Settings) -> list[DoctorResult]:
     """Read every source twice, and report its devices or the reason for their absence."""
     try:
         sources = providers(
-            settings.gpu, devices=settings.gpu_devices, selector=settings.gpu_selector, manual=True
+            settings.gpu.gpu,
+            devices=settings.gpu.gpu_devices,
+            selector=settings.gpu.gpu_selector,
+            manual=True,
         )
     except ValueError as error:
         return [_result("source", Severity.FAIL, _named("GPU", str(error)))]
@@ -71,7 +74,7 @@ def _diagnose_source(source: GpuProvider, settings: Settings) -> list[DoctorResu
         rows, library = within(ANSWER_TIMEOUT_S, lambda: _read(source))
     except NoSourceError as error:
         severity, hint = (
-            (Severity.FAIL, _REQUIRED) if settings.gpu_required else (Severity.WARN, _NOT_REQUIRED)
+            (Severity.FAIL, _REQUIRED) if settings.gpu.gpu_required else (Severity.WARN, _NOT_REQUIRED)
         )
         return [_result("source", severity, str(error), hint)]
     except TimeoutError:

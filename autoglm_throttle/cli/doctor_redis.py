@@ -15,7 +15,7 @@ from autoglm_throttle.cli.doctor_permissions import missing_permission
 from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
 from autoglm_throttle.cli.store_latency import ROUND_TRIPS, round_trip
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.settings.quantity import plain
+from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.redis_address import RedisAddress, Topology, parse_redis_url
 from autoglm_throttle.store import fleet
 from autoglm_throttle.store import gpu as gpu_fleet
@@ -105,9 +105,11 @@ def _diagnose(settings: Settings, url: str) -> DoctorResults:
     from redis.exceptions import RedisClusterException, RedisError
 
     results: DoctorResults = []
-    secret = settings.redis_url.get_secret_value() if settings.redis_url is not None else ""
+    secret = settings.store.redis_url.get_secret_value() if settings.store.redis_url is not None else ""
     try:
-        wire = WindowProtocol(settings.redis_prefix, settings.service, settings.redis_partitions)
+        wire = WindowProtocol(
+            settings.store.redis_prefix, settings.store.service, settings.store.redis_partitions
+        )
         parts = parse_redis_url(secret)
         with closing(RedisClients(RedisOptions(secret)).sync(REPLY_TIMEOUT_S)) as client:
             nodes = _nodes(client, wire, parts.cluster)
@@ -177,7 +179,7 @@ def _latency(node: RedisNode, settings: Settings) -> DoctorResults:
     offset = min(times)[1]
     clock = f"clock {abs(offset) * 1e3:.1f} ms {'behind' if offset < 0 else 'ahead of'} this host's"
     return [
-        node.named(round_trip([elapsed_s for elapsed_s, _ in times], settings.redis_deadline_s)),
+        node.named(round_trip([elapsed_s for elapsed_s, _ in times], settings.store.redis_deadline_s)),
         node.result(
             "clock", Severity.OK, f"{clock}; windows use the server's clock only", value=round(offset, 6)
         ),
@@ -254,8 +256,8 @@ def _permissions(node: RedisNode, settings: Settings) -> DoctorResults:
         results.append(node.result("rights", Severity.FAIL, text, hint, list(missing.commands)))
     for scope, verb, sign in (("keys", "touch", "~"), ("channels", "use", "&")):
         if getattr(missing, scope):
-            text = f"its user may not {verb} the {scope} with the prefix {settings.redis_prefix}"
-            hint = f"ACL SETUSER its name {sign}{settings.redis_prefix}:*"
+            text = f"its user may not {verb} the {scope} with the prefix {settings.store.redis_prefix}"
+            hint = f"ACL SETUSER its name {sign}{settings.store.redis_prefix}:*"
             results.append(node.result("rights", Severity.FAIL, text, hint, [scope]))
     if not results:
         results.append(node.result("rights", Severity.OK, "its user has all permissions needed", value=[]))
@@ -265,9 +267,9 @@ def _permissions(node: RedisNode, settings: Settings) -> DoctorResults:
 def _extra_commands(settings: Settings) -> list[str]:
     """Return the commands needed for more than user limits."""
     needed = (
-        (settings.fleet, fleet.RIGHTS),
-        (settings.fleet_gpu, gpu_fleet.RIGHTS),
-        (settings.breaker_shared, breakers.RIGHTS),
+        (settings.fleet.fleet, fleet.RIGHTS),
+        (settings.fleet.fleet_gpu, gpu_fleet.RIGHTS),
+        (settings.shared_breakers.shared, breakers.RIGHTS),
     )
     return [command for is_on, rights in needed if is_on for command in rights.split()]
 

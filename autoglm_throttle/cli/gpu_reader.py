@@ -69,7 +69,9 @@ class GpuReader:
     """
 
     def __init__(self, settings: Settings) -> None:
-        sources = providers(settings.gpu, devices=settings.gpu_devices, selector=settings.gpu_selector)
+        sources = providers(
+            settings.gpu.gpu, devices=settings.gpu.gpu_devices, selector=settings.gpu.gpu_selector
+        )
         self._aggregator = aggregator(settings, [source.name for source in sources])
         self._verdict_tracker = verdict_tracker(settings)
         self._lock = threading.Lock()
@@ -77,7 +79,7 @@ class GpuReader:
         self._first_s: dict[str, float] = {}
         self._failing: dict[str, str] = {}
         self._started_s = time.monotonic()
-        interval_s = min(INTERVAL_S, settings.sample_interval_s)
+        interval_s = min(INTERVAL_S, settings.gpu.sample_interval_s)
         self._samplers = {source.name: self._sampler(source, interval_s) for source in sources}
 
     def __enter__(self) -> GpuReader:

@@ -15,7 +15,7 @@ from autoglm_throttle.cli.command import add_sources, load
 from autoglm_throttle.cli.gpu_reader import GpuReader, GpuReading
 from autoglm_throttle.cli.gpu_table import as_document, as_text
 from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, broken_pipe_ok, write, write_json
-from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, Settings
+from autoglm_throttle.settings import ConfigError, Problem, Settings, settings_table
 
 MIN_INTERVAL_S: Final = 0.2
 """Shortest interval. Drivers average over as much, so faster reads show the same values."""
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         reader = GpuReader(settings)
     except ValueError as error:
-        raise ConfigError([Problem(SETTINGS["gpu"].variable, str(error))]) from None
+        raise ConfigError([Problem(settings_table()["gpu"].variable, str(error))]) from None
     if not reader.has_sources and args.format == "text":
         write("GPU=none: no GPU is read")
         return EXIT_OK
@@ -82,7 +82,7 @@ def _repeat(reader: GpuReader, every_s: float, *, as_lines: bool) -> None:
 
 
 def _is_healthy(reading: GpuReading, settings: Settings) -> bool:
-    bad = _FAILED_STATES | ({"no_source"} if settings.gpu_required else frozenset())
+    bad = _FAILED_STATES | ({"no_source"} if settings.gpu.gpu_required else frozenset())
     devices = () if reading.view is None else reading.view.devices
     return not any(one.state in bad for one in reading.sources) and all(
         row.health != "lost" for row in devices

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             [Problem("standard input", "is empty", "printf %s VALUE | autoglm-throttle identity")]
         )
-    kind = args.kind or _KIND_OF.get(settings.identity.partition(":")[0], "user")
+    kind = args.kind or _KIND_OF.get(settings.callers.identity.partition(":")[0], "user")
     text = CallerHasher(key).hash(kind, _counted(settings, kind, value))
     if args.format == "json":
         write_json({"kind": kind, "identity": text})
@@ -51,4 +51,4 @@ def run(args: argparse.Namespace) -> int:
 def _counted(settings: Settings, kind: str, value: str) -> str:
     if kind != "address":
         return value
-    return ProxyChain(settings.trusted_proxies, settings.ipv6_prefix).group(value)
+    return ProxyChain(settings.callers.trusted_proxies, settings.callers.ipv6_prefix).group(value)

@@ -12,8 +12,15 @@ from typing import Any
 from autoglm_throttle.cli.command import add_sources, load
 from autoglm_throttle.cli.output import EXIT_OK, table, write, write_json
 from autoglm_throttle.cli.show_guards import NOT_SET, guards_document, guards_table
-from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, RoutePolicy, Settings, user_limits_text
-from autoglm_throttle.settings.quantity import plain
+from autoglm_throttle.settings import (
+    ConfigError,
+    Problem,
+    RoutePolicy,
+    Settings,
+    settings_table,
+    user_limits_text,
+)
+from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.resource_policy import POLICY_FIELD_TYPES, SETTINGS_OF
 from autoglm_throttle.types import Priority, StoreFailureMode, UserLimit
 
@@ -60,13 +67,13 @@ def run(args: argparse.Namespace) -> int:
 
 def user_limits_location(settings: Settings) -> str:
     """Describe the place where user limits are counted. Only ``doctor`` checks that it responds."""
-    if not settings.shared:
+    if not settings.store.redis_url is not None:
         return "User limits are counted in the memory of each process."
     fallback_text = {
-        StoreFailureMode.LOCAL: f"each process enforces 1/{settings.workers} of them",
+        StoreFailureMode.LOCAL: f"each process enforces 1/{settings.rates.workers} of them",
         StoreFailureMode.ALLOW: "no user limit is enforced",
         StoreFailureMode.DENY: "requests under a user limit are rejected",
-    }[settings.redis_on_error]
+    }[settings.store.redis_on_error]
     return (
         f"User limits are counted in Redis for all processes; while it is unavailable, {fallback_text}.\n"
         "To check that it responds: autoglm-throttle doctor"
@@ -87,7 +94,7 @@ def evaluate(settings: Settings, path: str, method: str, app: object = None) -> 
 
     if method == "OPTIONS":
         return EffectivePolicy("OPTIONS is never charged", exempt=True)
-    if path in settings.exempt_paths:
+    if path in settings.callers.exempt_paths:
         return EffectivePolicy("the path is in EXEMPT_PATHS", exempt=True)
     routes = RouteTable(settings.routes)
     if app is not None:
@@ -103,11 +110,11 @@ def evaluate(settings: Settings, path: str, method: str, app: object = None) -> 
 
 def _details(settings: Settings, effective: EffectivePolicy) -> dict[str, Any]:
     route = effective.policy
-    priority = settings.priority_default
+    priority = settings.callers.priority_default
     if route is not None and route.priority is not None:
         priority = route.priority
     own = None if route is None else route.user_limit
-    limits = settings.user_limits[priority] if own is None else own
+    limits = settings.users.by_priority[priority] if own is None else own
     return {
         "policy": None if route is None else route.name,
         "reason": effective.reason,
@@ -122,7 +129,7 @@ def _details(settings: Settings, effective: EffectivePolicy) -> dict[str, Any]:
 
 def _resource_policy(settings: Settings, route: RoutePolicy | None) -> dict[str, str] | None:
     """Return the resource policy of the request; None without ``QUOTAS``, since nothing reads it then."""
-    if not settings.quotas:
+    if not settings.quota.quotas:
         return None
     whole = {column: settings.text_of(name) for column, name in SETTINGS_OF.items()}
     own = None if route is None else _own_policy(route)
@@ -139,7 +146,7 @@ def _own_policy(route: RoutePolicy) -> dict[str, str] | None:
 
 
 def _slo_s(settings: Settings, route: RoutePolicy | None) -> float:
-    return settings.slo_s if route is None or route.slo_s is None else route.slo_s
+    return settings.concurrency.slo_s if route is None or route.slo_s is None else route.slo_s
 
 
 def _app(spec: str | None) -> object:
@@ -166,7 +173,7 @@ def _text(settings: Settings) -> str:
             known.field_type.unit or "",
             str(settings.source_of(name)),
         )
-        for name, known in SETTINGS.items()
+        for name, known in settings_table().items()
     ]
     parts = [table(rows), user_limits_location(settings)]
     if settings.routes:
@@ -200,13 +207,13 @@ def _document(settings: Settings) -> dict[str, Any]:
         "settings": [
             {
                 "name": name,
-                "variable": None if known.tuning else known.variable,
+                "variable": None if known.file_only else known.variable,
                 "value": settings.text_of(name) or None,
                 "unit": known.field_type.unit or None,
                 "default": known.default_text or None,
                 "source": settings.source_of(name).value,
             }
-            for name, known in SETTINGS.items()
+            for name, known in settings_table().items()
         ],
         "routes": [
             {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from autoglm_throttle.cli.output import table
-from autoglm_throttle.settings import SETTINGS, GuardPolicy, Settings
+from autoglm_throttle.settings import GuardPolicy, Settings, settings_table
 from autoglm_throttle.settings.guard_policy import GUARD_FIELD_TYPES, GUARD_KEYS
 
 NOT_SET: Final = "-"
@@ -55,4 +55,8 @@ def _figures(settings: Settings, policy: GuardPolicy) -> Iterator[tuple[str, str
         if value is None:
             continue
         of_all = _INSTEAD_OF.get(key, f"breaker_{key}")
-        yield key, GUARD_FIELD_TYPES[key].text(value), settings.text_of(of_all) if of_all in SETTINGS else ""
+        yield (
+            key,
+            GUARD_FIELD_TYPES[key].text(value),
+            settings.text_of(of_all) if of_all in settings_table else "",
+        )

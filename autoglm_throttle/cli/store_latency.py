@@ -7,7 +7,7 @@ from statistics import median
 from typing import Final
 
 from autoglm_throttle.cli.doctor_result import DoctorResult, Severity
-from autoglm_throttle.settings.quantity import plain
+from autoglm_throttle.settings.field_types import plain
 
 ROUND_TRIPS: Final = 9
 """Number of timed calls; the median of fewer would depend on a single odd one."""

@@ -10,8 +10,8 @@ from typing import Final
 from autoglm_throttle.cli.command import load
 from autoglm_throttle.cli.output import EXIT_OK, table, write, write_json
 from autoglm_throttle.settings import Settings, user_limits_text
+from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.gpu_items import ENGINES
-from autoglm_throttle.settings.quantity import plain
 from autoglm_throttle.types import Policy, Priority, Signal
 
 
@@ -32,7 +32,7 @@ class TierBand:
 
 def bands(settings: Settings) -> Iterator[TierBand]:
     """Yield the bands of the table in force, from low to high utilization."""
-    tiers = settings.tiers if settings.policy in {Policy.ADAPTIVE, Policy.TIERS} else ()
+    tiers = settings.control.tiers if settings.control.policy in {Policy.ADAPTIVE, Policy.TIERS} else ()
     edges = [edge for edge, _ in tiers]
     factors = [1.0, *(factor for _, factor in tiers)]
     for above, to, factor in zip([None, *edges], [*edges, None], factors, strict=True):
@@ -54,23 +54,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rates(settings: Settings, factor: float, workers: int = 1) -> list[float]:
-    return [round(rate * factor / workers, 3) for rate in settings.rates_rps]
+    return [round(rate * factor / workers, 3) for rate in settings.rates.rates_rps]
 
 
 def _document(settings: Settings) -> dict[str, object]:
-    limits = zip(Priority, settings.user_limits, strict=True)
+    limits = zip(Priority, settings.users.by_priority, strict=True)
     return {
-        "policy": settings.policy.value,
-        "signal": settings.signal.value,
-        "workers": settings.workers,
-        "samples": settings.tier_samples,
+        "policy": settings.control.policy.value,
+        "signal": settings.control.signal.value,
+        "workers": settings.rates.workers,
+        "samples": settings.control.tier_samples,
         "bands": [
             {
                 "above_pct": band.above_pct,
                 "to_pct": band.to_pct,
                 "factor": band.factor,
                 "rate_rps": _by_priority(_rates(settings, band.factor)),
-                "rate_per_worker_rps": _by_priority(_rates(settings, band.factor, settings.workers)),
+                "rate_per_worker_rps": _by_priority(_rates(settings, band.factor, settings.rates.workers)),
             }
             for band in bands(settings)
         ],
@@ -83,18 +83,18 @@ def _by_priority(rates: list[float]) -> dict[str, float]:
 
 
 def _paragraphs(settings: Settings) -> Iterator[str]:
-    workers = settings.workers
+    workers = settings.rates.workers
     together = "one worker" if workers == 1 else f"all {workers} workers together"
     yield _table(settings, f"requests/s, {together}", 1)
     if workers > 1:
         yield _table(settings, "requests/s, each worker", workers)
-    yield _POLICY_TEXTS[settings.policy](settings)
-    if settings.inflight_max:
+    yield _POLICY_TEXTS[settings.control.policy](settings)
+    if settings.concurrency.inflight_max:
         yield (
-            f"In flight at most {settings.inflight_max} requests in each worker, "
+            f"In flight at most {settings.concurrency.inflight_max} requests in each worker, "
             "in addition to all other limits."
         )
-    if settings.dry_run:
+    if settings.control.dry_run:
         yield "DRY_RUN: decisions are only counted, no request is rejected."
     yield f"Limit of one user, independent of the GPU: {_user_limits(settings)}"
 
@@ -104,8 +104,8 @@ def _adaptive_text(settings: Settings) -> str:
         f"{_concurrency_text(settings)}\n\n"
         f"The table acts after {_samples(settings)},\n"
         "and only while requests are queued or rejected by the concurrency limit; it ends after "
-        f"{settings.adaptive_release_samples} samples without.\n"
-        f"It never reduces rates below the service rate: {plain(settings.adaptive_headroom)} times "
+        f"{settings.control.adaptive_release_samples} samples without.\n"
+        f"It never reduces rates below the service rate: {plain(settings.control.adaptive_headroom)} times "
         "what the service finishes stays admitted in every band.\n"
         "Without GPU telemetry only the concurrency limit applies."
     )
@@ -116,12 +116,12 @@ def _tiers_text(settings: Settings) -> str:
 
 
 def _concurrency_text(settings: Settings) -> str:
-    budget_s = plain(round(settings.latency_budget * settings.slo_s, 4))
+    budget_s = plain(round(settings.concurrency.latency_budget * settings.concurrency.slo_s, 4))
     return (
         f"The concurrency limit is the number of requests that the service finishes within {budget_s} s, "
         "or within a few times its unloaded latency if that is longer.\n"
         "Other requests are queued, high priority first, or rejected immediately "
-        f"if they would miss the objective of {plain(settings.slo_s)} s."
+        f"if they would miss the objective of {plain(settings.concurrency.slo_s)} s."
     )
 
 
@@ -140,13 +140,13 @@ _POLICY_TEXTS: Final[dict[Policy, Callable[[Settings], str]]] = {
 
 def _samples(settings: Settings) -> str:
     return (
-        f"{settings.tier_samples} samples in a row above {plain(settings.tiers[0][0])} %, "
-        f"one sample every {plain(settings.sample_interval_s)} s"
+        f"{settings.control.tier_samples} samples in a row above {plain(settings.control.tiers[0][0])} %, "
+        f"one sample every {plain(settings.gpu.sample_interval_s)} s"
     )
 
 
 def _user_limits(settings: Settings) -> str:
-    texts = [user_limits_text(limits) or "off" for limits in settings.user_limits]
+    texts = [user_limits_text(limits) or "off" for limits in settings.users.by_priority]
     if len(set(texts)) == 1:
         return texts[0]
     return ", ".join(f"{priority.label} {text}" for priority, text in zip(Priority, texts, strict=True))
@@ -166,6 +166,6 @@ def _table(settings: Settings, title: str, workers: int) -> str:
 
 
 def _by_pressure(settings: Settings) -> bool:
-    if settings.signal is not Signal.AUTO:
-        return settings.signal is Signal.PRESSURE
-    return any(item.partition(":")[0] in ENGINES for item in settings.gpu)
+    if settings.control.signal is not Signal.AUTO:
+        return settings.control.signal is Signal.PRESSURE
+    return any(item.partition(":")[0] in ENGINES for item in settings.gpu.gpu)

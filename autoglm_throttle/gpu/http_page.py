@@ -21,7 +21,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from ssl import SSLContext, SSLSocket, create_default_context
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from autoglm_throttle.settings.masking import masked_url
+from autoglm_throttle.settings.problems import masked_url
 from autoglm_throttle.types import ProviderUnavailable
 
 if TYPE_CHECKING:

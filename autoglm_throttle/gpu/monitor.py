@@ -108,14 +108,16 @@ class GpuMonitor:
         listener: SampleListener,
         clock: Clock = time.monotonic,
     ) -> None:
-        interval_s = settings.sample_interval_s
+        interval_s = settings.gpu.sample_interval_s
         self._listener = weakref.ref(listener)
         self._clock = clock
         self._aggregator = aggregator(settings, [provider.name for provider in providers])
         self._verdicts = verdict_tracker(settings)
         self._host = HostSampler()
         self._interval = (
-            AdaptiveInterval(interval_s, settings.sample_interval_max_s) if settings.sample_adaptive else None
+            AdaptiveInterval(interval_s, settings.gpu.sample_interval_max_s)
+            if settings.gpu.sample_adaptive
+            else None
         )
         self._idle = False
         self._silent: dict[str, bool] = {}
@@ -262,9 +264,9 @@ class GpuMonitor:
 def aggregator(settings: Settings, order: Sequence[str]) -> Aggregator:
     """Create the aggregator; of two sources for a device the first in the order counts, field by field."""
     return Aggregator(
-        settings.gpu_aggregate,
-        stale_after_s=settings.gpu_stale_after_s or max(3.0 * settings.sample_interval_s, 3.0),
-        forget_s=settings.gpu_forget_s,
+        settings.gpu.gpu_aggregate,
+        stale_after_s=settings.gpu.gpu_stale_after_s or max(3.0 * settings.gpu.sample_interval_s, 3.0),
+        forget_s=settings.gpu.gpu_forget_s,
         order=tuple(order),
     )
 
@@ -272,12 +274,12 @@ def aggregator(settings: Settings, order: Sequence[str]) -> Aggregator:
 def verdict_tracker(settings: Settings) -> VerdictTracker:
     """Create the verdict tracker from the settings."""
     rules = VerdictRules(
-        power_stalled=settings.verdict_power_stalled,
-        power_underfed=settings.verdict_power_underfed,
-        sm_stalled=settings.verdict_sm_stalled,
-        sm_underfed=settings.verdict_sm_underfed,
-        stalled_s=settings.verdict_stalled_s,
-        queue_target=float(settings.gpu_queue_target),
+        power_stalled=settings.verdict.power_stalled,
+        power_underfed=settings.verdict.power_underfed,
+        sm_stalled=settings.verdict.sm_stalled,
+        sm_underfed=settings.verdict.sm_underfed,
+        stalled_s=settings.verdict.stalled_s,
+        queue_target=float(settings.gpu.gpu_queue_target),
     )
     return VerdictTracker(rules)
 

@@ -13,12 +13,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from autoglm_throttle._runtime.install_hint import how_to_install
 from autoglm_throttle.gpu import device_selection
 from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION, UNINITIALIZED, NvmlUninitializedError
 from autoglm_throttle.gpu.nvml_device import NvmlDevice, NvmlHandles, NvmlIdentity
 from autoglm_throttle.gpu.nvml_discovery import DeviceMap, driver_version, find_handles, list_devices
 from autoglm_throttle.gpu.provider_errors import NotPresentError, PackageMissingError
-from autoglm_throttle._runtime.install_hint import how_to_install
 from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
 
 if TYPE_CHECKING:

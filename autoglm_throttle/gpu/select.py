@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from autoglm_throttle._runtime.install_hint import how_to_install
 from autoglm_throttle.gpu.auto import AutoProvider
 from autoglm_throttle.gpu.nvml import EXTRA, NvmlProvider
 from autoglm_throttle.gpu.recorded_provider import RecordedProvider
 from autoglm_throttle.settings.gpu_items import ALLOWED_ITEMS, GpuItem, parse_items
-from autoglm_throttle._runtime.install_hint import how_to_install
 
 if TYPE_CHECKING:
     from autoglm_throttle.types import Clock, GpuProvider

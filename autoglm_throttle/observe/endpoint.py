@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import PlainTextResponse
 from starlette.websockets import WebSocketClose
 
+from autoglm_throttle._runtime.install_hint import how_to_install
 from autoglm_throttle.asgi.marks import exempt
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import ConfigError, MetricsExport, Problem
-from autoglm_throttle._runtime.install_hint import how_to_install
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -61,7 +61,7 @@ def metrics_app(throttle: Throttle, recorder: RecorderProtocol | None = None) ->
     Raises:
         ConfigError: ``METRICS=prometheus``, and prometheus-client is not installed.
     """
-    wanted = throttle.settings.metrics
+    wanted = throttle.settings.observe.metrics
     if wanted is MetricsExport.OFF:
         return MetricsApp(_not_found("metrics are off (METRICS=off)"))
     if wanted is MetricsExport.AUTO and not _installed():

@@ -79,7 +79,7 @@ def _factor(inputs: MetricsInput) -> Rows:
 
 def _tier(inputs: MetricsInput) -> Rows:
     """One state per step of the table; on the way up the last step reached is the one in force."""
-    steps = sorted({1.0, *(factor for _, factor in inputs.settings.tiers)})
+    steps = sorted({1.0, *(factor for _, factor in inputs.settings.control.tiers)})
     tier = inputs.snapshot.control.tier
     in_force = max((step for step in steps if step <= tier), default=steps[0])
     return [((f"{step * 100:g}",), float(step == in_force)) for step in reversed(steps)]
@@ -104,7 +104,9 @@ def _inflight_limit(inputs: MetricsInput) -> Rows:
     concurrency = inputs.snapshot.concurrency
     if concurrency is None:
         return []
-    limit = min(concurrency.limit, concurrency.memory_cap, inputs.settings.inflight_max or math.inf)
+    limit = min(
+        concurrency.limit, concurrency.memory_cap, inputs.settings.concurrency.inflight_max or math.inf
+    )
     return [] if math.isinf(limit) else [((), limit)]
 
 

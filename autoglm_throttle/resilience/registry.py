@@ -26,9 +26,9 @@ from autoglm_throttle.resilience.outcome_classifier import Classify, OutcomeClas
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from autoglm_throttle.resilience.store import ThreadedBreakerStore
 from autoglm_throttle.settings import BreakerSettings, ConfigError, GuardPolicy, Problem, Settings
+from autoglm_throttle.settings.checks import breaker_of
 from autoglm_throttle.settings.field_types import ChoiceType, FieldTypeError
-from autoglm_throttle.settings.guard_checks import breaker_of
-from autoglm_throttle.settings.guard_policy import GuardName
+from autoglm_throttle.settings.guard_policy import GUARD_NAME
 from autoglm_throttle.settings.problems import quoted_key
 from autoglm_throttle.types import (
     BreakerState,
@@ -100,10 +100,10 @@ class GuardRegistry:
         self._lock = SerialLock()
         self._counts = GuardCounts()
         self._degradation = DegradationController(
-            _ladder_rules(settings), load, settings.sample_interval_s, clock, _level_changed
+            _ladder_rules(settings), load, settings.gpu.sample_interval_s, clock, _level_changed
         )
         self.table: GuardTable = GuardTable(
-            settings.breaker_max_names, clock, self._counts.forget_name, self._lock.pending.append
+            settings.shared_breakers.max_names, clock, self._counts.forget_name, self._lock.pending.append
         )
         """The guards; for a successor."""
         self.listeners: list[TransitionListener] = []
@@ -261,9 +261,9 @@ class GuardRegistry:
         settings = self._settings
         own_s = _policy_value(settings.guards.get(feature.name), "max_stale_s")
         caches = feature.fallback is not None and feature.fallback.stale
-        timeout_s = settings.degrade_fallback_timeout_s
-        max_stale_s = settings.degrade_max_stale_s if own_s is None else own_s
-        entries = settings.degrade_cache_entries
+        timeout_s = settings.degradation.fallback_timeout_s
+        max_stale_s = settings.degradation.max_stale_s if own_s is None else own_s
+        entries = settings.degradation.cache_entries
         served = FeatureExecutor(
             circuit,
             feature,
@@ -277,7 +277,7 @@ class GuardRegistry:
             circuit,
             feature,
             self._degradation,
-            cache=HttpCache(entries, settings.degrade_cache_body_bytes) if caches else None,
+            cache=HttpCache(entries, settings.degradation.cache_body_bytes) if caches else None,
             on_degraded=self._record_degraded,
             fallback_timeout_s=timeout_s,
             max_stale_s=max_stale_s,
@@ -323,12 +323,12 @@ def _policy_value(policy: GuardPolicy | None, key: str) -> Any:  # noqa: ANN401 
 
 def _ladder_rules(settings: Settings) -> LadderRules:
     return LadderRules(
-        shed_at=settings.degrade_shed_at,
-        stale_at=settings.degrade_stale_at,
-        static_at=settings.degrade_static_at,
-        margin=settings.degrade_margin,
-        samples=settings.degrade_samples,
-        load_stale_s=settings.degrade_load_stale_s,
+        shed_at=settings.degradation.shed_at,
+        stale_at=settings.degradation.stale_at,
+        static_at=settings.degradation.static_at,
+        margin=settings.degradation.margin,
+        samples=settings.degradation.samples,
+        load_stale_s=settings.degradation.load_stale_s,
     )
 
 

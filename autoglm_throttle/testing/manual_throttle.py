@@ -50,7 +50,7 @@ class ManualThrottle(Throttle):
         if samples < 1:
             raise ValueError(f"samples must be 1 or more, not {samples}")
         for _ in range(samples):
-            self.clock.advance(self.settings.sample_interval_s)
+            self.clock.advance(self.settings.gpu.sample_interval_s)
             super().tick()
         return self.control_state()
 

@@ -59,7 +59,7 @@ def ours(sim: SimulatedGpu, service_options: ServiceOptions) -> App:
         shared = {"user_limit": "100/second", "key_secret": "benchmark of no secrets"}
         chosen |= {"redis_url": service_options.redis_url, **shared}
     throttle = Throttle(Settings(**chosen), gpu=sim)
-    identify = signed_in if throttle.settings.user_limit else None
+    identify = signed_in if throttle.settings.users.user_limit else None
     return ThrottleMiddleware(service(sim), throttle=throttle, identify=identify)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from autoglm_throttle.settings.breaker_settings import BREAKER_FIELD_TYPES, BREAKER_PREFIX
 from autoglm_throttle.settings.field import PREFIX, Setting
-from autoglm_throttle.settings.fields import SETTINGS
+from autoglm_throttle.settings.fields import settings_table
 
 HEADINGS: Final = {
     "policy": "Admission: policy, rates, concurrency limit, queue",
@@ -151,10 +151,10 @@ A name with characters other than letters, digits, dashes and underscores must b
 def settings_page() -> str:
     """Build the whole page as Markdown."""
     parts = [_HEAD]
-    for name, known in SETTINGS.items():
+    for name, known in settings_table().items():
         if name in HEADINGS:
-            parts.append(f"\n## {HEADINGS[name]}\n" + (_NOT_VARIABLES if known.tuning else ""))
-            first = "key" if known.tuning else "variable"
+            parts.append(f"\n## {HEADINGS[name]}\n" + (_NOT_VARIABLES if known.file_only else ""))
+            first = "key" if known.file_only else "variable"
             parts.append(
                 f"| {first} | allowed | default | meaning | origin of the default |\n|---|---|---|---|---|"
             )
@@ -164,7 +164,7 @@ def settings_page() -> str:
 
 def _cells(known: Setting) -> Iterator[str]:
     star = " *" if known.starred else ""
-    yield f"`{known.name if known.tuning else known.name.upper()}`{star}"
+    yield f"`{known.name if known.file_only else known.name.upper()}`{star}"
     yield known.field_type.allowed
     yield f"`{known.default_text}`" if known.default_text else "not set"
     yield known.about

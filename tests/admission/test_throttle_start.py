@@ -101,7 +101,7 @@ def test_from_env_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("AUTOGLM_THROTTLE_RATE_LOW_RPS", "7")
     monkeypatch.setenv("AUTOGLM_THROTTLE_GPU", "none")
     assert Throttle.from_env().snapshot().rate_limit_rps[Priority.LOW] == 7.0
-    assert Throttle().settings.rate_low_rps == 100.0
+    assert Throttle().settings.rates.rate_low_rps == 100.0
 
 
 def test_samples_may_be_handed_in() -> None:

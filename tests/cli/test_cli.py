@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import main
-from autoglm_throttle.settings import PREFIX, SETTINGS
+from autoglm_throttle.settings import PREFIX, settings_table
 from autoglm_throttle.types import ThrottleError
 from autoglm_throttle.types.identity import SHARED_KEY, CallerHasher
 
@@ -192,7 +192,7 @@ def test_output_is_as_agreed(run: Run, name: str, form: str) -> None:
     assert out == golden.read_text("utf-8")
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", settings_table)
 def test_check_finds_a_wrong_value_of_each_variable(run: Run, name: str) -> None:
     status, out = run("check", **{name.upper(): "?!"})
     assert status == 1

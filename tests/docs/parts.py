@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 
 from autoglm_throttle import Demand, Permit, Priority, Rejection, Settings, ThrottleMiddleware
-from autoglm_throttle.settings import SETTINGS
+from autoglm_throttle.settings import settings_table
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from benchmarks import figures
 from examples.existing_service import app
@@ -28,7 +28,7 @@ def settings_table() -> str:
     rows = "".join(
         f"| `{name.upper()}` | {f'`{known.default_text}`' if known.default_text else 'not set'} "
         f"| {known.about} |\n"
-        for name, known in SETTINGS.items()
+        for name, known in settings_table().items()
         if known.starred
     )
     return f"| variable | default | meaning |\n|---|---|---|\n{rows}"
@@ -44,7 +44,7 @@ def limited() -> ManualThrottle:
 
 def busy() -> ManualThrottle:
     """The default policy before a service that does 100 requests/s, the line as long as is of use."""
-    throttle = throttle_for_tests(policy=Settings().policy, min_share=0)  # no place in front of high
+    throttle = throttle_for_tests(policy=Settings().control.policy, min_share=0)  # no place in front of high
     for _ in range(300):
         permit = throttle.try_admit(Demand(Priority.HIGH))
         throttle.clock.advance(0.01)

@@ -14,7 +14,7 @@ import pytest
 from autoglm_throttle import Throttle, ThrottleMiddleware
 from autoglm_throttle.cli import main
 from autoglm_throttle.gpu.recording import COLUMNS
-from autoglm_throttle.settings import PREFIX, SETTINGS, Settings
+from autoglm_throttle.settings import PREFIX, Settings, settings_table
 from examples.existing_service import app as existing
 from tests.docs.pages import LOAD_TEST_COMMANDS, PAGES, ROOT, Block, Command, blocks, commands
 
@@ -157,7 +157,7 @@ def test_every_link_and_picture_is_there(page: Path) -> None:
 def test_every_setting_it_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8").replace(PREFIX, "")
     named = set(re.findall(r"`([A-Z][A-Z0-9_]{2,})(?:=[\w.:]+)?`", text))
-    known = {name.upper() for name in SETTINGS} | {"GET", "OPTIONS", "PROMETHEUS_MULTIPROC_DIR"}
+    known = {name.upper() for name in settings_table} | {"GET", "OPTIONS", "PROMETHEUS_MULTIPROC_DIR"}
     assert named <= known
 
 

@@ -14,7 +14,7 @@ import pytest
 from autoglm_throttle import Demand, Priority, Reason, Settings, TelemetryState, Throttle
 from autoglm_throttle.asgi.responses import _QUEUE_DETAIL_TEXTS, EXPOSED_FIELDS, STATUS
 from autoglm_throttle.cli.tiers import bands
-from autoglm_throttle.settings import PREFIX, SETTINGS
+from autoglm_throttle.settings import PREFIX, settings_table
 from autoglm_throttle.testing import throttle_for_tests
 from autoglm_throttle.types import Policy
 from benchmarks import figures, harness
@@ -141,23 +141,23 @@ def test_demo_shows_high_priority_first() -> None:
 
 
 def test_the_default_policy_is_the_one_that_is_described() -> None:
-    assert Settings().policy is Policy.ADAPTIVE
+    assert Settings().control.policy is Policy.ADAPTIVE
     rows = re.findall(r"^\| (up to \d+ %|above .*?%) \| ([\d.]+)", DECIDES, re.MULTILINE)
     assert rows == [(str(band), f"{band.factor:g}") for band in bands(Settings())]
 
 
 def test_the_budget_and_the_reserves_are_those_of_the_page() -> None:
     settings = Settings()
-    assert f"`LATENCY_BUDGET` × `SLO_S`, {settings.latency_budget * settings.slo_s:g} s" in DECIDES
-    assert f"{settings.adaptive_headroom:g} times the service rate" in DECIDES
-    assert f"less than {settings.reserve_mid:.0%}".replace("%", " %") in DECIDES
-    assert f"low at {settings.reserve_low:.0%}".replace("%", " %") in DECIDES
+    assert f"`LATENCY_BUDGET` × `SLO_S`, {settings.concurrency.latency_budget * settings.concurrency.slo_s:g} s" in DECIDES
+    assert f"{settings.control.adaptive_headroom:g} times the service rate" in DECIDES
+    assert f"less than {settings.rates.reserve_mid:.0%}".replace("%", " %") in DECIDES
+    assert f"low at {settings.rates.reserve_low:.0%}".replace("%", " %") in DECIDES
 
 
 def test_the_hysteresis_table_has_every_setting_and_its_default() -> None:
     table = dict(re.findall(r"^\| `(TIER\w*)` \| `(.+?)` \|", DECIDES, re.MULTILINE))
     assert table == {
-        name.upper(): known.default_text for name, known in SETTINGS.items() if name.startswith("tier")
+        name.upper(): known.default_text for name, known in settings_table().items() if name.startswith("tier")
     }
 
 

@@ -75,7 +75,7 @@ class Service:
 
 
 def test_token_buckets() -> None:
-    assert Settings().rates_rps == (1000.0, 500.0, 100.0)
+    assert Settings().rates.rates_rps == (1000.0, 500.0, 100.0)
     service = Service()
     assert tuple(service.admitted(priority, 1500) for priority in Priority) == (1000, 500, 100)
     assert service.refilled(1.0) == (1000, 500, 100)
@@ -89,16 +89,16 @@ def test_priorities() -> None:
         Priority.MID,
         *[Priority.LOW] * 5,
     ]
-    assert Settings().priority_default is Priority.MID
+    assert Settings().callers.priority_default is Priority.MID
 
 
 def test_sampling() -> None:
-    assert Settings().sample_interval_s == 1.0
+    assert Settings().gpu.sample_interval_s == 1.0
 
 
 def test_trigger() -> None:
     above = math.nextafter(85.0, 100.0)
-    assert (Settings().tier_samples, Settings().tiers[0][0]) == (3, 85.0)
+    assert (Settings().control.tier_samples, Settings().control.tiers[0][0]) == (3, 85.0)
     assert Service().sample(above, above, above) == [1.0, 1.0, 0.7]
     assert Service().sample(85.0, 85.0, 85.0, 85.0) == [1.0] * 4
     assert Service().sample(above, above, 85.0, above, above, above) == [1.0] * 5 + [0.7]
@@ -117,7 +117,7 @@ def test_trigger() -> None:
     ],
 )
 def test_tiers(percent: float, factor: float, refilled: tuple[int, ...]) -> None:
-    assert Settings().tiers == DEFAULT_TIERS == ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
+    assert Settings().control.tiers == DEFAULT_TIERS == ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
     service = Service()
     assert service.sample(percent, percent, percent)[-1] == factor
     assert service.refilled(1.0) == refilled
@@ -136,10 +136,10 @@ def test_above_95_percent_full_buckets_do_not_help() -> None:
 def test_release() -> None:
     settings = Settings()
     literal = Hysteresis(
-        settings.tier_samples,
-        settings.tier_release_samples,
-        settings.tier_release_margin_pct,
-        settings.tier_recovery_step,
+        settings.control.tier_samples,
+        settings.control.tier_release_samples,
+        settings.control.tier_release_margin_pct,
+        settings.control.tier_recovery_step,
     )
     assert literal == Hysteresis() == Hysteresis(3, 1, 0.0, 1.0)
     service = Service()
@@ -152,7 +152,7 @@ class Crowd(Service):
     """The default policy before a service that finishes 20 requests/s, with one inside and one in line."""
 
     def __init__(self) -> None:
-        super().__init__(Settings().policy, inflight_max=1, slo_s=60.0)
+        super().__init__(Settings().control.policy, inflight_max=1, slo_s=60.0)
         for _ in range(40):
             self.inside = self.permit()
             self.clock.advance(0.05)
@@ -169,8 +169,8 @@ class Crowd(Service):
 
 
 def test_the_default_policy_cuts_only_while_requests_wait() -> None:
-    assert Settings().policy is Policy.ADAPTIVE
-    calm = Service(Settings().policy)
+    assert Settings().control.policy is Policy.ADAPTIVE
+    calm = Service(Settings().control.policy)
     assert calm.sample(*[99.0] * 10) == [1.0] * 10
     assert calm.throttle.control_state().table_factor == 0.0, "what it would be under tiers is told"
     assert Crowd().sample(85.0, 92.0, 92.0, 92.0) == [1.0, 1.0, 1.0, 0.4]
@@ -184,7 +184,7 @@ def test_the_default_policy_never_cuts_below_what_the_service_finishes() -> None
     assert seen.concurrency is not None
     assert seen.concurrency.service_rps == pytest.approx(20.0, rel=0.3)
     least_rps = 1.15 * (seen.concurrency.service_rps or 0.0)
-    assert factor * sum(Settings().rates_rps) == pytest.approx(least_rps)
+    assert factor * sum(Settings().rates.rates_rps) == pytest.approx(least_rps)
     assert seen.rate_limit_rps == {priority: pytest.approx(least_rps) for priority in Priority}
 
 
@@ -197,7 +197,7 @@ def test_the_default_policy_ends_a_cut_after_two_samples_in_which_nobody_waits()
 
 
 def test_user_window() -> None:
-    assert Settings().user_limits == ((), (), ())
+    assert Settings().users.by_priority == ((), (), ())
     service = Service(user_limit="10/second")
     ann = Demand(user="ann")
     assert [type(service.throttle.try_admit(ann)) for _ in range(50)] == [Permit] * 10 + [Rejection] * 40
@@ -209,7 +209,7 @@ def test_user_window() -> None:
 
 def test_breaker() -> None:
     settings = Settings()
-    figures = (settings.breaker_failures, settings.breaker_open_s, settings.breaker_half_open_max)
+    figures = (settings.breaker.failures, settings.breaker.open_s, settings.breaker.half_open_max)
     assert figures == (5, 10.0, 1)
     service = Service()
     guard = service.throttle.guard("vector-db")
@@ -236,7 +236,7 @@ def test_breaker() -> None:
 
 def test_degradation() -> None:
     settings = Settings()
-    assert (settings.degrade_shed_at, settings.degrade_samples) == (0.80, 3)
+    assert (settings.degradation.shed_at, settings.degradation.samples) == (0.80, 3)
     service = Service()
     service.throttle.feature("related", criticality=Criticality.NON_CORE)
     offered = []

@@ -24,7 +24,7 @@ from autoglm_throttle import (
 )
 from autoglm_throttle.asgi.responses import ResponseBuilder
 from autoglm_throttle.fastapi import limit
-from autoglm_throttle.settings.resource_policy import ResourcePolicy
+from autoglm_throttle.settings.route_policy import ResourcePolicy
 from autoglm_throttle.testing import assert_limited, assert_rejected, assert_shed, throttle_for_tests
 from autoglm_throttle.types import LIMITED, CriticalityName, Decision, LimitedReason, PriorityName, ShedReason
 

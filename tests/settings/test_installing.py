@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle import Settings, ThrottleError
+from autoglm_throttle._runtime.install_hint import how_to_install
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.observe import collector
-from autoglm_throttle._runtime.install_hint import how_to_install
 from autoglm_throttle.store.client import require_redis
 from autoglm_throttle.testing import throttle_for_tests
 from autoglm_throttle.traffic.generator.connection import ParserLibrary

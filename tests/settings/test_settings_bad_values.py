@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.settings import PREFIX, SETTINGS, ConfigError, Settings
-from autoglm_throttle.settings.record_fields import RecordBody
+from autoglm_throttle.settings import PREFIX, ConfigError, Settings, settings_table
+from autoglm_throttle.settings.groups.recorder import RecordBody
 from autoglm_throttle.types import (
     BreakerMode,
     Policy,
@@ -237,19 +237,19 @@ BAD: dict[str, list[object]] = {
 
 
 def test_every_setting_has_a_bad_value() -> None:
-    assert list(BAD) == list(SETTINGS)
+    assert list(BAD) == list(settings_table)
 
 
 def test_all_of_them_are_reported_at_once_in_order() -> None:
     texts = {name: next(v for v in bad if isinstance(v, str) and v) for name, bad in BAD.items()}
-    environ = {SETTINGS[name].variable: text for name, text in texts.items() if not SETTINGS[name].tuning}
-    constants = {name: text for name, text in texts.items() if SETTINGS[name].tuning}
+    environ = {settings_table()[name].variable: text for name, text in texts.items() if not settings_table()[name].tuning}
+    constants = {name: text for name, text in texts.items() if settings_table()[name].tuning}
     with pytest.raises(ConfigError) as caught:
         Settings.from_env(environ, **constants)
     problems = caught.value.problems
     assert [problem.variable for problem in problems] == [*environ, *constants]
-    for problem, name in zip(problems, SETTINGS, strict=True):
-        form = SETTINGS[name].field_type
+    for problem, name in zip(problems, settings_table, strict=True):
+        form = settings_table()[name].field_type
         assert form.allowed in problem.message
         assert problem.hint
         if not form.secret:

@@ -8,21 +8,21 @@ from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
 import pytest
+from autoglm_throttle.settings.breaker_settings import BREAKER_FIELD_TYPES
+from autoglm_throttle.settings.guard_advice import USED_IF
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.degradation import LadderRules
 from autoglm_throttle.settings import (
-    SETTINGS,
     BreakerSettings,
     ConfigError,
     Settings,
     breaker_of,
     collect_advice,
+    settings_table,
 )
-from autoglm_throttle.settings.breaker_settings import BREAKER_FIELD_TYPES
-from autoglm_throttle.settings.guard_advice import USED_IF
 from autoglm_throttle.types import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
 
 SHARES = frozenset({TripRule.FAILURE_RATE, TripRule.CONSECUTIVE})
@@ -48,12 +48,12 @@ def advised(**values: Any) -> dict[str, str]:
 
 def test_the_defaults_are_the_founding_figures() -> None:
     settings = Settings()
-    assert (settings.breaker_failures, settings.breaker_open_s, settings.breaker_half_open_max) == (
+    assert (settings.breaker.failures, settings.breaker.open_s, settings.breaker.half_open_max) == (
         5,
         10.0,
         1,
     )
-    thresholds = (settings.degrade_shed_at, settings.degrade_stale_at, settings.degrade_static_at)
+    thresholds = (settings.degradation.shed_at, settings.degradation.stale_at, settings.degradation.static_at)
     assert thresholds == (0.80, 0.90, 0.95)
 
 
@@ -67,7 +67,7 @@ def test_the_mechanisms_have_the_same_defaults() -> None:
 def test_a_guard_has_the_figures_of_the_mechanism_and_no_others() -> None:
     names = [f.name for f in fields(BreakerRules)]
     assert [f.name for f in fields(BreakerSettings)] == names == list(BREAKER_FIELD_TYPES)
-    assert {f"breaker_{name}" for name in names} <= set(SETTINGS)
+    assert {f"breaker_{name}" for name in names} <= set(settings_table)
 
 
 @pytest.mark.parametrize(
@@ -81,18 +81,18 @@ def test_a_guard_has_the_figures_of_the_mechanism_and_no_others() -> None:
 )
 def test_a_load_is_not_forgotten_between_two_samples(values: dict[str, Any], stale_s: float) -> None:
     settings = Settings(**values)
-    assert settings.degrade_load_stale_s == stale_s
+    assert settings.degradation.load_stale_s == stale_s
     assert (settings.source_of("degrade_load_stale_s") == "code") is ("degrade_load_stale_s" in values)
 
 
 def test_what_stands_in_the_readme_and_what_only_in_the_file() -> None:
-    ours = {name: known for name, known in SETTINGS.items() if name.startswith(("breaker_", "degrade_"))}
+    ours = {name: known for name, known in settings_table().items() if name.startswith(("breaker_", "degrade_"))}
     assert [name for name, known in ours.items() if known.starred] == [
         "breaker_failures",
         "breaker_open_s",
         "degrade_shed_at",
     ]
-    assert [name for name, known in ours.items() if known.tuning] == [
+    assert [name for name, known in ours.items() if known.file_only] == [
         "breaker_store_deadline_s",
         "breaker_max_names",
         "degrade_margin",
@@ -105,7 +105,7 @@ def test_what_stands_in_the_readme_and_what_only_in_the_file() -> None:
 
 @pytest.mark.parametrize(("text", "size"), [("64KiB", 65_536), ("1 MB", 1_000_000), ("0.5kib", 512), (7, 7)])
 def test_a_size_may_have_a_unit(text: object, size: int) -> None:
-    assert Settings(degrade_cache_body_bytes=text).degrade_cache_body_bytes == size
+    assert Settings(degrade_cache_body_bytes=text).degradation.cache_body_bytes == size
 
 
 TEXTS: dict[str, tuple[Any, Any]] = {
@@ -461,11 +461,11 @@ def test_degradation_step_never_reached_is_reported() -> None:
 
 @pytest.mark.parametrize("text", ["0.1", "0.1,0.5", "0.001,0.002,0.999"])
 def test_a_ramp_reads_back(text: str) -> None:
-    form = SETTINGS["breaker_ramp"].field_type
+    form = settings_table()["breaker_ramp"].field_type
     assert form.text(form.parse(text)) == text
     assert form.text(()) == "none"
 
 
 def test_the_rules_are_written_in_the_order_of_the_page() -> None:
-    form = SETTINGS["breaker_trip"].field_type
+    form = settings_table()["breaker_trip"].field_type
     assert form.text(frozenset(reversed(TripRule))) == "consecutive,failure_rate,slow_rate"

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from autoglm_throttle.settings import SETTINGS, ConfigError, PlanPolicy, RoutePolicy, Settings, SettingSource
+from autoglm_throttle.settings import (
+    ConfigError,
+    PlanPolicy,
+    RoutePolicy,
+    Settings,
+    SettingSource,
+    settings_table,
+)
 from autoglm_throttle.types import BorrowMode, Policy, Priority, ThrottleError, UserLimit
 
 
@@ -21,16 +28,16 @@ def problems(**values: object) -> list[tuple[str, str]]:
 
 def test_the_defaults_are_the_founding_figures() -> None:
     settings = Settings()
-    assert settings.rates_rps == (1000.0, 500.0, 100.0)
-    assert settings.tiers == ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
-    assert (settings.tier_samples, settings.sample_interval_s) == (3, 1.0)
-    assert settings.user_limits == ((), (), ())
+    assert settings.rates.rates_rps == (1000.0, 500.0, 100.0)
+    assert settings.control.tiers == ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
+    assert (settings.control.tier_samples, settings.gpu.sample_interval_s) == (3, 1.0)
+    assert settings.users.by_priority == ((), (), ())
 
 
 def test_code_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RATE_HIGH_RPS", "rate_high_rps", "AUTOGLM_THROTTLE_RATE_HIGH_RPS"):
         monkeypatch.setenv(name, "7")
-    assert Settings().rate_high_rps == 1000.0
+    assert Settings().rates.rate_high_rps == 1000.0
 
 
 def test_texts_and_ready_values_are_the_same() -> None:
@@ -66,7 +73,7 @@ def test_texts_and_ready_values_are_the_same() -> None:
 
 def test_limits_by_priority_replace_the_general_one() -> None:
     settings = Settings(user_limit="5/s", user_limit_high="50/s", user_limit_low="off")
-    high, mid, low = settings.user_limits
+    high, mid, low = settings.users.by_priority
     assert [limit.limit for limit in high + mid] == [50, 5]
     assert low == ()
 
@@ -74,7 +81,7 @@ def test_limits_by_priority_replace_the_general_one() -> None:
 def test_it_is_frozen_and_can_be_copied() -> None:
     settings = Settings(workers=2, plans=[PlanPolicy("gold")], routes=[RoutePolicy("/a")])
     with pytest.raises(ValidationError):
-        settings.workers = 3
+        settings.rates.workers = 3
     with pytest.raises(TypeError):
         settings.plans["free"] = PlanPolicy("free")  # type: ignore[index]
     with pytest.raises(TypeError):
@@ -138,30 +145,30 @@ def test_text_of_masks_secrets() -> None:
     assert Settings().text_of("key_secret") == ""
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", settings_table)
 def test_every_default_is_allowed_and_reads_back(name: str) -> None:
-    known = SETTINGS[name]
+    known = settings_table()[name]
     assert known.field_type.parse(known.default) == known.default
     if known.default is not None:
         assert known.field_type.parse(known.default_text) == known.default
     assert known.about.endswith(".")
     assert known.provenance
     assert known.field_type.allowed
-    assert known.variable == (name if known.tuning else "AUTOGLM_THROTTLE_" + name.upper())
-    assert not (known.tuning and known.starred)
+    assert known.variable == (name if known.file_only else "AUTOGLM_THROTTLE_" + name.upper())
+    assert not (known.file_only and known.starred)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", settings_table)
 def test_every_example_is_allowed(name: str) -> None:
-    form = SETTINGS[name].field_type
+    form = settings_table()[name].field_type
     for example in form.example.split(" or ")[:1]:
         if not form.secret:
             form.parse(example)
 
 
 def test_settings_know_nothing_else_than_the_list() -> None:
-    assert len(SETTINGS) == 144
-    assert [name for name in Settings.model_fields if name not in SETTINGS] == ["routes", "plans", "guards"]
+    assert len(settings_table) == 144
+    assert [name for name in Settings.model_fields if name not in settings_table] == ["routes", "plans", "guards"]
 
 
 def test_other_shapes_of_plans() -> None:
@@ -178,5 +185,5 @@ def test_other_shapes_of_plans() -> None:
 
 
 def test_a_path_may_be_a_path() -> None:
-    assert Settings.from_env({}, config_file=None).config_file is None
-    assert SETTINGS["config_file"].field_type.parse(Path("a.toml")) == Path("a.toml")
+    assert Settings.from_env({}, config_file=None).loading.config_file is None
+    assert settings_table()["config_file"].field_type.parse(Path("a.toml")) == Path("a.toml")

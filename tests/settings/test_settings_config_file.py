@@ -8,8 +8,8 @@ import pytest
 
 from autoglm_throttle.settings import PREFIX, ConfigError, Settings, SettingSource
 from autoglm_throttle.settings.config_file import BYTES_AT_MOST
-from autoglm_throttle.settings.page import EXAMPLE
 from autoglm_throttle.types import Priority
+from docs.generate.settings import EXAMPLE
 
 FULL = """\
 tier_samples = 5
@@ -53,8 +53,8 @@ def reported(file: Path, text: str) -> list[tuple[str, str]]:
 
 def test_settings_routes_and_plans(file: Path) -> None:
     settings = read(file, FULL, KEY_SECRET="0123456789abcdef", WORKERS="2")
-    assert settings.tiers == ((80.0, 0.5), (90.0, 0.0))
-    assert (settings.tier_samples, settings.workers) == (5, 2)
+    assert settings.control.tiers == ((80.0, 0.5), (90.0, 0.0))
+    assert (settings.control.tier_samples, settings.rates.workers) == (5, 2)
     assert [route.name for route in settings.routes] == ["/payments/*", "chat"]
     assert settings.routes[0].priority is Priority.HIGH
     plan = settings.plans.of("07f3a9c2d4e5b617")
@@ -70,9 +70,9 @@ def test_settings_routes_and_plans(file: Path) -> None:
 
 def test_constants_are_read_from_the_file_and_from_code(file: Path) -> None:
     settings = read(file, 'period_s = "250ms"\nreserve_mid = 0.2\nreserve_low = 0.4\n', SLO_S="30")
-    assert (settings.period_s, settings.reserve_mid, settings.reserve_low) == (0.25, 0.2, 0.4)
+    assert (settings.concurrency.period_s, settings.rates.reserve_mid, settings.rates.reserve_low) == (0.25, 0.2, 0.4)
     assert settings.source_of("period_s") is SettingSource.CONFIG_FILE
-    assert Settings.from_env({}, config_file=file, period_s=1).period_s == 1.0
+    assert Settings.from_env({}, config_file=file, period_s=1).concurrency.period_s == 1.0
     assert reported(file, "period_s = 0\nreserve_mid = 0.7") == [
         ("throttle.toml:1: period_s", "for example 1"),
         ("throttle.toml:2: reserve_mid", "or raise reserve_low"),
@@ -177,7 +177,7 @@ def test_wrong_shapes(file: Path, text: str, places: list[str]) -> None:
     if places:
         assert [place for place, _ in reported(file, text)] == places
     else:
-        assert read(file, text).workers == 1
+        assert read(file, text).rates.workers == 1
 
 
 def test_a_file_that_cannot_be_used(file: Path, tmp_path: Path) -> None:
@@ -200,5 +200,5 @@ def test_a_file_that_cannot_be_used(file: Path, tmp_path: Path) -> None:
 def test_a_file_named_in_code(file: Path) -> None:
     file.write_text("workers = 3")
     settings = Settings.from_env({}, config_file=file)
-    assert settings.workers == 3
+    assert settings.rates.workers == 3
     assert settings.source_of("config_file") is SettingSource.CODE

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.settings import (
     PREFIX,
-    SETTINGS,
     ConfigError,
     HeaderStyle,
     HeaderTrust,
@@ -24,8 +23,9 @@ from autoglm_throttle.settings import (
     Problem,
     Settings,
     SettingSource,
+    settings_table,
 )
-from autoglm_throttle.settings.record_fields import RecordBody
+from autoglm_throttle.settings.groups.recorder import RecordBody
 from autoglm_throttle.settings.user_limits import user_limit
 from autoglm_throttle.types import (
     AggregateMode,
@@ -46,7 +46,7 @@ def to_env(values: Settings) -> dict[str, str]:
     """The environment that gives these settings."""
     return {
         known.variable: known.field_type.text(getattr(values, name))
-        for name, known in SETTINGS.items()
+        for name, known in settings_table().items()
         if getattr(values, name) != known.default
     }
 
@@ -167,14 +167,14 @@ def test_names_are_matched_without_case_and_empty_is_not_set() -> None:
 
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOGLM_THROTTLE_WORKERS", "4")
-    assert Settings.from_env().workers == 4
-    assert Settings.from_env({}).workers == 1
+    assert Settings.from_env().rates.workers == 4
+    assert Settings.from_env({}).rates.workers == 1
 
 
 def test_one_name_in_two_cases_must_agree() -> None:
     both = {"AUTOGLM_THROTTLE_WORKERS": "2", "autoglm_throttle_workers": "3"}
     assert [fault.variable for fault in faults(both)] == ["AUTOGLM_THROTTLE_WORKERS"]
-    assert Settings.from_env(dict.fromkeys(both, "2")).workers == 2
+    assert Settings.from_env(dict.fromkeys(both, "2")).rates.workers == 2
 
 
 def test_code_wins_over_environment_over_env_file_over_default(tmp_path: Path) -> None:
@@ -199,10 +199,10 @@ def test_an_env_file_is_read_where_it_is_handed_over_and_nowhere_else(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AUTOGLM_THROTTLE_WORKERS", "")  # so that it is gone after the test
     monkeypatch.delenv("AUTOGLM_THROTTLE_WORKERS")
-    assert Settings.from_env().workers == 1
-    assert Settings.from_env(env_file=".env").workers == 7
+    assert Settings.from_env().rates.workers == 1
+    assert Settings.from_env(env_file=".env").rates.workers == 7
     uvicorn.Config("app:app", env_file=".env")
-    assert Settings.from_env().workers == 7
+    assert Settings.from_env().rates.workers == 7
 
 
 def test_an_env_file_must_exist_and_be_text(tmp_path: Path) -> None:
@@ -240,29 +240,29 @@ def typos(name: str) -> set[str]:
     made |= {name[:i] + other + name[i + 1 :] for i in range(len(name)) for other in "X_"}
     made |= {name[:i] + other + name[i:] for i in range(len(name) + 1) for other in "X_S"}
     made |= {name[:i] + name[i + 1] + name[i] + name[i + 2 :] for i in range(len(name) - 1)}
-    return made - {PREFIX + known.upper() for known in SETTINGS}
+    return made - {PREFIX + known.upper() for known in settings_table}
 
 
-TYPOS = {name: typos(PREFIX + name.upper()) for name in SETTINGS}
+TYPOS = {name: typos(PREFIX + name.upper()) for name in settings_table}
 OF_TWO = {typo for typo, count in Counter(chain.from_iterable(TYPOS.values())).items() if count > 1}
 """One slip from two names, such as ``REFUSED_CACHE_``: either may be meant."""
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", settings_table)
 def test_every_single_character_typo_is_answered_with_the_right_name(name: str) -> None:
     variable = PREFIX + name.upper()
-    right = f"{name} in CONFIG_FILE" if SETTINGS[name].tuning else variable
+    right = f"{name} in CONFIG_FILE" if settings_table()[name].tuning else variable
     wrong = sorted(TYPOS[name] - OF_TWO)
     answers = {fault.variable: fault.hint for fault in faults(dict.fromkeys(wrong, "1"))}
     assert answers == dict.fromkeys(wrong, f"did you mean {right}?")
 
 
-CONSTANTS = [name for name, known in SETTINGS.items() if known.tuning]
+CONSTANTS = [name for name, known in settings_table().items() if known.file_only]
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_a_constant_is_no_variable(name: str, tmp_path: Path) -> None:
-    variable, text = PREFIX + name.upper(), SETTINGS[name].default_text
+    variable, text = PREFIX + name.upper(), settings_table()[name].default_text
     (problem,) = faults({variable.title(): text})
     assert problem.variable == variable.title()
     assert problem.message == "is not read from the environment"

@@ -23,12 +23,12 @@ TAILS = st.text("abc,:/=&@?% ", max_size=8).map(lambda text: "/" + text)
 
 def test_no_password_is_shown() -> None:
     settings = Settings(gpu=["nvml", WITH_LOGIN])
-    assert settings.gpu == ("nvml", WITH_LOGIN)
+    assert settings.gpu.gpu == ("nvml", WITH_LOGIN)
     for text in (repr(settings), str(settings), settings.text_of("gpu")):
         assert "me:********@h:8000/metrics?token=********" in text
         assert PASSWORD not in text
         assert TOKEN not in text
-    assert PASSWORD not in repr(parse_items(settings.gpu))
+    assert PASSWORD not in repr(parse_items(settings.gpu.gpu))
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 

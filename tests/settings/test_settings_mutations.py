@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from autoglm_throttle.settings import PREFIX, SETTINGS, ConfigError, Settings, SettingSource
-from autoglm_throttle.settings.masking import MASK
+from autoglm_throttle.settings import PREFIX, ConfigError, Settings, SettingSource, settings_table
+from autoglm_throttle.settings.problems import MASK
 from tests.settings.mutations import (
     COLUMNS,
     full_example,
@@ -106,13 +106,13 @@ def unread_settings(settings: Settings) -> Iterator[str]:
     environ: dict[str, str] = {}
     lines: list[str] = []
     given: dict[str, Any] = {}
-    names = [name for name in SETTINGS if name != "config_file" and is_set(settings, name)]
+    names = [name for name in settings_table if name != "config_file" and is_set(settings, name)]
     for name in names:
         text = settings.text_of(name)
         if MASK in text or isinstance(getattr(settings, name), SecretStr):
             # Secrets have no text; other settings may need them.
             given[name] = getattr(settings, name)
-        elif SETTINGS[name].tuning:
+        elif settings_table()[name].tuning:
             lines.append(f"{name} = {json.dumps(text)}\n")
         else:
             environ[PREFIX + name.upper()] = text
@@ -131,7 +131,7 @@ def unread_settings(settings: Settings) -> Iterator[str]:
 def is_set(settings: Settings, name: str) -> bool:
     """Whether a setting has a value that is not its default."""
     value = getattr(settings, name)
-    chosen = settings.source_of(name) is not SettingSource.DEFAULT or value != SETTINGS[name].default
+    chosen = settings.source_of(name) is not SettingSource.DEFAULT or value != settings_table()[name].default
     return chosen and value is not None
 
 
@@ -197,7 +197,7 @@ def test_mutated_environment_is_read_or_reported(count: int) -> None:
     Path(FILE).write_text('[[routes]]\npattern = "/a"\n')
     for seed in range(count):
         environ = mutated_environ(Random(seed))
-        names = [*environ, *(PREFIX + name.upper() for name in SETTINGS if _is_near(name, environ)), FILE]
+        names = [*environ, *(PREFIX + name.upper() for name in settings_table if _is_near(name, environ)), FILE]
         faults.run(f"{seed}: {environ!a}", lambda: Settings.from_env(environ), naming(names))  # noqa: B023 - called at once
     faults.check(least=count // 50)
 
@@ -217,7 +217,7 @@ def test_mutated_arguments_are_read_or_reported(call: str, count: int) -> None:
 def test_unmutated_settings_read_back() -> None:
     Path(FILE).write_text(full_example(), "utf-8")
     settings = Settings.from_env({CONFIG_FILE: FILE})
-    assert len([name for name in SETTINGS if is_set(settings, name)]) > 25
+    assert len([name for name in settings_table if is_set(settings, name)]) > 25
     assert (len(settings.routes), len(settings.plans), len(settings.guards)) == (3, 1, 2)
     assert list(unread_settings(settings)) == []
 

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from autoglm_throttle.settings.field import setting_of
 from pydantic.fields import FieldInfo
 
-from autoglm_throttle.settings import SETTINGS
-from autoglm_throttle.settings.field import setting_of
-from autoglm_throttle.settings.page import HEADINGS, settings_page
+from autoglm_throttle.settings import settings_table
+from docs.generate.settings import HEADINGS, settings_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -33,22 +33,22 @@ def test_page_mentions_no_env_file_by_default() -> None:
 
 def test_every_setting_stands_on_it_once() -> None:
     page = settings_page()
-    for name in SETTINGS:
-        shown = name if SETTINGS[name].tuning else name.upper()
+    for name in settings_table:
+        shown = name if settings_table()[name].tuning else name.upper()
         assert page.count(f"\n| `{shown}`") == 1
-    assert set(HEADINGS) <= set(SETTINGS)
-    assert next(iter(HEADINGS)) == next(iter(SETTINGS))
+    assert set(HEADINGS) <= set(settings_table)
+    assert next(iter(HEADINGS)) == next(iter(settings_table))
 
 
 def test_constants_stand_in_a_section_of_their_own_at_the_end() -> None:
-    kinds = [known.tuning for known in SETTINGS.values()]
+    kinds = [known.file_only for known in settings_table().values()]
     assert kinds == sorted(kinds)
     before, rest = settings_page().split(f"## {HEADINGS['inflight_start']}")
     section = rest.partition("\n## ")[0]
     assert "as environment variables they are errors" in section
-    for name, known in SETTINGS.items():
-        assert (f"\n| `{name}`" in section) is known.tuning
-        assert (f"\n| `{name.upper()}`" in before) is not known.tuning
+    for name, known in settings_table().items():
+        assert (f"\n| `{name}`" in section) is known.file_only
+        assert (f"\n| `{name.upper()}`" in before) is not known.file_only
 
 
 def test_no_cell_breaks_its_row() -> None:

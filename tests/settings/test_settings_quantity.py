@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.settings.quantity import UNITS, parse_quantity, plain
+from autoglm_throttle.settings.field_types import UNITS, parse_quantity, plain
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from autoglm_throttle.settings import (
     SettingSource,
     collect_advice,
 )
-from autoglm_throttle.settings.resource_policy import ResourcePolicy
+from autoglm_throttle.settings.route_policy import ResourcePolicy
 from autoglm_throttle.types import Priority
 
 TABLE: dict[str, Any] = {
@@ -47,16 +47,16 @@ def rules(settings: Settings) -> QuotaRules:
 
 
 def test_there_are_none_by_default() -> None:
-    assert not Settings().quotas
+    assert not Settings().quota.quotas
     assert factory.quota(Settings()) is None
     assert rules(Settings(quotas=True)) == QuotaRules()
 
 
 def test_the_table_gives_settings_and_turns_quotas_on() -> None:
     settings = Settings(resource_policy=TABLE)
-    assert settings.quotas
-    assert (settings.precisions, settings.gpu_memory_ratio) == (("fp16", "int8"), 0.6)
-    assert settings.compute_priority is Priority.HIGH
+    assert settings.quota.quotas
+    assert (settings.quota.precisions, settings.quota.gpu_memory_ratio) == (("fp16", "int8"), 0.6)
+    assert settings.quota.compute_priority is Priority.HIGH
     assert Settings(resource_policy=ResourcePolicy(**TABLE)) == settings
     assert rules(settings) == QuotaRules(
         caps=(0.92, 0.6, 0.5), precisions=("fp16", "int8"), compute_priority=Priority.HIGH
@@ -64,15 +64,15 @@ def test_the_table_gives_settings_and_turns_quotas_on() -> None:
 
 
 def test_an_empty_table_turns_them_on() -> None:
-    assert Settings(resource_policy={}).quotas
-    assert not Settings(resource_policy=None).quotas
+    assert Settings(resource_policy={}).quota.quotas
+    assert not Settings(resource_policy=None).quota.quotas
 
 
 def test_in_a_file_and_what_is_stronger(tmp_path: Path) -> None:
     text = '[resource_policy]\nprecision_hint = "fp16,int8"\ngpu_memory_ratio = 0.6\n'
     settings = of_file(tmp_path, text, GPU_MEMORY_RATIO="0.65")
-    assert settings.quotas
-    assert (settings.precisions, settings.gpu_memory_ratio) == (("fp16", "int8"), 0.65)
+    assert settings.quota.quotas
+    assert (settings.quota.precisions, settings.quota.gpu_memory_ratio) == (("fp16", "int8"), 0.65)
     assert settings.source_of("precisions") is SettingSource.CONFIG_FILE
     assert settings.source_of("gpu_memory_ratio") is SettingSource.ENV
     assert not of_file(tmp_path, text, QUOTAS="false").quotas
@@ -88,14 +88,14 @@ def test_in_a_file_and_what_is_stronger(tmp_path: Path) -> None:
 )
 def test_that_of_a_route_turns_them_on(tmp_path: Path, text: str) -> None:
     settings = of_file(tmp_path, text)
-    assert settings.quotas
+    assert settings.quota.quotas
     assert settings.source_of("quotas") is SettingSource.CONFIG_FILE
     assert rules(settings).routes == {"a": RouteQuota(cap=0.4)}
     assert not of_file(tmp_path, text, QUOTAS="false").quotas
 
 
 def test_routes_without_one_turn_nothing_on() -> None:
-    assert not Settings(routes=[RoutePolicy("/a")]).quotas
+    assert not Settings(routes=[RoutePolicy("/a")]).quota.quotas
 
 
 def test_faults_are_reported_with_their_place(tmp_path: Path) -> None:

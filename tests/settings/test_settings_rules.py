@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.settings import SETTINGS, ConfigError, PlanPolicy, RoutePolicy, Settings
+from autoglm_throttle.settings import ConfigError, PlanPolicy, RoutePolicy, Settings, settings_table
 from autoglm_throttle.settings.advice import PRESSURE_ONLY, READING_POLICIES, collect_advice
 from autoglm_throttle.types import Policy
 
@@ -218,7 +218,7 @@ def test_unused_setting_is_reported(name: str, policy: Policy, signal: str) -> N
         readers = UNDER_PRESSURE.get(name, readers)
     rest = {"slo_s": 2, "signal": signal, "policy": policy} | {name: value}
     reported = {problem.variable: problem for problem in collect_advice(quiet(**rest))}
-    problem = reported.get(SETTINGS[name].variable)
+    problem = reported.get(settings_table()[name].variable)
     assert (problem is None) is (policy.value in readers.split())
     if problem is not None:
         assert problem.message.startswith("has no effect with ")
@@ -252,14 +252,14 @@ def test_an_engine_makes_the_pressure_the_signal() -> None:
 
 def test_a_longest_interval_is_read_by_adaptive_sampling() -> None:
     (reported,) = collect_advice(quiet(sample_interval_max_s=5))
-    assert reported.variable == SETTINGS["sample_interval_max_s"].variable
+    assert reported.variable == settings_table()["sample_interval_max_s"].variable
     assert reported.message == "has no effect without SAMPLE_ADAPTIVE"
     assert not list(collect_advice(quiet(sample_interval_max_s=5, sample_adaptive=True)))
 
 
 def test_each_policy_has_advice_for_the_settings_of_the_others_only() -> None:
     assert {name for name in READING_POLICIES if name not in GIVEN} == set()
-    assert set(PRESSURE_ONLY) <= set(READING_POLICIES) <= set(SETTINGS)
+    assert set(PRESSURE_ONLY) <= set(READING_POLICIES) <= set(settings_table)
 
 
 def test_advice_repeats_what_was_let_pass() -> None:

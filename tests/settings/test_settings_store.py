@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.settings import (
-    SETTINGS,
     ConfigError,
     PlanPolicy,
     Problem,
     RoutePolicy,
     Settings,
     collect_advice,
+    settings_table,
 )
 from autoglm_throttle.settings.advice import PREREQUISITES, startup_advice
-from autoglm_throttle.settings.masking import MASK, masked_url
+from autoglm_throttle.settings.problems import MASK, masked_url
 from autoglm_throttle.types import STALL_S
 from autoglm_throttle.types.identity import SHARED_KEY
 
@@ -100,7 +100,7 @@ def test_a_url_without_the_package_is_a_fault_that_names_the_extra(monkeypatch: 
 
 
 def shown_everywhere(settings: Settings) -> str:
-    reported = [*map(str, collect_advice(settings)), *(settings.text_of(name) for name in SETTINGS)]
+    reported = [*map(str, collect_advice(settings)), *(settings.text_of(name) for name in settings_table)]
     return "\n".join([*reported, repr(settings), str(settings), repr(settings.model_dump())])
 
 
@@ -124,8 +124,8 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
     settings = Settings(redis_url=url)
     assert settings.text_of("redis_url") == shown
     assert PASSWORD not in shown_everywhere(settings)
-    assert settings.redis_url is not None
-    assert settings.redis_url.get_secret_value() == url
+    assert settings.store.redis_url is not None
+    assert settings.store.redis_url.get_secret_value() == url
 
 
 @pytest.mark.parametrize(
@@ -195,9 +195,9 @@ def test_a_login_without_a_password() -> None:
 
 def test_processes_on_one_store_share_the_identity_key() -> None:
     assert Settings().identity_key is None
-    assert not Settings().shared
+    assert not Settings().store.redis_url is not None
     assert Settings(redis_url=URL).identity_key == SHARED_KEY
-    assert Settings(redis_url=URL).shared
+    assert Settings(redis_url=URL).store.redis_url is not None
     assert Settings(redis_url=URL, key_secret=KEY).identity_key == KEY.encode()
     assert Settings(key_secret=KEY).identity_key == KEY.encode()
 
@@ -331,7 +331,7 @@ def test_store_setting_without_a_store_is_reported(name: str, store: str) -> Non
         p.variable: p.message
         for p in collect_advice(Settings(**(full | STORES[store] | {name: ANOTHER[name]})))
     }
-    expected = {} if read else {SETTINGS[name].variable: f"has no effect without {needed}"}
+    expected = {} if read else {settings_table()[name].variable: f"has no effect without {needed}"}
     assert found == expected
 
 

@@ -26,7 +26,7 @@ from autoglm_throttle.settings import (
     RoutePolicy,
     Settings,
 )
-from autoglm_throttle.settings.resource_policy import ResourcePolicy
+from autoglm_throttle.settings.route_policy import ResourcePolicy
 from autoglm_throttle.types import UserLimit
 
 FILE = Path(__file__).with_suffix(".json")

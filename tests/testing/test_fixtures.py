@@ -22,7 +22,7 @@ async def test_one_clock_and_one_gpu_in_a_test(
     for wrapped in (first, second):
         assert wrapped.throttle.clock is fake_clock
         assert wrapped.throttle.tick(3).factor == 0.4
-    assert second.throttle.settings.rate_low_rps == 7.0
+    assert second.throttle.settings.rates.rate_low_rps == 7.0
     sent: list[Any] = []
 
     async def send(message: Any) -> None:

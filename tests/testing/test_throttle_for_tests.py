@@ -67,16 +67,16 @@ def test_a_hang_from_before_the_throttle_ends_after_its_time() -> None:
 
 
 def test_settings_win_over_what_suits_tests() -> None:
-    assert throttle_for_tests().settings.policy is Policy.TIERS
-    assert throttle_for_tests().settings.retry_jitter == 0.0
-    assert throttle_for_tests(policy="fixed", retry_jitter=0.5).settings.retry_jitter == 0.5
+    assert throttle_for_tests().settings.control.policy is Policy.TIERS
+    assert throttle_for_tests().settings.responses.retry_jitter == 0.0
+    assert throttle_for_tests(policy="fixed", retry_jitter=0.5).settings.responses.retry_jitter == 0.5
     with pytest.raises(ConfigError, match="rate_low"):
         throttle_for_tests(rate_low=3)
 
 
 def test_does_not_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOGLM_THROTTLE_RATE_LOW_RPS", "7")
-    assert throttle_for_tests().settings.rate_low_rps == 100.0
+    assert throttle_for_tests().settings.rates.rate_low_rps == 100.0
 
 
 def test_never_starts_a_thread() -> None:

@@ -50,9 +50,9 @@ def test_admitted_rate_can_overload_the_simulated_gpu(name: str) -> None:
     offered = {
         p: scenario.CAPACITY_RPS * load * share for p, share in zip(Priority, (0.1, 0.3, 0.6), strict=True)
     }
-    rated = sum(min(offered[p], settings.rates_rps[p]) for p in Priority)
+    rated = sum(min(offered[p], settings.rates.rates_rps[p]) for p in Priority)
     shares = [(rank + 1.0) ** -scenario.PRIORITY_MIX.skew for rank in range(scenario.PRIORITY_MIX.clients)]
-    (limit,) = settings.user_limit
+    (limit,) = settings.users.user_limit
     let_in = sum(min(rated * share / sum(shares), limit.limit / limit.window_s) for share in shares)
     assert let_in > 1.2 * scenario.CAPACITY_RPS
 
@@ -95,6 +95,6 @@ def test_simulated_gpu_fits_the_scenario() -> None:
 @pytest.mark.parametrize("policy", Policy)
 def test_the_environment_is_one_the_settings_accept(policy: Policy) -> None:
     settings = Settings.from_env(scenario.environment(policy))
-    assert settings.policy is policy
-    assert scenario.STATE_PATH in settings.exempt_paths
-    assert settings.user_limit
+    assert settings.control.policy is policy
+    assert scenario.STATE_PATH in settings.callers.exempt_paths
+    assert settings.users.user_limit

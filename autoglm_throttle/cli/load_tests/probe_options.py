@@ -9,7 +9,7 @@ from typing import Final
 from autoglm_throttle.cli.load_tests.option import Option
 from autoglm_throttle.cli.load_tests.problems import ProblemList
 from autoglm_throttle.cli.load_tests.send_options import whole_number
-from autoglm_throttle.settings.masking import masked_url
+from autoglm_throttle.settings.problems import masked_url
 from autoglm_throttle.traffic.watch import MetricsProbe, Probe, ProcessProbe
 
 OPTIONS: Final = (

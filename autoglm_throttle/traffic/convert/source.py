@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from autoglm_throttle.settings.record_fields import identifies_caller
+from autoglm_throttle.settings.groups.recorder import identifies_caller
 from autoglm_throttle.traffic.convert.file_format import FileFormat, detect_format
 from autoglm_throttle.traffic.convert.imported import ImportedFile
 from autoglm_throttle.traffic.convert.moment import nanoseconds

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
-from autoglm_throttle.settings import Settings
 from autoglm_throttle._runtime.install_hint import how_to_install
+from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.demo import final_page, screen, summary
 from autoglm_throttle.traffic.demo.counts import RecentCounts
 from autoglm_throttle.traffic.demo.demo_process import DemoProcess
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=_seconds, help=f"length of the load (default: {SECONDS:g}, or the whole trace)"
     )
     parser.add_argument(
-        "--policy", choices=[policy.value for policy in Policy], default=Settings().policy.value
+        "--policy", choices=[policy.value for policy in Policy], default=Settings().control.policy.value
     )
     parser.add_argument(
         "--trace",

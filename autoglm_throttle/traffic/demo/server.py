@@ -56,7 +56,7 @@ def state_of(throttle: Throttle) -> dict[str, object]:
         "telemetry": control.telemetry.value,
         "utilization_pct": device.utilization_pct if device else None,
         "power_w": device.power_w if device else None,
-        "tiers": throttle.settings.tiers,
+        "tiers": throttle.settings.control.tiers,
         "rate_rps": {priority.label: snapshot.rate_limit_rps[priority] for priority in Priority},
         "concurrency": None if snapshot.concurrency is None else _concurrency(snapshot.concurrency),
         "store": None if snapshot.store is None else _store(snapshot.store),

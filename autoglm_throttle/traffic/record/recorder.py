@@ -150,20 +150,22 @@ class Recorder:
         Raises:
             TrafficError: the folder of ``RECORD_PATH`` does not exist.
         """
-        if settings.record_path is None:
+        if settings.recorder.path is None:
             return None
-        kind, _, name = settings.identity.partition(":")
+        kind, _, name = settings.callers.identity.partition(":")
         return cls(
-            settings.record_path,
-            allow_headers=settings.record_headers,
-            keep_query=settings.record_query,
-            mask_paths=settings.record_mask_paths,
-            body=settings.record_body.value,
-            sample=settings.record_sample,
-            secret=None if settings.key_secret is None else settings.key_secret.get_secret_value(),
-            max_bytes=settings.record_max_bytes,
-            max_s=settings.record_max_s,
-            priority_header=settings.priority_header,
+            settings.recorder.path,
+            allow_headers=settings.recorder.headers,
+            keep_query=settings.recorder.query,
+            mask_paths=settings.recorder.mask_paths,
+            body=settings.recorder.body.value,
+            sample=settings.recorder.sample,
+            secret=None
+            if settings.callers.key_secret is None
+            else settings.callers.key_secret.get_secret_value(),
+            max_bytes=settings.recorder.max_bytes,
+            max_s=settings.recorder.max_s,
+            priority_header=settings.callers.priority_header,
             identity_headers=[name] if kind == "header" else [],
         )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote_plus
 
-from autoglm_throttle.settings.record_fields import identifies_caller
+from autoglm_throttle.settings.groups.recorder import identifies_caller
 from autoglm_throttle.traffic.record.recorded_request import RecordedRequest
 from autoglm_throttle.traffic.record.recording_reader import MAX_PROBLEMS_SHOWN, open_recording
 

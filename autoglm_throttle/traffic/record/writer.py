@@ -10,7 +10,7 @@ from typing import Final
 
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.events import LOGGER
-from autoglm_throttle.settings.record_fields import SMALLEST_BYTES
+from autoglm_throttle.settings.groups.recorder import SMALLEST_BYTES
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.recorded_request import (
     BodyFields,

@@ -11,7 +11,7 @@ import pytest
 from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected, origin
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
-from autoglm_throttle.settings.guard_policy import GuardName
+from autoglm_throttle.settings.guard_policy import GUARD_NAME
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
