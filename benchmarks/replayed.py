@@ -17,7 +17,7 @@ from benchmarks.asgi_rows import App
 
 CONNECTIONS = 2_000
 
-SETTINGS: dict[str, Any] = {
+settings_table: dict[str, Any] = {
     "policy": "adaptive",
     "slo_s": 1.0,
     "user_limit": "60/second",
@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
 def throttled(speed: float, clock: Clock | None = None) -> tuple[App, Throttle]:
     """Build the service behind a throttle; with a clock of its own, sampling is manual."""
     spec = SimulatedGpuSpec(work=LlmSpec().faster(speed))
-    settings = Settings(**SETTINGS)
+    settings = Settings(**settings_table)
     if clock is None:
         sim = SimulatedGpu(spec)
         throttle = Throttle(settings, gpu=sim)
