@@ -17,7 +17,7 @@ from benchmarks.asgi_rows import App
 
 CONNECTIONS = 2_000
 
-settings_table: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "policy": "adaptive",
     "slo_s": 1.0,
     "user_limit": "60/second",
@@ -31,7 +31,7 @@ settings_table: dict[str, Any] = {
 def throttled(speed: float, clock: Clock | None = None) -> tuple[App, Throttle]:
     """Build the service behind a throttle; with a clock of its own, sampling is manual."""
     spec = SimulatedGpuSpec(work=LlmSpec().faster(speed))
-    settings = Settings(**settings_table)
+    settings = Settings(**SETTINGS)
     if clock is None:
         sim = SimulatedGpu(spec)
         throttle = Throttle(settings, gpu=sim)

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from autoglm_throttle import RoutePolicy, Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.fastapi import exempt
 
-settings_table: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     # A long answer takes some 20 s on an idle GPU; its callers wait for 60 s, queueing included.
     "slo_s": 60,
     "routes": [
@@ -50,7 +50,7 @@ async def words(prompt: Prompt) -> AsyncIterator[str]:
 def create_app(throttle: Throttle | None = None) -> FastAPI:
     """Make the service. Tests hand in a throttle of their own."""
     if throttle is None:
-        throttle = Throttle(Settings.from_env(**settings_table))
+        throttle = Throttle(Settings.from_env(**SETTINGS))
     app = FastAPI(title="Chat")
 
     # A place in the service is held until the last word is out, or the client has left.

@@ -52,7 +52,7 @@ SLOTS = 3
 MID_TOKENS = 36
 """Tokens of a full bucket, which refills negligibly in a scenario."""
 
-settings_table = {
+SETTINGS = {
     "policy": "concurrency",
     "inflight_start": SLOTS,
     "inflight_max": SLOTS,
@@ -99,7 +99,7 @@ class QueueScenario:
 
     def __init__(self, user_limit: str, abandoned: Demand | None) -> None:
         clock, full = ManualClock(), abandoned is not None
-        settings = Settings(user_limit=user_limit, **settings_table)
+        settings = Settings(user_limit=user_limit, **SETTINGS)
         self.throttle = warmed(ManualThrottle(settings, clock, FakeGpu(clock=clock)))
         self.running = [permit_for(self.throttle, Demand(MID, "u")) for _ in range(SLOTS if full else 2)]
         self.in_queue = [ticket_for(self.throttle, Demand(MID, "u")) for _ in range(2 if full else 0)]

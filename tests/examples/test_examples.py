@@ -62,7 +62,7 @@ async def test_the_inference_service_answers_limits_and_explains() -> None:
 
 async def test_llm_service_holds_a_slot_until_the_last_token() -> None:
     example = loaded("llm_service")
-    throttle = throttle_for_tests(policy="adaptive", inflight_max=1, **example.settings_table)
+    throttle = throttle_for_tests(policy="adaptive", inflight_max=1, **example.SETTINGS)
     async with client(example.create_app(throttle)) as caller:
         first, second = (asyncio.create_task(caller.post("/v1/chat", json={"prompt": "a"})) for _ in "ab")
         with anyio.fail_after(60.0):
@@ -99,7 +99,7 @@ async def test_the_llm_service_lets_wait_as_long_as_is_of_use(
     path: str, within: str | None, patience_s: float
 ) -> None:
     example = loaded("llm_service")
-    throttle = throttle_for_tests(policy="adaptive", inflight_max=1, **example.settings_table)
+    throttle = throttle_for_tests(policy="adaptive", inflight_max=1, **example.SETTINGS)
     throttle.try_admit(Demand())
     async with client(example.create_app(throttle)) as caller:
         fields = {} if within is None else {"x-within": within}

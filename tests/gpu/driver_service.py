@@ -23,7 +23,7 @@ from autoglm_throttle.gpu.select import providers
 CODES = (1, 2, 3, 4, 6, 9, 10, 12, 13, 15, 16, 18, 25, 28, 999)
 """Error codes of the library with a meaning of their own."""
 
-settings_table: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "policy": "tiers",
     "user_limit": "1000000/minute",
     "rate_mid_rps": 1_000_000,
@@ -43,15 +43,15 @@ DEVICE = {str(code): index for index, code in enumerate(CODES)} | {
 """Throttle -> index of its card; ``other`` is the second card of ``pair``."""
 
 throttles: dict[str, Throttle] = {
-    str(code): Throttle(Settings(gpu=("nvml",), gpu_devices=(str(DEVICE[str(code)]),), **settings_table, **QUICK))
+    str(code): Throttle(Settings(gpu=("nvml",), gpu_devices=(str(DEVICE[str(code)]),), **SETTINGS, **QUICK))
     for code in CODES
 }
 throttles["pair"] = Throttle(
-    Settings(gpu=("nvml",), gpu_devices=(str(DEVICE["pair"]), str(DEVICE["other"])), **settings_table)
+    Settings(gpu=("nvml",), gpu_devices=(str(DEVICE["pair"]), str(DEVICE["other"])), **SETTINGS)
 )
-throttles["hung"] = Throttle(Settings(gpu=("nvml",), gpu_devices=(str(DEVICE["hung"]),), **settings_table))
+throttles["hung"] = Throttle(Settings(gpu=("nvml",), gpu_devices=(str(DEVICE["hung"]),), **SETTINGS))
 throttles["joined"] = Throttle(
-    Settings(**settings_table),
+    Settings(**SETTINGS),
     gpu=(
         *providers(["nvml"], devices=[str(DEVICE["joined"])]),
         RecordedProvider(lambda: [engine()], name="vllm:here:1"),

@@ -30,7 +30,7 @@ BANNED = frozenset(
 """Words that name no concept of rate limiting, admission control, telemetry or load
 testing; as parts of names."""
 
-settings_table = frozenset({"log_refused_every_s", "refused_cache", "refused_cache_s"})
+SETTINGS = frozenset({"log_refused_every_s", "refused_cache", "refused_cache_s"})
 """Flat names of settings, which stay as they are."""
 
 CLAUSE = re.compile(
@@ -67,7 +67,7 @@ def names_in(tree: ast.Module) -> Iterator[str]:
 
 def banned_names(file: str, tree: ast.Module) -> list[str]:
     """Find the names of a module, its own included, that hold a banned word."""
-    names = {Path(file).stem, *names_in(tree)} - settings_table
+    names = {Path(file).stem, *names_in(tree)} - SETTINGS
     return sorted(name for name in names if parts_of(name) & BANNED)
 
 

@@ -30,7 +30,7 @@ LIMIT, WORKERS, EACH = 20, 2, 3
 REQUESTS = 3 * LIMIT
 WITHIN_S = 60.0
 UP = "autoglm_throttle_redis_up"
-settings_table = {
+SETTINGS = {
     "GPU": "none",
     "POLICY": "fixed",
     "RATE_MID_RPS": "1000000",
@@ -51,7 +51,7 @@ class Site:
 
     def __init__(self, store: RedisServer, command: tuple[str, ...], **settings: str) -> None:
         self.store = store
-        ours = {"REDIS_URL": store.url, **settings_table, **settings}
+        ours = {"REDIS_URL": store.url, **SETTINGS, **settings}
         environment = {f"AUTOGLM_THROTTLE_{name}": text for name, text in ours.items()}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tests.servers.server.ENVIRONMENT", environment)

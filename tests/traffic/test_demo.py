@@ -28,8 +28,8 @@ from tests.traffic.test_trace import synthetic, written
 pytestmark = [pytest.mark.server, pytest.mark.xdist_group("load")]
 
 DEADLINE_S = 60.0
-settings_table = environment(Policy.TIERS)
-ASKED = {"environment": settings_table, "speed": None, "length_s": 60.0}
+SETTINGS = environment(Policy.TIERS)
+ASKED = {"environment": SETTINGS, "speed": None, "length_s": 60.0}
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +146,7 @@ def test_impossible_options_are_usage_errors(words: tuple[str, str]) -> None:
 def test_failed_service_start_reports_the_reason() -> None:
     with (
         pytest.raises(TrafficError, match=r"(?s)did not start.*USER_LIMIT"),
-        DemoProcess(SERVER, ASKED | {"environment": settings_table | {"AUTOGLM_THROTTLE_USER_LIMIT": "many"}}),
+        DemoProcess(SERVER, ASKED | {"environment": SETTINGS | {"AUTOGLM_THROTTLE_USER_LIMIT": "many"}}),
     ):
         pass
 
