@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from inspect import signature
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -130,17 +129,20 @@ RESOURCE: Mapping[str, tuple[Any, ...]] = {
 }
 
 COLUMNS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    "Settings": {**dict.fromkeys((*settings_table, "routes", "plans", "guards", "resource_policy"), ()), **RIGHT},
+    "Settings": {
+        **dict.fromkeys((*settings_table(), "routes", "plans", "guards", "resource_policy"), ()),
+        **RIGHT,
+    },
     "RoutePolicy": ROUTE,
     "PlanPolicy": PLAN,
     "GuardPolicy": {
-        **dict.fromkeys(signature(GuardPolicy).parameters, ()),
+        **dict.fromkeys(GuardPolicy.model_fields, ()),
         **GUARD,
         "name": ("vector-db",),
         "criticality": ("non_core",),
         "shed_above": (0.5,),
     },
-    "BreakerSettings": {**dict.fromkeys(signature(BreakerSettings).parameters, ()), **GUARD},
+    "BreakerSettings": {**dict.fromkeys(BreakerSettings.model_fields, ()), **GUARD},
     "ResourcePolicy": RESOURCE,
 }
 """Call -> arguments that it allows."""
@@ -196,7 +198,7 @@ def mutated_file(rng: Random, text: str) -> bytes:
 
 def mutated_environ(rng: Random) -> dict[str, str]:
     """Draw right variables, then change values, swap them, or change names."""
-    names = [name for name in RIGHT if not settings_table()[name].tuning]
+    names = [name for name in RIGHT if not settings_table()[name].file_only]
     environ = {}
     for name in rng.sample(names, rng.randint(1, 6)):
         first = RIGHT[name][0]
@@ -208,7 +210,7 @@ def mutated_environ(rng: Random) -> dict[str, str]:
         elif kind < 0.5:
             environ[variable] = mutated_text(rng, environ[variable])
         elif kind < 0.7:
-            environ[PREFIX + rng.choice(list(settings_table)).upper()] = environ[variable]
+            environ[PREFIX + rng.choice(list(settings_table())).upper()] = environ[variable]
         else:
             environ[_mutated_name(rng, variable)] = environ[variable]
     return environ
@@ -304,7 +306,7 @@ def _changed_key(rng: Random, text: str) -> str:
     """Rename one key, or give it twice."""
     key = rng.choice(list(re.finditer(r"(?m)^[\w-]+(?= = )", text)))
     quoted = json.dumps(rng.choice(TEXTS), ensure_ascii=False)
-    name = rng.choice((mutated_text(rng, key[0]), quoted, key[0] + ".a", rng.choice(list(settings_table))))
+    name = rng.choice((mutated_text(rng, key[0]), quoted, key[0] + ".a", rng.choice(list(settings_table()))))
     twice = f"{key[0]} = 1\n" if rng.random() < 0.3 else ""
     return text[: key.start()] + twice + name + text[key.end() :]
 

@@ -6,7 +6,6 @@ import json
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -106,13 +105,13 @@ def unread_settings(settings: Settings) -> Iterator[str]:
     environ: dict[str, str] = {}
     lines: list[str] = []
     given: dict[str, Any] = {}
-    names = [name for name in settings_table if name != "config_file" and is_set(settings, name)]
+    names = [name for name in settings_table() if name != "config_file" and is_set(settings, name)]
     for name in names:
         text = settings.text_of(name)
-        if MASK in text or isinstance(getattr(settings, name), SecretStr):
+        if MASK in text or isinstance(settings.value_of(name), SecretStr):
             # Secrets have no text; other settings may need them.
-            given[name] = getattr(settings, name)
-        elif settings_table()[name].tuning:
+            given[name] = settings.value_of(name)
+        elif settings_table()[name].file_only:
             lines.append(f"{name} = {json.dumps(text)}\n")
         else:
             environ[PREFIX + name.upper()] = text
@@ -124,25 +123,21 @@ def unread_settings(settings: Settings) -> Iterator[str]:
         yield f"text is refused: {error}"
         return
     for name in names:
-        if getattr(read, name) != getattr(settings, name):
+        if read.value_of(name) != settings.value_of(name):
             yield f"{name} is read back as another value"
 
 
 def is_set(settings: Settings, name: str) -> bool:
     """Whether a setting has a value that is not its default."""
-    value = getattr(settings, name)
-    chosen = settings.source_of(name) is not SettingSource.DEFAULT or value != settings_table()[name].default
-    return chosen and value is not None
+    value, default = settings.value_of(name), settings_table()[name].default
+    return value is not None and (settings.source_of(name) is not SettingSource.DEFAULT or value != default)
 
 
 def unread_columns(made: object) -> Iterator[str]:
     """Find policies that are not equal to one made of their own columns."""
-    assert is_dataclass(made)
     kind = type(made).__name__
-    values = {
-        column.name: getattr(made, column.name) for column in fields(made) if column.name in COLUMNS[kind]
-    }
-    again = CALLS[kind](**values)
+    columns = {name: getattr(made, name) for name in COLUMNS[kind]}
+    again = CALLS[kind](**columns)
     if again != made or not repr(made):
         yield "is read back as another policy"
 
@@ -197,7 +192,11 @@ def test_mutated_environment_is_read_or_reported(count: int) -> None:
     Path(FILE).write_text('[[routes]]\npattern = "/a"\n')
     for seed in range(count):
         environ = mutated_environ(Random(seed))
-        names = [*environ, *(PREFIX + name.upper() for name in settings_table if _is_near(name, environ)), FILE]
+        names = [
+            *environ,
+            *(PREFIX + name.upper() for name in settings_table() if _is_near(name, environ)),
+            FILE,
+        ]
         faults.run(f"{seed}: {environ!a}", lambda: Settings.from_env(environ), naming(names))  # noqa: B023 - called at once
     faults.check(least=count // 50)
 
@@ -217,7 +216,7 @@ def test_mutated_arguments_are_read_or_reported(call: str, count: int) -> None:
 def test_unmutated_settings_read_back() -> None:
     Path(FILE).write_text(full_example(), "utf-8")
     settings = Settings.from_env({CONFIG_FILE: FILE})
-    assert len([name for name in settings_table if is_set(settings, name)]) > 25
+    assert len([name for name in settings_table() if is_set(settings, name)]) > 25
     assert (len(settings.routes), len(settings.plans), len(settings.guards)) == (3, 1, 2)
     assert list(unread_settings(settings)) == []
 

@@ -106,7 +106,7 @@ def replay(case: WrongValue) -> list[ProblemText]:
     """Make the call in a folder with its files.
 
     Returns:
-        Its problems; none if it raises no `ConfigError`.
+        Its problems; none if it raises nothing. Another exception is one problem with its name as the place.
     """
     arguments: dict[str, Any] = {name: decoded(value) for name, value in case.arguments.items()}
     if case.entry == "from_env":
@@ -116,6 +116,8 @@ def replay(case: WrongValue) -> list[ProblemText]:
             CALLS[case.entry](**arguments)
         except ConfigError as error:
             return [(problem.variable, problem.message, problem.hint) for problem in error.problems]
+        except Exception as error:  # noqa: BLE001 - the table shows it beside the recorded problems
+            return [(type(error).__name__, str(error), "")]
     return []
 
 
