@@ -34,22 +34,41 @@ _ALL_BUT_FIXED: Final = (Policy.ADAPTIVE, Policy.TIERS, Policy.CONCURRENCY)
 
 READING_POLICIES: Final[Mapping[str, Collection[Policy]]] = {
     **dict.fromkeys(
-        "latency_budget queue_max min_share deadline_header inflight_start inflight_floor wait_budget period_s "
-        "period_completions".split(),
+        [
+            "latency_budget",
+            "queue_max",
+            "min_share",
+            "deadline_header",
+            "inflight_start",
+            "inflight_floor",
+            "wait_budget",
+            "period_s",
+            "period_completions",
+        ],
         _WITH_LIMIT,
     ),
     **dict.fromkeys(
-        "signal tiers tier_samples gpu_queue_target gpu_kv_target gpu_pressure_terms".split(), _BY_TABLE
+        ["signal", "tiers", "tier_samples", "gpu_queue_target", "gpu_kv_target", "gpu_pressure_terms"],
+        _BY_TABLE,
     ),
     **dict.fromkeys(
-        "tier_release_samples tier_release_margin_pct tier_recovery_step gpu_unknown".split(), (Policy.TIERS,)
+        ["tier_release_samples", "tier_release_margin_pct", "tier_recovery_step", "gpu_unknown"],
+        (Policy.TIERS,),
     ),
     **dict.fromkeys(
-        "adaptive_headroom adaptive_release_samples reserve_mid reserve_low".split(), (Policy.ADAPTIVE,)
+        ["adaptive_headroom", "adaptive_release_samples", "reserve_mid", "reserve_low"], (Policy.ADAPTIVE,)
     ),
     **dict.fromkeys(
-        "slo_s gpu_memory_target degrade_shed_at degrade_stale_at degrade_static_at degrade_margin "
-        "degrade_samples degrade_load_stale_s".split(),
+        [
+            "slo_s",
+            "gpu_memory_target",
+            "degrade_shed_at",
+            "degrade_stale_at",
+            "degrade_static_at",
+            "degrade_margin",
+            "degrade_samples",
+            "degrade_load_stale_s",
+        ],
         _ALL_BUT_FIXED,
     ),
 }
@@ -63,33 +82,46 @@ PRESSURE_ONLY: Final[Mapping[str, Collection[Policy]]] = {
 
 PREREQUISITES: Final[Mapping[str, str]] = {
     **dict.fromkeys(
-        "redis_on_error service redis_prefix redis_deadline_s redis_failures redis_probe_s refused_cache "
-        "refused_cache_s redis_partitions redis_connect_s redis_read_s redis_in_flight redis_batch_keys "
-        "redis_queue".split(),
+        [
+            "redis_on_error",
+            "service",
+            "redis_prefix",
+            "redis_deadline_s",
+            "redis_failures",
+            "redis_probe_s",
+            "refused_cache",
+            "refused_cache_s",
+            "redis_partitions",
+            "redis_connect_s",
+            "redis_read_s",
+            "redis_in_flight",
+            "redis_batch_keys",
+            "redis_queue",
+        ],
         "redis_url",
     ),
     **dict.fromkeys(("fleet_lease_s", "fleet_heartbeat_s"), "fleet"),
     "fleet_host": "fleet_gpu",
     "breaker_store_deadline_s": "breaker_shared",
-    **dict.fromkeys("precisions compute_priority gpu_memory_ratio gpu_memory_ratio_low".split(), "quotas"),
+    **dict.fromkeys(["precisions", "compute_priority", "gpu_memory_ratio", "gpu_memory_ratio_low"], "quotas"),
     "sample_interval_max_s": "sample_adaptive",
 }
 """Setting -> setting without which it has no effect."""
 
 _GENERATE_KEY: Final = "set one, for example the output of: openssl rand -hex 32"
 
-_AdviceItem = tuple[str, bool, str, str]
-"""Setting, whether the advice applies, message, hint."""
+_Advice = tuple[str, str, str]
+"""Setting, message, hint."""
 
 
 def collect_advice(settings: Settings) -> list[Problem]:
     """Collect all advice, as ``autoglm-throttle check`` prints it."""
     return [
-        *_problems(_general_advice(settings)),
+        *_problems(_rate_advice(settings)),
+        *_problems(_caller_advice(settings)),
         *_problems(_gpu_advice(settings)),
         *startup_advice(settings),
-        *_unused_settings(settings),
-        *_settings_without_prerequisite(settings),
+        *_problems(_unused_settings(settings)),
         *_guard_advice(settings),
         *_route_advice(settings),
         *settings.ignored,
@@ -98,104 +130,48 @@ def collect_advice(settings: Settings) -> list[Problem]:
 
 def startup_advice(settings: Settings) -> list[Problem]:
     """Collect the advice that a throttle logs when it starts: settings that are hardly ever intended."""
+    if settings.store.redis_url is None:
+        return []
     policies = [*settings.plans.values(), *settings.routes]
     limited = any(settings.users.by_priority) or any(policy.user_limit for policy in policies)
     used = limited or settings.fleet.fleet or settings.fleet.fleet_gpu or settings.shared_breakers.shared
-    has_redis = settings.store.redis_url is not None
-    return _problems(
-        [
-            (
-                "redis_url",
-                has_redis and not used,
-                "is set but unused: there is no user limit, no FLEET, no FLEET_GPU and no BREAKER_SHARED",
-                "set USER_LIMIT, for example 100/minute;5/second",
-            ),
-            (
-                "key_secret",
-                has_redis and settings.callers.key_secret is None,
-                "is not set: identities are hashed with a publicly known key, so that all processes "
-                "agree; short keys and addresses can be recovered from the store by guessing",
-                _GENERATE_KEY,
-            ),
-        ]
-    )
+    advice = []
+    if not used:
+        message = "is set but unused: there is no user limit, no FLEET, no FLEET_GPU and no BREAKER_SHARED"
+        advice.append(("redis_url", message, "set USER_LIMIT, for example 100/minute;5/second"))
+    if settings.callers.key_secret is None:
+        message = (
+            "is not set: identities are hashed with a publicly known key, so that all processes "
+            "agree; short keys and addresses can be recovered from the store by guessing"
+        )
+        advice.append(("key_secret", message, _GENERATE_KEY))
+    return _problems(advice)
 
 
-def _problems(items: Iterable[_AdviceItem]) -> list[Problem]:
+def _problems(items: Iterable[_Advice]) -> list[Problem]:
     table = settings_table()
-    return [Problem(table[name].variable, message, hint) for name, holds, message, hint in items if holds]
+    return [Problem(table[name].variable, message, hint) for name, message, hint in items]
 
 
 def _is_default(settings: Settings, name: str) -> bool:
     return settings.source_of(name) is SettingSource.DEFAULT
 
 
-def _general_advice(settings: Settings) -> list[_AdviceItem]:
-    policy, callers = settings.control.policy, settings.callers
-    has_redis = settings.store.redis_url is not None
-    websockets, inflight_max = settings.concurrency.websockets, settings.concurrency.inflight_max
-    return [
-        (
-            "dry_run",
-            settings.control.dry_run,
-            "is on: rejections are only counted, the service is not protected",
-            "would_reject_total counts them",
-        ),
-        (
-            "workers",
-            _is_default(settings, "workers") and not settings.fleet.fleet,
-            "is not set: one process is assumed",
-            _workers_hint(settings),
-        ),
-        (
-            "slo_s",
-            policy in _WITH_LIMIT and _is_default(settings, "slo_s"),
-            f"is not set: the target time for a complete response is {plain(settings.concurrency.slo_s)} s",
-            "LLM responses take longer; set the time that your callers accept",
-        ),
-        (
-            "user_limit",
-            not any(settings.users.by_priority),
-            "is off: one user can take everything",
-            "for example 100/minute;5/second",
-        ),
-        (
-            "key_secret",
-            callers.key_secret is None and not has_redis,
-            "is not set: identities differ in each process and after each start",
-            _GENERATE_KEY,
-        ),
-        (
-            "trusted_proxies",
-            any(network.endswith("/0") for network in callers.trusted_proxies),
-            "trusts every peer: any client can take any address",
-            "name your proxies",
-        ),
-        (
-            "priority_header_trust",
-            callers.priority_header_trust is HeaderTrust.ANY,
-            "is any: every client can make itself high",
-            "use it in closed networks only",
-        ),
-        (
-            "priority_header_trust",
-            callers.priority_header_trust is HeaderTrust.PROXY and not callers.trusted_proxies,
-            "is proxy, but no proxy is trusted: the header can only lower",
-            "set TRUSTED_PROXIES",
-        ),
-        (
-            "websockets",
-            websockets is WebSocketMode.SLOT and policy not in _WITH_LIMIT and not inflight_max,
-            f"is slot, but with POLICY={policy} nothing limits requests in flight",
-            "set INFLIGHT_MAX, or POLICY=adaptive or concurrency",
-        ),
-        (
-            "degrade_static_at",
-            settings.degradation.static_at == 1,
-            "is 1: no load exceeds it, so it gives no static fallback",
-            "",
-        ),
-    ]
+def _rate_advice(settings: Settings) -> Iterator[_Advice]:
+    policy, limit = settings.control.policy, settings.concurrency
+    if settings.control.dry_run:
+        message = "is on: rejections are only counted, the service is not protected"
+        yield "dry_run", message, "would_reject_total counts them"
+    if _is_default(settings, "workers") and not settings.fleet.fleet:
+        yield "workers", "is not set: one process is assumed", _workers_hint(settings)
+    if policy in _WITH_LIMIT and _is_default(settings, "slo_s"):
+        message = f"is not set: the target time for a complete response is {plain(limit.slo_s)} s"
+        yield "slo_s", message, "LLM responses take longer; set the time that your callers accept"
+    if limit.websockets is WebSocketMode.SLOT and policy not in _WITH_LIMIT and not limit.inflight_max:
+        message = f"is slot, but with POLICY={policy} nothing limits requests in flight"
+        yield "websockets", message, "set INFLIGHT_MAX, or POLICY=adaptive or concurrency"
+    if settings.degradation.static_at == 1:
+        yield "degrade_static_at", "is 1: no load exceeds it, so it gives no static fallback", ""
 
 
 def _workers_hint(settings: Settings) -> str:
@@ -208,60 +184,55 @@ def _workers_hint(settings: Settings) -> str:
     return text
 
 
-def _gpu_advice(settings: Settings) -> list[_AdviceItem]:
+def _caller_advice(settings: Settings) -> Iterator[_Advice]:
+    callers = settings.callers
+    if not any(settings.users.by_priority):
+        yield "user_limit", "is off: one user can take everything", "for example 100/minute;5/second"
+    if callers.key_secret is None and settings.store.redis_url is None:
+        message = "is not set: identities differ in each process and after each start"
+        yield "key_secret", message, _GENERATE_KEY
+    if any(network.endswith("/0") for network in callers.trusted_proxies):
+        yield "trusted_proxies", "trusts every peer: any client can take any address", "name your proxies"
+    if callers.priority_header_trust is HeaderTrust.ANY:
+        message = "is any: every client can make itself high"
+        yield "priority_header_trust", message, "use it in closed networks only"
+    if callers.priority_header_trust is HeaderTrust.PROXY and not callers.trusted_proxies:
+        message = "is proxy, but no proxy is trusted: the header can only lower"
+        yield "priority_header_trust", message, "set TRUSTED_PROXIES"
+
+
+def _gpu_advice(settings: Settings) -> Iterator[_Advice]:
     kinds = {item.partition(":")[0] for item in settings.gpu.gpu}
     drivers = kinds & {"auto", "nvml"}
     unfiltered = kinds - drivers - (ENGINES if drivers else frozenset())
-    return [
-        (
-            "gpu_devices",
-            bool(settings.gpu.gpu_devices and unfiltered),
-            f"has no effect on {', '.join(sorted(unfiltered))}",
-            "it selects devices of the NVIDIA driver (auto, nvml); every device of another source counts",
-        ),
-        (
-            "quotas",
-            settings.quota.quotas and kinds == {"none"},
-            "reserves no memory with GPU=none: no source reports memory use",
-            "the app still gets advice for each request",
-        ),
-        (
-            "gpu_selector",
-            bool(settings.gpu.gpu_selector) and "prometheus" not in kinds,
-            f"has no effect with GPU={','.join(sorted(kinds))}",
-            "read by prometheus:URL",
-        ),
-    ]
+    if settings.gpu.gpu_devices and unfiltered:
+        hint = "it selects devices of the NVIDIA driver (auto, nvml); every device of another source counts"
+        yield "gpu_devices", f"has no effect on {', '.join(sorted(unfiltered))}", hint
+    if settings.quota.quotas and kinds == {"none"}:
+        message = "reserves no memory with GPU=none: no source reports memory use"
+        yield "quotas", message, "the app still gets advice for each request"
+    if settings.gpu.gpu_selector and "prometheus" not in kinds:
+        yield "gpu_selector", f"has no effect with GPU={','.join(sorted(kinds))}", "read by prometheus:URL"
 
 
-def _unused_settings(settings: Settings) -> list[Problem]:
-    """Find settings that were set but are never read."""
+def _unused_settings(settings: Settings) -> Iterator[_Advice]:
+    """Yield settings that were set but are never read."""
     policy, signal = settings.control.policy, settings.control.signal
     engines = any(item.partition(":")[0] in ENGINES for item in settings.gpu.gpu)
     uses_pressure = signal is Signal.PRESSURE or (signal is Signal.AUTO and engines)
-    items: list[_AdviceItem] = []
     for name, readers in READING_POLICIES.items():
         if _is_default(settings, name) or (settings.quota.quotas and name == "gpu_memory_target"):
             continue
         if policy not in readers:
             *names, last = (reader.value for reader in Policy if reader in readers)
             readers_text = f"{', '.join(names)} and {last}" if names else last
-            items.append((name, True, f"has no effect with POLICY={policy}", f"read by {readers_text}"))
+            yield name, f"has no effect with POLICY={policy}", f"read by {readers_text}"
         elif policy in PRESSURE_ONLY.get(name, ()) and not uses_pressure:
             beside = " and no engine in GPU" if signal is Signal.AUTO else ""
-            items.append(
-                (name, True, f"has no effect with SIGNAL={signal}{beside}", "read with SIGNAL=pressure")
-            )
-    return _problems(items)
-
-
-def _settings_without_prerequisite(settings: Settings) -> list[Problem]:
-    """Find settings that were set without the setting that makes them effective."""
-    return _problems(
-        (name, not settings.value_of(needed), f"has no effect without {needed.upper()}", "")
-        for name, needed in PREREQUISITES.items()
-        if not _is_default(settings, name)
-    )
+            yield name, f"has no effect with SIGNAL={signal}{beside}", "read with SIGNAL=pressure"
+    for name, needed in PREREQUISITES.items():
+        if not _is_default(settings, name) and not settings.value_of(needed):
+            yield name, f"has no effect without {needed.upper()}", ""
 
 
 def _opens_by(*trips: TripRule) -> Any:  # noqa: ANN401 - a predicate of breaker settings
@@ -348,7 +319,7 @@ def _advice_for_guard(
     settings: Settings,
     policy: GuardPolicy,
     values: Any,
-    names: Mapping[str, str],  # noqa: ANN401 - breaker settings
+    names: Mapping[str, str],
 ) -> Iterator[tuple[str, str, str]]:
     own = policy.explicit()
     names = {key: key if key in own else name for key, name in names.items()}
@@ -364,7 +335,7 @@ def _advice_for_guard(
 def _breaker_advice(
     values: Any,
     written: Collection[str],
-    names: Mapping[str, str],  # noqa: ANN401 - breaker settings
+    names: Mapping[str, str],
 ) -> Iterator[tuple[str, str, str]]:
     for keys, applies, message, hint in BREAKER_ADVICE:
         reported_key = next((key for key in keys if key in written), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.groups import GROUP_OF, settings_table
 from autoglm_throttle.settings.groups.base import field_types
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
+from autoglm_throttle.settings.groups.gpu import stale_at_least_s
 from autoglm_throttle.settings.guard_policy import GuardPolicy
 from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
 from autoglm_throttle.types import BorrowMode, Signal
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.tables import Tables
 
 Values = Mapping[str, Any]
-MessageAndHint = tuple[str, str] | None
 
 _MARGIN: Final = "degrade_margin"
 
@@ -96,11 +96,11 @@ def failed_checks(
     values = {name: getattr(groups[GROUP_OF[name]], known.field) for name, known in table.items()}
     values["plans"] = tables.plans
     problems = [problem for order in ORDERS for problem in _order_problems(order, values, given, wrong)]
-    for name, needs, find_problem in CHECKS:
-        if name in given and wrong.isdisjoint({name, *needs}):
-            message_and_hint = find_problem(values)
-            if message_and_hint is not None:
-                problems.append(Problem(name, *message_and_hint))
+    problems += [
+        Problem(name, message, hint)
+        for name, needs, message, hint in _contradictions(values)
+        if name in given and wrong.isdisjoint({name, *needs.split()})
+    ]
     problems += _default_problems(values, given, wrong)
     return problems + _guard_problems(tables, values, wrong)
 
@@ -111,8 +111,7 @@ def _order_problems(order: Order, values: Values, given: Collection[str], wrong:
     if reported not in given or (reported == second and one_sided) or wrong & {first, second}:
         return []
     if (
-        not values[first]
-        and first not in given
+        (not values[first] and first not in given)
         or values[first] is None
         or (one_sided and not values[second])
     ):
@@ -133,105 +132,53 @@ def _short(name: str) -> str:
     return name if settings_table()[name].file_only else name.upper()
 
 
-def _never_released(values: Values) -> MessageAndHint:
-    edge = values["tiers"][0][0]
-    if values["tier_release_margin_pct"] <= edge:
-        return None
-    message = f"must not pass the first edge of TIERS, {plain(edge)} %"
-    return message, "else even an idle GPU never counts as calm"
+def _contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each contradiction: its setting, the others that it needs, message, hint."""
+    edge, interval = v["tiers"][0][0], plain(v["sample_interval_s"])
+    if v["tier_release_margin_pct"] > edge:
+        message = f"must not pass the first edge of TIERS, {plain(edge)} %"
+        yield "tier_release_margin_pct", "tiers", message, "else even an idle GPU never counts as calm"
+    if v["deadline_header"] == v["priority_header"]:
+        message = "must not be PRIORITY_HEADER as well"
+        yield "deadline_header", "priority_header", message, "one header cannot carry both"
+    if v["gpu_required"] and v["gpu"] == ("none",):
+        yield "gpu_required", "gpu", "cannot be true with GPU=none", "no sample will ever arrive"
+    least = 2.0 * (v["gpu_stale_after_s"] or stale_at_least_s(v["sample_interval_s"]))
+    if v["gpu_blind_after_s"] < least:
+        message = f"must be at least twice the age of a stale sample, {plain(least)} s"
+        yield (
+            "gpu_blind_after_s",
+            "gpu_stale_after_s sample_interval_s",
+            message,
+            "or lower gpu_stale_after_s",
+        )
+    if v["sample_adaptive"] and v["sample_interval_max_s"] < v["sample_interval_s"]:
+        message = f"needs sample_interval_max_s to be at least SAMPLE_INTERVAL_S, {interval} s"
+        hint = "raise sample_interval_max_s, or lower SAMPLE_INTERVAL_S"
+        yield "sample_adaptive", "sample_interval_s sample_interval_max_s", message, hint
+    if v["signal"] is Signal.PRESSURE and not v["gpu_pressure_terms"]:
+        message = "must name a term with SIGNAL=pressure"
+        yield "gpu_pressure_terms", "signal", message, "else the table never has a signal"
+    if v["fleet"] and v["borrow"] is not BorrowMode.OFF:
+        hint = "the tokens of a fleet are leased for each priority"
+        yield "borrow", "fleet", "must be off with FLEET", hint
+    kind, _, name = v["identity"].partition(":")
+    if kind == "header" and name in v["record_headers"]:
+        hint = "a header that identifies the caller can never be recorded"
+        yield "record_headers", "identity", f"must not hold {name}, the header of IDENTITY", hint
+    yield from _redis_contradictions(v)
 
 
-def _one_header_for_two(values: Values) -> MessageAndHint:
-    if values["deadline_header"] != values["priority_header"]:
-        return None
-    return "must not be PRIORITY_HEADER as well", "one header cannot carry both"
-
-
-def _required_nothing(values: Values) -> MessageAndHint:
-    if not values["gpu_required"] or values["gpu"] != ("none",):
-        return None
-    return "cannot be true with GPU=none", "no sample will ever arrive"
-
-
-def _blind_too_early(values: Values) -> MessageAndHint:
-    stale_s = values["gpu_stale_after_s"] or max(3.0 * values["sample_interval_s"], 3.0)
-    if values["gpu_blind_after_s"] >= 2.0 * stale_s:
-        return None
-    message = f"must be at least twice the age of a stale sample, {plain(2.0 * stale_s)} s"
-    return message, "or lower gpu_stale_after_s"
-
-
-def _slower_than_slowest(values: Values) -> MessageAndHint:
-    interval = values["sample_interval_s"]
-    if not values["sample_adaptive"] or values["sample_interval_max_s"] >= interval:
-        return None
-    message = f"needs sample_interval_max_s to be at least SAMPLE_INTERVAL_S, {plain(interval)} s"
-    return message, "raise sample_interval_max_s, or lower SAMPLE_INTERVAL_S"
-
-
-def _pressure_of_nothing(values: Values) -> MessageAndHint:
-    if values["signal"] is not Signal.PRESSURE or values["gpu_pressure_terms"]:
-        return None
-    return "must name a term with SIGNAL=pressure", "else the table never has a signal"
-
-
-def _members_without_key(values: Values) -> MessageAndHint:
-    is_stable = values["key_secret"] is not None or values["redis_url"] is not None
-    if is_stable or not any(plan.members for plan in values["plans"].values()):
-        return None
-    return (
-        "members need a KEY_SECRET",
-        "without it a caller's identity differs in each process and after each start",
-    )
-
-
-def _redis_missing(values: Values) -> MessageAndHint:
-    if values["redis_url"] is None or find_spec("redis"):
-        return None
-    return "needs the package redis", how_to_install("redis")
-
-
-def _borrow_in_a_fleet(values: Values) -> MessageAndHint:
-    if not values["fleet"] or values["borrow"] is BorrowMode.OFF:
-        return None
-    return "must be off with FLEET", "the tokens of a fleet are leased for each priority"
-
-
-def _identity_recorded(values: Values) -> MessageAndHint:
-    kind, _, name = values["identity"].partition(":")
-    if kind != "header" or name not in values["record_headers"]:
-        return None
-    return (
-        f"must not hold {name}, the header of IDENTITY",
-        "a header that identifies the caller can never be recorded",
-    )
-
-
-def _needs_redis(name: str) -> Callable[[Values], MessageAndHint]:
-    def find_problem(values: Values) -> MessageAndHint:
-        if not values[name] or values["redis_url"] is not None:
-            return None
-        return "needs REDIS_URL", "processes share state through Redis"
-
-    return find_problem
-
-
-CHECKS: Final[tuple[tuple[str, tuple[str, ...], Callable[[Values], MessageAndHint]], ...]] = (
-    ("tier_release_margin_pct", ("tiers",), _never_released),
-    ("deadline_header", ("priority_header",), _one_header_for_two),
-    ("gpu_required", ("gpu",), _required_nothing),
-    ("gpu_blind_after_s", ("gpu_stale_after_s", "sample_interval_s"), _blind_too_early),
-    ("sample_adaptive", ("sample_interval_s", "sample_interval_max_s"), _slower_than_slowest),
-    ("gpu_pressure_terms", ("signal",), _pressure_of_nothing),
-    ("plans", ("key_secret", "redis_url"), _members_without_key),
-    ("redis_url", (), _redis_missing),
-    ("borrow", ("fleet",), _borrow_in_a_fleet),
-    ("fleet", ("redis_url",), _needs_redis("fleet")),
-    ("fleet_gpu", ("redis_url",), _needs_redis("fleet_gpu")),
-    ("breaker_shared", ("redis_url",), _needs_redis("breaker_shared")),
-    ("record_headers", ("identity",), _identity_recorded),
-)
-"""The setting that the problem stands under, the others that it needs, and the check."""
+def _redis_contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
+    if v["redis_url"] is None:
+        for name in ("fleet", "fleet_gpu", "breaker_shared"):
+            if v[name]:
+                yield name, "redis_url", "needs REDIS_URL", "processes share state through Redis"
+        if v["key_secret"] is None and any(plan.members for plan in v["plans"].values()):
+            hint = "without it a caller's identity differs in each process and after each start"
+            yield "plans", "redis_url key_secret", "members need a KEY_SECRET", hint
+    elif not find_spec("redis"):
+        yield "redis_url", "", "needs the package redis", how_to_install("redis")
 
 
 class BreakerDefaults(Protocol):

@@ -67,6 +67,8 @@ class FieldType:
     """Formats a value; ``parse`` reads the text back."""
     public: Callable[[Any], str] | None = None
     """Formats a value without its secrets; None: it has none."""
+    hidden: bool = False
+    """Whether no message quotes a wrong value: it may be a secret in the wrong place."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Build the schema of pydantic: ``parse``, then pydantic's own check of type and range."""
@@ -86,7 +88,7 @@ class FieldType:
     def describe_error(self, raw: object, reason: str) -> tuple[str, str]:
         """Return message and hint for a value that is not allowed."""
         message = f"must be {self.allowed}"
-        if self.public is None:
+        if not self.hidden:
             message += f", not {repr_for_user(raw)}"
         return message, reason or f"for example {self.example}"
 
@@ -303,7 +305,9 @@ def secret(
     def shown(value: Any) -> str:  # noqa: ANN401 - a SecretStr, whose module is slow to import
         return public(value.get_secret_value()) if public else MASK
 
-    return FieldType(allowed, example, parse, text=lambda value: str(value.get_secret_value()), public=shown)
+    return FieldType(
+        allowed, example, parse, text=lambda value: str(value.get_secret_value()), public=shown, hidden=True
+    )
 
 
 def secret_text(raw: Any) -> str:  # noqa: ANN401 - raw values have any type

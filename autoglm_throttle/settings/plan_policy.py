@@ -32,7 +32,7 @@ def _members(raw: object) -> tuple[str, ...]:
 
 
 MEMBERS: Final = FieldType(
-    _MEMBERS.allowed, _MEMBER.example, _members, text=_MEMBERS.text, public=lambda _: MASK
+    _MEMBERS.allowed, _MEMBER.example, _members, text=_MEMBERS.text, public=lambda _: MASK, hidden=True
 )
 
 

@@ -10,20 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
+from autoglm_throttle.settings import groups
 from autoglm_throttle.settings.groups import GROUP_OF, GROUPS, settings_table
 from autoglm_throttle.settings.groups.base import Group, validate
-from autoglm_throttle.settings.groups.breaker import (
-    BreakerSettings,
-    DegradationSettings,
-    SharedBreakerSettings,
-)
-from autoglm_throttle.settings.groups.callers import CallerSettings, ResponseSettings
-from autoglm_throttle.settings.groups.control import ConcurrencySettings, ControlSettings, RateSettings
-from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings, VerdictSettings
-from autoglm_throttle.settings.groups.observe import LoadingSettings, ObserveSettings
-from autoglm_throttle.settings.groups.recorder import RecorderSettings
-from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
-from autoglm_throttle.settings.groups.users import UserSettings
+from autoglm_throttle.settings.groups.gpu import stale_at_least_s
 from autoglm_throttle.settings.guard_policy import GuardPolicy
 from autoglm_throttle.settings.plan_policy import PlanPolicy
 from autoglm_throttle.settings.problems import ConfigError, Problem
@@ -63,23 +53,23 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    control: ControlSettings
-    rates: RateSettings
-    concurrency: ConcurrencySettings
-    users: UserSettings
-    store: StoreSettings
-    fleet: FleetSettings
-    callers: CallerSettings
-    responses: ResponseSettings
-    gpu: GpuSettings
-    verdict: VerdictSettings
-    quota: QuotaSettings
-    breaker: BreakerSettings
-    shared_breakers: SharedBreakerSettings
-    degradation: DegradationSettings
-    recorder: RecorderSettings
-    observe: ObserveSettings
-    loading: LoadingSettings
+    control: groups.ControlSettings
+    rates: groups.RateSettings
+    concurrency: groups.ConcurrencySettings
+    users: groups.UserSettings
+    store: groups.StoreSettings
+    fleet: groups.FleetSettings
+    callers: groups.CallerSettings
+    responses: groups.ResponseSettings
+    gpu: groups.GpuSettings
+    verdict: groups.VerdictSettings
+    quota: groups.QuotaSettings
+    breaker: groups.BreakerSettings
+    shared_breakers: groups.SharedBreakerSettings
+    degradation: groups.DegradationSettings
+    recorder: groups.RecorderSettings
+    observe: groups.ObserveSettings
+    loading: groups.LoadingSettings
     routes: tuple[RoutePolicy, ...]
     plans: Mapping[str, PlanPolicy]
     guards: Mapping[str, GuardPolicy]
@@ -238,8 +228,8 @@ def _derive(parts: dict[str, Any], loaded: LoadedValues) -> None:
         parts["quota"] = parts["quota"].model_copy(update={"quotas": True})
         loaded.sources["quotas"] = loaded.sources["routes"]
     if "sample_interval_s" in loaded.values and "degrade_load_stale_s" not in loaded.values:
-        stale = {"load_stale_s": parts["gpu"].stale_at_least_s}
+        stale = {"load_stale_s": stale_at_least_s(parts["gpu"].sample_interval_s)}
         # No setting of its own was given: the copy has none either.
-        parts["degradation"] = DegradationSettings.model_construct(
+        parts["degradation"] = groups.DegradationSettings.model_construct(
             parts["degradation"].model_fields_set, **{**dict(parts["degradation"]), **stale}
         )

@@ -77,7 +77,9 @@ class Tables:
         if not isinstance(part, Mapping):
             self.problems.append(
                 Problem(
-                    place, "must be a table", f"for example {EXAMPLES[place.split('.')[0].split('[')[0]]}"
+                    place,
+                    "must be a table",
+                    f"for example {EXAMPLES[place.split('.', maxsplit=1)[0].split('[', maxsplit=1)[0]]}",
                 )
             )
             return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Final, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
 
 from autoglm_throttle.settings.field_types import FieldType
@@ -124,8 +124,9 @@ class Override(Group):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_none(cls, values: Any) -> Any:  # noqa: ANN401 - pydantic passes anything
-        return {key: value for key, value in values.items() if value is not None}
+    def _without_none(cls, values: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 - pydantic passes anything
+        # With a context, these are the defaults of all.
+        return values if info.context else {key: value for key, value in values.items() if value is not None}
 
 
 def validate(

@@ -53,10 +53,11 @@ def _trips(raw: object) -> frozenset[TripRule]:
     parts = [part.lower() if isinstance(part, str) else part for part in parts_of(raw)]
     if not parts or parts == [NOTHING]:
         raise FieldTypeError("a breaker that is never to open has the mode disabled or metrics_only")
+    words = {rule.value: rule for rule in TripRule}
     for part in parts:
-        if not isinstance(part, str) or part not in TripRule:
+        if not isinstance(part, str) or part not in words:
             raise FieldTypeError(f"{repr_for_user(part)}: not one of them")
-    return frozenset(TripRule(str(part)) for part in parts)
+    return frozenset(words[str(part)] for part in parts)
 
 
 def _ramp(raw: object) -> tuple[float, ...]:

@@ -90,7 +90,7 @@ def _network(text: str) -> str:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise FieldTypeError("not a network") from None
-    if network.version == 6 and 0 < network.prefixlen and network.overlaps(_MAPPED):
+    if network.version == 6 and network.prefixlen > 0 and network.overlaps(_MAPPED):
         if network.prefixlen < _MAPPED.prefixlen:
             raise FieldTypeError("for peers that have an IPv4 address write the IPv4 network")
         mapped = ipaddress.IPv6Address(text.partition("/")[0]).ipv4_mapped

@@ -42,15 +42,17 @@ def _bounded(low: float, high: float, unit: str, text: object) -> float:
 
 def _tiers(raw: object) -> Tiers:
     """Parse ``85:0.7,90:0.4``, with optional signs such as ``85%:70%``, or a sequence of pairs."""
-    pairs = [part.split(":") for part in raw.split(",")] if isinstance(raw, str) else raw
-    if not isinstance(pairs, (list, tuple)) or not all(isinstance(pair, (list, tuple)) for pair in pairs):
+    pairs = [part.partition(":")[::2] for part in raw.split(",")] if isinstance(raw, str) else raw
+    if not isinstance(pairs, (list, tuple)):
+        raise FieldTypeError
+    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):
         raise FieldTypeError
     if not 1 <= len(pairs) <= TIERS_AT_MOST:
         raise FieldTypeError(f"1 to {TIERS_AT_MOST} rows, for example {_TIERS_EXAMPLE}")
     try:
         rows = tuple((_bounded(0, 100, "%", edge), _bounded(0, 1, "share", factor)) for edge, factor in pairs)
-    except ValueError:
-        raise FieldTypeError(f"for example {_TIERS_EXAMPLE}") from None
+    except ValueError as error:
+        raise FieldTypeError(str(error) or f"for example {_TIERS_EXAMPLE}") from None
     for (edge, factor), (next_edge, next_factor) in pairwise(rows):
         if next_edge <= edge:
             raise FieldTypeError(f"edge {plain(next_edge)} does not rise above {plain(edge)}")

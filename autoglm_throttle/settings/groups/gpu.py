@@ -27,14 +27,15 @@ from autoglm_throttle.types import AggregateMode, MissingTelemetryMode, Priority
 
 RATIO: Final = number(0.01, 1, "share")
 
-STALE_INTERVALS: Final = 3.0
-STALE_LEAST_S: Final = 3.0
-"""Default age from which a sample is stale: three intervals, at least 3 s."""
-
 _MATCHER: Final = re.compile(
     r"""\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*("|')(?:(?!\1)[^\\]|\\.)*\1\s*(?:,|\Z)"""
 )
 _MATCHER_EXAMPLE: Final = 'cluster="a"'
+
+
+def stale_at_least_s(interval_s: float) -> float:
+    """Return the default age in seconds from which a sample is stale: three intervals, at least 3 s."""
+    return max(3.0 * interval_s, 3.0)
 
 
 def _gpu_sources(raw: object) -> tuple[str, ...]:
@@ -158,12 +159,7 @@ class GpuSettings(Group):
     @property
     def stale_after_s(self) -> float:
         """Age in seconds from which a sample is stale."""
-        return self.stale_at_least_s if self.gpu_stale_after_s is None else self.gpu_stale_after_s
-
-    @property
-    def stale_at_least_s(self) -> float:
-        """Default age in seconds from which a sample is stale."""
-        return max(STALE_INTERVALS * self.sample_interval_s, STALE_LEAST_S)
+        return self.gpu_stale_after_s or stale_at_least_s(self.sample_interval_s)
 
 
 class VerdictSettings(Group):
