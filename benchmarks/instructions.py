@@ -9,54 +9,20 @@ or system calls.
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
+from benchmarks.callgrind import NO_VALGRIND, ROOT, at_commit, environ, profiles
 from benchmarks.instructions_driver import ATTACHMENTS, REQUESTS, STATES
 
-ROOT = Path(__file__).resolve().parents[1]
 DRIVER = ROOT / "benchmarks" / "instructions_driver.py"
-
-NO_VALGRIND = "valgrind is not installed on this machine (Debian: the package valgrind); nothing was measured"
-
-MARK = "getppid"
-"""The C function that closes a profile; only the driver calls it, around each measured part."""
-
-SUMMARY = re.compile(r"^summary: (\d+)$", re.MULTILINE)
 
 Figures = dict[str, dict[str, int]]
 """Instructions of one request by attachment and state."""
-
-
-def profiles(checkout: Path, folder: Path) -> list[int]:
-    """Run the driver on a checkout and return the instructions of each profile, in order.
-
-    Raises:
-        RuntimeError: the driver failed.
-    """
-    out = folder / "callgrind"
-    command = ["valgrind", "--tool=callgrind", f"--dump-before={MARK}", f"--callgrind-out-file={out}", "-q"]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("AUTOGLM_THROTTLE_")}
-    done = subprocess.run(
-        [*command, sys.executable, "-P", str(DRIVER)],
-        env=environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"the driver failed on {checkout}:\n{done.stderr}")
-    numbers = sorted(int(path.suffix[1:]) for path in folder.glob("callgrind.*"))
-    texts = [(folder / f"callgrind.{number}").read_text() for number in numbers]
-    return [int(match[1]) for text in texts if (match := SUMMARY.search(text))]
 
 
 def per_request(counts: list[int]) -> Figures:
@@ -78,19 +44,8 @@ def per_request(counts: list[int]) -> Figures:
 def measure(checkout: Path) -> Figures:
     """Measure one checkout."""
     with tempfile.TemporaryDirectory() as folder:
-        return per_request(profiles(checkout, Path(folder)))
-
-
-def measure_commit(commit: str) -> Figures:
-    """Measure a commit in a work tree of its own, which is removed afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
-        try:
-            return measure(tree)
-        finally:
-            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+        variables = environ(checkout, PYTHONDONTWRITEBYTECODE="1")
+        return per_request(profiles([str(DRIVER)], variables, Path(folder)))
 
 
 def table(now: Figures, before: Figures | None) -> str:
@@ -116,7 +71,7 @@ def main() -> int:
     if shutil.which("valgrind") is None:
         print(NO_VALGRIND, file=sys.stderr)
         return 1
-    before = measure_commit(options.against) if options.against else None
+    before = at_commit(options.against, measure) if options.against else None
     now = measure(ROOT)
     print(table(now, before))
     result: dict[str, Any] = {**harness.machine(), "requests": REQUESTS, "instructions": now}

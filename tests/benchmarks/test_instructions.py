@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import instructions
+from benchmarks.callgrind import ROOT
 from benchmarks.instructions_driver import ATTACHMENTS, REQUESTS, STATES
 
 pytestmark = pytest.mark.slow
@@ -56,7 +57,7 @@ def test_driver_answers_every_request(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-P", str(instructions.DRIVER)],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(instructions.ROOT)},
+        env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
