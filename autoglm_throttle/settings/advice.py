@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.settings.checks import breaker_of
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.gpu_items import ENGINES
 from autoglm_throttle.settings.groups import settings_table
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.settings.groups.callers import HeaderTrust
 from autoglm_throttle.settings.problems import Problem, quoted_key
 from autoglm_throttle.settings.route_policy import earlier_matches
@@ -132,8 +134,9 @@ def startup_advice(settings: Settings) -> list[Problem]:
     """Collect the advice that a throttle logs when it starts: settings that are hardly ever intended."""
     if settings.store.redis_url is None:
         return []
-    policies = [*settings.plans.values(), *settings.routes]
-    limited = any(settings.users.by_priority) or any(policy.user_limit for policy in policies)
+    own = [plan.user_limit for plan in settings.plans.values()]
+    own += [route.user_limit for route in settings.routes]
+    limited = any(settings.users.by_priority) or any(own)
     used = limited or settings.fleet.fleet or settings.fleet.fleet_gpu or settings.shared_breakers.shared
     advice = []
     if not used:
@@ -235,14 +238,17 @@ def _unused_settings(settings: Settings) -> Iterator[_Advice]:
             yield name, f"has no effect without {needed.upper()}", ""
 
 
-def _opens_by(*trips: TripRule) -> Any:  # noqa: ANN401 - a predicate of breaker settings
+_Condition = Callable[[BreakerSettings], bool]
+
+
+def _opens_by(*trips: TripRule) -> _Condition:
     return lambda values: not values.trip.isdisjoint(trips)
 
 
 _CONSECUTIVE: Final = (_opens_by(TripRule.CONSECUTIVE), "consecutive in {trip}")
 _A_RATE: Final = (_opens_by(TripRule.FAILURE_RATE, TripRule.SLOW_RATE), "failure_rate or slow_rate in {trip}")
 
-USED_IF: Final = {
+USED_IF: Final[Mapping[str, tuple[_Condition, str]]] = {
     **dict.fromkeys(("failures", "failure_window_s"), _CONSECUTIVE),
     **dict.fromkeys(("window", "window_s", "min_calls"), _A_RATE),
     "failure_rate": (_opens_by(TripRule.FAILURE_RATE), "failure_rate in {trip}"),
@@ -260,11 +266,11 @@ USED_IF: Final = {
 """Key -> whether another value makes it effective, and the condition in words."""
 
 
-def _ends_before_slow(values: Any) -> bool:  # noqa: ANN401 - breaker settings
-    return None not in {values.timeout_s, values.slow_call_s} and values.slow_call_s >= values.timeout_s
+def _ends_before_slow(values: BreakerSettings) -> bool:
+    return (values.slow_call_s or 0.0) >= (values.timeout_s or math.inf)
 
 
-BREAKER_ADVICE: Final = (
+BREAKER_ADVICE: Final[tuple[tuple[tuple[str, ...], _Condition, str, str], ...]] = (
     (
         ("mode",),
         lambda values: values.mode is BreakerMode.METRICS_ONLY,
@@ -318,7 +324,7 @@ def _guard_advice(settings: Settings) -> Iterator[Problem]:
 def _advice_for_guard(
     settings: Settings,
     policy: GuardPolicy,
-    values: Any,
+    values: BreakerSettings,
     names: Mapping[str, str],
 ) -> Iterator[tuple[str, str, str]]:
     own = policy.explicit()
@@ -333,7 +339,7 @@ def _advice_for_guard(
 
 
 def _breaker_advice(
-    values: Any,
+    values: BreakerSettings,
     written: Collection[str],
     names: Mapping[str, str],
 ) -> Iterator[tuple[str, str, str]]:
@@ -344,7 +350,7 @@ def _breaker_advice(
 
 
 def _unused_keys(
-    guards: Collection[Any], written: Collection[str], names: Mapping[str, str]
+    guards: Collection[BreakerSettings], written: Collection[str], names: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     for key, (is_used, needed) in USED_IF.items():
         if key in written and not any(map(is_used, guards)):

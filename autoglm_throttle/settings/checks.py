@@ -159,6 +159,10 @@ def _contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
     if v["signal"] is Signal.PRESSURE and not v["gpu_pressure_terms"]:
         message = "must name a term with SIGNAL=pressure"
         yield "gpu_pressure_terms", "signal", message, "else the table never has a signal"
+    yield from _sharing_contradictions(v)
+
+
+def _sharing_contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
     if v["fleet"] and v["borrow"] is not BorrowMode.OFF:
         hint = "the tokens of a fleet are leased for each priority"
         yield "borrow", "fleet", "must be off with FLEET", hint
@@ -166,10 +170,6 @@ def _contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
     if kind == "header" and name in v["record_headers"]:
         hint = "a header that identifies the caller can never be recorded"
         yield "record_headers", "identity", f"must not hold {name}, the header of IDENTITY", hint
-    yield from _redis_contradictions(v)
-
-
-def _redis_contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
     if v["redis_url"] is None:
         for name in ("fleet", "fleet_gpu", "breaker_shared"):
             if v[name]:
@@ -245,16 +245,13 @@ def _guard_problems(tables: Tables, values: Values, wrong: Collection[str]) -> l
     for name, policy in tables.guards.items():
         place = f"guards.{quoted_key(name)}"
         own = policy.own_values()
-        known = {
-            key: value for key, value in (defaults | own).items() if key not in tables.wrong.get(place, ())
-        }
-        problems += [
-            problem.below(f"{place}.")
-            for problem in cross_field_problems(
-                known, own, lambda key, own=own: key if key in own else _breaker_name(key)
-            )  # type: ignore[misc]  # mypy knows no default
-            if problem not in cross_field_problems(own, own)
-        ]
+        known = defaults | own
+        for key in tables.wrong.get(place, ()):
+            known.pop(key, None)
+        names = {key: key if key in own else _breaker_name(key) for key in known}
+        of_table = cross_field_problems(own, own)
+        found = cross_field_problems(known, own, names.__getitem__)
+        problems += [problem.below(f"{place}.") for problem in found if problem not in of_table]
     return problems
 
 

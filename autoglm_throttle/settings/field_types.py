@@ -26,7 +26,10 @@ NOTHING: Final = "none"
 """The word for an empty list, because an empty variable means "not set"."""
 
 UNITS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
-    "s": {"us": (1, 10**6), "ms": (1, 1000), "s": (1, 1), "m": (60, 1), "min": (60, 1), "h": (3600, 1), "d": (86_400, 1)},
+    "s": {
+        "us": (1, 10**6), "ms": (1, 1000), "s": (1, 1),
+        "m": (60, 1), "min": (60, 1), "h": (3600, 1), "d": (86_400, 1),
+    },
     "requests/s": {"/s": (1, 1), "/m": (1, 60), "/min": (1, 60), "/h": (1, 3600), "rps": (1, 1)},
     "bytes": {
         "b": (1, 1), "kb": (10**3, 1), "mb": (10**6, 1), "gb": (10**9, 1),
@@ -59,7 +62,7 @@ class FieldType:
     example: str
     """An allowed value."""
     parse: Callable[[Any], Any]
-    """Parses a value. A ValueError says that it is not allowed; its text may name an allowed value."""
+    """Parses a value, or raises a ValueError; its text may name an allowed value."""
     bounds: Mapping[str, Any] | None = None
     """Constraints for pydantic's own schema of the annotated type; None: ``parse`` returns the final value."""
     unit: str = ""
@@ -74,7 +77,7 @@ class FieldType:
         """Build the schema of pydantic: ``parse``, then pydantic's own check of type and range."""
         if self.bounds is None:
             return {"type": "function-plain", "function": {"type": "no-info", "function": self.parse}}
-        schema: Any = handler(source) | self.bounds
+        schema: Any = {**handler(source), **self.bounds}
         return {
             "type": "function-before",
             "function": {"type": "no-info", "function": self.parse},
@@ -160,7 +163,7 @@ def _number(unit: str, raw: object) -> float:
 
 
 def whole(low: int, high: int, unit: str = "") -> FieldType:
-    """Build the type of whole numbers within a range; with the unit ``bytes`` also texts such as ``256KiB``."""
+    """Build the type of whole numbers within a range; in ``bytes`` also texts such as ``256KiB``."""
     allowed = f"a whole number from {low} to {high}" + (f" {unit}" if unit else "")
     bounds = {"ge": low, "le": high, "strict": True}
     return FieldType(allowed, str(low), partial(_whole, unit), bounds, unit)

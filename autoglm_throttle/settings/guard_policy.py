@@ -56,5 +56,5 @@ class GuardPolicy(BreakerSettings):
         def __init__(self, name: str, **values: Unpack[GuardValues]) -> None: ...
 
     def own_values(self) -> dict[str, Any]:
-        """Return the values that are set. The criticality is always among them: it has no default elsewhere."""
+        """Return the values that are set, and always the criticality, which has no default elsewhere."""
         return {"criticality": self.criticality} | self.explicit()

@@ -66,10 +66,10 @@ class ConfigError(ThrottleError, ValueError):
 
 
 def repr_for_user(value: object) -> str:
-    """Format a value for a message: in quotes, one line, 60 characters, no login and no query value of a URL."""
+    """Format a value for a message: in quotes, one line, 60 characters, no secrets of a URL."""
     try:
         text = value if isinstance(value, str) else repr(value)
-    except Exception:  # noqa: BLE001 - the value is foreign code; a message must not fail on its account
+    except Exception:  # noqa: BLE001 - a value in code may have any fault
         text = type(value).__name__
     text = masked_url(text[:_READ_AT_MOST], whole_login=True)
     if len(text) > SHOWN_CHARACTERS:

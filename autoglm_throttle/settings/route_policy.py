@@ -211,8 +211,9 @@ def earlier_matches(routes: Sequence[RoutePolicy]) -> list[tuple[int, ...]]:
     for position, route in enumerate(routes):
         # Exact: a request with segments and a method that no policy names stands for all others of its kind,
         # and no length beyond the longest pattern behaves differently.
-        takers = [tree.first(method, segments) for method, segments in _witnesses(route, longest)]
-        found.append(() if None in takers else tuple(dict.fromkeys(takers)))
+        witnesses = _witnesses(route, longest)
+        takers = [at for request in witnesses if (at := tree.first(*request)) is not None]
+        found.append(tuple(dict.fromkeys(takers)) if len(takers) == len(witnesses) else ())
         tree.add(position, route)
     return found
 

@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from autoglm_throttle.settings import groups
 from autoglm_throttle.settings.groups import GROUP_OF, GROUPS, settings_table
 from autoglm_throttle.settings.groups.base import Group, validate
-from autoglm_throttle.settings.groups.gpu import stale_at_least_s
+from autoglm_throttle.settings.groups.breaker import (
+    BreakerSettings,
+    DegradationSettings,
+    SharedBreakerSettings,
+)
+from autoglm_throttle.settings.groups.callers import CallerSettings, ResponseSettings
+from autoglm_throttle.settings.groups.control import ConcurrencySettings, ControlSettings, RateSettings
+from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings, VerdictSettings, stale_at_least_s
+from autoglm_throttle.settings.groups.observe import LoadingSettings, ObserveSettings
+from autoglm_throttle.settings.groups.recorder import RecorderSettings
+from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
+from autoglm_throttle.settings.groups.users import UserSettings
 from autoglm_throttle.settings.guard_policy import GuardPolicy
 from autoglm_throttle.settings.plan_policy import PlanPolicy
 from autoglm_throttle.settings.problems import ConfigError, Problem
@@ -53,23 +63,23 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    control: groups.ControlSettings
-    rates: groups.RateSettings
-    concurrency: groups.ConcurrencySettings
-    users: groups.UserSettings
-    store: groups.StoreSettings
-    fleet: groups.FleetSettings
-    callers: groups.CallerSettings
-    responses: groups.ResponseSettings
-    gpu: groups.GpuSettings
-    verdict: groups.VerdictSettings
-    quota: groups.QuotaSettings
-    breaker: groups.BreakerSettings
-    shared_breakers: groups.SharedBreakerSettings
-    degradation: groups.DegradationSettings
-    recorder: groups.RecorderSettings
-    observe: groups.ObserveSettings
-    loading: groups.LoadingSettings
+    control: ControlSettings
+    rates: RateSettings
+    concurrency: ConcurrencySettings
+    users: UserSettings
+    store: StoreSettings
+    fleet: FleetSettings
+    callers: CallerSettings
+    responses: ResponseSettings
+    gpu: GpuSettings
+    verdict: VerdictSettings
+    quota: QuotaSettings
+    breaker: BreakerSettings
+    shared_breakers: SharedBreakerSettings
+    degradation: DegradationSettings
+    recorder: RecorderSettings
+    observe: ObserveSettings
+    loading: LoadingSettings
     routes: tuple[RoutePolicy, ...]
     plans: Mapping[str, PlanPolicy]
     guards: Mapping[str, GuardPolicy]
@@ -81,7 +91,7 @@ class Settings(BaseModel):
         if values.get("config_file") is not None:
             hint = "Settings.from_env(config_file=...) reads it"
             loaded.problems.append(Problem("config_file", "is not read by Settings(...)", hint))
-        self._fill(loaded)
+        self.__setstate__(_made(loaded, type(self)).__getstate__())
 
     @classmethod
     def from_env(
@@ -105,17 +115,9 @@ class Settings(BaseModel):
             ConfigError: with one problem for each invalid value, in the order of the settings page.
         """
         loaded = load(overrides, os.environ if environ is None else environ, env_file)
-        settings = cls.__new__(cls)
-        settings._fill(loaded)
         for problem in loaded.ignored:
             _log.warning("ignored: %s", problem)
-        return settings
-
-    def _fill(self, loaded: LoadedValues) -> None:
-        # The groups are validated already; validating this model would build the schemas of all of them.
-        made = Settings.model_construct(**_validate(loaded))
-        self.__setstate__(made.__getstate__())
-        self._loaded = loaded
+        return _made(loaded, cls)
 
     def source_of(self, name: str) -> SettingSource:
         """Return the source of a setting's value.
@@ -157,8 +159,9 @@ class Settings(BaseModel):
 
         None: each process draws its own key.
         """
-        if self.callers.key_secret is not None:
-            return self.callers.key_secret.get_secret_value().encode()
+        secret = self.callers.key_secret
+        if secret is not None:
+            return secret.get_secret_value().encode()
         # With a random key per process, shared windows would count one caller under several names.
         return None if self.store.redis_url is None else SHARED_KEY
 
@@ -178,6 +181,13 @@ class Settings(BaseModel):
         for name in _ORDER:
             if name in self._loaded.sources:
                 yield name, self.text_of(name) if name in table else getattr(self, name)
+
+
+def _made(loaded: LoadedValues, kind: type[Settings]) -> Settings:
+    # The groups are validated already; validating this model would build the schemas of all of them.
+    settings = kind.model_construct(**_validate(loaded))
+    settings.__pydantic_private__ = {"_loaded": loaded}
+    return settings
 
 
 def _validate(loaded: LoadedValues) -> dict[str, Any]:
@@ -228,8 +238,5 @@ def _derive(parts: dict[str, Any], loaded: LoadedValues) -> None:
         parts["quota"] = parts["quota"].model_copy(update={"quotas": True})
         loaded.sources["quotas"] = loaded.sources["routes"]
     if "sample_interval_s" in loaded.values and "degrade_load_stale_s" not in loaded.values:
-        stale = {"load_stale_s": stale_at_least_s(parts["gpu"].sample_interval_s)}
-        # No setting of its own was given: the copy has none either.
-        parts["degradation"] = groups.DegradationSettings.model_construct(
-            parts["degradation"].model_fields_set, **{**dict(parts["degradation"]), **stale}
-        )
+        stale_s = stale_at_least_s(parts["gpu"].sample_interval_s)
+        parts["degradation"] = parts["degradation"].model_copy(update={"load_stale_s": stale_s})

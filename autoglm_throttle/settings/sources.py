@@ -216,6 +216,9 @@ def _setting_name(variable: str) -> str | None:
     upper = variable.upper()
     if upper.startswith(PREFIX):
         return upper[len(PREFIX) :].lower()
+    # One typo leaves one of these parts of the prefix intact: most variables need no comparison.
+    if "AUTOGLM" not in upper and "HROTTLE_" not in upper:
+        return None
     return next((name for name in GROUP_OF if _is_one_typo(upper, PREFIX + name.upper())), None)
 
 

@@ -1,4 +1,4 @@
-"""Parses the tables of policies: ``[[routes]]``, ``[plans.<name>]`` and ``[guards.<name>]``, or the same in code."""
+"""Parses the tables ``[[routes]]``, ``[plans.<name>]`` and ``[guards.<name>]``, or the same in code."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from autoglm_throttle.settings.guard_policy import GuardPolicy
 from autoglm_throttle.settings.plan_policy import PlanPolicy
 from autoglm_throttle.settings.problems import Problem, quoted_key, repr_for_user
 from autoglm_throttle.settings.route_policy import RoutePolicy
+from autoglm_throttle.settings.sources import head_of
 
 P = TypeVar("P", bound=Override)
 
@@ -75,13 +76,8 @@ class Tables:
         if isinstance(part, BreakerSettings):
             part = part.explicit()
         if not isinstance(part, Mapping):
-            self.problems.append(
-                Problem(
-                    place,
-                    "must be a table",
-                    f"for example {EXAMPLES[place.split('.', maxsplit=1)[0].split('[', maxsplit=1)[0]]}",
-                )
-            )
+            example = EXAMPLES[head_of(place)]
+            self.problems.append(Problem(place, "must be a table", f"for example {example}"))
             return None
         policy, problems, wrong = validate(
             kind, given | dict(part) if not given.keys() & part.keys() else part

@@ -120,15 +120,15 @@ def _secret(raw: object) -> SecretStr:
     except UnicodeEncodeError:
         raise FieldTypeError("it is not UTF-8") from None
     if size < SECRET_BYTES:
-        raise FieldTypeError(f"this one has {size}; for example {_SECRET_EXAMPLE}")
+        raise FieldTypeError(f"this one has {size}; for example {_EXAMPLE_KEY}")
     return SecretStr(text)
 
 
-_SECRET_EXAMPLE: Final = "the output of: openssl rand -hex 32"
+_EXAMPLE_KEY: Final = "the output of: openssl rand -hex 32"
 IDENTITY: Final = FieldType("address, bearer, header:NAME or module:callable", "header:x-api-key", _identity)
 PROXY: Final = FieldType(f"addresses, networks such as 10.0.0.0/8, or the word {UNIX}", "10.0.0.0/8", _proxy)
 REQUEST_PATH: Final = FieldType("exact paths that start with /", "/health", _path)
-SECRET: Final = secret(f"a secret of at least {SECRET_BYTES} bytes", _SECRET_EXAMPLE, _secret)
+SECRET: Final = secret(f"a secret of at least {SECRET_BYTES} bytes", _EXAMPLE_KEY, _secret)
 
 
 class CallerSettings(Group):
