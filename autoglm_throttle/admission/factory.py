@@ -311,8 +311,6 @@ def shared_budget(settings: Settings, now: float) -> SharedBudget:
 
 def quota(settings: Settings) -> Quota | None:
     """Create the resource quotas; None without ``QUOTAS``."""
-    from autoglm_throttle.settings.checks import stale_after_s
-
     if not settings.quota.quotas:
         return None
     from autoglm_throttle.control.quota import Quota, QuotaRules, RouteQuota
@@ -331,7 +329,7 @@ def quota(settings: Settings) -> Quota | None:
             compute_priority=settings.quota.compute_priority,
             routes=routes,
             interval_s=settings.gpu.sample_interval_s,
-            stale_after_s=stale_after_s(settings.model_dump()),
+            stale_after_s=settings.gpu.stale_after_s,
         )
     )
 
