@@ -81,7 +81,9 @@ def _short(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")
+    text = text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")
+    # Values with surrogates could not be written.
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 if __name__ == "__main__":

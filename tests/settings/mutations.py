@@ -64,7 +64,7 @@ RIGHT: Mapping[str, tuple[Any, ...]] = {
     "redis_url": ("redis://u:pass@127.0.0.1:6379/0", "unix:///run/redis.sock"),
     "service": ("llm_7B",),
     "fleet": (True, "true"),
-    "gpu": ("nvml,vllm:http://h:8000/m", ["auto", "dcgm:http://h"], "none", "fake:a b.csv"),
+    "gpu": ("nvml,vllm:http://h:8000/m", ["auto", "dcgm:http://h"], "none", "fake:a b.csv", ["fake:a,nvml"]),
     "gpu_selector": ('cluster="a,b"', ""),
     "gpu_devices": ("0,GPU-1f", [0, 1]),
     "sample_interval_s": ("250ms", 5),
