@@ -22,6 +22,7 @@ from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by
 from autoglm_throttle.asgi.routes import path_of
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import RoutePolicy, Settings
+from autoglm_throttle.settings.groups.callers import ResponseSettings
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import (
     Decision,
@@ -176,9 +177,8 @@ async def guard_rejected(connection: HTTPConnection, error: Exception) -> Any:  
         await connection.close(TRY_AGAIN_LATER, close_reason(decision))
         return None
     innermost = next(reversed(permits), None)
-    status, fields, body = _response_builder(
-        innermost.settings if innermost is not None else Settings()
-    ).rejection(decision)
+    settings = ResponseSettings() if innermost is None else innermost.settings.responses
+    status, fields, body = ResponseBuilder(settings).rejection(decision)
     response = Response(body, status)
     response.raw_headers = fields
     return response
@@ -250,17 +250,9 @@ def _rejection_error(connection: HTTPConnection, throttle: Throttle, decision: D
     if connection.scope["type"] == "websocket":
         return WebSocketException(TRY_AGAIN_LATER, close_reason(decision))
     attribute_to_throttle(connection.scope, "load" if decision.reason in REPLACEABLE else "")
-    status, fields, body = _response_builder(throttle.settings).rejection(decision)
+    status, fields, body = ResponseBuilder(throttle.settings.responses).rejection(decision)
     headers = {name.decode(): value.decode() for name, value in fields if not name.startswith(b"content-")}
     return HTTPException(status, json.loads(body)["detail"], headers)
-
-
-def _response_builder(settings: Settings) -> ResponseBuilder:
-    return ResponseBuilder(
-        settings.responses.headers,
-        retry_after_max_s=settings.responses.retry_after_max_s,
-        jitter=settings.responses.retry_jitter,
-    )
 
 
 def _reaches_middleware(connection: HTTPConnection, throttle: Throttle) -> bool:

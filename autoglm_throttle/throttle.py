@@ -356,10 +356,8 @@ class Throttle:
         """Log the configuration, once."""
         from autoglm_throttle.settings.advice import startup_advice
 
-        values = {name: self.settings.text_of(name) for name in settings_table}
-        chosen = [
-            name for name in settings_table if self.settings.source_of(name) is not SettingSource.DEFAULT
-        ]
+        values = {name: self.settings.text_of(name) for name in settings_table()}
+        chosen = [name for name in values if self.settings.source_of(name) is not SettingSource.DEFAULT]
         events.configured(values, chosen).write()
         for problem in startup_advice(self.settings):
             events.configuration_advice(problem).write()

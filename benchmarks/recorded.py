@@ -7,12 +7,12 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware
+from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, RecorderSettings
 
 Scope = MutableMapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
-PATH = os.environ.get("BENCHMARK_RECORD_PATH", os.devnull)
+PATH = os.environ.get("BENCHMARK_RECORD_PATH", f"{os.devnull}.jsonl")
 
 
 async def plain(scope: Scope, receive: Any, send: Any) -> None:
@@ -34,5 +34,5 @@ async def plain(scope: Scope, receive: Any, send: Any) -> None:
 
 
 bare: App = plain
-recorded: App = RecorderMiddleware(plain, Recorder(PATH))
-packed: App = RecorderMiddleware(plain, Recorder(PATH + ".gz"))
+recorded: App = RecorderMiddleware(plain, Recorder(RecorderSettings(path=PATH)))
+packed: App = RecorderMiddleware(plain, Recorder(RecorderSettings(path=PATH + ".gz")))

@@ -24,7 +24,7 @@ from typing import Any
 
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, open_recording
+from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, RecorderSettings, open_recording
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from benchmarks import harness
 from benchmarks.shared.bars import Bar
@@ -68,7 +68,7 @@ SCOPE: dict[str, Any] = {
 def micros_on_the_loop(row: str) -> float:
     """Measure the processor time of the event loop thread for each request."""
     with tempfile.TemporaryDirectory() as folder:
-        recorder = Recorder(Path(folder) / ROWS[row]) if ROWS[row] else None
+        recorder = Recorder(RecorderSettings(path=Path(folder) / ROWS[row])) if ROWS[row] else None
         spent = asyncio.run(_drive(recorder))
         if recorder is not None:
             recorder.close()

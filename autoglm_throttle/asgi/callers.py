@@ -88,6 +88,7 @@ class RequestClassifier:
         self._identity = CallerHasher(settings.identity_key)
         self._proxies = ProxyChain(settings.callers.trusted_proxies, settings.callers.ipv6_prefix)
         self._plans = settings.plans
+        self._plan_by_member = {member: plan for plan in self._plans.values() for member in plan.members}
         self._routes = routes
         self._record_oddity = record_oddity
         self._clock = clock
@@ -239,7 +240,7 @@ class RequestClassifier:
             user = self._identity.hash("user", caller.user)
             plan = self._plans.get(caller.plan) if caller.plan is not None else None
             if caller.plan is None and caller.verified:
-                plan = self._plans.of(user)
+                plan = self._plan_by_member.get(user)
             name = plan.name if plan is not None else caller.plan
             priority = plan.priority if plan is not None and caller.priority is None else caller.priority
             return Caller(user, name, None if priority is None else Priority(priority), bool(caller.verified))
@@ -291,7 +292,7 @@ class RequestClassifier:
         return self._member(user) or Caller(user, verified=True), group
 
     def _member(self, user: str) -> Caller | None:
-        plan = self._plans.of(user)
+        plan = self._plan_by_member.get(user)
         return Caller(user, plan.name, plan.priority, verified=True) if plan is not None else None
 
 

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from autoglm_throttle.asgi.routes import RouteTable
 from autoglm_throttle.events import LOGGER
-from autoglm_throttle.settings import ConfigError, RoutePolicy
+from autoglm_throttle.settings import RoutePolicy
+from autoglm_throttle.settings.route_policy import METHODS, PATTERN
 from autoglm_throttle.types import Priority, PriorityName
 
 ATTRIBUTE = "__autoglm_throttle__"
@@ -73,18 +74,26 @@ def exempt(endpoint: E) -> E:
 class MarkPolicy(RoutePolicy):
     """A policy derived from an endpoint's mark, not from the configuration."""
 
-    __slots__ = ()
+    @classmethod
+    def of(cls, template: str, methods: Iterable[str] | None, mark: EndpointMark) -> MarkPolicy:
+        """Create the policy of one endpoint.
 
-    def __init__(self, template: str, methods: Iterable[str] | None, mark: EndpointMark) -> None:
-        super().__init__(
-            _pattern(template),
-            methods=sorted(methods) if methods else None,
+        Raises:
+            ValueError: no pattern expresses the template.
+        """
+        pattern = PATTERN.parse(_pattern(template))
+        allowed = METHODS.parse(sorted(methods)) if methods else None
+        name = f"{','.join(sorted(allowed or ()))} {pattern}".strip()
+        # Everything else was validated by `mark`. Validation by pydantic would build a schema at each start
+        # of an app without marks, too.
+        return cls.model_construct(
+            pattern=pattern,
+            methods=allowed,
             priority=mark.priority,
             cost=mark.cost,
             exempt=mark.exempt,
+            name=name if mark is UNMARKED else f"mark {name}",
         )
-        if mark is not UNMARKED:
-            object.__setattr__(self, "name", f"mark {self.name}")
 
     def equals_mark(self, mark: EndpointMark) -> bool:
         """Whether the policy equals the mark."""
@@ -226,8 +235,8 @@ def _mark_of(endpoint: object) -> EndpointMark | None:
 def _policy(template: str, methods: Iterable[str] | None, mark: EndpointMark | None) -> Iterator[MarkPolicy]:
     """Yield the mark as a policy; nothing if even a wider pattern cannot express it."""
     try:
-        yield MarkPolicy(template, methods, mark or UNMARKED)
-    except ConfigError:
+        yield MarkPolicy.of(template, methods, mark or UNMARKED)
+    except ValueError:
         LOGGER.warning(
             "no pattern can represent the route %s; the patterns of other routes apply to it", template
         )

@@ -101,11 +101,7 @@ class ThrottleMiddleware:
         self._classifier = RequestClassifier(
             settings, self._routes, identify=identify, record_oddity=weak_method(self._record_oddity)
         )
-        self._response_builder = ResponseBuilder(
-            settings.responses.headers,
-            retry_after_max_s=settings.responses.retry_after_max_s,
-            jitter=settings.responses.retry_jitter,
-        )
+        self._response_builder = ResponseBuilder(settings.responses)
         self._exempt = frozenset(settings.callers.exempt_paths)
         self._marks = marks.Marks(self.app, self._routes)
         if settings.quota.quotas:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from math import ceil, isfinite, isinf
 
+from autoglm_throttle.settings.groups.callers import HeaderStyle, ResponseSettings
 from autoglm_throttle.types import BreakerCause, Decision, GuardRejection, Reason
 
 Field = tuple[bytes, bytes]
@@ -84,24 +85,15 @@ class ResponseBuilder:
     """Turns decisions into header fields and bodies.
 
     Args:
-        dialect: ``ietf``, ``legacy`` (adds ``X-RateLimit-*``) or ``none`` (only Retry-After).
-        retry_after_max_s: greatest Retry-After sent, >= 1 s.
-        jitter: share by which a Retry-After is stretched at random, so that clients do not return together.
+        settings: the header style, and the longest Retry-After with its jitter.
         draw: gives a number in 0..1.
     """
 
-    def __init__(
-        self,
-        dialect: str = "ietf",
-        *,
-        retry_after_max_s: float = 120.0,
-        jitter: float = 0.1,
-        draw: Callable[[], float] = random.random,
-    ) -> None:
-        self._sends_limit_fields = dialect != "none"
-        self._sends_legacy_fields = dialect == "legacy"
-        self._max_s = retry_after_max_s
-        self._jitter = jitter
+    def __init__(self, settings: ResponseSettings, *, draw: Callable[[], float] = random.random) -> None:
+        self._sends_limit_fields = settings.headers is not HeaderStyle.NONE
+        self._sends_legacy_fields = settings.headers is HeaderStyle.LEGACY
+        self._max_s = settings.retry_after_max_s
+        self._jitter = settings.retry_jitter
         self._draw = draw
         self._templates: dict[str, _ResponseTemplate] = {}
         self._bodies: dict[tuple[str, int], bytes] = {}

@@ -19,7 +19,7 @@ from autoglm_throttle.settings import PREFIX
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.traffic.inproc import run_inprocess
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware
+from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, RecorderSettings
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.simulate import SimulatedGpu, service
 from tests.docs.pages import LOAD_TEST_COMMANDS, ROOT, Command, commands
@@ -62,7 +62,7 @@ def recorded(tmp_path: Path) -> Path:
     clock = ManualClock()
     sim = SimulatedGpu(clock=clock)
     throttle = Throttle(Settings(gpu="none"), gpu=sim, sampling="manual", clock=clock)
-    recorder = Recorder(tmp_path / "traffic.jsonl", clock=clock)
+    recorder = Recorder(RecorderSettings(path=tmp_path / "traffic.jsonl"), clock=clock)
     app = RecorderMiddleware(ThrottleMiddleware(service(sim), throttle=throttle), recorder)
     load = RequestSource(
         make_plan(LoadShape.parse("fixed:20:2s"), Arrivals.POISSON, PriorityMix(clients=5), 1),

@@ -10,14 +10,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from autoglm_throttle.observe import metrics_app
 from autoglm_throttle.observe.metric import PREFIX
 from autoglm_throttle.testing import throttle_for_tests
-from autoglm_throttle.traffic.record import Recorder
+from autoglm_throttle.traffic.record import Recorder, RecorderSettings
 from tests.observe.scraping import scraped
 
 NAME = PREFIX + "recorder_records"
 
 
 async def test_written_and_dropped_records_are_exported(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "traffic.jsonl")
+    recorder = Recorder(RecorderSettings(path=tmp_path / "traffic.jsonl"))
     recorder.start()
     try:
         writer = recorder.writer()

@@ -1,5 +1,6 @@
 """Records the traffic of a service, without its secrets, and reads recordings."""
 
+from autoglm_throttle.settings.groups.recorder import RecorderSettings
 from autoglm_throttle.traffic.record.info import Info, info
 from autoglm_throttle.traffic.record.middleware import RecorderMiddleware
 from autoglm_throttle.traffic.record.recorded_request import RecordedRequest
@@ -20,6 +21,7 @@ __all__ = [
     "Recorder",
     "RecorderCounts",
     "RecorderMiddleware",
+    "RecorderSettings",
     "RecordingHeader",
     "RecordingProblems",
     "RecordingReader",

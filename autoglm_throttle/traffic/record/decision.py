@@ -40,5 +40,6 @@ def decision_of(scope: Mapping[str, Any], status: int, fields: Iterable[Sequence
 
 def identity_header(throttle: object) -> str:
     """Return the header field by which a throttle identifies callers; empty if there is none."""
-    kind, _, name = str(getattr(getattr(throttle, "settings", None), "identity", "")).partition(":")
+    callers = getattr(getattr(throttle, "settings", None), "callers", None)
+    kind, _, name = str(getattr(callers, "identity", "")).partition(":")
     return name if kind == "header" else ""

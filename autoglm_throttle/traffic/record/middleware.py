@@ -11,10 +11,11 @@ import anyio
 from autoglm_throttle.asgi.advice import MARKER
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import ConfigError
+from autoglm_throttle.settings.groups.recorder import RecordBody
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.decision import decision_of
 from autoglm_throttle.traffic.record.recorded_request import MAX_BODY_BYTES, BodyFields
-from autoglm_throttle.traffic.record.recorder import Bodies, Recorder
+from autoglm_throttle.traffic.record.recorder import Recorder
 from autoglm_throttle.traffic.record.writer import Writer
 
 Message = dict[str, Any]
@@ -151,14 +152,14 @@ class _RequestBody:
 
     __slots__ = ("_hash", "_is_complete", "_is_hashed", "_length", "_parts", "is_disconnected")
 
-    def __init__(self, mode: Bodies) -> None:
+    def __init__(self, mode: RecordBody) -> None:
         self.is_disconnected: bool = False
         """Whether the client has disconnected."""
-        self._is_hashed = mode != "none"
+        self._is_hashed = mode is not RecordBody.NONE
         self._is_complete = False
         self._length = 0
         self._hash: Any = None
-        self._parts: list[bytes] | None = [] if mode == "full" else None
+        self._parts: list[bytes] | None = [] if mode is RecordBody.FULL else None
 
     def add(self, message: Message) -> None:
         """Record a message that the app receives."""
@@ -232,7 +233,7 @@ class _RecordedExchange:
         self._recorder = recorder
         self._writer = writer
         self._request = _RequestHead(scope, recorder.clock(), recorder.serial())
-        self._body = _RequestBody(recorder.body)
+        self._body = _RequestBody(recorder.settings.body)
         self._response = _ResponseHead()
         self.done: bool = False
         self.fault: Exception | None = None

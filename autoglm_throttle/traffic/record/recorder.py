@@ -8,30 +8,24 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, NamedTuple
 
 import anyio
 
 from autoglm_throttle._runtime.fork import keep_parent_part, rebuild_after_fork
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import Settings
+from autoglm_throttle.settings.groups.callers import CallerSettings
+from autoglm_throttle.settings.groups.recorder import RecorderSettings
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.clients import RecordedClients
 from autoglm_throttle.traffic.record.decision import identity_header
 from autoglm_throttle.traffic.record.recording_file import RecordingFile
 from autoglm_throttle.traffic.record.recording_header import RecordingHeader
 from autoglm_throttle.traffic.record.redaction import Redaction
-from autoglm_throttle.traffic.record.writer import CLOSE_S, RecordingLimits, Writer
+from autoglm_throttle.traffic.record.writer import CLOSE_S, Writer
 from autoglm_throttle.types import Clock
 from autoglm_throttle.version import __version__
-
-Bodies = Literal["hash", "none", "full"]
-
-MAX_BYTES: Final = 256 * 1024 * 1024
-"""About a million requests without bodies."""
-
-MAX_S: Final = 3600.0
-"""One hour."""
 
 POLL_INTERVAL_S: Final = 0.01
 """Poll interval of the event loop while the last requests are written."""
@@ -71,72 +65,44 @@ class Recorder:
     one. ``traffic.jsonl`` becomes ``traffic-2.jsonl`` for the second worker or after a restart.
 
     Args:
-        path: the file; a name that ends in ``.gz`` is compressed.
-        allow_headers: header fields to store besides content-type, content-length, accept, user-agent and
-            the priority.
-        keep_query: query parameters to store; of all others only their presence.
-        mask_paths: patterns such as ``/users/{id}``, which masks the named segment of every matching path,
-            and ``/reset/*``.
-        body: ``hash`` stores length and SHA-256 of request bodies, ``none`` the length, ``full`` the body
-            itself up to 64 KiB.
-        sample: share of the clients, 0 to 1, of which everything is recorded.
-        secret: key of the client hashes, used where no throttle has identified the client; None: a random one
-            for this recording, so that its hashes cannot be compared with others.
-        max_bytes: size at which the recording ends, at least 4096.
-        max_s: seconds after which it ends, above 0.
-        clock: monotonic seconds.
+        settings: the file, its limits, and the content of the recording.
+        callers: the identity and the priority header. With a ``key_secret`` it is the key of the client
+            hashes, used where no throttle has identified the client; without one the key is random, so that
+            the hashes of this recording cannot be compared with others. None: the defaults.
         client_header: a header whose value already identifies the client, as a replay sends it; None: none.
-        priority_header: header field of the priority.
-        identity_headers: header fields that identify the caller; they can never be allowed. Those of the
-            recorded throttles are disallowed, too.
+        clock: monotonic seconds.
 
     Raises:
-        TrafficError: an argument is out of range, or the folder of ``path`` does not exist.
+        TrafficError: no path is set, its folder does not exist, or a header that identifies the caller
+            would be recorded.
     """
 
-    def __init__(  # noqa: PLR0913 - one argument per option of a recording
+    def __init__(
         self,
-        path: Path | str,
+        settings: RecorderSettings,
+        callers: CallerSettings | None = None,
         *,
-        allow_headers: Iterable[str] = (),
-        keep_query: Iterable[str] = (),
-        mask_paths: Iterable[str] = (),
-        body: Bodies = "hash",
-        sample: float = 1.0,
-        secret: bytes | str | None = None,
-        max_bytes: int = MAX_BYTES,
-        max_s: float = MAX_S,
-        clock: Clock = time.monotonic,
         client_header: str | None = None,
-        priority_header: str = "x-priority",
-        identity_headers: Iterable[str] = (),
+        clock: Clock = time.monotonic,
     ) -> None:
-        self.path: Path = Path(path)
+        callers = CallerSettings() if callers is None else callers
+        self.settings: RecorderSettings = settings
+        self.path: Path = _writable(settings.path)
         """The given path; ``file`` is the actual one."""
-        self.body: Bodies = body
-        own = [] if client_header is None else [client_header]
+        kind, _, name = callers.identity.partition(":")
         self.redaction: Redaction = Redaction(
-            allow_headers=allow_headers,
-            keep_query=keep_query,
-            mask_paths=mask_paths,
-            priority_header=priority_header,
-            identity_headers=[*identity_headers, *own],
+            allow_headers=settings.headers,
+            keep_query=settings.query,
+            mask_paths=settings.mask_paths,
+            priority_header=callers.priority_header,
+            identity_headers=[*([name] if kind == "header" else []), *filter(None, [client_header])],
         )
-        self.limits: RecordingLimits = RecordingLimits(max_bytes, max_s, sample)
-        self.clients: RecordedClients = RecordedClients(secret, client_header, sample)
+        secret = None if callers.key_secret is None else callers.key_secret.get_secret_value()
+        self.clients: RecordedClients = RecordedClients(secret, client_header, settings.sample)
         self.clock: Clock = clock
         self.session: RecordingSession = RecordingSession()
         self._known_throttles: set[object] = set()
-        self._check()
         rebuild_after_fork(self, Recorder._begin_session)
-
-    def _check(self) -> None:
-        if self.body not in get_args(Bodies):
-            raise TrafficError(f"body must be one of {', '.join(get_args(Bodies))}, not {self.body!r}")
-        if not self.path.parent.is_dir():
-            raise TrafficError(
-                f"{self.path.parent} is no folder, so {self.path.name} cannot be recorded there"
-            )
 
     def _begin_session(self) -> None:
         """Begin anew in a forked child: file, thread and lock belong to the parent."""
@@ -150,24 +116,7 @@ class Recorder:
         Raises:
             TrafficError: the folder of ``RECORD_PATH`` does not exist.
         """
-        if settings.recorder.path is None:
-            return None
-        kind, _, name = settings.callers.identity.partition(":")
-        return cls(
-            settings.recorder.path,
-            allow_headers=settings.recorder.headers,
-            keep_query=settings.recorder.query,
-            mask_paths=settings.recorder.mask_paths,
-            body=settings.recorder.body.value,
-            sample=settings.recorder.sample,
-            secret=None
-            if settings.callers.key_secret is None
-            else settings.callers.key_secret.get_secret_value(),
-            max_bytes=settings.recorder.max_bytes,
-            max_s=settings.recorder.max_s,
-            priority_header=settings.callers.priority_header,
-            identity_headers=[name] if kind == "header" else [],
-        )
+        return None if settings.recorder.path is None else cls(settings.recorder, settings.callers)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Recorder | None:
@@ -276,8 +225,8 @@ class Recorder:
         """Create a file and its writer. An error ends the recording, and requests are still served."""
         store = None
         try:
-            store = RecordingFile(self.path, self.limits.max_bytes)
-            writer = Writer(store, self._header().to_line(), self.limits, self.clock)
+            store = RecordingFile(self.path, self.settings.max_bytes)
+            writer = Writer(store, self._header().to_line(), self.settings, self.clock)
         except Exception as error:  # noqa: BLE001 - no thread can be started, no such path, or any other
             self.session.end_reason = "failed"
             if store is not None:
@@ -290,8 +239,17 @@ class Recorder:
         return writer
 
     def _header(self) -> RecordingHeader:
-        described = self.redaction.describe() | {"body": self.body, "key": self.clients.key_kind}
+        kept = {"body": self.settings.body.value, "key": self.clients.key_kind}
+        described = self.redaction.describe() | kept
         start = datetime.now(UTC).isoformat(timespec="microseconds")
         return RecordingHeader(
-            start=start, made_by=__version__, redaction=described, sample=self.limits.sample
+            start=start, made_by=__version__, redaction=described, sample=self.settings.sample
         )
+
+
+def _writable(path: Path | None) -> Path:
+    if path is None:
+        raise TrafficError("RecorderSettings(path=...) names no file")
+    if not path.parent.is_dir():
+        raise TrafficError(f"{path.parent} is no folder, so {path.name} cannot be recorded there")
+    return path

@@ -10,8 +10,7 @@ from typing import Final
 
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.events import LOGGER
-from autoglm_throttle.settings.groups.recorder import SMALLEST_BYTES
-from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.settings.groups.recorder import RecorderSettings
 from autoglm_throttle.traffic.record.recorded_request import (
     BodyFields,
     DecisionFields,
@@ -46,30 +45,6 @@ CLOSE_S: Final = 5.0
 
 Item = tuple[float, int, RequestFields, BodyFields, DecisionFields, ResponseFields]
 """The arguments of `format_line`."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordingLimits:
-    """Bounds of a recording.
-
-    Raises:
-        TrafficError: a number is out of range.
-    """
-
-    max_bytes: int
-    """Size at which it ends."""
-    max_s: float
-    """Seconds after which it ends."""
-    sample: float = 1.0
-    """Share of the clients that is recorded."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.sample <= 1.0:
-            raise TrafficError(f"sample must be a share from 0 to 1, not {self.sample!r}")
-        if self.max_bytes < SMALLEST_BYTES:
-            raise TrafficError(f"max_bytes must be at least {SMALLEST_BYTES}, not {self.max_bytes!r}")
-        if not self.max_s > 0.0:
-            raise TrafficError(f"max_s must be above 0, not {self.max_s!r}")
 
 
 class WriteQueue:
@@ -127,7 +102,7 @@ class Writer:
     Args:
         store: the new file.
         header: its first line.
-        limits: when the recording ends by itself.
+        settings: when the recording ends by itself.
         clock: monotonic seconds.
 
     Raises:
@@ -135,7 +110,7 @@ class Writer:
         RuntimeError: the system has no thread to give.
     """
 
-    def __init__(self, store: RecordingFile, header: str, limits: RecordingLimits, clock: Clock) -> None:
+    def __init__(self, store: RecordingFile, header: str, settings: RecorderSettings, clock: Clock) -> None:
         store.add(header)
         store.flush()
         self.store: RecordingFile = store
@@ -149,7 +124,7 @@ class Writer:
         """Requests that have started and are not queued yet."""
         self.queue: WriteQueue = WriteQueue()
         self._batch = _Batch()
-        self._limits = limits
+        self._settings = settings
         self._clock = clock
         self._worker = Worker("autoglm-throttle-recorder", self._step, on_stop=self._close_file)
         self._worker.start()
@@ -209,7 +184,7 @@ class Writer:
             self._fail(error)
 
     def _left_s(self) -> float:
-        return self._limits.max_s - (self._clock() - self.began_s)
+        return self._settings.max_s - (self._clock() - self.began_s)
 
     def _over(self) -> str:
         return "max_s" if self._left_s() <= 0.0 else ""
@@ -248,13 +223,13 @@ class Writer:
         self.ended = reason
         self.queue.discard()
         # In-flight requests will not be written either; only the sampled share would have been.
-        self.queue.dropped += round(max(0, self.in_flight) * self._limits.sample)
+        self.queue.dropped += round(max(0, self.in_flight) * self._settings.sample)
 
     def _add(self, items: list[Item]) -> str:
         """Add the lines of some requests; return the reason if the rest does not fit, or an empty text."""
         for position, item in enumerate(items):
             reason = ""
-            if item[0] > self._limits.max_s:
+            if item[0] > self._settings.max_s:
                 reason = "max_s"
             elif not self.store.add(format_line(*item)):
                 reason = "max_bytes"

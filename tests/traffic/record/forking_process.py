@@ -7,10 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware
+from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, RecorderSettings
 from tests.traffic.record.recorded import ask, hello, scope
 
-recorder = Recorder(Path(sys.argv[1]))
+recorder = Recorder(RecorderSettings(path=Path(sys.argv[1])))
 app = RecorderMiddleware(hello, recorder)
 
 

@@ -11,7 +11,7 @@ import resource
 import sys
 from pathlib import Path
 
-from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware
+from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, RecorderSettings
 from tests.traffic.record.recorded import ask, hello, scope
 
 ENOUGH = 3000
@@ -21,7 +21,7 @@ async def main(path: Path, most: int | None) -> None:
     """Record until killed, or until the disk is full."""
     if most is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-    recorder = Recorder(path)
+    recorder = Recorder(RecorderSettings(path=path))
     app = RecorderMiddleware(hello, recorder)
     asked = 0
     told = False

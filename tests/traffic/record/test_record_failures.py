@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, open_recording
+from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, RecorderSettings, open_recording
 from autoglm_throttle.traffic.record import recorder as recorders
 from autoglm_throttle.traffic.record import writer as writers
 from autoglm_throttle.traffic.record.recording_file import RecordingFile
@@ -39,7 +39,7 @@ async def test_without_a_thread_requests_go_on_and_nothing_leaks(
 
     monkeypatch.setattr(RecordingFile, "abandon", counted)
     monkeypatch.setattr(threading.Thread, "start", refused)
-    recorder = Recorder(tmp_path / "a.jsonl")
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
     app = RecorderMiddleware(hello, recorder)
     for _ in range(3):
         assert len(await ask(app, scope())) == 2
@@ -53,7 +53,7 @@ async def test_without_a_thread_requests_go_on_and_nothing_leaks(
 async def test_a_path_that_cannot_be_costs_no_request(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = RecorderMiddleware(hello, Recorder(f"{tmp_path}/a\0.jsonl"))
+    app = RecorderMiddleware(hello, Recorder(RecorderSettings(path=tmp_path / f"{'a' * 300}.jsonl")))
     assert len(await ask(app, scope())) == len(await ask(app, scope())) == 2
     assert len(caplog.records) == 1
 
@@ -63,7 +63,7 @@ async def test_a_folder_that_cannot_be_written_costs_no_request(
 ) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
-    recorder = Recorder(folder / "a.jsonl")
+    recorder = Recorder(RecorderSettings(path=folder / "a.jsonl"))
     folder.rmdir()
     app = RecorderMiddleware(hello, recorder)
     for _ in range(3):
@@ -95,7 +95,7 @@ def test_queue_for_a_hung_disk_is_bounded(
     monkeypatch.setattr(writers, "QUEUE_BYTES", 40 * 5000)
     monkeypatch.setattr(writers, "WRITE_BYTES", 20_000)
     waits, mended = hung
-    recorder = Recorder(tmp_path / "a.jsonl", body="full")
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl", body="full"))
     writer = recorder.writer()
     assert writer is not None
     asked = ("GET", "/" + "a" * 999, [("accept", "b" * 1000)])
@@ -127,7 +127,7 @@ async def test_a_hung_disk_holds_up_the_shutdown_and_not_the_event_loop(
         sent.append(message["type"])
 
     waits, mended = hung
-    recorder = Recorder(tmp_path / "a.jsonl")
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
     ending = asyncio.ensure_future(RecorderMiddleware(lives, recorder)({"type": "lifespan"}, shutdown, send))
     assert await asyncio.to_thread(waits.wait, PATIENCE_S)
     for _ in range(10):
@@ -147,7 +147,7 @@ async def test_requests_in_flight_at_the_end_are_dropped(tmp_path: Path, sample:
         await go.wait()
         await hello(asked, receive, send)
 
-    recorder = Recorder(tmp_path / "a.jsonl", sample=sample)
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl", sample=sample))
     app = RecorderMiddleware(waits, recorder)
     asking = [asyncio.ensure_future(ask(app, scope())) for _ in range(5)]
     await asyncio.sleep(0)
@@ -167,7 +167,7 @@ async def test_requests_in_flight_at_the_end_are_dropped(tmp_path: Path, sample:
 async def test_an_app_that_starts_while_another_ends_is_recorded(
     tmp_path: Path, hung: tuple[threading.Event, threading.Event]
 ) -> None:
-    recorder = Recorder(tmp_path / "a.jsonl")
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
     recorder.attach("first")
     ending = asyncio.ensure_future(recorder.detach("first"))
     await asyncio.sleep(0)
@@ -188,7 +188,7 @@ async def test_in_virtual_time_the_end_is_waited_for_at_once(
         slept.append(seconds)
         hung[1].set()
 
-    recorder = Recorder(tmp_path / "a.jsonl")
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
     recorder.attach("app")
     monkeypatch.setattr(recorders, "POLL_INTERVAL_S", 1000.0)
     monkeypatch.setattr(anyio, "sleep", at_once)
@@ -198,6 +198,6 @@ async def test_in_virtual_time_the_end_is_waited_for_at_once(
 
 
 async def test_an_app_that_ends_without_a_recording(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "a.jsonl")
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
     await recorder.detach("app")
     assert (recorder.file, recorder.counts.ended) == (None, "closed")

@@ -11,7 +11,7 @@ import pytest
 
 from autoglm_throttle import ConfigError, Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware
+from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, RecorderSettings
 from tests.traffic.record.recorded import ask, hello, kept, scope
 
 
@@ -39,7 +39,7 @@ async def lives(asked: Any, receive: Any, send: Any) -> None:
 
 
 async def test_the_end_of_the_app_ends_the_recording(tmp_path: Path) -> None:
-    recording = Recorder(tmp_path / "a.jsonl")
+    recording = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
     app = RecorderMiddleware(lives, recording)
     assert len(await lifespan(app)) == 2
     assert recording.counts == (0, 0, "closed")
@@ -70,7 +70,7 @@ async def hears_startup(asked: Any, receive: Any, send: Any) -> None:
 @pytest.mark.parametrize("throttled", [False, True])
 @pytest.mark.parametrize("app", [raises_at_lifespan, returns_at_lifespan, hears_startup])
 async def test_an_app_without_lifespan_is_recorded(app: Any, throttled: bool, tmp_path: Path) -> None:
-    recording = Recorder(tmp_path / "a.jsonl")
+    recording = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
     inner = ThrottleMiddleware(app, throttle=Throttle(Settings(gpu="none"))) if throttled else app
     middleware = RecorderMiddleware(inner, recording)
     with suppress(ValueError):
@@ -80,7 +80,7 @@ async def test_an_app_without_lifespan_is_recorded(app: Any, throttled: bool, tm
 
 
 async def test_of_several_apps_the_last_one_ends_the_recording(tmp_path: Path) -> None:
-    recording = Recorder(tmp_path / "a.jsonl")
+    recording = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
     first, second = (RecorderMiddleware(lives, recording) for _ in range(2))
     stop = asyncio.Event()
 

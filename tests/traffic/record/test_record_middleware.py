@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
+from autoglm_throttle.settings.groups.callers import CallerSettings
 from autoglm_throttle.testing import ManualClock
-from autoglm_throttle.traffic.record import RecordedRequest, Recorder, RecorderMiddleware
+from autoglm_throttle.traffic.record import RecordedRequest, Recorder, RecorderMiddleware, RecorderSettings
 from autoglm_throttle.types.identity import CallerHasher
 from tests.traffic.record.recorded import ask, hello, kept, one, scope
 
@@ -19,7 +20,7 @@ SECRET = b"0123456789abcdef"
 
 
 def recorder(folder: Path, **how: Any) -> Recorder:
-    return Recorder(folder / "a.jsonl", secret=SECRET, **how)
+    return Recorder(RecorderSettings(path=folder / "a.jsonl", **how), CallerSettings(key_secret=SECRET))
 
 
 async def test_a_request_and_its_answer(tmp_path: Path) -> None:
@@ -279,7 +280,9 @@ async def test_a_client_that_is_not_stated_or_has_no_address(tmp_path: Path) -> 
 
 
 async def test_without_a_secret_client_hashes_are_per_recording(tmp_path: Path) -> None:
-    seen = {(await one(Recorder(tmp_path / "a.jsonl"), scope())).client for _ in range(2)}
+    seen = {
+        (await one(Recorder(RecorderSettings(path=tmp_path / "a.jsonl")), scope())).client for _ in range(2)
+    }
     assert len(seen) == 2
 
 

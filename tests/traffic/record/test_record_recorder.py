@@ -11,14 +11,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from autoglm_throttle.settings import Settings
+from autoglm_throttle.settings.groups.callers import CallerSettings
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, open_recording
+from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, RecorderSettings, open_recording
 from autoglm_throttle.traffic.record import recording_file as stores
 from autoglm_throttle.traffic.record import writer as writers
 from autoglm_throttle.traffic.record.recording_file import RecordingFile
@@ -62,7 +62,9 @@ def ended(recorder: Recorder) -> str:
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_complete_recording_line_by_line(name: str, tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / name, sample=0.5, keep_query=["page"], mask_paths=["/a/{b}"])
+    recorder = Recorder(
+        RecorderSettings(path=tmp_path / name, sample=0.5, query=["page"], mask_paths=["/a/{b}"])
+    )
     assert (recorder.file, recorder.counts) == (None, (0, 0, ""))
     recorder.start()
     write(recorder, 1000)
@@ -88,7 +90,7 @@ def test_complete_recording_line_by_line(name: str, tmp_path: Path) -> None:
 def test_only_its_owner_may_read_it(tmp_path: Path, recorders: list[Recorder]) -> None:
     before = os.umask(0)
     try:
-        recorders.append(Recorder(tmp_path / "a.jsonl"))
+        recorders.append(Recorder(RecorderSettings(path=tmp_path / "a.jsonl")))
         recorders[0].start()
     finally:
         os.umask(before)
@@ -98,7 +100,7 @@ def test_only_its_owner_may_read_it(tmp_path: Path, recorders: list[Recorder]) -
 def test_a_file_that_is_there_is_left_alone(tmp_path: Path, recorders: list[Recorder]) -> None:
     (tmp_path / "a.b.jsonl.gz").write_bytes(b"precious")
     for name in ("a.b-2.jsonl.gz", "a.b-3.jsonl.gz"):
-        recorders.append(Recorder(tmp_path / "a.b.jsonl.gz"))
+        recorders.append(Recorder(RecorderSettings(path=tmp_path / "a.b.jsonl.gz")))
         recorders[-1].start()
         assert recorders[-1].file == tmp_path / name
     assert (tmp_path / "a.b.jsonl.gz").read_bytes() == b"precious"
@@ -110,7 +112,7 @@ def test_no_link_is_followed(dangling: bool, tmp_path: Path, recorders: list[Rec
     if not dangling:
         target.write_bytes(b"precious")
     (tmp_path / "a.jsonl").symlink_to(target)
-    recorders.append(Recorder(tmp_path / "a.jsonl"))
+    recorders.append(Recorder(RecorderSettings(path=tmp_path / "a.jsonl")))
     recorders[0].start()
     assert recorders[0].file == tmp_path / "a-2.jsonl"
     assert target.exists() is not dangling
@@ -123,7 +125,7 @@ def test_there_is_an_end_to_siblings(
     monkeypatch.setattr(stores, "MAX_SAME_NAME", 2)
     for name in ("a.jsonl", "a-2.jsonl"):
         (tmp_path / name).touch()
-    recorder = Recorder(tmp_path / "a.jsonl")
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
     recorder.start()
     assert recorder.counts == (0, 0, "failed")
     assert recorder.writer() is None
@@ -134,7 +136,7 @@ def test_there_is_an_end_to_siblings(
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_at_its_size_it_ends(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "autoglm_throttle")
-    recorder = Recorder(tmp_path / name, max_bytes=8192)
+    recorder = Recorder(RecorderSettings(path=tmp_path / name, max_bytes=8192))
     write(recorder, 4000)
     assert ended(recorder) == "max_bytes"
     size = (tmp_path / name).stat().st_size
@@ -155,7 +157,7 @@ def test_at_its_size_it_ends(name: str, tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_after_its_time_it_ends(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "a.jsonl", max_s=10.0)
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl", max_s=10.0))
     writer = recorder.writer()
     assert writer is not None
     for serial, t_s in enumerate((9.9, 10.0, 10.1, 1.0)):
@@ -167,14 +169,16 @@ def test_after_its_time_it_ends(tmp_path: Path) -> None:
 
 
 def test_its_time_passes_without_requests(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "a.jsonl", max_s=0.05)
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl").model_copy(update={"max_s": 0.05}))
     recorder.start()
     assert ended(recorder) == "max_s"
 
 
 def test_a_clock_that_stands_still_ends_nothing(tmp_path: Path, recorders: list[Recorder]) -> None:
     clock = ManualClock()
-    recorders.append(Recorder(tmp_path / "a.jsonl", max_s=0.001, clock=clock))
+    recorders.append(
+        Recorder(RecorderSettings(path=tmp_path / "a.jsonl").model_copy(update={"max_s": 0.001}), clock=clock)
+    )
     write(recorders[0], 1)
     assert recorders[0].counts.ended == ""
     clock.advance(1.0)
@@ -192,7 +196,7 @@ def test_full_queue_drops_and_counts_without_waiting(tmp_path: Path, monkeypatch
         return add(store, line)
 
     monkeypatch.setattr(RecordingFile, "add", slow)
-    recorder = Recorder(tmp_path / "a.jsonl")
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
     write(recorder, writers.QUEUE // 2 + 1)
     assert begun.wait(PATIENCE_S), "half a queue is reason enough to begin"
     write(recorder, writers.QUEUE)
@@ -221,7 +225,7 @@ def full_disk() -> int:
 async def test_a_full_disk_costs_the_recording_and_no_request(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recorder = Recorder(tmp_path / name)
+    recorder = Recorder(RecorderSettings(path=tmp_path / name))
     app = RecorderMiddleware(hello, recorder)
     await ask(app, scope())
     writer = recorder.writer()
@@ -243,7 +247,7 @@ async def test_a_full_disk_costs_the_recording_and_no_request(
 def test_exception_in_the_thread_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recorder = Recorder(tmp_path / "a.jsonl")
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
     recorder.start()
     monkeypatch.setattr(RecordingFile, "flush", lambda store: 1 / 0)
     write(recorder, 3)
@@ -259,14 +263,14 @@ def test_a_heading_that_cannot_be_written_ends_it(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(RecordingFile, "flush", full)
-    recorder = Recorder(tmp_path / "a.jsonl")
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
     recorder.start()
     assert recorder.counts.ended == "failed"
     assert "No space left" in caplog.text
 
 
 def test_it_begins_once_however_many_threads_ask(tmp_path: Path, recorders: list[Recorder]) -> None:
-    recorder = Recorder(tmp_path / "a.jsonl")
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
     recorders.append(recorder)
     gate = threading.Barrier(8)
 
@@ -285,7 +289,7 @@ def test_it_begins_once_however_many_threads_ask(tmp_path: Path, recorders: list
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_after_a_fork_the_child_writes_a_file_of_its_own(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "a.jsonl")
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
     app = RecorderMiddleware(hello, recorder)
     asyncio.run(ask(app, scope("/parent")))
 
@@ -303,28 +307,26 @@ def test_after_a_fork_the_child_writes_a_file_of_its_own(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("how", "why"),
-    [
-        ({"sample": -0.1}, "sample"),
-        ({"sample": float("nan")}, "sample"),
-        ({"max_bytes": 100}, "max_bytes"),
-        ({"max_s": 0.0}, "max_s"),
-        ({"max_s": float("nan")}, "max_s"),
-        ({"body": "all"}, "body"),
-        ({"allow_headers": ["Authorization"]}, "authorization"),
-        ({"allow_headers": ["X-Client"], "client_header": "x-client"}, "x-client"),
-        ({"mask_paths": ["/users"]}, "masks nothing"),
-    ],
+    ("callers", "client_header"),
+    [(CallerSettings(identity="header:x-client"), None), (None, "x-client"), (None, "X-Client")],
 )
-def test_invalid_options_are_rejected(how: dict[str, Any], why: str, tmp_path: Path) -> None:
-    with pytest.raises(TrafficError, match=why):
-        Recorder(tmp_path / "a.jsonl", **how)
+def test_header_that_identifies_callers_is_rejected(
+    callers: CallerSettings | None, client_header: str | None, tmp_path: Path
+) -> None:
+    settings = RecorderSettings(path=tmp_path / "a.jsonl", headers=["X-Client"])
+    with pytest.raises(TrafficError, match="x-client identifies the caller"):
+        Recorder(settings, callers, client_header=client_header)
     assert not list(tmp_path.iterdir())
+
+
+def test_recorder_without_path_is_rejected() -> None:
+    with pytest.raises(TrafficError, match="names no file"):
+        Recorder(RecorderSettings())
 
 
 def test_missing_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TrafficError, match="is no folder"):
-        Recorder(tmp_path / "none" / "a.jsonl")
+        Recorder(RecorderSettings(path=tmp_path / "none" / "a.jsonl"))
 
 
 def test_the_settings_make_it(tmp_path: Path) -> None:
@@ -346,13 +348,16 @@ def test_the_settings_make_it(tmp_path: Path) -> None:
         )
     )
     assert recorder is not None
-    assert (recorder.path, recorder.limits.sample, recorder.body) == (tmp_path / "a.jsonl", 0.5, "full")
-    assert (recorder.limits.max_bytes, recorder.limits.max_s) == (2**20, 300.0)
+    settings = recorder.settings
+    assert (recorder.path, settings.sample, settings.body) == (tmp_path / "a.jsonl", 0.5, "full")
+    assert (settings.max_bytes, settings.max_s) == (2**20, 300.0)
     assert recorder.clients.key_kind == "secret"
     redaction = recorder.redaction
     assert (redaction.headers[-2:], redaction.query) == (("x-class", "x-model"), ("page",))
     assert redaction.paths == ("/users/{id}",)
-    other = Recorder(tmp_path / "b.jsonl", secret="0123456789abcdef")
+    other = Recorder(
+        RecorderSettings(path=tmp_path / "b.jsonl"), CallerSettings(key_secret="0123456789abcdef")
+    )
     peer = ("192.0.2.7", 1)
     assert recorder.clients.identify("", peer, ()) == other.clients.identify("", peer, ())
 

@@ -17,10 +17,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
+from autoglm_throttle.settings.groups.callers import CallerSettings
 from autoglm_throttle.traffic.record import (
     RecordedRequest,
     Recorder,
     RecorderMiddleware,
+    RecorderSettings,
     check,
     info,
     open_recording,
@@ -151,12 +153,14 @@ def recorded_texts(
     """Record a request; return the file's text, the texts about the file, and its entries."""
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(
-            Path(folder) / name,
-            allow_headers=["x-model"],
-            keep_query=["page"],
-            mask_paths=["/users/{id}", "/reset/*"],
-            body=body,
-            identity_headers=["X-Tenant-Key"],
+            RecorderSettings(
+                path=Path(folder) / name,
+                headers=["x-model"],
+                query=["page"],
+                mask_paths=["/users/{id}", "/reset/*"],
+                body=body,
+            ),
+            CallerSettings(identity="header:X-Tenant-Key"),
         )
         asked = planted(places, secret)
         asyncio.run(record(recorder, asked, [b'{"password": "', secret.encode(), b'"}'], app))
@@ -197,7 +201,8 @@ def test_each_place_alone(place: str, tmp_path: Path, caplog: pytest.LogCaptureF
     caplog.set_level(logging.DEBUG)
     secret = "Zq7Xw2Kj9Vb4Nm8Tr5Ys"
     recorder = Recorder(
-        tmp_path / "a.jsonl", mask_paths=["/users/{id}", "/reset/*"], identity_headers=["x-tenant-key"]
+        RecorderSettings(path=tmp_path / "a.jsonl", mask_paths=["/users/{id}", "/reset/*"]),
+        CallerSettings(identity="header:x-tenant-key"),
     )
     asyncio.run(record(recorder, planted([place], secret), [secret.encode()], hello))
     recorder.close()
@@ -208,7 +213,9 @@ def test_each_place_alone(place: str, tmp_path: Path, caplog: pytest.LogCaptureF
 def test_a_place_that_was_allowed_is_kept(tmp_path: Path) -> None:
     """Shows that the test above would find a stored secret."""
     secret = "Zq7Xw2Kj9Vb4Nm8Tr5Ys"
-    recorder = Recorder(tmp_path / "a.jsonl", allow_headers=["X-Whatever"], keep_query=["token"], body="full")
+    recorder = Recorder(
+        RecorderSettings(path=tmp_path / "a.jsonl", headers=["X-Whatever"], query=["token"], body="full")
+    )
     asked = planted(["unknown header", "value", "path"], secret)
     asyncio.run(record(recorder, asked, [secret.encode()], hello))
     recorder.close()

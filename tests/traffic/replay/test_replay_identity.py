@@ -14,10 +14,17 @@ from hypothesis import strategies as st
 
 from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware
+from autoglm_throttle.settings.groups.callers import CallerSettings
 from autoglm_throttle.traffic.convert import Fill
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.record import RecordedRequest, Recorder, RecorderMiddleware, open_recording
+from autoglm_throttle.traffic.record import (
+    RecordedRequest,
+    Recorder,
+    RecorderMiddleware,
+    RecorderSettings,
+    open_recording,
+)
 from autoglm_throttle.traffic.replay import Replay, Selection, compare_results, is_above, prepare
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.result import Result
@@ -60,11 +67,8 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 def recorder(folder: Path, clock: VirtualClock) -> Recorder:
     return Recorder(
-        folder / f"{next(SERIAL)}.jsonl",
-        allow_headers=["x-kept"],
-        keep_query=["k"],
-        body="full",
-        secret="a secret of this test",
+        RecorderSettings(path=folder / f"{next(SERIAL)}.jsonl", headers=["x-kept"], query=["k"], body="full"),
+        CallerSettings(key_secret="a secret of this test"),
         clock=clock,
         client_header="x-client",
     )
