@@ -24,8 +24,8 @@ from autoglm_throttle.types import STALL_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.batch_codec import BatchTransport
-    from autoglm_throttle.store.batch_rules import BatchRules
 
 GRACE_S: Final = 0.010
 """Seconds for reading replies after a stall. Without it, stalls of 100 and 200 ms made up to 10
@@ -117,7 +117,7 @@ class RedisBatch(Generic[E, A]):
     Args:
         loop: the running loop.
         transport: encodes entries, sends calls and decodes replies.
-        rules: sizes and times.
+        settings: sizes and times.
         report: called once for each round trip and each firing of the deadline: None if it answered.
     """
 
@@ -125,12 +125,15 @@ class RedisBatch(Generic[E, A]):
         self,
         loop: asyncio.AbstractEventLoop,
         transport: BatchTransport[E, A],
-        rules: BatchRules,
+        settings: StoreSettings,
         report: Callable[[StoreErrorKind | None], None],
     ) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
         self.transport: BatchTransport[E, A] = transport
-        self.rules: BatchRules = rules
+        self.deadline_s: float = settings.redis_deadline_s
+        """Seconds from a request to its answer, with or without the store."""
+        self._settings = settings
+        self._queue_max = settings.redis_queue
         self.timer: _DeadlineTimer = _DeadlineTimer(loop, self._tick)
         self._report = report
         self._lock = SerialLock()
@@ -145,7 +148,7 @@ class RedisBatch(Generic[E, A]):
 
     def due(self) -> float:
         """Return the loop time by which a request that begins now must have its answers."""
-        return self.loop.time() + self.rules.deadline_s
+        return self.loop.time() + self.deadline_s
 
     def request(self, entry: E, due: float | None = None) -> asyncio.Future[A | StoreErrorKind]:
         """Send an entry with the next call; the future always ends, and not with an exception.
@@ -156,11 +159,11 @@ class RedisBatch(Generic[E, A]):
         """
         loop = self.loop
         future: asyncio.Future[A | StoreErrorKind] = loop.create_future()
-        if len(self._queue) >= self.rules.queue:
+        if len(self._queue) >= self._queue_max:
             future.set_result(StoreErrorKind.QUEUE_FULL)
             return future
         if due is None:
-            due = loop.time() + self.rules.deadline_s
+            due = loop.time() + self.deadline_s
         elif due <= loop.time():
             future.set_result(StoreErrorKind.TIMEOUT)
             return future
@@ -176,7 +179,7 @@ class RedisBatch(Generic[E, A]):
         self._lock.run(lambda: self._append_oneway(entry))
 
     def _append_oneway(self, entry: E) -> None:
-        if len(self._queue) < self.rules.queue:
+        if len(self._queue) < self._queue_max:
             self._queue.append((entry, None, math.inf))
             if self._next is None:
                 self._schedule()
@@ -205,7 +208,7 @@ class RedisBatch(Generic[E, A]):
 
     def _schedule(self) -> None:
         """Start a call at the next iteration of the loop, so that all checks of this one share it."""
-        if len(self._batch_calls) < self.rules.in_flight:
+        if len(self._batch_calls) < self._settings.redis_in_flight:
             # Not by the loop's factory: an eager task would start at once, with the first check alone.
             self._next = asyncio.Task(self._send(), loop=self.loop, context=contextvars.Context())
             self._next.add_done_callback(self._ended)
@@ -221,7 +224,9 @@ class RedisBatch(Generic[E, A]):
         if not taken:
             return None
         entries, futures, dues = zip(*taken, strict=True)
-        call: _BatchCall[E, A] = _BatchCall(entries, futures, dues, self.loop.time() + self.transport.read_s)
+        call: _BatchCall[E, A] = _BatchCall(
+            entries, futures, dues, self.loop.time() + self._settings.redis_read_s
+        )
         call.task = asyncio.current_task()
         self._batch_calls.add(call)
         if self._queue:
@@ -232,7 +237,7 @@ class RedisBatch(Generic[E, A]):
 
     def _pop_entries(self) -> list[tuple[E, _Waiter[A], float]]:
         """Pop the oldest entries up to the key limit of a call, without those of cancelled callers."""
-        queue, most, keys = self._queue, self.rules.batch_keys, 0
+        queue, most, keys = self._queue, self._settings.redis_batch_keys, 0
         taken: list[tuple[E, _Waiter[A], float]] = []
         while queue:
             item = queue[0]
@@ -336,7 +341,7 @@ class RedisBatch(Generic[E, A]):
         failed = self._expire(now, timer.last_stall_s if stalled else now + GRAIN_S)
         if failed and now >= timer.next_report_s:
             # One silent server is one failure for each deadline, even if callers expire one after the other.
-            timer.next_report_s = now + self.rules.deadline_s / 2
+            timer.next_report_s = now + self.deadline_s / 2
             self._report(StoreErrorKind.TIMEOUT)
         if stalled:
             timer.last_stall_s = now

@@ -19,7 +19,7 @@ class BatchEntry(Protocol):
 
     @property
     def keys(self) -> list[str]:
-        """Its keys; counted against `BatchRules.batch_keys`."""
+        """Its keys; counted against `StoreSettings.redis_batch_keys`."""
         ...
 
     @property
@@ -77,7 +77,5 @@ class BatchTransport(Generic[E, A]):
 
     codec: BatchCodec[E, A]
     sender: BatchSender
-    read_s: float = 1.0
-    """Seconds after which an unanswered call is abandoned."""
     split: bool = False
     """Whether entries of different tags need calls of their own."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from autoglm_throttle._runtime.install_hint import how_to_install
@@ -16,7 +16,10 @@ from autoglm_throttle.settings.redis_address import RedisAddress, Topology, pars
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from autoglm_throttle.settings.groups.store import StoreSettings
+
     _ClientEntry: TypeAlias = "tuple[asyncio.AbstractEventLoop, AsyncClient, AsyncGenerator[None]]"
+    _ClientAndParts: TypeAlias = "tuple[AsyncClient, list[AsyncClient]]"
 
 CONNECTIONS: Final = 4
 """Maximum for each client, and for each node of a cluster, with at most two calls in flight."""
@@ -31,41 +34,26 @@ SyncClient: TypeAlias = Any
 """``redis.Redis`` or ``redis.RedisCluster``."""
 
 
-@dataclass(frozen=True, slots=True)
-class RedisOptions:
-    """Options of a client."""
-
-    url: str = field(repr=False)
-    """One of `settings.redis_address.ALLOWED_URLS`, with its password; not read if ``connect`` is given."""
-    connect_s: float = 0.25
-    """Seconds for a connection to open."""
-    read_s: float = 1.0
-    """Seconds for one reply: a backstop, above every deadline of our own."""
-    connect: Callable[[], AsyncClient] | None = None
-    """Creates the asyncio client instead, for a test: ``fakeredis.FakeAsyncRedis``."""
-    in_flight: int = 2
-    """Concurrent calls in each event loop, as in the rules of their batch."""
-
-    @property
-    def connections(self) -> int:
-        """Maximum for each client: while all calls are in flight, a probe opens the same number again."""
-        return max(CONNECTIONS, 2 * self.in_flight)
-
-
 class RedisClients:
     """The clients of one URL, created on first use.
 
     Args:
-        options: the URL and the timeouts.
+        settings: the URL and the timeouts.
+        connect: creates the asyncio client instead, for a test: ``fakeredis.FakeAsyncRedis``.
 
     Raises:
-        ValueError: the URL has none of the known forms.
+        ValueError: there is neither a URL nor ``connect``.
         ImportError: redis is not installed; the text says how to install it.
     """
 
-    def __init__(self, options: RedisOptions) -> None:
-        self.options: RedisOptions = options
-        self.url: RedisAddress | None = None if options.connect else parse_redis_url(options.url)
+    def __init__(self, settings: StoreSettings, connect: Callable[[], AsyncClient] | None = None) -> None:
+        self.url: RedisAddress | None = None
+        """The parsed URL; None if ``connect`` creates the clients."""
+        if connect is None:
+            self.url = _address_of(settings)
+            self._open: Callable[[], _ClientAndParts] = partial(_async_client, self.url, settings)
+        else:
+            self._open = partial(_given_client, connect)
         self.cluster: bool = self.url is not None and self.url.cluster
         """Whether the keys of one call must lie in one slot."""
         self.made: int = 0
@@ -117,22 +105,13 @@ class RedisClients:
         for key, (other, _, _) in list(self._entries.items()):
             if other.is_closed():  # closed by hand, without ending its generators
                 self._entries.pop(key, None)
-        if self.options.connect is not None:
-            client: AsyncClient = self.options.connect()
-            ends = [client]
-        else:
-            client, ends = _async_client(self._require_url(), self.options)
+        client, ends = self._open()
         closer = _closer(self._entries, loop, ends)
         with contextlib.suppress(StopIteration):  # runs to its yield: now the loop tracks it
             closer.__anext__().send(None)
         self._entries[id(loop)] = (loop, client, closer)
         self.made += 1
         return client
-
-    def _require_url(self) -> RedisAddress:
-        if self.url is None:  # pragma: no cover - only where a callable creates the clients
-            raise ValueError("there is no URL")
-        return self.url
 
     def _close(self, loop: asyncio.AbstractEventLoop, closer: AsyncGenerator[None]) -> None:
         task = loop.create_task(closer.aclose())
@@ -169,7 +148,23 @@ async def _closer(
                 await end.aclose()
 
 
-def _async_client(url: RedisAddress, options: RedisOptions) -> tuple[AsyncClient, list[AsyncClient]]:
+def _address_of(settings: StoreSettings) -> RedisAddress:
+    if settings.redis_url is None:
+        raise ValueError("there is no URL")
+    return parse_redis_url(settings.redis_url.get_secret_value())
+
+
+def max_connections(settings: StoreSettings) -> int:
+    """Return the most connections of a client: while all calls are in flight, a probe opens as many again."""
+    return max(CONNECTIONS, 2 * settings.redis_in_flight)
+
+
+def _given_client(connect: Callable[[], AsyncClient]) -> _ClientAndParts:
+    client = connect()
+    return client, [client]
+
+
+def _async_client(url: RedisAddress, settings: StoreSettings) -> _ClientAndParts:
     """Create an asyncio client, and list the objects to close with it."""
     from redis.asyncio import Redis, RedisCluster
     from redis.asyncio.cluster import ClusterNode
@@ -178,9 +173,9 @@ def _async_client(url: RedisAddress, options: RedisOptions) -> tuple[AsyncClient
     from redis.backoff import NoBackoff
 
     def once() -> dict[str, Any]:
-        return _timeouts(options.connect_s, options.read_s) | {"retry": Retry(NoBackoff(), 0)}
+        return _timeouts(settings.redis_connect_s, settings.redis_read_s) | {"retry": Retry(NoBackoff(), 0)}
 
-    given = _credentials(url) | once() | {"max_connections": options.connections}
+    given = _credentials(url) | once() | {"max_connections": max_connections(settings)}
     if url.topology is Topology.CLUSTER:
         nodes = [ClusterNode(host, port) for host, port in url.hosts]
         cluster = RedisCluster(startup_nodes=nodes, **given)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 from autoglm_throttle.store import window_protocol as wires
 from autoglm_throttle.store.batch import RedisBatch
 from autoglm_throttle.store.batch_codec import BatchTransport
-from autoglm_throttle.store.batch_rules import BatchRules
+from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.store.error_tracker import StoreErrorTracker
 from autoglm_throttle.store.script import LuaScript
 from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge, StoreErrorKind, StoreStats
@@ -20,8 +20,9 @@ from autoglm_throttle.types import UserLimit
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.batch_codec import ScriptArguments
-    from autoglm_throttle.store.client import RedisClients
+    from autoglm_throttle.store.client import AsyncClient
 
 PROBES: Final = 16
 """Users that a probe of a cluster charges: with 16 partitions this reaches nearly every server."""
@@ -33,21 +34,24 @@ class RedisUserLimitStore:
     """A `UserLimitStore` on Redis.
 
     Args:
-        clients: the clients of its URL.
-        protocol: encodes charges and decodes replies.
-        rules: sizes and times of the batches.
+        settings: the URL, the names in keys, sizes and times.
+        connect: creates the client of each event loop, instead of the URL.
+
+    Raises:
+        ValueError: there is neither a URL nor ``connect``.
+        ImportError: redis is not installed; the text says how to install it.
     """
 
     kind = "redis"
 
-    def __init__(
-        self, clients: RedisClients, protocol: WindowProtocol, rules: BatchRules | None = None
-    ) -> None:
-        self.clients: RedisClients = clients
-        self.protocol: WindowProtocol = protocol
-        self._codec = _WindowCodec(protocol)
-        self.rules: BatchRules = rules or BatchRules()
-        url = clients.url
+    def __init__(self, settings: StoreSettings, connect: Callable[[], AsyncClient] | None = None) -> None:
+        self.settings: StoreSettings = settings
+        self.clients: RedisClients = RedisClients(settings, connect)
+        self.protocol: WindowProtocol = WindowProtocol(
+            settings.redis_prefix, settings.service, settings.redis_partitions
+        )
+        self._codec = _WindowCodec(self.protocol)
+        url = self.clients.url
         secrets = (url.login.password, url.sentinel_login.password) if url else ()
         self.errors: StoreErrorTracker = StoreErrorTracker(*secrets)
         self.batches: LoopBatches = LoopBatches(self._batch)
@@ -117,20 +121,20 @@ class RedisUserLimitStore:
         return self.batches.stats()
 
     def _batch(self, loop: asyncio.AbstractEventLoop) -> LoopBatch:
-        return LoopBatch(loop, self._codec, self.rules, self.errors, self.clients)
+        return LoopBatch(loop, self._codec, self.settings, self.errors, self.clients)
 
     async def _run_probe(self, batch: LoopBatch) -> StoreErrorKind | None:
         users = range(PROBES if self.clients.cluster else 1)
         requests = [
             self.protocol.build_check([StoreCharge("probe", _PROBE, f"{user:016x}", 1)]) for user in users
         ]
-        connect_s = self.clients.options.connect_s + self.rules.deadline_s
+        settings = self.settings
         try:
-            async with asyncio.timeout(connect_s):
-                kind = await batch.script.ready(self.rules.in_flight)
+            async with asyncio.timeout(settings.redis_connect_s + settings.redis_deadline_s):
+                kind = await batch.script.ready(settings.redis_in_flight)
             if kind is not None:
                 return kind
-            async with asyncio.timeout(self.rules.deadline_s):
+            async with asyncio.timeout(settings.redis_deadline_s):
                 replies = await batch.script(
                     [self.protocol.encode([request]) for request in requests], lambda: True
                 )
@@ -209,15 +213,13 @@ class LoopBatch(RedisBatch[WindowEntry, Answer]):
         self,
         loop: asyncio.AbstractEventLoop,
         codec: _WindowCodec,
-        rules: BatchRules,
+        settings: StoreSettings,
         errors: StoreErrorTracker,
         clients: RedisClients,
     ) -> None:
         self.script: LuaScript = LuaScript(clients.current, wires.script(), errors, cluster=clients.cluster)
-        transport: BatchTransport[WindowEntry, Answer] = BatchTransport(
-            codec, self.script, clients.options.read_s, clients.cluster
-        )
-        super().__init__(loop, transport, rules, errors.notify)
+        transport: BatchTransport[WindowEntry, Answer] = BatchTransport(codec, self.script, clients.cluster)
+        super().__init__(loop, transport, settings, errors.notify)
 
     def is_running(self) -> bool:
         """Whether the caller is in this loop."""

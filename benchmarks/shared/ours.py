@@ -7,18 +7,16 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from autoglm_throttle import Permit, Settings, Throttle
-from autoglm_throttle.store.batch_rules import BatchRules
-from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.store.shared_limits import StoreView
 from autoglm_throttle.store.user_limit_store import StoreCharge, StoreErrorKind
-from autoglm_throttle.store.window_protocol import WindowProtocol
 from autoglm_throttle.types import Demand, Priority, UserLimit
 from benchmarks.shared.candidate import per
 from benchmarks.shared.drive import Hit
 
 PARTITIONS = 16
-DEADLINE_S = BatchRules().deadline_s
+DEADLINE_S = StoreSettings().redis_deadline_s
 LONG_DEADLINE_S = 0.9
 """Deadline where speed is not measured, so that a busy machine does not lead to wrong counts."""
 
@@ -33,11 +31,14 @@ class NoAnswer(Exception):
 @contextlib.asynccontextmanager
 async def store(url: str, limit: UserLimit, deadline_s: float = DEADLINE_S) -> AsyncGenerator[Hit]:
     """Provide `RedisUserLimitStore` alone, without the rest of the throttle."""
-    window = RedisUserLimitStore(
-        RedisClients(RedisOptions(url)),
-        WindowProtocol("bench", "store", PARTITIONS),
-        BatchRules(deadline_s=deadline_s),
+    settings = StoreSettings(
+        redis_url=url,
+        redis_prefix="bench",
+        service="store",
+        redis_partitions=PARTITIONS,
+        redis_deadline_s=deadline_s,
     )
+    window = RedisUserLimitStore(settings)
     limits = (limit,)
 
     async def hit(user: str, units: int = 1) -> bool:

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.batch import RedisBatch
 from autoglm_throttle.store.batch_codec import BatchTransport, ScriptArguments
-from autoglm_throttle.store.batch_rules import BatchRules
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
 
 
@@ -121,14 +121,14 @@ async def passes(number: int) -> None:
 class Plant:
     """A batch with its loop and its server."""
 
-    def __init__(self, rules: BatchRules | None = None, *, split: bool = False, read_s: float = 1.0) -> None:
+    def __init__(self, *, split: bool = False, **settings: float) -> None:
         self.loop = ManualLoop()
         self.server = Server()
         self.reports: list[StoreErrorKind | None] = []
         self.batch: RedisBatch[Number, list[int]] = RedisBatch(
             self.loop,
-            BatchTransport(Numbers(), self.server, read_s, split),
-            rules or BatchRules(),
+            BatchTransport(Numbers(), self.server, split),
+            StoreSettings().model_copy(update=settings),
             self.reports.append,
         )
 

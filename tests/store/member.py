@@ -13,7 +13,8 @@ import time
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.gpu.sampler import Sampler
-from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.store.fleet import FleetRules, FleetSync
 from autoglm_throttle.store.gpu import TIMEOUT_S, GpuFleetRules, RemoteGpuProvider
 from autoglm_throttle.store.leased_buckets import LeasedBuckets
@@ -89,7 +90,7 @@ async def request(fleet: FleetSync, lock: SerialLock) -> None:
 
 def main() -> None:
     url, prefix, host, pct, gib = sys.argv[1:]
-    clients = RedisClients(RedisOptions(url))
+    clients = RedisClients(StoreSettings(redis_url=url))
 
     def connect() -> object:
         return clients.sync(TIMEOUT_S)

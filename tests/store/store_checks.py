@@ -7,8 +7,7 @@ import time
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from autoglm_throttle.store.batch_rules import BatchRules
-from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge, StoreErrorKind
 from autoglm_throttle.store.window_protocol import WindowProtocol
@@ -32,9 +31,16 @@ def window_at(
     read_s: float = HANG_S,
 ) -> RedisUserLimitStore:
     """A window whose calls end by an answer or by the deadline, since a connection waits for a minute."""
-    rules = BatchRules(deadline_s=deadline_s)
-    clients = RedisClients(RedisOptions(url, connect_s=HANG_S, read_s=read_s))
-    return RedisUserLimitStore(clients, WindowProtocol(prefix, service, PARTITIONS), rules)
+    settings = StoreSettings(
+        redis_url=url,
+        redis_prefix=prefix,
+        service=service,
+        redis_partitions=PARTITIONS,
+        redis_deadline_s=deadline_s,
+        redis_connect_s=HANG_S,
+        redis_read_s=read_s,
+    )
+    return RedisUserLimitStore(settings)
 
 
 async def prompt_window(url: str, prefix: str, *, read_s: float = HANG_S) -> RedisUserLimitStore:

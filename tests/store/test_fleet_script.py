@@ -13,7 +13,8 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.store.fleet import TIMEOUT_S, FleetRules
 from tests.store.bucket_store import MICRO, BucketStore
 from tests.store.cluster import Cluster3
@@ -139,7 +140,7 @@ def test_something_else_in_the_hash_is_a_bucket_that_is_full(
 
 def test_both_keys_lie_in_one_slot_of_a_cluster(redis_cluster: Cluster3, redis_prefix: str) -> None:
     keys = FleetRules(prefix=redis_prefix, service="s").keys
-    client: Any = RedisClients(RedisOptions(redis_cluster.url)).sync(TIMEOUT_S)
+    client: Any = RedisClients(StoreSettings(redis_url=redis_cluster.url)).sync(TIMEOUT_S)
     try:
         assert client.eval(SCRIPT, 2, *keys, "a", LIVES_US, *plain())[1] == 1
     finally:

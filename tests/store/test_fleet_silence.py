@@ -11,9 +11,10 @@ import pytest
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store import fleet as fleet_module
 from autoglm_throttle.store import leased_buckets
-from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.store.fleet import JITTER, PROBE_S, TIMEOUT_S, FleetRules, FleetSync
 from autoglm_throttle.store.leased_buckets import LeasedBuckets
 from autoglm_throttle.types import Demand, Priority
@@ -146,7 +147,7 @@ def member(own_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator
     """One of a fleet on a server that may be stopped, after its first answer."""
     for module in (leased_buckets, fleet_module):
         monkeypatch.setattr(module, "DEADLINE_S", DEADLINE_S)
-    clients = RedisClients(RedisOptions(own_server.url))
+    clients = RedisClients(StoreSettings(redis_url=own_server.url))
     held = LeasedBuckets(RATES, 1.0, time.monotonic(), workers=2)
     fleet = FleetSync(held, SerialLock(), lambda: clients.sync(TIMEOUT_S), new_wakeup)
     fleet.start()

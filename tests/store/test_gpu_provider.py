@@ -15,7 +15,8 @@ import pytest
 import redis
 
 from autoglm_throttle.gpu.provider_errors import NoSourceError
-from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.store.gpu import RIGHTS, TIMEOUT_S, GpuFleetRules, RemoteGpuProvider
 from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.store.clients import Wire
@@ -366,7 +367,7 @@ def test_hanging_server_costs_one_read_250_ms(own_server: RedisServer) -> None:
         made += 1
         return clients.sync(TIMEOUT_S)
 
-    clients = RedisClients(RedisOptions(own_server.url))
+    clients = RedisClients(StoreSettings(redis_url=own_server.url))
     provider = RemoteGpuProvider(Own(time.monotonic), connect, GpuFleetRules("a", interval_s=600.0))
     try:
         provider.read()

@@ -8,11 +8,11 @@ import math
 
 import pytest
 
-from autoglm_throttle.store.batch_rules import BatchRules
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from tests.store.batches import Number, Plant
 
-DEADLINE_S = BatchRules().deadline_s
+DEADLINE_S = StoreSettings().redis_deadline_s
 
 
 def numbers(count: int, start: int = 0, keys: int = 1) -> list[Number]:
@@ -46,19 +46,19 @@ def test_at_most_two_calls_are_in_flight() -> None:
 
 
 def test_a_call_has_at_most_so_many_keys() -> None:
-    with Plant(BatchRules(batch_keys=8)) as plant:
+    with Plant(redis_batch_keys=8) as plant:
         plant.together(*numbers(7, keys=3))
         assert [call.names for call in plant.server.open] == [[[0, 1]], [[2, 3]]]
 
 
 def test_an_entry_of_too_many_keys_travels_alone() -> None:
-    with Plant(BatchRules(batch_keys=2)) as plant:
+    with Plant(redis_batch_keys=2) as plant:
         plant.together(Number(0, 4), Number(1))
         assert [call.names for call in plant.server.open] == [[[0]], [[1]]]
 
 
 def test_full_queue_answers_at_once_and_drops_oneway() -> None:
-    with Plant(BatchRules(queue=2, in_flight=1)) as plant:
+    with Plant(redis_queue=2, redis_in_flight=1) as plant:
         plant.together(Number(0))
         futures = plant.together(*numbers(3, 1))
         assert [future.done() for future in futures] == [False, False, True]
@@ -70,7 +70,7 @@ def test_full_queue_answers_at_once_and_drops_oneway() -> None:
 
 
 def test_a_caller_that_leaves_before_it_was_sent_is_not_sent() -> None:
-    with Plant(BatchRules(in_flight=1)) as plant:
+    with Plant(redis_in_flight=1) as plant:
         plant.together(Number(0))
         first, second = plant.together(Number(1), Number(2))
         first.cancel()
@@ -80,7 +80,7 @@ def test_a_caller_that_leaves_before_it_was_sent_is_not_sent() -> None:
 
 
 def test_abandoned_call_is_not_sent() -> None:
-    with Plant(BatchRules(in_flight=1)) as plant:
+    with Plant(redis_in_flight=1) as plant:
         plant.together(Number(0))
         plant.together(Number(1))[0].cancel()
         plant.answer_all()
@@ -123,7 +123,7 @@ def test_cancelled_caller_without_grant_refunds_nothing() -> None:
 
 
 def test_deadline_answers_in_flight_and_queued_checks() -> None:
-    with Plant(BatchRules(in_flight=1)) as plant:
+    with Plant(redis_in_flight=1) as plant:
         futures = plant.together(Number(0)) + plant.together(Number(1))
         plant.loop.move(DEADLINE_S - 0.001)
         assert not any(future.done() for future in futures)
@@ -141,7 +141,7 @@ def test_deadline_answers_in_flight_and_queued_checks() -> None:
 
 
 def test_an_answer_that_is_late_for_some_is_an_answer() -> None:
-    with Plant(BatchRules(in_flight=1)) as plant:
+    with Plant(redis_in_flight=1) as plant:
         for name in range(3):
             plant.together(Number(name))
             plant.loop.move(0.015)
@@ -164,7 +164,7 @@ def test_answer_for_cancelled_callers_counts() -> None:
 
 
 def test_each_has_a_deadline_of_its_own() -> None:
-    with Plant(BatchRules(in_flight=1)) as plant:
+    with Plant(redis_in_flight=1) as plant:
         (first,) = plant.together(Number(0))
         plant.loop.move(DEADLINE_S / 2)
         (second,) = plant.together(Number(1))
@@ -177,7 +177,7 @@ def test_each_has_a_deadline_of_its_own() -> None:
 
 
 def test_blocked_slots_do_not_delay_deadlines() -> None:
-    with Plant(BatchRules(in_flight=1)) as plant:
+    with Plant(redis_in_flight=1) as plant:
         plant.together(Number(0))
         plant.loop.move(DEADLINE_S)
         (second,) = plant.together(Number(1))
@@ -224,7 +224,7 @@ def test_the_grace_is_given_anew_after_each_stall() -> None:
 
 
 def test_endless_call_loses_slot_after_backstop() -> None:
-    with Plant(BatchRules(in_flight=1), read_s=1.0) as plant:
+    with Plant(redis_in_flight=1, redis_read_s=1.0) as plant:
         plant.together(Number(0))
         plant.loop.move(DEADLINE_S)
         plant.loop.move(1.0 - DEADLINE_S)
@@ -281,7 +281,7 @@ def test_tags_have_calls_of_their_own_in_one_round_trip() -> None:
 
 
 def test_abort_answers_all_and_frees_the_slots() -> None:
-    with Plant(BatchRules(in_flight=1)) as plant:
+    with Plant(redis_in_flight=1) as plant:
         sent, waiting = plant.together(Number(0)) + plant.together(Number(1))
         plant.loop.act(lambda: plant.batch.send_oneway(Number(8)))
         plant.loop.act(plant.batch.abort)
@@ -353,7 +353,7 @@ def test_codec_error_leaves_no_caller_waiting() -> None:
 
 def test_refund_amid_an_expiry_is_sent_after_it() -> None:
     """An abandoned request may end at any point of the loop's own work."""
-    with Plant(BatchRules(in_flight=1)) as plant:
+    with Plant(redis_in_flight=1) as plant:
         plant.together(Number(0))
         waiting = plant.together(Number(1))
 
@@ -374,7 +374,7 @@ def test_refund_amid_an_expiry_is_sent_after_it() -> None:
 
 
 def test_queue_order_is_kept_when_checks_are_dropped() -> None:
-    with Plant(BatchRules(in_flight=1)) as plant:
+    with Plant(redis_in_flight=1) as plant:
         plant.together(Number(0), Number(1))
         plant.together(Number(2))
         plant.loop.act(lambda: plant.batch.send_oneway(Number(3)))
@@ -384,12 +384,3 @@ def test_queue_order_is_kept_when_checks_are_dropped() -> None:
         plant.together(Number(5))
         plant.answer_all()
         assert plant.server.seen == [0, 1, 3, 4, 5]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"deadline_s": 0.0}, {"deadline_s": math.inf}, {"in_flight": 0}, {"batch_keys": 0}, {"queue": 0}],
-)
-def test_rules_that_could_never_work(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="above 0"):
-        BatchRules(**wrong)  # type: ignore[arg-type]

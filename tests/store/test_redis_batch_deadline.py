@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.store.batch_rules import BatchRules
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from tests.store.batches import Number, Plant
 
-DEADLINE_S = BatchRules().deadline_s
+DEADLINE_S = StoreSettings().redis_deadline_s
 
 
 class TestWanted:
@@ -24,7 +24,7 @@ class TestWanted:
             assert not call.wanted()
 
     def test_first_expired_caller_decides(self) -> None:
-        with Plant(BatchRules(in_flight=1)) as plant:
+        with Plant(redis_in_flight=1) as plant:
             plant.together(Number(0))
             plant.together(Number(1))
             plant.loop.move(DEADLINE_S / 2)
@@ -70,7 +70,7 @@ class TestDue:
     """A request that asks twice has one deadline."""
 
     def test_a_second_question_ends_with_the_first(self) -> None:
-        with Plant(BatchRules(in_flight=1)) as plant:
+        with Plant(redis_in_flight=1) as plant:
             due = plant.batch.due()
             plant.loop.move(DEADLINE_S * 0.8)
             (other,) = plant.together(Number(0))

@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.batch import GRACE_S
-from autoglm_throttle.store.batch_rules import BatchRules
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from tests.store.batches import Number, Plant
 
-DEADLINE_S = BatchRules().deadline_s
+DEADLINE_S = StoreSettings().redis_deadline_s
 
 
 class Batches(RuleBasedStateMachine):
@@ -21,8 +21,8 @@ class Batches(RuleBasedStateMachine):
 
     @initialize(in_flight=st.integers(1, 3), split=st.booleans(), queue=st.sampled_from([3, 4096]))
     def begin(self, in_flight: int, *, split: bool, queue: int) -> None:
-        self.sizes = BatchRules(in_flight=in_flight, batch_keys=4, queue=queue)
-        self.plant = Plant(self.sizes, split=split)
+        self.in_flight = in_flight
+        self.plant = Plant(split=split, redis_in_flight=in_flight, redis_batch_keys=4, redis_queue=queue)
         self.asked: dict[int, asyncio.Future[list[int] | StoreErrorKind]] = {}
         self.asked_at: dict[int, float] = {}
         self.gone_unsent: set[int] = set()
@@ -82,7 +82,7 @@ class Batches(RuleBasedStateMachine):
 
     @invariant()
     def calls_in_flight_are_few(self) -> None:
-        assert self.plant.server.most_open <= self.sizes.in_flight
+        assert self.plant.server.most_open <= self.in_flight
 
     @invariant()
     def nothing_is_sent_twice(self) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import fakeredis
 import pytest
 
-from autoglm_throttle.store.client import CONNECTIONS, RedisClients, RedisOptions
+from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.store.client import CONNECTIONS, RedisClients
 from tests.store.cluster import Cluster3
 from tests.store.descriptors import open_files
 from tests.store.polling import until
@@ -43,7 +44,7 @@ def clients(made: list[Client]) -> RedisClients:
         made.append(Client())
         return made[-1]
 
-    return RedisClients(RedisOptions("", connect=connect))
+    return RedisClients(StoreSettings(), connect)
 
 
 async def current(clients: RedisClients) -> Any:
@@ -142,14 +143,14 @@ def test_unclosable_client_is_ignored(clients: RedisClients, made: list[Client])
 
 
 def test_the_text_says_where_but_no_password() -> None:
-    clients = RedisClients(RedisOptions("redis://u:s3cret@cache/1"))
+    clients = RedisClients(StoreSettings(redis_url="redis://u:s3cret@cache/1"))
     assert repr(clients) == "RedisClients(redis://u:***@cache:6379/1, 0 open, 0 made)"
-    assert "s3cret" not in repr(clients.options.url and clients.url)
+    assert "s3cret" not in repr(clients.url)
 
 
-def test_a_url_that_is_none() -> None:
-    with pytest.raises(ValueError, match="not a URL"):
-        RedisClients(RedisOptions("http://cache"))
+def test_clients_without_a_url_are_rejected() -> None:
+    with pytest.raises(ValueError, match="no URL"):
+        RedisClients(StoreSettings())
 
 
 def test_no_synchronous_client_without_a_url(clients: RedisClients) -> None:
@@ -160,7 +161,7 @@ def test_no_synchronous_client_without_a_url(clients: RedisClients) -> None:
 def test_without_redis_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
     with pytest.raises(ImportError, match=r"pip install 'redis\[hiredis\]>=6"):
-        RedisClients(RedisOptions("redis://cache"))
+        RedisClients(StoreSettings(redis_url="redis://cache"))
 
 
 def test_nothing_is_imported_before_it_is_needed() -> None:
@@ -179,7 +180,7 @@ class TestOnServers:
 
     @pytest.mark.slow
     def test_a_loop_for_each_request_leaves_no_descriptor(self, own_server: RedisServer) -> None:
-        clients = RedisClients(RedisOptions(own_server.url, connect_s=60.0))
+        clients = RedisClients(StoreSettings(redis_url=own_server.url, redis_connect_s=60.0))
 
         async def request() -> None:
             assert await clients.current().ping()
@@ -195,7 +196,7 @@ class TestOnServers:
         assert int(own_server.info("clients")["connected_clients"]) <= 2
 
     def test_dropped_connections_are_gone_from_the_server(self, own_server: RedisServer) -> None:
-        clients = RedisClients(RedisOptions(own_server.url, connect_s=60.0))
+        clients = RedisClients(StoreSettings(redis_url=own_server.url, redis_connect_s=60.0))
 
         async def main() -> None:
             await asyncio.gather(*(clients.current().ping() for _ in range(3)))
@@ -214,13 +215,13 @@ class TestOnServers:
     def test_connections_are_few_and_nothing_is_tried_again(self, own_server: RedisServer) -> None:
         from redis.exceptions import ConnectionError as RedisConnectionError
 
-        clients = RedisClients(RedisOptions(own_server.url, connect_s=60.0))
+        clients = RedisClients(StoreSettings(redis_url=own_server.url, redis_connect_s=60.0))
 
         async def main() -> None:
             pool = clients.current().connection_pool
             held = [await pool.get_connection() for _ in range(CONNECTIONS)]
             assert held[0].retry.get_retries() == 0
-            assert held[0].socket_timeout == clients.options.read_s
+            assert held[0].socket_timeout == StoreSettings().redis_read_s
             with pytest.raises(RedisConnectionError, match="Too many"):
                 await pool.get_connection()
             for connection in held:
@@ -230,7 +231,7 @@ class TestOnServers:
 
     @pytest.mark.parametrize("where", ["url", "unix_url"])
     def test_a_synchronous_client(self, own_server: RedisServer, where: str) -> None:
-        client = RedisClients(RedisOptions(getattr(own_server, where))).sync(2.0)
+        client = RedisClients(StoreSettings(redis_url=getattr(own_server, where))).sync(2.0)
         assert client.set("a", 1)
         assert own_server.command("GET", "a") == "1"
         assert client.connection_pool.connection_kwargs["socket_timeout"] == 2.0
@@ -238,7 +239,7 @@ class TestOnServers:
         client.close()
 
     async def test_a_cluster(self, redis_cluster: Cluster3, redis_prefix: str) -> None:
-        clients = RedisClients(RedisOptions(redis_cluster.url, connect_s=60.0))
+        clients = RedisClients(StoreSettings(redis_url=redis_cluster.url, redis_connect_s=60.0))
         assert clients.cluster
         assert await clients.current().set(redis_prefix, 1)
         client = clients.sync(2.0)
@@ -246,14 +247,14 @@ class TestOnServers:
         client.close()
 
     async def test_a_sentinel(self, redis_sentinel: SentinelPair, redis_prefix: str) -> None:
-        clients = RedisClients(RedisOptions(redis_sentinel.url, connect_s=60.0))
+        clients = RedisClients(StoreSettings(redis_url=redis_sentinel.url, redis_connect_s=60.0))
         assert await clients.current().set(redis_prefix, 1)
         client = clients.sync(2.0)
         assert client.get(redis_prefix) == b"1"
         client.close()
 
     def test_a_sentinels_connections_end_with_the_loop(self, redis_sentinel: SentinelPair) -> None:
-        clients = RedisClients(RedisOptions(redis_sentinel.url, connect_s=60.0))
+        clients = RedisClients(StoreSettings(redis_url=redis_sentinel.url, redis_connect_s=60.0))
 
         async def main() -> None:
             assert await clients.current().ping()
@@ -266,7 +267,7 @@ class TestOnServers:
 
     def test_fakeredis_may_stand_in(self) -> None:
         server = fakeredis.FakeServer()
-        clients = RedisClients(RedisOptions("", connect=lambda: fakeredis.FakeAsyncRedis(server=server)))
+        clients = RedisClients(StoreSettings(), lambda: fakeredis.FakeAsyncRedis(server=server))
 
         async def main() -> Any:
             await clients.current().set("a", 1)
@@ -277,7 +278,7 @@ class TestOnServers:
 
 
 def test_unverified_certificate_has_no_host_check() -> None:
-    clients = RedisClients(RedisOptions("rediss://cache?ssl_cert_reqs=none"))
+    clients = RedisClients(StoreSettings(redis_url="rediss://cache?ssl_cert_reqs=none"))
 
     async def main() -> dict[str, Any]:
         kwargs: dict[str, Any] = clients.current().connection_pool.connection_kwargs

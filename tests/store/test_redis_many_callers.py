@@ -6,13 +6,10 @@ import asyncio
 
 import pytest
 
-from autoglm_throttle.admission.factory import redis_clients
-from autoglm_throttle.settings import Settings
-from autoglm_throttle.store.batch_rules import BatchRules
-from autoglm_throttle.store.client import CONNECTIONS, RedisClients, RedisOptions
+from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.store.client import CONNECTIONS, max_connections
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.store.user_limit_store import StoreCharge, StoreErrorKind
-from autoglm_throttle.store.window_protocol import WindowProtocol
 from autoglm_throttle.types import UserLimit
 from tests.store.cluster import Cluster3
 from tests.store.server import RedisServer
@@ -24,14 +21,18 @@ LIMITS = (UserLimit("user-60s", 10, 60),)
     ("in_flight", "connections"), [(1, CONNECTIONS), (2, CONNECTIONS), (3, 6), (64, 128)]
 )
 def test_a_probe_finds_a_connection_beside_each_call(in_flight: int, connections: int) -> None:
-    settings = Settings(redis_url="redis://cache", redis_in_flight=in_flight)
-    assert redis_clients(settings).options.connections == connections
+    assert max_connections(StoreSettings(redis_in_flight=in_flight)) == connections
 
 
 async def crowd(url: str, prefix: str) -> None:
-    options = RedisOptions(url, connect_s=5.0, in_flight=8)
-    rules = BatchRules(deadline_s=5.0, in_flight=8, batch_keys=2)
-    window = RedisUserLimitStore(RedisClients(options), WindowProtocol(prefix, "default", 16), rules)
+    settings = StoreSettings(
+        redis_url=url,
+        redis_prefix=prefix,
+        redis_deadline_s=5.0,
+        redis_connect_s=5.0,
+        redis_in_flight=8,
+    ).model_copy(update={"redis_batch_keys": 2})
+    window = RedisUserLimitStore(settings)
     heard: list[StoreErrorKind | None] = []
     window.listen(heard.append)
     greeting, *answers = await asyncio.gather(

@@ -6,10 +6,9 @@ import traceback
 
 import pytest
 
-from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.store.user_limit_store import StoreCharge, StoreErrorKind
-from autoglm_throttle.store.window_protocol import WindowProtocol
 from autoglm_throttle.types import UserLimit
 
 WHO = "ann:hush"
@@ -24,15 +23,15 @@ CHARGES = [StoreCharge("user", (UserLimit("user-60s", 10, 60),), "a" * 16, 1)]
 
 @pytest.mark.parametrize("url", URLS)
 async def test_of_a_redis(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    options = RedisOptions(url)
-    clients = RedisClients(options)
-    window = RedisUserLimitStore(clients, WindowProtocol("athr", "default", 16))
+    settings = StoreSettings(redis_url=url)
+    window = RedisUserLimitStore(settings)
+    clients = window.clients
     assert await window.charge(CHARGES) is StoreErrorKind.UNREACHABLE
     assert await window.probe() is StoreErrorKind.UNREACHABLE
     assert window.last_error
     texts = [window.last_error, caplog.text]
     for known in (
-        options,
+        settings,
         clients,
         clients.url,
         clients.current(),
@@ -62,14 +61,14 @@ async def test_of_a_redis(url: str, caplog: pytest.LogCaptureFixture) -> None:
     ],
 )
 def test_of_a_url_that_is_none(url: str) -> None:
-    with pytest.raises(ValueError, match="not a URL") as refused:
-        RedisClients(RedisOptions(url))
+    with pytest.raises(ValueError, match="redis_url: must be redis:") as refused:
+        StoreSettings(redis_url=url)
     assert "hu" not in str(refused.value).replace("%23", "")
     assert "hush" not in "".join(traceback.format_exception_only(refused.value))
 
 
 async def test_of_a_server_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    window = RedisUserLimitStore(RedisClients(RedisOptions(URLS[0])), WindowProtocol("athr", "default", 16))
+    window = RedisUserLimitStore(StoreSettings(redis_url=URLS[0]))
 
     async def refuse(*_: object) -> None:
         raise ConnectionError(f"cannot reach {URLS[0]}")

@@ -10,8 +10,7 @@ import fakeredis
 import pytest
 import trio
 
-from autoglm_throttle.store.batch_rules import BatchRules
-from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.redis_user_limits import LoopBatch, RedisUserLimitStore
 from autoglm_throttle.store.script import LuaScript
 from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge, StoreErrorKind
@@ -20,7 +19,7 @@ from autoglm_throttle.types import UserLimit
 from tests.store.batches import passes
 from tests.store.cluster import Cluster3
 
-PATIENT = BatchRules(deadline_s=5.0)
+PATIENT = StoreSettings(redis_deadline_s=5.0)
 TEN = (UserLimit("user-60s", 10, 60),)
 TWO = (UserLimit("user-60s", 10, 60), UserLimit("user-3600s", 5000, 3600))
 
@@ -32,8 +31,7 @@ def fake() -> fakeredis.FakeServer:
 
 @pytest.fixture
 def window(fake: fakeredis.FakeServer) -> RedisUserLimitStore:
-    options = RedisOptions("", connect=lambda: fakeredis.FakeAsyncRedis(server=fake))
-    return RedisUserLimitStore(RedisClients(options), WindowProtocol("athr", "default", 16), PATIENT)
+    return RedisUserLimitStore(PATIENT, lambda: fakeredis.FakeAsyncRedis(server=fake))
 
 
 def charge(
@@ -221,7 +219,7 @@ class TestProbe:
             return []
 
         monkeypatch.setattr(LuaScript, "__call__", silence)
-        window.rules = BatchRules(deadline_s=0.01)
+        window.settings = StoreSettings(redis_deadline_s=0.01)
         assert await window.probe() is StoreErrorKind.TIMEOUT
 
 
@@ -239,7 +237,7 @@ async def test_error_text_lasts_until_an_answer(
     assert isinstance(await window.charge([charge()]), StoreErrorKind)
     assert window.last_error
     Gate(window, monkeypatch)
-    batch_of(window).rules = BatchRules(deadline_s=0.001)
+    batch_of(window).deadline_s = 0.001
     assert await window.charge([charge()]) is StoreErrorKind.TIMEOUT
     assert window.last_error == ""
 
@@ -261,13 +259,19 @@ async def spread(
     redis_cluster: Cluster3, redis_prefix: str
 ) -> tuple[RedisUserLimitStore, Callable[[int, int], list[StoreCharge]]]:
     """A window of a cluster, and charges of a user and an address that lie in different partitions."""
-    clients = RedisClients(RedisOptions(redis_cluster.url, connect_s=5.0, read_s=5.0))
-    window = RedisUserLimitStore(clients, WindowProtocol(redis_prefix, "default", 16), PATIENT)
+    settings = StoreSettings(
+        redis_url=redis_cluster.url,
+        redis_prefix=redis_prefix,
+        redis_deadline_s=5.0,
+        redis_connect_s=5.0,
+        redis_read_s=5.0,
+    )
+    window = RedisUserLimitStore(settings)
 
     def charges(of_user: int, of_address: int) -> list[StoreCharge]:
         return [charge(1, of_user), charge(2, of_address, TWO, "address")]
 
-    assert WindowProtocol(redis_prefix, "default", 16).build_check(charges(1, 1)).tag == -1
+    assert window.protocol.build_check(charges(1, 1)).tag == -1
     return window, charges
 
 

@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.batch_codec import ScriptArguments
-from autoglm_throttle.store.batch_rules import BatchRules
-from autoglm_throttle.store.client import RedisClients, RedisOptions
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge, StoreErrorKind
-from autoglm_throttle.store.window_protocol import SPLIT, WindowProtocol
+from autoglm_throttle.store.window_protocol import SPLIT
 from autoglm_throttle.types import UserLimit
 from tests.store.batches import ManualLoop
 
-DEADLINE_S = BatchRules().deadline_s
+DEADLINE_S = StoreSettings().redis_deadline_s
 LIMITS = (UserLimit("user-60s", 10, 60),)
 CHARGES = [StoreCharge(kind, LIMITS, f"{number:016x}", 1) for number, kind in ((1, "user"), (2, "address"))]
 ALLOWED = [1_000_000, 1, 9, 0, 60, 7]
@@ -56,9 +55,8 @@ def servers() -> Servers:
 @pytest.fixture
 def asked(loop: ManualLoop, servers: Servers) -> asyncio.Task[Answer | StoreErrorKind]:
     """A request whose user and address lie on different servers, at the time 100."""
-    wire = WindowProtocol("athr", "default", 16)
-    assert wire.build_check(CHARGES).tag == SPLIT
-    window = RedisUserLimitStore(RedisClients(RedisOptions("redis+cluster://cache")), wire)
+    window = RedisUserLimitStore(StoreSettings(redis_url="redis+cluster://cache"))
+    assert window.protocol.build_check(CHARGES).tag == SPLIT
     batch = loop.act(window.batches.current)
     batch.transport.sender = servers
     task = loop.create_task(window.charge(CHARGES))
