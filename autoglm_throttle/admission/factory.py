@@ -228,29 +228,16 @@ def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> UserLim
     """Create the store of the settings; its modules are imported here, only if one is configured."""
     if settings.store.redis_url is None and redis is None:
         return None
-    from autoglm_throttle.store.batch_rules import BatchRules
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
-    from autoglm_throttle.store.window_protocol import WindowProtocol
 
-    return RedisUserLimitStore(
-        redis_clients(settings, redis),
-        WindowProtocol(settings.store.redis_prefix, settings.store.service, settings.store.redis_partitions),
-        BatchRules(
-            settings.store.redis_deadline_s,
-            settings.store.redis_in_flight,
-            settings.store.redis_batch_keys,
-            settings.store.redis_queue,
-        ),
-    )
+    return RedisUserLimitStore(settings.store, redis)
 
 
-def redis_clients(settings: Settings, redis: Callable[[], Any] | None = None) -> RedisClients:
-    """Create clients of the URL in the settings, or through ``redis``."""
-    from autoglm_throttle.store.client import RedisClients, RedisOptions
+def redis_clients(settings: Settings) -> RedisClients:
+    """Create clients of the URL in the settings; their modules are imported here."""
+    from autoglm_throttle.store.client import RedisClients
 
-    url = settings.store.redis_url.get_secret_value() if settings.store.redis_url is not None else ""
-    times = (settings.store.redis_connect_s, settings.store.redis_read_s)
-    return RedisClients(RedisOptions(url, *times, redis, in_flight=settings.store.redis_in_flight))
+    return RedisClients(settings.store)
 
 
 def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:

@@ -20,7 +20,7 @@ from autoglm_throttle.settings.redis_address import RedisAddress, Topology, pars
 from autoglm_throttle.store import fleet
 from autoglm_throttle.store import gpu as gpu_fleet
 from autoglm_throttle.store.breakers import scripts as breakers
-from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.store.script import RIGHTS, error_kind
 from autoglm_throttle.store.user_limit_store import VALUES, StoreCharge, StoreErrorKind
 from autoglm_throttle.store.window_protocol import CheckRequest, WindowProtocol, script
@@ -111,7 +111,7 @@ def _diagnose(settings: Settings, url: str) -> DoctorResults:
             settings.store.redis_prefix, settings.store.service, settings.store.redis_partitions
         )
         parts = parse_redis_url(secret)
-        with closing(RedisClients(RedisOptions(secret)).sync(REPLY_TIMEOUT_S)) as client:
+        with closing(RedisClients(settings.store).sync(REPLY_TIMEOUT_S)) as client:
             nodes = _nodes(client, wire, parts.cluster)
             results.append(_connected(parts, url, len(nodes)))
             for node in nodes:

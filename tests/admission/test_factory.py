@@ -18,7 +18,7 @@ from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLim
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.limiting.user_limits import UserLimits
-from autoglm_throttle.store.batch_rules import BatchRules
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.store.shared_limits import SharedUserLimits
 from autoglm_throttle.types import BorrowMode, MissingTelemetryMode, Policy, Signal, StoreFailureMode
@@ -202,21 +202,10 @@ class TestSharedStore:
         assert isinstance(self.windows(user_limit="off"), UserLimits)
 
     def test_redis_gets_its_times_sizes_and_names(self) -> None:
-        store = self.shared(
-            redis_prefix="p",
-            service="s",
-            redis_partitions=1,
-            redis_deadline_s=0.1,
-            redis_connect_s=0.2,
-            redis_read_s=3.0,
-            redis_in_flight=5,
-            redis_batch_keys=64,
-            redis_queue=77,
-        ).store
+        chosen = {"redis_prefix": "p", "service": "s", "redis_partitions": 1, "redis_deadline_s": 0.1}
+        store = self.shared(**chosen).store
         assert isinstance(store, RedisUserLimitStore)
-        assert store.rules == BatchRules(0.1, 5, 64, 77)
-        options = store.clients.options
-        assert (options.url, options.connect_s, options.read_s) == (self.URL, 0.2, 3.0)
+        assert store.settings == StoreSettings(redis_url=self.URL, **chosen)
         (charge,) = self._pending_check(self.shared(redis_prefix="p", service="s", redis_partitions=1))
         assert store.protocol.build_check([charge]).keys == [f"p:s:w1:{{0}}:user:l60:{'a' * 16}"]
 

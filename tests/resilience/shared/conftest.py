@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from autoglm_throttle._runtime.wakeup import new_wakeup
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers import sync_listener
 from autoglm_throttle.store.breakers.protocol import SharedRules
 from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
-from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.store.client import RedisClients
 from tests.resilience.shared.fleets import PATIENCE_S
 from tests.store.polling import until
 
@@ -35,7 +36,7 @@ def made(redis_prefix: str) -> Iterator[Made]:
     def make(
         url: str, *, listens: bool = True, connect: Any = None, timeout_s: float = PATIENCE_S, **rules: Any
     ) -> RedisBreakerStore:
-        clients = RedisClients(RedisOptions(url))
+        clients = RedisClients(StoreSettings(redis_url=url))
         where = SharedRules(redis_prefix, cluster=clients.cluster, **{"deadline_s": PATIENCE_S / 4, **rules})
         store = RedisBreakerStore(connect or (lambda: clients.sync(timeout_s)), new_wakeup, where)
         stores.append(store)
