@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
 from typing import Any
 
 from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, RecorderSettings
@@ -34,5 +35,5 @@ async def plain(scope: Scope, receive: Any, send: Any) -> None:
 
 
 bare: App = plain
-recorded: App = RecorderMiddleware(plain, Recorder(RecorderSettings(path=PATH)))
-packed: App = RecorderMiddleware(plain, Recorder(RecorderSettings(path=PATH + ".gz")))
+recorded: App = RecorderMiddleware(plain, Recorder(RecorderSettings(path=Path(PATH))))
+packed: App = RecorderMiddleware(plain, Recorder(RecorderSettings(path=Path(f"{PATH}.gz"))))

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
+from autoglm_throttle.settings.groups.recorder import RecordBody
 from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, RecorderSettings, open_recording
 from autoglm_throttle.traffic.record import recorder as recorders
 from autoglm_throttle.traffic.record import writer as writers
@@ -95,7 +96,7 @@ def test_queue_for_a_hung_disk_is_bounded(
     monkeypatch.setattr(writers, "QUEUE_BYTES", 40 * 5000)
     monkeypatch.setattr(writers, "WRITE_BYTES", 20_000)
     waits, mended = hung
-    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl", body="full"))
+    recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl", body=RecordBody.FULL))
     writer = recorder.writer()
     assert writer is not None
     asked = ("GET", "/" + "a" * 999, [("accept", "b" * 1000)])

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.settings.groups.callers import CallerSettings
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.traffic.record import RecordedRequest, Recorder, RecorderMiddleware, RecorderSettings
+from autoglm_throttle.types import Clock
 from autoglm_throttle.types.identity import CallerHasher
 from tests.traffic.record.recorded import ask, hello, kept, one, scope
 
 SECRET = b"0123456789abcdef"
 
 
-def recorder(folder: Path, **how: Any) -> Recorder:
-    return Recorder(RecorderSettings(path=folder / "a.jsonl", **how), CallerSettings(key_secret=SECRET))
+def recorder(
+    folder: Path, *, clock: Clock = time.monotonic, client_header: str | None = None, **how: Any
+) -> Recorder:
+    callers = CallerSettings(key_secret=SecretStr(SECRET.decode()))
+    settings = RecorderSettings(path=folder / "a.jsonl", **how)
+    return Recorder(settings, callers, clock=clock, client_header=client_header)
 
 
 async def test_a_request_and_its_answer(tmp_path: Path) -> None:
@@ -181,7 +188,7 @@ async def test_decision_of_the_throttle_is_recorded(tmp_path: Path) -> None:
 
 async def test_the_header_that_a_throttle_knows_callers_by_is_left_out(tmp_path: Path) -> None:
     throttle = Throttle(Settings(identity="header:x-user", gpu="none", exempt_paths="/health"))
-    recording = recorder(tmp_path, allow_headers=["x-user"])
+    recording = recorder(tmp_path, headers=["x-user"])
     app = RecorderMiddleware(ThrottleMiddleware(hello, throttle=throttle), recording)
     for path in ("/health", "/a"):
         await ask(app, scope(path, headers=[(b"x-user", b"me@example.org")]))
@@ -209,7 +216,7 @@ async def test_identity_header_is_omitted_for_a_hidden_throttle(tmp_path: Path) 
     async def hides(asked: Any, receive: Any, send: Any) -> None:
         await throttled(asked, receive, send)
 
-    recording = recorder(tmp_path, allow_headers=["x-user"])
+    recording = recorder(tmp_path, headers=["x-user"])
     for path in ("/health", "/a"):
         await ask(RecorderMiddleware(hides, recording), scope(path, headers=[(b"x-user", b"me")]))
     assert [entry.headers for entry in kept(recording)] == [(), ()]

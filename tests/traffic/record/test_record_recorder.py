@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.groups.callers import CallerSettings
@@ -63,7 +64,7 @@ def ended(recorder: Recorder) -> str:
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_complete_recording_line_by_line(name: str, tmp_path: Path) -> None:
     recorder = Recorder(
-        RecorderSettings(path=tmp_path / name, sample=0.5, query=["page"], mask_paths=["/a/{b}"])
+        RecorderSettings(path=tmp_path / name, sample=0.5, query=("page",), mask_paths=("/a/{b}",))
     )
     assert (recorder.file, recorder.counts) == (None, (0, 0, ""))
     recorder.start()
@@ -313,7 +314,7 @@ def test_after_a_fork_the_child_writes_a_file_of_its_own(tmp_path: Path) -> None
 def test_header_that_identifies_callers_is_rejected(
     callers: CallerSettings | None, client_header: str | None, tmp_path: Path
 ) -> None:
-    settings = RecorderSettings(path=tmp_path / "a.jsonl", headers=["X-Client"])
+    settings = RecorderSettings(path=tmp_path / "a.jsonl", headers=("X-Client",))
     with pytest.raises(TrafficError, match="x-client identifies the caller"):
         Recorder(settings, callers, client_header=client_header)
     assert not list(tmp_path.iterdir())
@@ -356,7 +357,7 @@ def test_the_settings_make_it(tmp_path: Path) -> None:
     assert (redaction.headers[-2:], redaction.query) == (("x-class", "x-model"), ("page",))
     assert redaction.paths == ("/users/{id}",)
     other = Recorder(
-        RecorderSettings(path=tmp_path / "b.jsonl"), CallerSettings(key_secret="0123456789abcdef")
+        RecorderSettings(path=tmp_path / "b.jsonl"), CallerSettings(key_secret=SecretStr("0123456789abcdef"))
     )
     peer = ("192.0.2.7", 1)
     assert recorder.clients.identify("", peer, ()) == other.clients.identify("", peer, ())

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.settings.groups.callers import CallerSettings
+from autoglm_throttle.settings.groups.recorder import RecordBody
 from autoglm_throttle.traffic.record import (
     RecordedRequest,
     Recorder,
@@ -36,7 +37,6 @@ WINDOW = 8
 
 Scope = dict[str, Any]
 Plant = Callable[[Scope, str], None]
-Body = Literal["hash", "none"]
 
 
 def header(name: str, value: str = "{}") -> Plant:
@@ -148,16 +148,16 @@ def found(secret: str, text: str) -> bool:
 
 
 def recorded_texts(
-    places: list[str], secret: str, body: Body, name: str, app: Any
+    places: list[str], secret: str, body: RecordBody, name: str, app: Any
 ) -> tuple[str, str, list[RecordedRequest]]:
     """Record a request; return the file's text, the texts about the file, and its entries."""
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(
             RecorderSettings(
                 path=Path(folder) / name,
-                headers=["x-model"],
-                query=["page"],
-                mask_paths=["/users/{id}", "/reset/*"],
+                headers=("x-model",),
+                query=("page",),
+                mask_paths=("/users/{id}", "/reset/*"),
                 body=body,
             ),
             CallerSettings(identity="header:X-Tenant-Key"),
@@ -172,7 +172,7 @@ def recorded_texts(
 
 
 @cache
-def without_secret(body: Body, app: Any) -> str:
+def without_secret(body: RecordBody, app: Any) -> str:
     """Return the texts that every recording contains; hypothesis also tries their words as secrets."""
     return "\n".join(recorded_texts([], "", body, "a.jsonl", app)[:2])
 
@@ -180,13 +180,13 @@ def without_secret(body: Body, app: Any) -> str:
 @given(
     secret=SECRETS,
     places=st.lists(st.sampled_from(sorted(PLACES)), min_size=1, max_size=6, unique=True),
-    body=st.sampled_from(["hash", "none"]),
+    body=st.sampled_from([RecordBody.HASH, RecordBody.NONE]),
     name=st.sampled_from(["a.jsonl", "a.jsonl.gz"]),
     app=st.sampled_from([hello, fails]),
 )
 @settings(max_examples=3 * settings().max_examples)
 def test_no_part_of_a_planted_secret_is_kept(
-    secret: str, places: list[str], body: Body, name: str, app: Any
+    secret: str, places: list[str], body: RecordBody, name: str, app: Any
 ) -> None:
     assume(not found(secret, without_secret(body, app)))
     stored, reports, entries = recorded_texts(places, secret, body, name, app)
@@ -201,7 +201,7 @@ def test_each_place_alone(place: str, tmp_path: Path, caplog: pytest.LogCaptureF
     caplog.set_level(logging.DEBUG)
     secret = "Zq7Xw2Kj9Vb4Nm8Tr5Ys"
     recorder = Recorder(
-        RecorderSettings(path=tmp_path / "a.jsonl", mask_paths=["/users/{id}", "/reset/*"]),
+        RecorderSettings(path=tmp_path / "a.jsonl", mask_paths=("/users/{id}", "/reset/*")),
         CallerSettings(identity="header:x-tenant-key"),
     )
     asyncio.run(record(recorder, planted([place], secret), [secret.encode()], hello))
@@ -214,7 +214,9 @@ def test_a_place_that_was_allowed_is_kept(tmp_path: Path) -> None:
     """Shows that the test above would find a stored secret."""
     secret = "Zq7Xw2Kj9Vb4Nm8Tr5Ys"
     recorder = Recorder(
-        RecorderSettings(path=tmp_path / "a.jsonl", headers=["X-Whatever"], query=["token"], body="full")
+        RecorderSettings(
+            path=tmp_path / "a.jsonl", headers=("X-Whatever",), query=("token",), body=RecordBody.FULL
+        )
     )
     asked = planted(["unknown header", "value", "path"], secret)
     asyncio.run(record(recorder, asked, [secret.encode()], hello))

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.settings.groups.callers import CallerSettings
+from autoglm_throttle.settings.groups.recorder import RecordBody
 from autoglm_throttle.traffic.convert import Fill
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
@@ -67,8 +69,10 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 def recorder(folder: Path, clock: VirtualClock) -> Recorder:
     return Recorder(
-        RecorderSettings(path=folder / f"{next(SERIAL)}.jsonl", headers=["x-kept"], query=["k"], body="full"),
-        CallerSettings(key_secret="a secret of this test"),
+        RecorderSettings(
+            path=folder / f"{next(SERIAL)}.jsonl", headers=("x-kept",), query=("k",), body=RecordBody.FULL
+        ),
+        CallerSettings(key_secret=SecretStr("a secret of this test")),
         clock=clock,
         client_header="x-client",
     )
@@ -127,7 +131,7 @@ def throttled(folder: Path, load: RequestSource) -> tuple[Result, list[RecordedR
         identity="header:x-client",
         user_limit="20/second",
         priority_header_trust="any",
-        key_secret="a secret of this test",
+        key_secret=SecretStr("a secret of this test"),
         retry_jitter=0.0,
     )
     throttle = Throttle(chosen, gpu=sim, sampling="manual", clock=clock)
