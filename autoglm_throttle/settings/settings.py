@@ -237,6 +237,7 @@ def _derive(parts: dict[str, Any], loaded: LoadedValues) -> None:
     if "quotas" not in loaded.values and any(route.resource_policy for route in parts["routes"]):
         parts["quota"] = parts["quota"].model_copy(update={"quotas": True})
         loaded.sources["quotas"] = loaded.sources["routes"]
+        loaded.places["quotas"] = lambda _: loaded.place("routes")
     if "sample_interval_s" in loaded.values and "degrade_load_stale_s" not in loaded.values:
         stale_s = stale_at_least_s(parts["gpu"].sample_interval_s)
         parts["degradation"] = parts["degradation"].model_copy(update={"load_stale_s": stale_s})
