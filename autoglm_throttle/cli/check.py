@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from autoglm_throttle.cli.command import load
-from autoglm_throttle.cli.output import EXIT_OK, as_json, note_line, write, write_json
+from autoglm_throttle.cli.command import add_sources, load
+from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, as_json, note_line, write, write_json
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings import ConfigError, Problem, Settings, settings_table
 from autoglm_throttle.settings.advice import collect_advice
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the shared options and that for warnings."""
+    add_sources(parser)
+    parser.add_argument("--strict", action="store_true", help="end with status 1 if there are warnings, too")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -20,13 +26,14 @@ def run(args: argparse.Namespace) -> int:
     settings = load(args)
     _check_sources(settings)
     warnings = collect_advice(settings)
+    status = PROBLEM_FOUND if args.strict and warnings else EXIT_OK
     if args.format == "json":
-        write_json({"ok": True, "problems": [], "warnings": as_json(warnings)})
-        return EXIT_OK
+        write_json({"ok": status == EXIT_OK, "problems": [], "warnings": as_json(warnings)})
+        return status
     for warning in warnings:
         write(note_line("warning", warning))
     write(f"no problem, {len(warnings)} warning{'' if len(warnings) == 1 else 's'}")
-    return EXIT_OK
+    return status
 
 
 def _check_sources(settings: Settings) -> None:

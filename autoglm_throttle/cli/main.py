@@ -37,7 +37,7 @@ def _lazy_command(name: str, text: str, module: str) -> Command:
 
 
 COMMANDS: Final = (
-    Command("check", "print every problem and warning of the settings", add_sources, check.run),
+    Command("check", "print every problem and warning of the settings", check.add_arguments, check.run),
     Command("show", "print the settings in force and where each came from", show.add_arguments, show.run),
     Command("tiers", "print the rates that apply in each band of GPU utilization", add_sources, tiers.run),
     Command(

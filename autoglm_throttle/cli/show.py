@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -11,17 +12,23 @@ from typing import Any
 
 from autoglm_throttle.cli.command import add_sources, load
 from autoglm_throttle.cli.output import EXIT_OK, table, write, write_json
+from autoglm_throttle.cli.place import place_text
 from autoglm_throttle.cli.show_guards import NOT_SET, guards_document, guards_table
 from autoglm_throttle.settings import (
     ConfigError,
     Problem,
+    ResourcePolicy,
     RoutePolicy,
+    Setting,
     Settings,
+    SettingSource,
     settings_table,
     user_limits_text,
 )
 from autoglm_throttle.settings.field_types import plain
-from autoglm_throttle.settings.resource_policy import POLICY_FIELD_TYPES, SETTINGS_OF
+from autoglm_throttle.settings.groups import GROUP_OF
+from autoglm_throttle.settings.groups.base import field_types
+from autoglm_throttle.settings.sources import SETTINGS_OF
 from autoglm_throttle.types import Priority, StoreFailureMode, UserLimit
 
 MARK_NAMES = "mark "
@@ -38,9 +45,11 @@ class EffectivePolicy:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for one request to the shared options."""
+    """Add the options for the selection and for one request to the shared options."""
     add_sources(parser)
-    parser.add_argument("--path", help="show the policy of a request with this path instead")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--changed", action="store_true", help="omit settings that have their default")
+    shown.add_argument("--path", help="show the policy of a request with this path instead")
     parser.add_argument("--method", default="GET", help="its method; default: GET")
     parser.add_argument("--app", metavar="MODULE:NAME", help="an app whose marks are applied as well")
 
@@ -54,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
     settings = load(args)
     as_document = args.format == "json"
     if args.path is None:
-        write_json(_document(settings)) if as_document else write(_text(settings))
+        rows = _rows(settings, changed=args.changed)
+        write_json(_document(settings, rows)) if as_document else write(_text(settings, rows))
         return EXIT_OK
     effective = evaluate(settings, args.path, args.method.upper(), _app(args.app))
     details = _details(settings, effective)
@@ -67,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 def user_limits_location(settings: Settings) -> str:
     """Describe the place where user limits are counted. Only ``doctor`` checks that it responds."""
-    if not settings.store.redis_url is not None:
+    if settings.store.redis_url is None:
         return "User limits are counted in the memory of each process."
     fallback_text = {
         StoreFailureMode.LOCAL: f"each process enforces 1/{settings.rates.workers} of them",
@@ -137,12 +147,8 @@ def _resource_policy(settings: Settings, route: RoutePolicy | None) -> dict[str,
 
 
 def _own_policy(route: RoutePolicy) -> dict[str, str] | None:
-    policy = route.resource_policy
-    return (
-        None
-        if policy is None
-        else {key: POLICY_FIELD_TYPES[key].text(own) for key, own in policy.explicit_fields().items()}
-    )
+    policy, types = route.resource_policy, field_types(ResourcePolicy)
+    return None if policy is None else {key: types[key].text(own) for key, own in policy.explicit().items()}
 
 
 def _slo_s(settings: Settings, route: RoutePolicy | None) -> float:
@@ -164,18 +170,17 @@ def _app(spec: str | None) -> object:
     return target
 
 
-def _text(settings: Settings) -> str:
-    rows = [("setting", "value", "unit", "source")]
-    rows += [
-        (
-            known.variable,
-            settings.text_of(name) or NOT_SET,
-            known.field_type.unit or "",
-            str(settings.source_of(name)),
-        )
-        for name, known in settings_table().items()
+def _rows(settings: Settings, *, changed: bool) -> list[Setting]:
+    """Return the settings to show: all, or those that have another source than their default."""
+    rows = settings_table().items()
+    return [
+        known for name, known in rows if not changed or settings.source_of(name) is not SettingSource.DEFAULT
     ]
-    parts = [table(rows), user_limits_location(settings)]
+
+
+def _text(settings: Settings, rows: Sequence[Setting]) -> str:
+    parts = [_settings_text(settings, rows) if rows else "Every setting has its default."]
+    parts.append(user_limits_location(settings))
     if settings.routes:
         heading = ("route", "priority", "cost", "user limit", "slo s")
         parts.append(table([heading, *map(_route_row, settings.routes)]))
@@ -195,6 +200,28 @@ def _text(settings: Settings) -> str:
     return "\n\n".join(parts)
 
 
+def _settings_text(settings: Settings, rows: Sequence[Setting]) -> str:
+    """Format the settings below the names of their groups, with the same columns in all groups."""
+    cells = [("setting", "value", "unit", "source")]
+    cells += [
+        (
+            known.variable,
+            settings.text_of(known.name) or NOT_SET,
+            known.field_type.unit,
+            place_text(settings, known.name),
+        )
+        for known in rows
+    ]
+    heading, *lines = table(cells).splitlines()
+    parts, group = [heading], ""
+    for known, line in zip(rows, lines, strict=True):
+        if GROUP_OF[known.name] != group:
+            group = GROUP_OF[known.name]
+            parts += ["", f"{group}:"]
+        parts.append(line)
+    return "\n".join(parts)
+
+
 def _route_row(route: RoutePolicy) -> tuple[str, str, str, str, str]:
     if route.exempt:
         return (route.name, "exempt", NOT_SET, NOT_SET, NOT_SET)
@@ -202,18 +229,20 @@ def _route_row(route: RoutePolicy) -> tuple[str, str, str, str, str]:
     return (route.name, _label(route.priority), plain(route.cost), limits, _plain(route.slo_s))
 
 
-def _document(settings: Settings) -> dict[str, Any]:
+def _document(settings: Settings, rows: Sequence[Setting]) -> dict[str, Any]:
     return {
         "settings": [
             {
-                "name": name,
+                "name": known.name,
+                "group": GROUP_OF[known.name],
                 "variable": None if known.file_only else known.variable,
-                "value": settings.text_of(name) or None,
+                "value": settings.text_of(known.name) or None,
                 "unit": known.field_type.unit or None,
                 "default": known.default_text or None,
-                "source": settings.source_of(name).value,
+                "source": settings.source_of(known.name).value,
+                "place": place_text(settings, known.name),
             }
-            for name, known in settings_table().items()
+            for known in rows
         ],
         "routes": [
             {
