@@ -1,6 +1,5 @@
 """Settings of circuit breakers and of degradation: the defaults of guards, and those of one guard."""
 
-import math
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
 
 from pydantic import ValidationInfo, model_validator
@@ -41,6 +40,9 @@ LEASE_LEAST_S: Final = 30.0
 
 LEASE_TIMEOUTS: Final = 3.0
 """Lease of a probe in multiples of the guard's time limit: covers a retry inside the call, and a margin."""
+
+_UNLIMITED_S: Final = float(1 << 40)
+"""Open time in seconds that stands for no limit: a time must be finite."""
 
 _TIME: Final = number(0.001, 86_400, "s")
 _CALLS: Final = whole(1, 10_000, "calls")
@@ -200,14 +202,12 @@ class BreakerSettings(Override):
         Args:
             rounds: consecutive openings without a closing between them, less one.
         """
-        max_s = math.inf if self.open_max_s is None else self.open_max_s
-        if self.backoff == 1.0 or not rounds:
-            return min(self.open_s, max_s)
+        max_s = _UNLIMITED_S if self.open_max_s is None else self.open_max_s
         try:
             return min(self.open_s * self.backoff**rounds, max_s)
-        # backoff**rounds can exceed the float range; 2**40 s stands for no limit.
+        # The power exceeds the range of floats after some hundred rounds.
         except OverflowError:
-            return min(float.fromhex("0x1p+40"), max_s)
+            return max_s
 
 
 class SharedBreakerSettings(Group):
