@@ -22,7 +22,7 @@ from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 from autoglm_throttle.types import Priority
 
-LIMITS = {"policy": "adaptive", "user_limit": "30/second", "priority_header_trust": "any"}
+SETTINGS = Settings(policy="adaptive", user_limit="30/second", priority_header_trust="any", retry_jitter=0.0)
 """What this service runs with; nobody but the test can reach it, so every stated priority is believed."""
 
 
@@ -30,7 +30,7 @@ def played(shape: str, seed: int = 1) -> Result:
     """The service behind its throttle, before a load; everything goes by one clock that the run moves."""
     clock = ManualClock()
     gpu = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(capacity_rps=100.0)), clock=clock)
-    throttle = Throttle(Settings(**LIMITS, retry_jitter=0.0), gpu=gpu, sampling="manual", clock=clock)
+    throttle = Throttle(SETTINGS, gpu=gpu, sampling="manual", clock=clock)
 
     def every_second(_t_s: float) -> dict[str, float]:
         return {"factor_ratio": throttle.tick().factor}

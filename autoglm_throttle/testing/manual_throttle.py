@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing.clock import ManualClock
 from autoglm_throttle.testing.gpu import FakeGpu
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import ControlState
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from autoglm_throttle.settings.values import SettingValues
 
 
 class ManualThrottle(Throttle):
@@ -56,10 +61,7 @@ class ManualThrottle(Throttle):
 
 
 def throttle_for_tests(
-    *,
-    clock: ManualClock | None = None,
-    gpu: FakeGpu | None = None,
-    **settings: Any,  # noqa: ANN401 - read and checked by Settings
+    *, clock: ManualClock | None = None, gpu: FakeGpu | None = None, **settings: Unpack[SettingValues]
 ) -> ManualThrottle:
     """Make a throttle with time and GPUs controlled by the test.
 
@@ -77,4 +79,5 @@ def throttle_for_tests(
     """
     clock = clock if clock is not None else ManualClock()
     gpu = gpu if gpu is not None else FakeGpu(clock=clock)
-    return ManualThrottle(Settings(**{"policy": "tiers", "retry_jitter": 0.0, **settings}), clock, gpu)
+    values: SettingValues = {"policy": "tiers", "retry_jitter": 0.0, **settings}
+    return ManualThrottle(Settings(**values), clock, gpu)

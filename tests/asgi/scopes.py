@@ -35,7 +35,7 @@ def known_as(demand: Demand) -> tuple[str, str]:
 
 
 PLANS = {
-    "gold": PlanPolicy("gold", "1000/minute", "high", members=[KEY]),
+    "gold": PlanPolicy("gold", user_limit="1000/minute", priority="high", members=[KEY]),
     "slow": PlanPolicy("slow", members=[ADDRESS]),
 }
 

@@ -15,7 +15,7 @@ from autoglm_throttle.asgi.callers import RequestClassifier
 from autoglm_throttle.asgi.routes import RouteTable
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.settings import RoutePolicy, Settings
-from autoglm_throttle.types import Demand, Priority
+from autoglm_throttle.types import Demand, Priority, WebSocketMode
 from tests.asgi.queued_clients import with_places
 from tests.asgi.run_app import connect, never, request
 from tests.asgi.scopes import Headers, make, scope
@@ -169,10 +169,12 @@ def test_a_remembered_request_has_no_deadline_of_another() -> None:
     ] == [None, 1.0, None, 0.5]
 
 
-@pytest.mark.parametrize("websockets", ["rate", "slot"])
+@pytest.mark.parametrize("websockets", WebSocketMode)
 @pytest.mark.parametrize("broken", [{}, {"headers": None}, {"headers": [1]}, {"client": 7}])
-def test_a_malformed_websocket_counts_like_any_other(websockets: str, broken: dict[str, Any]) -> None:
+def test_a_malformed_websocket_counts_like_any_other(
+    websockets: WebSocketMode, broken: dict[str, Any]
+) -> None:
     settings = Settings(websockets=websockets, identity="header:x-api-key")
     demand = RequestClassifier(settings, RouteTable()).demand({"type": "websocket", **broken})
-    assert demand.holds_slot is (websockets == "slot")
+    assert demand.holds_slot is (websockets is WebSocketMode.SLOT)
     assert RequestClassifier(settings, RouteTable()).demand({"type": "http", **broken}).holds_slot

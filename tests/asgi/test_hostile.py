@@ -203,7 +203,9 @@ def test_no_header_reaches_the_fallback_for_malformed_scopes(headers: list[tuple
 def test_any_path_and_method_is_limited_and_raises_nothing(path: str, method: str) -> None:
     app, throttle = protected(**SETUPS["all"])
     count = passed(app, (http_scope(path, method) for _ in range(TIMES)))
-    free = method == "OPTIONS" or path in throttle.settings.callers.exempt_paths or path.rstrip("/") == "/free"
+    free = (
+        method == "OPTIONS" or path in throttle.settings.callers.exempt_paths or path.rstrip("/") == "/free"
+    )
     assert count == (TIMES if free else LIMIT)
     assert not throttle.snapshot().oddities["malformed_scope"]
 

@@ -15,6 +15,7 @@ from starlette.websockets import WebSocket
 
 from autoglm_throttle import Demand, Permit, Priority, RoutePolicy, ThrottleMiddleware, mark
 from autoglm_throttle.asgi.advice import AdviceMiddleware
+from autoglm_throttle.settings import ResourcePolicy
 from autoglm_throttle.testing import (
     FakeGpu,
     ManualClock,
@@ -115,7 +116,7 @@ async def test_a_client_may_not_ask_for_more() -> None:
 
 
 async def test_route_may_have_own_labels() -> None:
-    policy = {"precision_hint": "fp8,int4", "compute_priority": "high", "gpu_memory_ratio": 0.3}
+    policy = ResourcePolicy(precision_hint="fp8,int4", compute_priority="high", gpu_memory_ratio=0.3)
     app, throttle = service(routes=[RoutePolicy("/say", resource_policy=policy)], precisions=())
     assert (await get(app)).json() == ["fp8", 0, 30 * GB]
     assert (await get(app, x_precision="int4")).json()[0] == "int4"

@@ -22,14 +22,19 @@ from autoglm_throttle.asgi.responses import (
 )
 from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.limiting.user_limits import UserLimits
+from autoglm_throttle.settings.groups.callers import HeaderStyle, ResponseSettings
 from autoglm_throttle.types import Decision, Demand, LimitStatus, Reason, UserLimit
 from tests.asgi.structured_fields import Item, read_list
 
-ALL_DIALECTS = ("ietf", "legacy", "none")
+ALL_STYLES = (HeaderStyle.IETF, HeaderStyle.LEGACY, HeaderStyle.NONE)
 
 
-def no_jitter(**options: Any) -> ResponseBuilder:
-    return ResponseBuilder(draw=lambda: 0.0, **options)
+def builder(**settings: Any) -> ResponseBuilder:
+    return ResponseBuilder(ResponseSettings(**settings))
+
+
+def no_jitter(headers: HeaderStyle = HeaderStyle.AUTO) -> ResponseBuilder:
+    return builder(headers=headers, retry_jitter=0.0)
 
 
 def as_dict(fields: list[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -115,16 +120,16 @@ def test_the_fields_parse_and_agree_with_the_decision(drawn: list[tuple[int, int
         first.window_s,
         tuple(rest),
     )
-    policy, state = limits_of(ResponseBuilder().fields(decision))
+    policy, state = limits_of(builder().fields(decision))
     assert list(state) == [item.name for item in items]
     for item in items:
         assert policy[item.name] == {"q": item.limit, "w": item.window_s}
         assert state[item.name] == {"r": item.remaining, "t": math.ceil(item.reset_s)}
 
 
-@pytest.mark.parametrize("dialect", ALL_DIALECTS)
-def test_where_no_user_limit_applies_there_is_nothing_to_say(dialect: str) -> None:
-    assert ResponseBuilder(dialect).fields(Decision(True, Reason.OK)) == []
+@pytest.mark.parametrize("style", ALL_STYLES)
+def test_where_no_user_limit_applies_there_is_nothing_to_say(style: HeaderStyle) -> None:
+    assert builder(headers=style).fields(Decision(True, Reason.OK)) == []
 
 
 def test_fields_agree_with_window_decisions() -> None:
@@ -152,25 +157,25 @@ def test_fields_agree_with_window_decisions() -> None:
 
 def test_legacy_adds_the_old_names() -> None:
     decision = Decision(True, Reason.OK, "", "user-60s", 100, 41, 0.0, 7.2, 60)
-    assert as_dict(ResponseBuilder("legacy").fields(decision)) == {
+    assert as_dict(builder(headers="legacy").fields(decision)) == {
         "ratelimit-policy": '"user-60s";q=100;w=60',
         "ratelimit": '"user-60s";r=41;t=8',
         "x-ratelimit-limit": "100",
         "x-ratelimit-remaining": "41",
         "x-ratelimit-reset": "8",
     }
-    _, fields, _ = no_jitter(dialect="legacy").rejection(refused(wait=12.3))
+    _, fields, _ = no_jitter(HeaderStyle.LEGACY).rejection(refused(wait=12.3))
     old = as_dict(fields)
     assert [old[name] for name in LEGACY_NAMES] == ["100", "0", "13"]
     too_large = Decision(
         False, Reason.TOO_LARGE, "too_large:user-60s", "user-60s", 100, 40, math.inf, 7.2, 60
     )
-    _, fields, _ = no_jitter(dialect="legacy").rejection(too_large)
+    _, fields, _ = no_jitter(HeaderStyle.LEGACY).rejection(too_large)
     assert as_dict(fields)["x-ratelimit-reset"] == "0", "waiting does not help"
 
 
 def test_none_says_only_when_to_come_back() -> None:
-    answers = ResponseBuilder("none")
+    answers = builder(headers="none")
     assert answers.fields(Decision(True, Reason.OK, "", "user-60s", 100, 41, 0.0, 7.2, 60)) == []
     _, fields, _ = answers.rejection(refused())
     assert set(as_dict(fields)) == {"retry-after", "retry-after-ms", "content-type", "content-length"}
@@ -238,15 +243,15 @@ def test_queue_rejection_states_its_detail() -> None:
 
 
 @pytest.mark.parametrize(("decision", "status", "kind"), REFUSALS)
-@pytest.mark.parametrize("dialect", ALL_DIALECTS)
+@pytest.mark.parametrize("style", ALL_STYLES)
 def test_field_names_are_lower_case_and_known(
-    decision: Decision, status: int, kind: str, dialect: str
+    decision: Decision, status: int, kind: str, style: HeaderStyle
 ) -> None:
-    _, fields, _ = ResponseBuilder(dialect).rejection(decision)
+    _, fields, _ = builder(headers=style).rejection(decision)
     for name in as_dict(fields):
         assert re.fullmatch(r"[a-z0-9-]+", name), "ASGI wants lower case"
         assert name in {*EXPOSED_FIELDS, *LEGACY_NAMES, "content-type", "content-length"}
-    assert (b"ratelimit" in dict(fields)) is (decision.window_s > 0 and dialect != "none")
+    assert (b"ratelimit" in dict(fields)) is (decision.window_s > 0 and style is not HeaderStyle.NONE)
 
 
 @given(
@@ -255,7 +260,7 @@ def test_field_names_are_lower_case_and_known(
     jitter=st.floats(0.0, 1.0),
 )
 def test_retry_after_is_never_early_never_0_and_capped(wait: float, draw: float, jitter: float) -> None:
-    answers = ResponseBuilder(draw=lambda: draw, jitter=jitter, retry_after_max_s=120.0)
+    answers = ResponseBuilder(ResponseSettings(retry_jitter=jitter), draw=lambda: draw)
     _, fields, body = answers.rejection(refused(wait=wait))
     headers = as_dict(fields)
     seconds, milliseconds = int(headers["retry-after"]), int(headers["retry-after-ms"])
@@ -289,17 +294,11 @@ def test_without_jitter_whole_seconds_stay_whole() -> None:
 
 def test_jitter_spreads_the_clients() -> None:
     draws = itertools.cycle([0.0, 0.25, 0.5, 0.75, 0.999])
-    answers = ResponseBuilder(draw=lambda: next(draws), jitter=0.1)
+    answers = ResponseBuilder(ResponseSettings(retry_jitter=0.1), draw=lambda: next(draws))
     waits = [int(as_dict(answers.rejection(refused(wait=100.0))[1])["retry-after"]) for _ in range(5)]
     assert waits == [100, 103, 105, 108, 110]
     assert (
-        len(
-            {
-                as_dict(ResponseBuilder().rejection(refused(wait=100.0))[1])["retry-after-ms"]
-                for _ in range(20)
-            }
-        )
-        > 1
+        len({as_dict(builder().rejection(refused(wait=100.0))[1])["retry-after-ms"] for _ in range(20)}) > 1
     )
 
 
@@ -342,9 +341,9 @@ def test_no_caller_stands_in_an_answer(user: str, address: str) -> None:
         decision = windows.hit(demand, 0.0)
         assert decision is not None
         if decision.allowed:
-            texts += [b"%b: %b" % field for field in ResponseBuilder("legacy").fields(decision)]
+            texts += [b"%b: %b" % field for field in builder(headers="legacy").fields(decision)]
         else:
-            _, fields, body = ResponseBuilder("legacy").rejection(decision)
+            _, fields, body = builder(headers="legacy").rejection(decision)
             texts += [body, *[b"%b: %b" % field for field in fields]]
     assert b"<" not in b"\n".join(texts)
 
@@ -354,10 +353,10 @@ def test_no_caller_stands_in_an_answer(user: str, address: str) -> None:
 @example(name='a"b\\c\r\nd{policy}')
 def test_no_name_breaks_the_fields(name: str) -> None:
     decision = Decision(True, Reason.OK, "", name, 100, 41, 0.0, 7.2, 60)
-    policy, state = limits_of(ResponseBuilder().fields(decision))
+    policy, state = limits_of(builder().fields(decision))
     assert list(policy.values()) == [{"q": 100, "w": 60}]
     assert list(state.values()) == [{"r": 41, "t": 8}]
-    _, fields, body = ResponseBuilder().rejection(refused(policy=name, detail=f"user:{name}"))
+    _, fields, body = builder().rejection(refused(policy=name, detail=f"user:{name}"))
     limits_of(fields)
     assert json.loads(body)["violated-policies"] == [name]
 
@@ -383,7 +382,7 @@ def test_a_prepared_text_is_the_same_again_and_follows_the_wait() -> None:
 
 
 def test_one_name_under_two_limits_is_two_policies() -> None:
-    answers = ResponseBuilder()
+    answers = builder()
     for limit in (100, 50, 100):
         decision = Decision(True, Reason.OK, "", "user-60s", limit, 41, 0.0, 7.2, 60)
         policy, _ = limits_of(answers.fields(decision))

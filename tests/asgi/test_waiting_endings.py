@@ -112,8 +112,15 @@ def test_the_waiter_itself_notices_that_its_time_is_over(backend: str) -> None:
     """With a real clock and no other request."""
 
     async def scenario() -> None:
-        few = {"inflight_start": 1, "inflight_floor": 1, "inflight_max": 1}
-        throttle = Throttle(Settings(gpu="none", policy="concurrency", slo_s=0.2, **few))
+        settings = Settings(
+            gpu="none",
+            policy="concurrency",
+            slo_s=0.2,
+            inflight_start=1,
+            inflight_floor=1,
+            inflight_max=1,
+        )
+        throttle = Throttle(settings)
         held = throttle.try_admit(Demand())
         assert isinstance(held, Permit)
         client = Client(ThrottleMiddleware(never, throttle=throttle))

@@ -148,7 +148,10 @@ def test_the_default_policy_is_the_one_that_is_described() -> None:
 
 def test_the_budget_and_the_reserves_are_those_of_the_page() -> None:
     settings = Settings()
-    assert f"`LATENCY_BUDGET` × `SLO_S`, {settings.concurrency.latency_budget * settings.concurrency.slo_s:g} s" in DECIDES
+    assert (
+        f"`LATENCY_BUDGET` × `SLO_S`, {settings.concurrency.latency_budget * settings.concurrency.slo_s:g} s"
+        in DECIDES
+    )
     assert f"{settings.control.adaptive_headroom:g} times the service rate" in DECIDES
     assert f"less than {settings.rates.reserve_mid:.0%}".replace("%", " %") in DECIDES
     assert f"low at {settings.rates.reserve_low:.0%}".replace("%", " %") in DECIDES
@@ -157,7 +160,9 @@ def test_the_budget_and_the_reserves_are_those_of_the_page() -> None:
 def test_the_hysteresis_table_has_every_setting_and_its_default() -> None:
     table = dict(re.findall(r"^\| `(TIER\w*)` \| `(.+?)` \|", DECIDES, re.MULTILINE))
     assert table == {
-        name.upper(): known.default_text for name, known in settings_table().items() if name.startswith("tier")
+        name.upper(): known.default_text
+        for name, known in settings_table().items()
+        if name.startswith("tier")
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "founding-figures.md"
 class Service:
     """A throttle as it comes, but for the policy, with a clock and a GPU that obey."""
 
-    def __init__(self, policy: Policy = Policy.TIERS, **settings: object) -> None:
+    def __init__(self, policy: Policy = Policy.TIERS, **settings: Any) -> None:
         self.clock = ManualClock()
         self.gpu = FakeGpu(clock=self.clock)
         chosen = Settings(policy=policy, **settings)

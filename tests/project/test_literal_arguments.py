@@ -24,13 +24,15 @@ from autoglm_throttle import (
 )
 from autoglm_throttle.asgi.responses import ResponseBuilder
 from autoglm_throttle.fastapi import limit
+from autoglm_throttle.settings.groups.callers import ResponseSettings
 from autoglm_throttle.settings.route_policy import ResourcePolicy
 from autoglm_throttle.testing import assert_limited, assert_rejected, assert_shed, throttle_for_tests
 from autoglm_throttle.types import LIMITED, CriticalityName, Decision, LimitedReason, PriorityName, ShedReason
 
 
 def rejection(reason: Reason) -> Response:
-    status, _, body = ResponseBuilder().rejection(Decision(False, reason, f"{reason}:x", retry_after_s=1.0))
+    decision = Decision(False, reason, f"{reason}:x", retry_after_s=1.0)
+    status, _, body = ResponseBuilder(ResponseSettings()).rejection(decision)
     return Response(body, status)
 
 

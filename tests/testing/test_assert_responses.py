@@ -8,6 +8,7 @@ import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from autoglm_throttle.asgi.responses import STATUS, ResponseBuilder
+from autoglm_throttle.settings.groups.callers import ResponseSettings
 from autoglm_throttle.testing import assert_admitted, assert_limited, assert_rejected, assert_shed
 from autoglm_throttle.testing.assertions import LIMITED_STATUS, SHED_STATUS
 from autoglm_throttle.types import Decision, Reason
@@ -16,7 +17,7 @@ from autoglm_throttle.types import Decision, Reason
 def body_of(reason: Reason) -> bytes:
     wait = float("inf") if reason is Reason.TOO_LARGE else 2.0
     decision = Decision(False, reason, f"{reason.value}:it", "it", limit=1.0, retry_after_s=wait)
-    _, _, body = ResponseBuilder().rejection(decision)
+    _, _, body = ResponseBuilder(ResponseSettings()).rejection(decision)
     return body
 
 
