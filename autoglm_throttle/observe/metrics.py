@@ -242,7 +242,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         "gauge",
         ("term",),
         "Load over its target, by term, 1 at the target and more above it: demand (over the service rate), "
-        "and of GPU_PRESSURE_TERMS those that are known. The number to scale by.",
+        "and of gpu_pressure_terms those that are known. The number to scale by.",
         _pressure,
     ),
     MetricSpec(

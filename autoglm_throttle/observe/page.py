@@ -36,7 +36,7 @@ with the slash, or a route instead of the mount, with `Route` from `starlette.ro
 
 - Counts are exact: plain integers, read at the scrape. A scrape never waits for a GPU.
 - An unknown value has no series. It is absent, never 0: a lost device has no utilization,
-  and a device has no series once its measurement is older than `GPU_BLIND_AFTER_S`.
+  and a device has no series once its measurement is older than `gpu_blind_after_s`.
 - In a state set exactly one series is 1 and the others are 0. In `gpu_throttle` several may be 1, or none.
 - The label `gpu` is the device index, on another host with the name of that host (`node-7/0`). A MIG
   instance has 100 x (device + 1) + slot. `engine` is host and port. `gpu_info` maps each index to its device.

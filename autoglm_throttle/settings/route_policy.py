@@ -111,7 +111,7 @@ class ResourcePolicy(Override):
     """Memory share and serving advice of one route; None leaves a value unchanged.
 
     Args:
-        precision_hint: labels of the variants, the best first; replaces ``PRECISIONS``.
+        precision_hint: labels of the variants, the best first; replaces ``precisions``.
         gpu_memory_ratio: share of the memory that requests can fill, 0.01..1, above which the route's
             requests are rejected, in every class; ``GPU_MEMORY_TARGET`` stays above it.
         compute_priority: the class passed to the engine.

@@ -13,7 +13,7 @@ class ResourceAdvice:
     """
 
     precision: str
-    """Label from ``PRECISIONS`` of the variant that should serve the request; empty: no label."""
+    """Label from ``precisions`` of the variant that should serve the request; empty: no label."""
     compute_priority: int
     """0 for high, 5 for mid, 9 for low: lower is earlier, as in vLLM. For SGLang pass 9 minus this."""
     memory_bytes: int | None

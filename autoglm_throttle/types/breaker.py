@@ -52,7 +52,7 @@ class TripRule(StrEnum):
 
 
 class SlowCallMode(StrEnum):
-    """How a successful but slow call counts (``BREAKER_SLOW_IS``)."""
+    """How a successful but slow call counts (``breaker_slow_is``)."""
 
     FAILURE = "failure"
     SEPARATE = "separate"
@@ -60,14 +60,14 @@ class SlowCallMode(StrEnum):
 
 
 class StreamSettleMode(StrEnum):
-    """When the probe call of a stream counts as successful (``BREAKER_STREAM_SETTLE``)."""
+    """When the probe call of a stream counts as successful (``breaker_stream_settle``)."""
 
     END = "end"
     FIRST_ITEM = "first_item"
 
 
 class TooManyRequestsMode(StrEnum):
-    """How a 429 response of a dependency counts (``BREAKER_ON_429``)."""
+    """How a 429 response of a dependency counts (``breaker_on_429``)."""
 
     NEUTRAL = "neutral"
     OPEN = "open"

@@ -133,7 +133,7 @@ class BreakerSettings(Override):
     """Initial mode of a breaker; metrics_only lets every call through and counts calls that would be
     rejected."""
     open_max_s: Annotated[float, _TIME] | None = None
-    """Longest open time, however often BREAKER_BACKOFF prolonged it; not set: no maximum."""
+    """Longest open time, however often breaker_backoff prolonged it; not set: no maximum."""
     backoff: Annotated[float, number(1, 100)] = 1.0
     """Factor by which the open time grows with each probe call that fails; 1: it stays the same."""
     success_threshold: Annotated[int, _CALLS] | None = None
@@ -146,7 +146,7 @@ class BreakerSettings(Override):
     window: Annotated[int, _WINDOW] = 10
     """Number of last calls over which the rates are measured."""
     window_s: Annotated[float, _TIME] | None = None
-    """Time over which the rates are measured instead; not set: BREAKER_WINDOW."""
+    """Time over which the rates are measured instead; not set: breaker_window."""
     min_calls: Annotated[int, _WINDOW] = 10
     """Calls below which no rate is evaluated."""
     failure_rate: Annotated[float, _RATE] = 0.5
@@ -249,7 +249,7 @@ class DegradationSettings(Group):
     """Samples in a row that must agree before a step is taken. [that of TIER_SAMPLES]"""
     load_stale_s: Annotated[float, number(0.1, 3600, "s")] = 3.0
     """Time for which a step stays without a sample, then nothing is shed; not set: three SAMPLE_INTERVAL_S,
-    at least 3 s. [that of GPU_STALE_AFTER_S]"""
+    at least 3 s. [that of gpu_stale_after_s]"""
     cache_entries: Annotated[int, whole(1, 10_000_000, "answers")] = 1024
     """Maximum of cached responses for one guard; the least recently used one is evicted."""
     cache_body_bytes: Annotated[int, whole(1, 1 << 30, "bytes")] = 1 << 20

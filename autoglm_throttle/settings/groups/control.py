@@ -81,7 +81,7 @@ class ControlSettings(Group):
     requests are queued. fixed: the rates alone."""
     signal: Annotated[Signal, choice(Signal)] = Signal.AUTO
     """Signal that the edges of TIERS apply to: utilization, or pressure, which is 100 % at the targets of
-    GPU_PRESSURE_TERMS. auto: utilization unless a source reports the queue of an engine."""
+    gpu_pressure_terms. auto: utilization unless a source reports the queue of an engine."""
     dry_run: Annotated[bool, FLAG] = False
     """Whether rejections are only counted; no request is queued. Requests that would be rejected still load
     the service, so lasting overload is overstated."""

@@ -123,7 +123,7 @@ class GpuSettings(Group):
     """Time from one sample to the next. [founding figure]"""
     sample_adaptive: Annotated[bool, FLAG] = False
     """Whether an idle service is sampled less often: 10 times the interval below 30 % load, 5 times below 70
-    %, at most every SAMPLE_INTERVAL_MAX_S. [founding figure]"""
+    %, at most every sample_interval_max_s. [founding figure]"""
     gpu_aggregate: Annotated[AggregateMode, choice(AggregateMode)] = AggregateMode.WEIGHTED
     """How several devices become one number: weighted by memory, mean, or the hottest."""
     gpu_unknown: Annotated[MissingTelemetryMode, choice(MissingTelemetryMode)] = MissingTelemetryMode.OPEN
@@ -152,8 +152,8 @@ class GpuSettings(Group):
         "memory",
         "latency",
     )
-    """Loads of which the largest is the pressure: requests waiting in the engines over GPU_QUEUE_TARGET,
-    their caches over GPU_KV_TARGET, without engines the fullest device over GPU_MEMORY_TARGET, P95 over
+    """Loads of which the largest is the pressure: requests waiting in the engines over gpu_queue_target,
+    their caches over gpu_kv_target, without engines the fullest device over GPU_MEMORY_TARGET, P95 over
     SLO_S; compute is for models with batches of a fixed size."""
 
     @property
@@ -200,4 +200,4 @@ class QuotaSettings(Group):
     """Share of the memory that requests can fill from which mid is rejected; high has GPU_MEMORY_TARGET.
     [founding figure]"""
     gpu_memory_ratio_low: Annotated[float, RATIO] = 0.5
-    """The same for low; where GPU_MEMORY_RATIO is less, that counts."""
+    """The same for low; where gpu_memory_ratio is less, that counts."""
