@@ -6,8 +6,8 @@ the check, so it ends here no later than in the store.
 
 It may end earlier in the store for two reasons. First, units may be refunded. `DenyCache.remove` handles
 refunds to the same caller by this process. Refunds by another process, or to another user of the
-address, take effect within ``recheck_after_s``. Second, a limit may be raised. Settings are frozen, so that
-takes a new process with an empty cache; the others see it within ``recheck_after_s``. The exception is a
+address, take effect within ``refused_cache_s``. Second, a limit may be raised. Settings are frozen, so that
+takes a new process with an empty cache; the others see it within ``refused_cache_s``. The exception is a
 request above the whole limit, which is never checked again.
 """
 
@@ -15,17 +15,14 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.limiting.instant import seconds_until
 from autoglm_throttle.store.pending_check import Key
 from autoglm_throttle.types import Decision, LimitStatus, Reason
 
-SIZE = 100_000
-"""Callers. Each takes some 600 bytes, and is evicted soon after it could be checked again."""
-
-RECHECK_AFTER_S = 1.0
-"""A denied caller with ten requests a second reaches the store with one in ten."""
+if TYPE_CHECKING:
+    from autoglm_throttle.settings.groups.store import StoreSettings
 
 COSTS_AT_MOST = 8
 """Denials stored for one caller, each for another number of units."""
@@ -39,17 +36,17 @@ _TOO_LARGE: Final = Reason.TOO_LARGE
 class DenyCache:
     """Denials that still hold.
 
-    The oldest caller is evicted first. A denial holds for ``recheck_after_s`` at most, however often it is
-    used, so no entry is worth keeping longer.
+    The oldest caller is evicted first. A denial holds for ``refused_cache_s`` at most, however often it is
+    used, so no entry is worth keeping longer. A caller takes some 600 bytes.
 
     Args:
-        size: most callers stored; 0 disables the cache.
-        recheck_after_s: seconds after which the store is checked again even if the denial still holds.
+        settings: most callers stored, and the time after which the store is checked again.
     """
 
-    def __init__(self, size: int = SIZE, recheck_after_s: float = RECHECK_AFTER_S) -> None:
-        self.size: int = size
-        self.recheck_after_s: float = recheck_after_s
+    def __init__(self, settings: StoreSettings) -> None:
+        self.size: int = settings.refused_cache
+        """Most callers stored; 0 disables the cache."""
+        self.recheck_after_s: float = settings.refused_cache_s
         self.hits: int = 0
         """Requests rejected from this cache."""
         self._callers: OrderedDict[tuple[str, str, str], tuple[_Denial, ...]] = OrderedDict()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from autoglm_throttle.limiting.limit_sets import LimitSet, LimitSets
 from autoglm_throttle.limiting.user_limits import Part, UserLimits
@@ -12,6 +13,9 @@ from autoglm_throttle.store.health import HealthState, StoreHealth, fair_share
 from autoglm_throttle.store.last_known_remaining import LastKnownRemaining
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import Decision, Demand, Reason, StoreFailureMode
+
+if TYPE_CHECKING:
+    from autoglm_throttle.settings.groups.store import StoreSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +44,21 @@ class StoreFallback:
 
     Args:
         names: of demands in the store.
-        last_known: units left at the store's last answers.
-        on_error: the failure mode.
+        settings: the failure mode.
         processes: number of processes that share the limits.
-        max_users: capacity of the local table under each set of limits.
+        max_users: capacity of the local table under each set of limits, and of the table of last answers.
     """
 
     def __init__(
         self,
         names: StoreNames,
-        last_known: LastKnownRemaining,
-        on_error: StoreFailureMode,
+        settings: StoreSettings,
         processes: Callable[[], int],
         max_users: int,
     ) -> None:
-        self.last_known: LastKnownRemaining = last_known
-        self.on_error: StoreFailureMode = on_error
+        self.last_known: LastKnownRemaining = LastKnownRemaining(max_users)
+        """Units left at the store's last answers."""
+        self.on_error: StoreFailureMode = settings.redis_on_error
         self.processes: Callable[[], int] = processes
         self.counts: dict[StoreErrorKind, int] = dict.fromkeys(StoreErrorKind, 0)
         """Decisions, by cause."""

@@ -27,6 +27,7 @@ from autoglm_throttle.store.sync_script import SyncClient, SyncScript
 
 if TYPE_CHECKING:
     from autoglm_throttle._runtime.wakeup import Wakeup
+    from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
     from autoglm_throttle.types import Clock, Demand
 
 THREAD_NAME: Final = "autoglm-throttle-fleet"
@@ -65,20 +66,10 @@ class FleetView:
     """Round trips without a reply; only grows."""
 
 
-@dataclass(frozen=True, slots=True)
-class FleetRules:
-    """Keys of a fleet, and its heartbeat."""
-
-    prefix: str = "athr"
-    service: str = "default"
-    heartbeat_s: float = 5.0
-    """Seconds between two heartbeats; a process that misses three of them counts as dead."""
-
-    @property
-    def keys(self) -> tuple[str, str]:
-        """Members and buckets; one tag, so that a cluster keeps them in one place."""
-        place = f"{self.prefix}:{self.service}:{{fleet}}"
-        return f"{place}:members", f"{place}:buckets"
+def fleet_keys(settings: StoreSettings) -> tuple[str, str]:
+    """Return the keys of members and buckets; with one tag, so that a cluster keeps them in one place."""
+    place = f"{settings.redis_prefix}:{settings.service}:{{fleet}}"
+    return f"{place}:members", f"{place}:buckets"
 
 
 class FleetSync:
@@ -87,10 +78,8 @@ class FleetSync:
     Args:
         leases: the leases to fill. Their ``wake`` becomes ours.
         lock: guards the leases, here and wherever they are taken from.
-        connect: makes a synchronous client without retries, with timeouts of `TIMEOUT_S`. It is called
-            on the thread, at the first call.
+        member: sends the heartbeats and the figures of the leases.
         new_wakeup: makes a wake-up for the waiting task.
-        rules: keys and heartbeat.
         clock: monotonic seconds, the same clock as for the leases.
     """
 
@@ -98,9 +87,8 @@ class FleetSync:
         self,
         leases: LeasedBuckets,
         lock: SerialLock,
-        connect: Callable[[], SyncClient],
+        member: FleetMember,
         new_wakeup: Callable[[], Wakeup],
-        rules: FleetRules | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         self.leases: LeasedBuckets = leases
@@ -110,7 +98,7 @@ class FleetSync:
         self.clock: Clock = clock
         self._new_wakeup = new_wakeup
         self._outage = OutageLog("the fleet's store")
-        self._member = _Member(rules if rules is not None else FleetRules(), connect)
+        self._member = member
         self._worker = Worker(
             THREAD_NAME, self._step, on_stop=self._leave, on_crash=self._record_failure, clock=clock
         )
@@ -220,7 +208,7 @@ class FleetSync:
             self.next_beat_s = now + PROBE_S * random.uniform(1.0 - JITTER, 1.0 + JITTER)
         else:
             now = self.clock()
-            self.next_beat_s = now + self._member.rules.heartbeat_s
+            self.next_beat_s = now + self._member.heartbeat_s
             if since_s is not None:
                 self._record_loss(since_s, TIMEOUT_TEXT)
             self._outage.record_recovery(now, f": {self.leases.members} members")
@@ -249,20 +237,28 @@ class FleetSync:
         self._outage.record_loss(since_s, self.clock(), effect)
 
 
-class _Member:
-    """This process as a member of its fleet: its name, and its calls of the fleet's script."""
+class FleetMember:
+    """This process as a member of its fleet: its name, and its calls of the fleet's script.
 
-    __slots__ = ("name", "rules", "script")
+    Args:
+        store: the names in keys.
+        fleet: the heartbeat.
+        connect: makes a synchronous client without retries, with timeouts of `TIMEOUT_S`. It is called at
+            the first call.
+    """
 
-    def __init__(self, rules: FleetRules, connect: Callable[[], SyncClient]) -> None:
-        self.rules: FleetRules = rules
+    __slots__ = ("_keys", "heartbeat_s", "name", "script")
+
+    def __init__(self, store: StoreSettings, fleet: FleetSettings, connect: Callable[[], SyncClient]) -> None:
+        self._keys = fleet_keys(store)
+        self.heartbeat_s: float = fleet.fleet_heartbeat_s
         self.name: str = secrets.token_hex(8)
         text = resources.files(__package__).joinpath("fleet.lua").read_text("utf-8")
         self.script: SyncScript = SyncScript(connect, text)
 
     def exchange(self, figures: Sequence[int]) -> list[int]:
         """Send a heartbeat and the figures of the leases; return the reply."""
-        return self._call(figures, self.rules.heartbeat_s * MAX_MISSED_BEATS)
+        return self._call(figures, self.heartbeat_s * MAX_MISSED_BEATS)
 
     def leave(self, figures: Sequence[int]) -> None:
         """Send the last figures, if the fleet knows this process."""
@@ -270,7 +266,7 @@ class _Member:
             self._call(figures, 0.0)
 
     def _call(self, figures: Sequence[int], lifetime_s: float) -> list[int]:
-        reply: list[int] = self.script.call(self.rules.keys, (self.name, round(lifetime_s * 1e6), *figures))
+        reply: list[int] = self.script.call(self._keys, (self.name, round(lifetime_s * 1e6), *figures))
         return reply
 
 

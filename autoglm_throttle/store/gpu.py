@@ -10,7 +10,7 @@ import logging
 import math
 import secrets
 import time
-from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,7 @@ from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
 from autoglm_throttle.gpu.sample_copy import lost
 from autoglm_throttle.gpu.schedule import Schedule
-from autoglm_throttle.store.gpu_hosts import STALE_INTERVALS, STALE_LEAST_S, HostTable
+from autoglm_throttle.store.gpu_hosts import HostTable, default_stale_after_s
 from autoglm_throttle.store.gpu_payload import decode, encode
 from autoglm_throttle.store.sync_script import SyncScript
 from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
@@ -28,6 +28,8 @@ from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from autoglm_throttle.settings.groups.gpu import GpuSettings
+    from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.sync_script import SyncClient
     from autoglm_throttle.types import Clock, GpuProvider, GpuSample
 
@@ -46,30 +48,9 @@ RIGHTS: Final = "evalsha eval time hget hset hdel hgetall pexpire"
 """Commands that a user of the server needs for the GPUs of a fleet, on the key below ``REDIS_PREFIX``."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuFleetRules:
-    """Key of the fleet in the store, and the name of this host."""
-
-    host: str
-    """Not empty; no other host has it."""
-    prefix: str = "athr"
-    service: str = "default"
-    interval_s: float = 1.0
-    """From one reading to the next."""
-    stale_after_s: float | None = None
-    """Time for which the rows of a silent host count; None: four of its intervals, at least four seconds."""
-
-    @property
-    def key(self) -> str:
-        """Its tag is that of the fleet's other keys."""
-        return f"{self.prefix}:{self.service}:{{fleet}}:gpu"
-
-    @property
-    def own_stale_after_s(self) -> float:
-        """Time for which this host's own rows count after a failed read."""
-        if self.stale_after_s is not None:
-            return self.stale_after_s
-        return max(STALE_INTERVALS * self.interval_s, STALE_LEAST_S)
+def fleet_gpu_key(settings: StoreSettings) -> str:
+    """Return the key of the published rows; its tag is that of the fleet's other keys."""
+    return f"{settings.redis_prefix}:{settings.service}:{{fleet}}:gpu"
 
 
 class RemoteGpuProvider:
@@ -79,7 +60,9 @@ class RemoteGpuProvider:
         local: this host's own provider; None: it has no GPUs that count.
         connect: makes a synchronous client without retries, with timeouts of `TIMEOUT_S`. It is called
             in `read`.
-        rules: the fleet and this host's name.
+        host: the name of this host, not empty; no other host has it.
+        store: the names in keys.
+        gpu: the interval, and the time for which the rows of a silent host count.
         clock: monotonic seconds.
     """
 
@@ -87,20 +70,22 @@ class RemoteGpuProvider:
         self,
         local: GpuProvider | None,
         connect: Callable[[], SyncClient],
-        rules: GpuFleetRules,
+        host: str,
+        store: StoreSettings,
+        gpu: GpuSettings,
         clock: Clock = time.monotonic,
     ) -> None:
         self.name: str = "fleet"
         self.min_interval_s: float = 0.2 if local is None else local.min_interval_s
-        self.rules: GpuFleetRules = rules
-        self._connect = connect
+        self._host = host
         self._clock = clock
-        self._logger = RateLimitedLogger("GPU fleet", clock)
-        self._local = _LocalGpus(local, rules, self._logger, clock)
+        logger = RateLimitedLogger("GPU fleet", clock)
+        self._local = _LocalGpus(local, gpu, logger, clock)
+        self._new_exchange = partial(GpuExchange, connect, fleet_gpu_key(store), host, gpu, logger, clock)
         self.exchange: GpuExchange = self._new_exchange()
 
     def __repr__(self) -> str:
-        return f"RemoteGpuProvider({self.rules.host}, local={self._local}, others={self.exchange.hosts!r})"
+        return f"RemoteGpuProvider({self._host}, local={self._local}, others={self.exchange.hosts!r})"
 
     def read(self) -> Sequence[GpuSample]:
         """Read this host's GPUs, publish them, and return them with those of the others.
@@ -131,31 +116,29 @@ class RemoteGpuProvider:
         self.exchange = self._new_exchange()
         self._local.reset_after_fork()
 
-    def _new_exchange(self) -> GpuExchange:
-        return GpuExchange(self._connect, self.rules, self._logger, self._clock)
-
 
 class _LocalGpus:
     """Reads this host's own source when it is due, and retains its newest rows.
 
     Args:
         provider: the source; None: there is none.
-        rules: interval, and the time for which its rows count.
+        settings: interval, and the time for which its rows count.
         logger: receives its errors.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, provider: GpuProvider | None, rules: GpuFleetRules, logger: RateLimitedLogger, clock: Clock
+        self, provider: GpuProvider | None, settings: GpuSettings, logger: RateLimitedLogger, clock: Clock
     ) -> None:
         self.error: Exception | None = None
         """Error of the newest read; None: the rows are current."""
         self._provider = provider
-        self._rules = rules
+        self._interval_s = settings.sample_interval_s
+        self._stale_after_s = settings.gpu_stale_after_s or default_stale_after_s(self._interval_s)
         self._logger = logger
         self._clock = clock
         self._newest: list[GpuSample] = []
-        self._schedule = Schedule(rules.interval_s)
+        self._schedule = Schedule(self._interval_s)
 
     def __repr__(self) -> str:
         return repr(self._provider)
@@ -174,7 +157,7 @@ class _LocalGpus:
         except Exception as error:  # noqa: BLE001 - a driver binding may raise anything
             self._record_error(error)
             return []
-        self._schedule = Schedule(self._rules.interval_s)  # the caller's schedule decides about the next read
+        self._schedule = Schedule(self._interval_s)  # the caller's schedule decides about the next read
         self.error, self._newest = None, rows
         return rows
 
@@ -192,7 +175,7 @@ class _LocalGpus:
         """Drop the rows and handles of the parent."""
         self.error = None
         self._newest = []
-        self._schedule = Schedule(self._rules.interval_s)
+        self._schedule = Schedule(self._interval_s)
         if self._provider is not None:
             self._provider.reset_after_fork()
 
@@ -211,7 +194,7 @@ class _LocalGpus:
 
     def _valid_or_lost(self, row: GpuSample, now: float) -> GpuSample:
         age_s = now - row.taken_at_s + row.age_s
-        believed_s = max(self._rules.own_stale_after_s, BELIEVED_PERIODS * (row.period_s or 0.0))
+        believed_s = max(self._stale_after_s, BELIEVED_PERIODS * (row.period_s or 0.0))
         return row if age_s <= believed_s else lost(row, f"stale: not read for {age_s:.0f} s")
 
 
@@ -220,7 +203,9 @@ class GpuExchange:
 
     Args:
         connect: as for `RemoteGpuProvider`.
-        rules: the fleet and this host's name.
+        key: the key of the published rows.
+        host: the name of this host.
+        settings: the interval, and the time for which the rows of a silent host count.
         logger: receives the errors of the store.
         clock: monotonic seconds.
     """
@@ -228,16 +213,20 @@ class GpuExchange:
     def __init__(
         self,
         connect: Callable[[], SyncClient],
-        rules: GpuFleetRules,
+        key: str,
+        host: str,
+        settings: GpuSettings,
         logger: RateLimitedLogger,
         clock: Clock,
     ) -> None:
         script = resources.files(__package__).joinpath("fleet_gpu.lua").read_text("utf-8")
         self.store: SyncScript = SyncScript(connect, script)
-        self.hosts: HostTable = HostTable(rules.stale_after_s)
+        self.hosts: HostTable = HostTable(settings.gpu_stale_after_s)
         self.process: str = secrets.token_hex(8)
         """Name of this publisher, one of perhaps several processes of the host."""
-        self._rules = rules
+        self._key = key
+        self._host = host
+        self._interval_s = settings.sample_interval_s
         self._logger = logger
         self._clock = clock
         self._retry_s = -math.inf
@@ -247,9 +236,9 @@ class GpuExchange:
         """Publish the rows and receive those of the other hosts, unless the store is paused."""
         if self._clock() < self._retry_s:
             return
-        arguments = (self._rules.host, self.process, round(self._rules.interval_s * 1e6), self._payload(own))
+        arguments = (self._host, self.process, round(self._interval_s * 1e6), self._payload(own))
         try:
-            entries = self.store.call([self._rules.key], arguments)
+            entries = self.store.call([self._key], arguments)
             now = self._clock()
             for host, age_us, payload in zip(entries[::3], entries[1::3], entries[2::3], strict=True):
                 self._receive(_text(host), age_us / 1e6, payload, now)
@@ -271,11 +260,11 @@ class GpuExchange:
         A row that names another host is that of a scrape. Another host that scrapes it too would count the
         device twice, and under this host's name it would be a different one.
         """
-        own = [row for row in rows if row.host in {"", self._rules.host}]
+        own = [row for row in rows if row.host in {"", self._host}]
         if not own:
             return ""
         try:
-            return encode(own, self._rules.interval_s, self._clock())
+            return encode(own, self._interval_s, self._clock())
         except ValueError as error:
             self._logger.warn("payload", f"this host is not published: {error}")
             return ""
@@ -294,7 +283,7 @@ class GpuExchange:
         self.hosts.record_failure()
         is_first = self._retry_s == -math.inf
         pause = PAUSE_INTERVALS if is_first else LONG_PAUSE_INTERVALS
-        self._retry_s = self._clock() + pause * self._rules.interval_s
+        self._retry_s = self._clock() + pause * self._interval_s
         if is_first:
             text = f"{self.store.last_error}"
             # Either redis-py's error class, or the text of the server.

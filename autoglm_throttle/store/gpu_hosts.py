@@ -94,9 +94,10 @@ class HostTable:
         for device, row in before.items():
             if device not in rows and now - row.taken_at_s <= FORGET_S:
                 rows[device] = lost(row, "vanished: its host no longer lists it")
-        least = max(STALE_INTERVALS * published.interval_s, STALE_LEAST_S)
         stale_after_s = (
-            least if self._stale_after_s is None else max(self._stale_after_s, published.interval_s)
+            default_stale_after_s(published.interval_s)
+            if self._stale_after_s is None
+            else max(self._stale_after_s, published.interval_s)
         )
         self._hosts[host] = _RemoteHost(published_s, published, stale_after_s, rows)
 
@@ -115,6 +116,11 @@ class HostTable:
                     lost(row, f"stale: its host is silent for {silent_s:.0f} s") for row in host.rows.values()
                 )
         return rows
+
+
+def default_stale_after_s(interval_s: float) -> float:
+    """Return the seconds for which the rows of a silent host count, by its interval."""
+    return max(STALE_INTERVALS * interval_s, STALE_LEAST_S)
 
 
 def _valid_or_lost(row: GpuSample, now: float, stale_after_s: float) -> GpuSample:

@@ -18,15 +18,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import EXACT_AT_MOST, UserLimit
 
-FAILURES = 3
-"""In a row: one late answer is no outage, and three deadlines of 50 ms pass quickly."""
-
-PROBE_S = 1.0
-"""Between probes: with the jitter and the probe itself below the promised recovery time of 1.5 s."""
+if TYPE_CHECKING:
+    from autoglm_throttle.settings.groups.store import StoreSettings
 
 JITTER = 0.2
 """Share of the interval by which it varies, so that the processes do not probe at the same instant."""
@@ -75,21 +73,18 @@ class StoreHealth:
     """Tracks the health of one store. Its callers hold one lock; it reads no clock.
 
     Args:
-        failures: consecutive failures, >= 1, before the store counts as unavailable.
-        probe_s: seconds from the loss, or from a failed probe, to the next probe.
+        settings: the consecutive failures of a loss, and the time from one probe to the next.
         jitter: factor of each such interval.
         now: monotonic seconds.
     """
 
     def __init__(
         self,
-        failures: int = FAILURES,
-        probe_s: float = PROBE_S,
+        settings: StoreSettings,
         jitter: Callable[[], float] = _jitter_factor,
         now: float = 0.0,
     ) -> None:
-        self.failures: int = failures
-        self.probe_s: float = probe_s
+        self._settings = settings
         self._jitter = jitter
         self.reset(now)
 
@@ -123,7 +118,7 @@ class StoreHealth:
             self._consecutive_failures = 0
             return None
         self._consecutive_failures += 1
-        if self._consecutive_failures < self.failures and kind not in IMMEDIATE_ERRORS:
+        if self._consecutive_failures < self._settings.redis_failures and kind not in IMMEDIATE_ERRORS:
             return None
         self._schedule_probe(now)
         return self._change(HealthState.LOCAL, now)
@@ -167,7 +162,7 @@ class StoreHealth:
         return change
 
     def _schedule_probe(self, since_s: float) -> None:
-        self.next_probe_s = since_s + self.probe_s * self._jitter()
+        self.next_probe_s = since_s + self._settings.redis_probe_s * self._jitter()
 
     def _change(self, state: HealthState, now: float) -> HealthChange:
         change = HealthChange(state, self.cause, now, now - self.since_s)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from autoglm_throttle.types import UserLimit
 
-SIZE = 100_000
-"""Users. With one limit each takes some 220 bytes, and 30 to 60 more for each further limit."""
-
 
 class LastKnownRemaining:
     """The newest answers, by user.
 
     They are stored in two halves. When the young half is full it replaces the old one.
     So the last ``size / 2`` users are always present, at most ``size``, and a record is one dictionary write.
+    With one limit a user takes some 220 bytes, and 30 to 60 more for each further limit.
 
     Args:
         size: most users stored, of all kinds together; >= 2.
@@ -24,7 +22,7 @@ class LastKnownRemaining:
 
     __slots__ = ("_old", "_young", "size")
 
-    def __init__(self, size: int = SIZE) -> None:
+    def __init__(self, size: int) -> None:
         self.size: int = size
         self._young: dict[str, tuple[float, ...]] = {}
         self._old: dict[str, tuple[float, ...]] = {}

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.limiting.instant import seconds_until
 from autoglm_throttle.limiting.rate_rejection import rate_rejection
 from autoglm_throttle.store.token_lease import TokenLease
 from autoglm_throttle.types import Decision, Demand, Priority
+
+if TYPE_CHECKING:
+    from autoglm_throttle.settings.groups.control import RateSettings
+    from autoglm_throttle.settings.groups.store import FleetSettings
 
 DEADLINE_S: Final = 0.05
 """Longest wait for an answer: after it the store counts as unavailable."""
@@ -40,20 +44,17 @@ class LeasedBuckets:
     """Tokens of a fleet that one process may spend, one `TokenLease` for each priority.
 
     Args:
-        rates: nominal tokens per second of the whole fleet, for high, mid, low.
-        burst_s: seconds of nominal rate that a full bucket holds; it holds at least one token.
+        rates: the rates of the whole fleet; a bucket holds at least one token. If ``workers`` is not 1, it is
+            the number of processes that divide the rates while the store is unavailable; else that is the
+            last member count of the store.
+        fleet: the time after which unspent tokens are returned.
         now: monotonic seconds.
-        workers: processes of the fleet if known, for times when the store is unavailable;
-            1: the last member count of the store.
-        lease_s: seconds after which unspent tokens are returned.
     """
 
-    def __init__(
-        self, rates: Sequence[float], burst_s: float, now: float, *, workers: int = 1, lease_s: float = 1.0
-    ) -> None:
+    def __init__(self, rates: RateSettings, fleet: FleetSettings, now: float) -> None:
         self.all: tuple[TokenLease, ...] = tuple(
-            TokenLease(rate, max(1.0, rate * burst_s), now, priority.label, lease_s)
-            for priority, rate in zip(Priority, rates, strict=True)
+            TokenLease(rate, max(1.0, rate * rates.burst_s), now, priority.label, fleet.fleet_lease_s)
+            for priority, rate in zip(Priority, rates.rates_rps, strict=True)
         )
         self.members: int = 1
         """Living processes, counted by the store; 1 before its first answer."""
@@ -65,7 +66,7 @@ class LeasedBuckets:
         """Called under the lock when a request is pending; must not block."""
         self.on_store_lost: Callable[[float], None] = _ignore_loss
         """Called under the lock when the store is lost, for other users of the same store."""
-        self._workers = workers
+        self._workers = rates.workers
         self._wake_requested = False
         self._awaiting_since_s: float | None = None
         """Start of the wait for an answer: of a call, or of a waiter without a call."""

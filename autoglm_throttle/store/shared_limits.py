@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.store.decisions import (
     caller_decision,
     combined,
@@ -20,7 +19,6 @@ from autoglm_throttle.store.decisions import (
 from autoglm_throttle.store.deny_cache import DenyCache
 from autoglm_throttle.store.fallback import StoreFallback, StoreNames
 from autoglm_throttle.store.health import HealthChange, HealthState, StoreHealth
-from autoglm_throttle.store.last_known_remaining import LastKnownRemaining
 from autoglm_throttle.store.pending_check import PendingCheck
 from autoglm_throttle.store.user_limit_store import (
     VALUES,
@@ -31,6 +29,9 @@ from autoglm_throttle.store.user_limit_store import (
     UserLimitStore,
 )
 from autoglm_throttle.types import Decision, Demand, StoreFailureMode
+
+if TYPE_CHECKING:
+    from autoglm_throttle.settings.groups.store import StoreSettings
 
 UNREACHABLE_ERRORS: Final = frozenset(
     {StoreErrorKind.TIMEOUT, StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
@@ -66,43 +67,36 @@ class SharedUserLimits:
     """User limits in a store that several processes share.
 
     Args:
-        sets: selects the limits of a demand.
+        names: select the limits of a demand, and name it in the store.
         store: counts the units.
-        store_health: whether the store is available.
-        deny_cache: recent denials.
-        last_known: units left at the store's last answers.
-        on_error: mode of the decisions while the store is unavailable.
-        processes: number of processes that share the limits: each applies its fair share meanwhile.
+        settings: the failure mode, the limits of failures and probes, and the size of the deny cache.
+        processes: number of processes that share the limits: each applies its fair share while the store is
+            unavailable.
         max_users: capacity of the local table under each set of limits, meanwhile.
-        text_of: makes an identity text from a user name.
         is_usable: whether the store's client can run in the current context: in an asyncio loop.
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each part
+    def __init__(
         self,
-        sets: LimitSets,
+        names: StoreNames,
         store: UserLimitStore,
-        store_health: StoreHealth,
+        settings: StoreSettings,
         *,
-        deny_cache: DenyCache,
-        last_known: LastKnownRemaining,
-        on_error: StoreFailureMode,
         processes: Callable[[], int],
         max_users: int,
-        text_of: Callable[[str], str],
         is_usable: Callable[[], bool],
     ) -> None:
         self.store: UserLimitStore = store
-        self.store_health: StoreHealth = store_health
+        self.store_health: StoreHealth = StoreHealth(settings)
         self.changes: list[HealthChange] = []
         """Changes of the store's state, for the log."""
         self.probe_due: bool = False
         """Whether a caller with an event loop should probe the store."""
         self.on_store_lost: Callable[[float], None] = _ignore_loss
         """Called under the lock when the store is lost, for other users of the same server."""
-        self._names = StoreNames.of(sets, text_of)
-        self.deny_cache: DenyCache = deny_cache
-        self.fallback: StoreFallback = StoreFallback(self._names, last_known, on_error, processes, max_users)
+        self._names = names
+        self.deny_cache: DenyCache = DenyCache(settings)
+        self.fallback: StoreFallback = StoreFallback(names, settings, processes, max_users)
         self.is_usable: Callable[[], bool] = is_usable
 
     def hit(self, demand: Demand, now: float) -> Decision | PendingCheck | None:

@@ -9,11 +9,12 @@ import pytest
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
-from autoglm_throttle.store.fleet import FleetRules, FleetSync
+from autoglm_throttle.settings.groups.control import RateSettings
+from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
+from autoglm_throttle.store.fleet import FleetMember, FleetSync
 from autoglm_throttle.store.leased_buckets import LeasedBuckets
 from autoglm_throttle.types import Clock
 from tests.store.clients import Wire
-from tests.store.fleets import RATES
 
 
 @pytest.fixture
@@ -32,10 +33,13 @@ def made() -> Iterator[Callable[..., FleetSync]]:
     def make(
         wire: Wire, *, heartbeat_s: float = 5.0, lease_s: float = 1.0, clock: Clock = time.monotonic
     ) -> FleetSync:
-        leases = LeasedBuckets(RATES, 1.0, clock(), workers=4, lease_s=lease_s)
-        rules = FleetRules(heartbeat_s=heartbeat_s)
+        settings = FleetSettings().model_copy(
+            update={"fleet_heartbeat_s": heartbeat_s, "fleet_lease_s": lease_s}
+        )
+        leases = LeasedBuckets(RateSettings(workers=4), settings, clock())
+        member = FleetMember(StoreSettings(), settings, wire.connect)
         wires.append(wire)
-        fleets.append(FleetSync(leases, SerialLock(), wire.connect, new_wakeup, rules, clock))
+        fleets.append(FleetSync(leases, SerialLock(), member, new_wakeup, clock))
         return fleets[-1]
 
     yield make

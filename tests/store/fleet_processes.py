@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from autoglm_throttle.limiting.token_bucket import TokenBucket
+from autoglm_throttle.settings.groups.control import RateSettings
+from autoglm_throttle.settings.groups.store import FleetSettings
 from autoglm_throttle.store.leased_buckets import LeasedBuckets
 from autoglm_throttle.types import Decision, Demand, Priority
 from tests.store.bucket_store import BucketStore
@@ -52,9 +54,8 @@ class Crowd:
         self.refused = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
-        self.workers = [
-            Worker(f"w{n}", LeasedBuckets((rate, rate, rate), burst_s, 0.0)) for n in range(workers)
-        ]
+        rates = RateSettings(rate_high_rps=rate, rate_mid_rps=rate, rate_low_rps=rate, burst_s=burst_s)
+        self.workers = [Worker(f"w{n}", LeasedBuckets(rates, FleetSettings(), 0.0)) for n in range(workers)]
         for worker in self.workers:
             worker.leases.wake = partial(self._wake, worker)
             self._beat(worker)

@@ -7,7 +7,6 @@ from autoglm_throttle.types import Decision, Demand, Priority
 from tests.store.clients import PATIENCE_S, Wire
 from tests.store.polling import until
 
-RATES = (1000.0, 500.0, 100.0)
 MID = Demand(Priority.MID)
 
 

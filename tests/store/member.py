@@ -13,10 +13,12 @@ import time
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.gpu.sampler import Sampler
-from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.settings.groups.control import RateSettings
+from autoglm_throttle.settings.groups.gpu import GpuSettings
+from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
 from autoglm_throttle.store.client import RedisClients
-from autoglm_throttle.store.fleet import FleetRules, FleetSync
-from autoglm_throttle.store.gpu import TIMEOUT_S, GpuFleetRules, RemoteGpuProvider
+from autoglm_throttle.store.fleet import FleetMember, FleetSync
+from autoglm_throttle.store.gpu import TIMEOUT_S, RemoteGpuProvider
 from autoglm_throttle.store.leased_buckets import LeasedBuckets
 from autoglm_throttle.types import Decision, Demand, GpuSample, Priority
 
@@ -29,6 +31,9 @@ HEARTBEAT_S = 0.8
 INTERVAL_S = 0.2
 STALE_S = 2.0
 SERVICE = "four"
+RATES = RateSettings(rate_high_rps=RATE, rate_mid_rps=RATE, rate_low_rps=RATE, burst_s=BURST_S, workers=4)
+FLEET = FleetSettings(fleet_heartbeat_s=HEARTBEAT_S)
+GPU = GpuSettings(sample_interval_s=INTERVAL_S, gpu_stale_after_s=STALE_S)
 
 
 class Gpu:
@@ -60,8 +65,8 @@ class Gpu:
         """Nothing to forget."""
 
 
-def rules(prefix: str, host: str) -> GpuFleetRules:
-    return GpuFleetRules(host, prefix, SERVICE, INTERVAL_S, STALE_S)
+def store_settings(url: str, prefix: str) -> StoreSettings:
+    return StoreSettings(redis_url=url, redis_prefix=prefix, service=SERVICE)
 
 
 async def requests(fleet: FleetSync, lock: SerialLock, start_s: float) -> None:
@@ -90,15 +95,16 @@ async def request(fleet: FleetSync, lock: SerialLock) -> None:
 
 def main() -> None:
     url, prefix, host, pct, gib = sys.argv[1:]
-    clients = RedisClients(StoreSettings(redis_url=url))
+    store = store_settings(url, prefix)
+    clients = RedisClients(store)
 
     def connect() -> object:
         return clients.sync(TIMEOUT_S)
 
     lock = SerialLock()
-    leases = LeasedBuckets((RATE,) * 3, BURST_S, time.monotonic(), workers=4)
-    fleet = FleetSync(leases, lock, connect, new_wakeup, FleetRules(prefix, SERVICE, HEARTBEAT_S))
-    provider = RemoteGpuProvider(Gpu(float(pct), int(gib)), connect, rules(prefix, host))
+    leases = LeasedBuckets(RATES, FLEET, time.monotonic())
+    fleet = FleetSync(leases, lock, FleetMember(store, FLEET, connect), new_wakeup)
+    provider = RemoteGpuProvider(Gpu(float(pct), int(gib)), connect, host, store, GPU)
     sampler = Sampler(provider, lambda rows: None, interval_s=INTERVAL_S)
     fleet.start()
     sampler.start()

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from autoglm_throttle.limiting.limit_sets import LimitSets
-from autoglm_throttle.store.deny_cache import DenyCache
+from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.store.fallback import StoreNames
 from autoglm_throttle.store.health import HealthState, StoreHealth
-from autoglm_throttle.store.last_known_remaining import LastKnownRemaining
 from autoglm_throttle.store.pending_check import PendingCheck
 from autoglm_throttle.store.shared_limits import SharedUserLimits
 from autoglm_throttle.store.user_limit_store import Answer, StoreErrorKind
@@ -35,18 +35,17 @@ class Shared:
         self.store = ScriptedStore()
         self.processes = processes
         self.askable = True
+        sets = LimitSets([limits] * 3, by_plan=plans or {}, by_route={}, address_factor=2.0)
+        settings = StoreSettings(redis_on_error=on_error, redis_failures=failures)
         self.windows = SharedUserLimits(
-            LimitSets([limits] * 3, by_plan=plans or {}, by_route={}, address_factor=2.0),
+            StoreNames.of(sets, lambda text: text),
             self.store,
-            StoreHealth(failures, jitter=lambda: 1.0),
-            deny_cache=DenyCache(),
-            last_known=LastKnownRemaining(),
-            on_error=on_error,
+            settings,
             processes=lambda: self.processes,
             max_users=100,
-            text_of=lambda text: text,
             is_usable=lambda: self.askable,
         )
+        self.windows.store_health = StoreHealth(settings, jitter=lambda: 1.0)
 
     def question(self, demand: Demand, now: float) -> PendingCheck:
         found = self.windows.hit(demand, now)

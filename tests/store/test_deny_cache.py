@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.deny_cache import COSTS_AT_MOST, DenyCache
 from autoglm_throttle.store.pending_check import Key
 from autoglm_throttle.types import Decision, LimitStatus, Reason, UserLimit
 from tests.limiting.reference_log import ReferenceLog
 
 LIMITS = (UserLimit("user-2s", 3, 2), UserLimit("user-5s", 5, 5))
+LONG_LIVED = StoreSettings(refused_cache_s=60.0)
 ANN: Key = ("user", "ann", "", 1)
 
 
@@ -50,11 +52,11 @@ def ask(
         )
 
 
-@given(trace=st.lists(steps, max_size=60), ask_again_s=st.sampled_from([0.25, 1.0, 100.0]))
+@given(trace=st.lists(steps, max_size=60), ask_again_s=st.sampled_from([0.25, 1.0, 60.0]))
 def test_cache_never_rejects_what_store_allows(
     trace: list[tuple[float, str, str, int, float, float]], ask_again_s: float
 ) -> None:
-    store, cache, now = ReferenceLog(LIMITS), DenyCache(recheck_after_s=ask_again_s), 1024.0
+    store, cache, now = ReferenceLog(LIMITS), DenyCache(StoreSettings(refused_cache_s=ask_again_s)), 1024.0
     for gap, act, user, units, to_store, back in trace:
         now += gap
         asked = key(user, units)
@@ -74,9 +76,9 @@ def test_cache_never_rejects_what_store_allows(
                 assert known.retry_after_s <= would.retry_after_s
 
 
-@given(retry_s=st.floats(0.001, 100.0), later=st.lists(st.floats(0.0, 1.2), max_size=8))
+@given(retry_s=st.floats(0.001, 60.0), later=st.lists(st.floats(0.0, 1.2), max_size=8))
 def test_remaining_wait_ends_at_one_instant(retry_s: float, later: list[float]) -> None:
-    cache = DenyCache(recheck_after_s=100.0)
+    cache = DenyCache(LONG_LIVED)
     cache.put(ANN, refusal(retry_s), 50.0, 50.0)
     free_s = 50.0 + retry_s
     for step_s in later:
@@ -91,32 +93,32 @@ def test_remaining_wait_ends_at_one_instant(retry_s: float, later: list[float]) 
 
 
 def test_the_store_is_asked_again_after_a_second() -> None:
-    cache = DenyCache()
+    cache = DenyCache(StoreSettings())
     cache.put(ANN, refusal(30.0), 99.5, 100.0)
     assert [cache.find(ANN, now) is not None for now in (100.0, 100.999, 101.0)] == [True, True, False]
 
 
 def test_or_before_if_the_wait_is_over() -> None:
-    cache = DenyCache()
+    cache = DenyCache(StoreSettings())
     cache.put(ANN, refusal(0.75), 99.5, 100.0)
     assert [cache.find(ANN, now) is not None for now in (100.0, 100.249, 100.25)] == [True, True, False]
 
 
 def test_the_wait_counts_from_the_sending() -> None:
-    cache = DenyCache()
+    cache = DenyCache(StoreSettings())
     cache.put(ANN, refusal(30.0, 10.0), 99.5, 100.0)
     known = cache.find(ANN, 100.5)
     assert known == refusal(29.0, 9.0)
 
 
 def test_a_wait_that_is_over_before_it_is_known_is_not_kept() -> None:
-    cache = DenyCache()
+    cache = DenyCache(StoreSettings())
     cache.put(ANN, refusal(0.5), 99.5, 100.0)
     assert len(cache) == 0
 
 
 def test_another_cost_or_address_is_another_request() -> None:
-    cache = DenyCache()
+    cache = DenyCache(StoreSettings())
     cache.put(key(units=5), refusal(), 100.0, 100.0)
     assert cache.find(key(units=4), 100.0) is None
     assert cache.find(key(units=5, address="host"), 100.0) is None
@@ -124,7 +126,7 @@ def test_another_cost_or_address_is_another_request() -> None:
 
 
 def test_costs_of_one_caller_stand_beside_each_other() -> None:
-    cache = DenyCache()
+    cache = DenyCache(StoreSettings())
     for units in range(1, 20):
         cache.put(key(units=units), refusal(float(units)), 100.0, 100.0)
     kept = [units for units in range(20) if cache.find(key(units=units), 100.0) is not None]
@@ -135,7 +137,7 @@ def test_costs_of_one_caller_stand_beside_each_other() -> None:
 
 
 def test_expired_denial_allows_another_cost() -> None:
-    cache = DenyCache()
+    cache = DenyCache(StoreSettings())
     cache.put(key(units=101), too_large(), 100.0, 100.0)
     for units in range(1, COSTS_AT_MOST):
         cache.put(key(units=units), refusal(0.5), 100.0, 100.0)
@@ -145,7 +147,7 @@ def test_expired_denial_allows_another_cost() -> None:
 
 
 def test_one_cost_takes_one_place() -> None:
-    cache = DenyCache()
+    cache = DenyCache(StoreSettings())
     cache.put(key(units=2), refusal(), 100.0, 100.0)
     for _ in range(2 * COSTS_AT_MOST):
         cache.put(key(units=1), refusal(), 100.0, 100.0)
@@ -154,7 +156,7 @@ def test_one_cost_takes_one_place() -> None:
 
 def test_waiting_retry_after_ends_the_denial() -> None:
     for n in range(2000):
-        cache, sent_s = DenyCache(recheck_after_s=100.0), 0.1 + n / 7.0
+        cache, sent_s = DenyCache(LONG_LIVED), 0.1 + n / 7.0
         cache.put(ANN, refusal(3.3), sent_s, sent_s)
         now = sent_s + n / 999.0
         known = cache.find(ANN, now)
@@ -163,7 +165,7 @@ def test_waiting_retry_after_ends_the_denial() -> None:
 
 
 def test_a_refund_lets_a_caller_ask_for_anything() -> None:
-    cache = DenyCache()
+    cache = DenyCache(StoreSettings())
     for units in (1, 5):
         cache.put(key(units=units), refusal(), 100.0, 100.0)
     cache.put(key("ben"), refusal(), 100.0, 100.0)
@@ -174,19 +176,19 @@ def test_a_refund_lets_a_caller_ask_for_anything() -> None:
 
 
 def test_too_large_cost_is_never_asked_again() -> None:
-    cache = DenyCache()
+    cache = DenyCache(StoreSettings())
     cache.put(key(units=101), too_large(), 100.0, 100.0)
     assert cache.find(key(units=101), 1e9) == too_large()
 
 
 def test_other_waits_without_end_are_left_alone() -> None:
-    cache = DenyCache()
+    cache = DenyCache(StoreSettings())
     cache.put(ANN, refusal(math.inf), 100.0, 100.0)
     assert len(cache) == 0
 
 
 def test_every_answer_is_a_fresh_one() -> None:
-    cache, told = DenyCache(), refusal(30.0, 10.0)
+    cache, told = DenyCache(StoreSettings()), refusal(30.0, 10.0)
     beside = LimitStatus("user-1s", 5, 1, 3, 0.5)
     told.others = (beside,)
     cache.put(ANN, told, 100.0, 100.0)
@@ -202,7 +204,7 @@ def test_every_answer_is_a_fresh_one() -> None:
 
 
 def test_resets_that_are_over_read_zero() -> None:
-    cache, told = DenyCache(), refusal(30.0, 0.25)
+    cache, told = DenyCache(StoreSettings()), refusal(30.0, 0.25)
     told.others = (LimitStatus("user-1s", 5, 1, 3, 0.5),)
     cache.put(ANN, told, 100.0, 100.0)
     known = cache.find(ANN, 100.75)
@@ -215,7 +217,7 @@ def test_resets_that_are_over_read_zero() -> None:
     puts=st.lists(st.tuples(st.floats(0.0, 0.7), st.integers(0, 9), st.booleans()), max_size=60),
 )
 def test_it_is_bounded_and_forgets_the_oldest(size: int, puts: list[tuple[float, int, bool]]) -> None:
-    cache, now = DenyCache(size), 100.0
+    cache, now = DenyCache(StoreSettings(refused_cache=size)), 100.0
     for gap, user, large in puts:
         now += gap
         asked = key(str(user))
@@ -225,7 +227,7 @@ def test_it_is_bounded_and_forgets_the_oldest(size: int, puts: list[tuple[float,
 
 
 def test_the_oldest_goes_first() -> None:
-    cache = DenyCache(3)
+    cache = DenyCache(StoreSettings(refused_cache=3))
     for user in ("ann", "ben", "cyd", "dan"):
         cache.put(key(user), refusal(), 100.0, 100.0)
     known = [cache.find(key(user), 100.0) is not None for user in ("ann", "ben", "cyd", "dan")]
@@ -233,7 +235,7 @@ def test_the_oldest_goes_first() -> None:
 
 
 def test_expired_denials_are_removed() -> None:
-    cache = DenyCache()
+    cache = DenyCache(StoreSettings())
     for n in range(5):
         cache.put(key(f"large {n}", 101), too_large(), 100.0, 100.0)
         cache.put(key(f"large {n}", 1), refusal(), 100.0, 100.0)
@@ -246,7 +248,7 @@ def test_expired_denials_are_removed() -> None:
 
 
 def test_at_most_two_entries_are_inspected_per_insert() -> None:
-    cache = DenyCache()
+    cache = DenyCache(StoreSettings())
     for n in range(100):
         cache.put(key(f"early {n}"), refusal(), 100.0, 100.0)
     cache.put(ANN, refusal(), 200.0, 200.0)

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.gpu.aggregate import Aggregator
-from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.client import RedisClients
-from autoglm_throttle.store.fleet import FleetRules
+from autoglm_throttle.store.fleet import fleet_keys
 from autoglm_throttle.store.gpu import TIMEOUT_S, RemoteGpuProvider
 from autoglm_throttle.types import AggregateMode, GpuView
 from tests.store import member
@@ -80,10 +79,11 @@ def story() -> Iterator[Story]:
 
 def told(server: RedisServer, processes: list[subprocess.Popen[str]]) -> Story:
     story = Story(views={how: [] for how in AggregateMode})
-    clients = RedisClients(StoreSettings(redis_url=server.url))
-    reader = RemoteGpuProvider(None, lambda: clients.sync(TIMEOUT_S), member.rules(PREFIX, "gateway"))
+    store = member.store_settings(server.url, PREFIX)
+    clients = RedisClients(store)
+    reader = RemoteGpuProvider(None, lambda: clients.sync(TIMEOUT_S), "gateway", store, member.GPU)
     aggregators = {how: Aggregator(how) for how in AggregateMode}
-    key = FleetRules(PREFIX, member.SERVICE).keys[0]
+    key = fleet_keys(store)[0]
 
     def look() -> None:
         now = time.monotonic()

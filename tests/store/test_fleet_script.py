@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.client import RedisClients
-from autoglm_throttle.store.fleet import TIMEOUT_S, FleetRules
+from autoglm_throttle.store.fleet import TIMEOUT_S, fleet_keys
 from tests.store.bucket_store import MICRO, BucketStore
 from tests.store.cluster import Cluster3
 from tests.store.server import RedisServer
@@ -139,8 +139,9 @@ def test_something_else_in_the_hash_is_a_bucket_that_is_full(
 
 
 def test_both_keys_lie_in_one_slot_of_a_cluster(redis_cluster: Cluster3, redis_prefix: str) -> None:
-    keys = FleetRules(prefix=redis_prefix, service="s").keys
-    client: Any = RedisClients(StoreSettings(redis_url=redis_cluster.url)).sync(TIMEOUT_S)
+    settings = StoreSettings(redis_url=redis_cluster.url, redis_prefix=redis_prefix, service="s")
+    keys = fleet_keys(settings)
+    client: Any = RedisClients(settings).sync(TIMEOUT_S)
     try:
         assert client.eval(SCRIPT, 2, *keys, "a", LIVES_US, *plain())[1] == 1
     finally:

@@ -11,15 +11,16 @@ import pytest
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
-from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.settings.groups.control import RateSettings
+from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
 from autoglm_throttle.store import fleet as fleet_module
 from autoglm_throttle.store import leased_buckets
 from autoglm_throttle.store.client import RedisClients
-from autoglm_throttle.store.fleet import JITTER, PROBE_S, TIMEOUT_S, FleetRules, FleetSync
+from autoglm_throttle.store.fleet import JITTER, PROBE_S, TIMEOUT_S, FleetMember, FleetSync, fleet_keys
 from autoglm_throttle.store.leased_buckets import LeasedBuckets
 from autoglm_throttle.types import Demand, Priority
 from tests.store.clients import PATIENCE_S, Wire
-from tests.store.fleets import MID, RATES, admit, beats
+from tests.store.fleets import MID, admit, beats
 from tests.store.polling import until
 from tests.store.server import RedisServer
 
@@ -147,9 +148,11 @@ def member(own_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator
     """One of a fleet on a server that may be stopped, after its first answer."""
     for module in (leased_buckets, fleet_module):
         monkeypatch.setattr(module, "DEADLINE_S", DEADLINE_S)
-    clients = RedisClients(StoreSettings(redis_url=own_server.url))
-    held = LeasedBuckets(RATES, 1.0, time.monotonic(), workers=2)
-    fleet = FleetSync(held, SerialLock(), lambda: clients.sync(TIMEOUT_S), new_wakeup)
+    settings = StoreSettings(redis_url=own_server.url)
+    clients = RedisClients(settings)
+    held = LeasedBuckets(RateSettings(workers=2), FleetSettings(), time.monotonic())
+    one = FleetMember(settings, FleetSettings(), lambda: clients.sync(TIMEOUT_S))
+    fleet = FleetSync(held, SerialLock(), one, new_wakeup)
     fleet.start()
     until(lambda: fleet.view().calls and not held.is_request_pending, PATIENCE_S, "the first answer")
     yield fleet
@@ -197,7 +200,7 @@ def test_frozen_server_costs_50_ms_once_and_recovers(own_server: RedisServer, me
         own_server.resume()
     back(member)
     member.stop(PATIENCE_S)
-    assert own_server.command("ZCARD", FleetRules().keys[0]) == 0
+    assert own_server.command("ZCARD", fleet_keys(StoreSettings())[0]) == 0
 
 
 @pytest.mark.slow

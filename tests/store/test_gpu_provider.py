@@ -15,9 +15,10 @@ import pytest
 import redis
 
 from autoglm_throttle.gpu.provider_errors import NoSourceError
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.client import RedisClients
-from autoglm_throttle.store.gpu import RIGHTS, TIMEOUT_S, GpuFleetRules, RemoteGpuProvider
+from autoglm_throttle.store.gpu import RIGHTS, TIMEOUT_S, RemoteGpuProvider, fleet_gpu_key
 from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.store.clients import Wire
 from tests.store.server import RedisServer
@@ -92,9 +93,15 @@ class Site:
         client.evalsha = evalsha
         return client
 
-    def host(self, name: str, *, gpus: bool = True) -> tuple[RemoteGpuProvider, Own]:
+    def host(self, name: str, *, gpus: bool = True, **settings: float) -> tuple[RemoteGpuProvider, Own]:
         own = Own(self.clock)
-        return RemoteGpuProvider(own if gpus else None, self.connect, GpuFleetRules(name), self.clock), own
+        local = own if gpus else None
+        gpu = GpuSettings(**settings)
+        return RemoteGpuProvider(local, self.connect, name, StoreSettings(), gpu, self.clock), own
+
+
+def gateway(wire: Wire, **settings: float) -> RemoteGpuProvider:
+    return RemoteGpuProvider(None, wire.connect, "a", StoreSettings(), GpuSettings(**settings), lambda: 1.0)
 
 
 @pytest.fixture
@@ -292,7 +299,7 @@ def test_a_host_that_talks_nonsense_is_ignored_and_counted(
 ) -> None:
     wire = Wire()
     wire.answer = lambda arguments: [host, 1, payload]
-    provider = RemoteGpuProvider(None, wire.connect, GpuFleetRules("a"), lambda: 1.0)
+    provider = gateway(wire)
     assert provider.read() == []
     assert provider.read() == []
     assert (provider.exchange.hosts.ignored, provider.exchange.store.failures) == (2, 0)
@@ -303,7 +310,7 @@ def test_a_host_that_talks_nonsense_is_ignored_and_counted(
 def test_host_is_read_beside_malformed_one() -> None:
     wire = Wire()
     wire.answer = lambda arguments: [b"b", 1, payload("a\0"), b"c", 1, payload("MIG-1")]
-    provider = RemoteGpuProvider(None, wire.connect, GpuFleetRules("a"), lambda: 1.0)
+    provider = gateway(wire)
     assert seen(provider.read()).keys() == {"c/MIG-1"}
     assert (provider.exchange.hosts.ignored, provider.exchange.store.failures) == (1, 0)
 
@@ -312,7 +319,7 @@ def test_host_is_read_beside_malformed_one() -> None:
 def test_a_reply_of_another_shape_is_a_failure(reply: Any) -> None:
     wire = Wire()
     wire.answer = lambda arguments: reply
-    provider = RemoteGpuProvider(None, wire.connect, GpuFleetRules("a"), lambda: 1.0)
+    provider = gateway(wire)
     assert provider.read() == []
     assert provider.exchange.store.failures == 1
     assert wire.closed == 1
@@ -334,7 +341,7 @@ def test_a_script_that_is_not_there_is_sent() -> None:
     wire = Wire()
     wire.knows_script = False
     wire.answer = lambda arguments: []
-    provider = RemoteGpuProvider(None, wire.connect, GpuFleetRules("a", interval_s=0.5), lambda: 1.0)
+    provider = gateway(wire, sample_interval_s=0.5)
     provider.read()
     assert wire.knows_script
     ((host, _, interval_us, payload),) = wire.calls
@@ -354,9 +361,21 @@ def test_closing_and_forgetting(site: Site) -> None:
     gateway, _ = site.host("b", gpus=False)
     gateway.close()
     gateway.reset_after_fork()
-    with_more = GpuFleetRules("a", "pre", "svc", stale_after_s=9.0)
-    assert with_more.key == "pre:svc:{fleet}:gpu"
-    assert with_more.own_stale_after_s == 9.0
+
+
+def test_key_has_the_tag_of_the_fleet() -> None:
+    assert fleet_gpu_key(StoreSettings(redis_prefix="pre", service="svc")) == "pre:svc:{fleet}:gpu"
+
+
+def test_stale_age_of_settings_holds_for_own_rows(site: Site) -> None:
+    provider, own = site.host("a", gpu_stale_after_s=9.0)
+    provider.read()
+    own.error = RuntimeError("driver gone")
+    site.host("b")[0].read()
+    for after_s, health in ((9.0, "ok"), (9.5, "lost")):
+        site.now = 1000.0 + after_s
+        site.host("b")[0].read()
+        assert seen(provider.read())["GPU-x"][0] == health
 
 
 def test_hanging_server_costs_one_read_250_ms(own_server: RedisServer) -> None:
@@ -367,8 +386,10 @@ def test_hanging_server_costs_one_read_250_ms(own_server: RedisServer) -> None:
         made += 1
         return clients.sync(TIMEOUT_S)
 
-    clients = RedisClients(StoreSettings(redis_url=own_server.url))
-    provider = RemoteGpuProvider(Own(time.monotonic), connect, GpuFleetRules("a", interval_s=600.0))
+    settings = StoreSettings(redis_url=own_server.url)
+    clients = RedisClients(settings)
+    gpu = GpuSettings().model_copy(update={"sample_interval_s": 600.0})
+    provider = RemoteGpuProvider(Own(time.monotonic), connect, "a", settings, gpu)
     try:
         provider.read()
         own_server.pause()

@@ -15,7 +15,7 @@ BOTH = (UserLimit("user-1s", 5, 1), UserLimit("user-3600s", 1000, 3600))
 
 
 def test_user_starts_with_share_of_remaining() -> None:
-    seen = LastKnownRemaining()
+    seen = LastKnownRemaining(100)
     seen.record("user", "ann", (50,), 100.0)
     assert [seen.seed("user", "ann", MINUTE, processes, 101.0) for processes in (1, 4, 51)] == [
         (50,),
@@ -25,7 +25,7 @@ def test_user_starts_with_share_of_remaining() -> None:
 
 
 def test_the_newest_note_counts() -> None:
-    seen = LastKnownRemaining()
+    seen = LastKnownRemaining(100)
     seen.record("user", "ann", (50,), 100.0)
     seen.record("user", "ann", (7,), 110.0)
     assert seen.seed("user", "ann", MINUTE, 1, 169.0) == (7,)
@@ -34,13 +34,13 @@ def test_the_newest_note_counts() -> None:
 
 @pytest.mark.parametrize(("now", "expected"), [(159.999, (50,)), (160.0, None)])
 def test_user_unseen_within_window_starts_fresh(now: float, expected: tuple[int] | None) -> None:
-    seen = LastKnownRemaining()
+    seen = LastKnownRemaining(100)
     seen.record("user", "ann", (50,), 100.0)
     assert seen.seed("user", "ann", MINUTE, 1, now) == expected
 
 
 def test_limit_after_its_window_is_full() -> None:
-    seen = LastKnownRemaining()
+    seen = LastKnownRemaining(100)
     seen.record("user", "ann", (0, 300), 100.0)
     assert seen.seed("user", "ann", BOTH, 2, 100.5) == (0, 150)
     assert seen.seed("user", "ann", BOTH, 2, 101.0) == (3, 150)
@@ -48,7 +48,7 @@ def test_limit_after_its_window_is_full() -> None:
 
 
 def test_kinds_and_users_stand_apart() -> None:
-    seen = LastKnownRemaining()
+    seen = LastKnownRemaining(100)
     seen.record("user", "ann", (50,), 100.0)
     assert seen.seed("address", "ann", MINUTE, 1, 100.0) is None
     assert seen.seed("user", "ben", MINUTE, 1, 100.0) is None
@@ -64,7 +64,7 @@ def test_all_processes_together_give_no_more_than_was_left(
     left: int, over: int, processes: int, age_s: float
 ) -> None:
     limits = (UserLimit("user-60s", max(1, left + over), 60),)
-    seen = LastKnownRemaining()
+    seen = LastKnownRemaining(100)
     seen.record("user", "ann", (left,), 100.0)
     seed = seen.seed("user", "ann", limits, processes, 100.0 + age_s)
     assert seed is not None
@@ -94,6 +94,6 @@ def test_an_older_note_of_a_user_never_comes_back() -> None:
 
 
 def test_repr_shows_the_state() -> None:
-    seen = LastKnownRemaining()
+    seen = LastKnownRemaining(100)
     seen.record("user", "ann", (50,), 100.0)
     assert repr(seen) == "LastKnownRemaining(1 users)"

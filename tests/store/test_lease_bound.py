@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoglm_throttle.settings.groups.control import RateSettings
+from autoglm_throttle.settings.groups.store import FleetSettings
 from autoglm_throttle.store.leased_buckets import LeasedBuckets
 from autoglm_throttle.types import Decision, Demand, Priority
 from tests.store.bucket_store import BucketStore
@@ -16,6 +18,7 @@ from tests.store.fleet_processes import Crowd
 
 RATE, BURST_S = 64.0, 0.5
 BURST = RATE * BURST_S
+RATES = RateSettings(rate_high_rps=RATE, rate_mid_rps=RATE, rate_low_rps=RATE, burst_s=BURST_S)
 LIVES_US = 15_000_000
 EPSILON = 1e-3
 """Tokens: a micro-token for each call."""
@@ -45,7 +48,7 @@ class Scene:
 
 
 def fresh(now: float) -> LeasedBuckets:
-    return LeasedBuckets((RATE,) * 3, BURST_S, now)
+    return LeasedBuckets(RATES, FleetSettings(), now)
 
 
 costs = st.sampled_from([0.25, 1.0, 2.5, 16.0, 32.0])

@@ -9,18 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
+from autoglm_throttle.settings.groups.control import RateSettings
+from autoglm_throttle.settings.groups.store import FleetSettings
 from autoglm_throttle.store.leased_buckets import DEADLINE_S, MAX_MEMBERS, TIMER_S, LeasedBuckets
 from autoglm_throttle.store.token_lease import MICRO, PAUSE_S, PREFETCH_BURST, TICK_S
-from autoglm_throttle.types import BorrowMode, Decision, Demand, Priority, Reason
+from autoglm_throttle.types import Decision, Demand, Priority, Reason
 
-RATES = (1000.0, 500.0, 100.0)
 MID = Demand(Priority.MID)
 NONE = [0, 0]
 
 
 def leases(now: float = 0.0, **more: int) -> tuple[LeasedBuckets, list[float]]:
     """Leases of founding rates, and what they have asked to be woken for."""
-    made = LeasedBuckets(RATES, 1.0, now, **more)
+    made = LeasedBuckets(RateSettings(**more), FleetSettings(), now)
     woken: list[float] = []
     made.wake = lambda: woken.append(1.0)
     return made, woken
@@ -48,7 +49,7 @@ def refusal(paid: object) -> Decision:
 
 def test_the_rows_are_those_of_buckets() -> None:
     made, _ = leases()
-    plain = PriorityBuckets(RATES, 1.0, BorrowMode.OFF, 0.0)
+    plain = PriorityBuckets(RateSettings(), 0.0)
     assert [(x.name, x.rate, x.nominal, x.burst) for x in made.all] == [
         (x.name, x.rate, x.nominal, x.burst) for x in plain.all
     ]
@@ -503,4 +504,4 @@ def test_repr_shows_the_state() -> None:
     assert repr(made) == "LeasedBuckets(leased, 2 members, 0/3/0 tokens)"
     assert repr(made.all[1]) == "TokenLease(mid, 3 leased, 500/s)"
     made.wake()
-    LeasedBuckets(RATES, 1.0, 0.0).wake()
+    LeasedBuckets(RateSettings(), FleetSettings(), 0.0).wake()

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.health import (
-    FAILURES,
     JITTER,
     PROBE_LOST_S,
-    PROBE_S,
     HealthChange,
     HealthState,
     ReducedLimit,
@@ -29,6 +28,7 @@ REMOTE, LOCAL, PROBING = HealthState
 FINAL = {StoreErrorKind.UNREACHABLE, StoreErrorKind.FORBIDDEN, StoreErrorKind.LOOP}
 OURS = {StoreErrorKind.QUEUE_FULL, StoreErrorKind.FOREIGN}
 PASSING = set(StoreErrorKind) - FINAL - OURS
+FAILURES, PROBE_S = StoreSettings().redis_failures, StoreSettings().redis_probe_s
 LONGEST_S = PROBE_S * (1.0 + JITTER)
 
 troubles = st.sampled_from(StoreErrorKind)
@@ -40,7 +40,7 @@ def no_jitter() -> float:
 
 
 def lost(now: float = 10.0, trouble: StoreErrorKind = StoreErrorKind.UNREACHABLE) -> StoreHealth:
-    outage = StoreHealth(jitter=no_jitter)
+    outage = StoreHealth(StoreSettings(), jitter=no_jitter)
     assert outage.record_result(trouble, now) is not None
     return outage
 
@@ -52,7 +52,8 @@ class AsInTheTable(RuleBasedStateMachine):
     def start(self, failures: int, factor: float) -> None:
         self.now = 100.0
         self.failures, self.interval_s = failures, 2.0 * factor
-        self.outage = StoreHealth(failures, 2.0, lambda: factor, self.now)
+        settings = StoreSettings(redis_failures=failures, redis_probe_s=2.0)
+        self.outage = StoreHealth(settings, lambda: factor, self.now)
         self.state, self.in_a_row, self.since_s, self.why = REMOTE, 0, self.now, None
         self.begun_s = self.asked_s = self.now
         self.suspected = False
@@ -138,28 +139,28 @@ TestAsInTheTable = AsInTheTable.TestCase
 
 @pytest.mark.parametrize("trouble", sorted(PASSING))
 def test_transient_error_counts_at_the_third_time(trouble: StoreErrorKind) -> None:
-    outage = StoreHealth()
+    outage = StoreHealth(StoreSettings())
     assert [outage.record_result(trouble, float(n)) for n in range(FAILURES - 1)] == [None] * 2
     assert outage.record_result(trouble, 2.0) == HealthChange(LOCAL, trouble, 2.0, 2.0)
 
 
 @pytest.mark.parametrize("trouble", sorted(FINAL))
 def test_permanent_error_counts_at_once(trouble: StoreErrorKind) -> None:
-    outage = StoreHealth()
+    outage = StoreHealth(StoreSettings())
     assert outage.record_result(trouble, 5.0) == HealthChange(LOCAL, trouble, 5.0, 5.0)
     assert outage.try_begin_probe(5.0 + LONGEST_S)  # and is probed like any other
 
 
 @pytest.mark.parametrize("trouble", sorted(OURS))
 def test_neutral_result_does_not_count(trouble: StoreErrorKind) -> None:
-    outage = StoreHealth(failures=2)
+    outage = StoreHealth(StoreSettings(redis_failures=2))
     outage.record_result(StoreErrorKind.TIMEOUT, 1.0)
     assert [outage.record_result(trouble, 1.0) for _ in range(9)] == [None] * 9
     assert outage.record_result(StoreErrorKind.TIMEOUT, 1.0) is not None  # nor does it end the row
 
 
 def test_an_answer_ends_the_row() -> None:
-    outage = StoreHealth()
+    outage = StoreHealth(StoreSettings())
     for n in range(20):
         assert outage.record_result(None if n % 3 == 2 else StoreErrorKind.TIMEOUT, float(n)) is None
     assert outage.state is REMOTE
@@ -186,7 +187,7 @@ def test_a_probe_that_never_returns_is_replaced() -> None:
 
 
 def test_a_suspicion_that_an_answer_disproves_is_no_outage() -> None:
-    outage = StoreHealth(now=3.0)
+    outage = StoreHealth(StoreSettings(), now=3.0)
     assert outage.report_failure(10.0)
     assert (outage.state, outage.cause, outage.try_begin_probe(10.0)) == (
         PROBING,
@@ -199,7 +200,7 @@ def test_a_suspicion_that_an_answer_disproves_is_no_outage() -> None:
 
 
 def test_suspicion_confirmed_by_probe_starts_outage() -> None:
-    outage = StoreHealth(jitter=no_jitter, now=3.0)
+    outage = StoreHealth(StoreSettings(), jitter=no_jitter, now=3.0)
     assert outage.report_failure(10.0)
     assert not outage.report_failure(10.01), "one probe is enough"
     assert outage.record_probe(StoreErrorKind.BUSY, 10.5) == HealthChange(
@@ -211,7 +212,7 @@ def test_suspicion_confirmed_by_probe_starts_outage() -> None:
 
 
 def test_lost_probe_of_suspicion_is_repeated() -> None:
-    outage = StoreHealth(jitter=no_jitter)
+    outage = StoreHealth(StoreSettings(), jitter=no_jitter)
     assert outage.report_failure(10.0)
     assert outage.try_begin_probe(10.0 + PROBE_LOST_S + PROBE_S)
     change = outage.record_probe(StoreErrorKind.LOST, 14.5)
@@ -246,7 +247,7 @@ def test_the_row_begins_anew_after_an_outage() -> None:
 def test_wherever_it_stands_it_is_back_soon_after_the_store_is(
     events: list[tuple[float, StoreErrorKind | None, StoreErrorKind | None]],
 ) -> None:
-    outage, now = StoreHealth(), 0.0
+    outage, now = StoreHealth(StoreSettings()), 0.0
     for step_s, called, probed in events:
         now += step_s
         outage.record_result(called, now)
@@ -275,7 +276,7 @@ def test_the_interval_does_not_grow_and_never_shrinks(trouble: StoreErrorKind, p
 def test_processes_do_not_all_probe_in_one_instant() -> None:
     instants = set()
     for _ in range(200):
-        outage = StoreHealth()
+        outage = StoreHealth(StoreSettings())
         outage.record_result(StoreErrorKind.UNREACHABLE, 0.0)
         instants.add(outage.next_probe_s)
     assert PROBE_S - 0.2 <= min(instants) < PROBE_S - 0.1
@@ -285,7 +286,7 @@ def test_processes_do_not_all_probe_in_one_instant() -> None:
 @pytest.mark.parametrize(
     ("outage", "shown"),
     [
-        (lambda: StoreHealth(now=3.0), "StoreHealth(remote since 3.000)"),
+        (lambda: StoreHealth(StoreSettings(), now=3.0), "StoreHealth(remote since 3.000)"),
         (lambda: lost(10.0), "StoreHealth(local since 10.000 because of unreachable)"),
     ],
 )

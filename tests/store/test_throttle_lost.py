@@ -8,7 +8,8 @@ import logging
 import pytest
 
 from autoglm_throttle import Demand, Permit, Settings, Throttle
-from autoglm_throttle.store.health import FAILURES, HealthState
+from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import Decision, Reason, StoreFailureMode
 from tests.store.polling import suspended
@@ -35,7 +36,7 @@ class TestKilled:
         assert [(await site.ask()).left for _ in range(3)] == [4, 3, 2]
         server.kill()
         lost = [await site.ask() for _ in range(5)]
-        assert sum(asked.waited for asked in lost) <= FAILURES
+        assert sum(asked.waited for asked in lost) <= StoreSettings().redis_failures
         assert not lost[-1].waited
         assert site.store.fallbacks[StoreErrorKind.TIMEOUT] == 0
         assert site.state is HealthState.LOCAL
