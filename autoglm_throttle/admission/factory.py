@@ -21,9 +21,7 @@ from autoglm_throttle.limiting.user_limits import UserLimits
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.gpu_items import ENGINES
 from autoglm_throttle.store.background import loop_runs
-from autoglm_throttle.store.deny_cache import DenyCache
-from autoglm_throttle.store.health import StoreHealth
-from autoglm_throttle.store.last_known_remaining import LastKnownRemaining
+from autoglm_throttle.store.fallback import StoreNames
 from autoglm_throttle.store.leased_buckets import LeasedBuckets
 from autoglm_throttle.store.monitor import StoreMonitor
 from autoglm_throttle.store.shared_limits import SharedUserLimits
@@ -112,13 +110,7 @@ def event_queue(settings: Settings, lock: SerialLock, hasher: CallerHasher) -> E
 def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | LeasedBuckets:
     """Create the buckets of this process: its part of the rates, or its leases of a fleet's rates."""
     if settings.fleet.fleet:
-        return LeasedBuckets(
-            settings.rates.rates_rps,
-            settings.rates.burst_s,
-            now,
-            workers=settings.rates.workers,
-            lease_s=settings.fleet.fleet_lease_s,
-        )
+        return LeasedBuckets(settings.rates, settings.fleet, now)
     return PriorityBuckets(_process_rates(settings), settings.rates.burst_s, settings.rates.borrow, now)
 
 
@@ -131,11 +123,11 @@ def fleet(
     """Create the fleet that renews the leases; None where the rates are local to this process."""
     if not isinstance(buckets, LeasedBuckets):
         return None
-    from autoglm_throttle.store.fleet import TIMEOUT_S, FleetRules, FleetSync
+    from autoglm_throttle.store.fleet import TIMEOUT_S, FleetMember, FleetSync
 
     clients = redis_clients(settings)
-    rules = FleetRules(settings.store.redis_prefix, settings.store.service, settings.fleet.fleet_heartbeat_s)
-    return FleetSync(buckets, lock, lambda: clients.sync(TIMEOUT_S), new_wakeup, rules, clock)
+    member = FleetMember(settings.store, settings.fleet, lambda: clients.sync(TIMEOUT_S))
+    return FleetSync(buckets, lock, member, new_wakeup, clock)
 
 
 def gpu_sources(
@@ -171,17 +163,13 @@ def gpu_sources(
 
 def _fleet_gpu(settings: Settings, local: GpuProvider | None, clock: Clock) -> GpuProvider:
     """Create the provider for the GPUs of all hosts of a fleet, this host included."""
-    from autoglm_throttle.store.gpu import TIMEOUT_S, GpuFleetRules, RemoteGpuProvider
+    from autoglm_throttle.store.gpu import TIMEOUT_S, RemoteGpuProvider
 
     clients = redis_clients(settings)
-    rules = GpuFleetRules(
-        settings.fleet.fleet_host or socket.gethostname(),
-        settings.store.redis_prefix,
-        settings.store.service,
-        settings.gpu.sample_interval_s,
-        settings.gpu.gpu_stale_after_s,
+    host = settings.fleet.fleet_host or socket.gethostname()
+    return RemoteGpuProvider(
+        local, lambda: clients.sync(TIMEOUT_S), host, settings.store, settings.gpu, clock
     )
-    return RemoteGpuProvider(local, lambda: clients.sync(TIMEOUT_S), rules, clock)
 
 
 def user_limits(
@@ -205,15 +193,11 @@ def user_limits(
     # An explicit number of workers takes precedence over the counted members of the fleet.
     counted = fleet_sync if settings.rates.workers == 1 else None
     windows = SharedUserLimits(
-        sets,
+        StoreNames.of(sets, hasher.text),
         store,
-        StoreHealth(settings.store.redis_failures, settings.store.redis_probe_s),
-        deny_cache=DenyCache(settings.store.refused_cache, settings.store.refused_cache_s),
-        last_known=LastKnownRemaining(settings.users.max_users),
-        on_error=settings.store.redis_on_error,
+        settings.store,
         processes=lambda: settings.rates.workers if counted is None else counted.members,
         max_users=settings.users.max_users,
-        text_of=hasher.text,
         is_usable=loop_runs,
     )
     if fleet_sync is not None:  # same server: a loss found by one is reported to the other

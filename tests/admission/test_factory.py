@@ -19,8 +19,10 @@ from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.limiting.user_limits import UserLimits
 from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.store.shared_limits import SharedUserLimits
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import BorrowMode, MissingTelemetryMode, Policy, Signal, StoreFailureMode
 from autoglm_throttle.types.identity import CallerHasher
 
@@ -211,8 +213,12 @@ class TestSharedStore:
 
     def test_an_outage_goes_by_the_settings(self) -> None:
         windows = self.shared(redis_failures=7, redis_probe_s=2.5, redis_on_error="deny", workers=3)
-        assert windows.store_health.failures == 7
-        assert windows.store_health.probe_s == 2.5
+        states = []
+        for _ in range(7):
+            windows.on_result(StoreErrorKind.TIMEOUT, NOW_S)
+            states.append(windows.store_health.state)
+        assert states == [HealthState.REMOTE] * 6 + [HealthState.LOCAL]
+        assert 2.0 <= windows.store_health.next_probe_s - NOW_S <= 3.0
         assert (windows.view().on_error, windows.view().processes) == (StoreFailureMode.DENY, 3)
 
     def test_what_is_remembered_is_bounded_by_the_settings(self) -> None:
