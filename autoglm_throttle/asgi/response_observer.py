@@ -10,7 +10,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle.asgi.failure_attribution import FailureAttribution
 from autoglm_throttle.resilience.outcome_classifier import apply_slow_limit, status_outcome
-from autoglm_throttle.types import BreakerState, GuardPermit, Outcome, Rejected, StreamSettleMode
+from autoglm_throttle.types import BreakerState, GuardPermit, Outcome, Rejected
 
 if TYPE_CHECKING:
     from autoglm_throttle.resilience.guard_state import GuardState
@@ -131,12 +131,12 @@ class ResponseObserver:
 
     def _part(self, *, more: bool) -> None:
         if self.outcome is None:
-            rules = self._guard_state.rules
-            limit_s = rules.slow_call_s if rules.first_item_s is None else rules.first_item_s
+            guard = self._guard_state
+            limit_s = guard.slow_call_s if guard.first_item_s is None else guard.first_item_s
             self.outcome = _SUCCESS
             if limit_s is not None:
-                self.outcome = apply_slow_limit(_SUCCESS, self._guard_state.clock() - self.started_s, limit_s)
-            if more and rules.stream_settle is StreamSettleMode.FIRST_ITEM and self._is_probe():
+                self.outcome = apply_slow_limit(_SUCCESS, guard.clock() - self.started_s, limit_s)
+            if more and guard.settles_at_first_item and self._is_probe():
                 self.settle(self.outcome)
         if not more:
             self.settle(self.outcome)

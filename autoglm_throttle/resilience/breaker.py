@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Final
 
 from autoglm_throttle.resilience.breaker_counts import BreakerCounts
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.breaker_summary import summarize
 from autoglm_throttle.resilience.failure_stats import FailureStats
 from autoglm_throttle.resilience.fast_path import FastPath
@@ -26,6 +25,7 @@ from autoglm_throttle.resilience.rejections import build_rejection
 from autoglm_throttle.resilience.state_machine import BreakerStateMachine
 from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
 from autoglm_throttle.resilience.transitions import OPERATOR_STATES, BreakerEvent
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
@@ -59,7 +59,7 @@ class Breaker:
 
     Args:
         name: of the guard.
-        rules: complete and validated.
+        settings: complete and validated.
         lease_request_interval_s: seconds between two calls that may request the fleet's lease, > 0.
         predecessor: breaker of the same guard that this one replaces. Commands of operators and the fast path
             are taken over, and the permits of the predecessor are stale here. All else begins anew.
@@ -75,17 +75,17 @@ class Breaker:
         "fleet_position",
         "machine",
         "operator",
-        "rules",
+        "settings",
     )
 
     def __init__(
         self,
         name: str,
-        rules: BreakerRules,
+        settings: BreakerSettings,
         lease_request_interval_s: float = LEASE_REQUEST_INTERVAL_S,
         predecessor: Breaker | None = None,
     ) -> None:
-        self.rules: BreakerRules = rules
+        self.settings: BreakerSettings = settings
         self.fast: FastPath
         """Flags and counters for calls without a lock."""
         self.counts: BreakerCounts = BreakerCounts()
@@ -95,19 +95,19 @@ class Breaker:
         self.operator: OperatorOverride
         """Commands of operators; for a successor."""
         if predecessor is None:
-            start = BreakerState.DISABLED if rules.mode is BreakerMode.DISABLED else _CLOSED
-            self.fast = FastPath(rules)
-            self.machine = BreakerStateMachine(name, rules, start)
-            self.operator = OperatorOverride(metrics_only=rules.mode is BreakerMode.METRICS_ONLY)
+            start = BreakerState.DISABLED if settings.mode is BreakerMode.DISABLED else _CLOSED
+            self.fast = FastPath(settings)
+            self.machine = BreakerStateMachine(name, settings, start)
+            self.operator = OperatorOverride(metrics_only=settings.mode is BreakerMode.METRICS_ONLY)
         else:
             self.fast = predecessor.fast
             self.fast.calls = 0
             self.machine = predecessor.machine.successor()
             self.operator = predecessor.operator
-        self._probes = HalfOpenProbes(rules)
-        self._failure_stats = FailureStats(rules)
-        self._ramp = RampUp(rules.ramp, rules.ramp_step_s)
-        self._in_flight = InFlightCalls(is_bounded=rules.max_in_flight > 0)
+        self._probes = HalfOpenProbes(settings)
+        self._failure_stats = FailureStats(settings)
+        self._ramp = RampUp(settings.ramp, settings.ramp_step_s)
+        self._in_flight = InFlightCalls(settings.max_in_flight)
         self._start_generation()
 
     @property
@@ -125,7 +125,7 @@ class Breaker:
 
     def describe(self, now: float) -> str:
         """Return state and figures in one line. Has no effects."""
-        return f"<Breaker {summarize(self.view(now), self.rules, self._failure_stats.trip_ratio)}>"
+        return f"<Breaker {summarize(self.view(now), self.settings, self._failure_stats.trip_ratio)}>"
 
     def allow(self, now: float) -> GuardPermit | GuardRejection:
         """Request one call. The caller records the outcome of a returned permit exactly once."""
@@ -152,7 +152,7 @@ class Breaker:
         if state is _HALF_OPEN:
             return self._probe_rejection(now)
         if state is _CLOSED or state is _RAMPING:
-            if self._in_flight.is_bounded and len(self._in_flight.serials) >= self.rules.max_in_flight:
+            if self._in_flight.is_bounded and len(self._in_flight.serials) >= self._in_flight.max_calls:
                 return self._reject(state, BreakerCause.IN_FLIGHT)
             if state is _CLOSED or self._ramp.would_admit(now):
                 return None
@@ -244,7 +244,7 @@ class Breaker:
             cause: of the transition.
             now: monotonic seconds.
         """
-        max_s = self.rules.open_max_s or MAX_RETRY_AFTER_S
+        max_s = self.settings.open_max_s or MAX_RETRY_AFTER_S
         wait_s = max(0.0, min(duration_s, max_s))
         if self.machine.state is not _OPEN or wait_s > self.machine.remaining_s(now):
             self._transition(BreakerEvent.RETRY_AFTER, now, wait_s=wait_s, cause=cause)
@@ -330,7 +330,7 @@ class Breaker:
 
     def _admit(self, now: float) -> GuardPermit | GuardRejection:
         is_bounded = self._in_flight.is_bounded
-        if is_bounded and len(self._in_flight.serials) >= self.rules.max_in_flight:
+        if is_bounded and len(self._in_flight.serials) >= self._in_flight.max_calls:
             return self._reject(self.machine.state, BreakerCause.IN_FLIGHT)
         if self.machine.state is _RAMPING:
             if self._ramp.is_done(now):
@@ -368,9 +368,8 @@ class Breaker:
         if outcome is Outcome.FAILURE or outcome is Outcome.SLOW:
             self._transition(BreakerEvent.PROBE_FAILED, now)
         elif outcome is Outcome.SUCCESS and self._probes.record_success():
-            self._transition(
-                BreakerEvent.PROBES_SUCCEEDED_RAMP if self.rules.ramp else BreakerEvent.PROBES_SUCCEEDED, now
-            )
+            event = BreakerEvent.PROBES_SUCCEEDED
+            self._transition(BreakerEvent.PROBES_SUCCEEDED_RAMP if self.settings.ramp else event, now)
 
     def _count_result(self, outcome: Outcome, now: float) -> None:
         if outcome is Outcome.NEUTRAL:
@@ -378,7 +377,7 @@ class Breaker:
         slow = outcome is Outcome.SLOW
         if outcome is Outcome.SUCCESS:
             self._ramp.record_success()
-        failed = outcome is Outcome.FAILURE or (slow and self.rules.slow_is is SlowCallMode.FAILURE)
+        failed = outcome is Outcome.FAILURE or (slow and self.settings.slow_is is SlowCallMode.FAILURE)
         stats = self._failure_stats
         event = stats.record(failed, slow, now)
         if event is None:

@@ -80,7 +80,7 @@ async def attempt_async(
         permit = decision
     else:
         fast.calls += 1
-    unlimited = circuit.rules.timeout_s is None
+    unlimited = circuit.timeout_s is None
     begun_s = circuit.start_time()
     try:
         value = await (fn(*args, **kwargs) if unlimited else _call_within_timeout(circuit, fn, args, kwargs))
@@ -121,7 +121,7 @@ async def await_within(limit_s: float, start: Callable[[], Awaitable[Any]], desc
 async def _call_within_timeout(
     circuit: GuardState, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs
 ) -> Any:  # noqa: ANN401
-    limit_s = circuit.rules.timeout_s
+    limit_s = circuit.timeout_s
     if limit_s is None:
         return await fn(*args, **kwargs)
     return await await_within(limit_s, lambda: fn(*args, **kwargs), f"{circuit.name} has not answered")
@@ -160,8 +160,8 @@ def guarded_function(circuit: GuardState, fn: Callable[..., Any]) -> Callable[..
 def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     """Decorate a coroutine function."""
     fast, clock = circuit.fast, circuit.clock
-    value_is_success, is_timed = circuit.value_is_success, circuit.rules.slow_call_s is not None
-    unlimited = circuit.rules.timeout_s is None
+    value_is_success, is_timed = circuit.value_is_success, circuit.slow_call_s is not None
+    unlimited = circuit.timeout_s is None
 
     @wraps(fn)
     async def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from autoglm_throttle.resilience.feature import UNSET, Feature
+from autoglm_throttle.settings.groups.breaker import DegradationSettings
 from autoglm_throttle.types import Criticality, DegradationLevel
 
 
@@ -24,41 +25,6 @@ class DegradationAction(StrEnum):
     """Answer without the call, by any fallback."""
     SHED = "shed"
     """Answer without the call; reject if no fallback answers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LadderRules:
-    """Thresholds of the degradation levels. Loads are ratios 0..1.
-
-    The thresholds are the common advice to operators of overloaded services; samples, margin and time are
-    those of the controller.
-
-    Raises:
-        ValueError: invalid combination; all problems in one message.
-    """
-
-    shed_at: float = 0.80
-    stale_at: float = 0.90
-    static_at: float = 0.95
-    margin: float = 0.05
-    """A level lasts until the load is this far below its threshold."""
-    samples: int = 3
-    """Consecutive samples that must agree."""
-    load_stale_s: float = 3.0
-    """Seconds for which the last known load stands for an unknown one."""
-
-    def __post_init__(self) -> None:
-        faults = []
-        if not 0.0 < self.shed_at < self.stale_at < self.static_at < math.inf:
-            faults.append("the thresholds must be above 0 and rise from shed_at to static_at")
-        if not 0.0 <= self.margin < self.shed_at:
-            faults.append(f"margin must be at least 0 and below shed_at, is {self.margin!r}")
-        if self.samples < 1:
-            faults.append(f"samples must be at least 1, is {self.samples!r}")
-        if not 0.0 < self.load_stale_s < math.inf:
-            faults.append(f"load_stale_s must be above 0 and finite, is {self.load_stale_s!r}")
-        if faults:
-            raise ValueError("LadderRules: " + "; ".join(faults))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +48,20 @@ class DegradationLevels:
     latch, so it may change by several steps at once.
 
     Args:
-        rules: thresholds and margin.
+        settings: thresholds and margin.
         now: monotonic seconds; so in all methods.
     """
 
-    __slots__ = ("_latches", "_load", "_now_s", "_sampled_s", "_samples", "_since_s", "level", "rules")
+    __slots__ = ("_latches", "_load", "_now_s", "_sampled_s", "_samples", "_settings", "_since_s", "level")
 
-    def __init__(self, rules: LadderRules, now: float) -> None:
-        self.rules: LadderRules = rules
-        self._samples: deque[float] = deque(maxlen=rules.samples)
+    def __init__(self, settings: DegradationSettings, now: float) -> None:
+        self._settings = settings
+        self._samples: deque[float] = deque(maxlen=settings.samples)
         self._sampled_s = now
         self._now_s = now
         self._since_s = now
         self._load: float | None = None
-        self._latches = dict.fromkeys((rules.shed_at, rules.stale_at, rules.static_at), False)
+        self._latches = dict.fromkeys((settings.shed_at, settings.stale_at, settings.static_at), False)
         self.level: DegradationLevel = DegradationLevel.FULL
         """As of the last sample."""
 
@@ -109,8 +75,10 @@ class DegradationLevels:
         Raises:
             ValueError: no load could fall far enough below it.
         """
-        if not threshold > self.rules.margin:
-            raise ValueError(f"a threshold must be above the margin of {self.rules.margin}, is {threshold}")
+        if not threshold > self._settings.margin:
+            raise ValueError(
+                f"a threshold must be above the margin of {self._settings.margin}, is {threshold}"
+            )
         self._latches.setdefault(threshold, False)
         self._update_latch(threshold)
 
@@ -134,7 +102,7 @@ class DegradationLevels:
             The new level.
         """
         # After a gap old samples prove nothing: a level must be confirmed by new ones.
-        if now - self._sampled_s > self.rules.load_stale_s:
+        if now - self._sampled_s > self._settings.load_stale_s:
             self._samples.clear()
             self._latches = dict.fromkeys(self._latches, False)
         self._load = None if load is None or math.isnan(load) else load
@@ -158,17 +126,17 @@ class DegradationLevels:
         samples = self._samples
         if not samples:
             return
-        if len(samples) == self.rules.samples and min(samples) > threshold:
+        if len(samples) == self._settings.samples and min(samples) > threshold:
             self._latches[threshold] = True
-        elif max(samples) < threshold - self.rules.margin:
+        elif max(samples) < threshold - self._settings.margin:
             self._latches[threshold] = False
 
     def _highest(self) -> DegradationLevel:
-        rules = self.rules
+        settings = self._settings
         thresholds = {
-            DegradationLevel.STATIC: rules.static_at,
-            DegradationLevel.STALE: rules.stale_at,
-            DegradationLevel.SHED: rules.shed_at,
+            DegradationLevel.STATIC: settings.static_at,
+            DegradationLevel.STALE: settings.stale_at,
+            DegradationLevel.SHED: settings.shed_at,
         }
         return next((level for level, at in thresholds.items() if self._latches[at]), DegradationLevel.FULL)
 

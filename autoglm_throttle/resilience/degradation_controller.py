@@ -11,11 +11,11 @@ from autoglm_throttle.resilience.degradation import (
     DegradationAction,
     DegradationLevels,
     DegradationView,
-    LadderRules,
     choose_action,
 )
 from autoglm_throttle.resilience.feature import Feature
 from autoglm_throttle.resilience.notification_queue import NotificationQueue
+from autoglm_throttle.settings.groups.breaker import DegradationSettings
 from autoglm_throttle.types import Clock, Criticality, DegradationLevel
 
 LoadSource = Callable[[], float | None]
@@ -35,7 +35,7 @@ class DegradationController:
     load is unknown meanwhile.
 
     Args:
-        rules: thresholds of the levels.
+        settings: thresholds of the levels.
         load: returns the load; called at most once per interval, never under the lock.
         interval_s: seconds between two samples.
         clock: monotonic seconds.
@@ -53,10 +53,16 @@ class DegradationController:
         "_notifications",
         "_on_change",
         "_sampled_s",
+        "retry_after_s",
     )
 
     def __init__(
-        self, rules: LadderRules, load: LoadSource, interval_s: float, clock: Clock, on_change: LevelListener
+        self,
+        settings: DegradationSettings,
+        load: LoadSource,
+        interval_s: float,
+        clock: Clock,
+        on_change: LevelListener,
     ) -> None:
         now = clock()
         self._load = load
@@ -64,19 +70,16 @@ class DegradationController:
         self._clock = clock
         self._on_change = on_change
         self._lock = SerialLock()
-        self._levels = DegradationLevels(rules, now)
+        self._levels = DegradationLevels(settings, now)
         self._sampled_s = now - interval_s
+        self.retry_after_s: float = settings.samples * interval_s
+        """Seconds after which a shed feature can be served again at the earliest."""
         self._is_sampling = False
         self._log = RateLimitedLogger("degradation", clock)
         self._notifications = NotificationQueue(self._log)
 
     def __repr__(self) -> str:
         return repr(self._levels)
-
-    @property
-    def retry_after_s(self) -> float:
-        """Seconds after which a shed feature can be served again at the earliest."""
-        return self._levels.rules.samples * self._interval_s
 
     def register(self, feature: Feature) -> None:
         """Register a feature's own threshold, if it has one.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
+import math
+
 from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.resilience.window import (
     EMPTY_COUNTS,
@@ -11,15 +12,27 @@ from autoglm_throttle.resilience.window import (
     OutcomeWindow,
     TimeWindow,
 )
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import TripRule
 
 
 class FailureStats:
     """The streak of failures and the window of results of one breaker."""
 
-    __slots__ = ("_consecutive", "_first_s", "_rules", "_window", "last_failure", "streak", "trip_ratio")
+    __slots__ = (
+        "_failure_rate",
+        "_failure_window_s",
+        "_failures",
+        "_first_s",
+        "_min_calls",
+        "_slow_rate",
+        "_window",
+        "last_failure",
+        "streak",
+        "trip_ratio",
+    )
 
-    def __init__(self, rules: BreakerRules) -> None:
+    def __init__(self, settings: BreakerSettings) -> None:
         self.streak: int
         """Consecutive failures."""
         self.trip_ratio: str
@@ -27,9 +40,14 @@ class FailureStats:
         self.last_failure: str = ""
         """Type and text of the newest failure; stays after `clear`."""
         self._first_s: float
-        self._rules = rules
-        self._consecutive = TripRule.CONSECUTIVE in rules.trip
-        self._window = _window_for(rules)
+        # Read with each result: an attribute of a pydantic model takes four times as long as one of these.
+        self._failure_window_s = settings.failure_window_s
+        self._min_calls = settings.min_calls
+        # The limit of a rule that is not in force is infinite, so it is never reached.
+        self._failures = settings.failures if TripRule.CONSECUTIVE in settings.trip else math.inf
+        self._failure_rate = settings.failure_rate if TripRule.FAILURE_RATE in settings.trip else math.inf
+        self._slow_rate = settings.slow_rate if TripRule.SLOW_RATE in settings.trip else math.inf
+        self._window = _window_for(settings)
         self.clear()
 
     @property
@@ -54,8 +72,8 @@ class FailureStats:
         else:
             self.streak = 1
             self._first_s = now
-        if self._consecutive and self.streak >= self._rules.failures:
-            self.trip_ratio = f"{self.streak}/{self._rules.failures}"
+        if self.streak >= self._failures:
+            self.trip_ratio = f"{self.streak}/{self._failures}"
             return BreakerEvent.FAILURES
         return None if self._window is None else self._exceeded_rate(self._window.add(failed, slow, now))
 
@@ -67,24 +85,23 @@ class FailureStats:
             self._window.clear()
 
     def _is_expired(self, now: float) -> bool:
-        within_s = self._rules.failure_window_s
+        within_s = self._failure_window_s
         return within_s is not None and now - self._first_s > within_s
 
     def _exceeded_rate(self, counts: OutcomeCounts) -> BreakerEvent | None:
-        rules = self._rules
         calls, failures, slow = counts
-        if calls < rules.min_calls:
+        if calls < self._min_calls:
             return None
-        if TripRule.FAILURE_RATE in rules.trip and failures / calls >= rules.failure_rate:
+        if failures / calls >= self._failure_rate:
             self.trip_ratio = f"{failures}/{calls}"
             return BreakerEvent.FAILURE_RATE
-        if TripRule.SLOW_RATE in rules.trip and slow / calls >= rules.slow_rate:
+        if slow / calls >= self._slow_rate:
             self.trip_ratio = f"{slow}/{calls}"
             return BreakerEvent.SLOW_RATE
         return None
 
 
-def _window_for(rules: BreakerRules) -> OutcomeWindow | None:
-    if rules.trip <= {TripRule.CONSECUTIVE}:
+def _window_for(settings: BreakerSettings) -> OutcomeWindow | None:
+    if settings.trip <= {TripRule.CONSECUTIVE}:
         return None
-    return CountWindow(rules.window) if rules.window_s is None else TimeWindow(rules.window_s)
+    return CountWindow(settings.window) if settings.window_s is None else TimeWindow(settings.window_s)

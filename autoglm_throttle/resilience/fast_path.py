@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import GuardPermit
 
 
@@ -13,7 +13,7 @@ class FastPath:
     breaker hands it on to its successor.
 
     Args:
-        rules: of the breaker.
+        settings: of the breaker.
     """
 
     __slots__ = (
@@ -26,7 +26,7 @@ class FastPath:
         "success_is_noop",
     )
 
-    def __init__(self, rules: BreakerRules) -> None:
+    def __init__(self, settings: BreakerSettings) -> None:
         self.shared_permit: GuardPermit = GuardPermit(0)
         """Permit of all calls of this generation that need no slot."""
         self.permit: GuardPermit | None = None
@@ -35,7 +35,7 @@ class FastPath:
         """Whether recording a success for `permit` would change nothing."""
         self.calls: int = 0
         """Admitted calls. A caller that uses `permit` directly increments it."""
-        self.is_untimed: bool = rules.slow_call_s is None and rules.timeout_s is None
+        self.is_untimed: bool = settings.slow_call_s is None and settings.timeout_s is None
         """Whether a block needs no clock."""
         self.is_synced: bool = False
         """Whether the fleet's first state is known, or not needed."""

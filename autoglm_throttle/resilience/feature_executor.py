@@ -296,7 +296,7 @@ class FeatureExecutor:
             if cached is not None:
                 return cached
         call: Callable[[], Awaitable[CallResult]] = partial(self._run_call_async, key, fn, args, kwargs)
-        call_result, is_own = await self.single_flight.run_async(key, call, self._circuit.rules.timeout_s)
+        call_result, is_own = await self.single_flight.run_async(key, call, self._circuit.timeout_s)
         if is_own:
             return call_result.attempt
         return self._shared_attempt(call_result) or await attempt_async(self._circuit, fn, args, kwargs)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.notification_queue import NotificationQueue
 from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState, BreakerTransition, Outcome
 
 
@@ -18,7 +18,7 @@ class FleetLink:
 
     Args:
         name: of the guard.
-        rules: settings of its breaker.
+        settings: of its breaker.
         store: of the fleet.
         notifications: queue that delivers the messages.
     """
@@ -28,17 +28,17 @@ class FleetLink:
         "_leases",
         "_name",
         "_notifications",
-        "_rules",
+        "_settings",
         "is_cold",
         "probe_request",
         "store",
     )
 
     def __init__(
-        self, name: str, rules: BreakerRules, store: BreakerStore, notifications: NotificationQueue
+        self, name: str, settings: BreakerSettings, store: BreakerStore, notifications: NotificationQueue
     ) -> None:
         self._name = name
-        self._rules = rules
+        self._settings = settings
         self.store: BreakerStore = store
         self._notifications = notifications
         self._is_subscribed = False
@@ -46,10 +46,10 @@ class FleetLink:
         self.is_cold: bool = True
         """Whether the first state of the store is still unknown."""
         self.probe_request: ProbeRequest = ProbeRequest(
-            half_open_max=rules.half_open_max,
-            successes_needed=rules.successes_needed,
-            limits_concurrent=rules.success_threshold is not None,
-            lease_s=rules.lease_s,
+            half_open_max=settings.half_open_max,
+            successes_needed=settings.successes_needed,
+            limits_concurrent=settings.success_threshold is not None,
+            lease_s=settings.lease_s,
         )
         """Parameters of each request for a probe lease."""
 
@@ -84,7 +84,9 @@ class FleetLink:
 
     def release(self, lease: ProbeLease, outcome: Outcome = Outcome.NEUTRAL) -> None:
         """Return a lease, with the outcome of its probe."""
-        wait_s = self._rules.wait_s(lease.rounds + 1)
+        wait_s = self._settings.wait_s(lease.rounds + 1)
         self._notifications.put(
-            partial(self.store.report_probe, self._name, lease, outcome, self._rules.successes_needed, wait_s)
+            partial(
+                self.store.report_probe, self._name, lease, outcome, self._settings.successes_needed, wait_s
+            )
         )

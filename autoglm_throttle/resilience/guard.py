@@ -8,11 +8,11 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.calls import guarded_coroutine, guarded_function
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.outcome_classifier import apply_slow_limit
 from autoglm_throttle.resilience.streams import guarded_async_generator, guarded_generator
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerState,
     BreakerView,
@@ -62,9 +62,9 @@ class Guard:
         return self.circuit.name
 
     @property
-    def rules(self) -> BreakerRules:
+    def settings(self) -> BreakerSettings:
         """Settings of the guard's breaker."""
-        return self.circuit.rules
+        return self.circuit.settings
 
     def __enter__(self) -> Guard:
         if self._permit is not None:
@@ -82,7 +82,7 @@ class Guard:
         self._permit = permit
         if not fast.is_untimed:
             self._begun_s = circuit.clock()
-            if circuit.rules.timeout_s is not None:
+            if circuit.timeout_s is not None:
                 circuit.fault_log.warn(
                     "block", "timeout_s cannot end a plain block: set a time-out inside it"
                 )
@@ -114,7 +114,7 @@ class Guard:
         self._permit = permit
         if not fast.is_untimed:
             self._begun_s = circuit.clock()
-            self._limit = _start_time_limit(circuit.rules.timeout_s)
+            self._limit = _start_time_limit(circuit.timeout_s)
         return self
 
     async def __aexit__(
@@ -144,15 +144,15 @@ class Guard:
             raise
         if not limit.cancelled_caught:
             return error
-        return TimeoutError(f"{self.name} has not answered within {self.rules.timeout_s:g} s")
+        return TimeoutError(f"{self.name} has not answered within {self.circuit.timeout_s:g} s")
 
     def _settle_block(self, permit: GuardPermit | None, error: BaseException | None) -> None:
         if permit is None or permit is _USED_PERMIT:
             raise RuntimeError(f"the block of guard {self.name!r} is left, but it was not entered")
         circuit = self.circuit
-        elapsed_s = 0.0 if circuit.rules.slow_call_s is None else circuit.clock() - self._begun_s
+        elapsed_s = 0.0 if circuit.slow_call_s is None else circuit.clock() - self._begun_s
         if error is None:
-            circuit.record(permit, apply_slow_limit(Outcome.SUCCESS, elapsed_s, circuit.rules.slow_call_s))
+            circuit.record(permit, apply_slow_limit(Outcome.SUCCESS, elapsed_s, circuit.slow_call_s))
         else:
             circuit.settle(permit, error, raised=True, elapsed_s=elapsed_s)
 
@@ -275,8 +275,7 @@ def decorate(circuit: GuardState, fn: Callable[P, R]) -> Callable[P, R]:
         circuit.executor.check_function(asynchronous=asynchronous)
     if asynchronous:
         return guarded_coroutine(circuit, cast("Callable[..., Awaitable[Any]]", fn))
-    rules = circuit.rules
-    if rules.timeout_s is not None or (stream and rules.stream_idle_s is not None):
+    if circuit.timeout_s is not None or (stream and circuit.stream_idle_s is not None):
         raise TypeError(_TIME_LIMIT_ERROR.format(name=circuit.name))
     return guarded_generator(circuit, fn) if stream else guarded_function(circuit, fn)
 

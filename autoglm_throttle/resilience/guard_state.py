@@ -10,7 +10,6 @@ from typing import Final
 from autoglm_throttle._runtime.fork import keep_parent_part
 from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.executor import Executor
 from autoglm_throttle.resilience.fast_path import FastPath
 from autoglm_throttle.resilience.fleet_link import FleetLink
@@ -18,6 +17,7 @@ from autoglm_throttle.resilience.open_period import END_MARGIN_S, OpenGuardRejec
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier, apply_slow_limit, failure_text
 from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, RemoteBreakerState
 from autoglm_throttle.resilience.thread_safe_breaker import ThreadSafeBreaker
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
@@ -28,6 +28,7 @@ from autoglm_throttle.types import (
     GuardPermit,
     GuardRejection,
     Outcome,
+    StreamSettleMode,
 )
 
 TransitionsObserver = Callable[[Sequence[BreakerTransition]], None]
@@ -45,7 +46,7 @@ class GuardState:
 
     Args:
         name: of the guard.
-        rules: settings of its breaker.
+        settings: of its breaker.
         clock: monotonic seconds.
         classifier: maps results to outcomes; None: the built-in table alone.
         store: the state shared by the fleet; None: this process decides alone.
@@ -60,15 +61,20 @@ class GuardState:
         "clock",
         "fast",
         "fault_log",
+        "first_item_s",
         "name",
-        "rules",
+        "settings",
+        "settles_at_first_item",
+        "slow_call_s",
+        "stream_idle_s",
+        "timeout_s",
         "value_is_success",
     )
 
     def __init__(
         self,
         name: str,
-        rules: BreakerRules,
+        settings: BreakerSettings,
         *,
         clock: Clock = time.monotonic,
         classifier: OutcomeClassifier | None = None,
@@ -76,14 +82,20 @@ class GuardState:
         on_transitions: TransitionsObserver | None = None,
     ) -> None:
         self.name: str = name
-        self.rules: BreakerRules = rules
+        self.settings: BreakerSettings = settings
         self.clock: Clock = clock
         self.classifier: OutcomeClassifier = classifier or OutcomeClassifier()
-        self.value_is_success: bool = rules.slow_call_s is None and self.classifier.classify is None
+        # Read on each call: an attribute of a pydantic model takes four times as long as one of these.
+        self.timeout_s: float | None = settings.timeout_s
+        self.slow_call_s: float | None = settings.slow_call_s
+        self.first_item_s: float | None = settings.first_item_s
+        self.stream_idle_s: float | None = settings.stream_idle_s
+        self.settles_at_first_item: bool = settings.stream_settle is StreamSettleMode.FIRST_ITEM
+        self.value_is_success: bool = settings.slow_call_s is None and self.classifier.classify is None
         """Whether every returned value is a success, without classification."""
         self.fault_log: RateLimitedLogger = RateLimitedLogger(name, clock)
         """Logs faults, rate-limited by kind."""
-        core = Breaker(name, rules)
+        core = Breaker(name, settings)
         self.fast: FastPath = core.fast
         """Flags and counters for calls without a lock."""
         self.breaker: ThreadSafeBreaker
@@ -94,11 +106,11 @@ class GuardState:
     def rebuild(self, store: BreakerStore | None, on_transitions: TransitionsObserver | None) -> None:
         """Build all parts with a state anew, for another process: without calls, results and executor.
 
-        Name, rules, classifier and the commands of operators stay. A permit issued before is stale, and the
-        states of the fleet arrive after `subscribe`.
+        Name, settings, classifier and the commands of operators stay. A permit issued before is stale, and
+        the states of the fleet arrive after `subscribe`.
         """
         keep_parent_part((self.breaker, self._executor))
-        self._build(Breaker(self.name, self.rules, predecessor=self.breaker.core), store, on_transitions)
+        self._build(Breaker(self.name, self.settings, predecessor=self.breaker.core), store, on_transitions)
 
     def _build(
         self, core: Breaker, store: BreakerStore | None, on_transitions: TransitionsObserver | None
@@ -213,7 +225,7 @@ class GuardState:
             raised: whether the result was raised.
             elapsed_s: duration of the call in seconds; used only with ``slow_call_s``.
         """
-        slow_s = self.rules.slow_call_s
+        slow_s = self.slow_call_s
         if not raised and self.classifier.classify is None:
             outcome = apply_slow_limit(_SUCCESS, elapsed_s, slow_s)
             self.record(permit, outcome)
@@ -227,11 +239,11 @@ class GuardState:
 
     def start_time(self) -> float:
         """Return monotonic seconds if the duration of a call matters, else 0."""
-        return 0.0 if self.rules.slow_call_s is None else self.clock()
+        return 0.0 if self.slow_call_s is None else self.clock()
 
     def elapsed(self, begun_s: float) -> float:
         """Return the seconds since `start_time`, or 0 if the duration does not matter."""
-        return 0.0 if self.rules.slow_call_s is None else self.clock() - begun_s
+        return 0.0 if self.slow_call_s is None else self.clock() - begun_s
 
     def outcome_of(self, result: object, *, raised: bool, default: Outcome = _SUCCESS) -> Outcome:
         """Classify the result of a call.
@@ -301,7 +313,7 @@ class GuardState:
         return (
             view.machine is BreakerState.CLOSED
             and not (view.streak or view.window_failures or view.window_slow or view.in_flight)
-            and view.metrics_only is (self.rules.mode is BreakerMode.METRICS_ONLY)
+            and view.metrics_only is (self.settings.mode is BreakerMode.METRICS_ONLY)
         )
 
     def _update_fast_path(self) -> None:

@@ -9,12 +9,15 @@ from itertools import islice
 from typing import Final
 
 from autoglm_throttle import events
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerMode, BreakerState, Clock
 
 EVICTION_CANDIDATES: Final = 8
 """Guards checked for eviction to free one entry: some 100 us."""
+
+_DISABLED: Final = BreakerSettings.model_construct({"mode"}, mode=BreakerMode.DISABLED)
+"""Not validated: the schema need not be built at each start."""
 
 OTHERS: Final = "_others"
 """Stands for guards that were evicted or never had an entry."""
@@ -58,7 +61,7 @@ class GuardTable:
         """Evicted guards that callers may still hold: a name must never have two breakers."""
         self.registered: set[str] = set()
         """Guards registered in code; these are never evicted."""
-        self.unguarded: GuardState = GuardState(OTHERS, BreakerRules(mode=BreakerMode.DISABLED), clock=clock)
+        self.unguarded: GuardState = GuardState(OTHERS, _DISABLED, clock=clock)
         """The disabled guard for names above the maximum: an unprotected call is better than a failed one."""
 
     def __contains__(self, name: str) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.half_open_slots import HalfOpenSlots
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 
 
 class HalfOpenProbes(HalfOpenSlots):
@@ -16,13 +16,13 @@ class HalfOpenProbes(HalfOpenSlots):
 
     __slots__ = ("_limits_round", "_max_probes", "_successes_needed", "successes")
 
-    def __init__(self, rules: BreakerRules) -> None:
-        super().__init__(rules.lease_s)
+    def __init__(self, settings: BreakerSettings) -> None:
+        super().__init__(settings.lease_s)
         self.successes: int = 0
         """Successes of this round."""
-        self._max_probes = rules.half_open_max
-        self._successes_needed = rules.successes_needed
-        self._limits_round = rules.success_threshold is None
+        self._max_probes = settings.half_open_max
+        self._successes_needed = settings.successes_needed
+        self._limits_round = settings.success_threshold is None
 
     def is_full(self, now: float, lease_required: bool) -> bool:
         """Whether no further probe may start here. Has no effects.

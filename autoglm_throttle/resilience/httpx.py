@@ -222,8 +222,7 @@ class GuardTransport(_TransportBase, httpx.BaseTransport):
         if isinstance(permit, GuardRejection):
             raise TransportRejected(permit, call.request)
         call.start(permit)
-        rules = call.circuit.rules
-        steps = BodySteps(call.request, rules.timeout_s, rules.stream_idle_s)
+        steps = BodySteps(call.request, call.circuit.timeout_s, call.circuit.stream_idle_s)
         try:
             response = self._inner.handle_request(steps.request)
         except BaseException as error:
@@ -380,7 +379,7 @@ class AsyncGuardTransport(_TransportBase, httpx.AsyncBaseTransport):
         return response
 
     async def _send(self, call: HttpCall) -> httpx.Response:
-        limit_s, request = call.circuit.rules.timeout_s, call.request
+        limit_s, request = call.circuit.timeout_s, call.request
         if limit_s is None:
             return await self._inner.handle_async_request(request)
         start = partial(self._inner.handle_async_request, request)

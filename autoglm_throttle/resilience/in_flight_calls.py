@@ -7,14 +7,16 @@ class InFlightCalls:
     """Serial numbers of the calls of one breaker, and the ordinary calls that hold a slot.
 
     Args:
-        is_bounded: whether ordinary calls need a slot.
+        max_calls: maximum of ordinary calls; 0: none.
     """
 
-    __slots__ = ("_newest", "is_bounded", "serials")
+    __slots__ = ("_newest", "is_bounded", "max_calls", "serials")
 
-    def __init__(self, *, is_bounded: bool) -> None:
+    def __init__(self, max_calls: int) -> None:
         self._newest = 0
-        self.is_bounded: bool = is_bounded
+        self.max_calls: int = max_calls
+        """Slots, if `is_bounded`."""
+        self.is_bounded: bool = max_calls > 0
         """Whether ordinary calls need a slot."""
         self.serials: set[int] = set()
         """Ordinary calls that hold a slot."""

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from autoglm_throttle import events
 from autoglm_throttle._runtime.serial_lock import SerialLock
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
-from autoglm_throttle.resilience.degradation import LadderRules
 from autoglm_throttle.resilience.degradation_controller import DegradationController
 from autoglm_throttle.resilience.degraded_record import record_degraded
 from autoglm_throttle.resilience.feature import Fallback, Feature
@@ -27,7 +25,7 @@ from autoglm_throttle.resilience.stale_cache import StaleCache
 from autoglm_throttle.resilience.store import ThreadedBreakerStore
 from autoglm_throttle.settings import BreakerSettings, ConfigError, GuardPolicy, Problem, Settings
 from autoglm_throttle.settings.checks import breaker_of
-from autoglm_throttle.settings.field_types import ChoiceType, FieldTypeError
+from autoglm_throttle.settings.field_types import choice
 from autoglm_throttle.settings.guard_policy import GUARD_NAME
 from autoglm_throttle.settings.problems import quoted_key
 from autoglm_throttle.types import (
@@ -48,8 +46,7 @@ Exceptions = type[BaseException] | Collection[type[BaseException]]
 TransitionListener = Callable[[BreakerTransition], None]
 """Called for each change of a breaker, once and in order. It should not block: calls wait for it."""
 
-_NAME: Final = GuardName()
-_CRITICALITY: Final = ChoiceType(Criticality)
+_CRITICALITY: Final = choice(Criticality)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +97,7 @@ class GuardRegistry:
         self._lock = SerialLock()
         self._counts = GuardCounts()
         self._degradation = DegradationController(
-            _ladder_rules(settings), load, settings.gpu.sample_interval_s, clock, _level_changed
+            settings.degradation, load, settings.gpu.sample_interval_s, clock, _level_changed
         )
         self.table: GuardTable = GuardTable(
             settings.shared_breakers.max_names, clock, self._counts.forget_name, self._lock.pending.append
@@ -142,7 +139,7 @@ class GuardRegistry:
             ValueError: the name has a guard already.
         """
         feature = self._feature(name, criticality, fallback, shed_above)
-        rules = BreakerRules(**breaker_of(self._settings, name, breaker))
+        settings = breaker_of(self._settings, name, breaker)
         classifier = OutcomeClassifier(
             classify=classify, ignore=_as_tuple(ignore), expected=_as_tuple(expected)
         )
@@ -153,7 +150,7 @@ class GuardRegistry:
                 )
             self.table.ensure_capacity()
             self.table.registered.add(name)
-            return Guard(self._add(feature, rules, classifier))
+            return Guard(self._add(feature, settings, classifier))
 
     def add_listener(self, listener: TransitionListener) -> None:
         """Add a listener for changes of breakers."""
@@ -210,10 +207,9 @@ class GuardRegistry:
             if circuit is not None:
                 return circuit
             feature = self._feature(name, None, None, None)
-            rules = BreakerRules(**breaker_of(self._settings, name))
-            return (
-                self._add(feature, rules, OutcomeClassifier()) if table.ensure_capacity() else table.unguarded
-            )
+            settings = breaker_of(self._settings, name)
+            has_capacity = table.ensure_capacity()
+            return self._add(feature, settings, OutcomeClassifier()) if has_capacity else table.unguarded
 
     def _feature(
         self,
@@ -226,26 +222,22 @@ class GuardRegistry:
         if fallback is not None and not isinstance(fallback, Fallback):
             raise TypeError(f"fallback must be a Fallback, not {fallback!r}")
         level = criticality if criticality is not None else _policy_value(policy, "criticality")
+        checked = Criticality.CORE if level is None else _checked_criticality(name, level)
         try:
             return Feature(
                 name,
-                criticality=Criticality.CORE if level is None else _CRITICALITY.parse(level),
+                criticality=checked,
                 fallback=fallback,
                 shed_above=shed_above if shed_above is not None else _policy_value(policy, "shed_above"),
             )
-        except FieldTypeError as error:
-            problem = Problem(
-                f"guards.{quoted_key(name)}.criticality", *_CRITICALITY.describe_error(level, error)
-            )
-            raise ConfigError([problem]) from None
         except ValueError as error:
             raise ConfigError([Problem(f"guards.{quoted_key(name)}", str(error))]) from None
 
-    def _add(self, feature: Feature, rules: BreakerRules, classifier: OutcomeClassifier) -> GuardState:
+    def _add(self, feature: Feature, settings: BreakerSettings, classifier: OutcomeClassifier) -> GuardState:
         name = feature.name
         circuit = GuardState(
             name,
-            rules,
+            settings,
             clock=self._clock,
             classifier=classifier,
             store=self._store,
@@ -307,9 +299,22 @@ def _checked_name(name: str) -> str:
         ConfigError: it is not allowed.
     """
     try:
-        return _NAME.parse(name)
+        return str(GUARD_NAME.parse(name))
     except ValueError as error:
-        raise ConfigError([Problem("guard", *_NAME.describe_error(name, error))]) from None
+        raise ConfigError([Problem("guard", *GUARD_NAME.describe_error(name, str(error)))]) from None
+
+
+def _checked_criticality(name: str, level: object) -> Criticality:
+    """Return the criticality that a word names.
+
+    Raises:
+        ConfigError: it is no such word.
+    """
+    try:
+        return Criticality(_CRITICALITY.parse(level))
+    except ValueError:
+        message_and_hint = _CRITICALITY.describe_error(level, "")
+        raise ConfigError([Problem(f"guards.{quoted_key(name)}.criticality", *message_and_hint)]) from None
 
 
 def _as_tuple(kinds: Exceptions) -> tuple[type[BaseException], ...]:
@@ -319,17 +324,6 @@ def _as_tuple(kinds: Exceptions) -> tuple[type[BaseException], ...]:
 def _policy_value(policy: GuardPolicy | None, key: str) -> Any:  # noqa: ANN401 - parsed by the field type of the key
     """Read a value from the table of a guard; None where there is no table."""
     return None if policy is None else getattr(policy, key)
-
-
-def _ladder_rules(settings: Settings) -> LadderRules:
-    return LadderRules(
-        shed_at=settings.degradation.shed_at,
-        stale_at=settings.degradation.stale_at,
-        static_at=settings.degradation.static_at,
-        margin=settings.degradation.margin,
-        samples=settings.degradation.samples,
-        load_stale_s=settings.degradation.load_stale_s,
-    )
 
 
 def _level_changed(before: DegradationLevel, after: DegradationLevel, load: float | None) -> None:

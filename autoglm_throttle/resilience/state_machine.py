@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.store import RemoteBreakerState
 from autoglm_throttle.resilience.transitions import (
     OPERATOR_STATES,
@@ -12,6 +11,7 @@ from autoglm_throttle.resilience.transitions import (
     TRANSITION_EFFECTS,
     BreakerEvent,
 )
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerCause, BreakerState, BreakerTransition
 
 _REMOTE_EVENTS: Final = {
@@ -27,28 +27,28 @@ class BreakerStateMachine:
 
     Args:
         name: of the guard.
-        rules: complete and validated.
+        settings: complete and validated.
         state: the initial state.
     """
 
     __slots__ = (
         *(
             "_pending_transitions",
+            "_settings",
             "cause",
             "generation",
             "name",
             "opened_s",
             "rounds",
-            "rules",
             "rejection_cause",
             "state",
         ),
         "wait_s",
     )
 
-    def __init__(self, name: str, rules: BreakerRules, state: BreakerState) -> None:
+    def __init__(self, name: str, settings: BreakerSettings, state: BreakerState) -> None:
         self.name: str = name
-        self.rules: BreakerRules = rules
+        self._settings = settings
         self.state: BreakerState = state
         self.cause: BreakerCause | None = None
         """Cause of the newest transition."""
@@ -67,7 +67,7 @@ class BreakerStateMachine:
         """Return a machine of the next generation: closed, unless an operator opened or disabled this one."""
         is_operated = self.state in OPERATOR_STATES
         machine = BreakerStateMachine(
-            self.name, self.rules, self.state if is_operated else BreakerState.CLOSED
+            self.name, self._settings, self.state if is_operated else BreakerState.CLOSED
         )
         machine.cause = self.cause if is_operated else None
         machine.generation = self.generation + 1
@@ -87,7 +87,7 @@ class BreakerStateMachine:
         Args:
             event: the event.
             now: monotonic seconds.
-            wait_s: length of this open period; None: as the rules say.
+            wait_s: length of this open period; None: as the settings say.
             cause: replaces the cause of the table.
             rounds: counted by the fleet; None: counted here.
 
@@ -108,7 +108,7 @@ class BreakerStateMachine:
             self.rounds = self.rounds + 1 if before in REOPENING_STATES else 0
         if after is BreakerState.OPEN:
             self.opened_s, self.rejection_cause = now, cause
-            self.wait_s = self.rules.wait_s(self.rounds) if wait_s is None else wait_s
+            self.wait_s = self._settings.wait_s(self.rounds) if wait_s is None else wait_s
         else:
             self.opened_s = None if after is BreakerState.CLOSED else self.opened_s
             self.rejection_cause = BreakerCause.OPERATOR
@@ -126,7 +126,7 @@ class BreakerStateMachine:
             return _REMOTE_EVENTS[remote.state]
         if remote.cause is BreakerCause.OPERATOR or self.state in OPERATOR_STATES:
             return BreakerEvent.REMOTE_RESET
-        return BreakerEvent.REMOTE_CLOSED_RAMP if self.rules.ramp else BreakerEvent.REMOTE_CLOSED
+        return BreakerEvent.REMOTE_CLOSED_RAMP if self._settings.ramp else BreakerEvent.REMOTE_CLOSED
 
     def remaining_s(self, now: float) -> float:
         """Remaining seconds of the newest open period; zero or negative when it is over."""
@@ -145,7 +145,7 @@ class BreakerStateMachine:
     def retry_after_s(self, now: float) -> float:
         """Return the seconds until a call may be admitted; ``open_s`` in forced_open, which has no end."""
         if self.state is BreakerState.FORCED_OPEN:
-            return self.rules.open_s
+            return self._settings.open_s
         return max(0.0, self.remaining_s(now)) if self.state is BreakerState.OPEN else 0.0
 
     def drain(self) -> list[BreakerTransition]:

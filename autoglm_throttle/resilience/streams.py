@@ -15,7 +15,6 @@ from autoglm_throttle.types import (
     GuardRejected,
     GuardRejection,
     Outcome,
-    StreamSettleMode,
 )
 
 
@@ -37,14 +36,11 @@ class StreamObserver:
     def __init__(self, circuit: GuardState, permit: GuardPermit | GuardRejection) -> None:
         if isinstance(permit, GuardRejection):
             raise GuardRejected(permit)
-        rules = circuit.rules
         self._circuit = circuit
         self._permit: GuardPermit | None = permit
         self._slow = False
-        self._begun_s = 0.0 if rules.first_item_s is None else circuit.clock()
-        self.awaits_first_item: bool = (
-            rules.first_item_s is not None or rules.stream_settle is StreamSettleMode.FIRST_ITEM
-        )
+        self._begun_s = 0.0 if circuit.first_item_s is None else circuit.clock()
+        self.awaits_first_item: bool = circuit.first_item_s is not None or circuit.settles_at_first_item
         """Whether the first item matters for the outcome."""
 
     def __enter__(self) -> StreamObserver:
@@ -61,12 +57,9 @@ class StreamObserver:
     def record_first_item(self) -> None:
         """Record the first item: it may be slow, and it may settle a probe."""
         self.awaits_first_item = False
-        circuit, limit_s = self._circuit, self._circuit.rules.first_item_s
+        circuit, limit_s = self._circuit, self._circuit.first_item_s
         self._slow = limit_s is not None and circuit.clock() - self._begun_s > limit_s
-        if (
-            circuit.rules.stream_settle is StreamSettleMode.FIRST_ITEM
-            and circuit.state() is BreakerState.HALF_OPEN
-        ):
+        if circuit.settles_at_first_item and circuit.state() is BreakerState.HALF_OPEN:
             self.record_end()  # a probe; or a stream of an earlier generation, recorded as stale
 
     def record_end(self) -> None:
@@ -135,7 +128,7 @@ class _GuardedAsyncGenerator:
     __slots__ = ("_idle_s", "_inner", "_is_destroyed", "_name", "_next", "item")
 
     def __init__(self, circuit: GuardState, inner: AsyncGenerator[Any, Any]) -> None:
-        self._idle_s = circuit.rules.stream_idle_s
+        self._idle_s = circuit.stream_idle_s
         self._name = circuit.name
         self._inner = inner
         self._next: Callable[[], Awaitable[Any]] = inner.__anext__

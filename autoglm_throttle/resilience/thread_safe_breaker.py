@@ -67,7 +67,7 @@ class ThreadSafeBreaker:
         self.open_period: OpenPeriod | None = None
         """The newest open period, while it may last."""
         self.fleet: FleetLink | None = (
-            None if store is None else FleetLink(core.name, core.rules, store, self._notifications)
+            None if store is None else FleetLink(core.name, core.settings, store, self._notifications)
         )
         """Link to the fleet; None: this process decides alone."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import Outcome
 from autoglm_throttle.types.guard import GuardPermit
 
@@ -15,7 +15,7 @@ BEGAN = 100.0
 
 def breaker(**rules: Any) -> Breaker:
     """A breaker of the name ``it`` with these rules, all others by default."""
-    return Breaker("it", BreakerRules(**rules))
+    return Breaker("it", BreakerSettings(**rules))
 
 
 def taken(core: Breaker, now: float) -> GuardPermit:

@@ -10,8 +10,6 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
-from autoglm_throttle.resilience.degradation import LadderRules
 from autoglm_throttle.resilience.degradation_controller import DegradationController
 from autoglm_throttle.resilience.fallback import FallbackChain
 from autoglm_throttle.resilience.feature import Fallback, Feature
@@ -19,6 +17,7 @@ from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
 from autoglm_throttle.resilience.stale_cache import StaleCache
+from autoglm_throttle.settings.groups.breaker import BreakerSettings, DegradationSettings
 from autoglm_throttle.types import Criticality, DegradationLevel, FallbackContext, FallbackKind
 from tests.loops import run
 
@@ -48,7 +47,7 @@ class Bench:
         criticality: Criticality = Criticality.CORE,
         *,
         shed_above: float | None = None,
-        rules: BreakerRules | None = None,
+        rules: BreakerSettings | None = None,
         classifier: OutcomeClassifier | None = None,
         timeout_s: float | None = None,
     ) -> None:
@@ -57,10 +56,10 @@ class Bench:
         self.counts: Counter[tuple[str, FallbackKind, str]] = Counter()
         self.feature = Feature("related", criticality, fallback, shed_above)
         self.circuit = GuardState(
-            "related", rules or BreakerRules(failures=2), clock=self.clock, classifier=classifier
+            "related", rules or BreakerSettings(failures=2), clock=self.clock, classifier=classifier
         )
         self.degradation = DegradationController(
-            LadderRules(), lambda: self.load, 1.0, self.clock, lambda *_: None
+            DegradationSettings(), lambda: self.load, 1.0, self.clock, lambda *_: None
         )
         self.served = FeatureExecutor(
             self.circuit,

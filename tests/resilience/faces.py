@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.calls import attempt, attempt_async
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import Outcome, SlowCallMode, TripRule
 
@@ -121,7 +121,7 @@ BLOCKS = ("block", "async_block")
 
 def notifying(classifier: OutcomeClassifier | None = None, slow_call_s: float | None = None) -> GuardState:
     """Build a closed circuit with one recorded failure, so that the next outcome is visible."""
-    rules = BreakerRules(
+    rules = BreakerSettings(
         failures=3,
         trip=frozenset({TripRule.CONSECUTIVE, TripRule.SLOW_RATE}),
         slow_is=SlowCallMode.SEPARATE,

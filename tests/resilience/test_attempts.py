@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.calls import GuardedAttempt, attempt, attempt_async
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
 from autoglm_throttle.resilience.store import RemoteBreakerState
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 from tests.resilience.faces import drive
 from tests.resilience.fake_store import FakeStore
@@ -60,7 +60,7 @@ def test_after_the_first_fleet_state_no_query_is_made(tried: Try) -> None:
 
 
 def test_a_success_ends_a_streak_of_failures(tried: Try) -> None:
-    circuit = Clocked(BreakerRules(failures=2))
+    circuit = Clocked(BreakerSettings(failures=2))
     circuit.record(circuit.fast.permit or pytest.fail("closed"), Outcome.FAILURE)
     tried(circuit)
     assert circuit.view().streak == 0

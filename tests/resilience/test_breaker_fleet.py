@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerCause, BreakerMode, BreakerState, Outcome
 from autoglm_throttle.types.guard import BreakerTransition, GuardPermit, GuardRejection
 from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
@@ -38,7 +38,7 @@ def test_one_caller_at_a_time_queries_the_fleet() -> None:
 
 
 def test_query_interval_is_configurable() -> None:
-    core = Breaker("it", BreakerRules(failures=1), lease_request_interval_s=2.0)
+    core = Breaker("it", BreakerSettings(failures=1), lease_request_interval_s=2.0)
     core.fleet_position.lease_required = True
     called(core, FAIL, BEGAN)
     assert [core.allow(now) for now in (DUE, DUE + 1.875, DUE + 2)] == [REQUEST, WAIT, REQUEST]

@@ -207,7 +207,7 @@ def test_requested_retry_after_continues_the_rounds() -> None:
 
 def succeeded(core: Breaker) -> Breaker:
     """The breaker that replaces this one."""
-    return Breaker(core.name, core.rules, predecessor=core)
+    return Breaker(core.name, core.settings, predecessor=core)
 
 
 @pytest.mark.parametrize("failures", [1, 5])

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.resilience.breaker import UNRECORDED_PERMIT, Breaker
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.transitions import OPERATOR_STATES
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
@@ -29,7 +29,7 @@ START_S = 1000.0
 LEASE_S = 4.0
 
 rules = st.builds(
-    BreakerRules,
+    BreakerSettings,
     failures=st.integers(1, 3),
     open_s=st.sampled_from([1.0, 3.0]),
     backoff=st.sampled_from([1.0, 2.0]),
@@ -102,7 +102,7 @@ class Life:
 
 
 def life(
-    some: BreakerRules, start_s: float = START_S, watch: Callable[[Life], None] = lambda _: None
+    some: BreakerSettings, start_s: float = START_S, watch: Callable[[Life], None] = lambda _: None
 ) -> Life:
     return Life(Breaker("it", some), start_s, [], watch)
 
@@ -113,7 +113,7 @@ def without_counts(view: BreakerView) -> BreakerView:
 
 @given(some=rules, way=acts)
 def test_open_breaker_rejects_until_its_time_then_admits_probes(
-    some: BreakerRules, way: list[tuple[str, Any]]
+    some: BreakerSettings, way: list[tuple[str, Any]]
 ) -> None:
     def check(it: Life) -> None:
         view = it.core.view(it.now)
@@ -128,7 +128,7 @@ def test_open_breaker_rejects_until_its_time_then_admits_probes(
 
 
 @given(some=rules, way=acts)
-def test_probes_never_exceed_the_slots(some: BreakerRules, way: list[tuple[str, Any]]) -> None:
+def test_probes_never_exceed_the_slots(some: BreakerSettings, way: list[tuple[str, Any]]) -> None:
     def check(it: Life) -> None:
         view = it.core.view(it.now)
         assert view.probes <= some.half_open_max
@@ -151,7 +151,7 @@ def test_probes_never_exceed_the_slots(some: BreakerRules, way: list[tuple[str, 
 def test_ordinary_call_holds_its_slot_until_one_result(
     way: list[tuple[str | Outcome, int]],
 ) -> None:
-    core = Breaker("it", BreakerRules(max_in_flight=3, failures=10**6, trial_lease_s=LEASE_S))
+    core = Breaker("it", BreakerSettings(max_in_flight=3, failures=10_000, trial_lease_s=LEASE_S))
     held: list[GuardPermit] = []
     now = START_S
     for what, figure in way:
@@ -172,7 +172,7 @@ def test_ordinary_call_holds_its_slot_until_one_result(
 
 @given(some=rules, way=verbs, outcome=st.sampled_from(Outcome))
 def test_a_result_that_is_nobodys_changes_nothing(
-    some: BreakerRules, way: list[tuple[str, Any]], outcome: Outcome
+    some: BreakerSettings, way: list[tuple[str, Any]], outcome: Outcome
 ) -> None:
     it = life(some).live(way)
     before = without_counts(it.core.view(it.now))
@@ -185,7 +185,7 @@ def test_a_result_that_is_nobodys_changes_nothing(
 
 
 @given(some=rules, way=verbs)
-def test_sooner_or_later_a_call_is_let_in(some: BreakerRules, way: list[tuple[str, Any]]) -> None:
+def test_sooner_or_later_a_call_is_let_in(some: BreakerSettings, way: list[tuple[str, Any]]) -> None:
     it = life(some)
     latest = START_S
     for act in way:
@@ -206,7 +206,7 @@ def test_sooner_or_later_a_call_is_let_in(some: BreakerRules, way: list[tuple[st
 
 @given(some=rules, way=verbs)
 def test_transitions_form_a_chain_with_rising_generations(
-    some: BreakerRules, way: list[tuple[str, Any]]
+    some: BreakerSettings, way: list[tuple[str, Any]]
 ) -> None:
     notified: list[BreakerTransition] = []
     generations = [0]
@@ -226,7 +226,7 @@ def test_transitions_form_a_chain_with_rising_generations(
 
 @given(some=rules, way=verbs)
 def test_views_and_clock_origin_do_not_change_the_state(
-    some: BreakerRules, way: list[tuple[str, Any]]
+    some: BreakerSettings, way: list[tuple[str, Any]]
 ) -> None:
     def look(it: Life) -> None:
         core, now = it.core, it.now
@@ -249,10 +249,10 @@ def test_views_and_clock_origin_do_not_change_the_state(
 
 @given(some=rules, way=acts.map(lambda way: [act for act in way if act[0] != "reset"]))
 def test_metrics_only_follows_the_same_states_without_rejecting(
-    some: BreakerRules, way: list[tuple[str, Any]]
+    some: BreakerSettings, way: list[tuple[str, Any]]
 ) -> None:
     enforcing = life(some)
-    counting = life(replace(some, mode=BreakerMode.METRICS_ONLY))
+    counting = life(some.model_copy(update={"mode": BreakerMode.METRICS_ONLY}))
     refusals = 0
     for act in way:
         if act[0] == "end":
@@ -268,15 +268,15 @@ def test_metrics_only_follows_the_same_states_without_rejecting(
 
 
 @given(some=rules, way=acts.map(lambda way: [act for act in way if act[0] != "reset"]))
-def test_disabled_counts_nothing(some: BreakerRules, way: list[tuple[str, Any]]) -> None:
-    it = life(replace(some, mode=BreakerMode.DISABLED))
+def test_disabled_counts_nothing(some: BreakerSettings, way: list[tuple[str, Any]]) -> None:
+    it = life(some.model_copy(update={"mode": BreakerMode.DISABLED}))
     before = it.core.view(it.now)
     it.live(way)
     assert it.core.view(it.now) == before
 
 
 @given(some=rules, way=acts)
-def test_the_short_way_is_the_long_way(some: BreakerRules, way: list[tuple[str, Any]]) -> None:
+def test_the_short_way_is_the_long_way(some: BreakerSettings, way: list[tuple[str, Any]]) -> None:
     def check(it: Life) -> None:
         core = it.core
         if core.fast.permit is not None:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.notification_queue import NotificationQueue
 from autoglm_throttle.resilience.open_period import OpenGuardRejected
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import (
     BreakerCause,
@@ -147,7 +147,7 @@ def test_operator_command_ends_fast_rejections(verb: str) -> None:
 
 def test_a_clock_that_steps_back_is_the_breakers_business() -> None:
     now = [1000.0]
-    circuit = GuardState("db", BreakerRules(failures=1), clock=lambda: now[0])
+    circuit = GuardState("db", BreakerSettings(failures=1), clock=lambda: now[0])
     fail(circuit)
     rejected(circuit.allow())
     now[0] -= 100.0
@@ -343,7 +343,7 @@ def test_reprs_show_live_state() -> None:
 
 
 def test_idle_guard_may_be_evicted() -> None:
-    circuit = Clocked(BreakerRules(failures=2))
+    circuit = Clocked(BreakerSettings(failures=2))
     idle = [circuit.is_idle]
     under_way = passed(circuit.allow())
     fail(circuit)
@@ -357,12 +357,12 @@ def test_idle_guard_may_be_evicted() -> None:
 
 @pytest.mark.parametrize("mode", BreakerMode)
 def test_idle_is_as_it_began(mode: BreakerMode) -> None:
-    assert Clocked(BreakerRules(mode=mode)).is_idle is (mode is not BreakerMode.DISABLED)
+    assert Clocked(BreakerSettings(mode=mode)).is_idle is (mode is not BreakerMode.DISABLED)
 
 
 def test_open_or_busy_guard_is_not_idle() -> None:
     assert not opened().is_idle
-    bounded = Clocked(BreakerRules(max_in_flight=2))
+    bounded = Clocked(BreakerSettings(max_in_flight=2))
     idle = [bounded.is_idle]
     under_way = passed(bounded.allow())
     idle.append(bounded.is_idle)
@@ -401,7 +401,7 @@ class Interrupting:
 def interrupted_circuit(notified: RecordedTransitions) -> tuple[GuardState, Interrupting]:
     """A half-open circuit with two of three slots free, and its clock."""
     clock = Interrupting()
-    rules = BreakerRules(failures=1, half_open_max=3)
+    rules = BreakerSettings(failures=1, half_open_max=3)
     circuit = GuardState("db", rules, clock=clock, on_transitions=notified)
     fail(circuit)
     clock.now_s += 10.0
@@ -446,7 +446,7 @@ def test_operator_command_amid_a_change_follows_it() -> None:
 
 
 def test_a_real_clock_is_the_default() -> None:
-    circuit = GuardState("db", BreakerRules(failures=1))
+    circuit = GuardState("db", BreakerSettings(failures=1))
     fail(circuit)
     assert 9.0 < rejected(circuit.allow()).retry_after_s <= 10.0
 

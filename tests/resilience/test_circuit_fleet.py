@@ -9,9 +9,9 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
@@ -40,14 +40,14 @@ def enter(request: pytest.FixtureRequest) -> Enter:
     return found
 
 
-def in_fleet(store: FakeStore, rules: BreakerRules | None = None) -> Clocked:
+def in_fleet(store: FakeStore, rules: BreakerSettings | None = None) -> Clocked:
     """A circuit that has had the fleet's first word."""
     circuit = Clocked(rules, store=store)
     circuit.record(passed(circuit.allow()), SUCCESS)
     return circuit
 
 
-def to_half_open(store: FakeStore, rules: BreakerRules | None = None) -> Clocked:
+def to_half_open(store: FakeStore, rules: BreakerSettings | None = None) -> Clocked:
     circuit = in_fleet(store, rules)
     fail(circuit)
     circuit.clock.advance(10.0)
@@ -145,7 +145,7 @@ def test_cancelled_first_call_takes_nothing(backend: str) -> None:
 def test_leased_probe_success_closes_here_and_is_sent(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(
-        store, BreakerRules(failures=1, half_open_max=2, success_threshold=1, trial_lease_s=9.0)
+        store, BreakerSettings(failures=1, half_open_max=2, success_threshold=1, trial_lease_s=9.0)
     )
     store.replies = [ProbeLease(5, version=3)]
     trial = passed(enter(circuit))
@@ -161,7 +161,7 @@ def test_leased_probe_success_closes_here_and_is_sent(enter: Enter) -> None:
 
 def test_failed_probe_is_sent_as_a_probe_result(enter: Enter) -> None:
     store = FakeStore()
-    circuit = to_half_open(store, BreakerRules(failures=1, backoff=2.0))
+    circuit = to_half_open(store, BreakerSettings(failures=1, backoff=2.0))
     store.replies = [ProbeLease(5, version=3, rounds=1)]
     circuit.record(passed(enter(circuit)), FAILURE, "it fails")
     assert circuit.state() is OPEN

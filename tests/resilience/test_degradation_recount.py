@@ -5,11 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.degradation import DegradationLevels, LadderRules
+from autoglm_throttle.resilience.degradation import DegradationLevels
+from autoglm_throttle.settings.groups.breaker import DegradationSettings
 from autoglm_throttle.types import DegradationLevel
 
 RULES = st.builds(
-    LadderRules,
+    DegradationSettings,
     shed_at=st.sampled_from([0.6, 0.8]),
     stale_at=st.sampled_from([0.82, 0.9]),
     static_at=st.sampled_from([0.93, 0.95]),
@@ -22,7 +23,9 @@ STEPS = st.lists(st.tuples(st.sampled_from([0.0, 0.25, 0.5, 1.0, 3.0, 3.25]), LO
 OWN = 0.7
 
 
-def recounted(seen: list[tuple[float, float | None]], rules: LadderRules) -> tuple[DegradationLevel, bool]:
+def recounted(
+    seen: list[tuple[float, float | None]], rules: DegradationSettings
+) -> tuple[DegradationLevel, bool]:
     """The level, and whether the load holds a threshold of 0.7, from the whole list."""
     run: list[float] = []
     last_s = 0.0
@@ -42,7 +45,7 @@ def recounted(seen: list[tuple[float, float | None]], rules: LadderRules) -> tup
     )
 
 
-def stepped(run: list[float], thresholds: dict[DegradationLevel, float], rules: LadderRules) -> int:
+def stepped(run: list[float], thresholds: dict[DegradationLevel, float], rules: DegradationSettings) -> int:
     """Rise to the level exceeded by all of the last samples; fall to the level held by any of them."""
     level = 0
     for end in range(1, len(run) + 1):
@@ -54,7 +57,7 @@ def stepped(run: list[float], thresholds: dict[DegradationLevel, float], rules: 
 
 
 @given(RULES, STEPS)
-def test_levels_equal_a_recount(rules: LadderRules, steps: list[tuple[float, float | None]]) -> None:
+def test_levels_equal_a_recount(rules: DegradationSettings, steps: list[tuple[float, float | None]]) -> None:
     ladder = DegradationLevels(rules, 0.0)
     ladder.add_threshold(OWN)
     seen: list[tuple[float, float | None]] = []
@@ -68,7 +71,7 @@ def test_levels_equal_a_recount(rules: LadderRules, steps: list[tuple[float, flo
 
 
 @given(RULES, STEPS)
-def test_looking_changes_nothing(rules: LadderRules, steps: list[tuple[float, float | None]]) -> None:
+def test_looking_changes_nothing(rules: DegradationSettings, steps: list[tuple[float, float | None]]) -> None:
     looked_at, left_alone = DegradationLevels(rules, 0.0), DegradationLevels(rules, 0.0)
     now = 0.0
     for step_s, load in steps:
@@ -82,7 +85,7 @@ def test_looking_changes_nothing(rules: LadderRules, steps: list[tuple[float, fl
 
 @given(RULES, STEPS, st.integers(-8, 8).map(lambda power: 4.0**power))
 def test_a_constant_added_to_all_times_changes_nothing(
-    rules: LadderRules, steps: list[tuple[float, float | None]], offset_s: float
+    rules: DegradationSettings, steps: list[tuple[float, float | None]], offset_s: float
 ) -> None:
     early, late = DegradationLevels(rules, 0.0), DegradationLevels(rules, offset_s * 0.25 + 1024.0)
     now = 0.0
@@ -93,7 +96,7 @@ def test_a_constant_added_to_all_times_changes_nothing(
 
 @given(RULES, st.floats(0.0, 1.2), STEPS)
 def test_a_constant_load_changes_the_level_at_most_once(
-    rules: LadderRules, load: float, before: list[tuple[float, float | None]]
+    rules: DegradationSettings, load: float, before: list[tuple[float, float | None]]
 ) -> None:
     ladder = DegradationLevels(rules, 0.0)
     now = 0.0
@@ -116,7 +119,7 @@ def test_a_constant_load_changes_the_level_at_most_once(
 
 @given(RULES, st.sampled_from(list(DegradationLevel)), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30))
 def test_samples_inside_the_band_change_nothing(
-    rules: LadderRules, level: DegradationLevel, shares: list[float]
+    rules: DegradationSettings, level: DegradationLevel, shares: list[float]
 ) -> None:
     """Return the band of a level: above its release, at most its next threshold."""
     tops = {

@@ -6,9 +6,10 @@ import threading
 
 import pytest
 
-from autoglm_throttle.resilience.degradation import DegradationAction, LadderRules
+from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.degradation_controller import DegradationController
 from autoglm_throttle.resilience.feature import Fallback, Feature
+from autoglm_throttle.settings.groups.breaker import DegradationSettings
 from autoglm_throttle.types import Criticality, DegradationLevel
 
 FULL, SHED, STALE, STATIC = (
@@ -18,6 +19,8 @@ FULL, SHED, STALE, STATIC = (
     DegradationLevel.STATIC,
 )
 FOR_S = 60.0
+AT_ONCE = DegradationSettings(samples=1)
+"""A single sample changes the level."""
 
 
 class Watched:
@@ -28,7 +31,7 @@ class Watched:
         self.load: float | None = 0.1
         self.requested = 0
         self.changes: list[tuple[DegradationLevel, DegradationLevel, float | None]] = []
-        rules = LadderRules(samples=samples)
+        rules = DegradationSettings(samples=samples)
         self.degradation = DegradationController(rules, self.pull, 1.0, lambda: self.now, self.notified)
 
     def pull(self) -> float | None:
@@ -115,9 +118,7 @@ def test_a_load_that_cannot_be_read_is_unknown(caplog: pytest.LogCaptureFixture)
     def broken() -> float | None:
         raise OSError("away")
 
-    degradation = DegradationController(
-        LadderRules(samples=1), broken, 1.0, lambda: watched.now, watched.notified
-    )
+    degradation = DegradationController(AT_ONCE, broken, 1.0, lambda: watched.now, watched.notified)
     for _ in range(3):
         assert degradation.level() is FULL
         watched.now += 1.0
@@ -130,9 +131,7 @@ def test_an_observer_that_raises_changes_nothing(caplog: pytest.LogCaptureFixtur
     def broken(*_: object) -> None:
         raise OSError("away")
 
-    degradation = DegradationController(
-        LadderRules(samples=1), lambda: 0.99, 1.0, lambda: watched.now, broken
-    )
+    degradation = DegradationController(AT_ONCE, lambda: 0.99, 1.0, lambda: watched.now, broken)
     assert degradation.level() is STATIC
     assert caplog.messages == ["degradation: an observer failed; the state change stands"]
 
@@ -148,9 +147,7 @@ def test_observer_may_query_the_level_and_order_holds() -> None:
         degradation.level()
         changes.append((before, after))
 
-    degradation = DegradationController(
-        LadderRules(samples=1), lambda: next(loads), 1.0, lambda: now, notified
-    )
+    degradation = DegradationController(AT_ONCE, lambda: next(loads), 1.0, lambda: now, notified)
     assert degradation.level() is FULL
     assert changes == [(FULL, STATIC), (STATIC, FULL)]
 
@@ -162,7 +159,7 @@ def test_load_function_sees_the_previous_level() -> None:
         seen.append(degradation.level())
         return 0.99
 
-    degradation = DegradationController(LadderRules(samples=1), load, 1.0, lambda: 50.0, lambda *_: None)
+    degradation = DegradationController(AT_ONCE, load, 1.0, lambda: 50.0, lambda *_: None)
     assert degradation.level() is STATIC
     assert seen == [FULL]
 
@@ -179,7 +176,7 @@ def test_hanging_load_blocks_no_caller_and_is_unknown() -> None:
         go.wait(FOR_S)
         return 0.99
 
-    degradation = DegradationController(LadderRules(samples=1), load, 1.0, lambda: now, lambda *_: None)
+    degradation = DegradationController(AT_ONCE, load, 1.0, lambda: now, lambda *_: None)
     assert degradation.level() is STATIC
     now += 1.0
     hanging = threading.Thread(target=degradation.level)
@@ -211,9 +208,7 @@ def test_change_is_reported_by_one_thread_at_a_time() -> None:
             go.wait(FOR_S)
         changes.append(after)
 
-    degradation = DegradationController(
-        LadderRules(samples=1), lambda: next(loads), 1.0, lambda: now, notified
-    )
+    degradation = DegradationController(AT_ONCE, lambda: next(loads), 1.0, lambda: now, notified)
     notifying = threading.Thread(target=degradation.level)
     notifying.start()
     try:
@@ -240,9 +235,7 @@ def test_level_read_amid_an_update_is_the_previous_one() -> None:
             seen.append(degradation.level())
             return float(self) > threshold
 
-    degradation = DegradationController(
-        LadderRules(samples=1), lambda: Load(0.99), 1.0, lambda: now, lambda *_: None
-    )
+    degradation = DegradationController(AT_ONCE, lambda: Load(0.99), 1.0, lambda: now, lambda *_: None)
     assert degradation.level() is STATIC
     assert set(seen) == {FULL}
 

@@ -13,9 +13,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.settling_awaitable import SettlingAwaitable
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState
 from tests.loops import run
 from tests.resilience.doubling import Slot
@@ -37,7 +37,7 @@ async def broken() -> None:
 
 @pytest.mark.parametrize("state", ["closed", "half-open"])
 def test_an_awaitable_settles_when_it_ends(state: str) -> None:
-    circuit = Clocked(BreakerRules(failures=2)) if state == "closed" else half_open()
+    circuit = Clocked(BreakerSettings(failures=2)) if state == "closed" else half_open()
     if state == "closed":
         fail(circuit)
     call = later(Guard(circuit), broken)()
@@ -213,7 +213,7 @@ def test_coroutine_closed_before_its_start_closes_the_inner() -> None:
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 async def test_task_cancelled_before_its_start_releases_its_slot() -> None:
-    circuit = Clocked(BreakerRules(max_in_flight=3))
+    circuit = Clocked(BreakerSettings(max_in_flight=3))
     ends = asyncio.Event()
 
     def later() -> Coroutine[Any, Any, bool]:
@@ -230,7 +230,7 @@ async def test_task_cancelled_before_its_start_releases_its_slot() -> None:
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 async def test_never_awaited_call_frees_its_slot() -> None:
-    circuit = Clocked(BreakerRules(max_in_flight=3))
+    circuit = Clocked(BreakerSettings(max_in_flight=3))
     never = Guard(circuit)(lambda: asyncio.sleep(1.0))().__await__()
     assert circuit.view().in_flight == 1
     del never

@@ -5,15 +5,15 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState
 from tests.loops import run
 from tests.resilience.tripping import Clocked, half_open
 
 
 def limited(timeout_s: float) -> Clocked:
-    return Clocked(BreakerRules(failures=1, timeout_s=timeout_s))
+    return Clocked(BreakerSettings(failures=1, timeout_s=timeout_s))
 
 
 def test_async_block_over_its_time_limit_is_a_failure(backend: str) -> None:
@@ -30,7 +30,7 @@ def test_async_block_over_its_time_limit_is_a_failure(backend: str) -> None:
 
 
 def test_slow_probe_in_a_block_opens_again(backend: str) -> None:
-    circuit = half_open(BreakerRules(failures=1, timeout_s=0.001))
+    circuit = half_open(BreakerSettings(failures=1, timeout_s=0.001))
 
     async def main() -> None:
         with pytest.raises(TimeoutError):
@@ -58,7 +58,7 @@ def test_a_block_in_time_ends_as_it_would_without_a_limit(backend: str) -> None:
 
 
 def test_outer_cancellation_is_neutral_despite_a_timeout(backend: str) -> None:
-    circuit = half_open(BreakerRules(failures=1, timeout_s=60.0))
+    circuit = half_open(BreakerSettings(failures=1, timeout_s=60.0))
 
     async def main() -> None:
         with anyio.move_on_after(0.001) as scope:
@@ -85,7 +85,7 @@ def test_limits_within_limits_end_the_inner_block_alone(backend: str) -> None:
 
 
 def test_a_block_left_in_another_task_gives_its_place_back(backend: str) -> None:
-    circuit = half_open(BreakerRules(failures=1, timeout_s=60.0))
+    circuit = half_open(BreakerSettings(failures=1, timeout_s=60.0))
 
     async def main() -> None:
         block = Guard(circuit)

@@ -10,9 +10,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerCause, BreakerState, GuardRejected, GuardRejection, Outcome
 from tests.loops import run
 from tests.resilience.faces import drive
@@ -48,7 +48,7 @@ def ways(request: pytest.FixtureRequest) -> Ways:
 
 
 def test_a_block_lets_through_and_records(ways: Ways) -> None:
-    circuit = Clocked(BreakerRules(failures=2))
+    circuit = Clocked(BreakerSettings(failures=2))
     fail(circuit)
     way_in, way_out = ways
     guard = Guard(circuit)
@@ -131,7 +131,7 @@ def test_an_exception_passes_through_as_it_is(ways: Ways) -> None:
 
 
 def test_caller_that_opens_the_breaker_gets_its_own_error() -> None:
-    circuit = Clocked(BreakerRules(failures=2))
+    circuit = Clocked(BreakerSettings(failures=2))
     for _ in range(2):
         with pytest.raises(ConnectionError, match="his own"), Guard(circuit):
             raise ConnectionError("his own")
@@ -140,7 +140,7 @@ def test_caller_that_opens_the_breaker_gets_its_own_error() -> None:
 
 
 def test_nested_guards_do_not_open_one_another() -> None:
-    outer, inner = Clocked(BreakerRules(failures=1)), opened()
+    outer, inner = Clocked(BreakerSettings(failures=1)), opened()
     for _ in range(5):
         with pytest.raises(GuardRejected) as caught, Guard(outer), Guard(inner):
             raise AssertionError("nobody may come here")
@@ -183,7 +183,7 @@ def test_probe_may_end_in_another_task(backend: str) -> None:
 
 
 def test_each_request_may_have_a_loop_of_its_own(backend: str) -> None:
-    circuit = Clocked(BreakerRules(failures=3))
+    circuit = Clocked(BreakerSettings(failures=3))
 
     @Guard(circuit)
     async def call(*, works: bool) -> None:
@@ -222,7 +222,7 @@ def test_a_cancelled_block_is_no_evidence(backend: str) -> None:
 def test_a_block_is_timed_from_its_beginning(ways: Ways) -> None:
     way_in, way_out = ways
     for state, took_s in ((BreakerState.CLOSED, 0.5), (BreakerState.OPEN, 0.6)):
-        circuit = Clocked(BreakerRules(failures=1, slow_call_s=0.5))
+        circuit = Clocked(BreakerSettings(failures=1, slow_call_s=0.5))
         guard = Guard(circuit)
         way_in(guard)
         circuit.clock.advance(took_s)
@@ -240,7 +240,7 @@ def test_a_block_is_timed_from_its_beginning(ways: Ways) -> None:
 
 
 def test_by_hand() -> None:
-    guard = Guard(Clocked(BreakerRules(failures=2)))
+    guard = Guard(Clocked(BreakerSettings(failures=2)))
     assert guard.rejection() is None
     for error in (OSError("first"), "second"):
         guard.settle(passed(guard.allow()), Outcome.FAILURE, error)
@@ -253,7 +253,7 @@ def test_by_hand() -> None:
     guard.settle(trial)
     assert guard.state() is BreakerState.CLOSED
     assert guard.name == "db"
-    assert guard.rules.failures == 2
+    assert guard.settings.failures == 2
 
 
 def test_operators_have_their_verbs() -> None:

@@ -83,9 +83,9 @@ class TestFigures:
             breaker_backoff=2,
             guards=[GuardPolicy("db", failures=3, open_s=8)],
         )
-        own = throttle.feature("db", breaker=BreakerSettings(failures=2)).rules
+        own = throttle.feature("db", breaker=BreakerSettings(failures=2)).settings
         assert (own.failures, own.open_s, own.backoff) == (2, 8.0, 2.0)
-        other = throttle.guard("other").rules
+        other = throttle.guard("other").settings
         assert (other.failures, other.open_s, other.backoff) == (4, 7.0, 2.0)
 
     def test_configured_feature_applies_where_code_has_none(self) -> None:

@@ -208,7 +208,7 @@ def test_configuration_in_code_holds_in_the_child() -> None:
             registry.guard("other")(ignored)()
         view = registered.view()
         degraded = [[*key[1:], count] for key, count in registry.view().degraded.items()]
-        return [answers, view.state, view.streak, registered.rules.failures, sorted(degraded)]
+        return [answers, view.state, view.streak, registered.settings.failures, sorted(degraded)]
 
     assert function() == "kept"
     assert process.degradable == 1

@@ -6,8 +6,8 @@ import pytest
 import stamina
 import tenacity
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState, GuardRejected
 from tests.resilience.tripping import Clocked
 
@@ -27,7 +27,7 @@ class Dependency:
 
 
 def test_each_attempt_is_a_call_of_its_own() -> None:
-    circuit, dependency = Clocked(BreakerRules(failures=3)), Dependency(failures=2)
+    circuit, dependency = Clocked(BreakerSettings(failures=3)), Dependency(failures=2)
     search = Guard(circuit)(dependency.search)
     retried = tenacity.retry(stop=tenacity.stop_after_attempt(5), wait=tenacity.wait_none())(search)
     assert retried() == 7
@@ -35,7 +35,7 @@ def test_each_attempt_is_a_call_of_its_own() -> None:
 
 
 def test_tenacity_stops_at_a_rejection() -> None:
-    circuit, dependency = Clocked(BreakerRules(failures=2)), Dependency(failures=9)
+    circuit, dependency = Clocked(BreakerSettings(failures=2)), Dependency(failures=9)
     search = Guard(circuit)(dependency.search)
     retried = tenacity.retry(
         retry=tenacity.retry_if_not_exception_type(GuardRejected),
@@ -50,7 +50,7 @@ def test_tenacity_stops_at_a_rejection() -> None:
 
 
 def test_tenacity_waits_for_retry_after() -> None:
-    circuit, dependency = Clocked(BreakerRules(failures=2)), Dependency(failures=2)
+    circuit, dependency = Clocked(BreakerSettings(failures=2)), Dependency(failures=2)
 
     def wait(state: tenacity.RetryCallState) -> float:
         error = state.outcome and state.outcome.exception()
@@ -70,7 +70,7 @@ def test_tenacity_waits_for_retry_after() -> None:
 
 
 def test_stamina_stops_at_a_rejection() -> None:
-    circuit, dependency = Clocked(BreakerRules(failures=2)), Dependency(failures=9)
+    circuit, dependency = Clocked(BreakerSettings(failures=2)), Dependency(failures=9)
     search = Guard(circuit)(dependency.search)
 
     def worth_it(error: Exception) -> bool:
@@ -82,7 +82,7 @@ def test_stamina_stops_at_a_rejection() -> None:
 
 
 def test_stamina_waits_for_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    circuit, dependency = Clocked(BreakerRules(failures=2)), Dependency(failures=2)
+    circuit, dependency = Clocked(BreakerSettings(failures=2)), Dependency(failures=2)
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:

@@ -9,9 +9,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.calls import attempt_async
 from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState, Outcome
 from tests.loops import run
 from tests.resilience.doubling import count, count_later, double, double_later
@@ -19,7 +19,7 @@ from tests.resilience.tripping import Clocked, half_open
 
 
 def limited(timeout_s: float) -> Clocked:
-    return Clocked(BreakerRules(failures=1, timeout_s=timeout_s))
+    return Clocked(BreakerSettings(failures=1, timeout_s=timeout_s))
 
 
 def test_our_own_time_limit_is_a_failure(backend: str) -> None:
@@ -28,7 +28,7 @@ def test_our_own_time_limit_is_a_failure(backend: str) -> None:
     async def main() -> None:
         with pytest.raises(TimeoutError, match=r"db has not answered within 0\.001 s"):
             await Guard(circuit)(anyio.sleep_forever)()
-        made = await attempt_async(Clocked(BreakerRules(timeout_s=0.001)), anyio.sleep_forever, (), {})
+        made = await attempt_async(Clocked(BreakerSettings(timeout_s=0.001)), anyio.sleep_forever, (), {})
         assert isinstance(made.error, TimeoutError)
         assert made.outcome is Outcome.FAILURE
 
@@ -37,7 +37,7 @@ def test_our_own_time_limit_is_a_failure(backend: str) -> None:
 
 
 def test_probe_has_the_same_time_limit(backend: str) -> None:
-    circuit = half_open(BreakerRules(failures=1, timeout_s=0.001))
+    circuit = half_open(BreakerSettings(failures=1, timeout_s=0.001))
 
     async def main() -> None:
         with pytest.raises(TimeoutError):
@@ -100,7 +100,7 @@ def test_time_limit_on_uninterruptible_function_is_invalid(function: Callable[..
 
 
 def test_a_stream_that_nothing_can_interrupt_has_no_idle_limit() -> None:
-    guard = Guard(Clocked(BreakerRules(stream_idle_s=1.0)))
+    guard = Guard(Clocked(BreakerSettings(stream_idle_s=1.0)))
     with pytest.raises(TypeError, match="stream_idle_s"):
         guard(count)
     assert guard(double)(3) == 6

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState, GuardRejected
 from tests.resilience.faces import FACES, Act
 from tests.resilience.tripping import Clocked, half_open
@@ -65,7 +65,7 @@ def test_others_are_rejected_during_a_probe(face: str) -> None:
 
 @pytest.mark.parametrize("face", FACES)
 def test_slow_probe_has_failed(face: str) -> None:
-    circuit = half_open(BreakerRules(failures=1, slow_call_s=0.5))
+    circuit = half_open(BreakerSettings(failures=1, slow_call_s=0.5))
     assert call(circuit, face, lambda: circuit.clock.advance(0.6)) is None
     stream = "generator" in face
     assert circuit.state() is (BreakerState.CLOSED if stream else BreakerState.OPEN)

@@ -10,10 +10,10 @@ import weakref
 import anyio
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.feature import UNSET, Fallback
 from autoglm_throttle.resilience.feature_cache import FeatureStaleCache
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
@@ -338,7 +338,7 @@ async def test_a_cancelled_call_is_not_replaced() -> None:
 
 
 def test_call_over_its_time_limit_fails_and_is_replaced(backend: str) -> None:
-    bench = Bench(Fallback(static="static"), rules=BreakerRules(timeout_s=0.001))
+    bench = Bench(Fallback(static="static"), rules=BreakerSettings(timeout_s=0.001))
 
     async def slow() -> None:
         await anyio.sleep_forever()

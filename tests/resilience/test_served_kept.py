@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.feature import UNSET, Fallback
 from autoglm_throttle.resilience.feature_cache import FeatureStaleCache
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
 from autoglm_throttle.resilience.stale_cache import StaleCache
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import Criticality, DegradationLevel, GuardRejected, Outcome
 from tests.resilience.degrading import Bench, Dependency, Failed, face
 
@@ -25,7 +25,7 @@ __all__ = ["face"]
 
 
 def test_cached_result_replaces_a_failure_until_too_old(face: str) -> None:
-    bench, dependency = Bench(Fallback(stale=True), rules=BreakerRules(failures=100)), Dependency(face)
+    bench, dependency = Bench(Fallback(stale=True), rules=BreakerSettings(failures=100)), Dependency(face)
     dependency(bench.served, "a")
     dependency.error = Failed("x")
     for age_s in (0.0, 30.0, 60.0):
@@ -48,7 +48,7 @@ def test_a_feature_has_its_own_limit(face: str) -> None:
 
 def test_fallback_value_is_not_cached(face: str) -> None:
     fallback = Fallback(stale=True, static="static")
-    bench, dependency = Bench(fallback, rules=BreakerRules(failures=100)), Dependency(face)
+    bench, dependency = Bench(fallback, rules=BreakerSettings(failures=100)), Dependency(face)
     dependency.error = Failed("x")
     assert dependency(bench.served) == "static"
     assert dependency(bench.served) == "static"
@@ -77,7 +77,7 @@ def test_only_success_is_cached_however_slow(face: str, outcome: Outcome, kept: 
 
 
 def test_cached_value_is_safe_from_callers(face: str) -> None:
-    bench, dependency = Bench(Fallback(stale=True), rules=BreakerRules(failures=100)), Dependency(face)
+    bench, dependency = Bench(Fallback(stale=True), rules=BreakerSettings(failures=100)), Dependency(face)
     dependency(bench.served).append("the first caller's")
     dependency.error = Failed("x")
     dependency(bench.served).append("the second caller's")
@@ -117,7 +117,7 @@ def test_calls_with_unhashable_arguments_are_not_cached(face: str, caplog: pytes
 
 def test_key_selects_the_relevant_arguments(face: str) -> None:
     fallback = Fallback(stale=True, key=lambda user, trace=None: user)
-    bench, dependency = Bench(fallback, rules=BreakerRules(failures=100)), Dependency(face)
+    bench, dependency = Bench(fallback, rules=BreakerSettings(failures=100)), Dependency(face)
     dependency(bench.served, "a", trace=["unhashable"])
     dependency.error = Failed("x")
     assert dependency(bench.served, "a", trace=["other"]) == [1]
@@ -144,7 +144,7 @@ def test_a_key_that_cannot_be_made_stops_no_call(
 
 
 def test_the_cache_is_bounded(face: str) -> None:
-    bench, dependency = Bench(Fallback(stale=True), rules=BreakerRules(failures=100)), Dependency(face)
+    bench, dependency = Bench(Fallback(stale=True), rules=BreakerSettings(failures=100)), Dependency(face)
     for number in range(9):
         dependency(bench.served, number)
     dependency.error = Failed("x")
@@ -162,7 +162,7 @@ def test_a_feature_that_keeps_answers_needs_a_place_for_them() -> None:
 
 
 def test_half_open_probe_renews_the_cache(face: str) -> None:
-    bench = Bench(Fallback(stale=True), rules=BreakerRules(failures=1, open_s=10.0))
+    bench = Bench(Fallback(stale=True), rules=BreakerSettings(failures=1, open_s=10.0))
     dependency = Dependency(face)
     dependency(bench.served)
     dependency.error = Failed("x")
@@ -266,7 +266,7 @@ def test_key_depends_on_values_and_types(one: list[Any], two: list[Any]) -> None
 
 
 def test_equal_value_of_another_type_is_another_key(face: str) -> None:
-    bench, dependency = Bench(Fallback(stale=True), rules=BreakerRules(failures=100)), Dependency(face)
+    bench, dependency = Bench(Fallback(stale=True), rules=BreakerSettings(failures=100)), Dependency(face)
     dependency(bench.served, (1, 2))
     dependency(bench.served, a=1, b=True)
     dependency.error = Failed("x")
@@ -318,7 +318,7 @@ VALUES = st.recursive(
 def test_each_caller_gets_an_unmodified_copy(
     calls: list[tuple[str, Any, bool]],
 ) -> None:
-    bench, dependency = Bench(Fallback(stale=True), rules=BreakerRules(failures=1000)), Dependency("sync")
+    bench, dependency = Bench(Fallback(stale=True), rules=BreakerSettings(failures=1000)), Dependency("sync")
     last: dict[str, Any] = {}
     for key, value, fails in calls:
         dependency.error = Failed("x") if fails else None

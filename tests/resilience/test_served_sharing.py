@@ -13,10 +13,10 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from autoglm_throttle.resilience import feature_executor
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.calls import GuardedAttempt
 from autoglm_throttle.resilience.feature import UNSET, Fallback
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
@@ -208,7 +208,7 @@ def test_rejection_is_shared_by_all(backend: str, monkeypatch: pytest.MonkeyPatc
 
 def test_single_probe_refreshes_for_all(backend: str) -> None:
     async def task() -> None:
-        bench = Bench(ALWAYS, rules=BreakerRules(failures=1, open_s=10.0))
+        bench = Bench(ALWAYS, rules=BreakerSettings(failures=1, open_s=10.0))
         callers = Callers(bench)
         bench.circuit.open_for(10.0)
         bench.now += 10.0
@@ -222,7 +222,7 @@ def test_single_probe_refreshes_for_all(backend: str) -> None:
 
 def test_a_cancelled_leader_is_replaced_and_counts_as_nothing(backend: str) -> None:
     async def task() -> None:
-        bench = Bench(ALWAYS, rules=BreakerRules(half_open_max=1, open_s=10.0))
+        bench = Bench(ALWAYS, rules=BreakerSettings(half_open_max=1, open_s=10.0))
         bench.circuit.open_for(10.0)
         bench.now += 10.0
         callers = Callers(bench)
@@ -413,7 +413,7 @@ async def later() -> int:
 def test_an_awaitable_of_a_plain_function_cannot_be_replaced(
     fallback: Fallback, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench = Bench(fallback, rules=BreakerRules(max_in_flight=1))
+    bench = Bench(fallback, rules=BreakerSettings(max_in_flight=1))
     for _ in range(2):
         with pytest.raises(TypeError, match=r"^later has returned an awaitable.*'related'.*async def"):
             bench.served.call(later, (), {})
@@ -440,7 +440,7 @@ def test_without_a_fallback_an_awaitable_is_the_caller_s(backend: str) -> None:
 
 def test_leader_timeout_fails_no_other(backend: str) -> None:
     async def task() -> None:
-        bench, timed = Bench(ALWAYS, rules=BreakerRules(failures=100)), Slow()
+        bench, timed = Bench(ALWAYS, rules=BreakerSettings(failures=100)), Slow()
         timed.error = TimeoutError("mine")
 
         async def limited() -> Any:
@@ -471,7 +471,7 @@ def test_leader_timeout_fails_no_other(backend: str) -> None:
 
 def test_waiter_waits_until_its_limit_and_then_calls(backend: str) -> None:
     async def task() -> None:
-        bench = Bench(ALWAYS, rules=BreakerRules(timeout_s=0.01))
+        bench = Bench(ALWAYS, rules=BreakerSettings(timeout_s=0.01))
         slow, done = Slow(), anyio.Event()
         slow.go.set()
         late = feature_executor.CallResult(GuardedAttempt(error=TimeoutError()), UNSET, None)

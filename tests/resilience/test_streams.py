@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState, GuardRejected, GuardRejection, StreamSettleMode
 from tests.resilience.faces import drive
 from tests.resilience.streaming import Opens, Source, block, later, plain, read_on
@@ -56,7 +56,7 @@ def test_shed_stream_is_rejected(opens: Opens) -> None:
 
 @pytest.mark.parametrize("opens", ALL)
 def test_streams_that_break_off_count_twenty_of_twenty(opens: Opens) -> None:
-    circuit = Clocked(BreakerRules(failures=21))
+    circuit = Clocked(BreakerSettings(failures=21))
     for number in range(20):
         source = Source(1, 2, BROKEN, 3)
         reader = opens(circuit, source)
@@ -72,7 +72,7 @@ def test_streams_that_break_off_count_twenty_of_twenty(opens: Opens) -> None:
 @pytest.mark.parametrize("opens", ALL)
 @pytest.mark.parametrize("way", ["close", "drop"])
 def test_early_leaving_readers_never_count(opens: Opens, way: str) -> None:
-    circuit = Clocked(BreakerRules(failures=2))
+    circuit = Clocked(BreakerSettings(failures=2))
     fail(circuit)
     for _ in range(20):
         source = Source(1, 2, BROKEN)
@@ -112,7 +112,7 @@ def test_unstarted_stream_takes_nothing(opens: Opens) -> None:
 
 @pytest.mark.parametrize("opens", ALL)
 def test_a_stream_holds_its_place_until_its_end(opens: Opens) -> None:
-    circuit = Clocked(BreakerRules(max_in_flight=1))
+    circuit = Clocked(BreakerSettings(max_in_flight=1))
     first, second = opens(circuit, Source(1, 2)), opens(circuit, Source(1))
     assert first.take() == 1
     with pytest.raises(GuardRejected):
@@ -123,7 +123,7 @@ def test_a_stream_holds_its_place_until_its_end(opens: Opens) -> None:
 
 @pytest.mark.parametrize("opens", ALL)
 def test_an_empty_stream_is_a_success(opens: Opens) -> None:
-    circuit = half_open(BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM))
+    circuit = half_open(BreakerSettings(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM))
     assert list(opens(circuit, Source())) == []
     assert circuit.state() is BreakerState.CLOSED
 
@@ -140,8 +140,8 @@ def test_arguments_that_do_not_fit_are_the_callers_own(opens: Opens) -> None:
 # What the first item says
 
 
-def first_item(**rules: Any) -> BreakerRules:
-    return BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM, **rules)
+def first_item(**rules: Any) -> BreakerSettings:
+    return BreakerSettings(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM, **rules)
 
 
 @pytest.mark.parametrize("opens", DECORATED)
@@ -200,7 +200,7 @@ def test_stream_from_before_the_opening_is_no_probe(opens: Opens) -> None:
 def test_a_slow_first_item_is_a_slow_stream(
     opens: Opens, settle: StreamSettleMode, first_s: float, state: BreakerState
 ) -> None:
-    circuit = half_open(BreakerRules(failures=1, first_item_s=0.5, stream_settle=settle))
+    circuit = half_open(BreakerSettings(failures=1, first_item_s=0.5, stream_settle=settle))
     source = Source(lambda: circuit.clock.advance(first_s), 1, lambda: circuit.clock.advance(9.0), 2)
     read_on(opens(circuit, source))
     assert circuit.view().machine is state
@@ -208,7 +208,7 @@ def test_a_slow_first_item_is_a_slow_stream(
 
 @pytest.mark.parametrize("opens", DECORATED)
 def test_a_whole_stream_is_never_slow_since_its_reader_may_be(opens: Opens) -> None:
-    circuit = half_open(BreakerRules(failures=1, slow_call_s=0.5))
+    circuit = half_open(BreakerSettings(failures=1, slow_call_s=0.5))
     reader = opens(circuit, Source(1, 2))
     reader.take()
     circuit.clock.advance(9.0)
@@ -241,7 +241,7 @@ async def echo_later() -> Any:
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_plain_stream_receives_sent_values(waits: bool) -> None:
-    circuit = half_open(BreakerRules(failures=1, first_item_s=9.0 if waits else None))
+    circuit = half_open(BreakerSettings(failures=1, first_item_s=9.0 if waits else None))
     stream = Guard(circuit)(echo)()
     assert next(stream) == 0
     assert stream.send("a") == 1
@@ -254,7 +254,7 @@ def test_plain_stream_receives_sent_values(waits: bool) -> None:
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_async_stream_receives_sent_values(waits: bool) -> None:
-    circuit = half_open(BreakerRules(failures=1, first_item_s=9.0 if waits else None))
+    circuit = half_open(BreakerSettings(failures=1, first_item_s=9.0 if waits else None))
     stream = Guard(circuit)(echo_later)()
     assert drive(stream.__anext__()) == 0
     assert drive(stream.asend("a")) == 1
@@ -295,7 +295,7 @@ def test_a_context_manager_of_a_guarded_generator_is_a_block() -> None:
             undone.append(error)
             raise
 
-    circuit = Clocked(BreakerRules(failures=3))
+    circuit = Clocked(BreakerSettings(failures=3))
 
     async def use() -> None:
         async with asynccontextmanager(Guard(circuit)(session_later))() as seven:

@@ -11,8 +11,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState
 from tests.loops import run
 from tests.resilience.fake_store import FakeStore
@@ -42,7 +42,7 @@ class Slow:
 
 @pytest.mark.parametrize("items", [0, 2])
 def test_a_gap_that_is_too_long_is_a_failure(backend: str, items: int) -> None:
-    circuit, source = half_open(BreakerRules(failures=1, stream_idle_s=0.01)), Slow(items)
+    circuit, source = half_open(BreakerSettings(failures=1, stream_idle_s=0.01)), Slow(items)
     seen: list[int] = []
 
     async def read() -> None:
@@ -61,7 +61,7 @@ def test_a_gap_that_is_too_long_is_a_failure(backend: str, items: int) -> None:
 
 
 def test_a_reader_may_take_all_the_time_in_the_world(backend: str) -> None:
-    circuit = half_open(BreakerRules(failures=1, stream_idle_s=1e-9))
+    circuit = half_open(BreakerSettings.model_construct(failures=1, stream_idle_s=1e-9))
 
     async def numbers() -> AsyncIterator[int]:
         yield 1
@@ -79,7 +79,7 @@ def test_a_reader_may_take_all_the_time_in_the_world(backend: str) -> None:
 @pytest.mark.parametrize("items", [0, 2])
 @pytest.mark.parametrize("idle_s", [None, 60.0])
 def test_a_reader_that_is_cancelled_is_no_evidence(backend: str, items: int, idle_s: float | None) -> None:
-    circuit, source = half_open(BreakerRules(failures=1, stream_idle_s=idle_s)), Slow(items)
+    circuit, source = half_open(BreakerSettings(failures=1, stream_idle_s=idle_s)), Slow(items)
 
     async def read() -> None:
         async for _ in Guard(circuit)(source.stream)():
@@ -170,7 +170,7 @@ def test_reader_cancelled_at_the_start_takes_nothing(backend: str) -> None:
 
 
 def test_a_stream_may_be_read_by_one_task_and_left_by_another(backend: str) -> None:
-    circuit, source = half_open(BreakerRules(failures=1, stream_idle_s=60.0)), Slow(3)
+    circuit, source = half_open(BreakerSettings(failures=1, stream_idle_s=60.0)), Slow(3)
 
     async def main() -> None:
         stream = Guard(circuit)(source.stream)()

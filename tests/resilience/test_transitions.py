@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.state_machine import BreakerStateMachine
 from autoglm_throttle.resilience.states_page import MEANINGS, states_page
 from autoglm_throttle.resilience.store import RemoteBreakerState
@@ -19,6 +18,7 @@ from autoglm_throttle.resilience.transitions import (
     TRANSITION_ROWS,
     BreakerEvent,
 )
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerCause, BreakerState
 from autoglm_throttle.types.guard import BreakerTransition
 
@@ -95,7 +95,7 @@ def test_half_open_ends_with_every_probe_result() -> None:
 
 
 def machine(state: BreakerState = BreakerState.CLOSED, **rules: float) -> BreakerStateMachine:
-    return BreakerStateMachine("it", BreakerRules(**rules), state)  # type: ignore[arg-type]
+    return BreakerStateMachine("it", BreakerSettings(**rules), state)  # type: ignore[arg-type]
 
 
 def test_missing_row_changes_nothing() -> None:
@@ -256,7 +256,7 @@ def test_retry_time_exists_only_while_all_calls_are_rejected() -> None:
 def test_states_of_the_fleet(
     remote: RemoteBreakerState, state: BreakerState, ramp: tuple[float, ...], event: BreakerEvent
 ) -> None:
-    assert BreakerStateMachine("it", BreakerRules(ramp=ramp), state).record_remote(remote) is event
+    assert BreakerStateMachine("it", BreakerSettings(ramp=ramp), state).record_remote(remote) is event
 
 
 def test_the_page_is_up_to_date() -> None:

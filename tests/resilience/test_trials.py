@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.half_open_probes import HalfOpenProbes
 from autoglm_throttle.resilience.half_open_slots import HalfOpenSlots
 from autoglm_throttle.resilience.ramp import RampUp
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 
 LEASE_S = 2.0
 acts = st.lists(
@@ -71,7 +71,7 @@ def test_looking_takes_no_place_away() -> None:
 
 
 def trials(**rules: int) -> HalfOpenProbes:
-    return HalfOpenProbes(BreakerRules(trial_lease_s=LEASE_S, **rules))  # type: ignore[arg-type]
+    return HalfOpenProbes(BreakerSettings(trial_lease_s=LEASE_S, **rules))  # type: ignore[arg-type]
 
 
 def test_without_a_threshold_a_success_keeps_its_place() -> None:

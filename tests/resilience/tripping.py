@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.feature import Feature
 from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import BreakerState, BreakerTransition, GuardPermit, GuardRejection, Outcome
 
@@ -32,8 +32,8 @@ class Clocked(GuardState):
 
     clock: ManualClock
 
-    def __init__(self, rules: BreakerRules | None = None, **parts: Any) -> None:
-        super().__init__("db", rules or BreakerRules(failures=1), clock=ManualClock(), **parts)
+    def __init__(self, rules: BreakerSettings | None = None, **parts: Any) -> None:
+        super().__init__("db", rules or BreakerSettings(failures=1), clock=ManualClock(), **parts)
 
 
 class Shedding:
@@ -79,17 +79,17 @@ def fail(circuit: GuardState, times: int = 1) -> None:
         circuit.record(passed(circuit.allow()), Outcome.FAILURE, "it fails")
 
 
-def opened(rules: BreakerRules | None = None, **parts: Any) -> Clocked:
+def opened(rules: BreakerSettings | None = None, **parts: Any) -> Clocked:
     """Build a circuit that has just opened."""
     circuit = Clocked(rules, **parts)
-    fail(circuit, circuit.rules.failures)
+    fail(circuit, circuit.settings.failures)
     assert circuit.state() is BreakerState.OPEN
     return circuit
 
 
-def half_open(rules: BreakerRules | None = None, **parts: Any) -> Clocked:
+def half_open(rules: BreakerSettings | None = None, **parts: Any) -> Clocked:
     """Build a circuit whose open period has just ended."""
     circuit = opened(rules, **parts)
-    circuit.clock.advance(circuit.rules.open_s)
+    circuit.clock.advance(circuit.settings.open_s)
     assert circuit.state() is BreakerState.HALF_OPEN
     return circuit

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autoglm_throttle.resilience.guard_state import GuardState
-from autoglm_throttle.types import BreakerState, Clock, GuardPermit, Outcome, StreamSettleMode
+from autoglm_throttle.types import BreakerState, Clock, GuardPermit, Outcome
 
 
 @dataclass(slots=True)
@@ -90,8 +90,6 @@ class BodyObserver:
         length: int | None,
         cache_policy: CachePolicy | None = None,
     ) -> None:
-        rules = circuit.rules
-        first = rules.first_item_s is not None or rules.stream_settle is StreamSettleMode.FIRST_ITEM
         self._circuit = circuit
         self._permit: GuardPermit | None = permit
         self._begun_s = begun_s
@@ -101,8 +99,8 @@ class BodyObserver:
         """Outcome of a body that failed."""
         self._received_bytes = 0
         self._slow = False
-        self._awaits_first_part = first
-        limit_s = rules.slow_call_s if rules.first_item_s is None else None
+        self._awaits_first_part = circuit.first_item_s is not None or circuit.settles_at_first_item
+        limit_s = circuit.slow_call_s if circuit.first_item_s is None else None
         self._timer = BodyTimer(circuit.clock, limit_s, begun_s)
         self._timer.stop()
 
@@ -167,10 +165,9 @@ class BodyObserver:
         if not self._awaits_first_part:
             return
         self._awaits_first_part = False
-        circuit, rules = self._circuit, self._circuit.rules
-        limit_s = rules.first_item_s
+        circuit, limit_s = self._circuit, self._circuit.first_item_s
         self._slow = limit_s is not None and circuit.clock() - self._begun_s > limit_s
-        if rules.stream_settle is StreamSettleMode.FIRST_ITEM and self._is_probe():
+        if circuit.settles_at_first_item and self._is_probe():
             self._record(Outcome.SLOW if self._slow else Outcome.SUCCESS)
 
     def _is_probe(self) -> bool:

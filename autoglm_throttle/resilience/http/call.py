@@ -109,9 +109,9 @@ class HttpCall:
             self.body_observer = BodyObserver(circuit, self.permit, self.begun_s, length, cache_policy)
             return self.body_observer
         circuit.record(self.permit, self.outcome, f"HTTP {status}")
-        if status == TOO_MANY_REQUESTS and circuit.rules.on_429 is TooManyRequestsMode.OPEN:
+        if status == TOO_MANY_REQUESTS and circuit.settings.on_429 is TooManyRequestsMode.OPEN:
             wait_s = retry_after_s(headers, time.time())
-            circuit.open_for(circuit.rules.open_s if wait_s is None else wait_s)
+            circuit.open_for(circuit.settings.open_s if wait_s is None else wait_s)
         return None
 
     def build_result(
@@ -154,11 +154,11 @@ class HttpCall:
     @property
     def max_wait_s(self) -> float | None:
         """Maximum wait for another caller's call: the limit of the own call; None: no limit."""
-        limits = (self._limits().get("read"), self.circuit.rules.timeout_s)
+        limits = (self._limits().get("read"), self.circuit.timeout_s)
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _has_shorter_limit(self) -> bool:
-        guard_limit_s = self.circuit.rules.timeout_s
+        guard_limit_s = self.circuit.timeout_s
         limits = [limit for limit in self._limits().values() if limit is not None]
         return any(guard_limit_s is None or limit < guard_limit_s for limit in limits)
 

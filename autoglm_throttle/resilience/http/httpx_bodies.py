@@ -70,7 +70,7 @@ class AsyncGuardedBody(httpx.AsyncByteStream):
 
     async def __anext__(self) -> bytes:
         observer, call = self._observer, self._call
-        limit_s = call.circuit.rules.stream_idle_s
+        limit_s = call.circuit.stream_idle_s
         observer.reading()
         try:
             if limit_s is None:

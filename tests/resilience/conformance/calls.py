@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
@@ -75,7 +75,7 @@ def error(names: str) -> BaseException:
 class Calls(EventRunner):
     """A guard, and one way of making calls through it."""
 
-    def __init__(self, rules: BreakerRules, reports: dict[str, str], face: str) -> None:
+    def __init__(self, rules: BreakerSettings, reports: dict[str, str], face: str) -> None:
         super().__init__()
         self.circuit = GuardState("it", rules, clock=self.clock, classifier=classifier(reports))
         self.face = faces.FACES[face]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import Criticality, DegradationLevel, FallbackContext, GuardRejected
 from tests.resilience.conformance.calls import classifier, error
 from tests.resilience.conformance.events import EventHandlers, EventRunner, rejection
@@ -45,7 +45,7 @@ def fallback(reports: dict[str, str]) -> Fallback | None:
 class Fallbacks(EventRunner):
     """One feature of a service, and one way of calling it."""
 
-    def __init__(self, rules: BreakerRules, reports: dict[str, str], face: str) -> None:
+    def __init__(self, rules: BreakerSettings, reports: dict[str, str], face: str) -> None:
         super().__init__()
         self.bench = Bench(
             fallback(reports),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerCause, BreakerState, GuardPermit, GuardRejection
 from tests.resilience.conformance.events import OUTCOMES, EventHandlers, EventRunner, rejection
 from tests.resilience.fake_store import FakeStore
@@ -23,7 +23,7 @@ BY_OPERATORS = ("forces open", "disables", "resets")
 class Fleet(EventRunner):
     """One process of a fleet, with replies of the store given in the row."""
 
-    def __init__(self, rules: BreakerRules) -> None:
+    def __init__(self, rules: BreakerSettings) -> None:
         super().__init__()
         self.store = FakeStore()
         self.version = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerCause, GuardPermit, GuardRejection
 from tests.resilience.conformance.events import OUTCOMES, EventHandlers, EventRunner, notified, rejection
 
@@ -11,7 +11,7 @@ from tests.resilience.conformance.events import OUTCOMES, EventHandlers, EventRu
 class Machine(EventRunner):
     """One breaker, and its calls in flight."""
 
-    def __init__(self, rules: BreakerRules) -> None:
+    def __init__(self, rules: BreakerSettings) -> None:
         super().__init__()
         self.breaker = Breaker("it", rules)
         self.calls: dict[str, GuardPermit] = {}
@@ -39,7 +39,7 @@ class Machine(EventRunner):
         if isinstance(got, GuardRejection):
             return rejection(got)
         self.calls[name] = got
-        return "trial" if got.serial and not self.breaker.rules.max_in_flight else "pass"
+        return "trial" if got.serial and not self.breaker.settings.max_in_flight else "pass"
 
     def call(self, outcome: str) -> None:
         got = self.breaker.allow(self.now)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import httpx
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.httpx import TransportRejected
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from tests.resilience.conformance.calls import error
 from tests.resilience.conformance.events import EventHandlers, EventRunner, rejection
 from tests.resilience.conformance.fallbacks import fallback
@@ -23,7 +23,7 @@ def broken(request: httpx.Request) -> httpx.Response:
 class Http(EventRunner):
     """One client and its transport."""
 
-    def __init__(self, rules: BreakerRules, reports: dict[str, str], face: str) -> None:
+    def __init__(self, rules: BreakerSettings, reports: dict[str, str], face: str) -> None:
         super().__init__()
         self.guarded = Guarded(rules, fallback(reports))
         self.face = face

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import GuardRejected
 from tests.resilience import faces
 from tests.resilience.conformance.events import EventHandlers, EventRunner, rejection
@@ -73,7 +73,7 @@ class Stream:
 class Streams(EventRunner):
     """A guard, and the streams that go through it."""
 
-    def __init__(self, rules: BreakerRules, face: str) -> None:
+    def __init__(self, rules: BreakerSettings, face: str) -> None:
         super().__init__()
         self.circuit = GuardState("it", rules, clock=self.clock)
         self.face = face

@@ -8,8 +8,6 @@ from typing import Any
 import anyio
 import httpx
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
-from autoglm_throttle.resilience.degradation import LadderRules
 from autoglm_throttle.resilience.degradation_controller import DegradationController
 from autoglm_throttle.resilience.feature import Fallback, Feature
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
@@ -20,6 +18,7 @@ from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecuto
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
 from autoglm_throttle.resilience.stale_cache import StaleCache
+from autoglm_throttle.settings.groups.breaker import BreakerSettings, DegradationSettings
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import BreakerView, Criticality, FallbackKind, GuardPermit, Outcome
 
@@ -42,7 +41,7 @@ class Guarded:
 
     def __init__(
         self,
-        rules: BreakerRules | None = None,
+        rules: BreakerSettings | None = None,
         fallback: Fallback | None = None,
         criticality: Criticality = Criticality.CORE,
         classifier: OutcomeClassifier | None = None,
@@ -53,12 +52,12 @@ class Guarded:
         self.counted: list[tuple[str, FallbackKind, str]] = []
         self.outcomes: list[Outcome] = []
         self.circuits: dict[str, GuardState] = {}
-        self._rules = rules or BreakerRules()
+        self._rules = rules or BreakerSettings()
         self._fallback = fallback
         self._criticality = criticality
         self._classifier = classifier
         self._body_bytes = body_bytes
-        ladder = LadderRules(samples=1)
+        ladder = DegradationSettings(samples=1)
         self.degradation = DegradationController(ladder, lambda: self.load, 1.0, self.clock, lambda *_: None)
 
     def guard(self, name: str) -> Guard:
@@ -106,7 +105,7 @@ class Noting(GuardState):
     def __init__(
         self,
         name: str,
-        rules: BreakerRules,
+        rules: BreakerSettings,
         clock: ManualClock,
         classifier: OutcomeClassifier | None,
         outcomes: list[Outcome],

@@ -9,8 +9,8 @@ import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState, Outcome, StreamSettleMode
 from tests.resilience.httpx.breaking_server import BROKEN, DUMB, WHOLE, breaking_server
 from tests.resilience.httpx.guarded_calls import FACES, Guarded
@@ -34,7 +34,7 @@ def server() -> Iterator[str]:
 
 
 def patient(**rules: object) -> Guarded:
-    return Guarded(BreakerRules(failures=1000, **rules))  # type: ignore[arg-type]
+    return Guarded(BreakerSettings(failures=1000, **rules))  # type: ignore[arg-type]
 
 
 def each(
@@ -161,9 +161,9 @@ def test_a_response_that_is_dropped_unread_gives_its_place_back(face: str, serve
 
 @pytest.mark.parametrize(
     ("path", "rules"),
-    [("/silent", BreakerRules(timeout_s=0.03)), ("/stalled", BreakerRules(stream_idle_s=0.03))],
+    [("/silent", BreakerSettings(timeout_s=0.03)), ("/stalled", BreakerSettings(stream_idle_s=0.03))],
 )
-def test_our_own_time_limits_are_failures(face: str, path: str, rules: BreakerRules, server: str) -> None:
+def test_our_own_time_limits_are_failures(face: str, path: str, rules: BreakerSettings, server: str) -> None:
     guarded = Guarded(rules)
     url = server + path
     each(face, guarded, lambda c: c.get(url), lambda c: c.get(url), 2, expecting=httpx.ReadTimeout)
@@ -172,7 +172,7 @@ def test_our_own_time_limits_are_failures(face: str, path: str, rules: BreakerRu
 
 def test_the_limit_of_the_headers_is_not_that_of_the_body(face: str, server: str) -> None:
     """The caller's own time-out stands where it is shorter."""
-    guarded = Guarded(BreakerRules(timeout_s=0.03, stream_idle_s=30.0))
+    guarded = Guarded(BreakerSettings(timeout_s=0.03, stream_idle_s=30.0))
     url = server + "/stalled"
     each(
         face,
@@ -186,7 +186,7 @@ def test_the_limit_of_the_headers_is_not_that_of_the_body(face: str, server: str
 
 
 def test_probe_succeeds_at_its_first_chunk(face: str, server: str) -> None:
-    guarded = Guarded(BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM))
+    guarded = Guarded(BreakerSettings(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM))
     states: list[BreakerState] = []
 
     def do(client: httpx.Client) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.httpx import TransportRejected
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
@@ -95,7 +95,7 @@ def test_an_exception_that_is_no_failure_comes_through(face: str, error: BaseExc
 
 
 def test_rejection_gets_static_response_and_keeps_its_outcome(face: str) -> None:
-    guarded = Guarded(BreakerRules(failures=1), Fallback(static=STATIC))
+    guarded = Guarded(BreakerSettings(failures=1), Fallback(static=STATIC))
     call(face, guarded, status(500))
     assert guarded.view().state is BreakerState.OPEN
     assert reports(call(face, guarded, ok)) == (200, b"static", "static; cause=failures")
@@ -115,7 +115,7 @@ def test_failing_status_may_be_returned(face: str) -> None:
 
 
 def test_without_a_fallback_the_error_is_raised(face: str) -> None:
-    guarded = Guarded(BreakerRules(failures=2), STALE)
+    guarded = Guarded(BreakerSettings(failures=2), STALE)
     assert reports(call(face, guarded, status(503))) == (503, b"said", None)
     with pytest.raises(httpx.ReadError) as caught:
         call(face, guarded, raising(CUT))
@@ -125,7 +125,7 @@ def test_without_a_fallback_the_error_is_raised(face: str) -> None:
 
 
 def test_cached_response_comes_first_with_its_age(face: str) -> None:
-    guarded = Guarded(BreakerRules(failures=1), Fallback(static=STATIC, stale=True))
+    guarded = Guarded(BreakerSettings(failures=1), Fallback(static=STATIC, stale=True))
     assert reports(call(face, guarded, answering(age="7", etag='"a"'))) == LIVE
     guarded.clock.advance(30.0)
     for handler, cause in ((raising(CUT), "error"), (ok, "failures")):
@@ -139,7 +139,7 @@ def test_cached_response_comes_first_with_its_age(face: str) -> None:
 
 
 def test_other_requests_have_no_part_in_it(face: str) -> None:
-    guarded = Guarded(BreakerRules(failures=100), STALE)
+    guarded = Guarded(BreakerSettings(failures=100), STALE)
     call(face, guarded, answering(vary="accept"), headers={"accept": "a"})
     for options in (
         {"url": URL + "?q=2"},

@@ -8,9 +8,9 @@ import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected, origin
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.settings.guard_policy import GUARD_NAME
 from autoglm_throttle.types import (
     BreakerCause,
@@ -178,7 +178,7 @@ def test_a_classifier_that_raises_costs_the_caller_nothing(
 
 
 def test_rejection_is_an_httpx_error_and_ours(face: str) -> None:
-    guarded = Guarded(BreakerRules(failures=2))
+    guarded = Guarded(BreakerSettings(failures=2))
     calls: list[httpx.Request] = []
 
     def failing(request: httpx.Request) -> httpx.Response:
@@ -221,7 +221,7 @@ def test_rejection_without_client_names_its_request(face: str) -> None:
 
 
 def test_probe_after_the_open_period_closes(face: str) -> None:
-    guarded = Guarded(BreakerRules(failures=1))
+    guarded = Guarded(BreakerSettings(failures=1))
     call(face, guarded, status(500))
     guarded.clock.advance(10.0)
     assert call(face, guarded, ok).content == b"fine"
@@ -242,7 +242,7 @@ def test_probe_after_the_open_period_closes(face: str) -> None:
     ],
 )
 def test_status_429_opens_for_its_retry_after(face: str, headers: dict[str, str], wait_s: float) -> None:
-    guarded = Guarded(BreakerRules(on_429=TooManyRequestsMode.OPEN, open_s=20.0))
+    guarded = Guarded(BreakerSettings(on_429=TooManyRequestsMode.OPEN, open_s=20.0))
     assert call(face, guarded, status(429, **headers)).status_code == 429
     assert guarded.outcomes == [NEUTRAL]
     assert guarded.view().retry_after_s == wait_s
@@ -256,7 +256,7 @@ def test_status_429_opens_nothing_by_default_or_by_option(face: str) -> None:
     call(face, guarded, status(429, retry_after="7"))
     assert guarded.view().state is BreakerState.CLOSED
     classifier = OutcomeClassifier(classify=lambda _: SUCCESS)
-    guarded = Guarded(BreakerRules(on_429=TooManyRequestsMode.OPEN), classifier=classifier)
+    guarded = Guarded(BreakerSettings(on_429=TooManyRequestsMode.OPEN), classifier=classifier)
     call(face, guarded, status(429, retry_after="7"))
     assert guarded.view().state is BreakerState.CLOSED
 
@@ -295,7 +295,7 @@ def test_a_host_too_long_for_a_name_has_a_shorter_one_of_its_own(face: str) -> N
     hosts = [f"{'a' * 60}.{'b' * 60}.{'c' * 60}.{last}.test" for last in ("d" * 60, "d" * 59 + "e")]
     names = [origin(httpx.URL(f"https://{host}:8443")) for host in hosts]
     assert [name[:183] for name in names] == [f"https://{host}"[:183] for host in hosts]
-    assert [(len(name), len(GuardName().parse(name))) for name in names] == [(200, 200)] * 2
+    assert [(len(name), len(GUARD_NAME.parse(name))) for name in names] == [(200, 200)] * 2
     assert names[0] != names[1]
     assert names[0] == origin(httpx.URL(f"https://{hosts[0]}:8443/other"))
     whole = f"http://{'a' * 60}.{'b' * 60}.{'c' * 60}.{'d' * 10}"

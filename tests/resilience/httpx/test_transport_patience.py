@@ -9,13 +9,13 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.http.caching_rules import CacheRequest
 from autoglm_throttle.resilience.http.call import HttpCall
 from autoglm_throttle.resilience.http.feature_cache import UNSHARED_S
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import Outcome
 from tests.loops import run
 from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, call
@@ -87,7 +87,7 @@ def test_impatient_caller_does_not_wait_for_patient_one(backend: str) -> None:
 
 def test_the_guards_own_limit_is_one_to_waiting(backend: str) -> None:
     """It stops the first one, whose time-out is that of all: it would be for each of them."""
-    guarded = Guarded(BreakerRules(timeout_s=SHORT_S), ALWAYS)
+    guarded = Guarded(BreakerSettings(timeout_s=SHORT_S), ALWAYS)
     answers: list[str] = []
     calls: list[int] = []
 
@@ -139,7 +139,7 @@ def test_timeout_belongs_to_the_caller_that_set_it(
     guard_s: float | None, own: dict[str, float | None], hurried: bool, late: bool
 ) -> None:
     """A time-out is the caller's own if his limit was the shorter one; no other error is."""
-    guarded = Guarded(BreakerRules(timeout_s=guard_s), ALWAYS)
+    guarded = Guarded(BreakerSettings(timeout_s=guard_s), ALWAYS)
     made = made_call(guarded, httpx.Request("GET", URL, extensions={"timeout": own}))
     assert made.cache_request is not None
     call_result = made.build_error_result(made.cache_request, httpx.ReadTimeout("late"), timed_out=late)
@@ -161,7 +161,7 @@ def test_how_long_one_waits_for_another(
     guard_s: float | None, own: dict[str, float | None], patience_s: float | None
 ) -> None:
     request = httpx.Request("GET", URL, extensions={"timeout": own})
-    guarded = Guarded(BreakerRules(timeout_s=guard_s), ALWAYS)
+    guarded = Guarded(BreakerSettings(timeout_s=guard_s), ALWAYS)
     assert made_call(guarded, request).max_wait_s == patience_s
 
 
@@ -179,7 +179,7 @@ def test_how_long_one_waits_for_another(
 def test_private_response_stops_sharing_for_a_while(
     face: str, answer: Callable[[], httpx.Response], waits: bool
 ) -> None:
-    guarded = Guarded(BreakerRules(failures=100), ALWAYS)
+    guarded = Guarded(BreakerSettings(failures=100), ALWAYS)
     call(face, guarded, lambda _: answer())
     circuit = guarded.guard("dep").circuit
     assert isinstance(circuit.executor, FeatureExecutor)

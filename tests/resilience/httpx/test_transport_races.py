@@ -10,8 +10,8 @@ import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState, Outcome
 from tests.loops import run
 from tests.resilience.httpx.breaking_server import breaking_server
@@ -28,7 +28,7 @@ def server() -> Iterator[str]:
 
 @pytest.mark.parametrize("path", ["/silent", "/stalled"])
 def test_cancelled_caller_is_neutral(backend: str, path: str, server: str) -> None:
-    guarded = Guarded(BreakerRules(failures=1))
+    guarded = Guarded(BreakerSettings(failures=1))
 
     async def cancelled() -> None:
         async with httpx.AsyncClient(
@@ -44,7 +44,7 @@ def test_cancelled_caller_is_neutral(backend: str, path: str, server: str) -> No
 
 
 def test_cancelled_probe_frees_its_slot(backend: str) -> None:
-    guarded = Guarded(BreakerRules(failures=1))
+    guarded = Guarded(BreakerSettings(failures=1))
     call("sync", guarded, status(500))
     guarded.clock.advance(10.0)
 
@@ -66,7 +66,7 @@ def test_cancelled_probe_frees_its_slot(backend: str) -> None:
 
 def test_many_threads_make_one_probe() -> None:
     count = 32
-    guarded = Guarded(BreakerRules(failures=1))
+    guarded = Guarded(BreakerSettings(failures=1))
     call("sync", guarded, status(500))
     guarded.clock.advance(10.0)
     rejected = threading.Semaphore(0)
@@ -95,7 +95,7 @@ def test_many_threads_make_one_probe() -> None:
 
 def test_many_tasks_make_one_probe(backend: str) -> None:
     count = 200
-    guarded = Guarded(BreakerRules(failures=1))
+    guarded = Guarded(BreakerSettings(failures=1))
     call("sync", guarded, status(500))
     guarded.clock.advance(10.0)
     answers: list[str] = []

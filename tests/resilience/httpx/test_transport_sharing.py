@@ -10,11 +10,11 @@ import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerCause, BreakerState, FallbackKind, GuardRejection, Outcome
 from tests.loops import run
 from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, call, status
@@ -221,7 +221,7 @@ def test_a_failing_status_sends_all_to_the_fallback(face: str) -> None:
 @faces
 def test_a_failing_status_without_a_fallback_is_each_ones_own(face: str) -> None:
     busy = lambda: httpx.Response(503, stream=Parts(b"busy"))  # noqa: E731
-    guarded = Guarded(BreakerRules(failures=100), ALWAYS)
+    guarded = Guarded(BreakerSettings(failures=100), ALWAYS)
     assert gathered(face, guarded, busy) == (["busy"] * MANY, MANY)
 
 

@@ -8,8 +8,8 @@ import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState, Outcome, StreamSettleMode
 from tests.resilience.httpx.guarded_calls import FACES, Guarded, Handler, Parts, call, status
 
@@ -50,7 +50,7 @@ def taking(guarded: Guarded, headers_s: float, *gaps_s: float) -> Handler:
     ],
 )
 def test_a_slow_call(face: str, times_s: tuple[float, ...], outcome: Outcome) -> None:
-    guarded = Guarded(BreakerRules(slow_call_s=2.0))
+    guarded = Guarded(BreakerSettings(slow_call_s=2.0))
     call(face, guarded, taking(guarded, *times_s))
     assert guarded.outcomes == [outcome]
 
@@ -66,13 +66,13 @@ def test_a_slow_call(face: str, times_s: tuple[float, ...], outcome: Outcome) ->
     ],
 )
 def test_a_slow_first_part(face: str, times_s: tuple[float, ...], outcome: Outcome) -> None:
-    guarded = Guarded(BreakerRules(slow_call_s=2.0, first_item_s=2.0))
+    guarded = Guarded(BreakerSettings(slow_call_s=2.0, first_item_s=2.0))
     call(face, guarded, taking(guarded, *times_s))
     assert guarded.outcomes == [outcome]
 
 
 def test_a_failing_status_is_not_slow(face: str) -> None:
-    guarded = Guarded(BreakerRules(slow_call_s=2.0))
+    guarded = Guarded(BreakerSettings(slow_call_s=2.0))
 
     def handler(request: httpx.Request) -> httpx.Response:
         guarded.clock.advance(9.0)
@@ -84,7 +84,7 @@ def test_a_failing_status_is_not_slow(face: str) -> None:
 
 def test_the_time_of_the_reader_is_not_the_dependencys(face: str) -> None:
     """Two seconds of the dependency, and nine of the reader between two parts."""
-    guarded = Guarded(BreakerRules(slow_call_s=2.0))
+    guarded = Guarded(BreakerSettings(slow_call_s=2.0))
     handler = taking(guarded, 1.0, 0.5, 0.5)
     if face == "sync":
         read_slowly(guarded, handler)
@@ -116,13 +116,13 @@ def read_slowly_async(face: str, guarded: Guarded, handler: Handler) -> None:
 
 
 def test_an_empty_part_is_not_the_first(face: str) -> None:
-    guarded = Guarded(BreakerRules(first_item_s=2.0))
+    guarded = Guarded(BreakerSettings(first_item_s=2.0))
     body = Parts(b"", lambda: guarded.clock.advance(3.0), b"part")
     call(face, guarded, lambda _: httpx.Response(200, stream=body))
     assert guarded.outcomes == [SLOW]
 
 
-def half_open(face: str, rules: BreakerRules) -> Guarded:
+def half_open(face: str, rules: BreakerSettings) -> Guarded:
     guarded = Guarded(rules)
     call(face, guarded, status(500))
     guarded.clock.advance(rules.open_s)
@@ -131,7 +131,7 @@ def half_open(face: str, rules: BreakerRules) -> Guarded:
 
 
 def test_probe_with_slow_first_chunk_opens_again(face: str) -> None:
-    rules = BreakerRules(failures=1, first_item_s=2.0, stream_settle=StreamSettleMode.FIRST_ITEM)
+    rules = BreakerSettings(failures=1, first_item_s=2.0, stream_settle=StreamSettleMode.FIRST_ITEM)
     guarded = half_open(face, rules)
     call(face, guarded, taking(guarded, 3.0, 0.0, 0.0))
     assert guarded.outcomes == [SLOW]
@@ -139,7 +139,7 @@ def test_probe_with_slow_first_chunk_opens_again(face: str) -> None:
 
 
 def test_probe_succeeds_at_the_end_of_an_empty_body(face: str) -> None:
-    rules = BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM)
+    rules = BreakerSettings(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM)
     guarded = half_open(face, rules)
     call(face, guarded, lambda _: httpx.Response(200, stream=Parts(b"")))
     assert guarded.outcomes == [SUCCESS]
@@ -147,14 +147,14 @@ def test_probe_succeeds_at_the_end_of_an_empty_body(face: str) -> None:
 
 
 def test_later_break_is_not_counted(face: str) -> None:
-    guarded = half_open(face, BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM))
+    guarded = half_open(face, BreakerSettings(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM))
     with pytest.raises(httpx.ReadError):
         call(face, guarded, lambda _: httpx.Response(200, stream=Parts(b"a", httpx.ReadError("cut"))))
     assert guarded.outcomes == [SUCCESS]
 
 
 def test_an_ordinary_call_counts_at_its_end_all_the_same(face: str) -> None:
-    guarded = Guarded(BreakerRules(stream_settle=StreamSettleMode.FIRST_ITEM, max_in_flight=5))
+    guarded = Guarded(BreakerSettings(stream_settle=StreamSettleMode.FIRST_ITEM, max_in_flight=5))
     body = Parts(b"a", httpx.ReadError("cut"))
     with pytest.raises(httpx.ReadError):
         call(face, guarded, lambda _: httpx.Response(200, stream=body))
@@ -162,15 +162,15 @@ def test_an_ordinary_call_counts_at_its_end_all_the_same(face: str) -> None:
 
 
 def test_probe_left_after_its_end_is_settled_once(face: str) -> None:
-    rules = BreakerRules(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM)
+    rules = BreakerSettings(failures=1, stream_settle=StreamSettleMode.FIRST_ITEM)
     guarded = half_open(face, rules)
     call(face, guarded, lambda _: httpx.Response(200, stream=Parts(b"a", b"b")), parts=1)
     assert guarded.outcomes == [SUCCESS]
     assert guarded.view().state is BreakerState.CLOSED
 
 
-@pytest.mark.parametrize("rules", [BreakerRules(timeout_s=0.02), BreakerRules(stream_idle_s=0.02)])
-def test_the_request_of_the_caller_keeps_its_own_limits(face: str, rules: BreakerRules) -> None:
+@pytest.mark.parametrize("rules", [BreakerSettings(timeout_s=0.02), BreakerSettings(stream_idle_s=0.02)])
+def test_the_request_of_the_caller_keeps_its_own_limits(face: str, rules: BreakerSettings) -> None:
     guarded = Guarded(rules)
     seen: list[httpx.Request] = []
 

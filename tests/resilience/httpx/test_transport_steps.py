@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.http.httpx_bodies import BodySteps
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from tests.resilience.httpx.guarded_calls import URL, Guarded, Parts, call
 
 STEPS = ("connect", "read", "write", "pool")
@@ -56,5 +56,5 @@ def test_the_body_has_its_own_limit_from_the_headers_on() -> None:
         seen.append(limits(request)[1])
         return httpx.Response(200, stream=Parts(lambda: seen.append(limits(request)[1]), b"fine"))
 
-    call("sync", Guarded(BreakerRules(timeout_s=2.0, stream_idle_s=3.0)), handler, timeout=7.0)
+    call("sync", Guarded(BreakerSettings(timeout_s=2.0, stream_idle_s=3.0)), handler, timeout=7.0)
     assert seen == [2.0, 3.0]

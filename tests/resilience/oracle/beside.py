@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerState,
     BreakerTransition,
@@ -35,7 +35,7 @@ def bare(view: BreakerView) -> dict[str, Any]:
 class Beside:
     """Two breakers and an oracle. Each method is one thing that happens to all of them."""
 
-    def be_born(self, rules: BreakerRules) -> None:
+    def be_born(self, rules: BreakerSettings) -> None:
         self.by, self.now = rules, BIRTH_S
         self.breaker = Breaker("it", rules)
         self.replica = Breaker("it", rules)

@@ -6,7 +6,7 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerMode, SlowCallMode, TripRule
 
 TICK_S = 0.125
@@ -23,10 +23,10 @@ SPANS_S = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 30.0)
 STEPS_BACK_S = (0.125, 1.0, 5.0, 60.0)
 
 
-def plain() -> st.SearchStrategy[BreakerRules]:
+def plain() -> st.SearchStrategy[BreakerSettings]:
     """As most users have them."""
     return st.builds(
-        BreakerRules,
+        BreakerSettings,
         failures=st.integers(2, 4),
         open_s=st.just(1.0),
         backoff=st.sampled_from([1.0, 2.0]),
@@ -35,10 +35,10 @@ def plain() -> st.SearchStrategy[BreakerRules]:
     )
 
 
-def ramping() -> st.SearchStrategy[BreakerRules]:
+def ramping() -> st.SearchStrategy[BreakerSettings]:
     """With several steps of a ramp, and easily opened."""
     return st.builds(
-        BreakerRules,
+        BreakerSettings,
         failures=st.just(1),
         open_s=st.just(1.0),
         ramp=st.sampled_from([ramp for ramp in RAMPS if len(ramp) > 1]),
@@ -47,10 +47,10 @@ def ramping() -> st.SearchStrategy[BreakerRules]:
     )
 
 
-def windowed() -> st.SearchStrategy[BreakerRules]:
+def windowed() -> st.SearchStrategy[BreakerSettings]:
     """By rates alone."""
     return st.builds(
-        BreakerRules,
+        BreakerSettings,
         trip=st.sampled_from([frozenset({TripRule.FAILURE_RATE}), frozenset({TripRule.SLOW_RATE})]),
         window=st.just(4),
         window_s=st.sampled_from([None, 1.25, 2.5]),
@@ -60,11 +60,11 @@ def windowed() -> st.SearchStrategy[BreakerRules]:
 
 
 @st.composite
-def rules(draw: st.DrawFn) -> BreakerRules:
+def rules(draw: st.DrawFn) -> BreakerSettings:
     """Draw any rules that the settings accept."""
     open_s = draw(st.sampled_from([0.5, 1.0, 4.0]))
     window = draw(st.integers(1, 6))
-    return BreakerRules(
+    return BreakerSettings(
         failures=draw(st.integers(1, 4)),
         open_s=open_s,
         open_max_s=draw(st.sampled_from([None, None, open_s, open_s * 3])),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.store import RemoteBreakerState
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerCause, BreakerMode, BreakerState, Outcome, TripRule
 from autoglm_throttle.types.guard import BreakerTransition, GuardPermit
 from tests.resilience.oracle import recount
@@ -62,7 +62,7 @@ class No:
 class Oracle:
     """The expected results and views of a breaker."""
 
-    def __init__(self, rules: BreakerRules, now: float, generation: int) -> None:
+    def __init__(self, rules: BreakerSettings, now: float, generation: int) -> None:
         self.rules = rules
         self.log: list[Entry] = [Went(STARTS[rules.mode], None, now)]
         self.metrics_only = rules.mode is BreakerMode.METRICS_ONLY

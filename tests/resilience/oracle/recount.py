@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState, GuardPermit, Outcome, SlowCallMode, TripRule
 from tests.resilience.oracle.log import (
     Agreed,
@@ -65,7 +65,7 @@ def rounds(log: Sequence[Entry]) -> int:
     return counted
 
 
-def wait_s(log: Sequence[Entry], rules: BreakerRules) -> float:
+def wait_s(log: Sequence[Entry], rules: BreakerSettings) -> float:
     """How long the newest opening lasts: `min(open_s * backoff ** rounds, open_max_s)`."""
     once = next(
         entry for entry in reversed(log) if isinstance(entry, Went) and entry.to is BreakerState.OPEN
@@ -107,12 +107,12 @@ def won(log: Sequence[Entry]) -> int:
     return sum(entry.outcome is Outcome.SUCCESS for entry in results(log))
 
 
-def failed(result: Ended, rules: BreakerRules) -> bool:
+def failed(result: Ended, rules: BreakerSettings) -> bool:
     slow_fails = rules.slow_is is SlowCallMode.FAILURE
     return result.outcome is Outcome.FAILURE or (slow_fails and result.outcome is Outcome.SLOW)
 
 
-def streak(log: Sequence[Entry], rules: BreakerRules) -> int:
+def streak(log: Sequence[Entry], rules: BreakerSettings) -> int:
     """Failures in a row, each new row begun where the first lies too far back."""
     row: list[float] = []
     for result in results(log):
@@ -142,7 +142,7 @@ def step(log: Sequence[Entry]) -> tuple[int, float, bool]:
     return number, began, success
 
 
-def windows(log: Sequence[Entry], rules: BreakerRules, now: float, latest: float) -> Iterator[list[Ended]]:
+def windows(log: Sequence[Entry], rules: BreakerSettings, now: float, latest: float) -> Iterator[list[Ended]]:
     """Every window that the rules allow: one, unless it is counted in buckets of time.
 
     A result surely counts for nine tenths of ``window_s``, and surely not after the whole of it; what lies

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
@@ -87,10 +87,10 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
     @initialize(
         rules=drawn.rules(), guests=st.sets(st.sampled_from(ConcurrentCaller)), start=st.sampled_from(STARTS)
     )
-    def begin(self, rules: BreakerRules, guests: set[ConcurrentCaller], start: BreakerState) -> None:
+    def begin(self, rules: BreakerSettings, guests: set[ConcurrentCaller], start: BreakerState) -> None:
         self.set_out(rules, guests, start)
 
-    def set_out(self, rules: BreakerRules, guests: set[ConcurrentCaller], start: BreakerState) -> None:
+    def set_out(self, rules: BreakerSettings, guests: set[ConcurrentCaller], start: BreakerState) -> None:
         self.be_born(rules)
         self.guests = guests
         self.passes = [GuardPermit(self.breaker.generation + 3, 2)]
@@ -395,7 +395,7 @@ TestBreaker.settings = settings(stateful_step_count=50, report_multiple_bugs=Fal
 
 
 def test_the_modes_of_a_start() -> None:
-    states = {mode: Breaker("it", BreakerRules(mode=mode)).state(0.0) for mode in BreakerMode}
+    states = {mode: Breaker("it", BreakerSettings(mode=mode)).state(0.0) for mode in BreakerMode}
     assert states == {
         BreakerMode.ENFORCE: BreakerState.CLOSED,
         BreakerMode.METRICS_ONLY: BreakerState.CLOSED,

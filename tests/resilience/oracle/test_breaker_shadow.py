@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerMode, BreakerView, GuardPermit, Outcome
 from tests.resilience.oracle import drawn
 
@@ -23,10 +23,10 @@ def shape(view: BreakerView) -> BreakerView:
 
 
 @given(rules=drawn.rules(), events=st.lists(st.one_of(REQUESTS, REQUESTS, ENDS, ENDS, WAITS), max_size=60))
-def test_the_shadow_is_the_breaker_itself(rules: BreakerRules, events: list[tuple[str, float]]) -> None:
+def test_the_shadow_is_the_breaker_itself(rules: BreakerSettings, events: list[tuple[str, float]]) -> None:
     now, rejected = 0.0, 0
-    shadow = Breaker("it", replace(rules, mode=BreakerMode.METRICS_ONLY))
-    strict = Breaker("it", replace(rules, mode=BreakerMode.ENFORCE))
+    shadow = Breaker("it", rules.model_copy(update={"mode": BreakerMode.METRICS_ONLY}))
+    strict = Breaker("it", rules.model_copy(update={"mode": BreakerMode.ENFORCE}))
     calls: list[tuple[GuardPermit, GuardPermit | None]] = []
     for what, figure in events:
         if what == "wait":

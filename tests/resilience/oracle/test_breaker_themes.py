@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState
 from tests.resilience.oracle import drawn
 from tests.resilience.oracle.test_breaker_machine import BreakerMachine, ConcurrentCaller
@@ -20,7 +20,7 @@ class RampMachine(BreakerMachine):
     """A ramp without concurrent callers."""
 
     @initialize(rules=drawn.ramping())
-    def begin(self, rules: BreakerRules) -> None:
+    def begin(self, rules: BreakerSettings) -> None:
         self.set_out(rules, set(), BreakerState.RAMPING)
 
 
@@ -28,7 +28,7 @@ class WindowMachine(BreakerMachine):
     """Closed, and judged by rates."""
 
     @initialize(rules=drawn.windowed())
-    def begin(self, rules: BreakerRules) -> None:
+    def begin(self, rules: BreakerSettings) -> None:
         self.set_out(rules, set(), BreakerState.CLOSED)
 
 
@@ -36,7 +36,7 @@ class OperatedMachine(BreakerMachine):
     """Usual rules, and whatever operators decide, here and elsewhere."""
 
     @initialize(rules=drawn.plain(), verb=st.sampled_from(["force_open", "disable", "reset"]))
-    def begin(self, rules: BreakerRules, verb: str) -> None:
+    def begin(self, rules: BreakerSettings, verb: str) -> None:
         self.set_out(rules, {ConcurrentCaller.OPERATOR, ConcurrentCaller.FLEET}, BreakerState.OPEN)
         self.decide(verb)
 

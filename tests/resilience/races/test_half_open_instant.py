@@ -12,8 +12,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerCause, BreakerState, GuardPermit, GuardRejected, Outcome
 from tests.loops import run
 from tests.resilience.tripping import Clocked, fail, half_open
@@ -142,7 +142,7 @@ def test_one_of_sixty_four_threads_in_each_of_a_hundred_rounds() -> None:
 @pytest.mark.usefixtures("_hasty")
 @pytest.mark.parametrize("most", [1, 3])
 def test_concurrent_thread_ends_never_exceed_probe_slots(most: int) -> None:
-    circuit, dependency = half_open(BreakerRules(failures=1, half_open_max=most)), Dependency()
+    circuit, dependency = half_open(BreakerSettings(failures=1, half_open_max=most)), Dependency()
     guarded = Guard(circuit)(dependency.call_at_once)
     barrier = threading.Barrier(THREADS)
     at_trials: list[int] = []

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState, GuardPermit, GuardRejected, Outcome
 from tests.resilience.doubling import Slot
 from tests.resilience.tripping import Clocked, fail, half_open
@@ -141,7 +141,7 @@ def test_late_result_of_a_hung_probe_is_counted() -> None:
 
 def test_calls_run_side_by_side() -> None:
     together = threading.Barrier(8)
-    for rules in (BreakerRules(), BreakerRules(slow_call_s=60.0), BreakerRules(max_in_flight=8)):
+    for rules in (BreakerSettings(), BreakerSettings(slow_call_s=60.0), BreakerSettings(max_in_flight=8)):
         guarded = Guard(Clocked(rules))(lambda: together.wait(60))
         with ThreadPoolExecutor(8) as pool:
             assert sorted(pool.map(lambda _, call=guarded: call(), range(8))) == list(range(8))
@@ -149,7 +149,7 @@ def test_calls_run_side_by_side() -> None:
 
 def test_probes_run_concurrently() -> None:
     together = threading.Barrier(4)
-    circuit = half_open(BreakerRules(failures=1, half_open_max=4))
+    circuit = half_open(BreakerSettings(failures=1, half_open_max=4))
     guarded = Guard(circuit)(lambda: together.wait(60))
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(lambda _: guarded(), range(4))) == list(range(4))
@@ -158,7 +158,7 @@ def test_probes_run_concurrently() -> None:
 
 @pytest.mark.untraced
 def test_random_failures_in_threads_leave_a_working_breaker() -> None:
-    circuit = Clocked(BreakerRules(failures=2, half_open_max=2, open_s=0.5, trial_lease_s=1.0))
+    circuit = Clocked(BreakerSettings(failures=2, half_open_max=2, open_s=0.5, trial_lease_s=1.0))
 
     def traffic(seed: int) -> None:
         for number in range(300):

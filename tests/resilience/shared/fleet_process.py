@@ -15,11 +15,12 @@ import threading
 import time
 
 from autoglm_throttle._runtime.wakeup import new_wakeup
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.protocol import SharedRules
 from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
-from autoglm_throttle.store.client import RedisClients, RedisOptions
+from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.types import BreakerState, GuardPermit
 
 TASKS = 50
@@ -30,14 +31,14 @@ PATIENT_S = 60.0
 
 
 def store_at(url: str, prefix: str) -> RedisBreakerStore:
-    clients = RedisClients(RedisOptions(url))
+    clients = RedisClients(StoreSettings(redis_url=url))
     return RedisBreakerStore(
         lambda: clients.sync(PATIENT_S), new_wakeup, SharedRules(prefix, deadline_s=PATIENT_S)
     )
 
 
 def circuit(store: RedisBreakerStore, name: str, lease_s: float = LEASE_S) -> GuardState:
-    return GuardState(name, BreakerRules(failures=1, trial_lease_s=lease_s), store=store)
+    return GuardState(name, BreakerSettings(failures=1, trial_lease_s=lease_s), store=store)
 
 
 def turns(turn: list[int], last: int) -> None:

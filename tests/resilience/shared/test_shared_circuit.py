@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
 from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.store.breakers import sync_sender
 from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
 from autoglm_throttle.types import BreakerState, GuardPermit, GuardRejection, Outcome
@@ -22,7 +22,7 @@ SCRIPTS = ("cmdstat_eval", "cmdstat_evalsha", "cmdstat_publish")
 
 
 def circuit(store: RedisBreakerStore, name: str = "a", open_s: float = 0.05) -> GuardState:
-    return GuardState(name, BreakerRules(failures=2, open_s=open_s, trial_lease_s=600.0), store=store)
+    return GuardState(name, BreakerSettings(failures=2, open_s=open_s, trial_lease_s=600.0), store=store)
 
 
 def passed(one: GuardState) -> GuardPermit:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from autoglm_throttle.resilience.breaker_rules import BreakerRules
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 
 
 @pytest.mark.parametrize(
@@ -16,19 +16,19 @@ from autoglm_throttle.resilience.breaker_rules import BreakerRules
         (5.0, None, 30.0),
         (10.0, None, 30.0),
         (11.0, None, 33.0),
-        (11.0, 4.0, 4.0),
+        (11.0, 12.0, 12.0),
         (None, 4.0, 4.0),
     ],
 )
 def test_maximum_duration_of_a_probe(
     timeout_s: float | None, trial_lease_s: float | None, lease_s: float
 ) -> None:
-    assert BreakerRules(timeout_s=timeout_s, trial_lease_s=trial_lease_s).lease_s == lease_s
+    assert BreakerSettings(timeout_s=timeout_s, trial_lease_s=trial_lease_s).lease_s == lease_s
 
 
 @pytest.mark.parametrize(("threshold", "need"), [(None, 2), (5, 5), (1, 1)])
 def test_how_many_must_succeed(threshold: int | None, need: int) -> None:
-    assert BreakerRules(half_open_max=2, success_threshold=threshold).successes_needed == need
+    assert BreakerSettings(half_open_max=2, success_threshold=threshold).successes_needed == need
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,13 @@ def test_how_many_must_succeed(threshold: int | None, need: int) -> None:
     ],
 )
 def test_how_long_it_stays_open(backoff: float, open_max_s: float | None, rounds: int, wait_s: float) -> None:
-    assert BreakerRules(backoff=backoff, open_max_s=open_max_s).wait_s(rounds) == wait_s
+    assert BreakerSettings(backoff=backoff, open_max_s=open_max_s).wait_s(rounds) == wait_s
 
 
 @pytest.mark.parametrize(("backoff", "rounds"), [(1.0, 7), (2.0, 0)])
 def test_no_wait_is_longer_than_the_longest(backoff: float, rounds: int) -> None:
-    assert BreakerRules(backoff=backoff, open_max_s=6.0).wait_s(rounds) == 6.0
+    assert BreakerSettings.model_construct(backoff=backoff, open_max_s=6.0).wait_s(rounds) == 6.0
 
 
 def test_a_wait_is_always_a_time() -> None:
-    assert all(math.isfinite(BreakerRules(backoff=1e9).wait_s(rounds)) for rounds in range(60))
+    assert all(math.isfinite(BreakerSettings(backoff=100.0).wait_s(rounds)) for rounds in range(200))
