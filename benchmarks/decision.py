@@ -14,7 +14,8 @@ from collections.abc import Callable
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Settings, Throttle
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
-from autoglm_throttle.types import BorrowMode, UserLimit
+from autoglm_throttle.settings.groups.control import RateSettings
+from autoglm_throttle.types import UserLimit
 from benchmarks import asgi_rows, harness
 
 CALLS = 20_000
@@ -24,7 +25,7 @@ LIMIT = UserLimit("user-60s", 100, 60)
 
 def bucket() -> float:
     """Measure taking a token from a priority bucket."""
-    buckets = PriorityBuckets((1e6, 1e6, 1e6), 1.0, BorrowMode.OFF, 0.0)
+    buckets = PriorityBuckets(RateSettings(rate_mid_rps=1e6), 0.0)
     demand = Demand(Priority.MID)
     return timed(lambda number: buckets.take(demand, number * 1e-5))
 

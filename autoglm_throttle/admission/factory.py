@@ -12,7 +12,7 @@ from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.admission.settlement import Settlement
 from autoglm_throttle.events import EventQueue, RejectionSampler
-from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, ConcurrencyRules
+from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
 from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.limiting.shared_budget import SharedBudget
@@ -84,7 +84,7 @@ def admission_parts(
         settlement=Settlement(clock, lock, concurrency_limiter(settings, now)),
         buckets=buckets,
         rate_limiter=rate_limiter,
-        shared_budget=shared_budget(settings, now),
+        shared_budget=SharedBudget(settings.rates, now),
         user_limits=users,
         quota=memory,
         fleet=members,
@@ -111,7 +111,7 @@ def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | Leased
     """Create the buckets of this process: its part of the rates, or its leases of a fleet's rates."""
     if settings.fleet.fleet:
         return LeasedBuckets(settings.rates, settings.fleet, now)
-    return PriorityBuckets(_process_rates(settings), settings.rates.burst_s, settings.rates.borrow, now)
+    return PriorityBuckets(settings.rates, now)
 
 
 def fleet(
@@ -255,29 +255,13 @@ def concurrency_limiter(settings: Settings, now: float) -> AdaptiveConcurrencyLi
     """Create the limit on requests in flight for the policy."""
     if settings.control.policy not in WITH_CONCURRENCY_LIMIT:
         return FixedConcurrencyLimit(settings.concurrency.inflight_max or math.inf)
-    rules = ConcurrencyRules(
-        slo_s=settings.concurrency.slo_s,
-        latency_budget=settings.concurrency.latency_budget,
-        wait_budget=settings.concurrency.wait_budget,
-        inflight_start=max(
-            settings.concurrency.inflight_floor,
-            math.ceil(settings.concurrency.inflight_start / settings.rates.workers),
-        ),
-        inflight_floor=settings.concurrency.inflight_floor,
-        inflight_max=settings.concurrency.inflight_max,
-        queue_max=settings.concurrency.queue_max,
-        period_s=settings.concurrency.period_s,
-        period_completions=settings.concurrency.period_completions,
-        min_share=settings.concurrency.min_share,
+    return AdaptiveConcurrencyLimiter(
+        settings.concurrency,
+        now,
         memory_target=settings.gpu.gpu_memory_target,
+        workers=settings.rates.workers,
         dry_run=settings.control.dry_run,
     )
-    return AdaptiveConcurrencyLimiter(rules, now)
-
-
-def shared_budget(settings: Settings, now: float) -> SharedBudget:
-    """Create the budget that all classes share while the policy ``adaptive`` reduces rates."""
-    return SharedBudget((0.0, settings.rates.reserve_mid, settings.rates.reserve_low), now)
 
 
 def quota(settings: Settings) -> Quota | None:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autoglm_throttle.limiting.concurrency_rules import ConcurrencyRules
 from autoglm_throttle.limiting.instant import seconds_until
 from autoglm_throttle.limiting.memory_cap import MemoryCap
 from autoglm_throttle.limiting.queue import RESERVED_QUEUE, PriorityQueues
 from autoglm_throttle.limiting.reserved_share import RESERVED_MAX_WAIT, ReservedShare
 from autoglm_throttle.limiting.service_estimator import RunningPeriod, ServiceEstimator
 from autoglm_throttle.limiting.ticket import CALLED, CANCELLED, EXPIRED, WAITING, Ticket, TicketState
+from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from autoglm_throttle.types import ConcurrencyView, Decision, Demand, LimiterReport, Outcome, Priority, Reason
 
-__all__ = ["AdaptiveConcurrencyLimiter", "ConcurrencyRules", "Ticket", "TicketState"]
+__all__ = ["AdaptiveConcurrencyLimiter", "Ticket", "TicketState"]
 
 _SUCCESS, _SLOW, _FAILURE = Outcome.SUCCESS, Outcome.SLOW, Outcome.FAILURE
 _QUEUE = Reason.QUEUE
@@ -34,20 +34,32 @@ class AdaptiveConcurrencyLimiter:
     Not thread-safe: callers hold one lock.
 
     Args:
-        rules: the settings.
+        settings: the settings of the limit and the queue.
         now: monotonic seconds.
+        memory_target: share of the fullest device that may be full, in (0, 1].
+        workers: processes that share the first limit.
+        dry_run: queue no request: it runs above the limit and counts as a queued one.
     """
 
     __slots__ = (
-        *("_rejected", "capacity", "in_flight", "limit", "memory"),
-        *("period", "queues", "rules", "service", "waiting"),
+        *("_dry_run", "_rejected", "_settings", "capacity", "in_flight", "limit"),
+        *("memory", "period", "queues", "service", "waiting"),
     )
 
-    def __init__(self, rules: ConcurrencyRules, now: float) -> None:
-        self.rules: ConcurrencyRules = rules
-        self.service: ServiceEstimator = ServiceEstimator(rules)
-        self.memory: MemoryCap = MemoryCap(rules.memory_target)
-        self.queues: PriorityQueues = PriorityQueues(ReservedShare(rules.min_share, now))
+    def __init__(
+        self,
+        settings: ConcurrencySettings,
+        now: float,
+        *,
+        memory_target: float,
+        workers: int = 1,
+        dry_run: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._dry_run = dry_run
+        self.service: ServiceEstimator = ServiceEstimator(settings)
+        self.memory: MemoryCap = MemoryCap(memory_target)
+        self.queues: PriorityQueues = PriorityQueues(ReservedShare(settings.min_share, now))
         self.period: RunningPeriod = RunningPeriod(now)
         self.in_flight: int = 0
         """Slots in use."""
@@ -58,7 +70,8 @@ class AdaptiveConcurrencyLimiter:
         self.capacity: int = 0
         """Requests that may be in flight."""
         self._rejected = 0
-        self._begin_period(float(rules.inflight_start))
+        first_limit = max(settings.inflight_floor, math.ceil(settings.inflight_start / workers))
+        self._begin_period(float(first_limit))
 
     def __repr__(self) -> str:
         occupancy = f"{self.in_flight} of {self.capacity} in flight"
@@ -96,11 +109,11 @@ class AdaptiveConcurrencyLimiter:
         """
         now = self._tick(now)
         priority = demand.priority
-        max_wait_s = self.service.max_wait_s(demand.slo_s or self.rules.slo_s)
+        max_wait_s = self.service.max_wait_s(demand.slo_s or self._settings.slo_s)
         excess = self._excess(priority, max_wait_s)
         if (
             excess <= 0
-            and len(self.queues.all[priority + 1]) + self._would_wait()[priority] < self.rules.queue_max
+            and len(self.queues.all[priority + 1]) + self._would_wait()[priority] < self._settings.queue_max
         ):
             return self._append(Ticket(demand, now, max_wait_s, priority + 1))
         ticket = self.enqueue_reserved(demand, now)
@@ -122,7 +135,7 @@ class AdaptiveConcurrencyLimiter:
         rate = self.service.rate_rps
         if rate is None or demand.priority is _HIGH or not self.queues.reserved.take(rate, now):
             return None
-        slo_s = demand.slo_s or self.rules.slo_s
+        slo_s = demand.slo_s or self._settings.slo_s
         ticket = Ticket(demand, now, RESERVED_MAX_WAIT * slo_s, RESERVED_QUEUE)
         if self.queues.all[RESERVED_QUEUE] or self.in_flight >= self.capacity:
             self.period.limited = True
@@ -205,7 +218,7 @@ class AdaptiveConcurrencyLimiter:
         """Build the rejection of an expired ticket."""
         now = self._tick(now)
         demand = ticket.demand
-        max_wait_s = self.service.max_wait_s(demand.slo_s or self.rules.slo_s)
+        max_wait_s = self.service.max_wait_s(demand.slo_s or self._settings.slo_s)
         excess = self._excess(demand.priority, max_wait_s)
         return self._build_rejection("queue:timeout", self._retry_s(demand.priority, excess, now))
 
@@ -213,7 +226,7 @@ class AdaptiveConcurrencyLimiter:
         """Count a request in flight above the limit: in a dry run it runs in spite of its rejection."""
         would_wait = self._would_wait()
         self._occupy(self.period.latest_s)
-        if self.rules.dry_run and self.in_flight > self.capacity:
+        if self._dry_run and self.in_flight > self.capacity:
             would_wait[priority] += 1
 
     def close_period(self, now: float) -> None:
@@ -271,7 +284,7 @@ class AdaptiveConcurrencyLimiter:
         return now
 
     def _end_period(self, now: float) -> None:
-        if now < self._period_ends_s() and self.period.done < self.rules.period_completions:
+        if now < self._period_ends_s() and self.period.done < self._settings.period_completions:
             return
         period = self.period.close(now, self.in_flight)
         self.memory.peak = max(self.memory.peak, period.peak)
@@ -287,11 +300,12 @@ class AdaptiveConcurrencyLimiter:
         self.limit = self._bound(limit)
         if service.unloaded_s is not None:
             period.failure_s = service.unloaded_s / 2
-        period.due_s = period.opened_s + max(self.rules.period_s, min(service.latency_s, service.longest_s))
+        lasts_s = max(self._settings.period_s, min(service.latency_s, service.longest_s))
+        period.due_s = period.opened_s + lasts_s
         self.capacity = int(self.limit)
 
     def _bound(self, limit: float) -> float:
-        return min(limit, self.memory.requests, float(self.rules.inflight_max) or math.inf)
+        return min(limit, self.memory.requests, float(self._settings.inflight_max) or math.inf)
 
     def _append(self, ticket: Ticket) -> Ticket:
         self.queues.all[ticket.queue_index][ticket] = None
@@ -338,20 +352,20 @@ class AdaptiveConcurrencyLimiter:
     def _ahead(self, priority: Priority) -> int:
         """Count the tickets ahead of a new request; in a dry run, the requests that would be such tickets."""
         ahead = self.queues.count_ahead(priority)
-        return ahead + sum(self._would_wait()[: priority + 1]) if self.rules.dry_run else ahead
+        return ahead + sum(self._would_wait()[: priority + 1]) if self._dry_run else ahead
 
     def _would_wait(self) -> list[int]:
         """Count, by priority, the requests in flight that would be queued without the dry run.
 
         Slots that became free since the last call go to the most important of them, as in `pop_ready`.
         """
-        if self.rules.dry_run:
+        if self._dry_run:
             self.queues.call_would_wait(self._over_capacity())
         return self.queues.would_wait
 
     def _over_capacity(self) -> int:
         """Count the requests in flight that would be queued without the dry run."""
-        return max(0, self.in_flight - self.capacity) if self.rules.dry_run else 0
+        return max(0, self.in_flight - self.capacity) if self._dry_run else 0
 
     def _build_rejection(self, detail: str, retry_s: float) -> Decision:
         capacity = self.capacity

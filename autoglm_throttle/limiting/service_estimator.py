@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autoglm_throttle.limiting.concurrency_rules import ConcurrencyRules
+from autoglm_throttle.settings.groups.control import ConcurrencySettings
 
 FIRST_LATENCY_S = 0.05
 """Assumed latency before the first completion."""
@@ -116,11 +116,11 @@ class ServiceEstimator:
     """Tracks rates and latencies, updated once in a period.
 
     Args:
-        rules: of the limiter.
+        settings: those of the limiter.
     """
 
     __slots__ = (
-        "_rules",
+        "_settings",
         "demand_rps",
         "latency_s",
         "longest_s",
@@ -131,9 +131,9 @@ class ServiceEstimator:
         "unloaded_s",
     )
 
-    def __init__(self, rules: ConcurrencyRules) -> None:
-        self._rules = rules
-        self.longest_s: float = max(rules.period_s, rules.slo_s / SLO_PER_PERIOD_MAX)
+    def __init__(self, settings: ConcurrencySettings) -> None:
+        self._settings = settings
+        self.longest_s: float = max(settings.period_s, settings.slo_s / SLO_PER_PERIOD_MAX)
         """Longest period, even with few completions."""
         self.periods: int = 0
         """Periods with completions so far."""
@@ -150,24 +150,24 @@ class ServiceEstimator:
     @property
     def slo_unreachable(self) -> bool:
         """Whether a request takes more than half of the objective even without load."""
-        return self.unloaded_s is not None and self.unloaded_s > self._rules.slo_s / 2
+        return self.unloaded_s is not None and self.unloaded_s > self._settings.slo_s / 2
 
     @property
     def budget_s(self) -> float:
         """Seconds that a request may spend in the service."""
-        rules, unloaded_s = self._rules, self.unloaded_s
+        settings, unloaded_s = self._settings, self.unloaded_s
         if unloaded_s is None:
-            return rules.latency_budget * rules.slo_s
+            return settings.latency_budget * settings.slo_s
         if self.slo_unreachable:
             return UNLOADED_PER_BUDGET * unloaded_s
         return max(
-            rules.latency_budget * rules.slo_s,
-            min(UNLOADED_PER_BUDGET * unloaded_s, SLO_PER_BUDGET_MAX * rules.slo_s),
+            settings.latency_budget * settings.slo_s,
+            min(UNLOADED_PER_BUDGET * unloaded_s, SLO_PER_BUDGET_MAX * settings.slo_s),
         )
 
     def max_wait_s(self, slo_s: float) -> float:
         """Return the longest useful wait in seconds under an objective of ``slo_s``."""
-        return max(0.0, min(self._rules.wait_budget * slo_s, slo_s - LATENCY_MARGIN * self.latency_s))
+        return max(0.0, min(self._settings.wait_budget * slo_s, slo_s - LATENCY_MARGIN * self.latency_s))
 
     def remaining_rps(self, priority: int, rate_rps: float) -> float:
         """Return the rate that higher classes leave to ``priority``, per second; 0 if too little."""
@@ -204,7 +204,7 @@ class ServiceEstimator:
             return limit if idle or mean_s <= self.budget_s else self._lowered(limit, period.peak)
         rate = self._track(min(PROBE_FACTOR * period.done / lasted_s, limit / mean_s))
         budget_s = self.budget_s
-        change = max(self._rules.inflight_floor, rate * budget_s) - limit
+        change = max(self._settings.inflight_floor, rate * budget_s) - limit
         up = STEP_UP_FAST if mean_s < budget_s / 2 else STEP_UP
         return limit + max(-STEP_DOWN * limit, min(change, up * limit))
 
@@ -213,7 +213,7 @@ class ServiceEstimator:
 
         Without this a small service would meet its first burst with more requests than it can finish in time.
         """
-        wanted = max(self._rules.inflight_floor, (self.rate_rps or 0.0) * self.budget_s)
+        wanted = max(self._settings.inflight_floor, (self.rate_rps or 0.0) * self.budget_s)
         return min(limit, max(wanted, (1.0 - STEP_DOWN) * min(limit, peak)))
 
     def _learn_latency(self, mean_s: float, peak: int) -> None:
@@ -223,7 +223,7 @@ class ServiceEstimator:
         unloaded_s = self.unloaded_s
         if unloaded_s is None or self.slow_latency_s < unloaded_s:
             self.unloaded_s = self.slow_latency_s
-        elif peak <= self._rules.inflight_floor:  # near the floor, latency is almost the unloaded latency
+        elif peak <= self._settings.inflight_floor:  # near the floor, latency is almost the unloaded latency
             self.unloaded_s = unloaded_s + UNLOADED_GAIN * (mean_s - unloaded_s)
 
     def _track(self, observed: float) -> float:

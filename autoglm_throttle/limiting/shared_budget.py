@@ -7,10 +7,8 @@ It estimates no demand and draws no lots: below the rate no request is rejected.
 from __future__ import annotations
 
 from autoglm_throttle.limiting.token_bucket import TokenBucket
+from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.types import Decision, Priority, Reason
-
-RESERVES = (0.0, 0.3, 0.6)
-"""For high, mid, low: share of the capacity that the class must leave behind. From simulation."""
 
 CAPACITY_S = 0.5
 """Seconds of the rate that a full budget holds."""
@@ -25,15 +23,15 @@ class SharedBudget:
     """A token bucket that all classes spend from, one token for a request. It starts inactive.
 
     Args:
-        reserves: for high, mid and low: share of the capacity that stays behind, each 0..0.875
-            (with more a bucket of 8 could never serve the class).
+        settings: the shares of the capacity that mid and low leave behind.
         now: monotonic seconds.
     """
 
     __slots__ = ("_active", "_detail", "bucket", "reserves")
 
-    def __init__(self, reserves: tuple[float, float, float], now: float) -> None:
-        self.reserves: tuple[float, float, float] = reserves
+    def __init__(self, settings: RateSettings, now: float) -> None:
+        self.reserves: tuple[float, float, float] = (0.0, settings.reserve_mid, settings.reserve_low)
+        """Share of the capacity that high, mid and low leave behind."""
         self.bucket: TokenBucket = TokenBucket(0.0, MIN_CAPACITY, now, "gpu")
         self._active = False
         self._detail = ""

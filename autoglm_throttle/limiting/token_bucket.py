@@ -12,6 +12,7 @@ from typing import Protocol
 
 from autoglm_throttle.limiting.instant import seconds_until
 from autoglm_throttle.limiting.rate_rejection import rate_rejection
+from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.types import BorrowMode, Decision, Demand, Priority
 
 DONOR_RESERVE = 0.5
@@ -114,18 +115,18 @@ class PriorityBuckets:
     So the sum of admitted units stays within the sum of bursts and rates.
 
     Args:
-        rates: nominal tokens per second for high, mid, low.
-        burst_s: seconds of nominal rate that a full bucket holds; a bucket holds at least one token.
-        borrow: the buckets from which a class may take tokens when its own is short.
+        settings: the rates of all processes together, of which this one gets its part; a bucket holds at
+            least one token.
         now: monotonic seconds.
     """
 
-    def __init__(self, rates: Sequence[float], burst_s: float, borrow: BorrowMode, now: float) -> None:
+    def __init__(self, settings: RateSettings, now: float) -> None:
+        rates = [rate / settings.workers for rate in settings.rates_rps]
         self.all: tuple[TokenBucket, ...] = tuple(
-            TokenBucket(rate, max(1.0, rate * burst_s), now, priority.label)
+            TokenBucket(rate, max(1.0, rate * settings.burst_s), now, priority.label)
             for priority, rate in zip(Priority, rates, strict=True)
         )
-        self._donors = tuple(_donors(priority, borrow, self.all) for priority in Priority)
+        self._donors = tuple(_donors(priority, settings.borrow, self.all) for priority in Priority)
 
     @property
     def rates(self) -> tuple[float, ...]:

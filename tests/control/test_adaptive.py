@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.gpu.aggregate import Aggregator
-from autoglm_throttle.limiting.shared_budget import RESERVES, SharedBudget
+from autoglm_throttle.limiting.shared_budget import SharedBudget
+from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.types import (
     AggregateMode,
     ControlCause,
@@ -252,7 +253,7 @@ def device(n: int, pct: float, taken_at_s: float, *, lost: bool) -> GpuSample:
 
 def test_budget_rejections_do_not_confirm_after_a_hang() -> None:
     controller = adaptive()
-    budget = SharedBudget(RESERVES, T0)
+    budget = SharedBudget(RateSettings(), T0)
     states: list[ControlState] = []
     for second in range(20):
         now = T0 + second

@@ -6,27 +6,34 @@ from typing import Any
 
 from autoglm_throttle.limiting.concurrency_limiter import (
     AdaptiveConcurrencyLimiter,
-    ConcurrencyRules,
     Ticket,
     TicketState,
 )
+from autoglm_throttle.settings.groups.control import ConcurrencySettings
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import Decision, Demand, Outcome, Priority, Reason
 
 HIGH, MID, LOW = Priority
 WAITING, CALLED, DROPPED, LEFT = TicketState
-FROZEN: dict[str, Any] = {"period_s": 1e6}
-"""No period ends, so what the gate knows stays as a test has set it."""
+FROZEN: dict[str, Any] = {"period_s": 60.0}
+"""No period ends in a test, so the estimates stay as it has set them."""
 
 
-def limiter(**rules: Any) -> AdaptiveConcurrencyLimiter:
-    return AdaptiveConcurrencyLimiter(ConcurrencyRules(**rules), 0.0)
+MEMORY_TARGET = GpuSettings().gpu_memory_target
+
+
+def limiter(
+    now: float = 0.0, *, memory_target: float = MEMORY_TARGET, dry_run: bool = False, **settings: Any
+) -> AdaptiveConcurrencyLimiter:
+    group = ConcurrencySettings(**settings)
+    return AdaptiveConcurrencyLimiter(group, now, memory_target=memory_target, dry_run=dry_run)
 
 
 def knowing(
-    rate: float, *demand: float, limit: int = 4, latency_s: float = 0.1, **rules: Any
+    rate: float, *demand: float, limit: int = 4, latency_s: float = 0.1, **settings: Any
 ) -> AdaptiveConcurrencyLimiter:
     """A gate that has measured a service, and whose knowledge stands still."""
-    tested = limiter(inflight_start=limit, **(FROZEN | {"min_share": 0.0} | rules))
+    tested = limiter(inflight_start=limit, inflight_floor=1, **(FROZEN | {"min_share": 0.0} | settings))
     tested.service.rate_rps = rate
     tested.service.latency_s = latency_s
     tested.service.demand_rps = [*demand, 0.0, 0.0, 0.0][:3]

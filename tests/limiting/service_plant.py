@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 from autoglm_throttle.limiting.concurrency_limiter import (
     AdaptiveConcurrencyLimiter,
-    ConcurrencyRules,
     Ticket,
     TicketState,
 )
+from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from autoglm_throttle.types import Demand, Outcome, Priority
+from tests.limiting.measured_limiters import MEMORY_TARGET
 
 
 class Memory:
@@ -45,7 +46,7 @@ class Plant:
     """Finishes requests at ``rate`` per second in order, each at least ``latency_s`` after its start.
 
     Args:
-        rules: of the gate.
+        settings: of the limiter.
         rate: requests per second.
         latency_s: of one request alone.
         seed: of the arrivals.
@@ -54,13 +55,13 @@ class Plant:
 
     def __init__(
         self,
-        rules: ConcurrencyRules,
+        settings: ConcurrencySettings,
         rate: float,
         latency_s: float = 0.05,
         seed: int = 1,
         memory: Memory | None = None,
     ) -> None:
-        self.limiter = AdaptiveConcurrencyLimiter(rules, 0.0)
+        self.limiter = AdaptiveConcurrencyLimiter(settings, 0.0, memory_target=MEMORY_TARGET)
         self.rate = rate
         self.latency_s = latency_s
         self.now = 0.0

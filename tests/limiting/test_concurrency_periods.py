@@ -175,7 +175,7 @@ def test_half_of_an_unloaded_answer_is_learnt_with_it() -> None:
 
 
 def test_a_clock_that_goes_back_stands_still() -> None:
-    tested = limiter(inflight_start=1)
+    tested = limiter(inflight_start=1, inflight_floor=1)
     tested.try_acquire(Demand(HIGH), 5.0)
     ticket = wait(tested, HIGH, 3.0)
     assert ticket.arrived_s == 5.0

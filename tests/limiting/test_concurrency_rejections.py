@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket
+from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.types import Decision, Demand, Priority, Reason
 from tests.limiting.measured_limiters import (
     HIGH,
@@ -136,9 +136,7 @@ def test_a_class_that_is_left_nothing_waits_for_those_before_it_at_least() -> No
     ("opened_s", "arrived_s"), [(1e9, 1e9 + 0.1), (1e9, 1e9 + 1 / 3), (2.0**-52, 0.25 + 2.0**-53)]
 )
 def test_a_promise_is_never_a_rounding_error_early(opened_s: float, arrived_s: float) -> None:
-    tested = fill(
-        AdaptiveConcurrencyLimiter(ConcurrencyRules(inflight_start=1, slo_s=6.0), opened_s), opened_s
-    )
+    tested = fill(limiter(opened_s, inflight_start=1, inflight_floor=1, slo_s=6.0), opened_s)
     wait(tested, LOW, opened_s)
     got = rejected(tested, LOW, arrived_s)
     ends_s = tested.period.opened_s + tested.service.longest_s

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, ConcurrencyRules
+from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
+from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from autoglm_throttle.types import Demand, Outcome, Priority
+from tests.limiting.measured_limiters import limiter
 from tests.limiting.service_plant import Memory, Plant
 
 pytestmark = pytest.mark.untraced
@@ -20,7 +22,7 @@ HIGH = Priority.HIGH
 def test_after_a_calm_time_the_memory_allows_as_many_as_before(keeps: bool, seed: int) -> None:
     rate = 100.0
     calm, flood = (rate / 2, 0.0, 0.0), (5 * rate, 0.0, 0.0)
-    plant = Plant(ConcurrencyRules(), rate, 0.1, seed, Memory(keeps=keeps, each=0.02))
+    plant = Plant(ConcurrencySettings(), rate, 0.1, seed, Memory(keeps=keeps, each=0.02))
     for load, seconds in ((calm, 30.0), (flood, 20.0), (calm, 120.0)):
         plant.run(seconds, load)
         assert plant.limiter.view(plant.now).memory_cap == pytest.approx(26.0, abs=0.5)
@@ -33,7 +35,7 @@ def test_after_a_calm_time_the_memory_allows_as_many_as_before(keeps: bool, seed
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_first_flood_after_a_calm_time_does_not_fill_the_memory(keeps: bool) -> None:
     memory = Memory(keeps=keeps, each=0.02)
-    plant = Plant(ConcurrencyRules(), 100.0, 0.1, memory=memory)
+    plant = Plant(ConcurrencySettings(), 100.0, 0.1, memory=memory)
     plant.run(20.0, (50.0, 0.0, 0.0))
     plant.run(10.0, (1000.0, 0.0, 0.0))
     assert memory.most <= 30, "there is room for no more"
@@ -62,7 +64,7 @@ def visit(tested: AdaptiveConcurrencyLimiter, number: int, now: float, *, stay: 
 
 
 def test_memory_cap_gets_in_flight_and_peak_since_last_update() -> None:
-    tested, reported = AdaptiveConcurrencyLimiter(ConcurrencyRules(), 0.0), Told()
+    tested, reported = limiter(), Told()
     tested.memory = reported  # type: ignore[assignment]
     tested.update_memory(0.40)
     visit(tested, 10, 0.1, stay=1)
@@ -87,7 +89,7 @@ def test_memory_cap_gets_in_flight_and_peak_since_last_update() -> None:
 
 @pytest.mark.parametrize(("rate", "latency_s"), [(4.0, 0.25), (10.0, 0.1)])
 def test_a_small_service_is_not_met_with_a_flood(rate: float, latency_s: float) -> None:
-    plant = Plant(ConcurrencyRules(), rate, latency_s)
+    plant = Plant(ConcurrencySettings(), rate, latency_s)
     plant.run(60.0, (0.9 * rate, 0.0, 0.0))
     assert plant.refused[HIGH] <= 0.05 * plant.offered[HIGH]
     assert plant.limiter.limit <= 10, "64 would be inside for six seconds at least"
@@ -96,6 +98,6 @@ def test_a_small_service_is_not_met_with_a_flood(rate: float, latency_s: float) 
 
 
 def test_a_service_that_answers_in_time_is_not_lowered() -> None:
-    plant = Plant(ConcurrencyRules(), 100.0, 0.1)
+    plant = Plant(ConcurrencySettings(), 100.0, 0.1)
     plant.run(60.0, (80.0, 0.0, 0.0))
     assert plant.limiter.limit == 64.0

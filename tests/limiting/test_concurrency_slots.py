@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket
+from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, Ticket
+from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from autoglm_throttle.types import Demand, Outcome
 from tests.limiting.measured_limiters import (
     HIGH,
@@ -71,14 +72,14 @@ def test_common_path_allocates_nothing_and_calls_no_ticket(path: Callable[..., A
 
 
 def test_the_hard_bound_bounds_the_limit_so_that_littles_law_holds() -> None:
-    plant = Plant(ConcurrencyRules(inflight_start=10, inflight_max=20), 100.0)
+    plant = Plant(ConcurrencySettings(inflight_start=10, inflight_max=20), 100.0)
     plant.run(20.0, (500.0, 0.0, 0.0))
     assert plant.limiter.limit == 20.0
     assert plant.limiter.view(plant.now).service_rps == pytest.approx(100.0, rel=0.1)
 
 
 def test_limit_grows_and_settles_at_littles_law() -> None:
-    plant = Plant(ConcurrencyRules(), 200.0)
+    plant = Plant(ConcurrencySettings(), 200.0)
     plant.run(10.0, (100.0, 0.0, 0.0))
     assert plant.limiter.limit == 64.0, "nobody found it reached"
     assert plant.limiter.view(plant.now).service_rps == pytest.approx(100.0, rel=0.3)
@@ -92,13 +93,13 @@ def test_limit_grows_and_settles_at_littles_law() -> None:
 
 @pytest.mark.parametrize("start", [2, 64, 500])
 def test_wherever_it_starts_overload_ends_at_the_same_limit(start: int) -> None:
-    plant = Plant(ConcurrencyRules(inflight_start=start), 200.0)
+    plant = Plant(ConcurrencySettings(inflight_start=start), 200.0)
     plant.run(15.0, (600.0, 0.0, 0.0))
     assert plant.limiter.limit == pytest.approx(100.0, rel=0.25)
 
 
 def test_a_hang_keeps_what_is_known() -> None:
-    plant = Plant(ConcurrencyRules(), 200.0)
+    plant = Plant(ConcurrencySettings(), 200.0)
     plant.run(15.0, (600.0, 0.0, 0.0))
     tested, before = plant.limiter, plant.limiter.view(plant.now)
     now = plant.now + 0.4  # the period in which the last ones have finished

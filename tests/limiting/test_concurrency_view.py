@@ -70,7 +70,7 @@ def test_dry_run_counts_the_queue_of_each_priority() -> None:
 
 
 def test_report_counts_waiters_and_rejections_of_the_limiter() -> None:
-    tested = limiter(inflight_start=1)
+    tested = limiter(inflight_start=1, inflight_floor=1)
     assert tested.report() == LimiterReport(False, None, 0, 1.0)
     tested.record_arrival(LOW, 0.1)
     fill(tested, 0.1)
@@ -86,7 +86,7 @@ def test_report_counts_waiters_and_rejections_of_the_limiter() -> None:
 
 @pytest.mark.parametrize("by_timer", [True, False])
 def test_report_counts_queue_timeouts(by_timer: bool) -> None:
-    tested = fill(limiter(inflight_start=1))
+    tested = fill(limiter(inflight_start=1, inflight_floor=1))
     ticket = wait(tested, LOW, 0.1)
     if by_timer:
         tested.expire(ticket, 0.61)

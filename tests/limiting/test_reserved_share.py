@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.concurrency_limiter import ConcurrencyRules
 from autoglm_throttle.limiting.reserved_share import BURST, BURST_S, ReservedShare
+from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from autoglm_throttle.types import Demand, Outcome
 from tests.limiting.measured_limiters import (
     CALLED,
@@ -109,7 +109,7 @@ def test_mid_and_low_get_their_share_in_any_overload(
     high: float, mid: float, low: float, share: float
 ) -> None:
     rate = 100.0
-    plant, load = Plant(ConcurrencyRules(min_share=share), rate), (high * rate, mid * rate, low * rate)
+    plant, load = Plant(ConcurrencySettings(min_share=share), rate), (high * rate, mid * rate, low * rate)
     plant.run(10.0, (0.2 * rate, 0.1 * rate, 0.1 * rate))
     plant.run(5.0, load)
     plant.forget()
@@ -121,7 +121,7 @@ def test_mid_and_low_get_their_share_in_any_overload(
 
 def test_a_share_as_great_as_the_demand_serves_nearly_all_of_it() -> None:
     rate = 100.0
-    plant = Plant(ConcurrencyRules(min_share=0.03), rate)
+    plant = Plant(ConcurrencySettings(min_share=0.03), rate)
     plant.run(10.0, (2 * rate, 0.03 * rate, 0.0))
     plant.forget()
     plant.run(30.0, (2 * rate, 0.03 * rate, 0.0))
@@ -130,7 +130,7 @@ def test_a_share_as_great_as_the_demand_serves_nearly_all_of_it() -> None:
 
 def test_a_sudden_flood_of_low_does_not_push_high_aside() -> None:
     rate = 200.0
-    plant = Plant(ConcurrencyRules(), rate)
+    plant = Plant(ConcurrencySettings(), rate)
     plant.run(10.0, (0.9 * rate, 0.0, 0.0))
     plant.forget()
     plant.run(1.0, (0.9 * rate, 0.0, 50 * rate))
@@ -141,7 +141,7 @@ def test_a_sudden_flood_of_low_does_not_push_high_aside() -> None:
 @pytest.mark.untraced
 def test_without_a_share_priority_is_strict() -> None:
     rate = 200.0
-    plant = Plant(ConcurrencyRules(min_share=0.0), rate)
+    plant = Plant(ConcurrencySettings(min_share=0.0), rate)
     plant.run(10.0, (3 * rate, rate, rate))
     plant.forget()
     plant.run(10.0, (3 * rate, rate, rate))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.concurrency_rules import ConcurrencyRules
 from autoglm_throttle.limiting.service_estimator import MeasurementPeriod, ServiceEstimator
+from autoglm_throttle.settings.groups.control import ConcurrencySettings
 
 LONGEST_S = 0.5
 """Under the default objective of 2 s every period ends after half a second."""
@@ -31,8 +31,8 @@ def period(**counted: Any) -> MeasurementPeriod:
     return MeasurementPeriod(**counts)
 
 
-def service(**rules: Any) -> ServiceEstimator:
-    return ServiceEstimator(ConcurrencyRules(**{"latency_budget": 0.25} | rules))
+def service(**settings: Any) -> ServiceEstimator:
+    return ServiceEstimator(ConcurrencySettings(**{"latency_budget": 0.25} | settings))
 
 
 # --- demand ---

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared_budget import RESERVES, SharedBudget
+from autoglm_throttle.limiting.shared_budget import SharedBudget
+from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.types import Priority, Reason
 
 LEVELS = (0.0, 0.3, 0.6)
 
 
 def budget(rate: float, now: float = 0.0) -> SharedBudget:
-    made = SharedBudget(RESERVES, now)
+    made = SharedBudget(RateSettings(), now)
     made.rescale(rate, "utilization", now)
     return made
 
@@ -53,7 +54,7 @@ def test_even_a_very_small_rate_lets_every_class_pass() -> None:
 
 
 def test_inactive_budget_admits_all_and_spends_nothing() -> None:
-    of = SharedBudget(RESERVES, 0.0)
+    of = SharedBudget(RateSettings(), 0.0)
     assert [of.take(Priority.LOW, 0.0) for _ in range(1000)] == [None] * 1000
     assert repr(of) == "SharedBudget(inactive)"
     of.rescale(100.0, "memory", 1.0)

@@ -7,12 +7,14 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.token_bucket import DONOR_RESERVE, PriorityBuckets, TokenBucket
+from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.types import BorrowMode, Decision, Demand, Priority, Reason
 
 # Binary fractions: floats add and multiply them without rounding, so the reference may be compared exactly.
@@ -218,9 +220,13 @@ def test_a_bucket_shows_its_state() -> None:
 # --- three priorities ---
 
 
+def rates(high: float, mid: float, low: float, **others: Any) -> RateSettings:
+    return RateSettings(rate_high_rps=high, rate_mid_rps=mid, rate_low_rps=low, **others)
+
+
 def drained(borrow: BorrowMode, *left: float) -> PriorityBuckets:
     """Buckets of 100 tokens and 10, 20, 40 a second that hold ``left`` at instant 0."""
-    buckets = PriorityBuckets((100.0, 100.0, 100.0), 1.0, borrow, 0.0)
+    buckets = PriorityBuckets(rates(100.0, 100.0, 100.0, borrow=borrow), 0.0)
     for bucket, rate, tokens in zip(buckets.all, (0.1, 0.2, 0.4), left, strict=True):
         bucket.rescale(rate, 0.0)
         if tokens < bucket.burst:
@@ -272,12 +278,12 @@ def test_lender_by_borrow_mode_and_priority(
 def test_all_together_stay_within_the_sum_of_bursts_and_rates(
     borrow: BorrowMode, calls: list[tuple[float, Priority, float, float | None]]
 ) -> None:
-    rates = (16.0, 8.0, 4.0)
-    buckets = PriorityBuckets(rates, 1.0, borrow, 0.0)
+    per_second = 16.0 + 8.0 + 4.0
+    buckets = PriorityBuckets(rates(16.0, 8.0, 4.0, borrow=borrow), 0.0)
     now, factor, refilled, admitted = 0.0, 1.0, 0.0, 0.0
     for gap, priority, cost, rescaled in calls:
         now += gap
-        refilled += sum(rates) * factor * gap
+        refilled += per_second * factor * gap
         if rescaled is not None:
             factor = rescaled
             buckets.rescale((factor,) * 3, now)
@@ -292,7 +298,7 @@ def test_all_together_stay_within_the_sum_of_bursts_and_rates(
         if paid is not buckets.all[priority]:
             assert paid.tokens(now) >= paid.burst * DONOR_RESERVE
             assert borrow is not BorrowMode.OFF
-        assert admitted <= sum(rates) + refilled
+        assert admitted <= per_second + refilled
 
 
 @given(
@@ -332,7 +338,7 @@ def test_borrower_waits_for_the_first_lender() -> None:
 
 
 def test_rejection_carries_all_figures() -> None:
-    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
+    buckets = PriorityBuckets(RateSettings(), 0.0)
     assert payer(buckets, Priority.LOW, 99.5) == "low"
     rejection = buckets.take(Demand(Priority.LOW), 0.0)
     assert isinstance(rejection, Decision)
@@ -343,7 +349,7 @@ def test_rejection_carries_all_figures() -> None:
 
 
 def test_a_cost_above_the_bucket_can_never_fit() -> None:
-    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
+    buckets = PriorityBuckets(RateSettings(), 0.0)
     rejection = buckets.take(Demand(Priority.LOW, cost=100.5), 0.0)
     assert isinstance(rejection, Decision)
     assert (rejection.reason, rejection.detail) == (Reason.TOO_LARGE, "too_large:rate")
@@ -352,7 +358,7 @@ def test_a_cost_above_the_bucket_can_never_fit() -> None:
 
 
 def test_a_cost_above_the_own_bucket_fits_a_larger_lender() -> None:
-    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.ANY, 0.0)
+    buckets = PriorityBuckets(RateSettings(borrow=BorrowMode.ANY), 0.0)
     assert payer(buckets, Priority.LOW, 200.0) == "mid"
     rejection = buckets.take(Demand(Priority.LOW, cost=501.0), 0.0)
     assert isinstance(rejection, Decision)
@@ -360,7 +366,7 @@ def test_a_cost_above_the_own_bucket_fits_a_larger_lender() -> None:
 
 
 def test_bucket_at_factor_0_makes_no_request_too_large() -> None:
-    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
+    buckets = PriorityBuckets(RateSettings(), 0.0)
     buckets.rescale((0.0,) * 3, 0.0)
     assert payer(buckets, Priority.LOW, 100.0) == "low"
     rejection = buckets.take(Demand(Priority.LOW), 5.0)
@@ -369,14 +375,14 @@ def test_bucket_at_factor_0_makes_no_request_too_large() -> None:
 
 
 def test_a_bucket_holds_at_least_one_request() -> None:
-    buckets = PriorityBuckets((0.001, 500.0, 100.0), 0.5, BorrowMode.OFF, 0.0)
+    buckets = PriorityBuckets(RateSettings(rate_high_rps=0.001, burst_s=0.5), 0.0)
     assert [bucket.burst for bucket in buckets.all] == [1.0, 250.0, 50.0]
     assert [bucket.name for bucket in buckets.all] == ["high", "mid", "low"]
     assert payer(buckets, Priority.HIGH, 1.0) == "high"
 
 
 def test_each_class_has_a_ceiling_of_its_own() -> None:
-    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
+    buckets = PriorityBuckets(RateSettings(), 0.0)
     buckets.rescale((0.115, 0.23, 1.0), 0.0)
     assert [bucket.rate for bucket in buckets.all] == [115.0, 115.0, 100.0]
     for wrong in ((1.0,), (1.0,) * 4):
@@ -385,7 +391,7 @@ def test_each_class_has_a_ceiling_of_its_own() -> None:
 
 
 def test_all_buckets_are_rescaled_together() -> None:
-    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
+    buckets = PriorityBuckets(RateSettings(), 0.0)
     buckets.rescale((0.4,) * 3, 0.0)
     assert [bucket.rate for bucket in buckets.all] == [400.0, 200.0, 40.0]
 
@@ -396,7 +402,7 @@ def test_all_buckets_are_rescaled_together() -> None:
 def test_a_cut_rate_is_our_load_and_a_nominal_one_the_callers_limit(
     factor: float, reason: Reason, detail: str
 ) -> None:
-    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, BorrowMode.OFF, 0.0)
+    buckets = PriorityBuckets(RateSettings(), 0.0)
     buckets.rescale((factor,) * 3, 0.0)
     assert payer(buckets, Priority.LOW, 100.0) == "low"
     rejection = buckets.take(Demand(Priority.LOW), 0.0)
