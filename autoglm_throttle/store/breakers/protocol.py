@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.pending_writes import ProbeResult
 from autoglm_throttle.types import BreakerCause, BreakerState
 
@@ -29,34 +30,6 @@ _MESSAGE_PARTS: Final = 7
 
 class InvalidReplyError(ValueError):
     """The reply does not match the script's format."""
-
-
-@dataclass(frozen=True, slots=True)
-class SharedRules:
-    """Namespace of a fleet in the store, and the deadline of its callers."""
-
-    prefix: str = "athr"
-    service: str = "default"
-    deadline_s: float = 0.05
-    """Seconds, as for every other decision of a store (``BREAKER_STORE_DEADLINE_S``)."""
-    cluster: bool = False
-    """Whether the keys of one call must lie in one slot."""
-
-    @property
-    def channel(self) -> str:
-        """Channel of published changes."""
-        return f"{self.prefix}:{self.service}:brk:ev"
-
-    @property
-    def timeout_text(self) -> str:
-        """Cause of a loss after a missed deadline."""
-        return f"no answer within {self.deadline_s * 1000.0:.0f} ms"
-
-    def keys(self, name: str) -> tuple[str, str]:
-        """Return the keys of a breaker's state and probes; a hash tag puts them in one cluster slot."""
-        # Braces mark the hash tag of Redis Cluster; `escape_name` keeps braces out of the name.
-        prefix = f"{self.prefix}:{self.service}:{{brk:{escape_name(name)}}}"
-        return f"{prefix}:h", f"{prefix}:t"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +73,22 @@ class BreakerProtocol:
     """Builds the arguments of all commands of one process.
 
     Args:
-        rules: namespace of the fleet.
+        settings: prefix of all keys, and name of the service.
         process_id: marks the messages of this process, which it ignores itself.
     """
 
-    def __init__(self, rules: SharedRules, process_id: str) -> None:
-        self.rules: SharedRules = rules
+    def __init__(self, settings: StoreSettings, process_id: str) -> None:
+        self._prefix = f"{settings.redis_prefix}:{settings.service}"
+        self.channel: str = f"{self._prefix}:brk:ev"
+        """Channel of published changes."""
         self.process_id: str = process_id
         self._tickets = itertools.count(1)
+
+    def keys(self, name: str) -> tuple[str, str]:
+        """Return the keys of a breaker's state and probes; a hash tag puts them in one cluster slot."""
+        # Braces mark the hash tag of Redis Cluster; `escape_name` keeps braces out of the name.
+        prefix = f"{self._prefix}:{{brk:{escape_name(name)}}}"
+        return f"{prefix}:h", f"{prefix}:t"
 
     def new_ticket(self) -> str:
         """Return the ticket of a new probe, unique in the fleet."""
@@ -142,11 +123,11 @@ class BreakerProtocol:
 
     def read(self, names: Sequence[str]) -> ScriptArguments:
         """Build the query of several states."""
-        return tuple(self.rules.keys(name)[0] for name in names), ("read",)
+        return tuple(self.keys(name)[0] for name in names), ("read",)
 
     def _arguments(self, command: str, name: str, known_version: int, *more: str | int) -> ScriptArguments:
-        about = (command, escape_name(name), self.rules.channel, self.process_id, known_version)
-        return self.rules.keys(name), (*about, *more)
+        about = (command, escape_name(name), self.channel, self.process_id, known_version)
+        return self.keys(name), (*about, *more)
 
 
 def parse_reply(value: Any) -> Reply:  # noqa: ANN401 - any reply

@@ -9,6 +9,7 @@ If the store is unavailable, each breaker continues alone with its current state
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 import weakref
@@ -19,10 +20,12 @@ import anyio
 
 from autoglm_throttle._runtime.worker import JOIN_S
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.settings.groups.breaker import SharedBreakerSettings
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.fleet_state import FleetState
 from autoglm_throttle.store.breakers.pending_query import PendingQuery
 from autoglm_throttle.store.breakers.pending_writes import OpenMessage, OperatorCommand, ProbeResult
-from autoglm_throttle.store.breakers.protocol import SharedRules, parse_message
+from autoglm_throttle.store.breakers.protocol import BreakerProtocol, parse_message
 from autoglm_throttle.store.breakers.sync_listener import BreakerSyncListener
 from autoglm_throttle.store.breakers.sync_sender import BreakerSyncSender
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
@@ -43,25 +46,34 @@ class RedisBreakerStore:
         connect: creates a synchronous client without retries, with timeouts of `TIMEOUT_S`. It is called on
             the threads, once for each connection.
         new_wakeup: creates a wake-up for the current task.
-        rules: namespace of the fleet.
+        settings: prefix and service name of all keys.
+        breakers: the deadline of a call that waits for the store.
         clock: monotonic seconds.
+        cluster: whether the keys of one call must lie in one slot.
     """
 
     def __init__(
         self,
         connect: Callable[[], SyncClient],
         new_wakeup: Callable[[], Wakeup],
-        rules: SharedRules | None = None,
+        settings: StoreSettings,
+        breakers: SharedBreakerSettings,
         clock: Clock = time.monotonic,
+        *,
+        cluster: bool = False,
     ) -> None:
-        self.rules: SharedRules = rules if rules is not None else SharedRules()
+        self.protocol: BreakerProtocol = BreakerProtocol(settings, secrets.token_hex(8))
+        self.deadline_s: float = breakers.store_deadline_s
+        self._timeout_text = f"no answer within {self.deadline_s * 1000.0:.0f} ms"
         self.ignored: int = 0
         """Messages of an unknown format."""
         self.state: FleetState = FleetState(self._on_write, clock)
         self.listener: BreakerSyncListener = BreakerSyncListener(
-            connect, self.rules.channel, self._on_message, self._on_subscribed, clock
+            connect, self.protocol.channel, self._on_message, self._on_subscribed, clock
         )
-        self.sender: BreakerSyncSender = BreakerSyncSender(self.state, connect, self.rules, self.listener)
+        self.sender: BreakerSyncSender = BreakerSyncSender(
+            self.state, connect, self.protocol, self.listener, cluster=cluster
+        )
         self._new_wakeup = new_wakeup
         self._is_closed = False
 
@@ -181,11 +193,11 @@ class RedisBreakerStore:
         query = self._begin(name, request, event.set)
         if not query.is_answered:
             try:
-                event.wait(self.rules.deadline_s)
+                event.wait(self.deadline_s)
             except BaseException:
                 self.state.cancel(query)
                 raise
-        return self.state.finish_wait(query, self.rules.timeout_text)
+        return self.state.finish_wait(query, self._timeout_text)
 
     async def _query_async(
         self, name: str, request: ProbeRequest | None
@@ -194,11 +206,11 @@ class RedisBreakerStore:
         query = self._begin(name, request, wakeup.set)
         if not query.is_answered:
             try:
-                await wakeup.wait(self.rules.deadline_s, anyio.sleep_forever)
+                await wakeup.wait(self.deadline_s, anyio.sleep_forever)
             except BaseException:
                 self.state.cancel(query)
                 raise
-        return self.state.finish_wait(query, self.rules.timeout_text)
+        return self.state.finish_wait(query, self._timeout_text)
 
     def _begin(self, name: str, request: ProbeRequest | None, wake: Callable[[], None]) -> PendingQuery:
         self.start()
@@ -219,5 +231,5 @@ class RedisBreakerStore:
         parsed = parse_message(data)
         if parsed is None:
             self.ignored += 1
-        elif parsed.process_id != self.sender.process_id:  # own changes are known from the reply
+        elif parsed.process_id != self.protocol.process_id:  # own changes are known from the reply
             self.state.publish(parsed.name, parsed.remote)

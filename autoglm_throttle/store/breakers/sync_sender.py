@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +12,6 @@ from autoglm_throttle.store.breakers.protocol import (
     BreakerProtocol,
     Reply,
     ScriptArguments,
-    SharedRules,
     load_script,
     parse_reply,
     parse_states,
@@ -50,32 +48,31 @@ class BreakerSyncSender:
     Args:
         state: queries and writes of the process.
         connect: creates a synchronous client without retries; called on the thread.
-        rules: namespace of the fleet.
+        protocol: builds the commands.
         listener: receives changes; it reconnects when the store is available again.
+        cluster: whether the keys of one call must lie in one slot.
     """
 
     def __init__(
         self,
         state: FleetState,
         connect: Callable[[], SyncClient],
-        rules: SharedRules,
+        protocol: BreakerProtocol,
         listener: BreakerSyncListener,
+        *,
+        cluster: bool = False,
     ) -> None:
         self.script: SyncScript = SyncScript(connect, load_script())
         """The connection; used on the thread only."""
         self._state = state
         self._listener = listener
-        self._protocol = BreakerProtocol(rules, secrets.token_hex(8))
+        self._protocol = protocol
+        self._read_batch = 1 if cluster else READ_BATCH
         self._read_s = -math.inf
         self._not_before_s = -math.inf
         self._worker = Worker(
             THREAD_NAME, self._step, on_stop=self._flush, on_crash=self._record_crash, clock=state.clock
         )
-
-    @property
-    def process_id(self) -> str:
-        """Identifier of this process in messages."""
-        return self._protocol.process_id
 
     @property
     def is_running(self) -> bool:
@@ -147,7 +144,7 @@ class BreakerSyncSender:
             self._read_s = now + (READ_INTERVAL_S if self._listener.is_listening else UNSUBSCRIBED_READ_S)
             state.request_reread()
         if state.subscriptions.unread or not state.health.is_up:
-            self._read(list(state.subscriptions.unread)[: 1 if self._protocol.rules.cluster else READ_BATCH])
+            self._read(list(state.subscriptions.unread)[: self._read_batch])
 
     def _answer_query(self, query: PendingQuery) -> None:
         """Request a probe lease, after all pending writes of that breaker."""

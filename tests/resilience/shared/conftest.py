@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from autoglm_throttle._runtime.wakeup import new_wakeup
+from autoglm_throttle.settings.groups.breaker import SharedBreakerSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers import sync_listener
-from autoglm_throttle.store.breakers.protocol import SharedRules
 from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
 from autoglm_throttle.store.client import RedisClients
 from tests.resilience.shared.fleets import PATIENCE_S
@@ -34,11 +34,23 @@ def made(redis_prefix: str) -> Iterator[Made]:
     stores: list[RedisBreakerStore] = []
 
     def make(
-        url: str, *, listens: bool = True, connect: Any = None, timeout_s: float = PATIENCE_S, **rules: Any
+        url: str,
+        *,
+        listens: bool = True,
+        connect: Any = None,
+        timeout_s: float = PATIENCE_S,
+        deadline_s: float = PATIENCE_S / 4,
     ) -> RedisBreakerStore:
-        clients = RedisClients(StoreSettings(redis_url=url))
-        where = SharedRules(redis_prefix, cluster=clients.cluster, **{"deadline_s": PATIENCE_S / 4, **rules})
-        store = RedisBreakerStore(connect or (lambda: clients.sync(timeout_s)), new_wakeup, where)
+        settings = StoreSettings(redis_url=url, redis_prefix=redis_prefix)  # type: ignore[arg-type]  # a text is parsed
+        clients = RedisClients(settings)
+        store = RedisBreakerStore(
+            connect or (lambda: clients.sync(timeout_s)),
+            new_wakeup,
+            settings,
+            # Longer than any deadline that users may set.
+            SharedBreakerSettings.model_construct(store_deadline_s=deadline_s),
+            cluster=clients.cluster,
+        )
         stores.append(store)
         if listens:
             store.start()

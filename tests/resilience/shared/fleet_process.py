@@ -16,9 +16,8 @@ import time
 
 from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.resilience.guard_state import GuardState
-from autoglm_throttle.settings.groups.breaker import BreakerSettings
+from autoglm_throttle.settings.groups.breaker import BreakerSettings, SharedBreakerSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.breakers.protocol import SharedRules
 from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
 from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.types import BreakerState, GuardPermit
@@ -31,10 +30,10 @@ PATIENT_S = 60.0
 
 
 def store_at(url: str, prefix: str) -> RedisBreakerStore:
-    clients = RedisClients(StoreSettings(redis_url=url))
-    return RedisBreakerStore(
-        lambda: clients.sync(PATIENT_S), new_wakeup, SharedRules(prefix, deadline_s=PATIENT_S)
-    )
+    settings = StoreSettings(redis_url=url, redis_prefix=prefix)  # type: ignore[arg-type]  # a text is parsed
+    patient = SharedBreakerSettings.model_construct(store_deadline_s=PATIENT_S)
+    clients = RedisClients(settings)
+    return RedisBreakerStore(lambda: clients.sync(PATIENT_S), new_wakeup, settings, patient)
 
 
 def circuit(store: RedisBreakerStore, name: str, lease_s: float = LEASE_S) -> GuardState:

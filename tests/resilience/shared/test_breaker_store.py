@@ -43,7 +43,7 @@ def lease_of(store: RedisBreakerStore, name: str = "a", request: ProbeRequest = 
 def publish(server: RedisServer, store: RedisBreakerStore, *words: object, name: str = "a") -> None:
     """Publish an update, as another process would."""
     text = " ".join([escape_name(name), *map(str, words), "somebody"])
-    server.command("PUBLISH", store.rules.channel, text)
+    server.command("PUBLISH", store.protocol.channel, text)
 
 
 def test_it_is_a_store_of_breakers(made: Made, redis_url: str) -> None:
@@ -239,7 +239,7 @@ def test_a_lease_that_comes_too_late_goes_back(made: Made, redis_url: str) -> No
     goes_on = held_up(here)
     began = time.monotonic()
     assert here.acquire("a", ONE) is None
-    assert time.monotonic() - began >= here.rules.deadline_s * 0.9
+    assert time.monotonic() - began >= here.deadline_s * 0.9
     goes_on.set()
     until(lambda: free(there, ONE), PATIENCE_S, "its place is free long before the lease ends")
 
@@ -297,7 +297,7 @@ def test_blocked_event_loop_misses_no_reply(made: Made, redis_url: str) -> None:
         requests = asyncio.ensure_future(store.acquire_async("a", ONE))
         await asyncio.sleep(0)
         until(lambda: store.state.tickets, PATIENCE_S, "it is given")  # the loop stands still meanwhile
-        Jumps(asyncio.get_running_loop())(store.rules.deadline_s * 2)
+        Jumps(asyncio.get_running_loop())(store.deadline_s * 2)
         return await requests
 
     assert isinstance(asyncio.run(task()), ProbeLease)
@@ -323,7 +323,7 @@ def test_foreign_messages_are_counted_and_ignored(
 ) -> None:
     store = made(redis_url)
     diary = watched(store)
-    redis_server.command("PUBLISH", store.rules.channel, "hello")
+    redis_server.command("PUBLISH", store.protocol.channel, "hello")
     publish(redis_server, store, 5, "ajar", 0, 0, "trial")
     publish(redis_server, store, 5, "open", 0, 0, "trial", name="unknown")
     publish(redis_server, store, 5, "closed", 0, 0, "trial")

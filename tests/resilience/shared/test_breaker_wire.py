@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.pending_writes import ProbeResult
 from autoglm_throttle.store.breakers.protocol import (
     MAX_PERIOD_S,
     BreakerProtocol,
     InvalidReplyError,
     Message,
-    SharedRules,
     escape_name,
     load_script,
     parse_message,
@@ -25,20 +25,20 @@ from autoglm_throttle.store.breakers.protocol import (
 )
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 
-WIRE = BreakerProtocol(SharedRules("athr", "search"), "me")
+WIRE = BreakerProtocol(StoreSettings(service="search"), "me")
 NAMES = st.text(st.characters(), max_size=20)
 """Surrogates included, which no encoding knows."""
 
 
 @given(NAMES, NAMES)
 def test_names_have_distinct_keys_in_one_cluster_slot(one: str, other: str) -> None:
-    state, trials = WIRE.rules.keys(one)
+    state, trials = WIRE.keys(one)
     assert state != trials
     assert key_slot(state.encode()) == key_slot(trials.encode())
     assert state.startswith("athr:search:{brk:")
     assert state.count("{") == state.count("}") == 1
     assert " " not in state
-    assert (WIRE.rules.keys(other)[0] == state) == (one == other)
+    assert (WIRE.keys(other)[0] == state) == (one == other)
 
 
 @given(

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.resilience.store import ProbeRequest, RemoteBreakerState
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.pending_writes import ProbeResult
 from autoglm_throttle.store.breakers.protocol import (
     BreakerProtocol,
     Reply,
     ScriptArguments,
-    SharedRules,
     load_script,
     parse_reply,
     parse_states,
@@ -43,7 +43,7 @@ class Store:
 
     def __init__(self, client: redis.Redis, prefix: str) -> None:
         self.client = client
-        self.wire = BreakerProtocol(SharedRules(prefix), "me")
+        self.wire = BreakerProtocol(StoreSettings(redis_prefix=prefix), "me")
         self.clock_s = START_S
         self.known = 0
 
@@ -177,7 +177,7 @@ def test_late_result_counts_if_no_query_came_meanwhile(store: Store) -> None:
 def test_rejected_query_writes_and_renews_nothing(client: redis.Redis, store: Store) -> None:
     store.open(wait_s=0.0)
     store.acquire("1")
-    state, trials = store.wire.rules.keys(NAME)
+    state, trials = store.wire.keys(NAME)
     for key in (state, trials):
         client.pexpire(key, 60_000)
     kept = client.hgetall(state), client.zrange(trials, 0, -1, withscores=True)
@@ -283,7 +283,7 @@ def test_clock_stepping_back_extends_no_wait(store: Store) -> None:
 
 
 def test_keys_outlive_their_state_by_an_hour(client: redis.Redis, store: Store) -> None:
-    state, trials = store.wire.rules.keys(NAME)
+    state, trials = store.wire.keys(NAME)
     store.open(wait_s=60.0)
     assert 3_660_000 - MINUTE_MS <= client.pttl(state) <= 3_660_000
     store.clock_s += 61.0
@@ -296,7 +296,7 @@ def test_keys_outlive_their_state_by_an_hour(client: redis.Redis, store: Store) 
 
 
 def test_operator_state_lives_while_it_is_read(client: redis.Redis, store: Store) -> None:
-    (state, _), month_ms = store.wire.rules.keys(NAME), 30 * 86_400_000
+    (state, _), month_ms = store.wire.keys(NAME), 30 * 86_400_000
     store.operate(BreakerState.DISABLED)
     assert month_ms - MINUTE_MS <= client.pttl(state) <= month_ms
     client.pexpire(state, 60_000)
@@ -309,7 +309,7 @@ def test_operator_state_lives_while_it_is_read(client: redis.Redis, store: Store
 
 
 def test_a_foreign_value_hides_no_other_breaker(client: redis.Redis, store: Store) -> None:
-    client.sadd(store.wire.rules.keys("b")[0], "not ours")
+    client.sadd(store.wire.keys("b")[0], "not ours")
     store.open()
     found = store.read(NAME, "b")
     assert found["b"] is None
@@ -318,7 +318,7 @@ def test_a_foreign_value_hides_no_other_breaker(client: redis.Redis, store: Stor
 
 def test_every_change_is_published_once(client: redis.Redis, store: Store) -> None:
     with client.pubsub() as received:  # type: ignore[no-untyped-call]  # redis-py's
-        received.subscribe(store.wire.rules.channel)
+        received.subscribe(store.wire.channel)
         assert (received.get_message(timeout=60.0) or {})["type"] == "subscribe"
         store.open(wait_s=0.5)
         store.open(known=0)
@@ -452,7 +452,7 @@ def test_script_matches_its_python_reference(client: redis.Redis, redis_prefix: 
             )
             assert (found.version, found.state.value, found.rounds) == (replica.v, shown, replica.rounds)
             assert round(found.wait_s * 1e6) == (replica.left(now) if found.state is BreakerState.OPEN else 0)
-            kept: list[Any] = client.zrange(store.wire.rules.keys(NAME)[1], 0, -1)
+            kept: list[Any] = client.zrange(store.wire.keys(NAME)[1], 0, -1)
             assert {ticket.decode() for ticket in kept} == set(replica.trials)
 
     same()

@@ -184,7 +184,7 @@ def test_forgotten_state_is_sent_again(
     elif forgets == "flush":
         own_server.command("FLUSHALL")
     else:
-        own_server.command("DEL", *(here.rules.keys(name)[0] for name in ("open", "forced", "closed")))
+        own_server.command("DEL", *(here.protocol.keys(name)[0] for name in ("open", "forced", "closed")))
     until(
         lambda: all(here.state.position(name)[0] > before[name] for name in before),
         PATIENCE_S,
@@ -391,7 +391,7 @@ def test_a_server_without_memory_leaves_each_to_itself(made: Made, own_server: R
 @pytest.mark.usefixtures("hasty")
 def test_foreign_value_affects_one_breaker_only(made: Made, own_server: RedisServer) -> None:
     store = made(own_server.url)
-    own_server.command("SADD", store.rules.keys("b")[1], "not ours")
+    own_server.command("SADD", store.protocol.keys("b")[1], "not ours")
     diary = watched(store)
     brief = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=0.5)
     assert store.acquire("b", brief) is None
@@ -408,7 +408,7 @@ def test_a_server_that_was_never_there(made: Made, caplog: pytest.LogCaptureFixt
     assert store.read_state("a") is None
     assert asyncio.run(store.acquire_async("a", ONE)) is None
     store.report_open("a", 60.0, 0, BreakerCause.FAILURES)
-    assert time.monotonic() - began < store.rules.deadline_s, "nobody waits for who refuses"
+    assert time.monotonic() - began < store.deadline_s, "nobody waits for who refuses"
     until(lambda: not store.is_up, PATIENCE_S, "one refusal is enough")
     assert store.failures == 1
     assert "each process uses its own breaker state (ConnectionError" in caplog.text
