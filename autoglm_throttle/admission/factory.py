@@ -228,17 +228,17 @@ def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
     """Create the shared store of breaker states; None where breakers are local to the process."""
     if not settings.shared_breakers.shared:
         return None
-    from autoglm_throttle.store.breakers.protocol import SharedRules
     from autoglm_throttle.store.breakers.redis_store import TIMEOUT_S, RedisBreakerStore
 
     clients = redis_clients(settings)
-    rules = SharedRules(
-        settings.store.redis_prefix,
-        settings.store.service,
-        settings.shared_breakers.store_deadline_s,
-        clients.cluster,
+    return RedisBreakerStore(
+        lambda: clients.sync(TIMEOUT_S),
+        new_wakeup,
+        settings.store,
+        settings.shared_breakers,
+        clock,
+        cluster=clients.cluster,
     )
-    return RedisBreakerStore(lambda: clients.sync(TIMEOUT_S), new_wakeup, rules, clock)
 
 
 def limit_sets(settings: Settings) -> LimitSets:
