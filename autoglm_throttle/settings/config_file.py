@@ -49,7 +49,7 @@ def read_config_file(path: Path) -> ConfigFile:
             the text names the reason.
     """
     try:
-        data = _read(path)
+        data = read_regular_file(path)
     except OSError as error:
         raise ValueError(error.strerror or "cannot be read") from None
     if len(data) > BYTES_AT_MOST:
@@ -67,12 +67,18 @@ def read_config_file(path: Path) -> ConfigFile:
     return ConfigFile(path, values, lines)
 
 
-def _read(path: Path) -> bytes:
+def read_regular_file(path: Path) -> bytes:
+    """Read a regular file, up to one byte more than allowed.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is another kind of file.
+    """
     # Without O_NONBLOCK, opening a FIFO waits for its writer.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - of a descriptor
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("not a regular file")
-        # One byte more than allowed shows that the file is too long, without reading all of it.
+        # The byte more shows that the file is too long, without reading all of it.
         return file.read(BYTES_AT_MOST + 1)
 
 

@@ -15,7 +15,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.settings.problems import MASK, repr_for_user
+from autoglm_throttle.settings.problems import MASK, ConfigError, escaped, repr_for_user
 from autoglm_throttle.types import Priority
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ UNITS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
 }  # fmt: skip
 """Unit of a setting -> unit in the text -> (times, over). Fractions, because 57 * 0.01 is not 0.57."""
 
-_NUMBER = re.compile(
-    r"([+-]?(?:\d{1,400}(?:\.\d*)?|\.\d+)(?:e[+-]?\d{1,4})?)\s*(\S*)", re.ASCII | re.IGNORECASE
-)
+_NUMBER: Final = r"([+-]?(?:\d{1,400}(?:\.\d*)?|\.\d+)(?:e[+-]?\d{1,4})?)\s*(\S*)"
 _DIGITS: Final = 20
 """Digits of a whole number; the largest allowed value has eleven."""
 
@@ -64,7 +62,7 @@ class FieldType:
     parse: Callable[[Any], Any]
     """Parses a value, or raises a ValueError; its text may name an allowed value."""
     bounds: Mapping[str, Any] | None = None
-    """Constraints for pydantic's own schema of the annotated type; None: ``parse`` returns the final value."""
+    """Constraints for pydantic's schema of the annotated type; None: ``parse`` returns the final value."""
     unit: str = ""
     text: Callable[[Any], str] = str
     """Formats a value; ``parse`` reads the text back."""
@@ -76,13 +74,22 @@ class FieldType:
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Build the schema of pydantic: ``parse``, then pydantic's own check of type and range."""
         if self.bounds is None:
-            return {"type": "function-plain", "function": {"type": "no-info", "function": self.parse}}
+            return {"type": "function-plain", "function": {"type": "no-info", "function": self.checked}}
         schema: Any = {**handler(source), **self.bounds}
-        return {
-            "type": "function-before",
-            "function": {"type": "no-info", "function": self.parse},
-            "schema": schema,
-        }
+        parse: Any = {"type": "no-info", "function": self.checked}
+        return {"type": "function-before", "function": parse, "schema": schema}
+
+    def checked(self, raw: object) -> Any:  # noqa: ANN401 - the value has any type
+        """Parse a value; any exception of a foreign object becomes a ValueError."""
+        try:
+            return self.parse(raw)
+        except ConfigError:
+            raise
+        except ValueError as error:
+            # pydantic takes no lone surrogates, which the environment may hold.
+            raise FieldTypeError(escaped(str(error))) from None
+        except Exception:  # noqa: BLE001 - an object in code may have any fault
+            raise FieldTypeError from None
 
     def public_text(self, value: object) -> str:
         """Format a value without its secrets; empty for "not set"."""
@@ -111,16 +118,14 @@ def parse_quantity(text: str, unit: str = "") -> float:
     Raises:
         ValueError: not a finite number, or a unit that ``unit`` does not have.
     """
-    match = _NUMBER.fullmatch(text.strip())
+    match = re.fullmatch(_NUMBER, text.strip())
     if match is None:
         raise ValueError("not a number")
     spelling = match[2].lower()
     spellings = UNITS.get(unit, {})
     if spelling and spelling not in spellings:
         known = ", ".join(spellings)
-        raise FieldTypeError(
-            f"unit {match[2]} is not known, only {known}" if known else "a plain number, no unit"
-        )
+        raise FieldTypeError(f"its unit is not known, only {known}" if known else "a plain number, no unit")
     # Multiply before dividing: 57 * 0.01 is not 0.57.
     times, over = spellings.get(spelling, (1, 1))
     value = float(match[1]) * times / over
@@ -171,7 +176,9 @@ def whole(low: int, high: int, unit: str = "") -> FieldType:
 
 def _whole(unit: str, raw: object) -> object:
     if not isinstance(raw, str):
-        return raw
+        if isinstance(raw, bool) or not isinstance(raw, int):
+            raise FieldTypeError
+        return int(raw)
     digits = raw.strip().removeprefix("+")
     if digits.isascii() and digits.replace("_", "").isdigit() and len(digits) <= _DIGITS:
         return int(digits)
@@ -190,8 +197,12 @@ def choice(kind: type[Enum], **renamed: Enum) -> FieldType:
     """
 
     def parse(raw: object) -> object:
-        word = raw.strip().lower() if isinstance(raw, str) and not isinstance(raw, Enum) else raw
-        if isinstance(word, str) and word in renamed:
+        if isinstance(raw, kind):
+            return raw
+        if not isinstance(raw, str):
+            raise FieldTypeError
+        word = raw.strip().lower()
+        if word in renamed:
             raise FieldTypeError(f"{word} is now {renamed[word].value}")
         return word
 
@@ -248,12 +259,12 @@ def word(pattern: str, allowed: str, example: str, *, lower: bool = False, reaso
         lower: letters become lower case.
         reason: the hint for other texts.
     """
-    compiled = re.compile(pattern)
 
     def parse(raw: object) -> str:
         text = raw.strip() if isinstance(raw, str) else ""
         text = text.lower() if lower else text
-        if not compiled.fullmatch(text):
+        # `re` keeps the compiled pattern; a start with defaults never needs it.
+        if not re.fullmatch(pattern, text):
             raise FieldTypeError(reason)
         return text
 
@@ -270,17 +281,17 @@ def _priority(raw: object) -> Priority:
 
 
 def _flag(raw: object) -> object:
-    word = raw.strip().lower() if isinstance(raw, str) else raw
-    if not isinstance(word, bool) and word not in _FLAG_WORDS:
+    word = raw.strip().lower() if isinstance(raw, str) else ""
+    if not isinstance(raw, bool) and word not in _FLAG_WORDS:
         raise FieldTypeError
-    return word
+    return word or raw
 
 
 FLAG: Final = FieldType("true or false", "true", _flag, {}, text=lambda value: "true" if value else "false")
 """A boolean: ``true false``, ``1 0``, ``yes no`` or ``on off`` in any case."""
 
 PRIORITY: Final = FieldType("one of high, mid, low", "mid", _priority, text=lambda value: str(value.label))
-"""A priority by name, or one of the texts ``1 2 3``. An unknown one is an error, unlike in a client's header."""
+"""A priority by name or by one of ``1 2 3``. An unknown one is an error, unlike in a client's header."""
 
 SHARE: Final = number(0, 1, "share")
 LOAD: Final = number(0.01, 1, "share")

@@ -27,7 +27,7 @@ KINDS: Final = (*LOCAL, *SCRAPED, "fake")
 ALLOWED_ITEMS: Final = "auto, nvml, dcgm:URL, prometheus:URL, vllm:URL, sglang:URL, fake:FILE, or none alone"
 """Allowed items."""
 
-_NEXT: Final = re.compile(rf",(?=\s*(?:{'|'.join(KINDS)})\s*(?:[:,]|\Z))", re.IGNORECASE)
+_NEXT: Final = rf"(?i),(?=\s*(?:{'|'.join(KINDS)})\s*(?:[:,]|\Z))"
 """A comma before the next item; other commas belong to a URL or the name of a file."""
 
 _AFTER: Final = {
@@ -71,7 +71,7 @@ class GpuItem:
 
 def split_items(text: str) -> list[str]:
     """Split a list at the commas before a known kind; blanks around the items are dropped."""
-    return [part.strip() for part in _NEXT.split(text)]
+    return [part.strip() for part in re.split(_NEXT, text)]
 
 
 def parse_items(items: Sequence[str]) -> tuple[GpuItem, ...]:

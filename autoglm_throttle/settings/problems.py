@@ -17,8 +17,8 @@ SHOWN_CHARACTERS: Final = 60
 NEAR_ENOUGH: Final = 0.6
 """Similarity (difflib) from which a name is proposed; below it a proposal misleads more than it helps."""
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-_QUERY_VALUE = re.compile(r"=[^&;]*")
+_BARE: Final = r"[A-Za-z0-9_-]+"
+_QUERY_PART: Final = r"[^&;]+"
 _READ_AT_MOST: Final = 1000
 """Characters of a value that a message looks at: more could be a file of gigabytes in a variable."""
 
@@ -36,7 +36,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         for name in ("variable", "message", "hint"):
-            object.__setattr__(self, name, _escaped(getattr(self, name)))
+            object.__setattr__(self, name, escaped(getattr(self, name)))
 
     def __str__(self) -> str:
         text = f"{self.variable}: {self.message}"
@@ -74,7 +74,7 @@ def repr_for_user(value: object) -> str:
     text = masked_url(text[:_READ_AT_MOST], whole_login=True)
     if len(text) > SHOWN_CHARACTERS:
         text = text[: SHOWN_CHARACTERS - 3] + "..."
-    return f"'{_escaped(text)}'"
+    return f"'{escaped(text)}'"
 
 
 def masked_url(text: str, *, whole_login: bool = False) -> str:
@@ -94,12 +94,12 @@ def masked_url(text: str, *, whole_login: bool = False) -> str:
         # A login without a colon is masked as a whole: it may be a password in the wrong place.
         login = f"{user}:{MASK if password else ''}" if colon and not whole_login else MASK
     path, question, query = tail.partition("?")
-    return scheme + separator + login + at + path + question + _QUERY_VALUE.sub(f"={MASK}", query)
+    return scheme + separator + login + at + path + question + re.sub(_QUERY_PART, _masked_option, query)
 
 
 def quoted_key(name: str) -> str:
     """Format a name as a key of TOML: in quotes unless it is of letters, digits, dashes and underscores."""
-    if _BARE.fullmatch(name):
+    if re.fullmatch(_BARE, name):
         return name
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -120,6 +120,12 @@ def unknown_key(key: str, known: Sequence[str]) -> Problem:
     )
 
 
-def _escaped(text: str) -> str:
+def _masked_option(part: re.Match[str]) -> str:
+    name, equals, _ = part[0].partition("=")
+    # Without an equals sign the whole part may be a secret.
+    return f"{name}={MASK}" if equals else MASK
+
+
+def escaped(text: str) -> str:
     """Escape control characters: user input must not control the terminal that shows it."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 REST: Final = "*"
 """As the last segment: matches any rest of the path, or nothing."""
 
-_NAMED = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
-_ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
-_METHOD = re.compile(r"[A-Z][A-Z0-9-]{0,31}")
+_NAMED: Final = r"\{[A-Za-z_][A-Za-z0-9_]*\}"
+_ENCODED: Final = r"%[0-9A-Fa-f]{2}"
+_METHOD: Final = r"[A-Z][A-Z0-9-]{0,31}"
 _NO_LITERAL = set("{}*?# ")
 
 
@@ -59,7 +59,7 @@ def _pattern(raw: object) -> str:
 
 
 def _check_segment(segment: str) -> None:
-    if _NAMED.fullmatch(segment):
+    if re.fullmatch(_NAMED, segment):
         return
     if not segment:
         raise FieldTypeError("an empty segment: two slashes in a row count as one")
@@ -67,13 +67,13 @@ def _check_segment(segment: str) -> None:
         raise FieldTypeError("* stands only at the end; for one segment write {name}")
     if set(segment) & _NO_LITERAL:
         raise FieldTypeError("a segment is literal text, {name}, or * at the end")
-    if _ENCODED.search(segment):
+    if re.search(_ENCODED, segment):
         raise FieldTypeError("paths are matched decoded: write the character itself")
 
 
 def _methods(raw: object) -> frozenset[str]:
     names = [part.strip().upper() if isinstance(part, str) else "" for part in parts_of(raw)]
-    if not names or not all(_METHOD.fullmatch(name) for name in names):
+    if not names or not all(re.fullmatch(_METHOD, name) for name in names):
         raise FieldTypeError
     return frozenset(names)
 
@@ -81,9 +81,10 @@ def _methods(raw: object) -> frozenset[str]:
 def _resource_policy(raw: object) -> "ResourcePolicy":
     if isinstance(raw, ResourcePolicy):
         return raw
-    if not isinstance(raw, Mapping):
+    table = dict(raw) if isinstance(raw, Mapping) else {None: raw}
+    if not all(isinstance(key, str) for key in table):
         raise FieldTypeError
-    policy, problems, _ = validate(ResourcePolicy, raw)
+    policy, problems, _ = validate(ResourcePolicy, table)
     if policy is None or problems:
         raise ConfigError(problem.below(".") for problem in problems)
     return policy
@@ -94,7 +95,7 @@ METHODS: Final = FieldType(
     "HTTP methods such as GET,POST", "POST", _methods, text=lambda names: ",".join(sorted(names))
 )
 LABEL: Final = word(
-    r'[^\x00-\x1f"\\\x7f-\U0010ffff]{1,200}',
+    r"[ !#-\[\]-~]{1,200}",
     "1 to 200 ASCII characters without quotes or control characters",
     "chat",
 )

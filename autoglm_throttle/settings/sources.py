@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from io import StringIO
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.settings.config_file import ConfigFile, read_config_file
 from autoglm_throttle.settings.groups import GROUP_OF, settings_table
 from autoglm_throttle.settings.groups.base import PREFIX
 from autoglm_throttle.settings.problems import Problem, nearest, quoted_key, repr_for_user, unknown_key
+
+if TYPE_CHECKING:
+    from autoglm_throttle.settings.config_file import ConfigFile
 
 POLICY: Final = "resource_policy"
 """Name of a table that sets several settings at once."""
@@ -107,15 +110,17 @@ def load(
 
 
 def _load_env_file(loaded: LoadedValues, path: Path) -> None:
-    try:
-        path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or "not UTF-8"
-        loaded.problems.append(Problem("env_file", f"cannot be read: {reason}", repr_for_user(str(path))))
-        return
     from dotenv import dotenv_values
 
-    pairs = dotenv_values(path, encoding="utf-8").items()
+    from autoglm_throttle.settings.config_file import read_regular_file
+
+    try:
+        text = read_regular_file(path).decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no regular file, or not UTF-8"
+        loaded.problems.append(Problem("env_file", f"cannot be read: {reason}", repr_for_user(str(path))))
+        return
+    pairs = dotenv_values(stream=StringIO(text)).items()
     _load_variables(loaded, pairs, SettingSource.ENV_FILE, f" in {path.name}")
 
 
@@ -146,6 +151,8 @@ def _load_config_file(loaded: LoadedValues) -> None:
         return
     if path is None:
         return
+    from autoglm_throttle.settings.config_file import read_config_file  # not needed without a file
+
     try:
         file = read_config_file(path)
     except ValueError as error:

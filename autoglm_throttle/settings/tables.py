@@ -51,9 +51,9 @@ class Tables:
 
     def _named(self, table: str, raw: object, kind: type[P]) -> dict[str, P]:
         if isinstance(raw, (list, tuple)) and all(isinstance(part, kind) for part in raw):
-            pairs: list[tuple[Any, Any]] = [(getattr(part, "name", ""), part) for part in raw]
-        elif isinstance(raw, Mapping) and all(isinstance(name, str) for name in raw):
-            pairs = list(raw.items())
+            pairs: list[tuple[str, Any]] = [(getattr(part, "name", ""), part) for part in raw]
+        elif (by_name := _as_table(raw)) is not None:
+            pairs = list(by_name.items())
         else:
             self._reject(table, f"{table} by name", raw)
             return {}
@@ -75,13 +75,12 @@ class Tables:
             return part
         if isinstance(part, BreakerSettings):
             part = part.explicit()
-        if not isinstance(part, Mapping):
+        table = _as_table(part)
+        if table is None:
             example = EXAMPLES[head_of(place)]
             self.problems.append(Problem(place, "must be a table", f"for example {example}"))
             return None
-        policy, problems, wrong = validate(
-            kind, given | dict(part) if not given.keys() & part.keys() else part
-        )
+        policy, problems, wrong = validate(kind, table | given)
         self.problems += [
             # The name of a table is its place.
             problem.below(f"{place}.")
@@ -105,3 +104,12 @@ class Tables:
                 if other != plan.name:
                     place = f"plans.{quoted_key(plan.name)}.members"
                     self.problems.append(Problem(place, f"{member} is already a member of {other}"))
+
+
+def _as_table(raw: object) -> dict[str, Any] | None:
+    """Copy a mapping with texts as keys; None for anything else."""
+    try:
+        table = dict(raw) if isinstance(raw, Mapping) else {None: raw}
+    except Exception:  # noqa: BLE001 - a mapping in code may have any fault
+        return None
+    return table if all(isinstance(key, str) for key in table) else None  # type: ignore[return-value]  # checked here

@@ -33,7 +33,7 @@ _SHORT: Final = {
     "d": "day",
 }
 _NAMED_S: Final = {86_400: "day", 3600: "hour", 60: "minute", 1: "second"}
-_NO_WINDOW: Final = re.compile(r"(?:/|per)\s*0+\s*[a-z]", re.IGNORECASE)
+_NO_WINDOW: Final = r"(?i)(?:/|per)\s*0+\s*[a-z]"
 
 
 def parse_user_limits(text: str) -> tuple[UserLimit, ...]:
@@ -56,7 +56,7 @@ def parse_user_limits(text: str) -> tuple[UserLimit, ...]:
             f"for example {EXAMPLE}; whole numbers only: say 30/minute, not 0.5/second"
         ) from None
     # The parser of `limits` reads 5/0 second as 5/second.
-    if _NO_WINDOW.search(long_form):
+    if re.search(_NO_WINDOW, long_form):
         raise FieldTypeError(f"a window of 0 does not exist, for example {EXAMPLE}")
     return _checked((item.amount, item.get_expiry()) for item in items)
 
@@ -97,7 +97,10 @@ def _user_limits(raw: object) -> tuple[UserLimit, ...]:
         return () if raw.strip().lower() == "off" else parse_user_limits(raw)
     if not isinstance(raw, (tuple, list)) or not all(isinstance(limit, UserLimit) for limit in raw):
         raise FieldTypeError
-    return _checked((limit.limit, limit.window_s) for limit in raw) if raw else ()
+    pairs = [(limit.limit, limit.window_s) for limit in raw]
+    if not all(type(number) is int for pair in pairs for number in pair):
+        raise FieldTypeError("limit and window are whole numbers")
+    return _checked(pairs) if raw else ()
 
 
 USER_LIMITS: Final = FieldType(

@@ -98,7 +98,7 @@ RAMP: Final = FieldType(
 
 
 class BreakerSettings(Override):
-    """Settings of breakers: the defaults of all guards, or those of one guard.
+    """Settings of circuit breakers: the defaults of all guards, or those of one guard.
 
     For one guard, only the values that are set replace ``BREAKER_*``; None counts as not set.
     Texts are parsed as in the environment: after ``BreakerSettings(open_s="1m")`` the value is 60.0.

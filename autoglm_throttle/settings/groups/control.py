@@ -71,7 +71,7 @@ TIER_TABLE: Final = FieldType(
 
 
 class ControlSettings(Group):
-    """Settings of the control loop and of the tier table."""
+    """Settings of the control loop and the tier table."""
 
     environment: ClassVar[str] = "POLICY* SIGNAL DRY_RUN* TIERS* TIER_SAMPLES"
 

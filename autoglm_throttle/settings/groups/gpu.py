@@ -27,9 +27,7 @@ from autoglm_throttle.types import AggregateMode, MissingTelemetryMode, Priority
 
 RATIO: Final = number(0.01, 1, "share")
 
-_MATCHER: Final = re.compile(
-    r"""\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*("|')(?:(?!\1)[^\\]|\\.)*\1\s*(?:,|\Z)"""
-)
+_MATCHER: Final = r"""\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*("|')(?:(?!\1)[^\\]|\\.)*\1\s*(?:,|\Z)"""
 _MATCHER_EXAMPLE: Final = 'cluster="a"'
 
 
@@ -40,6 +38,8 @@ def stale_at_least_s(interval_s: float) -> float:
 
 def _gpu_sources(raw: object) -> tuple[str, ...]:
     items = split_items(raw) if isinstance(raw, str) else [str(part) for part in _texts(raw)]
+    if any(len(split_items(item)) > 1 for item in items):
+        raise FieldTypeError("an element of a list is one source")
     parse_items(items)
     return tuple(normal_item(item) for item in items)
 
@@ -66,7 +66,7 @@ def _label_matchers(raw: object) -> str:
         text = text[1:-1].strip()
     at = 0
     while at < len(text):
-        match = _MATCHER.match(text, at)
+        match = re.compile(_MATCHER).match(text, at)
         if match is None:
             raise FieldTypeError(f"for example {_MATCHER_EXAMPLE}")
         at = match.end()
@@ -184,7 +184,7 @@ class VerdictSettings(Group):
 
 
 class QuotaSettings(Group):
-    """Settings of memory quotas, and of the advice to the app."""
+    """Settings of memory quotas and the advice to the app."""
 
     environment: ClassVar[str] = "QUOTAS"
 

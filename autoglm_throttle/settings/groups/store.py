@@ -68,8 +68,7 @@ class StoreSettings(Group):
     redis_read_s: Annotated[float, number(STALL_S, 60, "s", above=True)] = 1.0
     """Time without a reply after which a connection is given up; above REDIS_DEADLINE_S."""
     redis_failures: Annotated[int, whole(1, 100, "calls")] = 3
-    """Consecutive failed calls after which the store counts as unavailable; one refused connection is enough.
-    Consecutive failed calls after which the store counts as unavailable; one refused connection is enough."""
+    """Consecutive failed calls after which the store counts as unavailable; one refused connection is enough."""
     redis_probe_s: Annotated[float, number(0.1, 3600, "s")] = 1.0
     """Time from one attempt to reach it again to the next, +-20 %."""
     redis_in_flight: Annotated[int, whole(1, 64, "calls")] = 2
