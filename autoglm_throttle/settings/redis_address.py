@@ -8,11 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote
+
+from pydantic_core import MultiHostUrl, ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from urllib.parse import SplitResult
+
+    from pydantic_core import MultiHostHost
 
 
 class Topology(StrEnum):
@@ -59,6 +62,10 @@ SENTINEL_PORT: Final = 26379
 
 DATABASES: Final = 2**31
 """A database is a number below this; only the server knows its own maximum (16 by default)."""
+
+
+_ENCODE: Final = "'/', '?', '#' and '@' in a password or a path must be written %2F, %3F, %23 and %40"
+_NO_HOST: Final = "socket"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,100 +123,79 @@ def parse_redis_url(text: str) -> RedisAddress:
         Its parts.
 
     Raises:
-        ValueError: the URL is not allowed; the text names the reason, without passwords.
+        ValueError: the URL is not allowed; the text names the reason, and quotes no part of the URL.
     """
+    scheme, separator, rest = text.strip().partition("://")
+    topology, tls = _SCHEMES.get(scheme.lower(), (None, False))
+    if topology is None or not separator:
+        raise ValueError("it begins with none of these schemes")
+    is_socket = scheme.lower() == "unix"
+    if is_socket:
+        login, slash, path = rest.partition("/")
+        # The parser demands a host.
+        rest = f"{login}{_NO_HOST}{slash}{path}"
     try:
-        parts = urlsplit(text.strip())
-    except ValueError:
-        raise ValueError("its brackets do not fit") from None
-    # First, since the errors below may quote a part of the URL: an unencoded password ends up in these parts.
-    if parts.fragment or "@" in parts.path + parts.query:
-        raise ValueError(
-            "'/', '?', '#' and '@' in a password or a path must be written %2F, %3F, %23 and %40"
-        )
-    if parts.scheme not in _SCHEMES:
-        raise ValueError("its scheme is not known" if parts.scheme else "it has no scheme")
-    topology, tls = _SCHEMES[parts.scheme]
-    query = _query(parts.query, _allowed(parts.scheme, topology, tls))
-    service, db = _service_and_database(parts, topology, query.pop("db", None))
-    unix = parts.scheme == "unix"
+        url = MultiHostUrl(f"{scheme}://{rest}")
+    except ValidationError as error:
+        # The reason of the parser, such as "invalid port number", quotes no part of the URL.
+        raise ValueError(f"{error.errors()[0]['ctx']['error']}; {_ENCODE}") from None
+    if url.fragment is not None or "@" in f"{url.path}{url.query}":
+        raise ValueError(_ENCODE)
+    allowed = ("db",) * is_socket + TLS_OPTIONS * tls + SENTINEL_OPTIONS * (topology is Topology.SENTINEL)
+    query = _query(url.query or "", allowed)
+    hosts = url.hosts()
+    path, service, db = unquote(url.path or ""), "", query.pop("db", "")
+    if is_socket and (hosts[0]["host"] != _NO_HOST or len(path) < 2):
+        raise ValueError("after unix:// comes a path that begins with /")
+    if not is_socket:
+        service, db = _service_and_database(url.path or "", topology)
+    number = _database(db)
+    if number and topology is Topology.CLUSTER:
+        raise ValueError("a cluster has only database 0")
     return RedisAddress(
         topology,
         tls,
-        hosts=() if unix else _hosts(parts, SENTINEL_PORT if topology is Topology.SENTINEL else PORT),
-        path=unquote(parts.path) if unix else "",
+        hosts=() if is_socket else _hosts(hosts, topology),
+        path=path if is_socket else "",
         service=service,
-        db=db,
-        login=_login(parts),
+        db=number,
+        login=_login(hosts),
         sentinel_login=RedisLogin(query.pop("sentinel_username", None), query.pop("sentinel_password", None)),
         options=tuple((name, _option(name, value)) for name, value in query.items()),
     )
 
 
-def _allowed(scheme: str, topology: Topology, tls: bool) -> tuple[str, ...]:
-    """Option names allowed after ``?``."""
-    return (
-        ("db",) * (scheme == "unix") + TLS_OPTIONS * tls + SENTINEL_OPTIONS * (topology is Topology.SENTINEL)
-    )
-
-
 def _query(text: str, allowed: tuple[str, ...]) -> dict[str, str]:
-    query: dict[str, str] = {}
-    for name, value in parse_qsl(text, keep_blank_values=True):
-        if name in query:
-            raise ValueError("an option is given twice")
-        if name not in allowed:
-            known = f"allowed are: {', '.join(allowed)}" if allowed else "no option is allowed"
-            raise ValueError(
-                f"an option is not known after this scheme, {known} (times have settings of their own)"
-            )
-        query[name] = value
-    return query
+    pairs = parse_qsl(text, keep_blank_values=True)
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("an option is given twice")
+    if not dict(pairs).keys() <= set(allowed):
+        known = f"allowed are: {', '.join(allowed)}" if allowed else "no option is allowed"
+        raise ValueError(
+            f"an option is not known after this scheme, {known} (times have settings of their own)"
+        )
+    return dict(pairs)
 
 
-def _login(parts: SplitResult) -> RedisLogin:
-    login, at, _ = parts.netloc.rpartition("@")
-    if not at:
-        return RedisLogin()
-    username, _, password = login.partition(":")
-    return RedisLogin(unquote(username) or None, unquote(password) or None)
+def _login(hosts: list[MultiHostHost]) -> RedisLogin:
+    username, password = (hosts[0]["username"], hosts[0]["password"]) if hosts else (None, None)
+    return RedisLogin(unquote(username or "") or None, unquote(password or "") or None)
 
 
-def _hosts(parts: SplitResult, port: int) -> tuple[tuple[str, int], ...]:
-    texts = parts.netloc.rpartition("@")[2].split(",")
-    hosts = tuple(_host(text.strip(), port) for text in texts)
-    if len(hosts) > 1 and _SCHEMES[parts.scheme][0] is Topology.SINGLE:
+def _hosts(hosts: list[MultiHostHost], topology: Topology) -> tuple[tuple[str, int], ...]:
+    default = SENTINEL_PORT if topology is Topology.SENTINEL else PORT
+    if len(hosts) > 1 and topology is Topology.SINGLE:
         raise ValueError("several hosts need redis+sentinel:// or redis+cluster://")
-    return hosts
-
-
-def _host(text: str, port: int) -> tuple[str, int]:
-    if text.startswith("["):
-        host, closed, rest = text[1:].partition("]")
-        if not closed:
-            raise ValueError("its brackets do not fit")
-    else:
-        host, colon, digits = text.partition(":")
-        rest = colon + digits
-    if not host:
+    if not hosts or not all(host["host"] for host in hosts):
         raise ValueError("a host is missing")
-    if not rest:
-        return unquote(host), port
-    number = rest.removeprefix(":")
-    if not rest.startswith(":") or not (number.isascii() and number.isdigit() and 0 < int(number) < 65536):
-        raise ValueError("a port is not 1 to 65535 (an IPv6 address stands in brackets)")
-    return unquote(host), int(number)
+    if any(host["port"] == 0 for host in hosts):
+        raise ValueError("a port is 1 to 65535")
+    return tuple((unquote(host["host"] or "").strip("[]"), host["port"] or default) for host in hosts)
 
 
-def _service_and_database(parts: SplitResult, topology: Topology, db: str | None) -> tuple[str, int]:
-    """Name of the primary and number of the database."""
-    if parts.scheme == "unix":
-        if parts.netloc.rpartition("@")[2] or len(parts.path) < 2:
-            raise ValueError("after unix:// comes a path that begins with /")
-        return "", _database(db or "")
-    steps = [unquote(step) for step in parts.path.split("/")[1:]]
-    while steps and not steps[-1]:
-        steps.pop()
+def _service_and_database(path: str, topology: Topology) -> tuple[str, str]:
+    """Return the name of the primary and the number of the database."""
+    steps = [unquote(step) for step in path.rstrip("/").split("/")[1:]]
     service = ""
     if topology is Topology.SENTINEL:
         if not steps or not steps[0]:
@@ -217,18 +203,13 @@ def _service_and_database(parts: SplitResult, topology: Topology, db: str | None
         service = steps.pop(0)
     if len(steps) > 1:
         raise ValueError("too many parts in its path")
-    number = _database(steps[0] if steps else "")
-    if number and topology is Topology.CLUSTER:
-        raise ValueError("a cluster has only database 0")
-    return service, number
+    return service, steps[0] if steps else ""
 
 
 def _database(text: str) -> int:
-    if not text:
-        return 0
-    if not (text.isascii() and text.isdigit() and int(text) < DATABASES):
+    if text and not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < DATABASES):
         raise ValueError("its path is no number of a database")
-    return int(text)
+    return int(text or 0)
 
 
 def _option(name: str, value: str) -> str | bool:

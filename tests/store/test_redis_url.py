@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.settings.redis_address import (
-    ALLOWED_URLS,
     RedisAddress,
     RedisLogin,
     Topology,
@@ -74,31 +75,32 @@ def test_forms(text: str, parts: RedisAddress) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "no scheme"),
-        ("cache:6379", "it begins with 'cache://'"),
-        ("redis:", "a host is missing"),
+        ("", "none of these schemes"),
+        ("cache:6379", "none of these schemes"),
+        ("s3cret://cache", "none of these schemes"),
+        ("redis:", "none of these schemes"),
         ("redis://", "a host is missing"),
-        ("redis://:6379", "a host is missing"),
+        ("redis://:6379", "empty host"),
         ("redis://a,b", "several hosts need redis+sentinel:// or redis+cluster://"),
-        ("redis://a:0", "'0' is no port"),
-        ("redis://a:65536", "'65536' is no port"),
-        ("redis://a:x", "'x' is no port"),
-        ("redis://a::1", "':1' is no port"),
-        ("redis://::1", "a host is missing"),
-        ("redis://[::1]7", "not a URL"),  # some Pythons refuse it first, in words of their own
-        ("redis://[::1", "brackets do not fit"),
-        ("redis+sentinel://a,[::1/x", "brackets do not fit"),
-        ("redis+sentinel://[a]],[b/x", "brackets do not fit"),
-        ("redis+cluster://[::1,::2]", "brackets do not fit"),
-        ("redis://a/x", "'x' is no number of a database"),
-        ("redis://a/-1", "'-1' is no number of a database"),
+        ("redis://a:0", "a port is 1 to 65535"),
+        ("redis://a:65536", "invalid port number"),
+        ("redis://a:x", "invalid port number"),
+        ("redis://a::1", "invalid port number"),
+        ("redis://::1", "empty host"),
+        ("redis://[::1]7", "invalid IPv6 address"),
+        ("redis://[::1", "invalid IPv6 address"),
+        ("redis+sentinel://a,[::1/x", "invalid IPv6 address"),
+        ("redis+sentinel://[a]],[b/x", "invalid IPv6 address"),
+        ("redis+cluster://[::1,::2]", "empty host"),
+        ("redis://a/x", "its path is no number of a database"),
+        ("redis://a/-1", "its path is no number of a database"),
         ("redis://a/0/1", "too many parts"),
         ("redis://:p#w@a", "%23"),
         ("redis://:p/w@a", "%2F"),
         ("redis://:1/w?x@a", "%3F"),
-        ("redis://a?db=1", "?db= is not known after this scheme, no option is allowed"),
-        ("redis://a?ssl_ca_certs=x", "?ssl_ca_certs= is not known"),
-        ("rediss://a?ssl_ca_certs=x&ssl_ca_certs=y", "?ssl_ca_certs= is given twice"),
+        ("redis://a?db=1", "an option is not known after this scheme, no option is allowed"),
+        ("redis://a?ssl_ca_certs=x", "an option is not known"),
+        ("rediss://a?ssl_ca_certs=x&ssl_ca_certs=y", "an option is given twice"),
         ("rediss://a?ssl_ca_certs=", "?ssl_ca_certs= is empty"),
         ("rediss://a?ssl_cert_reqs=never", "?ssl_cert_reqs= is required, optional, none"),
         ("rediss://a?ssl_check_hostname=perhaps", "?ssl_check_hostname= is true or false"),
@@ -111,10 +113,9 @@ def test_forms(text: str, parts: RedisAddress) -> None:
     ],
 )
 def test_url_errors_name_problem_and_correct_form(text: str, what: str) -> None:
-    with pytest.raises(ValueError, match="not a URL of a Redis server") as fault:
+    with pytest.raises(ValueError, match=re.escape(what)) as fault:
         parse_redis_url(text)
-    assert what in str(fault.value)
-    assert all(form in str(fault.value) for form in ALLOWED_URLS)
+    assert "s3cret" not in str(fault.value)
 
 
 AWKWARD = st.text("/?#@:[]%,1", max_size=3)
