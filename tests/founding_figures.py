@@ -150,7 +150,7 @@ def _cells(figure: Figure) -> tuple[str, ...]:
 
 def _default(name: str) -> str:
     known = settings_table()[name]
-    return f"`{name.upper()}` = `{known.default_text or 'not set'}`"
+    return f"`{name if known.file_only else name.upper()}` = `{known.default_text or 'not set'}`"
 
 
 if __name__ == "__main__":

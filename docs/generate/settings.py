@@ -1,35 +1,81 @@
-"""Generates the settings page of the documentation from the table of settings."""
+"""Generates the settings page of the documentation.
+
+Run: ``python -m docs.generate.settings > docs/settings.md``.
+
+Names, allowed values and defaults come from the table of settings. Meaning and origin come from the
+docstrings below the fields, which no running program can read: the sources are parsed.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
+import sys
 from collections.abc import Iterator
-from typing import Final
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
 
-from autoglm_throttle.settings.breaker_settings import BREAKER_FIELD_TYPES, BREAKER_PREFIX
-from autoglm_throttle.settings.field import PREFIX, Setting
-from autoglm_throttle.settings.fields import settings_table
+from autoglm_throttle.settings import PREFIX, BreakerSettings, Setting, groups
+from autoglm_throttle.settings.groups import GROUPS
+from autoglm_throttle.settings.groups.base import declared
+from autoglm_throttle.settings.sources import PROCESSES
 
-HEADINGS: Final = {
-    "policy": "Admission: policy, rates, concurrency limit, queue",
-    "user_limit": "User limits",
-    "redis_url": "Shared store",
-    "identity": "Callers",
-    "headers": "Responses",
-    "gpu": "GPU telemetry",
-    "quotas": "GPU memory quotas",
-    "breaker_failures": "Circuit breakers",
-    "degrade_shed_at": "Graceful degradation",
-    "record_path": "Recorder",
-    "metrics": "Metrics and logs",
-    "config_file": "Loading of settings",
-    "inflight_start": "Constants",
-}
-"""Name of the first setting of a group -> its heading."""
+DESIGN: Final = "chosen in the design"
+"""Origin of a default whose docstring names none."""
 
-_NOT_VARIABLES: Final = """
-Not needed in normal operation. They are keys of the file that `CONFIG_FILE` names, or arguments
-of `Settings(...)`; as environment variables they are errors. Change them only with a measurement at hand.
-"""
+_ORIGIN: Final = re.compile(r" \[([^\[\]]+)\]$")
+_LEAD: Final = re.compile(r"^Settings of (?:the |a )?")
+
+
+class Meaning(NamedTuple):
+    """The docstring of one setting."""
+
+    text: str
+    origin: str
+
+
+def meanings(group: str) -> dict[str, Meaning]:
+    """Return the meaning of each setting of a group by its flat name.
+
+    Raises:
+        KeyError: a setting has no docstring.
+    """
+    kind = GROUPS[group]
+    fields = dict(_docstrings(_classes()[kind.__name__]))
+    return {name: _meaning(fields[known.field]) for name, known in declared(kind).items()}
+
+
+def heading(group: str) -> str:
+    """Return the heading of a group: its docstring without ``Settings of``."""
+    text = _LEAD.sub("", (ast.get_docstring(_classes()[GROUPS[group].__name__]) or "").splitlines()[0])
+    return text[0].upper() + text[1:].rstrip(".")
+
+
+@cache
+def _classes() -> dict[str, ast.ClassDef]:
+    folder = Path(groups.__file__).parent
+    nodes = [node for path in sorted(folder.glob("*.py")) for node in ast.parse(path.read_text("utf-8")).body]
+    return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+
+
+def _docstrings(kind: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yield each annotated field with the text below it."""
+    for node, below in zip(kind.body, kind.body[1:], strict=False):
+        if isinstance(node, ast.AnnAssign) and isinstance(below, ast.Expr):
+            yield ast.unparse(node.target), str(ast.literal_eval(below.value))
+
+
+def _short(known: Setting) -> str:
+    """Return the name of a setting in prose: a variable without its prefix, or the key."""
+    return known.name if known.file_only else known.name.upper()
+
+
+def _meaning(docstring: str) -> Meaning:
+    text = " ".join(docstring.split())
+    origin = _ORIGIN.search(text)
+    return Meaning(_ORIGIN.sub("", text), origin[1] if origin else DESIGN)
+
 
 EXAMPLE: Final = """\
 user_limit = "100/minute"
@@ -73,18 +119,18 @@ shed_above = "85%"
 _HEAD: Final = f"""\
 # Settings
 
-<!-- Made by `python -m autoglm_throttle.settings > docs/settings.md`; edit the declarations instead. -->
+<!-- Made by `python -m docs.generate.settings > docs/settings.md`; edit the declarations instead. -->
 
-Which settings exist, and how are they set? Each is an environment variable with the prefix `{PREFIX}`,
-a key in lower case of the file that `CONFIG_FILE` names, or an argument of `Settings(...)`;
-the constants of the last table have only the latter two.
-Code overrides the environment, which overrides the configuration file, which overrides the default.
-A `.env` file is read only if it is given: `uvicorn --env-file .env` makes its lines variables,
-`Settings.from_env(env_file=".env")` and `autoglm-throttle show --env-file .env` read it below variables.
-No `.env` file is searched for. `autoglm-throttle show` prints the values in force and their sources;
-`autoglm-throttle check` prints all problems at once.
+Which settings exist, and how are they set? Each has one name, that of the first column: an argument of
+`Settings(...)`, and a key of the TOML file that `CONFIG_FILE` names. {{variables}} of the {{settings}}
+are environment variables as well, with the prefix `{PREFIX}`. The others are for the file and code
+only: normal operation does not need them, and a change needs a measurement.
 
-- Names are case-insensitive. An empty value means "not set". An unknown name with the prefix is an error;
+Code overrides the environment, which overrides a `.env` file, then the configuration file, then the default.
+`*` marks settings that a first user should know. In the meanings, a name in capitals is a variable without
+its prefix, and a name in lower case is for the file and code only.
+
+- Variables are case-insensitive. An empty value means "not set". An unknown name with the prefix is an error;
   the message suggests the nearest known name.
 - A plain number is in the unit of the table. `250ms`, `3m`, `1h`, `6000/m` (requests), `85%` are valid too.
 - Lists are separated by commas; `none` is the empty list.
@@ -92,10 +138,30 @@ No `.env` file is searched for. `autoglm-throttle show` prints the values in for
   Short units are accepted too: `1000/s`, `5/m`, `20/h`, `10/10s`.
   Whole numbers only: half a request per second is `30/minute`. `off` removes a limit.
 
-`*` marks settings that a first user should know."""
+**In code**, names are flat in arguments and grouped in values: `Settings(slo_s="250ms").concurrency.slo_s`
+is 0.25. `Settings(...)` reads no environment; `Settings.from_env(slo_s=1)` does, and its arguments override
+the environment.
+
+**`{PROCESSES}`** is the default of `WORKERS`: uvicorn, gunicorn and others take their number of workers
+from it. A value that is no number from 1 to 10000 is ignored with a warning, because it is meant for another
+program.
+
+**A `.env` file** is read only if it is given. `uvicorn --env-file .env` makes its lines variables;
+`Settings.from_env(env_file=".env")` and `autoglm-throttle show --env-file .env` read it below variables.
+No `.env` file is searched for. Lines are read by python-dotenv: quotes, comments and `export` are allowed,
+and `${{NAME}}` is replaced from the environment of the process.
+
+**Moved names.** Variables of earlier versions that are now for the file and code only are errors; the
+message names the key. USER_STORAGE was removed: use `REDIS_URL`.
+
+`autoglm-throttle show` prints the values in force, each with its place: the variable, file and line,
+`argument` or `default`. `show --changed` omits the defaults. `autoglm-throttle check` prints all problems at
+once, then warnings about settings that are allowed but probably not intended. Problems end with status 1;
+with `check --strict`, for example in CI, warnings do as well.
+"""
 
 _GUARD_ROWS: Final = "\n".join(
-    f"| `{key}` | replaces `{(BREAKER_PREFIX + key).upper()}` |" for key in BREAKER_FIELD_TYPES
+    f"| `{known.field}` | replaces `{_short(known)}` |" for known in declared(BreakerSettings).values()
 )
 
 _TAIL: Final = f"""\
@@ -122,10 +188,10 @@ the first matching pattern applies |
 
 | key of `[resource_policy]` | meaning |
 |---|---|
-| `precision_hint` | replaces `PRECISIONS` |
-| `gpu_memory_ratio` | replaces `GPU_MEMORY_RATIO`; on a route it is the cap of all its requests, \
+| `precision_hint` | replaces `precisions` |
+| `gpu_memory_ratio` | replaces the setting of the same name; on a route it is the cap of all its requests, \
 of every class |
-| `compute_priority` | replaces `COMPUTE_PRIORITY` |
+| `compute_priority` | replaces the setting of the same name |
 
 A `resource_policy`, global or of a route, enables `QUOTAS` unless that is set.
 
@@ -141,31 +207,43 @@ a caller is a member of one plan only |
 {_GUARD_ROWS}
 | `criticality` | `core` or `non_core`; not set: that of the code |
 | `shed_above` | replaces `DEGRADE_SHED_AT`; needs `criticality = "non_core"` |
-| `max_stale_s` | replaces `DEGRADE_MAX_STALE_S` |
+| `max_stale_s` | replaces `degrade_max_stale_s` |
 
 A value that is not set in a table is that of all guards; a value in code overrides the table.
 A name with characters other than letters, digits, dashes and underscores must be quoted.
 """
 
 
+@cache
 def settings_page() -> str:
     """Build the whole page as Markdown."""
-    parts = [_HEAD]
-    for name, known in settings_table().items():
-        if name in HEADINGS:
-            parts.append(f"\n## {HEADINGS[name]}\n" + (_NOT_VARIABLES if known.file_only else ""))
-            first = "key" if known.file_only else "variable"
-            parts.append(
-                f"| {first} | allowed | default | meaning | origin of the default |\n|---|---|---|---|---|"
-            )
-        parts.append("| " + " | ".join(_cells(known)) + " |")
-    return "\n".join(parts) + "\n\n" + _TAIL
+    known = [setting for kind in GROUPS.values() for setting in declared(kind).values()]
+    variables = sum(not setting.file_only for setting in known)
+    parts = [_HEAD.replace("{variables}", str(variables)).replace("{settings}", str(len(known)))]
+    parts += ["\n".join(_section(group)) for group in GROUPS]
+    return "\n".join([*parts, _TAIL])
 
 
-def _cells(known: Setting) -> Iterator[str]:
-    star = " *" if known.starred else ""
-    yield f"`{known.name if known.file_only else known.name.upper()}`{star}"
+def _section(group: str) -> Iterator[str]:
+    kind = GROUPS[group]
+    yield f"## {heading(group)}\n"
+    left_out = f", whose fields leave out `{kind.prefix}`" if kind.prefix else ""
+    yield f"In code: `settings.{group}`{left_out}.\n"
+    yield "| setting | variable | allowed | default | meaning | origin of the default |"
+    yield "|---|---|---|---|---|---|"
+    for name, meaning in meanings(group).items():
+        yield "| " + " | ".join(_cells(declared(kind)[name], meaning)) + " |"
+    yield ""
+
+
+def _cells(known: Setting, meaning: Meaning) -> Iterator[str]:
+    yield f"`{known.name}`" + (" *" if known.starred else "")
+    yield "file and code only" if known.file_only else f"`{known.variable}`"
     yield known.field_type.allowed
     yield f"`{known.default_text}`" if known.default_text else "not set"
-    yield known.about
-    yield known.provenance
+    yield meaning.text
+    yield meaning.origin
+
+
+if __name__ == "__main__":
+    sys.stdout.write(settings_page())

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from autoglm_throttle.settings.field import setting_of
-from pydantic.fields import FieldInfo
 
 from autoglm_throttle.settings import settings_table
-from docs.generate.settings import HEADINGS, settings_page
+from autoglm_throttle.settings.groups import GROUP_OF, GROUPS
+from docs.generate.settings import DESIGN, heading, meanings, settings_page
 
-PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "settings.md"
+COMMAND = "python -m docs.generate.settings > docs/settings.md"
 
 
-def test_the_page_is_up_to_date() -> None:
+def section(group: str) -> str:
+    return settings_page().partition(f"\n## {heading(group)}\n")[2].partition("\n## ")[0]
+
+
+def cells(name: str) -> list[str]:
+    (row,) = re.findall(rf"^\| `{name}`(?: \*)? \|.*$", section(GROUP_OF[name]), re.MULTILINE)
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def test_page_is_up_to_date() -> None:
     made = subprocess.run(
-        [sys.executable, "-m", "autoglm_throttle.settings"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "docs.generate.settings"], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    assert made.stdout == PAGE.read_text("utf-8"), (
-        "run: python -m autoglm_throttle.settings > docs/settings.md"
-    )
+    assert made.stdout == PAGE.read_text("utf-8"), f"run: {COMMAND}"
+    assert f"Made by `{COMMAND}`" in made.stdout
 
 
 def test_page_mentions_no_env_file_by_default() -> None:
@@ -31,31 +41,47 @@ def test_page_mentions_no_env_file_by_default() -> None:
     assert "No `.env` file is searched for." in page
 
 
-def test_every_setting_stands_on_it_once() -> None:
-    page = settings_page()
-    for name in settings_table:
-        shown = name if settings_table()[name].tuning else name.upper()
-        assert page.count(f"\n| `{shown}`") == 1
-    assert set(HEADINGS) <= set(settings_table)
-    assert next(iter(HEADINGS)) == next(iter(settings_table))
+def test_page_has_one_section_for_each_group_in_order() -> None:
+    headings = re.findall(r"^## (.+)$", settings_page(), re.MULTILINE)
+    assert headings == [*map(heading, GROUPS), "Routes, plans and guards"]
 
 
-def test_constants_stand_in_a_section_of_their_own_at_the_end() -> None:
-    kinds = [known.file_only for known in settings_table().values()]
-    assert kinds == sorted(kinds)
-    before, rest = settings_page().split(f"## {HEADINGS['inflight_start']}")
-    section = rest.partition("\n## ")[0]
-    assert "as environment variables they are errors" in section
-    for name, known in settings_table().items():
-        assert (f"\n| `{name}`" in section) is known.file_only
-        assert (f"\n| `{name.upper()}`" in before) is not known.file_only
+@pytest.mark.parametrize("group", GROUPS)
+def test_section_has_the_settings_of_its_group_in_order(group: str) -> None:
+    named = re.findall(r"^\| `(\w+)`", section(group), re.MULTILINE)
+    assert named == [name for name, own in GROUP_OF.items() if own == group]
 
 
-def test_no_cell_breaks_its_row() -> None:
-    rows = [line for line in settings_page().splitlines() if line.startswith("| `") and line.count("|") != 3]
-    assert {row.count("|") for row in rows} == {6}
+@pytest.mark.parametrize("name", settings_table())
+def test_row_agrees_with_the_declaration(name: str) -> None:
+    known = settings_table()[name]
+    setting, variable, allowed, default, about, origin = cells(name)
+    assert setting == f"`{name}`" + (" *" if known.starred else "")
+    assert variable == ("file and code only" if known.file_only else f"`AUTOGLM_THROTTLE_{name.upper()}`")
+    assert allowed == known.field_type.allowed
+    assert default == (f"`{known.default_text}`" if known.default_text else "not set")
+    assert about.endswith(".")
+    assert origin
+    assert not set("[]") & set(about + origin)
 
 
-def test_a_setting_without_a_form_cannot_be_declared() -> None:
-    with pytest.raises(TypeError, match="odd is declared without a form"):
-        setting_of("odd", FieldInfo(default=1))
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_field_has_a_docstring(group: str) -> None:
+    assert all(meaning.text for meaning in meanings(group).values())
+
+
+def test_origin_stands_in_brackets_or_is_the_design() -> None:
+    assert meanings("gpu")["sample_interval_s"].origin == "founding figure"
+    assert meanings("observe")["metrics"].origin == DESIGN
+
+
+def test_page_counts_variables_and_settings() -> None:
+    variables = sum(not known.file_only for known in settings_table().values())
+    assert f"{variables} of the {len(settings_table())}\n" in settings_page()
+
+
+def test_names_in_capitals_are_variables() -> None:
+    """A key of the file must not look like a variable."""
+    keys = {name.upper() for name, known in settings_table().items() if known.file_only}
+    named = re.findall(r"\b[A-Z][A-Z0-9_]{2,}\b", settings_page().replace("AUTOGLM_THROTTLE_", ""))
+    assert keys.isdisjoint(named)
