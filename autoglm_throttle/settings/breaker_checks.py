@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from autoglm_throttle.settings.field_types import plain
@@ -26,8 +25,7 @@ class BreakerCheck(NamedTuple):
     """
 
 
-@dataclass(frozen=True)
-class _NamedValue:
+class _NamedValue(NamedTuple):
     name: str
     value: Any
 

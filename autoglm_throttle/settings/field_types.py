@@ -51,7 +51,7 @@ class FieldTypeError(ValueError):
     """A value that its field type does not allow; the text may name an allowed one."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)  # less generated code: 90 of them are made at import
 class FieldType:
     """A kind of value: the metadata of an annotation, ``Annotated[float, number(0, 1, "share")]``."""
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from autoglm_throttle.settings.problems import masked_url, repr_for_user
@@ -38,8 +37,7 @@ _AFTER: Final = {
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True)
-class ScrapeUrl:
+class ScrapeUrl(NamedTuple):
     """The parts of a URL."""
 
     tls: bool
@@ -50,16 +48,19 @@ class ScrapeUrl:
     query: str = ""
     """Query as it is sent, without the question mark."""
     username: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: str | None = None
 
     @property
     def place(self) -> str:
         """``host:port``, the only part that a name or a label may show."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    def __repr__(self) -> str:
+        # Path and query may hold secrets as the password does.
+        return f"ScrapeUrl({self.place})"
 
-@dataclass(frozen=True, slots=True)
-class GpuItem:
+
+class GpuItem(NamedTuple):
     """One source."""
 
     kind: str

@@ -26,12 +26,6 @@ class Topology(StrEnum):
     CLUSTER = "cluster"
 
 
-ALLOWED_TEXT: Final = (
-    "redis://HOST:PORT/DB, unix:///PATH, redis+sentinel://HOST:PORT,HOST:PORT/NAME or "
-    "redis+cluster://HOST:PORT; rediss for TLS"
-)
-"""Completes "must be ..."."""
-
 _SCHEMES: Final[Mapping[str, tuple[Topology, bool]]] = {
     "redis": (Topology.SINGLE, False),
     "rediss": (Topology.SINGLE, True),
@@ -117,7 +111,7 @@ def parse_redis_url(text: str) -> RedisAddress:
     """Parse a URL.
 
     Args:
-        text: a URL as in `ALLOWED_TEXT`; special characters are percent-encoded.
+        text: a URL such as ``redis://HOST:PORT/DB``; special characters are percent-encoded.
 
     Returns:
         Its parts.

@@ -48,7 +48,7 @@ class SettingSource(StrEnum):
     CODE = "code"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class LoadedValues:
     """Raw values before validation, and the problems found while loading them."""
 

@@ -5,9 +5,8 @@ at the end; without one it was chosen in the design.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Final, TypeVar, get_args
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
@@ -18,8 +17,7 @@ from autoglm_throttle.settings.problems import ConfigError, Problem, unknown_key
 PREFIX: Final = "AUTOGLM_THROTTLE_"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One declared setting with all its data."""
 
     name: str

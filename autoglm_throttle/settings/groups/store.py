@@ -16,7 +16,6 @@ from autoglm_throttle.settings.field_types import (
 )
 from autoglm_throttle.settings.groups.base import Group
 from autoglm_throttle.settings.problems import masked_url
-from autoglm_throttle.settings.redis_address import ALLOWED_TEXT, parse_redis_url
 from autoglm_throttle.types import STALL_S, StoreFailureMode
 
 URL_CHARACTERS: Final = 2000
@@ -35,11 +34,19 @@ def _redis_url(raw: object) -> SecretStr:
     text = secret_text(raw).strip()
     if not text.isprintable() or len(text) > URL_CHARACTERS:
         raise FieldTypeError
+    from autoglm_throttle.settings.redis_address import parse_redis_url  # not needed without a Redis
+
     parse_redis_url(text)
     return SecretStr(text)
 
 
-_REDIS_URL: Final = secret(ALLOWED_TEXT, "redis://localhost:6379/0", _redis_url, masked_url)
+_REDIS_URL: Final = secret(
+    "redis://HOST:PORT/DB, unix:///PATH, redis+sentinel://HOST:PORT,HOST:PORT/NAME or "
+    "redis+cluster://HOST:PORT; rediss for TLS",
+    "redis://localhost:6379/0",
+    _redis_url,
+    masked_url,
+)
 
 
 class StoreSettings(Group):
@@ -68,7 +75,8 @@ class StoreSettings(Group):
     redis_read_s: Annotated[float, number(STALL_S, 60, "s", above=True)] = 1.0
     """Time without a reply after which a connection is given up; above REDIS_DEADLINE_S."""
     redis_failures: Annotated[int, whole(1, 100, "calls")] = 3
-    """Consecutive failed calls after which the store counts as unavailable; one refused connection is enough."""
+    """Consecutive failed calls after which the store counts as unavailable; one refused connection is
+    enough."""
     redis_probe_s: Annotated[float, number(0.1, 3600, "s")] = 1.0
     """Time from one attempt to reach it again to the next, +-20 %."""
     redis_in_flight: Annotated[int, whole(1, 64, "calls")] = 2
