@@ -61,7 +61,7 @@ class Fallback:
     By default all arguments form the key, by equality and type; a method's ``self`` is one of them.
     """
     max_stale_s: float | None = None
-    """Maximum age of a cached result in seconds; None: ``DEGRADE_MAX_STALE_S``."""
+    """Maximum age of a cached result in seconds; None: ``degrade_max_stale_s``."""
     on_value: bool | None = None
     """Whether a returned value classified as failure is replaced too; None: only for HTTP callers."""
     coalesce: Literal["load", "always"] = "load"

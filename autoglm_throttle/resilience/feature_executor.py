@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from autoglm_throttle.resilience.stale_cache import StaleCache
 
 FALLBACK_TIMEOUT_S: Final = 1.0
-"""Default time limit of a fallback in seconds (``DEGRADE_FALLBACK_TIMEOUT_S``)."""
+"""Default time limit of a fallback in seconds (``degrade_fallback_timeout_s``)."""
 
 MAX_STALE_S: Final = 60.0
-"""Default maximum age of a cached result in seconds (``DEGRADE_MAX_STALE_S``)."""
+"""Default maximum age of a cached result in seconds (``degrade_max_stale_s``)."""
 
 _CACHEABLE_OUTCOMES: Final = frozenset({Outcome.SUCCESS, Outcome.SLOW})
 

@@ -57,13 +57,13 @@ _NOTES: Final = """\
   an opening does not close the breaker. A failure does not prolong the open period.
 - **A neutral outcome.** A cancelled call, a client disconnect or a caller error says
   nothing about the dependency. A probe with a neutral outcome returns its slot at once.
-- **A hanging probe.** It holds its slot for at most `BREAKER_TRIAL_LEASE_S`; then the slot is free again.
+- **A hanging probe.** It holds its slot for at most `breaker_trial_lease_s`; then the slot is free again.
 - **Time, in operator states.** `forced_open` and `disabled` last until the next operator command.
 - **Metrics only.** With `BREAKER_MODE=metrics_only` the same transitions are made, logged and counted, but
   every call is admitted. Calls that would have been rejected are counted too, but their results are not.
 
-Reopening from `half_open` or `ramping` starts a further round: with `BREAKER_BACKOFF` above 1 each round
-stays open longer, at most `BREAKER_OPEN_MAX_S`. No timer runs: after the open period the breaker reads as
+Reopening from `half_open` or `ramping` starts a further round: with `breaker_backoff` above 1 each round
+stays open longer, at most `breaker_open_max_s`. No timer runs: after the open period the breaker reads as
 `half_open`, and changes to it with the next call.
 """
 

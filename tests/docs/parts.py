@@ -14,8 +14,10 @@ import httpx
 
 from autoglm_throttle import Demand, Permit, Priority, Rejection, Settings, ThrottleMiddleware
 from autoglm_throttle.settings import settings_table
+from autoglm_throttle.settings.groups import GROUP_OF
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from benchmarks import figures
+from docs.generate.settings import meanings
 from examples.existing_service import app
 
 ROOT = Path(__file__).parents[2]
@@ -23,11 +25,11 @@ START = ROOT / "docs" / "getting-started.md"
 CLIENTS = ROOT / "docs" / "responses.md"
 
 
-def settings_table() -> str:
+def first_settings() -> str:
     """The settings that a first user should know."""
     rows = "".join(
         f"| `{name.upper()}` | {f'`{known.default_text}`' if known.default_text else 'not set'} "
-        f"| {known.about} |\n"
+        f"| {meanings(GROUP_OF[name])[name].text} |\n"
         for name, known in settings_table().items()
         if known.starred
     )
@@ -89,7 +91,7 @@ def made() -> Mapping[Path, Mapping[str, str]]:
     answers = {"limited": refusal(limited()), "busy": refusal(busy())}
     return {
         **figures.pages(),
-        START: {"settings": settings_table()},
+        START: {"settings": first_settings()},
         CLIENTS: {**answers, "rejected": refusal(rejected())},
     }
 
