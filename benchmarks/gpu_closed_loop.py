@@ -12,7 +12,7 @@ interrupted run leaves its results.
 
 First the device alone: idle, a kernel of one block that spins, small products, memory-bound decoding, a bf16
 matrix product; each with its telemetry and its verdicts with responses ("moving") and without ("silent"), and
-then the fit of the thresholds of ``VerdictRules``. Then the capacity, closed loop at rising
+then the fit of the thresholds of verdicts. Then the capacity, closed loop at rising
 concurrency. Then open-loop load in multiples of it, 10/30/60 % of high, mid and low priority: without a
 middleware (the control), behind ours with nothing set by hand but the objective, and behind a concurrency
 limit set to the right number. Goodput is answers within the objective per second, over what is possible: the

@@ -19,18 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from autoglm_throttle.gpu.sample_builder import FieldReport, Identity
+    from autoglm_throttle.settings.groups.gpu import GpuSettings
 
 
 class Aggregator:
     """Remembers every reported device, and merges each reading into a view.
 
     Args:
-        mode: the aggregate of utilization in the view. ``weighted`` counts a device by its memory,
-            because a small device says little about a fleet of large ones;
-            ``max`` suits tensor parallelism, where the slowest rank limits all.
-        stale_after_s: minimum time for which a measurement counts in the means: the telemetry's own limit.
-        forget_s: time for which a device that a scraped source no longer lists counts as lost. After that it
-            counts as scaled away.
+        settings: the aggregate of utilization in the view, the minimum time for which a measurement counts in
+            the means, and the time for which a device that a scraped source no longer lists counts as lost.
+            ``weighted`` counts a device by its memory, because a small device says little about a fleet of
+            large ones; ``max`` suits tensor parallelism, where the slowest rank limits all.
         order: names of sources. If several report a field of a device, the first counts. Sources that are not
             named follow, sorted by name.
     """
@@ -45,17 +44,10 @@ class Aggregator:
         "_stale_after_s",
     )
 
-    def __init__(
-        self,
-        mode: AggregateMode,
-        *,
-        stale_after_s: float = 3.0,
-        forget_s: float = 300.0,
-        order: Sequence[str] = (),
-    ) -> None:
-        self._mode = mode
-        self._stale_after_s = stale_after_s
-        self._forget_s = forget_s
+    def __init__(self, settings: GpuSettings, order: Sequence[str] = ()) -> None:
+        self._mode = settings.gpu_aggregate
+        self._stale_after_s = settings.stale_after_s
+        self._forget_s = settings.gpu_forget_s
         self._order = {name: number for number, name in reversed(list(enumerate(order)))}
         self._builders: dict[str, SampleBuilder] = {}
         """By the source's name, in the order of preference."""

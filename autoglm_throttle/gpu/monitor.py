@@ -20,8 +20,8 @@ from autoglm_throttle.gpu.interval import AdaptiveInterval
 from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.sampler import DEADLINE_MIN_S, DEADLINE_SHARE, Sampler
 from autoglm_throttle.gpu.sanity import drop_implausible
-from autoglm_throttle.gpu.verdict_tracker import VerdictRules, VerdictTracker
-from autoglm_throttle.settings import Settings
+from autoglm_throttle.gpu.verdict_tracker import VerdictTracker
+from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings
 from autoglm_throttle.types import (
     Clock,
     ControlState,
@@ -93,6 +93,7 @@ class GpuMonitor:
 
     Args:
         settings: sampling interval and aggregation.
+        verdict: the thresholds of verdicts.
         providers: the sources; for a device reported by two, the first counts, field by field.
         listener: receives the samples; held weakly.
         clock: monotonic seconds.
@@ -103,21 +104,20 @@ class GpuMonitor:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: GpuSettings,
+        verdict: VerdictSettings,
         providers: Sequence[GpuProvider],
         listener: SampleListener,
         clock: Clock = time.monotonic,
     ) -> None:
-        interval_s = settings.gpu.sample_interval_s
+        interval_s = settings.sample_interval_s
         self._listener = weakref.ref(listener)
         self._clock = clock
-        self._aggregator = aggregator(settings, [provider.name for provider in providers])
-        self._verdicts = verdict_tracker(settings)
+        self._aggregator = Aggregator(settings, [provider.name for provider in providers])
+        self._verdicts = VerdictTracker(verdict, settings)
         self._host = HostSampler()
         self._interval = (
-            AdaptiveInterval(interval_s, settings.gpu.sample_interval_max_s)
-            if settings.gpu.sample_adaptive
-            else None
+            AdaptiveInterval(interval_s, settings.sample_interval_max_s) if settings.sample_adaptive else None
         )
         self._idle = False
         self._silent: dict[str, bool] = {}
@@ -259,29 +259,6 @@ class GpuMonitor:
         listener = self._listener()
         if listener is not None and len(self._silent) == len(self.samplers):
             listener.source_lost(any(self._silent.values()))
-
-
-def aggregator(settings: Settings, order: Sequence[str]) -> Aggregator:
-    """Create the aggregator; of two sources for a device the first in the order counts, field by field."""
-    return Aggregator(
-        settings.gpu.gpu_aggregate,
-        stale_after_s=settings.gpu.gpu_stale_after_s or max(3.0 * settings.gpu.sample_interval_s, 3.0),
-        forget_s=settings.gpu.gpu_forget_s,
-        order=tuple(order),
-    )
-
-
-def verdict_tracker(settings: Settings) -> VerdictTracker:
-    """Create the verdict tracker from the settings."""
-    rules = VerdictRules(
-        power_stalled=settings.verdict.power_stalled,
-        power_underfed=settings.verdict.power_underfed,
-        sm_stalled=settings.verdict.sm_stalled,
-        sm_underfed=settings.verdict.sm_underfed,
-        stalled_s=settings.verdict.stalled_s,
-        queue_target=float(settings.gpu.gpu_queue_target),
-    )
-    return VerdictTracker(rules)
 
 
 def stop_all(samplers: Collection[Sampler]) -> None:

@@ -11,6 +11,7 @@ not starved. A hung device beside a working one shows as underfed, since there i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,78 +20,60 @@ from autoglm_throttle.types import GpuCondition
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    Rule = Callable[["VerdictInput", "VerdictRules"], bool]
-    SignalCheck = tuple[str, Callable[[float, "VerdictRules"], bool]]
+    from autoglm_throttle.settings.groups.gpu import VerdictSettings
+
+    Rule = Callable[["VerdictInput", VerdictSettings], bool]
+    SignalCheck = tuple[str, Rule]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictRules:
-    """Thresholds of the table; ratios are 0..1."""
+BUSY_PCT: Final = 85.0
+"""Utilization from which a device reports itself busy, %: the first band of the default control table."""
 
-    busy_pct: float = 85.0
-    """Utilization from which a device reports itself busy, %: the first band of the control table."""
-    filled_pct: float = 70.0
-    """Utilization below which a device is not filled although work waits, %; chosen, below ``busy_pct``."""
-    idle_pct: float = 10.0
-    """Utilization below which a device with no work is idle, %; chosen: display and monitoring cost a few."""
-    power_stalled: float = 0.30
-    """Power share below which a device without progress hangs; chosen. A hung collective drew about 70 W at
-    100 % utilization (NVIDIA/nccl#968), which is 0.10..0.23 of limits of 700..300 W.
-    """
-    power_of_baseline: float = 0.25
-    """Power above idle, over its baseline, from which a device without progress works as usual; chosen. A
-    device that spins draws little more than one that idles with its clocks up.
-    """
-    sm_of_baseline: float = 0.50
-    """Share of multiprocessors with work, over its baseline, with the same meaning; chosen. One block spins,
-    many worked before.
-    """
-    power_underfed: float = 0.40
-    """Power share below which a working device has little to do; chosen. A steady vLLM server drew 320 W,
-    0.46 of the largest limit, 700 W.
-    """
-    sm_stalled: float = 0.05
-    """Share of multiprocessors with work, below which a device without progress hangs; chosen: one of 132 is
-    0.008.
-    """
-    sm_underfed: float = 0.25
-    """Share of multiprocessors with work, below which a device is 'busy, low SM use' (KempnerPulse)."""
-    dram_working: float = 0.40
-    """Share of time in which the memory moves data, from which the device works, even with few
-    multiprocessors ('memory-active' of KempnerPulse; the practical peak is 0.8).
-    """
-    tensor_working: float = 0.15
-    """Share of time in which the tensor cores work, from which it does ('tensor compute' of KempnerPulse)."""
-    degraded_share: float = 0.50
-    """Progress over its baseline, below which it collapsed: a degraded vLLM fell to 0.33 (Ingero)."""
-    throttled_share: float = 0.20
-    """Share of time slowed down from which a device is throttled; chosen."""
-    slow_clock: float = 0.85
-    """Clock over full speed from which a device at its power limit is not throttled; chosen. A change of work
-    moves the clock at one limit by a tenth.
-    """
-    lowered_limit: float = 0.95
-    """Power limit over the default limit, from which being at it is no throttling; chosen. Some drivers
-    report the limit with the sensor's noise.
-    """
-    queue_target: float = 5.0
-    """Requests waiting in an engine above which it has enough to do (the control's own queue target)."""
-    host_load: float = 0.80
-    """Processes that want a core, per core, from which the host is the bottleneck."""
-    host_iowait: float = 0.20
-    """Share of the cores' time spent waiting for a disk, from which the host is the bottleneck."""
-    stalled_s: float = 10.0
-    """Seconds without progress that make a stall; more where answers take longer than that."""
-    first_s: float = 600.0
-    """Seconds without progress that make a stall of a device without a baseline; chosen. A first request may
-    load, compile and capture a model: the device is then busy and draws little.
-    """
-    release_s: float = 10.0
-    """Seconds without any request in flight after which a stall counts as over."""
-    samples: int = 3
-    """New samples that must agree to enter a finding, and to leave one: one odd sample is a hiccup."""
-    span_s: float = 2.0
-    """Seconds that these samples must span: three samples of 0.2 s are one measurement."""
+FILLED_PCT: Final = 70.0
+"""Utilization below which a device is not filled although work waits, %; chosen, below ``BUSY_PCT``."""
+
+IDLE_PCT: Final = 10.0
+"""Utilization below which a device with no work is idle, %; chosen: display and monitoring cost a few."""
+
+POWER_OF_BASELINE: Final = 0.25
+"""Power above idle, over its baseline, from which a device without progress works as usual; chosen. A device
+that spins draws little more than one that idles with its clocks up.
+"""
+
+SM_OF_BASELINE: Final = 0.50
+"""Share of multiprocessors with work, over its baseline, with the same meaning; chosen. One block spins, many
+worked before.
+"""
+
+DRAM_WORKING: Final = 0.40
+"""Share of time in which the memory moves data, from which the device works, even with few multiprocessors
+('memory-active' of KempnerPulse; the practical peak is 0.8).
+"""
+
+TENSOR_WORKING: Final = 0.15
+"""Share of time in which the tensor cores work, from which it does ('tensor compute' of KempnerPulse)."""
+
+DEGRADED_SHARE: Final = 0.50
+"""Progress over its baseline, below which it collapsed: a degraded vLLM fell to 0.33 (Ingero)."""
+
+THROTTLED_SHARE: Final = 0.20
+"""Share of time slowed down from which a device is throttled; chosen."""
+
+SLOW_CLOCK: Final = 0.85
+"""Clock over full speed from which a device at its power limit is not throttled; chosen. A change of work
+moves the clock at one limit by a tenth.
+"""
+
+LOWERED_LIMIT: Final = 0.95
+"""Power limit over the default limit, from which being at it is no throttling; chosen. Some drivers report
+the limit with the sensor's noise.
+"""
+
+HOST_LOAD: Final = 0.80
+"""Processes that want a core, per core, from which the host is the bottleneck."""
+
+HOST_IOWAIT: Final = 0.20
+"""Share of the cores' time spent waiting for a disk, from which the host is the bottleneck."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,6 +114,8 @@ class VerdictInput:
     """Requests in our queue; at least 1 while the concurrency limit is reached."""
     queued: float | None = None
     """Requests waiting per engine."""
+    queue_target: float = math.inf
+    """Requests waiting in an engine above which it has enough to do."""
     latency_share: float | None = None
     """95th percentile of the latency over the objective."""
     host_load: float | None = None
@@ -149,101 +134,96 @@ def _at_least(value: float | None, bound: float) -> bool:
     return value is not None and value >= bound
 
 
-def _busy(it: VerdictInput, rules: VerdictRules) -> bool:
-    return _at_least(it.utilization_pct, rules.busy_pct)
+def _at_most(value: float | None, bound: float) -> bool:
+    return value is not None and value <= bound
+
+
+def _busy(it: VerdictInput) -> bool:
+    return _at_least(it.utilization_pct, BUSY_PCT)
 
 
 def _makes_progress(it: VerdictInput) -> bool:
     return _over(it.progress_per_s, 0.0)
 
 
-def _is_working(it: VerdictInput, rules: VerdictRules) -> bool:
+def _is_working(it: VerdictInput) -> bool:
     """Return whether memory or tensor cores are at work, with any number of active multiprocessors."""
-    return _at_least(it.dram_active_ratio, rules.dram_working) or _at_least(
-        it.tensor_active_ratio, rules.tensor_working
-    )
+    return _at_least(it.dram_active_ratio, DRAM_WORKING) or _at_least(it.tensor_active_ratio, TENSOR_WORKING)
 
 
-def _is_idle(it: VerdictInput, rules: VerdictRules) -> bool:
+def _is_idle(it: VerdictInput) -> bool:
     """Return whether the device does nothing, and has nothing to do."""
-    return _under(it.utilization_pct, rules.idle_pct) and (not it.in_flight or bool(it.others_active))
+    return _under(it.utilization_pct, IDLE_PCT) and (not it.in_flight or bool(it.others_active))
 
 
-def _starved(it: VerdictInput, rules: VerdictRules) -> bool:
-    unfilled = _under(it.utilization_pct, rules.filled_pct) and _under(it.fullest_pct, rules.filled_pct)
-    return (
-        it.backlog > 0.0
-        and unfilled
-        and _makes_progress(it)
-        and not (it.others_active and _is_idle(it, rules))
-    )
+def _starved(it: VerdictInput) -> bool:
+    unfilled = _under(it.utilization_pct, FILLED_PCT) and _under(it.fullest_pct, FILLED_PCT)
+    return it.backlog > 0.0 and unfilled and _makes_progress(it) and not (it.others_active and _is_idle(it))
 
 
-def _stalled(it: VerdictInput, rules: VerdictRules) -> bool:
+def _stalled(it: VerdictInput, settings: VerdictSettings) -> bool:
     silent = it.in_flight > 0.0 and it.progress_per_s == 0.0 and it.silent_share >= 1.0
-    return _busy(it, rules) and silent and _weak(it, rules) and not _is_working(it, rules)
+    return _busy(it) and silent and _weak(it, settings) and not _is_working(it)
 
 
-def _weak(it: VerdictInput, rules: VerdictRules) -> bool:
+def _weak(it: VerdictInput, settings: VerdictSettings) -> bool:
     """Return whether the device shows less activity than any work would, and less than its own baseline."""
-    power = _under(it.power_share, rules.power_stalled) and not _at_least(
-        it.power_of_baseline, rules.power_of_baseline
+    power = _under(it.power_share, settings.power_stalled)
+    sm = _under(it.sm_active_ratio, settings.sm_stalled)
+    return (power and not _at_least(it.power_of_baseline, POWER_OF_BASELINE)) or (
+        sm and not _at_least(it.sm_of_baseline, SM_OF_BASELINE)
     )
-    sm = _under(it.sm_active_ratio, rules.sm_stalled) and not _at_least(
-        it.sm_of_baseline, rules.sm_of_baseline
-    )
-    return power or sm
 
 
-def _throttled(it: VerdictInput, rules: VerdictRules) -> bool:
+def _throttled(it: VerdictInput) -> bool:
     """Return whether the device is slowed down; a power limit counts only if lowered, or possibly so."""
-    if not _busy(it, rules):
+    if not _busy(it):
         return False
     if _over(it.fault_bits, 0.0):
         return True
-    if _at_least(it.limit_share, rules.lowered_limit):
+    if _at_least(it.limit_share, LOWERED_LIMIT):
         return False
-    capped = _over(it.power_cap, 0.0) or _over(it.throttled_ratio, rules.throttled_share)
-    return capped and not _at_least(it.clock_share, rules.slow_clock)
+    capped = _over(it.power_cap, 0.0) or _over(it.throttled_ratio, THROTTLED_SHARE)
+    return capped and not _at_least(it.clock_share, SLOW_CLOCK)
 
 
-def _degraded(it: VerdictInput, rules: VerdictRules) -> bool:
-    return _busy(it, rules) and _under(it.progress_share, rules.degraded_share)
+def _degraded(it: VerdictInput) -> bool:
+    return _busy(it) and _under(it.progress_share, DEGRADED_SHARE)
 
 
-def _underfed(it: VerdictInput, rules: VerdictRules) -> bool:
-    if not _busy(it, rules) or not _makes_progress(it) or _is_working(it, rules):
+def _underfed(it: VerdictInput, settings: VerdictSettings) -> bool:
+    if not _busy(it) or not _makes_progress(it) or _is_working(it):
         return False
-    full = _over(it.latency_share, 1.0) or _over(it.queued, rules.queue_target)
-    weak = _under(it.sm_active_ratio, rules.sm_underfed) or _under(it.power_share, rules.power_underfed)
+    full = _over(it.latency_share, 1.0) or _over(it.queued, it.queue_target)
+    weak = _under(it.sm_active_ratio, settings.sm_underfed) or _under(it.power_share, settings.power_underfed)
     return weak and not full
 
 
-def _productive(it: VerdictInput, rules: VerdictRules) -> bool:
-    if not _busy(it, rules) or not _makes_progress(it):
+def _productive(it: VerdictInput, settings: VerdictSettings) -> bool:
+    if not _busy(it) or not _makes_progress(it):
         return False
-    strong = _at_least(it.sm_active_ratio, rules.sm_underfed) or _at_least(
-        it.power_share, rules.power_underfed
+    strong = _at_least(it.sm_active_ratio, settings.sm_underfed) or _at_least(
+        it.power_share, settings.power_underfed
     )
-    return strong or _is_working(it, rules)
+    return strong or _is_working(it)
 
 
-def _unknown(it: VerdictInput, rules: VerdictRules) -> bool:
-    return it.utilization_pct is None or _busy(it, rules)
+def _unknown(it: VerdictInput) -> bool:
+    return it.utilization_pct is None or _busy(it)
 
 
 IMMEDIATE_RULES: Final[tuple[tuple[GpuCondition, Rule], ...]] = (
-    (GpuCondition.UNKNOWN, _unknown),
-    (GpuCondition.IDLE, _is_idle),
-    (GpuCondition.WORKING, lambda _it, _rules: True),
+    (GpuCondition.UNKNOWN, lambda it, _: _unknown(it)),
+    (GpuCondition.IDLE, lambda it, _: _is_idle(it)),
+    (GpuCondition.WORKING, lambda *_: True),
 )
 """Conditions that need no history."""
 
 TABLE: Final[tuple[tuple[GpuCondition, Rule], ...]] = (
-    (GpuCondition.STARVED, _starved),
+    (GpuCondition.STARVED, lambda it, _: _starved(it)),
     (GpuCondition.STALLED, _stalled),
-    (GpuCondition.THROTTLED, _throttled),
-    (GpuCondition.DEGRADED, _degraded),
+    (GpuCondition.THROTTLED, lambda it, _: _throttled(it)),
+    (GpuCondition.DEGRADED, lambda it, _: _degraded(it)),
     (GpuCondition.UNDERFED, _underfed),
     (GpuCondition.PRODUCTIVE, _productive),
     *IMMEDIATE_RULES,
@@ -251,70 +231,70 @@ TABLE: Final[tuple[tuple[GpuCondition, Rule], ...]] = (
 """Rows in this order; ``lost`` comes before them and needs no signal."""
 
 # Names must be attributes of the input: confidence() reads them with getattr, and logs show them.
-_BUSY: Final[SignalCheck] = ("utilization_pct", lambda value, rules: value >= rules.busy_pct)
-_PROGRESS: Final[SignalCheck] = ("progress_per_s", lambda value, _: value > 0.0)
-_SM_LOW: Final[SignalCheck] = ("sm_active_ratio", lambda value, rules: value < rules.sm_underfed)
-_POWER_LOW: Final[SignalCheck] = ("power_share", lambda value, rules: value < rules.power_underfed)
-_SM_USED: Final[SignalCheck] = ("sm_active_ratio", lambda value, rules: value >= rules.sm_underfed)
-_POWER_USED: Final[SignalCheck] = ("power_share", lambda value, rules: value >= rules.power_underfed)
+_BUSY: Final[SignalCheck] = ("utilization_pct", lambda it, _: _busy(it))
+_PROGRESS: Final[SignalCheck] = ("progress_per_s", lambda it, _: _makes_progress(it))
+_SM_LOW: Final[SignalCheck] = ("sm_active_ratio", lambda it, s: _under(it.sm_active_ratio, s.sm_underfed))
+_POWER_LOW: Final[SignalCheck] = ("power_share", lambda it, s: _under(it.power_share, s.power_underfed))
+_SM_USED: Final[SignalCheck] = ("sm_active_ratio", lambda it, s: _at_least(it.sm_active_ratio, s.sm_underfed))
+_POWER_USED: Final[SignalCheck] = ("power_share", lambda it, s: _at_least(it.power_share, s.power_underfed))
 
 SIGNALS: Final[Mapping[GpuCondition, tuple[SignalCheck, ...]]] = {
     GpuCondition.LOST: (),
     GpuCondition.STARVED: (
-        ("backlog", lambda value, _: value > 0.0),
-        ("utilization_pct", lambda value, rules: value < rules.filled_pct),
+        ("backlog", lambda it, _: it.backlog > 0.0),
+        ("utilization_pct", lambda it, _: _under(it.utilization_pct, FILLED_PCT)),
         _PROGRESS,
-        ("host_load", lambda value, rules: value >= rules.host_load),
-        ("host_iowait", lambda value, rules: value > rules.host_iowait),
+        ("host_load", lambda it, _: _at_least(it.host_load, HOST_LOAD)),
+        ("host_iowait", lambda it, _: _over(it.host_iowait, HOST_IOWAIT)),
     ),
     GpuCondition.STALLED: (
         _BUSY,
-        ("in_flight", lambda value, _: value > 0.0),
-        ("progress_per_s", lambda value, _: value == 0.0),
-        ("power_share", lambda value, rules: value < rules.power_stalled),
-        ("sm_active_ratio", lambda value, rules: value < rules.sm_stalled),
+        ("in_flight", lambda it, _: it.in_flight > 0.0),
+        ("progress_per_s", lambda it, _: it.progress_per_s == 0.0),
+        ("power_share", lambda it, s: _under(it.power_share, s.power_stalled)),
+        ("sm_active_ratio", lambda it, s: _under(it.sm_active_ratio, s.sm_stalled)),
     ),
     GpuCondition.THROTTLED: (
         _BUSY,
-        ("fault_bits", lambda value, _: value > 0.0),
-        ("power_cap", lambda value, _: value > 0.0),
-        ("limit_share", lambda value, rules: value < rules.lowered_limit),
-        ("throttled_ratio", lambda value, rules: value > rules.throttled_share),
-        ("clock_share", lambda value, rules: value < rules.slow_clock),
+        ("fault_bits", lambda it, _: _over(it.fault_bits, 0.0)),
+        ("power_cap", lambda it, _: _over(it.power_cap, 0.0)),
+        ("limit_share", lambda it, _: _under(it.limit_share, LOWERED_LIMIT)),
+        ("throttled_ratio", lambda it, _: _over(it.throttled_ratio, THROTTLED_SHARE)),
+        ("clock_share", lambda it, _: _under(it.clock_share, SLOW_CLOCK)),
     ),
     GpuCondition.DEGRADED: (
         _BUSY,
-        ("progress_share", lambda value, rules: value < rules.degraded_share),
-        ("latency_share", lambda value, _: value > 1.0),
+        ("progress_share", lambda it, _: _under(it.progress_share, DEGRADED_SHARE)),
+        ("latency_share", lambda it, _: _over(it.latency_share, 1.0)),
     ),
     GpuCondition.UNDERFED: (
         _BUSY,
         _PROGRESS,
         _SM_LOW,
         _POWER_LOW,
-        ("dram_active_ratio", lambda value, rules: value < rules.dram_working),
-        ("tensor_active_ratio", lambda value, rules: value < rules.tensor_working),
-        ("latency_share", lambda value, _: value <= 1.0),
-        ("queued", lambda value, rules: value <= rules.queue_target),
+        ("dram_active_ratio", lambda it, _: _under(it.dram_active_ratio, DRAM_WORKING)),
+        ("tensor_active_ratio", lambda it, _: _under(it.tensor_active_ratio, TENSOR_WORKING)),
+        ("latency_share", lambda it, _: _at_most(it.latency_share, 1.0)),
+        ("queued", lambda it, _: _at_most(it.queued, it.queue_target)),
     ),
     GpuCondition.PRODUCTIVE: (
         _BUSY,
         _PROGRESS,
         _SM_USED,
         _POWER_USED,
-        ("dram_active_ratio", lambda value, rules: value >= rules.dram_working),
-        ("tensor_active_ratio", lambda value, rules: value >= rules.tensor_working),
+        ("dram_active_ratio", lambda it, _: _at_least(it.dram_active_ratio, DRAM_WORKING)),
+        ("tensor_active_ratio", lambda it, _: _at_least(it.tensor_active_ratio, TENSOR_WORKING)),
     ),
     GpuCondition.UNKNOWN: (_BUSY, _PROGRESS, _SM_USED, _POWER_USED),
     GpuCondition.IDLE: (
-        ("utilization_pct", lambda value, rules: value < rules.idle_pct),
-        ("in_flight", lambda value, _: value == 0.0),
+        ("utilization_pct", lambda it, _: _under(it.utilization_pct, IDLE_PCT)),
+        ("in_flight", lambda it, _: it.in_flight == 0.0),
         _SM_LOW,
         _POWER_LOW,
     ),
     GpuCondition.WORKING: (
-        ("utilization_pct", lambda value, rules: value < rules.busy_pct),
-        ("in_flight", lambda value, _: value > 0.0),
+        ("utilization_pct", lambda it, _: _under(it.utilization_pct, BUSY_PCT)),
+        ("in_flight", lambda it, _: it.in_flight > 0.0),
         _PROGRESS,
     ),
 }
@@ -322,30 +302,30 @@ SIGNALS: Final[Mapping[GpuCondition, tuple[SignalCheck, ...]]] = {
 
 
 def classify(
-    it: VerdictInput, rules: VerdictRules, table: tuple[tuple[GpuCondition, Rule], ...] = TABLE
+    it: VerdictInput, settings: VerdictSettings, table: tuple[tuple[GpuCondition, Rule], ...] = TABLE
 ) -> GpuCondition:
     """Classify one device.
 
     Args:
         it: its signals.
-        rules: the thresholds.
+        settings: the thresholds.
         table: ``TABLE``, or ``IMMEDIATE_RULES`` for conditions that need no history.
 
     Returns:
         The first condition with a matching rule; the last rule always matches.
     """
-    return next(condition for condition, matches in table if matches(it, rules))
+    return next(condition for condition, matches in table if matches(it, settings))
 
 
 def confidence(
-    condition: GpuCondition, it: VerdictInput, rules: VerdictRules
+    condition: GpuCondition, it: VerdictInput, settings: VerdictSettings
 ) -> tuple[float, dict[str, float]]:
     """Compute the confidence of a condition, and its evidence.
 
     Args:
         condition: any.
         it: the device's signals.
-        rules: the thresholds.
+        settings: the thresholds.
 
     Returns:
         The confidence, 0..1: of all signals of this condition, the share that is known and
@@ -361,5 +341,5 @@ def confidence(
         value: float | None = getattr(it, name)
         if value is not None:
             evidence[name] = value
-            agree += agrees(value, rules)
+            agree += agrees(it, settings)
     return agree / len(signals), evidence

@@ -12,45 +12,70 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.gpu.clock_baseline import ClockBaseline
 from autoglm_throttle.gpu.power_baseline import PowerBaseline
+from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
 from autoglm_throttle.gpu.throughput import ThroughputTracker
 from autoglm_throttle.gpu.verdict_table import (
+    BUSY_PCT,
+    IDLE_PCT,
     IMMEDIATE_RULES,
     VerdictInput,
-    VerdictRules,
     classify,
     confidence,
 )
 from autoglm_throttle.gpu.work_baseline import WorkBaseline
+from autoglm_throttle.settings.groups.gpu import stale_at_least_s
 from autoglm_throttle.types import GpuCondition, GpuVerdict
 
 if TYPE_CHECKING:
     from autoglm_throttle.gpu.throughput import Throughput
+    from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings
     from autoglm_throttle.types import DeviceKey, GpuSample, GpuView, ServiceStats
 
-__all__ = ["VerdictRules", "VerdictTracker"]
+SAMPLES: Final = 3
+"""New samples that must agree to enter a condition, and to leave one: one odd sample is a hiccup."""
+
+SPAN_S: Final = 2.0
+"""Seconds that these samples must span: three samples of 0.2 s are one measurement."""
+
+FIRST_S: Final = 600.0
+"""Seconds without progress that make a stall of a device without a baseline; chosen. A first request may
+load, compile and capture a model: the device is then busy and draws little.
+"""
+
+RELEASE_S: Final = 10.0
+"""Seconds without any request in flight after which a stall counts as over."""
 
 _SAME_S: Final = 1e-3  # a source recomputes its age each time: less is rounding, not a new measurement
 _IDLE_SHARE: Final = 0.1  # of the limit, if never seen idle: 70 of 700 W, 50 of 400 W, 15 of 72 W
-_STALE_S: Final = 3.0
-_STALE_INTERVALS: Final = 3.0
-_STALE_PERIODS: Final = 2.5  # the three limits of control/staleness
 
 
 class VerdictTracker:
     """Tracks the verdict of each device; for one listener, which calls it in the order of time.
 
     Args:
-        rules: the thresholds.
+        settings: the thresholds.
+        gpu: the queue that counts as a full load.
+        span_s: seconds that the samples of a condition must span.
+        first_s: seconds without progress that make a stall of a device without a baseline.
     """
 
-    __slots__ = ("_devices", "_rules", "_throughput")
+    __slots__ = ("_devices", "_new_history", "_queue_target", "_throughput")
 
-    def __init__(self, rules: VerdictRules | None = None) -> None:
-        self._rules = rules or VerdictRules()
+    def __init__(
+        self,
+        settings: VerdictSettings,
+        gpu: GpuSettings,
+        *,
+        span_s: float = SPAN_S,
+        first_s: float = FIRST_S,
+    ) -> None:
+        self._queue_target = gpu.gpu_queue_target
+        self._new_history = partial(_DeviceHistory, settings, span_s, first_s)
         self._throughput = ThroughputTracker()
         self._devices: dict[DeviceKey, _DeviceHistory] = {}
 
@@ -71,7 +96,7 @@ class VerdictTracker:
             throttled device counts by its clock over its full speed, the mean of its last three samples; one
             that is only held to the power limit it has had since the start counts whole.
         """
-        context = _build_context(view, work, self._throughput.update(view, work, now), self._rules)
+        context = _build_context(view, work, self._throughput.update(view, work, now), self._queue_target)
         rows = {(row.host, row.device): row for row in view.devices if row.kind != "engine"}
         for key in self._devices.keys() - rows.keys():
             del self._devices[key]
@@ -79,7 +104,7 @@ class VerdictTracker:
         for key, row in rows.items():
             device = self._devices.get(key)
             if device is None:
-                device = self._devices[key] = _DeviceHistory(self._rules, now)
+                device = self._devices[key] = self._new_history(now)
             device.evaluate(row, context, now)
             if device.verdict.condition is GpuCondition.THROTTLED:
                 # A throttled device stays usable; only the lost share of its speed leaves the capacity.
@@ -98,11 +123,12 @@ class _Context:
     fullest_pct: float | None
     active: int
     queued: float | None
+    queue_target: float
     latency_share: float | None
 
 
 def _build_context(
-    view: GpuView, work: ServiceStats, throughput: Throughput, rules: VerdictRules
+    view: GpuView, work: ServiceStats, throughput: Throughput, queue_target: float
 ) -> _Context:
     values = [
         pct
@@ -114,8 +140,9 @@ def _build_context(
         throughput=throughput,
         interval_s=view.interval_s or 0.0,
         fullest_pct=max(values, default=None),
-        active=sum(pct >= rules.idle_pct for pct in values),
+        active=sum(pct >= IDLE_PCT for pct in values),
         queued=view.queued / view.engines if view.queued is not None and view.engines else None,
+        queue_target=queue_target,
         latency_share=work.p95_s / work.slo_s if work.p95_s is not None and work.slo_s else None,
     )
 
@@ -137,17 +164,17 @@ class _Streak:
     def restart(self) -> None:
         self._count = 0
 
-    def holds(self, at_s: float, rules: VerdictRules) -> bool:
-        return self._count >= rules.samples and at_s - self._started_s >= rules.span_s
+    def holds(self, at_s: float, span_s: float) -> bool:
+        return self._count >= SAMPLES and at_s - self._started_s >= span_s
 
 
 class _Hysteresis:
     """Delays a change of the condition until several samples in a row agree."""
 
-    __slots__ = ("_agreeing", "_candidate", "_disagreeing", "_observed", "_rules")
+    __slots__ = ("_agreeing", "_candidate", "_disagreeing", "_observed", "_span_s")
 
-    def __init__(self, rules: VerdictRules) -> None:
-        self._rules = rules
+    def __init__(self, span_s: float) -> None:
+        self._span_s = span_s
         self._candidate = GpuCondition.UNKNOWN
         self._agreeing, self._disagreeing, self._observed = _Streak(), _Streak(), _Streak()
 
@@ -168,10 +195,10 @@ class _Hysteresis:
             self._disagreeing.add(at_s)
         self._agreeing.add(at_s)
         self._observed.add(at_s)
-        if self._agreeing.holds(at_s, self._rules):
+        if self._agreeing.holds(at_s, self._span_s):
             self._disagreeing.restart()  # the samples that led here do not count against it
             return condition
-        settled = self._observed.holds(at_s, self._rules) and not self._disagreeing.holds(at_s, self._rules)
+        settled = self._observed.holds(at_s, self._span_s) and not self._disagreeing.holds(at_s, self._span_s)
         return current if settled else None
 
 
@@ -182,17 +209,21 @@ class _DeviceHistory:
         "_at_initial_limit",
         "_clock",
         "_clocks",
+        "_first_s",
         "_hysteresis",
         "_measured_s",
         "_power",
-        "_rules",
+        "_settings",
+        "_span_s",
         "_work_sm",
         "_work_w",
         "verdict",
     )
 
-    def __init__(self, rules: VerdictRules, now: float) -> None:
-        self._rules = rules
+    def __init__(self, settings: VerdictSettings, span_s: float, first_s: float, now: float) -> None:
+        self._settings = settings
+        self._span_s = span_s
+        self._first_s = first_s
         self._power = PowerBaseline()
         self._clock = ClockBaseline()
         self._at_initial_limit = False
@@ -212,8 +243,8 @@ class _DeviceHistory:
     def _restart(self) -> None:
         """Reset the history of samples; the baselines of power and clock remain."""
         self._measured_s = -math.inf
-        self._clocks: deque[float] = deque(maxlen=self._rules.samples)
-        self._hysteresis = _Hysteresis(self._rules)
+        self._clocks: deque[float] = deque(maxlen=SAMPLES)
+        self._hysteresis = _Hysteresis(self._span_s)
 
     def evaluate(self, row: GpuSample, context: _Context, now: float) -> None:
         """Update the verdict."""
@@ -231,26 +262,26 @@ class _DeviceHistory:
 
     def _set_verdict(self, condition: GpuCondition, inputs: VerdictInput, now: float) -> None:
         current = self.verdict
-        share, evidence = confidence(condition, inputs, self._rules)
+        share, evidence = confidence(condition, inputs, self._settings)
         self.verdict = GpuVerdict(
             condition, current.since_s if current.condition is condition else now, share, evidence
         )
 
     def _next_condition(self, inputs: VerdictInput, throughput: Throughput, at_s: float) -> GpuCondition:
         """Return the next condition; entering and leaving one takes several agreeing samples."""
-        current, condition = self.verdict.condition, classify(inputs, self._rules)
+        current, condition = self.verdict.condition, classify(inputs, self._settings)
         if current is GpuCondition.STALLED and not self._stall_is_over(throughput):
             condition = current
         settled = self._hysteresis.next(current, condition, at_s)
-        return classify(inputs, self._rules, IMMEDIATE_RULES) if settled is None else settled
+        return classify(inputs, self._settings, IMMEDIATE_RULES) if settled is None else settled
 
     def _stall_is_over(self, throughput: Throughput) -> bool:
         progressed = throughput.progressed_s is not None and throughput.progressed_s > self.verdict.since_s
-        return progressed or throughput.no_request_s >= self._rules.release_s
+        return progressed or throughput.no_request_s >= RELEASE_S
 
     def _is_disproved(self, row: GpuSample, context: _Context, now: float) -> bool:
         """Return whether our own requests end the stall of a device with outdated telemetry."""
-        stale_s = max(_STALE_S, _STALE_INTERVALS * context.interval_s, _STALE_PERIODS * (row.period_s or 0.0))
+        stale_s = max(stale_at_least_s(context.interval_s), BELIEVED_PERIODS * (row.period_s or 0.0))
         silent = now - self._measured_s > stale_s
         return (
             silent
@@ -259,10 +290,10 @@ class _DeviceHistory:
         )
 
     def _build_input(self, row: GpuSample, context: _Context, at_s: float) -> VerdictInput:
-        rules, work, throughput = self._rules, context.work, context.throughput
+        work, throughput = context.work, context.throughput
         percent = _utilization(row)
-        busy = percent is not None and percent >= rules.busy_pct
-        active = percent is not None and percent >= rules.idle_pct
+        busy = percent is not None and percent >= BUSY_PCT
+        active = percent is not None and percent >= IDLE_PCT
         self._clock.learn(row, at_s, busy=busy)
         self._at_initial_limit = self._clock.at_initial_limit(row)
         clock = self._clock.share(row)
@@ -298,6 +329,7 @@ class _DeviceHistory:
             in_flight=work.in_flight,
             backlog=max(work.waiting, int(work.at_limit)),
             queued=context.queued,
+            queue_target=context.queue_target,
             latency_share=context.latency_share,
             host_load=work.host_load,
             host_iowait=work.host_iowait,
@@ -322,7 +354,7 @@ class _DeviceHistory:
     def _stall_after_s(self, throughput: Throughput) -> float:
         """Return the seconds without progress that make a stall of this service on this device."""
         has_baseline = self._work_w.mean is not None or self._work_sm.mean is not None
-        return max(self._rules.stalled_s, throughput.window_s, 0.0 if has_baseline else self._rules.first_s)
+        return max(self._settings.stalled_s, throughput.window_s, 0.0 if has_baseline else self._first_s)
 
 
 def _power_w(row: GpuSample) -> float | None:

@@ -1,4 +1,4 @@
-"""Telemetry of a device that runs one known kernel: the basis of ``VerdictRules``.
+"""Telemetry of a device that runs one known kernel: the basis of the thresholds of verdicts.
 
 Run as ``python -m benchmarks.gpu.kernel_runs`` with one line of JSON on standard input. It prints a line for
 each kernel, and at the end the depth that makes a batch as long as required. Each kernel has two verdicts:

@@ -15,8 +15,9 @@ from typing import Any
 
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.gpu.verdict_tracker import VerdictRules, VerdictTracker
-from autoglm_throttle.types import AggregateMode, GpuSample, GpuView, ProviderUnavailable, ServiceStats
+from autoglm_throttle.gpu.verdict_tracker import VerdictTracker
+from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings
+from autoglm_throttle.types import GpuSample, GpuView, ProviderUnavailable, ServiceStats
 
 SHOWN = (
     *("utilization_pct", "power_w", "power_share", "sm_active_ratio", "sm_occupancy_ratio"),
@@ -43,14 +44,16 @@ class Observer:
         works: Mapping[str, Callable[[], ServiceStats]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        settings, verdict = GpuSettings(), VerdictSettings()
         self._provider = providers(sources, clock=clock)[0]
         self._interval_s = interval_s
         self._works = works
         self._clock = clock
-        self._aggregator = Aggregator(AggregateMode.WEIGHTED)
+        self._aggregator = Aggregator(settings)
         # Each kernel runs alone, so there is no earlier work to detect a stall against.
-        rules = VerdictRules(first_s=VerdictRules().stalled_s)
-        self._trackers = {name: VerdictTracker(rules) for name in works}
+        self._trackers = {
+            name: VerdictTracker(verdict, settings, first_s=verdict.stalled_s) for name in works
+        }
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.series: list[dict[str, Any]] = []

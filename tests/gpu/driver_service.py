@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
     "rate_mid_rps": 1_000_000,
     "sample_interval_s": 0.2,
 }
-QUICK = {"gpu_stale_after_s": 0.6, "gpu_blind_after_s": 1.2}
+QUICK: dict[str, Any] = {"gpu_stale_after_s": 0.6, "gpu_blind_after_s": 1.2}
 
 
 def engine() -> dict[str, Any]:

@@ -9,9 +9,14 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.sample_copy import lost as make_lost
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import AggregateMode, GpuSample
 
 GIB = 2**30
+
+
+def aggregator(how: AggregateMode, order: tuple[str, ...] = (), **settings: Any) -> Aggregator:
+    return Aggregator(GpuSettings(gpu_aggregate=how, **settings), order)
 
 
 def device(
@@ -41,7 +46,7 @@ def lost(index: int, at: float = 1.0) -> GpuSample:
 
 
 def test_no_device_is_no_capacity_missing_and_nothing_known() -> None:
-    view = Aggregator(AggregateMode.WEIGHTED).update([], 7.0)
+    view = aggregator(AggregateMode.WEIGHTED).update([], 7.0)
     assert (view.taken_at_s, view.capacity, view.devices) == (7.0, 1.0, ())
     assert view.utilization_pct is view.utilization_max_pct is view.memory_ratio is view.power_ratio is None
 
@@ -51,30 +56,30 @@ def test_no_device_is_no_capacity_missing_and_nothing_known() -> None:
     [(AggregateMode.WEIGHTED, 90.0), (AggregateMode.MEAN, 75.0), (AggregateMode.MAX, 100.0)],
 )
 def test_utilization_by_each_way(how: AggregateMode, expected: float) -> None:
-    view = Aggregator(how).update([device(0, 100.0, memory=80 * GIB), device(1, 50.0, memory=20 * GIB)], 1.0)
+    view = aggregator(how).update([device(0, 100.0, memory=80 * GIB), device(1, 50.0, memory=20 * GIB)], 1.0)
     assert view.utilization_pct == expected
     assert view.utilization_max_pct == 100.0
 
 
 def test_weights_are_equal_as_soon_as_one_memory_is_unknown() -> None:
-    view = Aggregator(AggregateMode.WEIGHTED).update([device(0, 100.0), device(1, 50.0, memory=None)], 1.0)
+    view = aggregator(AggregateMode.WEIGHTED).update([device(0, 100.0), device(1, 50.0, memory=None)], 1.0)
     assert view.utilization_pct == 75.0
 
 
 def test_an_unknown_utilization_is_left_out_and_not_read_as_zero() -> None:
     for how in AggregateMode:
-        assert Aggregator(how).update([device(0, 90.0), device(1, None)], 1.0).utilization_pct == 90.0
+        assert aggregator(how).update([device(0, 90.0), device(1, None)], 1.0).utilization_pct == 90.0
 
 
 def test_lost_device_leaves_mean_and_lowers_capacity() -> None:
-    fleet = Aggregator(AggregateMode.WEIGHTED)
+    fleet = aggregator(AggregateMode.WEIGHTED)
     fleet.update([device(0, 90.0, memory=60 * GIB), device(1, 90.0, memory=20 * GIB)], 1.0)
     view = fleet.update([device(0, 90.0, memory=60 * GIB), lost(1)], 2.0)
     assert (view.utilization_pct, view.capacity) == (90.0, 0.75)
 
 
 def test_a_vanished_device_is_lost_until_a_row_comes_again() -> None:
-    fleet = Aggregator(AggregateMode.WEIGHTED)
+    fleet = aggregator(AggregateMode.WEIGHTED)
     fleet.update([device(0), device(1, used=GIB, power_w=100.0)], 1.0)
     view = fleet.update([device(0)], 2.0)
     gone = view.devices[1]
@@ -91,30 +96,30 @@ def test_a_vanished_device_is_lost_until_a_row_comes_again() -> None:
 
 
 def test_a_degraded_device_is_still_usable() -> None:
-    view = Aggregator(AggregateMode.MEAN).update([replace(device(0, 40.0), health="degraded")], 1.0)
+    view = aggregator(AggregateMode.MEAN).update([replace(device(0, 40.0), health="degraded")], 1.0)
     assert (view.utilization_pct, view.capacity) == (40.0, 1.0)
 
 
 def test_all_lost_is_known_now_and_has_no_capacity() -> None:
-    fleet = Aggregator(AggregateMode.WEIGHTED)
+    fleet = aggregator(AggregateMode.WEIGHTED)
     fleet.update([device(0)], 1.0)
     view = fleet.update([lost(0, at=5.0)], 5.1)
     assert (view.capacity, view.utilization_pct, view.taken_at_s) == (0.0, None, 5.0)
 
 
 def test_time_is_that_of_the_newest_usable_row() -> None:
-    view = Aggregator(AggregateMode.MEAN).update([device(0, at=3.0), device(1, at=4.0), lost(2, at=9.0)], 9.0)
+    view = aggregator(AggregateMode.MEAN).update([device(0, at=3.0), device(1, at=4.0), lost(2, at=9.0)], 9.0)
     assert view.taken_at_s == 4.0
 
 
 def test_memory_and_power_are_those_of_the_fullest_and_hottest() -> None:
     rows = [device(0, used=8 * GIB, power_w=630.0), device(1, used=60 * GIB, power_w=70.0), device(2)]
-    view = Aggregator(AggregateMode.MEAN).update(rows, 1.0)
+    view = aggregator(AggregateMode.MEAN).update(rows, 1.0)
     assert (view.memory_ratio, view.power_ratio) == (0.75, 0.9)
 
 
 def test_a_total_of_zero_is_no_weight_and_no_divisor() -> None:
-    view = Aggregator(AggregateMode.WEIGHTED).update([device(0, memory=0, used=0), device(1)], 1.0)
+    view = aggregator(AggregateMode.WEIGHTED).update([device(0, memory=0, used=0), device(1)], 1.0)
     assert (view.capacity, view.memory_ratio, view.utilization_pct) == (1.0, None, 50.0)
 
 
@@ -123,16 +128,16 @@ def test_of_two_rows_of_one_device_the_newer_counts() -> None:
         [device(0, 10.0, at=1.0), device(0, 90.0, at=2.0)],
         [device(0, 90.0, at=2.0), device(0, 10.0, at=1.0)],
     ):
-        assert Aggregator(AggregateMode.MEAN).update(rows, 2.0).utilization_pct == 90.0
+        assert aggregator(AggregateMode.MEAN).update(rows, 2.0).utilization_pct == 90.0
 
 
 def test_the_same_name_on_two_hosts_is_two_devices() -> None:
-    view = Aggregator(AggregateMode.MEAN).update([device(0), replace(device(0), host="b")], 1.0)
+    view = aggregator(AggregateMode.MEAN).update([device(0), replace(device(0), host="b")], 1.0)
     assert len(view.devices) == 2
 
 
 def test_a_device_of_another_host_without_a_row_is_forgotten() -> None:
-    fleet = Aggregator(AggregateMode.WEIGHTED)
+    fleet = aggregator(AggregateMode.WEIGHTED)
     far = replace(device(0, 10.0), host="b")
     fleet.update([device(0, 90.0), far], 1.0)
     assert fleet.update([device(0, 90.0), lost_of(far)], 2.0).capacity == 0.5
@@ -150,7 +155,7 @@ def lost_of(row: GpuSample) -> GpuSample:
 
 
 def test_repr_shows_the_state() -> None:
-    fleet = Aggregator(AggregateMode.MAX)
+    fleet = aggregator(AggregateMode.MAX)
     fleet.update([device(0), lost(1)], 1.0)
     assert repr(fleet) == "Aggregator(max, 2 devices, 1 lost)"
 
@@ -170,7 +175,7 @@ def engine(device: str = "h:1#0", *, at: float = 1.0, **values: Any) -> GpuSampl
 
 
 def test_sources_report_separate_fields() -> None:
-    fleet = Aggregator(AggregateMode.MEAN)
+    fleet = aggregator(AggregateMode.MEAN)
     fleet.update([device(0, 90.0)], 1.0, source="nvml")
     fleet.update([replace(device(1, 30.0), source="dcgm")], 1.0, source="dcgm")
     view = fleet.update([device(0, 70.0, at=2.0)], 2.0, source="nvml")
@@ -182,16 +187,16 @@ def test_sources_report_separate_fields() -> None:
 
 def test_a_reading_without_a_name_is_that_of_this_hosts_rows() -> None:
     far = replace(device(0), host="b", source="a-fleet")
-    fleet = Aggregator(AggregateMode.MEAN)
+    fleet = aggregator(AggregateMode.MEAN)
     for rows in ([device(0), far], [far, device(0)], [device(0)]):
         assert len(fleet.update(rows, 1.0).devices) == len(rows)
-    gateway = Aggregator(AggregateMode.MEAN)
+    gateway = aggregator(AggregateMode.MEAN)
     gateway.update([far], 1.0)
     assert gateway.update([], 2.0).devices == ()
 
 
 def test_device_of_two_sources_is_one() -> None:
-    fleet = Aggregator(AggregateMode.WEIGHTED, order=("nvml", "dcgm:h:1"))
+    fleet = aggregator(AggregateMode.WEIGHTED, order=("nvml", "dcgm:h:1"))
     fleet.update(
         [report("dcgm", host="node", utilization_pct=10.0, sm_active_ratio=0.3)], 1.0, source="dcgm:h:1"
     )
@@ -205,7 +210,7 @@ def test_mig_instance_of_two_sources_is_one() -> None:
     part: dict[str, Any] = {"kind": "mig", "gpu_instance": f"{UUIDS[0]}/3", "memory_total_bytes": 40 * GIB}
     driver = report("nvml", device=UUIDS[0].replace("GPU", "MIG"), graphics_active_ratio=0.9, **part)
     scraped = report("dcgm:h:1", device=f"{UUIDS[0]}/3", host="node", tensor_active_ratio=0.3, **part)
-    fleet = Aggregator(AggregateMode.WEIGHTED, order=("nvml", "dcgm:h:1"))
+    fleet = aggregator(AggregateMode.WEIGHTED, order=("nvml", "dcgm:h:1"))
     fleet.update([scraped], 1.0, source="dcgm:h:1")
     view = fleet.update([driver], 1.0, source="nvml")
     (row,) = view.devices
@@ -222,7 +227,7 @@ def test_compute_instances_of_one_part_are_not_joined() -> None:
         for index in (0, 1)
     ]
     part = f"{UUIDS[0]}/3"
-    fleet = Aggregator(AggregateMode.MEAN)
+    fleet = aggregator(AggregateMode.MEAN)
     fleet.update([report("dcgm", device=part, gpu_instance=part, kind="mig")], 1.0, source="dcgm")
     assert len(fleet.update(both, 1.0, source="nvml").devices) == 3
 
@@ -231,29 +236,29 @@ def test_order_decides_and_unlisted_sources_come_last() -> None:
     for order, expected in (
         (("b", "a"), 2.0), (("a", "b", "a"), 1.0), ((), 1.0), (("c",), 3.0), (("b", "c"), 2.0), (("z",), 1.0)
     ):  # fmt: skip
-        fleet = Aggregator(AggregateMode.MEAN, order=order)
+        fleet = aggregator(AggregateMode.MEAN, order=order)
         for name, pct in (("c", 3.0), ("b", 2.0), ("a", 1.0)):
             view = fleet.update([report(name, utilization_pct=pct)], 1.0, source=name)
         assert view.utilization_pct == expected, order
 
 
 def test_weights_are_shares_of_known_devices() -> None:
-    fleet = Aggregator(AggregateMode.WEIGHTED)
+    fleet = aggregator(AggregateMode.WEIGHTED)
     fleet.update([device(0, memory=60 * GIB), device(1, memory=20 * GIB), engine()], 1.0)
     view = fleet.update([device(0, memory=60 * GIB), lost(1), engine()], 2.0)
     assert view.weights == {("", "GPU-0"): 0.75, ("", "GPU-1"): 0.25}
-    assert Aggregator(AggregateMode.MEAN).update([engine()], 1.0).weights == {}
+    assert aggregator(AggregateMode.MEAN).update([engine()], 1.0).weights == {}
 
 
 def test_instance_utilization_is_its_active_time_share() -> None:
     rows = [device(0, None), replace(device(1, None), kind="mig", graphics_active_ratio=0.8)]
-    view = Aggregator(AggregateMode.MEAN).update(rows, 1.0)
+    view = aggregator(AggregateMode.MEAN).update(rows, 1.0)
     assert (view.utilization_pct, view.utilization_max_pct, view.utilization_mean_pct) == (80.0, 80.0, 80.0)
 
 
 def test_mean_and_highest_are_always_reported() -> None:
     for how in AggregateMode:
-        view = Aggregator(how).update(
+        view = aggregator(how).update(
             [device(0, 100.0, memory=60 * GIB), device(1, 0.0, memory=20 * GIB)], 1.0
         )
         assert (view.utilization_mean_pct, view.utilization_max_pct) == (50.0, 100.0)
@@ -266,12 +271,12 @@ def test_engines_are_separate_from_devices() -> None:
         engine("c", health="lost", queued=99),
         engine("d"),
     ]
-    fleet = Aggregator(AggregateMode.WEIGHTED)
+    fleet = aggregator(AggregateMode.WEIGHTED)
     view = fleet.update([device(0, 60.0), *rows], 1.0)
     assert (view.queued, view.running, view.engines, view.kv_used_ratio) == (7, 8, 3, 0.7)
     assert (view.utilization_pct, view.capacity, list(view.weights)) == (60.0, 1.0, [("", "GPU-0")])
     assert view.devices[0].kind == "gpu", "cards come first"
-    assert Aggregator(AggregateMode.MAX).update(rows, 1.0).kv_used_ratio == 0.9
+    assert aggregator(AggregateMode.MAX).update(rows, 1.0).kv_used_ratio == 0.9
     view = fleet.update([device(0, 60.0)], 2.0)
     assert (view.queued, view.running, view.engines, view.kv_used_ratio) == (None, None, 0, None)
     assert view.engines_at_s == 1.0, "it was heard once"
@@ -280,16 +285,16 @@ def test_engines_are_separate_from_devices() -> None:
 
 
 def test_device_and_engine_times_are_separate() -> None:
-    fleet = Aggregator(AggregateMode.MEAN)
+    fleet = aggregator(AggregateMode.MEAN)
     view = fleet.update([engine(at=5.0, age_s=1.0)], 5.0, source="vllm")
     assert (view.taken_at_s, view.engines_at_s) == (4.0, 4.0)
     view = fleet.update([device(0, at=2.0)], 5.0, source="nvml")
     assert (view.taken_at_s, view.engines_at_s) == (2.0, 4.0)
-    assert Aggregator(AggregateMode.MEAN).update([device(0)], 5.0).engines_at_s is None
+    assert aggregator(AggregateMode.MEAN).update([device(0)], 5.0).engines_at_s is None
 
 
 def test_stale_row_leaves_means_but_not_capacity() -> None:
-    fleet = Aggregator(AggregateMode.WEIGHTED)
+    fleet = aggregator(AggregateMode.WEIGHTED)
     old = device(0, 100.0, used=79 * GIB, power_w=690.0, at=1.0)
     fleet.update([old], 1.0, source="nvml")
     quick = replace(device(1, 20.0, at=4.0), source="given")
@@ -305,7 +310,7 @@ def test_stale_row_leaves_means_but_not_capacity() -> None:
 
 
 def test_a_limit_of_its_own_and_one_for_forgetting() -> None:
-    fleet = Aggregator(AggregateMode.MEAN, stale_after_s=10.0, forget_s=5.0)
+    fleet = aggregator(AggregateMode.MEAN, gpu_stale_after_s=10.0, gpu_forget_s=5.0)
     fleet.update([replace(device(0), source="dcgm")], 1.0, source="dcgm:h:1")
     assert fleet.update([replace(device(0), source="dcgm")], 11.0, source="dcgm:h:1").utilization_pct == 50.0
     assert fleet.update([], 12.0, source="dcgm:h:1").capacity == 0.0
@@ -314,7 +319,7 @@ def test_a_limit_of_its_own_and_one_for_forgetting() -> None:
 
 
 def test_slow_source_is_valid_longer_and_reports_its_interval() -> None:
-    fleet = Aggregator(AggregateMode.MEAN)
+    fleet = aggregator(AggregateMode.MEAN)
     fleet.update(
         [report("dcgm", 0, period_s=30.0, utilization_pct=80.0)], 1.0, source="dcgm:h:1", interval_s=5.0
     )
@@ -322,12 +327,12 @@ def test_slow_source_is_valid_longer_and_reports_its_interval() -> None:
     assert (view.utilization_pct, view.interval_s, view.period_s) == (50.0, 5.0, 30.0)
     view = fleet.update([report("nvml", 1, at=76.1, utilization_pct=20.0)], 76.1, source="nvml")
     assert (view.utilization_pct, view.interval_s, view.period_s) == (20.0, 1.0, None)
-    view = Aggregator(AggregateMode.MEAN).update([device(0)], 1.0)
+    view = aggregator(AggregateMode.MEAN).update([device(0)], 1.0)
     assert (view.interval_s, view.period_s) == (None, None)
 
 
 def test_secondary_source_does_not_slow_the_load_source() -> None:
-    fleet = Aggregator(AggregateMode.MEAN, order=("nvml",))
+    fleet = aggregator(AggregateMode.MEAN, order=("nvml",))
     slow = report("dcgm", period_s=30.0, utilization_pct=80.0, sm_active_ratio=0.5)
     fleet.update([slow], 1.0, source="dcgm:h:1", interval_s=5.0)
     view = fleet.update([report("nvml", utilization_pct=20.0)], 1.0, source="nvml", interval_s=1.0)
@@ -335,7 +340,7 @@ def test_secondary_source_does_not_slow_the_load_source() -> None:
 
 
 def test_measurement_repeated_thirty_times_counts_once() -> None:
-    fleet = Aggregator(AggregateMode.MEAN, order=("dcgm:h:1",))
+    fleet = aggregator(AggregateMode.MEAN, order=("dcgm:h:1",))
     times = set()
     for second in range(30):
         row = report("dcgm", at=100.0 + second, age_s=float(second), period_s=30.0, utilization_pct=99.0)
@@ -348,21 +353,21 @@ def test_measurement_repeated_thirty_times_counts_once() -> None:
 
 
 def test_power_is_the_mean_where_the_energy_is_counted() -> None:
-    fleet = Aggregator(AggregateMode.MEAN)
+    fleet = aggregator(AggregateMode.MEAN)
     fleet.update([replace(device(0, power_w=70.0), energy_j=0.0)], 1.0)
     view = fleet.update([replace(device(0, power_w=70.0, at=2.0), energy_j=350.0)], 2.0)
     assert (view.power_ratio, view.devices[0].power_mean_w) == (0.5, 350.0)
 
 
 def test_full_is_full_where_two_sources_count_memory_differently() -> None:
-    fleet = Aggregator(AggregateMode.MEAN, order=("nvml",))
+    fleet = aggregator(AggregateMode.MEAN, order=("nvml",))
     fleet.update([report("nvml", memory_total_bytes=79 * GIB)], 1.0)
     view = fleet.update([report("dcgm", memory_used_bytes=80 * GIB)], 1.0)
     assert view.memory_ratio == 1.0
 
 
 def test_vanished_device_is_new_while_source_reports_it() -> None:
-    fleet = Aggregator(AggregateMode.MEAN)
+    fleet = aggregator(AggregateMode.MEAN)
     fleet.update([device(0)], 1.0)
     assert fleet.update([], 2.0).taken_at_s == 2.0
     assert fleet.update([], 3.0).taken_at_s == 3.0
@@ -370,7 +375,7 @@ def test_vanished_device_is_new_while_source_reports_it() -> None:
 
 
 def test_one_of_four_lost_leaves_three_quarters() -> None:
-    fleet = Aggregator(AggregateMode.WEIGHTED)
+    fleet = aggregator(AggregateMode.WEIGHTED)
     fleet.update([report("nvml", n, utilization_pct=90.0) for n in range(4)], 1.0)
     view = fleet.update([report("nvml", n, at=2.0, utilization_pct=90.0) for n in range(3)], 2.0)
     assert (view.capacity, view.utilization_pct) == (0.75, 90.0)
@@ -390,15 +395,15 @@ def test_losing_a_device_never_raises_capacity(
     fleet: list[tuple[float | None, int | None]], how: AggregateMode, data: st.DataObject
 ) -> None:
     rows = fleet_rows(fleet)
-    aggregator = Aggregator(how)
-    capacity = aggregator.update(rows, 1.0).capacity
+    combined = aggregator(how)
+    capacity = combined.update(rows, 1.0).capacity
     assert capacity == 1.0
     reported_lost: list[GpuSample] = []
     for index in data.draw(st.permutations(range(len(rows)))):
         rows = [row for row in rows if row.index != index]
         if data.draw(st.booleans()):  # the others vanish without a word
             reported_lost.append(lost(index))
-        view = aggregator.update([*rows, *reported_lost], 2.0)
+        view = combined.update([*rows, *reported_lost], 2.0)
         assert view.capacity < capacity
         capacity = view.capacity
     assert capacity == 0.0
@@ -410,14 +415,14 @@ def test_the_order_of_rows_changes_nothing(
 ) -> None:
     rows = fleet_rows(fleet)
     shuffled = data.draw(st.permutations(rows))
-    assert Aggregator(how).update(rows, 1.0) == Aggregator(how).update(shuffled, 1.0)
+    assert aggregator(how).update(rows, 1.0) == aggregator(how).update(shuffled, 1.0)
 
 
 @given(FLEETS, st.sampled_from(AggregateMode))
 def test_utilization_is_between_known_extremes(
     fleet: list[tuple[float | None, int | None]], how: AggregateMode
 ) -> None:
-    view = Aggregator(how).update(fleet_rows(fleet), 1.0)
+    view = aggregator(how).update(fleet_rows(fleet), 1.0)
     known = [pct for pct, _ in fleet if pct is not None]
     if not known:
         assert view.utilization_pct is None
@@ -464,7 +469,7 @@ def rows_of(name: str, reading: dict[int, dict[str, Any]], at: float) -> list[Gp
 def test_order_of_rows_and_sources_does_not_matter(
     rounds: list[dict[str, dict[int, dict[str, Any]]]], how: AggregateMode, data: st.DataObject
 ) -> None:
-    one, other = (Aggregator(how, order=SOURCES[1:2]) for _ in range(2))
+    one, other = (aggregator(how, order=SOURCES[1:2]) for _ in range(2))
     for number, reported_now in enumerate(rounds):
         now = 20.0 + number
         readings = {name: rows_of(name, reading, now) for name, reading in reported_now.items()}
@@ -483,7 +488,7 @@ def test_device_lost_by_one_source_never_raises_capacity(
     source_name: str,
     losing: list[int],
 ) -> None:
-    fleet = Aggregator(how, order=SOURCES[:1])
+    fleet = aggregator(how, order=SOURCES[:1])
     reading: dict[int, dict[str, Any]] = {}
     for name in SOURCES[:2]:
         host = "" if name == "nvml" else "node"
@@ -515,7 +520,7 @@ def test_device_lost_by_one_source_never_raises_capacity(
 def test_unreported_field_is_unknown_not_zero(
     reported_now: dict[str, dict[int, dict[str, Any]]], how: AggregateMode
 ) -> None:
-    fleet = Aggregator(how)
+    fleet = aggregator(how)
     reporting = ("utilization_pct", "graphics_active_ratio", "queued", "kv_used_ratio", "energy_j")
     nothing = dict.fromkeys(reporting)
     for name, reading in reported_now.items():
@@ -529,7 +534,7 @@ def test_unreported_field_is_unknown_not_zero(
 def test_repeated_measurement_keeps_its_time(
     reading: dict[int, dict[str, Any]], how: AggregateMode, waits: list[float]
 ) -> None:
-    fleet = Aggregator(how)
+    fleet = aggregator(how)
     usable = {n: values | {"health": "ok", "period_s": 60.0} for n, values in reading.items()}
     devices = rows_of("dcgm:h:1", usable, 20.0)
     view = fleet.update(devices, 20.0, source="dcgm:h:1")

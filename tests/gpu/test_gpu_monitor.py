@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import Settings
 from autoglm_throttle.gpu.monitor import JOIN_S, GpuMonitor
 from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.sampler import THREAD
+from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from autoglm_throttle.types import (
     ControlCause,
@@ -53,7 +53,8 @@ class Listener:
 
 
 def monitor(*providers: GpuProvider, clock: ManualClock | None = None, **settings: Any) -> GpuMonitor:
-    return GpuMonitor(Settings(**settings), providers, Listener(), clock or ManualClock())
+    gpu = GpuSettings(**settings)
+    return GpuMonitor(gpu, VerdictSettings(), providers, Listener(), clock or ManualClock())
 
 
 def states(watched: GpuMonitor, clock: ManualClock) -> dict[str, str]:
@@ -128,7 +129,7 @@ def test_duplicate_source_name_is_rejected() -> None:
 def test_only_when_no_source_is_left_is_there_silence() -> None:
     clock, listener = ManualClock(), Listener()
     device, engine = Named("card", clock=clock), Named("engine", clock=clock)
-    watched = GpuMonitor(Settings(), [device, engine], listener, clock)
+    watched = GpuMonitor(GpuSettings(), VerdictSettings(), [device, engine], listener, clock)
     assert watched.providers == (device, engine)
     device.fail_with(ProviderMisconfigured("no"))
     watched.tick()
@@ -143,7 +144,7 @@ def test_only_when_no_source_is_left_is_there_silence() -> None:
 def test_missing_sources_never_existed() -> None:
     clock, listener = ManualClock(), Listener()
     device = Named("card", clock=clock)
-    watched = GpuMonitor(Settings(), [device], listener, clock)
+    watched = GpuMonitor(GpuSettings(), VerdictSettings(), [device], listener, clock)
     device.fail_with(NoSourceError("no GPU found"))
     watched.tick()
     assert listener.lost == [False]
@@ -158,7 +159,7 @@ def test_missing_sources_never_existed() -> None:
 
 def test_monitor_keeps_no_listener_alive() -> None:
     clock, listener = ManualClock(), Listener()
-    watched = GpuMonitor(Settings(), [Named("card", clock=clock)], listener, clock)
+    watched = GpuMonitor(GpuSettings(), VerdictSettings(), [Named("card", clock=clock)], listener, clock)
     alive = weakref.ref(listener)
     del listener
     gc.collect()

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.verdict_table import SIGNALS, TABLE, VerdictInput, classify, confidence
-from autoglm_throttle.gpu.verdict_tracker import VerdictRules, VerdictTracker
+from autoglm_throttle.gpu.verdict_tracker import VerdictTracker
+from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings
 from autoglm_throttle.types import GpuCondition, ServiceStats
 from tests.gpu.cases.replay_case import Case, Phase, Player, labels, row, view
 from tests.gpu.cases.table import (
@@ -27,10 +28,11 @@ from tests.gpu.cases.table import (
     one,
 )
 
-RULES = VerdictRules()
+THRESHOLDS = VerdictSettings()
 PLAIN = {GpuCondition.IDLE, GpuCondition.WORKING, GpuCondition.UNKNOWN}
 RATIO = st.none() | st.floats(0.0, 1.0)
 COUNT = st.integers(0, 50)
+ALWAYS_KNOWN = {"utilization_pct", "others_active", "silent_share", "in_flight", "backlog", "queue_target"}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -128,21 +130,22 @@ def test_utilization_alone_gives_only_plain_verdicts(
         **{
             each.name: st.none() | st.floats(0.0, 2.0)
             for each in fields(VerdictInput)
-            if each.name not in {"others_active", "silent_share", "in_flight", "backlog", "utilization_pct"}
+            if each.name not in ALWAYS_KNOWN
         },
         utilization_pct=st.floats(0.0, 100.0),
         others_active=st.sampled_from([0.0, 1.0]),
         silent_share=st.floats(0.0, 2.0),
         in_flight=st.floats(0.0, 2.0),
         backlog=st.floats(0.0, 2.0),
+        queue_target=st.floats(0.0, 2.0),
     )
 )
 def test_the_first_row_that_matches_wins(reading: VerdictInput) -> None:
-    found = classify(reading, RULES)
+    found = classify(reading, THRESHOLDS)
     order = [finding for finding, _ in TABLE]
     earlier = TABLE[: order.index(found)]
-    assert not any(matches(reading, RULES) for _, matches in earlier)
-    share, evidence = confidence(found, reading, RULES)
+    assert not any(matches(reading, THRESHOLDS) for _, matches in earlier)
+    share, evidence = confidence(found, reading, THRESHOLDS)
     assert 0.0 < share <= 1.0, "what matches rests on at least one signal that agrees"
     assert None not in evidence.values()
 
@@ -151,8 +154,8 @@ def test_nothing_of_ours_in_flight_is_no_stall() -> None:
     it = VerdictInput(
         utilization_pct=100.0, power_share=0.1, progress_per_s=0.0, silent_share=1.0, in_flight=1.0
     )
-    assert classify(it, RULES) is GpuCondition.STALLED
-    assert classify(replace(it, in_flight=0.0), RULES) is GpuCondition.UNKNOWN
+    assert classify(it, THRESHOLDS) is GpuCondition.STALLED
+    assert classify(replace(it, in_flight=0.0), THRESHOLDS) is GpuCondition.UNKNOWN
 
 
 def test_lost_device_is_no_working_device() -> None:
@@ -163,7 +166,7 @@ def test_lost_device_is_no_working_device() -> None:
 
 def test_the_queue_is_counted_for_each_engine() -> None:
     def found(queued: int) -> GpuCondition:
-        tracker, low = VerdictTracker(), {**FULL, "sm_active_ratio": 0.1}
+        tracker, low = VerdictTracker(THRESHOLDS, GpuSettings()), {**FULL, "sm_active_ratio": 0.1}
         for tick in range(6):
             now = 1000.0 + tick
             engines = tuple(
@@ -228,7 +231,7 @@ def test_unstable_conditions_report_only_the_plain_one() -> None:
 
 
 def test_the_same_measurement_again_and_again_counts_once() -> None:
-    tracker = VerdictTracker()
+    tracker = VerdictTracker(THRESHOLDS, GpuSettings())
     seen: list[GpuCondition] = []
     for tick in range(90):
         now, repeats = 1000.0 + tick, tick % 30
@@ -295,7 +298,7 @@ def test_own_stream_chunks_prevent_and_end_a_stall() -> None:
 
 
 def test_a_stall_takes_longer_if_so_wished() -> None:
-    player = Player(VerdictRules(stalled_s=20.0))
+    player = Player(stalled_s=20.0)
     player.play(HEALTHY)
     assert labels(player.play(one(18, SPIN, GpuCondition.UNKNOWN))) != (GpuCondition.STALLED,)
     assert labels(player.play(one(6, SPIN, GpuCondition.STALLED))) == (GpuCondition.STALLED,)
@@ -330,7 +333,7 @@ def test_stalled_device_late_by_its_period_is_not_silent() -> None:
 
 
 def test_unknown_device_is_removed_and_engines_get_no_verdict() -> None:
-    tracker = VerdictTracker()
+    tracker = VerdictTracker(THRESHOLDS, GpuSettings())
     engine = row(1, 1000.0, kind="engine", tokens_per_s=5.0)
     tracker.update(view((row(0, 1000.0, **FULL), engine)), ServiceStats(), 1000.0)
     assert "GPU-0" in repr(tracker)
@@ -433,12 +436,12 @@ def test_full_speed_learned_under_load_gives_the_capacity_back() -> None:
 
 def test_confidence_is_share_of_signals_that_agree() -> None:
     it = VerdictInput(utilization_pct=99.0, progress_per_s=4.0, sm_active_ratio=0.1, power_share=0.5)
-    share, evidence = confidence(GpuCondition.UNDERFED, it, RULES)
+    share, evidence = confidence(GpuCondition.UNDERFED, it, THRESHOLDS)
     assert share == 3 / 8, "utilization, progress and multiprocessors agree, power does not, four are unknown"
     assert set(evidence) == {"utilization_pct", "progress_per_s", "sm_active_ratio", "power_share"}
     it.dram_active_ratio = 0.1
-    assert confidence(GpuCondition.UNDERFED, it, RULES)[0] == 4 / 8
-    assert confidence(GpuCondition.LOST, it, RULES) == (1.0, {})
+    assert confidence(GpuCondition.UNDERFED, it, THRESHOLDS)[0] == 4 / 8
+    assert confidence(GpuCondition.LOST, it, THRESHOLDS) == (1.0, {})
 
 
 def test_every_condition_has_existing_signals() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.gpu.aggregate import Aggregator
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.store.fleet import fleet_keys
 from autoglm_throttle.store.gpu import TIMEOUT_S, RemoteGpuProvider
@@ -82,7 +83,7 @@ def told(server: RedisServer, processes: list[subprocess.Popen[str]]) -> Story:
     store = member.store_settings(server.url, PREFIX)
     clients = RedisClients(store)
     reader = RemoteGpuProvider(None, lambda: clients.sync(TIMEOUT_S), "gateway", store, member.GPU)
-    aggregators = {how: Aggregator(how) for how in AggregateMode}
+    aggregators = {how: Aggregator(GpuSettings(gpu_aggregate=how)) for how in AggregateMode}
     key = fleet_keys(store)[0]
 
     def look() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.aggregate import Aggregator
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.store.gpu_hosts import FORGET_S, MOST_HOSTS, STALE_LEAST_S, HostTable
 from autoglm_throttle.store.gpu_payload import PublishedSamples
 from autoglm_throttle.types import AggregateMode, GpuSample
@@ -152,7 +153,7 @@ def test_lost_host_lowers_capacity_but_not_without_store() -> None:
         memory_total_bytes=40 * GIB,
     )
     hosts = two_hosts()
-    view = Aggregator(AggregateMode.WEIGHTED)
+    view = Aggregator(GpuSettings())
     assert view.update([local, *hosts.rows(100.0)], 100.0).utilization_pct == 84.0
     hosts.receive("b", 0.0, published(gpu("b", pct=50.0)), 104.0)
     seen = view.update([local, *hosts.rows(104.0)], 104.0)
@@ -169,7 +170,7 @@ heights = st.lists(st.tuples(st.floats(0.0, 100.0), st.integers(1, 2**40)), min_
 def test_vanished_host_lowers_capacity_and_is_never_idle(
     fleet: list[tuple[float, int]], how: AggregateMode, data: st.DataObject
 ) -> None:
-    hosts, view = HostTable(), Aggregator(how)
+    hosts, view = HostTable(), Aggregator(GpuSettings(gpu_aggregate=how))
     hosts.record_answer(0.0)
     everybody = {f"h{n}": gpu(f"h{n}", pct=pct, memory=memory) for n, (pct, memory) in enumerate(fleet)}
     silent = data.draw(st.sets(st.sampled_from(sorted(everybody)), min_size=1, max_size=len(everybody) - 1))

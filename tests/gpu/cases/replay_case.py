@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoglm_throttle.gpu.verdict_tracker import VerdictRules, VerdictTracker
+from autoglm_throttle.gpu.verdict_tracker import VerdictTracker
+from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings
 from autoglm_throttle.types import GpuCondition, GpuSample, GpuView, ServiceStats
 
 START_S = 1000.0
@@ -64,8 +65,8 @@ def view(rows: tuple[GpuSample, ...], **fields: Any) -> GpuView:
 class Player:
     """A service with counters that continue from phase to phase."""
 
-    def __init__(self, rules: VerdictRules | None = None) -> None:
-        self.tracker = VerdictTracker(rules)
+    def __init__(self, **verdict: float) -> None:
+        self.tracker = VerdictTracker(VerdictSettings(**verdict), GpuSettings())
         self.now = START_S
         self._completed = 0.0
         self._chunks = 0.0
