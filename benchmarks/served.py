@@ -88,12 +88,16 @@ def redis_limits(app: asgi_rows.App) -> asgi_rows.App:
 
 def redis_floor(app: asgi_rows.App) -> asgi_rows.App:
     """Wrap an app in the store check alone: no rates, no concurrency limit, no header fields."""
+    from pydantic import SecretStr
+
     from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
     from autoglm_throttle.store.user_limit_store import StoreCharge
     from autoglm_throttle.types import UserLimit
 
-    window = RedisUserLimitStore(StoreSettings(redis_url=REDIS_URL, service="floor", redis_partitions=1))
+    window = RedisUserLimitStore(
+        StoreSettings(redis_url=SecretStr(REDIS_URL), service="floor", redis_partitions=1)
+    )
     charges = (StoreCharge("user", (UserLimit("user-60s", LIMIT, 60),), "0123456789abcdef", 1),)
 
     async def middleware(scope: Any, receive: Any, send: Any) -> None:

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from pydantic import SecretStr
+
 from autoglm_throttle import Permit, Settings, Throttle
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
@@ -32,7 +34,7 @@ class NoAnswer(Exception):
 async def store(url: str, limit: UserLimit, deadline_s: float = DEADLINE_S) -> AsyncGenerator[Hit]:
     """Provide `RedisUserLimitStore` alone, without the rest of the throttle."""
     settings = StoreSettings(
-        redis_url=url,
+        redis_url=SecretStr(url),
         redis_prefix="bench",
         service="store",
         redis_partitions=PARTITIONS,
@@ -53,7 +55,7 @@ async def store(url: str, limit: UserLimit, deadline_s: float = DEADLINE_S) -> A
 @contextlib.asynccontextmanager
 async def whole(url: str, limit: UserLimit, **settings: Any) -> AsyncGenerator[Throttle]:
     """Provide a throttle with a shared user limit; its rates and slots never reject."""
-    chosen = {
+    chosen: dict[str, Any] = {
         "user_limit": per(limit),
         "rate_mid_rps": 1e6,
         "inflight_start": SLOTS,

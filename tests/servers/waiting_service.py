@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket
 
 from autoglm_throttle import Priority, Settings, Throttle
 from autoglm_throttle.asgi import Caller, ThrottleMiddleware
+from autoglm_throttle.types import WebSocketMode
 
 TOLD = ("/state", "/release", "/complaints")
 PLACES = int(os.environ.get("PLACES", "1"))
@@ -41,7 +42,7 @@ throttle = Throttle(
         burst_s=BURST_S,
         user_limit=f"{UNITS}/hour",
         exempt_paths=TOLD,
-        websockets=os.environ.get("WEBSOCKETS", "slot"),
+        websockets=WebSocketMode(os.environ.get("WEBSOCKETS", "slot")),
         dry_run=bool(os.environ.get("DRY_RUN")),
     )
 )

@@ -10,6 +10,8 @@ import asyncio
 import sys
 import time
 
+from pydantic import SecretStr
+
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.gpu.sampler import Sampler
@@ -66,7 +68,7 @@ class Gpu:
 
 
 def store_settings(url: str, prefix: str) -> StoreSettings:
-    return StoreSettings(redis_url=url, redis_prefix=prefix, service=SERVICE)
+    return StoreSettings(redis_url=SecretStr(url), redis_prefix=prefix, service=SERVICE)
 
 
 async def requests(fleet: FleetSync, lock: SerialLock, start_s: float) -> None:

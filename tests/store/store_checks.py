@@ -7,6 +7,8 @@ import time
 from collections.abc import Awaitable
 from typing import TypeVar
 
+from pydantic import SecretStr
+
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge, StoreErrorKind
@@ -32,7 +34,7 @@ def window_at(
 ) -> RedisUserLimitStore:
     """A window whose calls end by an answer or by the deadline, since a connection waits for a minute."""
     settings = StoreSettings(
-        redis_url=url,
+        redis_url=SecretStr(url),
         redis_prefix=prefix,
         service=service,
         redis_partitions=PARTITIONS,

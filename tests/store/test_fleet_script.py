@@ -12,6 +12,7 @@ import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.client import RedisClients
@@ -139,7 +140,7 @@ def test_something_else_in_the_hash_is_a_bucket_that_is_full(
 
 
 def test_both_keys_lie_in_one_slot_of_a_cluster(redis_cluster: Cluster3, redis_prefix: str) -> None:
-    settings = StoreSettings(redis_url=redis_cluster.url, redis_prefix=redis_prefix, service="s")
+    settings = StoreSettings(redis_url=SecretStr(redis_cluster.url), redis_prefix=redis_prefix, service="s")
     keys = fleet_keys(settings)
     client: Any = RedisClients(settings).sync(TIMEOUT_S)
     try:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from pydantic import SecretStr
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
@@ -148,7 +149,7 @@ def member(own_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator
     """One of a fleet on a server that may be stopped, after its first answer."""
     for module in (leased_buckets, fleet_module):
         monkeypatch.setattr(module, "DEADLINE_S", DEADLINE_S)
-    settings = StoreSettings(redis_url=own_server.url)
+    settings = StoreSettings(redis_url=SecretStr(own_server.url))
     clients = RedisClients(settings)
     held = LeasedBuckets(RateSettings(workers=2), FleetSettings(), time.monotonic())
     one = FleetMember(settings, FleetSettings(), lambda: clients.sync(TIMEOUT_S))

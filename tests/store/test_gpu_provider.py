@@ -13,6 +13,7 @@ from typing import Any
 import fakeredis
 import pytest
 import redis
+from pydantic import SecretStr
 
 from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.settings.groups.gpu import GpuSettings
@@ -93,14 +94,14 @@ class Site:
         client.evalsha = evalsha
         return client
 
-    def host(self, name: str, *, gpus: bool = True, **settings: float) -> tuple[RemoteGpuProvider, Own]:
+    def host(self, name: str, *, gpus: bool = True, **settings: Any) -> tuple[RemoteGpuProvider, Own]:
         own = Own(self.clock)
         local = own if gpus else None
         gpu = GpuSettings(**settings)
         return RemoteGpuProvider(local, self.connect, name, StoreSettings(), gpu, self.clock), own
 
 
-def gateway(wire: Wire, **settings: float) -> RemoteGpuProvider:
+def gateway(wire: Wire, **settings: Any) -> RemoteGpuProvider:
     return RemoteGpuProvider(None, wire.connect, "a", StoreSettings(), GpuSettings(**settings), lambda: 1.0)
 
 
@@ -386,7 +387,7 @@ def test_hanging_server_costs_one_read_250_ms(own_server: RedisServer) -> None:
         made += 1
         return clients.sync(TIMEOUT_S)
 
-    settings = StoreSettings(redis_url=own_server.url)
+    settings = StoreSettings(redis_url=SecretStr(own_server.url))
     clients = RedisClients(settings)
     gpu = GpuSettings().model_copy(update={"sample_interval_s": 600.0})
     provider = RemoteGpuProvider(Own(time.monotonic), connect, "a", settings, gpu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ MID = Demand(Priority.MID)
 NONE = [0, 0]
 
 
-def leases(now: float = 0.0, **more: int) -> tuple[LeasedBuckets, list[float]]:
+def leases(now: float = 0.0, **more: Any) -> tuple[LeasedBuckets, list[float]]:
     """Leases of founding rates, and what they have asked to be woken for."""
     made = LeasedBuckets(RateSettings(**more), FleetSettings(), now)
     woken: list[float] = []

@@ -11,6 +11,7 @@ from typing import Any
 
 import fakeredis
 import pytest
+from pydantic import SecretStr
 
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.client import CONNECTIONS, RedisClients
@@ -143,7 +144,7 @@ def test_unclosable_client_is_ignored(clients: RedisClients, made: list[Client])
 
 
 def test_the_text_says_where_but_no_password() -> None:
-    clients = RedisClients(StoreSettings(redis_url="redis://u:s3cret@cache/1"))
+    clients = RedisClients(StoreSettings(redis_url=SecretStr("redis://u:s3cret@cache/1")))
     assert repr(clients) == "RedisClients(redis://u:***@cache:6379/1, 0 open, 0 made)"
     assert "s3cret" not in repr(clients.url)
 
@@ -161,7 +162,7 @@ def test_no_synchronous_client_without_a_url(clients: RedisClients) -> None:
 def test_without_redis_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
     with pytest.raises(ImportError, match=r"pip install 'redis\[hiredis\]>=6"):
-        RedisClients(StoreSettings(redis_url="redis://cache"))
+        RedisClients(StoreSettings(redis_url=SecretStr("redis://cache")))
 
 
 def test_nothing_is_imported_before_it_is_needed() -> None:
@@ -180,7 +181,7 @@ class TestOnServers:
 
     @pytest.mark.slow
     def test_a_loop_for_each_request_leaves_no_descriptor(self, own_server: RedisServer) -> None:
-        clients = RedisClients(StoreSettings(redis_url=own_server.url, redis_connect_s=60.0))
+        clients = RedisClients(StoreSettings(redis_url=SecretStr(own_server.url), redis_connect_s=60.0))
 
         async def request() -> None:
             assert await clients.current().ping()
@@ -196,7 +197,7 @@ class TestOnServers:
         assert int(own_server.info("clients")["connected_clients"]) <= 2
 
     def test_dropped_connections_are_gone_from_the_server(self, own_server: RedisServer) -> None:
-        clients = RedisClients(StoreSettings(redis_url=own_server.url, redis_connect_s=60.0))
+        clients = RedisClients(StoreSettings(redis_url=SecretStr(own_server.url), redis_connect_s=60.0))
 
         async def main() -> None:
             await asyncio.gather(*(clients.current().ping() for _ in range(3)))
@@ -215,7 +216,7 @@ class TestOnServers:
     def test_connections_are_few_and_nothing_is_tried_again(self, own_server: RedisServer) -> None:
         from redis.exceptions import ConnectionError as RedisConnectionError
 
-        clients = RedisClients(StoreSettings(redis_url=own_server.url, redis_connect_s=60.0))
+        clients = RedisClients(StoreSettings(redis_url=SecretStr(own_server.url), redis_connect_s=60.0))
 
         async def main() -> None:
             pool = clients.current().connection_pool
@@ -231,7 +232,7 @@ class TestOnServers:
 
     @pytest.mark.parametrize("where", ["url", "unix_url"])
     def test_a_synchronous_client(self, own_server: RedisServer, where: str) -> None:
-        client = RedisClients(StoreSettings(redis_url=getattr(own_server, where))).sync(2.0)
+        client = RedisClients(StoreSettings(redis_url=SecretStr(getattr(own_server, where)))).sync(2.0)
         assert client.set("a", 1)
         assert own_server.command("GET", "a") == "1"
         assert client.connection_pool.connection_kwargs["socket_timeout"] == 2.0
@@ -239,7 +240,7 @@ class TestOnServers:
         client.close()
 
     async def test_a_cluster(self, redis_cluster: Cluster3, redis_prefix: str) -> None:
-        clients = RedisClients(StoreSettings(redis_url=redis_cluster.url, redis_connect_s=60.0))
+        clients = RedisClients(StoreSettings(redis_url=SecretStr(redis_cluster.url), redis_connect_s=60.0))
         assert clients.cluster
         assert await clients.current().set(redis_prefix, 1)
         client = clients.sync(2.0)
@@ -247,14 +248,14 @@ class TestOnServers:
         client.close()
 
     async def test_a_sentinel(self, redis_sentinel: SentinelPair, redis_prefix: str) -> None:
-        clients = RedisClients(StoreSettings(redis_url=redis_sentinel.url, redis_connect_s=60.0))
+        clients = RedisClients(StoreSettings(redis_url=SecretStr(redis_sentinel.url), redis_connect_s=60.0))
         assert await clients.current().set(redis_prefix, 1)
         client = clients.sync(2.0)
         assert client.get(redis_prefix) == b"1"
         client.close()
 
     def test_a_sentinels_connections_end_with_the_loop(self, redis_sentinel: SentinelPair) -> None:
-        clients = RedisClients(StoreSettings(redis_url=redis_sentinel.url, redis_connect_s=60.0))
+        clients = RedisClients(StoreSettings(redis_url=SecretStr(redis_sentinel.url), redis_connect_s=60.0))
 
         async def main() -> None:
             assert await clients.current().ping()
@@ -278,7 +279,7 @@ class TestOnServers:
 
 
 def test_unverified_certificate_has_no_host_check() -> None:
-    clients = RedisClients(StoreSettings(redis_url="rediss://cache?ssl_cert_reqs=none"))
+    clients = RedisClients(StoreSettings(redis_url=SecretStr("rediss://cache?ssl_cert_reqs=none")))
 
     async def main() -> dict[str, Any]:
         kwargs: dict[str, Any] = clients.current().connection_pool.connection_kwargs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from pydantic import SecretStr
 
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.client import CONNECTIONS, max_connections
@@ -26,7 +27,7 @@ def test_a_probe_finds_a_connection_beside_each_call(in_flight: int, connections
 
 async def crowd(url: str, prefix: str) -> None:
     settings = StoreSettings(
-        redis_url=url,
+        redis_url=SecretStr(url),
         redis_prefix=prefix,
         redis_deadline_s=5.0,
         redis_connect_s=5.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 
 import pytest
+from pydantic import SecretStr
 
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
@@ -23,7 +24,7 @@ CHARGES = [StoreCharge("user", (UserLimit("user-60s", 10, 60),), "a" * 16, 1)]
 
 @pytest.mark.parametrize("url", URLS)
 async def test_of_a_redis(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    settings = StoreSettings(redis_url=url)
+    settings = StoreSettings(redis_url=SecretStr(url))
     window = RedisUserLimitStore(settings)
     clients = window.clients
     assert await window.charge(CHARGES) is StoreErrorKind.UNREACHABLE
@@ -62,13 +63,13 @@ async def test_of_a_redis(url: str, caplog: pytest.LogCaptureFixture) -> None:
 )
 def test_of_a_url_that_is_none(url: str) -> None:
     with pytest.raises(ValueError, match="redis_url: must be redis:") as refused:
-        StoreSettings(redis_url=url)
+        StoreSettings(redis_url=SecretStr(url))
     assert "hu" not in str(refused.value).replace("%23", "")
     assert "hush" not in "".join(traceback.format_exception_only(refused.value))
 
 
 async def test_of_a_server_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    window = RedisUserLimitStore(StoreSettings(redis_url=URLS[0]))
+    window = RedisUserLimitStore(StoreSettings(redis_url=SecretStr(URLS[0])))
 
     async def refuse(*_: object) -> None:
         raise ConnectionError(f"cannot reach {URLS[0]}")

@@ -9,6 +9,7 @@ from typing import Any
 import fakeredis
 import pytest
 import trio
+from pydantic import SecretStr
 
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.redis_user_limits import LoopBatch, RedisUserLimitStore
@@ -260,7 +261,7 @@ async def spread(
 ) -> tuple[RedisUserLimitStore, Callable[[int, int], list[StoreCharge]]]:
     """A window of a cluster, and charges of a user and an address that lie in different partitions."""
     settings = StoreSettings(
-        redis_url=redis_cluster.url,
+        redis_url=SecretStr(redis_cluster.url),
         redis_prefix=redis_prefix,
         redis_deadline_s=5.0,
         redis_connect_s=5.0,

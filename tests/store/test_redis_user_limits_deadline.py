@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from pydantic import SecretStr
 
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.batch_codec import ScriptArguments
@@ -55,7 +56,7 @@ def servers() -> Servers:
 @pytest.fixture
 def asked(loop: ManualLoop, servers: Servers) -> asyncio.Task[Answer | StoreErrorKind]:
     """A request whose user and address lie on different servers, at the time 100."""
-    window = RedisUserLimitStore(StoreSettings(redis_url="redis+cluster://cache"))
+    window = RedisUserLimitStore(StoreSettings(redis_url=SecretStr("redis+cluster://cache")))
     assert window.protocol.build_check(CHARGES).tag == SPLIT
     batch = loop.act(window.batches.current)
     batch.transport.sender = servers
