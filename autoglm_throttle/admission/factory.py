@@ -31,9 +31,11 @@ from autoglm_throttle.types.identity import CallerHasher
 
 if TYPE_CHECKING:
     from autoglm_throttle.admission.quota_check import QuotaCheck
-    from autoglm_throttle.control.controller import ControlRules
+    from autoglm_throttle.control.controller import Controller
     from autoglm_throttle.control.quota import Quota
     from autoglm_throttle.gpu.monitor import GpuMonitor, SampleListener
+    from autoglm_throttle.settings.groups.control import ControlSettings
+    from autoglm_throttle.settings.groups.gpu import GpuSettings
     from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
     from autoglm_throttle.store.client import RedisClients
     from autoglm_throttle.store.fleet import FleetSync
@@ -98,7 +100,7 @@ def gpu_monitor(
     """Create the monitor of the telemetry sources; its modules are imported here."""
     from autoglm_throttle.gpu.monitor import GpuMonitor
 
-    return GpuMonitor(settings, providers, listener, clock)
+    return GpuMonitor(settings.gpu, settings.verdict, providers, listener, clock)
 
 
 def event_queue(settings: Settings, lock: SerialLock, hasher: CallerHasher) -> EventQueue:
@@ -268,61 +270,26 @@ def quota(settings: Settings) -> Quota | None:
     """Create the resource quotas; None without ``QUOTAS``."""
     if not settings.quota.quotas:
         return None
-    from autoglm_throttle.control.quota import Quota, QuotaRules, RouteQuota
+    from autoglm_throttle.control.quota import Quota
 
-    high = settings.gpu.gpu_memory_target
-    mid = min(settings.quota.gpu_memory_ratio, high)
-    routes = {
-        route.name: RouteQuota(own.gpu_memory_ratio, own.precision_hint, own.compute_priority)
-        for route in settings.routes
-        if (own := route.resource_policy) is not None
+    return Quota(settings.quota, settings.gpu, settings.routes)
+
+
+def controller(settings: Settings, now: float) -> Controller:
+    """Create the controller of the policy; telemetry counts as starting at ``now``, in monotonic seconds."""
+    from autoglm_throttle.control.adaptive import AdaptiveController
+    from autoglm_throttle.control.nominal import ConcurrencyController, FixedController
+    from autoglm_throttle.control.tiers import TierController
+
+    control, gpu, rates = settings.control, settings.gpu, settings.rates
+    if control.policy is Policy.ADAPTIVE:
+        # The members of a fleet are counted at run time, and the controller divides the rates by them.
+        workers = 1 if settings.fleet.fleet else rates.workers
+        high, mid, low = (rate / workers for rate in rates.rates_rps)
+        return AdaptiveController(control, gpu, (high, mid, low), now)
+    makers: dict[Policy, Callable[[ControlSettings, GpuSettings, float], Controller]] = {
+        Policy.TIERS: TierController,
+        Policy.CONCURRENCY: ConcurrencyController,
+        Policy.FIXED: FixedController,
     }
-    return Quota(
-        QuotaRules(
-            caps=(high, mid, min(settings.quota.gpu_memory_ratio_low, mid)),
-            precisions=settings.quota.precisions,
-            compute_priority=settings.quota.compute_priority,
-            routes=routes,
-            interval_s=settings.gpu.sample_interval_s,
-            stale_after_s=settings.gpu.stale_after_s,
-        )
-    )
-
-
-def control_rules(settings: Settings) -> ControlRules:
-    """Collect the settings of the controller."""
-    from autoglm_throttle.control.controller import ControlRules, Hysteresis
-    from autoglm_throttle.control.pressure import PressureTargets
-    from autoglm_throttle.control.staleness import Staleness
-    from autoglm_throttle.control.table import TierTable
-
-    return ControlRules(
-        policy=settings.control.policy,
-        rates=_process_rates(settings),
-        table=TierTable(settings.control.tiers),
-        hysteresis=Hysteresis(
-            settings.control.tier_samples,
-            settings.control.tier_release_samples,
-            settings.control.tier_release_margin_pct,
-            settings.control.tier_recovery_step,
-        ),
-        staleness=Staleness(
-            settings.gpu.sample_interval_s,
-            settings.gpu.gpu_stale_after_s,
-            settings.gpu.gpu_blind_after_s,
-            settings.gpu.gpu_unknown,
-        ),
-        signal=settings.control.signal,
-        targets=PressureTargets(
-            settings.gpu.gpu_queue_target, settings.gpu.gpu_kv_target, settings.gpu.gpu_memory_target
-        ),
-        pressure_terms=settings.gpu.gpu_pressure_terms,
-        headroom=settings.control.adaptive_headroom,
-        release_samples=settings.control.adaptive_release_samples,
-    )
-
-
-def _process_rates(settings: Settings) -> tuple[float, float, float]:
-    workers = 1 if settings.fleet.fleet else settings.rates.workers
-    high, mid, low = (rate / workers for rate in settings.rates.rates_rps)
-    return (high, mid, low)
+    return makers[control.policy](control, gpu, now)

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from autoglm_throttle.gpu.monitor import SourceState, aggregator, stop_all, verdict_tracker
+from autoglm_throttle.gpu.aggregate import Aggregator
+from autoglm_throttle.gpu.monitor import SourceState, stop_all
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.select import providers
+from autoglm_throttle.gpu.verdict_tracker import VerdictTracker
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.types import GpuProvider, GpuSample, GpuView, ServiceStats
 
@@ -72,8 +74,8 @@ class GpuReader:
         sources = providers(
             settings.gpu.gpu, devices=settings.gpu.gpu_devices, selector=settings.gpu.gpu_selector
         )
-        self._aggregator = aggregator(settings, [source.name for source in sources])
-        self._verdict_tracker = verdict_tracker(settings)
+        self._aggregator = Aggregator(settings.gpu, [source.name for source in sources])
+        self._verdict_tracker = VerdictTracker(settings.verdict, settings.gpu)
         self._lock = threading.Lock()
         self._view: GpuView | None = None
         self._first_s: dict[str, float] = {}

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from autoglm_throttle import Demand, Priority, Settings
 from autoglm_throttle.admission import factory
@@ -207,7 +208,7 @@ class TestSharedStore:
         chosen = {"redis_prefix": "p", "service": "s", "redis_partitions": 1, "redis_deadline_s": 0.1}
         store = self.shared(**chosen).store
         assert isinstance(store, RedisUserLimitStore)
-        assert store.settings == StoreSettings(redis_url=self.URL, **chosen)
+        assert store.settings == StoreSettings(redis_url=SecretStr(self.URL), **chosen)
         (charge,) = self._pending_check(self.shared(redis_prefix="p", service="s", redis_partitions=1))
         assert store.protocol.build_check([charge]).keys == [f"p:s:w1:{{0}}:user:l60:{'a' * 16}"]
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from autoglm_throttle.cli.gpu_reader import GpuReader, GpuReading, GpuSource
 from autoglm_throttle.cli.gpu_table import as_document, as_text
 from autoglm_throttle.gpu.sample_copy import MEASURED
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.gpu.verdict_tracker import VerdictRules, VerdictTracker
+from autoglm_throttle.gpu.verdict_tracker import SPAN_S, VerdictTracker
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import FakeNvml
 from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict, GpuView, ProviderUnavailable
@@ -222,10 +223,9 @@ def test_nvml_devices_are_printed(show: Show) -> None:
 
 
 def test_verdict_is_available_after_one_reading(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert VerdictRules().span_s < LOOK_S
-    rules = VerdictRules(span_s=0.4)
-    monkeypatch.setattr(gpu_reader, "verdict_tracker", lambda settings: VerdictTracker(rules))
-    monkeypatch.setattr(gpu_reader, "MIN_SPAN_S", 0.4 * LOOK_S / VerdictRules().span_s)
+    assert SPAN_S < LOOK_S
+    monkeypatch.setattr(gpu_reader, "VerdictTracker", partial(VerdictTracker, span_s=0.4))
+    monkeypatch.setattr(gpu_reader, "MIN_SPAN_S", 0.4 * LOOK_S / SPAN_S)
     library = FakeNvml()
     library.set(0, gpu=99, reasons=0x40, smclk=900, smclk_max=1980)
     with library.installed():
