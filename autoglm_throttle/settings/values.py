@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 
 from pydantic import SecretStr
 
+from autoglm_throttle import types as t
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.settings.groups.callers import HeaderStyle, HeaderTrust
 from autoglm_throttle.settings.groups.observe import MetricsExport, UnknownNames
@@ -16,25 +17,6 @@ from autoglm_throttle.settings.groups.recorder import RecordBody
 from autoglm_throttle.settings.guard_policy import GuardPolicy
 from autoglm_throttle.settings.plan_policy import PlanPolicy
 from autoglm_throttle.settings.route_policy import ResourcePolicy, RoutePolicy
-from autoglm_throttle.types import (
-    AggregateMode,
-    BorrowMode,
-    BreakerMode,
-    Criticality,
-    CriticalityName,
-    MissingTelemetryMode,
-    Policy,
-    Priority,
-    PriorityName,
-    Signal,
-    SlowCallMode,
-    StoreFailureMode,
-    StreamSettleMode,
-    TooManyRequestsMode,
-    TripRule,
-    UserLimit,
-    WebSocketMode,
-)
 
 PolicyName = Literal["adaptive", "tiers", "concurrency", "fixed"]
 SignalName = Literal["auto", "utilization", "pressure"]
@@ -62,10 +44,10 @@ class BreakerValues(TypedDict, total=False):
     open_s: float | str | None
     half_open_max: int | None
     timeout_s: float | str | None
-    trip: str | Collection[TripRule | TripName] | None
+    trip: str | Collection[t.TripRule | TripName] | None
     slow_call_s: float | str | None
     max_in_flight: int | None
-    mode: BreakerMode | BreakerModeName | None
+    mode: t.BreakerMode | BreakerModeName | None
     open_max_s: float | str | None
     backoff: float | str | None
     success_threshold: int | None
@@ -76,19 +58,19 @@ class BreakerValues(TypedDict, total=False):
     min_calls: int | None
     failure_rate: float | str | None
     slow_rate: float | str | None
-    slow_is: SlowCallMode | SlowCallName | None
+    slow_is: t.SlowCallMode | SlowCallName | None
     ramp: str | Sequence[float] | None
     ramp_step_s: float | str | None
     first_item_s: float | str | None
     stream_idle_s: float | str | None
-    stream_settle: StreamSettleMode | StreamSettleName | None
-    on_429: TooManyRequestsMode | TooManyRequestsName | None
+    stream_settle: t.StreamSettleMode | StreamSettleName | None
+    on_429: t.TooManyRequestsMode | TooManyRequestsName | None
 
 
 class GuardValues(BreakerValues, total=False):
     """Arguments of ``GuardPolicy`` besides its name."""
 
-    criticality: Criticality | CriticalityName | None
+    criticality: t.Criticality | t.CriticalityName | None
     shed_above: float | str | None
     max_stale_s: float | str | None
 
@@ -98,16 +80,16 @@ class ResourceValues(TypedDict, total=False):
 
     precision_hint: str | Sequence[str] | None
     gpu_memory_ratio: float | str | None
-    compute_priority: Priority | PriorityName | None
+    compute_priority: t.Priority | t.PriorityName | None
 
 
 class RouteValues(TypedDict, total=False):
     """Arguments of ``RoutePolicy`` besides its pattern."""
 
     methods: str | Collection[str] | None
-    priority: Priority | PriorityName | None
+    priority: t.Priority | t.PriorityName | None
     cost: float
-    user_limit: str | Sequence[UserLimit] | None
+    user_limit: str | Sequence[t.UserLimit] | None
     name: str | None
     exempt: bool
     slo_s: float | str | None
@@ -117,16 +99,16 @@ class RouteValues(TypedDict, total=False):
 class PlanValues(TypedDict, total=False):
     """Arguments of ``PlanPolicy`` besides its name."""
 
-    user_limit: str | Sequence[UserLimit] | None
-    priority: Priority | PriorityName | None
+    user_limit: str | Sequence[t.UserLimit] | None
+    priority: t.Priority | t.PriorityName | None
     members: str | Collection[str]
 
 
 class SettingValues(TypedDict, total=False):
     """Arguments of ``Settings``, ``Settings.from_env`` and ``throttle_for_tests``."""
 
-    policy: Policy | PolicyName
-    signal: Signal | SignalName
+    policy: t.Policy | PolicyName
+    signal: t.Signal | SignalName
     dry_run: bool
     tiers: str | Sequence[tuple[float, float]]
     tier_samples: int
@@ -140,13 +122,13 @@ class SettingValues(TypedDict, total=False):
     rate_low_rps: float | str
     burst_s: float | str
     workers: int
-    borrow: BorrowMode | BorrowName
+    borrow: t.BorrowMode | BorrowName
     reserve_mid: float | str
     reserve_low: float | str
     slo_s: float | str
     inflight_max: int
     queue_max: int
-    websockets: WebSocketMode | WebSocketName
+    websockets: t.WebSocketMode | WebSocketName
     latency_budget: float | str
     wait_budget: float | str
     min_share: float | str
@@ -154,14 +136,14 @@ class SettingValues(TypedDict, total=False):
     inflight_floor: int
     period_s: float | str
     period_completions: int
-    user_limit: str | Sequence[UserLimit]
-    user_limit_high: str | Sequence[UserLimit] | None
-    user_limit_mid: str | Sequence[UserLimit] | None
-    user_limit_low: str | Sequence[UserLimit] | None
+    user_limit: str | Sequence[t.UserLimit]
+    user_limit_high: str | Sequence[t.UserLimit] | None
+    user_limit_mid: str | Sequence[t.UserLimit] | None
+    user_limit_low: str | Sequence[t.UserLimit] | None
     max_users: int
     address_factor: float | str
     redis_url: SecretStr | str | None
-    redis_on_error: StoreFailureMode | StoreFailureName
+    redis_on_error: t.StoreFailureMode | StoreFailureName
     service: str
     redis_prefix: str
     redis_deadline_s: float | str
@@ -183,7 +165,7 @@ class SettingValues(TypedDict, total=False):
     identity: str
     key_secret: SecretStr | str | None
     trusted_proxies: str | Sequence[str]
-    priority_default: Priority | PriorityName
+    priority_default: t.Priority | t.PriorityName
     priority_header: str
     priority_header_trust: HeaderTrust | HeaderTrustName
     deadline_header: str | None
@@ -198,8 +180,8 @@ class SettingValues(TypedDict, total=False):
     gpu_required: bool
     sample_interval_s: float | str
     sample_adaptive: bool
-    gpu_aggregate: AggregateMode | AggregateName
-    gpu_unknown: MissingTelemetryMode | MissingTelemetryName
+    gpu_aggregate: t.AggregateMode | AggregateName
+    gpu_unknown: t.MissingTelemetryMode | MissingTelemetryName
     gpu_memory_target: float | str
     sample_interval_max_s: float | str
     gpu_stale_after_s: float | str | None
@@ -215,17 +197,17 @@ class SettingValues(TypedDict, total=False):
     verdict_stalled_s: float | str
     quotas: bool
     precisions: str | Sequence[str]
-    compute_priority: Priority | PriorityName | None
+    compute_priority: t.Priority | t.PriorityName | None
     gpu_memory_ratio: float | str
     gpu_memory_ratio_low: float | str
     breaker_failures: int
     breaker_open_s: float | str
     breaker_half_open_max: int
     breaker_timeout_s: float | str | None
-    breaker_trip: str | Collection[TripRule | TripName]
+    breaker_trip: str | Collection[t.TripRule | TripName]
     breaker_slow_call_s: float | str | None
     breaker_max_in_flight: int
-    breaker_mode: BreakerMode | BreakerModeName
+    breaker_mode: t.BreakerMode | BreakerModeName
     breaker_open_max_s: float | str | None
     breaker_backoff: float | str
     breaker_success_threshold: int | None
@@ -236,13 +218,13 @@ class SettingValues(TypedDict, total=False):
     breaker_min_calls: int
     breaker_failure_rate: float | str
     breaker_slow_rate: float | str
-    breaker_slow_is: SlowCallMode | SlowCallName
+    breaker_slow_is: t.SlowCallMode | SlowCallName
     breaker_ramp: str | Sequence[float]
     breaker_ramp_step_s: float | str
     breaker_first_item_s: float | str | None
     breaker_stream_idle_s: float | str | None
-    breaker_stream_settle: StreamSettleMode | StreamSettleName
-    breaker_on_429: TooManyRequestsMode | TooManyRequestsName
+    breaker_stream_settle: t.StreamSettleMode | StreamSettleName
+    breaker_on_429: t.TooManyRequestsMode | TooManyRequestsName
     breaker_shared: bool
     breaker_store_deadline_s: float | str
     breaker_max_names: int
