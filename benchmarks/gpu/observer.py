@@ -44,8 +44,8 @@ class Observer:
         works: Mapping[str, Callable[[], ServiceStats]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        settings, verdict = GpuSettings(), VerdictSettings()
-        self._provider = providers(sources, clock=clock)[0]
+        settings, verdict = GpuSettings(gpu=tuple(sources)), VerdictSettings()
+        self._provider = providers(settings, clock=clock)[0]
         self._interval_s = interval_s
         self._works = works
         self._clock = clock

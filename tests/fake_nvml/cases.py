@@ -16,6 +16,7 @@ import pytest
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.gpu.provider_errors import NoSourceError, NotPresentError
 from autoglm_throttle.gpu.select import providers
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import GpuSample, ProviderMisconfigured, ProviderUnavailable
 
 UUID = "GPU-00000000-0000-0000-0000-{:012d}"
@@ -416,7 +417,7 @@ def case_a_child_opens_for_itself(world: World) -> None:
 
 def case_automatic_choice_finds_the_card_or_nothing(world: World) -> None:
     world.set(g_err_init=9)
-    (auto,) = providers(["auto"], clock=lambda: world.now)
+    (auto,) = providers(GpuSettings(), clock=lambda: world.now)
     assert "not loaded" in raised(NoSourceError, auto.read)
     world.set(g_err_init=0)
     assert devices(auto.read()) == [UUID.format(0)]

@@ -21,6 +21,7 @@ import pynvml
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.select import providers
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from tests.fake_nvml.cases import state_key
 from tests.fake_nvml.every import CASES, cases_of
 
@@ -96,7 +97,7 @@ def case_a_hang_in_the_library_leaves_everybody_free(world: Library) -> None:
 
 def case_a_hang_in_the_opening_leaves_the_choice_free(world: Library) -> None:
     world.set(g_delay_us=HANG_US)
-    (auto,) = providers(["auto"])
+    (auto,) = providers(GpuSettings())
     came = threading.Semaphore(0)
     sampler = Sampler(auto, lambda rows: came.release(), interval_s=0.2)
     sampler.start()

@@ -19,6 +19,7 @@ from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.gpu.recorded_provider import RecordedProvider
 from autoglm_throttle.gpu.sampler import THREAD
 from autoglm_throttle.gpu.select import providers
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 
 CODES = (1, 2, 3, 4, 6, 9, 10, 12, 13, 15, 16, 18, 25, 28, 999)
 """Error codes of the library with a meaning of their own."""
@@ -53,7 +54,7 @@ throttles["hung"] = Throttle(Settings(gpu=("nvml",), gpu_devices=(str(DEVICE["hu
 throttles["joined"] = Throttle(
     Settings(**SETTINGS),
     gpu=(
-        *providers(["nvml"], devices=[str(DEVICE["joined"])]),
+        *providers(GpuSettings(gpu=("nvml",), gpu_devices=(str(DEVICE["joined"]),))),
         RecordedProvider(lambda: [engine()], name="vllm:here:1"),
     ),
 )

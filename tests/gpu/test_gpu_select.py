@@ -1,6 +1,7 @@
 """Selection of a provider by a setting, without a driver call in the caller."""
 
 import logging
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from autoglm_throttle.gpu.provider_errors import NoSourceError, NotPresentError,
 from autoglm_throttle.gpu.recorded_provider import RecordedProvider
 from autoglm_throttle.gpu.scrape_provider import ScrapeProvider
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.settings.groups.gpu import GpuSettings
+from autoglm_throttle.types import Clock, GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.gpu.sampler_doubles import StepClock
 
 ROW = GpuSample(device="GPU-a", index=0, taken_at_s=1.0, source="test")
@@ -42,40 +44,38 @@ class Candidate:
         self.calls.append("forget")
 
 
+def made(*items: str, clock: Clock = time.monotonic) -> tuple[GpuProvider, ...]:
+    return providers(GpuSettings(gpu=items), clock=clock, manual=True)
+
+
 def test_none_is_no_provider() -> None:
-    assert providers(["none"]) == ()
+    assert made("none") == ()
 
 
 @pytest.mark.parametrize("spec", ["auto", " AUTO ", "Auto"])
 def test_auto_provider_does_not_read_at_creation(spec: str) -> None:
-    (provider,) = providers([spec])
+    (provider,) = made(spec)
     assert isinstance(provider, AutoProvider)
     assert repr(provider) == "AutoProvider(not tried yet)"
 
 
 def test_nvml_is_its_provider() -> None:
-    (provider,) = providers(["nvml"], devices=["0", "GPU-1a2b", "MIG-GPU-1a/1/0", ""])
+    (provider,) = providers(GpuSettings(gpu=("nvml",), gpu_devices=("0", "GPU-1a2b", "MIG-GPU-1a/1/0")))
     assert isinstance(provider, NvmlProvider)
 
 
 def test_nvml_without_its_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install 'nvidia-ml-py>="):
-        providers(["nvml"])
+        made("nvml")
 
 
 def test_fake_plays_a_file_and_hangs_only_on_a_thread(tmp_path: Path, clock: StepClock) -> None:
     path = tmp_path / "a b:c.csv"
     path.write_text("utilization_pct,event\n1,hang:3\n")
-    (provider,) = providers([f"fake: {path}"], clock=clock, manual=True)
+    (provider,) = made(f"fake: {path}", clock=clock)
     assert isinstance(provider, RecordedProvider)
     assert provider.read() == []
-
-
-@pytest.mark.parametrize("spec", ["", "fake", "fake:", "cuda", "nvml:0", "none,auto", "auto:"])
-def test_unknown_text_is_rejected_with_allowed_forms(spec: str) -> None:
-    with pytest.raises(ValueError, match="vllm:URL, sglang:URL, fake:FILE, or none alone"):
-        providers(spec.split(","))
 
 
 def test_each_item_is_a_provider_with_a_name_of_its_own(tmp_path: Path) -> None:
@@ -88,30 +88,17 @@ def test_each_item_is_a_provider_with_a_name_of_its_own(tmp_path: Path) -> None:
         f"fake:{tmp_path}/a.csv",
         f"fake:{tmp_path}/b.csv",
     ]
-    made = providers(items)
+    sources = made(*items)
     names = ["nvml", "dcgm:[::1]:9400", "vllm:gateway:80", "vllm:gateway:80#2", "prometheus:prom:443"]
-    assert [one.name for one in made] == [*names, "fake", "fake#2"]
-    assert all(isinstance(one, GpuProvider) for one in made)
-    assert isinstance(made[1], ScrapeProvider)
-    assert [one.min_interval_s for one in made[1:5]] == [1.0, 0.2, 0.2, 1.0]
-    assert "secret" not in repr(made)
+    assert [one.name for one in sources] == [*names, "fake", "fake#2"]
+    assert all(isinstance(one, GpuProvider) for one in sources)
+    assert isinstance(sources[1], ScrapeProvider)
+    assert [one.min_interval_s for one in sources[1:5]] == [1.0, 0.2, 0.2, 1.0]
+    assert "secret" not in repr(sources)
 
 
-def test_none_is_no_provider_at_all() -> None:
-    assert providers(["none"]) == ()
-    assert providers(["auto", "sglang:http://h"])[0].name == "auto"
-
-
-def test_password_of_invalid_item_is_not_shown() -> None:
-    with pytest.raises(ValueError, match=r"http://\*\*\*@h:x") as caught:
-        providers(["vllm:http://me:hunter2@h:x/"])
-    assert "hunter2" not in str(caught.value)
-
-
-@pytest.mark.parametrize("entry", ["-1", "x", "GPU-", "0;1", "GPU 1"])
-def test_malformed_device_is_rejected(entry: str) -> None:
-    with pytest.raises(ValueError, match="not a GPU"):
-        providers(["none"], devices=["0", entry])
+def test_automatic_choice_may_stand_beside_engine() -> None:
+    assert made("auto", "sglang:http://h")[0].name == "auto"
 
 
 def test_auto_takes_the_first_that_finds_something_and_keeps_it() -> None:

@@ -19,6 +19,7 @@ from autoglm_throttle import (
     Throttle,
 )
 from autoglm_throttle.gpu.select import providers
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict
 
@@ -169,8 +170,7 @@ def of_settings(*items: str, selector: str = "", **settings: Any) -> Service:
     """Build a service with sources named by settings, as in production; the wall clock is `WALL_S`."""
     clock = ManualClock()
     sources = providers(
-        items,
-        selector=selector,
+        GpuSettings(gpu=items, gpu_selector=selector),
         clock=clock,
         wall=lambda: WALL_S + clock() - START_S,
         manual=True,
