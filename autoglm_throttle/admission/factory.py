@@ -143,15 +143,7 @@ def gpu_sources(
     if given is None:
         from autoglm_throttle.gpu.select import providers
 
-        sources = list(
-            providers(
-                settings.gpu.gpu,
-                devices=settings.gpu.gpu_devices,
-                selector=settings.gpu.gpu_selector,
-                clock=clock,
-                manual=manual,
-            )
-        )
+        sources = list(providers(settings.gpu, clock=clock, manual=manual))
     else:
         sources = list(given) if isinstance(given, Sequence) else [given]
     if not settings.fleet.fleet_gpu:

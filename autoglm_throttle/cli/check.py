@@ -39,6 +39,6 @@ def run(args: argparse.Namespace) -> int:
 def _check_sources(settings: Settings) -> None:
     """Create the sources without reading them: a start fails if one lacks its package."""
     try:
-        providers(settings.gpu.gpu, devices=settings.gpu.gpu_devices, selector=settings.gpu.gpu_selector)
+        providers(settings.gpu)
     except ValueError as error:
         raise ConfigError([Problem(settings_table()["gpu"].variable, str(error))]) from None

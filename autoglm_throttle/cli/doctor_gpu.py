@@ -56,12 +56,7 @@ _PERIOD: Final = (
 def diagnose(settings: Settings) -> list[DoctorResult]:
     """Read every source twice, and report its devices or the reason for their absence."""
     try:
-        sources = providers(
-            settings.gpu.gpu,
-            devices=settings.gpu.gpu_devices,
-            selector=settings.gpu.gpu_selector,
-            manual=True,
-        )
+        sources = providers(settings.gpu, manual=True)
     except ValueError as error:
         return [_result("source", Severity.FAIL, _named("GPU", str(error)))]
     if not sources:

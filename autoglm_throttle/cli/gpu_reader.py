@@ -71,9 +71,7 @@ class GpuReader:
     """
 
     def __init__(self, settings: Settings) -> None:
-        sources = providers(
-            settings.gpu.gpu, devices=settings.gpu.gpu_devices, selector=settings.gpu.gpu_selector
-        )
+        sources = providers(settings.gpu)
         self._aggregator = Aggregator(settings.gpu, [source.name for source in sources])
         self._verdict_tracker = VerdictTracker(settings.verdict, settings.gpu)
         self._lock = threading.Lock()

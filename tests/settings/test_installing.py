@@ -17,6 +17,7 @@ from autoglm_throttle._runtime.install_hint import how_to_install
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.observe import collector
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.store.client import require_redis
 from autoglm_throttle.testing import throttle_for_tests
 from autoglm_throttle.traffic.generator.connection import ParserLibrary
@@ -74,7 +75,7 @@ def _gpu() -> None:
 
 
 def _named_gpu() -> None:
-    providers(["nvml"])
+    providers(GpuSettings(gpu=("nvml",)))
 
 
 def _metrics() -> None:

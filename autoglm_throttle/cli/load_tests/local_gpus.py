@@ -7,6 +7,7 @@ from typing import Final
 
 from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.select import providers
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.traffic.watch import ProbeTargetLostError
 from autoglm_throttle.types import GpuProvider, GpuSample
 
@@ -38,7 +39,7 @@ class LocalGpuProbe:
 
     def __init__(self, provider: GpuProvider | None = None) -> None:
         self.name: str = "GPUs"
-        self._provider = providers(["auto"])[0] if provider is None else provider
+        self._provider = providers(GpuSettings())[0] if provider is None else provider
 
     def sample(self, now: float) -> dict[str, float]:  # noqa: ARG002 - the driver reports the present
         """Return mean utilization and memory fill, and total power.
