@@ -203,7 +203,9 @@ def _load_resource_policy(
 
 def _load_processes(loaded: LoadedValues, text: str) -> None:
     """Load the number of processes that the server was told, unless WORKERS is set."""
-    if not text.strip() or "workers" in loaded.values:
+    # A fleet counts its processes on all hosts, this one's servers among them.
+    in_fleet = str(loaded.values.get("fleet", "")).strip().lower() in {"true", "1", "yes", "on"}
+    if not text.strip() or "workers" in loaded.values or in_fleet:
         return
     allowed = settings_table()["workers"].field_type
     if text.strip().isascii() and text.strip().isdigit() and 1 <= int(text[:20]) <= 10_000:
