@@ -306,13 +306,12 @@ class Throttle:
         # Deferred: keeps the import of the package small.
         from autoglm_throttle.admission.control_loop import ControlLoop
         from autoglm_throttle.admission.service_meter import ServiceMeter
-        from autoglm_throttle.control.controller_factory import controller
 
         settings, now = self.settings, self._clock()
         hasher = CallerHasher(settings.identity_key)
         parts = factory.admission_parts(settings, self._clock, hasher, self._redis)
         queue = factory.event_queue(settings, parts.settlement.lock, hasher)
-        control = controller(factory.control_rules(settings), now)
+        control = factory.controller(settings, now)
         limits_concurrency = settings.control.policy in factory.WITH_CONCURRENCY_LIMIT
         self.admission = AdmissionController(
             parts,

@@ -7,11 +7,13 @@ does not empty the GPU that it should protect.
 
 from __future__ import annotations
 
-from autoglm_throttle.control.controller import ControlRules
 from autoglm_throttle.control.nominal import occupancy
 from autoglm_throttle.control.pressure import Pressure
 from autoglm_throttle.control.signal import SignalTracker
+from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.control.tiers import TierController
+from autoglm_throttle.settings.groups.control import ControlSettings
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import (
     ControlCause,
     ControlState,
@@ -47,15 +49,16 @@ class _Budget:
     """One budget for all classes, with the ceiling of each class as a share of its rate."""
 
     def __init__(self, rates: tuple[float, float, float]) -> None:
+        self._undivided = rates
         self._rates = rates
         self.nominal_rps: float = sum(rates)
         """All nominal rates of this process together."""
         self.rps: float = self.nominal_rps
         self.ceilings: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
-    def divide(self, rates: tuple[float, float, float], processes: int) -> None:
+    def divide(self, processes: int) -> None:
         """Use this process's part of the nominal rates: the limiter's report covers this process alone."""
-        high, mid, low = (rate / processes for rate in rates)
+        high, mid, low = (rate / processes for rate in self._undivided)
         self._rates = (high, mid, low)
         self.nominal_rps = high + mid + low
 
@@ -81,16 +84,21 @@ class AdaptiveController:
     cut in force by its own rejections after the GPU had hung for some seconds.
 
     Args:
-        rules: nominal rates, bands and factors, headroom, and the handling of late samples.
+        settings: the signal, the table, and the headroom.
+        gpu: targets of the pressure, and the handling of late samples.
+        rates: nominal requests per second for high, mid and low that this process may admit, each > 0.
         now: monotonic seconds.
     """
 
-    def __init__(self, rules: ControlRules, now: float) -> None:
-        self._rules = rules
-        self._tracker = SignalTracker(rules, now)
-        self._table_controller = TierController(rules, now)
+    def __init__(
+        self, settings: ControlSettings, gpu: GpuSettings, rates: tuple[float, float, float], now: float
+    ) -> None:
+        self._settings = settings
+        self._table = TierTable(settings.tiers)
+        self._tracker = SignalTracker(settings, gpu, now)
+        self._table_controller = TierController(settings, gpu, now)
         self._overload = _OverloadStreak()
-        self._budget = _Budget(rules.rates)
+        self._budget = _Budget(rates)
         self._acts = False
         self._tier = 1.0
         self._cause = ControlCause.CALM
@@ -114,7 +122,7 @@ class AdaptiveController:
     def observe(self, view: GpuView, report: LimiterReport, stats: ServiceStats, now: float) -> ControlState:
         """Strike, cut, hold or release, once for each new sample."""
         self._overload.confirmed, self._occupancy = report.confirmed, occupancy(report)
-        self._budget.divide(self._rules.rates, report.processes)
+        self._budget.divide(report.processes)
         self._table_controller.observe(view, report, stats, now)
         sample = self._tracker.observe(view, stats, now)
         if sample is not None:
@@ -147,15 +155,15 @@ class AdaptiveController:
         return self._publish(now)
 
     def _step(self, signal_pct: float, service_rps: float | None, now: float) -> None:
-        rules, tracker, overload = self._rules, self._tracker, self._overload
+        settings, tracker, overload = self._settings, self._tracker, self._overload
         # Underfed or stalled devices read hot without load: no strike then.
         overload.step(
-            is_hot=signal_pct > rules.table.edge_pct, is_explained=tracker.effect.explains(tracker.signal)
+            is_hot=signal_pct > self._table.edge_pct, is_explained=tracker.effect.explains(tracker.signal)
         )
-        if overload.strikes >= rules.hysteresis.samples and tracker.is_trusted:
-            self._reduce(rules.table.factor(signal_pct), now)
+        if overload.strikes >= settings.tier_samples and tracker.is_trusted:
+            self._reduce(self._table.factor(signal_pct), now)
             self._hold(service_rps, now)
-        elif overload.calm >= rules.release_samples or not self._acts:
+        elif overload.calm >= settings.adaptive_release_samples or not self._acts:
             resting = ControlCause.STRIKE if overload.strikes else ControlCause.CALM
             self._release(ControlCause.RELEASED if self._acts else resting)
         else:
@@ -170,7 +178,7 @@ class AdaptiveController:
     def _hold(self, service_rps: float | None, now: float) -> None:
         """Raise the budget and each ceiling to the measured service rate times the headroom."""
         # Until a request has ended the service rate is unknown: assume 1 per second.
-        floor_rps = self._rules.headroom * (service_rps or 1.0)
+        floor_rps = self._settings.adaptive_headroom * (service_rps or 1.0)
         self._budget.raise_to(floor_rps, self._tracker.capacity(now))
 
     def _release(self, cause: ControlCause) -> None:

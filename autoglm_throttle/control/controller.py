@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from autoglm_throttle.control.pressure import DEFAULT_TERMS, Pressure, PressureTargets
-from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.control.table import TierTable
-from autoglm_throttle.types import ControlState, GpuView, LimiterReport, Policy, ServiceStats, Signal
+from autoglm_throttle.control.pressure import Pressure
+from autoglm_throttle.types import ControlState, GpuView, LimiterReport, ServiceStats
 
 
 class Controller(Protocol):
@@ -50,43 +47,3 @@ class Controller(Protocol):
     def source_lost(self, now: float, /) -> ControlState:
         """Count telemetry as blind from now on: the source will not deliver another sample."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Hysteresis:
-    """Conditions to enter and leave the table. The defaults are the founding figures."""
-
-    samples: int = 3
-    """Consecutive new samples above the lowest edge before the table acts."""
-    release_samples: int = 1
-    """Consecutive new samples that must allow a higher factor before it rises; only policy ``tiers``."""
-    release_margin_pct: float = 0.0
-    """Percentage points by which the signal must be below an edge on the way back; only policy ``tiers``."""
-    recovery_step: float = 1.0
-    """Maximum rise of the factor at one sample, 0..1; only policy ``tiers``."""
-
-
-@dataclass(frozen=True, slots=True)
-class ControlRules:
-    """Parameters of a controller."""
-
-    policy: Policy
-    rates: tuple[float, float, float]
-    """Nominal requests per second for high, mid and low that this process may admit, each > 0."""
-    table: TierTable
-    hysteresis: Hysteresis
-    staleness: Staleness
-    signal: Signal = Signal.AUTO
-    """Signal that the bands of the table apply to, as configured."""
-    targets: PressureTargets = field(default_factory=PressureTargets)
-    """Targets of the terms of the pressure."""
-    pressure_terms: tuple[str, ...] = DEFAULT_TERMS
-    """Terms that count for the pressure."""
-    headroom: float = 1.15
-    """Policy ``adaptive`` cuts no deeper than the measured service rate times this, so that the limiter
-    keeps measuring. From simulation: goodput stayed within 1 % of the concurrency limit alone.
-    """
-    release_samples: int = 2
-    """Consecutive samples without confirmed overload before ``adaptive`` releases. From simulation: safe,
-    because the concurrency limit still acts.
-    """

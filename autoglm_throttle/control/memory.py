@@ -8,6 +8,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from autoglm_throttle.control.memory_load import EndRates, LoadAtSample, MemoryLoad
+from autoglm_throttle.control.staleness import PERIODS_TO_STALE
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import DeviceKey, GpuSample, GpuView
 
 SLOPE_GAIN = 0.2
@@ -22,10 +24,7 @@ noise would read as full in the small rest.
 """
 
 STALE_INTERVALS = 3.0
-STALE_PERIODS = 2.5
-"""A fill expires after this many reported intervals of its source, or measurement periods of the source:
-the same age limits as for the rates.
-"""
+"""A fill expires after this many reported intervals of its source: the same age limit as for the rates."""
 
 
 class FillBasis(StrEnum):
@@ -142,18 +141,6 @@ class _IdleMemory:
         return _DeviceMemory(used, idle, total)
 
 
-class _FillRules(NamedTuple):
-    """The arguments of `MemoryFill`."""
-
-    target: float
-    interval_s: float
-    stale_after_s: float
-
-    def fresh_s(self, interval_s: float, period_s: float) -> float:
-        """Age up to which a fill is known."""
-        return max(self.stale_after_s, STALE_INTERVALS * interval_s, STALE_PERIODS * period_s)
-
-
 class _FillTiming(NamedTuple):
     """Times of the source of the newest fill."""
 
@@ -186,9 +173,8 @@ class MemoryFill:
     and forgotten exponentially; never below 0.
 
     Args:
-        target: share of a whole device that may be full; an idle device near to it is ignored.
-        interval_s: seconds between samples, unless a view reports another interval.
-        stale_after_s: age from which a fill is unknown, unless its source is slower.
+        settings: share of a whole device that may be full, the interval between samples unless a view
+            reports another one, and the age from which a fill is unknown unless its source is slower.
     """
 
     __slots__ = (
@@ -196,7 +182,7 @@ class MemoryFill:
         "_estimate",
         "_idle",
         "_learned",
-        "_rules",
+        "_settings",
         "_timing",
         "basis",
         "end_rates",
@@ -204,10 +190,10 @@ class MemoryFill:
         "usable_bytes",
     )
 
-    def __init__(self, target: float, interval_s: float, stale_after_s: float) -> None:
-        self._rules = _FillRules(target, interval_s, stale_after_s)
-        self._timing = _FillTiming(interval_s, stale_after_s)
-        self._idle = _IdleMemory(target)
+    def __init__(self, settings: GpuSettings) -> None:
+        self._settings = settings
+        self._timing = _FillTiming(settings.sample_interval_s, settings.stale_after_s)
+        self._idle = _IdleMemory(settings.gpu_memory_target)
         self._at_sample = LoadAtSample()
         self._learned = _Learned()
         self._estimate: _FillEstimate | None = None
@@ -246,14 +232,14 @@ class MemoryFill:
         if device is None:
             return 1.0
         base = device.all_idle() if self.basis is FillBasis.KEPT else device
-        return max(0.0, (self._rules.target * base.total - base.idle) / base.usable)
+        return max(0.0, (self._settings.gpu_memory_target * base.total - base.idle) / base.usable)
 
     def max_bytes(self, cap: float) -> float | None:
         """Maximum for one request under a cap, with all other memory free; None: not known."""
         device = self._device
         if device is None:
             return None
-        return min(cap * device.usable, self._rules.target * device.total - device.idle)
+        return min(cap * device.usable, self._settings.gpu_memory_target * device.total - device.idle)
 
     def learn(self, view: GpuView, load: MemoryLoad, now: float) -> None:
         """Process a view; one without a new measurement changes nothing.
@@ -263,7 +249,7 @@ class MemoryFill:
             load: requests in flight here at this moment.
             now: monotonic seconds.
         """
-        interval_s = self._rules.interval_s if view.interval_s is None else view.interval_s
+        interval_s = self._settings.sample_interval_s if view.interval_s is None else view.interval_s
         estimate = self._cache(view) or self._fullest(view.devices, load, now, interval_s)
         if estimate is None:
             self.basis, self.fill, self.usable_bytes, self._estimate = FillBasis.UNKNOWN, None, None, None
@@ -275,7 +261,7 @@ class MemoryFill:
         elif estimate.measured_s <= before.measured_s:
             return
         self._timing = _FillTiming(
-            max(interval_s, estimate.period_s), self._rules.fresh_s(interval_s, estimate.period_s)
+            max(interval_s, estimate.period_s), self._fresh_s(interval_s, estimate.period_s)
         )
         self._set_basis(estimate, load)
         # A retained fill does not follow the requests: it says nothing about the slope.
@@ -305,6 +291,10 @@ class MemoryFill:
         """The device that was fullest at the last sample."""
         return None if self._estimate is None else self._estimate.device
 
+    def _fresh_s(self, interval_s: float, period_s: float) -> float:
+        """Age up to which a fill is known."""
+        return max(self._settings.stale_after_s, STALE_INTERVALS * interval_s, PERIODS_TO_STALE * period_s)
+
     def _continues(self, basis: FillBasis) -> bool:
         """Whether a new fill has the basis of the last one."""
         return self.basis is basis or (self.basis is FillBasis.KEPT and basis is FillBasis.DEVICE)
@@ -322,7 +312,7 @@ class MemoryFill:
         for row in rows:
             period_s = row.period_s or 0.0
             measured_s = row.taken_at_s - row.age_s
-            if now - measured_s > self._rules.fresh_s(interval_s, period_s):
+            if now - measured_s > self._fresh_s(interval_s, period_s):
                 continue
             memory = self._idle.learn(row, load)
             if memory is not None and (fullest is None or memory.fill > fullest.fill):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoglm_throttle.control.controller import ControlRules
 from autoglm_throttle.control.pressure import Pressure
 from autoglm_throttle.control.tiers import TierController
+from autoglm_throttle.settings.groups.control import ControlSettings
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import ControlCause, ControlState, GpuView, LimiterReport, ServiceStats
 
 
@@ -14,12 +15,13 @@ class FixedController:
     """Policy ``fixed``: the nominal rates, independent of the GPUs; the table's factor is only reported.
 
     Args:
-        rules: parameters of the table that is evaluated beside it.
+        settings: the signal and the table, which is evaluated beside it.
+        gpu: targets of the pressure, and the handling of late samples.
         now: monotonic seconds.
     """
 
-    def __init__(self, rules: ControlRules, now: float) -> None:
-        self._table = TierController(rules, now)
+    def __init__(self, settings: ControlSettings, gpu: GpuSettings, now: float) -> None:
+        self._table = TierController(settings, gpu, now)
         self._since_s = now
 
     @property
@@ -70,12 +72,13 @@ class ConcurrencyController:
     """Policy ``concurrency``: the nominal rates; the load is the occupancy of the concurrency limit.
 
     Args:
-        rules: parameters of the table that is evaluated beside it.
+        settings: the signal and the table, which is evaluated beside it.
+        gpu: targets of the pressure, and the handling of late samples.
         now: monotonic seconds.
     """
 
-    def __init__(self, rules: ControlRules, now: float) -> None:
-        self._fixed = FixedController(rules, now)
+    def __init__(self, settings: ControlSettings, gpu: GpuSettings, now: float) -> None:
+        self._fixed = FixedController(settings, gpu, now)
         self._load = 0.0
 
     @property

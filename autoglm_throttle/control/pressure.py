@@ -6,28 +6,15 @@ Raw utilization is no term: a healthy server that batches well reads 100 % at ha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import GpuView, ServiceStats
 
 TERMS: Final[tuple[str, ...]] = ("queue", "kv", "memory", "latency", "compute")
 """All terms, in the order in which the first of equal ones decides."""
-
-DEFAULT_TERMS: Final[tuple[str, ...]] = TERMS[:4]
-"""Terms that count by default. ``compute`` is near 1 on a healthy full server, like
-utilization; it suits models with batches of a fixed size.
-"""
-
-QUEUE_TARGET = 5
-"""Requests waiting inside each engine: the utilization detector of the Gateway API inference extension."""
-
-KV_TARGET = 0.8
-"""Fill of the key-value cache, from the same detector."""
-
-MEMORY_TARGET = 0.92
-"""Fill of the fullest device that counts as full: the default free share of vLLM is the margin."""
 
 DRAM_PEAK = 0.8
 """Highest share of time with memory traffic that is reached in practice, by the DCGM user guide."""
@@ -54,44 +41,30 @@ UNKNOWN_PRESSURE: Final = Pressure(None, "unknown", {})
 """The pressure before anything was measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class PressureTargets:
-    """Targets of the terms of the pressure."""
-
-    queue: int = QUEUE_TARGET
-    """Requests waiting inside each engine, >= 1."""
-    kv: float = KV_TARGET
-    """Fill of the key-value caches, in (0, 1]."""
-    memory: float = MEMORY_TARGET
-    """Fill of the fullest device, in (0, 1]."""
-
-
 class PressureGauge:
     """Measures the pressure, and stores the memory fill without load.
 
     Args:
-        targets: the load that counts as 1, for each term.
-        terms: members of `TERMS` that count.
+        settings: the load that counts as 1, for each term, and the terms that count.
     """
 
-    __slots__ = ("_idle", "_targets", "_terms")
+    __slots__ = ("_idle", "_settings", "_terms")
 
-    def __init__(self, targets: PressureTargets | None = None, terms: Iterable[str] = DEFAULT_TERMS) -> None:
-        self._targets = targets or PressureTargets()
-        self._terms = frozenset(terms)
+    def __init__(self, settings: GpuSettings) -> None:
+        self._settings = settings
+        self._terms = tuple(term for term in TERMS if term in settings.gpu_pressure_terms)
         self._idle = math.inf
 
     def measure(self, view: GpuView, stats: ServiceStats) -> Pressure:
         """Measure the pressure from a view of the GPUs and the service's own statistics."""
         ratios = {
-            "queue": _ratio(view.queued, self._targets.queue * view.engines),
-            "kv": _ratio(view.kv_used_ratio, self._targets.kv),
+            "queue": _ratio(view.queued, self._settings.gpu_queue_target * view.engines),
+            "kv": _ratio(view.kv_used_ratio, self._settings.gpu_kv_target),
             "memory": self._memory(view),
             "latency": _ratio(stats.p95_s, stats.slo_s),
             "compute": _compute(view),
         }
-        known = {name: ratios[name] for name in TERMS if name in self._terms}
-        terms = {name: value for name, value in known.items() if value is not None}
+        terms = {name: value for name in self._terms if (value := ratios[name]) is not None}
         if not terms:
             return UNKNOWN_PRESSURE
         term = max(terms, key=terms.__getitem__)
@@ -103,7 +76,7 @@ class PressureGauge:
         Such a fill would reject requests for ever. Engines allocate their memory in advance and report
         the fill of their caches themselves.
         """
-        fill, target = view.memory_ratio, self._targets.memory
+        fill, target = view.memory_ratio, self._settings.gpu_memory_target
         if fill is None or not fill >= 0.0 or view.engines_at_s is not None:
             return None
         self._idle = min(self._idle, fill)

@@ -13,12 +13,14 @@ however much of it is idle.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from autoglm_throttle.control.memory import FillBasis, MemoryFill
 from autoglm_throttle.control.memory_load import MemoryLoad
+from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings
+from autoglm_throttle.settings.route_policy import ResourcePolicy, RoutePolicy
 from autoglm_throttle.types import Decision, Demand, GpuCondition, GpuView, Priority, Reason, ResourceAdvice
 
 RESUME_MARGIN = 0.05
@@ -36,31 +38,8 @@ COMPUTE_PRIORITIES: Final = (0, 5, 9)
 _FIRST_PRECISION: Final = ((True, True, True), (True, True, False), (True, False, False))
 """By severity and class: whether the first precision applies, else the last."""
 
-
-@dataclass(frozen=True, slots=True)
-class RouteQuota:
-    """Quota of one route; None leaves the default."""
-
-    cap: float | None = None
-    precisions: tuple[str, ...] | None = None
-    compute_priority: Priority | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaRules:
-    """Parameters of quotas; shares are of the memory that requests can fill."""
-
-    caps: tuple[float, float, float] = (0.92, 0.70, 0.50)
-    """For high (the guard against running out), mid (founding figure) and low."""
-    precisions: tuple[str, ...] = ()
-    """Labels, the best first; empty: no label."""
-    compute_priority: Priority | None = None
-    """Replaces the class of every request in its advice."""
-    routes: Mapping[str, RouteQuota] = field(default_factory=dict)
-    """By the route's name."""
-    interval_s: float = 1.0
-    stale_after_s: float = 3.0
-    """Age from which memory counts as unknown."""
+_NO_ROUTE: Final = ResourcePolicy.model_construct()
+"""The policy of a route without its own values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +70,21 @@ class Quota:
     Only requests that count as in flight are checked. Not thread-safe: callers hold one lock.
 
     Args:
-        rules: caps and labels.
+        settings: caps of mid and low, and the labels.
+        gpu: the cap of high (the guard against running out), and the age limits of samples.
+        routes: caps and labels of single routes.
     """
 
-    __slots__ = ("_degraded", "_rejecting", "factor", "load", "memory", "rules")
+    __slots__ = ("_degraded", "_rejecting", "_routes", "caps", "factor", "load", "memory", "settings")
 
-    def __init__(self, rules: QuotaRules) -> None:
-        self.rules: QuotaRules = rules
-        self.memory: MemoryFill = MemoryFill(rules.caps[0], rules.interval_s, rules.stale_after_s)
+    def __init__(self, settings: QuotaSettings, gpu: GpuSettings, routes: Iterable[RoutePolicy] = ()) -> None:
+        self.settings: QuotaSettings = settings
+        high = gpu.gpu_memory_target
+        mid = min(settings.gpu_memory_ratio, high)
+        self.caps: tuple[float, float, float] = (high, mid, min(settings.gpu_memory_ratio_low, mid))
+        """For high, mid and low: share of the memory that requests can fill."""
+        self._routes = {route.name: route.resource_policy or _NO_ROUTE for route in routes}
+        self.memory: MemoryFill = MemoryFill(gpu)
         self._rejecting: set[Priority | str] = set()
         self._degraded = False
         self.factor: float = 1.0
@@ -135,17 +121,17 @@ class Quota:
 
     def advice(self, demand: Demand, now: float) -> ResourceAdvice:
         """Advice for an admitted demand; call it before the demand is counted."""
-        rules, fill = self.rules, self.memory.projected(self.load, now)
-        route = rules.routes.get(demand.route or "", _NO_ROUTE)
+        settings, fill = self.settings, self.memory.projected(self.load, now)
+        route = self._routes.get(demand.route or "", _NO_ROUTE)
         priority = route.compute_priority
         if priority is None:
-            priority = demand.priority if rules.compute_priority is None else rules.compute_priority
+            priority = demand.priority if settings.compute_priority is None else settings.compute_priority
         usable = self.memory.usable_bytes
         remaining_bytes = None
         if fill is not None and usable is not None:
             cap = min(self._cap(demand)[0], self.memory.ceiling)
             remaining_bytes = max(0, round((cap - fill) * usable))
-        labels = rules.precisions if route.precisions is None else route.precisions
+        labels = settings.precisions if route.precision_hint is None else route.precision_hint
         return ResourceAdvice(
             self._label(labels, demand, fill), COMPUTE_PRIORITIES[priority], remaining_bytes
         )
@@ -155,7 +141,7 @@ class Quota:
         memory = self.memory
         fill = memory.projected(self.load, now)
         ceiling = 1.0 if fill is None else memory.ceiling
-        caps = {p: min(cap, ceiling) for p, cap in zip(Priority, self.rules.caps, strict=True)}
+        caps = {p: min(cap, ceiling) for p, cap in zip(Priority, self.caps, strict=True)}
         acts = fill is not None and not self._alone()
         return QuotaView(
             basis=memory.state(now),
@@ -188,10 +174,10 @@ class Quota:
     def _cap(self, demand: Demand) -> tuple[float, Priority | str]:
         """The cap of a demand as configured, and the key of its rejection state."""
         if demand.route is not None:
-            route = self.rules.routes.get(demand.route, _NO_ROUTE)
-            if route.cap is not None:
-                return min(route.cap, self.rules.caps[0]), demand.route
-        return self.rules.caps[demand.priority], demand.priority
+            own = self._routes.get(demand.route, _NO_ROUTE).gpu_memory_ratio
+            if own is not None:
+                return min(own, self.caps[0]), demand.route
+        return self.caps[demand.priority], demand.priority
 
     def _share(self, demand: Demand) -> float:
         """Fill that a demand will add."""
@@ -208,7 +194,7 @@ class Quota:
         severity = 0
         if self.factor <= LAST_PRECISION_FACTOR or self._degraded:
             severity = 2
-        elif self.factor < 1.0 or (fill is not None and fill > self.rules.caps[Priority.MID]):
+        elif self.factor < 1.0 or (fill is not None and fill > self.caps[Priority.MID]):
             severity = 1
         index = 0 if _FIRST_PRECISION[severity][demand.priority] else len(labels) - 1
         if demand.precision in labels:
@@ -247,6 +233,3 @@ def _too_large(limit_bytes: float) -> Decision:
     return Decision(
         False, Reason.TOO_LARGE, "too_large:memory", "memory", int(limit_bytes), 0, math.inf, math.inf
     )
-
-
-_NO_ROUTE: Final = RouteQuota()

@@ -6,10 +6,11 @@ import math
 from typing import NamedTuple
 
 from autoglm_throttle.control.capacity import BLEND_STEP_S, NEW_AFTER, SAMPLES_TO_TRUST, CapacityTracker
-from autoglm_throttle.control.controller import ControlRules
 from autoglm_throttle.control.pressure import UNKNOWN_PRESSURE, Pressure, PressureGauge
 from autoglm_throttle.control.staleness import STARTING_S, Staleness
 from autoglm_throttle.control.verdict_effect import NO_EFFECT, VerdictEffect, effect
+from autoglm_throttle.settings.groups.control import ControlSettings
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import ControlCause, GpuView, ServiceStats, Signal, TelemetryState
 
 LOSS_HOLD_S = 30.0
@@ -88,25 +89,28 @@ class SignalTracker:
     """Tracks signal, capacity and telemetry state for every policy.
 
     Args:
-        rules: the signal, its interval, and the age limits of late and missing samples.
+        settings: the signal, as configured.
+        gpu: the interval, the age limits of late and missing samples, and the targets of the pressure.
         now: monotonic seconds; telemetry counts as starting from here, or from `started` on.
     """
 
-    def __init__(self, rules: ControlRules, now: float) -> None:
-        self._rules = rules
-        self._staleness: Staleness = rules.staleness
+    def __init__(self, settings: ControlSettings, gpu: GpuSettings, now: float) -> None:
+        self._settings = settings
+        self._configured = Staleness(gpu)
+        """Age limits at the configured interval."""
+        self._staleness: Staleness = self._configured
         """Age limits at the newest sample."""
-        self._gauge = PressureGauge(rules.targets, rules.pressure_terms)
+        self._gauge = PressureGauge(gpu)
         self.expects_source: bool = True
         """False once it is known that no source exists."""
-        self.signal: Signal = Signal.PRESSURE if rules.signal is Signal.PRESSURE else Signal.UTILIZATION
+        self.signal: Signal = Signal.PRESSURE if settings.signal is Signal.PRESSURE else Signal.UTILIZATION
         """The signal in force."""
         self.pressure: Pressure = UNKNOWN_PRESSURE
         """At the newest view."""
         self.effect: VerdictEffect = NO_EFFECT
         """Effect of the verdicts of the newest view."""
         self._deadline_s = now + STARTING_S
-        self._devices = _DeviceLosses(rules.staleness, now)
+        self._devices = _DeviceLosses(self._staleness, now)
         self._sample = _SampleState(
             "utilization" if self.signal is Signal.UTILIZATION else UNKNOWN_PRESSURE.term
         )
@@ -135,14 +139,14 @@ class SignalTracker:
         A view without the signal in force, or hardly younger than the last one, holds none.
         """
         self.expects_source = True
-        staleness = self._rules.staleness.for_intervals(view.interval_s, view.period_s)
+        staleness = self._configured.for_intervals(view.interval_s, view.period_s)
         self._devices.observe(view, staleness, now)
         self.pressure = self._gauge.measure(view, stats)
         self.effect = effect(view)
         self.signal = self._in_force(view, now)
         pct, term, measured_s = self._read(view)
         gap_s = measured_s - self._sample.newest_s.get(self.signal, -math.inf)
-        is_new = gap_s > NEW_AFTER * self._rules.staleness.interval_s
+        is_new = gap_s > NEW_AFTER * self._configured.interval_s
         if pct is None or not 0.0 <= pct <= 100.0 or not is_new:
             return None
         after_outage = self.state(now) in {TelemetryState.STALE, TelemetryState.BLIND}
@@ -255,11 +259,11 @@ class SignalTracker:
 
         An engine that stopped reporting is replaced by the devices only if their samples are recent.
         """
-        if self._rules.signal is not Signal.AUTO:
-            return self._rules.signal
+        if self._settings.signal is not Signal.AUTO:
+            return self._settings.signal
         if view.engines_at_s is None:
             return Signal.UTILIZATION
-        staleness = self._rules.staleness.for_intervals(view.interval_s, None)
+        staleness = self._configured.for_intervals(view.interval_s, None)
         engines_overdue = now - view.engines_at_s > staleness.stale_s
         devices_known = view.utilization_pct is not None and now - view.taken_at_s <= self._staleness.stale_s
         return Signal.UTILIZATION if engines_overdue and devices_known else Signal.PRESSURE

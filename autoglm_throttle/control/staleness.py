@@ -6,6 +6,7 @@ it never admits or rejects all requests at once.
 
 from __future__ import annotations
 
+from autoglm_throttle.settings.groups.gpu import GpuSettings, stale_at_least_s
 from autoglm_throttle.types import MissingTelemetryMode, TelemetryState
 
 STARTING_S = 5.0
@@ -22,48 +23,35 @@ class Staleness:
     """Maps the age of the newest sample to fresh, late, stale or blind.
 
     Args:
-        interval_s: time between samples as configured.
-        stale_after_s: age from which the factor drifts; None: 3 intervals, at least 3 s.
-        blind_after_s: age at which the drift has ended, at least twice ``stale_after_s``.
-        unknown: the assumption of a blind controller.
-        sample_interval_s: current time between samples, if it is another; a longer one makes a signal
-            stale no sooner than after 2.5 of it.
+        settings: the interval, the age limits, and the assumption once telemetry is blind.
+        interval_s: current time between samples, if it is another; a longer one makes a signal stale no
+            sooner than after 2.5 of it.
         period_s: time between two measurements of the source itself; the same holds for it.
     """
 
-    def __init__(
-        self,
-        interval_s: float = 1.0,
-        stale_after_s: float | None = None,
-        blind_after_s: float = 30.0,
-        unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN,
-        *,
-        sample_interval_s: float | None = None,
-        period_s: float = 0.0,
-    ) -> None:
-        self._configured = (interval_s, stale_after_s, blind_after_s, unknown)
-        self._intervals = (interval_s if sample_interval_s is None else sample_interval_s, period_s)
-        sample_interval_s = self._intervals[0]
-        longest_s = max(sample_interval_s if sample_interval_s > interval_s else 0.0, period_s)
+    def __init__(self, settings: GpuSettings, interval_s: float | None = None, period_s: float = 0.0) -> None:
+        self._settings = settings
+        configured_s = settings.sample_interval_s
+        sample_interval_s = configured_s if interval_s is None else interval_s
+        longest_s = max(sample_interval_s if sample_interval_s > configured_s else 0.0, period_s)
+        self._intervals = (sample_interval_s, period_s)
         self.sample_interval_s: float = sample_interval_s
         """Seconds after which the next view is due."""
         self.interval_s: float = max(sample_interval_s, period_s)
         """Seconds after which the next new measurement is due."""
-        self.stale_s: float = max(3.0 * sample_interval_s, 3.0) if stale_after_s is None else stale_after_s
+        stale_s = settings.gpu_stale_after_s or stale_at_least_s(sample_interval_s)
+        self.stale_s: float = max(stale_s, PERIODS_TO_STALE * longest_s)
         """Age from which the factor drifts."""
-        self.stale_s = max(self.stale_s, PERIODS_TO_STALE * longest_s)
         self.fresh_s: float = min(max(2.0 * sample_interval_s, sample_interval_s + period_s), self.stale_s)
         """Maximum age of a fresh signal: one missed tick is visible."""
-        self.blind_s: float = max(blind_after_s, 2.0 * self.stale_s)
+        self.blind_s: float = max(settings.gpu_blind_after_s, 2.0 * self.stale_s)
         """Age at which the drift has ended."""
-        self.unknown = unknown
 
     def for_intervals(self, interval_s: float | None, period_s: float | None) -> Staleness:
         """Return the same limits for a source with other intervals; itself if they are the same."""
-        intervals = (self._configured[0] if interval_s is None else interval_s, period_s or 0.0)
-        if intervals == self._intervals:
-            return self
-        return Staleness(*self._configured, sample_interval_s=intervals[0], period_s=intervals[1])
+        configured_s = self._settings.sample_interval_s
+        intervals = (configured_s if interval_s is None else interval_s, period_s or 0.0)
+        return self if intervals == self._intervals else Staleness(self._settings, *intervals)
 
     def state(self, age_s: float) -> TelemetryState:
         """Telemetry state for a signal of this age."""
@@ -77,13 +65,13 @@ class Staleness:
 
     def assumed(self, held: float) -> float:
         """Factor of a blind controller that last held ``held``."""
-        if self.unknown is MissingTelemetryMode.LAST:
+        if self._settings.gpu_unknown is MissingTelemetryMode.LAST:
             return held
         return {
             MissingTelemetryMode.OPEN: 1.0,
             MissingTelemetryMode.CONSERVATIVE: CONSERVATIVE,
             MissingTelemetryMode.CLOSED: 0.0,
-        }[self.unknown]
+        }[self._settings.gpu_unknown]
 
     def factor(self, held: float, age_s: float) -> float:
         """Factor at this age: held while fresh or late, then linear to the assumed one."""
@@ -96,7 +84,7 @@ class Staleness:
         """
         return (
             held
-            if self.unknown is MissingTelemetryMode.LAST
+            if self._settings.gpu_unknown is MissingTelemetryMode.LAST
             else held + (1.0 - held) * self._drift_progress(age_s)
         )
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-DEFAULT_TIERS = ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
-"""Above 85 % the factor is 0.7, above 90 % 0.4, above 95 % 0: the founding figures."""
+from autoglm_throttle.settings.groups.control import Tiers
 
 
 class TierTable:
@@ -15,8 +14,8 @@ class TierTable:
 
     __slots__ = ("edge_pct", "steps")
 
-    def __init__(self, steps: tuple[tuple[float, float], ...] = DEFAULT_TIERS) -> None:
-        self.steps: tuple[tuple[float, float], ...] = steps
+    def __init__(self, steps: Tiers) -> None:
+        self.steps: Tiers = steps
         self.edge_pct: float = steps[0][0]
         """The lowest edge: a signal above it is a strike."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from autoglm_throttle.control.capacity import SAMPLES_TO_TRUST
-from autoglm_throttle.control.controller import ControlRules
 from autoglm_throttle.control.pressure import Pressure
 from autoglm_throttle.control.signal import SignalTracker
+from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.control.verdict_effect import VerdictEffect
+from autoglm_throttle.settings.groups.control import ControlSettings
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import (
     ControlCause,
     ControlState,
@@ -45,20 +47,21 @@ class TierController:
     """Applies the table once for each new sample, with or without traffic.
 
     Args:
-        rules: bands, factors, hysteresis, and the handling of late samples.
+        settings: the signal, the table and its hysteresis.
+        gpu: targets of the pressure, and the handling of late samples.
         now: monotonic seconds.
     """
 
-    def __init__(self, rules: ControlRules, now: float) -> None:
-        self._tracker = SignalTracker(rules, now)
-        self._table = rules.table
-        self._rules = rules.hysteresis
+    def __init__(self, settings: ControlSettings, gpu: GpuSettings, now: float) -> None:
+        self._tracker = SignalTracker(settings, gpu, now)
+        self._table = TierTable(settings.tiers)
+        self._settings = settings
         self._strikes = 0
         self._calm = 0
         # GPU_UNKNOWN=closed admits nothing before the first sample.
-        self._tier = 0.0 if rules.staleness.unknown is MissingTelemetryMode.CLOSED else 1.0
+        self._tier = 0.0 if gpu.gpu_unknown is MissingTelemetryMode.CLOSED else 1.0
         self._cause = ControlCause.CALM
-        self._cap = _VerdictCap(rules.hysteresis.recovery_step)
+        self._cap = _VerdictCap(settings.tier_recovery_step)
         self._control_state = self._publish(now, since_s=now)
 
     @property
@@ -101,17 +104,17 @@ class TierController:
         return self._publish(now)
 
     def _step(self, signal_pct: float, now: float) -> None:
-        table, rules = self._table, self._rules
+        table, settings = self._table, self._settings
         self._strikes = self._strikes + 1 if signal_pct > table.edge_pct else 0
-        want = table.factor(signal_pct) if self._strikes >= rules.samples else 1.0
-        up = table.factor(signal_pct + rules.release_margin_pct)
+        want = table.factor(signal_pct) if self._strikes >= settings.tier_samples else 1.0
+        up = table.factor(signal_pct + settings.tier_release_margin_pct)
         if want < self._tier:
             self._tier, self._calm, self._cause = want, 0, ControlCause.TIER
         elif up > self._tier and self._tracker.may_release(now):
             self._calm += 1
             self._cause = ControlCause.HELD
-            if self._calm >= rules.release_samples:
-                self._tier = min(up, self._tier + rules.recovery_step)
+            if self._calm >= settings.tier_release_samples:
+                self._tier = min(up, self._tier + settings.tier_recovery_step)
                 self._cause = ControlCause.RELEASED
         else:
             self._calm = 0
@@ -130,7 +133,7 @@ class TierController:
             return back_s
         if self._tier and not self._cap.factor:
             return max(back_s, tracker.sampled_at(self._cap.samples_to_rise, now))
-        return max(back_s, tracker.release_at(self._rules.release_samples, self._calm, now))
+        return max(back_s, tracker.release_at(self._settings.tier_release_samples, self._calm, now))
 
     def _publish(self, now: float, since_s: float | None = None) -> ControlState:
         tracker = self._tracker

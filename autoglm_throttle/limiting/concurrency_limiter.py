@@ -42,8 +42,8 @@ class AdaptiveConcurrencyLimiter:
     """
 
     __slots__ = (
-        *("_dry_run", "_rejected", "_settings", "capacity", "in_flight", "limit"),
-        *("memory", "period", "queues", "service", "waiting"),
+        *("_dry_run", "_rejected", "capacity", "in_flight", "limit", "memory"),
+        *("period", "queues", "service", "settings", "waiting"),
     )
 
     def __init__(
@@ -55,7 +55,7 @@ class AdaptiveConcurrencyLimiter:
         workers: int = 1,
         dry_run: bool = False,
     ) -> None:
-        self._settings = settings
+        self.settings: ConcurrencySettings = settings
         self._dry_run = dry_run
         self.service: ServiceEstimator = ServiceEstimator(settings)
         self.memory: MemoryCap = MemoryCap(memory_target)
@@ -109,11 +109,11 @@ class AdaptiveConcurrencyLimiter:
         """
         now = self._tick(now)
         priority = demand.priority
-        max_wait_s = self.service.max_wait_s(demand.slo_s or self._settings.slo_s)
+        max_wait_s = self.service.max_wait_s(demand.slo_s or self.settings.slo_s)
         excess = self._excess(priority, max_wait_s)
         if (
             excess <= 0
-            and len(self.queues.all[priority + 1]) + self._would_wait()[priority] < self._settings.queue_max
+            and len(self.queues.all[priority + 1]) + self._would_wait()[priority] < self.settings.queue_max
         ):
             return self._append(Ticket(demand, now, max_wait_s, priority + 1))
         ticket = self.enqueue_reserved(demand, now)
@@ -135,7 +135,7 @@ class AdaptiveConcurrencyLimiter:
         rate = self.service.rate_rps
         if rate is None or demand.priority is _HIGH or not self.queues.reserved.take(rate, now):
             return None
-        slo_s = demand.slo_s or self._settings.slo_s
+        slo_s = demand.slo_s or self.settings.slo_s
         ticket = Ticket(demand, now, RESERVED_MAX_WAIT * slo_s, RESERVED_QUEUE)
         if self.queues.all[RESERVED_QUEUE] or self.in_flight >= self.capacity:
             self.period.limited = True
@@ -218,7 +218,7 @@ class AdaptiveConcurrencyLimiter:
         """Build the rejection of an expired ticket."""
         now = self._tick(now)
         demand = ticket.demand
-        max_wait_s = self.service.max_wait_s(demand.slo_s or self._settings.slo_s)
+        max_wait_s = self.service.max_wait_s(demand.slo_s or self.settings.slo_s)
         excess = self._excess(demand.priority, max_wait_s)
         return self._build_rejection("queue:timeout", self._retry_s(demand.priority, excess, now))
 
@@ -284,7 +284,7 @@ class AdaptiveConcurrencyLimiter:
         return now
 
     def _end_period(self, now: float) -> None:
-        if now < self._period_ends_s() and self.period.done < self._settings.period_completions:
+        if now < self._period_ends_s() and self.period.done < self.settings.period_completions:
             return
         period = self.period.close(now, self.in_flight)
         self.memory.peak = max(self.memory.peak, period.peak)
@@ -300,12 +300,12 @@ class AdaptiveConcurrencyLimiter:
         self.limit = self._bound(limit)
         if service.unloaded_s is not None:
             period.failure_s = service.unloaded_s / 2
-        lasts_s = max(self._settings.period_s, min(service.latency_s, service.longest_s))
+        lasts_s = max(self.settings.period_s, min(service.latency_s, service.longest_s))
         period.due_s = period.opened_s + lasts_s
         self.capacity = int(self.limit)
 
     def _bound(self, limit: float) -> float:
-        return min(limit, self.memory.requests, float(self._settings.inflight_max) or math.inf)
+        return min(limit, self.memory.requests, float(self.settings.inflight_max) or math.inf)
 
     def _append(self, ticket: Ticket) -> Ticket:
         self.queues.all[ticket.queue_index][ticket] = None

@@ -26,9 +26,7 @@ def reported_by(inputs: MetricsInput, *, engines: bool = False) -> Iterator[tupl
     if view is None:
         return
     settings, now = inputs.settings, inputs.snapshot.taken_at_s
-    ladder = Staleness(
-        settings.gpu.sample_interval_s, settings.gpu.gpu_stale_after_s, settings.gpu.gpu_blind_after_s
-    )
+    ladder = Staleness(settings.gpu)
     for label, device in labelled(view.devices):
         blind_s = ladder.for_intervals(view.interval_s, device.period_s).blind_s
         age_s = now - device.taken_at_s + device.age_s

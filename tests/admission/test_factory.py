@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -11,56 +10,46 @@ from pydantic import SecretStr
 
 from autoglm_throttle import Demand, Priority, Settings
 from autoglm_throttle.admission import factory
-from autoglm_throttle.control.controller import ControlRules, Hysteresis
-from autoglm_throttle.control.pressure import PressureTargets
-from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.control.table import TierTable
-from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket
+from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, Ticket
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
+from autoglm_throttle.limiting.shared_budget import SharedBudget
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.limiting.user_limits import UserLimits
+from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.store.shared_limits import SharedUserLimits
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
-from autoglm_throttle.types import BorrowMode, MissingTelemetryMode, Policy, Signal, StoreFailureMode
+from autoglm_throttle.types import BorrowMode, ControlState, Policy, ServiceStats, Signal, StoreFailureMode
 from autoglm_throttle.types.identity import CallerHasher
+from tests.control.views import view, waiting
 
 NOW_S = 1000.0
-
-LIMITER_SETTINGS: dict[str, Any] = {
-    "slo_s": 9.0,
-    "latency_budget": 0.33,
-    "wait_budget": 0.44,
-    "inflight_start": 21,
-    "inflight_floor": 3,
-    "inflight_max": 77,
-    "queue_max": 55,
-    "period_s": 0.75,
-    "period_completions": 11,
-    "min_share": 0.07,
-    "gpu_memory_target": 0.81,
-    "dry_run": True,
-}
 
 
 class TestConcurrencyLimiter:
     """The limiter of the requests in flight."""
 
     @pytest.mark.parametrize("policy", [Policy.ADAPTIVE, Policy.CONCURRENCY])
-    def test_each_of_its_rules_is_a_setting(self, policy: Policy) -> None:
-        limiter = factory.concurrency_limiter(Settings(policy=policy, **LIMITER_SETTINGS), NOW_S)
+    def test_it_receives_its_group(self, policy: Policy) -> None:
+        settings = Settings(policy=policy, slo_s=9.0)
+        limiter = factory.concurrency_limiter(settings, NOW_S)
         assert isinstance(limiter, AdaptiveConcurrencyLimiter)
-        expected = {name.removeprefix("gpu_"): value for name, value in LIMITER_SETTINGS.items()}
-        assert {
-            field.name: getattr(limiter.rules, field.name) for field in fields(ConcurrencyRules)
-        } == expected
+        assert limiter.settings is settings.concurrency
 
-    def test_its_rules_and_the_settings_have_the_same_defaults(self) -> None:
-        limiter = factory.concurrency_limiter(Settings(policy="concurrency"), NOW_S)
-        assert isinstance(limiter, AdaptiveConcurrencyLimiter)
-        assert limiter.rules == ConcurrencyRules()
+    @pytest.mark.parametrize(("target", "blind"), [(0.92, False), (0.81, True)])
+    def test_memory_target_is_a_setting(self, target: float, blind: bool) -> None:
+        limiter = factory.concurrency_limiter(Settings(policy="concurrency", gpu_memory_target=target), NOW_S)
+        limiter.update_memory(0.8)
+        assert limiter.view(NOW_S).memory_blind is blind
+
+    @pytest.mark.parametrize("dry_run", [False, True])
+    def test_dry_run_is_a_setting(self, dry_run: bool) -> None:
+        limiter = factory.concurrency_limiter(Settings(policy="concurrency", dry_run=dry_run), NOW_S)
+        for _ in range(65):
+            limiter.occupy_over_limit(Priority.MID)
+        assert limiter.report().confirmed is dry_run
 
     @pytest.mark.parametrize("policy", [Policy.TIERS, Policy.FIXED])
     @pytest.mark.parametrize(("inflight_max", "limit"), [(0, math.inf), (77, 77)])
@@ -100,7 +89,6 @@ class TestRates:
         settings = Settings(rate_high_rps=80, rate_mid_rps=40, rate_low_rps=20, workers=4, burst_s=3.0)
         buckets = factory.priority_buckets(settings, NOW_S)
         assert [(bucket.rate, bucket.burst) for bucket in buckets.all] == [(20, 60), (10, 30), (5, 15)]
-        assert factory.control_rules(settings).rates == (20.0, 10.0, 5.0)
 
     @pytest.mark.parametrize(("borrow", "lent"), [(BorrowMode.OFF, False), (BorrowMode.ANY, True)])
     def test_lending_is_a_setting(self, borrow: BorrowMode, lent: bool) -> None:
@@ -109,55 +97,49 @@ class TestRates:
         assert isinstance(taken[1], TokenBucket) == lent
 
     def test_high_uses_all_and_others_leave_reserves(self) -> None:
-        budget = factory.shared_budget(Settings(reserve_mid=0.2, reserve_low=0.5), NOW_S)
+        budget = SharedBudget(RateSettings(reserve_mid=0.2, reserve_low=0.5), NOW_S)
         assert budget.reserves == (0.0, 0.2, 0.5)
 
 
+def states_at(pct: float, samples: int, **settings: Any) -> list[ControlState]:
+    """Show so many hot samples to the controller while requests are queued; the state after each."""
+    controller = factory.controller(Settings(**settings), NOW_S)
+    return [
+        controller.observe(view(pct, memory=0.5), waiting(service_rps=1.0), ServiceStats(), NOW_S + second)
+        for second in range(samples)
+    ]
+
+
 class TestControl:
-    """The rules of the controller."""
+    """The controller of the policy."""
 
-    def test_each_of_its_rules_is_a_setting(self) -> None:
-        rules = factory.control_rules(
-            Settings(
-                policy="adaptive",
-                tiers="50:0.5,60:0.1",
-                tier_samples=4,
-                tier_release_samples=5,
-                tier_release_margin_pct=6.0,
-                tier_recovery_step=0.2,
-                sample_interval_s=2.0,
-                gpu_stale_after_s=11.0,
-                gpu_blind_after_s=44.0,
-                gpu_unknown="closed",
-                signal="pressure",
-                gpu_memory_target=0.8,
-                gpu_queue_target=7,
-                gpu_kv_target=0.6,
-                gpu_pressure_terms="latency",
-                adaptive_headroom=1.4,
-                adaptive_release_samples=7,
-            )
-        )
-        assert rules.policy is Policy.ADAPTIVE
-        assert (rules.table.edge_pct, rules.table.factor(55.0), rules.table.factor(61.0)) == (50.0, 0.5, 0.1)
-        assert rules.hysteresis == Hysteresis(4, 5, 6.0, 0.2)
-        expected = Staleness(2.0, 11.0, 44.0, MissingTelemetryMode.CLOSED)
-        assert attributes_of(rules.staleness) == attributes_of(expected)
-        assert (rules.signal, rules.targets) == (Signal.PRESSURE, PressureTargets(7, 0.6, 0.8))
-        assert rules.pressure_terms == ("latency",)
-        assert (rules.headroom, rules.release_samples) == (1.4, 7)
+    def test_its_table_is_a_setting(self) -> None:
+        states = states_at(55.0, 3, policy="tiers", tiers="50:0.5,60:0.1", tier_samples=2)
+        assert [state.factor for state in states] == [1.0, 0.5, 0.5]
 
-    def test_its_rules_and_the_settings_have_the_same_defaults(self) -> None:
-        rules = factory.control_rules(Settings())
-        rates = (1000.0, 500.0, 100.0)
-        plain = ControlRules(Policy.ADAPTIVE, rates, rules.table, Hysteresis(), rules.staleness)
-        assert rules == plain
-        assert isinstance(rules.table, TierTable)
+    def test_its_signal_and_targets_are_settings(self) -> None:
+        (state,) = states_at(99.0, 1, policy="fixed", signal="pressure", gpu_memory_target=0.8)
+        assert (state.signal, state.term) == (Signal.PRESSURE, "memory")
+        (state,) = states_at(99.0, 1, policy="tiers", signal="pressure", gpu_memory_target=0.8)
+        assert state.load == 0.5 / 0.8
 
+    @pytest.mark.parametrize("policy", [Policy.TIERS, Policy.ADAPTIVE])
+    def test_its_age_limits_are_settings(self, policy: Policy) -> None:
+        stale = Settings(policy=policy, gpu_stale_after_s=9.0, gpu_blind_after_s=44.0)
+        controller = factory.controller(stale, NOW_S)
+        controller.observe(view(50.0), waiting(), ServiceStats(), NOW_S)
+        telemetry = [controller.control_state(NOW_S + age_s).telemetry.value for age_s in (9.0, 44.0, 45.0)]
+        assert telemetry == ["late", "stale", "blind"]
 
-def attributes_of(value: object) -> dict[str, Any]:
-    names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    return {name: getattr(value, name) for name in names or vars(value)}
+    @pytest.mark.parametrize(
+        ("others", "budget_rps"), [({"workers": 4}, 14.0), ({"workers": 4, "fleet": True}, 56.0)]
+    )
+    def test_it_divides_the_rates_unless_a_fleet_does(
+        self, others: dict[str, Any], budget_rps: float
+    ) -> None:
+        rates = {"rate_high_rps": 80, "rate_mid_rps": 40, "rate_low_rps": 20}
+        states = states_at(92.0, 3, redis_url="redis://host", adaptive_headroom=1.0, **rates, **others)
+        assert states[-1].budget_rps == pytest.approx(budget_rps)
 
 
 class TestUserLimits:

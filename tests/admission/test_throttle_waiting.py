@@ -22,10 +22,10 @@ from autoglm_throttle import (
 )
 from autoglm_throttle.limiting.concurrency_limiter import (
     AdaptiveConcurrencyLimiter,
-    ConcurrencyRules,
     Ticket,
     TicketState,
 )
+from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from tests.admission.limited_throttle import (
     HIGH_RATES,
     NO_REMAINING_STATE,
@@ -178,7 +178,7 @@ class TestCall:
 
         throttle = limited_throttle()
         throttle.admission.parts.settlement.limiter = Watched(
-            ConcurrencyRules(inflight_start=1), throttle.clock()
+            ConcurrencySettings(inflight_start=1, inflight_floor=1), throttle.clock(), memory_target=0.92
         )
         warmed(throttle)
         inside_s.clear()

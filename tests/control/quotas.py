@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from autoglm_throttle.control.memory_load import MemoryLoad
+from autoglm_throttle.control.quota import Quota
+from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings
+from autoglm_throttle.settings.route_policy import ResourcePolicy, RoutePolicy
 from autoglm_throttle.types import Demand, DeviceKey, GpuSample, GpuVerdict, GpuView, Priority
 
 GB = 1_000_000_000
 TOTAL = 100 * GB
 HIGH, MID, LOW = Priority
+
+
+def new_quota(routes: Sequence[RoutePolicy] = (), **settings: Any) -> Quota:
+    return Quota(QuotaSettings(**settings), GpuSettings(), routes)
+
+
+def route(name: str, **resources: Any) -> RoutePolicy:
+    return RoutePolicy(f"/{name}", name=name, resource_policy=ResourcePolicy(**resources))
 
 
 def card(used_gb: float | None, at_s: float, device: str = "GPU-0", **more: Any) -> GpuSample:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autoglm_throttle.control.controller import Hysteresis
+from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.types import MissingTelemetryMode
 
 
@@ -13,7 +13,7 @@ class SlowTable:
     """One step per new sample; the strikes are counted anew from all samples each time."""
 
     steps: tuple[tuple[float, float], ...]
-    rules: Hysteresis
+    settings: ControlSettings
     factor: float = 1.0
     calm: int = 0
     seen: list[float] = field(default_factory=list)
@@ -33,15 +33,15 @@ class SlowTable:
             if earlier <= lowest:
                 break
             strikes += 1
-        want = self.row(signal_pct) if strikes >= self.rules.samples else 1.0
-        up = self.row(signal_pct + self.rules.release_margin_pct)
+        want = self.row(signal_pct) if strikes >= self.settings.tier_samples else 1.0
+        up = self.row(signal_pct + self.settings.tier_release_margin_pct)
         self.distrusted = max(0, self.distrusted - 1)
         if want < self.factor:
             self.factor, self.calm = want, 0
         elif up > self.factor and self.distrusted == 0:
             self.calm += 1
-            if self.calm >= self.rules.release_samples:
-                self.factor = min(up, self.factor + self.rules.recovery_step)
+            if self.calm >= self.settings.tier_release_samples:
+                self.factor = min(up, self.factor + self.settings.tier_recovery_step)
         else:
             self.calm = 0
         return self.factor

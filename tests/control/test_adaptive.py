@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.limiting.shared_budget import SharedBudget
-from autoglm_throttle.settings.groups.control import RateSettings
+from autoglm_throttle.settings.groups.control import ControlSettings, RateSettings
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import (
-    AggregateMode,
     ControlCause,
     ControlState,
     GpuSample,
@@ -173,7 +172,7 @@ def test_table_factor_is_that_of_the_literal_table() -> None:
     )
 )
 def test_it_follows_the_slow_table(samples: list[Sample]) -> None:
-    controller, slow = adaptive(), SlowAdaptive(TierTable().steps, RATES)
+    controller, slow = adaptive(), SlowAdaptive(ControlSettings().tiers, RATES)
     unconfirmed = 0
     for n, sample in enumerate(samples):
         word = LimiterReport(sample.confirmed, sample.service_rps, 5, 10.0)
@@ -226,7 +225,7 @@ def test_permuting_the_devices_changes_nothing(
 ) -> None:
     states = []
     for arrangement in (list(range(3)), order):
-        controller, aggregator = adaptive(), Aggregator(AggregateMode.WEIGHTED)
+        controller, aggregator = adaptive(), Aggregator(GpuSettings())
         for second, reading in enumerate(readings):
             rows = [device(n, reading[n], T0 + second, lost=n == lost and second > 1) for n in arrangement]
             seen = aggregator.update(rows, T0 + second)

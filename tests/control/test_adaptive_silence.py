@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoglm_throttle.control.controller import Hysteresis
+from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.types import (
     ControlCause,
     GpuView,
@@ -73,14 +73,14 @@ def test_after_an_outage_three_new_samples_are_needed_for_a_cut() -> None:
 
 
 def test_after_an_outage_a_quicker_table_needs_three_samples_too() -> None:
-    controller = adaptive(Hysteresis(samples=1))
+    controller = adaptive(ControlSettings(tier_samples=1))
     assert controller.observe(view(96.0), waiting(), WORK, T0).armed
     back = [controller.observe(view(96.0), waiting(), WORK, T0 + 6.0 + n) for n in range(4)]
     assert [regime.armed for regime in back] == [False, False, True, True]
 
 
 def test_strikes_from_before_an_outage_do_not_count() -> None:
-    controller = adaptive(Hysteresis(samples=5))
+    controller = adaptive(ControlSettings(tier_samples=5))
     for n in range(4):
         controller.observe(view(96.0), waiting(), WORK, T0 + n)
     controller.observe(view(None), waiting(), WORK, T0 + 9.0)
@@ -227,7 +227,7 @@ def test_the_first_sample_is_due_from_the_start_of_the_reading() -> None:
 
 
 def test_it_acts_on_the_pressure_where_that_is_the_signal() -> None:
-    controller = adaptive(signal=Signal.PRESSURE)
+    controller = adaptive(ControlSettings(signal=Signal.PRESSURE))
     seen: list[GpuView] = [view(10.0, memory=fill) for fill in (0.4, 0.9, 0.9, 0.9)]
     for n, shown in enumerate(seen):
         regime = controller.observe(shown, waiting(), ServiceStats(p95_s=1.8, slo_s=2.0), T0 + n)
@@ -239,7 +239,7 @@ def test_it_acts_on_the_pressure_where_that_is_the_signal() -> None:
 
 
 def test_a_pressure_of_which_nothing_is_known_is_no_signal() -> None:
-    controller = adaptive(signal=Signal.PRESSURE)
+    controller = adaptive(ControlSettings(signal=Signal.PRESSURE))
     regimes = [controller.observe(view(99.0), waiting(), WORK, T0 + n) for n in range(8)]
     assert {regime.armed for regime in regimes} == {False}
     assert {regime.term for regime in regimes} == {"unknown"}

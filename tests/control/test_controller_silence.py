@@ -12,13 +12,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autoglm_throttle.control.capacity import BLEND_STEP_S
-from autoglm_throttle.control.controller import Hysteresis
-from autoglm_throttle.control.staleness import STARTING_S, Staleness
-from autoglm_throttle.control.table import TierTable
+from autoglm_throttle.control.staleness import STARTING_S
 from autoglm_throttle.control.tiers import TierController
+from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.types import ControlCause, MissingTelemetryMode, TelemetryState
 from tests.control.slow_table import SlowTable
-from tests.control.views import T0, feed, held_at, see, tiers, view
+from tests.control.views import T0, feed, held_at, see, staleness, tiers, view
 
 
 def test_a_view_no_younger_than_the_last_is_no_new_signal() -> None:
@@ -75,7 +74,7 @@ def test_no_answer_changes_before_until_s_and_none_jumps(
 ) -> None:
     controller, last = held_at(factor, unknown)
     regime = controller.control_state(last)
-    largest = abs(Staleness(unknown=unknown).assumed(factor) - factor) * BLEND_STEP_S / 27.0 + 1e-9
+    largest = abs(staleness(gpu_unknown=unknown).assumed(factor) - factor) * BLEND_STEP_S / 27.0 + 1e-9
     seen, now = {regime.telemetry}, last
     for _ in range(400):
         if regime.valid_until_s == math.inf:
@@ -178,7 +177,9 @@ def test_after_an_outage_three_new_samples_are_needed(
 
 @given(
     hysteresis=st.builds(
-        Hysteresis, release_samples=st.integers(1, 3), recovery_step=st.sampled_from([0.1, 1.0])
+        ControlSettings,
+        tier_release_samples=st.integers(1, 3),
+        tier_recovery_step=st.sampled_from([0.1, 1.0]),
     ),
     unknown=st.sampled_from(MissingTelemetryMode),
     runs=st.lists(
@@ -186,13 +187,13 @@ def test_after_an_outage_three_new_samples_are_needed(
     ),
 )
 def test_outages_and_samples_in_any_order_follow_the_slow_table(
-    hysteresis: Hysteresis, unknown: MissingTelemetryMode, runs: list[tuple[list[float], float]]
+    hysteresis: ControlSettings, unknown: MissingTelemetryMode, runs: list[tuple[list[float], float]]
 ) -> None:
     controller = tiers(hysteresis, unknown)
     slow = SlowTable(
-        TierTable().steps, hysteresis, factor=0.0 if unknown is MissingTelemetryMode.CLOSED else 1.0
+        ControlSettings().tiers, hysteresis, factor=0.0 if unknown is MissingTelemetryMode.CLOSED else 1.0
     )
-    ladder, now = Staleness(unknown=unknown), T0
+    ladder, now = staleness(gpu_unknown=unknown), T0
     for samples, away_s in runs:
         for pct in samples:
             assert see(controller, view(pct), now).factor == pytest.approx(slow.sample(pct), abs=1e-12)
@@ -277,16 +278,24 @@ def test_reopening_never_lies_in_the_past() -> None:
 
 @given(
     hysteresis=st.builds(
-        Hysteresis, release_samples=st.integers(1, 4), recovery_step=st.sampled_from([0.25, 1.0])
+        ControlSettings,
+        tier_release_samples=st.integers(1, 4),
+        tier_recovery_step=st.sampled_from([0.25, 1.0]),
     ),
     calm_before=st.integers(0, 2),
     hot_after=st.integers(0, 1),
     outage=st.booleans(),
     loss=st.sampled_from(["none", "with a signal", "without"]),
 )
-@example(hysteresis=Hysteresis(release_samples=3), calm_before=2, hot_after=0, outage=False, loss="without")
+@example(
+    hysteresis=ControlSettings(tier_release_samples=3),
+    calm_before=2,
+    hot_after=0,
+    outage=False,
+    loss="without",
+)
 def test_the_first_sample_that_could_raise_the_factor_is_named_exactly(
-    hysteresis: Hysteresis, calm_before: int, hot_after: int, outage: bool, loss: str
+    hysteresis: ControlSettings, calm_before: int, hot_after: int, outage: bool, loss: str
 ) -> None:
     controller = tiers(hysteresis, MissingTelemetryMode.CLOSED)
     now, capacity = T0, 1.0
@@ -294,7 +303,7 @@ def test_the_first_sample_that_could_raise_the_factor_is_named_exactly(
         99.0,
         99.0,
         99.0,
-        *[50.0] * min(calm_before, hysteresis.release_samples - 1),
+        *[50.0] * min(calm_before, hysteresis.tier_release_samples - 1),
         *[99.0] * hot_after,
     ):
         see(controller, view(pct), now)

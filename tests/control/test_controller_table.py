@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.controller import Hysteresis
 from autoglm_throttle.control.signal import LOSS_HOLD_S
-from autoglm_throttle.control.table import TierTable
+from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.types import ControlCause, MissingTelemetryMode, TelemetryState
 from tests.control.slow_table import SlowTable
 from tests.control.views import SLOW_RELEASE, T0, adaptive, feed, see, tiers, view
@@ -33,29 +32,31 @@ def test_the_literal_table(samples: list[float], factors: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "samples", "factors"),
+    ("settings", "samples", "factors"),
     [
         (SLOW_RELEASE, [96, 96, 96, 88, 88, 88, 80, 80, 80], [1, 1, 0, 0, 0, 0.1, 0.2, 0.3, 0.4]),
         (SLOW_RELEASE, [96, 96, 96, 88, 88, 96, 88, 88, 88], [1, 1, 0, 0, 0, 0, 0, 0, 0.1]),
         (SLOW_RELEASE, [91, 91, 91, 85, 85, 85, 85], [1, 1, 0.4, 0.4, 0.4, 0.5, 0.6]),
         (SLOW_RELEASE, [91, 91, 91, 86, 86, 86, 86], [1, 1, 0.4, 0.4, 0.4, 0.4, 0.4]),
-        (Hysteresis(samples=1), [96, 91, 86, 50, 99], [0, 0.4, 0.7, 1, 0]),
-        (Hysteresis(samples=5), [96] * 6, [1, 1, 1, 1, 0, 0]),
-        (Hysteresis(release_samples=2), [96, 96, 96, 50, 50, 50], [1, 1, 0, 0, 1, 1]),
-        (Hysteresis(recovery_step=0.5), [96, 96, 96, 50, 50, 50], [1, 1, 0, 0.5, 1, 1]),
+        (ControlSettings(tier_samples=1), [96, 91, 86, 50, 99], [0, 0.4, 0.7, 1, 0]),
+        (ControlSettings(tier_samples=5), [96] * 6, [1, 1, 1, 1, 0, 0]),
+        (ControlSettings(tier_release_samples=2), [96, 96, 96, 50, 50, 50], [1, 1, 0, 0, 1, 1]),
+        (ControlSettings(tier_recovery_step=0.5), [96, 96, 96, 50, 50, 50], [1, 1, 0, 0.5, 1, 1]),
     ],
 )
-def test_hysteresis_on_the_way_back(rules: Hysteresis, samples: list[float], factors: list[float]) -> None:
-    assert feed(tiers(rules), *samples) == pytest.approx(factors)
+def test_hysteresis_on_the_way_back(
+    settings: ControlSettings, samples: list[float], factors: list[float]
+) -> None:
+    assert feed(tiers(settings), *samples) == pytest.approx(factors)
 
 
 @given(
-    rules=st.builds(
-        Hysteresis,
-        samples=st.integers(1, 5),
-        release_samples=st.integers(1, 4),
-        release_margin_pct=st.sampled_from([0.0, 3.0, 5.0, 20.0]),
-        recovery_step=st.sampled_from([0.05, 0.3, 1.0]),
+    settings=st.builds(
+        ControlSettings,
+        tier_samples=st.integers(1, 5),
+        tier_release_samples=st.integers(1, 4),
+        tier_release_margin_pct=st.sampled_from([0.0, 3.0, 5.0, 20.0]),
+        tier_recovery_step=st.sampled_from([0.05, 0.3, 1.0]),
     ),
     samples=st.lists(
         st.one_of(
@@ -66,8 +67,8 @@ def test_hysteresis_on_the_way_back(rules: Hysteresis, samples: list[float], fac
         max_size=60,
     ),
 )
-def test_it_follows_the_slow_table(rules: Hysteresis, samples: list[float | None]) -> None:
-    controller, slow = tiers(rules, interval_s=60.0), SlowTable(TierTable().steps, rules)
+def test_it_follows_the_slow_table(settings: ControlSettings, samples: list[float | None]) -> None:
+    controller, slow = tiers(settings, interval_s=60.0), SlowTable(ControlSettings().tiers, settings)
     factor = 1.0
     for n, pct in enumerate(samples):
         if pct is not None and 0 <= pct <= 100:
@@ -170,7 +171,7 @@ def test_rejection_with_two_causes_ends_with_the_later() -> None:
     assert see(controller, view(None, 0.0), T0 + 3).may_rise_at_s == T0 + 3 + LOSS_HOLD_S, (
         "the table is later"
     )
-    controller = tiers(Hysteresis(release_samples=2), MissingTelemetryMode.CLOSED)
+    controller = tiers(ControlSettings(tier_release_samples=2), MissingTelemetryMode.CLOSED)
     for n in range(40):
         told_s = see(controller, view(None if n else 50.0, 0.0), T0 + n).may_rise_at_s
     assert told_s == T0 + 43, "of the four samples one is the first after a silence"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.controller import Hysteresis
 from autoglm_throttle.control.verdict_effect import NO_EFFECT, effect
+from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.types import ControlCause, GpuCondition, GpuVerdict, GpuView, ServiceStats, Signal
 from tests.control.views import T0, adaptive, see, tiers, view, waiting
 
@@ -99,7 +99,7 @@ class TestTiers:
         ]
 
     def test_it_rises_by_the_recovery_step(self) -> None:
-        controller = tiers(Hysteresis(recovery_step=0.4))
+        controller = tiers(ControlSettings(tier_recovery_step=0.4))
         see(controller, with_verdict(50.0, GpuCondition.STALLED), T0)
         factors = [see(controller, with_verdict(50.0, GpuCondition.IDLE), T0 + n).factor for n in range(1, 7)]
         assert factors == pytest.approx([0, 0, 0.4, 0.8, 1, 1])
@@ -140,7 +140,7 @@ class TestAdaptive:
     def test_conditions_that_reduce_the_budget(
         self, finding: GpuCondition, signal: Signal, cuts: bool
     ) -> None:
-        controller = adaptive(signal=signal)
+        controller = adaptive(ControlSettings(signal=signal))
         states = [
             controller.observe(
                 with_verdict(100.0, finding), waiting(), ServiceStats(p95_s=4.0, slo_s=2.0), T0 + n

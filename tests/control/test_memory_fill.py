@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.control.memory import FillBasis, MemoryFill
 from autoglm_throttle.control.memory_load import MemoryLoad
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import Demand, GpuSample
 from tests.control.quotas import GB, card, loaded, seen, unloaded
 
@@ -15,7 +16,7 @@ KEY = ("", "GPU-0")
 
 
 def fresh() -> tuple[MemoryFill, MemoryLoad]:
-    return MemoryFill(0.92, 1.0, 3.0), MemoryLoad()
+    return MemoryFill(GpuSettings()), MemoryLoad()
 
 
 def watched(*steps: tuple[float, int]) -> tuple[MemoryFill, MemoryLoad, float]:
@@ -286,7 +287,7 @@ def test_how_soon_the_next_measurement_comes() -> None:
     ("idle_gb", "target", "ceiling"), [(0.0, 0.92, 0.92), (40.0, 0.92, 52 / 60), (80.0, 0.92, 0.6)]
 )
 def test_the_ceiling_is_the_target_of_the_whole_device(idle_gb: float, target: float, ceiling: float) -> None:
-    memory, load = MemoryFill(target, 1.0, 3.0), MemoryLoad()
+    memory, load = MemoryFill(GpuSettings(gpu_memory_target=target)), MemoryLoad()
     memory.learn(seen(card(idle_gb, 1.0)), load, 1.0)
     assert memory.ceiling == pytest.approx(ceiling)
     assert memory.max_bytes(0.1) == pytest.approx(0.1 * (100 - idle_gb) * GB)

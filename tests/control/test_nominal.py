@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from autoglm_throttle import Settings
+from autoglm_throttle.admission import factory
 from autoglm_throttle.control.adaptive import AdaptiveController
-from autoglm_throttle.control.controller_factory import controller as chosen
+from autoglm_throttle.control.controller import Controller
 from autoglm_throttle.control.nominal import ConcurrencyController, FixedController
 from autoglm_throttle.control.tiers import TierController
+from autoglm_throttle.settings.groups.control import ControlSettings
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import (
     ControlCause,
     ControlState,
@@ -21,9 +26,14 @@ from autoglm_throttle.types import (
     Signal,
     TelemetryState,
 )
-from tests.control.views import T0, rules, see, view, waiting
+from tests.control.views import T0, see, view, waiting
 
 WORK = ServiceStats()
+PRESSURE = ControlSettings(signal=Signal.PRESSURE)
+
+
+def chosen(policy: Policy, **settings: Any) -> Controller:
+    return factory.controller(Settings(policy=policy, **settings), T0)
 
 
 @pytest.mark.parametrize(
@@ -36,12 +46,12 @@ WORK = ServiceStats()
     ],
 )
 def test_each_policy_has_its_controller(policy: Policy, kind: type) -> None:
-    assert type(chosen(rules(policy), T0)) is kind
+    assert type(chosen(policy)) is kind
 
 
 @pytest.mark.parametrize("policy", Policy)
 def test_every_policy_speaks_the_same_language(policy: Policy) -> None:
-    controller = chosen(rules(policy), T0)
+    controller = chosen(policy)
     assert controller.pressure.value is None
     controller.started(T0 + 1)
     states = [
@@ -60,7 +70,7 @@ def test_every_policy_speaks_the_same_language(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", Policy)
 def test_every_policy_follows_the_literal_table(policy: Policy) -> None:
-    controller = chosen(rules(policy), T0)
+    controller = chosen(policy)
     reported = [see(controller, view(96.0), T0 + n).table_factor for n in range(3)]
     assert reported == [1.0, 1.0, 0.0]
     assert controller.control_state(T0 + 60.0).table_factor == 1.0, "the ladder of silence counts for it, too"
@@ -78,7 +88,7 @@ def test_every_policy_follows_the_literal_table(policy: Policy) -> None:
 def test_factor_after_the_last_device_loss_by_policy(
     policy: Policy, factor: float, why: ControlCause
 ) -> None:
-    controller = chosen(rules(policy), T0)
+    controller = chosen(policy)
     see(controller, view(50.0), T0)
     state = see(controller, view(None, 0.0), T0 + 1)
     assert (state.factor, state.ceilings, state.cause) == (factor, (factor,) * 3, why)
@@ -88,7 +98,7 @@ def test_factor_after_the_last_device_loss_by_policy(
 
 
 def test_under_tiers_every_class_has_the_same_ceiling_and_the_table_is_armed() -> None:
-    controller = TierController(rules(Policy.TIERS), T0)
+    controller = TierController(ControlSettings(), GpuSettings(), T0)
     for n in range(3):
         state = see(controller, view(91.0, 0.5), T0 + n)
     assert state.ceilings == (0.2, 0.2, 0.2)
@@ -97,7 +107,7 @@ def test_under_tiers_every_class_has_the_same_ceiling_and_the_table_is_armed() -
 
 
 def test_under_tiers_the_pressure_moves_the_bands() -> None:
-    controller = TierController(replace(rules(Policy.TIERS), signal=Signal.PRESSURE), T0)
+    controller = TierController(PRESSURE, GpuSettings(), T0)
     slow = ServiceStats(p95_s=3.0, slo_s=2.0)
     for n in range(3):
         state = controller.observe(view(10.0), LimiterReport(), slow, T0 + n)
@@ -106,14 +116,14 @@ def test_under_tiers_the_pressure_moves_the_bands() -> None:
 
 @pytest.mark.parametrize("policy", Policy)
 def test_every_policy_names_the_signal_and_the_term(policy: Policy) -> None:
-    controller = chosen(replace(rules(policy), signal=Signal.PRESSURE), T0)
+    controller = chosen(policy, signal=Signal.PRESSURE)
     assert controller.control_state(T0).term == "unknown"
     state = controller.observe(view(10.0), LimiterReport(), ServiceStats(p95_s=1.0, slo_s=2.0), T0)
     assert (state.signal, state.term) == (Signal.PRESSURE, "latency")
 
 
 def test_term_is_reported_while_its_signal_is_held() -> None:
-    controller = TierController(replace(rules(Policy.TIERS), signal=Signal.PRESSURE), T0)
+    controller = TierController(PRESSURE, GpuSettings(), T0)
     controller.observe(view(10.0), LimiterReport(), ServiceStats(p95_s=1.0, slo_s=2.0), T0)
     state = controller.observe(view(10.0), LimiterReport(), WORK, T0 + 1)
     assert (state.load, state.term) == (0.5, "latency")
@@ -128,9 +138,9 @@ def test_term_is_reported_while_its_signal_is_held() -> None:
 )
 def test_under_concurrency_the_load_is_the_occupancy(in_flight: int, limit: float, load: float) -> None:
     word = LimiterReport(in_flight=in_flight, limit=limit)
-    observed = ConcurrencyController(rules(Policy.CONCURRENCY), T0)
+    observed = ConcurrencyController(ControlSettings(), GpuSettings(), T0)
     assert observed.observe(view(99.0), word, WORK, T0).load == load
-    asked = ConcurrencyController(rules(Policy.CONCURRENCY), T0)
+    asked = ConcurrencyController(ControlSettings(), GpuSettings(), T0)
     assert asked.no_source(T0).load == 0.0
     assert asked.control_state(T0 + 1, word).load == load
     assert asked.control_state(T0 + 2).load == asked.source_lost(T0 + 3).load == load
@@ -140,8 +150,7 @@ def test_under_concurrency_the_load_is_the_occupancy(in_flight: int, limit: floa
 def test_rates_stay_nominal_and_telemetry_age_is_reported(
     kind: type[FixedController] | type[ConcurrencyController],
 ) -> None:
-    policy = Policy.FIXED if kind is FixedController else Policy.CONCURRENCY
-    controller = kind(rules(policy, unknown=MissingTelemetryMode.CLOSED), T0)
+    controller = kind(ControlSettings(), GpuSettings(gpu_unknown=MissingTelemetryMode.CLOSED), T0)
     hot = replace(view(100.0, 0.0), taken_at_s=T0 + 1)
     states: list[ControlState] = [
         controller.control_state(T0),

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.control.pressure import (
-    DEFAULT_TERMS,
     DRAM_PEAK,
     UNKNOWN_PRESSURE,
     PressureGauge,
-    PressureTargets,
 )
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import GpuSample, GpuView, ServiceStats
 from tests.control.views import view
 
 NO_WORK = ServiceStats()
+
+
+def gauge_of(**settings: Any) -> PressureGauge:
+    return PressureGauge(GpuSettings(**settings))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +42,7 @@ NO_WORK = ServiceStats()
 def test_the_largest_term_is_the_pressure(
     memory: float | None, work: ServiceStats, value: float, term: str, terms: dict[str, float]
 ) -> None:
-    pressure = PressureGauge().measure(view(99.0, memory=memory), work)
+    pressure = gauge_of().measure(view(99.0, memory=memory), work)
     assert pressure.value == pytest.approx(value)
     assert pressure.term == term
     assert pressure.terms == pytest.approx(terms)
@@ -47,37 +51,34 @@ def test_the_largest_term_is_the_pressure(
 @pytest.mark.parametrize("work", [NO_WORK, ServiceStats(p95_s=3.0), ServiceStats(slo_s=2.0)])
 @pytest.mark.parametrize("memory", [None, math.nan, -0.1])
 def test_what_is_not_known_is_no_term(memory: float | None, work: ServiceStats) -> None:
-    assert PressureGauge().measure(view(99.0, memory=memory), work) == UNKNOWN_PRESSURE
+    assert gauge_of().measure(view(99.0, memory=memory), work) == UNKNOWN_PRESSURE
 
 
 @pytest.mark.parametrize(("idle", "reported"), [(0.86, True), (0.87, False), (0.95, False)])
 def test_memory_never_free_is_no_pressure(idle: float, reported: bool) -> None:
-    gauge = PressureGauge()
+    gauge = gauge_of()
     gauge.measure(view(0.0, memory=idle), NO_WORK)
     assert bool(gauge.measure(view(0.0, memory=0.95), NO_WORK).terms) is reported
 
 
 def test_the_lowest_fill_seen_counts_as_idle() -> None:
-    gauge = PressureGauge()
+    gauge = gauge_of()
     reported = [bool(gauge.measure(view(0.0, memory=fill), NO_WORK).terms) for fill in (0.9, 0.5, 0.9)]
     assert reported == [False, True, True]
 
 
 def test_the_target_is_a_setting() -> None:
-    gauge = PressureGauge(PressureTargets(memory=0.5))
+    gauge = gauge_of(gpu_memory_target=0.5)
     assert gauge.measure(view(0.0, memory=0.25), NO_WORK).value == 0.5
     assert gauge.measure(view(0.0, memory=0.6), NO_WORK).terms == {"memory": 1.2}
-    assert (
-        PressureGauge(PressureTargets(memory=0.5)).measure(view(0.0, memory=0.45), NO_WORK)
-        == UNKNOWN_PRESSURE
-    )
+    assert gauge_of(gpu_memory_target=0.5).measure(view(0.0, memory=0.45), NO_WORK) == UNKNOWN_PRESSURE
 
 
 @pytest.mark.parametrize(
     ("wanted", "known"), [(["latency"], {"latency"}), (["memory"], {"memory"}), ([], set())]
 )
 def test_only_the_wanted_terms_count(wanted: list[str], known: set[str]) -> None:
-    pressure = PressureGauge(terms=wanted).measure(view(0.0, memory=0.5), ServiceStats(1.0, 2.0))
+    pressure = gauge_of(gpu_pressure_terms=wanted).measure(view(0.0, memory=0.5), ServiceStats(1.0, 2.0))
     assert set(pressure.terms) == known
 
 
@@ -89,7 +90,7 @@ def test_only_the_wanted_terms_count(wanted: list[str], known: set[str]) -> None
 def test_the_table_never_sees_more_than_one(
     fills: list[float | None], p95_s: float | None, slo_s: float | None
 ) -> None:
-    gauge = PressureGauge()
+    gauge = gauge_of()
     for fill in fills:
         pressure = gauge.measure(view(50.0, memory=fill), ServiceStats(p95_s, slo_s))
         largest = max(pressure.terms.values(), default=None)
@@ -115,18 +116,18 @@ def engine(queued: int | None, kv: float | None, engines: int = 1, memory: float
     ],
 )
 def test_engine_reports_queue_and_cache_fill(seen: GpuView, value: float, term: str) -> None:
-    pressure = PressureGauge().measure(seen, NO_WORK)
+    pressure = gauge_of().measure(seen, NO_WORK)
     assert pressure.value == pytest.approx(value)
     assert pressure.term == term
 
 
 def test_targets_of_engines_are_settings() -> None:
-    pressure = PressureGauge(PressureTargets(queue=10, kv=0.5)).measure(engine(5, 0.4), NO_WORK)
+    pressure = gauge_of(gpu_queue_target=10, gpu_kv_target=0.5).measure(engine(5, 0.4), NO_WORK)
     assert pressure.terms == pytest.approx({"queue": 0.5, "kv": 0.8})
 
 
 def test_device_memory_is_ignored_beside_an_engine() -> None:
-    gauge = PressureGauge()
+    gauge = gauge_of()
     assert "memory" not in gauge.measure(engine(0, 0.1, memory=0.5), NO_WORK).terms
     silent = replace(engine(None, None, engines=0, memory=0.5), engines_at_s=5.0)
     assert gauge.measure(silent, NO_WORK) == UNKNOWN_PRESSURE, "one that has fallen silent has not freed it"
@@ -138,10 +139,11 @@ def test_compute_counts_only_where_it_is_wanted() -> None:
     )
     lost = replace(card, device="b", health="lost", sm_active_ratio=1.0)
     seen = replace(view(50.0), devices=(card, lost))
-    assert PressureGauge(terms=DEFAULT_TERMS).measure(seen, NO_WORK) == UNKNOWN_PRESSURE
-    pressure = PressureGauge(terms=["compute"]).measure(seen, NO_WORK)
+    assert gauge_of().measure(seen, NO_WORK) == UNKNOWN_PRESSURE
+    pressure = gauge_of(gpu_pressure_terms="compute").measure(seen, NO_WORK)
     assert pressure.value == pytest.approx(0.56 / DRAM_PEAK)
     bare = replace(card, sm_active_ratio=None, dram_active_ratio=None)
     assert (
-        PressureGauge(terms=["compute"]).measure(replace(seen, devices=(bare,)), NO_WORK) == UNKNOWN_PRESSURE
+        gauge_of(gpu_pressure_terms="compute").measure(replace(seen, devices=(bare,)), NO_WORK)
+        == UNKNOWN_PRESSURE
     )

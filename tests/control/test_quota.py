@@ -10,24 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.control.memory import FillBasis
-from autoglm_throttle.control.quota import COMPUTE_PRIORITIES, MAX_WAIT_S, Quota, QuotaRules, RouteQuota
+from autoglm_throttle.control.quota import COMPUTE_PRIORITIES, MAX_WAIT_S, Quota
 from autoglm_throttle.types import Demand, GpuCondition, GpuVerdict, Priority, Reason
-from tests.control.quotas import GB, HIGH, LOW, MID, card, seen
+from tests.control.quotas import GB, HIGH, LOW, MID, card, new_quota, route, seen
 
 CAPS = {HIGH: 0.92, MID: 0.70, LOW: 0.50}
 LABELS = ("fp16", "bf16", "int8")
 
 
-def quota(**rules: Any) -> Quota:
+def quota(**settings: Any) -> Quota:
     """One that knows an empty device."""
-    made = Quota(QuotaRules(**rules))
+    made = new_quota(**settings)
     made.learn(seen(card(0.0, 0.0)), 0.0)
     return made
 
 
-def filled(used_gb: float, held: int = 1, **rules: Any) -> Quota:
+def filled(used_gb: float, held: int = 1, **settings: Any) -> Quota:
     """The same a second later, with so many requests in flight."""
-    made = quota(**rules)
+    made = quota(**settings)
     for _ in range(held):
         made.reserve(Demand())
     made.load.peak = held
@@ -35,9 +35,9 @@ def filled(used_gb: float, held: int = 1, **rules: Any) -> Quota:
     return made
 
 
-def priced(share: float, held: int = 2, **rules: Any) -> Quota:
+def priced(share: float, held: int = 2, **settings: Any) -> Quota:
     """A quota that has learned what one request takes, with some of them in flight."""
-    made = quota(**rules)
+    made = quota(**settings)
     for _ in range(held):
         made.reserve(Demand())
     made.learn(seen(card(held * share * 100, 1.0)), 1.0)
@@ -94,7 +94,7 @@ def test_first_request_is_admitted_above_a_learned_cost() -> None:
 
 def test_unknown_memory_rejects_nothing_and_is_reported() -> None:
     made = filled(99.0, held=100)
-    for blind in (Quota(QuotaRules()), made):
+    for blind in (new_quota(), made):
         assert blind.rejection(Demand(LOW), 5.0) is None
         assert blind.rejection(Demand(LOW, memory_bytes=10**15), 5.0) is None
         view = blind.view(5.0)
@@ -130,7 +130,7 @@ class TestStated:
         assert math.isinf(refusal.retry_after_s)
 
     def test_engine_reports_no_bytes(self) -> None:
-        made = Quota(QuotaRules())
+        made = new_quota()
         made.reserve(Demand())
         made.learn(seen(kv=0.69, at_s=1.0), 1.0)
         assert made.rejection(Demand(memory_bytes=10**15), 1.0) is None
@@ -138,11 +138,11 @@ class TestStated:
         assert made.rejection(Demand(memory_bytes=1), 2.0) is not None
 
 
-ROUTES = {
-    "batch": RouteQuota(cap=0.3, compute_priority=LOW),
-    "chat": RouteQuota(precisions=("fp8",)),
-    "all": RouteQuota(cap=1.0),
-}
+ROUTES = (
+    route("batch", gpu_memory_ratio=0.3, compute_priority=LOW),
+    route("chat", precision_hint="fp8"),
+    route("all", gpu_memory_ratio=1.0),
+)
 
 
 class TestRoutes:
@@ -228,8 +228,7 @@ def test_the_wait_is_finite_however_rarely_requests_end() -> None:
 
 
 def test_a_small_cap_opens_again_at_its_half() -> None:
-    rules = {"routes": {"batch": RouteQuota(cap=0.04)}}
-    made = filled(5.0, held=100, **rules)
+    made = filled(5.0, held=100, routes=[route("batch", gpu_memory_ratio=0.04)])
     for used_gb, at_s, rejected in ((5.0, 1.0, True), (3.0, 2.0, True), (1.9, 3.0, False), (3.0, 4.0, False)):
         made.learn(seen(card(used_gb, at_s)), at_s)
         refusal = made.rejection(Demand(route="batch", cost=1e-6), at_s)
@@ -294,7 +293,7 @@ def test_capacity_below_the_cap_is_reported_in_bytes() -> None:
     assert left == pytest.approx([52 * GB, 30 * GB, 10 * GB], abs=2)
     assert filled(60.0).advice(Demand(LOW), 1.0).memory_bytes == 0
     assert made.advice(Demand(), 9.0).memory_bytes is None
-    engine = Quota(QuotaRules())
+    engine = new_quota()
     engine.learn(seen(kv=0.1, at_s=1.0), 1.0)
     assert engine.advice(Demand(), 1.0).memory_bytes is None
 

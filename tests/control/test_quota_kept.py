@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.control.memory import FillBasis
-from autoglm_throttle.control.quota import Quota, QuotaRules
+from autoglm_throttle.control.quota import Quota
 from autoglm_throttle.types import Demand, Priority, Reason
-from tests.control.quotas import GB, HIGH, LOW, MID, card, seen
+from tests.control.quotas import GB, HIGH, LOW, MID, card, new_quota, seen
 
 
-def kept(used_gb: float, idle_gb: float = 0.0, held: int = 4, left: int = 0, **rules: Any) -> Quota:
+def kept(used_gb: float, idle_gb: float = 0.0, held: int = 4, left: int = 0, **settings: Any) -> Quota:
     """One that knows a price, most of whose requests went while the fill stayed."""
-    made = Quota(QuotaRules(**rules))
+    made = new_quota(**settings)
     made.learn(seen(card(idle_gb, 0.0)), 0.0)
     for _ in range(held):
         made.reserve(Demand())
@@ -76,7 +76,7 @@ class TestKept:
         assert let_in(made, priority, 2.0) == 1
 
     def test_without_a_price_beyond_the_target_they_do_so_too(self) -> None:
-        made = Quota(QuotaRules())
+        made = new_quota()
         made.learn(seen(card(30.0, 0.0)), 0.0)
         made.reserve(Demand())
         made.load.remove(Demand())
@@ -99,7 +99,7 @@ class TestKept:
 
 
 def test_no_cap_reaches_beyond_the_target_of_the_whole_device() -> None:
-    made = Quota(QuotaRules())
+    made = new_quota()
     made.learn(seen(card(80.0, 0.0)), 0.0)
     made.reserve(Demand())
     made.learn(seen(card(91.9, 1.0)), 1.0)
@@ -120,7 +120,7 @@ def test_no_cap_reaches_beyond_the_target_of_the_whole_device() -> None:
 def test_fill_without_requests_in_flight_rejects_nothing(
     levels: list[tuple[float, int]], stays_gb: float, priority: Priority
 ) -> None:
-    made = Quota(QuotaRules())
+    made = new_quota()
     made.learn(seen(card(0.0, 0.0)), 0.0)
     now = 0.0
     for used_gb, come in levels:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.control.capacity import SAMPLES_TO_TRUST, CapacityTracker
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.types import MissingTelemetryMode, TelemetryState
-from tests.control.views import T0, see, tiers, view
+from tests.control.views import T0, see, staleness, tiers, view
 
 SHARES = st.sampled_from([0.0, 0.25, 0.5, 0.51, 0.75, 1.0]) | st.floats(0.0, 1.0)
 
@@ -23,7 +23,7 @@ def reported(
     """One new sample a second; what is in force after each."""
     found = []
     for n, value in enumerate(values):
-        share.observe(value, start + n, ladder or Staleness(), start + n)
+        share.observe(value, start + n, ladder or staleness(), start + n)
         found.append(share.at(start + n))
     return found
 
@@ -39,25 +39,25 @@ def reported(
     ],
 )
 def test_down_at_once_and_up_after_three(values: list[float], in_force: list[float]) -> None:
-    assert reported(CapacityTracker(Staleness(), T0), *values) == in_force
+    assert reported(CapacityTracker(staleness(), T0), *values) == in_force
 
 
 @given(st.lists(SHARES, min_size=1, max_size=40))
 def test_it_is_the_least_of_the_last_three(values: list[float]) -> None:
-    found = reported(CapacityTracker(Staleness(), T0), *values)
+    found = reported(CapacityTracker(staleness(), T0), *values)
     assert found == [min(values[max(0, n - 2) : n + 1]) for n in range(len(values))]
 
 
 @given(st.floats(0.0, 0.99), st.lists(st.floats(0.01, 0.99), min_size=4, max_size=9))
 def test_several_sources_in_turn_are_one_sample_in_each_interval(left: float, steps: list[float]) -> None:
-    share = CapacityTracker(Staleness(), T0)
+    share = CapacityTracker(staleness(), T0)
     reported(share, 1.0, left)
     now, counted, newest_s = T0 + 1, 0, -math.inf
     for step_s in steps:
         now += step_s
         if now - newest_s > 0.5:
             counted, newest_s = counted + 1, now
-        share.observe(1.0, now, Staleness(), now)
+        share.observe(1.0, now, staleness(), now)
         assert share.at(now) == (1.0 if counted >= SAMPLES_TO_TRUST else left)
 
 
@@ -69,7 +69,7 @@ def test_several_sources_in_turn_are_one_sample_in_each_interval(left: float, st
 def test_capacity_rises_only_at_the_third_report_never_by_loss(
     history: list[tuple[float, float]], loss: float, unknown: MissingTelemetryMode
 ) -> None:
-    ladder = Staleness(unknown=unknown)
+    ladder = staleness(gpu_unknown=unknown)
     share, now, row = CapacityTracker(ladder, T0), T0, 0
     for n, (value, step_s) in enumerate(history):
         now += step_s
@@ -93,7 +93,7 @@ def test_capacity_rises_only_at_the_third_report_never_by_loss(
 def test_capacity_reported_three_times_is_in_force(
     history: list[float], then: float, silence_s: float, unknown: MissingTelemetryMode
 ) -> None:
-    ladder = Staleness(unknown=unknown)
+    ladder = staleness(gpu_unknown=unknown)
     share = CapacityTracker(ladder, T0)
     reported(share, *history, ladder=ladder)
     assert reported(share, then, then, then, start=T0 + len(history) + silence_s, ladder=ladder)[-1] == then
@@ -101,8 +101,8 @@ def test_capacity_reported_three_times_is_in_force(
 
 class TestSilence:
     def rejecting_all(self, unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN) -> CapacityTracker:
-        share = CapacityTracker(Staleness(unknown=unknown), T0 - 1)
-        reported(share, 1.0, 0.0, start=T0 - 1, ladder=Staleness(unknown=unknown))
+        share = CapacityTracker(staleness(gpu_unknown=unknown), T0 - 1)
+        reported(share, 1.0, 0.0, start=T0 - 1, ladder=staleness(gpu_unknown=unknown))
         return share
 
     @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ class TestSilence:
         assert holds_s == [T0 + 1, T0 + 1, T0 + 3.5, T0 + 10.25, math.inf]
 
     def test_what_is_left_holds_until_it_drifts(self) -> None:
-        share = CapacityTracker(Staleness(), T0)
+        share = CapacityTracker(staleness(), T0)
         reported(share, 0.5)
         assert [share.valid_until(T0 + age) for age in (0, 2.9, 3.1)] == [T0 + 3, T0 + 3.15, T0 + 3.35]
 
@@ -132,7 +132,7 @@ class TestSilence:
     @pytest.mark.parametrize("unknown", [MissingTelemetryMode.OPEN, MissingTelemetryMode.LAST])
     def test_samples_from_before_it_do_not_count(self, unknown: MissingTelemetryMode) -> None:
         share = self.rejecting_all(unknown)
-        ladder = Staleness(unknown=unknown)
+        ladder = staleness(gpu_unknown=unknown)
         reported(share, 0.9, 0.9, start=T0 + 1, ladder=ladder)
         back = reported(share, 0.9, 0.9, 0.9, start=T0 + 6, ladder=ladder)
         assert (back[0] < 0.2, back[1] < 0.2, back[2]) == (True, True, 0.9)
@@ -141,7 +141,7 @@ class TestSilence:
         """A card that is listed but not measured any more: no proof, and not shut for ever either."""
         share, found = self.rejecting_all(), []
         for second in range(1, 40):
-            share.observe(1.0, T0 + 1, Staleness(), T0 + second)
+            share.observe(1.0, T0 + 1, staleness(), T0 + second)
             found.append(share.at(T0 + second))
         assert found[:4] == [0.0] * 4
         assert found == sorted(found)
@@ -152,12 +152,12 @@ class TestSilence:
         share = self.rejecting_all()
         for age in (1.0, 1.2, 1.4, 2.0, 2.2, 2.4, 3.0):
             assert share.at(T0 + age) == 0.0
-            share.observe(1.0, T0 + 1000.0 + age, Staleness(), T0 + age)
+            share.observe(1.0, T0 + 1000.0 + age, staleness(), T0 + age)
         assert share.at(T0 + 3.0) == 1.0
 
 
 def test_reset_forgets_the_reported_capacity() -> None:
-    share = CapacityTracker(Staleness(), T0)
+    share = CapacityTracker(staleness(), T0)
     reported(share, 0.25)
     share.reset()
     assert reported(share, 0.75, 1.0, start=T0 + 1) == [0.75, 0.75]
@@ -172,7 +172,7 @@ class TestRising:
     def test_it_names_the_first_sample_that_could(
         self, seen: list[float], unknown: MissingTelemetryMode, interval_s: float
     ) -> None:
-        ladder = Staleness(interval_s, unknown=unknown)
+        ladder = staleness(sample_interval_s=interval_s, gpu_unknown=unknown)
         share, now = CapacityTracker(ladder, T0), T0
         for value in [0.0, *seen]:
             now += interval_s
@@ -189,8 +189,8 @@ class TestRising:
 
     def test_a_slow_source_needs_its_own_time(self) -> None:
         """It is read each second and measures each thirty."""
-        ladder = Staleness().for_intervals(1.0, 30.0)
-        share = CapacityTracker(Staleness(), T0)
+        ladder = staleness().for_intervals(1.0, 30.0)
+        share = CapacityTracker(staleness(), T0)
         share.observe(0.0, T0, ladder, T0)
         assert share.rises_at(T0) == T0 + 61
         for second in range(1, 61):
@@ -200,8 +200,8 @@ class TestRising:
         assert share.at(T0 + 61) == 1.0
 
     def test_overdue_is_one_interval_from_now_and_an_outage_begins_anew(self) -> None:
-        share = CapacityTracker(Staleness(unknown=MissingTelemetryMode.LAST), T0)
-        reported(share, 0.0, 1.0, 1.0, ladder=Staleness(unknown=MissingTelemetryMode.LAST))
+        share = CapacityTracker(staleness(gpu_unknown=MissingTelemetryMode.LAST), T0)
+        reported(share, 0.0, 1.0, 1.0, ladder=staleness(gpu_unknown=MissingTelemetryMode.LAST))
         last = T0 + 2
         assert [share.rises_at(last + age) for age in (0, 1.5, 2.5, 9)] == [
             last + 1,

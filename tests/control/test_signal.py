@@ -7,18 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from autoglm_throttle.control.controller import ControlRules
 from autoglm_throttle.control.signal import LOSS_HOLD_S, SignalTracker
-from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.types import GpuSample, GpuView, Policy, ServiceStats, Signal, TelemetryState
-from tests.control.views import T0, rules
+from autoglm_throttle.settings.groups.control import ControlSettings
+from autoglm_throttle.settings.groups.gpu import GpuSettings
+from autoglm_throttle.types import GpuSample, GpuView, ServiceStats, Signal, TelemetryState
+from tests.control.views import T0, staleness
 
 BUSY = ServiceStats(p95_s=1.0, slo_s=2.0)
 
 
 def listener(signal: Signal = Signal.AUTO) -> SignalTracker:
-    reported: ControlRules = replace(rules(Policy.TIERS), signal=signal)
-    return SignalTracker(reported, T0)
+    return SignalTracker(ControlSettings(signal=signal), GpuSettings(), T0)
 
 
 def cards(at_s: float, pct: float | None = 90.0) -> GpuView:
@@ -95,13 +94,13 @@ def test_the_age_of_the_pressure_is_that_of_the_engine() -> None:
 def test_telemetry_states_follow_the_source_interval(
     interval_s: float | None, period_s: float | None, fresh_s: float, stale_s: float, blind_s: float
 ) -> None:
-    ladder = Staleness().for_intervals(interval_s, period_s)
+    ladder = staleness().for_intervals(interval_s, period_s)
     assert (ladder.fresh_s, ladder.stale_s, ladder.blind_s) == (fresh_s, stale_s, blind_s)
     assert ladder.for_intervals(interval_s, period_s) is ladder
 
 
 def test_an_age_that_was_stated_counts_unless_the_source_is_slower() -> None:
-    stated = Staleness(1.0, stale_after_s=4.0)
+    stated = staleness(gpu_stale_after_s=4.0)
     assert [stated.for_intervals(*rhythm).stale_s for rhythm in ((1.0, None), (2.0, None), (1.0, 30.0))] == [
         4.0,
         5.0,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.types import MissingTelemetryMode, TelemetryState
 from tests.control.slow_table import slow_ladder
+from tests.control.views import staleness
 
 intervals = st.sampled_from([0.2, 1.0, 2.5, 60.0])
 ratios = st.floats(0.0, 1.0)
@@ -23,12 +24,12 @@ def after(age_s: float) -> float:
 @pytest.mark.parametrize(
     ("ladder", "fresh_s", "stale_s", "blind_s"),
     [
-        (Staleness(), 2.0, 3.0, 30.0),
-        (Staleness(0.2), 0.4, 3.0, 30.0),
-        (Staleness(2.0), 4.0, 6.0, 30.0),
-        (Staleness(10.0), 20.0, 30.0, 60.0),
-        (Staleness(1.0, stale_after_s=1.5), 1.5, 1.5, 30.0),
-        (Staleness(1.0, stale_after_s=10.0, blind_after_s=12.0), 2.0, 10.0, 20.0),
+        (staleness(), 2.0, 3.0, 30.0),
+        (staleness(sample_interval_s=0.2), 0.4, 3.0, 30.0),
+        (staleness(sample_interval_s=2.0), 4.0, 6.0, 30.0),
+        (staleness(sample_interval_s=10.0), 20.0, 30.0, 60.0),
+        (staleness(gpu_stale_after_s=1.5), 1.5, 1.5, 30.0),
+        (staleness(gpu_stale_after_s=10.0, gpu_blind_after_s=12.0), 2.0, 10.0, 20.0),
     ],
 )
 def test_each_telemetry_state_begins_just_after_its_edge(
@@ -56,7 +57,7 @@ def test_each_telemetry_state_begins_just_after_its_edge(
     ],
 )
 def test_what_is_assumed_when_blind(unknown: MissingTelemetryMode, assumed: float) -> None:
-    ladder = Staleness(unknown=unknown)
+    ladder = staleness(gpu_unknown=unknown)
     assert ladder.assumed(0.4) == assumed
     assert [ladder.factor(0.4, age) for age in (0.0, 2.5, 3.0)] == [0.4] * 3
     assert ladder.factor(0.4, 16.5) == pytest.approx((0.4 + assumed) / 2)
@@ -72,7 +73,7 @@ def test_what_is_assumed_when_blind(unknown: MissingTelemetryMode, assumed: floa
 def test_the_factor_is_the_slow_one_and_walks_straight_from_held_to_assumed(
     interval_s: float, held: float, unknown: MissingTelemetryMode, ages: list[float]
 ) -> None:
-    ladder = Staleness(interval_s, unknown=unknown)
+    ladder = staleness(sample_interval_s=interval_s, gpu_unknown=unknown)
     assumed = ladder.assumed(held)
     steepest = abs(assumed - held) / (ladder.blind_s - ladder.stale_s)
     previous, previous_age = held, 0.0

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.table import DEFAULT_TIERS, TierTable
+from autoglm_throttle.control.table import TierTable
+from autoglm_throttle.settings.groups.control import ControlSettings
 
 
 @pytest.mark.parametrize(
@@ -26,12 +27,13 @@ from autoglm_throttle.control.table import DEFAULT_TIERS, TierTable
     ],
 )
 def test_an_edge_is_not_above_itself(signal_pct: float, factor: float) -> None:
-    assert TierTable().factor(signal_pct) == factor
+    assert TierTable(ControlSettings().tiers).factor(signal_pct) == factor
 
 
 def test_the_founding_table_is_the_default() -> None:
-    assert TierTable().steps == DEFAULT_TIERS == ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
-    assert TierTable().edge_pct == 85.0
+    table = TierTable(ControlSettings().tiers)
+    assert table.steps == ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
+    assert table.edge_pct == 85.0
 
 
 @given(

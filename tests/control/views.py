@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 from autoglm_throttle.control.adaptive import AdaptiveController
-from autoglm_throttle.control.controller import Controller, ControlRules, Hysteresis
+from autoglm_throttle.control.controller import Controller
 from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.control.tiers import TierController
+from autoglm_throttle.settings.groups.control import ControlSettings
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import (
     ControlState,
     GpuView,
     LimiterReport,
     MissingTelemetryMode,
-    Policy,
     ServiceStats,
 )
 
 T0 = 1000.0
+RATES = (1000.0, 500.0, 100.0)
 
 _INSTANTS = itertools.count(1e9)
 """Every view is younger than the last, and none is older than the time at which it is observed."""
@@ -38,35 +38,23 @@ def view(pct: float | None, capacity: float = 1.0, memory: float | None = None) 
     )
 
 
-def rules(
-    policy: Policy,
-    hysteresis: Hysteresis | None = None,
-    unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN,
-    interval_s: float = 1.0,
-) -> ControlRules:
-    return ControlRules(
-        policy=policy,
-        rates=(1000.0, 500.0, 100.0),
-        table=TierTable(),
-        hysteresis=hysteresis or Hysteresis(),
-        staleness=Staleness(interval_s, unknown=unknown),
-    )
+def staleness(**settings: Any) -> Staleness:
+    return Staleness(GpuSettings(**settings))
 
 
 def tiers(
-    hysteresis: Hysteresis | None = None,
+    settings: ControlSettings | None = None,
     unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN,
     interval_s: float = 1.0,
 ) -> TierController:
-    return TierController(rules(Policy.TIERS, hysteresis, unknown, interval_s), T0)
+    gpu = GpuSettings(gpu_unknown=unknown, sample_interval_s=interval_s)
+    return TierController(settings or ControlSettings(), gpu, T0)
 
 
 def adaptive(
-    hysteresis: Hysteresis | None = None,
-    unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN,
-    **others: Any,
+    settings: ControlSettings | None = None, unknown: MissingTelemetryMode = MissingTelemetryMode.OPEN
 ) -> AdaptiveController:
-    return AdaptiveController(replace(rules(Policy.ADAPTIVE, hysteresis, unknown), **others), T0)
+    return AdaptiveController(settings or ControlSettings(), GpuSettings(gpu_unknown=unknown), RATES, T0)
 
 
 def waiting(service_rps: float | None = 100.0) -> LimiterReport:
@@ -99,4 +87,4 @@ def held_at(factor: float, unknown: MissingTelemetryMode) -> tuple[TierControlle
 
 # --- the table of the design ---
 
-SLOW_RELEASE = Hysteresis(release_samples=3, release_margin_pct=5.0, recovery_step=0.1)
+SLOW_RELEASE = ControlSettings(tier_release_samples=3, tier_release_margin_pct=5.0, tier_recovery_step=0.1)

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.admission.permit import Permit, Rejection
-from autoglm_throttle.control.controller import Hysteresis
-from autoglm_throttle.control.table import DEFAULT_TIERS
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import FakeGpu, ManualClock
@@ -118,7 +116,7 @@ def test_trigger() -> None:
     ],
 )
 def test_tiers(percent: float, factor: float, refilled: tuple[int, ...]) -> None:
-    assert Settings().control.tiers == DEFAULT_TIERS == ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
+    assert Settings().control.tiers == ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
     service = Service()
     assert service.sample(percent, percent, percent)[-1] == factor
     assert service.refilled(1.0) == refilled
@@ -135,14 +133,9 @@ def test_above_95_percent_full_buckets_do_not_help() -> None:
 
 
 def test_release() -> None:
-    settings = Settings()
-    literal = Hysteresis(
-        settings.control.tier_samples,
-        settings.control.tier_release_samples,
-        settings.control.tier_release_margin_pct,
-        settings.control.tier_recovery_step,
-    )
-    assert literal == Hysteresis() == Hysteresis(3, 1, 0.0, 1.0)
+    control = Settings().control
+    assert (control.tier_samples, control.tier_release_samples) == (3, 1)
+    assert (control.tier_release_margin_pct, control.tier_recovery_step) == (0.0, 1.0)
     service = Service()
     assert service.sample(96.0, 96.0, 96.0, 92.0, 88.0, 85.0) == [1.0, 1.0, 0.0, 0.4, 0.7, 1.0]
     assert service.sample(96.0, 96.0, 96.0, 20.0) == [1.0, 1.0, 0.0, 1.0]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.admission import factory
-from autoglm_throttle.control.quota import QuotaRules, RouteQuota
+from autoglm_throttle.control.quota import Quota
 from autoglm_throttle.settings import (
     PREFIX,
     ConfigError,
@@ -19,6 +19,7 @@ from autoglm_throttle.settings import (
 )
 from autoglm_throttle.settings.route_policy import ResourcePolicy
 from autoglm_throttle.types import Priority
+from tests.control.quotas import card, seen
 
 TABLE: dict[str, Any] = {
     "precision_hint": "FP16, int8",
@@ -40,16 +41,16 @@ def of_file(tmp_path: Path, text: str, **environ: str) -> Settings:
     return Settings.from_env(own | {PREFIX + name: value for name, value in environ.items()})
 
 
-def rules(settings: Settings) -> QuotaRules:
+def quota_of(settings: Settings) -> Quota:
     quota = factory.quota(settings)
     assert quota is not None
-    return quota.rules
+    return quota
 
 
 def test_there_are_none_by_default() -> None:
     assert not Settings().quota.quotas
     assert factory.quota(Settings()) is None
-    assert rules(Settings(quotas=True)) == QuotaRules()
+    assert quota_of(Settings(quotas=True)).caps == (0.92, 0.7, 0.5)
 
 
 def test_the_table_gives_settings_and_turns_quotas_on() -> None:
@@ -58,9 +59,8 @@ def test_the_table_gives_settings_and_turns_quotas_on() -> None:
     assert (settings.quota.precisions, settings.quota.gpu_memory_ratio) == (("fp16", "int8"), 0.6)
     assert settings.quota.compute_priority is Priority.HIGH
     assert Settings(resource_policy=ResourcePolicy(**TABLE)) == settings
-    assert rules(settings) == QuotaRules(
-        caps=(0.92, 0.6, 0.5), precisions=("fp16", "int8"), compute_priority=Priority.HIGH
-    )
+    assert quota_of(settings).settings is settings.quota
+    assert quota_of(settings).caps == (0.92, 0.6, 0.5)
 
 
 def test_an_empty_table_turns_them_on() -> None:
@@ -90,7 +90,7 @@ def test_that_of_a_route_turns_them_on(tmp_path: Path, text: str) -> None:
     settings = of_file(tmp_path, text)
     assert settings.quota.quotas
     assert settings.source_of("quotas") is SettingSource.CONFIG_FILE
-    assert rules(settings).routes == {"a": RouteQuota(cap=0.4)}
+    assert [route.resource_policy for route in settings.routes] == [ResourcePolicy(gpu_memory_ratio=0.4)]
     assert not of_file(tmp_path, text, QUOTAS="false").quotas
 
 
@@ -180,14 +180,16 @@ def test_caps_rise_with_the_class(values: dict[str, object], problem: str) -> No
 
 
 def test_a_default_gives_way() -> None:
-    assert rules(Settings(quotas=True, gpu_memory_ratio=0.4)).caps == (0.92, 0.4, 0.4)
-    assert rules(Settings(quotas=True, gpu_memory_target=0.6)).caps == (0.6, 0.6, 0.5)
+    assert quota_of(Settings(quotas=True, gpu_memory_ratio=0.4)).caps == (0.92, 0.4, 0.4)
+    assert quota_of(Settings(quotas=True, gpu_memory_target=0.6)).caps == (0.6, 0.6, 0.5)
 
 
-@pytest.mark.parametrize(("stale_after_s", "rule_s"), [(None, 6.0), (9.0, 9.0)])
-def test_old_memory_is_unknown_memory(stale_after_s: float | None, rule_s: float) -> None:
-    made = rules(Settings(quotas=True, sample_interval_s=2.0, gpu_stale_after_s=stale_after_s))
-    assert (made.interval_s, made.stale_after_s) == (2.0, rule_s)
+@pytest.mark.parametrize(("stale_after_s", "stale_s"), [(None, 6.0), (9.0, 9.0)])
+def test_old_memory_is_unknown_memory(stale_after_s: float | None, stale_s: float) -> None:
+    made = quota_of(Settings(quotas=True, sample_interval_s=2.0, gpu_stale_after_s=stale_after_s))
+    made.learn(seen(card(10.0, 0.0)), 0.0)
+    assert made.memory.renewal_s == 2.0
+    assert [made.memory.state(now) for now in (stale_s, stale_s + 0.1)] == ["device", "unknown"]
 
 
 def test_unused_setting_is_reported() -> None:
