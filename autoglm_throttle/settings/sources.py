@@ -208,7 +208,7 @@ def _load_processes(loaded: LoadedValues, text: str) -> None:
     if not text.strip() or "workers" in loaded.values or in_fleet:
         return
     allowed = settings_table()["workers"].field_type
-    if text.strip().isascii() and text.strip().isdigit() and 1 <= int(text[:20]) <= 10_000:
+    if text.strip().isascii() and text.strip().isdigit() and 1 <= int(text.strip()[:20]) <= 10_000:
         loaded.put("workers", text, SettingSource.ENV, lambda _: PROCESSES)
     else:
         # Not our variable: a value for another program stops nothing.

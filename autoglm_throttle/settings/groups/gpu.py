@@ -81,7 +81,7 @@ GPU_SOURCES: Final = FieldType(
     public=lambda items: ",".join(map(shown_item, items)),
 )
 _DEVICE_TEXT: Final = word(
-    r"\d{1,4}|GPU-[0-9A-Fa-f][0-9A-Fa-f-]{0,99}|MIG-[0-9A-Za-z][0-9A-Za-z/-]{0,99}",
+    r"[0-9]{1,4}|GPU-[0-9A-Fa-f][0-9A-Fa-f-]{0,99}|MIG-[0-9A-Za-z][0-9A-Za-z/-]{0,99}",
     "NVML indexes, or UUIDs that start with GPU- or MIG-",
     "0,1",
     reason="neither an index nor a UUID",
