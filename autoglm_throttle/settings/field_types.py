@@ -40,7 +40,7 @@ UNITS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
 }  # fmt: skip
 """Unit of a setting -> unit in the text -> (times, over). Fractions, because 57 * 0.01 is not 0.57."""
 
-_NUMBER: Final = r"([+-]?(?:[0-9]{1,400}(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]{1,4})?)\s*(\S*)"
+_NUMBER: Final = r"([+-]?(?:[0-9]{1,400}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?)\s*(\S*)"
 _DIGITS: Final = 20
 """Digits of a whole number; the largest allowed value has eleven."""
 

@@ -1,3 +1,5 @@
+"""Numbers with units are read exactly; other texts are rejected."""
+
 from __future__ import annotations
 
 import math
@@ -29,6 +31,7 @@ from autoglm_throttle.settings.field_types import UNITS, parse_quantity, plain
         ("+.5", "", 0.5),
         ("5.", "", 5.0),
         ("1e3", "", 1000.0),
+        ("2.5E-1 S", "s", 0.25),
     ],
 )
 def test_a_number_is_read_with_its_unit(text: str, unit: str, value: float) -> None:
@@ -47,6 +50,7 @@ def test_a_number_is_read_with_its_unit(text: str, unit: str, value: float) -> N
         ("5 apples", "s", "us, ms, s, m, min, h, d"),
         ("5s", "users", "no unit"),
         ("٣", "", "not a number"),
+        ("1e٣", "", "no unit"),
         ("9" * 500, "", "no unit"),
     ],
 )
