@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +20,16 @@ def clean_env(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def doctor(
-    clean_env: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], redis_prefix: str
+    clean_env: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    redis_prefix: str,
+    tmp_path: Path,
 ) -> Doctor:
-    patient = {"REDIS_DEADLINE_S": "10", "REDIS_READ_S": "20"}  # a busy machine is no distant server
+    file = tmp_path / "patient.toml"
+    file.write_text("redis_read_s = 20\n")
+    # A busy machine is no distant server.
+    patient = {"REDIS_DEADLINE_S": "10", "CONFIG_FILE": str(file)}
     monkeypatch.setattr(doctor_redis, "TOTAL_TIMEOUT_S", 60.0)
 
     def run(**environ: str) -> tuple[int, list[dict[str, Any]]]:

@@ -18,6 +18,7 @@ import pytest
 
 from autoglm_throttle.cli import main
 from autoglm_throttle.settings import PREFIX, settings_table
+from autoglm_throttle.settings.groups import GROUPS
 from autoglm_throttle.types import ThrottleError
 from autoglm_throttle.types.identity import SHARED_KEY, CallerHasher
 
@@ -95,12 +96,14 @@ Run = Callable[..., tuple[int, str]]
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in list(os.environ):
-        if name.upper().startswith("AUTOGLM_THROTTLE_"):
+        if name.upper().startswith("AUTOGLM_THROTTLE_") or name == "WEB_CONCURRENCY":
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "throttle.toml").write_text(TOML)
     (tmp_path / "wrong.toml").write_text(WRONG)
-    (tmp_path / "shared.toml").write_text("redis_in_flight = 4\nfleet_lease_s = '2s'\n")
+    (tmp_path / "adaptive.toml").write_text('latency_budget = "50%"\n' + TOML)
+    (tmp_path / "shared.toml").write_text("redis_in_flight = 4\nfleet_lease_s = '2s'\nrefused_cache = 0\n")
+    (tmp_path / "slow.toml").write_text('redis_read_s = "20ms"\n')
 
 
 @pytest.fixture
@@ -124,18 +127,24 @@ SHARED = {
     "SERVICE": "llm",
     "REDIS_ON_ERROR": "deny",
     "REDIS_DEADLINE_S": "100ms",
-    "REFUSED_CACHE": "0",
     "FLEET": "true",
     "POLICY": "tiers",
     "WORKERS": "4",
 }
 ADAPTIVE = {
-    "CONFIG_FILE": "throttle.toml",
+    "CONFIG_FILE": "adaptive.toml",
     "POLICY": "adaptive",
     "SLO_S": "10",
-    "LATENCY_BUDGET": "50%",
     "DEADLINE_HEADER": "x-deadline",
     "GPU_UNKNOWN": "last",
+}
+CLEAN = {
+    "GPU": "none",
+    "POLICY": "concurrency",
+    "WORKERS": "1",
+    "SLO_S": "5",
+    "USER_LIMIT": "100/minute;5/second",
+    "KEY_SECRET": SECRET,
 }
 CASES: dict[str, tuple[int, list[str], dict[str, str]]] = {
     "check_defaults": (0, ["check"], {}),
@@ -155,7 +164,11 @@ CASES: dict[str, tuple[int, list[str], dict[str, str]]] = {
     "check_adaptive": (0, ["check"], ADAPTIVE),
     "check_unread": (0, ["check"], ADAPTIVE | {"POLICY": "fixed", "DRY_RUN": "true"}),
     "check_contradictory": (1, ["check", "--config-file", "wrong.toml"], {"INFLIGHT_MAX": "8"}),
+    "check_strict": (1, ["check", "--strict"], FILE),
+    "check_strict_clean": (0, ["check", "--strict"], CLEAN),
     "show_adaptive": (0, ["show"], ADAPTIVE),
+    "show_changed": (0, ["show", "--changed"], FILE),
+    "show_changed_nothing": (0, ["show", "--changed"], {}),
     "check_shared": (0, ["check"], SHARED),
     "check_shared_broken": (
         1,
@@ -164,7 +177,7 @@ CASES: dict[str, tuple[int, list[str], dict[str, str]]] = {
             "REDIS_URL": f"redis://:{SECRET}@host:0x",
             "SERVICE": "a:b",
             "FLEET_GPU": "true",
-            "REDIS_READ_S": "20ms",
+            "CONFIG_FILE": "slow.toml",
             "REDIS_QUEUE": "5",
         },
     ),
@@ -192,11 +205,26 @@ def test_output_is_as_agreed(run: Run, name: str, form: str) -> None:
     assert out == golden.read_text("utf-8")
 
 
-@pytest.mark.parametrize("name", settings_table)
-def test_check_finds_a_wrong_value_of_each_variable(run: Run, name: str) -> None:
-    status, out = run("check", **{name.upper(): "?!"})
+@pytest.mark.parametrize("name", settings_table())
+def test_check_finds_a_wrong_value_of_each_setting(run: Run, name: str, tmp_path: Path) -> None:
+    if settings_table()[name].file_only:
+        (tmp_path / "wrong.toml").write_text(f'{name} = "?!"\n')
+        status, out = run("check", CONFIG_FILE="wrong.toml")
+        assert f"problem: wrong.toml:1: {name}: must be " in out
+    else:
+        status, out = run("check", **{name.upper(): "?!"})
+        assert f"problem: {PREFIX}{name.upper()}: " in out
     assert status == 1
-    assert f"problem: {PREFIX}{name.upper()}: " in out
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, known in settings_table().items() if known.file_only and "redis" in name]
+)
+def test_check_rejects_a_variable_that_moved(run: Run, name: str) -> None:
+    status, out = run("check", **{name.upper(): settings_table()[name].default_text})
+    assert status == 1
+    assert out.startswith(f"problem: {PREFIX}{name.upper()}: is no environment variable any more\n")
+    assert f"set {name} in the file that {PREFIX}CONFIG_FILE names" in out
 
 
 def test_check_reports_a_source_without_its_package(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,9 +254,56 @@ def test_an_env_file_and_a_file_on_the_command_line(run: Run, tmp_path: Path) ->
     assert status == 0
     settings = {row["name"]: row for row in json.loads(out)["settings"]}
     assert (settings["workers"]["value"], settings["workers"]["source"]) == ("7", "env_file")
+    assert settings["workers"]["place"] == "AUTOGLM_THROTTLE_WORKERS in prod.env"
     assert settings["user_limit_low"]["source"] == "config_file"
     assert settings["config_file"]["source"] == "code"
     assert settings["key_secret"]["value"] == "********"
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("slo_s", "AUTOGLM_THROTTLE_SLO_S"),
+        ("workers", "WEB_CONCURRENCY"),
+        ("period_s", "throttle.toml:2"),
+        ("config_file", "argument"),
+        ("policy", "default"),
+    ],
+)
+def test_show_names_the_place_of_a_value(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str, place: str
+) -> None:
+    monkeypatch.setenv("WEB_CONCURRENCY", "4")
+    _, out = run("show", "--config-file", "throttle.toml", "--format", "json", SLO_S="3")
+    rows = {row["name"]: row for row in json.loads(out)["settings"]}
+    assert rows[name]["place"] == place
+    _, out = run("show", "--config-file", "throttle.toml")
+    variable = settings_table()[name].variable
+    assert re.search(rf"^{variable} .* {re.escape(place)}$", out, re.MULTILINE)
+
+
+def test_quotas_come_from_the_routes_that_turn_them_on(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "quotas.toml").write_text(
+        'burst_s = 2\n[[routes]]\npattern = "/v1/*"\nresource_policy = {gpu_memory_ratio = 0.5}\n'
+    )
+    _, out = run("show", "--changed", "--format", "json", CONFIG_FILE="quotas.toml")
+    rows = {row["name"]: row["place"] for row in json.loads(out)["settings"]}
+    assert rows == {
+        "burst_s": "quotas.toml:1",
+        "quotas": "quotas.toml:2",
+        "config_file": "AUTOGLM_THROTTLE_CONFIG_FILE",
+    }
+
+
+def test_show_has_a_heading_for_each_group(run: Run) -> None:
+    _, out = run("show")
+    assert re.findall(r"^(\w+):$", out, re.MULTILINE) == list(GROUPS)
+
+
+def test_show_of_a_request_cannot_be_reduced_to_changes(run: Run) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run("show", "--changed", "--path", "/x")
+    assert caught.value.code == 2
 
 
 def test_keys_of_the_documents_are_stable(run: Run) -> None:
@@ -236,8 +311,9 @@ def test_keys_of_the_documents_are_stable(run: Run) -> None:
     document = json.loads(out)
     assert list(document) == ["settings", "routes", "plans", "guards"]
     assert {tuple(row) for row in document["settings"]} == {
-        ("name", "variable", "value", "unit", "default", "source")
+        ("name", "group", "variable", "value", "unit", "default", "source", "place")
     }
+    assert {tuple(row) for row in document["guards"]} == {("name", "source", "place", "figures")}
     assert document["routes"][0]["resource_policy"] is None
     _, out = run("tiers", "--format", "json", **FILE)
     assert list(json.loads(out)) == ["policy", "signal", "workers", "samples", "bands", "user_limits"]
@@ -248,9 +324,10 @@ def test_keys_of_the_documents_are_stable(run: Run) -> None:
 def test_the_resource_policy_of_a_request(run: Run, tmp_path: Path) -> None:
     """Fields that the route omits come from the service."""
     (tmp_path / "quotas.toml").write_text(
-        '[[routes]]\npattern = "/v1/*"\nresource_policy = {gpu_memory_ratio = 0.5, precision_hint = "int8"}\n'
+        'compute_priority = "low"\n[[routes]]\npattern = "/v1/*"\n'
+        'resource_policy = {gpu_memory_ratio = 0.5, precision_hint = "int8"}\n'
     )
-    given = {"CONFIG_FILE": "quotas.toml", "COMPUTE_PRIORITY": "low", "QUOTAS": "true"}
+    given = {"CONFIG_FILE": "quotas.toml", "QUOTAS": "true"}
     _, out = run("show", "--path", "/v1/x", **given)
     assert re.search(
         r"^resource_policy +precision_hint int8; gpu_memory_ratio 0\.5; compute_priority low$",
@@ -361,13 +438,15 @@ def test_wrong_usage_ends_with_2(argv: list[str], capsys: pytest.CaptureFixture[
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in (["--help"], ["check", "--help"], ["--version"]):
+    for argv in (["--help"], ["check", "--help"], ["show", "--help"], ["--version"]):
         with pytest.raises(SystemExit) as caught:
             main(argv)
         assert caught.value.code == 0
     out = capsys.readouterr().out
     for name in ("check", "show", "tiers", "identity", "doctor", "gpus", "demo", "load", "replay", "record"):
         assert name in out
+    assert "--strict" in out
+    assert "--changed" in out
     assert "autoglm-throttle 0." in out
 
 

@@ -44,7 +44,10 @@ def recorded(start: Start, run: Run, tmp_path: Path) -> tuple[Path, Server]:
     """A recording of 100 requests, a part of which was limited, and the service behind the same throttle."""
     limits = {"GPU": "none", "POLICY": "fixed", "RATE_LOW_RPS": "20", "PRIORITY_HEADER_TRUST": "any"}
     settings = limits | {"KEY_SECRET": SECRET, "IDENTITY": "header:x-api-key"}
-    server = start(**settings, RECORD_PATH=str(tmp_path / "traffic.jsonl"), RECORD_BODY="full")
+    file = tmp_path / "throttle.toml"
+    file.write_text('record_body = "full"\n')
+    recording = {"RECORD_PATH": str(tmp_path / "traffic.jsonl"), "CONFIG_FILE": str(file)}
+    server = start(**settings, **recording)
     url = f"http://127.0.0.1:{server.port}/v1/predict"
     done = run("load", url, "--shape", "fixed:100:1s", "--quiet", *KEYS)
     assert done.status == 0, done.err

@@ -104,9 +104,13 @@ SERVERS = {
 
 @pytest.mark.server
 @pytest.mark.parametrize("kind", cases({kind: kind for kind in SERVERS}, "uvicorn"))
-def test_a_real_server_is_recorded(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_server_is_recorded(
+    kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path_factory.mktemp("settings") / "throttle.toml"
+    file.write_text('record_mask_paths = "/users/{id}"\n')
     monkeypatch.setitem(servers.ENVIRONMENT, "AUTOGLM_THROTTLE_RECORD_PATH", str(tmp_path / "a.jsonl.gz"))
-    monkeypatch.setitem(servers.ENVIRONMENT, "AUTOGLM_THROTTLE_RECORD_MASK_PATHS", "/users/{id}")
+    monkeypatch.setitem(servers.ENVIRONMENT, "AUTOGLM_THROTTLE_CONFIG_FILE", str(file))
     server = Server(*SERVERS[kind], "tests.traffic.record.recorded_service:app")
     pids = set()
     try:
