@@ -1,1 +1,1 @@
-"""What Python does to the package, each in one place: threads, forks, locks, wake-ups."""
+"""Access to the Python runtime: threads, forks, locks, wake-ups, installed packages."""

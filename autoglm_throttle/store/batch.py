@@ -132,8 +132,11 @@ class RedisBatch(Generic[E, A]):
         self.transport: BatchTransport[E, A] = transport
         self.deadline_s: float = settings.redis_deadline_s
         """Seconds from a request to its answer, with or without the store."""
-        self._settings = settings
+        # Plain attributes: they are read for each call, and an attribute of a pydantic model takes longer.
         self._queue_max = settings.redis_queue
+        self._calls_max = settings.redis_in_flight
+        self._keys_max = settings.redis_batch_keys
+        self._read_s = settings.redis_read_s
         self.timer: _DeadlineTimer = _DeadlineTimer(loop, self._tick)
         self._report = report
         self._lock = SerialLock()
@@ -208,7 +211,7 @@ class RedisBatch(Generic[E, A]):
 
     def _schedule(self) -> None:
         """Start a call at the next iteration of the loop, so that all checks of this one share it."""
-        if len(self._batch_calls) < self._settings.redis_in_flight:
+        if len(self._batch_calls) < self._calls_max:
             # Not by the loop's factory: an eager task would start at once, with the first check alone.
             self._next = asyncio.Task(self._send(), loop=self.loop, context=contextvars.Context())
             self._next.add_done_callback(self._ended)
@@ -224,9 +227,7 @@ class RedisBatch(Generic[E, A]):
         if not taken:
             return None
         entries, futures, dues = zip(*taken, strict=True)
-        call: _BatchCall[E, A] = _BatchCall(
-            entries, futures, dues, self.loop.time() + self._settings.redis_read_s
-        )
+        call: _BatchCall[E, A] = _BatchCall(entries, futures, dues, self.loop.time() + self._read_s)
         call.task = asyncio.current_task()
         self._batch_calls.add(call)
         if self._queue:
@@ -237,7 +238,7 @@ class RedisBatch(Generic[E, A]):
 
     def _pop_entries(self) -> list[tuple[E, _Waiter[A], float]]:
         """Pop the oldest entries up to the key limit of a call, without those of cancelled callers."""
-        queue, most, keys = self._queue, self._settings.redis_batch_keys, 0
+        queue, most, keys = self._queue, self._keys_max, 0
         taken: list[tuple[E, _Waiter[A], float]] = []
         while queue:
             item = queue[0]
