@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from autoglm_throttle.settings.groups import GROUP_OF, GROUPS, settings_table
-from autoglm_throttle.settings.groups.base import Group, validate
+from autoglm_throttle.settings.groups.base import DEFAULTS, Group, validate
 from autoglm_throttle.settings.groups.breaker import (
     BreakerSettings,
     DegradationSettings,
@@ -225,7 +225,7 @@ def _groups(given: Mapping[str, object]) -> tuple[dict[str, Any], list[Problem],
     for attribute, group in GROUPS.items():
         made: Group | None = group.model_construct()
         if attribute in raw:
-            made, found, fields = validate(group, raw[attribute], context="defaults of all")
+            made, found, fields = validate(group, raw[attribute], DEFAULTS)
             problems += [problem.below(group.prefix) for problem in found]
             wrong |= {group.prefix + field for field in fields}
         parts[attribute] = made

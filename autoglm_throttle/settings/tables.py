@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeVar
 
-from autoglm_throttle.settings.groups.base import Override, validate
+from autoglm_throttle.settings.groups.base import DEFAULTS, Override, validate
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.settings.guard_policy import GuardPolicy
 from autoglm_throttle.settings.plan_policy import PlanPolicy
@@ -89,6 +89,10 @@ class Tables:
             for problem in problems
         ]
         self.wrong[place] = wrong
+        if policy is None and kind is GuardPolicy:
+            # It contradicts itself; its values may contradict the defaults of all guards as well.
+            valid = {key: value for key, value in (table | given).items() if value is not None}
+            return validate(kind, valid, DEFAULTS)[0]
         return policy
 
     def _reject(self, table: str, allowed: str, raw: object) -> None:

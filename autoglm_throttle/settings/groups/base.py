@@ -4,7 +4,7 @@ The docstring below a field is its meaning on the settings page, with the origin
 at the end; without one it was chosen in the design.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
 
@@ -15,6 +15,9 @@ from autoglm_throttle.settings.field_types import FieldType
 from autoglm_throttle.settings.problems import ConfigError, Problem, unknown_key
 
 PREFIX: Final = "AUTOGLM_THROTTLE_"
+
+DEFAULTS: Final = "defaults"
+"""Context of a validation: the values are those of all guards, not of one."""
 
 
 class Setting(NamedTuple):
@@ -123,19 +126,21 @@ class Override(Group):
     @model_validator(mode="before")
     @classmethod
     def _without_none(cls, values: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 - pydantic passes anything
-        # With a context, these are the defaults of all.
-        return values if info.context else {key: value for key, value in values.items() if value is not None}
+        if info.context == DEFAULTS:
+            return values
+        return {key: value for key, value in values.items() if value is not None}
 
 
 def validate(
-    group: type[G], raw: Mapping[Any, Any], context: object = None
+    group: type[G], raw: Mapping[Any, Any], context: Collection[str] = ()
 ) -> tuple[G | None, list[Problem], set[str]]:
     """Validate raw values.
 
     Args:
         group: the model.
         raw: values by field.
-        context: passed to the validators of the group.
+        context: passed to the validators of the group: ``DEFAULTS``, or the names of invalid values, which
+            no check may need.
 
     Returns:
         The group of the valid values, or None if a value is missing or contradicts another; a problem for
@@ -151,7 +156,7 @@ def validate(
     rest = {key: value for key, value in raw.items() if str(key) not in wrong}
     if len(rest) == len(raw):
         return None, problems, wrong
-    made, more, _ = validate(group, rest, context)
+    made, more, _ = validate(group, rest, context or wrong)
     return made, problems + [problem for problem in more if problem.variable not in wrong], wrong
 
 

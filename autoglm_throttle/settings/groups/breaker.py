@@ -19,7 +19,7 @@ from autoglm_throttle.settings.field_types import (
     plain,
     whole,
 )
-from autoglm_throttle.settings.groups.base import Group, Override
+from autoglm_throttle.settings.groups.base import DEFAULTS, Group, Override
 from autoglm_throttle.settings.problems import ConfigError, repr_for_user
 from autoglm_throttle.types import (
     STALL_S,
@@ -178,10 +178,12 @@ class BreakerSettings(Override):
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> Self:
-        # With a context, these are the defaults of all guards: `settings/checks.py` names their variables.
-        own = self.own_values()
-        if info.context is None and (problems := cross_field_problems(own, own)):
-            raise ConfigError(problems)
+        # Those of all guards are checked in `settings/checks.py`, which names their variables.
+        if info.context != DEFAULTS:
+            wrong = info.context or ()
+            own = {key: value for key, value in self.own_values().items() if key not in wrong}
+            if problems := cross_field_problems(own, own):
+                raise ConfigError(problems)
         return self
 
     @property
