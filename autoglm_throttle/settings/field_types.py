@@ -214,12 +214,9 @@ def listed(item: FieldType) -> FieldType:
     """Build the type of a list of texts of one field type; repeated ones count once."""
 
     def parse(raw: object) -> tuple[str, ...]:
-        parts = parts_of(raw)
-        if parts == [NOTHING]:
-            return ()
         values: dict[str, None] = {}
         reasons: list[str] = []
-        for part in parts:
+        for part in parts_of(raw):
             try:
                 values[item.parse(part)] = None
             except ValueError as error:
@@ -237,13 +234,13 @@ def listed(item: FieldType) -> FieldType:
 
 
 def parts_of(raw: object) -> list[object]:
-    """Split a text at its commas, or copy a sequence or a set.
+    """Split a text at its commas, or copy a sequence or a set; the word ``none`` has no parts.
 
     Raises:
         ValueError: neither of these.
     """
     if isinstance(raw, str):
-        return [part.strip() for part in raw.split(",")]
+        return [part.strip() for part in raw.split(",")] if raw.strip().lower() != NOTHING else []
     if not isinstance(raw, (list, tuple, set, frozenset)):
         raise FieldTypeError
     return list(raw)

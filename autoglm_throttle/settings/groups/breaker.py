@@ -53,7 +53,7 @@ _RATE: Final = number(0, 1, "share", above=True)
 def _trips(raw: object) -> frozenset[TripRule]:
     """Parse the conditions that open a breaker; at least one."""
     parts = [part.lower() if isinstance(part, str) else part for part in parts_of(raw)]
-    if not parts or parts == [NOTHING]:
+    if not parts:
         raise FieldTypeError("a breaker that is never to open has the mode disabled or metrics_only")
     words = {rule.value: rule for rule in TripRule}
     for part in parts:
@@ -64,11 +64,8 @@ def _trips(raw: object) -> frozenset[TripRule]:
 
 def _ramp(raw: object) -> tuple[float, ...]:
     """Parse rising shares of the calls that are let through; the word ``none`` is the empty list."""
-    parts = parts_of(raw)
-    if parts == [NOTHING]:
-        return ()
     shares: list[float] = []
-    for part in parts:
+    for part in parts_of(raw):
         try:
             share = float(SHARE.parse(part))
         except ValueError as error:
