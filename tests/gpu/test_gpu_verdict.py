@@ -29,6 +29,9 @@ from tests.gpu.cases.table import (
 )
 
 THRESHOLDS = VerdictSettings()
+SILENT = VerdictInput(utilization_pct=100.0, progress_per_s=0.0, silent_share=1.0, in_flight=1.0)
+MOVING = VerdictInput(utilization_pct=100.0, progress_per_s=4.0)
+UNKNOWN, PRODUCTIVE = GpuCondition.UNKNOWN, GpuCondition.PRODUCTIVE
 PLAIN = {GpuCondition.IDLE, GpuCondition.WORKING, GpuCondition.UNKNOWN}
 RATIO = st.none() | st.floats(0.0, 1.0)
 COUNT = st.integers(0, 50)
@@ -429,6 +432,24 @@ def test_full_speed_learned_under_load_gives_the_capacity_back() -> None:
     seen = player.play(one(5, {**device, "power_limit_w": None}, GpuCondition.THROTTLED, completed_per_s=9.0))
     assert seen.capacity == pytest.approx(0.7)
     assert player.play(one(60, device, GpuCondition.PRODUCTIVE, completed_per_s=9.0)).capacity == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changed", "it", "default", "expected"),
+    [
+        ({"power_stalled": 0.4}, replace(SILENT, power_share=0.35), UNKNOWN, GpuCondition.STALLED),
+        ({"sm_stalled": 0.2}, replace(SILENT, sm_active_ratio=0.1), UNKNOWN, GpuCondition.STALLED),
+        ({"power_underfed": 0.5}, replace(MOVING, power_share=0.45), PRODUCTIVE, GpuCondition.UNDERFED),
+        ({"sm_underfed": 0.4}, replace(MOVING, sm_active_ratio=0.3), PRODUCTIVE, GpuCondition.UNDERFED),
+    ],
+)
+def test_each_threshold_is_a_setting(
+    changed: dict[str, float], it: VerdictInput, default: GpuCondition, expected: GpuCondition
+) -> None:
+    settings = VerdictSettings(**changed)
+    assert classify(it, THRESHOLDS) is default
+    assert classify(it, settings) is expected
+    assert confidence(expected, it, settings)[0] > confidence(expected, it, THRESHOLDS)[0]
 
 
 # --- doubt

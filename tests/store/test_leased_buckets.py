@@ -200,6 +200,12 @@ def test_unspent_tokens_are_returned_after_lease_time() -> None:
     assert made.due_s() == math.inf
 
 
+def test_lease_time_is_a_setting() -> None:
+    made = LeasedBuckets(RateSettings(), FleetSettings(fleet_lease_s=0.25), 0.0)
+    grant_mid(made, 5.0, 0.0, 0.0)
+    assert made.due_s() == 0.25
+
+
 def test_late_refund_is_sent_with_next_call() -> None:
     made, _ = leases()
     grant_mid(made, 1.0, 0.0, 0.0)
