@@ -1,0 +1,110 @@
+"""Advice on settings of breakers and of degradation, of all guards or of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.settings import BreakerSettings, Settings, collect_advice, settings_table
+from autoglm_throttle.settings.advice import USED_IF
+
+VARIABLES = {
+    key: settings_table()[f"breaker_{key}"].variable.removeprefix("AUTOGLM_THROTTLE_")
+    for key in BreakerSettings.model_fields
+}
+"""Key of a guard -> name of the setting of all guards in messages."""
+
+
+def advised(**values: Any) -> dict[str, str]:
+    full: dict[str, Any] = {
+        "policy": "tiers",
+        "workers": 1,
+        "user_limit": "5/s",
+        "key_secret": "0123456789abcdef",
+    }
+    advice = collect_advice(Settings(**(full | values)))
+    return {p.variable.removeprefix("AUTOGLM_THROTTLE_"): p.message for p in advice}
+
+
+SHARE = "failure_rate or slow_rate in BREAKER_TRIP"
+UNREAD: dict[str, tuple[object, dict[str, Any], str]] = {
+    "failures": (3, {"breaker_trip": "failure_rate"}, "consecutive in BREAKER_TRIP"),
+    "failure_window_s": (3, {"breaker_trip": "failure_rate"}, "consecutive in BREAKER_TRIP"),
+    "window": (20, {}, SHARE),
+    "window_s": (20, {}, SHARE),
+    "min_calls": (5, {}, SHARE),
+    "failure_rate": (0.2, {}, "failure_rate in BREAKER_TRIP"),
+    "slow_rate": (0.2, {}, "slow_rate in BREAKER_TRIP"),
+    "slow_is": ("separate", {}, "BREAKER_SLOW_CALL_S or breaker_first_item_s"),
+    "ramp_step_s": (2, {}, "breaker_ramp"),
+    "open_max_s": (20, {}, "breaker_backoff above 1"),
+}
+READERS: dict[str, dict[str, Any]] = {
+    "failures": {"trip": "consecutive"},
+    "failure_window_s": {"trip": "consecutive,failure_rate"},
+    "window": {"trip": "failure_rate"},
+    "window_s": {"trip": "slow_rate", "slow_call_s": 1},
+    "min_calls": {"trip": "failure_rate"},
+    "failure_rate": {"trip": "failure_rate"},
+    "slow_rate": {"trip": "slow_rate", "slow_call_s": 1},
+    "slow_is": {"first_item_s": 1},
+    "ramp_step_s": {"ramp": "50%"},
+    "open_max_s": {"on_429": "open"},
+}
+
+
+@pytest.mark.parametrize("key", UNREAD)
+def test_unused_breaker_setting_is_reported(key: str) -> None:
+    value, beside, needed = UNREAD[key]
+    given = {f"breaker_{key}": value}
+    assert advised(**given, **beside) == {VARIABLES[key]: f"has no effect without {needed}"}
+    assert advised(**given, **{f"breaker_{name}": text for name, text in READERS[key].items()}) == {}
+    assert advised(**given, **beside, guards={"db": READERS[key]}) == {}, "one guard reads it"
+    assert set(UNREAD) == set(READERS) == set(USED_IF)
+
+
+ADVICE: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"mode": "metrics_only"},
+        "mode",
+        "is metrics_only: no call is rejected, rejections are only counted",
+    ),
+    ({"mode": "disabled"}, "mode", "is disabled: no failure opens anything"),
+    ({"backoff": 2}, "backoff", "prolongs the open period without end"),
+    ({"window": 20, "window_s": 60, "trip": "failure_rate"}, "window", "has no effect beside {window_s}"),
+    (
+        {"slow_call_s": 2, "timeout_s": 2},
+        "slow_call_s",
+        "never finds a slow coroutine: {timeout_s} ends it before {slow_call_s}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "key", "message"), ADVICE)
+def test_advice_on_all_guards_and_on_one(values: dict[str, Any], key: str, message: str) -> None:
+    of_all = {f"breaker_{key}": value for key, value in values.items()}
+    assert advised(**of_all) == {VARIABLES[key]: message.format(**VARIABLES)}
+    own = {f"guards.db.{key}": message.format(**{name: name for name in BreakerSettings.model_fields})}
+    assert advised(guards={"db": values}) == own
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"breaker_backoff": 2, "breaker_open_max_s": 300},
+        {"breaker_slow_call_s": 1, "breaker_timeout_s": 2},
+        {"breaker_slow_call_s": 1},
+        {"breaker_timeout_s": 1},
+        {"breaker_mode": "enforce"},
+        {"degrade_static_at": 0.99},
+    ],
+)
+def test_consistent_breaker_settings_give_no_advice(values: dict[str, Any]) -> None:
+    assert advised(**values) == {}
+
+
+def test_degradation_step_never_reached_is_reported() -> None:
+    assert advised(degrade_static_at=1) == {
+        "DEGRADE_STATIC_AT": "is 1: no load exceeds it, so it gives no static fallback"
+    }
