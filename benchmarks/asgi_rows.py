@@ -48,8 +48,8 @@ def wrapped() -> App:
 
 def ours(app: App = bare, **settings: Any) -> App:
     """Wrap an app in the whole throttle: identity, priority bucket, user window, permit, RateLimit fields."""
-    chosen = {"user_limit": f"{LIMIT}/minute", "rate_mid_rps": 1e6, "gpu": "none"} | settings
-    return ThrottleMiddleware(app, throttle=Throttle(Settings(**chosen)))
+    usual: dict[str, Any] = {"user_limit": f"{LIMIT}/minute", "rate_mid_rps": 1e6, "gpu": "none"}
+    return ThrottleMiddleware(app, throttle=Throttle(Settings(**usual | settings)))
 
 
 def asgi_ratelimit(app: App = bare, limit: int = LIMIT, per: str = "minute", backend: Any = None) -> App:

@@ -104,8 +104,8 @@ class PlanValues(TypedDict, total=False):
     members: str | Collection[str]
 
 
-class SettingValues(TypedDict, total=False):
-    """Arguments of ``Settings``, ``Settings.from_env`` and ``throttle_for_tests``."""
+class ValuesBesideGpu(TypedDict, total=False):
+    """Settings as arguments of ``throttle_for_tests``, whose ``gpu`` is no name of a source."""
 
     policy: t.Policy | PolicyName
     signal: t.Signal | SignalName
@@ -174,7 +174,6 @@ class SettingValues(TypedDict, total=False):
     headers: HeaderStyle | HeaderStyleName
     retry_after_max_s: float | str
     retry_jitter: float | str
-    gpu: str | Sequence[str]
     gpu_devices: str | Sequence[str]
     gpu_selector: str
     gpu_required: bool
@@ -254,3 +253,9 @@ class SettingValues(TypedDict, total=False):
     plans: Sequence[PlanPolicy] | Mapping[str, PlanPolicy | Mapping[str, Any]]
     guards: Sequence[GuardPolicy] | Mapping[str, GuardPolicy | BreakerSettings | Mapping[str, Any]]
     resource_policy: ResourcePolicy | ResourceValues
+
+
+class SettingValues(ValuesBesideGpu, total=False):
+    """Arguments of ``Settings`` and ``Settings.from_env``."""
+
+    gpu: str | Sequence[str]

@@ -13,7 +13,7 @@ from autoglm_throttle.types import ControlState
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from autoglm_throttle.settings.values import SettingValues
+    from autoglm_throttle.settings.values import ValuesBesideGpu
 
 
 class ManualThrottle(Throttle):
@@ -61,7 +61,7 @@ class ManualThrottle(Throttle):
 
 
 def throttle_for_tests(
-    *, clock: ManualClock | None = None, gpu: FakeGpu | None = None, **settings: Unpack[SettingValues]
+    *, clock: ManualClock | None = None, gpu: FakeGpu | None = None, **settings: Unpack[ValuesBesideGpu]
 ) -> ManualThrottle:
     """Make a throttle with time and GPUs controlled by the test.
 
@@ -79,5 +79,5 @@ def throttle_for_tests(
     """
     clock = clock if clock is not None else ManualClock()
     gpu = gpu if gpu is not None else FakeGpu(clock=clock)
-    values: SettingValues = {"policy": "tiers", "retry_jitter": 0.0, **settings}
+    values: ValuesBesideGpu = {"policy": "tiers", "retry_jitter": 0.0, **settings}
     return ManualThrottle(Settings(**values), clock, gpu)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from autoglm_throttle.asgi.middleware import App
-    from autoglm_throttle.settings.values import SettingValues
+    from autoglm_throttle.settings.values import ValuesBesideGpu
     from autoglm_throttle.testing.clock import ManualClock
     from autoglm_throttle.testing.gpu import FakeGpu
     from autoglm_throttle.testing.manual_throttle import ManualThrottle
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class ThrottleApp(Protocol):
     """Type of the fixture ``throttle_app``: wraps an ASGI app in a throttle of its own."""
 
-    def __call__(self, app: App, **settings: Unpack[SettingValues]) -> ThrottledApp:
+    def __call__(self, app: App, **settings: Unpack[ValuesBesideGpu]) -> ThrottledApp:
         """Protect ``app`` with ``settings``; its throttle is the attribute ``throttle``."""
         ...
 
@@ -61,7 +61,7 @@ def throttle_app(fake_clock: ManualClock, fake_gpu: FakeGpu) -> ThrottleApp:
     from autoglm_throttle.testing.manual_throttle import throttle_for_tests
     from autoglm_throttle.testing.throttled_app import ThrottledApp
 
-    def wrap(app: App, **settings: Unpack[SettingValues]) -> ThrottledApp:
+    def wrap(app: App, **settings: Unpack[ValuesBesideGpu]) -> ThrottledApp:
         return ThrottledApp(app, throttle_for_tests(clock=fake_clock, gpu=fake_gpu, **settings))
 
     return wrap

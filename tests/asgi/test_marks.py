@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -239,3 +240,31 @@ async def test_unlearnable_mark_stops_neither_learning_nor_requests() -> None:
     assert wrapped._marks._walks == marks.MAX_WALKS
     assert await statuses(wrapped, "/t/acme/x/1", 2) == [200, 200]
     assert by_priority(throttle) == [0, uncertain + 1, 1]
+
+
+class OddRoute:
+    """A route with a method that no pattern can express."""
+
+    path, methods = "/odd", ("GE T",)
+
+    @staticmethod
+    def endpoint() -> None:
+        """Nothing calls it."""
+
+
+def test_route_that_no_pattern_expresses_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    known = Route("/known", star_endpoint(mark(priority="low")), methods=["POST"])
+    app: Any = SimpleNamespace(routes=[OddRoute, known])
+    assert [policy.pattern for policy in marks.visible_routes(app)] == ["/known"]
+    assert "no pattern can represent the route /odd" in caplog.text
+
+
+def test_policies_of_marks_are_named_after_methods_and_pattern() -> None:
+    routes = [
+        Route("/a/{x}", star_endpoint(mark(priority="low")), methods=["POST", "PUT"]),
+        Route("/b", star_endpoint(plain), methods=["POST"]),
+    ]
+    assert [policy.name for policy in marks.visible_routes(Starlette(routes=routes))] == [
+        "mark POST,PUT /a/{part1}",
+        "POST /b",
+    ]

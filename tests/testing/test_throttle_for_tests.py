@@ -71,7 +71,7 @@ def test_settings_win_over_what_suits_tests() -> None:
     assert throttle_for_tests().settings.responses.retry_jitter == 0.0
     assert throttle_for_tests(policy="fixed", retry_jitter=0.5).settings.responses.retry_jitter == 0.5
     with pytest.raises(ConfigError, match="rate_low"):
-        throttle_for_tests(rate_low=3)
+        throttle_for_tests(rate_low=3)  # type: ignore[call-arg]  # type checkers find it, too
 
 
 def test_does_not_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
