@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +33,7 @@ from autoglm_throttle.settings.sources import (
     NAMES,
     LoadedValues,
     SettingSource,
+    always,
     head_of,
     load,
     load_arguments,
@@ -186,6 +188,8 @@ class Settings(BaseModel):
 def _made(loaded: LoadedValues, kind: type[Settings]) -> Settings:
     # The groups are validated already; validating this model would build the schemas of all of them.
     settings = kind.model_construct(**_validate(loaded))
+    # They hold secrets as plain text, and objects that may not be picklable.
+    loaded.values.clear()
     settings.__pydantic_private__ = {"_loaded": loaded}
     return settings
 
@@ -237,7 +241,7 @@ def _derive(parts: dict[str, Any], loaded: LoadedValues) -> None:
     if "quotas" not in loaded.values and any(route.resource_policy for route in parts["routes"]):
         parts["quota"] = parts["quota"].model_copy(update={"quotas": True})
         loaded.sources["quotas"] = loaded.sources["routes"]
-        loaded.places["quotas"] = lambda _: loaded.place("routes")
+        loaded.places["quotas"] = partial(always, loaded.place("routes"))
     if "sample_interval_s" in loaded.values and "degrade_load_stale_s" not in loaded.values:
         stale_s = stale_at_least_s(parts["gpu"].sample_interval_s)
         parts["degradation"] = parts["degradation"].model_copy(update={"load_stale_s": stale_s})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -75,6 +76,11 @@ class LoadedValues:
         return self.places[name](where) if name in self.places else _variable(where)
 
 
+def always(place: str, _where: str) -> str:
+    """Return one place for any place inside a value; settings with it can be pickled."""
+    return place
+
+
 def head_of(where: str) -> str:
     """Return the name of the setting that holds a place: ``routes`` for ``routes[1].cost``."""
     return where.partition(".")[0].partition("[")[0]
@@ -140,7 +146,7 @@ def _load_variables(
             message = "is set twice, in different case, to different values"
             loaded.problems.append(Problem(_variable(name) + where, message))
         else:
-            loaded.put(name, value, source, lambda place: _variable(place) + where)
+            loaded.put(name, value, source, partial(_variable, where=where))
 
 
 def _load_config_file(loaded: LoadedValues) -> None:
@@ -197,19 +203,21 @@ def _load_resource_policy(
         name, where = SETTINGS_OF[key], place(f"{POLICY}.{key}")
         if loaded.sources.get(name) is source:
             loaded.problems.append(Problem(where, f"is set beside {name}", "leave one of them out"))
-        loaded.put(name, value, source, lambda _, where=where: where)  # type: ignore[misc]  # mypy knows no default
-    loaded.put("quotas", True, source, lambda _: place(POLICY))
+        loaded.put(name, value, source, partial(always, where))
+    loaded.put("quotas", True, source, partial(always, place(POLICY)))
 
 
 def _load_processes(loaded: LoadedValues, text: str) -> None:
     """Load the number of processes that the server was told, unless WORKERS is set."""
     # A fleet counts its processes on all hosts, this one's servers among them.
-    in_fleet = str(loaded.values.get("fleet", "")).strip().lower() in {"true", "1", "yes", "on"}
+    fleet = loaded.values.get("fleet")
+    word = fleet.strip().lower() if isinstance(fleet, str) else ""
+    in_fleet = fleet is True or word in {"true", "1", "yes", "on"}
     if not text.strip() or "workers" in loaded.values or in_fleet:
         return
     allowed = settings_table()["workers"].field_type
     if text.strip().isascii() and text.strip().isdigit() and 1 <= int(text.strip()[:20]) <= 10_000:
-        loaded.put("workers", text, SettingSource.ENV, lambda _: PROCESSES)
+        loaded.put("workers", text, SettingSource.ENV, partial(always, PROCESSES))
     else:
         # Not our variable: a value for another program stops nothing.
         loaded.ignored.append(
@@ -261,10 +269,10 @@ def _unknown(place: str, name: str, known: tuple[str, ...], write: Callable[[str
     return Problem(place, "is not a known setting", f"did you mean {write(near)}?" if near else "")
 
 
-def _variable(name: str) -> str:
+def _variable(name: str, where: str = "") -> str:
     head, bracket, rest = name.partition("[")
     table = settings_table()
-    return table[head].variable + bracket + rest if head in table else name
+    return (table[head].variable + bracket + rest if head in table else name) + where
 
 
 def _suggestion(name: str) -> str:
