@@ -20,12 +20,6 @@ from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.limiting.user_limits import UserLimits
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.gpu_items import ENGINES
-from autoglm_throttle.store.background import loop_runs
-from autoglm_throttle.store.fallback import StoreNames
-from autoglm_throttle.store.leased_buckets import LeasedBuckets
-from autoglm_throttle.store.monitor import StoreMonitor
-from autoglm_throttle.store.shared_limits import SharedUserLimits
-from autoglm_throttle.store.user_limit_store import UserLimitStore
 from autoglm_throttle.types import Clock, GpuProvider, Policy
 from autoglm_throttle.types.identity import CallerHasher
 
@@ -39,6 +33,10 @@ if TYPE_CHECKING:
     from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
     from autoglm_throttle.store.client import RedisClients
     from autoglm_throttle.store.fleet import FleetSync
+    from autoglm_throttle.store.leased_buckets import LeasedBuckets
+    from autoglm_throttle.store.monitor import StoreMonitor
+    from autoglm_throttle.store.shared_limits import SharedUserLimits
+    from autoglm_throttle.store.user_limit_store import UserLimitStore
 
 WITH_CONCURRENCY_LIMIT = frozenset({Policy.ADAPTIVE, Policy.CONCURRENCY})
 
@@ -90,8 +88,15 @@ def admission_parts(
         user_limits=users,
         quota=memory,
         fleet=members,
-        store=StoreMonitor(users, lock, clock) if isinstance(users, SharedUserLimits) else None,
+        store=None if isinstance(users, UserLimits) else store_monitor(users, lock, clock),
     )
+
+
+def store_monitor(users: SharedUserLimits, lock: SerialLock, clock: Clock) -> StoreMonitor:
+    """Create the monitor of the shared store; its modules are imported here."""
+    from autoglm_throttle.store.monitor import StoreMonitor
+
+    return StoreMonitor(users, lock, clock)
 
 
 def gpu_monitor(
@@ -112,6 +117,8 @@ def event_queue(settings: Settings, lock: SerialLock, hasher: CallerHasher) -> E
 def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | LeasedBuckets:
     """Create the buckets of this process: its part of the rates, or its leases of a fleet's rates."""
     if settings.fleet.fleet:
+        from autoglm_throttle.store.leased_buckets import LeasedBuckets
+
         return LeasedBuckets(settings.rates, settings.fleet, now)
     return PriorityBuckets(settings.rates, now)
 
@@ -123,7 +130,7 @@ def fleet(
     clock: Clock,
 ) -> FleetSync | None:
     """Create the fleet that renews the leases; None where the rates are local to this process."""
-    if not isinstance(buckets, LeasedBuckets):
+    if isinstance(buckets, PriorityBuckets):
         return None
     from autoglm_throttle.store.fleet import TIMEOUT_S, FleetMember, FleetSync
 
@@ -184,6 +191,10 @@ def user_limits(
     store = shared_store(settings, redis) if any(sets) else None
     if store is None:
         return UserLimits(sets, settings.users.max_users)
+    from autoglm_throttle.store.background import loop_runs
+    from autoglm_throttle.store.fallback import StoreNames
+    from autoglm_throttle.store.shared_limits import SharedUserLimits
+
     # An explicit number of workers takes precedence over the counted members of the fleet.
     counted = fleet_sync if settings.rates.workers == 1 else None
     windows = SharedUserLimits(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from autoglm_throttle._runtime.install_hint import how_to_install
 from autoglm_throttle.gpu.auto import AutoProvider
 from autoglm_throttle.gpu.nvml import EXTRA, NvmlProvider
-from autoglm_throttle.gpu.recorded_provider import RecordedProvider
 from autoglm_throttle.settings.gpu_items import GpuItem, parse_items
 
 if TYPE_CHECKING:
@@ -51,6 +50,8 @@ def providers(
                 Scrape(item.kind, item.url, settings.gpu_selector), name=name, clock=clock, wall=wall
             )
         if item.kind == "fake":
+            from autoglm_throttle.gpu.recorded_provider import RecordedProvider
+
             hang: Callable[[float], object] | None = None if manual else time.sleep
             return RecordedProvider(item.file, clock=clock, name=name, hang=hang)
         return _nvidia(item.kind, settings.gpu_devices, clock)
