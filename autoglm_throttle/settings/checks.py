@@ -207,6 +207,8 @@ def breaker_of(settings: BreakerDefaults, name: str, own: BreakerSettings | None
         ConfigError: the settings made in code contradict the others.
     """
     policy = settings.guards.get(name)
+    if own is None and policy is None:
+        return settings.breaker
     of_code = {} if own is None else _breaker_values(own.explicit())
     of_guard = {} if policy is None else _breaker_values(policy.explicit())
     table = f"guards.{quoted_key(name)}"
