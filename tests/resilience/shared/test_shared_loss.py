@@ -401,6 +401,18 @@ def test_foreign_value_affects_one_breaker_only(made: Made, own_server: RedisSer
     assert diary.states == []
 
 
+def test_the_log_names_the_missed_deadline(
+    made: Made, own_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = made(own_server.url, deadline_s=DEADLINE_S)
+    answered, script = threading.Event(), store.sender.script
+    vars(script)["call"] = lambda keys, arguments: answered.wait(PATIENCE_S)
+    for _ in range(health.FAILURES):
+        assert store.acquire("a", ONE) is None
+    answered.set()
+    assert "each process uses its own breaker state (no answer within 50 ms)" in caplog.text
+
+
 def test_a_server_that_was_never_there(made: Made, caplog: pytest.LogCaptureFixture) -> None:
     store = made("redis://127.0.0.1:1/0", listens=False)
     began = time.monotonic()
