@@ -200,7 +200,8 @@ throttle.start()
 def members():
     return throttle.snapshot().fleet.members
 
-until(lambda: throttle.snapshot().fleet.calls > 0, 60, "the first call")
+# The first call imports modules on the thread: a child forked meanwhile would find their locks held.
+until(lambda: throttle.snapshot().fleet.calls > 1, 60, "the end of the first call")
 seen, parent_has_seen = os.pipe()
 child = os.fork()
 if child == 0:
