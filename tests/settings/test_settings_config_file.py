@@ -51,14 +51,13 @@ def reported(file: Path, text: str) -> list[tuple[str, str]]:
     return [(problem.variable, problem.hint) for problem in caught.value.problems]
 
 
-def test_settings_routes_and_plans(file: Path) -> None:
+def test_settings_routes_and_plans_are_read(file: Path) -> None:
     settings = read(file, FULL, KEY_SECRET="0123456789abcdef", WORKERS="2")
     assert settings.control.tiers == ((80.0, 0.5), (90.0, 0.0))
     assert (settings.control.tier_samples, settings.rates.workers) == (5, 2)
     assert [route.name for route in settings.routes] == ["/payments/*", "chat"]
     assert settings.routes[0].priority is Priority.HIGH
-    plan = settings.plans.of("07f3a9c2d4e5b617")
-    assert plan is settings.plans["gold"]
+    assert settings.plans["gold"].members == ("07f3a9c2d4e5b617",)
     sources = [settings.source_of(name) for name in ("tier_samples", "workers", "routes", "config_file")]
     assert sources == [
         SettingSource.CONFIG_FILE,
@@ -68,18 +67,22 @@ def test_settings_routes_and_plans(file: Path) -> None:
     ]
 
 
-def test_constants_are_read_from_the_file_and_from_code(file: Path) -> None:
+def test_file_only_settings_are_read_from_file_and_code(file: Path) -> None:
     settings = read(file, 'period_s = "250ms"\nreserve_mid = 0.2\nreserve_low = 0.4\n', SLO_S="30")
-    assert (settings.concurrency.period_s, settings.rates.reserve_mid, settings.rates.reserve_low) == (0.25, 0.2, 0.4)
+    assert (settings.concurrency.period_s, settings.rates.reserve_mid, settings.rates.reserve_low) == (
+        0.25,
+        0.2,
+        0.4,
+    )
     assert settings.source_of("period_s") is SettingSource.CONFIG_FILE
     assert Settings.from_env({}, config_file=file, period_s=1).concurrency.period_s == 1.0
     assert reported(file, "period_s = 0\nreserve_mid = 0.7") == [
-        ("throttle.toml:1: period_s", "for example 1"),
         ("throttle.toml:2: reserve_mid", "or raise reserve_low"),
+        ("throttle.toml:1: period_s", "for example 1"),
     ]
 
 
-def test_a_route_has_an_objective_of_its_own(file: Path) -> None:
+def test_route_of_the_file_has_an_objective_of_its_own(file: Path) -> None:
     text = '[[routes]]\npattern = "/a"\nslo_s = "30s"\n[[routes]]\npattern = "/b"\nslo_s = 0.5\n'
     assert [route.slo_s for route in read(file, text).routes] == [30.0, 0.5]
     assert reported(file, text + "[[routes]]\npattern = '/c'\nslo_s = 0\n") == [
@@ -87,14 +90,14 @@ def test_a_route_has_an_objective_of_its_own(file: Path) -> None:
     ]
 
 
-def test_the_example_of_the_documentation_is_right(file: Path) -> None:
+def test_example_of_the_documentation_is_read(file: Path) -> None:
     settings = read(file, EXAMPLE)
     assert [route.pattern for route in settings.routes] == ["/payments/*", "/v1/generate", "/status/{job}"]
     assert list(settings.plans) == ["gold"]
     assert list(settings.guards) == ["vector-db", "https://models.example.org:8443"]
 
 
-def test_faults_name_file_line_and_key(file: Path) -> None:
+def test_problems_name_file_line_and_key(file: Path) -> None:
     text = """\
 tier_sample = 5
 workers = 0
@@ -124,10 +127,11 @@ members = ["sk-live-123"]
         "throttle.toml:2: workers",
         "throttle.toml:4: key_secret",
         "throttle.toml:8: routes[0].cost",
-        "throttle.toml:11: routes[1].patern",
         "throttle.toml:10: routes[1].pattern",
-        "throttle.toml:19: plans.gold.member",
+        "throttle.toml:11: routes[1].patern",
+        "throttle.toml:15: routes[2].name",
         "throttle.toml:18: plans.gold.user_limit",
+        "throttle.toml:19: plans.gold.member",
         "throttle.toml:22: plans.silver.members",
         "throttle.toml:3: config_file",
         "throttle.toml:1: tier_sample",
@@ -137,19 +141,19 @@ members = ["sk-live-123"]
     assert hints["throttle.toml:11: routes[1].patern"] == "did you mean pattern?"
 
 
-def test_two_routes_of_one_name(file: Path) -> None:
+def test_two_routes_of_one_name_are_a_problem(file: Path) -> None:
     text = '[[routes]]\npattern = "/a"\n[[routes]]\npattern = "/a/"\n'
     assert [place for place, _ in reported(file, text)] == ["throttle.toml:3: routes[1].name"]
 
 
-def test_two_plans_with_one_member(file: Path) -> None:
+def test_two_plans_with_one_member_are_a_problem(file: Path) -> None:
     text = "[plans]\na = {members = ['0000000000000000']}\nb = {members = ['0000000000000000']}\n"
     assert [place for place, _ in reported(file, f"key_secret = '{'x' * 16}'\n{text}")] == [
         "throttle.toml:4: plans.b.members"
     ]
 
 
-def test_unknown_keys_can_be_let_pass(file: Path) -> None:
+def test_unknown_keys_are_warnings_with_unknown_env_warn(file: Path) -> None:
     settings = read(file, 'unknown_env = "warn"\nfuture = 1\n[alarms.db]\nabove = 5\n')
     assert [problem.variable for problem in settings.ignored] == [
         "throttle.toml:2: future",
@@ -173,14 +177,14 @@ def test_unknown_keys_can_be_let_pass(file: Path) -> None:
         ("", []),
     ],
 )
-def test_wrong_shapes(file: Path, text: str, places: list[str]) -> None:
+def test_wrong_shape_in_the_file_is_a_problem(file: Path, text: str, places: list[str]) -> None:
     if places:
         assert [place for place, _ in reported(file, text)] == places
     else:
         assert read(file, text).rates.workers == 1
 
 
-def test_a_file_that_cannot_be_used(file: Path, tmp_path: Path) -> None:
+def test_unusable_file_is_one_problem_among_others(file: Path, tmp_path: Path) -> None:
     cases: list[tuple[Path, bytes | None, str]] = [
         (tmp_path / "absent.toml", None, "No such file"),
         (tmp_path, None, "directory"),
@@ -197,7 +201,7 @@ def test_a_file_that_cannot_be_used(file: Path, tmp_path: Path) -> None:
         assert places == [PREFIX + "WORKERS", PREFIX + "CONFIG_FILE"]
 
 
-def test_a_file_named_in_code(file: Path) -> None:
+def test_file_named_in_code_is_read(file: Path) -> None:
     file.write_text("workers = 3")
     settings = Settings.from_env({}, config_file=file)
     assert settings.rates.workers == 3

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import string
-from collections import Counter
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -42,16 +41,18 @@ from autoglm_throttle.types import (
 )
 
 
-def to_env(values: Settings) -> dict[str, str]:
-    """The environment that gives these settings."""
-    return {
-        known.variable: known.field_type.text(getattr(values, name))
+def texts_of(values: Settings) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the environment and the arguments in code that give these settings, all of them texts."""
+    texts = {
+        known: known.field_type.text(values.value_of(name))
         for name, known in settings_table().items()
-        if getattr(values, name) != known.default
+        if values.value_of(name) != known.default
     }
+    environ = {known.variable: text for known, text in texts.items() if not known.file_only}
+    return environ, {known.name: text for known, text in texts.items() if known.file_only}
 
 
-def faults(environ: Mapping[str, str], env_file: Path | None = None) -> list[Problem]:
+def problems_of(environ: Mapping[str, str], env_file: Path | None = None) -> list[Problem]:
     with pytest.raises(ConfigError) as caught:
         Settings.from_env(environ, env_file)
     return caught.value.problems
@@ -145,12 +146,12 @@ GIVEN = st.fixed_dictionaries(
 
 @given(GIVEN)
 @settings(max_examples=3 * settings().max_examples)
-def test_what_is_written_to_the_environment_is_read_back(values: dict[str, object]) -> None:
+def test_texts_of_settings_are_read_back(values: dict[str, Any]) -> None:
     if values.get("signal") is Signal.PRESSURE:
         values.pop("gpu_pressure_terms", None)  # none of them would be a contradiction
     made = Settings(**values)
-    read = Settings.from_env(to_env(made))
-    assert read == made
+    environ, in_code = texts_of(made)
+    assert Settings.from_env(environ, **in_code) == made
 
 
 def test_names_are_matched_without_case_and_empty_is_not_set() -> None:
@@ -165,15 +166,15 @@ def test_names_are_matched_without_case_and_empty_is_not_set() -> None:
     assert read == Settings(workers=2)
 
 
-def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOGLM_THROTTLE_WORKERS", "4")
     assert Settings.from_env().rates.workers == 4
     assert Settings.from_env({}).rates.workers == 1
 
 
-def test_one_name_in_two_cases_must_agree() -> None:
+def test_one_name_in_two_cases_has_one_value() -> None:
     both = {"AUTOGLM_THROTTLE_WORKERS": "2", "autoglm_throttle_workers": "3"}
-    assert [fault.variable for fault in faults(both)] == ["AUTOGLM_THROTTLE_WORKERS"]
+    assert [problem.variable for problem in problems_of(both)] == ["AUTOGLM_THROTTLE_WORKERS"]
     assert Settings.from_env(dict.fromkeys(both, "2")).rates.workers == 2
 
 
@@ -185,12 +186,12 @@ def test_code_wins_over_environment_over_env_file_over_default(tmp_path: Path) -
     )
     environ = {"AUTOGLM_THROTTLE_WORKERS": "3", "AUTOGLM_THROTTLE_BURST_S": "3"}
     read = Settings.from_env(environ, file, workers=4)
-    assert (read.workers, read.burst_s, read.gpu) == (4, 3.0, ("none",))
+    assert (read.rates.workers, read.rates.burst_s, read.gpu.gpu) == (4, 3.0, ("none",))
     sources = [read.source_of(name) for name in ("workers", "burst_s", "gpu", "metrics")]
     assert sources == [SettingSource.CODE, SettingSource.ENV, SettingSource.ENV_FILE, SettingSource.DEFAULT]
 
 
-def test_an_env_file_is_read_where_it_is_handed_over_and_nowhere_else(
+def test_env_file_is_read_only_where_it_is_handed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the page of settings says: by uvicorn, or as an argument; none is looked for."""
@@ -205,23 +206,23 @@ def test_an_env_file_is_read_where_it_is_handed_over_and_nowhere_else(
     assert Settings.from_env().rates.workers == 7
 
 
-def test_an_env_file_must_exist_and_be_text(tmp_path: Path) -> None:
-    assert faults({}, tmp_path / "no.env")[0].variable == "env_file"
-    assert faults({}, tmp_path)[0].variable == "env_file"
+def test_env_file_that_is_no_text_is_a_problem(tmp_path: Path) -> None:
+    assert problems_of({}, tmp_path / "no.env")[0].variable == "env_file"
+    assert problems_of({}, tmp_path)[0].variable == "env_file"
     (tmp_path / "bad.env").write_bytes(b"\xff\xfe")
-    assert "not UTF-8" in faults({}, tmp_path / "bad.env")[0].message
+    assert "not UTF-8" in problems_of({}, tmp_path / "bad.env")[0].message
 
 
-def test_faults_of_an_env_file_name_it(tmp_path: Path) -> None:
+def test_problems_of_an_env_file_name_it(tmp_path: Path) -> None:
     file = tmp_path / "prod.env"
     file.write_text("AUTOGLM_THROTTLE_WORKERS=0\nAUTOGLM_THROTTLE_WORKER=1\nAUTOGLM_THROTTLE_BARE\n")
-    assert [fault.variable for fault in faults({}, file)] == [
+    assert [problem.variable for problem in problems_of({}, file)] == [
         "AUTOGLM_THROTTLE_WORKERS in prod.env",
         "AUTOGLM_THROTTLE_WORKER in prod.env",
     ]
 
 
-def test_faults_are_reported_in_page_order() -> None:
+def test_problems_are_reported_in_page_order() -> None:
     environ = {
         PREFIX + "GPU": "cuda",
         PREFIX + "NOPE": "1",
@@ -229,56 +230,8 @@ def test_faults_are_reported_in_page_order() -> None:
         PREFIX + "USER_LIMIT": "0/second",
         PREFIX + "TRUSTED_PROXIES": "*",
     }
-    reported = [fault.variable.removeprefix(PREFIX) for fault in faults(environ)]
+    reported = [problem.variable.removeprefix(PREFIX) for problem in problems_of(environ)]
     assert reported == ["WORKERS", "USER_LIMIT", "TRUSTED_PROXIES", "GPU", "NOPE"]
-
-
-def typos(name: str) -> set[str]:
-    """Every name with one character left out, doubled, changed or swapped, that is not itself known."""
-    made = {name[:i] + name[i + 1 :] for i in range(len(name))}
-    made |= {name[:i] + name[i] + name[i:] for i in range(len(name))}
-    made |= {name[:i] + other + name[i + 1 :] for i in range(len(name)) for other in "X_"}
-    made |= {name[:i] + other + name[i:] for i in range(len(name) + 1) for other in "X_S"}
-    made |= {name[:i] + name[i + 1] + name[i] + name[i + 2 :] for i in range(len(name) - 1)}
-    return made - {PREFIX + known.upper() for known in settings_table}
-
-
-TYPOS = {name: typos(PREFIX + name.upper()) for name in settings_table}
-OF_TWO = {typo for typo, count in Counter(chain.from_iterable(TYPOS.values())).items() if count > 1}
-"""One slip from two names, such as ``REFUSED_CACHE_``: either may be meant."""
-
-
-@pytest.mark.parametrize("name", settings_table)
-def test_every_single_character_typo_is_answered_with_the_right_name(name: str) -> None:
-    variable = PREFIX + name.upper()
-    right = f"{name} in CONFIG_FILE" if settings_table()[name].tuning else variable
-    wrong = sorted(TYPOS[name] - OF_TWO)
-    answers = {fault.variable: fault.hint for fault in faults(dict.fromkeys(wrong, "1"))}
-    assert answers == dict.fromkeys(wrong, f"did you mean {right}?")
-
-
-CONSTANTS = [name for name, known in settings_table().items() if known.file_only]
-
-
-@pytest.mark.parametrize("name", CONSTANTS)
-def test_a_constant_is_no_variable(name: str, tmp_path: Path) -> None:
-    variable, text = PREFIX + name.upper(), settings_table()[name].default_text
-    (problem,) = faults({variable.title(): text})
-    assert problem.variable == variable.title()
-    assert problem.message == "is not read from the environment"
-    assert problem.hint == f"set it in CONFIG_FILE, for example {name} = {text}"
-    (tmp_path / ".env").write_text(f"{variable}={text}\n")
-    (problem,) = faults({}, tmp_path / ".env")
-    assert problem.variable == f"{variable} in .env"
-
-
-def test_a_constant_in_the_environment_is_one_fault_among_others_even_where_unknown_names_pass() -> None:
-    environ = {PREFIX + "PERIOD_S": "1", PREFIX + "WORKERS": "0", PREFIX + "UNKNOWN_ENV": "warn"}
-    assert [fault.variable for fault in faults(environ)] == [PREFIX + "WORKERS", PREFIX + "PERIOD_S"]
-
-
-def test_an_empty_constant_is_not_set() -> None:
-    assert Settings.from_env({PREFIX + "PERIOD_S": " "}) == Settings()
 
 
 def test_foreign_names_are_left_alone() -> None:
@@ -288,25 +241,25 @@ def test_foreign_names_are_left_alone() -> None:
     )
 
 
-def test_routes_are_no_variable() -> None:
-    assert faults({PREFIX + "ROUTES": "/x"})[0].hint == "routes stand in CONFIG_FILE or in code"
+def test_variable_for_routes_names_the_config_file() -> None:
+    assert problems_of({PREFIX + "ROUTES": "/x"})[0].hint == "routes stand in CONFIG_FILE or in code"
 
 
-def test_unknown_names_can_be_let_pass(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_names_are_warnings_with_unknown_env_warn(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "autoglm_throttle"):
         read = Settings.from_env({PREFIX + "FUTURE": "1", PREFIX + "UNKNOWN_ENV": "Warn"})
-    assert [fault.variable for fault in read.ignored] == [PREFIX + "FUTURE"]
+    assert [problem.variable for problem in read.ignored] == [PREFIX + "FUTURE"]
     assert "AUTOGLM_THROTTLE_FUTURE" in caplog.text
 
 
-def test_invalid_unknown_env_value_ignores_no_fault() -> None:
-    reported = faults({PREFIX + "FUTURE": "1", PREFIX + "UNKNOWN_ENV": "perhaps"})
-    assert [fault.variable for fault in reported] == [PREFIX + "UNKNOWN_ENV", PREFIX + "FUTURE"]
+def test_invalid_unknown_env_ignores_no_problem() -> None:
+    reported = problems_of({PREFIX + "FUTURE": "1", PREFIX + "UNKNOWN_ENV": "perhaps"})
+    assert [problem.variable for problem in reported] == [PREFIX + "UNKNOWN_ENV", PREFIX + "FUTURE"]
 
 
-def test_values_in_messages_are_short_harmless_and_without_passwords() -> None:
+def test_values_in_messages_are_short_and_printable() -> None:
     nasty = "x\x1b[31m\n" + "y" * 200
-    reported = faults(
+    reported = problems_of(
         {
             PREFIX + "GPU": nasty,
             PREFIX + "IDENTITY": "http://me:hunter2@host/?a@b",
@@ -320,8 +273,8 @@ def test_values_in_messages_are_short_harmless_and_without_passwords() -> None:
     assert "hunter2" not in text
 
 
-def test_bytes_that_are_not_utf8_do_no_harm() -> None:
-    reported = faults({PREFIX + "GPU": "\udcff", PREFIX + "KEY_SECRET": "\udcff" * 16})
+def test_bytes_that_are_not_utf8_are_problems() -> None:
+    reported = problems_of({PREFIX + "GPU": "\udcff", PREFIX + "KEY_SECRET": "\udcff" * 16})
     assert str(reported[1]).encode()
     assert reported[0].hint == "it is not UTF-8"
 
@@ -341,7 +294,7 @@ SECRET = "hunter2-hunter2-hunter2"
         {"workers": f"redis://user:{SECRET}@host"},
     ],
 )
-def test_secret_is_never_shown(values: dict[str, object]) -> None:
+def test_secret_is_never_shown(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings(**values)
     error = caught.value

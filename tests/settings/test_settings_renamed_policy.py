@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,8 @@ def from_toml(folder: Path, value: str) -> Settings:
 
 
 def from_code(folder: Path, value: str) -> Settings:
-    return Settings(policy=value)
+    values: dict[str, Any] = {"policy": value}
+    return Settings(**values)
 
 
 SOURCES = [from_environment, from_env_file, from_toml, from_code]
@@ -56,4 +58,4 @@ def test_policy_gate_names_the_new_value(
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_policy_concurrency_is_read(source: Callable[[Path, str], Settings], tmp_path: Path) -> None:
-    assert source(tmp_path, "concurrency").policy is Policy.CONCURRENCY
+    assert source(tmp_path, "concurrency").control.policy is Policy.CONCURRENCY
