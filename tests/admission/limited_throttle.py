@@ -9,7 +9,11 @@ from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.limiting.shared_budget import SharedBudget
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 
-HIGH_RATES = {"rate_high_rps": "1000000/s", "rate_mid_rps": "1000000/s", "rate_low_rps": "1000000/s"}
+HIGH_RATES: dict[str, Any] = {
+    "rate_high_rps": "1000000/s",
+    "rate_mid_rps": "1000000/s",
+    "rate_low_rps": "1000000/s",
+}
 """Rates that never reject."""
 
 WARM_RPS = 100.0

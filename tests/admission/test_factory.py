@@ -187,7 +187,12 @@ class TestSharedStore:
         assert isinstance(self.windows(user_limit="off"), UserLimits)
 
     def test_redis_gets_its_times_sizes_and_names(self) -> None:
-        chosen = {"redis_prefix": "p", "service": "s", "redis_partitions": 1, "redis_deadline_s": 0.1}
+        chosen: dict[str, Any] = {
+            "redis_prefix": "p",
+            "service": "s",
+            "redis_partitions": 1,
+            "redis_deadline_s": 0.1,
+        }
         store = self.shared(**chosen).store
         assert isinstance(store, RedisUserLimitStore)
         assert store.settings == StoreSettings(redis_url=SecretStr(self.URL), **chosen)

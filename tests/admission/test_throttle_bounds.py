@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ class TestMemory:
         throttle.tick()
 
     @pytest.mark.parametrize("policy", ["adaptive", "concurrency"])
-    def test_bounds_the_requests_in_flight(self, policy: str) -> None:
+    def test_bounds_the_requests_in_flight(self, policy: Any) -> None:
         throttle = throttle_for_tests(policy=policy, min_share=0.0)
         self.filled(throttle, 0.2)
         permits_for(throttle, 10)
@@ -110,7 +111,7 @@ class TestHardBound:
     """``INFLIGHT_MAX`` without a queue."""
 
     @pytest.mark.parametrize("policy", ["tiers", "fixed"])
-    def test_request_above_the_bound_is_rejected(self, policy: str) -> None:
+    def test_request_above_the_bound_is_rejected(self, policy: Any) -> None:
         throttle = throttle_for_tests(policy=policy, inflight_max=4, user_limit="100/minute")
         permits = permits_for(throttle, 4)
         tokens = throttle.snapshot().tokens
@@ -127,7 +128,7 @@ class TestHardBound:
         assert throttle.called() == []
 
     @pytest.mark.parametrize("policy", ["tiers", "fixed"])
-    def test_user_rejection_releases_the_slot(self, policy: str) -> None:
+    def test_user_rejection_releases_the_slot(self, policy: Any) -> None:
         throttle = throttle_for_tests(policy=policy, inflight_max=4, user_limit="1/minute")
         permit_for(throttle, Demand(user="u"))
         for _ in range(5):

@@ -49,7 +49,12 @@ class FleetOf:
     """Throttles that represent the processes of a fleet."""
 
     def __init__(self, url: str, prefix: str) -> None:
-        self.common = {"redis_url": url, "redis_prefix": prefix, "fleet": True, "policy": "fixed"}
+        self.common: dict[str, Any] = {
+            "redis_url": url,
+            "redis_prefix": prefix,
+            "fleet": True,
+            "policy": "fixed",
+        }
         self.throttles: list[Throttle] = []
 
     def join(self, gpu: Any = None, **settings: Any) -> Throttle:

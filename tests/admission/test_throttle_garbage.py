@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ SLOTS = 3
 MID_TOKENS = 36
 """Tokens of a full bucket, which refills negligibly in a scenario."""
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "policy": "concurrency",
     "inflight_start": SLOTS,
     "inflight_max": SLOTS,

@@ -15,7 +15,7 @@ import pytest
 from autoglm_throttle import ControlState, Demand, Outcome, Priority, Settings, TelemetryState, Throttle
 from autoglm_throttle._runtime.backoff import BACKOFF_MAX_S
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
-from autoglm_throttle.types import LimiterReport
+from autoglm_throttle.types import LimiterReport, Policy
 
 DEADLINE_S = 60.0
 """Longest wait for a thread; only a fault takes this long."""
@@ -191,7 +191,7 @@ def test_lost_and_recovered_device_are_an_event_each(caplog: pytest.LogCaptureFi
 
 
 def test_no_gpu_under_the_tier_table_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    for policy, warnings in (("tiers", 1), ("fixed", 0)):
+    for policy, warnings in ((Policy.TIERS, 1), (Policy.FIXED, 0)):
         caplog.clear()
         throttle = Throttle(Settings(gpu="none", policy=policy))
         for _ in range(3):

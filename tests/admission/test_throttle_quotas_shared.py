@@ -41,8 +41,8 @@ class SharedDevice:
         return self.each_gb * sum(len(permits) for permits in self.inside)
 
     def start_worker(self) -> None:
-        rules = {"quotas": True, "gpu_memory_ratio": CAP, **HIGH_RATES}
-        self.workers.append(throttle_for_tests(clock=self.clock, gpu=self.gpu, **rules))
+        settings: dict[str, Any] = {"quotas": True, "gpu_memory_ratio": CAP, **HIGH_RATES}
+        self.workers.append(throttle_for_tests(clock=self.clock, gpu=self.gpu, **settings))
         self.inside.append([])
 
     def sample(self) -> None:

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from math import ceil
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ USER_LIMIT = 20_000
 class Counts:
     """Counts of the test itself, compared with those of the throttle at the end."""
 
-    def __init__(self, seed: int, policy: str, slots: int) -> None:
+    def __init__(self, seed: int, policy: Any, slots: int) -> None:
         self.random = random.Random(seed)
         self.throttle: ManualThrottle = throttle_for_tests(
             policy=policy,

@@ -134,7 +134,7 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("unknown", "factor"), [("open", 1.0), ("last", 0.4), ("conservative", 0.7), ("closed", 0.0)]
     )
-    def test_what_is_assumed_of_a_silent_gpu_is_a_setting(self, unknown: str, factor: float) -> None:
+    def test_what_is_assumed_of_a_silent_gpu_is_a_setting(self, unknown: Any, factor: float) -> None:
         throttle = overheated(throttle_for_tests(gpu_unknown=unknown), 92.0)
         throttle.gpu.fail_with(ProviderUnavailable("gone"))
         assert throttle.tick(40).factor == pytest.approx(factor)
@@ -371,7 +371,7 @@ class TestReady:
 
     @pytest.mark.parametrize("policy", list(Policy))
     @pytest.mark.parametrize("unknown", ["open", "last", "closed"])
-    def test_a_loss_counts_until_the_source_falls_silent(self, policy: Policy, unknown: str) -> None:
+    def test_a_loss_counts_until_the_source_falls_silent(self, policy: Policy, unknown: Any) -> None:
         throttle = throttle_for_tests(policy=policy, gpu_unknown=unknown)
         throttle.tick()
         assert throttle.snapshot().ready
@@ -398,7 +398,7 @@ class TestReady:
     @pytest.mark.parametrize(
         "signal", ["auto", "utilization", pytest.param("pressure", marks=pytest.mark.slow)]
     )
-    def test_a_hang_counts_until_its_measurement_is_stale(self, policy: Policy, signal: str) -> None:
+    def test_a_hang_counts_until_its_measurement_is_stale(self, policy: Policy, signal: Any) -> None:
         gpu = FakeGpu(clock=(clock := ManualClock()))
         throttle = throttle_for_tests(policy=policy, signal=signal, gpu=gpu, clock=clock)
         gpu.utilization_pct, gpu.power_w, gpu.power_limit_w = 88.0, 450.0, 700.0
