@@ -116,8 +116,8 @@ class RateSettings(Group):
     burst_s: Annotated[float, number(0.001, 3600, "s")] = 1.0
     """Seconds of its rate that a bucket can hold, at least one request. [simulated]"""
     workers: Annotated[int, whole(1, 10_000, "processes")] = 1
-    """Processes that share the priority rates; each gets its part. User limits are divided only while a
-    shared store is unavailable."""
+    """Processes that share the priority rates; each gets its part. Not set: the number in WEB_CONCURRENCY,
+    else 1. User limits are divided only while a shared store is unavailable."""
     borrow: Annotated[BorrowMode, choice(BorrowMode)] = BorrowMode.OFF
     """Buckets from which a class may take tokens when its own is short: those of less important classes
     (down), any."""
