@@ -1,4 +1,4 @@
-"""A service whose workers share their user limits, configured by the environment alone."""
+"""A service whose workers share their user limits, configured by the environment and by code."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from autoglm_throttle import Throttle
+from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.asgi import Caller, ThrottleMiddleware
 from autoglm_throttle.observe import metrics_app
 
-throttle = Throttle.from_env()
+throttle = Throttle(Settings.from_env(redis_read_s=20.0, redis_probe_s=0.3, retry_jitter=0.0))
 
 
 async def state(request: Request) -> Response:

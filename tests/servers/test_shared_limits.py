@@ -39,9 +39,6 @@ SETTINGS = {
     "EXEMPT_PATHS": "/state,/health,/metrics",
     "METRICS": "prometheus",
     "REDIS_DEADLINE_S": "10",
-    "REDIS_READ_S": "20",
-    "REDIS_PROBE_S": "0.3",
-    "RETRY_JITTER": "0",
 }
 """The deadline is for a busy machine: a lost connection does not wait for it."""
 
