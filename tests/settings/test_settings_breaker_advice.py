@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,3 +109,52 @@ def test_degradation_step_never_reached_is_reported() -> None:
     assert advised(degrade_static_at=1) == {
         "DEGRADE_STATIC_AT": "is 1: no load exceeds it, so it gives no static fallback"
     }
+
+
+@pytest.mark.parametrize(
+    ("own", "of_all", "key", "message"),
+    [
+        (
+            {"min_calls": 5},
+            {},
+            "min_calls",
+            "has no effect without failure_rate or slow_rate in BREAKER_TRIP",
+        ),
+        (
+            {"trip": "consecutive", "failure_rate": 0.3},
+            {},
+            "failure_rate",
+            "has no effect without failure_rate in trip",
+        ),
+        (
+            {"timeout_s": 1},
+            {"breaker_slow_call_s": 2},
+            "timeout_s",
+            "never finds a slow coroutine: timeout_s ends it before BREAKER_SLOW_CALL_S",
+        ),
+        ({"shed_above": 1, "criticality": "non_core"}, {}, "shed_above", "is 1: no load exceeds it"),
+        (
+            {"shed_above": 0.9, "criticality": "non_core"},
+            {"policy": "fixed"},
+            "shed_above",
+            "has no effect with POLICY=fixed",
+        ),
+    ],
+)
+def test_unusual_settings_of_a_guard_give_advice(
+    own: dict[str, Any], of_all: dict[str, Any], key: str, message: str
+) -> None:
+    assert advised(guards={"db": own}, **of_all) == {f"guards.db.{key}": message}
+
+
+def test_guard_gets_no_advice_on_defaults() -> None:
+    reported_for_all = advised(breaker_mode="metrics_only", guards={"db": {"failures": 3}})
+    assert list(reported_for_all) == ["BREAKER_MODE"]
+    assert advised(guards={"db": {"failures": 3, "shed_above": 0.9, "criticality": "non_core"}}) == {}
+
+
+def test_advice_on_a_guard_names_file_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "throttle.toml"
+    file.write_text('[guards."https://a.b:1"]\nmode = "disabled"\n')
+    places = {problem.variable for problem in collect_advice(Settings.from_env({}, config_file=file))}
+    assert 'throttle.toml:2: guards."https://a.b:1".mode' in places

@@ -149,8 +149,9 @@ def test_breaker_settings_are_frozen_and_show_what_was_set() -> None:
     assert copied.explicit() == {"failures": 3}
     with pytest.raises(ValidationError):
         own.failures = 3
+    positional: Any = (3,)
     with pytest.raises(TypeError):
-        BreakerSettings(3)  # type: ignore[call-arg]  # wrong on purpose
+        BreakerSettings(*positional)
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,9 @@ def test_group_made_alone_reports_its_problems() -> None:
     with pytest.raises(ConfigError) as caught:
         ConcurrencySettings(**wrong)
     assert [problem.variable for problem in caught.value.problems] == ["slo_s", "websockets", "queue_maxx"]
+    positional: Any = (1.5,)
     with pytest.raises(TypeError, match="takes 0 positional arguments"):
-        ConcurrencySettings(1.5)  # type: ignore[call-arg]  # wrong on purpose
+        ConcurrencySettings(*positional)
 
 
 SAMPLES: list[dict[str, Any]] = [

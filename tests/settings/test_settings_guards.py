@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from autoglm_throttle.settings import (
     PREFIX,
     BreakerSettings,
     ConfigError,
-    GuardPolicies,
     GuardPolicy,
     Settings,
     SettingSource,
     breaker_of,
-    collect_advice,
 )
 from autoglm_throttle.settings.problems import quoted_key
 from autoglm_throttle.types import Criticality, TripRule
@@ -50,7 +49,7 @@ def reported_for_code(**values: Any) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_a_table_of_the_file(file: Path) -> None:
+def test_guard_tables_of_the_file_are_read(file: Path) -> None:
     settings = read(
         file,
         """\
@@ -75,34 +74,39 @@ open_s = "30s"
         0.85,
         300.0,
     )
-    assert (policy.criticality, policy.open_s) == (Criticality.NON_CORE, None)
-    assert policy.explicit_fields() == {
+    assert policy.criticality is Criticality.NON_CORE
+    assert policy.explicit() == {
         "failures": 3,
         "trip": frozenset({TripRule.CONSECUTIVE, TripRule.FAILURE_RATE}),
+        "name": "vector-db",
+        "criticality": Criticality.NON_CORE,
+        "shed_above": 0.85,
+        "max_stale_s": 300.0,
     }
-    assert settings.guards[ORIGIN].explicit_fields() == {"open_s": 30.0}
+    assert settings.guards[ORIGIN].explicit() == {"open_s": 30.0, "name": ORIGIN}
     assert list(settings.guards) == ["vector-db", ORIGIN]
     assert settings.source_of("guards") is SettingSource.CONFIG_FILE
 
 
-def test_its_own_code_wins_over_the_table_over_all(file: Path) -> None:
-    settings = read(
-        file, "[guards.db]\nfailures = 3\nopen_s = 4\n", BREAKER_FAILURES="7", BREAKER_WINDOW="20"
-    )
-    figures = breaker_of(settings, "db", BreakerSettings(failures=2))
-    assert (figures["failures"], figures["open_s"], figures["window"]) == (2, 4.0, 20)
-    assert breaker_of(settings, "other")["failures"] == 7
+def test_code_wins_over_the_table_over_the_defaults(file: Path) -> None:
+    text = "breaker_window = 20\n[guards.db]\nfailures = 3\nopen_s = 4\n"
+    settings = read(file, text, BREAKER_FAILURES="7")
+    made = breaker_of(settings, "db", BreakerSettings(failures=2))
+    assert (made.failures, made.open_s, made.window) == (2, 4.0, 20)
+    assert breaker_of(settings, "db").failures == 3
+    assert breaker_of(settings, "other").failures == 7
 
 
 @pytest.mark.parametrize(
     "name", [ORIGIN, "a.b", "x y", "größe", 'say "hi"', "back\\slash", "a]b", "a=b", "1", ""]
 )
 @pytest.mark.parametrize("literal", [False, True], ids=["basic", "literal"])
-def test_any_printable_name_is_found_again_at_its_line(file: Path, name: str, *, literal: bool) -> None:
+def test_guard_of_any_printable_name_has_its_line(file: Path, name: str, *, literal: bool) -> None:
     key = f"'{name}'" if literal else '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
     text = f"# a comment\n[ guards . {key} ] # another\nfailures = 3\nopen_s = 0\n"
     if not name:
-        assert reported(file, text)[0].startswith('throttle.toml:2: guards."": must be a name of 1 to 200')
+        (_, problem) = reported(file, text)
+        assert problem.startswith('throttle.toml:2: guards."": must be a name of 1 to 200')
         return
     (problem,) = reported(file, text)
     assert problem.startswith(
@@ -110,9 +114,8 @@ def test_any_printable_name_is_found_again_at_its_line(file: Path, name: str, *,
     )
     settings = read(file, text.replace("open_s = 0", "open_s = 9"))
     assert settings.guards[name].open_s == 9.0
-    assert settings.guard_place(name, "failures") == f"throttle.toml:3: guards.{quoted_key(name)}.failures"
-    with pytest.raises(KeyError):
-        settings.guard_place(name, "colour")
+    place = f"guards.{quoted_key(name)}.failures"
+    assert settings.place_of(place) == f"throttle.toml:3: {place}"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,7 @@ def test_any_printable_name_is_found_again_at_its_line(file: Path, name: str, *,
         f'\nguards."{ORIGIN}".open_s = 0\n',
     ],
 )
-def test_other_ways_to_write_a_table(file: Path, text: str) -> None:
+def test_guard_in_other_notation_has_its_line(file: Path, text: str) -> None:
     (problem,) = reported(file, text)
     assert problem.startswith('throttle.toml:2: guards."https://a.b:1".open_s: must be')
 
@@ -137,10 +140,11 @@ def test_guard_with_the_prefix_of_another_is_distinct(file: Path) -> None:
     ]
 
 
-def test_faults_are_reported_together_with_their_place(file: Path) -> None:
+def test_problems_of_guards_are_reported_with_their_places(file: Path) -> None:
     text = """\
 workers = 0
 degrade_margin = 0.5
+breaker_open_max_s = 9
 
 [guards.one]
 failurs = 3
@@ -160,23 +164,23 @@ min_calls = 30
 [guards]
 four = 5
 """
-    assert reported(file, text, BREAKER_TRIP="failure_rate", BREAKER_OPEN_MAX_S="9") == [
+    assert reported(file, text, BREAKER_TRIP="failure_rate") == [
         "throttle.toml:1: workers: must be a whole number from 1 to 10000 processes, not '0' (for example 1)",
-        "AUTOGLM_THROTTLE_BREAKER_OPEN_MAX_S: must be at least BREAKER_OPEN_S, 10 (or lower BREAKER_OPEN_S)",
-        "throttle.toml:5: guards.one.failurs: is not a known key (did you mean failures?)",
-        "throttle.toml:6: guards.one.mode: must be one of enforce, metrics_only, disabled, not 'off' "
+        "throttle.toml:3: breaker_open_max_s: must be at least BREAKER_OPEN_S, 10 (or lower BREAKER_OPEN_S)",
+        "throttle.toml:7: guards.one.mode: must be one of enforce, metrics_only, disabled, not 'off' "
         "(for example enforce)",
-        "throttle.toml:7: guards.one.shed_above: needs the criticality non_core beside it "
+        "throttle.toml:6: guards.one.failurs: is not a known key (did you mean failures?)",
+        "throttle.toml:8: guards.one.shed_above: needs the criticality non_core beside it "
         "(core features are never shed)",
-        "throttle.toml:12: guards.two.trial_lease_s: must be at least timeout_s, 40 "
+        "throttle.toml:13: guards.two.trial_lease_s: must be at least timeout_s, 40 "
         "(else a probe call within its time limit loses its slot)",
-        "throttle.toml:16: guards.three.shed_above: needs the criticality non_core beside it "
+        "throttle.toml:17: guards.three.shed_above: needs the criticality non_core beside it "
         "(core features are never shed)",
-        'throttle.toml:20: guards.four: must be a table (for example { failures = 3, open_s = "30s" })',
-        "throttle.toml:7: guards.one.shed_above: must be above degrade_margin, 0.5 (or lower degrade_margin)",
-        "throttle.toml:10: guards.two.open_max_s: must be at least BREAKER_OPEN_S, 10 "
+        'throttle.toml:21: guards.four: must be a table (for example [guards.vector-db] with open_s = "30s")',
+        "throttle.toml:8: guards.one.shed_above: must be above degrade_margin, 0.5 (or lower degrade_margin)",
+        "throttle.toml:11: guards.two.open_max_s: must be at least BREAKER_OPEN_S, 10 "
         "(or lower BREAKER_OPEN_S)",
-        "throttle.toml:17: guards.three.min_calls: must be at most BREAKER_WINDOW, 10 "
+        "throttle.toml:18: guards.three.min_calls: must be at most breaker_window, 10 "
         "(else no rate is ever evaluated)",
     ]
 
@@ -187,28 +191,28 @@ four = 5
         (
             {"open_s": 400},
             {"breaker_open_max_s": 300},
-            "open_s: must be at most BREAKER_OPEN_MAX_S, 300 (or raise BREAKER_OPEN_MAX_S)",
+            "open_s: must be at most breaker_open_max_s, 300 (or raise breaker_open_max_s)",
         ),
         (
             {"timeout_s": 40},
             {"breaker_trial_lease_s": 30},
-            "timeout_s: must be at most BREAKER_TRIAL_LEASE_S, 30 (or raise BREAKER_TRIAL_LEASE_S)",
+            "timeout_s: must be at most breaker_trial_lease_s, 30 (or raise breaker_trial_lease_s)",
         ),
         (
             {"trip": "failure_rate"},
             {"breaker_min_calls": 20},
-            "trip: has a rate that is never evaluated: BREAKER_WINDOW, 10 is less than BREAKER_MIN_CALLS, 20 "
-            "(lower BREAKER_MIN_CALLS, or raise BREAKER_WINDOW)",
+            "trip: has a rate that is never evaluated: breaker_window, 10 is less than breaker_min_calls, 20 "
+            "(lower breaker_min_calls, or raise breaker_window)",
         ),
         (
             {"trip": "failure_rate", "window": 5},
             {},
-            "window: must be at least BREAKER_MIN_CALLS, 10 (or lower BREAKER_MIN_CALLS)",
+            "window: must be at least breaker_min_calls, 10 (or lower breaker_min_calls)",
         ),
         (
             {"trip": "slow_rate", "slow_is": "separate"},
             {},
-            "trip: needs BREAKER_SLOW_CALL_S with slow_rate (for streams BREAKER_FIRST_ITEM_S)",
+            "trip: needs BREAKER_SLOW_CALL_S with slow_rate (for streams breaker_first_item_s)",
         ),
         (
             {"shed_above": 0.05, "criticality": "non_core"},
@@ -236,7 +240,7 @@ def test_guard_settings_are_checked_against_the_defaults(
         ({}, {}),
     ],
 )
-def test_what_fits_is_taken(own: dict[str, Any], of_all: dict[str, Any]) -> None:
+def test_guard_that_agrees_with_the_defaults_is_allowed(own: dict[str, Any], of_all: dict[str, Any]) -> None:
     assert Settings(guards={"db": own}, **of_all).guards["db"] == GuardPolicy("db", **own)
 
 
@@ -260,40 +264,38 @@ def test_guard_is_shed_only_if_declared_not_core() -> None:
     assert problem.startswith("guards.db.criticality: must be one of core, non_core")
 
 
-def test_shapes_in_code() -> None:
+def test_guards_may_be_a_list_or_a_table() -> None:
     policy = GuardPolicy("db", failures=3)
-    shapes: list[object] = [
+    shapes: list[Any] = [
         [policy],
         (policy,),
         {"db": policy},
         {"db": {"failures": "3"}},
+        {"db": {"failures": 3, "open_s": None}},
         {"db": BreakerSettings(failures=3)},
-        GuardPolicies([policy]),
+        Settings(guards=[policy]).guards,
     ]
     for given in shapes:
         settings = Settings(guards=given)
         assert settings.guards == {"db": policy}
-        assert settings.guard_place("db", "failures") == "guards.db.failures"
+        assert settings.place_of("guards.db.failures") == "guards.db.failures"
+        assert settings.source_of("guards") is SettingSource.CODE
     assert Settings().guards == {}
-    assert settings.source_of("guards") is SettingSource.CODE
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
-    [
-        (5, "guards: must be guards by name, not '5' (for example [guards.vector-db])"),
-        ("db", "guards: must be guards by name, not 'db' (for example [guards.vector-db])"),
-        ({5: {}}, "guards: must be guards by name, not '{5: {}}' (for example [guards.vector-db])"),
-        (
-            [BreakerSettings()],
-            "guards: must be guards by name, not '[BreakerSettings()]' (for example [guards.vector-db])",
-        ),
-        ({"db": GuardPolicy("other")}, "guards.db: holds that of other"),
-        ([GuardPolicy("a.b"), GuardPolicy("a.b")], 'guards."a.b": is given twice'),
-    ],
+    ("given", "shown"),
+    [(5, "5"), ("db", "db"), ({5: {}}, "{5: {}}"), ([BreakerSettings()], "[BreakerSettings()]")],
 )
-def test_wrong_shapes(given: object, problem: str) -> None:
-    assert reported_for_code(guards=given) == [problem]
+def test_guards_of_another_shape_are_a_problem(given: Any, shown: str) -> None:
+    example = 'for example [guards.vector-db] with open_s = "30s"'
+    assert reported_for_code(guards=given) == [f"guards: must be guards by name, not '{shown}' ({example})"]
+
+
+def test_guards_with_two_names_or_twice_are_a_problem() -> None:
+    assert reported_for_code(guards={"db": GuardPolicy("other")}) == ["guards.db: holds that of other"]
+    twice = [GuardPolicy("a.b"), GuardPolicy("a.b")]
+    assert reported_for_code(guards=twice) == ['guards."a.b": is given twice']
 
 
 def test_guard_name_too_long_or_unprintable_is_rejected() -> None:
@@ -305,17 +307,17 @@ def test_guard_name_too_long_or_unprintable_is_rejected() -> None:
     assert Settings(guards={"x" * 200: {}}).guards.keys() == {"x" * 200}
 
 
-def test_they_are_frozen_and_can_be_copied() -> None:
+def test_guard_policies_are_frozen_and_can_be_copied() -> None:
     settings = Settings(guards={"db": {"failures": 3}})
-    with pytest.raises(TypeError):
-        settings.guards["x"] = GuardPolicy("x")  # type: ignore[index]
+    with pytest.raises(ValidationError):
+        settings.guards["db"].failures = 4
     for other in (copy.deepcopy(settings), pickle.loads(pickle.dumps(settings)), settings.model_copy()):
         assert other == settings
-        assert other.guard_place("db", "mode") == "guards.db.mode"
-    assert repr(settings) == "Settings(guards=GuardPolicies([GuardPolicy(name='db', failures=3)]))"
+        assert other.place_of("guards.db.mode") == "guards.db.mode"
+    assert repr(settings) == "Settings(guards={'db': GuardPolicy(failures=3, name='db')})"
 
 
-def test_guards_are_no_variable() -> None:
+def test_variable_for_guards_names_the_config_file() -> None:
     with pytest.raises(ConfigError, match="guards stand in CONFIG_FILE or in code"):
         Settings.from_env({PREFIX + "GUARDS": "db"})
 
@@ -326,59 +328,7 @@ def test_code_replaces_the_guards_of_the_file(file: Path) -> None:
     assert settings.guards == {"db": GuardPolicy("db", open_s=5)}
 
 
-def advice(**values: Any) -> dict[str, str]:
-    full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": "0123456789abcdef"}
-    return {p.variable: p.message for p in collect_advice(Settings(**(full | values)))}
-
-
-@pytest.mark.parametrize(
-    ("own", "of_all", "about", "message"),
-    [
-        (
-            {"min_calls": 5},
-            {},
-            "min_calls",
-            "has no effect without failure_rate or slow_rate in BREAKER_TRIP",
-        ),
-        (
-            {"trip": "consecutive", "failure_rate": 0.3},
-            {},
-            "failure_rate",
-            "has no effect without failure_rate in trip",
-        ),
-        (
-            {"timeout_s": 1},
-            {"breaker_slow_call_s": 2},
-            "timeout_s",
-            "never finds a slow coroutine: timeout_s ends it before BREAKER_SLOW_CALL_S",
-        ),
-        ({"shed_above": 1, "criticality": "non_core"}, {}, "shed_above", "is 1: no load exceeds it"),
-        (
-            {"shed_above": 0.9, "criticality": "non_core"},
-            {"policy": "fixed"},
-            "shed_above",
-            "has no effect with POLICY=fixed",
-        ),
-    ],
-)
-def test_what_is_probably_not_meant(
-    own: dict[str, Any], of_all: dict[str, Any], about: str, message: str
-) -> None:
-    assert advice(guards={"db": own}, **of_all) == {f"guards.db.{about}": message}
-
-
-def test_guard_gets_no_advice_on_defaults() -> None:
-    reported_for_all = advice(breaker_mode="metrics_only", guards={"db": {"failures": 3}})
-    assert list(reported_for_all) == [PREFIX + "BREAKER_MODE"]
-    assert advice(guards={"db": {"failures": 3, "shed_above": 0.9, "criticality": "non_core"}}) == {}
-
-
-def test_advice_names_file_and_line(file: Path) -> None:
-    settings = read(file, f'[guards."{ORIGIN}"]\nmode = "disabled"\n')
-    assert 'throttle.toml:2: guards."https://a.b:1".mode' in {p.variable for p in collect_advice(settings)}
-
-
-def test_a_figure_that_is_wrong_by_itself_is_not_taken_for_that_of_all() -> None:
+def test_wrong_value_of_a_guard_is_one_problem() -> None:
     (problem,) = reported_for_code(
         guards={"db": {"open_s": 400, "open_max_s": "never"}}, breaker_open_max_s=300
     )

@@ -18,17 +18,18 @@ from autoglm_throttle.settings import (
     collect_advice,
 )
 from autoglm_throttle.settings.route_policy import ResourcePolicy
-from autoglm_throttle.types import Priority
+from autoglm_throttle.settings.values import ResourceValues
+from autoglm_throttle.types import Demand, Priority
 from tests.control.quotas import card, seen
 
-TABLE: dict[str, Any] = {
+TABLE: ResourceValues = {
     "precision_hint": "FP16, int8",
     "gpu_memory_ratio": "60%",
     "compute_priority": "high",
 }
 
 
-def reported(**values: object) -> list[str]:
+def reported(**values: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         Settings(**values)
     return [str(problem) for problem in caught.value.problems]
@@ -47,35 +48,40 @@ def quota_of(settings: Settings) -> Quota:
     return quota
 
 
-def test_there_are_none_by_default() -> None:
+def test_quotas_are_off_by_default() -> None:
     assert not Settings().quota.quotas
     assert factory.quota(Settings()) is None
     assert quota_of(Settings(quotas=True)).caps == (0.92, 0.7, 0.5)
 
 
-def test_the_table_gives_settings_and_turns_quotas_on() -> None:
+def test_resource_policy_sets_values_and_turns_quotas_on() -> None:
     settings = Settings(resource_policy=TABLE)
     assert settings.quota.quotas
     assert (settings.quota.precisions, settings.quota.gpu_memory_ratio) == (("fp16", "int8"), 0.6)
     assert settings.quota.compute_priority is Priority.HIGH
     assert Settings(resource_policy=ResourcePolicy(**TABLE)) == settings
-    assert quota_of(settings).settings is settings.quota
-    assert quota_of(settings).caps == (0.92, 0.6, 0.5)
+    quota = quota_of(settings)
+    assert quota.caps == (0.92, 0.6, 0.5)
+    advice = quota.advice(Demand(Priority.LOW), 0.0)
+    assert (advice.precision, advice.compute_priority) == ("fp16", 0)
 
 
-def test_an_empty_table_turns_them_on() -> None:
+def test_empty_resource_policy_turns_quotas_on() -> None:
     assert Settings(resource_policy={}).quota.quotas
-    assert not Settings(resource_policy=None).quota.quotas
+    unset: dict[str, Any] = {"resource_policy": None}
+    assert not Settings(**unset).quota.quotas
 
 
-def test_in_a_file_and_what_is_stronger(tmp_path: Path) -> None:
+def test_resource_policy_of_a_file_is_the_weakest_source(tmp_path: Path) -> None:
     text = '[resource_policy]\nprecision_hint = "fp16,int8"\ngpu_memory_ratio = 0.6\n'
-    settings = of_file(tmp_path, text, GPU_MEMORY_RATIO="0.65")
+    settings = of_file(tmp_path, text)
     assert settings.quota.quotas
-    assert (settings.quota.precisions, settings.quota.gpu_memory_ratio) == (("fp16", "int8"), 0.65)
+    assert (settings.quota.precisions, settings.quota.gpu_memory_ratio) == (("fp16", "int8"), 0.6)
     assert settings.source_of("precisions") is SettingSource.CONFIG_FILE
-    assert settings.source_of("gpu_memory_ratio") is SettingSource.ENV
-    assert not of_file(tmp_path, text, QUOTAS="false").quotas
+    stronger = Settings.from_env({}, config_file=tmp_path / "throttle.toml", gpu_memory_ratio=0.65)
+    assert (stronger.quota.precisions, stronger.quota.gpu_memory_ratio) == (("fp16", "int8"), 0.65)
+    assert stronger.source_of("gpu_memory_ratio") is SettingSource.CODE
+    assert not of_file(tmp_path, text, QUOTAS="false").quota.quotas
 
 
 @pytest.mark.parametrize(
@@ -86,19 +92,19 @@ def test_in_a_file_and_what_is_stronger(tmp_path: Path) -> None:
     ],
     ids=["inline", "table"],
 )
-def test_that_of_a_route_turns_them_on(tmp_path: Path, text: str) -> None:
+def test_resource_policy_of_a_route_turns_quotas_on(tmp_path: Path, text: str) -> None:
     settings = of_file(tmp_path, text)
     assert settings.quota.quotas
     assert settings.source_of("quotas") is SettingSource.CONFIG_FILE
     assert [route.resource_policy for route in settings.routes] == [ResourcePolicy(gpu_memory_ratio=0.4)]
-    assert not of_file(tmp_path, text, QUOTAS="false").quotas
+    assert not of_file(tmp_path, text, QUOTAS="false").quota.quotas
 
 
-def test_routes_without_one_turn_nothing_on() -> None:
+def test_routes_without_resource_policy_leave_quotas_off() -> None:
     assert not Settings(routes=[RoutePolicy("/a")]).quota.quotas
 
 
-def test_faults_are_reported_with_their_place(tmp_path: Path) -> None:
+def test_problems_of_resource_policies_have_their_places(tmp_path: Path) -> None:
     text = (
         "[resource_policy]\n"
         "gpu_memory_ratio = 7\n"
@@ -112,15 +118,15 @@ def test_faults_are_reported_with_their_place(tmp_path: Path) -> None:
     lines = [problem.variable for problem in caught.value.problems]
     assert lines == [
         "throttle.toml:2: resource_policy.gpu_memory_ratio",
-        "throttle.toml:6: routes[0].resource_policy.gpu_memory",
         "throttle.toml:6: routes[0].resource_policy.compute_priority",
+        "throttle.toml:6: routes[0].resource_policy.gpu_memory",
         "throttle.toml:3: resource_policy.precision",
     ]
     assert "did you mean precision_hint?" in str(caught.value)
 
 
 @pytest.mark.parametrize("table", [5, "fp16", ["fp16"], True])
-def test_what_is_no_table(table: object) -> None:
+def test_resource_policy_that_is_no_table_is_a_problem(table: Any) -> None:
     assert reported(resource_policy=table) == [
         "resource_policy: must be a table (for example [resource_policy])"
     ]
@@ -128,38 +134,43 @@ def test_what_is_no_table(table: object) -> None:
     assert problem.startswith("routes[0].resource_policy: must be a table with precision_hint")
 
 
-def test_one_value_in_two_places_is_a_fault() -> None:
+def test_value_in_two_places_is_a_problem() -> None:
     assert reported(resource_policy=TABLE, precisions="fp8") == [
         "resource_policy.precision_hint: is set beside precisions (leave one of them out)"
     ]
 
 
-def test_it_is_no_variable() -> None:
+def test_variable_for_resource_policy_is_a_problem() -> None:
     with pytest.raises(ConfigError, match="stand in CONFIG_FILE or in code"):
         Settings.from_env({PREFIX + "RESOURCE_POLICY": "fp16"})
 
 
-def test_an_exempt_route_has_none() -> None:
+def test_exempt_route_with_resource_policy_is_a_problem() -> None:
     with pytest.raises(ConfigError, match="never charged"):
         RoutePolicy("/a", exempt=True, resource_policy={})
 
 
-def test_a_route_takes_a_policy_made_in_code() -> None:
+def test_route_accepts_a_resource_policy_made_in_code() -> None:
     policy = ResourcePolicy(gpu_memory_ratio=0.4)
     assert RoutePolicy("/a", resource_policy=policy) == RoutePolicy(
         "/a", resource_policy={"gpu_memory_ratio": 0.4}
     )
 
 
-def test_the_columns_of_a_policy() -> None:
-    policy = ResourcePolicy("FP16", 0.5, "low")
+def test_columns_of_a_resource_policy_are_read() -> None:
+    policy = ResourcePolicy(precision_hint="FP16", gpu_memory_ratio=0.5, compute_priority="low")
     assert (policy.precision_hint, policy.gpu_memory_ratio) == (("fp16",), 0.5)
     assert policy.compute_priority is Priority.LOW
-    assert ResourcePolicy().explicit_fields() == {}
-    assert policy.explicit_fields().keys() == TABLE.keys()
+    assert ResourcePolicy().explicit() == {}
+    assert ResourcePolicy(gpu_memory_ratio=None) == ResourcePolicy()
+    assert policy.explicit().keys() == TABLE.keys()
+    wrong: dict[str, Any] = {"precision_hint": "-", "gpu_memory_ratio": 7, "compute_priority": "urgent"}
     with pytest.raises(ConfigError) as caught:
-        ResourcePolicy("-", 7, "urgent")  # type: ignore[arg-type]
+        ResourcePolicy(**wrong)
     assert [problem.variable for problem in caught.value.problems] == list(TABLE)
+    positional: Any = ("FP16",)
+    with pytest.raises(TypeError, match="takes 0 positional arguments"):
+        ResourcePolicy(*positional)
 
 
 @pytest.mark.parametrize(
@@ -171,21 +182,21 @@ def test_the_columns_of_a_policy() -> None:
         ),
         (
             {"gpu_memory_ratio_low": 0.8},
-            "gpu_memory_ratio_low: must be at most GPU_MEMORY_RATIO, 0.7 (or raise GPU_MEMORY_RATIO)",
+            "gpu_memory_ratio_low: must be at most gpu_memory_ratio, 0.7 (or raise gpu_memory_ratio)",
         ),
     ],
 )
-def test_caps_rise_with_the_class(values: dict[str, object], problem: str) -> None:
+def test_caps_that_fall_with_the_class_are_a_problem(values: dict[str, Any], problem: str) -> None:
     assert reported(**values) == [problem]
 
 
-def test_a_default_gives_way() -> None:
+def test_default_cap_is_lowered_to_a_given_one() -> None:
     assert quota_of(Settings(quotas=True, gpu_memory_ratio=0.4)).caps == (0.92, 0.4, 0.4)
     assert quota_of(Settings(quotas=True, gpu_memory_target=0.6)).caps == (0.6, 0.6, 0.5)
 
 
 @pytest.mark.parametrize(("stale_after_s", "stale_s"), [(None, 6.0), (9.0, 9.0)])
-def test_old_memory_is_unknown_memory(stale_after_s: float | None, stale_s: float) -> None:
+def test_memory_is_unknown_after_the_stale_age(stale_after_s: float | None, stale_s: float) -> None:
     made = quota_of(Settings(quotas=True, sample_interval_s=2.0, gpu_stale_after_s=stale_after_s))
     made.learn(seen(card(10.0, 0.0)), 0.0)
     assert made.memory.renewal_s == 2.0
