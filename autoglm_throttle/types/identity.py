@@ -77,13 +77,13 @@ class ProxyChain:
 
     Args:
         trusted: addresses, CIDRs, and the word ``unix`` for peers without an address.
-        ipv6_prefix: bits that identify an IPv6 caller, 32..128. A subscriber usually holds a /64.
+        ipv6_prefix: bits that identify an IPv6 caller, 32..128.
 
     Raises:
         ValueError: an entry of ``trusted`` is neither of these.
     """
 
-    def __init__(self, trusted: Iterable[str] = (), ipv6_prefix: int = 64) -> None:
+    def __init__(self, trusted: Iterable[str], ipv6_prefix: int) -> None:
         entries = tuple(trusted)
         self._unix = UNIX in entries
         self._networks: tuple[_Network, ...] = tuple(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from autoglm_throttle.settings.groups.callers import CallerSettings
 from autoglm_throttle.types.identity import (
     CACHE_ENTRIES,
     CACHED_LENGTH_MAX,
@@ -134,6 +136,10 @@ def elements(draw: st.DrawFn) -> Element:
     return draw(st.sampled_from(plain)), address
 
 
+def trusting(proxies: Iterable[str] = ()) -> ProxyChain:
+    return ProxyChain(proxies, CallerSettings().ipv6_prefix)
+
+
 def slow_client(peer: str, chain: list[Element]) -> str:
     networks = [ipaddress.ip_network(entry) for entry in PROXIES]
     hop = peer
@@ -158,7 +164,7 @@ def test_the_walk_is_the_slow_one(peer: str, chain: list[Element], cuts: set[int
             lines.append([])
         lines[-1].append(blank + text + blank)
     forwarded = [",".join(line).encode("latin-1") for line in lines] if chain else []
-    assert ProxyChain(PROXIES).client(peer, forwarded) == slow_client(peer, chain)
+    assert trusting(PROXIES).client(peer, forwarded) == slow_client(peer, chain)
 
 
 @given(
@@ -166,19 +172,19 @@ def test_the_walk_is_the_slow_one(peer: str, chain: list[Element], cuts: set[int
     forwarded=st.lists(st.binary(max_size=60), max_size=4),
 )
 def test_untrusted_peer_cannot_change_its_address(peer: str, forwarded: list[bytes]) -> None:
-    for proxies in (ProxyChain(), ProxyChain(PROXIES)):
+    for proxies in (trusting(), trusting(PROXIES)):
         assert proxies.client(peer, forwarded) == proxies.client(peer, []) == proxies.group(peer)
 
 
 @given(forged=st.lists(st.sampled_from([*TRUSTED, *STRANGERS, *GARBAGE]), max_size=25))
 def test_elements_left_of_first_untrusted_are_ignored(forged: list[str]) -> None:
     header = ", ".join([*forged, "1.2.3.4", "10.9.9.9"]).encode("latin-1")
-    assert ProxyChain(PROXIES).client("10.0.0.1", [header]) == "1.2.3.4"
+    assert trusting(PROXIES).client("10.0.0.1", [header]) == "1.2.3.4"
 
 
 @given(forwarded=st.lists(st.binary(max_size=200), max_size=3))
 def test_no_header_of_a_trusted_peer_breaks_the_walk(forwarded: list[bytes]) -> None:
-    found = ProxyChain(PROXIES).client("10.0.0.1", forwarded)
+    found = trusting(PROXIES).client("10.0.0.1", forwarded)
     assert ipaddress.ip_address(found), "always an address, never text from the header"
 
 
@@ -207,38 +213,38 @@ def test_no_header_of_a_trusted_peer_breaks_the_walk(forwarded: list[bytes]) -> 
     ],
 )
 def test_forms_of_an_element(element: str, client: str) -> None:
-    assert ProxyChain(["10.0.0.0/8"]).client("10.0.0.1", [element.encode("latin-1")]) == client
+    assert trusting(["10.0.0.0/8"]).client("10.0.0.1", [element.encode("latin-1")]) == client
 
 
 def test_a_malformed_element_ends_the_walk_at_the_last_good_hop() -> None:
-    proxies = ProxyChain(["10.0.0.0/8"])
+    proxies = trusting(["10.0.0.0/8"])
     assert proxies.client("10.0.0.1", [b"1.2.3.4, junk, 10.0.0.2"]) == "10.0.0.2"
     assert proxies.client("10.0.0.1", [b"1.2.3.4, junk"]) == "10.0.0.1"
 
 
 def test_if_all_hops_are_trusted_the_leftmost_is_the_client() -> None:
-    assert ProxyChain(["10.0.0.0/8"]).client("10.0.0.1", [b"10.0.0.4", b"10.0.0.3,10.0.0.2"]) == "10.0.0.4"
+    assert trusting(["10.0.0.0/8"]).client("10.0.0.1", [b"10.0.0.4", b"10.0.0.3,10.0.0.2"]) == "10.0.0.4"
 
 
 def test_only_the_last_twenty_elements_are_read() -> None:
-    proxies = ProxyChain(["10.0.0.0/8"])
+    proxies = trusting(["10.0.0.0/8"])
     for trusted, client in ((HOPS_READ - 1, "1.2.3.4"), (HOPS_READ, "10.7.0.0"), (5000, "10.7.0.0")):
         chain = ["1.2.3.4", *["10.7.0.0"] * trusted]
         assert proxies.client("10.0.0.1", [", ".join(chain).encode()]) == client
 
 
 def test_peer_rewritten_by_server_is_not_read_twice() -> None:
-    assert ProxyChain(["10.0.0.0/8"]).client("1.2.3.4", [b"6.6.6.6, 1.2.3.4"]) == "1.2.3.4"
+    assert trusting(["10.0.0.0/8"]).client("1.2.3.4", [b"6.6.6.6, 1.2.3.4"]) == "1.2.3.4"
 
 
 def test_a_unix_socket_is_one_caller_unless_it_is_trusted() -> None:
-    assert ProxyChain().client("", [b"1.2.3.4"]) == UNIX
-    assert ProxyChain(["10.0.0.0/8"]).client("", [b"1.2.3.4"]) == UNIX
-    trusting = ProxyChain(["unix"])
-    assert trusting.client("", [b"1.2.3.4"]) == "1.2.3.4"
-    assert trusting.client("", []) == trusting.client("", [b"junk"]) == UNIX
-    assert trusting.client("testclient", [b"1.2.3.4"]) == "testclient", "unix is the empty peer, no other"
-    assert (trusting.trusts(""), trusting.trusts("testclient"), ProxyChain().trusts("")) == (
+    assert trusting().client("", [b"1.2.3.4"]) == UNIX
+    assert trusting(["10.0.0.0/8"]).client("", [b"1.2.3.4"]) == UNIX
+    unix = trusting(["unix"])
+    assert unix.client("", [b"1.2.3.4"]) == "1.2.3.4"
+    assert unix.client("", []) == unix.client("", [b"junk"]) == UNIX
+    assert unix.client("testclient", [b"1.2.3.4"]) == "testclient", "unix is the empty peer, no other"
+    assert (unix.trusts(""), unix.trusts("testclient"), trusting().trusts("")) == (
         True,
         False,
         False,
@@ -246,7 +252,7 @@ def test_a_unix_socket_is_one_caller_unless_it_is_trusted() -> None:
 
 
 def test_a_mapped_peer_is_its_ipv4_address() -> None:
-    proxies = ProxyChain(["10.0.0.0/8"])
+    proxies = trusting(["10.0.0.0/8"])
     assert proxies.client("::ffff:10.0.0.1", [b"1.2.3.4"]) == "1.2.3.4"
     assert proxies.client("::ffff:1.2.3.4", [b"6.6.6.6"]) == "1.2.3.4"
 
@@ -269,18 +275,18 @@ def test_a_prefix_is_that_of_the_standard_library(address: ipaddress.IPv6Address
 
 
 def test_whether_the_header_can_matter() -> None:
-    assert not ProxyChain().reads_header
-    assert ProxyChain(["unix"]).reads_header
-    assert ProxyChain(["10.0.0.1"]).reads_header
+    assert not trusting().reads_header
+    assert trusting(["unix"]).reads_header
+    assert trusting(["10.0.0.1"]).reads_header
 
 
 def test_a_proxy_that_is_none_is_an_error() -> None:
     with pytest.raises(ValueError, match="nonsense"):
-        ProxyChain(["nonsense"])
+        trusting(["nonsense"])
 
 
 def test_endless_addresses_are_not_kept() -> None:
-    proxies = ProxyChain(["10.0.0.0/8"])
+    proxies = trusting(["10.0.0.0/8"])
     for n in range(CACHE_ENTRIES + 500):
         proxies.client("10.0.0.1", [f"1.{n >> 16}.{n >> 8 & 255}.{n & 255}".encode()])
     assert proxies._grouped.cache_info().currsize <= CACHE_ENTRIES

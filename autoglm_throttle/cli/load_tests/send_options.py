@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from autoglm_throttle.cli.load_tests.option import Option, hidden_value
 from autoglm_throttle.cli.load_tests.problems import ProblemList
+from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, TlsOptions
 from autoglm_throttle.traffic.plan import parse_duration, parse_number
@@ -26,7 +27,7 @@ _DEFAULTS: Final = ClientOptions()
 
 FIELD_OPTIONS: Final = (
     Option("--header", "'NAME: VALUE'", "a header field of every request", many=True, shown=hidden_value),
-    Option("--priority-header", "NAME", "header field for the priority (default: x-priority)"),
+    Option("--priority-header", "NAME", f"header field for the priority (default: {PRIORITY_HEADER})"),
     Option(
         "--identity-header", "NAME", "header field for the caller, so that user limits apply (default: none)"
     ),

@@ -50,6 +50,9 @@ class HeaderStyle(StrEnum):
     NONE = "none"
 
 
+PRIORITY_HEADER: Final = "x-priority"
+"""Default header of a priority, for clients as well."""
+
 # RFC 9110, 5.6.2: the characters of a header name; in lower case, as in ASGI.
 HEADER_NAME: Final = word(
     r"[!#$%&'*+.^_`|~0-9a-z-]{1,64}", "a header name of letters, digits and -", "x-priority", lower=True
@@ -148,7 +151,7 @@ class CallerSettings(Group):
     """Peers from which X-Forwarded-For is trusted; not set: no header is read."""
     priority_default: Annotated[Priority, PRIORITY] = Priority.MID
     """The priority of a request that states none."""
-    priority_header: Annotated[str, HEADER_NAME] = "x-priority"
+    priority_header: Annotated[str, HEADER_NAME] = PRIORITY_HEADER
     """The header in which a client states a priority. [convention]"""
     priority_header_trust: Annotated[HeaderTrust, choice(HeaderTrust)] = HeaderTrust.LOWER
     """lower: it may only lower; proxy: a trusted proxy may raise; any: everyone may; off: not read."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.request_source import PlannedRequest
 from autoglm_throttle.types import Priority
@@ -68,7 +69,7 @@ class TargetUrl:
     """``http`` or ``https``."""
     base: str = ""
     """Path prefix of each request; without a slash at its end."""
-    priority_header: str = "x-priority"
+    priority_header: str = PRIORITY_HEADER
     identity_header: str | None = None
     """Field with the identity text of the client; None: not sent."""
     cost_header: str | None = None

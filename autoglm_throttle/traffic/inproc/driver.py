@@ -12,6 +12,7 @@ from typing import NamedTuple, TypedDict, Unpack
 
 from starlette.types import ASGIApp
 
+from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.inproc.clock import MovableClock
 from autoglm_throttle.traffic.inproc.exchange import AsgiExchange
@@ -113,7 +114,7 @@ class _Clients:
     abort: float = 0.0
     seed: int = 0
     timeout_s: float = 30.0
-    priority_header: str = "x-priority"
+    priority_header: str = PRIORITY_HEADER
     identity_header: str = "x-client"
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from autoglm_throttle.settings.groups.callers import CallerSettings
 from autoglm_throttle.types.identity import CallerHasher, ProxyChain
 
 _CLIENT = re.compile(r"[0-9a-f]{16}")
@@ -16,18 +17,19 @@ class RecordedClients:
     """Hashes the identity of each client, and decides which ones are recorded.
 
     Args:
-        secret: key of the hashes; None: a random one.
+        callers: the key of the hashes, random if there is none, and the bits that identify an IPv6 client.
         header: a header field whose value already identifies the client; None: none.
         sample: share of the clients that is recorded, 0 to 1.
     """
 
-    def __init__(self, secret: bytes | str | None, header: str | None, sample: float) -> None:
+    def __init__(self, callers: CallerSettings, header: str | None, sample: float) -> None:
+        secret = callers.key_secret
         self.key_kind: str = "random" if secret is None else "secret"
         self._sample = sample
         self._header = b"" if header is None else header.strip().lower().encode()
-        key = secrets.token_bytes(32) if secret is None else secret
-        self._hasher = CallerHasher(key.encode() if isinstance(key, str) else key)
-        self._peers = ProxyChain()
+        key = secrets.token_bytes(32) if secret is None else secret.get_secret_value().encode()
+        self._hasher = CallerHasher(key)
+        self._peers = ProxyChain((), callers.ipv6_prefix)
 
     def identify(self, stated: str, peer: Sequence[Any] | None, headers: Iterable[Sequence[bytes]]) -> str:
         """Return the 16 hex digits that identify the client.

@@ -97,8 +97,7 @@ class Recorder:
             priority_header=callers.priority_header,
             identity_headers=[*([name] if kind == "header" else []), *filter(None, [client_header])],
         )
-        secret = None if callers.key_secret is None else callers.key_secret.get_secret_value()
-        self.clients: RecordedClients = RecordedClients(secret, client_header, settings.sample)
+        self.clients: RecordedClients = RecordedClients(callers, client_header, settings.sample)
         self.clock: Clock = clock
         self.session: RecordingSession = RecordingSession()
         self._known_throttles: set[object] = set()

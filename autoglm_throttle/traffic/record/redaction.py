@@ -12,15 +12,13 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote, unquote_to_bytes
 
-from autoglm_throttle.settings.groups.callers import CallerSettings
+from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
 from autoglm_throttle.settings.groups.recorder import NEVER_RECORDED, identifies_caller, masks
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.types import Priority
 
 ALLOWED: Final = ("content-type", "content-length", "accept", "user-agent")
 """Header fields that are stored besides the priority."""
-
-PRIORITY_HEADER: Final[str] = CallerSettings.model_fields["priority_header"].default
 
 CACHE_ENTRIES: Final = 500
 """Cached field names, and cached values of each stored field."""

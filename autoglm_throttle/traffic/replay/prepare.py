@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
 from autoglm_throttle.traffic.convert.fill import Fill, MissingBodies
 from autoglm_throttle.traffic.plan import LoadPlan
 from autoglm_throttle.traffic.record.recorded_request import RecordedRequest
@@ -101,7 +102,7 @@ def prepare(
     selection: Selection | None = None,
     bodies: Fill | None = None,
     *,
-    priority_header: str = "x-priority",
+    priority_header: str = PRIORITY_HEADER,
     decided: bool = False,
 ) -> Replay:
     """Build the load of a recording.

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
 from autoglm_throttle.traffic.convert import Fill, open_source
 from autoglm_throttle.traffic.convert.file_format import open_packed
 from autoglm_throttle.traffic.errors import TrafficError
@@ -31,7 +32,7 @@ class ReplayOptions:
     """Replacement for bodies that were not stored."""
     redaction: Redaction | None = None
     """Fields to read from files of other programs; None: the default of a recorder."""
-    priority_header: str = "x-priority"
+    priority_header: str = PRIORITY_HEADER
     decided: bool = False
     """Send the decided priority even if the recorded request stated none."""
     mix: PriorityMix = field(default_factory=PriorityMix)
