@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from autoglm_throttle.control.memory import FillBasis, MemoryFill
 from autoglm_throttle.control.memory_load import MemoryLoad
@@ -38,8 +38,23 @@ COMPUTE_PRIORITIES: Final = (0, 5, 9)
 _FIRST_PRECISION: Final = ((True, True, True), (True, True, False), (True, False, False))
 """By severity and class: whether the first precision applies, else the last."""
 
-_NO_ROUTE: Final = ResourcePolicy.model_construct()
-"""The policy of a route without its own values."""
+
+class _RouteQuota(NamedTuple):
+    """Cap, labels and class of the requests of one route; a plain tuple, since each request reads it."""
+
+    cap: float | None
+    """None: that of the class of the request."""
+    precisions: tuple[str, ...]
+    compute_priority: Priority | None
+    """None: the class of the request."""
+
+    def with_policy(self, policy: ResourcePolicy) -> _RouteQuota:
+        """Return it with the values that a route has of its own."""
+        return _RouteQuota(
+            policy.gpu_memory_ratio,
+            self.precisions if policy.precision_hint is None else policy.precision_hint,
+            self.compute_priority if policy.compute_priority is None else policy.compute_priority,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +90,19 @@ class Quota:
         routes: caps and labels of single routes.
     """
 
-    __slots__ = ("_degraded", "_rejecting", "_routes", "caps", "factor", "load", "memory", "settings")
+    __slots__ = ("_degraded", "_general", "_rejecting", "_routes", "caps", "factor", "load", "memory")
 
     def __init__(self, settings: QuotaSettings, gpu: GpuSettings, routes: Iterable[RoutePolicy] = ()) -> None:
-        self.settings: QuotaSettings = settings
         high = gpu.gpu_memory_target
         mid = min(settings.gpu_memory_ratio, high)
         self.caps: tuple[float, float, float] = (high, mid, min(settings.gpu_memory_ratio_low, mid))
         """For high, mid and low: share of the memory that requests can fill."""
-        self._routes = {route.name: route.resource_policy or _NO_ROUTE for route in routes}
+        self._general = _RouteQuota(None, settings.precisions, settings.compute_priority)
+        self._routes = {
+            route.name: self._general.with_policy(policy)
+            for route in routes
+            if (policy := route.resource_policy) is not None
+        }
         self.memory: MemoryFill = MemoryFill(gpu)
         self._rejecting: set[Priority | str] = set()
         self._degraded = False
@@ -121,20 +140,16 @@ class Quota:
 
     def advice(self, demand: Demand, now: float) -> ResourceAdvice:
         """Advice for an admitted demand; call it before the demand is counted."""
-        settings, fill = self.settings, self.memory.projected(self.load, now)
-        route = self._routes.get(demand.route or "", _NO_ROUTE)
-        priority = route.compute_priority
-        if priority is None:
-            priority = demand.priority if settings.compute_priority is None else settings.compute_priority
+        fill = self.memory.projected(self.load, now)
+        route = self._routes.get(demand.route or "", self._general)
+        priority = demand.priority if route.compute_priority is None else route.compute_priority
         usable = self.memory.usable_bytes
         remaining_bytes = None
         if fill is not None and usable is not None:
             cap = min(self._cap(demand)[0], self.memory.ceiling)
             remaining_bytes = max(0, round((cap - fill) * usable))
-        labels = settings.precisions if route.precision_hint is None else route.precision_hint
-        return ResourceAdvice(
-            self._label(labels, demand, fill), COMPUTE_PRIORITIES[priority], remaining_bytes
-        )
+        label = self._label(route.precisions, demand, fill)
+        return ResourceAdvice(label, COMPUTE_PRIORITIES[priority], remaining_bytes)
 
     def view(self, now: float) -> QuotaView:
         """All figures at ``now``."""
@@ -174,7 +189,7 @@ class Quota:
     def _cap(self, demand: Demand) -> tuple[float, Priority | str]:
         """The cap of a demand as configured, and the key of its rejection state."""
         if demand.route is not None:
-            own = self._routes.get(demand.route, _NO_ROUTE).gpu_memory_ratio
+            own = self._routes.get(demand.route, self._general).cap
             if own is not None:
                 return min(own, self.caps[0]), demand.route
         return self.caps[demand.priority], demand.priority

@@ -42,8 +42,8 @@ class AdaptiveConcurrencyLimiter:
     """
 
     __slots__ = (
-        *("_dry_run", "_rejected", "capacity", "in_flight", "limit", "memory"),
-        *("period", "queues", "service", "settings", "waiting"),
+        *("_dry_run", "_queue_max", "_rejected", "capacity", "in_flight", "limit"),
+        *("memory", "period", "queues", "service", "settings", "waiting"),
     )
 
     def __init__(
@@ -56,6 +56,8 @@ class AdaptiveConcurrencyLimiter:
         dry_run: bool = False,
     ) -> None:
         self.settings: ConcurrencySettings = settings
+        # Attributes of a pydantic model take twice as long to read: requests read those of plain objects.
+        self._queue_max = settings.queue_max
         self._dry_run = dry_run
         self.service: ServiceEstimator = ServiceEstimator(settings)
         self.memory: MemoryCap = MemoryCap(memory_target)
@@ -109,11 +111,11 @@ class AdaptiveConcurrencyLimiter:
         """
         now = self._tick(now)
         priority = demand.priority
-        max_wait_s = self.service.max_wait_s(demand.slo_s or self.settings.slo_s)
+        max_wait_s = self.service.max_wait_s(demand.slo_s or self.service.slo_s)
         excess = self._excess(priority, max_wait_s)
         if (
             excess <= 0
-            and len(self.queues.all[priority + 1]) + self._would_wait()[priority] < self.settings.queue_max
+            and len(self.queues.all[priority + 1]) + self._would_wait()[priority] < self._queue_max
         ):
             return self._append(Ticket(demand, now, max_wait_s, priority + 1))
         ticket = self.enqueue_reserved(demand, now)
@@ -135,7 +137,7 @@ class AdaptiveConcurrencyLimiter:
         rate = self.service.rate_rps
         if rate is None or demand.priority is _HIGH or not self.queues.reserved.take(rate, now):
             return None
-        slo_s = demand.slo_s or self.settings.slo_s
+        slo_s = demand.slo_s or self.service.slo_s
         ticket = Ticket(demand, now, RESERVED_MAX_WAIT * slo_s, RESERVED_QUEUE)
         if self.queues.all[RESERVED_QUEUE] or self.in_flight >= self.capacity:
             self.period.limited = True
@@ -218,7 +220,7 @@ class AdaptiveConcurrencyLimiter:
         """Build the rejection of an expired ticket."""
         now = self._tick(now)
         demand = ticket.demand
-        max_wait_s = self.service.max_wait_s(demand.slo_s or self.settings.slo_s)
+        max_wait_s = self.service.max_wait_s(demand.slo_s or self.service.slo_s)
         excess = self._excess(demand.priority, max_wait_s)
         return self._build_rejection("queue:timeout", self._retry_s(demand.priority, excess, now))
 

@@ -121,19 +121,24 @@ class ServiceEstimator:
 
     __slots__ = (
         "_settings",
+        "_wait_budget",
         "demand_rps",
         "latency_s",
         "longest_s",
         "measured",
         "periods",
         "rate_rps",
+        "slo_s",
         "slow_latency_s",
         "unloaded_s",
     )
 
     def __init__(self, settings: ConcurrencySettings) -> None:
         self._settings = settings
-        self.longest_s: float = max(settings.period_s, settings.slo_s / SLO_PER_PERIOD_MAX)
+        self._wait_budget = settings.wait_budget
+        self.slo_s: float = settings.slo_s
+        """Objective of requests without one of their own."""
+        self.longest_s: float = max(settings.period_s, self.slo_s / SLO_PER_PERIOD_MAX)
         """Longest period, even with few completions."""
         self.periods: int = 0
         """Periods with completions so far."""
@@ -150,24 +155,21 @@ class ServiceEstimator:
     @property
     def slo_unreachable(self) -> bool:
         """Whether a request takes more than half of the objective even without load."""
-        return self.unloaded_s is not None and self.unloaded_s > self._settings.slo_s / 2
+        return self.unloaded_s is not None and self.unloaded_s > self.slo_s / 2
 
     @property
     def budget_s(self) -> float:
         """Seconds that a request may spend in the service."""
-        settings, unloaded_s = self._settings, self.unloaded_s
+        unloaded_s, budget_s = self.unloaded_s, self._settings.latency_budget * self.slo_s
         if unloaded_s is None:
-            return settings.latency_budget * settings.slo_s
+            return budget_s
         if self.slo_unreachable:
             return UNLOADED_PER_BUDGET * unloaded_s
-        return max(
-            settings.latency_budget * settings.slo_s,
-            min(UNLOADED_PER_BUDGET * unloaded_s, SLO_PER_BUDGET_MAX * settings.slo_s),
-        )
+        return max(budget_s, min(UNLOADED_PER_BUDGET * unloaded_s, SLO_PER_BUDGET_MAX * self.slo_s))
 
     def max_wait_s(self, slo_s: float) -> float:
         """Return the longest useful wait in seconds under an objective of ``slo_s``."""
-        return max(0.0, min(self._settings.wait_budget * slo_s, slo_s - LATENCY_MARGIN * self.latency_s))
+        return max(0.0, min(self._wait_budget * slo_s, slo_s - LATENCY_MARGIN * self.latency_s))
 
     def remaining_rps(self, priority: int, rate_rps: float) -> float:
         """Return the rate that higher classes leave to ``priority``, per second; 0 if too little."""
