@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 from itertools import product
+from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from autoglm_throttle.settings import ConfigError, PlanPolicies, PlanPolicy, RoutePolicy, unreachable
-from autoglm_throttle.settings.route_policy import ROUTE_FIELD_TYPES
+from autoglm_throttle.settings import ConfigError, PlanPolicy, RoutePolicy, Settings
+from autoglm_throttle.settings.route_policy import METHODS, _PatternTree, earlier_matches
 from autoglm_throttle.types import Priority, UserLimit
 
 
-def test_columns_are_read_and_the_name_is_made() -> None:
-    route = RoutePolicy("/v1/chat/", ["post", "GET"], "high", 4, "5/s")
+def test_columns_of_a_route_are_read_and_a_name_is_made() -> None:
+    route = RoutePolicy("/v1/chat/", methods=["post", "GET"], priority="high", cost=4, user_limit="5/s")
     assert route.pattern == "/v1/chat"
     assert route.methods == frozenset({"GET", "POST"})
     assert (route.priority, route.cost) == (Priority.HIGH, 4.0)
@@ -23,8 +26,20 @@ def test_columns_are_read_and_the_name_is_made() -> None:
     assert route.name == "GET,POST /v1/chat"
     assert RoutePolicy("/v1/*").name == "/v1/*"
     assert RoutePolicy("/", user_limit="off").user_limit == ()
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        route.cost = 1.0  # type: ignore[misc]
+    assert route.explicit().keys() == {"pattern", "methods", "priority", "cost", "user_limit"}
+    with pytest.raises(ValidationError):
+        route.cost = 1.0
+    positional: Any = ("/a", ["GET"])
+    with pytest.raises(TypeError, match="takes 1 positional arguments"):
+        RoutePolicy(*positional)
+
+
+@pytest.mark.parametrize("column", ["methods", "priority", "user_limit", "name", "slo_s", "resource_policy"])
+def test_none_in_a_policy_leaves_the_value(column: str) -> None:
+    unset: dict[str, Any] = {column: None}
+    assert RoutePolicy("/a", **unset) == RoutePolicy("/a")
+    assert RoutePolicy("/a", **unset).explicit() == {"pattern": "/a"}
+    assert RoutePolicy("/a", exempt=True, **unset).exempt
 
 
 @pytest.mark.parametrize(
@@ -39,7 +54,7 @@ def test_columns_are_read_and_the_name_is_made() -> None:
         ("/ü", ("ü",)),
     ],
 )
-def test_patterns(pattern: str, segments: tuple[str, ...]) -> None:
+def test_pattern_is_split_into_segments(pattern: str, segments: tuple[str, ...]) -> None:
     assert RoutePolicy(pattern).segments == segments
 
 
@@ -66,23 +81,29 @@ def test_patterns(pattern: str, segments: tuple[str, ...]) -> None:
         "/" + "x" * 1001,
     ],
 )
-def test_other_patterns_are_rejected(pattern: str) -> None:
+def test_pattern_of_another_form_is_rejected(pattern: str) -> None:
     with pytest.raises(ConfigError) as caught:
         RoutePolicy(pattern)
     assert [problem.variable for problem in caught.value.problems] == ["pattern"]
 
 
-def test_all_faults_of_a_policy_at_once() -> None:
+def test_all_problems_of_a_policy_are_reported_together() -> None:
+    columns = ("methods", "priority", "cost", "user_limit", "name", "exempt", "slo_s")
+    wrong: dict[str, Any] = dict(
+        zip(columns, (["G T"], "urgent", 0, "often", 'a"b', "perhaps", 0), strict=True)
+    )
+    wrong["colour"] = "red"
     with pytest.raises(ConfigError) as caught:
-        RoutePolicy("x", ["G T"], "urgent", 0, "often", 'a"b', "perhaps", 0)  # type: ignore[arg-type]
-    reported = [problem.variable for problem in caught.value.problems]
-    assert reported == ["pattern", "methods", "priority", "cost", "user_limit", "name", "exempt", "slo_s"]
+        RoutePolicy("x", **wrong)
+    assert [problem.variable for problem in caught.value.problems] == ["pattern", *columns, "colour"]
+    with pytest.raises(ConfigError, match="pattern: is missing"):
+        RoutePolicy(**wrong)
 
 
 @pytest.mark.parametrize(
     ("given", "slo_s"), [(None, None), (0.001, 0.001), (86_400, 86_400.0), ("1m", 60.0), ("250ms", 0.25)]
 )
-def test_the_objective_of_a_route(given: float | str | None, slo_s: float | None) -> None:
+def test_objective_of_a_route_is_read_in_seconds(given: float | str | None, slo_s: float | None) -> None:
     assert RoutePolicy("/a", slo_s=given).slo_s == slo_s
     assert RoutePolicy("/a").slo_s is None
 
@@ -95,24 +116,25 @@ def test_objective_out_of_range_is_rejected(given: float | str) -> None:
 
 
 @pytest.mark.parametrize("methods", [[], "", [5], 5, b"GET", {"GET": 1}, "GET POST"])
-def test_methods_must_be_tokens(methods: object) -> None:
+def test_methods_that_are_no_tokens_are_a_problem(methods: Any) -> None:
     with pytest.raises(ConfigError):
-        RoutePolicy("/a", methods)  # type: ignore[arg-type]
+        RoutePolicy("/a", methods=methods)
 
 
 def test_methods_are_written_in_order() -> None:
-    assert ROUTE_FIELD_TYPES["methods"].text(frozenset({"POST", "GET"})) == "GET,POST"
-    assert ROUTE_FIELD_TYPES["methods"].text(None) == ""
+    assert METHODS.text(frozenset({"POST", "GET"})) == "GET,POST"
+    assert METHODS.public_text(None) == ""
 
 
-def test_an_exempt_policy_has_no_price() -> None:
-    for column in ({"cost": 2}, {"priority": "high"}, {"user_limit": "5/s"}):
+def test_exempt_route_with_a_price_is_a_problem() -> None:
+    columns: list[dict[str, Any]] = [{"cost": 2}, {"priority": "high"}, {"user_limit": "5/s"}]
+    for column in columns:
         with pytest.raises(ConfigError, match="never charged"):
             RoutePolicy("/a", exempt=True, **column)
 
 
-def test_covers() -> None:
-    route = RoutePolicy("/a/{x}/*", ["GET"])
+def test_policy_matches_its_requests_only() -> None:
+    route = RoutePolicy("/a/{x}/*", methods=["GET"])
     assert route.matches("GET", ("a", "1"))
     assert route.matches("GET", ("a", "1", "2", "3"))
     assert not route.matches("POST", ("a", "1"))
@@ -123,16 +145,20 @@ def test_covers() -> None:
 
 
 def names(*routes: RoutePolicy) -> dict[str, list[str]]:
-    return {route.name: [taker.name for taker in takers] for route, takers in unreachable(routes)}
+    """Return the routes that can never apply by name, each with those that match its requests."""
+    found = zip(routes, earlier_matches(routes), strict=True)
+    return {route.name: [routes[at].name for at in takers] for route, takers in found if takers}
 
 
-def test_unreachable_examples() -> None:
+def test_routes_that_can_never_apply_are_found() -> None:
     assert names(RoutePolicy("/a/*"), RoutePolicy("/a/b")) == {"/a/b": ["/a/*"]}
     assert names(RoutePolicy("/a/b"), RoutePolicy("/a/*")) == {}
     assert names(RoutePolicy("/{x}"), RoutePolicy("/a")) == {"/a": ["/{x}"]}
-    assert names(RoutePolicy("/a", ["GET"]), RoutePolicy("/a")) == {}
+    assert names(RoutePolicy("/a", methods=["GET"]), RoutePolicy("/a")) == {}
     assert names(
-        RoutePolicy("/a", ["GET"]), RoutePolicy("/a", ["POST"]), RoutePolicy("/a", ["GET", "POST"])
+        RoutePolicy("/a", methods=["GET"]),
+        RoutePolicy("/a", methods=["POST"]),
+        RoutePolicy("/a", methods=["GET", "POST"]),
     ) == {"GET,POST /a": ["GET /a", "POST /a"]}
     assert names(RoutePolicy("/a"), RoutePolicy("/a/{x}/*"), RoutePolicy("/a/*")) == {
         "/a/*": ["/a", "/a/{x}/*"]
@@ -145,46 +171,81 @@ PATTERNS = st.builds(
     st.lists(SEGMENTS, max_size=3),
     st.booleans(),
 )
-METHODS = st.none() | st.sets(st.sampled_from(["GET", "POST"]), min_size=1).map(sorted)
-ROUTES = st.lists(st.builds(RoutePolicy, PATTERNS, METHODS), max_size=6)
+METHOD_SETS = st.none() | st.sets(st.sampled_from(["GET", "POST"]), min_size=1).map(sorted)
+ROUTES = st.lists(
+    st.builds(lambda pattern, methods: RoutePolicy(pattern, methods=methods), PATTERNS, METHOD_SETS),
+    max_size=6,
+)
 REQUESTS = [
     (method, segments)
     for method in ("GET", "POST", "PUT")
     for length in range(5)
     for segments in product(("a", "b", "c"), repeat=length)
 ]
+"""All requests that the patterns above can tell apart."""
 
 
 @given(ROUTES)
-@settings(max_examples=60, deadline=None)
-def test_unreachable_is_what_no_request_reaches(routes: list[RoutePolicy]) -> None:
-    reached = set()
-    for method, segments in REQUESTS:
-        first = next((i for i, route in enumerate(routes) if route.matches(method, segments)), None)
-        reached.add(first)
-    dead = [routes[i] for i in range(len(routes)) if i not in reached]
-    assert [route for route, _ in unreachable(routes)] == dead
+@settings(deadline=None)
+def test_earlier_matches_are_those_of_all_requests(routes: list[RoutePolicy]) -> None:
+    found = earlier_matches(routes)
+    assert len(found) == len(routes)
+    for position, takers in enumerate(found):
+        requests = [request for request in REQUESTS if routes[position].matches(*request)]
+        first = [
+            next(at for at, route in enumerate(routes) if route.matches(*request)) for request in requests
+        ]
+        assert bool(takers) == (position not in first)
+        # Each of them is the first match of some request, and they match all requests together.
+        assert set(takers) <= set(first) - {position}
+        if takers:
+            assert all(any(routes[at].matches(*request) for at in takers) for request in requests)
 
 
-def test_plans() -> None:
-    gold = PlanPolicy("gold", "100/s", "high", ["07F3A9C2D4E5B617"])
+def test_earlier_matches_of_many_routes_visit_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    visits = 0
+    original = _PatternTree.first
+
+    def counted(tree: _PatternTree, method: str, segments: Sequence[str]) -> int | None:
+        nonlocal visits
+        visits += 1
+        return original(tree, method, segments)
+
+    monkeypatch.setattr(_PatternTree, "first", counted)
+    counts = []
+    for number in (500, 1000, 2000):
+        routes = [RoutePolicy(f"/v1/s{at}/{{id}}/{'*' if at % 3 else 'x'}") for at in range(number)]
+        Random(1).shuffle(routes)
+        visits = 0
+        assert not any(earlier_matches(routes))
+        counts.append(visits)
+    # The number of visits grows with the routes, not with their square.
+    assert counts[2] <= 2.1 * counts[1] <= 4.5 * counts[0]
+    assert counts[2] < 2000 * 15
+
+
+def test_columns_of_a_plan_are_read() -> None:
+    gold = PlanPolicy("gold", user_limit="100/s", priority="high", members=["07F3A9C2D4E5B617"])
     assert gold.members == ("07f3a9c2d4e5b617",)
     assert gold.priority is Priority.HIGH
-    plans = PlanPolicies([gold, PlanPolicy("free")])
-    assert list(plans) == ["gold", "free"]
-    assert plans.of("07f3a9c2d4e5b617") is gold
-    assert plans.of("0" * 16) is None
-    assert plans.has_members
-    assert not PlanPolicies([PlanPolicy("free")]).has_members
-    assert "gold" in repr(plans)
+    assert list(Settings(plans=[PlanPolicy("gold"), PlanPolicy("free")]).plans) == ["gold", "free"]
+    assert PlanPolicy("free", members="none").members == ()
+    assert repr(gold).startswith("PlanPolicy(name='gold', ")
+    positional: Any = ("gold", "100/s")
+    with pytest.raises(TypeError, match="takes 1 positional arguments"):
+        PlanPolicy(*positional)
 
 
-def test_faults_of_plans() -> None:
+def test_wrong_columns_of_a_plan_quote_no_member() -> None:
+    wrong: dict[str, Any] = {"user_limit": "often", "priority": "urgent", "members": ["sk-live-123"]}
     with pytest.raises(ConfigError) as caught:
-        PlanPolicy('"', "often", "urgent", ["sk-live-123"])  # type: ignore[arg-type]
+        PlanPolicy('"', **wrong)
     assert [p.variable for p in caught.value.problems] == ["name", "user_limit", "priority", "members"]
     assert "sk-live" not in str(caught.value)
+
+
+def test_plans_with_one_member_or_one_name_are_a_problem() -> None:
     twice = [PlanPolicy("a", members=["0" * 16]), PlanPolicy("b", members=["0" * 16]), PlanPolicy("a")]
     with pytest.raises(ConfigError) as caught:
-        PlanPolicies(twice)
-    assert [p.variable for p in caught.value.problems] == [".b.members", ".a"]
+        Settings(plans=twice, key_secret="0123456789abcdef")
+    assert [p.variable for p in caught.value.problems] == ["plans.a", "plans.b.members"]
