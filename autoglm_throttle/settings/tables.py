@@ -29,9 +29,9 @@ class Tables:
         self.problems: list[Problem] = []
         self.wrong: dict[str, set[str]] = {}
         """Guard -> keys that are invalid by themselves."""
-        self.routes = tuple(self._routes(given.get("routes", ())))
-        self.plans = self._named("plans", given.get("plans", ()), PlanPolicy)
-        self.guards = self._named("guards", given.get("guards", ()), GuardPolicy)
+        self.routes: tuple[RoutePolicy, ...] = tuple(self._routes(given.get("routes", ())))
+        self.plans: dict[str, PlanPolicy] = self._named("plans", given.get("plans", ()), PlanPolicy)
+        self.guards: dict[str, GuardPolicy] = self._named("guards", given.get("guards", ()), GuardPolicy)
         self._check_members()
 
     def _routes(self, raw: object) -> Iterator[RoutePolicy]:

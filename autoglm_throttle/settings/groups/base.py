@@ -52,7 +52,7 @@ class Group(BaseModel):
         ConfigError: with one problem for each value that is not allowed.
     """
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         frozen=True, extra="forbid", defer_build=True, arbitrary_types_allowed=True, hide_input_in_errors=True
     )
 
