@@ -1,6 +1,8 @@
-"""What settings must hold together, and advice."""
+"""Checks of several settings together, and advice on unusual ones."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ MEMBER = "07f3a9c2d4e5b617"
 
 
 @pytest.mark.parametrize(
-    ("values", "blamed"),
+    ("values", "place"),
     [
         ({"gpu_stale_after_s": 10, "gpu_blind_after_s": 19.9}, "gpu_blind_after_s"),
         ({"sample_interval_s": 10, "gpu_blind_after_s": 59}, "gpu_blind_after_s"),
@@ -42,14 +44,14 @@ MEMBER = "07f3a9c2d4e5b617"
         ({"record_headers": "x-key", "identity": "header:x-key"}, "record_headers"),
     ],
 )
-def test_a_contradiction_is_a_problem(values: dict[str, object], blamed: str) -> None:
+def test_contradiction_is_one_problem(values: dict[str, Any], place: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings(**values)
-    assert [problem.variable for problem in caught.value.problems] == [blamed]
+    assert [problem.variable for problem in caught.value.problems] == [place]
 
 
-def test_the_pace_of_an_idle_service_names_the_setting_to_raise() -> None:
-    with pytest.raises(ConfigError, match="SAMPLE_INTERVAL_MAX_S to be at least SAMPLE_INTERVAL_S, 60 s"):
+def test_interval_of_an_idle_service_names_the_other_setting() -> None:
+    with pytest.raises(ConfigError, match="sample_interval_max_s to be at least SAMPLE_INTERVAL_S, 60 s"):
         Settings(sample_adaptive=True, sample_interval_s=60)
 
 
@@ -77,11 +79,11 @@ def test_the_pace_of_an_idle_service_names_the_setting_to_raise() -> None:
         {"sample_adaptive": False, "sample_interval_s": 11},
     ],
 )
-def test_what_fits_together_is_allowed(values: dict[str, object]) -> None:
+def test_settings_that_agree_are_allowed(values: dict[str, Any]) -> None:
     Settings(**values)
 
 
-def test_rules_are_checked_only_on_valid_values() -> None:
+def test_checks_need_valid_values() -> None:
     with pytest.raises(ConfigError) as caught:
         Settings(workers=0, gpu_required=True, gpu="none", sample_interval_s="soon", gpu_blind_after_s=1)
     names = [problem.variable for problem in caught.value.problems]
@@ -92,8 +94,8 @@ def test_contradiction_hint_gives_the_fix() -> None:
     with pytest.raises(ConfigError) as caught:
         Settings(inflight_floor=31, inflight_start=33, inflight_max=32, reserve_low=0.25)
     assert [str(problem) for problem in caught.value.problems] == [
-        "inflight_start: must be at most INFLIGHT_MAX, 32 (it can never be reached)",
         "reserve_low: must be at least reserve_mid, 0.3 (or lower reserve_mid)",
+        "inflight_start: must be at most INFLIGHT_MAX, 32 (it can never be reached)",
     ]
     with pytest.raises(ConfigError, match=r"at most inflight_start, 33 \(or raise inflight_start\)"):
         Settings(inflight_floor=34, inflight_start=33)
@@ -105,12 +107,12 @@ def variables(settings: Settings) -> list[str]:
     ]
 
 
-def quiet(**values: object) -> Settings:
-    full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": SECRET}
+def quiet(**values: Any) -> Settings:
+    full: dict[str, Any] = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": SECRET}
     return Settings(**(full | values))
 
 
-def test_advice_on_defaults_and_none_on_a_full_configuration() -> None:
+def test_full_configuration_gives_no_advice() -> None:
     assert variables(Settings(policy="tiers")) == ["WORKERS", "USER_LIMIT", "KEY_SECRET"]
     assert variables(Settings(policy="concurrency")) == ["WORKERS", "SLO_S", "USER_LIMIT", "KEY_SECRET"]
     assert variables(quiet()) == []
@@ -142,7 +144,7 @@ def test_advice_on_defaults_and_none_on_a_full_configuration() -> None:
         ),
     ],
 )
-def test_advice(values: dict[str, object], about: str) -> None:
+def test_unusual_setting_gives_advice(values: dict[str, Any], about: str) -> None:
     assert variables(quiet(**values)) == [about]
 
 
@@ -160,7 +162,7 @@ def test_advice(values: dict[str, object], about: str) -> None:
         {"policy": "concurrency", "slo_s": 9, "routes": [RoutePolicy("/a", slo_s=9)]},
     ],
 )
-def test_no_advice(values: dict[str, object]) -> None:
+def test_consistent_settings_give_no_advice(values: dict[str, Any]) -> None:
     assert variables(quiet(**values)) == []
 
 
@@ -244,25 +246,25 @@ def test_hint_names_the_readers_of_a_setting() -> None:
     assert reported.message == "has no effect with SIGNAL=utilization"
 
 
-def test_an_engine_makes_the_pressure_the_signal() -> None:
+def test_engine_makes_the_pressure_the_signal() -> None:
     assert not list(
         collect_advice(quiet(gpu_kv_target=0.7, gpu="auto,sglang:http://h", policy="tiers", slo_s=2))
     )
 
 
-def test_a_longest_interval_is_read_by_adaptive_sampling() -> None:
+def test_longest_interval_needs_adaptive_sampling() -> None:
     (reported,) = collect_advice(quiet(sample_interval_max_s=5))
     assert reported.variable == settings_table()["sample_interval_max_s"].variable
     assert reported.message == "has no effect without SAMPLE_ADAPTIVE"
     assert not list(collect_advice(quiet(sample_interval_max_s=5, sample_adaptive=True)))
 
 
-def test_each_policy_has_advice_for_the_settings_of_the_others_only() -> None:
+def test_settings_of_single_policies_are_all_tested() -> None:
     assert {name for name in READING_POLICIES if name not in GIVEN} == set()
-    assert set(PRESSURE_ONLY) <= set(READING_POLICIES) <= set(settings_table)
+    assert set(PRESSURE_ONLY) <= set(READING_POLICIES) <= set(settings_table())
 
 
-def test_advice_repeats_what_was_let_pass() -> None:
+def test_advice_repeats_ignored_names() -> None:
     environ = {"AUTOGLM_THROTTLE_FUTURE": "1", "AUTOGLM_THROTTLE_UNKNOWN_ENV": "warn"}
     assert "FUTURE" in variables(Settings.from_env(environ))
 
@@ -276,7 +278,7 @@ def test_advice_repeats_what_was_let_pass() -> None:
     ],
 )
 def test_route_that_is_never_admitted_is_reported(
-    values: dict[str, object], route: RoutePolicy, why: str
+    values: dict[str, Any], route: RoutePolicy, why: str
 ) -> None:
     reported = [problem.message for problem in collect_advice(Settings(routes=[route], **values))]
     assert any("can never be admitted" in message and why in message for message in reported)

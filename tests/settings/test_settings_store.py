@@ -1,4 +1,4 @@
-"""What is said about the store that processes share: its rules, its advice, and its password."""
+"""Settings of the shared store: contradictions, advice, and its password in texts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import string
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ KEY = "0123456789abcdef"
 PASSWORD = "planted-s3cret"
 
 
-def problems(**values: object) -> list[str]:
+def problems(**values: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         Settings(**values)
     return [str(problem) for problem in caught.value.problems]
@@ -56,15 +57,15 @@ def problems(**values: object) -> list[str]:
         ),
         (
             {"redis_deadline_s": 1},
-            "redis_deadline_s: must be below REDIS_READ_S, 1 s (or raise REDIS_READ_S)",
+            "redis_deadline_s: must be below redis_read_s, 1 s (or raise redis_read_s)",
         ),
     ],
 )
-def test_what_contradicts_itself_is_one_fault(values: dict[str, object], reported: str) -> None:
+def test_contradiction_of_the_store_is_one_problem(values: dict[str, Any], reported: str) -> None:
     assert problems(**values) == [reported]
 
 
-def test_all_faults_are_reported_together() -> None:
+def test_problems_of_the_store_are_reported_together() -> None:
     reported = problems(redis_url="?", fleet_gpu="?", redis_deadline_s=2, service="a:b")
     assert [text.partition(":")[0] for text in reported] == [
         *("redis_url", "service", "redis_deadline_s", "fleet_gpu")
@@ -81,11 +82,11 @@ def test_all_faults_are_reported_together() -> None:
         {"redis_url": URL, "plans": [PlanPolicy("gold", members=["07f3a9c2d4e5b617"])]},
     ],
 )
-def test_what_fits_together_is_allowed(values: dict[str, object]) -> None:
+def test_store_settings_that_agree_are_allowed(values: dict[str, Any]) -> None:
     Settings(**values)
 
 
-def test_a_url_without_the_package_is_a_fault_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_url_without_the_package_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
         "autoglm_throttle.settings.checks.find_spec", lambda name: None if name == "redis" else found(name)
@@ -100,7 +101,7 @@ def test_a_url_without_the_package_is_a_fault_that_names_the_extra(monkeypatch: 
 
 
 def shown_everywhere(settings: Settings) -> str:
-    reported = [*map(str, collect_advice(settings)), *(settings.text_of(name) for name in settings_table)]
+    reported = [*map(str, collect_advice(settings)), *(settings.text_of(name) for name in settings_table())]
     return "\n".join([*reported, repr(settings), str(settings), repr(settings.model_dump())])
 
 
@@ -117,10 +118,11 @@ def shown_everywhere(settings: Settings) -> str:
             f"redis+sentinel://me:{MASK}@a:1,b:2/main?sentinel_password={MASK}",
         ),
         (f"redis+cluster://:{PASSWORD}@[::1]:7000", f"redis+cluster://:{MASK}@[::1]:7000"),
+        (f"redis://[me:{PASSWORD}@host", f"redis://[me:{MASK}@host"),
         (URL, URL),
     ],
 )
-def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+def test_url_is_shown_without_its_password(url: str, shown: str) -> None:
     settings = Settings(redis_url=url)
     assert settings.text_of("redis_url") == shown
     assert PASSWORD not in shown_everywhere(settings)
@@ -144,7 +146,7 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
         "redis://me:{}@host:0x",
         "redis://host/{}",
         "redis://host/0/{}",
-        "redis://[me:{}@host",
+        "redis://me:{}@[::1",
         "redis://me:{}@a,b",
         "http://me:{}@host",
         "redis+sentinel://:{}@host",
@@ -155,7 +157,7 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
         "unix://{}",
     ],
 )
-def test_a_complaint_never_holds_a_part_of_the_password(form: str) -> None:
+def test_problem_of_a_url_holds_no_part_of_the_password(form: str) -> None:
     (reported,) = problems(redis_url=form.format(PASSWORD))
     assert PASSWORD not in reported
     assert "s3cret" not in reported
@@ -172,19 +174,17 @@ ANY = st.text(string.printable.strip(), min_size=6, max_size=12)
 
 
 @given(user=SAFE | st.just(""), password=ANY, host=SAFE, path=SAFE)
-def test_masking_leaves_user_and_host(user: str, password: str, host: str, path: str) -> None:
+def test_masked_url_keeps_user_and_host(user: str, password: str, host: str, path: str) -> None:
     shown = masked_url(f"redis://{user}:{password}@{host}/{path}")
     assert shown == f"redis://{user}:{MASK}@{host}/{path}"
 
 
 @given(before=ANY | SAFE, password=SAFE.filter(lambda text: len(text) > 8), after=SAFE)
-def test_whatever_stands_before_an_at_sign_behind_a_colon_is_hidden(
-    before: str, password: str, after: str
-) -> None:
+def test_text_between_colon_and_at_sign_is_masked(before: str, password: str, after: str) -> None:
     assert password not in masked_url(f"{before}:{password}@{after}").replace(after, "").replace(before, "")
 
 
-def test_a_login_without_a_password() -> None:
+def test_login_without_a_password_is_not_masked() -> None:
     assert masked_url("redis://me:@host") == "redis://me:@host"
     assert masked_url("redis://@host") == "redis://@host"
     assert masked_url("no url") == "no url"
@@ -195,9 +195,8 @@ def test_a_login_without_a_password() -> None:
 
 def test_processes_on_one_store_share_the_identity_key() -> None:
     assert Settings().identity_key is None
-    assert not Settings().store.redis_url is not None
+    assert Settings().store.redis_url is None
     assert Settings(redis_url=URL).identity_key == SHARED_KEY
-    assert Settings(redis_url=URL).store.redis_url is not None
     assert Settings(redis_url=URL, key_secret=KEY).identity_key == KEY.encode()
     assert Settings(key_secret=KEY).identity_key == KEY.encode()
 
@@ -205,8 +204,8 @@ def test_processes_on_one_store_share_the_identity_key() -> None:
 # --- advice ---
 
 
-def reported(function: Callable[[Settings], list[Problem]], **values: object) -> list[str]:
-    full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": KEY}
+def reported(function: Callable[[Settings], list[Problem]], **values: Any) -> list[str]:
+    full: dict[str, Any] = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": KEY}
     return [
         problem.variable.removeprefix("AUTOGLM_THROTTLE_")
         for problem in function(Settings(**(full | values)))
@@ -236,7 +235,7 @@ def reported(function: Callable[[Settings], list[Problem]], **values: object) ->
         ({"redis_url": URL, "key_secret": None}, "KEY_SECRET"),
     ],
 )
-def test_unused_store_and_public_key_are_reported_at_start(values: dict[str, object], about: str) -> None:
+def test_unused_store_and_public_key_are_reported_at_start(values: dict[str, Any], about: str) -> None:
     assert reported(startup_advice, **values) == [about]
     assert reported(collect_advice, **{"user_limit": "off", **values}).count(about) == 1
 
@@ -254,12 +253,12 @@ def test_unused_store_and_public_key_are_reported_at_start(values: dict[str, obj
         {"redis_url": URL, "user_limit": "off", "routes": [RoutePolicy("/a", user_limit="1/s")]},
     ],
 )
-def test_used_store_is_not_reported_at_start(values: dict[str, object]) -> None:
+def test_used_store_is_not_reported_at_start(values: dict[str, Any]) -> None:
     assert reported(startup_advice, **values) == []
 
 
 def test_key_secret_is_reported_once_with_its_effect() -> None:
-    def message(**values: object) -> str:
+    def message(**values: Any) -> str:
         (found,) = [p for p in collect_advice(Settings(**values)) if p.variable.endswith("KEY_SECRET")]
         return found.message
 
@@ -267,8 +266,8 @@ def test_key_secret_is_reported_once_with_its_effect() -> None:
     assert "a publicly known key" in message(redis_url=URL)
 
 
-def test_what_several_processes_would_do_that_each_think_they_are_alone() -> None:
-    def hint(**values: object) -> str | None:
+def test_advice_on_workers_names_the_effect() -> None:
+    def hint(**values: Any) -> str | None:
         found = {p.variable: p.hint for p in collect_advice(Settings(**values))}
         return found.get("AUTOGLM_THROTTLE_WORKERS")
 
@@ -280,7 +279,7 @@ def test_what_several_processes_would_do_that_each_think_they_are_alone() -> Non
     assert hint(redis_url=URL, workers=4) is None
 
 
-ANOTHER = {
+ANOTHER: dict[str, Any] = {
     "redis_on_error": "deny",
     "service": "llm",
     "redis_prefix": "p",
@@ -303,21 +302,24 @@ ANOTHER = {
     "compute_priority": "low",
     "gpu_memory_ratio": 0.6,
     "gpu_memory_ratio_low": 0.4,
+    "sample_interval_max_s": 5,
 }
-STORES: dict[str, dict[str, object]] = {
+STORES: dict[str, dict[str, Any]] = {
     "nothing": {},
     "redis": {"redis_url": URL},
     "fleet": {"redis_url": URL, "fleet": True},
     "gpus": {"redis_url": URL, "fleet_gpu": True},
     "breakers": {"redis_url": URL, "breaker_shared": True},
     "quotas": {"quotas": True},
+    "sampling": {"sample_adaptive": True},
 }
 READ_WITH = {
-    "REDIS_URL": {"redis", "fleet", "gpus", "breakers"},
-    "FLEET": {"fleet"},
-    "FLEET_GPU": {"gpus"},
-    "BREAKER_SHARED": {"breakers"},
-    "QUOTAS": {"quotas"},
+    "redis_url": {"redis", "fleet", "gpus", "breakers"},
+    "fleet": {"fleet"},
+    "fleet_gpu": {"gpus"},
+    "breaker_shared": {"breakers"},
+    "quotas": {"quotas"},
+    "sample_adaptive": {"sampling"},
 }
 
 
@@ -326,21 +328,21 @@ READ_WITH = {
 def test_store_setting_without_a_store_is_reported(name: str, store: str) -> None:
     needed = PREREQUISITES[name]
     read = store in READ_WITH[needed]
-    full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": KEY}
+    full: dict[str, Any] = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": KEY}
     found = {
         p.variable: p.message
         for p in collect_advice(Settings(**(full | STORES[store] | {name: ANOTHER[name]})))
     }
-    expected = {} if read else {settings_table()[name].variable: f"has no effect without {needed}"}
+    expected = {} if read else {settings_table()[name].variable: f"has no effect without {needed.upper()}"}
     assert found == expected
 
 
-def test_all_of_them_are_known() -> None:
+def test_settings_that_need_another_are_all_tested() -> None:
     assert set(ANOTHER) == set(PREREQUISITES)
     assert set(READ_WITH) == set(PREREQUISITES.values())
 
 
-def test_the_log_of_a_start_holds_no_password(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_of_a_start_holds_no_password(caplog: pytest.LogCaptureFixture) -> None:
     from autoglm_throttle import Throttle
 
     settings = Settings(redis_url=f"redis://me:{PASSWORD}@127.0.0.1:1/0", gpu="none")
@@ -353,7 +355,8 @@ def test_the_log_of_a_start_holds_no_password(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.parametrize("name", ["redis_deadline_s", "redis_connect_s", "redis_read_s"])
-def test_no_time_may_be_set_that_is_shorter_than_a_timer_is_late(name: str) -> None:
-    longer = {"redis_read_s": 20.0, name: 1.5 * STALL_S} if name == "redis_deadline_s" else {name: 10.0}
-    assert getattr(Settings(**longer), name) == longer[name]
+def test_time_shorter_than_a_late_timer_is_a_problem(name: str) -> None:
+    longer: dict[str, Any] = {"redis_read_s": 20.0, "redis_deadline_s": 1.5 * STALL_S}
+    longer[name] = 1.5 * STALL_S if name == "redis_deadline_s" else 10.0
+    assert Settings(**longer).value_of(name) == longer[name]
     assert problems(**{name: STALL_S * 0.99})[0].startswith(f"{name}: must be a number ")
