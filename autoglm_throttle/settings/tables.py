@@ -81,6 +81,10 @@ class Tables:
             self.problems.append(Problem(place, "must be a table", f"for example {example}"))
             return None
         policy, problems, wrong = validate(kind, table | given)
+        # The name stands in the head of the table alone.
+        self.problems += [
+            Problem(f"{place}.{key}", "is not a known key") for key in table.keys() & given.keys()
+        ]
         self.problems += [
             # The name of a table is its place.
             problem.below(f"{place}.")
