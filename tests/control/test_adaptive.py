@@ -291,6 +291,19 @@ def test_the_load(pct: float | None, word: LimiterReport, load: float) -> None:
     assert adaptive().observe(view(pct), word, WORK, T0).load == load
 
 
+def test_headroom_above_the_service_rate_is_a_setting() -> None:
+    controller = adaptive(ControlSettings(adaptive_headroom=2.0))
+    states = [controller.observe(view(96.0), waiting(100.0), WORK, T0 + n) for n in range(3)]
+    assert states[-1].budget_rps == 200.0
+
+
+def test_samples_before_the_release_are_a_setting() -> None:
+    controller = adaptive(ControlSettings(adaptive_release_samples=4))
+    words = [waiting()] * 3 + [quiet()] * 4
+    states = [controller.observe(view(96.0), word, WORK, T0 + n) for n, word in enumerate(words)]
+    assert [state.armed for state in states] == [False, False, True, True, True, True, False]
+
+
 def test_load_follows_the_limiter_between_samples_unconfirmed() -> None:
     controller = adaptive()
     controller.observe(view(90.0), quiet(), WORK, T0)

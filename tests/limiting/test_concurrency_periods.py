@@ -36,6 +36,15 @@ def test_rejections_before_the_limiter_are_demand() -> None:
     assert tested.in_flight == 0
 
 
+def test_period_completions_are_a_setting() -> None:
+    tested = limiter(slo_s=60.0, period_completions=2)
+    for done in (1, 2):
+        tested.try_acquire(Demand(HIGH), 0.0)
+        tested.release(0.0, Outcome.SUCCESS, 0.1)
+        tested.close_period(0.5)
+        assert (tested.service.demand_rps[0] > 0.0) is (done == 2)
+
+
 @pytest.mark.parametrize(
     ("done", "latency_s", "now", "closed"),
     [

@@ -67,6 +67,10 @@ def test_an_objective_of_its_own_decides_how_long_a_request_waits() -> None:
     assert rejected(tested, HIGH, slo_s=0.2).detail == "queue:slow", "six before it are too many for 50 ms"
 
 
+def test_wait_budget_is_a_setting() -> None:
+    assert wait(fill(knowing(100.0, wait_budget=0.5)), HIGH).max_wait_s == 1.0
+
+
 def test_slots_that_a_grown_limit_has_just_opened_are_not_held_against_a_newcomer() -> None:
     tested = fill(knowing(10.0, limit=2))
     for _ in range(6):
