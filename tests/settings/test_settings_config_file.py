@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autoglm_throttle.settings import PREFIX, ConfigError, Settings, SettingSource
-from autoglm_throttle.settings.config_file import BYTES_AT_MOST
+from autoglm_throttle.settings.config_file import BYTES_AT_MOST, ConfigFile
+from autoglm_throttle.settings.config_file import _lines as lines_of
+from autoglm_throttle.settings.problems import quoted_key
 from autoglm_throttle.types import Priority
 from docs.generate.settings import EXAMPLE
 
@@ -206,3 +211,56 @@ def test_file_named_in_code_is_read(file: Path) -> None:
     settings = Settings.from_env({}, config_file=file)
     assert settings.rates.workers == 3
     assert settings.source_of("config_file") is SettingSource.CODE
+
+
+NAMES = st.sampled_from(["a", "a-b", "a.b", "x y", 'say "hi"', "back\\slash", "a[1]", "größe", "[0]", "."])
+WHERE = st.builds(
+    lambda table, name, rest: f"{table}.{quoted_key(name)}{rest}",
+    st.sampled_from(["plans", "guards", "other"]),
+    NAMES,
+    st.sampled_from(["", ".failures", ".failures[2]", ".mode", "[0]"]),
+) | st.builds(
+    lambda number, rest: f"routes[{number}]{rest}",
+    st.integers(0, 4),
+    st.sampled_from(["", ".cost", ".cost.x"]),
+)
+
+
+def text_of(tables: list[tuple[str, str]]) -> str:
+    """Format tables with one key each, and routes before them."""
+    routes = '[[routes]]\npattern = "/a"\n[[routes]]\npattern = "/b"\ncost = 2\n'
+    named = (f"[{table}.{quoted_key(name)}]\nfailures = 3\n" for table, name in dict.fromkeys(tables))
+    return routes + "".join(named)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["plans", "guards"]), NAMES), max_size=5), WHERE)
+def test_place_is_the_longest_known_part_of_a_key(tables: list[tuple[str, str]], where: str) -> None:
+    file = ConfigFile(Path("t.toml"), {}, lines_of(text_of(tables)))
+    around = [where[:end] for end in range(len(where) + 1) if where[end : end + 1] in {"", ".", "["}]
+    known = [part for part in around if part in file.lines]
+    line = f":{file.lines[max(known, key=len)]}" if known else ""
+    assert file.place(where) == f"t.toml{line}: {where}"
+
+
+class CountedLines(dict[str, int]):
+    """Lines that count how often they are looked up, and cannot be listed."""
+
+    lookups = 0
+
+    def __contains__(self, key: object) -> bool:
+        self.lookups += 1
+        return super().__contains__(key)
+
+    def __iter__(self) -> NoReturn:
+        raise AssertionError("all lines are read")
+
+    items = keys = values = __iter__
+
+
+def test_place_in_a_long_file_needs_a_few_lookups() -> None:
+    lines = CountedLines(lines_of('[[routes]]\npattern = "/a"\n' * 2000))
+    file = ConfigFile(Path("t.toml"), {}, lines)
+    assert file.place("routes[1999].cost") == "t.toml:3999: routes[1999].cost"
+    assert file.place("routes[1999].pattern") == "t.toml:4000: routes[1999].pattern"
+    assert file.place("plans.gold") == "t.toml: plans.gold"
+    assert lines.lookups <= 6

@@ -1,4 +1,4 @@
-"""A configuration file that is no regular file, or nested without end, is a problem and no blocked start."""
+"""A file that is no regular file, or nested without end, is a problem and no blocked start."""
 
 from __future__ import annotations
 
@@ -98,10 +98,24 @@ def test_special_file_as_config_file_is_a_problem(kind: str) -> None:
     next(made, None)
 
 
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_special_file_as_env_file_is_a_problem(kind: str) -> None:
+    made = SPECIAL[kind]()
+    path = next(made)
+    problems = problems_of(lambda: Settings.from_env({PREFIX + "WORKERS": "0"}, path), path)
+    assert [problem.variable for problem in problems] == [PREFIX + "WORKERS", "env_file"]
+    assert problems[1].message.startswith("cannot be read: ")
+    assert problems[1].hint == f"'{path}'"
+    next(made, None)
+
+
 def test_link_to_regular_file_is_read() -> None:
     Path("real.toml").write_text("workers = 3\n")
     Path("link.toml").symlink_to("real.toml")
     assert Settings.from_env({CONFIG_FILE: "link.toml"}).text_of("workers") == "3"
+    Path("real.env").write_text(f"{PREFIX}WORKERS=4\n")
+    Path("link.env").symlink_to("real.env")
+    assert Settings.from_env({}, "link.env").text_of("workers") == "4"
 
 
 NESTED = {
