@@ -233,7 +233,7 @@ class _RecordedExchange:
         self._recorder = recorder
         self._writer = writer
         self._request = _RequestHead(scope, recorder.clock(), recorder.serial())
-        self._body = _RequestBody(recorder.settings.body)
+        self._body = _RequestBody(recorder.body)
         self._response = _ResponseHead()
         self.done: bool = False
         self.fault: Exception | None = None

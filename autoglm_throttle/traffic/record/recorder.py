@@ -16,7 +16,7 @@ from autoglm_throttle._runtime.fork import keep_parent_part, rebuild_after_fork
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.groups.callers import CallerSettings
-from autoglm_throttle.settings.groups.recorder import RecorderSettings
+from autoglm_throttle.settings.groups.recorder import RecordBody, RecorderSettings
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.clients import RecordedClients
 from autoglm_throttle.traffic.record.decision import identity_header
@@ -87,6 +87,8 @@ class Recorder:
     ) -> None:
         callers = CallerSettings() if callers is None else callers
         self.settings: RecorderSettings = settings
+        # Read for each request: an attribute of a pydantic model takes longer.
+        self.body: RecordBody = settings.body
         self.path: Path = _writable(settings.path)
         """The given path; ``file`` is the actual one."""
         kind, _, name = callers.identity.partition(":")
@@ -238,7 +240,7 @@ class Recorder:
         return writer
 
     def _header(self) -> RecordingHeader:
-        kept = {"body": self.settings.body.value, "key": self.clients.key_kind}
+        kept = {"body": self.body.value, "key": self.clients.key_kind}
         described = self.redaction.describe() | kept
         start = datetime.now(UTC).isoformat(timespec="microseconds")
         return RecordingHeader(

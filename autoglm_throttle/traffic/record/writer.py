@@ -124,7 +124,8 @@ class Writer:
         """Requests that have started and are not queued yet."""
         self.queue: WriteQueue = WriteQueue()
         self._batch = _Batch()
-        self._settings = settings
+        self._max_s = settings.max_s
+        self._sample = settings.sample
         self._clock = clock
         self._worker = Worker("autoglm-throttle-recorder", self._step, on_stop=self._close_file)
         self._worker.start()
@@ -184,7 +185,7 @@ class Writer:
             self._fail(error)
 
     def _left_s(self) -> float:
-        return self._settings.max_s - (self._clock() - self.began_s)
+        return self._max_s - (self._clock() - self.began_s)
 
     def _over(self) -> str:
         return "max_s" if self._left_s() <= 0.0 else ""
@@ -223,13 +224,13 @@ class Writer:
         self.ended = reason
         self.queue.discard()
         # In-flight requests will not be written either; only the sampled share would have been.
-        self.queue.dropped += round(max(0, self.in_flight) * self._settings.sample)
+        self.queue.dropped += round(max(0, self.in_flight) * self._sample)
 
     def _add(self, items: list[Item]) -> str:
         """Add the lines of some requests; return the reason if the rest does not fit, or an empty text."""
         for position, item in enumerate(items):
             reason = ""
-            if item[0] > self._settings.max_s:
+            if item[0] > self._max_s:
                 reason = "max_s"
             elif not self.store.add(format_line(*item)):
                 reason = "max_bytes"
