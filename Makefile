@@ -62,6 +62,7 @@ types: python
 	"$(BIN)/mypy"
 	@said=$$(PATH="$(abspath $(BIN)):$$PATH" basedpyright --verifytypes autoglm_throttle --ignoreexternal) \
 		|| { echo "$$said"; exit 1; }; echo "$$said" | grep completeness
+	"$(BIN)/python" -m tests.project.typed_user
 
 imports: python
 	$(ENVIRONMENT) test check

@@ -18,7 +18,6 @@ from autoglm_throttle.settings import values as typed
 from autoglm_throttle.settings.groups import GROUP_OF, GROUPS
 from autoglm_throttle.settings.groups.base import DEFAULTS, field_types
 from autoglm_throttle.settings.route_policy import ResourcePolicy
-from autoglm_throttle.settings.sources import NAMES
 from autoglm_throttle.types import Priority
 
 POLICIES: list[tuple[type[BaseModel], Any]] = [
@@ -138,27 +137,14 @@ class TestSchemas:
 
 
 class TestTypesOfArguments:
-    """Types of arguments, which only type checkers read."""
-
-    def test_names_are_those_of_the_settings(self) -> None:
-        assert set(types_of(typed.SettingValues)) == set(NAMES)
-
-    @pytest.mark.parametrize(("policy", "arguments"), POLICIES, ids=lambda part: part.__name__)
-    def test_names_are_those_of_the_policy(self, policy: Any, arguments: Any) -> None:
-        assert set(types_of(arguments)) == set(policy.model_fields) - {policy.positional}
+    """Types of arguments, which only type checkers read; see also tests/project/test_typed_settings.py."""
 
     @pytest.mark.parametrize("name", settings_table())
     def test_type_of_a_setting_accepts_its_default(self, name: str) -> None:
         annotation = types_of(typed.SettingValues)[name]
         known = settings_table()[name]
         assert accepts(annotation, known.default)
-        assert accepts(annotation, None) == (known.default is None)
         assert not accepts(annotation, object())
-
-    @pytest.mark.parametrize("name", settings_table())
-    def test_type_of_a_setting_has_the_words_of_its_enum(self, name: str) -> None:
-        known = settings_table()[name]
-        check_enum(types_of(typed.SettingValues)[name], enum_of(GROUPS[GROUP_OF[name]], known.field))
 
     @pytest.mark.parametrize(("policy", "arguments"), POLICIES, ids=lambda part: part.__name__)
     def test_type_of_a_column_has_the_words_of_its_enum(self, policy: Any, arguments: Any) -> None:
