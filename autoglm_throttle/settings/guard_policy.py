@@ -1,15 +1,10 @@
 """Configuration of one guard: a table ``[guards.<name>]``, or the same in code."""
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Unpack
 
 from autoglm_throttle.settings.field_types import AGE, LOAD, FieldType, FieldTypeError, choice
-from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.types import Criticality
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from autoglm_throttle.settings.values import GuardValues
+from autoglm_throttle.settings.groups.breaker import BreakerSettings, BreakerValues
+from autoglm_throttle.types import Criticality, CriticalityName
 
 NAME_CHARACTERS: Final = 200
 
@@ -25,6 +20,14 @@ GUARD_NAME: Final = FieldType(
     f"a name of 1 to {NAME_CHARACTERS} printable characters", "vector-db", _guard_name
 )
 """The name of a guard; an origin such as ``https://host:8443`` is a name, too."""
+
+
+class GuardValues(BreakerValues, total=False):
+    """Arguments of ``GuardPolicy`` besides its name."""
+
+    criticality: Criticality | CriticalityName | None
+    shed_above: float | str | None
+    max_stale_s: float | str | None
 
 
 class GuardPolicy(BreakerSettings):

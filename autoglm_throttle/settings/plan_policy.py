@@ -1,18 +1,14 @@
 """Plans: limits and priority of groups of callers, by name, with their members."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypedDict, Unpack
 
 from autoglm_throttle.settings.field_types import PRIORITY, FieldType, FieldTypeError, listed, word
 from autoglm_throttle.settings.groups.base import Override
 from autoglm_throttle.settings.problems import MASK
 from autoglm_throttle.settings.route_policy import LABEL
 from autoglm_throttle.settings.user_limits import USER_LIMITS
-from autoglm_throttle.types import Priority, UserLimit
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from autoglm_throttle.settings.values import PlanValues
+from autoglm_throttle.types import Priority, PriorityName, UserLimit
 
 _MEMBER: Final = word(
     r"[0-9a-f]{16}",
@@ -34,6 +30,14 @@ def _members(raw: object) -> tuple[str, ...]:
 MEMBERS: Final = FieldType(
     _MEMBERS.allowed, _MEMBER.example, _members, text=_MEMBERS.text, public=lambda _: MASK, hidden=True
 )
+
+
+class PlanValues(TypedDict, total=False):
+    """Arguments of ``PlanPolicy`` besides its name."""
+
+    user_limit: str | Sequence[UserLimit] | None
+    priority: Priority | PriorityName | None
+    members: str | Collection[str]
 
 
 class PlanPolicy(Override):

@@ -5,9 +5,9 @@ a fraction of a microsecond belongs to the ASGI layer.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Self, TypedDict, Unpack
 
 from pydantic import model_validator
 
@@ -27,12 +27,7 @@ from autoglm_throttle.settings.groups.callers import PATH_CHARACTERS
 from autoglm_throttle.settings.groups.gpu import PRECISION, RATIO
 from autoglm_throttle.settings.problems import ConfigError, Problem
 from autoglm_throttle.settings.user_limits import USER_LIMITS
-from autoglm_throttle.types import Priority, UserLimit
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from autoglm_throttle.settings.values import ResourceValues, RouteValues
+from autoglm_throttle.types import Priority, PriorityName, UserLimit
 
 REST: Final = "*"
 """As the last segment: matches any rest of the path, or nothing."""
@@ -108,6 +103,14 @@ RESOURCE_POLICY: Final = FieldType(
 )
 
 
+class ResourceValues(TypedDict, total=False):
+    """Arguments of ``ResourcePolicy``, and keys of its table."""
+
+    precision_hint: str | Sequence[str] | None
+    gpu_memory_ratio: float | str | None
+    compute_priority: Priority | PriorityName | None
+
+
 class ResourcePolicy(Override):
     """Memory share and serving advice of one route; None leaves a value unchanged.
 
@@ -128,6 +131,19 @@ class ResourcePolicy(Override):
     if TYPE_CHECKING:
 
         def __init__(self, **values: Unpack[ResourceValues]) -> None: ...
+
+
+class RouteValues(TypedDict, total=False):
+    """Arguments of ``RoutePolicy`` besides its pattern."""
+
+    methods: str | Collection[str] | None
+    priority: Priority | PriorityName | None
+    cost: float
+    user_limit: str | Sequence[UserLimit] | None
+    name: str | None
+    exempt: bool
+    slo_s: float | str | None
+    resource_policy: ResourcePolicy | ResourceValues | None
 
 
 class RoutePolicy(Override):

@@ -5,110 +5,35 @@ Type checkers alone read this module. A test holds it equal to the declarations 
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 from pydantic import SecretStr
 
 from autoglm_throttle import types as t
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.settings.groups.callers import HeaderStyle, HeaderTrust
-from autoglm_throttle.settings.groups.observe import MetricsExport, UnknownNames
-from autoglm_throttle.settings.groups.recorder import RecordBody
+from autoglm_throttle.settings.groups.callers import (
+    HeaderStyle,
+    HeaderStyleName,
+    HeaderTrust,
+    HeaderTrustName,
+)
+from autoglm_throttle.settings.groups.observe import (
+    MetricsExport,
+    MetricsExportName,
+    UnknownNames,
+    UnknownNamesName,
+)
+from autoglm_throttle.settings.groups.recorder import RecordBody, RecordBodyName
 from autoglm_throttle.settings.guard_policy import GuardPolicy
 from autoglm_throttle.settings.plan_policy import PlanPolicy
-from autoglm_throttle.settings.route_policy import ResourcePolicy, RoutePolicy
-
-PolicyName = Literal["adaptive", "tiers", "concurrency", "fixed"]
-SignalName = Literal["auto", "utilization", "pressure"]
-BorrowName = Literal["off", "down", "any"]
-WebSocketName = Literal["rate", "slot"]
-StoreFailureName = Literal["local", "allow", "deny"]
-HeaderTrustName = Literal["lower", "proxy", "any", "off"]
-HeaderStyleName = Literal["auto", "ietf", "legacy", "none"]
-AggregateName = Literal["weighted", "mean", "max"]
-MissingTelemetryName = Literal["open", "last", "conservative", "closed"]
-TripName = Literal["consecutive", "failure_rate", "slow_rate"]
-SlowCallName = Literal["failure", "separate"]
-StreamSettleName = Literal["end", "first_item"]
-TooManyRequestsName = Literal["neutral", "open"]
-BreakerModeName = Literal["enforce", "metrics_only", "disabled"]
-RecordBodyName = Literal["hash", "none", "full"]
-MetricsExportName = Literal["auto", "prometheus", "off"]
-UnknownNamesName = Literal["error", "warn"]
-
-
-class BreakerValues(TypedDict, total=False):
-    """Arguments of ``BreakerSettings``; None counts as not set."""
-
-    failures: int | None
-    open_s: float | str | None
-    half_open_max: int | None
-    timeout_s: float | str | None
-    trip: str | Collection[t.TripRule | TripName] | None
-    slow_call_s: float | str | None
-    max_in_flight: int | None
-    mode: t.BreakerMode | BreakerModeName | None
-    open_max_s: float | str | None
-    backoff: float | str | None
-    success_threshold: int | None
-    trial_lease_s: float | str | None
-    failure_window_s: float | str | None
-    window: int | None
-    window_s: float | str | None
-    min_calls: int | None
-    failure_rate: float | str | None
-    slow_rate: float | str | None
-    slow_is: t.SlowCallMode | SlowCallName | None
-    ramp: str | Sequence[float] | None
-    ramp_step_s: float | str | None
-    first_item_s: float | str | None
-    stream_idle_s: float | str | None
-    stream_settle: t.StreamSettleMode | StreamSettleName | None
-    on_429: t.TooManyRequestsMode | TooManyRequestsName | None
-
-
-class GuardValues(BreakerValues, total=False):
-    """Arguments of ``GuardPolicy`` besides its name."""
-
-    criticality: t.Criticality | t.CriticalityName | None
-    shed_above: float | str | None
-    max_stale_s: float | str | None
-
-
-class ResourceValues(TypedDict, total=False):
-    """Arguments of ``ResourcePolicy``, and keys of its table."""
-
-    precision_hint: str | Sequence[str] | None
-    gpu_memory_ratio: float | str | None
-    compute_priority: t.Priority | t.PriorityName | None
-
-
-class RouteValues(TypedDict, total=False):
-    """Arguments of ``RoutePolicy`` besides its pattern."""
-
-    methods: str | Collection[str] | None
-    priority: t.Priority | t.PriorityName | None
-    cost: float
-    user_limit: str | Sequence[t.UserLimit] | None
-    name: str | None
-    exempt: bool
-    slo_s: float | str | None
-    resource_policy: ResourcePolicy | ResourceValues | None
-
-
-class PlanValues(TypedDict, total=False):
-    """Arguments of ``PlanPolicy`` besides its name."""
-
-    user_limit: str | Sequence[t.UserLimit] | None
-    priority: t.Priority | t.PriorityName | None
-    members: str | Collection[str]
+from autoglm_throttle.settings.route_policy import ResourcePolicy, ResourceValues, RoutePolicy
 
 
 class ValuesBesideGpu(TypedDict, total=False):
     """Settings as arguments of ``throttle_for_tests``, whose ``gpu`` is no name of a source."""
 
-    policy: t.Policy | PolicyName
-    signal: t.Signal | SignalName
+    policy: t.Policy | t.PolicyName
+    signal: t.Signal | t.SignalName
     dry_run: bool
     tiers: str | Sequence[tuple[float, float]]
     tier_samples: int
@@ -122,13 +47,13 @@ class ValuesBesideGpu(TypedDict, total=False):
     rate_low_rps: float | str
     burst_s: float | str
     workers: int
-    borrow: t.BorrowMode | BorrowName
+    borrow: t.BorrowMode | t.BorrowName
     reserve_mid: float | str
     reserve_low: float | str
     slo_s: float | str
     inflight_max: int
     queue_max: int
-    websockets: t.WebSocketMode | WebSocketName
+    websockets: t.WebSocketMode | t.WebSocketName
     latency_budget: float | str
     wait_budget: float | str
     min_share: float | str
@@ -143,7 +68,7 @@ class ValuesBesideGpu(TypedDict, total=False):
     max_users: int
     address_factor: float | str
     redis_url: SecretStr | str | None
-    redis_on_error: t.StoreFailureMode | StoreFailureName
+    redis_on_error: t.StoreFailureMode | t.StoreFailureName
     service: str
     redis_prefix: str
     redis_deadline_s: float | str
@@ -179,8 +104,8 @@ class ValuesBesideGpu(TypedDict, total=False):
     gpu_required: bool
     sample_interval_s: float | str
     sample_adaptive: bool
-    gpu_aggregate: t.AggregateMode | AggregateName
-    gpu_unknown: t.MissingTelemetryMode | MissingTelemetryName
+    gpu_aggregate: t.AggregateMode | t.AggregateName
+    gpu_unknown: t.MissingTelemetryMode | t.MissingTelemetryName
     gpu_memory_target: float | str
     sample_interval_max_s: float | str
     gpu_stale_after_s: float | str | None
@@ -203,10 +128,10 @@ class ValuesBesideGpu(TypedDict, total=False):
     breaker_open_s: float | str
     breaker_half_open_max: int
     breaker_timeout_s: float | str | None
-    breaker_trip: str | Collection[t.TripRule | TripName]
+    breaker_trip: str | Collection[t.TripRule | t.TripName]
     breaker_slow_call_s: float | str | None
     breaker_max_in_flight: int
-    breaker_mode: t.BreakerMode | BreakerModeName
+    breaker_mode: t.BreakerMode | t.BreakerModeName
     breaker_open_max_s: float | str | None
     breaker_backoff: float | str
     breaker_success_threshold: int | None
@@ -217,13 +142,13 @@ class ValuesBesideGpu(TypedDict, total=False):
     breaker_min_calls: int
     breaker_failure_rate: float | str
     breaker_slow_rate: float | str
-    breaker_slow_is: t.SlowCallMode | SlowCallName
+    breaker_slow_is: t.SlowCallMode | t.SlowCallName
     breaker_ramp: str | Sequence[float]
     breaker_ramp_step_s: float | str
     breaker_first_item_s: float | str | None
     breaker_stream_idle_s: float | str | None
-    breaker_stream_settle: t.StreamSettleMode | StreamSettleName
-    breaker_on_429: t.TooManyRequestsMode | TooManyRequestsName
+    breaker_stream_settle: t.StreamSettleMode | t.StreamSettleName
+    breaker_on_429: t.TooManyRequestsMode | t.TooManyRequestsName
     breaker_shared: bool
     breaker_store_deadline_s: float | str
     breaker_max_names: int

@@ -43,12 +43,18 @@ class BreakerCause(StrEnum):
     """The dependency is healthy: the feature is shed under load."""
 
 
+TripName = Literal["consecutive", "failure_rate", "slow_rate"]
+
+
 class TripRule(StrEnum):
     """A rule by which a breaker opens (``BREAKER_TRIP``)."""
 
     CONSECUTIVE = "consecutive"
     FAILURE_RATE = "failure_rate"
     SLOW_RATE = "slow_rate"
+
+
+SlowCallName = Literal["failure", "separate"]
 
 
 class SlowCallMode(StrEnum):
@@ -59,11 +65,17 @@ class SlowCallMode(StrEnum):
     """A success for every rule but ``slow_rate``."""
 
 
+StreamSettleName = Literal["end", "first_item"]
+
+
 class StreamSettleMode(StrEnum):
     """When the probe call of a stream counts as successful (``breaker_stream_settle``)."""
 
     END = "end"
     FIRST_ITEM = "first_item"
+
+
+TooManyRequestsName = Literal["neutral", "open"]
 
 
 class TooManyRequestsMode(StrEnum):
@@ -72,6 +84,9 @@ class TooManyRequestsMode(StrEnum):
     NEUTRAL = "neutral"
     OPEN = "open"
     """The breaker opens for the time of its Retry-After."""
+
+
+BreakerModeName = Literal["enforce", "metrics_only", "disabled"]
 
 
 class BreakerMode(StrEnum):

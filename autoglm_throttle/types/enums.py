@@ -39,6 +39,9 @@ class Outcome(StrEnum):
     """No evidence about the service: the client disconnected, or the error was the caller's own."""
 
 
+PolicyName = Literal["adaptive", "tiers", "concurrency", "fixed"]
+
+
 class Policy(StrEnum):
     """Policy of the control loop."""
 
@@ -52,6 +55,9 @@ class Policy(StrEnum):
     """The nominal rates."""
 
 
+SignalName = Literal["auto", "utilization", "pressure"]
+
+
 class Signal(StrEnum):
     """Signal compared with the bands of the tier table."""
 
@@ -60,6 +66,9 @@ class Signal(StrEnum):
     UTILIZATION = "utilization"
     PRESSURE = "pressure"
     """100 % times the largest of several ratios of a load to its target."""
+
+
+WebSocketName = Literal["rate", "slot"]
 
 
 class WebSocketMode(StrEnum):
@@ -71,12 +80,18 @@ class WebSocketMode(StrEnum):
     """Charged when it connects, and in flight as long as it is open."""
 
 
+BorrowName = Literal["off", "down", "any"]
+
+
 class BorrowMode(StrEnum):
     """Other classes that lend tokens when a bucket is short."""
 
     OFF = "off"
     DOWN = "down"
     ANY = "any"
+
+
+StoreFailureName = Literal["local", "allow", "deny"]
 
 
 class StoreFailureMode(StrEnum):
@@ -90,6 +105,9 @@ class StoreFailureMode(StrEnum):
     """All requests are rejected with 503."""
 
 
+MissingTelemetryName = Literal["open", "last", "conservative", "closed"]
+
+
 class MissingTelemetryMode(StrEnum):
     """The assumption once telemetry has been missing for long (``GPU_UNKNOWN``)."""
 
@@ -97,6 +115,9 @@ class MissingTelemetryMode(StrEnum):
     LAST = "last"
     CONSERVATIVE = "conservative"
     CLOSED = "closed"
+
+
+AggregateName = Literal["weighted", "mean", "max"]
 
 
 class AggregateMode(StrEnum):

@@ -19,16 +19,20 @@ from autoglm_throttle.settings import (
     values,
 )
 from autoglm_throttle.settings.groups import GROUP_OF, GROUPS
+from autoglm_throttle.settings.groups.breaker import BreakerValues
+from autoglm_throttle.settings.guard_policy import GuardValues
+from autoglm_throttle.settings.plan_policy import PlanValues
+from autoglm_throttle.settings.route_policy import ResourceValues, RouteValues
 from autoglm_throttle.settings.sources import TABLES
 from autoglm_throttle.types import Priority
 
 HINTS = get_type_hints(values.SettingValues)
 POLICIES: dict[str, tuple[type[Any], type[BaseModel], set[str]]] = {
-    "breaker": (values.BreakerValues, BreakerSettings, set()),
-    "guard": (values.GuardValues, GuardPolicy, {"name"}),
-    "plan": (values.PlanValues, PlanPolicy, {"name"}),
-    "route": (values.RouteValues, RoutePolicy, {"pattern"}),
-    "resource": (values.ResourceValues, ResourcePolicy, set()),
+    "breaker": (BreakerValues, BreakerSettings, set()),
+    "guard": (GuardValues, GuardPolicy, {"name"}),
+    "plan": (PlanValues, PlanPolicy, {"name"}),
+    "route": (RouteValues, RoutePolicy, {"pattern"}),
+    "resource": (ResourceValues, ResourcePolicy, set()),
 }
 """Kind -> its typed arguments, its model, and the column that is given by position."""
 

@@ -17,8 +17,7 @@ from autoglm_throttle.settings import (
     SettingSource,
     collect_advice,
 )
-from autoglm_throttle.settings.route_policy import ResourcePolicy
-from autoglm_throttle.settings.values import ResourceValues
+from autoglm_throttle.settings.route_policy import ResourcePolicy, ResourceValues
 from autoglm_throttle.types import Demand, Priority
 from tests.control.quotas import card, seen
 

@@ -1,6 +1,7 @@
 """Settings of circuit breakers and of degradation: the defaults of guards, and those of one guard."""
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self, TypedDict, Unpack
 
 from pydantic import ValidationInfo, model_validator
 
@@ -24,16 +25,16 @@ from autoglm_throttle.settings.problems import ConfigError, repr_for_user
 from autoglm_throttle.types import (
     STALL_S,
     BreakerMode,
+    BreakerModeName,
     SlowCallMode,
+    SlowCallName,
     StreamSettleMode,
+    StreamSettleName,
     TooManyRequestsMode,
+    TooManyRequestsName,
+    TripName,
     TripRule,
 )
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from autoglm_throttle.settings.values import BreakerValues
 
 LEASE_LEAST_S: Final = 30.0
 """Default lease of a probe in seconds: longer than the common time-outs of clients."""
@@ -92,6 +93,36 @@ RAMP: Final = FieldType(
     _ramp,
     text=lambda shares: ",".join(map(plain, shares)) or NOTHING,
 )
+
+
+class BreakerValues(TypedDict, total=False):
+    """Arguments of ``BreakerSettings``; None counts as not set."""
+
+    failures: int | None
+    open_s: float | str | None
+    half_open_max: int | None
+    timeout_s: float | str | None
+    trip: str | Collection[TripRule | TripName] | None
+    slow_call_s: float | str | None
+    max_in_flight: int | None
+    mode: BreakerMode | BreakerModeName | None
+    open_max_s: float | str | None
+    backoff: float | str | None
+    success_threshold: int | None
+    trial_lease_s: float | str | None
+    failure_window_s: float | str | None
+    window: int | None
+    window_s: float | str | None
+    min_calls: int | None
+    failure_rate: float | str | None
+    slow_rate: float | str | None
+    slow_is: SlowCallMode | SlowCallName | None
+    ramp: str | Sequence[float] | None
+    ramp_step_s: float | str | None
+    first_item_s: float | str | None
+    stream_idle_s: float | str | None
+    stream_settle: StreamSettleMode | StreamSettleName | None
+    on_429: TooManyRequestsMode | TooManyRequestsName | None
 
 
 class BreakerSettings(Override):

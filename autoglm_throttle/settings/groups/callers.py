@@ -2,7 +2,7 @@
 
 import ipaddress
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import SecretStr
 
@@ -32,6 +32,9 @@ _MAPPED: Final = ipaddress.ip_network("::ffff:0:0/96")
 """IPv4 inside IPv6: dual-stack servers report IPv4 peers as ``::ffff:a.b.c.d``."""
 
 
+HeaderTrustName = Literal["lower", "proxy", "any", "off"]
+
+
 class HeaderTrust(StrEnum):
     """How far a client's priority header is trusted."""
 
@@ -39,6 +42,9 @@ class HeaderTrust(StrEnum):
     PROXY = "proxy"
     ANY = "any"
     OFF = "off"
+
+
+HeaderStyleName = Literal["auto", "ietf", "legacy", "none"]
 
 
 class HeaderStyle(StrEnum):

@@ -2,10 +2,12 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Literal
 
 from autoglm_throttle.settings.field_types import FieldType, FieldTypeError, choice, number
 from autoglm_throttle.settings.groups.base import Group
+
+UnknownNamesName = Literal["error", "warn"]
 
 
 class UnknownNames(StrEnum):
@@ -13,6 +15,9 @@ class UnknownNames(StrEnum):
 
     ERROR = "error"
     WARN = "warn"
+
+
+MetricsExportName = Literal["auto", "prometheus", "off"]
 
 
 class MetricsExport(StrEnum):

@@ -3,7 +3,7 @@
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Literal
 
 from autoglm_throttle.settings.field_types import (
     FieldType,
@@ -40,6 +40,9 @@ _CREDENTIAL_NAMES: Final = (
 
 SMALLEST_BYTES: Final = 4096
 """A smaller file cannot hold its first and last lines."""
+
+
+RecordBodyName = Literal["hash", "none", "full"]
 
 
 class RecordBody(StrEnum):
