@@ -125,14 +125,10 @@ def parse_redis_url(text: str) -> RedisAddress:
         raise ValueError("it begins with none of these schemes")
     is_socket = scheme.lower() == "unix"
     if is_socket:
-        login, slash, path = rest.partition("/")
+        before, slash, path = rest.partition("/")
         # The parser demands a host.
-        rest = f"{login}{_NO_HOST}{slash}{path}"
-    try:
-        url = MultiHostUrl(f"{scheme}://{rest}")
-    except ValidationError as error:
-        # The reason of the parser, such as "invalid port number", quotes no part of the URL.
-        raise ValueError(f"{error.errors()[0]['ctx']['error']}; {_ENCODE}") from None
+        rest = f"{before}{_NO_HOST}{slash}{path}"
+    url = _split(scheme, rest)
     if url.fragment is not None or "@" in f"{url.path}{url.query}":
         raise ValueError(_ENCODE)
     allowed = ("db",) * is_socket + TLS_OPTIONS * tls + SENTINEL_OPTIONS * (topology is Topology.SENTINEL)
@@ -157,6 +153,16 @@ def parse_redis_url(text: str) -> RedisAddress:
         sentinel_login=RedisLogin(query.pop("sentinel_username", None), query.pop("sentinel_password", None)),
         options=tuple((name, _option(name, value)) for name, value in query.items()),
     )
+
+
+def _split(scheme: str, rest: str) -> MultiHostUrl:
+    login, at, place = rest.rpartition("@")
+    try:
+        # A comma in a password would begin the next host.
+        return MultiHostUrl(f"{scheme}://{login.replace(',', '%2C')}{at}{place}")
+    except ValidationError as error:
+        # The reason of the parser, such as "invalid port number", quotes no part of the URL.
+        raise ValueError(f"{error.errors()[0]['ctx']['error']}; {_ENCODE}") from None
 
 
 def _query(text: str, allowed: tuple[str, ...]) -> dict[str, str]:

@@ -8,10 +8,10 @@ from enum import StrEnum
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.settings.groups import GROUP_OF, settings_table
-from autoglm_throttle.settings.groups.base import PREFIX
+from autoglm_throttle.settings.groups.base import PREFIX, Group
 from autoglm_throttle.settings.problems import Problem, nearest, quoted_key, repr_for_user, unknown_key
 
 if TYPE_CHECKING:
@@ -84,6 +84,15 @@ def always(place: str, _where: str) -> str:
 def head_of(where: str) -> str:
     """Return the name of the setting that holds a place: ``routes`` for ``routes[1].cost``."""
     return where.partition(".")[0].partition("[")[0]
+
+
+def as_table(raw: object) -> dict[str, Any] | None:
+    """Copy a mapping with texts as keys; None for anything else."""
+    try:
+        table = dict(raw) if isinstance(raw, Mapping) else {None: raw}
+    except Exception:  # noqa: BLE001 - a mapping in code may have any fault
+        return None
+    return table if all(isinstance(key, str) for key in table) else None  # type: ignore[return-value]  # checked here
 
 
 def load_arguments(values: Mapping[str, object]) -> LoadedValues:
@@ -190,14 +199,13 @@ def _load_resource_policy(
     """Load the settings of a table ``resource_policy``, which turns ``QUOTAS`` on."""
     if table is None:
         return
-    if hasattr(table, "explicit"):
-        table = table.explicit()
-    if not isinstance(table, Mapping):
+    columns = as_table(table.explicit() if isinstance(table, Group) else table)
+    if columns is None:
         loaded.problems.append(Problem(place(POLICY), "must be a table", "for example [resource_policy]"))
         return
-    for key, value in table.items():
+    for key, value in columns.items():
         if key not in SETTINGS_OF:
-            problem = unknown_key(str(key), tuple(SETTINGS_OF)).below(f"{POLICY}.")
+            problem = unknown_key(key, tuple(SETTINGS_OF)).below(f"{POLICY}.")
             loaded.problems.append(Problem(place(problem.variable), problem.message, problem.hint))
             continue
         name, where = SETTINGS_OF[key], place(f"{POLICY}.{key}")

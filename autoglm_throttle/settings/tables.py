@@ -11,7 +11,7 @@ from autoglm_throttle.settings.guard_policy import GuardPolicy
 from autoglm_throttle.settings.plan_policy import PlanPolicy
 from autoglm_throttle.settings.problems import Problem, quoted_key, repr_for_user
 from autoglm_throttle.settings.route_policy import RoutePolicy
-from autoglm_throttle.settings.sources import head_of
+from autoglm_throttle.settings.sources import as_table, head_of
 
 P = TypeVar("P", bound=Override)
 
@@ -52,7 +52,7 @@ class Tables:
     def _named(self, table: str, raw: object, kind: type[P]) -> dict[str, P]:
         if isinstance(raw, (list, tuple)) and all(isinstance(part, kind) for part in raw):
             pairs: list[tuple[str, Any]] = [(getattr(part, "name", ""), part) for part in raw]
-        elif (by_name := _as_table(raw)) is not None:
+        elif (by_name := as_table(raw)) is not None:
             pairs = list(by_name.items())
         else:
             self._reject(table, f"{table} by name", raw)
@@ -75,7 +75,7 @@ class Tables:
             return part
         if isinstance(part, BreakerSettings):
             part = part.explicit()
-        table = _as_table(part)
+        table = as_table(part)
         if table is None:
             example = EXAMPLES[head_of(place)]
             self.problems.append(Problem(place, "must be a table", f"for example {example}"))
@@ -112,12 +112,3 @@ class Tables:
                 if other != plan.name:
                     place = f"plans.{quoted_key(plan.name)}.members"
                     self.problems.append(Problem(place, f"{member} is already a member of {other}"))
-
-
-def _as_table(raw: object) -> dict[str, Any] | None:
-    """Copy a mapping with texts as keys; None for anything else."""
-    try:
-        table = dict(raw) if isinstance(raw, Mapping) else {None: raw}
-    except Exception:  # noqa: BLE001 - a mapping in code may have any fault
-        return None
-    return table if all(isinstance(key, str) for key in table) else None  # type: ignore[return-value]  # checked here

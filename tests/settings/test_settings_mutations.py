@@ -17,6 +17,11 @@ from autoglm_throttle.settings import PREFIX, ConfigError, Settings, SettingSour
 from autoglm_throttle.settings.problems import MASK
 from tests.settings.mutations import (
     COLUMNS,
+    GUARD,
+    HOSTILE,
+    PLAN,
+    RESOURCE,
+    ROUTE,
     full_example,
     mutated_arguments,
     mutated_environ,
@@ -210,6 +215,20 @@ def test_mutated_arguments_are_read_or_reported(call: str, count: int) -> None:
         values: dict[str, Any] = {name: value for name, (_, value) in drawn.items()}
         faults.run(f"{seed}: {label}", lambda: CALLS[call](**values), naming(values))  # noqa: B023 - called at once
     faults.check(least=count // 50)
+
+
+@pytest.mark.parametrize("label", HOSTILE)
+def test_hostile_value_for_all_settings_is_reported(label: str) -> None:
+    values: dict[str, Any] = {name: HOSTILE[label]() for name in COLUMNS["Settings"]}
+    with pytest.raises(ConfigError) as caught:
+        Settings(**values)
+    assert list(faults_of(caught.value, naming([*values, "precision_hint"]))) == []
+    columns = ({name: HOSTILE[label]() for name in names} for names in (ROUTE, PLAN, RESOURCE, GUARD))
+    route, plan, resource, guard = columns
+    tables: dict[str, Any] = {"routes": [route], "plans": {"a": plan}, "guards": {"a": guard}}
+    with pytest.raises(ConfigError) as caught:
+        Settings(**tables, resource_policy=resource)
+    assert list(faults_of(caught.value, naming([*tables, "resource_policy"]))) == []
 
 
 def test_unmutated_settings_read_back() -> None:

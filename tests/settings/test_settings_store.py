@@ -23,6 +23,7 @@ from autoglm_throttle.settings import (
 )
 from autoglm_throttle.settings.advice import PREREQUISITES, startup_advice
 from autoglm_throttle.settings.problems import MASK, masked_url
+from autoglm_throttle.settings.redis_address import parse_redis_url
 from autoglm_throttle.types import STALL_S
 from autoglm_throttle.types.identity import SHARED_KEY
 
@@ -167,6 +168,17 @@ def test_unencoded_password_hint_shows_the_encoding() -> None:
     (reported,) = problems(redis_url=f"redis://me:a/{PASSWORD}@host")
     assert "'/', '?', '#' and '@' in a password or a path must be written %2F, %3F, %23 and %40" in reported
     Settings(redis_url=f"redis://me:a%2F{PASSWORD}@host")
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://me:{}@h", "redis+cluster://me:{}@h,g:7", "redis+sentinel://:{}@h/db"]
+)
+@pytest.mark.parametrize("password", ["1,2", "a,b", "12,34:56", ",", "p@ss,w"])
+def test_comma_in_a_password_begins_no_host(url: str, password: str) -> None:
+    address = parse_redis_url(url.format(password))
+    assert address.login.password == password
+    assert address.hosts == parse_redis_url(url.format("x")).hosts
+    assert f":{password}" not in str(address)
 
 
 SAFE = st.text(string.ascii_letters + string.digits + "%._~-", min_size=1, max_size=12)
