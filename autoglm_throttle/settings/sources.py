@@ -161,7 +161,7 @@ def _load_variables(
 def _load_config_file(loaded: LoadedValues) -> None:
     raw = loaded.values.get("config_file")
     try:
-        path = None if raw is None else settings_table()["config_file"].field_type.parse(raw)
+        path = None if raw is None else settings_table()["config_file"].field_type.checked(raw)
     except ValueError:
         return
     if path is None:

@@ -222,13 +222,17 @@ def test_hostile_value_for_all_settings_is_reported(label: str) -> None:
     values: dict[str, Any] = {name: HOSTILE[label]() for name in COLUMNS["Settings"]}
     with pytest.raises(ConfigError) as caught:
         Settings(**values)
-    assert list(faults_of(caught.value, naming([*values, "precision_hint"]))) == []
+    assert list(faults_of(caught.value, naming(values))) == []
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_env({"WEB_CONCURRENCY": "4"}, **values)
+    assert list(faults_of(caught.value, naming(values))) == []
     columns = ({name: HOSTILE[label]() for name in names} for names in (ROUTE, PLAN, RESOURCE, GUARD))
     route, plan, resource, guard = columns
     tables: dict[str, Any] = {"routes": [route], "plans": {"a": plan}, "guards": {"a": guard}}
+    tables["resource_policy"] = resource
     with pytest.raises(ConfigError) as caught:
-        Settings(**tables, resource_policy=resource)
-    assert list(faults_of(caught.value, naming([*tables, "resource_policy"]))) == []
+        Settings(**tables)
+    assert list(faults_of(caught.value, naming(tables))) == []
 
 
 def test_unmutated_settings_read_back() -> None:
