@@ -17,15 +17,18 @@ from autoglm_throttle.settings import BreakerSettings, GuardPolicy, PlanPolicy, 
 from autoglm_throttle.settings import values as typed
 from autoglm_throttle.settings.groups import GROUP_OF, GROUPS
 from autoglm_throttle.settings.groups.base import DEFAULTS, field_types
-from autoglm_throttle.settings.route_policy import ResourcePolicy
+from autoglm_throttle.settings.groups.breaker import BreakerValues
+from autoglm_throttle.settings.guard_policy import GuardValues
+from autoglm_throttle.settings.plan_policy import PlanValues
+from autoglm_throttle.settings.route_policy import ResourcePolicy, ResourceValues, RouteValues
 from autoglm_throttle.types import Priority
 
 POLICIES: list[tuple[type[BaseModel], Any]] = [
-    (BreakerSettings, typed.BreakerValues),
-    (GuardPolicy, typed.GuardValues),
-    (RoutePolicy, typed.RouteValues),
-    (PlanPolicy, typed.PlanValues),
-    (ResourcePolicy, typed.ResourceValues),
+    (BreakerSettings, BreakerValues),
+    (GuardPolicy, GuardValues),
+    (RoutePolicy, RouteValues),
+    (PlanPolicy, PlanValues),
+    (ResourcePolicy, ResourceValues),
 ]
 """Policy -> types of its arguments."""
 
@@ -161,7 +164,7 @@ class TestTypesOfArguments:
                 assert accepts(annotation, "1"), name
 
     def test_types_of_breakers_are_those_of_all(self) -> None:
-        of_all, of_one = types_of(typed.SettingValues), types_of(typed.BreakerValues)
+        of_all, of_one = types_of(typed.SettingValues), types_of(BreakerValues)
         for field in field_types(BreakerSettings):
             assert set(get_args(of_one[field])) == {*parts_of(of_all[f"breaker_{field}"]), type(None)}
 
