@@ -21,6 +21,7 @@ from autoglm_throttle.settings.groups.breaker import BreakerValues
 from autoglm_throttle.settings.guard_policy import GuardValues
 from autoglm_throttle.settings.plan_policy import PlanValues
 from autoglm_throttle.settings.route_policy import ResourcePolicy, ResourceValues, RouteValues
+from autoglm_throttle.settings.sources import TABLES
 from autoglm_throttle.types import Priority
 
 POLICIES: list[tuple[type[BaseModel], Any]] = [
@@ -162,6 +163,11 @@ class TestTypesOfArguments:
             has_units = known.field_type.unit in {"s", "requests/s", "bytes", "%", "share"}
             if has_units and known.field_type.bounds:
                 assert accepts(annotation, "1"), name
+
+    def test_arguments_are_the_settings_and_the_tables(self) -> None:
+        names = {*settings_table(), *TABLES}
+        assert types_of(typed.SettingValues).keys() == names
+        assert types_of(typed.ValuesBesideGpu).keys() == names - {"gpu"}
 
     def test_types_of_breakers_are_those_of_all(self) -> None:
         of_all, of_one = types_of(typed.SettingValues), types_of(BreakerValues)
