@@ -252,6 +252,6 @@ def hostile_values() -> dict[str, Callable[[], object]]:
 
 
 def _label(value: object) -> str:
-    # The text of a very large int is an error. Each process has other addresses; the names are the same in all.
+    # The text of a very large int is an error. Addresses differ in each process; names must not.
     text = hex(value)[:20] if isinstance(value, int) else re.sub(r" at 0x[0-9a-f]+", "", ascii(value))[:30]
     return f"{type(value).__name__} {text}"
