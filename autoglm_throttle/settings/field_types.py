@@ -216,7 +216,7 @@ def listed(item: FieldType) -> FieldType:
     def parse(raw: object) -> tuple[str, ...]:
         values: dict[str, None] = {}
         reasons: list[str] = []
-        for part in parts_of(raw):
+        for part in list_of(raw):
             try:
                 values[item.parse(part)] = None
             except ValueError as error:
@@ -234,16 +234,27 @@ def listed(item: FieldType) -> FieldType:
 
 
 def parts_of(raw: object) -> list[object]:
-    """Split a text at its commas, or copy a sequence or a set; the word ``none`` has no parts.
+    """Split a text at its commas, or copy a sequence or a set.
 
     Raises:
         ValueError: neither of these.
     """
     if isinstance(raw, str):
-        return [part.strip() for part in raw.split(",")] if raw.strip().lower() != NOTHING else []
+        return [part.strip() for part in raw.split(",")]
     if not isinstance(raw, (list, tuple, set, frozenset)):
         raise FieldTypeError
     return list(raw)
+
+
+def list_of(raw: object) -> list[object]:
+    """Split a list as ``parts_of``; the word ``none`` alone is the empty list.
+
+    Raises:
+        ValueError: no list.
+    """
+    parts = parts_of(raw)
+    only = parts[0] if len(parts) == 1 else None
+    return [] if isinstance(only, str) and only.strip().lower() == NOTHING else parts
 
 
 def word(pattern: str, allowed: str, example: str, *, lower: bool = False, reason: str = "") -> FieldType:

@@ -381,3 +381,17 @@ def test_text_is_read_from_each_source(name: str, text: str, value: object, tmp_
     if not settings_table()[name].file_only:
         made.append(Settings.from_env({PREFIX + name.upper(): text}))
     assert [settings.value_of(name) for settings in made] == [value] * len(made)
+
+
+@pytest.mark.parametrize("none", ["none", " None ", ["none"], ("NONE",), []])
+@pytest.mark.parametrize(
+    "name", ["trusted_proxies", "exempt_paths", "gpu_pressure_terms", "breaker_ramp", "record_headers"]
+)
+def test_word_none_is_the_empty_list(name: str, none: Any) -> None:
+    given: dict[str, Any] = {name: none}
+    assert Settings(**given).value_of(name) == ()
+
+
+def test_source_none_stays_a_source_of_telemetry() -> None:
+    assert Settings(gpu=["none"]) == Settings(gpu="None")
+    assert Settings(gpu="none").gpu.gpu == ("none",)

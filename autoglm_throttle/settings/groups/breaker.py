@@ -15,8 +15,8 @@ from autoglm_throttle.settings.field_types import (
     FieldType,
     FieldTypeError,
     choice,
+    list_of,
     number,
-    parts_of,
     plain,
     whole,
 )
@@ -53,7 +53,7 @@ _RATE: Final = number(0, 1, "share", above=True)
 
 def _trips(raw: object) -> frozenset[TripRule]:
     """Parse the conditions that open a breaker; at least one."""
-    parts = [part.lower() if isinstance(part, str) else part for part in parts_of(raw)]
+    parts = [part.lower() if isinstance(part, str) else part for part in list_of(raw)]
     if not parts:
         raise FieldTypeError("a breaker that is never to open has the mode disabled or metrics_only")
     words = {rule.value: rule for rule in TripRule}
@@ -66,7 +66,7 @@ def _trips(raw: object) -> frozenset[TripRule]:
 def _ramp(raw: object) -> tuple[float, ...]:
     """Parse rising shares of the calls that are let through; the word ``none`` is the empty list."""
     shares: list[float] = []
-    for part in parts_of(raw):
+    for part in list_of(raw):
         try:
             share = float(SHARE.parse(part))
         except ValueError as error:
