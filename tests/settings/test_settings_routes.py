@@ -160,6 +160,9 @@ def test_routes_that_can_never_apply_are_found() -> None:
         RoutePolicy("/a", methods=["POST"]),
         RoutePolicy("/a", methods=["GET", "POST"]),
     ) == {"GET,POST /a": ["GET /a", "POST /a"]}
+    assert names(RoutePolicy("/a"), RoutePolicy("/a/{x}"), RoutePolicy("/a/*")) == {}
+    assert names(RoutePolicy("/{x}/*"), RoutePolicy("/*")) == {}
+    assert names(RoutePolicy("/{x}/*"), RoutePolicy("/"), RoutePolicy("/*")) == {"/*": ["/", "/{x}/*"]}
     assert names(RoutePolicy("/a"), RoutePolicy("/a/{x}/*"), RoutePolicy("/a/*")) == {
         "/a/*": ["/a", "/a/{x}/*"]
     }
