@@ -141,14 +141,24 @@ class TestSchemas:
 
 
 class TestTypesOfArguments:
-    """Types of arguments, which only type checkers read; see also tests/project/test_typed_settings.py."""
+    """Types of arguments, which only type checkers read."""
 
     @pytest.mark.parametrize("name", settings_table())
     def test_type_of_a_setting_accepts_its_default(self, name: str) -> None:
         annotation = types_of(typed.SettingValues)[name]
         known = settings_table()[name]
         assert accepts(annotation, known.default)
+        assert accepts(annotation, None) == (known.default is None)
         assert not accepts(annotation, object())
+
+    @pytest.mark.parametrize("name", settings_table())
+    def test_type_of_a_setting_has_the_words_of_its_enum(self, name: str) -> None:
+        known = settings_table()[name]
+        check_enum(types_of(typed.SettingValues)[name], enum_of(GROUPS[GROUP_OF[name]], known.field))
+
+    @pytest.mark.parametrize(("policy", "arguments"), POLICIES, ids=lambda part: part.__name__)
+    def test_arguments_of_a_policy_are_its_columns(self, policy: Any, arguments: Any) -> None:
+        assert types_of(arguments).keys() == policy.model_fields.keys() - {policy.positional}
 
     @pytest.mark.parametrize(("policy", "arguments"), POLICIES, ids=lambda part: part.__name__)
     def test_type_of_a_column_has_the_words_of_its_enum(self, policy: Any, arguments: Any) -> None:
