@@ -183,6 +183,7 @@ class MemoryFill:
         "_idle",
         "_learned",
         "_settings",
+        "_target",
         "_timing",
         "basis",
         "end_rates",
@@ -193,7 +194,8 @@ class MemoryFill:
     def __init__(self, settings: GpuSettings) -> None:
         self._settings = settings
         self._timing = _FillTiming(settings.sample_interval_s, settings.stale_after_s)
-        self._idle = _IdleMemory(settings.gpu_memory_target)
+        self._target = settings.gpu_memory_target  # read for each request with quotas: a plain attribute
+        self._idle = _IdleMemory(self._target)
         self._at_sample = LoadAtSample()
         self._learned = _Learned()
         self._estimate: _FillEstimate | None = None
@@ -232,14 +234,14 @@ class MemoryFill:
         if device is None:
             return 1.0
         base = device.all_idle() if self.basis is FillBasis.KEPT else device
-        return max(0.0, (self._settings.gpu_memory_target * base.total - base.idle) / base.usable)
+        return max(0.0, (self._target * base.total - base.idle) / base.usable)
 
     def max_bytes(self, cap: float) -> float | None:
         """Maximum for one request under a cap, with all other memory free; None: not known."""
         device = self._device
         if device is None:
             return None
-        return min(cap * device.usable, self._settings.gpu_memory_target * device.total - device.idle)
+        return min(cap * device.usable, self._target * device.total - device.idle)
 
     def learn(self, view: GpuView, load: MemoryLoad, now: float) -> None:
         """Process a view; one without a new measurement changes nothing.

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
 
+PARTS_AT_MOST: Final = 100_000
+"""Elements of a list: a variable may hold a megabyte of commas."""
+
 NOTHING: Final = "none"
 """The word for an empty list, because an empty variable means "not set"."""
 
@@ -240,9 +243,11 @@ def parts_of(raw: object) -> list[object]:
         ValueError: neither of these.
     """
     if isinstance(raw, str):
-        return [part.strip() for part in raw.split(",")]
+        raw = [part.strip() for part in raw.split(",", PARTS_AT_MOST)]
     if not isinstance(raw, (list, tuple, set, frozenset)):
         raise FieldTypeError
+    if len(raw) > PARTS_AT_MOST:
+        raise FieldTypeError(f"at most {PARTS_AT_MOST} elements")
     return list(raw)
 
 

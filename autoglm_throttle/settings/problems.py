@@ -19,8 +19,8 @@ NEAR_ENOUGH: Final = 0.6
 
 _BARE: Final = r"[A-Za-z0-9_-]+"
 _QUERY_PART: Final = r"[^&;]+"
-_READ_AT_MOST: Final = 1000
-"""Characters of a value that a message looks at: more could be a file of gigabytes in a variable."""
+_READ_AT_MOST: Final = 2000
+"""Characters of a value that a message looks at, and of each of its parts: a variable may hold megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,10 @@ class Problem:
 
     def __post_init__(self) -> None:
         for name in ("variable", "message", "hint"):
-            object.__setattr__(self, name, escaped(getattr(self, name)))
+            text = getattr(self, name)
+            if len(text) > _READ_AT_MOST:
+                text = text[:_READ_AT_MOST] + "..."
+            object.__setattr__(self, name, escaped(text))
 
     def __str__(self) -> str:
         text = f"{self.variable}: {self.message}"

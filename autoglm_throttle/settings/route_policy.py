@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Self, TypedDict, Unpack
 
-from pydantic import model_validator
+from pydantic import ValidationInfo, model_validator
 
 from autoglm_throttle.settings.field_types import (
     FLAG,
@@ -187,9 +187,10 @@ class RoutePolicy(Override):
         def __init__(self, pattern: str, **values: Unpack[RouteValues]) -> None: ...
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
-        charged = {"cost", "priority", "user_limit", "resource_policy"} & self.model_fields_set
-        if self.exempt and (charged - {"cost"} or self.cost != 1.0):
+    def _complete(self, info: ValidationInfo) -> Self:
+        given = self.model_fields_set | set(info.context or ())
+        charged = {"priority", "user_limit", "resource_policy"} & given
+        if self.exempt and (charged or self.cost != 1.0 or "cost" in (info.context or ())):
             left_out = "leave out cost, priority, user_limit, resource_policy"
             raise ConfigError([Problem("exempt", "an exempt route is never charged", left_out)])
         if not self.name:

@@ -63,7 +63,9 @@ class Settings(BaseModel):
         ConfigError: with one problem for each invalid value.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True
+    )
 
     control: ControlSettings
     rates: RateSettings
@@ -174,7 +176,11 @@ class Settings(BaseModel):
 
     def __eq__(self, other: object) -> bool:
         """Whether all values are equal, whether or not their sources are."""
-        return isinstance(other, Settings) and self.__dict__ == other.__dict__
+        if not isinstance(other, Settings):
+            return NotImplemented
+        # Of a group the values count, not whether they were set.
+        pairs = ((getattr(self, name), getattr(other, name)) for name in type(self).model_fields)
+        return all((dict(a) == dict(b)) if isinstance(a, Group) else (a == b) for a, b in pairs)
 
     __hash__ = None  # type: ignore[assignment]  # explicit for type checkers: plans are a dict
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
-from autoglm_throttle.settings.groups.base import DEFAULTS, Override, validate
+from autoglm_throttle.settings.groups.base import DEFAULTS, Override, keys_of, validate
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.settings.guard_policy import GuardPolicy
 from autoglm_throttle.settings.plan_policy import PlanPolicy
-from autoglm_throttle.settings.problems import Problem, quoted_key, repr_for_user
+from autoglm_throttle.settings.problems import Problem, quoted_key, repr_for_user, unknown_key
 from autoglm_throttle.settings.route_policy import RoutePolicy
 from autoglm_throttle.settings.sources import as_table, head_of
 
@@ -22,16 +22,28 @@ EXAMPLES: Final = {
 }
 
 
+class FrozenDict(dict[str, P]):
+    """A dict that cannot be changed; unlike a mapping proxy it can be pickled and copied."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("settings are frozen")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[FrozenDict[P]], tuple[dict[str, P]]]:
+        return FrozenDict, (dict(self),)
+
+
 class Tables:
     """The parsed tables, and their problems under names such as ``routes[1].cost``."""
 
     def __init__(self, given: Mapping[str, object]) -> None:
         self.problems: list[Problem] = []
         self.wrong: dict[str, set[str]] = {}
-        """Guard -> keys that are invalid by themselves."""
+        """Place of a policy -> keys that are invalid by themselves."""
         self.routes: tuple[RoutePolicy, ...] = tuple(self._routes(given.get("routes", ())))
-        self.plans: dict[str, PlanPolicy] = self._named("plans", given.get("plans", ()), PlanPolicy)
-        self.guards: dict[str, GuardPolicy] = self._named("guards", given.get("guards", ()), GuardPolicy)
+        self.plans: FrozenDict[PlanPolicy] = self._named("plans", given.get("plans", ()), PlanPolicy)
+        self.guards: FrozenDict[GuardPolicy] = self._named("guards", given.get("guards", ()), GuardPolicy)
         self._check_members()
 
     def _routes(self, raw: object) -> Iterator[RoutePolicy]:
@@ -44,19 +56,20 @@ class Tables:
             if route is None:
                 continue
             first = names.setdefault(route.name, position)
-            if first != position:
+            is_derived = self.wrong.get(f"routes[{position}]", set()) & {"name", "methods"}
+            if first != position and not is_derived:
                 message = f"{route.name} is already the name of [{first}]"
                 self.problems.append(Problem(f"routes[{position}].name", message))
             yield route
 
-    def _named(self, table: str, raw: object, kind: type[P]) -> dict[str, P]:
+    def _named(self, table: str, raw: object, kind: type[P]) -> FrozenDict[P]:
         if isinstance(raw, (list, tuple)) and all(isinstance(part, kind) for part in raw):
             pairs: list[tuple[str, Any]] = [(getattr(part, "name", ""), part) for part in raw]
         elif (by_name := as_table(raw)) is not None:
             pairs = list(by_name.items())
         else:
             self._reject(table, f"{table} by name", raw)
-            return {}
+            return FrozenDict()
         made: dict[str, P] = {}
         for name, part in pairs:
             place = f"{table}.{quoted_key(name)}"
@@ -68,7 +81,7 @@ class Tables:
                 self.problems.append(Problem(place, f"holds that of {own}"))
             if made.setdefault(name, policy) is not policy:
                 self.problems.append(Problem(place, "is given twice"))
-        return made
+        return FrozenDict(made)
 
     def _policy(self, place: str, kind: type[P], part: object, given: dict[str, Any]) -> P | None:
         if isinstance(part, kind):
@@ -82,9 +95,8 @@ class Tables:
             return None
         policy, problems, wrong = validate(kind, table | given)
         # The name stands in the head of the table alone.
-        self.problems += [
-            Problem(f"{place}.{key}", "is not a known key") for key in table.keys() & given.keys()
-        ]
+        doubled = table.keys() & given.keys()
+        self.problems += [unknown_key(key, keys_of(kind)).below(f"{place}.") for key in doubled]
         self.problems += [
             # The name of a table is its place.
             problem.below(f"{place}.")

@@ -65,8 +65,9 @@ class Group(BaseModel):
     """Field that the constructor takes as its positional argument."""
 
     def __init__(self, /, *first: Any, **values: Any) -> None:  # noqa: ANN401 - the fields check them
-        if len(first) > bool(self.positional):
-            raise TypeError(f"{type(self).__name__} takes {int(bool(self.positional))} positional arguments")
+        if len(first) > bool(self.positional) or (first and self.positional in values):
+            once = f"only {self.positional}, and once" if self.positional else "none"
+            raise TypeError(f"positional arguments of {type(self).__name__}: {once}")
         values |= dict.fromkeys([self.positional] if first else (), *first)
         try:
             super().__init__(**values)
@@ -75,6 +76,10 @@ class Group(BaseModel):
 
     # The mark of pydantic's own constructor: without it `model_validate` would call this one.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # The error of pydantic would print the value, which may be a secret.
+        raise AttributeError(f"{type(self).__name__}.{name} cannot be set: settings are frozen")
 
     def explicit(self) -> dict[str, Any]:
         """Return the values that were set, by field."""
@@ -114,6 +119,11 @@ def declared(group: type[Group]) -> dict[str, Setting]:
     return rows
 
 
+def keys_of(group: type[Group]) -> tuple[str, ...]:
+    """Return the keys of a table: all but the name of a plan or a guard, which stands in the head."""
+    return tuple(field for field in group.model_fields if field != "name" or group.positional != "name")
+
+
 def _field_type(info: FieldInfo) -> FieldType:
     # `Annotated[X, type] | None` keeps the type inside the union.
     inner = (part for side in get_args(info.annotation) for part in get_args(side)[1:])
@@ -126,7 +136,7 @@ class Override(Group):
     @model_validator(mode="before")
     @classmethod
     def _without_none(cls, values: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 - pydantic passes anything
-        if info.context == DEFAULTS:
+        if info.context == DEFAULTS or not isinstance(values, Mapping):
             return values
         return {key: value for key, value in values.items() if value is not None}
 
@@ -167,7 +177,7 @@ def _problems(group: type[Group], item: Any, raw: Mapping[Any, Any]) -> list[Pro
     if isinstance(reason, ConfigError):
         return [problem.below(field) for problem in reason.problems]
     if field not in types:
-        return [unknown_key(field, tuple(types))]
+        return [unknown_key(field, keys_of(group))]
     if item["type"] == "missing":
         return [Problem(field, "is missing", f"for example {types[field].example}")]
     return [Problem(field, *types[field].describe_error(raw.get(field), str(reason or "")))]

@@ -204,6 +204,12 @@ class BreakerSettings(Override):
         """Return the values that are set."""
         return self.explicit()
 
+    def __eq__(self, other: object) -> bool:
+        """Whether values are equal, and the same ones are set: the others are those of all guards."""
+        return super().__eq__(other) and self.explicit().keys() == other.explicit().keys()  # type: ignore[attr-defined]  # of one class
+
+    __hash__ = Override.__hash__
+
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> Self:
         # Those of all guards are checked in `settings/checks.py`, which names their variables.
