@@ -123,6 +123,8 @@ class Settings(BaseModel):
             _log.warning("ignored: %s", problem)
         return _made(loaded, cls)
 
+    __setattr__ = Group.__setattr__
+
     def source_of(self, name: str) -> SettingSource:
         """Return the source of a setting's value.
 
@@ -196,7 +198,7 @@ def _made(loaded: LoadedValues, kind: type[Settings]) -> Settings:
     settings = kind.model_construct(**_validate(loaded))
     # They hold secrets as plain text, and objects that may not be picklable.
     loaded.values.clear()
-    settings.__pydantic_private__ = {"_loaded": loaded}
+    object.__setattr__(settings, "__pydantic_private__", {"_loaded": loaded})
     return settings
 
 

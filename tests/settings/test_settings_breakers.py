@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from autoglm_throttle.settings import BreakerSettings, ConfigError, Settings, breaker_of, settings_table
 from autoglm_throttle.types import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
@@ -147,7 +146,7 @@ def test_breaker_settings_are_frozen_and_show_what_was_set() -> None:
     copied = pickle.loads(pickle.dumps(BreakerSettings(failures=3)))
     assert copied == BreakerSettings(failures=3)
     assert copied.explicit() == {"failures": 3}
-    with pytest.raises(ValidationError):
+    with pytest.raises(AttributeError, match="frozen"):
         own.failures = 3
     positional: Any = (3,)
     with pytest.raises(TypeError):

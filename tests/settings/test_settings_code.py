@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from pydantic import SecretStr, ValidationError
+from pydantic import SecretStr
 
 from autoglm_throttle.settings import (
     PREFIX,
@@ -93,9 +93,9 @@ def test_limits_by_priority_replace_the_general_one() -> None:
 
 def test_settings_are_frozen_and_not_hashable() -> None:
     settings = Settings(workers=2)
-    with pytest.raises(ValidationError):
+    with pytest.raises(AttributeError, match="frozen"):
         settings.rates = Settings().rates
-    with pytest.raises(ValidationError):
+    with pytest.raises(AttributeError, match="frozen"):
         settings.rates.workers = 3
     with pytest.raises(TypeError):
         hash(settings)
@@ -108,7 +108,7 @@ def test_group_is_frozen_and_made_alone_with_defaults(attribute: str) -> None:
     assert group == GROUPS[attribute]()
     assert group.explicit() == {}
     for field in type(group).model_fields:
-        with pytest.raises(ValidationError):
+        with pytest.raises(AttributeError, match="frozen"):
             setattr(group, field, getattr(group, field))
 
 
@@ -121,7 +121,7 @@ def test_group_made_alone_reports_its_problems() -> None:
         ConcurrencySettings(**wrong)
     assert [problem.variable for problem in caught.value.problems] == ["slo_s", "websockets", "queue_maxx"]
     positional: Any = (1.5,)
-    with pytest.raises(TypeError, match="takes 0 positional arguments"):
+    with pytest.raises(TypeError, match="positional arguments of"):
         ConcurrencySettings(*positional)
 
 

@@ -168,7 +168,7 @@ def test_columns_of_a_resource_policy_are_read() -> None:
         ResourcePolicy(**wrong)
     assert [problem.variable for problem in caught.value.problems] == list(TABLE)
     positional: Any = ("FP16",)
-    with pytest.raises(TypeError, match="takes 0 positional arguments"):
+    with pytest.raises(TypeError, match="positional arguments of"):
         ResourcePolicy(*positional)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from autoglm_throttle.settings import ConfigError, PlanPolicy, RoutePolicy, Settings
 from autoglm_throttle.settings.route_policy import METHODS, _PatternTree, earlier_matches
@@ -27,10 +26,10 @@ def test_columns_of_a_route_are_read_and_a_name_is_made() -> None:
     assert RoutePolicy("/v1/*").name == "/v1/*"
     assert RoutePolicy("/", user_limit="off").user_limit == ()
     assert route.explicit().keys() == {"pattern", "methods", "priority", "cost", "user_limit"}
-    with pytest.raises(ValidationError):
+    with pytest.raises(AttributeError, match="frozen"):
         route.cost = 1.0
     positional: Any = ("/a", ["GET"])
-    with pytest.raises(TypeError, match="takes 1 positional arguments"):
+    with pytest.raises(TypeError, match="positional arguments of"):
         RoutePolicy(*positional)
 
 
@@ -235,7 +234,7 @@ def test_columns_of_a_plan_are_read() -> None:
     assert PlanPolicy("free", members="none").members == ()
     assert repr(gold).startswith("PlanPolicy(name='gold', ")
     positional: Any = ("gold", "100/s")
-    with pytest.raises(TypeError, match="takes 1 positional arguments"):
+    with pytest.raises(TypeError, match="positional arguments of"):
         PlanPolicy(*positional)
 
 
