@@ -123,7 +123,9 @@ class Settings(BaseModel):
             _log.warning("ignored: %s", problem)
         return _made(loaded, cls)
 
-    __setattr__ = Group.__setattr__
+    def __setattr__(self, name: str, value: object) -> None:
+        # The error of pydantic would print the value, which may be a secret.
+        raise AttributeError(f"Settings.{name} cannot be set: settings are frozen")
 
     def source_of(self, name: str) -> SettingSource:
         """Return the source of a setting's value.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from autoglm_throttle.settings.groups.base import DEFAULTS, Override, keys_of, validate
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
@@ -28,7 +28,8 @@ class FrozenDict(dict[str, P]):
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("settings are frozen")
 
-    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+    if not TYPE_CHECKING:  # a type checker keeps the signatures of a dict
+        __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
 
     def __reduce__(self) -> tuple[type[FrozenDict[P]], tuple[dict[str, P]]]:
         return FrozenDict, (dict(self),)

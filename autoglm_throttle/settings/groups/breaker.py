@@ -208,7 +208,8 @@ class BreakerSettings(Override):
         """Whether values are equal, and the same ones are set: the others are those of all guards."""
         return super().__eq__(other) and self.explicit().keys() == other.explicit().keys()  # type: ignore[attr-defined]  # of one class
 
-    __hash__ = Override.__hash__
+    def __hash__(self) -> int:
+        return hash(tuple(self.explicit().items()))
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> Self:

@@ -130,7 +130,7 @@ class GpuSettings(Group):
     """Assumption once samples are missing: full rates, the last factor, factor 0.7, or factor 0."""
     gpu_memory_target: Annotated[float, number(0.1, 1, "share")] = 0.92
     """Share of device memory that may be full: the concurrency limiter learns the memory of a request and
-    stays below it."""
+    stays below it. [the free share of vLLM by default is the margin]"""
     sample_interval_max_s: Annotated[float, number(0.2, 600, "s")] = 10.0
     """Longest time from one sample to the next with SAMPLE_ADAPTIVE. [founding figure]"""
     gpu_stale_after_s: Annotated[float, number(0.2, 86_400, "s")] | None = None
