@@ -25,11 +25,11 @@ EXAMPLES: Final = {
 class FrozenDict(dict[str, P]):
     """A dict that cannot be changed; unlike a mapping proxy it can be pickled and copied."""
 
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
+    def _frozen(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("settings are frozen")
 
     if not TYPE_CHECKING:  # a type checker keeps the signatures of a dict
-        __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+        __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _frozen
 
     def __reduce__(self) -> tuple[type[FrozenDict[P]], tuple[dict[str, P]]]:
         return FrozenDict, (dict(self),)

@@ -148,7 +148,8 @@ def unread_columns(made: object) -> Iterator[str]:
 
 def naming(names: Iterable[str]) -> Callable[[str], bool]:
     """Make a function that tells whether a place begins with one of the names, in any case."""
-    known = tuple(_escaped(name).upper() for name in names if name)
+    # The text of a problem is cut off behind 2,000 characters.
+    known = tuple(_escaped(name)[:1000].upper() for name in names if name)
 
     def named(place: str) -> bool:
         upper = place.upper()
