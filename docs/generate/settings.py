@@ -144,7 +144,7 @@ the environment.
 
 **`{PROCESSES}`** is the default of `WORKERS`: uvicorn, gunicorn and others take their number of workers
 from it. A value that is no number from 1 to 10000 is ignored with a warning, because it is meant for another
-program.
+program. With `FLEET` it is not read: a fleet counts its processes.
 
 **A `.env` file** is read only if it is given. `uvicorn --env-file .env` makes its lines variables;
 `Settings.from_env(env_file=".env")` and `autoglm-throttle show --env-file .env` read it below variables.
