@@ -309,7 +309,7 @@ def _guard_advice(settings: Settings) -> Iterator[Problem]:
     """Yield the advice on breaker settings, of all guards or of one."""
     defaults, table = settings.breaker, settings_table()
     written = [key for key in type(defaults).model_fields if not _is_default(settings, f"breaker_{key}")]
-    names = {key: _short(f"breaker_{key}") for key in type(defaults).model_fields}
+    names = {key: table[f"breaker_{key}"].short_name for key in type(defaults).model_fields}
     of_guard = {name: breaker_of(settings, name) for name in settings.guards}
     for key, message, hint in _breaker_advice(defaults, written, names):
         yield Problem(table[f"breaker_{key}"].variable, message, hint)
@@ -355,10 +355,6 @@ def _unused_keys(
     for key, (is_used, needed) in USED_IF.items():
         if key in written and not any(map(is_used, guards)):
             yield key, f"has no effect without {needed.format(**names)}"
-
-
-def _short(name: str) -> str:
-    return name if settings_table()[name].file_only else name.upper()
 
 
 def _route_advice(settings: Settings) -> Iterator[Problem]:

@@ -122,14 +122,10 @@ def _order_problems(order: Order, values: Values, given: Collection[str], wrong:
         sign, reason = _RELATIONS[sign][3], ""
     other = second if reported == first else first
     _, words, remedy, _ = _RELATIONS[sign]
-    unit = " s" if settings_table()[other].field_type.unit == "s" else ""
-    message = f"must be {words} {_short(other)}, {plain(values[other])}{unit}"
-    return [Problem(reported, message, reason or f"or {remedy} {_short(other)}")]
-
-
-def _short(name: str) -> str:
-    """Name of a setting in a message: without the prefix of all variables."""
-    return name if settings_table()[name].file_only else name.upper()
+    named = settings_table()[other]
+    unit = " s" if named.field_type.unit == "s" else ""
+    message = f"must be {words} {named.short_name}, {plain(values[other])}{unit}"
+    return [Problem(reported, message, reason or f"or {remedy} {named.short_name}")]
 
 
 def _contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
@@ -263,4 +259,4 @@ def _default_values(values: Values, wrong: Collection[str]) -> dict[str, Any]:
 
 
 def _breaker_name(key: str) -> str:
-    return _MARGIN if key == "margin" else _short(f"breaker_{key}")
+    return _MARGIN if key == "margin" else settings_table()[f"breaker_{key}"].short_name

@@ -53,7 +53,7 @@ def fit(kernels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "signal": bound.signal,
                 "highest_under": highest,
                 "lowest_over": lowest,
-                "fits": highest < bound.figure <= lowest if known else None,  # type: ignore[operator]
+                "fits": highest < bound.figure <= lowest if known else None,  # type: ignore[operator]  # known: no None
             }
         )
     return found

@@ -40,6 +40,11 @@ class Setting(NamedTuple):
         return self.name if self.file_only else PREFIX + self.name.upper()
 
     @property
+    def short_name(self) -> str:
+        """Name in a message: as ``variable``, without the prefix of all variables."""
+        return self.name if self.file_only else self.name.upper()
+
+    @property
     def default_text(self) -> str:
         """The default in the notation of the environment; empty for "not set"."""
         return "" if self.default is None else self.field_type.text(self.default)
@@ -75,7 +80,7 @@ class Group(BaseModel):
             raise ConfigError(validate(type(self), values)[1]) from None
 
     # The mark of pydantic's own constructor: without it `model_validate` would call this one.
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # read by the metaclass
 
     def __setattr__(self, name: str, value: object) -> None:
         # The error of pydantic would print the value, which may be a secret.
