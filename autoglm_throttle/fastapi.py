@@ -14,7 +14,15 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, Rejection
-from autoglm_throttle.asgi import MARKER, RequestClassifier, RouteTable, ThrottleMiddleware, exempt, mark
+from autoglm_throttle.asgi import (
+    MARKER,
+    RequestClassifier,
+    RouteTable,
+    ThrottleMiddleware,
+    exempt,
+    mark,
+    permit_of,
+)
 from autoglm_throttle.asgi.failure_attribution import attribute_to_throttle
 from autoglm_throttle.asgi.marks import visible_routes
 from autoglm_throttle.asgi.middleware import TRY_AGAIN_LATER, close_reason
@@ -46,6 +54,7 @@ __all__ = [
     "guard_rejected",
     "limit",
     "mark",
+    "permit",
     "throttle_responses",
 ]
 
@@ -149,6 +158,15 @@ def advice(connection: HTTPConnection) -> ResourceAdvice | None:
     return entry if isinstance(entry, ResourceAdvice) else None
 
 
+def permit(connection: HTTPConnection) -> Permit | None:
+    """Return the permit of the request as a dependency: ``Annotated[Permit | None, Depends(permit)]``.
+
+    An endpoint that waits for others may give its slot back meanwhile: `Permit.pause` and `Permit.resume`.
+    None for an exempt request.
+    """
+    return permit_of(connection.scope)
+
+
 async def guard_rejected(connection: HTTPConnection, error: Exception) -> Any:  # noqa: ANN401 - any response
     """Answer for a rejected guard: ``app.add_exception_handler(GuardRejected, guard_rejected)``.
 
@@ -167,9 +185,9 @@ async def guard_rejected(connection: HTTPConnection, error: Exception) -> Any:  
     if not isinstance(error, GuardRejected):
         raise error
     permits: dict[Throttle, object] = connection.scope.get(MARKER) or {}
-    for permit in permits.values():
-        if isinstance(permit, Permit) and not permit.settled:
-            permit.settle(Outcome.NEUTRAL)
+    for held in permits.values():
+        if isinstance(held, Permit) and not held.settled:
+            held.settle(Outcome.NEUTRAL)
     # The rejection is ours: the breaker around the app must not count it.
     attribute_to_throttle(connection.scope, error.rejection.cause)
     decision = rejected_by(error.rejection)
@@ -203,9 +221,7 @@ class _LimitDependency:
         """Return the throttle and the demand to charge; None: no charge."""
         permits: dict[Throttle, Permit | None] = connection.scope.get(MARKER) or {}
         if self._explicit is None:
-            charged = [
-                (throttle, permit.demand) for throttle, permit in permits.items() if permit is not None
-            ]
+            charged = [(throttle, held.demand) for throttle, held in permits.items() if held is not None]
             if not permits:
                 self._warn()
             return charged[-1] if charged else None
@@ -214,8 +230,8 @@ class _LimitDependency:
             if path_of(connection.scope) in throttle.settings.callers.exempt_paths:
                 return None
             return throttle, callers.demand(connection.scope)
-        permit = permits[throttle]
-        return None if permit is None else (throttle, permit.demand)
+        held = permits[throttle]
+        return None if held is None else (throttle, held.demand)
 
     def _warn(self) -> None:
         if not self._warned:

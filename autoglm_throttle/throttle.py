@@ -126,7 +126,7 @@ class Throttle:
         Call `wait` for the ticket, poll it with `called`, or `leave` it. In a fleet, await
         ``throttle.admission.ensure_lease(demand)`` before.
         """
-        return self.admission.try_admit(demand)
+        return self.admission.try_admit(demand, demand.work_class)
 
     @overload
     def wait(self, ticket: Ticket) -> Coroutine[Any, Any, Permit | Rejection]: ...
@@ -323,7 +323,7 @@ class Throttle:
         self.control = ControlLoop(
             control,
             self.admission,
-            ServiceMeter(parts.settlement, settings.concurrency.slo_s, limits_concurrency=limits_concurrency),
+            ServiceMeter(parts.settlement, limits_concurrency=limits_concurrency),
             queue,
             partial(factory.gpu_monitor, settings, providers, self._clock),
             wakes_samplers=not self._is_manual,

@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
     "routes": [
         RoutePolicy("/v1/chat", priority="high"),
         RoutePolicy("/v1/embeddings", slo_s=5),  # nobody waits long for one of these
-        RoutePolicy("/v1/summaries", priority="low", slo_s=600),  # these may stay in the queue for minutes
+        RoutePolicy("/v1/summaries", priority="low", slo_s=600),  # late is after minutes only
     ],
     "deadline_header": "x-within",  # a caller may shorten the time, never lengthen it
 }
@@ -53,7 +53,7 @@ def create_app(throttle: Throttle | None = None) -> FastAPI:
         throttle = Throttle(Settings.from_env(**SETTINGS))
     app = FastAPI(title="Chat")
 
-    # A place in the service is held until the last word is out, or the client has left.
+    # A slot is held until the last word is out, or the client has left; not while the client reads slowly.
     @app.post("/v1/chat")
     async def chat(prompt: Prompt) -> StreamingResponse:
         return StreamingResponse(words(prompt), media_type="text/plain")
@@ -70,13 +70,13 @@ def create_app(throttle: Throttle | None = None) -> FastAPI:
     @exempt
     async def load() -> dict[str, float | None]:
         seen = throttle.snapshot()
-        gate = seen.concurrency
-        assert gate is not None  # there is one under the policies adaptive and gate
+        limit = seen.concurrency
+        assert limit is not None  # there is one under the policies adaptive and concurrency
         return {
-            "in_flight": gate.in_flight,
-            "limit": gate.limit,
-            "waiting": sum(gate.waiting),
-            "service_rps": gate.service_rps,
+            "in_flight": limit.in_flight,
+            "limit": limit.limit,
+            "waiting": sum(limit.waiting),
+            "service_rps": limit.service_rps,
             "pressure": seen.pressure["demand"],  # above 1 more is asked than served: the number to scale by
         }
 

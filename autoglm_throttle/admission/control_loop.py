@@ -11,9 +11,15 @@ from autoglm_throttle.admission.controller import AdmissionController
 from autoglm_throttle.admission.service_meter import ServiceMeter
 from autoglm_throttle.control.controller import Controller
 from autoglm_throttle.control.nominal import occupancy
-from autoglm_throttle.events import EventQueue, gpu_view_events
+from autoglm_throttle.events import EventQueue, gpu_view_events, objective_learned
 from autoglm_throttle.gpu.monitor import GpuMonitor
 from autoglm_throttle.types import ControlState, GpuSample, GpuView, LimiterReport
+
+LEARNED_SLO_CHANGE = 1.5
+"""Factor between the learned objective and the first one from which an event reports it."""
+
+OBJECTIVE_CHECK_S = 10.0
+"""Longest time between two looks at a learned objective that was not reported yet, while requests arrive."""
 
 SWEPT_PER_SAMPLE = 100
 """Users checked for idleness with each GPU sample: tens of microseconds under the lock."""
@@ -58,6 +64,9 @@ class ControlLoop:
         self._meter = meter
         self.events: EventQueue = events
         self._wakes_samplers = wakes_samplers
+        limits = self._settlement.limiter.view(self._clock())
+        self._first_slo_s: float | None = limits.slo_s if limits.slo_learned else None
+        """Objective until one is learned; None: one is set, or the event that it was learned was queued."""
         self._memory_s = -math.inf
         """When the memory last passed to the limiter was measured."""
         self._admitted_by_source: dict[str, int] = {}
@@ -162,8 +171,18 @@ class ControlLoop:
         idle = self._wakes_samplers and self.monitor.is_idle
         # By age; at once where a request must wake idle samplers or start the sampling.
         due_s = state.valid_until_s if self.is_sampling and not idle else -math.inf
+        if self._first_slo_s is not None:  # without a source no sample would look at the objective again
+            due_s = min(due_s, now + OBJECTIVE_CHECK_S)
+            self._report_objective(self._first_slo_s)
         self._admission.apply(state, self.gpu_view, due_s, now)
         return state
+
+    def _report_objective(self, first_s: float) -> None:
+        """Queue the event, once, that the learned objective is far from the first one."""
+        slo_s = self._settlement.limiter.slo_s
+        if not first_s / LEARNED_SLO_CHANGE <= slo_s <= first_s * LEARNED_SLO_CHANGE:
+            self._first_slo_s = None
+            self.events.extend([objective_learned(slo_s, first_s)])
 
     def _update_memory(self, view: GpuView, now: float) -> None:
         """Pass the memory of a view to the limiter, unless a newer one was passed."""

@@ -18,6 +18,7 @@ from autoglm_throttle.limiting.limit_decision import latest
 from autoglm_throttle.limiting.rate_rejection import all_rejected
 from autoglm_throttle.limiting.ticket import NOT_QUEUED, TicketCharges
 from autoglm_throttle.limiting.token_bucket import Refundable
+from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
 from autoglm_throttle.store.pending_check import PendingCheck
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import ControlState, Decision, Demand, GpuView, Reason
@@ -86,7 +87,7 @@ class AdmissionController:
         """
         if self.has_leases:
             await self.ensure_lease(demand)
-        verdict = self.try_admit(demand)
+        verdict = self.try_admit(demand, demand.work_class)
         return await self.wait(verdict) if isinstance(verdict, Ticket) else verdict
 
     async def ensure_lease(self, demand: Demand) -> None:
@@ -105,18 +106,26 @@ class AdmissionController:
         if not covered:
             await fleet.ensure(demand)
 
-    def try_admit(self, demand: Demand) -> Permit | Ticket | Rejection:
+    def try_admit(self, demand: Demand, work_class: str = "") -> Permit | Ticket | Rejection:
         """Request admission without waiting. A Ticket is a position in the queue.
 
         Call `wait` for the ticket, poll it with `called`, or `leave` it.
+
+        Args:
+            demand: what is asked for.
+            work_class: name of its work class, mostly that of the demand; a demand that is kept for each
+                caller has none.
         """
         now = self._clock()
         if now >= self.refresh_due_s:
             self._refresh(now)
         settlement = self._settlement
+        limiter = settlement.limiter
         lock = self._lock
         lock.acquire()  # `with lock` takes twice as long
         try:
+            kind = limiter.work_classes[work_class]
+            slot = NO_SLOT
             payer = (
                 self._rate_limiter.take(demand, now)
                 if self.control_state.factor > 0.0
@@ -124,23 +133,24 @@ class AdmissionController:
             )
             verdict: Permit | Ticket | Rejection
             if isinstance(payer, Decision):
-                if demand.holds_slot:
-                    settlement.limiter.record_arrival(demand.priority, now)
-                verdict = self._reject(demand, payer, now)
+                verdict = self._reject_by_rate(demand, payer, now, kind)
             elif not demand.holds_slot or (
-                not self._budget_active and settlement.limiter.try_acquire(demand, now)
+                not self._budget_active and (slot := limiter.try_acquire(demand, kind, now))
             ):
                 decision = self._user_limits.hit(demand, now) or ADMITTED
                 if decision.allowed:
                     settlement.counters.classes[demand.priority].admitted += 1
-                    verdict = self._permit(settlement, demand, decision, now, now)
+                    verdict = self._permit(settlement, demand, decision, now, now, kind, slot)
                 elif isinstance(decision, PendingCheck):
-                    verdict = Ticket.with_slot(demand, now)
+                    verdict = Ticket.with_slot(demand, now, kind, slot)
                     verdict.charges = TicketCharges(settlement, payer, pending_check=decision)
                 else:
-                    verdict = self._refund_and_reject(demand, payer, decision, now)
+                    if slot:
+                        settlement.release_unused(demand, now, kind, slot)
+                    payer.give_back(demand.cost, now)
+                    verdict = self._reject(demand, decision, now, kind)
             else:
-                verdict = self._enqueue(demand, payer, now)
+                verdict = self._enqueue(demand, payer, now, kind)
         finally:
             lock.release()
         # With a ticket for a check of the store, the waiter polls the store.
@@ -149,58 +159,74 @@ class AdmissionController:
             self.flush()
         return verdict
 
-    def _enqueue(self, demand: Demand, payer: Refundable, now: float) -> Permit | Ticket | Rejection:
+    def _enqueue(
+        self, demand: Demand, payer: Refundable, now: float, kind: WorkClass
+    ) -> Permit | Ticket | Rejection:
         """Queue a demand for which no slot is free, or which must take from the shared budget first."""
         settlement = self._settlement
-        limiter, budget_active = settlement.limiter, self._budget_active
-        rejection = self._shared_budget.take(demand.priority, now) if budget_active else None
-        queued: Ticket | Decision | None
-        if rejection is not None:
-            limiter.record_arrival(demand.priority, now)
-            queued = limiter.enqueue_reserved(demand, now) or rejection
-            budget_active = False
-        else:
-            queued = (
-                None if budget_active and limiter.try_acquire(demand, now) else limiter.enqueue(demand, now)
-            )
+        slot, queued, budget_active = self._slot_or_ticket(demand, kind, now)
         if isinstance(queued, Decision):
             payer.give_back(demand.cost, now)
-            return self._reject(demand, queued, now)
-        queued = self._still_waiting(queued, now)
+            return self._reject(demand, queued, now, kind)
         decision = self._user_limits.hit(demand, now if queued is None else queued.arrived_s) or ADMITTED
         if isinstance(decision, PendingCheck):
-            pending = queued if queued is not None else Ticket.with_slot(demand, now)
+            pending = queued if queued is not None else Ticket.with_slot(demand, now, kind, slot)
             pending.charges = TicketCharges(
                 settlement, payer, budget_charged=budget_active, pending_check=decision
             )
             return pending
         if not decision.allowed:
             if queued is None:
-                settlement.release_unused(now)
+                settlement.release_unused(demand, now, kind, slot)
             else:
                 settlement.cancel(queued, now)
             payer.give_back(demand.cost, now)
             if budget_active:
                 self._shared_budget.give_back(now)
-            return self._reject(demand, decision, now)
+            return self._reject(demand, decision, now, kind)
         if queued is None:
             settlement.counters.classes[demand.priority].admitted += 1
-            return self._permit(settlement, demand, decision, now, now)
+            return self._permit(settlement, demand, decision, now, now, kind, slot)
         queued.charges = TicketCharges(settlement, payer, budget_charged=budget_active, decision=decision)
         settlement.call_ready(now)
         return queued
 
-    def _still_waiting(self, ticket: Ticket | None, now: float) -> Ticket | None:
-        """Return a ticket that must wait; None if it has its slot, and in a dry run, which queues nothing."""
-        if ticket is not None:
-            if ticket.state is _CALLED:  # the reserved share had a slot at once
-                ticket.state = _LEFT
-                return None
-            if self._dry_run:
-                self._settlement.limiter.cancel(ticket, now)
-                self._settlement.limiter.occupy_over_limit(ticket.demand.priority)
-                return None
-        return ticket
+    def _reject_by_rate(
+        self, demand: Demand, decision: Decision, now: float, kind: WorkClass
+    ) -> Permit | Rejection:
+        """Reject a demand that found no tokens; it counts as demand for slots."""
+        if demand.holds_slot:
+            self._settlement.limiter.record_arrival(demand.priority, now)
+        return self._reject(demand, decision, now, kind)
+
+    def _slot_or_ticket(
+        self, demand: Demand, kind: WorkClass, now: float
+    ) -> tuple[int, Ticket | Decision | None, bool]:
+        """Return a slot, or else a ticket or a rejection; and whether the shared budget was charged."""
+        limiter, budget_active = self._settlement.limiter, self._budget_active
+        rejection = self._shared_budget.take(demand.priority, now) if budget_active else None
+        queued: Ticket | Decision
+        if rejection is not None:
+            limiter.record_arrival(demand.priority, now)
+            queued = limiter.enqueue_reserved(demand, kind, now) or rejection
+            budget_active = False
+        else:
+            if budget_active and (slot := limiter.try_acquire(demand, kind, now)):
+                return slot, None, True
+            queued = limiter.enqueue(demand, kind, now)
+        if isinstance(queued, Ticket) and (slot := self._slot_at_once(queued, now)):
+            return slot, None, budget_active
+        return NO_SLOT, queued, budget_active
+
+    def _slot_at_once(self, ticket: Ticket, now: float) -> int:
+        """Return the slot of a ticket that need not wait; in a dry run none is queued."""
+        if ticket.state is _CALLED:  # the reserved share had a slot at once
+            ticket.state = _LEFT
+            return ticket.slot
+        if not self._dry_run:
+            return NO_SLOT
+        self._settlement.limiter.cancel(ticket, now)
+        return self._settlement.limiter.occupy_over_limit(ticket.demand, ticket.work_class)
 
     # Waiting
 
@@ -312,14 +338,12 @@ class AdmissionController:
         if decision.allowed and ticket.queue_index == NOT_QUEUED and ticket.called_s is not None:
             rejection = self._quota_rejection(ticket, now)
             if rejection is not None:
-                return self._reject(ticket.demand, rejection, now)
-            ticket.state = _LEFT
-            self._settlement.counters.classes[ticket.demand.priority].admitted += 1
-            return self._permit(self._settlement, ticket.demand, decision, ticket.arrived_s, ticket.called_s)
+                return self._reject(ticket.demand, rejection, now, ticket.work_class)
+            return self._permit_of(ticket, decision, ticket.called_s)
         if not decision.allowed:
             self._record_queue_time(ticket, now)
             self._refund(ticket, now)
-            return self._reject(ticket.demand, decision, now)
+            return self._reject(ticket.demand, decision, now, ticket.work_class)
         return self._permit_for(ticket, now) if ticket.state is not _WAITING else None
 
     def poll(self, ticket: Ticket) -> Permit | Rejection | None:
@@ -336,24 +360,35 @@ class AdmissionController:
 
     def _permit_for(self, ticket: Ticket, now: float) -> Permit | Rejection:
         """Turn a ready ticket into a permit, and an expired one into a rejection."""
-        settlement, demand, charges = self._settlement, ticket.demand, ticket.charges
+        demand, charges = ticket.demand, ticket.charges
         if charges.decision is None and charges.pending_check is not None:  # no waiter sent the check
             charges.decision = charges.pending_check.resolve(StoreErrorKind.LOOP, now)
             if not charges.decision.allowed:
                 self._refund(ticket, now)
-                return self._reject(demand, charges.decision, now)
+                return self._reject(demand, charges.decision, now, ticket.work_class)
         waited_s = self._record_queue_time(ticket, now)
         if ticket.called_s is not None and charges.decision is not None:
             rejection = self._quota_rejection(ticket, now)
             if rejection is not None:
-                return self._reject(demand, rejection, now)
-            ticket.state = _LEFT
-            settlement.counters.classes[demand.priority].admitted += 1
-            decision = latest(charges.decision, waited_s)
-            return self._permit(settlement, demand, decision, ticket.arrived_s, ticket.called_s)
-        decision = settlement.limiter.rejection(ticket, now)
+                return self._reject(demand, rejection, now, ticket.work_class)
+            return self._permit_of(ticket, latest(charges.decision, waited_s), ticket.called_s)
+        decision = self._settlement.limiter.rejection(ticket, now)
         self._refund(ticket, now)
-        return self._reject(demand, decision, now)
+        return self._reject(demand, decision, now, ticket.work_class)
+
+    def _permit_of(self, ticket: Ticket, decision: Decision, called_s: float) -> Permit:
+        """Turn a called ticket into its permit."""
+        ticket.state = _LEFT
+        self._settlement.counters.classes[ticket.demand.priority].admitted += 1
+        return self._permit(
+            self._settlement,
+            ticket.demand,
+            decision,
+            ticket.arrived_s,
+            called_s,
+            ticket.work_class,
+            ticket.slot,
+        )
 
     def _quota_rejection(self, ticket: Ticket, now: float) -> Decision | None:
         """Reject a ticket if its memory quota was used up while it waited."""
@@ -386,28 +421,17 @@ class AdmissionController:
         else:
             self._user_limits.give_back(ticket.demand, ticket.arrived_s, now)
 
-    def _refund_and_reject(
-        self, demand: Demand, payer: Refundable, decision: Decision, now: float
-    ) -> Permit | Rejection:
-        """Reject a demand that has taken tokens and a slot, and return both."""
-        if demand.holds_slot:
-            self._settlement.release_unused(now)
-        payer.give_back(demand.cost, now)
-        return self._reject(demand, decision, now)
-
-    def _reject(self, demand: Demand, decision: Decision, now: float) -> Permit | Rejection:
+    def _reject(self, demand: Demand, decision: Decision, now: float, kind: WorkClass) -> Permit | Rejection:
         """Reject a demand; in a dry run count the rejection and admit it."""
         settlement = self._settlement
         row = settlement.counters.classes[demand.priority]
         if self._dry_run:
             row.would_reject[decision.reason] += 1
             row.admitted += 1
-            if demand.holds_slot:
-                settlement.limiter.occupy_over_limit(demand.priority)
+            slot = settlement.limiter.occupy_over_limit(demand, kind) if demand.holds_slot else NO_SLOT
             self._log_rejection(demand, decision, now)
-            return self._permit(
-                settlement, demand, Decision(True, Reason.OK, would_reject=decision), now, now
-            )
+            admitted = Decision(True, Reason.OK, would_reject=decision)
+            return self._permit(settlement, demand, admitted, now, now, kind, slot)
         if decision.reason not in REPLACEABLE or not isinstance(demand, ProvisionalDemand):
             row.rejected[decision.reason] += 1
             self._log_rejection(demand, decision, now)

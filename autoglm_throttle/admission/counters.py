@@ -22,7 +22,7 @@ for inference.
 
 ODDITIES = (
     *("behind_proxy", "identify_failed", "disconnected_in_queue", "malformed_deadline"),
-    *("malformed_scope", "unknown_priority"),
+    *("malformed_scope", "unknown_priority", "body_timeout", "slow_reader"),
 )
 """Names of handled and counted oddities: a closed set, also the metric label."""
 

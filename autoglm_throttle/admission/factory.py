@@ -18,6 +18,7 @@ from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.limiting.shared_budget import SharedBudget
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.limiting.user_limits import UserLimits
+from autoglm_throttle.limiting.work_class import LEARNED_SLO_MIN_S
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.gpu_items import ENGINES
 from autoglm_throttle.types import Clock, GpuProvider, Policy
@@ -259,13 +260,15 @@ def limit_sets(settings: Settings) -> LimitSets:
 def concurrency_limiter(settings: Settings, now: float) -> AdaptiveConcurrencyLimiter | FixedConcurrencyLimit:
     """Create the limit on requests in flight for the policy."""
     if settings.control.policy not in WITH_CONCURRENCY_LIMIT:
-        return FixedConcurrencyLimit(settings.concurrency.inflight_max or math.inf)
+        maximum = settings.concurrency.inflight_max or math.inf
+        return FixedConcurrencyLimit(maximum, settings.concurrency.slo_s or LEARNED_SLO_MIN_S)
     return AdaptiveConcurrencyLimiter(
         settings.concurrency,
         now,
         memory_target=settings.gpu.gpu_memory_target,
         workers=settings.rates.workers,
         dry_run=settings.control.dry_run,
+        objectives={route.name: route.slo_s for route in settings.routes if route.slo_s is not None},
     )
 
 

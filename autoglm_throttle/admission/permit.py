@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.admission.settlement import Settlement
+from autoglm_throttle.limiting.work_class import PAUSED, WorkClass
 from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Rejected, ResourceAdvice
 
 _NEUTRAL: Final = Outcome.NEUTRAL
@@ -19,14 +20,33 @@ class Permit:
 
     Leaving the block settles it unless the block has done so: ``success``, ``failure`` after an exception,
     ``neutral`` after a cancellation or another rejection, which say nothing about the service.
+
+    Args:
+        settlement: the state that outlives the call which made it.
+        demand: what was asked for.
+        decision: the admission.
+        arrived_s: when admission was requested.
+        admitted_s: when it was admitted.
+        work_class: class of the request.
+        slot: what it holds, `NO_SLOT` to `RESUMED`.
     """
 
-    __slots__ = ("_settlement", "admitted_s", "arrived_s", "decision", "demand", "settled")
+    __slots__ = (
+        *("_settlement", "admitted_s", "arrived_s", "decision", "demand"),
+        *("settled", "slot", "started_s", "work_class"),
+    )
 
     admitted: Literal[True] = True
 
-    def __init__(
-        self, settlement: Settlement, demand: Demand, decision: Decision, arrived_s: float, admitted_s: float
+    def __init__(  # noqa: PLR0913, PLR0917 - one call for each request: no object for its arguments
+        self,
+        settlement: Settlement,
+        demand: Demand,
+        decision: Decision,
+        arrived_s: float,
+        admitted_s: float,
+        work_class: WorkClass,
+        slot: int,
     ) -> None:
         self._settlement = settlement
         self.demand: Demand = demand
@@ -35,6 +55,10 @@ class Permit:
         """When admission was requested."""
         self.admitted_s: float = admitted_s
         """When it was admitted; the difference is its queue time."""
+        self.started_s: float = admitted_s
+        """As ``admitted_s``, later by the time of its pauses."""
+        self.work_class: WorkClass = work_class
+        self.slot: int = slot
         self.settled: bool = False
 
     def record_chunk(self) -> None:
@@ -46,12 +70,50 @@ class Permit:
         """Advice on serving the request; None without ``QUOTAS``."""
         return None
 
-    def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
-        """Settle the request with its outcome. Never waits; a second call changes nothing and is counted."""
+    @property
+    def is_paused(self) -> bool:
+        """Whether it has given its slot back for a while."""
+        return self.slot == PAUSED
+
+    def pause(self) -> None:
+        """Give the slot back while the request waits for others: another request may run meanwhile.
+
+        Its time in the service stands still. Does nothing if it is paused, settled, or holds no slot.
+        May be called from any thread.
+        """
+        self._settlement.lock.run(self._pause)
+
+    def resume(self) -> None:
+        """Take the slot again at once, even above the limit, since the request runs already.
+
+        Does nothing unless it is paused. May be called from any thread.
+        """
+        if self.slot == PAUSED:
+            self._settlement.lock.run(self._resume)
+
+    def _pause(self) -> None:
+        settlement = self._settlement
+        if not self.settled:
+            now = settlement.clock()
+            settlement.limiter.pause(self, now)
+            settlement.call_ready(now)
+
+    def _resume(self) -> None:
+        if not self.settled:
+            self._settlement.limiter.resume(self, self._settlement.clock())
+
+    def settle(self, outcome: Outcome = Outcome.SUCCESS, *, client_error: bool = False) -> None:
+        """Settle the request with its outcome. Never waits; a second call changes nothing and is counted.
+
+        Args:
+            outcome: how it ended.
+            client_error: whether the app answered with a client error: its time says nothing about the work
+                of other requests.
+        """
         settlement = self._settlement
         lock = settlement.lock
         if lock.is_held():  # the cleanup of an abandoned coroutine runs amid a change: settle after it
-            self._settle_later(outcome)
+            self._settle_later(outcome, client_error=client_error)
             return
         now = settlement.clock()
         lock.acquire()  # `with lock` takes twice as long
@@ -69,9 +131,9 @@ class Permit:
                 durations = row.durations
                 durations.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
                 durations.total_s += duration_s
-            if demand.holds_slot:
+            if self.slot:
                 limiter = settlement.limiter
-                limiter.release(self.admitted_s, outcome, now)
+                limiter.release(self, outcome, now, client_error=client_error)
                 if limiter.waiting:
                     settlement.call_ready(now)
         finally:
@@ -79,11 +141,20 @@ class Permit:
             if lock.pending:
                 lock.run_pending()
 
-    def _settle_later(self, outcome: Outcome) -> None:
+    def _settle_later(self, outcome: Outcome, *, client_error: bool) -> None:
         """Hand the settlement to a copy: the cleanup's next steps must find this permit settled."""
-        later = Permit(self._settlement, self.demand, self.decision, self.arrived_s, self.admitted_s)
+        later = Permit(
+            self._settlement,
+            self.demand,
+            self.decision,
+            self.arrived_s,
+            self.admitted_s,
+            self.work_class,
+            self.slot,
+        )
+        later.started_s = self.started_s
         later.settled, self.settled = self.settled, True
-        self._settlement.lock.pending.append(partial(later.settle, outcome))
+        self._settlement.lock.pending.append(partial(later.settle, outcome, client_error=client_error))
 
     def __enter__(self) -> Permit:
         return self

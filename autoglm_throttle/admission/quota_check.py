@@ -6,6 +6,7 @@ from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.admission.settlement import Settlement
 from autoglm_throttle.control.quota import Quota
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets, Refundable
+from autoglm_throttle.limiting.work_class import WorkClass
 from autoglm_throttle.store.leased_buckets import LeasedBuckets
 from autoglm_throttle.types import Decision, Demand, Outcome, ResourceAdvice
 
@@ -39,7 +40,7 @@ class QuotaPermit(Permit):
 
     __slots__ = ("_advice", "_load")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - as its base
         self,
         quota: Quota,
         settlement: Settlement,
@@ -47,8 +48,10 @@ class QuotaPermit(Permit):
         decision: Decision,
         arrived_s: float,
         admitted_s: float,
+        work_class: WorkClass,
+        slot: int,
     ) -> None:
-        super().__init__(settlement, demand, decision, arrived_s, admitted_s)
+        super().__init__(settlement, demand, decision, arrived_s, admitted_s, work_class, slot)
         self._advice = quota.advice(demand, admitted_s)
         self._load = quota.reserve(demand) if demand.holds_slot else None
 
@@ -57,10 +60,10 @@ class QuotaPermit(Permit):
         """Advice on serving the request."""
         return self._advice
 
-    def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
+    def settle(self, outcome: Outcome = Outcome.SUCCESS, *, client_error: bool = False) -> None:
         """Settle the request with its outcome, and free its reserved memory."""
         self._settlement.lock.run(self._free_memory)
-        super().settle(outcome)
+        super().settle(outcome, client_error=client_error)
 
     def _free_memory(self) -> None:
         load, self._load = self._load, None

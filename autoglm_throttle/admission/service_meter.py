@@ -13,16 +13,14 @@ class ServiceMeter:
 
     Args:
         settlement: the counters and the limiter.
-        slo_s: the latency objective in seconds.
         limits_concurrency: whether the limiter knows the latency without load, and so whether the objective
             is within reach.
     """
 
-    __slots__ = ("_latency", "_limits_concurrency", "_settlement", "_slo_s", "_slo_tracker")
+    __slots__ = ("_latency", "_limits_concurrency", "_settlement", "_slo_tracker")
 
-    def __init__(self, settlement: Settlement, slo_s: float, *, limits_concurrency: bool) -> None:
+    def __init__(self, settlement: Settlement, *, limits_concurrency: bool) -> None:
         self._settlement = settlement
-        self._slo_s = slo_s
         self._limits_concurrency = limits_concurrency
         self._latency = LatencyPercentile(DURATION_BUCKETS_S)
         self._slo_tracker = SloReachability()
@@ -34,12 +32,13 @@ class ServiceMeter:
             sum(column) for column in zip(*(row.durations.counts for row in counters.classes), strict=True)
         ]
         p95_s = self._latency.update(counts, now)
-        met = self._slo_tracker.update(p95_s, self._slo_s, now)
+        slo_s = limiter.slo_s
+        met = self._slo_tracker.update(p95_s, slo_s, now)
         in_reach = not limiter.view(now).slo_unreachable if self._limits_concurrency else met
         ended = sum(row.outcomes[Outcome.SUCCESS] + row.outcomes[Outcome.SLOW] for row in counters.classes)
         return ServiceStats(
             p95_s=p95_s,
-            slo_s=self._slo_s if in_reach else None,
+            slo_s=slo_s if in_reach else None,
             in_flight=limiter.in_flight,
             waiting=limiter.waiting,
             at_limit=limiter.in_flight >= limiter.limit,

@@ -6,7 +6,8 @@ from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.admission.counters import Counters
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, Ticket, TicketState
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
-from autoglm_throttle.types import Clock, Outcome
+from autoglm_throttle.limiting.work_class import WorkClass
+from autoglm_throttle.types import Clock, Demand, Outcome
 
 _NEUTRAL = Outcome.NEUTRAL
 """Before Python 3.12 reading a member from its class costs as much as a dictionary look-up."""
@@ -44,10 +45,10 @@ class Settlement:
             else:
                 self.unclaimed.append(ticket)
 
-    def release_unused(self, now: float) -> None:
+    def release_unused(self, demand: Demand, now: float, work_class: WorkClass, slot: int) -> None:
         """Return an unused slot, and give it to the next ticket."""
         limiter = self.limiter
-        limiter.release(now, _NEUTRAL, now)
+        limiter.release(Ticket.with_slot(demand, now, work_class, slot), _NEUTRAL, now)
         if limiter.waiting:
             self.call_ready(now)
 

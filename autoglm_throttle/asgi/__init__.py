@@ -1,6 +1,6 @@
 """The only package that knows HTTP: maps a scope to a Demand and a Decision to a response."""
 
-from autoglm_throttle.asgi.advice import MARKER
+from autoglm_throttle.asgi.advice import MARKER, permit_of
 from autoglm_throttle.asgi.callers import Caller, RequestClassifier
 from autoglm_throttle.asgi.marks import exempt, mark
 from autoglm_throttle.asgi.middleware import ThrottleMiddleware
@@ -16,4 +16,5 @@ __all__ = [
     "ThrottleMiddleware",
     "exempt",
     "mark",
+    "permit_of",
 ]

@@ -1,10 +1,11 @@
-"""Passes the resource advice to the app, in the state of its scope."""
+"""Passes the permit and the resource advice to the app, in its scope."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
+from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.throttle import Throttle
 
 MARKER = "autoglm_throttle"
@@ -36,3 +37,13 @@ class AdviceMiddleware:
         if permit is not None:
             scope.setdefault("state", {})[MARKER] = permit.advice
         return self.app(scope, receive, send)
+
+
+def permit_of(scope: Mapping[str, Any]) -> Permit | None:
+    """Return the permit of a request, from the innermost middleware; None if it is exempt or has none.
+
+    An app that waits for others may give its slot back meanwhile: `Permit.pause` and `Permit.resume`.
+    """
+    verdicts: dict[Throttle, object] = scope.get(MARKER) or {}
+    verdict = next(reversed(verdicts.values()), None)
+    return verdict if isinstance(verdict, Permit) else None

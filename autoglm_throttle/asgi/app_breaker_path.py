@@ -53,9 +53,8 @@ class AppBreakerPath:
         self._send_rejection = send_rejection
         self._dry_run = throttle.settings.control.dry_run
 
-    def demand(self, scope: Scope) -> Demand:
-        """Return the demand of a request; provisional if its rejection may be replaced."""
-        demand = self._demand(scope)
+    def provisional(self, demand: Demand) -> Demand:
+        """Return the demand of a request; a provisional one if its rejection may be replaced."""
         return demand if self._app.fallbacks is None else ProvisionalDemand.of(demand)
 
     @property

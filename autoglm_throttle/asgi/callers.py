@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import logging
 import math
 import time
@@ -11,15 +9,16 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from operator import attrgetter
 from typing import Any
 
+from autoglm_throttle.asgi.identity_source import import_identify, key_source, require_synchronous
 from autoglm_throttle.asgi.proxy_detector import WARNING, ProxyDetector
 from autoglm_throttle.asgi.routes import RouteTable, path_of
+from autoglm_throttle.asgi.work_classes import WITHOUT_BODY, WorkClassNames
 from autoglm_throttle.events import LOGGER, LogEvent
-from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
+from autoglm_throttle.settings import RoutePolicy, Settings
 from autoglm_throttle.settings.field_types import parse_quantity
-from autoglm_throttle.types import Clock, Demand, Priority, WebSocketMode
+from autoglm_throttle.types import Clock, Demand, Priority, SlotUse, WebSocketMode
 from autoglm_throttle.types.identity import CACHE_ENTRIES, CallerHasher, ProxyChain, overflow_group
 
 MAX_VALUE_BYTES = 8192
@@ -33,13 +32,22 @@ text, and the caches must stay bounded.
 WARNING_INTERVAL_S = 60.0
 """Seconds between two log lines about a failing ``identify``, which may fail at each request."""
 
-VARIABLE = PREFIX + "IDENTITY"
-
 PRECISION_HEADER = b"x-precision"
 """Header that requests a cheaper variant of the model; read if the service has labels for them."""
 
 KNOWN_PRIORITIES = (b"", b"high", b"mid", b"low", b"1", b"2", b"3")
 """Common spellings of a priority, the empty one included. Any other text is parsed separately."""
+
+PLAIN, BODY, STREAM, WEBSOCKET = range(4)
+"""Transfer of a request: complete with its head; with a body; of a route that declares streams; a websocket
+that holds a slot.
+"""
+
+_LENGTH, _ENCODING = b"content-length", b"transfer-encoding"
+WITH_BODY_FIELDS = ("1.1", "1.0", None)
+"""Versions of HTTP in which a body is announced by a field; None: the server does not tell."""
+
+_BODY_FIELDS = frozenset((_LENGTH, _ENCODING))
 
 Scope = Mapping[str, Any]
 Identify = Callable[[Any], "Caller | None"]
@@ -96,11 +104,11 @@ class RequestClassifier:
         self._default = settings.callers.priority_default
         self._trust = settings.callers.priority_header_trust
         self._identify = (
-            _require_synchronous(identify, "identify", "it")
+            require_synchronous(identify, "identify", "it")
             if identify is not None
-            else _import_identify(settings.callers.identity)
+            else import_identify(settings.callers.identity)
         )
-        self._key_header, self._scheme = _key_source(settings.callers.identity)
+        self._key_header, self._scheme = key_source(settings.callers.identity)
         self._priority_header = settings.callers.priority_header.encode() if self._trust != "off" else b""
         self._deadline_header = (settings.callers.deadline_header or "").encode()
         self._slo_s = settings.concurrency.slo_s
@@ -109,7 +117,9 @@ class RequestClassifier:
         forwarded = b"x-forwarded-for" if self._proxies.reads_header else b""
         precision = PRECISION_HEADER if self._precisions else b""
         headers = {self._key_header, self._priority_header, self._deadline_header, forwarded, precision}
-        self._wanted = frozenset(headers - {b""})
+        self._wanted = _BODY_FIELDS.union(headers - {b""})
+        self._names = WorkClassNames()
+        self._cached_names = self._names.cached
         self._by_address = lru_cache(CACHE_ENTRIES)(self._address_identity)
         self._anonymous_demands = {
             stated: _DemandCache(partial(self._anonymous_demand, stated)) for stated in KNOWN_PRIORITIES
@@ -118,6 +128,18 @@ class RequestClassifier:
 
     def demand(self, scope: Scope) -> Demand:
         """Return the demand of one request."""
+        return self.classify(scope)[0]
+
+    def classify(self, scope: Scope) -> tuple[Demand, str, int]:  # noqa: C901 - a call costs 1 %
+        """Return the demand of one request, the name of its work class, and its transfer."""
+        try:
+            method = scope["method"]
+            work_class = self._cached_names[method][scope["path"]]
+            # From HTTP/2 on a body needs no field.
+            has_fields = method in WITHOUT_BODY or scope.get("http_version") in WITH_BODY_FIELDS
+            transfer = PLAIN if has_fields else BODY
+        except Exception:  # noqa: BLE001 - not cached, a websocket, or malformed
+            work_class, transfer = self._names.find(scope), self._transfer(scope)
         try:
             if self._proxy_detector is not None:
                 self._detect_proxy(scope, self._proxy_detector)
@@ -129,20 +151,46 @@ class RequestClassifier:
             )
             for name, value in scope["headers"]:
                 if name in wanted:
+                    if name in _BODY_FIELDS:
+                        transfer = BODY if value != b"0" else transfer
                     # Any other identifying header, or a repeated one, needs the full classification.
-                    if name != priority_header or value not in anonymous_demands or stated:
-                        return self._demand(scope)
-                    stated = value
+                    elif name != priority_header or value not in anonymous_demands or stated:
+                        return self._classify_fully(scope, work_class, transfer)
+                    else:
+                        stated = value
             if self._routes.has_routes or self._identify is not None or scope["type"] != "http":
-                return self._demand(scope)
+                return self._classify_fully(scope, work_class, transfer)
             client = scope.get("client")
             peer = client[0] if client else ""
-            return anonymous_demands[stated][peer] if len(peer) <= MAX_PEER_CHARS else self._demand(scope)
+            if len(peer) > MAX_PEER_CHARS:
+                return self._classify_fully(scope, work_class, transfer)
+            return anonymous_demands[stated][peer], work_class, transfer
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
             self._record_oddity("malformed_scope")
             anonymous, group = self._by_address("")
             slot = self._holds_slot or scope.get("type") != "websocket"
-            return Demand(self._default, anonymous.user, group=group, holds_slot=slot)
+            demand = Demand(self._default, anonymous.user, group=group, holds_slot=slot)
+            return demand, work_class, self._transfer(scope)
+
+    def _transfer(self, scope: Scope) -> int:
+        """Return the transfer of a request, as far as it does not depend on fields and routes."""
+        if scope.get("type") == "websocket":
+            return WEBSOCKET if self._holds_slot else PLAIN
+        has_fields = scope.get("method") in WITHOUT_BODY or scope.get("http_version") in WITH_BODY_FIELDS
+        return PLAIN if has_fields else BODY
+
+    def _classify_fully(self, scope: Scope, work_class: str, transfer: int) -> tuple[Demand, str, int]:
+        demand, values, route = self._full_demand(scope)
+        if scope.get("type") == "websocket":
+            transfer = WEBSOCKET if demand.holds_slot else PLAIN
+            return demand, work_class if route is None else route.name, transfer
+        if transfer == PLAIN and (values.get(_LENGTH, b"0") != b"0" or _ENCODING in values):
+            transfer = BODY
+        if route is not None:
+            work_class = route.name
+            if route.slot is not SlotUse.REQUEST:
+                transfer = STREAM if route.slot is SlotUse.STREAM else PLAIN
+        return demand, work_class, transfer
 
     def _detect_proxy(self, scope: Scope, detector: ProxyDetector) -> None:
         client = scope.get("client")
@@ -155,9 +203,10 @@ class RequestClassifier:
     def _anonymous_demand(self, stated: bytes, peer: str) -> Demand:
         """Build the demand of a caller known only by address and stated priority; it never varies."""
         headers = [(self._priority_header, stated)] if stated else []
-        return self._demand({"type": "http", "headers": headers, "client": (peer, 0)})
+        return self._full_demand({"type": "http", "headers": headers, "client": (peer, 0)})[0]
 
-    def _demand(self, scope: Scope) -> Demand:
+    def _full_demand(self, scope: Scope) -> tuple[Demand, Mapping[bytes, bytes], RoutePolicy | None]:
+        """Return the demand of a request, the values of the headers read, and the policy of its route."""
         values: dict[bytes, bytes] = {}
         forwarded: list[bytes] = []
         for name, value in scope["headers"]:
@@ -170,11 +219,13 @@ class RequestClassifier:
         peer = client[0][:MAX_PEER_CHARS] if client else ""
         caller, address, group = self._caller(scope, values, self._proxies.client(peer, forwarded))
         fixed = caller.priority
-        cost, route_name, slo_s = 1.0, None, None
+        cost, route, route_name, slo_s = 1.0, None, None, None
+        holds_slot = scope.get("type") != "websocket" or self._holds_slot
         if self._routes.has_routes:
             route = self._routes.match(path_of(scope), scope.get("method") or "GET")
             if route is not None:
                 cost, route_name, slo_s = route.cost, route.name, route.slo_s
+                holds_slot = holds_slot and route.slot is not SlotUse.NONE
                 if fixed is None:
                     fixed = route.priority
         priority = self._default if fixed is None else fixed
@@ -182,7 +233,7 @@ class RequestClassifier:
         stated = values.get(self._priority_header)
         if stated is not None:
             priority = self._apply_stated_priority(stated, priority, peer, raises=fixed is None)
-        return Demand(
+        demand = Demand(
             priority,
             caller.user,
             cost,
@@ -191,9 +242,10 @@ class RequestClassifier:
             address=address,
             group=group,
             slo_s=self._objective(values.get(self._deadline_header), slo_s),
-            holds_slot=scope.get("type") != "websocket" or self._holds_slot,
+            holds_slot=holds_slot,
             precision=self._precision(values.get(PRECISION_HEADER)),
         )
+        return demand, values, route
 
     def _precision(self, stated: bytes | None) -> str:
         """Return the requested precision label; empty if the service has no such variant."""
@@ -213,7 +265,8 @@ class RequestClassifier:
         if wanted <= 0.0:
             self._record_oddity("malformed_deadline")
             return slo_s
-        return min(wanted, self._slo_s if slo_s is None else slo_s)
+        least = self._slo_s if slo_s is None else slo_s
+        return wanted if least is None else min(wanted, least)
 
     def _caller(self, scope: Scope, values: Mapping[bytes, bytes], client: str) -> tuple[Caller, str, str]:
         """Return the caller under its hashed identity, the address to limit beside it, and the group."""
@@ -319,41 +372,3 @@ def _precisions(settings: Settings) -> frozenset[str]:
         return frozenset()
     own = [route.resource_policy.precision_hint for route in settings.routes if route.resource_policy]
     return frozenset(settings.quota.precisions).union(*(labels or () for labels in own))
-
-
-def _key_source(identity: str) -> tuple[bytes, str]:
-    """Return the header that carries the key, and the scheme in front of it."""
-    if identity == "bearer":
-        return b"authorization", "bearer"
-    kind, _, name = identity.partition(":")
-    return (name.encode(), "") if kind == "header" else (b"", "")
-
-
-def _import_identify(identity: str) -> Identify | None:
-    """Import the callable named by ``module:callable``; None for the built-in identities.
-
-    Raises:
-        ConfigError: it cannot be imported or called.
-    """
-    module, colon, name = identity.partition(":")
-    if not colon or module == "header":
-        return None
-    try:
-        identify = attrgetter(name)(importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
-        raise ConfigError([Problem(VARIABLE, f"{identity} cannot be imported: {error}")]) from None
-    if not callable(identify):
-        raise ConfigError([Problem(VARIABLE, f"{identity} is not callable")])
-    return _require_synchronous(identify, VARIABLE, identity)
-
-
-def _require_synchronous(identify: Identify, variable: str, name: str) -> Identify:
-    """Return the function itself, unless it would have to be awaited.
-
-    Raises:
-        ConfigError: it is a coroutine function.
-    """
-    if inspect.iscoroutinefunction(identify):
-        hint = "admission does not await; identify the caller from the scope alone"
-        raise ConfigError([Problem(variable, f"{name} is a coroutine function", hint)])
-    return identify

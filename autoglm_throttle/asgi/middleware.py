@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,18 +15,22 @@ from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, Rejection
 from autoglm_throttle.asgi import marks
 from autoglm_throttle.asgi.advice import MARKER, AdviceMiddleware
-from autoglm_throttle.asgi.callers import Identify, RequestClassifier
+from autoglm_throttle.asgi.begun_call import BegunCall
+from autoglm_throttle.asgi.callers import BODY, STREAM, WEBSOCKET, Identify, RequestClassifier
 from autoglm_throttle.asgi.degraded_field import degraded_header
 from autoglm_throttle.asgi.failure_attribution import attribute_to_throttle
 from autoglm_throttle.asgi.receive import BufferedReceive
-from autoglm_throttle.asgi.responses import EXPOSED_FIELDS, LEGACY_NAMES, ResponseBuilder, rejected_by
+from autoglm_throttle.asgi.request_body import CompleteBody, RequestBody, TooManyBodiesError, is_complete
+from autoglm_throttle.asgi.response_tracker import ResponseTracker
+from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by, send_body_timeout
 from autoglm_throttle.asgi.routes import RouteTable, path_of
+from autoglm_throttle.asgi.slot_watch import SlotWatch, TooSlowError, WatchedStream
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.gpu.monitor import SourceView
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.throttle import Throttle
-from autoglm_throttle.types import Decision, GuardRejected, Outcome, Rejected, TelemetryState
+from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Reason, Rejected, TelemetryState
 
 if TYPE_CHECKING:
     from autoglm_throttle.asgi.app_breaker_path import AppBreakerPath
@@ -36,9 +41,6 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
-SWITCHING_PROTOCOLS = 101
-"""The status of an accepted websocket."""
-
 TRY_AGAIN_LATER = 1013
 """WebSocket close code (IANA registry, RFC 6455): the server is overloaded."""
 
@@ -48,11 +50,7 @@ MAX_REASON_BYTES = 123
 FIRST_SAMPLE_TIMEOUT_S = 5.0
 """Longest wait at startup for a first sample of each source, if ``GPU_REQUIRED`` is set."""
 
-THROTTLE_FIELDS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
 CLIENT_DISCONNECTS = (ClientDisconnect, WebSocketDisconnect)
-
-_SUCCESS, _FAILURE = Outcome.SUCCESS, Outcome.FAILURE
-"""Before Python 3.12 reading a member from its class costs as much as a dictionary lookup."""
 
 
 class ThrottleMiddleware:
@@ -102,6 +100,8 @@ class ThrottleMiddleware:
             settings, self._routes, identify=identify, record_oddity=weak_method(self._record_oddity)
         )
         self._response_builder = ResponseBuilder(settings.responses)
+        self.slot_watch: SlotWatch = SlotWatch(throttle)
+        """Gives slots back while requests wait for their clients."""
         self._exempt = frozenset(settings.callers.exempt_paths)
         self._marks = marks.Marks(self.app, self._routes)
         if settings.quota.quotas:
@@ -126,22 +126,38 @@ class ThrottleMiddleware:
             await self._pass_through(scope, receive, send)
             return
         throttle, breaker_path = self.throttle, self._breaker_path
-        buffered = None
+        buffered: BufferedReceive | None = None
+        body: RequestBody | None = None
         if breaker_path is None:
-            demand = self._classifier.demand(scope)
+            demand, work_class, transfer = self._classifier.classify(scope)
         elif not breaker_path.is_quiet and await breaker_path.applies_to(scope, send):
             return
         else:
-            demand = breaker_path.demand(scope)
+            demand, work_class, transfer = self._classifier.classify(scope)
+            demand = breaker_path.provisional(demand)
+        if transfer and demand.holds_slot:
+            if transfer == BODY:
+                first = BegunCall(receive())
+                if first.is_done and is_complete(first.result):
+                    receive = CompleteBody(first.result, receive).receive
+                else:
+                    buffered = body = RequestBody(receive, self.slot_watch)
+                    receive = body.receive
+                    if not await self._has_body(body, first, demand, scope, send):
+                        return
+            elif transfer == STREAM:
+                buffered = body = RequestBody(receive, self.slot_watch, is_stream=True)
+                receive = body.receive
         admission = throttle.admission
         if admission.has_leases:
             await admission.ensure_lease(demand)
-        permit: Permit | Ticket | Rejection | None = admission.try_admit(demand)
+        permit: Permit | Ticket | Rejection | None = admission.try_admit(demand, work_class)
         if not isinstance(permit, Permit):
             if isinstance(permit, Ticket):
                 if permit.was_queued:
-                    buffered = BufferedReceive(receive)
-                    receive = buffered.receive
+                    if buffered is None:
+                        buffered = BufferedReceive(receive)
+                        receive = buffered.receive
                     permit = await self._wait_for_slot(permit, buffered)
                 else:  # only the shared-store check is pending, for milliseconds
                     permit = await admission.wait(permit)
@@ -153,7 +169,12 @@ class ThrottleMiddleware:
         else:
             scope[MARKER] = {throttle: permit}
         root_path = scope.get("root_path")
-        tracker = _ResponseTracker(send, permit, self._response_builder)
+        if transfer == WEBSOCKET:
+            receive, send = WatchedStream(self.slot_watch, permit, may_be_idle=False).wrap(receive, send)
+        tracker = ResponseTracker(send, permit, self._response_builder, self.slot_watch, transfer == STREAM)
+        if body is not None:
+            tracker.body = body
+            body.attach(permit, partial(tracker.end_slow_body, scope))
         try:
             if throttle.may_degrade:
                 await degraded_header(self.app, scope, receive, tracker.send)
@@ -166,7 +187,8 @@ class ThrottleMiddleware:
             await self._send_rejection(scope, send, *_decision(rejected))
         except BaseException as error:
             tracker.settle(Outcome.NEUTRAL if tracker.client_disconnected else _outcome(error))
-            raise
+            if body is None or not (body.timed_out and isinstance(error, CLIENT_DISCONNECTS)):
+                raise
         finally:
             # An http app that returned without a last byte proves nothing; a websocket has no last byte.
             if not permit.settled:
@@ -176,6 +198,27 @@ class ThrottleMiddleware:
             endpoint = scope.get("endpoint")
             if endpoint is not None:
                 self._check_mark(scope, root_path)
+
+    async def _has_body(
+        self, body: RequestBody, first: BegunCall, demand: Demand, scope: Scope, send: Send
+    ) -> bool:
+        """Await the body of a request before it gets a slot; False if this ended the request, uncharged."""
+        try:
+            await body.wait(first)
+        except TooSlowError:
+            self._record_oddity("body_timeout")
+            attribute_to_throttle(scope)
+            await send_body_timeout(send, scope)
+        except TooManyBodiesError:
+            wait_s = self.throttle.settings.concurrency.body_timeout_s
+            decision = Decision(False, Reason.QUEUE, "queue:paused", "queue", retry_after_s=wait_s)
+            rejection = self.throttle.admission.reject(demand, decision)
+            if rejection is not None:
+                self._store_verdict(scope, rejection)
+            await self._send_rejection(scope, send, decision)
+        else:
+            return not body.is_disconnected
+        return False
 
     async def _wait_for_slot(self, ticket: Ticket, buffered: BufferedReceive) -> Permit | Rejection | None:
         """Wait for a slot while watching for disconnect. Returns None if the client disconnected."""
@@ -316,74 +359,12 @@ class _MisconfiguredMiddleware(ThrottleMiddleware):
         await send({"type": "lifespan.startup.failed", "message": str(self._config_error)})
 
 
-class _ResponseTracker:
-    """Wraps ``send``: adds the header fields, and settles the permit at the last byte."""
-
-    __slots__ = ("_permit", "_response_builder", "_send", "client_disconnected", "status")
-
-    def __init__(self, send: Send, permit: Permit, response_builder: ResponseBuilder) -> None:
-        self._send = send
-        self._permit = permit
-        self._response_builder = response_builder
-        self.status = 0
-        self.client_disconnected = False
-
-    def send(self, message: Message) -> Awaitable[None]:
-        """Forward a message. Not a coroutine itself: that would cost one more for each message."""
-        kind = message["type"]
-        permit = self._permit
-        if kind == "http.response.body":
-            if message.get("more_body"):
-                permit.record_chunk()
-                return self._forward(message)
-            if not permit.settled:
-                permit.settle(_FAILURE if self.status >= 500 else _SUCCESS)
-        elif kind == "http.response.start" or kind == "websocket.accept":  # noqa: PLR1714 - as above
-            self.status = message.get("status", SWITCHING_PROTOCOLS)
-            fields = self._response_builder.fields(permit.decision)
-            if fields:
-                message = _with_fields(message, fields)
-        elif kind == "http.response.pathsend" or (
-            kind == "http.response.zerocopysend" and not message.get("more_body")
-        ):
-            self.settle(_FAILURE if self.status >= 500 else _SUCCESS)
-        return self._send(message)
-
-    async def _forward(self, message: Message) -> None:
-        """Send a part of a stream. A server may raise OSError after a disconnect (ASGI 2.4)."""
-        try:
-            await self._send(message)
-        except OSError:
-            self.client_disconnected = True
-            raise
-
-    def settle(self, outcome: Outcome) -> None:
-        """Settle the permit unless the last byte has done so."""
-        if not self._permit.settled:
-            self._permit.settle(outcome)
-
-
 def _in_event_loop() -> bool:
     try:
         anyio.get_current_task()
     except RuntimeError:
         return False
     return True
-
-
-def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message:
-    """Return a copy with our fields; the app's own fields of the same name win."""
-    headers = message.get("headers")
-    if headers.__class__ is not list:
-        headers = list(headers or ())  # any iterable is allowed, also one that can be read only once
-    for name, _ in headers:
-        if name in THROTTLE_FIELDS:
-            taken = {name for name, _ in headers}
-            fields = [field for field in fields if field[0] not in taken]
-            break
-    message = message.copy()
-    message["headers"] = headers + fields
-    return message
 
 
 def _decision(rejected: Rejected | GuardRejected) -> tuple[Decision, str]:

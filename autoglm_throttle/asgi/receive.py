@@ -17,7 +17,7 @@ PART_OVERHEAD_BYTES = 256
 a hundred times the memory by sending its body byte by byte, and any amount by sending empty parts.
 """
 
-_DISCONNECTS = ("http.disconnect", "websocket.disconnect")
+DISCONNECTS = ("http.disconnect", "websocket.disconnect")
 
 
 class BufferedReceive:
@@ -31,26 +31,35 @@ class BufferedReceive:
         receive: the server's.
     """
 
-    __slots__ = ("_buffered", "_pending", "_receive")
+    __slots__ = ("_buffered", "_buffered_bytes", "_is_complete", "_pending", "_receive")
 
     def __init__(self, receive: Callable[[], Awaitable[Any]]) -> None:
         self._receive = receive
         self._buffered: deque[Any] = deque()
+        self._buffered_bytes = 0
+        self._is_complete = False
+        """Whether only a disconnect may follow."""
         self._pending: asyncio.Future[Any] | None = None
 
     async def disconnected(self) -> None:
         """Read until the client disconnects. Never returns if that cannot be detected; cancel it."""
-        buffered_bytes, complete = 0, False
-        while buffered_bytes < BUFFER_BYTES:
-            message = await (self._receive() if complete else self._receive_part())
-            self._buffered.append(message)
-            if message["type"] in _DISCONNECTS:
+        # A server that sends more after a whole body may never stop.
+        while not self._is_complete and self._buffered_bytes < BUFFER_BYTES:
+            if self._keep(await self._receive_part()):
                 return
-            if complete:  # only a disconnect may follow a whole body: a server that sends more may never stop
-                break
-            buffered_bytes += PART_OVERHEAD_BYTES + len(message.get("body") or b"")
-            complete = message["type"] == "http.request" and not message.get("more_body")
+        if self._is_complete and self._keep(await self._receive()):
+            return
         await anyio.sleep_forever()
+
+    def _keep(self, message: Any) -> bool:  # noqa: ANN401 - an ASGI message
+        """Buffer a message; True if it is a disconnect."""
+        self._buffered.append(message)
+        self._buffered_bytes += PART_OVERHEAD_BYTES + len(message.get("body") or b"")
+        is_disconnect = message["type"] in DISCONNECTS
+        self._is_complete = is_disconnect or (
+            message["type"] == "http.request" and not message.get("more_body")
+        )
+        return is_disconnect
 
     async def receive(self) -> Any:  # noqa: ANN401 - an ASGI message
         """Return the buffered messages in order, then new ones."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from math import ceil, isfinite, isinf
+from typing import Any
 
 from autoglm_throttle.settings.groups.callers import HeaderStyle, ResponseSettings
 from autoglm_throttle.types import BreakerCause, Decision, GuardRejection, Reason
@@ -50,6 +51,7 @@ _QUEUE_DETAIL_TEXTS = {
     "queue:timeout": "The request timed out in the queue; try again in {seconds} s.",
     "queue:full": "The queue is full; try again in {seconds} s.",
     "queue:cap": "The concurrency limit is reached; try again in {seconds} s.",
+    "queue:paused": "Too many requests wait for their clients; try again in {seconds} s.",
 }
 """More precise texts, by the decision's detail."""
 
@@ -63,6 +65,11 @@ LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset
 
 _NO_RETRY = (b"x-should-retry", b"false")
 _PROBLEM = (b"content-type", b"application/problem+json")
+
+_BODY_TIMEOUT = (
+    b'{"type":"about:blank","title":"Request Timeout","status":408,'
+    b'"detail":"The body of the request makes no progress.","reason":"body:timeout"}'
+)
 
 MAX_CACHED_BODIES = 4096
 """Bodies are prepared for each kind of rejection and each second of waiting."""
@@ -184,6 +191,15 @@ class ResponseBuilder:
             f"The request costs more than {decision.policy} can ever admit: at most {decision.limit:.15g}."
         )
         return json.dumps(_problem(decision, 413, sentence), separators=(",", ":")).encode()
+
+
+async def send_body_timeout(send: Callable[[Any], Awaitable[None]], scope: Mapping[str, Any]) -> None:
+    """Answer a request whose body makes no progress with 408, and end its connection."""
+    fields = [_PROBLEM, (b"content-length", b"%d" % len(_BODY_TIMEOUT))]
+    if str(scope.get("http_version", "1.1")).startswith("1"):  # later versions have no such field
+        fields.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": 408, "headers": fields})
+    await send({"type": "http.response.body", "body": _BODY_TIMEOUT})
 
 
 def rejected_by(rejection: GuardRejection) -> Decision:

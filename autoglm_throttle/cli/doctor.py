@@ -11,6 +11,8 @@ from autoglm_throttle.cli.command import load
 from autoglm_throttle.cli.doctor_result import DoctorResult, Severity
 from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, colored, write, write_json
 from autoglm_throttle.settings import Settings
+from autoglm_throttle.settings.advice import WITH_LIMIT
+from autoglm_throttle.settings.field_types import plain
 
 
 def run(args: argparse.Namespace) -> int:
@@ -20,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: the settings have problems.
     """
     settings = load(args)
-    results = [*doctor_gpu.diagnose(settings), *_diagnose_store(settings)]
+    results = [*doctor_gpu.diagnose(settings), *_diagnose_store(settings), *_diagnose_objective(settings)]
     ok = all(result.level is not Severity.FAIL for result in results)
     if args.format == "json":
         write_json({"ok": ok, "findings": [asdict(result) for result in results]})
@@ -36,6 +38,19 @@ def _diagnose_store(settings: Settings) -> list[DoctorResult]:
         return doctor_redis.diagnose(settings)
     text = "REDIS_URL is not set: each process counts user limits in its own memory"
     return [DoctorResult("store", "configured", Severity.OK, text)]
+
+
+def _diagnose_objective(settings: Settings) -> list[DoctorResult]:
+    """Report the objective for a complete response; nothing where no limit aims at one."""
+    slo_s = settings.concurrency.slo_s
+    if settings.control.policy not in WITH_LIMIT:
+        return []
+    if slo_s is not None:
+        text = f"the concurrency limit aims at complete responses within {plain(slo_s)} s"
+        return [DoctorResult("limit", "objective", Severity.OK, text, value=slo_s)]
+    text = "SLO_S is not set: each process learns its objective, at least 2 s; its snapshot shows it"
+    hint = "set SLO_S to the time that your callers accept"
+    return [DoctorResult("limit", "objective", Severity.WARN, text, hint)]
 
 
 def _text(results: Sequence[DoctorResult]) -> str:

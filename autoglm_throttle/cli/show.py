@@ -25,11 +25,12 @@ from autoglm_throttle.settings import (
     settings_table,
     user_limits_text,
 )
+from autoglm_throttle.settings.advice import WITH_LIMIT
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.groups import GROUP_OF
 from autoglm_throttle.settings.groups.base import field_types
 from autoglm_throttle.settings.sources import SETTINGS_OF
-from autoglm_throttle.types import Priority, StoreFailureMode, UserLimit
+from autoglm_throttle.types import Priority, SlotUse, StoreFailureMode, UserLimit
 
 MARK_NAMES = "mark "
 """Prefix of the names of policies that come from a mark on an endpoint."""
@@ -68,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     effective = evaluate(settings, args.path, args.method.upper(), _app(args.app))
     details = _details(settings, effective)
+    if details["slo_s"] is None and not effective.exempt and not as_document and _learns_objective(settings):
+        details["slo_s"] = "learned"
     if as_document:
         write_json({"path": args.path, "method": args.method.upper(), **details})
     else:
@@ -133,6 +136,7 @@ def _details(settings: Settings, effective: EffectivePolicy) -> dict[str, Any]:
         "cost": None if effective.exempt else (1.0 if route is None else route.cost),
         "user_limit": None if effective.exempt else _limits_text(limits),
         "slo_s": None if effective.exempt else _slo_s(settings, route),
+        "slot": None if effective.exempt else (SlotUse.REQUEST if route is None else route.slot).value,
         "resource_policy": None if effective.exempt else _resource_policy(settings, route),
     }
 
@@ -151,8 +155,22 @@ def _own_policy(route: RoutePolicy) -> dict[str, str] | None:
     return None if policy is None else {key: types[key].text(own) for key, own in policy.explicit().items()}
 
 
-def _slo_s(settings: Settings, route: RoutePolicy | None) -> float:
+def _slo_s(settings: Settings, route: RoutePolicy | None) -> float | None:
     return settings.concurrency.slo_s if route is None or route.slo_s is None else route.slo_s
+
+
+def _learns_objective(settings: Settings) -> bool:
+    return settings.concurrency.slo_s is None and settings.control.policy in WITH_LIMIT
+
+
+def objective_text(settings: Settings) -> str:
+    """Describe the objective for a complete response where it is learned; else empty."""
+    if not _learns_objective(settings):
+        return ""
+    return (
+        "SLO_S is not set: the objective for a complete response is learned, "
+        "four times the P95 under light load, at least 2 s.\nCallers may accept less or more: set SLO_S."
+    )
 
 
 def _app(spec: str | None) -> object:
@@ -180,9 +198,9 @@ def _rows(settings: Settings, *, changed: bool) -> list[Setting]:
 
 def _text(settings: Settings, rows: Sequence[Setting]) -> str:
     parts = [_settings_text(settings, rows) if rows else "Every setting has its default."]
-    parts.append(user_limits_location(settings))
+    parts += filter(None, [objective_text(settings), user_limits_location(settings)])
     if settings.routes:
-        heading = ("route", "priority", "cost", "user limit", "slo s")
+        heading = ("route", "priority", "cost", "user limit", "slo s", "slot")
         parts.append(table([heading, *map(_route_row, settings.routes)]))
     if settings.plans:
         plans = [
@@ -222,11 +240,18 @@ def _settings_text(settings: Settings, rows: Sequence[Setting]) -> str:
     return "\n".join(parts)
 
 
-def _route_row(route: RoutePolicy) -> tuple[str, str, str, str, str]:
+def _route_row(route: RoutePolicy) -> tuple[str, ...]:
     if route.exempt:
-        return (route.name, "exempt", NOT_SET, NOT_SET, NOT_SET)
+        return (route.name, "exempt", NOT_SET, NOT_SET, NOT_SET, NOT_SET)
     limits = _limits_text(route.user_limit) or NOT_SET
-    return (route.name, _label(route.priority), plain(route.cost), limits, _plain(route.slo_s))
+    return (
+        route.name,
+        _label(route.priority),
+        plain(route.cost),
+        limits,
+        _plain(route.slo_s),
+        route.slot.value,
+    )
 
 
 def _document(settings: Settings, rows: Sequence[Setting]) -> dict[str, Any]:
@@ -254,6 +279,7 @@ def _document(settings: Settings, rows: Sequence[Setting]) -> dict[str, Any]:
                 "user_limit": _limits_text(route.user_limit),
                 "exempt": route.exempt,
                 "slo_s": route.slo_s,
+                "slot": route.slot.value,
                 "resource_policy": _own_policy(route),
             }
             for route in settings.routes

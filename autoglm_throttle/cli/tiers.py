@@ -116,12 +116,16 @@ def _tiers_text(settings: Settings) -> str:
 
 
 def _concurrency_text(settings: Settings) -> str:
-    budget_s = plain(round(settings.concurrency.latency_budget * settings.concurrency.slo_s, 4))
+    limit = settings.concurrency
+    share = f"{plain(100 * limit.latency_budget)} % of the objective"
+    slo_s = limit.slo_s
+    objective = "the objective, which is learned" if slo_s is None else f"the objective of {plain(slo_s)} s"
+    within = share if slo_s is None else f"{plain(round(limit.latency_budget * slo_s, 4))} s"
     return (
-        f"The concurrency limit is the number of requests that the service finishes within {budget_s} s, "
+        f"The concurrency limit is the number of requests that the service finishes within {within}, "
         "or within a few times its unloaded latency if that is longer.\n"
         "Other requests are queued, high priority first, or rejected immediately "
-        f"if they would miss the objective of {plain(settings.concurrency.slo_s)} s."
+        f"if they would miss {objective}."
     )
 
 

@@ -5,6 +5,7 @@ from autoglm_throttle.events.devices import device_events, gpu_view_events, verd
 from autoglm_throttle.events.event_queue import EventQueue
 from autoglm_throttle.events.guards import breaker_changed, degradation_changed, guard_table_full
 from autoglm_throttle.events.log_event import LOGGER, LogEvent
+from autoglm_throttle.events.objective import objective_learned
 from autoglm_throttle.events.rate_limited_logger import LOG_INTERVAL_S, RateLimitedLogger
 from autoglm_throttle.events.rejections import (
     RejectionSampler,
@@ -29,6 +30,7 @@ __all__ = [
     "device_events",
     "gpu_view_events",
     "guard_table_full",
+    "objective_learned",
     "rejection_event",
     "rejections_summary",
     "user_table_full",

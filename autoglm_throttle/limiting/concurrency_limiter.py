@@ -1,23 +1,49 @@
 """Adaptive concurrency limit with a bounded priority queue.
 
-The limit follows Little's law: measured service rate times a latency budget.
-It moves only in periods in which a request found it reached.
+The limit follows Little's law: measured service rate times a latency aim, summed over the work classes.
+It rises only in periods in which a request found it reached.
 A request that finds no slot is queued, unless its wait could not end in time.
+A request that waits for others, such as a slow reader, gives its slot back for that time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from autoglm_throttle.limiting.instant import seconds_until
+from autoglm_throttle.limiting.measurement_period import RunningPeriod
 from autoglm_throttle.limiting.memory_cap import MemoryCap
-from autoglm_throttle.limiting.queue import RESERVED_QUEUE, PriorityQueues
+from autoglm_throttle.limiting.queue import RESERVED_QUEUE, PriorityQueues, TicketQueue
 from autoglm_throttle.limiting.reserved_share import RESERVED_MAX_WAIT, ReservedShare
-from autoglm_throttle.limiting.service_estimator import RunningPeriod, ServiceEstimator
+from autoglm_throttle.limiting.retry_schedule import RetrySchedule
+from autoglm_throttle.limiting.service_estimator import ServiceEstimator
 from autoglm_throttle.limiting.ticket import CALLED, CANCELLED, EXPIRED, WAITING, Ticket, TicketState
+from autoglm_throttle.limiting.work_class import (
+    COUNTED,
+    NO_SLOT,
+    PAUSED,
+    QUIET,
+    RESUMED,
+    UNCOUNTED,
+    UNLOADED_SAMPLES,
+    SlotHolder,
+    WorkClass,
+    WorkClasses,
+)
 from autoglm_throttle.settings.groups.control import ConcurrencySettings
-from autoglm_throttle.types import ConcurrencyView, Decision, Demand, LimiterReport, Outcome, Priority, Reason
+from autoglm_throttle.types import (
+    ConcurrencyView,
+    Decision,
+    Demand,
+    Fairness,
+    LimiterReport,
+    Outcome,
+    Priority,
+    Reason,
+    WorkClassView,
+)
 
 __all__ = ["AdaptiveConcurrencyLimiter", "Ticket", "TicketState"]
 
@@ -25,6 +51,28 @@ _SUCCESS, _SLOW, _FAILURE = Outcome.SUCCESS, Outcome.SLOW, Outcome.FAILURE
 _QUEUE = Reason.QUEUE
 _HIGH = Priority.HIGH
 _NO_TICKETS: Sequence[Ticket] = ()
+_NO_OBJECTIVES: Mapping[str, float] = MappingProxyType({})
+
+FIRST_LIMIT_UNSET = 64
+"""First limit, of all workers together, if no objective is set: until one is learned, nothing lowers it."""
+
+QUIET_MIN, QUIET_SHARE = 2, 0.25
+"""Requests beside which an answer still shows the latency without load: at least, and as a share of the
+limit. [simulated: two at any limit cost random mixes 7 %]
+"""
+
+UNCOUNTED_MIN, UNCOUNTED_SHARE = 2, 0.05
+"""Requests of one negligible class that may be in flight without a slot: at least, and as a share of the
+limit. A class that turns slow is limited again.
+"""
+
+FAST_PERIOD_S = 0.05
+"""Least length of a period that raises a limit which was reached while answers were unloaded: a step within
+the capacity should not be shed, and a cold start neither.
+"""
+
+VIEWED_CLASSES = 16
+"""Work classes in a view: those with most requests."""
 
 
 class AdaptiveConcurrencyLimiter:
@@ -37,13 +85,15 @@ class AdaptiveConcurrencyLimiter:
         settings: the settings of the limit and the queue.
         now: monotonic seconds.
         memory_target: share of the fullest device that may be full, in (0, 1].
-        workers: processes that share the first limit.
+        workers: processes in front of the same service, which share the first limit.
         dry_run: queue no request: it runs above the limit and counts as a queued one.
+        objectives: declared objectives in seconds, by name of the work class.
     """
 
     __slots__ = (
-        *("_dry_run", "_queue_max", "_rejected", "capacity", "in_flight", "limit"),
-        *("memory", "period", "queues", "service", "settings", "waiting"),
+        *("_dry_run", "_even", "_first_end_s", "_learns_slo", "_paused_max", "_queue_max", "_quiet"),
+        *("_rejected", "_retries", "_uncounted_max", "capacity", "in_flight", "limit", "memory", "paused"),
+        *("period", "queues", "service", "settings", "waiting", "work_classes"),
     )
 
     def __init__(
@@ -54,55 +104,89 @@ class AdaptiveConcurrencyLimiter:
         memory_target: float,
         workers: int = 1,
         dry_run: bool = False,
+        objectives: Mapping[str, float] = _NO_OBJECTIVES,
     ) -> None:
         self.settings: ConcurrencySettings = settings
         # Attributes of a pydantic model take twice as long to read: requests read those of plain objects.
         self._queue_max = settings.queue_max
+        self._paused_max = settings.paused_max
+        self._learns_slo = settings.slo_s is None
         self._dry_run = dry_run
-        self.service: ServiceEstimator = ServiceEstimator(settings)
+        self._even = workers > 1
+        self.work_classes: WorkClasses = WorkClasses(settings, objectives)
+        self.service: ServiceEstimator = ServiceEstimator(settings, self.work_classes, workers)
         self.memory: MemoryCap = MemoryCap(memory_target)
-        self.queues: PriorityQueues = PriorityQueues(ReservedShare(settings.min_share, now))
+        fair = settings.fairness is Fairness.USER
+        self.queues: PriorityQueues = PriorityQueues(ReservedShare(settings.min_share, now), fair=fair)
         self.period: RunningPeriod = RunningPeriod(now)
         self.in_flight: int = 0
         """Slots in use."""
+        self.paused: int = 0
+        """Requests that have given their slot back for a while."""
         self.waiting: int = 0
         """Tickets in all queues."""
         self.limit: float = 0.0
         """Requests that may be in flight, before the memory cap and the hard limit apply."""
         self.capacity: int = 0
-        """Requests that may be in flight."""
+        """Slots that may be in use."""
+        self._quiet = 0.0
+        self._uncounted_max = 0.0
+        self._first_end_s = math.inf
+        """When the first request ended: what began before may have waited for a model to load."""
+        self._retries = RetrySchedule(now)
         self._rejected = 0
-        first_limit = max(settings.inflight_floor, math.ceil(settings.inflight_start / workers))
-        self._begin_period(float(first_limit))
+        is_set = "inflight_start" in settings.model_fields_set
+        first = FIRST_LIMIT_UNSET if self._learns_slo and not is_set else settings.inflight_start
+        self._begin_period(float(max(1, settings.inflight_floor // workers, math.ceil(first / workers))))
 
     def __repr__(self) -> str:
         occupancy = f"{self.in_flight} of {self.capacity} in flight"
         return f"AdaptiveConcurrencyLimiter({occupancy}, {self.waiting} waiting)"
+
+    @property
+    def slo_s(self) -> float:
+        """The objective in force, in seconds: the set one, or the learned one."""
+        return self.service.slo_s
 
     def record_arrival(self, priority: Priority, now: float) -> None:
         """Record an arrival that an earlier limit rejected: it counts as demand."""
         self._tick(now)
         self.period.arrived[priority] += 1
 
-    def try_acquire(self, demand: Demand, now: float) -> bool:
-        """Record an arrival; True if it got a slot: one was free and no request was queued ahead."""
+    def try_acquire(self, demand: Demand, work_class: WorkClass, now: float) -> int:
+        """Record an arrival, and give it a slot if one is free and no request is queued ahead.
+
+        Returns:
+            What the request holds: ``COUNTED``, ``QUIET`` or ``UNCOUNTED``; ``NO_SLOT``, which is false: it
+            must be queued.
+        """
         period = self.period
         if period.latest_s <= now < period.due_s:
             period.latest_s = now
         else:
             now = self._tick(now)
         period.arrived[demand.priority] += 1
+        work_class.arrived += 1
+        if work_class.negligible and work_class.in_flight < self._uncounted_max and self.capacity:
+            work_class.in_flight += 1
+            return UNCOUNTED
         in_flight = self.in_flight
-        if in_flight >= self.capacity or (self.waiting and self.queues.count_ahead(demand.priority)):
+        if in_flight >= self.capacity or (self.waiting and self.queues.is_ahead(demand.priority)):
             period.limited = True
-            return False
+            return NO_SLOT
         self.in_flight = in_flight = in_flight + 1
+        work_class.in_flight += 1
         period.starts_s += now
+        if in_flight <= self._quiet:
+            if in_flight > period.peak:
+                period.peak = in_flight
+            return QUIET
+        period.busy_s = now
         if in_flight > period.peak:
             period.peak = in_flight
-        return True
+        return COUNTED
 
-    def enqueue(self, demand: Demand, now: float) -> Ticket | Decision:
+    def enqueue(self, demand: Demand, work_class: WorkClass, now: float) -> Ticket | Decision:
         """Queue a demand that `try_acquire` has just rejected; its arrival is not counted again.
 
         Returns:
@@ -110,24 +194,27 @@ class AdaptiveConcurrencyLimiter:
             or the rejection, if the wait could not end in time or the queue is full.
         """
         now = self._tick(now)
-        priority = demand.priority
-        max_wait_s = self.service.max_wait_s(demand.slo_s or self.service.slo_s)
-        excess = self._excess(priority, max_wait_s)
+        if self.paused >= self._paused_max:
+            self._rejected += 1
+            return self._reject("queue:paused", self.service.latency_s, now)
+        max_wait_s = self.service.max_wait_s(work_class, demand.slo_s)
+        excess = self._excess(demand, max_wait_s)
+        queue_index = demand.priority + 1
         if (
             excess <= 0
-            and len(self.queues.all[priority + 1]) + self._would_wait()[priority] < self._queue_max
+            and len(self.queues.all[queue_index]) + self._would_wait()[demand.priority] < self._queue_max
         ):
-            return self._append(Ticket(demand, now, max_wait_s, priority + 1))
-        ticket = self.enqueue_reserved(demand, now)
+            return self._append(Ticket(demand, now, max_wait_s, queue_index, work_class))
+        ticket = self.enqueue_reserved(demand, work_class, now)
         if ticket is not None:
             return ticket
         self._rejected += 1
         if excess > 0:
-            return self._build_rejection("queue:slow", self._retry_s(priority, excess, now))
+            return self._reject("queue:slow", self._wait_s(demand, excess, now), now)
         rate = self.service.rate_rps
-        return self._build_rejection("queue:full", 1 / rate if rate else self.service.latency_s)
+        return self._reject("queue:full", 1 / rate if rate else self.service.latency_s, now)
 
-    def enqueue_reserved(self, demand: Demand, now: float) -> Ticket | None:
+    def enqueue_reserved(self, demand: Demand, work_class: WorkClass, now: float) -> Ticket | None:
         """Queue a rejected mid or low demand on the reserved share, if credit is left.
 
         Returns:
@@ -137,39 +224,79 @@ class AdaptiveConcurrencyLimiter:
         rate = self.service.rate_rps
         if rate is None or demand.priority is _HIGH or not self.queues.reserved.take(rate, now):
             return None
-        slo_s = demand.slo_s or self.service.slo_s
-        ticket = Ticket(demand, now, RESERVED_MAX_WAIT * slo_s, RESERVED_QUEUE)
+        slo_s = demand.slo_s or self.work_classes.slo_of(work_class)
+        ticket = Ticket(demand, now, RESERVED_MAX_WAIT * slo_s, RESERVED_QUEUE, work_class)
         if self.queues.all[RESERVED_QUEUE] or self.in_flight >= self.capacity:
             self.period.limited = True
             return self._append(ticket)
-        self._occupy(now)
-        ticket.state = CALLED
-        ticket.called_s = now
+        self._call(ticket, now)
         return ticket
 
-    def release(self, started_s: float, outcome: Outcome, now: float) -> None:
-        """Release the slot of a request that ended.
+    def release(
+        self, holder: SlotHolder, outcome: Outcome, now: float, *, client_error: bool = False
+    ) -> None:
+        """Release what a request that ended holds; the holder then holds nothing.
 
         Args:
-            started_s: when it got its slot.
+            holder: its permit.
             outcome: neutral outcomes, and failures faster than half of the unloaded latency, are not
                 measured as service time.
             now: monotonic seconds.
+            client_error: whether the app answered with a client error; it is measured in a class of its own.
         """
         period = self.period
         if period.latest_s <= now < period.due_s:
             period.latest_s = now
         else:
             now = self._tick(now)
+        work_class, slot = holder.work_class, holder.slot
+        holder.slot = NO_SLOT
+        work_class.in_flight -= 1
+        lasted_s = now - holder.started_s
+        if slot > PAUSED:
+            self.in_flight -= 1
+            period.starts_s -= now
+        elif slot == PAUSED:
+            lasted_s = self._end_pause(holder)
+        if outcome is not _SUCCESS and not _is_measured(outcome, lasted_s, work_class):
+            return
+        if client_error:
+            work_class = self.work_classes.client_errors
+        # So many answers of a period are enough: the others need not pay for it.
+        elif slot == QUIET and work_class.done < UNLOADED_SAMPLES:
+            self._record_quiet(work_class, holder.started_s, lasted_s)
+        if not work_class.done:
+            period.ended.append(work_class)
+            self._first_end_s = min(self._first_end_s, now)
+        period.done += 1
+        work_class.done += 1
+        work_class.total_s += lasted_s
+
+    def pause(self, holder: SlotHolder, now: float) -> None:
+        """Give the slot of a request back while it waits for others; the time does not count as service time.
+
+        Does nothing for a request without a counted slot.
+        """
+        if holder.slot <= PAUSED:
+            return
+        now = self._tick(now)
+        holder.slot = PAUSED
+        holder.started_s = now - holder.started_s
         self.in_flight -= 1
-        period.starts_s -= now
-        if (
-            outcome is _SUCCESS
-            or outcome is _SLOW
-            or (outcome is _FAILURE and now - started_s >= period.failure_s)
-        ):
-            period.done += 1
-            period.total_s += now - started_s
+        self.period.starts_s -= now
+        self.paused += 1
+        self._set_capacity()
+
+    def resume(self, holder: SlotHolder, now: float) -> None:
+        """Take the slot of a paused request again at once, even above the limit: it runs already."""
+        if holder.slot != PAUSED:
+            return
+        now = self._tick(now)
+        holder.slot = RESUMED
+        holder.started_s = now - holder.started_s
+        self.paused -= 1
+        self._occupy(now)
+        self._set_capacity()
 
     def cancel(self, ticket: Ticket, now: float) -> None:
         """Cancel a ticket: remove it from its queue, or release the slot it was called to.
@@ -180,26 +307,23 @@ class AdaptiveConcurrencyLimiter:
         now = self._tick(now)
         if ticket.state is WAITING:
             ticket.state = CANCELLED
-            del self.queues.all[ticket.queue_index][ticket]
+            self.queues.all[ticket.queue_index].remove(ticket)
             self.waiting -= 1
         elif ticket.state is CALLED:
             ticket.state = CANCELLED
-            self.in_flight -= 1
-            self.period.starts_s -= now
+            if ticket.slot:
+                self.release(ticket, Outcome.NEUTRAL, now)
 
     def expire(self, ticket: Ticket, now: float) -> bool:
         """Expire a ticket that still waits after its maximum wait; True if this call expired it."""
         now = self._tick(now)
         if ticket.state is not WAITING or now < ticket.arrived_s + ticket.max_wait_s:
             return False
-        ticket.state = EXPIRED
-        del self.queues.all[ticket.queue_index][ticket]
-        self.waiting -= 1
-        self._rejected += 1
+        self._expire(ticket, self.queues.all[ticket.queue_index])
         return True
 
     def pop_ready(self, now: float) -> Sequence[Ticket]:
-        """Give free slots to the tickets at the head of the queues, and expire overdue heads.
+        """Give free slots to the tickets that are next in the queues, and expire overdue ones.
 
         Call it after everything that may free a slot or raise the limit.
 
@@ -211,25 +335,38 @@ class AdaptiveConcurrencyLimiter:
         now = self._tick(now)
         ended: list[Ticket] = []
         for queue in self.queues.all:
-            while queue and self._end_wait(next(iter(queue)), now):
-                ended.append(queue.popitem(last=False)[0])
-        self.waiting -= len(ended)
+            while (oldest := queue.oldest()) is not None and now >= oldest.arrived_s + oldest.max_wait_s:
+                self._expire(oldest, queue)
+                ended.append(oldest)
+            while self.in_flight < self.capacity and (ticket := queue.next()) is not None:
+                if now >= ticket.arrived_s + ticket.max_wait_s:
+                    self._expire(ticket, queue)
+                else:
+                    queue.serve(ticket)
+                    self.waiting -= 1
+                    self._call(ticket, now)
+                ended.append(ticket)
         return ended
 
     def rejection(self, ticket: Ticket, now: float) -> Decision:
         """Build the rejection of an expired ticket."""
         now = self._tick(now)
         demand = ticket.demand
-        max_wait_s = self.service.max_wait_s(demand.slo_s or self.service.slo_s)
-        excess = self._excess(demand.priority, max_wait_s)
-        return self._build_rejection("queue:timeout", self._retry_s(demand.priority, excess, now))
+        excess = self._excess(demand, self.service.max_wait_s(ticket.work_class, demand.slo_s))
+        return self._reject("queue:timeout", self._wait_s(demand, excess, now), now)
 
-    def occupy_over_limit(self, priority: Priority) -> None:
-        """Count a request in flight above the limit: in a dry run it runs in spite of its rejection."""
+    def occupy_over_limit(self, demand: Demand, work_class: WorkClass) -> int:
+        """Count a request in flight above the limit: in a dry run it runs in spite of its rejection.
+
+        Returns:
+            What it holds.
+        """
         would_wait = self._would_wait()
         self._occupy(self.period.latest_s)
+        work_class.in_flight += 1
         if self._dry_run and self.in_flight > self.capacity:
-            would_wait[priority] += 1
+            would_wait[demand.priority] += 1
+        return COUNTED
 
     def close_period(self, now: float) -> None:
         """Close the period if it is over; call it at least once in a period."""
@@ -239,10 +376,12 @@ class AdaptiveConcurrencyLimiter:
         """Update the memory cap with the fill of the fullest device, 0..1; with None the last cap stays."""
         if ratio is None:
             return
-        # No request has ever been in flight: the fill is the idle one.
-        untouched = self.service.unloaded_s is None and not self.in_flight
-        self.memory.learn(ratio, self.in_flight, self.period.peak, untouched=untouched)
-        self.capacity = int(self._bound(self.limit))
+        # Paused requests keep their memory.
+        held = self.in_flight + self.paused
+        # No request has ever ended: the fill is the idle one.
+        untouched = self._first_end_s == math.inf and not held
+        self.memory.learn(ratio, held, max(self.period.peak, held), untouched=untouched)
+        self._set_capacity()
 
     def report(self) -> LimiterReport:
         """Report to the control loop: rejections since the last report, service rate, and limit."""
@@ -260,19 +399,30 @@ class AdaptiveConcurrencyLimiter:
         service, memory = self.service, self.memory
         high, mid, low = service.demand_rps
         limit, rate = self._bound(self.limit), service.rate_rps
+        used = [one for one in self.work_classes.all() if one.ever_done or one.in_flight]
         return ConcurrencyView(
             limit=limit,
             in_flight=self.in_flight,
+            paused=self.paused,
             waiting=self.queues.waiting(),
             service_rps=rate,
             demand_rps=(high, mid, low),
             latency_s=service.latency_s,
             unloaded_s=service.unloaded_s,
-            budget_s=service.budget_s,
+            budget_s=service.aim_s,
+            slo_s=service.slo_s,
+            slo_learned=self._learns_slo,
             memory_cap=memory.requests,
             memory_blind=memory.blind,
             slo_unreachable=service.slo_unreachable,
             pressure=(high + mid + low) / rate if rate and service.measured else self.in_flight / limit,
+            retry_backlog_s=self._retries.backlog_s(now),
+            work_classes=tuple(
+                WorkClassView(
+                    one.name, one.rate_rps, one.mean_s, one.unloaded_s, one.negligible, one.in_flight
+                )
+                for one in sorted(used, key=lambda one: -one.rate_rps)[:VIEWED_CLASSES]
+            ),
         )
 
     def _tick(self, now: float) -> float:
@@ -286,75 +436,113 @@ class AdaptiveConcurrencyLimiter:
         return now
 
     def _end_period(self, now: float) -> None:
-        if now < self._period_ends_s() and self.period.done < self.settings.period_completions:
+        period = self.period
+        lasted_s = now - period.opened_s
+        if not (self.service.is_over(lasted_s, period.ended) or self._is_unloaded()):
+            period.due_s = now + FAST_PERIOD_S if lasted_s < self.service.longest_s else now
             return
-        period = self.period.close(now, self.in_flight)
-        self.memory.peak = max(self.memory.peak, period.peak)
-        self._begin_period(self.service.learn(period, self.limit))
+        closed = period.close(now, self.in_flight)
+        self.memory.peak = max(self.memory.peak, closed.peak + self.paused)
+        self._begin_period(self.service.learn(closed, self.limit))
 
-    def _period_ends_s(self) -> float:
-        """Return when the period ends with any number of completions."""
-        return self.period.opened_s + self.service.longest_s
+    def _is_unloaded(self) -> bool:
+        """Whether the limit was reached although the answers so far are far below their latency aim."""
+        period = self.period
+        least = max(self.settings.period_completions, self.limit / 2)
+        return period.limited and self.service.is_far_in_time(period.ended, least)
 
     def _begin_period(self, limit: float) -> None:
-        """Apply a limit, and what has been learnt, to the period that begins."""
-        service, period = self.service, self.period
-        self.limit = self._bound(limit)
-        if service.unloaded_s is not None:
-            period.failure_s = service.unloaded_s / 2
-        lasts_s = max(self.settings.period_s, min(service.latency_s, service.longest_s))
-        period.due_s = period.opened_s + lasts_s
-        self.capacity = int(self.limit)
+        """Apply a limit, and what has been learned, to the period that begins."""
+        bounded = self._bound(limit)
+        if bounded < limit:  # it cannot grow as its answers would allow: waiting for that is in vain
+            self.service.is_unloaded = False
+        self.limit = limit = bounded
+        self._quiet = max(QUIET_MIN, QUIET_SHARE * limit)
+        self._uncounted_max = max(UNCOUNTED_MIN, UNCOUNTED_SHARE * limit)
+        self.period.due_s = self.period.opened_s + FAST_PERIOD_S
+        self._set_capacity()
 
     def _bound(self, limit: float) -> float:
         return min(limit, self.memory.requests, float(self.settings.inflight_max) or math.inf)
 
+    def _set_capacity(self) -> None:
+        """Apply the bounds to the slots: paused requests keep their memory, and too many end admission."""
+        if self.paused >= self._paused_max:
+            self.capacity = 0
+        else:
+            self.capacity = int(min(self._bound(self.limit), max(0.0, self.memory.requests - self.paused)))
+
+    def _end_pause(self, holder: SlotHolder) -> float:
+        """End the pause of a request that has ended, and return the time that it ran."""
+        self.paused -= 1
+        self._set_capacity()
+        return holder.started_s
+
+    def _record_quiet(self, work_class: WorkClass, started_s: float, lasted_s: float) -> None:
+        """Record the time of an answer that began beside few others."""
+        if started_s <= self._first_end_s:  # it may have waited for a model to load
+            return
+        period = self.period
+        limited = period.limited or period.was_limited
+        # Other workers may load the service: nobody may have been limited lately.
+        unloaded = started_s > period.busy_s and not (self._even and limited)
+        if unloaded:
+            work_class.unloaded.append(lasted_s)
+        if self._learns_slo and (unloaded or not limited):
+            work_class.add_easy(lasted_s)
+
     def _append(self, ticket: Ticket) -> Ticket:
-        self.queues.all[ticket.queue_index][ticket] = None
+        self.queues.all[ticket.queue_index].append(ticket)
         self.waiting += 1
         return ticket
 
+    def _call(self, ticket: Ticket, now: float) -> None:
+        """Give a ticket its slot."""
+        ticket.state = CALLED
+        ticket.called_s = ticket.started_s = now
+        ticket.slot = COUNTED
+        ticket.work_class.in_flight += 1
+        self._occupy(now)
+
+    def _expire(self, ticket: Ticket, queue: TicketQueue) -> None:
+        ticket.state = EXPIRED
+        queue.remove(ticket)
+        self.waiting -= 1
+        self._rejected += 1
+
     def _occupy(self, now: float) -> None:
+        period = self.period
         self.in_flight += 1
-        self.period.starts_s += now
-        if self.in_flight > self.period.peak:
-            self.period.peak = self.in_flight
+        period.starts_s += now
+        if self.in_flight > self._quiet:
+            period.busy_s = now
+        if self.in_flight > period.peak:
+            period.peak = self.in_flight
 
-    def _end_wait(self, ticket: Ticket, now: float) -> bool:
-        """Call or expire the head of a queue; False if it still waits for a slot."""
-        if now >= ticket.arrived_s + ticket.max_wait_s:
-            ticket.state = EXPIRED
-            self._rejected += 1
-        elif self.in_flight < self.capacity:
-            ticket.state = CALLED
-            ticket.called_s = now
-            self._occupy(now)
-        else:
-            return False
-        return True
-
-    def _excess(self, priority: Priority, max_wait_s: float) -> int:
+    def _excess(self, demand: Demand, max_wait_s: float) -> int:
         """Count the tickets that must leave before a new request may wait; 0 or less: it may wait now."""
         if not max_wait_s:
             return self.waiting + 1  # it may only take a slot that no ticket waits for
-        ahead, free = self._ahead(priority), self.capacity - self.in_flight
+        ahead, free = self._ahead(demand), self.capacity - self.in_flight
         if free > 0:  # the limit has just grown: the tickets ahead are about to be called
             ahead -= free
-        return ahead - self.service.limit(priority, max_wait_s, self.capacity)
+        # Until the rate is known, all may wait: whether they wait too long is not known either.
+        return ahead - self.service.limit(demand.priority, max_wait_s, self._queue_max)
 
-    def _retry_s(self, priority: Priority, excess: int, now: float) -> float:
+    def _wait_s(self, demand: Demand, excess: int, now: float) -> float:
         """Estimate the seconds until a new request may wait, at the measured rate without other arrivals."""
         rate = self.service.rate_rps
+        ends_s = self.period.opened_s + self.service.longest_s
         if rate is None:
-            return seconds_until(self._period_ends_s(), now)
-        if self.service.remaining_rps(priority, rate):
+            return seconds_until(ends_s, now)
+        if self.service.remaining_rps(demand.priority, rate):
             return max(0, excess) / rate
-        return max(seconds_until(self._period_ends_s(), now), self._ahead(priority) / rate)
+        return max(seconds_until(ends_s, now), self._ahead(demand) / rate)
 
-    def _ahead(self, priority: Priority) -> int:
+    def _ahead(self, demand: Demand) -> int:
         """Count the tickets ahead of a new request; in a dry run, the requests that would be such tickets."""
-        ahead = self.queues.count_ahead(priority)
-        return ahead + sum(self._would_wait()[: priority + 1]) if self._dry_run else ahead
+        ahead = self.queues.count_ahead(demand.priority, demand.user)
+        return ahead + sum(self._would_wait()[: demand.priority + 1]) if self._dry_run else ahead
 
     def _would_wait(self) -> list[int]:
         """Count, by priority, the requests in flight that would be queued without the dry run.
@@ -369,8 +557,20 @@ class AdaptiveConcurrencyLimiter:
         """Count the requests in flight that would be queued without the dry run."""
         return max(0, self.in_flight - self.capacity) if self._dry_run else 0
 
-    def _build_rejection(self, detail: str, retry_s: float) -> Decision:
-        capacity = self.capacity
+    def _reject(self, detail: str, wait_s: float, now: float) -> Decision:
+        """Build a rejection that tells the turn of the request among all rejected ones."""
+        service, capacity = self.service, self.capacity
+        rate = service.rate_rps
+        retry_s = wait_s
+        if rate:
+            retry_s = max(wait_s, 2.0 * service.latency_s, self._retries.next_turn_s(rate, now))
         return Decision(
             False, _QUEUE, detail, "queue", capacity, max(0, capacity - self.in_flight), retry_s, retry_s
         )
+
+
+def _is_measured(outcome: Outcome, lasted_s: float, work_class: WorkClass) -> bool:
+    """Whether a request that did not simply succeed counts: not a neutral one, nor a failure at once."""
+    if outcome is _FAILURE:
+        return lasted_s >= (work_class.unloaded_s or math.inf) / 2
+    return outcome is _SLOW

@@ -7,10 +7,20 @@ both share one request path.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 
 from autoglm_throttle.limiting.service_estimator import FIRST_LATENCY_S
 from autoglm_throttle.limiting.ticket import Ticket, TicketState
+from autoglm_throttle.limiting.work_class import (
+    COUNTED,
+    LEARNED_SLO_MIN_S,
+    NO_SLOT,
+    PAUSED,
+    RESUMED,
+    SlotHolder,
+    WorkClass,
+)
 from autoglm_throttle.types import ConcurrencyView, Decision, Demand, LimiterReport, Outcome, Priority, Reason
 
 LATENCY_GAIN = 0.1
@@ -26,12 +36,18 @@ class FixedConcurrencyLimit:
 
     Args:
         limit: requests in flight, >= 1; infinite: they are only counted.
+        slo_s: the latency objective in seconds; only reported.
     """
 
-    __slots__ = ("_held_s", "_rejected", "in_flight", "limit", "waiting")
+    __slots__ = ("_held_s", "_rejected", "in_flight", "limit", "paused", "slo_s", "waiting", "work_classes")
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self, limit: float, slo_s: float = LEARNED_SLO_MIN_S) -> None:
         self.limit: float = limit
+        self.slo_s: float = slo_s
+        self.work_classes: defaultdict[str, WorkClass] = _SingleClass()
+        """The one class of all requests, under any name."""
+        self.paused: int = 0
+        """Requests that have given their slot back for a while."""
         self.in_flight: int = 0
         """Slots in use."""
         self.waiting: int = 0
@@ -45,14 +61,14 @@ class FixedConcurrencyLimit:
     def record_arrival(self, priority: Priority, now: float) -> None:
         """Do nothing: a fixed limit needs no demand."""
 
-    def try_acquire(self, demand: Demand, now: float) -> bool:  # noqa: ARG002 - interface
+    def try_acquire(self, demand: Demand, work_class: WorkClass, now: float) -> int:  # noqa: ARG002 - interface
         """Acquire a slot, if one is free."""
         if self.in_flight >= self.limit:
-            return False
+            return NO_SLOT
         self.in_flight += 1
-        return True
+        return COUNTED
 
-    def enqueue(self, demand: Demand, now: float) -> Ticket | Decision:  # noqa: ARG002 - interface
+    def enqueue(self, demand: Demand, work_class: WorkClass, now: float) -> Ticket | Decision:  # noqa: ARG002 - interface
         """Reject: a slot becomes free after the mean holding time divided by the limit."""
         self._rejected += 1
         return self._build_rejection()
@@ -65,20 +81,50 @@ class FixedConcurrencyLimit:
         retry_s = self._held_s / self.limit
         return Decision(False, Reason.QUEUE, "queue:cap", "queue", self.limit, 0, retry_s, retry_s)
 
-    def enqueue_reserved(self, demand: Demand, now: float) -> Ticket | None:  # noqa: ARG002 - interface
+    def enqueue_reserved(self, demand: Demand, work_class: WorkClass, now: float) -> Ticket | None:  # noqa: ARG002 - interface
         """Return None: without a measured rate there is no reserved share."""
         return None
 
-    def release(self, started_s: float, outcome: Outcome, now: float) -> None:  # noqa: ARG002 - interface
-        """Release the slot of a request that ended."""
-        self.in_flight -= 1
-        self._held_s += LATENCY_GAIN * (max(0.0, now - started_s) - self._held_s)
+    def release(
+        self,
+        holder: SlotHolder,
+        outcome: Outcome,  # noqa: ARG002 - interface
+        now: float,
+        *,
+        client_error: bool = False,  # noqa: ARG002 - interface
+    ) -> None:
+        """Release what a request that ended holds."""
+        held_s = now - holder.started_s
+        if holder.slot == PAUSED:
+            self.paused -= 1
+            held_s = holder.started_s
+        else:
+            self.in_flight -= 1
+        holder.slot = NO_SLOT
+        self._held_s += LATENCY_GAIN * (max(0.0, held_s) - self._held_s)
+
+    def pause(self, holder: SlotHolder, now: float) -> None:
+        """Give the slot of a request back while it waits for others."""
+        if holder.slot in (COUNTED, RESUMED):
+            holder.slot = PAUSED
+            holder.started_s = now - holder.started_s
+            self.in_flight -= 1
+            self.paused += 1
+
+    def resume(self, holder: SlotHolder, now: float) -> None:
+        """Take the slot of a paused request again, even above the limit."""
+        if holder.slot == PAUSED:
+            holder.slot = RESUMED
+            holder.started_s = now - holder.started_s
+            self.in_flight += 1
+            self.paused -= 1
 
     def cancel(self, ticket: Ticket, now: float) -> None:  # noqa: ARG002 - interface
         """Release the slot of a ticket that has not begun to use it; there is no queue."""
-        if ticket.state is TicketState.CALLED:
-            ticket.state = TicketState.CANCELLED
+        if ticket.state is TicketState.CALLED and ticket.slot:
+            ticket.slot = NO_SLOT
             self.in_flight -= 1
+        ticket.state = TicketState.CANCELLED
 
     def expire(self, ticket: Ticket, now: float) -> bool:  # noqa: ARG002 - interface
         """Return False: there are no tickets."""
@@ -88,9 +134,10 @@ class FixedConcurrencyLimit:
         """Return no tickets."""
         return _NO_TICKETS
 
-    def occupy_over_limit(self, priority: Priority) -> None:  # noqa: ARG002 - as the adaptive limiter
+    def occupy_over_limit(self, demand: Demand, work_class: WorkClass) -> int:  # noqa: ARG002 - interface
         """Count a request in flight above the limit: in a dry run it runs in spite of its rejection."""
         self.in_flight += 1
+        return COUNTED
 
     def close_period(self, now: float) -> None:
         """Do nothing: there are no periods."""
@@ -108,14 +155,30 @@ class FixedConcurrencyLimit:
         return ConcurrencyView(
             limit=self.limit,
             in_flight=self.in_flight,
+            paused=self.paused,
             waiting=(0, 0, 0),
             service_rps=None,
             demand_rps=(0.0, 0.0, 0.0),
             latency_s=self._held_s,
             unloaded_s=None,
             budget_s=math.inf,
+            slo_s=self.slo_s,
+            slo_learned=False,
             memory_cap=math.inf,
             memory_blind=False,
             slo_unreachable=False,
             pressure=self.in_flight / self.limit,
+            retry_backlog_s=0.0,
+            work_classes=(),
         )
+
+
+class _SingleClass(defaultdict[str, WorkClass]):
+    """One work class under every name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._class = WorkClass("")
+
+    def __missing__(self, name: str) -> WorkClass:
+        return self._class

@@ -1,21 +1,145 @@
-"""Priority queues of the concurrency limiter."""
+"""Priority queues of the concurrency limiter, fair between the users of one priority."""
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
-from typing import TypeAlias
+from collections.abc import Iterator
+from typing import Final
 
 from autoglm_throttle.limiting.reserved_share import ReservedShare
 from autoglm_throttle.limiting.ticket import Ticket
 from autoglm_throttle.types import Priority
 
-TicketQueue: TypeAlias = "OrderedDict[Ticket, None]"
-"""Tickets in order of arrival. Removal takes constant time and frees its memory."""
-
 RESERVED_QUEUE = 0
 """Index of the queue that is served first; the queue of a priority is the one after its number."""
 
+COUNTERS_MAX: Final = 10_000
+"""Users whose served requests are remembered in one queue."""
+
+STALE_TURNS_MAX: Final = 64
+"""Outdated turns beyond the valid ones before they are dropped."""
+
 _LOW = Priority.LOW
+
+
+class TicketQueue:
+    """Tickets of one priority: those of one user in order of arrival, users in turn.
+
+    The next ticket is the oldest of the user who has been served least, by the cost of the demands. A user
+    who joins counts as served as much as the least served one in the queue: nobody saves up turns
+    (virtual token counter; start-time fair queueing).
+
+    Args:
+        fair: whether users are told apart; otherwise the tickets are served in order of arrival.
+    """
+
+    __slots__ = ("_by_user", "_fair", "_queued_at_least", "_served", "_tickets", "_turns", "_virtual")
+
+    def __init__(self, *, fair: bool) -> None:
+        self._fair = fair
+        self._tickets: OrderedDict[Ticket, None] = OrderedDict()
+        self._by_user: dict[str, OrderedDict[Ticket, None]] = {}
+        self._served: dict[str, float] = {}
+        """Cost served to users beyond the least served one."""
+        self._virtual = 0.0
+        """Cost served to the least served user in the queue."""
+        self._turns: list[tuple[float, float, str]] = []
+        """Heap of users with tickets; outdated entries, and those of users without tickets, are skipped."""
+        self._queued_at_least: list[int] = [0]
+        """At each position: the number of users with at least so many tickets."""
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def __iter__(self) -> Iterator[Ticket]:
+        return iter(self._tickets)
+
+    def append(self, ticket: Ticket) -> None:
+        """Append a ticket."""
+        self._tickets[ticket] = None
+        user = ticket.demand.user if self._fair else ""
+        mine = self._by_user.get(user)
+        if mine is None:
+            mine = self._by_user[user] = OrderedDict()
+            served = max(self._served.get(user, 0.0), self._virtual)
+            self._served[user] = served
+            heapq.heappush(self._turns, (served, ticket.arrived_s, user))
+            if len(self._turns) > 2 * len(self._by_user) + STALE_TURNS_MAX:
+                self._drop_stale_turns()
+        mine[ticket] = None
+        count = len(mine)
+        if count == len(self._queued_at_least):
+            self._queued_at_least.append(0)
+        self._queued_at_least[count] += 1
+
+    def remove(self, ticket: Ticket) -> None:
+        """Remove a ticket."""
+        del self._tickets[ticket]
+        user = ticket.demand.user if self._fair else ""
+        mine = self._by_user[user]
+        self._queued_at_least[len(mine)] -= 1
+        del mine[ticket]
+        if not mine:
+            del self._by_user[user]
+
+    def count_before(self, user: str) -> int:
+        """Count the tickets that are served before a new one of a user."""
+        if not self._fair:
+            return len(self._tickets)
+        mine = self._by_user.get(user)
+        return sum(self._queued_at_least[1 : 2 + (len(mine) if mine else 0)])
+
+    def oldest(self) -> Ticket | None:
+        """Return the ticket that has waited longest; None if there is none."""
+        return next(iter(self._tickets), None)
+
+    def next(self) -> Ticket | None:
+        """Return the ticket to be served next; None if there is none."""
+        if not self._fair:
+            return self.oldest()
+        turns = self._turns
+        while turns:
+            served, _, user = turns[0]
+            mine = self._by_user.get(user)
+            if mine is not None and self._served[user] == served:
+                return next(iter(mine))
+            heapq.heappop(turns)
+        return None
+
+    def serve(self, ticket: Ticket) -> None:
+        """Remove the ticket that `next` has returned, and charge its cost to its user."""
+        self.remove(ticket)
+        if not self._fair:
+            return
+        user = ticket.demand.user
+        served = self._served[user]
+        self._virtual = max(self._virtual, served)
+        self._served[user] = served = served + ticket.demand.cost
+        mine = self._by_user.get(user)
+        if mine is not None:
+            heapq.heapreplace(self._turns, (served, next(iter(mine)).arrived_s, user))
+        if len(self._served) > COUNTERS_MAX:
+            self._forget()
+
+    def _drop_stale_turns(self) -> None:
+        """Rebuild the heap: users who join and leave before their turn would fill it."""
+        self._turns = [
+            (self._served[user], next(iter(mine)).arrived_s if mine else 0.0, user)
+            for user, mine in self._by_user.items()
+        ]
+        heapq.heapify(self._turns)
+
+    def _forget(self) -> None:
+        """Forget the users who would start anew anyway; then the oldest ones."""
+        self._served = {
+            user: served
+            for user, served in self._served.items()
+            if served > self._virtual or user in self._by_user
+        }
+        excess = len(self._served) - COUNTERS_MAX // 2
+        for user in [user for user in self._served if user not in self._by_user][: max(0, excess)]:
+            del self._served[user]
 
 
 class PriorityQueues:
@@ -23,25 +147,29 @@ class PriorityQueues:
 
     Args:
         reserved: the credit that the tickets of the first queue have spent.
+        fair: whether the users of one priority are served in turn.
     """
 
     __slots__ = ("all", "reserved", "would_wait")
 
-    def __init__(self, reserved: ReservedShare) -> None:
+    def __init__(self, reserved: ReservedShare, *, fair: bool) -> None:
         self.reserved: ReservedShare = reserved
-        self.all: tuple[TicketQueue, ...] = (OrderedDict(), OrderedDict(), OrderedDict(), OrderedDict())
+        self.all: tuple[TicketQueue, ...] = (
+            TicketQueue(fair=False),
+            *(TicketQueue(fair=fair) for _ in Priority),
+        )
         self.would_wait: list[int] = [0, 0, 0]
         """Requests in flight, by priority, that would be tickets without the dry run."""
 
-    def count_ahead(self, priority: Priority) -> int:
-        """Count the tickets ahead of a new request of this class."""
+    def is_ahead(self, priority: Priority) -> bool:
+        """Whether any ticket of this class or a higher one is queued."""
         share, high, mid, low = self.all
-        ahead = len(share) + len(high)
-        if priority:
-            ahead += len(mid)
-            if priority is _LOW:
-                ahead += len(low)
-        return ahead
+        return bool(len(share) or len(high) or (priority and (len(mid) or (priority is _LOW and len(low)))))
+
+    def count_ahead(self, priority: Priority, user: str) -> int:
+        """Count the tickets that are served before a new request of this class and user."""
+        ahead = sum(len(queue) for queue in self.all[: priority + 1])
+        return ahead + self.all[priority + 1].count_before(user)
 
     def waiting(self) -> tuple[int, int, int]:
         """Count the tickets of high, mid and low, in all queues."""

@@ -1,10 +1,14 @@
-"""Estimates the service behind the limiter: its rate, its latency, and the demand."""
+"""Estimates the service behind the limiter: its rate, its latency by work class, and the demand.
+
+All classes share one queue inside the service, so they share one queueing budget: the least that any class
+allows beyond its latency without load. What a class completes earns slots: its completions times its latency
+aim, at most twice the slots that it fills. So the completions of short requests cannot raise the limit.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
+from autoglm_throttle.limiting.measurement_period import MeasurementPeriod
+from autoglm_throttle.limiting.work_class import WorkClass, WorkClasses
 from autoglm_throttle.settings.groups.control import ConcurrencySettings
 
 FIRST_LATENCY_S = 0.05
@@ -16,100 +20,48 @@ SHORTEST_S = 0.001
 PROBE_FACTOR = 1.3
 """Assumed headroom of a saturated service over its throughput; without it the limit could never grow."""
 
-SLO_PER_PERIOD_MAX = 4
-"""A period ends after a quarter of the objective, even with few completions."""
+SLO_PER_PERIOD = 4
+"""A period with completions ends after a quarter of the objective, even if they are few."""
+
+PERIODS_AT_MOST = 4
+"""Without completions it ends after four times as long."""
 
 IDLE_PERIODS = 2
 """A period longer than this many maximum lengths was idle: it proves nothing about saturation."""
 
-DEMAND_GAIN, LATENCY_GAIN, UNLOADED_GAIN = 0.4, 0.5, 0.3
-"""Weight of the newest period in the demand, the latency, and the unloaded latency near the floor."""
+DEMAND_GAIN, LATENCY_GAIN = 0.4, 0.5
+"""Weight of the newest period in the demand and in the latency."""
 
 RATE_UP_GAIN, RATE_DOWN_GAIN = 0.5, 0.3
 """Weight of the newest period in the service rate: a hiccup must not halve it."""
 
-SLOW_GAIN = 0.1
-"""Least weight of the newest period in the long-term mean latency."""
-
 STEP_DOWN, STEP_UP, STEP_UP_FAST = 0.3, 0.3, 1.0
-"""Largest change of the limit in a period, as a share of it; the last below half of the latency budget."""
+"""Largest change of the limit in a period, as a share of it; the last below half of the latency aim."""
 
 MIN_REMAINING_SHARE = 0.02
-"""A class with at most this share of the service rate left is not queued."""
+"""A priority with at most this share of the service rate left is not queued."""
 
-SLO_PER_BUDGET_MAX, UNLOADED_PER_BUDGET = 0.7, 2.5
-"""The latency budget is at least 2.5 unloaded latencies, within 0.7 of an objective that can be met."""
+SLOTS_PER_FILLED = 2.0
+"""A class asks at most for twice the slots that it fills. [simulated: without it, 600 answers/s of 1 ms leave
+a GPU 0.28 of its throughput]
+"""
+
+NEGLIGIBLE = 0.02
+"""Share of the mean latency below which a class needs no slots. [simulated]"""
+
+PATIENCE_SHARE = 0.05
+"""Least share of the arrivals with which a class has a say in the longest wait of all. [simulated]"""
 
 LATENCY_MARGIN = 1.3
 """Mean latencies of the objective that stay reserved for the service itself."""
 
+EVEN_STEP, EVEN_MAX, EVEN_DECAY, EVEN_LATE = 0.1, 2.0, 0.9, 1.5
+"""Slots that each of several workers adds in a limited period, at most; less if answers take 1.5 times their
+aim. Only a constant pulls equal shares together. [simulated: without it four workers keep 0.51 of high]
+"""
 
-@dataclass(slots=True)
-class MeasurementPeriod:
-    """Measurements between two changes of the limit."""
-
-    lasted_s: float
-    arrived: tuple[int, int, int]
-    """High, mid, low."""
-    done: int
-    """Requests that ended with a measured outcome."""
-    total_s: float
-    """The sum of their times in the service."""
-    mean_in_flight: float
-    peak: int
-    """Most requests in flight."""
-    limited: bool
-    """Whether a request found the limit reached."""
-
-
-class RunningPeriod:
-    """The present period: counts and sums, read and changed by the limiter.
-
-    Args:
-        now: monotonic seconds at which it begins.
-    """
-
-    __slots__ = (
-        *("arrived", "done", "due_s", "failure_s", "latest_s"),
-        *("limited", "opened_s", "peak", "starts_s", "total_s"),
-    )
-
-    def __init__(self, now: float) -> None:
-        self.opened_s: float = now
-        self.latest_s: float = now
-        """Newest instant that the limiter was given."""
-        self.due_s: float = 0.0
-        """Earliest end of the period."""
-        self.arrived: list[int] = [0, 0, 0]
-        """Arrivals of high, mid, low."""
-        self.done: int = 0
-        self.total_s: float = 0.0
-        """Sum of the service times of the ``done`` requests."""
-        self.starts_s: float = 0.0
-        """Sum of the start instants of the requests in flight: their area is ``in_flight * now`` minus it."""
-        self.peak: int = 0
-        self.limited: bool = False
-        self.failure_s: float = math.inf
-        """Least service time of a failure that is measured as a completion."""
-
-    def close(self, now: float, in_flight: int) -> MeasurementPeriod:
-        """Return the measurements until ``now``, and begin the next period with ``in_flight`` requests."""
-        lasted_s = now - self.opened_s
-        high, mid, low = self.arrived
-        closed = MeasurementPeriod(
-            lasted_s=lasted_s,
-            arrived=(high, mid, low),
-            done=self.done,
-            total_s=self.total_s,
-            mean_in_flight=(in_flight * now - self.starts_s) / lasted_s,
-            peak=self.peak,
-            limited=self.limited,
-        )
-        self.opened_s = now
-        self.arrived = [0, 0, 0]
-        self.done, self.total_s, self.starts_s = 0, 0.0, in_flight * now
-        self.peak, self.limited = in_flight, False
-        return closed
+EVEN_DEMAND_SHARE = 0.08
+"""The same as a share of the arrivals within the latency aim: a slow service must not be flooded."""
 
 
 class ServiceEstimator:
@@ -117,124 +69,295 @@ class ServiceEstimator:
 
     Args:
         settings: those of the limiter.
+        classes: the work classes.
+        workers: processes in front of the same service.
     """
 
     __slots__ = (
-        "_settings",
-        "_wait_budget",
-        "demand_rps",
-        "latency_s",
-        "longest_s",
-        "measured",
-        "periods",
-        "rate_rps",
-        "slo_s",
-        "slow_latency_s",
-        "unloaded_s",
+        *("_classes", "_even_slots", "_floor", "_period_s", "_settings", "_wanted", "_workers"),
+        *(
+            "aim_s",
+            "demand_rps",
+            "is_unloaded",
+            "latency_s",
+            "measured",
+            "patience_s",
+            "rate_rps",
+            "shortest_s",
+            "slo_s",
+            "slo_unreachable",
+        ),
     )
 
-    def __init__(self, settings: ConcurrencySettings) -> None:
+    def __init__(self, settings: ConcurrencySettings, classes: WorkClasses, workers: int = 1) -> None:
         self._settings = settings
-        self._wait_budget = settings.wait_budget
-        self.slo_s: float = settings.slo_s
-        """Objective of requests without one of their own."""
-        self.longest_s: float = max(settings.period_s, self.slo_s / SLO_PER_PERIOD_MAX)
-        """Longest period, even with few completions."""
-        self.periods: int = 0
-        """Periods with completions so far."""
-        self.slow_latency_s: float = 0.0
-        """Long-term mean latency."""
+        self._period_s = settings.period_s
+        self._classes = classes
+        self._workers = workers
+        self._floor = max(1, settings.inflight_floor // workers)
+        self._wanted: float | None = None
+        """Smoothed limit before its bounds; None until a period at the limit."""
+        self._even_slots = 0.0
         self.rate_rps: float | None = None
-        """Requests finished per second, a lower bound until ``measured``; None: no completion yet."""
+        """Requests that are not negligible, finished per second; a lower bound until ``measured``.
+        None: no completion yet.
+        """
+        self.is_unloaded: bool = False
+        """Whether the limit was reached in the last period while answers took less than half of their aim."""
         self.measured: bool = False
         """Whether a period at the limit has been observed."""
         self.demand_rps: list[float] = [0.0, 0.0, 0.0]
         self.latency_s: float = FIRST_LATENCY_S
-        self.unloaded_s: float | None = None
+        """Mean latency, weighted by time: of several classes the long ones decide."""
+        self.slo_s: float = 0.0
+        """Objective of requests without one of their own: the set one, or the longest learned one."""
+        self.shortest_s: float = 0.0
+        """Least length of a period with few completions."""
+        self._learn_objective()
+        self.aim_s: float = settings.latency_budget * self.slo_s
+        """Mean seconds that a request may spend in the service."""
+        self.patience_s: float = settings.wait_budget * self.slo_s
+        """Longest wait of all queued requests: with the longer objective of one class alone, its requests
+        would stand in front whenever a slot is free.
+        """
+        self.slo_unreachable: bool = False
+        """Whether a class takes more than half of its objective even without load."""
 
     @property
-    def slo_unreachable(self) -> bool:
-        """Whether a request takes more than half of the objective even without load."""
-        return self.unloaded_s is not None and self.unloaded_s > self.slo_s / 2
+    def unloaded_s(self) -> float | None:
+        """Latency without load of the class that takes most time; None until it is known."""
+        known = [one for one in self._classes.all() if one.unloaded_s is not None]
+        return max(known, key=_work).unloaded_s if known else None
 
     @property
-    def budget_s(self) -> float:
-        """Seconds that a request may spend in the service."""
-        unloaded_s, budget_s = self.unloaded_s, self._settings.latency_budget * self.slo_s
-        if unloaded_s is None:
-            return budget_s
-        if self.slo_unreachable:
-            return UNLOADED_PER_BUDGET * unloaded_s
-        return max(budget_s, min(UNLOADED_PER_BUDGET * unloaded_s, SLO_PER_BUDGET_MAX * self.slo_s))
+    def longest_s(self) -> float:
+        """Longest period, even without completions."""
+        return PERIODS_AT_MOST * self.shortest_s
 
-    def max_wait_s(self, slo_s: float) -> float:
-        """Return the longest useful wait in seconds under an objective of ``slo_s``."""
-        return max(0.0, min(self._wait_budget * slo_s, slo_s - LATENCY_MARGIN * self.latency_s))
+    def is_over(self, lasted_s: float, ended: list[WorkClass]) -> bool:
+        """Whether a period of some length is over; ends of negligible requests say nothing of the others.
+
+        Args:
+            lasted_s: its length so far.
+            ended: the classes with ends.
+        """
+        if lasted_s < self._period_s:
+            return False
+        done = sum(one.done for one in ended if not one.negligible)
+        shortest_s = self.shortest_s
+        return (
+            (done >= self._settings.period_completions and lasted_s >= min(self.latency_s, shortest_s))
+            or (done >= 2 and lasted_s >= shortest_s)
+            or lasted_s >= PERIODS_AT_MOST * shortest_s
+        )
+
+    def max_wait_s(self, work_class: WorkClass, slo_s: float | None) -> float:
+        """Return the longest useful wait in seconds.
+
+        Args:
+            work_class: class of the request.
+            slo_s: its own objective; None: that of its class.
+        """
+        if slo_s is None:
+            slo_s = self._classes.slo_of(work_class)
+        mean_s = work_class.mean_s
+        mean_s = self.latency_s if mean_s is None else mean_s
+        longest_s = min(self.patience_s, self._settings.wait_budget * slo_s)
+        return max(0.0, min(longest_s, slo_s - LATENCY_MARGIN * mean_s))
 
     def remaining_rps(self, priority: int, rate_rps: float) -> float:
         """Return the rate that higher classes leave to ``priority``, per second; 0 if too little."""
         remaining = rate_rps - sum(self.demand_rps[:priority])
         return remaining if remaining > MIN_REMAINING_SHARE * rate_rps else 0.0
 
-    def limit(self, priority: int, max_wait_s: float, capacity: int) -> int:
+    def limit(self, priority: int, max_wait_s: float, unmeasured: int) -> int:
         """Return the tickets that may be ahead of a new request of ``priority``; below 0: it must not wait.
 
-        Until the rate is known, the queue may be as long as the limit.
+        Args:
+            priority: of the request.
+            max_wait_s: its longest useful wait.
+            unmeasured: the result until the rate is known, and while the limit doubles.
         """
         rate = self.rate_rps
-        if rate is None:
-            return capacity - 1
+        if rate is None or self.is_unloaded:
+            return unmeasured
         remaining = self.remaining_rps(priority, rate)
         return int(remaining * max_wait_s) if remaining else -1
 
     def learn(self, period: MeasurementPeriod, limit: float) -> float:
         """Update the estimates with a period under ``limit``; returns the limit of the next period."""
-        demand, lasted_s = self.demand_rps, period.lasted_s
+        lasted_s = period.lasted_s
         idle = lasted_s > IDLE_PERIODS * self.longest_s
         gain = 1.0 if idle else DEMAND_GAIN
         for priority, arrived in enumerate(period.arrived):
-            demand[priority] += gain * (arrived / lasted_s - demand[priority])
-        if not period.done:
-            return limit
-        mean_s = max(period.total_s / period.done, SHORTEST_S)
-        self._learn_latency(mean_s, period.peak)
+            self.demand_rps[priority] += gain * (arrived / lasted_s - self.demand_rps[priority])
+        total_s = sum(one.total_s for one in period.ended)
+        if period.done:
+            square_s = sum(one.total_s**2 / one.done for one in period.ended)
+            mean_s = max(square_s / total_s, SHORTEST_S) if total_s > 0.0 else SHORTEST_S
+            self.latency_s += LATENCY_GAIN * (mean_s - self.latency_s)
+        several = len(self._classes) > 1 or self._classes.client_errors.ever_done
+        # Requests may have waited until their class was forgotten: their ends are in no known class.
+        classes = dict.fromkeys((*self._classes.all(), *period.ended))
+        for one in classes:
+            one.close(lasted_s, gain, alone=self._workers == 1)
+            one.negligible = several and one.mean_s is not None and one.mean_s < NEGLIGIBLE * self.latency_s
+        self._learn_objective()
+        self._learn_patience()
+        if period.done:
+            limit = self._learn_limit(period, max(total_s, period.done * SHORTEST_S), limit, idle=idle)
+        for one in classes:
+            one.begin()
+        self._classes.forget_unused()
+        return limit
+
+    def _learn_limit(self, period: MeasurementPeriod, total_s: float, limit: float, *, idle: bool) -> float:
+        """Return the next limit, after a period with completions."""
+        aims, lateness = self._aims(period.ended)
+        lasted_s, done = period.lasted_s, period.done
+        heavy = sum(one.done for one in period.ended if not one.negligible)
+        mean_s = total_s / done
+        mean_aim_s = self.aim_s = sum(one.done * aim_s for one, aim_s in aims) / done
+        self.is_unloaded = False
         if idle or not period.limited:
             # Below the limit, throughput is a lower bound: it may raise the rate, never lower it.
-            observed = min(period.done / lasted_s, period.mean_in_flight / mean_s)
+            observed = min(heavy / lasted_s, period.mean_in_flight / mean_s)
             if observed > (self.rate_rps or 0.0):
                 self.rate_rps = observed
-            return limit if idle or mean_s <= self.budget_s else self._lowered(limit, period.peak)
-        rate = self._track(min(PROBE_FACTOR * period.done / lasted_s, limit / mean_s))
-        budget_s = self.budget_s
-        change = max(self._settings.inflight_floor, rate * budget_s) - limit
-        up = STEP_UP_FAST if mean_s < budget_s / 2 else STEP_UP
-        return limit + max(-STEP_DOWN * limit, min(change, up * limit))
+            if idle or mean_s <= mean_aim_s or not self._objectives_known(period.ended):
+                return limit
+            return self._lowered(limit, period.peak)
+        at_limit = max(limit, period.mean_in_flight)
+        self._track(min(PROBE_FACTOR * heavy / lasted_s, heavy * at_limit / total_s))
+        wanted = min(PROBE_FACTOR / lasted_s, at_limit / total_s) * sum(
+            min(SLOTS_PER_FILLED * max(one.total_s, one.done * SHORTEST_S), one.done * aim_s)
+            for one, aim_s in aims
+        )
+        lateness_of_work = self._lateness(aims)
+        in_time = lateness_of_work is None or lateness_of_work <= 1.0
+        if in_time and self._is_simple and self._wanted is not None:
+            self._wanted = max(self._wanted, wanted)  # the bounds of the step smooth enough
+        else:
+            self._wanted = _follow(self._wanted, wanted)
+        self._adapt_even_slots(lateness)
+        change = max(self._floor, self._wanted + self._even_slots) - limit
+        self.is_unloaded = lateness_of_work is not None and lateness_of_work < 0.5
+        up = STEP_UP_FAST if self.is_unloaded else STEP_UP
+        # While answers are in time, few completions only mean that requests have just begun.
+        down = 0.0 if in_time else STEP_DOWN
+        return limit + max(-down * limit, min(change, up * limit))
+
+    def _aims(self, ended: list[WorkClass]) -> tuple[list[tuple[WorkClass, float]], float]:
+        """Return the latency aim of each class with completions, and the largest lateness: mean over aim."""
+        share, classes = self._settings.latency_budget, self._classes
+        budgets = {
+            one: one.budget_s(share, classes.slo_of(one))
+            for one in classes.all()
+            if one.done or one.in_flight
+        }
+        waits = [budget - one.unloaded_s for one, budget in budgets.items() if one.unloaded_s is not None]
+        queueing_s = min(waits, default=None)
+        # While no unloaded latency is known, none is below 0: the common queue may last the least budget.
+        most = [budget for one, budget in budgets.items() if one.least_s and not one.negligible]
+        unknown = queueing_s is None and len(most) > 1
+        if unknown:
+            queueing_s = min(most)
+        aims = []
+        for one in ended:
+            budget_s = budgets[one] if one in budgets else one.budget_s(share, classes.slo_of(one))
+            if queueing_s is None:
+                aim_s = budget_s
+            elif one.unloaded_s is not None:
+                aim_s = one.unloaded_s + queueing_s
+            else:
+                loaded_s = one.least_s if unknown else one.mean_s
+                aim_s = min(budget_s, (loaded_s or 0.0) + queueing_s)
+            aims.append((one, max(aim_s, SHORTEST_S)))
+        self.slo_unreachable = any(
+            one.unloaded_s is not None and one.unloaded_s > classes.slo_of(one) / 2 for one in budgets
+        )
+        return aims, max((one.mean_s or 0.0) / aim_s for one, aim_s in aims)
+
+    @property
+    def _is_simple(self) -> bool:
+        """Whether all requests cost alike, and this process alone loads the service."""
+        return self._workers == 1 and len(self._classes) == 1 and not self._classes.client_errors.done
+
+    def _lateness(self, aims: list[tuple[WorkClass, float]]) -> float | None:
+        """Return the time of the work that ended over its aim; None if there was none.
+
+        Answers with client errors and negligible ones are no work: in a stall they would hide the rest.
+        """
+        work = [(one, aim_s) for one, aim_s in aims if self._is_work(one)]
+        aim_s = sum(one.done * aim_s for one, aim_s in work)
+        return sum(one.total_s for one, _ in work) / aim_s if work else None
+
+    def _is_work(self, work_class: WorkClass) -> bool:
+        return not work_class.negligible and work_class is not self._classes.client_errors
+
+    def is_far_in_time(self, ended: list[WorkClass], least: float) -> bool:
+        """Whether enough work has ended, on the average in less than half of its aim.
+
+        Args:
+            ended: the classes with ends in the present period.
+            least: ends that are enough.
+        """
+        work = [one for one in ended if self._is_work(one)]
+        done = sum(one.done for one in work)
+        return done >= least and sum(one.total_s for one in work) < done * self.aim_s / 2
+
+    def _objectives_known(self, ended: list[WorkClass]) -> bool:
+        """Whether a limit may be lowered by latency alone: not by that of an objective nobody has set."""
+        return all(self._classes.is_known(one) for one in ended if not one.negligible)
 
     def _lowered(self, limit: float, peak: int) -> float:
-        """Lower a limit that was not reached although latency exceeds the budget.
+        """Lower a limit that was not reached although latency exceeds its aim.
 
         Without this a small service would meet its first burst with more requests than it can finish in time.
         """
-        wanted = max(self._settings.inflight_floor, (self.rate_rps or 0.0) * self.budget_s)
+        wanted = max(self._floor, (self.rate_rps or 0.0) * self.aim_s + self._even_slots)
         return min(limit, max(wanted, (1.0 - STEP_DOWN) * min(limit, peak)))
 
-    def _learn_latency(self, mean_s: float, peak: int) -> None:
-        self.latency_s += LATENCY_GAIN * (mean_s - self.latency_s)
-        self.periods += 1
-        self.slow_latency_s += max(SLOW_GAIN, 1 / self.periods) * (mean_s - self.slow_latency_s)
-        unloaded_s = self.unloaded_s
-        if unloaded_s is None or self.slow_latency_s < unloaded_s:
-            self.unloaded_s = self.slow_latency_s
-        elif peak <= self._settings.inflight_floor:  # near the floor, latency is almost the unloaded latency
-            self.unloaded_s = unloaded_s + UNLOADED_GAIN * (mean_s - unloaded_s)
+    def _learn_objective(self) -> None:
+        self.slo_s = self._settings.slo_s or max(
+            (self._classes.slo_of(one) for one in self._classes.values() if one.slo_s is None),
+            default=self._classes.slo_of(self._classes.shared),
+        )
+        self.shortest_s = max(self._period_s, self.slo_s / SLO_PER_PERIOD)
 
-    def _track(self, observed: float) -> float:
+    def _learn_patience(self) -> None:
+        """Update the longest wait: the least of the classes with a share of the arrivals."""
+        classes = self._classes
+        least_rps = PATIENCE_SHARE * sum(one.demand_rps for one in classes.all())
+        slos = [
+            classes.slo_of(one)
+            for one in classes.all()
+            if one.demand_rps and one.demand_rps >= least_rps and not one.negligible
+        ]
+        self.patience_s = self._settings.wait_budget * min(slos, default=self.slo_s)
+
+    def _adapt_even_slots(self, lateness: float) -> None:
+        """Update the slots that pull the shares of several workers together."""
+        if self._workers == 1:
+            return
+        slots = self._even_slots
+        slots = EVEN_DECAY * slots if lateness > EVEN_LATE else min(EVEN_MAX, slots + EVEN_STEP)
+        self._even_slots = min(slots, EVEN_DEMAND_SHARE * sum(self.demand_rps) * self.aim_s)
+
+    def _track(self, observed: float) -> None:
         """Update the service rate with the observed rate of a period at the limit."""
         rate = self.rate_rps
-        if rate is None or (not self.measured and observed > rate):
-            rate = observed  # rising from the lower bound by halves, the limit would first fall too far
-        else:
-            rate += (RATE_UP_GAIN if observed > rate else RATE_DOWN_GAIN) * (observed - rate)
+        if rate is not None and not self.measured and observed > rate:
+            rate = None  # rising from the lower bound by halves, the limit would first fall too far
+        self.rate_rps = _follow(rate, observed)
         self.measured = True
-        self.rate_rps = rate
-        return rate
+
+
+def _follow(value: float | None, observed: float) -> float:
+    if value is None:
+        return observed
+    return value + (RATE_UP_GAIN if observed > value else RATE_DOWN_GAIN) * (observed - value)
+
+
+def _work(work_class: WorkClass) -> float:
+    return work_class.rate_rps * (work_class.mean_s or 0.0)

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Any, Literal, Protocol, TypeVar
 
 from autoglm_throttle.limiting.token_bucket import Refundable
+from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
 from autoglm_throttle.types import Decision, Demand
 
 Reply = TypeVar("Reply")
@@ -94,6 +95,7 @@ class Ticket:
         arrived_s: monotonic seconds.
         max_wait_s: seconds it waits at most, > 0.
         queue_index: index of its queue: 0 for the reserved share, then high, mid, low.
+        work_class: class of the request.
     """
 
     __slots__ = (
@@ -104,12 +106,17 @@ class Ticket:
         "max_wait_s",
         "on_ready",
         "queue_index",
+        "slot",
+        "started_s",
         "state",
+        "work_class",
     )
 
     admitted: Literal[False] = False
 
-    def __init__(self, demand: Demand, arrived_s: float, max_wait_s: float, queue_index: int) -> None:
+    def __init__(
+        self, demand: Demand, arrived_s: float, max_wait_s: float, queue_index: int, work_class: WorkClass
+    ) -> None:
         self.demand: Demand = demand
         self.arrived_s: float = arrived_s
         self.max_wait_s: float = max_wait_s
@@ -117,14 +124,19 @@ class Ticket:
         self.state: TicketState = WAITING
         self.called_s: float | None = None
         """When it got its slot."""
+        self.work_class: WorkClass = work_class
+        self.slot: int = NO_SLOT
+        """What it holds, once it was called."""
+        self.started_s: float = arrived_s
         self.on_ready: Callable[[], None] | None = None
         """Callback that wakes the waiter after a change of state."""
         self.charges: TicketCharges = UNCHARGED
 
     @classmethod
-    def with_slot(cls, demand: Demand, now: float) -> Ticket:
+    def with_slot(cls, demand: Demand, now: float, work_class: WorkClass, slot: int) -> Ticket:
         """Make a ticket that has its slot, if it holds one, and was never queued."""
-        ticket = cls(demand, now, 0.0, NOT_QUEUED)
+        ticket = cls(demand, now, 0.0, NOT_QUEUED, work_class)
+        ticket.slot = slot
         ticket.state = CALLED
         ticket.called_s = now
         return ticket

@@ -14,6 +14,7 @@ from autoglm_throttle.admission.counters import ODDITIES
 from autoglm_throttle.observe.engine_metrics import ENGINE_METRICS
 from autoglm_throttle.observe.gpu_metrics import GPU_METRICS
 from autoglm_throttle.observe.guard_metrics import GUARD_METRICS
+from autoglm_throttle.observe.limit_metrics import LIMIT_METRICS
 from autoglm_throttle.observe.metric import (
     PREFIX,
     Histograms,
@@ -254,6 +255,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         _rate_limit,
     ),
     MetricSpec(PREFIX + "tokens", "gauge", ("priority",), "Tokens left in the bucket.", _tokens),
+    *LIMIT_METRICS,
     *QUOTA_METRICS,
     *STORE_METRICS,
     *GUARD_METRICS,

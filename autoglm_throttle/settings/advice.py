@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.settings.checks import breaker_of
-from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.gpu_items import ENGINES
 from autoglm_throttle.settings.groups import settings_table
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
@@ -19,6 +18,7 @@ from autoglm_throttle.types import (
     BreakerMode,
     Policy,
     Signal,
+    SlotUse,
     StoreFailureMode,
     TooManyRequestsMode,
     TripRule,
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.route_policy import RoutePolicy
     from autoglm_throttle.settings.settings import Settings
 
-_WITH_LIMIT: Final = (Policy.ADAPTIVE, Policy.CONCURRENCY)
+WITH_LIMIT: Final = (Policy.ADAPTIVE, Policy.CONCURRENCY)
+"""Policies with a concurrency limit that is learned."""
+
 _BY_TABLE: Final = (Policy.ADAPTIVE, Policy.TIERS)
 _ALL_BUT_FIXED: Final = (Policy.ADAPTIVE, Policy.TIERS, Policy.CONCURRENCY)
 
@@ -44,10 +46,11 @@ READING_POLICIES: Final[Mapping[str, Collection[Policy]]] = {
             "inflight_start",
             "inflight_floor",
             "wait_budget",
+            "fairness",
             "period_s",
             "period_completions",
         ],
-        _WITH_LIMIT,
+        WITH_LIMIT,
     ),
     **dict.fromkeys(
         ["signal", "tiers", "tier_samples", "gpu_queue_target", "gpu_kv_target", "gpu_pressure_terms"],
@@ -167,10 +170,10 @@ def _rate_advice(settings: Settings) -> Iterator[_Advice]:
         yield "dry_run", message, "would_reject_total counts them"
     if _is_default(settings, "workers") and not settings.fleet.fleet:
         yield "workers", "is not set: one process is assumed", _workers_hint(settings)
-    if policy in _WITH_LIMIT and _is_default(settings, "slo_s"):
-        message = f"is not set: the target time for a complete response is {plain(limit.slo_s)} s"
-        yield "slo_s", message, "LLM responses take longer; set the time that your callers accept"
-    if limit.websockets is WebSocketMode.SLOT and policy not in _WITH_LIMIT and not limit.inflight_max:
+    if policy in WITH_LIMIT and _is_default(settings, "slo_s"):
+        message = "is not set: the target time for a complete response is learned, at least 2 s"
+        yield "slo_s", message, "set the time that your callers accept"
+    if limit.websockets is WebSocketMode.SLOT and policy not in WITH_LIMIT and not limit.inflight_max:
         message = f"is slot, but with POLICY={policy} nothing limits requests in flight"
         yield "websockets", message, "set INFLIGHT_MAX, or POLICY=adaptive or concurrency"
     if settings.degradation.static_at == 1:
@@ -370,16 +373,18 @@ def _route_advice(settings: Settings) -> Iterator[Problem]:
             yield Problem(place, f"{route.name} can never be admitted: it costs {route.cost:g}, {why}")
         if route.pattern in exempt and not route.exempt:
             yield Problem(place, f"{route.name} can never apply, its path is in EXEMPT_PATHS")
-        if route.slo_s is not None and (why := _why_never_queued(settings, route)):
-            yield Problem(place, f"{route.name} has an slo_s without effect: {why}")
+        for column, why in _unread_columns(settings, route):
+            yield Problem(place, f"{column} of {route.name} has no effect: {why}")
 
 
-def _why_never_queued(settings: Settings, route: RoutePolicy) -> str:
-    """Reason why no request of the route is ever queued; empty if one may be."""
-    if route.exempt:
-        return "it is exempt"
-    policy = settings.control.policy
-    return "" if policy in _WITH_LIMIT else f"nothing waits with POLICY={policy}"
+def _unread_columns(settings: Settings, route: RoutePolicy) -> Iterator[tuple[str, str]]:
+    """Yield each column of a route that is never read, with the reason."""
+    policy, exempt = settings.control.policy, "it is exempt" if route.exempt else ""
+    limited = policy in WITH_LIMIT
+    if route.slo_s is not None and (exempt or not limited):
+        yield "slo_s", exempt or f"nothing waits with POLICY={policy}"
+    if route.slot is not SlotUse.REQUEST and (exempt or not (limited or settings.concurrency.inflight_max)):
+        yield "slot", exempt or f"with POLICY={policy} nothing limits requests in flight"
 
 
 def _why_never_admitted(settings: Settings, route: RoutePolicy) -> str:

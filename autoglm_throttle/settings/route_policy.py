@@ -17,6 +17,7 @@ from autoglm_throttle.settings.field_types import (
     PRIORITY,
     FieldType,
     FieldTypeError,
+    choice,
     listed,
     number,
     parts_of,
@@ -27,7 +28,7 @@ from autoglm_throttle.settings.groups.callers import PATH_CHARACTERS
 from autoglm_throttle.settings.groups.gpu import PRECISION, RATIO
 from autoglm_throttle.settings.problems import ConfigError, Problem
 from autoglm_throttle.settings.user_limits import USER_LIMITS
-from autoglm_throttle.types import Priority, PriorityName, UserLimit
+from autoglm_throttle.types import Priority, PriorityName, SlotName, SlotUse, UserLimit
 
 REST: Final = "*"
 """As the last segment: matches any rest of the path, or nothing."""
@@ -143,6 +144,7 @@ class RouteValues(TypedDict, total=False):
     name: str | None
     exempt: bool
     slo_s: float | str | None
+    slot: SlotUse | SlotName | None
     resource_policy: ResourcePolicy | ResourceValues | None
 
 
@@ -163,6 +165,8 @@ class RoutePolicy(Override):
             - ``name``: its name in rejections, logs and metrics; None makes one from methods and pattern.
             - ``exempt``: counted, but neither charged nor rejected.
             - ``slo_s``: target seconds for a complete response, 0.001..86400; None leaves it to ``SLO_S``.
+            - ``slot``: when its requests hold a slot of the concurrency limit: ``request``, while the app
+              works; ``stream``, not while a stream of any type is idle; ``none``, never.
             - ``resource_policy``: memory share and serving advice of its requests, ready or as a table; it
               turns ``QUOTAS`` on. None leaves it.
 
@@ -180,6 +184,7 @@ class RoutePolicy(Override):
     name: Annotated[str, LABEL] = ""
     exempt: Annotated[bool, FLAG] = False
     slo_s: Annotated[float, OBJECTIVE] | None = None
+    slot: Annotated[SlotUse, choice(SlotUse)] = SlotUse.REQUEST
     resource_policy: Annotated[ResourcePolicy, RESOURCE_POLICY] | None = None
 
     if TYPE_CHECKING:

@@ -50,7 +50,7 @@ class ValuesBesideGpu(TypedDict, total=False):
     borrow: t.BorrowMode | t.BorrowName
     reserve_mid: float | str
     reserve_low: float | str
-    slo_s: float | str
+    slo_s: float | str | None
     inflight_max: int
     queue_max: int
     websockets: t.WebSocketMode | t.WebSocketName
@@ -59,6 +59,10 @@ class ValuesBesideGpu(TypedDict, total=False):
     min_share: float | str
     inflight_start: int
     inflight_floor: int
+    slot_idle_s: float | str
+    body_timeout_s: float | str
+    paused_max: int
+    fairness: t.Fairness | t.FairnessName
     period_s: float | str
     period_completions: int
     user_limit: str | Sequence[t.UserLimit]

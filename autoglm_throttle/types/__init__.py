@@ -28,7 +28,13 @@ from autoglm_throttle.types.breaker import (
     TripRule,
 )
 from autoglm_throttle.types.clock import STALL_S, Clock
-from autoglm_throttle.types.control import ConcurrencyView, ControlState, LimiterReport, ServiceStats
+from autoglm_throttle.types.control import (
+    ConcurrencyView,
+    ControlState,
+    LimiterReport,
+    ServiceStats,
+    WorkClassView,
+)
 from autoglm_throttle.types.decision import LIMITED, Decision, DecisionLabel, Rejected, decision_label
 from autoglm_throttle.types.demand import Demand
 from autoglm_throttle.types.enums import (
@@ -37,6 +43,8 @@ from autoglm_throttle.types.enums import (
     BorrowMode,
     BorrowName,
     ControlCause,
+    Fairness,
+    FairnessName,
     LimitedReason,
     MissingTelemetryMode,
     MissingTelemetryName,
@@ -47,6 +55,8 @@ from autoglm_throttle.types.enums import (
     ShedReason,
     Signal,
     SignalName,
+    SlotName,
+    SlotUse,
     StoreFailureMode,
     StoreFailureName,
     TelemetryState,
@@ -102,6 +112,8 @@ __all__ = [
     "DegradationLevel",
     "Demand",
     "DeviceKey",
+    "Fairness",
+    "FairnessName",
     "FallbackContext",
     "FallbackKind",
     "GpuCondition",
@@ -131,6 +143,8 @@ __all__ = [
     "ShedReason",
     "Signal",
     "SignalName",
+    "SlotName",
+    "SlotUse",
     "SlowCallMode",
     "SlowCallName",
     "StoreFailureMode",
@@ -147,6 +161,7 @@ __all__ = [
     "UserLimit",
     "WebSocketMode",
     "WebSocketName",
+    "WorkClassView",
     "decision_label",
 ]
 

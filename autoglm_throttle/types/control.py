@@ -79,6 +79,23 @@ class ControlState:
     """The deciding term of the signal: ``utilization``, or the largest one of the pressure."""
 
 
+@dataclass(frozen=True, slots=True)
+class WorkClassView:
+    """Figures of one work class at one moment."""
+
+    name: str
+    rate_rps: float
+    """Measured ends per second."""
+    mean_s: float | None
+    """Recent mean time in the service; None before the first completion."""
+    unloaded_s: float | None
+    """Latency without load; None until it is known."""
+    negligible: bool
+    """Whether its requests are so short beside the others that they need no slot."""
+    in_flight: int
+    """Paused requests included."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConcurrencyView:
     """Figures of a concurrency limit at one moment."""
@@ -86,6 +103,8 @@ class ConcurrencyView:
     limit: float
     """Requests that may be in flight."""
     in_flight: int
+    paused: int
+    """Requests that have given their slot back for a while."""
     waiting: tuple[int, int, int]
     """Queued tickets: high, mid, low."""
     service_rps: float | None
@@ -98,11 +117,19 @@ class ConcurrencyView:
     """Mean latency without load; None before the first completion."""
     budget_s: float
     """Seconds that a request may spend in the service."""
+    slo_s: float
+    """The objective in force."""
+    slo_learned: bool
+    """Whether it is learned, since none is set."""
     memory_cap: float
     """Requests in flight that the memory of the devices allows; infinite: not learned yet."""
     memory_blind: bool
     """Whether the engine allocates its memory in advance, so that the fill carries no information."""
     slo_unreachable: bool
     """Whether a request takes more than half of the objective even without load."""
+    retry_backlog_s: float
+    """Seconds until the last turn that was told to a rejected request."""
+    work_classes: tuple[WorkClassView, ...]
+    """The work classes with most requests."""
     pressure: float
     """Demand as a share of the service rate; before it is measured, in flight as a share of the limit."""

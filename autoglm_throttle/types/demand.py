@@ -24,6 +24,8 @@ class Demand:
         memory_bytes: device memory that it will need beside the resident part, > 0; None: as learned.
             Only resource quotas read this and the next.
         precision: label that the caller accepts; it may only lower the service's choice.
+        work_class: name of what costs alike, for the concurrency limit; empty: the route, if there is one,
+            else the one class of the service.
 
     Raises:
         ValueError: ``cost`` or ``slo_s`` is not a finite number above 0, or ``memory_bytes`` is below 1.
@@ -42,6 +44,7 @@ class Demand:
         "route",
         "slo_s",
         "user",
+        "work_class",
     )
 
     def __init__(  # noqa: PLR0913 - one argument for each input of a limit
@@ -58,6 +61,7 @@ class Demand:
         holds_slot: bool = True,
         memory_bytes: int | None = None,
         precision: str = "",
+        work_class: str = "",
     ) -> None:
         if not 0.0 < cost < math.inf:
             raise ValueError(f"cost must be a finite number above 0, not {cost!r}")
@@ -78,6 +82,7 @@ class Demand:
         self.holds_slot: bool = holds_slot
         self.memory_bytes: int | None = memory_bytes
         self.precision: str = precision
+        self.work_class: str = work_class or route or ""
 
     def __repr__(self) -> str:
         return f"Demand({self.priority.label}, user={self.user!r}, cost={self.cost:g})"

@@ -80,6 +80,32 @@ class WebSocketMode(StrEnum):
     """Charged when it connects, and in flight as long as it is open."""
 
 
+FairnessName = Literal["user", "fifo"]
+
+
+class Fairness(StrEnum):
+    """Order of the queued requests of one priority."""
+
+    USER = "user"
+    """The users in turn, the one served least first."""
+    FIFO = "fifo"
+    """In order of arrival."""
+
+
+SlotName = Literal["request", "stream", "none"]
+
+
+class SlotUse(StrEnum):
+    """When a request of a route holds a slot of the concurrency limit."""
+
+    REQUEST = "request"
+    """While the app works; an event stream not while it is idle."""
+    STREAM = "stream"
+    """The same for a stream of any type; its body is not awaited before it gets the slot."""
+    NONE = "none"
+    """Never: it waits for others only, or costs nothing."""
+
+
 BorrowName = Literal["off", "down", "any"]
 
 

@@ -26,8 +26,8 @@ class Scenario:
     plant: PlantSpec | LlmPlantSpec = STANDARD
     slo_s: float = 2.0
     """Objective of the clients."""
-    configured_slo_s: float | None = None
-    """Objective in the settings of the throttle; None: that of the clients."""
+    slo_unset: bool = False
+    """Whether the settings of the throttle name no objective; otherwise they name that of the clients."""
     mix: tuple[float, float, float] = (0.1, 0.3, 0.6)
     """Shares of high, mid and low."""
     rates_rps: tuple[float, float, float] = (1000.0, 500.0, 100.0)
@@ -166,7 +166,7 @@ EXTRA = (
         load=_steps(300, (0, 0.7)),
         plant=LlmPlantSpec(),
         slo_s=30.0,
-        configured_slo_s=2.0,
+        slo_unset=True,
         warm_s=10.0,
         of_16=False,
     ),

@@ -184,6 +184,9 @@ the first matching pattern applies |
 | `name` | name in rejections, logs and metrics; not set: methods and pattern |
 | `exempt` | `true`: counted, but never charged nor rejected |
 | `slo_s` | replaces `SLO_S` and thereby changes the queue timeout; not set: `SLO_S` |
+| `slot` | when its requests hold a slot of the concurrency limit: `request`, while the app works, an event \
+stream not while it is idle; `stream`, the same for a stream of any type, and its body is not awaited first; \
+`none`, never; not set: `request` |
 | `resource_policy` | a table with any of the three keys below, for the requests of the route |
 
 | key of `[resource_policy]` | meaning |

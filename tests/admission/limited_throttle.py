@@ -1,12 +1,14 @@
 """Throttles with a concurrency limit and a queue, and helpers to inspect them."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Rejection, Throttle
-from autoglm_throttle.limiting.concurrency_limiter import Ticket
+from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, Ticket
+from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
 from autoglm_throttle.limiting.shared_budget import SharedBudget
+from autoglm_throttle.limiting.work_class import WorkClass
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 
 HIGH_RATES: dict[str, Any] = {
@@ -22,17 +24,36 @@ WARM_RPS = 100.0
 
 def limited_throttle(slots: int = 1, **settings: Any) -> ManualThrottle:
     """Build a throttle with a fixed number of slots."""
-    own = {"policy": "concurrency", "inflight_start": slots, "inflight_max": slots, "inflight_floor": 1}
-    return throttle_for_tests(**{**own, **HIGH_RATES, **settings})
+    own = {"policy": "concurrency", "slo_s": 2.0}
+    limits = {"inflight_start": slots, "inflight_max": slots, "inflight_floor": 1}
+    return throttle_for_tests(**{**own, **limits, **HIGH_RATES, **settings})
+
+
+@dataclass
+class Request:
+    """A request in flight without a permit: nothing but the limiter counts it."""
+
+    work_class: WorkClass
+    slot: int
+    started_s: float
+
+
+def slot_of(
+    limiter: AdaptiveConcurrencyLimiter | FixedConcurrencyLimit, demand: Demand, now: float
+) -> Request:
+    """Take a slot of a limiter that has one free."""
+    work_class = limiter.work_classes[demand.work_class]
+    slot = limiter.try_acquire(demand, work_class, now)
+    assert slot
+    return Request(work_class, slot, now)
 
 
 def warmed(throttle: ManualThrottle) -> ManualThrottle:
     """Complete 100 low requests of 10 ms each within a second."""
-    limiter, demand = throttle.admission.parts.settlement.limiter, Demand(Priority.LOW)
+    limiter = throttle.admission.parts.settlement.limiter
     for _ in range(int(WARM_RPS)):
-        started_s = throttle.clock()
-        assert limiter.try_acquire(demand, started_s)
-        limiter.release(started_s, Outcome.SUCCESS, throttle.clock.advance(1 / WARM_RPS))
+        request = slot_of(limiter, Demand(Priority.LOW), throttle.clock())
+        limiter.release(request, Outcome.SUCCESS, throttle.clock.advance(1 / WARM_RPS))
     limiter.close_period(throttle.clock())
     return throttle
 

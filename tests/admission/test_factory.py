@@ -48,7 +48,7 @@ class TestConcurrencyLimiter:
     def test_dry_run_is_a_setting(self, dry_run: bool) -> None:
         limiter = factory.concurrency_limiter(Settings(policy="concurrency", dry_run=dry_run), NOW_S)
         for _ in range(65):
-            limiter.occupy_over_limit(Priority.MID)
+            limiter.occupy_over_limit(Demand(Priority.MID), limiter.work_classes[""])
         assert limiter.report().confirmed is dry_run
 
     @pytest.mark.parametrize("policy", [Policy.TIERS, Policy.FIXED])
@@ -69,11 +69,12 @@ class TestConcurrencyLimiter:
         limiter = factory.concurrency_limiter(
             Settings(policy="concurrency", queue_max=0, inflight_start=2), NOW_S
         )
-        assert [limiter.try_acquire(Demand(), NOW_S) for _ in range(3)] == [True, True, False]
-        assert not isinstance(limiter.enqueue(Demand(), NOW_S), Ticket)
+        one = limiter.work_classes[""]
+        assert [bool(limiter.try_acquire(Demand(), one, NOW_S)) for _ in range(3)] == [True, True, False]
+        assert not isinstance(limiter.enqueue(Demand(), one, NOW_S), Ticket)
 
     @pytest.mark.parametrize(
-        ("start", "floor", "workers", "most"), [(64, 2, 4, 16), (9, 2, 2, 5), (4, 2, 8, 2), (64, 2, 1, 64)]
+        ("start", "floor", "workers", "most"), [(64, 2, 4, 16), (9, 2, 2, 5), (4, 2, 8, 1), (64, 2, 1, 64)]
     )
     def test_the_first_limit_is_shared_by_all_workers(
         self, start: int, floor: int, workers: int, most: int

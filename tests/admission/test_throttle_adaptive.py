@@ -253,7 +253,8 @@ class TestCut:
         """Ten seconds of reduced rates: high demand takes all of the budget, 3 of 100 a second go to low."""
         throttle = overloaded(adaptive(min_share=min_share), 99.0)
         admit_until_rejected(throttle, HIGH)
-        throttle.admission.parts.settlement.limiter.enqueue_reserved(Demand(LOW), throttle.clock())
+        limiter = throttle.admission.parts.settlement.limiter
+        limiter.enqueue_reserved(Demand(LOW), limiter.work_classes[""], throttle.clock())
         admitted_low = 0
         for step in range(1000):
             throttle.clock.advance(0.01)
@@ -349,7 +350,7 @@ class TestRelease:
         throttle = adaptive(4, slo_s=2.0)
         throttle.gpu.lose()
         throttle.tick()
-        for _ in range(60):
+        for _ in range(300):  # without completions a period lasts as long as the objective
             throttle.clock.advance(0.01)
             assert not decided(throttle, HIGH).allowed
             rejection_for(throttle, Demand(MID, holds_slot=False))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import Demand, Outcome, Permit, Priority, Reason
+from autoglm_throttle import Demand, Permit, Priority, Reason
 from autoglm_throttle.limiting.concurrency_limiter import TicketState
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import Policy
@@ -145,21 +145,16 @@ class TestHardBound:
         assert in_flight(throttle) == 0
 
     def test_limiter_never_exceeds_the_hard_bound(self) -> None:
-        throttle = throttle_for_tests(policy="concurrency", inflight_start=2, inflight_max=3)
-        for _ in range(10):
-            permits_for(throttle, 2)
-            ticket = throttle.try_admit(Demand(HIGH))
+        throttle = throttle_for_tests(policy="concurrency", slo_s=2.0, inflight_start=2, inflight_max=3)
+        running: list[Permit] = []
+        for _ in range(300):
+            verdicts = [throttle.try_admit(Demand(HIGH)) for _ in range(2)]
+            running += [verdict for verdict in verdicts if isinstance(verdict, Permit)]
+            assert in_flight(throttle) <= 3
             throttle.clock.advance(0.01)
-            for _ in range(2):
-                throttle.admission.parts.settlement.limiter.release(
-                    throttle.clock() - 0.01, Outcome.SUCCESS, throttle.clock()
-                )
-            for _, permit in throttle.called():
-                assert isinstance(permit, Permit)
-                permit.settle()
-            if isinstance(ticket, Permit):
-                ticket.settle()
-            throttle.clock.advance(0.5)
+            if len(running) > 1:
+                running.pop(0).settle()
+            running += [permit for _, permit in throttle.called() if isinstance(permit, Permit)]
         limiter = throttle.snapshot().concurrency
         assert limiter is not None
         assert limiter.limit == 3.0

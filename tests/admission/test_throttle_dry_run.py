@@ -51,8 +51,6 @@ class TestRejections:
             ({"policy": "concurrency", "user_limit": "3/minute"}, 3, "user:user-60s"),
             ({"policy": "fixed", "inflight_max": 4}, 4, "queue:cap"),
             ({"policy": "tiers", "inflight_max": 4}, 4, "queue:cap"),
-            ({"policy": "concurrency", "inflight_start": 4}, 8, "queue:slow"),
-            ({"policy": "adaptive", "inflight_start": 4}, 8, "queue:slow"),
             ({"policy": "concurrency", "inflight_start": 4, "queue_max": 3}, 7, "queue:full"),
         ],
     )
@@ -65,6 +63,16 @@ class TestRejections:
             assert permit_for(dry, LOW).decision.would_reject is None
         rejection = rejection_for(live, LOW).decision
         assert rejection.detail == detail
+        assert permit_for(dry, LOW).decision == Decision(True, Reason.OK, would_reject=rejection)
+
+    @pytest.mark.parametrize("policy", ["concurrency", "adaptive"])
+    def test_first_one_that_waits_too_long_equals_that_of_a_live_throttle(self, policy: str) -> None:
+        live, dry = map(warmed, live_and_dry_run(policy=policy, inflight_max=4, slo_s=0.4, **HIGH_RATES))
+        for _ in range(15):
+            assert not isinstance(live.try_admit(LOW), Rejection)
+            assert permit_for(dry, LOW).decision.would_reject is None
+        rejection = rejection_for(live, LOW).decision
+        assert rejection.detail == "queue:slow"
         assert permit_for(dry, LOW).decision == Decision(True, Reason.OK, would_reject=rejection)
 
     def test_one_that_is_too_large_is_let_in_too(self) -> None:
@@ -134,7 +142,7 @@ class TestInFlight:
     """Requests admitted by a dry run load the service, so they count."""
 
     def test_all_of_them_are_in_flight_until_they_are_settled(self) -> None:
-        dry = limited_throttle(4, dry_run=True)
+        dry = limited_throttle(4, queue_max=4, dry_run=True)
         permits = permits_for(dry, 12)
         assert sum(permit.decision.would_reject is not None for permit in permits) == 4
         assert in_flight(dry) == 12

@@ -14,9 +14,11 @@ from autoglm_throttle import (
     Rejection,
 )
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
+from autoglm_throttle.limiting.work_class import COUNTED
 from autoglm_throttle.testing import ManualThrottle
 from tests.admission.limited_throttle import (
     NO_REMAINING_STATE,
+    Request,
     in_flight,
     limited_throttle,
     permit_for,
@@ -24,6 +26,7 @@ from tests.admission.limited_throttle import (
     queued,
     rejection_for,
     remaining_state,
+    slot_of,
     ticket_for,
     warmed,
     with_budget,
@@ -49,11 +52,12 @@ def left(throttle: ManualThrottle, ticket: Ticket) -> None:
 def called_and_left(throttle: ManualThrottle, ticket: Ticket) -> None:
     """Cancel the ticket after its admission."""
     limiter = throttle.admission.parts.settlement.limiter
-    limiter.release(throttle.clock(), Outcome.NEUTRAL, throttle.clock())
+    running = Request(limiter.work_classes[""], COUNTED, throttle.clock())
+    limiter.release(running, Outcome.NEUTRAL, throttle.clock())
     throttle.admission.parts.settlement.call_ready(throttle.clock())
     assert ticket.state is TicketState.CALLED
     throttle.leave(ticket)
-    assert limiter.try_acquire(Demand(), throttle.clock())  # the slot that was lent
+    slot_of(limiter, Demand(), throttle.clock())  # the slot that was lent
 
 
 OUTCOMES_OF_CALLS = [dropped, left, called_and_left]

@@ -66,7 +66,7 @@ async def test_the_store_is_connected_at_the_start(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_probe_without_a_loop_fails_and_is_due_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = ScriptedThrottle(monkeypatch, StoreErrorKind.UNREACHABLE)
+    site = ScriptedThrottle(monkeypatch, StoreErrorKind.UNREACHABLE, queue_max=0)
     await site.admit()
     site.clock.advance(2.0)
     thread = threading.Thread(target=lambda: site.throttle.try_admit(Demand(user=ALICE)))

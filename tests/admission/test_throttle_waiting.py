@@ -25,6 +25,7 @@ from autoglm_throttle.limiting.concurrency_limiter import (
     Ticket,
     TicketState,
 )
+from autoglm_throttle.limiting.work_class import SlotHolder
 from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from tests.admission.limited_throttle import (
     HIGH_RATES,
@@ -172,9 +173,11 @@ class TestCall:
         inside_s: list[float] = []
 
         class Watched(AdaptiveConcurrencyLimiter):
-            def release(self, started_s: float, outcome: Outcome, now: float) -> None:
-                inside_s.append(now - started_s)
-                super().release(started_s, outcome, now)
+            def release(
+                self, holder: SlotHolder, outcome: Outcome, now: float, *, client_error: bool = False
+            ) -> None:
+                inside_s.append(now - holder.started_s)
+                super().release(holder, outcome, now, client_error=client_error)
 
         throttle = limited_throttle()
         throttle.admission.parts.settlement.limiter = Watched(

@@ -39,7 +39,7 @@ from tests.asgi.queued_clients import ROOMY, settled, taken
 from tests.asgi.run_app import never, request, send_scope, websocket_scope
 
 BOOM = RuntimeError("boom")
-FULL: dict[str, Any] = {"inflight_start": 1, "inflight_floor": 1, "inflight_max": 1}
+FULL: dict[str, Any] = {"inflight_start": 1, "inflight_floor": 1, "inflight_max": 1, "queue_max": 1}
 
 
 def shut(throttle: ManualThrottle) -> None:
@@ -584,8 +584,8 @@ async def test_request_admitted_after_opening_gets_fallback() -> None:
     guard = throttle.guard("app")
     admit = throttle.admission.try_admit
 
-    def opening(demand: Any) -> Any:
-        verdict = admit(demand)
+    def opening(demand: Any, work_class: str = "") -> Any:
+        verdict = admit(demand, work_class)
         guard.force_open()
         return verdict
 

@@ -36,6 +36,7 @@ def test_as_a_text(
 ) -> None:
     own_server.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     monkeypatch.setenv("AUTOGLM_THROTTLE_REDIS_URL", own_server.url)
+    monkeypatch.setenv("AUTOGLM_THROTTLE_SLO_S", "30")
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "ok    gpu    GPU=none: no GPU is read"
@@ -43,7 +44,10 @@ def test_as_a_text(
     (warned,) = [place for place, line in enumerate(lines) if line.startswith("warn")]
     assert lines[warned].startswith("warn  redis  eviction policy allkeys-lru: ")
     assert lines[warned + 1] == " " * 13 + "set maxmemory-policy volatile-ttl or noeviction"
-    assert all(re.match(r"(ok   |warn |fail ) (gpu|redis) ", line) or line[:13].isspace() for line in lines)
+    assert lines[-1] == "ok    limit  the concurrency limit aims at complete responses within 30 s"
+    assert all(
+        re.match(r"(ok   |warn |fail ) (gpu|redis|limit) ", line) or line[:13].isspace() for line in lines
+    )
 
 
 def test_no_store_is_configured(doctor: Doctor) -> None:

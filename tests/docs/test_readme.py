@@ -14,6 +14,7 @@ import pytest
 from autoglm_throttle import Demand, Priority, Reason, Settings, TelemetryState, Throttle
 from autoglm_throttle.asgi.responses import _QUEUE_DETAIL_TEXTS, EXPOSED_FIELDS, STATUS
 from autoglm_throttle.cli.tiers import bands
+from autoglm_throttle.limiting.concurrency_limiter import FIRST_LIMIT_UNSET
 from autoglm_throttle.settings import PREFIX, settings_table
 from autoglm_throttle.testing import throttle_for_tests
 from autoglm_throttle.types import Policy
@@ -148,10 +149,10 @@ def test_the_default_policy_is_the_one_that_is_described() -> None:
 
 def test_the_budget_and_the_reserves_are_those_of_the_page() -> None:
     settings = Settings()
-    assert (
-        f"`latency_budget` × `SLO_S`, {settings.concurrency.latency_budget * settings.concurrency.slo_s:g} s"
-        in DECIDES
-    )
+    assert settings.concurrency.latency_budget == 1 / 4
+    assert "`latency_budget` × `SLO_S`, a quarter of it" in DECIDES
+    assert f"starts at {settings.concurrency.inflight_start} (`inflight_start`)" in DECIDES
+    assert f"or at {FIRST_LIMIT_UNSET} while no objective is set" in DECIDES
     assert f"{settings.control.adaptive_headroom:g} times the service rate" in DECIDES
     assert f"less than {settings.rates.reserve_mid:.0%}".replace("%", " %") in DECIDES
     assert f"low at {settings.rates.reserve_low:.0%}".replace("%", " %") in DECIDES

@@ -92,7 +92,7 @@ async def test_llm_service_holds_a_slot_until_the_last_token() -> None:
         ("/v1/chat", "2", 0.5),
         ("/v1/chat", "900", 15.0),
         ("/v1/embeddings", None, 1.25),
-        ("/v1/summaries", None, 150.0),
+        ("/v1/summaries", None, 15.0),  # no longer than requests with the shortest objective
     ],
 )
 async def test_the_llm_service_lets_wait_as_long_as_is_of_use(

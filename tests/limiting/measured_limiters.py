@@ -9,6 +9,8 @@ from autoglm_throttle.limiting.concurrency_limiter import (
     Ticket,
     TicketState,
 )
+from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
+from autoglm_throttle.limiting.work_class import COUNTED, WorkClass
 from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import Decision, Demand, Outcome, Priority, Reason
@@ -25,8 +27,9 @@ MEMORY_TARGET = GpuSettings().gpu_memory_target
 def limiter(
     now: float = 0.0, *, memory_target: float = MEMORY_TARGET, dry_run: bool = False, **settings: Any
 ) -> AdaptiveConcurrencyLimiter:
-    group = ConcurrencySettings(**settings)
-    return AdaptiveConcurrencyLimiter(group, now, memory_target=memory_target, dry_run=dry_run)
+    values: dict[str, Any] = {"slo_s": 2.0, "inflight_start": 64, "fairness": "fifo"}
+    group = ConcurrencySettings(**(values | settings))
+    return AdaptiveConcurrencyLimiter(group, now, memory_target=memory_target, dry_run=dry_run, objectives={})
 
 
 def knowing(
@@ -42,16 +45,58 @@ def knowing(
 
 def fill(tested: AdaptiveConcurrencyLimiter, now: float = 0.0) -> AdaptiveConcurrencyLimiter:
     while tested.in_flight < tested.capacity:
-        assert tested.try_acquire(Demand(HIGH), now)
+        assert start(tested, now=now)
     return tested
+
+
+class Running:
+    """A request with a slot, as its permit."""
+
+    def __init__(self, work_class: WorkClass, slot: int, started_s: float) -> None:
+        self.work_class = work_class
+        self.slot = slot
+        self.started_s = started_s
+
+
+def start(
+    tested: AdaptiveConcurrencyLimiter | FixedConcurrencyLimit,
+    priority: Priority = HIGH,
+    now: float = 0.0,
+    work_class: str = "",
+) -> Running | None:
+    """Ask for a slot; None: there is none."""
+    kind = tested.work_classes[work_class]
+    slot = tested.try_acquire(Demand(priority), kind, now)
+    return Running(kind, slot, now) if slot else None
+
+
+def release(
+    tested: AdaptiveConcurrencyLimiter | FixedConcurrencyLimit,
+    started_s: float,
+    outcome: Outcome,
+    now: float,
+    slot: int = COUNTED,
+) -> None:
+    """End some request that began at an instant."""
+    tested.release(Running(tested.work_classes[""], slot, started_s), outcome, now)
+
+
+def reserve(tested: AdaptiveConcurrencyLimiter, priority: Priority, now: float) -> Ticket | None:
+    """Ask for a slot of the reserved share."""
+    return tested.enqueue_reserved(Demand(priority), tested.work_classes[""], now)
+
+
+def over(tested: AdaptiveConcurrencyLimiter | FixedConcurrencyLimit, priority: Priority) -> None:
+    """Let one in above the limit."""
+    tested.occupy_over_limit(Demand(priority), tested.work_classes[""])
 
 
 def come(
     tested: AdaptiveConcurrencyLimiter, priority: Priority, now: float = 0.0, slo_s: float | None = None
 ) -> Ticket | Decision | None:
     """None: let in."""
-    demand = Demand(priority, slo_s=slo_s)
-    return None if tested.try_acquire(demand, now) else tested.enqueue(demand, now)
+    demand, kind = Demand(priority, slo_s=slo_s), tested.work_classes[""]
+    return None if tested.try_acquire(demand, kind, now) else tested.enqueue(demand, kind, now)
 
 
 def wait(
@@ -74,5 +119,5 @@ def rejected(
 
 
 def end(tested: AdaptiveConcurrencyLimiter, now: float, started_s: float = 0.0) -> list[Ticket]:
-    tested.release(started_s, Outcome.SUCCESS, now)
+    release(tested, started_s, Outcome.SUCCESS, now)
     return list(tested.pop_ready(now))

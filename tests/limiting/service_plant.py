@@ -14,7 +14,7 @@ from autoglm_throttle.limiting.concurrency_limiter import (
 )
 from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from autoglm_throttle.types import Demand, Outcome, Priority
-from tests.limiting.measured_limiters import MEMORY_TARGET
+from tests.limiting.measured_limiters import MEMORY_TARGET, release
 
 
 class Memory:
@@ -70,7 +70,7 @@ class Plant:
         """Slots given, by class."""
         self.refused: Counter[Priority] = Counter()
         self._free_at = 0.0
-        self._ends: list[tuple[float, float]] = []
+        self._ends: list[tuple[float, float, int]] = []
         self._waiting: dict[Ticket, None] = {}
         self._random = random.Random(seed)
         self._memory = memory
@@ -102,33 +102,34 @@ class Plant:
 
     def _arrive(self, priority: Priority) -> None:
         self.offered[priority] += 1
-        demand = Demand(priority)
-        if self.limiter.try_acquire(demand, self.now):
-            self._start(priority)
+        demand, kind = Demand(priority), self.limiter.work_classes[""]
+        slot = self.limiter.try_acquire(demand, kind, self.now)
+        if slot:
+            self._start(priority, slot)
         else:
-            got = self.limiter.enqueue(demand, self.now)
+            got = self.limiter.enqueue(demand, kind, self.now)
             if not isinstance(got, Ticket):
                 self.refused[priority] += 1
             elif got.state is TicketState.CALLED:
-                self._start(priority)
+                self._start(priority, got.slot)
         self._ready()
 
-    def _start(self, priority: Priority) -> None:
+    def _start(self, priority: Priority, slot: int) -> None:
         self.served[priority] += 1
         if self._memory:
             self._memory.take(self.limiter.in_flight)
         self._free_at = max(self._free_at, self.now) + 1 / self.rate
-        heapq.heappush(self._ends, (max(self._free_at, self.now + self.latency_s), self.now))
+        heapq.heappush(self._ends, (max(self._free_at, self.now + self.latency_s), self.now, slot))
 
     def _ready(self) -> None:
         for ticket in self.limiter.pop_ready(self.now):
             if ticket.state is TicketState.CALLED:
-                self._start(ticket.demand.priority)
+                self._start(ticket.demand.priority, ticket.slot)
             else:
                 self.refused[ticket.demand.priority] += 1
 
     def _finish_until(self, instant: float) -> None:
         while self._ends and self._ends[0][0] <= instant:
-            self.now, started_s = heapq.heappop(self._ends)
-            self.limiter.release(started_s, Outcome.SUCCESS, self.now)
+            self.now, started_s, slot = heapq.heappop(self._ends)
+            release(self.limiter, started_s, Outcome.SUCCESS, self.now, slot)
             self._ready()

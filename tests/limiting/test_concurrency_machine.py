@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -14,8 +15,9 @@ from autoglm_throttle.limiting.concurrency_limiter import (
     Ticket,
     TicketState,
 )
+from autoglm_throttle.limiting.work_class import PAUSED, UNCOUNTED
 from autoglm_throttle.types import Decision, Demand, Outcome, Priority, Reason
-from tests.limiting.measured_limiters import limiter
+from tests.limiting.measured_limiters import Running, limiter
 
 WAITING, CALLED, DROPPED, LEFT = TicketState
 OUTCOMES_OF_CALLS = {(WAITING, CALLED), (WAITING, DROPPED), (WAITING, LEFT), (CALLED, LEFT)}
@@ -27,6 +29,7 @@ steps = st.one_of(
 )
 priorities = st.sampled_from(list(Priority))
 objectives = st.sampled_from([None, None, 0.05, 0.5, 8.0])
+names = st.sampled_from(["", "", "predict", "health"])
 
 
 class LimiterMachine(RuleBasedStateMachine):
@@ -37,9 +40,12 @@ class LimiterMachine(RuleBasedStateMachine):
         most=st.sampled_from([0, 0, 3, 20]),
         queue_max=st.sampled_from([0, 3, 1024]),
         share=st.sampled_from([0.0, 0.03, 0.2]),
-        slo_s=st.sampled_from([0.2, 2.0, 60.0]),
+        slo_s=st.sampled_from([0.2, 2.0, 60.0, None]),
+        paused_max=st.sampled_from([2, 1024]),
     )
-    def open(self, start: int, most: int, queue_max: int, share: float, slo_s: float) -> None:
+    def open(
+        self, start: int, most: int, queue_max: int, share: float, slo_s: float | None, paused_max: int
+    ) -> None:
         self.now = self.latest = 1000.0
         self.most = most or math.inf
         self.limiter = limiter(
@@ -50,9 +56,11 @@ class LimiterMachine(RuleBasedStateMachine):
             queue_max=queue_max,
             min_share=share,
             slo_s=slo_s,
+            paused_max=paused_max,
         )
+        self.paused_max = paused_max
         self.area = 0.0
-        self.running: list[float] = []
+        self.running: list[Running] = []
         self.lines: list[list[Ticket]] = [[], [], [], []]
         self.called: list[Ticket] = []
         self.ended: list[Ticket] = []
@@ -62,8 +70,14 @@ class LimiterMachine(RuleBasedStateMachine):
 
     # --- what the books know ---
 
+    def paused(self) -> int:
+        return sum(one.slot == PAUSED for one in self.running)
+
     def room(self) -> int:
-        return int(min(self.limiter.limit, self.limiter.memory.requests, self.most))
+        if self.paused() >= self.paused_max:
+            return 0
+        memory = self.limiter.memory.requests
+        return int(min(self.limiter.limit, self.most, max(0.0, memory - self.paused())))
 
     def free(self) -> bool:
         """Asked after a call that gave a slot: the slot was there."""
@@ -122,16 +136,25 @@ class LimiterMachine(RuleBasedStateMachine):
             self.area, abs=1e-6
         )
 
-    @rule(priority=priorities, slo_s=objectives, serve=st.booleans())
-    def arrive(self, priority: Priority, slo_s: float | None, serve: bool) -> None:
+    @rule(priority=priorities, slo_s=objectives, name=names, serve=st.booleans())
+    def arrive(self, priority: Priority, slo_s: float | None, name: str, serve: bool) -> None:
         demand, ahead = Demand(priority, slo_s=slo_s), sum(map(len, self.lines[: priority + 2]))
-        if self.limiter.try_acquire(demand, self.now):
-            assert not ahead
-            assert self.free()
-            self.running.append(self.latest)
+        kind = self.limiter.work_classes[name]
+        slot = self.limiter.try_acquire(demand, kind, self.now)
+        if slot:
+            self.running.append(Running(kind, slot, self.latest))
+            if slot == UNCOUNTED:
+                assert kind.negligible
+                assert kind.in_flight <= max(2.0, 0.05 * self.limiter.limit) + 1
+            else:
+                assert not ahead
+                assert self.free()
         else:
             assert ahead or self.limiter.in_flight >= self.room()
-            got = self.limiter.enqueue(demand, self.now)
+            got = self.limiter.enqueue(demand, kind, self.now)
+            if self.paused() >= self.paused_max:
+                assert isinstance(got, Decision)
+                assert got.detail == "queue:paused"
             if isinstance(got, Ticket):
                 self.take_in(got)
             else:
@@ -142,24 +165,51 @@ class LimiterMachine(RuleBasedStateMachine):
     @rule(priority=priorities, slo_s=objectives)
     def be_rescued(self, priority: Priority, slo_s: float | None) -> None:
         self.limiter.record_arrival(priority, self.now)
-        ticket = self.limiter.enqueue_reserved(Demand(priority, slo_s=slo_s), self.now)
+        kind = self.limiter.work_classes[""]
+        ticket = self.limiter.enqueue_reserved(Demand(priority, slo_s=slo_s), kind, self.now)
         if ticket is not None:
             assert priority is not Priority.HIGH
             self.take_in(ticket)
 
     @precondition(lambda self: self.running)
-    @rule(index=st.integers(0, 10**6), outcome=st.sampled_from(Outcome), serve=st.booleans())
-    def finish(self, index: int, outcome: Outcome, serve: bool) -> None:
-        self.limiter.release(self.running.pop(index % len(self.running)), outcome, self.now)
+    @rule(
+        index=st.integers(0, 10**6),
+        outcome=st.sampled_from(Outcome),
+        client_error=st.sampled_from([False, False, True]),
+        serve=st.booleans(),
+    )
+    def finish(self, index: int, outcome: Outcome, client_error: bool, serve: bool) -> None:
+        one = self.running.pop(index % len(self.running))
+        self.limiter.release(one, outcome, self.now, client_error=client_error)
+        assert not one.slot
         if serve:
             self.serve()
+
+    @precondition(lambda self: self.running)
+    @rule(index=st.integers(0, 10**6), times=st.integers(1, 2))
+    def pause(self, index: int, times: int) -> None:
+        one = self.running[index % len(self.running)]
+        held = one.slot
+        for _ in range(times):
+            self.limiter.pause(one, self.now)
+        assert one.slot == (PAUSED if held != UNCOUNTED else UNCOUNTED)
+
+    @precondition(lambda self: self.running)
+    @rule(index=st.integers(0, 10**6), times=st.integers(1, 2))
+    def resume(self, index: int, times: int) -> None:
+        one = self.running[index % len(self.running)]
+        held, in_flight = one.slot, self.limiter.in_flight
+        for _ in range(times):
+            self.limiter.resume(one, self.now)
+        assert self.limiter.in_flight == in_flight + (held == PAUSED), "at once, even above the limit"
+        assert one.slot != PAUSED
 
     @precondition(lambda self: self.called)
     @rule(index=st.integers(0, 10**6))
     def begin(self, index: int) -> None:
         ticket = self.called.pop(index % len(self.called))
         assert ticket.called_s is not None
-        self.running.append(ticket.called_s)
+        self.running.append(Running(ticket.work_class, ticket.slot, ticket.called_s))
         del self.states[ticket]  # from now on it is a request in flight like any other
 
     @precondition(lambda self: self.states)
@@ -195,28 +245,39 @@ class LimiterMachine(RuleBasedStateMachine):
 
     @rule(priority=st.sampled_from(Priority))
     def dry_run(self, priority: Priority) -> None:
-        self.limiter.occupy_over_limit(priority)
-        self.running.append(self.latest)
+        kind = self.limiter.work_classes[""]
+        slot = self.limiter.occupy_over_limit(Demand(priority), kind)
+        self.running.append(Running(kind, slot, self.latest))
 
     @rule()
     def look(self) -> None:
         view = self.limiter.view(self.now)
         assert sum(view.waiting) == self.limiter.waiting
         assert 1.0 <= view.limit <= view.memory_cap
+        assert view.paused == self.paused()
+        assert view.slo_s > 0.0
+        assert view.retry_backlog_s <= 60.0
         assert view.pressure >= 0.0
 
     def check_rejection(self, decision: Decision) -> None:
         assert not decision.allowed
         assert decision.reason is Reason.QUEUE
         assert decision.detail.startswith("queue:")
-        assert 0.0 <= decision.retry_after_s < math.inf
+        assert 0.0 <= decision.retry_after_s < math.inf, decision
         assert decision.limit == self.room()
 
     # --- what is always so ---
 
     @invariant()
     def nothing_is_lost(self) -> None:
-        assert self.limiter.in_flight == len(self.running) + len(self.called)
+        counted = sum(one.slot > PAUSED for one in self.running)
+        assert self.limiter.in_flight == counted + len(self.called)
+        assert self.limiter.paused == self.paused()
+        assert self.limiter.capacity == self.room()
+        held = Counter(one.work_class for one in self.running)
+        held.update(ticket.work_class for ticket in self.called)
+        assert all(kind.in_flight == number for kind, number in held.items())
+        assert all(kind.in_flight == held[kind] for kind in self.limiter.work_classes.all())
         assert self.limiter.waiting == sum(map(len, self.lines))
         assert all(ticket.state is state for ticket, state in self.states.items())
 
@@ -240,9 +301,10 @@ class LimiterMachine(RuleBasedStateMachine):
             return
         for ticket in self.states:
             self.limiter.cancel(ticket, self.now)
-        for started_s in self.running:
-            self.limiter.release(started_s, Outcome.SUCCESS, self.now)
-        assert (self.limiter.in_flight, self.limiter.waiting) == (0, 0)
+        for one in self.running:
+            self.limiter.release(one, Outcome.SUCCESS, self.now)
+        assert (self.limiter.in_flight, self.limiter.paused, self.limiter.waiting) == (0, 0, 0)
+        assert not any(one.in_flight for one in self.limiter.work_classes.all())
         assert not any(self.limiter.queues.all)
 
 
@@ -262,7 +324,8 @@ class Crowd:
         self.limiter = limiter(inflight_start=8, inflight_max=8, min_share=0.2)
         self.now = 0.0
         self.tickets: list[Ticket] = []
-        self.running: list[float] = []
+        self.running: list[Running] = []
+        self.kind = self.limiter.work_classes["predict"]
         self.cancelled = 0
 
     def step(self) -> None:
@@ -284,14 +347,15 @@ class Crowd:
     def arrive(self) -> None:
         demand = Demand(Priority(self.random.randrange(3)))
         if self.random.random() < 0.2:  # the shared budget has refused it
-            rescued = self.limiter.enqueue_reserved(demand, self.now)
+            rescued = self.limiter.enqueue_reserved(demand, self.kind, self.now)
             if rescued is not None:
                 self.tickets.append(rescued)
             return
-        if self.limiter.try_acquire(demand, self.now):
-            self.running.append(self.now)
+        slot = self.limiter.try_acquire(demand, self.kind, self.now)
+        if slot:
+            self.running.append(Running(self.kind, slot, self.now))
             return
-        got = self.limiter.enqueue(demand, self.now)
+        got = self.limiter.enqueue(demand, self.kind, self.now)
         if isinstance(got, Ticket):
             self.tickets.append(got)
 
@@ -316,20 +380,20 @@ class Crowd:
             return
         if ticket.state is CALLED:
             assert ticket.called_s is not None
-            self.running.append(ticket.called_s)
+            self.running.append(Running(ticket.work_class, ticket.slot, ticket.called_s))
         elif ticket.state is WAITING:
             self.tickets.append(ticket)
 
     def finish(self) -> None:
         if self.running:
-            started_s = self.running.pop(self.random.randrange(len(self.running)))
-            self.limiter.release(started_s, self.random.choice(ENDS), self.now)
+            one = self.running.pop(self.random.randrange(len(self.running)))
+            self.limiter.release(one, self.random.choice(ENDS), self.now)
 
     def go_home(self) -> None:
         for ticket in self.tickets:
             self.limiter.cancel(ticket, self.now)
-        for started_s in self.running:
-            self.limiter.release(started_s, Outcome.NEUTRAL, self.now)
+        for one in self.running:
+            self.limiter.release(one, Outcome.NEUTRAL, self.now)
 
     def held(self) -> int:
         return len(self.running) + sum(ticket.state is CALLED for ticket in self.tickets)
@@ -345,13 +409,20 @@ def test_100k_cancellations_leak_no_slot_and_no_place() -> None:
         0,
         0,
     )
-    demands = [Demand(priority) for priority in Priority]
-    running = [0.0 for _ in range(8) if tested.try_acquire(demands[0], 0.0)]
+    demands, kind = [Demand(priority) for priority in Priority], tested.work_classes[""]
+    running: list[Running] = []
+
+    def enter(demand: Demand) -> bool:
+        slot = tested.try_acquire(demand, kind, now)
+        if slot:
+            running.append(Running(kind, slot, now))
+        return bool(slot)
+
+    assert all(enter(demands[0]) for _ in range(8))
     while cancelled < 100_000:
         now += 0.01
-        arrivals = [(demand, tested.try_acquire(demand, now)) for demand in chance.choices(demands, k=20)]
-        running += [now for _, entered in arrivals if entered]
-        got = [tested.enqueue(demand, now) for demand, entered in arrivals if not entered]
+        arrivals = [(demand, enter(demand)) for demand in chance.choices(demands, k=20)]
+        got = [tested.enqueue(demand, kind, now) for demand, entered in arrivals if not entered]
         tested.release(running.pop(chance.randrange(len(running))), Outcome.SUCCESS, now)
         called += len(tested.pop_ready(now))
         tickets = [ticket for ticket in got if isinstance(ticket, Ticket)]
@@ -361,8 +432,7 @@ def test_100k_cancellations_leak_no_slot_and_no_place() -> None:
         cancelled += len(tickets)
         tested.pop_ready(now)
         assert (tested.in_flight, tested.waiting) == (len(running), 0)
-        if tested.try_acquire(demands[1], now):
-            running.append(now)
+        enter(demands[1])
     assert called > 1000, "some left with the slot they had just been given"
     assert not any(tested.queues.all)
 
@@ -377,4 +447,4 @@ def test_random_arrivals_and_cancellations_leak_nothing() -> None:
     assert (crowd.limiter.in_flight, crowd.limiter.waiting) == (0, 0)
     assert not any(crowd.limiter.queues.all)
     assert crowd.limiter.pop_ready(crowd.now + 99.0) == ()
-    assert crowd.limiter.try_acquire(Demand(), crowd.now)
+    assert crowd.limiter.try_acquire(Demand(Priority.MID), crowd.kind, crowd.now + 99.0)

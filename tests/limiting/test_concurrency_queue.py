@@ -7,7 +7,8 @@ import copy
 import pytest
 
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
-from autoglm_throttle.types import Decision, Demand, Priority
+from autoglm_throttle.limiting.work_class import COUNTED, NO_SLOT, UNCOUNTED
+from autoglm_throttle.types import Decision, Demand, Outcome, Priority
 from tests.limiting.measured_limiters import (
     CALLED,
     DROPPED,
@@ -22,17 +23,19 @@ from tests.limiting.measured_limiters import (
     knowing,
     limiter,
     rejected,
+    release,
+    reserve,
     wait,
 )
 
 # --- who waits ---
 
 
-def test_queue_is_as_long_as_the_limit_until_measured() -> None:
-    tested = fill(limiter(inflight_start=3))
-    assert [wait(tested, LOW).state for _ in range(3)] == [WAITING] * 3
-    assert rejected(tested, LOW, 0.1).detail == "queue:slow"
-    assert tested.waiting == 3
+def test_queue_has_only_its_hard_bound_until_measured() -> None:
+    tested = fill(limiter(inflight_start=3, queue_max=5))
+    assert [wait(tested, LOW).state for _ in range(5)] == [WAITING] * 5
+    assert rejected(tested, LOW, 0.1).detail == "queue:full"
+    assert tested.waiting == 5
     assert wait(tested, HIGH, 0.1).state is WAITING, "nobody stands before it"
 
 
@@ -60,10 +63,12 @@ def test_an_objective_of_its_own_decides_how_long_a_request_waits() -> None:
     tested = fill(knowing(100.0))
     assert wait(tested, HIGH).max_wait_s == 0.5
     assert wait(tested, HIGH, slo_s=1.0).max_wait_s == 0.25
+    assert wait(tested, HIGH, slo_s=60.0).max_wait_s == 0.5, "no longer than the others: it would stand first"
+    tested.service.patience_s = 99.0
     assert wait(tested, HIGH, slo_s=60.0).max_wait_s == 15.0
     assert rejected(tested, HIGH, slo_s=0.13).detail == "queue:slow", "no time to wait at all"
     assert wait(tested, HIGH, slo_s=0.2).max_wait_s == pytest.approx(0.05)
-    assert [wait(tested, HIGH).state for _ in range(2)]
+    wait(tested, HIGH)
     assert rejected(tested, HIGH, slo_s=0.2).detail == "queue:slow", "six before it are too many for 50 ms"
 
 
@@ -90,7 +95,7 @@ def test_slots_that_a_grown_limit_has_just_opened_are_not_held_against_a_newcome
 def test_queues_are_served_by_priority_then_in_order() -> None:
     tested = fill(knowing(100.0, min_share=0.1, limit=1))
     low, high, mid, high2 = (wait(tested, priority) for priority in (LOW, HIGH, MID, HIGH))
-    rescued = tested.enqueue_reserved(Demand(LOW), 0.4)
+    rescued = reserve(tested, LOW, 0.4)
     order = [end(tested, 0.4) for _ in range(5)]
     assert order == [[rescued], [high], [high2], [mid], [low]]
     assert all(ticket.state is CALLED and ticket.called_s == 0.4 for (ticket,) in order)
@@ -164,3 +169,24 @@ def test_expired_ticket_has_nothing_to_cancel() -> None:
     tested.pop_ready(5.0)
     tested.cancel(ticket, 5.0)
     assert (ticket.state, tested.in_flight, tested.waiting) == (DROPPED, 1, 0)
+
+
+def test_a_ticket_behind_a_more_patient_one_expires_at_its_turn() -> None:
+    tested = fill(knowing(100.0, limit=2))
+    patient, hasty = wait(tested, HIGH), wait(tested, HIGH, slo_s=0.5)
+    release(tested, 0.0, Outcome.SUCCESS, 0.2)
+    release(tested, 0.0, Outcome.SUCCESS, 0.2)
+    assert list(tested.pop_ready(0.2)) == [patient, hasty]
+    assert (patient.state, hasty.state, tested.in_flight) == (CALLED, DROPPED, 1)
+
+
+@pytest.mark.parametrize(("slot", "left"), [(NO_SLOT, 2), (UNCOUNTED, 2), (COUNTED, 1)])
+def test_a_ticket_that_was_never_queued_releases_what_it_holds(slot: int, left: int) -> None:
+    tested = fill(knowing(100.0, limit=2))
+    kind = tested.work_classes[""]
+    held = kind.in_flight
+    ticket = Ticket.with_slot(Demand(), 0.0, kind, slot)
+    kind.in_flight += slot == UNCOUNTED
+    tested.cancel(ticket, 0.1)
+    assert (ticket.state, tested.in_flight) == (LEFT, left)
+    assert kind.in_flight == held - (slot == COUNTED)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
+from autoglm_throttle.limiting.retry_schedule import RETRY_MAX_S, RetrySchedule
 from autoglm_throttle.types import Decision, Demand, Priority, Reason
 from tests.limiting.measured_limiters import (
     HIGH,
@@ -30,7 +31,7 @@ def test_queue_is_bounded() -> None:
     wait(tested, MID)
     wait(tested, MID)
     got = rejected(tested, MID)
-    assert (got.detail, got.retry_after_s, got.reset_after_s) == ("queue:full", 0.01, 0.01)
+    assert (got.detail, got.retry_after_s, got.reset_after_s) == ("queue:full", 0.2, 0.2), "two latencies"
     assert wait(tested, HIGH).state is WAITING, "each line has its own"
 
 
@@ -54,16 +55,19 @@ def test_expired_ticket_has_a_retry_after() -> None:
     assert dropped is ticket
     got = tested.rejection(ticket, 0.5)
     assert (got.allowed, got.reason, got.detail) == (False, Reason.QUEUE, "queue:timeout")
-    assert got.retry_after_s == 0.0, "fifty before it are just few enough again"
-    come(tested, HIGH, 0.5)
-    assert tested.rejection(ticket, 0.5).retry_after_s == pytest.approx(0.01)
+    assert got.retry_after_s == pytest.approx(0.2), "two mean latencies at least"
+    for _ in range(9):
+        tested.rejection(ticket, 0.5)
+    assert tested.rejection(ticket, 0.5).retry_after_s == pytest.approx(11 / 50), (
+        "its turn among the rejected"
+    )
 
 
-def test_expired_ticket_of_an_empty_queue_retries_at_once() -> None:
+def test_expired_ticket_of_an_empty_queue_retries_after_two_latencies() -> None:
     tested = fill(knowing(100.0, limit=1))
     ticket = wait(tested, HIGH)
     tested.pop_ready(0.5)
-    assert tested.rejection(ticket, 0.5).retry_after_s == 0.0
+    assert tested.rejection(ticket, 0.5).retry_after_s == 0.2
 
 
 # --- when to come again ---
@@ -76,60 +80,85 @@ def test_expired_ticket_of_an_empty_queue_retries_at_once() -> None:
     waiting=st.tuples(*[st.one_of(st.integers(0, 3), st.integers(0, 20))] * 3),
     latency_s=st.sampled_from([0.01, 0.5, 1.4, 1.6]),
 )
-def test_rejected_before_the_promised_time_and_queued_at_it(
+def test_rejected_when_too_many_are_ahead_and_queued_when_those_have_been_served(
     priority: Priority,
     rate: float,
     demand: tuple[float, float],
     waiting: tuple[int, int, int],
     latency_s: float,
 ) -> None:
+    """The time told is a turn in the retry schedule, never earlier than the wait at the measured rate."""
     tested = fill(knowing(rate, demand[0] * rate, demand[1] * rate, limit=10, latency_s=latency_s))
     for other, number in zip(Priority, waiting, strict=True):
         for _ in range(number):
-            ticket = Ticket(Demand(other), 0.0, 1e6, other + 1)  # of endless patience
-            tested.queues.all[ticket.queue_index][ticket] = None
+            ticket = Ticket(
+                Demand(other), 0.0, 1e6, other + 1, tested.work_classes[""]
+            )  # of endless patience
+            tested.queues.all[ticket.queue_index].append(ticket)
             tested.waiting += 1
     got = come(tested, priority)
     if not isinstance(got, Decision):
         return
-    promised, completions = got.retry_after_s, 0
-    while (completions + 1) / rate <= promised:
-        before = copy.deepcopy(tested)
-        again = rejected(before, priority, completions / rate)
-        assert completions / rate + again.retry_after_s == pytest.approx(promised)
+    completions = 0
+    while isinstance(come(copy.deepcopy(tested), priority, completions / rate), Decision):
         completions += 1
         end(tested, completions / rate)
-    assert isinstance(come(tested, priority, promised), Ticket | None)
-    assert completions > 0
+    assert completions / rate <= got.retry_after_s + 1e-9, "then it may wait or has a slot"
+    assert got.retry_after_s >= max(2.0 * latency_s, 2.0 / rate) - 1e-9
+
+
+@given(
+    rate=st.floats(0.01, 1000.0),
+    steps=st.lists(st.tuples(st.floats(0.0, 5.0), st.booleans()), min_size=1, max_size=200),
+)
+def test_turns_of_the_retry_schedule_are_monotone_and_bounded(
+    rate: float, steps: list[tuple[float, bool]]
+) -> None:
+    tested, now, last = RetrySchedule(0.0), 0.0, 0.0
+    for step, back in steps:
+        now += step
+        turn = now + tested.next_turn_s(rate, now)
+        assert turn - now <= RETRY_MAX_S + 1e-9
+        assert turn >= last - 1e-9, "nobody comes before those who were rejected before"
+        if turn - now < RETRY_MAX_S - 1e-9:
+            assert turn >= max(last, now) + 2.0 / rate - 1e-6, "at half of the rate"
+        last = turn
+        assert tested.backlog_s(now) == pytest.approx(turn - now)
+        assert tested.backlog_s(turn + 1.0) == 0.0
+        if back:
+            assert tested.backlog_s(now - 3.0) <= turn - now + 3.0 + 1e-9
+
+
+def test_a_crowd_is_told_one_after_another_and_no_longer_than_a_minute() -> None:
+    tested = fill(knowing(10.0, limit=1, queue_max=0))
+    told = [rejected(tested, HIGH).retry_after_s for _ in range(1000)]
+    assert told[:3] == pytest.approx([0.2, 0.4, 0.6])
+    assert told == sorted(told)
+    assert max(told) <= 60.0 / 1.1, "jitter adds a tenth"
+    assert tested.view(0.0).retry_backlog_s == pytest.approx(max(told))
 
 
 def test_unmeasured_service_retries_at_the_end_of_the_period() -> None:
     tested = fill(limiter(inflight_start=20))
-    for _ in range(20):
-        wait(tested, LOW, 0.3)
-    got = rejected(tested, LOW, 0.3)
-    assert got.detail == "queue:slow"
-    assert 0.3 + got.retry_after_s == pytest.approx(0.5)
-    for _ in range(20):
-        end(tested, 0.45)
-        wait(tested, LOW, 0.45)
-    rejected(tested, LOW, 0.499)
-    assert isinstance(come(tested, LOW, 0.3 + got.retry_after_s), Ticket), "52/s are known"
+    got = rejected(tested, LOW, 0.3, slo_s=0.05)
+    assert got.detail == "queue:slow", "it cannot wait at all"
+    assert 0.3 + got.retry_after_s == pytest.approx(2.0)
 
 
 def test_a_class_that_is_left_nothing_comes_again_when_demand_is_counted_anew() -> None:
     tested = fill(knowing(100.0, 120.0, period_s=0.5))
     got = rejected(tested, LOW, 0.2)
-    assert 0.2 + got.retry_after_s == pytest.approx(0.5)
-    rejected(tested, LOW, 0.499)
+    assert 0.2 + got.retry_after_s == pytest.approx(2.0)
+    rejected(tested, LOW, 1.9)
     assert isinstance(come(tested, LOW, 0.2 + got.retry_after_s), Ticket)
 
 
 def test_a_class_that_is_left_nothing_waits_for_those_before_it_at_least() -> None:
     tested = fill(knowing(10.0, 120.0, period_s=0.5, queue_max=100))
-    for _ in range(6):
+    tested.service.patience_s = 99.0
+    for _ in range(30):
         wait(tested, HIGH, 0.2, slo_s=100.0)
-    assert rejected(tested, LOW, 0.2).retry_after_s == pytest.approx(0.6)
+    assert rejected(tested, LOW, 0.2).retry_after_s == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +167,6 @@ def test_a_class_that_is_left_nothing_waits_for_those_before_it_at_least() -> No
 def test_a_promise_is_never_a_rounding_error_early(opened_s: float, arrived_s: float) -> None:
     tested = fill(limiter(opened_s, inflight_start=1, inflight_floor=1, slo_s=6.0), opened_s)
     wait(tested, LOW, opened_s)
-    got = rejected(tested, LOW, arrived_s)
+    got = rejected(tested, LOW, arrived_s, slo_s=0.01)
     ends_s = tested.period.opened_s + tested.service.longest_s
-    assert ends_s <= arrived_s + got.retry_after_s < opened_s + 1.5 + 1e-6
+    assert ends_s <= arrived_s + got.retry_after_s < opened_s + 6.0 + 1e-6

@@ -6,8 +6,8 @@ import pytest
 
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
 from autoglm_throttle.settings.groups.control import ConcurrencySettings
-from autoglm_throttle.types import Demand, Outcome, Priority
-from tests.limiting.measured_limiters import limiter
+from autoglm_throttle.types import Outcome, Priority
+from tests.limiting.measured_limiters import limiter, release, start
 from tests.limiting.service_plant import Memory, Plant
 
 pytestmark = pytest.mark.untraced
@@ -58,9 +58,9 @@ class Told:
 def visit(tested: AdaptiveConcurrencyLimiter, number: int, now: float, *, stay: int = 0) -> None:
     """So many come at once, and all but some leave."""
     for _ in range(number):
-        tested.try_acquire(Demand(HIGH), now)
+        start(tested, HIGH, now)
     for _ in range(number - stay):
-        tested.release(now, Outcome.SUCCESS, now + 0.1)
+        release(tested, now, Outcome.SUCCESS, now + 0.1)
 
 
 def test_memory_cap_gets_in_flight_and_peak_since_last_update() -> None:
@@ -89,9 +89,9 @@ def test_memory_cap_gets_in_flight_and_peak_since_last_update() -> None:
 
 @pytest.mark.parametrize(("rate", "latency_s"), [(4.0, 0.25), (10.0, 0.1)])
 def test_a_small_service_is_not_met_with_a_flood(rate: float, latency_s: float) -> None:
-    plant = Plant(ConcurrencySettings(), rate, latency_s)
+    plant = Plant(ConcurrencySettings(slo_s=2.0), rate, latency_s)
     plant.run(60.0, (0.9 * rate, 0.0, 0.0))
-    assert plant.refused[HIGH] <= 0.05 * plant.offered[HIGH]
+    assert plant.refused[HIGH] <= 0.08 * plant.offered[HIGH]
     assert plant.limiter.limit <= 10, "64 would be inside for six seconds at least"
     plant.run(1.0, (20 * rate, 0.0, 0.0))
     assert plant.limiter.in_flight <= 10

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
-from autoglm_throttle.types import Decision, Demand, LimiterReport, Outcome
+from autoglm_throttle.types import Decision, LimiterReport, Outcome
 from tests.limiting.measured_limiters import (
     DROPPED,
     HIGH,
@@ -17,19 +17,22 @@ from tests.limiting.measured_limiters import (
     fill,
     knowing,
     limiter,
+    over,
     rejected,
+    release,
+    start,
     wait,
 )
 
 
 def test_dry_run_admits_the_would_reject() -> None:
     tested = fill(limiter(inflight_start=2))
-    tested.occupy_over_limit(HIGH)
+    over(tested, HIGH)
     assert tested.in_flight == 3
-    tested.release(0.0, Outcome.SUCCESS, 0.1)
-    assert not tested.try_acquire(Demand(HIGH), 0.1), "still two in flight"
-    tested.release(0.0, Outcome.SUCCESS, 0.2)
-    tested.release(0.0, Outcome.SUCCESS, 0.4)
+    release(tested, 0.0, Outcome.SUCCESS, 0.1)
+    assert not start(tested, HIGH, 0.1), "still two in flight"
+    release(tested, 0.0, Outcome.SUCCESS, 0.2)
+    release(tested, 0.0, Outcome.SUCCESS, 0.4)
     tested.close_period(0.5)
     assert tested.in_flight == 0
     assert tested.period.starts_s == pytest.approx(0.0)
@@ -44,7 +47,7 @@ def test_dry_run_would_reject_as_many_as_a_live_limiter() -> None:
             dry.cancel(got, 0.0)
         else:
             assert got == expected
-        dry.occupy_over_limit(MID)
+        over(dry, MID)
         if isinstance(expected, Decision):
             break
     assert dry.in_flight == 4 + 32
@@ -58,13 +61,13 @@ def test_dry_run_counts_the_queue_of_each_priority() -> None:
     for _ in range(3):
         wait(live, HIGH)
         dry.cancel(wait(dry, HIGH), 0.0)
-        dry.occupy_over_limit(HIGH)
+        over(dry, HIGH)
     for tested in (live, dry):
         assert rejected(tested, HIGH).detail == "queue:full"
         assert isinstance(come(tested, MID), Ticket)
     assert dry.queues.would_wait == [3, 0, 0]
-    dry.occupy_over_limit(LOW)
-    dry.release(0.0, Outcome.SUCCESS, 0.1)
+    over(dry, LOW)
+    release(dry, 0.0, Outcome.SUCCESS, 0.1)
     assert isinstance(come(dry, MID, 0.1), Ticket)
     assert dry.queues.would_wait == [2, 0, 1]
 
@@ -78,7 +81,7 @@ def test_report_counts_waiters_and_rejections_of_the_limiter() -> None:
     ticket = wait(tested, LOW, 0.1)
     assert tested.report().confirmed
     assert tested.report().confirmed, "somebody still waits"
-    rejected(tested, LOW, 0.1)
+    rejected(tested, LOW, 0.1, slo_s=0.01)
     tested.cancel(ticket, 0.1)
     assert tested.report().confirmed
     assert not tested.report().confirmed, "told once"
@@ -99,7 +102,7 @@ def test_report_counts_queue_timeouts(by_timer: bool) -> None:
 
 def test_evidence_carries_what_was_measured() -> None:
     tested = knowing(80.0, limit=7)
-    tested.try_acquire(Demand(HIGH), 0.0)
+    start(tested, HIGH, 0.0)
     assert tested.report() == LimiterReport(False, 80.0, 1, 7.0)
 
 
@@ -107,7 +110,8 @@ def test_the_view_shows_all_figures() -> None:
     tested = fill(knowing(100.0, 30.0, 20.0, 10.0, limit=8))
     for priority in (HIGH, LOW, LOW):
         wait(tested, priority)
-    tested.service.unloaded_s = 3.0
+    tested.work_classes[""].unloaded_s = 3.0
+    tested.service.aim_s, tested.service.slo_unreachable = 7.5, True
     view = tested.view(0.0)
     assert (view.limit, view.in_flight, view.waiting) == (8.0, 8, (1, 0, 2))
     assert (view.service_rps, view.demand_rps, view.latency_s) == (100.0, (30.0, 20.0, 10.0), 0.1)
@@ -118,7 +122,7 @@ def test_the_view_shows_all_figures() -> None:
 def test_pressure_is_demand_by_rate_once_the_rate_is_measured() -> None:
     tested = knowing(100.0, 150.0, 60.0, 0.0, limit=8)
     for _ in range(6):
-        tested.try_acquire(Demand(HIGH), 0.0)
+        start(tested, HIGH, 0.0)
     assert tested.view(0.0).pressure == 0.75, "an unlimited service shows only what it was asked for"
     tested.service.measured = True
     assert tested.view(0.0).pressure == pytest.approx(2.1)

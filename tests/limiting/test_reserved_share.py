@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.reserved_share import BURST, BURST_S, ReservedShare
 from autoglm_throttle.settings.groups.control import ConcurrencySettings
-from autoglm_throttle.types import Demand, Outcome
+from autoglm_throttle.types import Outcome
 from tests.limiting.measured_limiters import (
     CALLED,
     HIGH,
@@ -19,6 +19,8 @@ from tests.limiting.measured_limiters import (
     fill,
     knowing,
     limiter,
+    release,
+    reserve,
     wait,
 )
 from tests.limiting.service_plant import Plant
@@ -63,13 +65,13 @@ def test_no_flood_takes_more_than_its_share(share: float, rates: list[float], ga
 
 def test_high_and_unmeasured_services_have_no_reserved_share() -> None:
     tested = knowing(100.0, min_share=0.1)
-    assert tested.enqueue_reserved(Demand(HIGH), 9.0) is None
-    assert limiter().enqueue_reserved(Demand(LOW), 9.0) is None
+    assert reserve(tested, HIGH, 9.0) is None
+    assert reserve(limiter(), LOW, 9.0) is None
 
 
 def test_reserved_request_gets_a_free_slot_at_once() -> None:
     tested = knowing(100.0, min_share=0.1)
-    ticket = tested.enqueue_reserved(Demand(LOW), 1.0)
+    ticket = reserve(tested, LOW, 1.0)
     assert ticket is not None
     assert (ticket.state, ticket.called_s, tested.in_flight) == (CALLED, 1.0, 1)
     tested.cancel(ticket, 1.1)
@@ -83,15 +85,16 @@ def test_reserved_request_waits_first_for_half_of_its_slo() -> None:
     assert (first.state, first.queue_index, first.max_wait_s) == (WAITING, 0, 1.0)
     assert (second.queue_index, second.max_wait_s) == (0, 4.0)
     assert tested.view(1.0).waiting == (0, 1, 1)
-    tested.release(0.0, Outcome.SUCCESS, 1.0)
-    third = tested.enqueue_reserved(Demand(LOW), 1.0)
+    release(tested, 0.0, Outcome.SUCCESS, 1.0)
+    third = reserve(tested, LOW, 1.0)
     assert third is not None
     assert third.state is WAITING, "two stand before it"
 
 
 def test_reserved_request_without_a_slot_reaches_the_limit() -> None:
     tested = fill(knowing(100.0, min_share=0.1, period_s=0.5))
-    tested.enqueue_reserved(Demand(LOW), 0.3)
+    reserve(tested, LOW, 0.3)
+    end(tested, 0.4)
     end(tested, 0.4)
     tested.close_period(0.5)
     assert tested.service.measured

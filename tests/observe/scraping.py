@@ -33,6 +33,7 @@ from autoglm_throttle.types import (
     FallbackKind,
     Reason,
     StoreFailureMode,
+    WorkClassView,
 )
 
 
@@ -63,15 +64,23 @@ def states(throttle: Throttle, name: str) -> dict[str, float]:
 LIMITER = ConcurrencyView(
     limit=20.5,
     in_flight=17,
+    paused=5,
     waiting=(0, 3, 250),
     service_rps=101.5,
     demand_rps=(10.0, 30.0, 163.0),
     latency_s=0.2,
     unloaded_s=0.05,
     budget_s=0.5,
+    slo_s=6.5,
+    slo_learned=True,
     memory_cap=math.inf,
     memory_blind=False,
     slo_unreachable=False,
+    retry_backlog_s=12.5,
+    work_classes=(
+        WorkClassView("", 90.0, 0.001, 0.0005, negligible=True, in_flight=1),
+        WorkClassView("chat", 11.5, 1.75, 0.625, negligible=False, in_flight=15),
+    ),
     pressure=2.0,
 )
 STORE = StoreView(

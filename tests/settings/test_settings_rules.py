@@ -24,11 +24,11 @@ MEMBER = "07f3a9c2d4e5b617"
         ({"tier_release_margin_pct": 85.1}, "tier_release_margin_pct"),
         ({"gpu_required": True, "gpu": "none"}, "gpu_required"),
         ({"plans": [PlanPolicy("gold", members=[MEMBER])]}, "plans"),
-        ({"inflight_floor": 65}, "inflight_floor"),
+        ({"inflight_floor": 17}, "inflight_floor"),
         ({"inflight_start": 1}, "inflight_start"),
         ({"inflight_floor": 9, "inflight_start": 8}, "inflight_floor"),
         ({"inflight_start": 33, "inflight_max": 32}, "inflight_start"),
-        ({"inflight_floor": 33, "inflight_max": 32}, "inflight_floor"),
+        ({"inflight_floor": 9, "inflight_max": 8}, "inflight_floor"),
         ({"reserve_mid": 0.7}, "reserve_mid"),
         ({"reserve_low": 0.2}, "reserve_low"),
         ({"reserve_mid": 0.5, "reserve_low": 0.4}, "reserve_mid"),
@@ -138,6 +138,11 @@ def test_full_configuration_gives_no_advice() -> None:
         ({"policy": "fixed", "websockets": "slot"}, "WEBSOCKETS"),
         ({"policy": "adaptive"}, "SLO_S"),
         ({"routes": [RoutePolicy("/a", slo_s=9)]}, "routes[0]"),
+        ({"routes": [RoutePolicy("/a", slot="stream")]}, "routes[0]"),
+        (
+            {"policy": "concurrency", "slo_s": 9, "routes": [RoutePolicy("/a", exempt=True, slot="none")]},
+            "routes[0]",
+        ),
         (
             {"policy": "concurrency", "slo_s": 9, "routes": [RoutePolicy("/a", exempt=True, slo_s=9)]},
             "routes[0]",
@@ -159,7 +164,8 @@ def test_unusual_setting_gives_advice(values: dict[str, Any], about: str) -> Non
         {"user_limit": "off", "user_limit_low": "1/s"},
         {"websockets": "slot", "inflight_max": 8},
         {"websockets": "slot", "policy": "concurrency", "slo_s": 30},
-        {"policy": "concurrency", "slo_s": 9, "routes": [RoutePolicy("/a", slo_s=9)]},
+        {"policy": "concurrency", "slo_s": 9, "routes": [RoutePolicy("/a", slo_s=9, slot="none")]},
+        {"inflight_max": 8, "routes": [RoutePolicy("/a", slot="stream")]},
     ],
 )
 def test_consistent_settings_give_no_advice(values: dict[str, Any]) -> None:
@@ -187,6 +193,7 @@ GIVEN: dict[str, tuple[object, str]] = {
     "inflight_start": (32, "adaptive concurrency"),
     "inflight_floor": (4, "adaptive concurrency"),
     "wait_budget": (0.5, "adaptive concurrency"),
+    "fairness": ("fifo", "adaptive concurrency"),
     "period_s": (1, "adaptive concurrency"),
     "period_completions": (16, "adaptive concurrency"),
     "adaptive_headroom": (1.5, "adaptive"),
@@ -257,6 +264,11 @@ def test_longest_interval_needs_adaptive_sampling() -> None:
     assert reported.variable == settings_table()["sample_interval_max_s"].variable
     assert reported.message == "has no effect without SAMPLE_ADAPTIVE"
     assert not list(collect_advice(quiet(sample_interval_max_s=5, sample_adaptive=True)))
+
+
+def test_unset_objective_is_said_to_be_learned() -> None:
+    (reported,) = collect_advice(quiet(policy="concurrency"))
+    assert "is learned" in reported.message
 
 
 def test_settings_of_single_policies_are_all_tested() -> None:

@@ -160,7 +160,7 @@ async def test_child_reports_the_concurrency_limiter() -> None:
     assert (state["policy"], state["armed"], state["budget_rps"]) == ("adaptive", False, None)
     assert state["concurrency"] == {
         "in_flight": 0,
-        "limit": 64.0,
+        "limit": 16.0,
         "service_rps": None,
         "waiting": {"high": 0, "mid": 0, "low": 0},
     }

@@ -52,7 +52,7 @@ class ThrottleLimiter:
         high, mid, low = scenario.rates_rps
         settings = {
             "policy": policy,
-            "slo_s": scenario.configured_slo_s or scenario.slo_s,
+            "slo_s": None if scenario.slo_unset else scenario.slo_s,
             "rate_high_rps": high,
             "rate_mid_rps": mid,
             "rate_low_rps": low,

@@ -1,0 +1,149 @@
+"""Receives the body of a request before it gets a slot, and the rest of it while the app works."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from autoglm_throttle.admission.permit import Permit
+from autoglm_throttle.asgi.begun_call import BegunCall
+from autoglm_throttle.asgi.receive import BUFFER_BYTES, DISCONNECTS, BufferedReceive
+from autoglm_throttle.asgi.slot_watch import SlotWatch, TooSlowError, WatchedSlot
+
+_DISCONNECT = {"type": "http.disconnect"}
+
+
+class TooManyBodiesError(Exception):
+    """As many bodies are awaited as may be."""
+
+
+class RequestBody(BufferedReceive):
+    """The ``receive`` of a request with a body.
+
+    The app gets no slot before the body is complete or `BUFFER_BYTES` of it are there. While it waits for
+    the rest it has no slot either. A body below the least rate ends the request with a disconnect.
+
+    Args:
+        receive: the server's.
+        watch: pauses the request while its app waits for the body.
+        is_stream: whether the body may take any time.
+    """
+
+    __slots__ = ("_on_timeout", "_watch", "_watched", "timed_out")
+
+    def __init__(
+        self, receive: Callable[[], Awaitable[Any]], watch: SlotWatch, *, is_stream: bool = False
+    ) -> None:
+        super().__init__(receive)
+        self._watch = watch
+        self._watched = WatchedSlot(watch, None)
+        if is_stream:
+            self._watched.timeout_s = math.inf
+        self._on_timeout: Callable[[], Awaitable[None]] | None = None
+        self.timed_out: bool = False
+        """Whether the client has sent less than the least rate."""
+
+    @property
+    def is_disconnected(self) -> bool:
+        """Whether the client has left before admission."""
+        return bool(self._buffered) and self._buffered[-1]["type"] in DISCONNECTS
+
+    async def wait(self, first: BegunCall) -> None:
+        """Receive until the body is complete, `BUFFER_BYTES` are there, or the client has left.
+
+        Args:
+            first: the call for the first part.
+
+        Raises:
+            TooManyBodiesError: it would have to wait beside too many others.
+            TooSlowError: the client has sent less than the least rate.
+        """
+        call = first
+        while True:
+            self._keep(call.result if call.is_done else await self._blocked(call))
+            if self._is_complete or self._buffered_bytes >= BUFFER_BYTES:
+                break
+            call = BegunCall(self._receive())
+
+    async def _blocked(self, call: BegunCall) -> Any:  # noqa: ANN401 - an ASGI message
+        """Wait for a part; beside too many other bodies only until the next scan: a complete body passes."""
+        watch = self._watch
+        is_over = watch.bodies >= watch.paused_max
+        watch.bodies += 1
+        try:
+            return await self._watched.blocked(call, at_once=is_over)
+        except TooSlowError:
+            if is_over:
+                raise TooManyBodiesError from None
+            raise
+        finally:
+            watch.bodies -= 1
+
+    def attach(self, permit: Permit, on_timeout: Callable[[], Awaitable[None]]) -> None:
+        """Pause a permit while the app waits for the body.
+
+        Args:
+            permit: of the request.
+            on_timeout: answers the client if its body makes no progress.
+        """
+        self._watched.permit = permit
+        self._on_timeout = on_timeout
+
+    def detach(self) -> None:
+        """Leave the pauses to the response, which has begun before the body is complete."""
+        self._watched.permit = None
+
+    async def receive(self) -> Any:  # noqa: ANN401 - an ASGI message
+        """Return the buffered messages in order, then new ones; a disconnect after a timeout."""
+        if self.timed_out:
+            return _DISCONNECT
+        if self._buffered or self._is_complete:
+            return await super().receive()
+        call = BegunCall(self._receive() if self._pending is None else self._receive_part())
+        try:
+            message = call.result if call.is_done else await self._watched.blocked(call)
+        except TooSlowError:
+            self.timed_out = True
+            if self._on_timeout is not None:
+                await self._on_timeout()
+            return _DISCONNECT
+        self._watched.transferred_bytes += len(message.get("body") or b"")
+        self._is_complete = not message.get("more_body")
+        return message
+
+    def _keep(self, message: Any) -> bool:  # noqa: ANN401 - an ASGI message
+        self._watched.transferred_bytes += len(message.get("body") or b"")
+        return super()._keep(message)
+
+
+class CompleteBody:
+    """The ``receive`` of a request whose body came as one message.
+
+    Args:
+        message: the body.
+        receive: the server's.
+    """
+
+    __slots__ = ("_message", "_receive")
+
+    def __init__(self, message: Any, receive: Callable[[], Awaitable[Any]]) -> None:  # noqa: ANN401 - an ASGI message
+        self._message = message
+        self._receive = receive
+
+    def receive(self) -> Awaitable[Any]:
+        """Return the body, then what the server sends."""
+        message = self._message
+        if message is None:
+            return self._receive()
+        self._message = None
+        return _given(message)
+
+
+def is_complete(message: Any) -> bool:  # noqa: ANN401 - an ASGI message
+    """Whether a message is a whole body."""
+    return message["type"] == "http.request" and not message.get("more_body")
+
+
+async def _given(message: Any) -> Any:  # noqa: ANN401 - an ASGI message
+    return message

@@ -1,0 +1,164 @@
+"""Tracks the response of an admitted request: adds header fields, settles the permit, watches a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from autoglm_throttle.admission.permit import Permit
+from autoglm_throttle.asgi.request_body import RequestBody
+from autoglm_throttle.asgi.responses import EXPOSED_FIELDS, LEGACY_NAMES, ResponseBuilder, send_body_timeout
+from autoglm_throttle.asgi.slot_watch import SlotWatch, TooSlowError, WatchedStream
+from autoglm_throttle.types import Outcome
+
+Message = dict[str, Any]
+Send = Callable[[Any], Awaitable[None]]
+
+SWITCHING_PROTOCOLS = 101
+"""The status of an accepted websocket."""
+
+THROTTLE_FIELDS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
+
+_SERVICE_STATUSES = (408, 429)
+"""Client errors that may be due to the load: their time counts as that of the work."""
+
+_SUCCESS, _FAILURE, _NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
+"""Before Python 3.12 reading a member from its class costs as much as a dictionary lookup."""
+
+
+class ResponseTracker:
+    """Wraps ``send``: adds the header fields, and settles the permit at the last byte.
+
+    Args:
+        send: the server's.
+        permit: of the request.
+        response_builder: makes the header fields.
+        watch: scans the response if it is a stream.
+        is_stream: whether the route declares that its responses may be idle.
+    """
+
+    __slots__ = (
+        *("_is_stream", "_permit", "_response_builder", "_send", "_stream", "_watch"),
+        *("body", "client_disconnected", "status"),
+    )
+
+    def __init__(
+        self,
+        send: Send,
+        permit: Permit,
+        response_builder: ResponseBuilder,
+        watch: SlotWatch,
+        is_stream: bool,
+    ) -> None:
+        self._send = send
+        self._permit = permit
+        self._response_builder = response_builder
+        self._watch = watch
+        self._is_stream = is_stream
+        self._stream: WatchedStream | None = None
+        self.body: RequestBody | None = None
+        """Body of the request, if the app reads it while it works."""
+        self.status = 0
+        self.client_disconnected = False
+
+    def send(self, message: Message) -> Awaitable[None]:  # noqa: C901 - a call costs 1 %
+        """Forward a message. Not a coroutine itself: that would cost one more for each message."""
+        kind = message["type"]
+        if kind == "http.response.body":
+            if message.get("more_body"):
+                self._permit.record_chunk()
+                return self._send_part(message)
+            if not self._permit.settled:
+                if self.status < 400:
+                    self._permit.settle()
+                else:
+                    self._settle_error()
+        elif kind == "http.response.start" or kind == "websocket.accept":  # noqa: PLR1714 - as above
+            self.status = message.get("status", SWITCHING_PROTOCOLS)
+            headers = message.get("headers")
+            # Most responses begin with their length: no streams. What can be read only once is not read here.
+            if headers.__class__ is list and headers and headers[0][0] != b"content-length":
+                self._watch_response(kind, headers)
+            fields = self._response_builder.fields(self._permit.decision)
+            if fields:
+                message = _with_fields(message, fields)
+        elif not self._permit.settled and (
+            kind == "http.response.pathsend"
+            or (kind == "http.response.zerocopysend" and not message.get("more_body"))
+        ):
+            self._settle_error()
+        return self._send(message)
+
+    def settle(self, outcome: Outcome) -> None:
+        """Settle the permit unless the last byte has done so."""
+        if not self._permit.settled:
+            self._permit.settle(outcome)
+
+    async def end_slow_body(self, scope: Mapping[str, Any]) -> None:
+        """End a request whose body makes no progress: with 408, unless the response has started."""
+        self._watch.record_oddity("body_timeout")
+        self.client_disconnected = True
+        self.settle(_NEUTRAL)
+        if not self.status:
+            send, self._send = self._send, _discard
+            await send_body_timeout(send, scope)
+
+    def _settle_error(self) -> None:
+        """Settle by the status, which may be an error."""
+        status = self.status
+        if status >= 500:
+            self._permit.settle(_FAILURE)
+        else:
+            self._permit.settle(client_error=status >= 400 and status not in _SERVICE_STATUSES)
+
+    def _watch_response(self, kind: str, headers: list[tuple[bytes, bytes]]) -> None:
+        """Watch a response that may be idle before its first part."""
+        if kind == "http.response.start" and (self._is_stream or _is_event_stream(headers)):
+            self._new_stream(may_be_idle=True)
+
+    def _new_stream(self, *, may_be_idle: bool) -> WatchedStream:
+        if self.body is not None:
+            self.body.detach()
+        self._stream = stream = WatchedStream(self._watch, self._permit, may_be_idle=may_be_idle)
+        return stream
+
+    async def _send_part(self, message: Message) -> None:
+        """Send a part of a stream. A server may raise OSError after a disconnect (ASGI 2.4)."""
+        size = len(message.get("body") or b"")
+        try:
+            if size:
+                stream = self._stream or self._new_stream(may_be_idle=self._is_stream)
+                await stream.send(self._send, message, size)
+            else:  # it is no progress
+                await self._send(message)
+        except OSError as error:
+            self.client_disconnected = True
+            if isinstance(error, TooSlowError):
+                self._watch.record_oddity("slow_reader")
+            raise
+
+
+async def _discard(message: Message) -> None:
+    """Drop what the app sends after its request has been answered."""
+
+
+def _is_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:
+    for name, value in headers:
+        if name.lower() == b"content-type":
+            return value.strip().lower().startswith(b"text/event-stream")
+    return False
+
+
+def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message:
+    """Return a copy with our fields; the app's own fields of the same name win."""
+    headers = message.get("headers")
+    if headers.__class__ is not list:
+        headers = list(headers or ())  # any iterable is allowed, also one that can be read only once
+    for name, _ in headers:
+        if name in THROTTLE_FIELDS:
+            taken = {name for name, _ in headers}
+            fields = [field for field in fields if field[0] not in taken]
+            break
+    message = message.copy()
+    message["headers"] = headers + fields
+    return message

@@ -1,0 +1,374 @@
+"""Gives slots back while requests wait for their clients, and ends transfers without progress."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+import weakref
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from autoglm_throttle._runtime.fork import keep_parent_part, rebuild_after_fork
+from autoglm_throttle._runtime.weak import weak_method
+from autoglm_throttle._runtime.worker import Worker
+from autoglm_throttle.admission.permit import Permit
+from autoglm_throttle.asgi.begun_call import BegunCall
+from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
+from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.types import Clock
+
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+MIN_BYTES_PER_S: Final = 500.0
+"""Least rate of a body or a reader: the default ``MinRate`` of Apache's mod_reqtimeout."""
+
+IDLE_CLASS_SHARE: Final = 0.75
+"""Share of idle streams from which a new stream of their class is expected to be idle: after one active
+stream none is, after three idle ones or an idle first one all are.
+"""
+
+IDLE_SHARE_GAIN: Final = 0.5
+
+MAX_CLASSES: Final = 64
+
+EMPTY_SCANS: Final = 20
+"""Scans without a request after which the thread ends: to start one anew costs more than a few scans."""
+
+
+class TooSlowError(ConnectionError):
+    """A client has sent or read less than the least rate."""
+
+    def __init__(self) -> None:
+        super().__init__("the client is too slow")
+
+
+class SlotWatch:
+    """Scans the requests that wait for their clients, on a thread that runs only while there are any.
+
+    Args:
+        throttle: the owner of the slots. With ``sampling="manual"`` there is no thread: call `scan`.
+    """
+
+    def __init__(self, throttle: Throttle) -> None:
+        settings = throttle.settings.concurrency
+        self._throttle = throttle
+        self.clock: Clock = throttle.admission.parts.settlement.clock
+        self.idle_s: float = settings.slot_idle_s
+        # A dry run rejects and ends no request.
+        dry_run = throttle.settings.control.dry_run
+        self.paused_max: float = math.inf if dry_run else settings.paused_max
+        self.timeout_s: float = math.inf if dry_run else settings.body_timeout_s
+        self._is_manual = throttle._is_manual  # noqa: SLF001 - no part of the public interface
+        self._logger = RateLimitedLogger("slots", self.clock)
+        self._begin()
+        rebuild_after_fork(self, SlotWatch._rebuild)
+
+    def _begin(self) -> None:
+        self.bodies: int = 0
+        """Bodies that are awaited before admission."""
+        self._empty_scans = 0
+        self._keys = itertools.count()
+        self._watched: dict[int, weakref.ref[WatchedSlot]] = {}
+        self._idle_shares: dict[str, float] = {}
+        logger = self._logger
+        self._worker = Worker(
+            "autoglm-throttle-slots",
+            weak_method(self._step),
+            on_crash=lambda error: logger.warn("crash", "a scan failed and is repeated", error=error),
+        )
+        self._worker.stop_with(self)
+
+    def _rebuild(self) -> None:
+        """Begin anew in a forked child, which has neither the thread nor the requests of its parent."""
+        keep_parent_part(self._worker)
+        self._begin()
+
+    @property
+    def watched(self) -> int:
+        """Requests that are watched."""
+        return len(self._watched)
+
+    def add(self, watched: WatchedSlot) -> None:
+        """Watch a request until it waits no longer, or is settled. It is held weakly."""
+        watched.is_registered = True
+        self._watched[next(self._keys)] = weakref.ref(watched)
+        if not self._is_manual:
+            self._worker.start()
+
+    def scan(self, now: float) -> None:
+        """Pause the requests that have waited long enough, and end the transfers without progress."""
+        for key in list(self._watched):
+            reference = self._watched.get(key)
+            watched = None if reference is None else reference()
+            if watched is None or watched.has_ended:
+                self._watched.pop(key, None)
+            elif watched.is_waiting:
+                watched.check(now)
+            else:
+                self._forget(key, watched)
+        self._report_many()
+
+    def record_oddity(self, name: str) -> None:
+        """Count a handled oddity under a name from code."""
+        self._throttle.admission.record_oddity(name)
+
+    def objective_s(self, permit: Permit) -> float:
+        """Return the seconds that a request may take."""
+        return permit.demand.slo_s or self._throttle.admission.parts.settlement.limiter.slo_s
+
+    def expects_idle(self, work_class: str) -> bool:
+        """Whether a new stream of a class is expected to be idle after its first part."""
+        return self._idle_shares.get(work_class, 0.0) > IDLE_CLASS_SHARE
+
+    def learn_idle(self, work_class: str, *, idle: bool) -> None:
+        """Learn whether a stream of a class was idle after its first part."""
+        share = self._idle_shares.get(work_class)
+        if share is not None:
+            self._idle_shares[work_class] = share + IDLE_SHARE_GAIN * (idle - share)
+        elif len(self._idle_shares) < MAX_CLASSES:
+            self._idle_shares[work_class] = float(idle)
+
+    def _forget(self, key: int, watched: WatchedSlot) -> None:
+        self._watched.pop(key, None)
+        watched.is_registered = False
+        if watched.is_waiting:  # it began to wait meanwhile, and relied on its registration
+            self.add(watched)
+
+    def _step(self) -> float | None:
+        self.scan(self.clock())
+        self._empty_scans = 0 if self._watched else self._empty_scans + 1
+        return self.idle_s / 2.0 if self._empty_scans < EMPTY_SCANS else None
+
+    def _report_many(self) -> None:
+        paused = max(self._throttle.admission.parts.settlement.limiter.paused, self.bodies)
+        if paused > self.paused_max / 2:
+            text = (
+                f"{paused} requests wait for their clients without a slot; at {self.paused_max} new requests"
+            )
+            self._logger.warn("paused", f"{text} are rejected; raise paused_max if they are legitimate")
+
+
+class WatchedSlot:
+    """Waits of one request for its client, seen by `SlotWatch`.
+
+    Its event loop writes, and the thread of the watch reads and pauses. Neither takes a lock: the loop raises
+    `_changes` before it looks whether the slot is paused, and the thread reads them again after its pause.
+
+    Args:
+        watch: the scanner.
+        permit: of the request; None before its admission.
+    """
+
+    __slots__ = (
+        *("__weakref__", "_blocked_s", "_changes", "_due_s", "_expire", "_is_slow", "_pause_s", "_watch"),
+        *("is_registered", "permit", "timeout_s", "transferred_bytes"),
+    )
+
+    def __init__(self, watch: SlotWatch, permit: Permit | None) -> None:
+        self._watch = watch
+        self.permit: Permit | None = permit
+        self.timeout_s: float = watch.timeout_s
+        """Seconds that it may be blocked, beside those for its bytes."""
+        self.transferred_bytes: int = 0
+        self.is_registered: bool = False
+        self._blocked_s = 0.0
+        self._is_slow = False
+        self._changes = 0
+        self._pause_s = self._due_s = math.inf
+        self._expire: Callable[[], object] | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for its client."""
+        return self._pause_s < math.inf or self._due_s < math.inf
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its request has been settled."""
+        return self.permit is not None and self.permit.settled
+
+    def wait(self, pause_s: float, due_s: float = math.inf) -> None:
+        """Begin a wait.
+
+        Args:
+            pause_s: when the slot is given back.
+            due_s: when the transfer ends.
+        """
+        self._pause_s, self._due_s = pause_s, due_s
+        self._changes += 1
+        if not self.is_registered:
+            self._watch.add(self)
+
+    def work(self) -> None:
+        """End a wait: the app works, and has its slot again."""
+        self._pause_s = self._due_s = math.inf
+        self._changes += 1
+        if self.permit is not None and self.permit.is_paused:
+            self.permit.resume()
+
+    def check(self, now: float) -> None:
+        """Pause the request, or end its transfer, if it is time."""
+        changes, expire = self._changes, self._expire
+        if now >= self._due_s and expire is not None:
+            with contextlib.suppress(Exception):  # the loop has ended
+                expire()
+        if now >= self._pause_s:
+            if expire is None:  # nothing is being sent
+                self._record_idle()
+            permit = self.permit
+            if permit is not None and not permit.is_paused:
+                permit.pause()
+                if self._changes != changes:  # the app works again, and may have come before the pause
+                    permit.resume()
+
+    async def blocked(self, call: BegunCall, *, at_once: bool = False) -> Any:  # noqa: ANN401 - a message of the server
+        """Wait for a call that blocks, without the slot if it takes long.
+
+        Args:
+            call: of the server.
+            at_once: whether the next scan ends it.
+
+        Raises:
+            TooSlowError: the client has sent or read less than the least rate.
+        """
+        watch = self._watch
+        began_s = watch.clock()
+        allowed_s = self.timeout_s + self.transferred_bytes / MIN_BYTES_PER_S - self._blocked_s
+        self.wait(began_s + watch.idle_s, began_s if at_once else began_s + allowed_s)
+        if self._is_slow and self.permit is not None:
+            self.permit.pause()  # a client that trickles must not hold a slot for each wait anew
+        try:
+            return await self._until_expired(call)
+        finally:
+            lasted_s = watch.clock() - began_s
+            self._blocked_s += lasted_s
+            self._is_slow |= lasted_s >= watch.idle_s
+            self._expire = None
+            self.work()
+
+    async def _until_expired(self, call: BegunCall) -> Any:  # noqa: ANN401 - a message of the server
+        loop = asyncio._get_running_loop()  # noqa: SLF001 - public in asyncio.events
+        if loop is None:
+            from trio.lowlevel import current_trio_token
+
+            with anyio.CancelScope() as scope:
+                self._expire = partial(current_trio_token().run_sync_soon, scope.cancel)
+                return await call
+        else:
+            # No cancel scope: those inside a call that has begun would have to end after it.
+            timeout = asyncio.timeout(None)
+            self._expire = partial(loop.call_soon_threadsafe, _end_now, timeout, loop)
+            try:
+                async with timeout:
+                    return await call
+            except TimeoutError:
+                if not timeout.expired():
+                    raise
+        raise TooSlowError
+
+    def _record_idle(self) -> None:
+        """Record a wait between two parts that has become long."""
+
+
+class WatchedStream(WatchedSlot):
+    """The parts of one response that come after each other, or the messages of a websocket.
+
+    Args:
+        watch: the scanner.
+        permit: of the request.
+        may_be_idle: whether it gives its slot back between two parts.
+    """
+
+    __slots__ = ("_expects_idle", "_first_s", "_is_known", "_last_s", "may_be_idle")
+
+    def __init__(self, watch: SlotWatch, permit: Permit, *, may_be_idle: bool) -> None:
+        super().__init__(watch, permit)
+        self.may_be_idle: bool = may_be_idle
+        self._expects_idle = may_be_idle and watch.expects_idle(permit.work_class.name)
+        self._is_known = False
+        """Whether its class has learned from it."""
+        self._first_s: float | None = None
+        self._last_s = -math.inf
+        """When the first and the last part were sent."""
+        if may_be_idle:  # a long prefill has sent nothing yet
+            self.wait(watch.clock() + max(watch.idle_s, watch.objective_s(permit)))
+
+    async def send(self, send: Send, message: Any, size: int) -> None:  # noqa: ANN401 - an ASGI message
+        """Send a part.
+
+        Args:
+            send: the server's.
+            message: the part.
+            size: its bytes.
+
+        Raises:
+            TooSlowError: the client reads less than the least rate.
+        """
+        self.begin_part()
+        self.transferred_bytes += size
+        call = BegunCall(send(message))
+        if not call.is_done:
+            await self.blocked(call)
+        if self.may_be_idle:
+            self.end_part()
+
+    def begin_part(self) -> None:
+        """Take the slot again: the app has made a part."""
+        if self._first_s is not None:
+            now, idle_s = self._watch.clock(), self._watch.idle_s
+            was_idle = now - self._last_s >= idle_s
+            # A feed may begin with several parts: only one whose parts keep coming is no feed.
+            if was_idle or now - self._first_s >= idle_s / 2.0:
+                self._learn(idle=was_idle)
+                self._expects_idle = was_idle
+        self.work()
+
+    def end_part(self) -> None:
+        """Begin to wait for the next part; at once without a slot where the last wait was long."""
+        self._last_s = self._watch.clock()
+        if self._first_s is None:
+            self._first_s = self._last_s
+        self.wait(self._last_s + self._watch.idle_s)
+        if self._expects_idle and self.permit is not None:
+            self.permit.pause()
+
+    def wrap(self, receive: Receive, send: Send) -> tuple[Receive, Send]:
+        """Return the functions of a websocket, which is idle while neither side sends."""
+        self._touch()
+
+        async def receive_message() -> Any:  # noqa: ANN401 - an ASGI message
+            message = await receive()
+            self._touch()
+            return message
+
+        async def send_message(message: Any) -> None:  # noqa: ANN401 - an ASGI message
+            self._touch()
+            await send(message)
+            self._touch()
+
+        return receive_message, send_message
+
+    def _touch(self) -> None:
+        self.work()
+        self.wait(self._watch.clock() + self._watch.idle_s)
+
+    def _record_idle(self) -> None:
+        if self._last_s > -math.inf:
+            self._learn(idle=True)
+            self._expects_idle = True
+
+    def _learn(self, *, idle: bool) -> None:
+        if not self._is_known and self.permit is not None:
+            self._is_known = True
+            self._watch.learn_idle(self.permit.work_class.name, idle=idle)
+
+
+def _end_now(timeout: asyncio.Timeout, loop: asyncio.AbstractEventLoop) -> None:
+    with contextlib.suppress(RuntimeError):  # the wait has ended meanwhile
+        timeout.reschedule(loop.time())

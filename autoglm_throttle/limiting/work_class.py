@@ -1,0 +1,217 @@
+"""Work classes: requests that cost alike, with what each class has shown of itself."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from statistics import median
+from typing import Final, Protocol
+
+from autoglm_throttle.settings.groups.control import ConcurrencySettings
+
+NO_SLOT, UNCOUNTED, PAUSED, COUNTED, QUIET, RESUMED = range(6)
+"""What a request holds: no slot; none, as its class is negligible; one given back for a pause; one; one that
+it got with few others in flight; one taken again after a pause. Those above ``PAUSED`` count as in use.
+"""
+
+CLASSES_MAX: Final = 64
+"""Classes at most; the requests of all others share one. [simulated in the design]"""
+
+UNLOADED_SAMPLES: Final = 15
+"""Answers whose median is the unloaded latency. [simulated in the design]"""
+
+EASY_SAMPLES, EASY_SAMPLES_MIN = 200, 5
+"""Answers from which an objective that is not set is learned, at most and at least. [simulated]"""
+
+LEARNED_SLO_MIN_S: Final = 2.0
+"""Objective until one is learned, and its least value: the founding alert threshold."""
+
+LEARNED_SLO_FACTOR: Final = 4.0
+"""Learned objective in 95th percentiles of the easy answers. [simulated: 8 medians lose 14 % at 2x]"""
+
+UNLOADED_PER_BUDGET, BUDGET_SLO_SHARE, BUDGET_MARGIN = 2.5, 0.4, 1.25
+"""The budget is at least 2.5 unloaded latencies within 0.4 of the objective, or 1.25 of them beyond it.
+[simulated: 0.7 instead of 0.4 costs high 2 points]
+"""
+
+SHARED_RISE: Final = 1.01
+"""Largest rise in a period of the unloaded latency that several processes share. [simulated: without it eight
+of them before 10 requests/s keep 0.59 of the goodput, with it 0.99]
+"""
+
+IDLE_PERIODS_MAX: Final = 240
+"""Closed periods after which a class without requests is forgotten: two minutes or more."""
+
+NAMED_PERIODS: Final = 1
+"""The same if it never had an answer: the arrival of its first request may end the period of its name."""
+
+
+class SlotHolder(Protocol):
+    """A request that holds a slot: a permit, or a ticket that was called."""
+
+    work_class: WorkClass
+    slot: int
+    """What it holds: `NO_SLOT` to `RESUMED`."""
+    started_s: float
+    """When it got its slot, later by the time of its pauses; while it is paused, the time it has run."""
+
+
+LEAST_OF = 2
+"""Completions of a period whose mean may be the least one."""
+
+
+class WorkClass:
+    """Measurements of one class: of the present period, and what is known from earlier ones.
+
+    Args:
+        name: its key; empty for requests without one.
+        slo_s: the objective that was declared for it; None: that of the service.
+    """
+
+    __slots__ = (
+        *("arrived", "demand_rps", "done", "ever_done", "idle_periods", "in_flight", "mean_s"),
+        *("name", "negligible", "rate_rps", "slo_s", "total_s", "unloaded", "unloaded_s"),
+        "least_s",
+        *("_easy", "_easy_changed", "_learned_s"),
+    )
+
+    def __init__(self, name: str, slo_s: float | None = None) -> None:
+        self.name: str = name
+        self.slo_s: float | None = slo_s
+        self.in_flight: int = 0
+        """Requests in flight, with or without a slot, paused ones included."""
+        self.arrived: int = 0
+        """Arrivals of the present period."""
+        self.done: int = 0
+        """Requests of the present period that ended with a measured outcome."""
+        self.total_s: float = 0.0
+        """The sum of their times in the service."""
+        self.demand_rps: float = 0.0
+        """Arrivals per second."""
+        self.rate_rps: float = 0.0
+        """Measured ends per second."""
+        self.mean_s: float | None = None
+        """Recent mean time in the service; None before the first completion."""
+        self.least_s: float | None = None
+        """Least mean of a period, no less than the latency without load; None before the first completion."""
+        self.unloaded: deque[float] = deque(maxlen=UNLOADED_SAMPLES)
+        """Times of answers that had few others beside them for their whole life."""
+        self.unloaded_s: float | None = None
+        """Latency without load, the median of these; None until there is one."""
+        self.negligible: bool = False
+        """Whether its requests are so short beside the others that they need no slot."""
+        self.ever_done: bool = False
+        self.idle_periods: int = 0
+        """Periods since its last arrival."""
+        self._easy: deque[float] = deque(maxlen=EASY_SAMPLES)
+        self._easy_changed = False
+        self._learned_s: float | None = None
+
+    def __repr__(self) -> str:
+        return f"WorkClass({self.name!r}, {self.in_flight} in flight)"
+
+    def add_easy(self, lasted_s: float) -> None:
+        """Add the time of an answer that began with few others in flight: an objective is learned from it."""
+        self._easy.append(lasted_s)
+        self._easy_changed = True
+
+    @property
+    def learned_slo_s(self) -> float | None:
+        """The objective that its own answers suggest; None until there are enough of them."""
+        if self._easy_changed and len(self._easy) >= EASY_SAMPLES_MIN:
+            p95_s = sorted(self._easy)[int(0.95 * (len(self._easy) - 1) + 0.5)]
+            self._learned_s = max(LEARNED_SLO_MIN_S, LEARNED_SLO_FACTOR * p95_s)
+        self._easy_changed = False
+        return self._learned_s
+
+    def close(self, lasted_s: float, gain: float, *, alone: bool) -> None:
+        """Update the smoothed figures with the period that has ended; the counts stay for the estimator.
+
+        Args:
+            lasted_s: length of the period.
+            gain: its weight in rates.
+            alone: whether this process alone loads the service.
+        """
+        self.demand_rps += gain * (self.arrived / lasted_s - self.demand_rps)
+        self.rate_rps += gain * (self.done / lasted_s - self.rate_rps)
+        self.idle_periods = 0 if self.arrived or self.in_flight else self.idle_periods + 1
+        if self.done:
+            mean_s = self.total_s / self.done
+            self.mean_s = mean_s if self.mean_s is None else self.mean_s + 0.5 * (mean_s - self.mean_s)
+            if self.least_s is None or (self.done >= LEAST_OF and mean_s < self.least_s):
+                self.least_s = mean_s
+            self.ever_done = True
+        if self.unloaded:
+            unloaded_s = median(self.unloaded)
+            if not alone and self.unloaded_s is not None:
+                # Few beside it here may be many in the service: the others load it unseen.
+                unloaded_s = min(unloaded_s, SHARED_RISE * self.unloaded_s)
+            self.unloaded_s = unloaded_s
+
+    def begin(self) -> None:
+        """Begin the next period."""
+        self.arrived = self.done = 0
+        self.total_s = 0.0
+
+    def budget_s(self, share: float, slo_s: float) -> float:
+        """Return the seconds that a request of the class may spend in the service.
+
+        Args:
+            share: of the objective.
+            slo_s: the objective in seconds.
+        """
+        unloaded_s = self.unloaded_s
+        if unloaded_s is None:
+            return share * slo_s
+        within_s = max(BUDGET_SLO_SHARE * slo_s, BUDGET_MARGIN * unloaded_s)
+        return max(share * slo_s, min(UNLOADED_PER_BUDGET * unloaded_s, within_s))
+
+
+class WorkClasses(dict[str, WorkClass]):
+    """The known classes by name; looking up a new name adds a class, or returns the shared one.
+
+    Args:
+        settings: whose objective holds for classes without one of their own.
+        objectives: declared objectives in seconds, by name of the class.
+    """
+
+    __slots__ = ("_objectives", "_slo_s", "client_errors", "shared")
+
+    def __init__(self, settings: ConcurrencySettings, objectives: Mapping[str, float]) -> None:
+        super().__init__()
+        self._slo_s = settings.slo_s
+        self._objectives = objectives
+        self.shared: WorkClass = WorkClass("other")
+        """That of all requests beyond the number of classes."""
+        self.client_errors: WorkClass = WorkClass("client_error")
+        """That of answers with a client error: they say nothing about the work of the others."""
+
+    def __missing__(self, name: str) -> WorkClass:
+        if len(self) >= CLASSES_MAX:
+            return self.shared
+        found = self[name] = WorkClass(name, self._objectives.get(name))
+        return found
+
+    def all(self) -> Iterator[WorkClass]:
+        """Yield every class."""
+        yield from self.values()
+        yield self.shared
+        yield self.client_errors
+
+    def slo_of(self, work_class: WorkClass) -> float:
+        """Return the objective of a class in seconds: its own, that of the service, or the learned one."""
+        return work_class.slo_s or self._slo_s or work_class.learned_slo_s or LEARNED_SLO_MIN_S
+
+    def is_known(self, work_class: WorkClass) -> bool:
+        """Whether the objective of a class was set or has been learned."""
+        return bool(work_class.slo_s or self._slo_s or work_class.learned_slo_s)
+
+    def forget_unused(self) -> None:
+        """Forget the classes that never had an answer, so that made-up paths fill no table, and old ones."""
+        unused = [
+            name
+            for name, one in self.items()
+            if not one.in_flight and one.idle_periods > (IDLE_PERIODS_MAX if one.ever_done else NAMED_PERIODS)
+        ]
+        for name in unused:
+            del self[name]

@@ -1,0 +1,1 @@
+"""Cases of `benchmarks.field_sockets`: real servers, real sockets and real client packages."""

@@ -1,0 +1,1 @@
+"""Parts of `benchmarks.vllm`: a model made of nothing, the servers, and their clients."""

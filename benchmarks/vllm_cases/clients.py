@@ -1,0 +1,156 @@
+"""Clients of a closed loop: each streams one completion after the other, and obeys Retry-After."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+TOKENS = 120
+UNTOLD_S = 0.5
+"""Pause after a rejection that names no time."""
+
+TIMEOUT_S = 60.0
+BODY = json.dumps(
+    {
+        "model": "m",
+        "messages": [{"role": "user", "content": "The service answers requests"}],
+        "max_tokens": TOKENS,
+        "temperature": 1,
+        "ignore_eos": True,
+        "stream": True,
+    }
+).encode()
+REQUEST = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n" % len(BODY)
+) + BODY
+
+
+@dataclass
+class Counts:
+    """What the clients of one run have seen."""
+
+    ends_s: list[float] = field(default_factory=list)
+    """Ends of complete answers, since the start."""
+    first_token_s: list[float] = field(default_factory=list)
+    """Time to the first data of each complete answer."""
+    rejected: int = 0
+    lost: int = 0
+    """Requests whose connection failed, or whose answer was an error."""
+    pauses_s: list[float] = field(default_factory=list)
+
+    def figures(self, seconds: float) -> dict[str, Any]:
+        """Return the figures of the run."""
+        first = sorted(self.first_token_s)
+        return {
+            "rps": sum(end <= seconds for end in self.ends_s) / seconds,
+            "first_token_p50_s": _quantile(first, 0.5),
+            "first_token_p95_s": _quantile(first, 0.95),
+            "rejected": self.rejected,
+            "lost": self.lost,
+            "pause_p50_s": _quantile(sorted(self.pauses_s), 0.5),
+            "pause_max_s": max(self.pauses_s, default=0.0),
+        }
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 4) if ordered else 0.0
+
+
+@dataclass(frozen=True)
+class Head:
+    """Head of an answer."""
+
+    status: int
+    fields: dict[str, str]
+
+    @property
+    def pause_s(self) -> float:
+        """Return the seconds that a rejected client waits: in milliseconds, where the answer has them."""
+        if "retry-after-ms" in self.fields:
+            return float(self.fields["retry-after-ms"]) / 1e3
+        return float(self.fields.get("retry-after", UNTOLD_S))
+
+
+async def _head(reader: asyncio.StreamReader) -> Head:
+    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    pairs = (line.partition(":") for line in lines if line)
+    return Head(int(first.split(" ", 2)[1]), {name.lower(): value.strip() for name, _, value in pairs})
+
+
+async def _stream(reader: asyncio.StreamReader, sent_s: float) -> float:
+    """Read a chunked event stream to its end; return the time to its first data."""
+    loop, first_s = asyncio.get_running_loop(), 0.0
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        part = await reader.readexactly(size + 2)
+        if not first_s and b"data:" in part:
+            first_s = loop.time() - sent_s
+    await reader.readexactly(2)
+    return first_s
+
+
+class Caller:
+    """One client with one connection.
+
+    Args:
+        port: of the server.
+        counts: of all clients of the run.
+    """
+
+    def __init__(self, port: int, counts: Counts) -> None:
+        self._port = port
+        self._counts = counts
+        self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def loop(self, began_s: float, until_s: float) -> None:
+        """Ask again and again until ``until_s``; the last answer may end later."""
+        now = asyncio.get_running_loop().time
+        while now() < until_s:
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    pause_s = await self._ask(began_s)
+            except (OSError, asyncio.IncompleteReadError, TimeoutError):
+                self._counts.lost += 1
+                self.close()
+                pause_s = UNTOLD_S
+            await asyncio.sleep(min(pause_s, max(0.0, until_s - now())))
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection[1].close()
+            self._connection = None
+
+    async def _ask(self, began_s: float) -> float:
+        """Send one request and read its answer; return the pause until the next."""
+        now, counts = asyncio.get_running_loop().time, self._counts
+        if self._connection is None:
+            self._connection = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = self._connection
+        sent_s = now()
+        writer.write(REQUEST)
+        head = await _head(reader)
+        if head.status == 200:
+            counts.first_token_s.append(await _stream(reader, sent_s))
+            counts.ends_s.append(now() - began_s)
+            return 0.0
+        await reader.readexactly(int(head.fields.get("content-length", "0")))
+        if head.fields.get("connection") == "close":
+            self.close()
+        if head.status not in {429, 503}:
+            counts.lost += 1
+            return UNTOLD_S
+        counts.rejected += 1
+        counts.pauses_s.append(head.pause_s)
+        return head.pause_s
+
+
+async def run(port: int, clients: int, seconds: float) -> Counts:
+    """Let clients ask for ``seconds``, and wait until all have their last answer."""
+    counts, began_s = Counts(), asyncio.get_running_loop().time()
+    callers = [Caller(port, counts) for _ in range(clients)]
+    await asyncio.gather(*(caller.loop(began_s, began_s + seconds) for caller in callers))
+    return counts

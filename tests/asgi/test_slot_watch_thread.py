@@ -1,0 +1,176 @@
+"""The thread that watches slots begins and ends with its requests, survives a fork and loses no resume."""
+
+from __future__ import annotations
+
+import gc
+import os
+import queue
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from autoglm_throttle import Permit, Throttle
+from autoglm_throttle.asgi import slot_watch
+from autoglm_throttle.asgi.slot_watch import SlotWatch, WatchedSlot, WatchedStream
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.types import Demand
+from tests.asgi.queued_clients import taken, with_places
+from tests.runtime.test_after_fork import from_child
+
+HANG_S = 30.0
+"""Longest wait for another thread; only a failing test waits as long."""
+
+
+def admitted(throttle: Throttle) -> Permit:
+    permit = throttle.try_admit(Demand())
+    assert isinstance(permit, Permit)
+    return permit
+
+
+def threaded() -> Throttle:
+    return Throttle(Settings(gpu="none", policy="concurrency", slot_idle_s=0.05))
+
+
+def reporting(watch: SlotWatch, monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQueue[int]:
+    """Report after each scan how many requests are watched."""
+    scans: queue.SimpleQueue[int] = queue.SimpleQueue()
+    scan: Callable[[SlotWatch, float], None] = SlotWatch.scan
+
+    def scan_and_report(self: SlotWatch, now: float) -> None:
+        scan(self, now)
+        if self is watch:
+            scans.put(self.watched)
+
+    monkeypatch.setattr(SlotWatch, "scan", scan_and_report)
+    return scans
+
+
+def test_thread_pauses_a_waiting_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    throttle = threaded()
+    watch = SlotWatch(throttle)
+    scans = reporting(watch, monkeypatch)
+    permit = admitted(throttle)
+    waiting = WatchedSlot(watch, permit)
+    waiting.wait(watch.clock())
+    assert scans.get(timeout=HANG_S) == 1
+    assert permit.is_paused
+    waiting.work()
+    view = throttle.snapshot().concurrency
+    assert view is not None
+    assert (view.in_flight, view.paused) == (1, 0)
+    permit.settle()
+
+
+def test_thread_ends_with_its_last_request_and_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_watch, "EMPTY_SCANS", 1)
+    throttle = threaded()
+    watch = SlotWatch(throttle)
+    assert not watch._worker.is_alive
+    scans = reporting(watch, monkeypatch)
+    for _ in range(2):
+        permit = admitted(throttle)
+        waiting = WatchedSlot(watch, permit)
+        waiting.wait(watch.clock())
+        assert scans.get(timeout=HANG_S) == 1
+        assert permit.is_paused
+        thread = watch._worker._thread
+        assert thread is not None
+        permit.settle()
+        thread.join(HANG_S)
+        assert not thread.is_alive()
+        assert watch.watched == 0
+        while not scans.empty():
+            scans.get()
+
+
+def test_watch_keeps_no_request_alive() -> None:
+    throttle = with_places(2)
+    watch = SlotWatch(throttle)
+    waiting = WatchedSlot(watch, admitted(throttle))
+    waiting.wait(throttle.clock())
+    assert watch.watched == 1
+    del waiting
+    gc.collect()
+    throttle.clock.advance(2.0)
+    watch.scan(throttle.clock())
+    assert watch.watched == 0
+    assert taken(throttle)[0] == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_child_watches_its_own_requests_alone() -> None:
+    throttle = threaded()
+    watch = SlotWatch(throttle)
+    inherited = WatchedSlot(watch, admitted(throttle))
+    inherited.wait(watch.clock() + 3600.0)
+
+    def report() -> list[Any]:
+        before = watch.watched
+        with pytest.MonkeyPatch.context() as patch:
+            scans = reporting(watch, patch)
+            permit = admitted(throttle)
+            waiting = WatchedSlot(watch, permit)
+            waiting.wait(watch.clock())
+            return [before, scans.get(timeout=HANG_S), permit.is_paused]
+
+    assert from_child(report) == [0, 1, True]
+    assert watch.watched == 1
+
+
+@pytest.mark.parametrize("amid", ["before the pause", "after the pause"])
+def test_request_that_works_again_amid_a_scan_has_its_slot(
+    amid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    throttle = with_places(1)
+    watch = SlotWatch(throttle)
+    permit = admitted(throttle)
+    waiting = WatchedSlot(watch, permit)
+    waiting.wait(throttle.clock())
+    pause = Permit.pause
+
+    def pause_amid(self: Permit) -> None:
+        if amid == "before the pause":
+            waiting.work()
+        pause(self)
+        if amid == "after the pause":
+            waiting.work()
+
+    monkeypatch.setattr(Permit, "pause", pause_amid)
+    watch.scan(throttle.clock())
+    assert not permit.is_paused
+    assert taken(throttle)[0] == 1
+
+
+def test_request_that_waits_again_amid_its_removal_stays_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    throttle = with_places(1)
+    watch = SlotWatch(throttle)
+    permit = admitted(throttle)
+    waiting = WatchedSlot(watch, permit)
+    waiting.wait(throttle.clock())
+    waiting.work()
+    forget = SlotWatch._forget
+
+    def wait_and_forget(self: SlotWatch, key: int, watched: WatchedSlot) -> None:
+        watched.wait(throttle.clock())
+        forget(self, key, watched)
+
+    monkeypatch.setattr(SlotWatch, "_forget", wait_and_forget)
+    watch.scan(throttle.clock())
+    watch.scan(throttle.clock())
+    assert permit.is_paused
+
+
+def test_pause_of_a_settled_stream_changes_nothing() -> None:
+    throttle = with_places(1)
+    watch = SlotWatch(throttle)
+    permit = admitted(throttle)
+    stream = WatchedStream(watch, permit, may_be_idle=True)
+    permit.settle()
+    throttle.clock.advance(100.0)
+    watch.scan(throttle.clock())
+    assert not permit.is_paused
+    assert taken(throttle) == (0, 0, 0)
+    assert stream.has_ended
+    assert watch.watched == 0
