@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket
 
 from autoglm_throttle import Priority, Settings, Throttle
 from autoglm_throttle.asgi import Caller, ThrottleMiddleware
+from autoglm_throttle.settings import RoutePolicy
 from autoglm_throttle.types import WebSocketMode
 
 TOLD = ("/state", "/release", "/complaints")
@@ -44,6 +45,8 @@ throttle = Throttle(
         exempt_paths=TOLD,
         websockets=WebSocketMode(os.environ.get("WEBSOCKETS", "slot")),
         dry_run=bool(os.environ.get("DRY_RUN")),
+        # One class of work: beside the long "hold" all others would be negligible, and queue for nothing.
+        routes=[RoutePolicy("/*", name="all")],
     )
 )
 releases: list[anyio.Event] = []
