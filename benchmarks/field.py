@@ -66,7 +66,6 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases, print their tables, and keep or compare the figures."""
-    _quiet()
     options = arguments(argv)
     bounds: Bounds = _kept(BOUNDS)
     today: dict[str, Rows] = _kept(TODAY).get("figures", {})
@@ -200,4 +199,5 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 if __name__ == "__main__":
+    _quiet()
     sys.exit(main())

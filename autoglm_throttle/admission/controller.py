@@ -16,7 +16,7 @@ from autoglm_throttle.events import EventQueue, control_events
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
 from autoglm_throttle.limiting.limit_decision import latest
 from autoglm_throttle.limiting.rate_rejection import all_rejected
-from autoglm_throttle.limiting.ticket import NOT_QUEUED, TicketCharges
+from autoglm_throttle.limiting.ticket import TicketCharges
 from autoglm_throttle.limiting.token_bucket import Refundable
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
 from autoglm_throttle.store.pending_check import PendingCheck
@@ -143,7 +143,7 @@ class AdmissionController:
                     verdict = self._permit(settlement, demand, decision, now, now, kind, slot)
                 elif isinstance(decision, PendingCheck):
                     verdict = Ticket.with_slot(demand, now, kind, slot)
-                    verdict.charges = TicketCharges(settlement, payer, pending_check=decision)
+                    verdict.charges = TicketCharges(settlement, payer, pending_check=decision, charged_s=now)
                 else:
                     if slot:
                         settlement.release_unused(demand, now, kind, slot)
@@ -168,12 +168,12 @@ class AdmissionController:
         if isinstance(queued, Decision):
             payer.give_back(demand.cost, now)
             return self._reject(demand, queued, now, kind)
-        decision = self._user_limits.hit(demand, now if queued is None else queued.arrived_s) or ADMITTED
+        charged_s = now if queued is None else queued.arrived_s
+        decision = self._user_limits.hit(demand, charged_s) or ADMITTED
+        charges = TicketCharges(settlement, payer, budget_charged=budget_active, charged_s=charged_s)
         if isinstance(decision, PendingCheck):
             pending = queued if queued is not None else Ticket.with_slot(demand, now, kind, slot)
-            pending.charges = TicketCharges(
-                settlement, payer, budget_charged=budget_active, pending_check=decision
-            )
+            pending.charges, charges.pending_check = charges, decision
             return pending
         if not decision.allowed:
             if queued is None:
@@ -187,9 +187,79 @@ class AdmissionController:
         if queued is None:
             settlement.counters.classes[demand.priority].admitted += 1
             return self._permit(settlement, demand, decision, now, now, kind, slot)
-        queued.charges = TicketCharges(settlement, payer, budget_charged=budget_active, decision=decision)
-        settlement.call_ready(now)
+        queued.charges, charges.decision = charges, decision
+        if settlement.limiter.in_flight < settlement.limiter.capacity:  # the limit has just grown
+            settlement.call_ready(now)
         return queued
+
+    def try_charge(self, demand: Demand, work_class: str = "") -> Permit | Ticket | Rejection:
+        """Ask the rates and the user limits alone, for a request whose body is not there yet.
+
+        Returns:
+            A ticket without a slot, to `wait` for if its check of the store is pending, then to `leave`
+            or to hand to `try_slot`; a rejection; in a dry run, in place of one, a permit.
+        """
+        now = self._clock()
+        if now >= self.refresh_due_s:
+            self._refresh(now)
+        settlement = self._settlement
+        with self._lock:
+            kind = settlement.limiter.work_classes[work_class]
+            payer = (
+                self._rate_limiter.take(demand, now)
+                if self.control_state.factor > 0.0
+                else all_rejected(self.control_state, now)
+            )
+            verdict: Permit | Ticket | Rejection
+            if isinstance(payer, Decision):
+                verdict = self._reject_by_rate(demand, payer, now, kind)
+            else:
+                decision = self._user_limits.hit(demand, now) or ADMITTED
+                charges = TicketCharges(settlement, payer, charged_s=now)
+                if isinstance(decision, PendingCheck):
+                    charges.pending_check = decision
+                else:
+                    charges.decision = decision
+                if charges.decision is None or charges.decision.allowed:
+                    verdict = Ticket.with_slot(demand, now, kind, NO_SLOT)
+                    verdict.called_s, verdict.charges = None, charges
+                else:
+                    payer.give_back(demand.cost, now)
+                    verdict = self._reject(demand, charges.decision, now, kind)
+        self.flush()
+        return verdict
+
+    def try_slot(self, charged: Ticket) -> Permit | Ticket | Rejection:
+        """Request a slot for a ticket of `try_charge`, which is used up. The result is as of `try_admit`."""
+        now = self._clock()
+        settlement = self._settlement
+        demand, kind, charges = charged.demand, charged.work_class, charged.charges
+        decision = charges.decision
+        if decision is None:
+            raise ValueError(f"{charged!r} has a pending store check")
+        with self._lock:
+            slot = NO_SLOT
+            queued: Ticket | Decision | None = self._quota_rejection(charged, now)
+            if queued is None and (
+                self._budget_active or not (slot := settlement.limiter.try_acquire(demand, kind, now))
+            ):
+                slot, queued, charges.budget_charged = self._slot_or_ticket(demand, kind, now)
+                if isinstance(queued, Decision):
+                    self._refund(charged, now)
+            verdict: Permit | Ticket | Rejection
+            charged.state = _LEFT
+            if queued is None:
+                settlement.counters.classes[demand.priority].admitted += 1
+                verdict = self._permit(settlement, demand, decision, now, now, kind, slot)
+            elif isinstance(queued, Decision):
+                verdict = self._reject(demand, queued, now, kind)
+            else:
+                queued.charges = charges
+                if settlement.limiter.in_flight < settlement.limiter.capacity:
+                    settlement.call_ready(now)
+                verdict = queued
+        self.flush()
+        return verdict
 
     def _reject_by_rate(
         self, demand: Demand, decision: Decision, now: float, kind: WorkClass
@@ -214,7 +284,11 @@ class AdmissionController:
             if budget_active and (slot := limiter.try_acquire(demand, kind, now)):
                 return slot, None, True
             queued = limiter.enqueue(demand, kind, now)
-        if isinstance(queued, Ticket) and (slot := self._slot_at_once(queued, now)):
+        if (
+            isinstance(queued, Ticket)
+            and (queued.state is _CALLED or self._dry_run)
+            and (slot := self._slot_at_once(queued, now))
+        ):
             return slot, None, budget_active
         return NO_SLOT, queued, budget_active
 
@@ -223,8 +297,6 @@ class AdmissionController:
         if ticket.state is _CALLED:  # the reserved share had a slot at once
             ticket.state = _LEFT
             return ticket.slot
-        if not self._dry_run:
-            return NO_SLOT
         self._settlement.limiter.cancel(ticket, now)
         return self._settlement.limiter.occupy_over_limit(ticket.demand, ticket.work_class)
 
@@ -306,7 +378,7 @@ class AdmissionController:
         check = ticket.charges.pending_check
         if check is None:
             raise ValueError(f"{ticket!r} has no pending store check")
-        if ticket.queue_index != NOT_QUEUED:
+        if ticket.was_queued:
             with self._lock:
                 self._settlement.mark_claimed(ticket)
         try:
@@ -335,7 +407,9 @@ class AdmissionController:
         self, ticket: Ticket, decision: Decision, now: float
     ) -> Permit | Rejection | None:
         """Apply the decision of the shared store to a ticket."""
-        if decision.allowed and ticket.queue_index == NOT_QUEUED and ticket.called_s is not None:
+        if decision.allowed and not ticket.was_queued:
+            if ticket.called_s is None:  # its body is awaited, and then its slot
+                return None
             rejection = self._quota_rejection(ticket, now)
             if rejection is not None:
                 return self._reject(ticket.demand, rejection, now, ticket.work_class)
@@ -419,7 +493,7 @@ class AdmissionController:
         if charges.pending_check is not None:
             charges.pending_check.undo(now)
         else:
-            self._user_limits.give_back(ticket.demand, ticket.arrived_s, now)
+            self._user_limits.give_back(ticket.demand, charges.charged_s, now)
 
     def _reject(self, demand: Demand, decision: Decision, now: float, kind: WorkClass) -> Permit | Rejection:
         """Reject a demand; in a dry run count the rejection and admit it."""

@@ -135,6 +135,10 @@ class ThrottleMiddleware:
         else:
             demand, work_class, transfer = self._classifier.classify(scope)
             demand = breaker_path.provisional(demand)
+        admission = throttle.admission
+        if admission.has_leases:
+            await admission.ensure_lease(demand)
+        permit: Permit | Ticket | Rejection | None = None
         if transfer and demand.holds_slot:
             if transfer == BODY:
                 first = BegunCall(receive())
@@ -143,15 +147,14 @@ class ThrottleMiddleware:
                 else:
                     buffered = body = RequestBody(receive, self.slot_watch)
                     receive = body.receive
-                    if not await self._has_body(body, first, demand, scope, send):
+                    permit = await self._admit_body(body, first, demand, work_class, scope, send)
+                    if permit is None:
                         return
             elif transfer == STREAM:
                 buffered = body = RequestBody(receive, self.slot_watch, is_stream=True)
                 receive = body.receive
-        admission = throttle.admission
-        if admission.has_leases:
-            await admission.ensure_lease(demand)
-        permit: Permit | Ticket | Rejection | None = admission.try_admit(demand, work_class)
+        if permit is None:
+            permit = admission.try_admit(demand, work_class)
         if not isinstance(permit, Permit):
             if isinstance(permit, Ticket):
                 if permit.was_queued:
@@ -199,10 +202,34 @@ class ThrottleMiddleware:
             if endpoint is not None:
                 self._check_mark(scope, root_path)
 
+    async def _admit_body(
+        self, body: RequestBody, first: BegunCall, demand: Demand, work_class: str, scope: Scope, send: Send
+    ) -> Permit | Ticket | Rejection | None:
+        """Charge a request, await its body, then ask for its slot; None: it ended before, uncharged."""
+        admission = self.throttle.admission
+        charged = admission.try_charge(demand, work_class)
+        if isinstance(charged, Ticket) and charged.charges.pending_check is not None:
+            charged = await admission.wait(charged) or charged
+        if isinstance(charged, Rejection):
+            first.close()
+            return charged
+        has_body = False
+        try:
+            has_body = await self._has_body(body, first, demand, scope, send)
+        finally:
+            if isinstance(charged, Permit):  # of a dry run
+                if not has_body:
+                    charged.settle(Outcome.NEUTRAL)
+            elif not has_body:
+                admission.leave(charged)
+        if not has_body:
+            return None
+        return admission.try_slot(charged) if isinstance(charged, Ticket) else charged
+
     async def _has_body(
         self, body: RequestBody, first: BegunCall, demand: Demand, scope: Scope, send: Send
     ) -> bool:
-        """Await the body of a request before it gets a slot; False if this ended the request, uncharged."""
+        """Await the body of a request; False if the client has left or was answered."""
         try:
             await body.wait(first)
         except TooSlowError:

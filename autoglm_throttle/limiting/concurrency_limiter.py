@@ -200,10 +200,10 @@ class AdaptiveConcurrencyLimiter:
         max_wait_s = self.service.max_wait_s(work_class, demand.slo_s)
         excess = self._excess(demand, max_wait_s)
         queue_index = demand.priority + 1
-        if (
-            excess <= 0
-            and len(self.queues.all[queue_index]) + self._would_wait()[demand.priority] < self._queue_max
-        ):
+        queued = len(self.queues.all[queue_index].tickets)
+        if self._dry_run:
+            queued += self._would_wait()[demand.priority]
+        if excess <= 0 and queued < self._queue_max:
             return self._append(Ticket(demand, now, max_wait_s, queue_index, work_class))
         ticket = self.enqueue_reserved(demand, work_class, now)
         if ticket is not None:
@@ -226,7 +226,7 @@ class AdaptiveConcurrencyLimiter:
             return None
         slo_s = demand.slo_s or self.work_classes.slo_of(work_class)
         ticket = Ticket(demand, now, RESERVED_MAX_WAIT * slo_s, RESERVED_QUEUE, work_class)
-        if self.queues.all[RESERVED_QUEUE] or self.in_flight >= self.capacity:
+        if self.queues.all[RESERVED_QUEUE].tickets or self.in_flight >= self.capacity:
             self.period.limited = True
             return self._append(ticket)
         self._call(ticket, now)
@@ -335,10 +335,11 @@ class AdaptiveConcurrencyLimiter:
         now = self._tick(now)
         ended: list[Ticket] = []
         for queue in self.queues.all:
-            while (oldest := queue.oldest()) is not None and now >= oldest.arrived_s + oldest.max_wait_s:
+            tickets = queue.tickets
+            while tickets and now >= (oldest := next(iter(tickets))).arrived_s + oldest.max_wait_s:
                 self._expire(oldest, queue)
                 ended.append(oldest)
-            while self.in_flight < self.capacity and (ticket := queue.next()) is not None:
+            while tickets and self.in_flight < self.capacity and (ticket := queue.next()) is not None:
                 if now >= ticket.arrived_s + ticket.max_wait_s:
                     self._expire(ticket, queue)
                 else:

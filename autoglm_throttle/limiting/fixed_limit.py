@@ -39,10 +39,15 @@ class FixedConcurrencyLimit:
         slo_s: the latency objective in seconds; only reported.
     """
 
-    __slots__ = ("_held_s", "_rejected", "in_flight", "limit", "paused", "slo_s", "waiting", "work_classes")
+    __slots__ = (
+        *("_held_s", "_rejected", "capacity", "in_flight", "limit", "paused", "slo_s", "waiting"),
+        "work_classes",
+    )
 
     def __init__(self, limit: float, slo_s: float = LEARNED_SLO_MIN_S) -> None:
         self.limit: float = limit
+        self.capacity: float = limit
+        """As `limit`, which no memory cap bounds."""
         self.slo_s: float = slo_s
         self.work_classes: defaultdict[str, WorkClass] = _SingleClass()
         """The one class of all requests, under any name."""

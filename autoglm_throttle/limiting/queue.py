@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator
 from typing import Final
 
 from autoglm_throttle.limiting.reserved_share import ReservedShare
@@ -34,11 +33,12 @@ class TicketQueue:
         fair: whether users are told apart; otherwise the tickets are served in order of arrival.
     """
 
-    __slots__ = ("_by_user", "_fair", "_queued_at_least", "_served", "_tickets", "_turns", "_virtual")
+    __slots__ = ("_by_user", "_fair", "_queued_at_least", "_served", "_turns", "_virtual", "tickets")
 
     def __init__(self, *, fair: bool) -> None:
         self._fair = fair
-        self._tickets: OrderedDict[Ticket, None] = OrderedDict()
+        self.tickets: OrderedDict[Ticket, None] = OrderedDict()
+        """All tickets, in order of arrival."""
         self._by_user: dict[str, OrderedDict[Ticket, None]] = {}
         self._served: dict[str, float] = {}
         """Cost served to users beyond the least served one."""
@@ -49,15 +49,9 @@ class TicketQueue:
         self._queued_at_least: list[int] = [0]
         """At each position: the number of users with at least so many tickets."""
 
-    def __len__(self) -> int:
-        return len(self._tickets)
-
-    def __iter__(self) -> Iterator[Ticket]:
-        return iter(self._tickets)
-
     def append(self, ticket: Ticket) -> None:
         """Append a ticket."""
-        self._tickets[ticket] = None
+        self.tickets[ticket] = None
         user = ticket.demand.user if self._fair else ""
         mine = self._by_user.get(user)
         if mine is None:
@@ -75,7 +69,7 @@ class TicketQueue:
 
     def remove(self, ticket: Ticket) -> None:
         """Remove a ticket."""
-        del self._tickets[ticket]
+        del self.tickets[ticket]
         user = ticket.demand.user if self._fair else ""
         mine = self._by_user[user]
         self._queued_at_least[len(mine)] -= 1
@@ -86,18 +80,14 @@ class TicketQueue:
     def count_before(self, user: str) -> int:
         """Count the tickets that are served before a new one of a user."""
         if not self._fair:
-            return len(self._tickets)
+            return len(self.tickets)
         mine = self._by_user.get(user)
         return sum(self._queued_at_least[1 : 2 + (len(mine) if mine else 0)])
-
-    def oldest(self) -> Ticket | None:
-        """Return the ticket that has waited longest; None if there is none."""
-        return next(iter(self._tickets), None)
 
     def next(self) -> Ticket | None:
         """Return the ticket to be served next; None if there is none."""
         if not self._fair:
-            return self.oldest()
+            return next(iter(self.tickets), None)
         turns = self._turns
         while turns:
             served, _, user = turns[0]
@@ -164,18 +154,28 @@ class PriorityQueues:
     def is_ahead(self, priority: Priority) -> bool:
         """Whether any ticket of this class or a higher one is queued."""
         share, high, mid, low = self.all
-        return bool(len(share) or len(high) or (priority and (len(mid) or (priority is _LOW and len(low)))))
+        return bool(
+            share.tickets
+            or high.tickets
+            or (priority and (mid.tickets or (priority is _LOW and low.tickets)))
+        )
 
     def count_ahead(self, priority: Priority, user: str) -> int:
         """Count the tickets that are served before a new request of this class and user."""
-        ahead = sum(len(queue) for queue in self.all[: priority + 1])
-        return ahead + self.all[priority + 1].count_before(user)
+        ahead = self.all[priority + 1].count_before(user)
+        for queue in self.all[: priority + 1]:
+            ahead += len(queue.tickets)
+        return ahead
 
     def waiting(self) -> tuple[int, int, int]:
         """Count the tickets of high, mid and low, in all queues."""
         share, high, mid, low = self.all
-        shared = [ticket.demand.priority for ticket in share]
-        return len(high), len(mid) + shared.count(Priority.MID), len(low) + shared.count(Priority.LOW)
+        shared = [ticket.demand.priority for ticket in share.tickets]
+        return (
+            len(high.tickets),
+            len(mid.tickets) + shared.count(Priority.MID),
+            len(low.tickets) + shared.count(Priority.LOW),
+        )
 
     def call_would_wait(self, over: int) -> None:
         """Give free slots of a dry run to the most important requests above the capacity.

@@ -228,7 +228,8 @@ class ServiceEstimator:
                 return limit
             return self._lowered(limit, period.peak)
         at_limit = max(limit, period.mean_in_flight)
-        self._track(min(PROBE_FACTOR * heavy / lasted_s, heavy * at_limit / total_s))
+        if heavy:  # negligible ends alone say nothing of the rate
+            self._track(min(PROBE_FACTOR * heavy / lasted_s, heavy * at_limit / total_s))
         wanted = min(PROBE_FACTOR / lasted_s, at_limit / total_s) * sum(
             min(SLOTS_PER_FILLED * max(one.total_s, one.done * SHORTEST_S), one.done * aim_s)
             for one, aim_s in aims

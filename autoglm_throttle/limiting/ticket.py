@@ -63,9 +63,10 @@ class TicketCharges:
         budget_charged: whether the shared budget was charged, too.
         decision: decision of the user limit; None: there is none yet.
         pending_check: check of the shared store that must end before the request may begin.
+        charged_s: when the user limits were charged.
     """
 
-    __slots__ = ("budget_charged", "decision", "owner", "payer", "pending_check")
+    __slots__ = ("budget_charged", "charged_s", "decision", "owner", "payer", "pending_check")
 
     def __init__(
         self,
@@ -75,12 +76,14 @@ class TicketCharges:
         budget_charged: bool = False,
         decision: Decision | None = None,
         pending_check: StoreCheck[Any] | None = None,
+        charged_s: float = 0.0,
     ) -> None:
         self.owner: object = owner
         self.payer: Refundable | None = payer
         self.budget_charged: bool = budget_charged
         self.decision: Decision | None = decision
         self.pending_check: StoreCheck[Any] | None = pending_check
+        self.charged_s: float = charged_s
 
 
 UNCHARGED = TicketCharges(None, None)

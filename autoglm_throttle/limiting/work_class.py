@@ -72,7 +72,7 @@ class WorkClass:
         *("arrived", "demand_rps", "done", "ever_done", "idle_periods", "in_flight", "mean_s"),
         *("name", "negligible", "rate_rps", "slo_s", "total_s", "unloaded", "unloaded_s"),
         "least_s",
-        *("_easy", "_easy_changed", "_learned_s"),
+        *("_easy", "_easy_changed", "learned_slo_s"),
     )
 
     def __init__(self, name: str, slo_s: float | None = None) -> None:
@@ -105,7 +105,8 @@ class WorkClass:
         """Periods since its last arrival."""
         self._easy: deque[float] = deque(maxlen=EASY_SAMPLES)
         self._easy_changed = False
-        self._learned_s: float | None = None
+        self.learned_slo_s: float | None = None
+        """The objective that its own answers suggest; None until there are enough of them."""
 
     def __repr__(self) -> str:
         return f"WorkClass({self.name!r}, {self.in_flight} in flight)"
@@ -114,15 +115,6 @@ class WorkClass:
         """Add the time of an answer that began with few others in flight: an objective is learned from it."""
         self._easy.append(lasted_s)
         self._easy_changed = True
-
-    @property
-    def learned_slo_s(self) -> float | None:
-        """The objective that its own answers suggest; None until there are enough of them."""
-        if self._easy_changed and len(self._easy) >= EASY_SAMPLES_MIN:
-            p95_s = sorted(self._easy)[int(0.95 * (len(self._easy) - 1) + 0.5)]
-            self._learned_s = max(LEARNED_SLO_MIN_S, LEARNED_SLO_FACTOR * p95_s)
-        self._easy_changed = False
-        return self._learned_s
 
     def close(self, lasted_s: float, gain: float, *, alone: bool) -> None:
         """Update the smoothed figures with the period that has ended; the counts stay for the estimator.
@@ -141,6 +133,10 @@ class WorkClass:
             if self.least_s is None or (self.done >= LEAST_OF and mean_s < self.least_s):
                 self.least_s = mean_s
             self.ever_done = True
+        if self._easy_changed and len(self._easy) >= EASY_SAMPLES_MIN:
+            p95_s = sorted(self._easy)[int(0.95 * (len(self._easy) - 1) + 0.5)]
+            self.learned_slo_s = max(LEARNED_SLO_MIN_S, LEARNED_SLO_FACTOR * p95_s)
+        self._easy_changed = False
         if self.unloaded:
             unloaded_s = median(self.unloaded)
             if not alone and self.unloaded_s is not None:

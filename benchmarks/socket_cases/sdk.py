@@ -128,7 +128,6 @@ async def gather(calls: Calls, call: Callable[[], Awaitable[Any]], callers: int)
 
 def main(port: int, package: str, callers: int, seconds: float) -> None:
     """Run all callers and print the figures."""
-    logging.disable(logging.WARNING)
     sync_call, async_call = PACKAGES[package](port)
     calls = Calls(seconds)
     threads = [threading.Thread(target=loop_sync, args=(calls, sync_call)) for _ in range(callers // 2)]
@@ -169,4 +168,5 @@ def run(kind: str, package: str, callers: int, seconds: float, call_s: float) ->
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)
     main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))

@@ -180,6 +180,7 @@ def test_an_objective_is_learned_from_five_easy_answers() -> None:
     for number, lasted_s in ((4, 3.0), (1, 1.0), (200, 0.01)):
         for _ in range(number):
             tested.add_easy(lasted_s)
+        tested.close(1.0, 1.0, alone=True)
         figures.append((tested.learned_slo_s, classes.slo_of(tested), classes.is_known(tested)))
     assert figures == [(None, 2.0, False), (12.0, 12.0, True), (2.0, 2.0, True)], "2 s at least"
     assert classes.slo_of(classes["declared"]) == 7.0
@@ -189,6 +190,7 @@ def test_the_learned_objective_is_four_times_the_95th_percentile() -> None:
     tested = WorkClass("")
     for number in range(1, 102):
         tested.add_easy(float(number))
+    tested.close(1.0, 1.0, alone=True)
     assert tested.learned_slo_s == 4.0 * 96.0
 
 
