@@ -35,7 +35,7 @@ def test_constant_overload_is_served_as_by_an_oracle(name: str, limiter: str) ->
     assert seen.react_s <= 1.0
     assert seen.high_p99_s is not None
     if name != "step_10x":  # there the high class alone is all that the service can do
-        assert seen.high_p99_s <= 0.7
+        assert seen.high_p99_s <= 0.8
         assert seen.reversals == 0
 
 

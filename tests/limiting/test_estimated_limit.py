@@ -53,8 +53,9 @@ def test_one_class_gives_the_formula_of_the_design(
     service = Service()
     service.classes[""].unloaded_s = unloaded_s
     got = service.learn(limit, done=done, mean_s=mean_s, lasted_s=lasted_s, limited=True, mean_in_flight=0.0)
-    budget_s = 0.5
-    if unloaded_s is not None:
+    if unloaded_s is None:
+        budget_s = max(0.5, min(2.0 * mean_s, 0.8))
+    else:
         budget_s = max(0.5, min(2.5 * unloaded_s, max(0.8, 1.25 * unloaded_s)))
     wanted = max(2.0, min(1.3 * done / lasted_s, limit / mean_s) * min(2.0 * mean_s, budget_s))
     up = 2.0 if mean_s < budget_s / 2 else 1.3
@@ -80,21 +81,21 @@ def test_a_class_at_a_millisecond_raises_the_limit_by_no_more_than_twice_its_own
         assert limit <= 1.3 * (20.0 + 2.0 * cheap_rps * 0.001), (
             "40/s of 0.5 s, probed, and twice of the others"
         )
-    alone, limit = Service(), 20.0
+    alone, limit = Service().know(gpu=0.2), 20.0
     for _ in range(20):
         limit = alone.learn(limit, ("gpu", 20, 0.5), limited=True, mean_in_flight=20.0)
     assert limit <= 1.3 * 20.0
 
 
 def test_what_is_wanted_falls_by_three_tenths_when_answers_are_late() -> None:
-    service = Service()
+    service = Service().know(plain=0.1)
     assert service.learn(64.0, mean_s=0.4, limited=True) == pytest.approx(65.0)
     got = service.learn(65.0, done=25, mean_s=0.6, limited=True)
     assert got == pytest.approx(65.0 + 0.3 * (1.3 * 50 * 0.5 - 65.0))
 
 
 def test_it_aims_no_lower_than_the_floor() -> None:
-    service = Service(inflight_floor=5).know(1.0)
+    service = Service(inflight_floor=5).know(1.0, plain=0.1)
     assert service.learn(6.0, done=1, limited=True, mean_s=0.6, mean_in_flight=1.0) == pytest.approx(5.0)
 
 
@@ -161,14 +162,14 @@ def test_the_longest_period(slo_s: float, period_s: float, longest: float) -> No
     ],
 )
 def test_a_constant_pulls_equal_shares_together(workers: int, arrived: int, even: float) -> None:
-    service, limit = Service(workers), 64.0
+    service, limit = Service(workers).know(plain=0.1), 64.0
     for _ in range(40):
         limit = service.learn(limit, mean_s=0.3, limited=True, arrived=(arrived, 0, 0))
     assert limit == pytest.approx(65.0 + even)
 
 
 def test_the_constant_shrinks_while_answers_are_late() -> None:
-    with_demand, without = Service(4), Service(4)
+    with_demand, without = Service(4).know(plain=0.1), Service(4).know(plain=0.1)
     pulls, limit = [], 64.0
     for mean_s in [0.3] * 10 + [0.9] * 3:
         above = with_demand.learn(limit, mean_s=mean_s, limited=True, arrived=(100, 0, 0))
