@@ -54,7 +54,7 @@ def test_one_class_gives_the_formula_of_the_design(
     service.classes[""].unloaded_s = unloaded_s
     got = service.learn(limit, done=done, mean_s=mean_s, lasted_s=lasted_s, limited=True, mean_in_flight=0.0)
     if unloaded_s is None:
-        budget_s = max(0.5, min(2.0 * mean_s, 0.8))
+        budget_s = max(0.5, min(2.0 * mean_s, 0.8), min(1.2 * mean_s, 1.2))
     else:
         budget_s = max(0.5, min(2.5 * unloaded_s, max(0.8, 1.25 * unloaded_s)))
     wanted = max(2.0, min(1.3 * done / lasted_s, limit / mean_s) * min(2.0 * mean_s, budget_s))
@@ -117,7 +117,7 @@ def test_unreached_limit_is_lowered_when_responses_are_late(
 
 
 def test_it_is_lowered_to_the_floor_while_no_rate_is_known() -> None:
-    service = Service(inflight_floor=5)
+    service = Service(inflight_floor=5).know(plain=0.1)
     assert service.learn(done=1, mean_s=1.0, mean_in_flight=0.0, peak=1) == pytest.approx(5.0)
 
 
