@@ -196,8 +196,9 @@ class AdaptiveConcurrencyLimiter:
         now = self._tick(now)
         if self.paused >= self._paused_max:
             self._rejected += 1
-            return self._reject("queue:paused", self.service.latency_s, now)
-        max_wait_s = self.service.max_wait_s(work_class, demand.slo_s)
+            return self._reject(demand.user, "queue:paused", self.service.latency_s, now)
+        in_turn = bool(self._retries.turns) and self._retries.take_turn(demand.user, now)
+        max_wait_s = self.service.max_wait_s(work_class, demand.slo_s, in_turn=in_turn)
         excess = self._excess(demand, max_wait_s)
         queue_index = demand.priority + 1
         queued = len(self.queues.all[queue_index].tickets)
@@ -210,9 +211,9 @@ class AdaptiveConcurrencyLimiter:
             return ticket
         self._rejected += 1
         if excess > 0:
-            return self._reject("queue:slow", self._wait_s(demand, excess, now), now)
+            return self._reject(demand.user, "queue:slow", self._wait_s(demand, excess, now), now)
         rate = self.service.rate_rps
-        return self._reject("queue:full", 1 / rate if rate else self.service.latency_s, now)
+        return self._reject(demand.user, "queue:full", 1 / rate if rate else self.service.latency_s, now)
 
     def enqueue_reserved(self, demand: Demand, work_class: WorkClass, now: float) -> Ticket | None:
         """Queue a rejected mid or low demand on the reserved share, if credit is left.
@@ -354,7 +355,7 @@ class AdaptiveConcurrencyLimiter:
         now = self._tick(now)
         demand = ticket.demand
         excess = self._excess(demand, self.service.max_wait_s(ticket.work_class, demand.slo_s))
-        return self._reject("queue:timeout", self._wait_s(demand, excess, now), now)
+        return self._reject(demand.user, "queue:timeout", self._wait_s(demand, excess, now), now)
 
     def occupy_over_limit(self, demand: Demand, work_class: WorkClass) -> int:
         """Count a request in flight above the limit: in a dry run it runs in spite of its rejection.
@@ -558,13 +559,13 @@ class AdaptiveConcurrencyLimiter:
         """Count the requests in flight that would be queued without the dry run."""
         return max(0, self.in_flight - self.capacity) if self._dry_run else 0
 
-    def _reject(self, detail: str, wait_s: float, now: float) -> Decision:
+    def _reject(self, user: str, detail: str, wait_s: float, now: float) -> Decision:
         """Build a rejection that tells the turn of the request among all rejected ones."""
         service, capacity = self.service, self.capacity
         rate = service.rate_rps
         retry_s = wait_s
         if rate:
-            retry_s = max(wait_s, 2.0 * service.latency_s, self._retries.next_turn_s(rate, now))
+            retry_s = max(wait_s, 2.0 * service.latency_s, self._retries.next_turn_s(user, rate, now))
         return Decision(
             False, _QUEUE, detail, "queue", capacity, max(0, capacity - self.in_flight), retry_s, retry_s
         )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
-from autoglm_throttle.limiting.retry_schedule import RETRY_MAX_S, RetrySchedule
+from autoglm_throttle.limiting.retry_schedule import RETRY_MAX_S, TURNS_MAX, RetrySchedule
 from autoglm_throttle.types import Decision, Demand, Priority, Reason
 from tests.limiting.measured_limiters import (
     HIGH,
@@ -117,7 +117,7 @@ def test_turns_of_the_retry_schedule_are_monotone_and_bounded(
     tested, now, last = RetrySchedule(0.0), 0.0, 0.0
     for step, back in steps:
         now += step
-        turn = now + tested.next_turn_s(rate, now)
+        turn = now + tested.next_turn_s("", rate, now)
         assert turn - now <= RETRY_MAX_S + 1e-9
         assert turn >= last - 1e-9, "nobody comes before those who were rejected before"
         if turn - now < RETRY_MAX_S - 1e-9:
@@ -170,3 +170,49 @@ def test_a_promise_is_never_a_rounding_error_early(opened_s: float, arrived_s: f
     got = rejected(tested, LOW, arrived_s, slo_s=0.01)
     ends_s = tested.period.opened_s + tested.service.longest_s
     assert ends_s <= arrived_s + got.retry_after_s < opened_s + 6.0 + 1e-6
+
+
+def test_a_turn_is_taken_once_and_not_before_its_time() -> None:
+    tested = RetrySchedule(0.0)
+    turn = tested.next_turn_s("a", 0.5, 0.0)
+    assert turn == 4.0
+    assert not tested.take_turn("a", turn - 0.01)
+    assert not tested.take_turn("b", turn)
+    assert tested.take_turn("a", turn)
+    assert not tested.take_turn("a", turn)
+    tested.next_turn_s("a", 0.5, 0.0)
+    assert tested.next_turn_s("a", 0.5, 0.0) == 12.0
+    assert not tested.take_turn("a", 8.0), "who came too early has a later one"
+    tested.next_turn_s("", 0.5, 0.0)
+    assert not tested.take_turn("", 99.0), "without a user nobody can be told from the others"
+
+
+def test_turns_of_so_many_users_are_remembered() -> None:
+    tested = RetrySchedule(0.0)
+    for number in range(TURNS_MAX + 1):
+        tested.next_turn_s(str(number), 1000.0, 0.0)
+    assert len(tested.turns) == TURNS_MAX
+    assert not tested.take_turn("0", 1e9)
+    assert tested.take_turn("1", 1e9)
+
+
+def test_a_request_in_its_turn_may_wait_as_long_as_its_objective_allows() -> None:
+    tested = fill(knowing(10.0, limit=1, latency_s=0.1))
+
+    def ask(user: str, now: float) -> Ticket | Decision:
+        return tested.enqueue(Demand(MID, user), tested.work_classes[""], now)
+
+    for _ in range(6):
+        wait(tested, HIGH)
+    told = ask("a", 0.0)
+    assert isinstance(told, Decision)
+    assert told.retry_after_s is not None
+    now = told.retry_after_s + 10.0
+    tested.pop_ready(now)
+    for _ in range(6):
+        wait(tested, HIGH, now)
+    assert isinstance(ask("b", now), Decision)
+    late = ask("a", now)
+    assert isinstance(late, Ticket)
+    assert late.max_wait_s == pytest.approx(2.0 - 1.3 * 0.1), "not a quarter of the objective, 0.5 s"
+    assert isinstance(ask("a", now), Decision), "the turn has been used up"
