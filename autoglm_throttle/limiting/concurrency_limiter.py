@@ -91,7 +91,17 @@ class AdaptiveConcurrencyLimiter:
     """
 
     __slots__ = (
-        *("_dry_run", "_even", "_first_end_s", "_learns_slo", "_paused_max", "_queue_max", "_quiet"),
+        *(
+            "_dry_run",
+            "_even",
+            "_failed",
+            "_failed_s",
+            "_first_end_s",
+            "_learns_slo",
+            "_paused_max",
+            "_queue_max",
+            "_quiet",
+        ),
         *("_rejected", "_retries", "_uncounted_max", "capacity", "in_flight", "limit", "memory", "paused"),
         *("period", "queues", "service", "settings", "waiting", "work_classes"),
     )
@@ -259,7 +269,7 @@ class AdaptiveConcurrencyLimiter:
             period.starts_s -= now
         elif slot == PAUSED:
             lasted_s = self._end_pause(holder)
-        if outcome is not _SUCCESS and not _is_measured(outcome, lasted_s, work_class):
+        if outcome is not _SUCCESS and not self._is_measured(outcome, lasted_s, work_class, now):
             return
         if client_error:
             work_class = self.work_classes.client_errors
@@ -493,6 +503,14 @@ class AdaptiveConcurrencyLimiter:
         if self._learns_slo and (unloaded or not limited):
             work_class.add_easy(lasted_s)
 
+    def _is_measured(self, outcome: Outcome, lasted_s: float, work_class: WorkClass, now: float) -> bool:
+        """Whether a request that did not simply succeed counts: not a neutral one, nor a failure at once."""
+        if outcome is not _FAILURE:
+            return outcome is _SLOW
+        if self.memory.record_failure(self.in_flight, now):
+            self._set_capacity()
+        return lasted_s >= (work_class.unloaded_s or math.inf) / 2
+
     def _append(self, ticket: Ticket) -> Ticket:
         self.queues.all[ticket.queue_index].append(ticket)
         self.waiting += 1
@@ -569,10 +587,3 @@ class AdaptiveConcurrencyLimiter:
         return Decision(
             False, _QUEUE, detail, "queue", capacity, max(0, capacity - self.in_flight), retry_s, retry_s
         )
-
-
-def _is_measured(outcome: Outcome, lasted_s: float, work_class: WorkClass) -> bool:
-    """Whether a request that did not simply succeed counts: not a neutral one, nor a failure at once."""
-    if outcome is _FAILURE:
-        return lasted_s >= (work_class.unloaded_s or math.inf) / 2
-    return outcome is _SLOW

@@ -16,6 +16,12 @@ CLEAR_RISE = 4 * MIN_RISE
 MIN_SAMPLE_SHARE = 0.25
 """Least share of the peak in flight for a sample: below it, leftovers of ended requests dominate."""
 
+CRASH_MIN, CRASH_S = 8, 0.05
+"""Requests in flight of which most fail, and the seconds between two of these failures at most: a crash."""
+
+CRASH_SHARE = 0.5
+"""Share of the requests of a crash that may be in flight until a fill shows what they need."""
+
 MIN_SAMPLE_REQUESTS = 4
 """Requests in flight below which the cap is at least twice the peak."""
 
@@ -35,6 +41,10 @@ class MemoryCap:
     __slots__ = (
         "_attributed",
         "_attributed_least",
+        "_crash_cap",
+        "_crashing",
+        "_failed",
+        "_failed_s",
         "_idle",
         "_max_ever",
         "_max_in_flight",
@@ -53,6 +63,9 @@ class MemoryCap:
         self._max_in_flight = self._max_ever = (
             0  # in flight since the fill was found to be retained, and ever
         )
+        self._failed = self._crashing = 0  # failures of the newest burst, and in flight when it began
+        self._failed_s = -math.inf
+        self._crash_cap = math.inf  # until a fill has been read under load
         self.requests: float = math.inf
         """Requests in flight at which the target would be reached, >= 1; infinite: not learned yet."""
         self.peak: int = 0
@@ -77,6 +90,8 @@ class MemoryCap:
         """
         self._idle = ratio if untouched else min(self._idle, ratio)
         peak, self.peak = max(peak, self.peak), 0
+        if in_flight >= self._crash_cap / 2:
+            self._crash_cap = math.inf
         if self.blind:
             self.requests = math.inf
             return
@@ -88,7 +103,7 @@ class MemoryCap:
                 self._ratio, self._attributed = ratio, in_flight
         rise = self._ratio - self._idle  # may be of an earlier fill, if the idle one turned out lower
         if not self._attributed:
-            self.requests = math.inf
+            self.requests = self._crash_cap
         elif rise > MIN_RISE:
             # The first requests may have loaded a model: a cap at the peak could never be proved wrong.
             least = (
@@ -97,6 +112,31 @@ class MemoryCap:
                 else min(2.0 * self._max_ever, MIN_SAMPLE_REQUESTS)
             )
             self.requests = max(least, (self._target - self._idle) * self._attributed / rise)
+
+    def record_failure(self, in_flight: int, now: float) -> bool:
+        """Record a failed request; if most requests fail at once, the service may have run out of memory.
+
+        Args:
+            in_flight: requests still in flight.
+            now: monotonic seconds.
+
+        Returns:
+            Whether the cap has changed.
+        """
+        if now > self._failed_s + CRASH_S:
+            self._failed, self._crashing = 0, in_flight + 1
+        self._failed_s = now
+        self._failed += 1
+        is_crash = self._crashing >= CRASH_MIN and self._failed == self._crashing // 2 + 1
+        if not is_crash or self.blind or self.requests <= self._crashing:
+            return False
+        # What was learned came from a process that has ended, and its memory with it.
+        self._crash_cap = CRASH_SHARE * self._crashing
+        if self._idle < math.inf:  # otherwise it applies from the first fill on, if there is one
+            self.requests = self._crash_cap
+        self.is_retained = False
+        self._ratio, self._attributed, self._attributed_least, self._max_in_flight = 0.0, 0, 0, 0
+        return True
 
     def _compare(self, ratio: float, in_flight: int, peak: int) -> None:
         """Decide if the fill follows the requests, relative to the last accepted fill."""

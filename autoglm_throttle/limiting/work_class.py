@@ -35,8 +35,8 @@ UNLOADED_PER_BUDGET, BUDGET_SLO_SHARE, BUDGET_MARGIN = 2.5, 0.4, 1.25
 """
 
 LOADED_PER_BUDGET, LOADED_MARGIN, LOADED_SLO_SHARE = 2.0, 1.2, 0.6
-"""The same, of the least mean of a period, until the latency without load of an only class is known: 2 of them
-within 0.4 of the objective, or 1.2 within 0.6. [simulated: without the first an LLM keeps 0.94 of its
+"""The same, of the least mean of a period, until the latency without load of an only class is known: 2 of
+them within 0.4 of the objective, or 1.2 within 0.6. [simulated: without the first an LLM keeps 0.94 of its
 throughput at 2x; without the second a service of 1 s with 2 s allowed begins with 0.57; with several classes
 a tenth of the mixes lose 2 %]
 """

@@ -239,3 +239,66 @@ def test_a_kept_memory_in_ever_more_pieces_does_not_end_at_one_request() -> None
     for step in range(200):
         learn(tested, (min(1.0, 0.80 + step / 400), 1 + step % 5))
     assert tested.requests == pytest.approx(0.52 * 20 / 0.60)
+
+
+# --- a crash ---
+
+
+def fail(
+    tested: MemoryCap, in_flight: int, failures: int, now: float = 0.0, step_s: float = 0.0
+) -> list[bool]:
+    return [
+        tested.record_failure(in_flight - 1 - number, now + number * step_s) for number in range(failures)
+    ]
+
+
+def test_half_of_the_requests_of_a_crash_may_be_in_flight_until_a_fill_is_read_under_load() -> None:
+    tested = cap()
+    assert fail(tested, 32, 32).count(True) == 1
+    assert tested.requests == 16.0
+    assert learn(tested, (IDLE, 0), (IDLE, 7)).requests == 16.0
+    assert learn(tested, (0.56, 8)).requests == pytest.approx(TRUTH)
+
+
+def test_a_crash_before_the_first_fill_counts_from_that_on() -> None:
+    tested = MemoryCap(0.92)
+    fail(tested, 32, 32)
+    assert tested.requests == math.inf, "there may be no telemetry"
+    assert learn(tested, (IDLE, 0)).requests == 16.0
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "failures", "step_s"),
+    [(32, 16, 0.0), (7, 7, 0.0), (32, 32, 0.051)],
+    ids=["half of them", "few", "one after another"],
+)
+def test_other_failures_are_no_crash(in_flight: int, failures: int, step_s: float) -> None:
+    tested = cap()
+    assert not any(fail(tested, in_flight, failures, step_s=step_s))
+    assert tested.requests == math.inf
+
+
+def test_failures_while_the_service_is_down_count_as_the_same_crash() -> None:
+    tested = cap()
+    fail(tested, 32, 32)
+    assert not any(tested.record_failure(number % 2, 0.02 * number) for number in range(500))
+    assert tested.requests == 16.0
+
+
+def test_a_crash_proves_a_higher_cap_wrong_and_no_lower_one() -> None:
+    tested = cap((0.44, 10))
+    assert tested.requests == pytest.approx(130.0)
+    fail(tested, 32, 32)
+    assert (tested.requests, keeps(tested)) == (16.0, False)
+    assert not any(fail(tested, 16, 16, 9.0)), "its cap is not above"
+
+
+def test_a_fill_that_stays_under_load_lifts_the_cap_of_a_crash() -> None:
+    tested = cap()
+    fail(tested, 32, 32)
+    assert learn(tested, (IDLE, 8)).requests == math.inf
+
+
+def test_memory_in_advance_has_no_crash() -> None:
+    tested = cap(idle=0.9)
+    assert not any(fail(tested, 32, 32))

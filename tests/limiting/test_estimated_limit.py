@@ -94,6 +94,13 @@ def test_what_is_wanted_falls_by_three_tenths_when_answers_are_late() -> None:
     assert got == pytest.approx(65.0 + 0.3 * (1.3 * 50 * 0.5 - 65.0))
 
 
+def test_ends_of_negligible_requests_alone_say_nothing_of_the_rate() -> None:
+    service = Service().know(40.0, gpu=0.5)
+    service.learn(20.0, ("cheap", 50, 0.0), limited=True)
+    assert service.classes["cheap"].negligible
+    assert (service.tested.rate_rps, service.tested.measured) == (40.0, False)
+
+
 def test_it_aims_no_lower_than_the_floor() -> None:
     service = Service(inflight_floor=5).know(1.0, plain=0.1)
     assert service.learn(6.0, done=1, limited=True, mean_s=0.6, mean_in_flight=1.0) == pytest.approx(5.0)
