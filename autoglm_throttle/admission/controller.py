@@ -237,6 +237,7 @@ class AdmissionController:
         decision = charges.decision
         if decision is None:
             raise ValueError(f"{charged!r} has a pending store check")
+        decision = latest(decision, now - charges.charged_s)
         with self._lock:
             slot = NO_SLOT
             queued: Ticket | Decision | None = self._quota_rejection(charged, now)

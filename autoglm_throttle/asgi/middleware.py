@@ -213,15 +213,19 @@ class ThrottleMiddleware:
         if isinstance(charged, Rejection):
             first.close()
             return charged
+        if isinstance(charged, Permit):  # of a dry run: the service does not work during the body
+            charged.pause()
         has_body = False
         try:
             has_body = await self._has_body(body, first, demand, scope, send)
         finally:
-            if isinstance(charged, Permit):  # of a dry run
+            if isinstance(charged, Ticket):
                 if not has_body:
-                    charged.settle(Outcome.NEUTRAL)
-            elif not has_body:
-                admission.leave(charged)
+                    admission.leave(charged)
+            elif has_body:
+                charged.resume()
+            else:
+                charged.settle(Outcome.NEUTRAL)
         if not has_body:
             return None
         return admission.try_slot(charged) if isinstance(charged, Ticket) else charged

@@ -38,13 +38,17 @@ def test_heads_without_bodies_hold_no_slot(backend: str) -> None:
         heads = Scene(group, 2)
         stages = [await heads.comes(**POST) for _ in range(64)]
         assert heads.in_flight == 0
-        assert used(heads.throttle) == 0
+        assert used(heads.throttle) == 64
         other = await heads.comes()
         assert other.is_inside
         stages[40].client.sends(part(b"all", more=False))
         await settled()
         assert [one.is_inside for one in stages].count(True) == 1
         assert heads.in_flight == 2
+        for number in range(40):
+            stages[number].client.leaves()
+        await settled()
+        assert used(heads.throttle) == 25
 
     on(backend, scene)
 

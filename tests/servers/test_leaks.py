@@ -21,7 +21,6 @@ from tests.servers.test_waiting_servers import (
     Wire,
     held,
     wait_for,
-    waits,
 )
 from tests.servers.waiting_service import UNITS
 
@@ -45,7 +44,8 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     server.stop()
 
 
-CROWDED = {"PLACES": "8", "SLO_S": "0.4", "RATE_RPS": "1000"}
+CROWDED = {"PLACES": "2", "SLO_S": "0.1", "RATE_RPS": "1000"}
+"""Too little for `AT_ONCE`: a half body holds no place, so the others must fill them."""
 
 
 @pytest.mark.slow
@@ -120,13 +120,15 @@ PATIENCE = {
 def test_server_stop_with_queued_requests_logs_no_error(name: str) -> None:
     *command, app = SERVERS[name]
     server = Server(*command, *PATIENCE.get(command[1], ()), app)
-    wires = [Wire(server) for _ in range(2)]
+    wires = [Wire(server) for _ in range(3)]
     try:
         wires[0].ask("/hold")
         wait_for(server, held=1)
-        wires[1].ask("/digest", "content-length: 10", method="POST")
-        wires[1].send(b"half")
-        waits(server)
+        for wire, body in zip(wires[1:], (b"whole body", b"half"), strict=True):
+            wire.ask("/digest", "content-length: 10", method="POST")
+            wire.send(body)
+        state = wait_for(server, waiting=1, bodies=1)
+        assert (state["waiting"], state["bodies"]) == (1, 1)
         os.killpg(server.process.pid, signal.SIGTERM)
         server.process.wait(60.0)
         assert forgotten(server.output) == []

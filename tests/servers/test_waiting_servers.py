@@ -32,7 +32,7 @@ SOON_S = 60.0
 COMPLAINTS = ("Traceback", "was destroyed", "never retrieved", "never awaited", "ERROR")
 """What a server or its event loop says when something was forgotten."""
 
-NOTHING = {"in_flight": 0, "waiting": 0, "active": 0, "held": 0}
+NOTHING = {"in_flight": 0, "waiting": 0, "bodies": 0, "active": 0, "held": 0}
 Send = Callable[[bytes], None]
 
 
@@ -218,6 +218,20 @@ def test_client_leaving_queue_is_removed_at_once(server: Server, sent: str) -> N
         assert after["left"] == before["left"] + 1
         assert after["tokens"] >= tokens
     assert server.state()["calls"] == before["calls"], "the app was never called"
+
+
+@pytest.mark.parametrize("sent", [b"", b"01234"], ids=["nothing", "half a body"])
+def test_client_leaving_during_its_body_is_charged_nothing(server: Server, sent: bytes) -> None:
+    before = server.state()
+    wire = Wire(server)
+    wire.ask("/digest", "content-length: 10", method="POST")
+    wire.send(sent)
+    assert wait_for(server, bodies=1)["bodies"] == 1
+    wire.leave()
+    after = wait_for(server, bodies=0)
+    assert after["bodies"] == 0
+    assert after["tokens"] >= before["tokens"]
+    assert (after["calls"], after["left"]) == (before["calls"], before["left"]), "it was never queued"
 
 
 def test_clients_that_leave_just_when_they_are_called(server: Server) -> None:

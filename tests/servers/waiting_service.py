@@ -75,6 +75,7 @@ async def state(request: Request) -> Response:
         {
             "in_flight": gate.in_flight,
             "waiting": sum(gate.waiting),
+            "bodies": app.slot_watch.bodies,
             "active": sum(snapshot.active.values()),
             "tokens": round(snapshot.tokens[Priority.MID], 1),
             "left": snapshot.oddities.get("disconnected_in_queue", 0),
