@@ -164,9 +164,11 @@ class RoutePolicy(Override):
               lifts it, None leaves it.
             - ``name``: its name in rejections, logs and metrics; None makes one from methods and pattern.
             - ``exempt``: counted, but neither charged nor rejected.
-            - ``slo_s``: target seconds for a complete response, 0.001..86400; None leaves it to ``SLO_S``.
+            - ``slo_s``: target seconds for a complete response, 0.001..86400; it is the objective of the
+              route's work class, and so changes queue timeout and limit. None leaves it to ``SLO_S``.
             - ``slot``: when its requests hold a slot of the concurrency limit: ``request``, while the app
-              works; ``stream``, not while a stream of any type is idle; ``none``, never.
+              works, but not while an event stream is idle; ``stream``, the same for a stream of any type,
+              whose body may take any time; ``none``, never.
             - ``resource_policy``: memory share and serving advice of its requests, ready or as a table; it
               turns ``QUOTAS`` on. None leaves it.
 

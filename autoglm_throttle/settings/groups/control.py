@@ -138,8 +138,9 @@ class ConcurrencySettings(Group):
     environment: ClassVar[str] = "SLO_S* INFLIGHT_MAX* QUEUE_MAX WEBSOCKETS"
 
     slo_s: Annotated[float, OBJECTIVE] | None = None
-    """Target time for a complete response, queueing included. Not set: learned from the responses without
-    load, at least 2 s; if you know it, set it. [founding figure: P95 above 2 s is an alert]"""
+    """Objective: target time for a complete response, queueing included. Not set: each work class learns its
+    own, four times the 95th percentile of its responses without load, at least 2 s; if you know it, set it.
+    [founding figure: P95 above 2 s is an alert]"""
     inflight_max: Annotated[int, whole(0, 1_000_000, "requests")] = 0
     """Maximum of requests in flight in each process under every policy; it caps the adaptive limit. 0: no
     maximum."""
@@ -158,23 +159,26 @@ class ConcurrencySettings(Group):
     """Share of the throughput reserved for mid and low together, however large the demand of high. [simulated
     in the design: costs high 1.8 % at ten times the capacity]"""
     inflight_start: Annotated[int, whole(1, 1_000_000, "requests")] = 16
-    """Concurrency limit until the service has been measured, for all workers together; 64 if neither this
-    nor SLO_S is set. [simulated in the design: with 64 a small service begins with seconds of backlog]"""
+    """Concurrency limit until the first measurement, divided between the workers. 64 if neither this nor
+    SLO_S is set. [simulated in the design: with 64 a small service begins with seconds of backlog]"""
     inflight_floor: Annotated[int, whole(1, 10_000, "requests")] = 2
     """Lower bound of the adaptive concurrency limit, however slow the service. [simulated in the design: 16
     would break slow services]"""
     slot_idle_s: Annotated[float, number(0.05, 3600, "s")] = 1.0
-    """Seconds without progress after which a request gives its slot back: blocked by a slow reader, or an
-    event stream without a new part. It takes the slot again with the next part. [simulated]"""
+    """Seconds after which a request that waits for its client gives its slot back: for the rest of a body,
+    for a slow reader, or as an event stream without a new part. It takes the slot again at once when the app
+    works on. [simulated: beside a hundred idle streams the others are served]"""
     body_timeout_s: Annotated[float, number(0.1, 86_400, "s")] = 30.0
-    """Seconds in which the body of a request must arrive, plus one for each 500 bytes; then 408. It holds no
-    slot until then. [the least rate is that of mod_reqtimeout of Apache]"""
+    """Seconds that a request may wait for its body, plus one for each 500 bytes that have arrived; then 408,
+    or a disconnect for the app if its response has begun. A reader of a response has the same time; then the
+    response ends. [chosen in the design; the least rate is that of mod_reqtimeout of Apache]"""
     paused_max: Annotated[int, whole(1, 1_000_000, "requests")] = 1024
-    """Requests that may have given their slot back at a time, in each process; with more of them new requests
-    are rejected, since each keeps its memory."""
+    """Requests without their slot at a time, in each process: as many paused ones, and as many whose body is
+    under way. Beyond that new requests are rejected with queue:paused, since each of these keeps memory."""
     fairness: Annotated[Fairness, choice(Fairness)] = Fairness.USER
-    """user: the users of one priority are served in turn, the one served least first. fifo: in order of
-    arrival. [simulated: beside one user with half of the load at 2x, the others get 0.94 instead of 0.50]"""
+    """Order of the queued requests of one priority. user: the user with the least cost served so far is next.
+    fifo: order of arrival. [simulated: beside one user with half of the load at 2x, the others get 0.94
+    instead of 0.50]"""
     period_s: Annotated[float, number(0.05, 60, "s")] = 0.5
     """Shortest time over which the service is measured. [simulated]"""
     period_completions: Annotated[int, whole(1, 1000, "requests")] = 8
