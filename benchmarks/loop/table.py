@@ -28,7 +28,7 @@ AT_LEAST: tuple[_Rule, ...] = (
 """Title, figure, bar and scenarios."""
 
 AT_MOST: tuple[_Rule, ...] = (
-    ("high p99 / oracle", "high_p99_over", 2.1, QUICK),
+    ("high p99 / oracle", "high_p99_over", 2.2, QUICK),
     ("high p99 in s", "high_p99_s", 0.8, QUICK),
     ("false refusals", "refused", 0.0, CALM),
     ("false refusals", "refused", 0.02, ("bursts_0.5x", "bursts_0.2x")),
@@ -37,7 +37,7 @@ AT_MOST: tuple[_Rule, ...] = (
     ("reaction in s", "react_s", 1.0, CONSTANT),
     ("recovery in s", "recover_s", 5.0, RELIEVED),
 )
-"""Upper bars in the same form; 0.8 s is 0.4 of the objective: the bar was 0.7 with a latency budget of 0.2."""
+"""Upper bars in the same form. With a latency budget of 0.2, not 0.25, those of high were 2.1 and 0.7 s."""
 
 DETAILED = ("concurrency", "adaptive")
 """Limiters with a table of further figures."""
