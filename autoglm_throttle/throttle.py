@@ -88,10 +88,11 @@ class Throttle:
         """Whether any guard has a fallback, or may be shed."""
         self._clock = clock
         self._redis = redis
-        self._is_manual = sampling == "manual"
+        self.is_manual: bool = sampling == "manual"
+        """Whether it runs no threads: the caller reads the sources."""
         self._configuration_logged = False
         self._guards: GuardRegistry | None = None
-        self._build(factory.gpu_sources(self.settings, gpu, clock, manual=self._is_manual))
+        self._build(factory.gpu_sources(self.settings, gpu, clock, manual=self.is_manual))
         rebuild_after_fork(self, Throttle._rebuild)
 
     @classmethod
@@ -278,7 +279,7 @@ class Throttle:
             parts.fleet.start()
         if self._guards is not None:
             self._guards.start()
-        if not self._is_manual:
+        if not self.is_manual:
             self.control.monitor.start()
         self.control.started()
 
@@ -326,7 +327,7 @@ class Throttle:
             ServiceMeter(parts.settlement, limits_concurrency=limits_concurrency),
             queue,
             partial(factory.gpu_monitor, settings, providers, self._clock),
-            wakes_samplers=not self._is_manual,
+            wakes_samplers=not self.is_manual,
         )
         if parts.fleet is not None:
             parts.fleet.stop_with(self)

@@ -37,6 +37,9 @@ IDLE_SHARE_GAIN: Final = 0.5
 
 MAX_CLASSES: Final = 64
 
+SCAN_MIN_S: Final = 0.02
+"""Least time between two scans: many requests are not paused one by one."""
+
 EMPTY_SCANS: Final = 20
 """Scans without a request after which the thread ends: to start one anew costs more than a few scans."""
 
@@ -64,7 +67,7 @@ class SlotWatch:
         dry_run = throttle.settings.control.dry_run
         self.paused_max: float = math.inf if dry_run else settings.paused_max
         self.timeout_s: float = math.inf if dry_run else settings.body_timeout_s
-        self._is_manual = throttle._is_manual  # noqa: SLF001 - no part of the public interface
+        self._is_manual = throttle.is_manual
         self._logger = RateLimitedLogger("slots", self.clock)
         self._begin()
         rebuild_after_fork(self, SlotWatch._rebuild)
@@ -73,6 +76,7 @@ class SlotWatch:
         self.bodies: int = 0
         """Bodies that are awaited before admission."""
         self._empty_scans = 0
+        self._next_s = math.inf  # when the next of the watched requests is due
         self._keys = itertools.count()
         self._watched: dict[int, weakref.ref[WatchedSlot]] = {}
         self._idle_shares: dict[str, float] = {}
@@ -103,6 +107,7 @@ class SlotWatch:
 
     def scan(self, now: float) -> None:
         """Pause the requests that have waited long enough, and end the transfers without progress."""
+        self._next_s = math.inf
         for key in list(self._watched):
             reference = self._watched.get(key)
             watched = None if reference is None else reference()
@@ -110,6 +115,7 @@ class SlotWatch:
                 self._watched.pop(key, None)
             elif watched.is_waiting:
                 watched.check(now)
+                self._next_s = min(self._next_s, watched.next_s(now))
             else:
                 self._forget(key, watched)
         self._report_many()
@@ -141,9 +147,13 @@ class SlotWatch:
             self.add(watched)
 
     def _step(self) -> float | None:
-        self.scan(self.clock())
+        now = self.clock()
+        self.scan(now)
         self._empty_scans = 0 if self._watched else self._empty_scans + 1
-        return self.idle_s / 2.0 if self._empty_scans < EMPTY_SCANS else None
+        if self._empty_scans >= EMPTY_SCANS:
+            return None
+        # What begins to wait meanwhile is due after `idle_s`: the scan after half of it sees it in time.
+        return min(self.idle_s / 2.0, max(SCAN_MIN_S, self._next_s - now))
 
     def _report_many(self) -> None:
         paused = max(self._throttle.admission.parts.settlement.limiter.paused, self.bodies)
@@ -192,6 +202,10 @@ class WatchedSlot:
     def has_ended(self) -> bool:
         """Whether its request has been settled."""
         return self.permit is not None and self.permit.settled
+
+    def next_s(self, now: float) -> float:
+        """Return when it is to be paused, or its transfer to end; infinite: never, or it is time already."""
+        return min((one for one in (self._pause_s, self._due_s) if one > now), default=math.inf)
 
     def wait(self, pause_s: float, due_s: float = math.inf) -> None:
         """Begin a wait.

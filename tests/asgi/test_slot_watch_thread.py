@@ -174,3 +174,18 @@ def test_pause_of_a_settled_stream_changes_nothing() -> None:
     assert taken(throttle) == (0, 0, 0)
     assert stream.has_ended
     assert watch.watched == 0
+
+
+def test_the_thread_scans_when_the_next_request_is_due() -> None:
+    throttle = Throttle(Settings(gpu="none", policy="concurrency", slot_idle_s=1.0), clock=lambda: 100.0)
+    watch = SlotWatch(throttle)
+    assert watch._step() == 0.5, "nothing is watched"
+    waits = [WatchedSlot(watch, admitted(throttle)) for _ in range(3)]
+    for waiting, pause_s in zip(waits, (100.8, 100.3, 99.0), strict=True):
+        waiting.wait(pause_s, 100.9)
+    watch._worker.stop()
+    assert watch._step() == pytest.approx(0.3)
+    waits[1].work()
+    assert watch._step() == 0.5, "one may begin to wait meanwhile"
+    waits[0].wait(100.001)
+    assert watch._step() == slot_watch.SCAN_MIN_S
