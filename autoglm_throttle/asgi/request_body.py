@@ -108,12 +108,12 @@ class RequestBody(BufferedReceive):
             if self._on_timeout is not None:
                 await self._on_timeout()
             return _DISCONNECT
-        self._watched.transferred_bytes += len(message.get("body") or b"")
+        self._watched.add_bytes(len(message.get("body") or b""))
         self._is_complete = not message.get("more_body")
         return message
 
     def _keep(self, message: Any) -> bool:  # noqa: ANN401 - an ASGI message
-        self._watched.transferred_bytes += len(message.get("body") or b"")
+        self._watched.add_bytes(len(message.get("body") or b""))
         return super()._keep(message)
 
 

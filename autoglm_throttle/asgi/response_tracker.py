@@ -58,8 +58,10 @@ class ResponseTracker:
         self._stream: WatchedStream | None = None
         self.body: RequestBody | None = None
         """Body of the request, if the app reads it while it works."""
-        self.status = 0
-        self.client_disconnected = False
+        self.status: int = 0
+        """Status of the response; 0: it has not begun."""
+        self.client_disconnected: bool = False
+        """Whether the client has left, or was left."""
 
     def send(self, message: Message) -> Awaitable[None]:  # noqa: C901 - a call costs 1 %
         """Forward a message. Not a coroutine itself: that would cost one more for each message."""

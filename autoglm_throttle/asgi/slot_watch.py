@@ -219,6 +219,10 @@ class WatchedSlot:
         if not self.is_registered:
             self._watch.add(self)
 
+    def add_bytes(self, size: int) -> None:
+        """Add bytes that were transferred: each 500 of them allow one second more."""
+        self.transferred_bytes += size
+
     def work(self) -> None:
         """End a wait: the app works, and has its slot again."""
         self._pause_s = self._due_s = math.inf
@@ -325,7 +329,7 @@ class WatchedStream(WatchedSlot):
             TooSlowError: the client reads less than the least rate.
         """
         self.begin_part()
-        self.transferred_bytes += size
+        self.add_bytes(size)
         call = BegunCall(send(message))
         if not call.is_done:
             await self.blocked(call)
