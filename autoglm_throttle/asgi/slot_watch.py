@@ -19,6 +19,7 @@ from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.begun_call import BegunCall
 from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
+from autoglm_throttle.limiting.work_class import PAUSED
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Clock
 
@@ -37,8 +38,19 @@ IDLE_SHARE_GAIN: Final = 0.5
 
 MAX_CLASSES: Final = 64
 
+HEAD_OBJECTIVES: Final = 4.0
+"""Objectives that a stream may take to its first part before it counts as idle: an overloaded engine is late,
+and more requests in its place would make it later. [measured with vLLM]
+"""
+
 SCAN_MIN_S: Final = 0.02
 """Least time between two scans: many requests are not paused one by one."""
+
+SCAN_MAX_S: Final = 0.5
+"""Longest time between two scans, even if slots are given back after minutes: timeouts may be shorter."""
+
+SCAN_MIN_EACH_S: Final = 2e-5
+"""Least time between two scans for each request: to check one takes about a thirtieth of it."""
 
 EMPTY_SCANS: Final = 20
 """Scans without a request after which the thread ends: to start one anew costs more than a few scans."""
@@ -152,8 +164,10 @@ class SlotWatch:
         self._empty_scans = 0 if self._watched else self._empty_scans + 1
         if self._empty_scans >= EMPTY_SCANS:
             return None
-        # What begins to wait meanwhile is due after `idle_s`: the scan after half of it sees it in time.
-        return min(self.idle_s / 2.0, max(SCAN_MIN_S, self._next_s - now))
+        # What begins to wait meanwhile is due after `idle_s`: the scan after half of it sees it in time. A
+        # body beyond `paused_max` is due at once, but wakes no thread: the rest of it may be close behind.
+        least_s = max(SCAN_MIN_S, SCAN_MIN_EACH_S * len(self._watched))
+        return min(self.idle_s / 2.0, SCAN_MAX_S, max(least_s, self._next_s - now))
 
     def _report_many(self) -> None:
         paused = max(self._throttle.admission.parts.settlement.limiter.paused, self.bodies)
@@ -204,8 +218,10 @@ class WatchedSlot:
         return self.permit is not None and self.permit.settled
 
     def next_s(self, now: float) -> float:
-        """Return when it is to be paused, or its transfer to end; infinite: never, or it is time already."""
-        return min((one for one in (self._pause_s, self._due_s) if one > now), default=math.inf)
+        """Return when its slot is to be given back, or its transfer to end; infinite: neither is to come."""
+        permit, due_s = self.permit, self._due_s
+        has_slot = permit is not None and permit.slot > PAUSED
+        return min(self._pause_s if has_slot else math.inf, due_s if due_s > now else math.inf)
 
     def wait(self, pause_s: float, due_s: float = math.inf) -> None:
         """Begin a wait.
@@ -315,7 +331,7 @@ class WatchedStream(WatchedSlot):
         self._last_s = -math.inf
         """When the first and the last part were sent."""
         if may_be_idle:  # a long prefill has sent nothing yet
-            self.wait(watch.clock() + max(watch.idle_s, watch.objective_s(permit)))
+            self.wait(watch.clock() + max(watch.idle_s, HEAD_OBJECTIVES * watch.objective_s(permit)))
 
     async def send(self, send: Send, message: Any, size: int) -> None:  # noqa: ANN401 - an ASGI message
         """Send a part.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import queue
 from collections.abc import Callable
@@ -176,16 +177,53 @@ def test_pause_of_a_settled_stream_changes_nothing() -> None:
     assert watch.watched == 0
 
 
-def test_the_thread_scans_when_the_next_request_is_due() -> None:
-    throttle = Throttle(Settings(gpu="none", policy="concurrency", slot_idle_s=1.0), clock=lambda: 100.0)
-    watch = SlotWatch(throttle)
+def waits_for(
+    watch: SlotWatch, pause_s: float, due_s: float = math.inf, *, body: bool = False
+) -> WatchedSlot:
+    """A wait whose slot is to be given back, and whose transfer is to end, after some seconds."""
+    now = watch.clock()
+    slot = WatchedSlot(watch, None if body else admitted(watch._throttle))
+    slot.wait(now + pause_s, now + due_s)
+    return slot
+
+
+def test_next_scan_is_when_the_next_request_is_due() -> None:
+    watch = SlotWatch(with_places(4))
     assert watch._step() == 0.5, "nothing is watched"
-    waits = [WatchedSlot(watch, admitted(throttle)) for _ in range(3)]
-    for waiting, pause_s in zip(waits, (100.8, 100.3, 99.0), strict=True):
-        waiting.wait(pause_s, 100.9)
-    watch._worker.stop()
+    slots = [waits_for(watch, pause_s, 0.4) for pause_s in (0.8, 0.3, -1.0)]
     assert watch._step() == pytest.approx(0.3)
-    waits[1].work()
+    slots[1].work()
+    assert watch._step() == pytest.approx(0.4), "a transfer ends"
+    for slot in slots:
+        slot.wait(watch.clock() + 0.8)
     assert watch._step() == 0.5, "one may begin to wait meanwhile"
-    waits[0].wait(100.001)
+    slots[0].wait(watch.clock() + 0.001)
     assert watch._step() == slot_watch.SCAN_MIN_S
+
+
+def test_next_scan_is_not_earlier_for_a_request_without_slot() -> None:
+    watch = SlotWatch(with_places(1))
+    body, slot = waits_for(watch, 0.3, body=True), waits_for(watch, 0.3)
+    without = watch._throttle.try_admit(Demand(holds_slot=False))
+    assert isinstance(without, Permit)
+    free = WatchedSlot(watch, without)
+    free.wait(watch.clock())
+    assert slot.permit is not None
+    slot.permit.pause()
+    assert watch._step() == 0.5
+    body.wait(watch.clock() + 0.3, watch.clock() + 0.4)
+    assert watch._step() == pytest.approx(0.4)
+    body.wait(watch.clock(), watch.clock())
+    assert watch._step() == 0.5, "its transfer has been told to end"
+
+
+def test_many_requests_are_scanned_less_often() -> None:
+    watch = SlotWatch(with_places(1))
+    watched = [waits_for(watch, 0.001), *(waits_for(watch, 100.0, body=True) for _ in range(4_999))]
+    assert watch._step() == pytest.approx(0.1)
+    assert watch.watched == len(watched)
+
+
+def test_transfers_end_in_time_though_slots_are_given_back_after_an_hour() -> None:
+    watch = SlotWatch(with_places(1, slot_idle_s=3600.0))
+    assert watch._step() == slot_watch.SCAN_MAX_S
