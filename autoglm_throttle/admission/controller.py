@@ -285,6 +285,9 @@ class AdmissionController:
             if budget_active and (slot := limiter.try_acquire(demand, kind, now)):
                 return slot, None, True
             queued = limiter.enqueue(demand, kind, now)
+            if budget_active and isinstance(queued, Decision):
+                self._shared_budget.give_back(now)
+                budget_active = False
         if (
             isinstance(queued, Ticket)
             and (queued.state is _CALLED or self._dry_run)
@@ -320,7 +323,8 @@ class AdmissionController:
         try:
             wakeup = new_wakeup()
             waits = self._register_waker(ticket, wakeup.set)
-            if ticket.charges.pending_check is not None:
+            charges = ticket.charges
+            if charges.pending_check is not None and charges.decision is None:  # not asked at the head
                 verdict = await self._check_store(ticket)
                 if verdict is not None:
                     return verdict

@@ -12,7 +12,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle._runtime.weak import weak_method
 from autoglm_throttle.admission.counters import REPLACEABLE
-from autoglm_throttle.admission.permit import Permit, Rejection
+from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
 from autoglm_throttle.asgi import marks
 from autoglm_throttle.asgi.advice import MARKER, AdviceMiddleware
 from autoglm_throttle.asgi.begun_call import BegunCall
@@ -243,10 +243,13 @@ class ThrottleMiddleware:
         except TooManyBodiesError:
             wait_s = self.throttle.settings.concurrency.body_timeout_s
             decision = Decision(False, Reason.QUEUE, "queue:paused", "queue", retry_after_s=wait_s)
-            rejection = self.throttle.admission.reject(demand, decision)
-            if rejection is not None:
-                self._store_verdict(scope, rejection)
-            await self._send_rejection(scope, send, decision)
+            is_replaceable = isinstance(demand, ProvisionalDemand)  # counted with what replaces it
+            rejection = (
+                Rejection(demand, decision)
+                if is_replaceable
+                else self.throttle.admission.reject(demand, decision)
+            )
+            await self._reject(scope, send, rejection)
         else:
             return not body.is_disconnected
         return False

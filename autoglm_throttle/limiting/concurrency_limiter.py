@@ -500,7 +500,8 @@ class AdaptiveConcurrencyLimiter:
         unloaded = started_s > period.busy_s and not (self._even and limited)
         if unloaded:
             work_class.unloaded.append(lasted_s)
-        if self._learns_slo and (unloaded or not limited):
+        # A limit that nobody has reached may yet be far above what the service can do.
+        if self._learns_slo and (unloaded or not (limited or self.in_flight > self.limit / 2.0)):
             work_class.add_easy(lasted_s)
 
     def _is_measured(self, outcome: Outcome, lasted_s: float, work_class: WorkClass, now: float) -> bool:

@@ -11,6 +11,9 @@ TOKENS = 120
 UNTOLD_S = 0.5
 """Pause after a rejection that names no time."""
 
+IDLE_S = 1.0
+"""Longest pause with an open connection: servers close an idle one after 5 s."""
+
 TIMEOUT_S = 60.0
 BODY = json.dumps(
     {
@@ -80,15 +83,16 @@ async def _head(reader: asyncio.StreamReader) -> Head:
     return Head(int(first.split(" ", 2)[1]), {name.lower(): value.strip() for name, _, value in pairs})
 
 
-async def _stream(reader: asyncio.StreamReader, sent_s: float) -> float:
-    """Read a chunked event stream to its end; return the time to its first data."""
-    loop, first_s = asyncio.get_running_loop(), 0.0
+async def _stream(reader: asyncio.StreamReader, sent_s: float) -> tuple[float, bytes]:
+    """Read a chunked event stream to its end; return the time to its first data, and the data."""
+    loop, first_s, parts = asyncio.get_running_loop(), 0.0, []
     while size := int(await reader.readuntil(b"\r\n"), 16):
         part = await reader.readexactly(size + 2)
+        parts.append(part)
         if not first_s and b"data:" in part:
             first_s = loop.time() - sent_s
     await reader.readexactly(2)
-    return first_s
+    return first_s, b"".join(parts)
 
 
 class Caller:
@@ -134,7 +138,11 @@ class Caller:
         writer.write(REQUEST)
         head = await _head(reader)
         if head.status == 200:
-            counts.first_token_s.append(await _stream(reader, sent_s))
+            first_s, data = await _stream(reader, sent_s)
+            if b'"finish_reason":"length"' not in data:  # an error within the stream
+                counts.lost += 1
+                return UNTOLD_S
+            counts.first_token_s.append(first_s)
             counts.ends_s.append(now() - began_s)
             return 0.0
         await reader.readexactly(int(head.fields.get("content-length", "0")))
@@ -145,6 +153,8 @@ class Caller:
             return UNTOLD_S
         counts.rejected += 1
         counts.pauses_s.append(head.pause_s)
+        if head.pause_s > IDLE_S:
+            self.close()
         return head.pause_s
 
 
