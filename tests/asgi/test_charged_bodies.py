@@ -353,10 +353,16 @@ def shut(throttle: Any) -> None:
 @pytest.mark.parametrize("reason", ["gpu", "queue", "paused"])
 def test_fallback_replaces_the_rejection_at_the_head_and_after_the_body(backend: str, reason: str) -> None:
     async def scene(group: Any) -> None:
-        policy = {"gpu": {"policy": "tiers"}, "queue": {"queue_max": 0}, "paused": {"paused_max": 1}}[reason]
+        policies: dict[str, dict[str, Any]] = {
+            "gpu": {"policy": "tiers"},
+            "queue": {"queue_max": 0},
+            "paused": {"paused_max": 1},
+        }
+        policy = policies[reason]
         bodies = Scene(group, 1, **SCARCE, **policy)
         bodies.throttle.feature("app", fallback=Fallback(static=SORRY))
-        bodies.app = ThrottleMiddleware(bodies._serve, throttle=bodies.throttle, breaker="app")
+        bodies.middleware = ThrottleMiddleware(bodies._serve, throttle=bodies.throttle, breaker="app")
+        bodies.app = bodies.middleware
         if reason == "gpu":
             shut(bodies.throttle)
             stage = await bodies.comes(**POST)
