@@ -70,7 +70,8 @@ class RequestBody(BufferedReceive):
         """Wait for a part; beside too many other bodies only until the next scan: a complete body passes."""
         watch = self._watch
         is_over = watch.bodies >= watch.paused_max
-        watch.bodies += 1
+        awaited = watch.awaited  # a child that is forked meanwhile counts only its own
+        awaited.add(id(self))
         try:
             return await self._watched.blocked(call, at_once=is_over)
         except TooSlowError:
@@ -78,7 +79,7 @@ class RequestBody(BufferedReceive):
                 raise TooManyBodiesError from None
             raise
         finally:
-            watch.bodies -= 1
+            awaited.discard(id(self))
 
     def attach(self, permit: Permit, on_timeout: Callable[[], Awaitable[None]]) -> None:
         """Pause a permit while the app waits for the body.

@@ -85,8 +85,8 @@ class SlotWatch:
         rebuild_after_fork(self, SlotWatch._rebuild)
 
     def _begin(self) -> None:
-        self.bodies: int = 0
-        """Bodies that are awaited before admission."""
+        self.awaited: set[int] = set()
+        """Ids of the bodies that are awaited before admission."""
         self._empty_scans = 0
         self._next_s = math.inf  # when the next of the watched requests is due
         self._keys = itertools.count()
@@ -109,6 +109,11 @@ class SlotWatch:
     def watched(self) -> int:
         """Requests that are watched."""
         return len(self._watched)
+
+    @property
+    def bodies(self) -> int:
+        """How many bodies are awaited before admission."""
+        return len(self.awaited)
 
     def add(self, watched: WatchedSlot) -> None:
         """Watch a request until it waits no longer, or is settled. It is held weakly."""

@@ -124,13 +124,13 @@ async def test_stream_of_another_type_keeps_its_slot_unless_its_route_declares_i
         group.cancel_scope.cancel()
 
 
-async def test_prefill_keeps_its_slot_for_the_objective() -> None:
+async def test_prefill_keeps_its_slot_for_four_objectives() -> None:
     async with anyio.create_task_group() as group:
         llm = Scene(group, 1, slo_s=8.0)
         stage = await llm.comes()
         stage.sends(head(*EVENT_STREAM))
         await settled()
-        await llm.passes(7.9, steps=8)
+        await llm.passes(31.9, steps=8)
         assert (llm.in_flight, llm.paused) == (1, 0)
         await llm.passes(0.2)
         assert (llm.in_flight, llm.paused) == (0, 1)

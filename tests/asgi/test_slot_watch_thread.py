@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 import os
@@ -9,14 +10,17 @@ import queue
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 
 from autoglm_throttle import Permit, Throttle
 from autoglm_throttle.asgi import slot_watch
+from autoglm_throttle.asgi.begun_call import BegunCall
+from autoglm_throttle.asgi.request_body import RequestBody
 from autoglm_throttle.asgi.slot_watch import SlotWatch, WatchedSlot, WatchedStream
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.types import Demand
-from tests.asgi.queued_clients import taken, with_places
+from tests.asgi.queued_clients import settled, taken, with_places
 from tests.runtime.test_after_fork import from_child
 
 HANG_S = 30.0
@@ -118,6 +122,27 @@ def test_child_watches_its_own_requests_alone() -> None:
 
     assert from_child(report) == [0, 1, True]
     assert watch.watched == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_body_of_the_parent_that_ends_in_a_child_is_not_counted_there() -> None:
+    watch = SlotWatch(with_places(1))
+    body = RequestBody(anyio.sleep_forever, watch)
+    waiting = body.wait(BegunCall(anyio.sleep_forever()))
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(waiting)
+        await settled()
+
+        def report() -> list[int]:
+            before = watch.bodies
+            waiting.close()
+            return [before, watch.bodies]
+
+        assert from_child(report) == [0, 0]
+        assert watch.bodies == 1
+        task.cancel()
+    assert watch.bodies == 0
 
 
 @pytest.mark.parametrize("amid", ["before the pause", "after the pause"])

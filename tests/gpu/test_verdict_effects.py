@@ -204,7 +204,7 @@ class TestThrottled:
 
 class TestUnderfed:
     def test_adaptive_rejects_nothing_though_limiter_confirms(self) -> None:
-        rejected = {}
+        budgets, rejected = {}, {}
         for watts in (200.0, 650.0):
             service, gpu = make_service(policy="adaptive", inflight_start=8, inflight_max=8, slo_s=5.0)
             gpu.utilization_pct, gpu.power_w = 100.0, watts
@@ -212,8 +212,9 @@ class TestUnderfed:
             service.reasons.clear()
             service.overload(20, rps=40, takes_s=0.5)
             rejected[watts] = service.telemetry_rejections
-        assert rejected[200.0] == 0, "more at once would help"
-        assert rejected[650.0] > 0, "the same crowd at a card that is full"
+            budgets[watts] = service.throttle.control_state().budget_rps
+        assert (rejected[200.0], budgets[200.0]) == (0, None), "more at once would help"
+        assert budgets[650.0] is not None, "the same crowd at a card that is full"
 
     def test_tiers_stay_literal(self) -> None:
         service, gpu = make_service()

@@ -50,8 +50,9 @@ def test_idle_holders_leave_slots_to_other_users(server: Server, name: str) -> N
     assert set(before) == {200}
     assert held.statuses[200] > START_LIMIT
     assert held.share_from(SETTLED) == 1.0, (held.shares(), held.state)
-    assert held.state["paused"] == held.statuses[200]
-    assert held.state["in_flight"] == 0
+    # One that retried in the last second is not paused yet.
+    assert held.state["paused"] + held.state["in_flight"] == held.statuses[200]
+    assert held.state["in_flight"] < START_LIMIT
 
 
 def test_heads_without_body_take_no_slots(server: Server) -> None:

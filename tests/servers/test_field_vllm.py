@@ -13,10 +13,9 @@ from benchmarks import vllm
 from benchmarks.vllm_cases import clients
 
 REJECTED = b"HTTP/1.1 503 Busy\r\nretry-after: 30\r\nretry-after-ms: 1\r\ncontent-length: 2\r\n\r\n{}"
-STREAMED = (
-    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-    b"6\r\n: hi\r\n\r\n8\r\ndata: x\n\r\n8\r\ndata: y\n\r\n0\r\n\r\n"
-)
+BEGUN = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\n: hi\r\n\r\n8\r\ndata: x\n\r\n"
+STREAMED = BEGUN + b'18\r\n"finish_reason":"length"\r\n0\r\n\r\n'
+CUT = BEGUN + b"0\r\n\r\n"
 ERROR = b"HTTP/1.1 500 Error\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -61,8 +60,9 @@ async def test_client_waits_the_told_milliseconds_and_reads_streams_to_their_end
     assert all(first > 0.0 for first in counts.first_token_s)
 
 
-async def test_errors_are_no_rejections() -> None:
-    counts = await answered([ERROR])
+@pytest.mark.parametrize("answer", [ERROR, CUT])
+async def test_errors_and_cut_streams_are_no_rejections(answer: bytes) -> None:
+    counts = await answered([answer])
     assert (counts.rejected, counts.ends_s, counts.lost) == (0, [], 1)
 
 
