@@ -91,19 +91,9 @@ class AdaptiveConcurrencyLimiter:
     """
 
     __slots__ = (
-        *(
-            "_dry_run",
-            "_even",
-            "_failed",
-            "_failed_s",
-            "_first_end_s",
-            "_learns_slo",
-            "_paused_max",
-            "_queue_max",
-            "_quiet",
-        ),
-        *("_rejected", "_retries", "_uncounted_max", "capacity", "in_flight", "limit", "memory", "paused"),
-        *("period", "queues", "service", "settings", "waiting", "work_classes"),
+        *("_dry_run", "_even", "_first_end_s", "_learns_slo", "_paused_max", "_period_s", "_queue_max"),
+        *("_quiet", "_rejected", "_retries", "_uncounted_max", "capacity", "in_flight", "limit", "memory"),
+        *("paused", "period", "queues", "service", "settings", "waiting", "work_classes"),
     )
 
     def __init__(
@@ -121,6 +111,7 @@ class AdaptiveConcurrencyLimiter:
         self._queue_max = settings.queue_max
         self._paused_max = settings.paused_max
         self._learns_slo = settings.slo_s is None
+        self._period_s = settings.period_s
         self._dry_run = dry_run
         self._even = workers > 1
         self.work_classes: WorkClasses = WorkClasses(settings, objectives)
@@ -450,6 +441,9 @@ class AdaptiveConcurrencyLimiter:
     def _end_period(self, now: float) -> None:
         period = self.period
         lasted_s = now - period.opened_s
+        if lasted_s < self._period_s and not period.limited:
+            period.due_s = now + FAST_PERIOD_S
+            return
         if not (self.service.is_over(lasted_s, period.ended) or self._is_unloaded()):
             period.due_s = now + FAST_PERIOD_S if lasted_s < self.service.longest_s else now
             return
