@@ -40,6 +40,10 @@ class Counts:
     first_token_s: list[float] = field(default_factory=list)
     """Time to the first data of each complete answer."""
     rejected: int = 0
+    rejected_in_stream: int = 0
+    """Answers that began with 200 and held nothing but a rejection: of many requests at once, vLLM's own
+    limit rejects the later ones so.
+    """
     lost: int = 0
     """Requests whose connection failed, or whose answer was an error."""
     pauses_s: list[float] = field(default_factory=list)
@@ -52,6 +56,7 @@ class Counts:
             "first_token_p50_s": _quantile(first, 0.5),
             "first_token_p95_s": _quantile(first, 0.95),
             "rejected": self.rejected,
+            "rejected_in_stream": self.rejected_in_stream,
             "lost": self.lost,
             "pause_p50_s": _quantile(sorted(self.pauses_s), 0.5),
             "pause_max_s": max(self.pauses_s, default=0.0),
@@ -140,7 +145,10 @@ class Caller:
         if head.status == 200:
             first_s, data = await _stream(reader, sent_s)
             if b'"finish_reason":"length"' not in data:  # an error within the stream
-                counts.lost += 1
+                if b'"code": 503' in data:
+                    counts.rejected_in_stream += 1
+                else:
+                    counts.lost += 1
                 return UNTOLD_S
             counts.first_token_s.append(first_s)
             counts.ends_s.append(now() - began_s)

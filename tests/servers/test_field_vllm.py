@@ -16,6 +16,7 @@ REJECTED = b"HTTP/1.1 503 Busy\r\nretry-after: 30\r\nretry-after-ms: 1\r\nconten
 BEGUN = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\n: hi\r\n\r\n8\r\ndata: x\n\r\n"
 STREAMED = BEGUN + b'18\r\n"finish_reason":"length"\r\n0\r\n\r\n'
 CUT = BEGUN + b"0\r\n\r\n"
+BUSY = BEGUN + b'1d\r\ndata: {"error": {"code": 503}}\r\n0\r\n\r\n'
 ERROR = b"HTTP/1.1 500 Error\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -64,6 +65,11 @@ async def test_client_waits_the_told_milliseconds_and_reads_streams_to_their_end
 async def test_errors_and_cut_streams_are_no_rejections(answer: bytes) -> None:
     counts = await answered([answer])
     assert (counts.rejected, counts.ends_s, counts.lost) == (0, [], 1)
+
+
+async def test_rejection_within_a_stream_is_counted_apart() -> None:
+    counts = await answered([BUSY, ERROR])
+    assert (counts.rejected, counts.rejected_in_stream, counts.ends_s, counts.lost) == (0, 1, [], 1)
 
 
 def test_untold_rejection_pauses_half_a_second() -> None:
