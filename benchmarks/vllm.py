@@ -82,7 +82,7 @@ def measured(running: dict[str, Engine], rounds: int, seconds: float) -> dict[st
         for name in names[start:] + names[:start]:
             counts = asyncio.run(clients.run(running[name].port, CLIENTS, seconds))
             seen[name].append(counts.figures(seconds))
-            print(number, name, json.dumps(seen[name][-1]), flush=True)
+            print(number, name, json.dumps(seen[name][-1]), dict(counts.losses) or "", flush=True)
     return seen
 
 
@@ -124,6 +124,7 @@ def main() -> None:
     if options.vllm is None or not (options.vllm / "bin" / "vllm").exists():
         print(SKIPPED)
         return
+    load = os.getloadavg()[0]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the engines are in sessions of their own
     with engines(options.vllm / "bin" / "python") as running:
         seen = measured(running, options.rounds, options.seconds)
@@ -131,6 +132,7 @@ def main() -> None:
         **harness.machine(),
         "clients": CLIENTS,
         "seconds": options.seconds,
+        "load_before": load,
         "medians": medians(seen),
         "bars": [bar.record() for bar in bars(seen)],
         "all": seen,

@@ -19,6 +19,9 @@ SWITCHING_PROTOCOLS = 101
 
 THROTTLE_FIELDS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
 
+_EVENT = (b"e", b"E")
+"""First letter of the subtype ``event-stream``."""
+
 _SERVICE_STATUSES = (408, 429)
 """Client errors that may be due to the load: their time counts as that of the work."""
 
@@ -78,9 +81,14 @@ class ResponseTracker:
         elif kind == "http.response.start" or kind == "websocket.accept":  # noqa: PLR1714 - as above
             self.status = message.get("status", SWITCHING_PROTOCOLS)
             headers = message.get("headers")
-            # Most responses begin with their length: no streams. What can be read only once is not read here.
-            if headers.__class__ is list and headers and headers[0][0] != b"content-length":
-                self._watch_response(kind, headers)
+            # Most responses begin with their length or a plain type: no streams. What can be read only once
+            # is not read here.
+            if headers.__class__ is list and headers:
+                name, value = headers[0]
+                if name != b"content-length" and (
+                    self._is_stream or name != b"content-type" or value[5:6] in _EVENT
+                ):
+                    self._watch_response(kind, headers)
             fields = self._response_builder.fields(self._permit.decision)
             if fields:
                 message = _with_fields(message, fields)
@@ -146,8 +154,8 @@ async def _discard(message: Message) -> None:
 
 def _is_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:
     for name, value in headers:
-        if name.lower() == b"content-type":
-            return value.strip().lower().startswith(b"text/event-stream")
+        if name == b"content-type" or name.lower() == b"content-type":  # mostly in lower case already
+            return b"text/event-stream" in value.lower()
     return False
 
 

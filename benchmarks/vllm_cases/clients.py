@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,8 +45,8 @@ class Counts:
     """Answers that began with 200 and held nothing but a rejection: of many requests at once, vLLM's own
     limit rejects the later ones so.
     """
-    lost: int = 0
-    """Requests whose connection failed, or whose answer was an error."""
+    losses: Counter[str] = field(default_factory=Counter)
+    """Requests whose connection failed, or whose answer was an error, by reason."""
     pauses_s: list[float] = field(default_factory=list)
 
     def figures(self, seconds: float) -> dict[str, Any]:
@@ -57,7 +58,7 @@ class Counts:
             "first_token_p95_s": _quantile(first, 0.95),
             "rejected": self.rejected,
             "rejected_in_stream": self.rejected_in_stream,
-            "lost": self.lost,
+            "lost": self.losses.total(),
             "pause_p50_s": _quantile(sorted(self.pauses_s), 0.5),
             "pause_max_s": max(self.pauses_s, default=0.0),
         }
@@ -120,8 +121,8 @@ class Caller:
             try:
                 async with asyncio.timeout(TIMEOUT_S):
                     pause_s = await self._ask(began_s)
-            except (OSError, asyncio.IncompleteReadError, TimeoutError):
-                self._counts.lost += 1
+            except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+                self._counts.losses[type(error).__name__] += 1
                 self.close()
                 pause_s = UNTOLD_S
             await asyncio.sleep(min(pause_s, max(0.0, until_s - now())))
@@ -148,7 +149,7 @@ class Caller:
                 if b'"code": 503' in data:
                     counts.rejected_in_stream += 1
                 else:
-                    counts.lost += 1
+                    counts.losses[data[-200:].decode(errors="replace")] += 1
                 return UNTOLD_S
             counts.first_token_s.append(first_s)
             counts.ends_s.append(now() - began_s)
@@ -157,7 +158,7 @@ class Caller:
         if head.fields.get("connection") == "close":
             self.close()
         if head.status not in {429, 503}:
-            counts.lost += 1
+            counts.losses[str(head.status)] += 1
             return UNTOLD_S
         counts.rejected += 1
         counts.pauses_s.append(head.pause_s)

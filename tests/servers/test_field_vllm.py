@@ -48,7 +48,7 @@ async def answered(answers: list[bytes]) -> clients.Counts:
         now = asyncio.get_running_loop().time()
         looping = asyncio.create_task(caller.loop(now, now + 60.0))
         await done.wait()
-        while counts.lost == 0:  # noqa: ASYNC110 - the client counts the end of the connection, or the error
+        while not counts.losses:  # noqa: ASYNC110 - the client counts the end of the connection, or the error
             await asyncio.sleep(0)
         looping.cancel()
         caller.close()
@@ -61,15 +61,23 @@ async def test_client_waits_the_told_milliseconds_and_reads_streams_to_their_end
     assert all(first > 0.0 for first in counts.first_token_s)
 
 
-@pytest.mark.parametrize("answer", [ERROR, CUT])
-async def test_errors_and_cut_streams_are_no_rejections(answer: bytes) -> None:
+@pytest.mark.parametrize(
+    ("answer", "reason"), [(ERROR, "500"), (CUT, ": hi\r\n\r\ndata: x\n\r\n"), (b"", "IncompleteReadError")]
+)
+async def test_lost_requests_are_no_rejections_and_are_counted_by_reason(answer: bytes, reason: str) -> None:
     counts = await answered([answer])
-    assert (counts.rejected, counts.ends_s, counts.lost) == (0, [], 1)
+    assert (counts.rejected, counts.ends_s) == (0, [])
+    assert [*counts.losses] == [reason]
 
 
 async def test_rejection_within_a_stream_is_counted_apart() -> None:
     counts = await answered([BUSY, ERROR])
-    assert (counts.rejected, counts.rejected_in_stream, counts.ends_s, counts.lost) == (0, 1, [], 1)
+    assert (counts.rejected, counts.rejected_in_stream, counts.ends_s, counts.losses) == (
+        0,
+        1,
+        [],
+        {"500": 1},
+    )
 
 
 def test_untold_rejection_pauses_half_a_second() -> None:
