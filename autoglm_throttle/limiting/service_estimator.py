@@ -255,7 +255,7 @@ class ServiceEstimator:
     def _aims(self, ended: list[WorkClass]) -> tuple[list[tuple[WorkClass, float]], float]:
         """Return the latency aim of each class with completions, and the largest lateness: mean over aim."""
         share, classes = self._settings.latency_budget, self._classes
-        alone = len(classes) == 1
+        alone = len(classes) == 1 and self._workers == 1
         budgets = {
             one: one.budget_s(share, classes.slo_of(one), alone=alone)
             for one in classes.all()

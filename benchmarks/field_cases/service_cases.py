@@ -67,10 +67,27 @@ _WORKERS: dict[str, tuple[PlantSpec, int, float, int]] = {
     "10/s behind 8, 2x": (SLOW, 8, 2.0, 4),
     "10/s behind 16, 2x": (SLOW, 16, 2.0, 4),
 }
+_UNEVEN = "4 uneven workers, 5x"
+_ACCEPTED = (0.12, 0.25, 0.28, 0.35)
+"""Connections that four workers of uvicorn accept from one socket, as shares. [measured]"""
+
+
+_FLEET = PlantSpec(batch=16, base_s=0.02, item_s=0.02)
+"""That of the sockets' case: 50/s of one device."""
+
+
+def uneven(job: Job, limiter: str) -> Figures:
+    """Start workers of uneven shares in an overload."""
+    make = maker(limiter, fixed=16, tuning=job.tuning)
+    world = World(batches(_FLEET), make, Tally(5.0, 75.0), workers=4, shares=_ACCEPTED)
+    Stream(world, PLAIN, ((0, 5.0 * _FLEET.capacity_rps),), f"uneven {job.seed}")
+    return served(world.run(), _FLEET.capacity_rps)
 
 
 def workers(job: Job, limiter: str) -> Figures:
     """Share a service between processes that know nothing of each other."""
+    if job.variant == _UNEVEN:
+        return uneven(job, limiter)
     spec, count, multiple, fixed = _WORKERS[job.variant]
     make = maker(limiter, fixed=fixed, tuning=job.tuning)
     world = World(batches(spec), make, Tally(20.0, 75.0), workers=count)
@@ -201,7 +218,7 @@ CASES = (
     Case(
         "workers",
         "2 processes that share a service",
-        tuple(_WORKERS),
+        (*_WORKERS, _UNEVEN),
         each(workers),
         (
             Bar("4 workers, 5x", "high", 0.90),
@@ -209,6 +226,7 @@ CASES = (
             Bar("10/s behind 4, 2x", "good", 0.97),
             Bar("10/s behind 8, 2x", "good", 0.97),
             Bar("10/s behind 16, 2x", "good", 0.90),
+            Bar(_UNEVEN, "high", 0.90),
         ),
     ),
     Case(

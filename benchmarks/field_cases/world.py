@@ -32,6 +32,7 @@ class World:
         tally: the counts.
         slo_s: objective of the callers, for limiters of other designs.
         workers: processes with a limiter each; calls are spread at random.
+        shares: of the calls, by worker; empty: equal ones.
     """
 
     def __init__(
@@ -41,10 +42,12 @@ class World:
         tally: Tally,
         slo_s: float = 2.0,
         workers: int = 1,
+        shares: tuple[float, ...] = (),
     ) -> None:
         self.scheduler = EventScheduler()
         self.slo_s = slo_s
         self.tally = tally
+        self.shares = shares
         self.plant: Plant = make_plant(self.scheduler, self)
         self.limiters = [make_limiter(self, workers) for _ in range(workers)]
         self._serial = 0
@@ -173,5 +176,8 @@ def make_call(world: World, kind: Kind, rng: random.Random) -> Call:
         if isinstance(call.work, float):
             call.cost = call.work
     if len(world.limiters) > 1:
-        call.worker = rng.randrange(len(world.limiters))
+        if world.shares:
+            (call.worker,) = rng.choices(range(len(world.limiters)), world.shares)
+        else:
+            call.worker = rng.randrange(len(world.limiters))
     return call
