@@ -55,13 +55,11 @@ PATIENCE_SHARE = 0.05
 LATENCY_MARGIN = 1.3
 """Mean latencies of the objective that stay reserved for the service itself."""
 
-EVEN_STEP, EVEN_MAX, EVEN_DECAY, EVEN_LATE = 0.1, 2.0, 0.9, 1.5
-"""Slots that each of several workers adds in a limited period, at most; less if answers take 1.5 times their
-aim. Only a constant pulls equal shares together. [simulated: without it four workers keep 0.51 of high]
+EVEN_MAX, EVEN_DEMAND_SHARE = 3.0, 0.08
+"""Slots that each of several workers adds to its limit: at most, and as a share of its arrivals within the
+latency aim, since a slow service must not be flooded. Only a constant pulls equal shares together.
+[simulated: without it four workers keep 0.51 of high at 5x, with at most 2 in steps of 0.1 they keep 0.92]
 """
-
-EVEN_DEMAND_SHARE = 0.08
-"""The same as a share of the arrivals within the latency aim: a slow service must not be flooded."""
 
 
 class ServiceEstimator:
@@ -74,7 +72,7 @@ class ServiceEstimator:
     """
 
     __slots__ = (
-        *("_classes", "_even_slots", "_floor", "_period_s", "_settings", "_wanted", "_workers"),
+        *("_classes", "_floor", "_period_s", "_settings", "_wanted", "_workers"),
         *(
             "aim_s",
             "demand_rps",
@@ -97,7 +95,6 @@ class ServiceEstimator:
         self._floor = max(1, settings.inflight_floor // workers)
         self._wanted: float | None = None
         """Smoothed limit before its bounds; None until a period at the limit."""
-        self._even_slots = 0.0
         self.rate_rps: float | None = None
         """Requests that are not negligible, finished per second; a lower bound until ``measured``.
         None: no completion yet.
@@ -217,7 +214,7 @@ class ServiceEstimator:
 
     def _learn_limit(self, period: MeasurementPeriod, total_s: float, limit: float, *, idle: bool) -> float:
         """Return the next limit, after a period with completions."""
-        aims, lateness = self._aims(period.ended)
+        aims = self._aims(period.ended)
         lasted_s, done = period.lasted_s, period.done
         heavy = sum(one.done for one in period.ended if not one.negligible)
         mean_s = total_s / done
@@ -244,7 +241,6 @@ class ServiceEstimator:
             self._wanted = max(self._wanted, wanted)  # the bounds of the step smooth enough
         else:
             self._wanted = _follow(self._wanted, wanted)
-        self._adapt_even_slots(lateness)
         change = max(self._floor, self._wanted + self._even_slots) - limit
         self.is_unloaded = lateness_of_work is not None and lateness_of_work < 0.5
         up = STEP_UP_FAST if self.is_unloaded else STEP_UP
@@ -252,8 +248,8 @@ class ServiceEstimator:
         down = 0.0 if in_time else STEP_DOWN
         return limit + max(-down * limit, min(change, up * limit))
 
-    def _aims(self, ended: list[WorkClass]) -> tuple[list[tuple[WorkClass, float]], float]:
-        """Return the latency aim of each class with completions, and the largest lateness: mean over aim."""
+    def _aims(self, ended: list[WorkClass]) -> list[tuple[WorkClass, float]]:
+        """Return the latency aim of each class with completions."""
         share, classes = self._settings.latency_budget, self._classes
         alone = len(classes) == 1 and self._workers == 1
         budgets = {
@@ -282,7 +278,7 @@ class ServiceEstimator:
         self.slo_unreachable = any(
             one.unloaded_s is not None and one.unloaded_s > classes.slo_of(one) / 2 for one in budgets
         )
-        return aims, max((one.mean_s or 0.0) / aim_s for one, aim_s in aims)
+        return aims
 
     @property
     def _is_simple(self) -> bool:
@@ -342,13 +338,12 @@ class ServiceEstimator:
         ]
         self.patience_s = self._settings.wait_budget * min(slos, default=self.slo_s)
 
-    def _adapt_even_slots(self, lateness: float) -> None:
-        """Update the slots that pull the shares of several workers together."""
+    @property
+    def _even_slots(self) -> float:
+        """The slots that pull the shares of several workers together."""
         if self._workers == 1:
-            return
-        slots = self._even_slots
-        slots = EVEN_DECAY * slots if lateness > EVEN_LATE else min(EVEN_MAX, slots + EVEN_STEP)
-        self._even_slots = min(slots, EVEN_DEMAND_SHARE * sum(self.demand_rps) * self.aim_s)
+            return 0.0
+        return min(EVEN_MAX, EVEN_DEMAND_SHARE * sum(self.demand_rps) * self.aim_s)
 
     def _track(self, observed: float) -> None:
         """Update the service rate with the observed rate of a period at the limit."""

@@ -61,7 +61,7 @@ WORDED = {
     "up fast": (estimator.STEP_UP_FAST, 1.0, "twofold while responses take less than half of their aim"),
     "learned": (work_class.LEARNED_SLO_FACTOR, 4.0, "four times the 95th percentile"),
     "learned needs": (work_class.EASY_SAMPLES_MIN, 5, "It needs five of them"),
-    "extra slots": (estimator.EVEN_MAX, 2.0, "at most two slots and less on slow services"),
+    "extra slots": (estimator.EVEN_MAX, 3.0, "at most three slots and less on slow services"),
     "turns": (RETRY_SHARE, 0.5, "at half of the measured service rate"),
     "wait": (LIMIT.wait_budget, 0.25, "a quarter of its objective (`wait_budget`)"),
 }

@@ -8,7 +8,6 @@ import os
 from typing import Any
 
 from autoglm_throttle import Throttle, ThrottleMiddleware
-from autoglm_throttle.types import Priority
 
 SHARED_PORT = int(os.environ["SHARED_PORT"])
 ASK = b"POST /v1/predict HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
@@ -47,9 +46,6 @@ def state() -> bytes:
             "in_flight": gate.in_flight,
             "waiting": sum(gate.waiting),
             "admitted": sum(n for (_, name, _), n in snapshot.requests.items() if name == "admitted"),
-            "asked": sum(snapshot.requests.values()),
-            "high": {name: n for (who, name, _), n in snapshot.requests.items() if who is Priority.HIGH},
-            "budget_s": gate.budget_s, "unloaded_s": gate.unloaded_s, "latency_s": gate.latency_s,
         }
     ).encode()
 
