@@ -173,7 +173,7 @@ class AdaptiveConcurrencyLimiter:
             return UNCOUNTED
         in_flight = self.in_flight
         if in_flight >= self.capacity or (self.waiting and self.queues.is_ahead(demand.priority)):
-            period.limited = True
+            self._reach_limit(now)
             return NO_SLOT
         self.in_flight = in_flight = in_flight + 1
         work_class.in_flight += 1
@@ -229,7 +229,7 @@ class AdaptiveConcurrencyLimiter:
         slo_s = demand.slo_s or self.work_classes.slo_of(work_class)
         ticket = Ticket(demand, now, RESERVED_MAX_WAIT * slo_s, RESERVED_QUEUE, work_class)
         if self.queues.all[RESERVED_QUEUE].tickets or self.in_flight >= self.capacity:
-            self.period.limited = True
+            self._reach_limit(now)
             return self._append(ticket)
         self._call(ticket, now)
         return ticket
@@ -440,12 +440,8 @@ class AdaptiveConcurrencyLimiter:
 
     def _end_period(self, now: float) -> None:
         period = self.period
-        lasted_s = now - period.opened_s
-        if lasted_s < self._period_s and not period.limited:
+        if not (self.service.is_over(now - period.opened_s, period.ended) or self._is_unloaded()):
             period.due_s = now + FAST_PERIOD_S
-            return
-        if not (self.service.is_over(lasted_s, period.ended) or self._is_unloaded()):
-            period.due_s = now + FAST_PERIOD_S if lasted_s < self.service.longest_s else now
             return
         closed = period.close(now, self.in_flight)
         self.memory.peak = max(self.memory.peak, closed.peak + self.paused)
@@ -465,8 +461,15 @@ class AdaptiveConcurrencyLimiter:
         self.limit = limit = bounded
         self._quiet = max(QUIET_MIN, QUIET_SHARE * limit)
         self._uncounted_max = max(UNCOUNTED_MIN, UNCOUNTED_SHARE * limit)
-        self.period.due_s = self.period.opened_s + FAST_PERIOD_S
+        self.period.due_s = self.period.opened_s + self._period_s
         self._set_capacity()
+
+    def _reach_limit(self, now: float) -> None:
+        """Record that a request found the limit reached: the period may end early if answers are unloaded."""
+        period = self.period
+        if not period.limited:
+            period.limited = True
+            period.due_s = min(period.due_s, max(now, period.opened_s + FAST_PERIOD_S))
 
     def _bound(self, limit: float) -> float:
         return min(limit, self.memory.requests, float(self.settings.inflight_max) or math.inf)

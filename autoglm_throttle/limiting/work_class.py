@@ -203,10 +203,11 @@ class WorkClasses(dict[str, WorkClass]):
         return found
 
     def all(self) -> Iterator[WorkClass]:
-        """Yield every class."""
+        """Yield every named class, and the others that are in use."""
         yield from self.values()
-        yield self.shared
-        yield self.client_errors
+        for one in (self.shared, self.client_errors):
+            if one.arrived or one.done or one.demand_rps or one.ever_done:
+                yield one
 
     def slo_of(self, work_class: WorkClass) -> float:
         """Return the objective of a class in seconds: its own, that of the service, or the learned one."""

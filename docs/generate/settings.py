@@ -183,7 +183,8 @@ the first matching pattern applies |
 | `user_limit` | replaces the limit of plan and settings; `off` removes it |
 | `name` | name in rejections, logs and metrics; not set: methods and pattern |
 | `exempt` | `true`: counted, but never charged nor rejected |
-| `slo_s` | replaces `SLO_S` and thereby changes the queue timeout; not set: `SLO_S` |
+| `slo_s` | replaces `SLO_S`: the route is a work class with this objective, which bounds its latency aim \
+and its wait in the queue; not set: `SLO_S`, or what is learned |
 | `slot` | when its requests hold a slot of the concurrency limit: `request`, while the app works, an event \
 stream not while it is idle; `stream`, the same for a stream of any type, and its body is not awaited first; \
 `none`, never; not set: `request` |

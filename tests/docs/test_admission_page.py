@@ -6,7 +6,7 @@ import pytest
 
 from autoglm_throttle.asgi.receive import BUFFER_BYTES
 from autoglm_throttle.asgi.responses import _BODY_TIMEOUT
-from autoglm_throttle.asgi.slot_watch import MIN_BYTES_PER_S
+from autoglm_throttle.asgi.slot_watch import HEAD_OBJECTIVES, MIN_BYTES_PER_S
 from autoglm_throttle.limiting import service_estimator as estimator
 from autoglm_throttle.limiting import work_class
 from autoglm_throttle.limiting.concurrency_limiter import (
@@ -16,6 +16,7 @@ from autoglm_throttle.limiting.concurrency_limiter import (
     UNCOUNTED_MIN,
     UNCOUNTED_SHARE,
 )
+from autoglm_throttle.limiting.memory_cap import CRASH_MIN, CRASH_SHARE
 from autoglm_throttle.limiting.retry_schedule import RETRY_MAX_S, RETRY_SHARE
 from autoglm_throttle.settings import Settings, settings_table
 from autoglm_throttle.types import ConcurrencyView, SlotUse
@@ -37,6 +38,10 @@ PRINTED = {
     "unloaded per budget": f"The budget is {work_class.UNLOADED_PER_BUDGET:g} times the unloaded latency",
     "share of the objective": f"up to {work_class.BUDGET_SLO_SHARE:g} × `SLO_S`",
     "margin": f"at least {work_class.BUDGET_MARGIN:g} times the unloaded latency",
+    "loaded per budget": f"at least {work_class.LOADED_PER_BUDGET:g} times that mean, if this is below "
+    f"{work_class.BUDGET_SLO_SHARE:g} × `SLO_S`, or {work_class.LOADED_MARGIN:g} times, if this is below "
+    f"{work_class.LOADED_SLO_SHARE:g} × `SLO_S`",
+    "headroom": f"by at most {estimator.PROBE_FACTOR:g} times",
     "negligible": f"below {100 * estimator.NEGLIGIBLE:g} % of that of all work",
     "uncounted": f"at most {100 * UNCOUNTED_SHARE:g} % of the limit at a time",
     "fall": f"falls by at most {100 * estimator.STEP_DOWN:g} % in a period",
@@ -62,6 +67,9 @@ WORDED = {
     "learned": (work_class.LEARNED_SLO_FACTOR, 4.0, "four times the 95th percentile"),
     "learned needs": (work_class.EASY_SAMPLES_MIN, 5, "It needs five of them"),
     "extra slots": (estimator.EVEN_MAX, 3.0, "at most three slots and less on slow services"),
+    "crash": (CRASH_MIN, 8, "more than half of at least eight requests in flight fail at once"),
+    "after a crash": (CRASH_SHARE, 0.5, "half of the requests after a crash"),
+    "head only": (HEAD_OBJECTIVES, 4.0, "before the first part only after four objectives"),
     "turns": (RETRY_SHARE, 0.5, "at half of the measured service rate"),
     "wait": (LIMIT.wait_budget, 0.25, "a quarter of its objective (`wait_budget`)"),
 }

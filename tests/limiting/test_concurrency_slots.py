@@ -65,7 +65,7 @@ def test_reserved_queue_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "calls"), [(AdaptiveConcurrencyLimiter.try_acquire, 2), (AdaptiveConcurrencyLimiter.release, 6)]
+    ("path", "calls"), [(AdaptiveConcurrencyLimiter.try_acquire, 3), (AdaptiveConcurrencyLimiter.release, 6)]
 )
 def test_common_path_allocates_nothing_and_calls_no_ticket(path: Callable[..., Any], calls: int) -> None:
     names = [instruction.opname for instruction in dis.get_instructions(path)]
