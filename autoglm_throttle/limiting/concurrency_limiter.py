@@ -61,7 +61,7 @@ QUIET_MIN, QUIET_SHARE = 2, 0.25
 limit. [simulated: two at any limit cost random mixes 7 %]
 """
 
-UNCOUNTED_MIN, UNCOUNTED_SHARE = 2, 0.05
+UNCOUNTED_MIN, UNCOUNTED_SHARE = 3, 0.05
 """Requests of one negligible class that may be in flight without a slot: at least, and as a share of the
 limit. A class that turns slow is limited again.
 """
@@ -287,6 +287,7 @@ class AdaptiveConcurrencyLimiter:
         self.in_flight -= 1
         self.period.starts_s -= now
         self.paused += 1
+        holder.work_class.paused += 1
         self._set_capacity()
 
     def resume(self, holder: SlotHolder, now: float) -> None:
@@ -297,6 +298,7 @@ class AdaptiveConcurrencyLimiter:
         holder.slot = RESUMED
         holder.started_s = now - holder.started_s
         self.paused -= 1
+        holder.work_class.paused -= 1
         self._occupy(now)
         self._set_capacity()
 
@@ -469,7 +471,7 @@ class AdaptiveConcurrencyLimiter:
         period = self.period
         if not period.limited:
             period.limited = True
-            period.due_s = min(period.due_s, max(now, period.opened_s + FAST_PERIOD_S))
+            period.due_s = min(period.due_s, now + FAST_PERIOD_S)
 
     def _bound(self, limit: float) -> float:
         return min(limit, self.memory.requests, float(self.settings.inflight_max) or math.inf)
@@ -484,6 +486,7 @@ class AdaptiveConcurrencyLimiter:
     def _end_pause(self, holder: SlotHolder) -> float:
         """End the pause of a request that has ended, and return the time that it ran."""
         self.paused -= 1
+        holder.work_class.paused -= 1
         self._set_capacity()
         return holder.started_s
 

@@ -78,7 +78,7 @@ class WorkClass:
 
     __slots__ = (
         *("arrived", "demand_rps", "done", "ever_done", "idle_periods", "in_flight", "mean_s"),
-        *("name", "negligible", "rate_rps", "slo_s", "total_s", "unloaded", "unloaded_s"),
+        *("name", "negligible", "paused", "rate_rps", "slo_s", "total_s", "unloaded", "unloaded_s"),
         "least_s",
         *("_easy", "_easy_changed", "learned_slo_s"),
     )
@@ -88,6 +88,8 @@ class WorkClass:
         self.slo_s: float | None = slo_s
         self.in_flight: int = 0
         """Requests in flight, with or without a slot, paused ones included."""
+        self.paused: int = 0
+        """Of these, paused ones."""
         self.arrived: int = 0
         """Arrivals of the present period."""
         self.done: int = 0

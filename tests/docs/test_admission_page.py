@@ -61,7 +61,7 @@ PRINTED = {
 WORDED = {
     "quiet share": (QUIET_SHARE, 0.25, "at most a quarter of the limit was in flight"),
     "quiet": (QUIET_MIN, 2, "or two requests"),
-    "uncounted": (UNCOUNTED_MIN, 2, "at least two"),
+    "uncounted": (UNCOUNTED_MIN, 3, "at least three"),
     "filled": (estimator.SLOTS_PER_FILLED, 2.0, "no more than twice the slots that it filled"),
     "up fast": (estimator.STEP_UP_FAST, 1.0, "twofold while responses take less than half of their aim"),
     "learned": (work_class.LEARNED_SLO_FACTOR, 4.0, "four times the 95th percentile"),

@@ -156,6 +156,40 @@ def test_the_longest_period(slo_s: float, period_s: float, longest: float) -> No
     assert Service(slo_s=slo_s, period_s=period_s).tested.longest_s == longest
 
 
+# --- several classes ---
+
+
+def of_two_classes(long_in_flight: int, paused: int = 0, long_s: float = 5.0) -> float:
+    service = Service(objectives={"short": 2.0, "long": 20.0}).know(short=0.01, long=5.0)
+    limit = 8.0
+    for _ in range(20):
+        long = service.classes["long"]
+        long.mean_s, long.in_flight, long.paused = long_s, long_in_flight, paused
+        limit = service.learn(limit, ("short", 10, 0.01), mean_in_flight=5.0, limited=True)
+    return limit
+
+
+def test_long_requests_in_flight_raise_the_limit_though_none_completes_in_a_period() -> None:
+    # Each allows a wait of 0.49 s beside its 5 s. The completions of the short ones alone allow half a slot:
+    # the limit falls towards that by 0.3 of the way, then rises by half of the way to the other.
+    by_ends = 1.3 / 0.5 * 2 * 10 * 0.01
+    for long_s, by_work in ((5.0, 20 * 5.49 / 5.0), (2.0, 20 * 2.0)):
+        balance = (0.5 * by_work + 0.15 * by_ends) / 0.65
+        assert of_two_classes(20, long_s=long_s) == pytest.approx(balance, rel=0.01)
+
+
+def test_paused_requests_do_not_raise_the_limit() -> None:
+    assert of_two_classes(60, paused=40) == of_two_classes(20)
+    assert of_two_classes(20, paused=20) == of_two_classes(0) == 8.0
+
+
+def test_late_answers_end_the_rise_by_requests_in_flight() -> None:
+    service = Service(objectives={"short": 2.0, "long": 20.0}).know(short=0.01, long=5.0)
+    service.classes["long"].mean_s, service.classes["long"].in_flight = 5.0, 20
+    limit = service.learn(8.0, ("short", 10, 1.0), mean_in_flight=5.0, limited=True)
+    assert limit < 8.0
+
+
 # --- several workers ---
 
 

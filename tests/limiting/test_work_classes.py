@@ -285,7 +285,7 @@ def two_classes(limit: int = 64, **settings: Any) -> AdaptiveConcurrencyLimiter:
     return tested
 
 
-@pytest.mark.parametrize(("limit", "most"), [(8, 2), (40, 2), (100, 5)])
+@pytest.mark.parametrize(("limit", "most"), [(8, 3), (40, 3), (100, 5)])
 def test_negligible_requests_need_no_slot_up_to_a_share_of_the_limit(limit: int, most: int) -> None:
     tested = two_classes(limit)
     for _ in range(limit):
