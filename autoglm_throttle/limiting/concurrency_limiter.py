@@ -27,7 +27,6 @@ from autoglm_throttle.limiting.work_class import (
     QUIET,
     RESUMED,
     UNCOUNTED,
-    UNLOADED_SAMPLES,
     SlotHolder,
     WorkClass,
     WorkClasses,
@@ -60,6 +59,9 @@ QUIET_MIN, QUIET_SHARE = 2, 0.25
 """Requests beside which an answer still shows the latency without load: at least, and as a share of the
 limit. [simulated: two at any limit cost random mixes 7 %]
 """
+
+QUIET_PER_PERIOD = 5
+"""Only so many of the first answers of a class in a period may show it: the others need not pay for that."""
 
 UNCOUNTED_MIN, UNCOUNTED_SHARE = 3, 0.05
 """Requests of one negligible class that may be in flight without a slot: at least, and as a share of the
@@ -264,8 +266,7 @@ class AdaptiveConcurrencyLimiter:
             return
         if client_error:
             work_class = self.work_classes.client_errors
-        # So many answers of a period are enough: the others need not pay for it.
-        elif slot == QUIET and work_class.done < UNLOADED_SAMPLES:
+        elif slot == QUIET and work_class.done < QUIET_PER_PERIOD:
             self._record_quiet(work_class, holder.started_s, lasted_s)
         if not work_class.done:
             period.ended.append(work_class)
