@@ -93,7 +93,16 @@ class AdaptiveConcurrencyLimiter:
     """
 
     __slots__ = (
-        *("_dry_run", "_even", "_first_end_s", "_learns_slo", "_paused_max", "_period_s", "_queue_max"),
+        *(
+            "_dry_run",
+            "_even",
+            "_first_end_s",
+            "_learned_limit",
+            "_learns_slo",
+            "_paused_max",
+            "_period_s",
+            "_queue_max",
+        ),
         *("_quiet", "_rejected", "_retries", "_uncounted_max", "capacity", "in_flight", "limit", "memory"),
         *("paused", "period", "queues", "service", "settings", "waiting", "work_classes"),
     )
@@ -139,7 +148,10 @@ class AdaptiveConcurrencyLimiter:
         self._retries = RetrySchedule(now)
         self._rejected = 0
         is_set = "inflight_start" in settings.model_fields_set
-        first = FIRST_LIMIT_UNSET if self._learns_slo and not is_set else settings.inflight_start
+        is_unset = self._learns_slo and not is_set
+        first = FIRST_LIMIT_UNSET if is_unset else settings.inflight_start
+        self._learned_limit: float = settings.inflight_start / workers if is_unset else 0.0
+        """Limit once an objective has been learned, if none has reached the first one; 0: nothing to do."""
         self._begin_period(float(max(1, settings.inflight_floor // workers, math.ceil(first / workers))))
 
     def __repr__(self) -> str:
@@ -448,7 +460,12 @@ class AdaptiveConcurrencyLimiter:
             return
         closed = period.close(now, self.in_flight)
         self.memory.peak = max(self.memory.peak, closed.peak + self.paused)
-        self._begin_period(self.service.learn(closed, self.limit))
+        limit = self.service.learn(closed, self.limit)
+        if self._learned_limit and any(one.learned_slo_s for one in closed.ended):
+            if not closed.limited:  # a first burst must not fill a small service up to the first limit
+                limit = min(limit, max(self._learned_limit, 2.0 * closed.peak))
+            self._learned_limit = 0.0
+        self._begin_period(limit)
 
     def _is_unloaded(self) -> bool:
         """Whether the limit was reached although the answers so far are far below their latency aim."""

@@ -63,6 +63,7 @@ WORDED = {
     "quiet": (QUIET_MIN, 2, "or two requests"),
     "uncounted": (UNCOUNTED_MIN, 3, "at least three"),
     "filled": (estimator.SLOTS_PER_FILLED, 2.0, "no more than twice the slots that it filled"),
+    "by work": (estimator.BY_WORK, 0.4, "four tenths of the limit follow the requests in flight"),
     "up fast": (estimator.STEP_UP_FAST, 1.0, "twofold while responses take less than half of their aim"),
     "learned": (work_class.LEARNED_SLO_FACTOR, 4.0, "four times the 95th percentile"),
     "learned needs": (work_class.EASY_SAMPLES_MIN, 5, "It needs five of them"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
@@ -98,6 +100,28 @@ def test_a_small_service_is_not_met_with_a_flood(rate: float, latency_s: float) 
 
 
 def test_a_service_that_answers_in_time_is_not_lowered() -> None:
-    plant = Plant(ConcurrencySettings(), 100.0, 0.1)
+    plant = Plant(ConcurrencySettings(slo_s=2.0, inflight_start=64), 100.0, 0.1)
     plant.run(60.0, (80.0, 0.0, 0.0))
     assert plant.limiter.limit == 64.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "rate_rps", "limit"),
+    [
+        ({}, 1.0, 16.0),  # one at a time
+        ({"inflight_start": 64}, 1.0, 64.0),  # it was set
+        ({"slo_s": 2.0, "inflight_start": 64}, 1.0, 64.0),
+    ],
+)
+def test_once_an_objective_is_learned_the_first_limit_is_that_of_a_set_one(
+    settings: dict[str, Any], rate_rps: float, limit: float
+) -> None:
+    plant = Plant(ConcurrencySettings(**settings), 100.0, 0.1)
+    plant.run(20.0, (rate_rps, 0.0, 0.0))
+    assert plant.limiter.limit == limit
+
+
+def test_the_first_limit_stays_above_what_was_in_flight() -> None:
+    plant = Plant(ConcurrencySettings(), 1000.0, 0.2)
+    plant.run(20.0, (100.0, 0.0, 0.0))
+    assert 40.0 <= plant.limiter.limit < 64.0

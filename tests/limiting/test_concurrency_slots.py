@@ -84,7 +84,7 @@ def test_the_hard_bound_bounds_the_limit_so_that_littles_law_holds() -> None:
 def test_limit_grows_and_settles_at_littles_law() -> None:
     plant = Plant(ConcurrencySettings(), 200.0)
     plant.run(10.0, (100.0, 0.0, 0.0))
-    assert plant.limiter.limit == 64.0, "nobody found it reached"
+    assert 16.0 <= plant.limiter.limit < 64.0, "nobody found it reached, and an objective was learned"
     assert plant.limiter.view(plant.now).service_rps == pytest.approx(100.0, rel=0.3)
     plant.run(15.0, (600.0, 0.0, 0.0))
     view = plant.limiter.view(plant.now)

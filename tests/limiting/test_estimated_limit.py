@@ -170,11 +170,10 @@ def of_two_classes(long_in_flight: int, paused: int = 0, long_s: float = 5.0) ->
 
 
 def test_long_requests_in_flight_raise_the_limit_though_none_completes_in_a_period() -> None:
-    # Each allows a wait of 0.49 s beside its 5 s. The completions of the short ones alone allow half a slot:
-    # the limit falls towards that by 0.3 of the way, then rises by half of the way to the other.
+    # Each allows a wait of 0.49 s beside its 5 s. The completions of the short ones alone allow half a slot.
     by_ends = 1.3 / 0.5 * 2 * 10 * 0.01
     for long_s, by_work in ((5.0, 20 * 5.49 / 5.0), (2.0, 20 * 2.0)):
-        balance = (0.5 * by_work + 0.15 * by_ends) / 0.65
+        balance = 0.6 * by_ends + 0.4 * by_work
         assert of_two_classes(20, long_s=long_s) == pytest.approx(balance, rel=0.01)
 
 
