@@ -37,7 +37,7 @@ def test_slow_reader_gives_its_slot_back_until_its_part_is_sent(backend: str) ->
         stage.client.stops_reading()
         stage.sends(chunk())
         await settled()
-        await readers.passes(0.9)
+        await readers.passes(0.7)
         assert (readers.in_flight, readers.paused) == (1, 0)
         await readers.passes(0.2)
         assert (readers.in_flight, readers.paused) == (0, 1)
@@ -98,7 +98,7 @@ def test_idle_event_stream_has_its_slot_only_for_its_parts(backend: str) -> None
     async def scene(group: Any) -> None:
         feeds = Scene(group, 1)
         stage = await feeding(feeds)
-        await feeds.passes(0.9)
+        await feeds.passes(0.7)
         assert (feeds.in_flight, feeds.paused) == (1, 0)
         await feeds.passes(0.2)
         assert (feeds.in_flight, feeds.paused) == (0, 1)

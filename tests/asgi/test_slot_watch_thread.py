@@ -214,14 +214,14 @@ def waits_for(
 
 def test_next_scan_is_when_the_next_request_is_due() -> None:
     watch = SlotWatch(with_places(4))
-    assert watch._step() == 0.5, "nothing is watched"
+    assert watch._step() == 0.4, "nothing is watched"
     slots = [waits_for(watch, pause_s, 0.4) for pause_s in (0.8, 0.3, -1.0)]
     assert watch._step() == pytest.approx(0.3)
     slots[1].work()
     assert watch._step() == pytest.approx(0.4), "a transfer ends"
     for slot in slots:
         slot.wait(watch.clock() + 0.8)
-    assert watch._step() == 0.5, "one may begin to wait meanwhile"
+    assert watch._step() == 0.4, "one may begin to wait meanwhile"
     slots[0].wait(watch.clock() + 0.001)
     assert watch._step() == slot_watch.SCAN_MIN_S
 
@@ -235,11 +235,11 @@ def test_next_scan_is_not_earlier_for_a_request_without_slot() -> None:
     free.wait(watch.clock())
     assert slot.permit is not None
     slot.permit.pause()
-    assert watch._step() == 0.5
+    assert watch._step() == 0.4
     body.wait(watch.clock() + 0.3, watch.clock() + 0.4)
     assert watch._step() == pytest.approx(0.4)
     body.wait(watch.clock(), watch.clock())
-    assert watch._step() == 0.5, "its transfer has been told to end"
+    assert watch._step() == 0.4, "its transfer has been told to end"
 
 
 def test_many_requests_are_scanned_less_often() -> None:

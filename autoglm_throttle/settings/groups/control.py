@@ -164,10 +164,10 @@ class ConcurrencySettings(Group):
     inflight_floor: Annotated[int, whole(1, 10_000, "requests")] = 2
     """Lower bound of the adaptive concurrency limit, however slow the service. [simulated in the design: 16
     would break slow services]"""
-    slot_idle_s: Annotated[float, number(0.05, 3600, "s")] = 1.0
+    slot_idle_s: Annotated[float, number(0.05, 3600, "s")] = 0.8
     """Seconds after which a request that waits for its client gives its slot back: for the rest of a body,
     for a slow reader, or as an event stream without a new part. It takes the slot again at once when the app
-    works on. [simulated: beside a hundred idle streams the others are served]"""
+    works on. [measured over real sockets: a second after a hundred idle streams all others are served]"""
     body_timeout_s: Annotated[float, number(0.1, 86_400, "s")] = 30.0
     """Seconds that a request may wait for its body, plus one for each 500 bytes that have arrived; then 408,
     or a disconnect for the app if its response has begun. A reader of a response has the same time; then the
