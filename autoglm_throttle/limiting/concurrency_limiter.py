@@ -150,7 +150,7 @@ class AdaptiveConcurrencyLimiter:
         is_set = "inflight_start" in settings.model_fields_set
         is_unset = self._learns_slo and not is_set
         first = FIRST_LIMIT_UNSET if is_unset else settings.inflight_start
-        self._learned_limit: float = settings.inflight_start / workers if is_unset else 0.0
+        self._learned_limit: float = max(1.0, settings.inflight_start / workers) if is_unset else 0.0
         """Limit once an objective has been learned, if none has reached the first one; 0: nothing to do."""
         self._begin_period(float(max(1, settings.inflight_floor // workers, math.ceil(first / workers))))
 

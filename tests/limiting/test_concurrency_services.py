@@ -121,6 +121,17 @@ def test_once_an_objective_is_learned_the_first_limit_is_that_of_a_set_one(
     assert plant.limiter.limit == limit
 
 
+def test_many_workers_keep_a_slot_each_once_an_objective_is_learned() -> None:
+    tested = AdaptiveConcurrencyLimiter(ConcurrencySettings(), 0.0, memory_target=0.92, workers=64)
+    work_class = tested.work_classes[""]
+    for now in range(1, 10):
+        tested.close_period(float(now))
+        work_class.learned_slo_s = 2.0  # as after requests that were not counted: no slot was in use
+        work_class.done, work_class.total_s = 1, 0.01
+        tested.period.ended, tested.period.done, tested.period.peak = [work_class], 1, 0
+    assert tested.capacity == 1
+
+
 def test_the_first_limit_stays_above_what_was_in_flight() -> None:
     plant = Plant(ConcurrencySettings(), 1000.0, 0.2)
     plant.run(20.0, (100.0, 0.0, 0.0))
