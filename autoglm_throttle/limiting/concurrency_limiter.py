@@ -187,7 +187,9 @@ class AdaptiveConcurrencyLimiter:
             return UNCOUNTED
         in_flight = self.in_flight
         if in_flight >= self.capacity or (self.waiting and self.queues.is_ahead(demand.priority)):
-            self._reach_limit(now)
+            if not period.limited:
+                period.limited = True
+                period.due_s = min(period.due_s, now + FAST_PERIOD_S)  # early, if answers are unloaded
             return NO_SLOT
         self.in_flight = in_flight = in_flight + 1
         work_class.in_flight += 1
@@ -243,7 +245,7 @@ class AdaptiveConcurrencyLimiter:
         slo_s = demand.slo_s or self.work_classes.slo_of(work_class)
         ticket = Ticket(demand, now, RESERVED_MAX_WAIT * slo_s, RESERVED_QUEUE, work_class)
         if self.queues.all[RESERVED_QUEUE].tickets or self.in_flight >= self.capacity:
-            self._reach_limit(now)
+            self.period.limited = True
             return self._append(ticket)
         self._call(ticket, now)
         return ticket
@@ -483,13 +485,6 @@ class AdaptiveConcurrencyLimiter:
         self._uncounted_max = max(UNCOUNTED_MIN, UNCOUNTED_SHARE * limit)
         self.period.due_s = self.period.opened_s + self._period_s
         self._set_capacity()
-
-    def _reach_limit(self, now: float) -> None:
-        """Record that a request found the limit reached: the period may end early if answers are unloaded."""
-        period = self.period
-        if not period.limited:
-            period.limited = True
-            period.due_s = min(period.due_s, now + FAST_PERIOD_S)
 
     def _bound(self, limit: float) -> float:
         return min(limit, self.memory.requests, float(self.settings.inflight_max) or math.inf)
