@@ -48,7 +48,7 @@ a GPU 0.28 of its throughput]
 
 BY_WORK = 0.4
 """Share of the requests in flight in the limit of several classes, beside that of the completions.
-[simulated: at 0 requests of 5 s beside others of 10 ms keep 0.57 of what they could have, with it 0.80; at
+[simulated: at 0 requests of 5 s beside others of 10 ms keep 0.57 of what they could have, with it 0.76; at
 0.5 a tenth of the random mixes lose 3 %]
 """
 

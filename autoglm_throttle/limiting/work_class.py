@@ -39,7 +39,7 @@ LOADED_PER_BUDGET, LOADED_MARGIN, LOADED_SLO_SHARE = 2.0, 1.2, 0.6
 them within 0.4 of the objective, or 1.2 within 0.6. [simulated: without the first an LLM keeps 0.94 of its
 throughput at 2x; without the second a service of 1 s with 2 s allowed begins with 0.57; with several classes
 a tenth of the mixes lose 2 %] Not with several workers: the one that has seen the longest mean would aim
-higher, grow, and lengthen it. [measured: four workers keep 0.75 to 0.94 of high instead of 0.96]
+higher, grow, and lengthen it. [simulated: four uneven workers then keep 0.70 of high instead of 0.85]
 """
 
 SHARED_RISE: Final = 1.01
