@@ -1,9 +1,10 @@
 """Plants faults in a copy of the package and reports whether the tests named for each of them fail.
 
-``python -m tests.project.planted_faults [FILE.toml ...] [--stage before|now] [--tree DIRECTORY]`` reads the lists in
-``tests/project/planted``. A fault is a table with the property it breaks and, for each stage, the file, the text to
-find in it (once), the text to put in its place and the tests that must fail. ``before`` is the code as it was when the
-list was made, ``now`` the code as it stands; a fault without ``now`` has the same text in both.
+``python -m tests.project.planted_faults [FILE.toml ...] [--stage before|now] [--tree DIRECTORY]`` reads the
+lists in ``tests/project/planted``. A fault is a table with the property that it breaks and, for each stage,
+the file, the text to find in it (once), the text to put in its place and the tests that must fail.
+``before`` is the code as it was when the list was made, ``now`` the code as it stands; a fault without
+``now`` has the same text in both.
 """
 
 import argparse
@@ -21,14 +22,14 @@ COPIED = ("autoglm_throttle", "benchmarks", "docs", "examples", "tests", "pyproj
 
 
 def faults_of(paths: list[Path], stage: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the property and the description of each fault at one stage."""
+    """Yield the property and the description of each fault at one stage."""
     for path in paths:
         for fault in tomllib.loads(path.read_text("utf-8"))["fault"]:
             yield f"{path.stem}: {fault['property']}", fault.get(stage, fault["before"])
 
 
 def copy_tree(tree: Path, target: Path) -> None:
-    """Copies what the tests need."""
+    """Copy what the tests need."""
     for name in COPIED:
         source = tree / name
         if source.is_dir():
@@ -38,7 +39,7 @@ def copy_tree(tree: Path, target: Path) -> None:
 
 
 def is_found(root: Path, fault: dict[str, Any]) -> str:
-    """Plants one fault, runs its tests and returns ``found``, ``NOT FOUND`` or why it could not be planted."""
+    """Plant one fault, run its tests, and return ``found`` or what was not as it should be."""
     path = root / fault["file"]
     text = path.read_text("utf-8") if path.exists() else ""
     if text.count(fault["find"]) != 1:
@@ -57,7 +58,7 @@ def is_found(root: Path, fault: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Plants every fault listed and returns 1 if one of them was not found."""
+    """Plant every fault listed; returns 1 if one of them was not found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("lists", nargs="*", type=Path)
     parser.add_argument("--stage", choices=("before", "now"), default="now")
