@@ -14,8 +14,7 @@ from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
 from autoglm_throttle.events import EventQueue, control_events
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
-from autoglm_throttle.limiting.limit_decision import latest
-from autoglm_throttle.limiting.rate_rejection import all_rejected
+from autoglm_throttle.limiting.decisions import all_rejected, latest
 from autoglm_throttle.limiting.ticket import TicketCharges
 from autoglm_throttle.limiting.token_bucket import Refundable
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass

@@ -14,10 +14,8 @@ from autoglm_throttle.admission.settlement import Settlement
 from autoglm_throttle.events import EventQueue, RejectionSampler
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
-from autoglm_throttle.limiting.limit_sets import LimitSets
-from autoglm_throttle.limiting.shared_budget import SharedBudget
-from autoglm_throttle.limiting.token_bucket import PriorityBuckets
-from autoglm_throttle.limiting.user_limits import UserLimits
+from autoglm_throttle.limiting.token_bucket import PriorityBuckets, SharedBudget
+from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.limiting.work_class import LEARNED_SLO_MIN_S
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.gpu_items import ENGINES

@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autoglm_throttle.limiting.instant import seconds_until
-from autoglm_throttle.limiting.limit_decision import OK, rejection
+from autoglm_throttle.limiting.decisions import OK, rejection, seconds_until
 from autoglm_throttle.types import SUB_BUCKETS, Decision, UserLimit
 
 COUNTED_BUCKETS = SUB_BUCKETS + 1

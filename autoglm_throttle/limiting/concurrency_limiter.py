@@ -12,12 +12,16 @@ import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from autoglm_throttle.limiting.instant import seconds_until
-from autoglm_throttle.limiting.measurement_period import RunningPeriod
+from autoglm_throttle.limiting.decisions import seconds_until
 from autoglm_throttle.limiting.memory_cap import MemoryCap
-from autoglm_throttle.limiting.queue import RESERVED_QUEUE, PriorityQueues, TicketQueue
-from autoglm_throttle.limiting.reserved_share import RESERVED_MAX_WAIT, ReservedShare
-from autoglm_throttle.limiting.retry_schedule import RetrySchedule
+from autoglm_throttle.limiting.queue import (
+    RESERVED_MAX_WAIT,
+    RESERVED_QUEUE,
+    PriorityQueues,
+    ReservedShare,
+    RetrySchedule,
+    TicketQueue,
+)
 from autoglm_throttle.limiting.service_estimator import ServiceEstimator
 from autoglm_throttle.limiting.ticket import CALLED, CANCELLED, EXPIRED, WAITING, Ticket, TicketState
 from autoglm_throttle.limiting.work_class import (
@@ -27,6 +31,7 @@ from autoglm_throttle.limiting.work_class import (
     QUIET,
     RESUMED,
     UNCOUNTED,
+    RunningPeriod,
     SlotHolder,
     WorkClass,
     WorkClasses,

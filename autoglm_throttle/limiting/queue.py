@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import OrderedDict
 from typing import Final
 
-from autoglm_throttle.limiting.reserved_share import ReservedShare
 from autoglm_throttle.limiting.ticket import Ticket
 from autoglm_throttle.types import Priority
 
@@ -188,3 +188,93 @@ class PriorityQueues:
             called = max(0, min(self.would_wait[priority], free))
             self.would_wait[priority] -= called
             free -= called
+
+
+RESERVED_MAX_WAIT = 0.5
+"""Share of its objective that a request on the reserved share may wait."""
+
+BURST = 2.0
+"""Least burst of an unused share, in requests."""
+
+BURST_S = 3.0
+"""Seconds of the share saved as credit: with less, a class with a tenth of the high demand gets nothing."""
+
+
+class ReservedShare:
+    """Credit that grows with time, like a token bucket with a share of the measured rate.
+
+    In any t seconds at most ``max(BURST, BURST_S * share * rate) + share * rate * t`` requests spend it,
+    so a burst of low requests cannot occupy the first queue.
+
+    Args:
+        share: of the service rate, 0..1; 0: never.
+        now: monotonic seconds.
+    """
+
+    __slots__ = ("_credit", "_share", "_stamp_s")
+
+    def __init__(self, share: float, now: float) -> None:
+        self._share = share
+        self._credit = 0.0
+        self._stamp_s = now
+
+    def take(self, rate_rps: float, now: float) -> bool:
+        """Spend the credit of one request, if there is enough."""
+        share_rps = self._share * rate_rps
+        credit = self._credit + (now - self._stamp_s) * share_rps
+        credit = min(credit, max(BURST, BURST_S * share_rps))
+        self._stamp_s = now
+        taken = credit >= 1.0
+        self._credit = credit - 1.0 if taken else credit
+        return taken
+
+
+RETRY_MAX_S = 54.0
+"""Longest time told: clients follow a Retry-After up to a minute, and jitter adds a tenth."""
+
+RETRY_SHARE = 0.5
+"""Share of the service rate kept for returning requests; the others come for the first time.
+[simulated: the whole rate lets 83 % of the calls of a crowd fail, half of it none]
+"""
+
+
+TURNS_MAX = 10_000
+"""Users whose turns are remembered."""
+
+
+class RetrySchedule:
+    """Turns of the rejected requests, one after another at half of the service rate.
+
+    Args:
+        now: monotonic seconds.
+    """
+
+    __slots__ = ("_last_s", "turns")
+
+    def __init__(self, now: float) -> None:
+        self._last_s = now
+        self.turns: dict[str, float] = {}
+        """The newest turn of each rejected user, the oldest first."""
+
+    def next_turn_s(self, user: str, rate_rps: float, now: float) -> float:
+        """Assign the next turn to a user, and return the seconds until it; at most `RETRY_MAX_S`."""
+        turn_s = max(self._last_s, now) + 1.0 / (RETRY_SHARE * rate_rps)
+        self._last_s = turn_s = min(turn_s, now + RETRY_MAX_S)
+        turns = self.turns
+        if user:  # without one nobody can be told from the others
+            turns.pop(user, None)
+            turns[user] = turn_s
+        if len(turns) > TURNS_MAX:
+            del turns[next(iter(turns))]
+        return turn_s - now
+
+    def take_turn(self, user: str, now: float) -> bool:
+        """Return whether a user has returned in its turn, which is then used up; not before it."""
+        is_turn = now >= self.turns.get(user, math.inf)
+        if is_turn:
+            del self.turns[user]
+        return is_turn
+
+    def backlog_s(self, now: float) -> float:
+        """Return the seconds until the last turn that was assigned; 0 if all are over."""
+        return max(0.0, self._last_s - now)

@@ -7,8 +7,7 @@ aim, at most twice the slots that it fills. So the completions of short requests
 
 from __future__ import annotations
 
-from autoglm_throttle.limiting.measurement_period import MeasurementPeriod
-from autoglm_throttle.limiting.work_class import WorkClass, WorkClasses
+from autoglm_throttle.limiting.work_class import MeasurementPeriod, WorkClass, WorkClasses
 from autoglm_throttle.settings.groups.control import ConcurrencySettings
 
 FIRST_LATENCY_S = 0.05

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autoglm_throttle.limiting.limit_decision import OK, deciding_limit, rejection
-from autoglm_throttle.limiting.log_window import evaluate_limit
-from autoglm_throttle.limiting.window_layout import Account, layout_of
+from autoglm_throttle.limiting.decisions import OK, deciding_limit, rejection
+from autoglm_throttle.limiting.log_window import Account, evaluate_limit, layout_of
 from autoglm_throttle.types import Decision, UserLimit
 
 SWEPT_PER_NEWCOMER = 2

@@ -17,7 +17,7 @@ import math
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.limiting.instant import seconds_until
+from autoglm_throttle.limiting.decisions import seconds_until
 from autoglm_throttle.store.pending_check import Key
 from autoglm_throttle.types import Decision, LimitStatus, Reason
 

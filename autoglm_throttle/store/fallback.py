@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autoglm_throttle.limiting.limit_sets import LimitSet, LimitSets
-from autoglm_throttle.limiting.user_limits import Part, UserLimits
+from autoglm_throttle.limiting.user_limits import LimitSet, LimitSets, Part, UserLimits
 from autoglm_throttle.store.health import HealthState, StoreHealth, fair_share
 from autoglm_throttle.store.last_known_remaining import LastKnownRemaining
 from autoglm_throttle.store.user_limit_store import StoreErrorKind

@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.limiting.instant import seconds_until
-from autoglm_throttle.limiting.rate_rejection import rate_rejection
+from autoglm_throttle.limiting.decisions import rate_rejection, seconds_until
 from autoglm_throttle.store.token_lease import TokenLease
 from autoglm_throttle.types import Decision, Demand, Priority
 

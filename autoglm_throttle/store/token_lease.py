@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from autoglm_throttle.limiting.instant import seconds_until
+from autoglm_throttle.limiting.decisions import seconds_until
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 
 TICK_S: Final = 0.1

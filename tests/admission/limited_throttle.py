@@ -7,7 +7,7 @@ from typing import Any
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Rejection, Throttle
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, Ticket
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
-from autoglm_throttle.limiting.shared_budget import SharedBudget
+from autoglm_throttle.limiting.token_bucket import SharedBudget
 from autoglm_throttle.limiting.work_class import WorkClass
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 

@@ -12,8 +12,7 @@ from autoglm_throttle import Demand, Priority, Settings
 from autoglm_throttle.admission import factory
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, Ticket
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
-from autoglm_throttle.limiting.shared_budget import SharedBudget
-from autoglm_throttle.limiting.token_bucket import TokenBucket
+from autoglm_throttle.limiting.token_bucket import SharedBudget, TokenBucket
 from autoglm_throttle.limiting.user_limits import UserLimits
 from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.settings.groups.store import StoreSettings

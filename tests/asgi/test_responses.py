@@ -20,8 +20,7 @@ from autoglm_throttle.asgi.responses import (
     STATUS,
     ResponseBuilder,
 )
-from autoglm_throttle.limiting.limit_sets import LimitSets
-from autoglm_throttle.limiting.user_limits import UserLimits
+from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.settings.groups.callers import HeaderStyle, ResponseSettings
 from autoglm_throttle.types import Decision, Demand, LimitStatus, Reason, UserLimit
 from tests.asgi.structured_fields import Item, read_list

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.limit_sets import LimitSets
-from autoglm_throttle.limiting.user_limits import UserLimits
+from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge
 from autoglm_throttle.types import Decision, Demand, Priority, UserLimit
 from tests.contract.reference import Reference

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.aggregate import Aggregator
-from autoglm_throttle.limiting.shared_budget import SharedBudget
+from autoglm_throttle.limiting.token_bucket import SharedBudget
 from autoglm_throttle.settings.groups.control import ControlSettings, RateSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import (

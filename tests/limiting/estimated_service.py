@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoglm_throttle.limiting.measurement_period import MeasurementPeriod
 from autoglm_throttle.limiting.service_estimator import ServiceEstimator
-from autoglm_throttle.limiting.work_class import WorkClasses
+from autoglm_throttle.limiting.work_class import MeasurementPeriod, WorkClasses
 from autoglm_throttle.settings.groups.control import ConcurrencySettings
 
 LONGEST_S = 2.0

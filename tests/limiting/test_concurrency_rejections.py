@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
-from autoglm_throttle.limiting.retry_schedule import RETRY_MAX_S, TURNS_MAX, RetrySchedule
+from autoglm_throttle.limiting.queue import RETRY_MAX_S, TURNS_MAX, RetrySchedule
 from autoglm_throttle.types import Decision, Demand, Priority, Reason
 from tests.limiting.measured_limiters import (
     HIGH,

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.limiting.log_window import CLAMPED_S
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
-from autoglm_throttle.limiting.user_limits import UserLimits
+from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.types import Demand, Priority, UserLimit
 from tests.limiting.windows import limit
 

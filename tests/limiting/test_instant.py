@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.instant import seconds_until
+from autoglm_throttle.limiting.decisions import seconds_until
 
 instants = st.floats(0.0, 1e12)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.limiting.limit_sets import LimitSets
+from autoglm_throttle.limiting.user_limits import LimitSets
 from autoglm_throttle.types import UNITS_AT_MOST, Demand, Priority, UserLimit
 from tests.limiting.windows import Limits, per
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.reserved_share import BURST, BURST_S, ReservedShare
+from autoglm_throttle.limiting.queue import BURST, BURST_S, ReservedShare
 from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from autoglm_throttle.types import Outcome
 from tests.limiting.measured_limiters import (

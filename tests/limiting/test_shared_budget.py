@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared_budget import SharedBudget
+from autoglm_throttle.limiting.token_bucket import SharedBudget
 from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.types import Priority, Reason
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.limit_sets import LimitSets
-from autoglm_throttle.limiting.user_limits import Part, UserLimits
+from autoglm_throttle.limiting.user_limits import LimitSets, Part, UserLimits
 from autoglm_throttle.store.health import fair_share
 from autoglm_throttle.types import Decision, Demand, Priority, Reason, UserLimit
 from tests.limiting.reference_log import ReferenceLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autoglm_throttle.limiting.limit_sets import LimitSets
+from autoglm_throttle.limiting.user_limits import LimitSets
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.fallback import StoreNames
 from autoglm_throttle.store.health import HealthState, StoreHealth
