@@ -321,7 +321,8 @@ class _StoreAnswer:
         """Return the time from which the store may cover the tokens that the pool lacks."""
         shortfall = lacking - self.remaining
         if shortfall <= 0.0:
-            fits_s = self.received_s
+            # Not `received_s`: the caller's `now` may be of just before an answer that came meanwhile.
+            fits_s = -math.inf
         elif rate:
             fits_s = self.received_s + shortfall / rate
         else:

@@ -79,6 +79,12 @@ def test_a_grant_is_spent_without_asking_until_it_is_used_up() -> None:
     assert not made.is_decidable(MID, 0.1)
 
 
+def test_an_answer_of_just_after_the_callers_clock_hides_no_tokens() -> None:
+    made, _ = leases()
+    grant_mid(made, 0.0, 5.0, 0.1)
+    assert not made.is_decidable(MID, 0.1 - 1e-6), "the store has five: ask it"
+
+
 def test_unused_tokens_are_available_to_others() -> None:
     made, _ = leases()
     grant_mid(made, 1.0, 0.0, 0.0)
