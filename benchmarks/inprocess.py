@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
+from autoglm_throttle.testing.simulated import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 from benchmarks import harness
 from benchmarks.shared.bars import Bar
 

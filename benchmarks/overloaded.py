@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
+from autoglm_throttle.testing.simulated import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 from autoglm_throttle.traffic.demo.serving import read_config, serve
-from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 from autoglm_throttle.types import Policy
 from benchmarks import asgi_rows
 from benchmarks.asgi_rows import App, Scope

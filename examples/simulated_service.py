@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from starlette.types import ASGIApp
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
-from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
+from autoglm_throttle.testing.simulated import BatchSpec, LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
 
 DEFAULTS = {"AUTOGLM_THROTTLE_PRIORITY_HEADER_TRUST": "any"}
 """A load test states priorities as no client may by default; the environment overrides it."""

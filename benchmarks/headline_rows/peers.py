@@ -11,8 +11,7 @@ from typing import Any
 from fastapi import Depends, FastAPI, Request
 from pydantic import BaseModel
 
-from autoglm_throttle.traffic.simulate import SimulatedGpu
-from autoglm_throttle.traffic.simulate.batch_queue import BatchQueue
+from autoglm_throttle.testing.simulated import BatchQueue, SimulatedGpu
 from benchmarks.headline_rows.cases import PATH
 
 

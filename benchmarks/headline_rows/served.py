@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoglm_throttle import Caller, Settings, Throttle, ThrottleMiddleware
+from autoglm_throttle.testing.simulated import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 from autoglm_throttle.traffic.demo.serving import read_config, serve
-from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 from benchmarks.asgi_rows import App, Scope
 from benchmarks.headline_rows import peers
 from benchmarks.headline_rows.cases import CONNECTIONS, VARIANTS

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoglm_throttle.traffic.simulate.llm import LlmEngine
-from autoglm_throttle.traffic.simulate.spec import Item, LlmSpec
+from autoglm_throttle.testing.simulated_engines import Item, LlmEngine, LlmSpec
 from benchmarks.loop.plant import DeviceReading, Listener
 from benchmarks.loop.request import Request
 from benchmarks.loop.scheduler import EventScheduler
@@ -115,7 +114,7 @@ class LlmPlant:
         self._begin()
 
     def _account(self, now: float) -> None:
-        if self._engine.resident:
+        if self._engine.running or self._engine.queue:
             self._busy_s += now - self._since_s
             self._work_s += (now - self._since_s) * self._engine.fill
         self._since_s = now

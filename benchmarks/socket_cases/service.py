@@ -20,8 +20,8 @@ import os
 from typing import Any
 
 from autoglm_throttle import Throttle, ThrottleMiddleware
-from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec
-from autoglm_throttle.traffic.simulate import service as gpu_service
+from autoglm_throttle.testing.simulated import BatchSpec, SimulatedGpu, SimulatedGpuSpec
+from autoglm_throttle.testing.simulated import service as gpu_service
 
 SLOTS, CALL_S = 8, float(os.environ.get("FIELD_CALL_S", "1.0"))
 PART, PARTS = b"x" * 65_536, 512

@@ -17,11 +17,11 @@ import pytest
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.settings import PREFIX
 from autoglm_throttle.testing import ManualClock
+from autoglm_throttle.testing.simulated import SimulatedGpu, service
 from autoglm_throttle.traffic.inproc import run_inprocess
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, RecorderSettings
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
-from autoglm_throttle.traffic.simulate import SimulatedGpu, service
 from tests.docs.pages import LOAD_TEST_COMMANDS, ROOT, Command, commands
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("load")]

@@ -114,7 +114,7 @@ def test_simulated_service_trusts_the_load_test_priorities(
 
 def test_simulated_gpu_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
-    from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec
+    from autoglm_throttle.testing.simulated import BatchSpec, LlmSpec
     from examples.simulated_service import spec
 
     assert isinstance(spec({"SIM_MODE": "llm"}).work, LlmSpec)

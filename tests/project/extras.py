@@ -15,7 +15,7 @@ from importlib import import_module
 from autoglm_throttle import Demand, Priority, Settings, Throttle, ThrottleError, ThrottleMiddleware
 from autoglm_throttle._runtime.install_hint import how_to_install
 
-ROOMS = ("asgi", "cli", "fastapi", "observe", "testing", "traffic", "traffic.demo", "traffic.simulate")
+ROOMS = ("asgi", "cli", "fastapi", "observe", "testing", "testing.simulated", "traffic")
 
 
 def admits() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from autoglm_throttle.testing.simulated import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 from autoglm_throttle.traffic.demo.serving import read_config, serve
-from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 
 
 def main() -> None:

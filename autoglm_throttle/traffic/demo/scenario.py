@@ -15,6 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from autoglm_throttle.settings import PREFIX
+from autoglm_throttle.testing.simulated import BatchSpec, LlmSpec, SimulatedGpuSpec
 from autoglm_throttle.traffic.files import max_connections
 from autoglm_throttle.traffic.plan import (
     Arrivals,
@@ -26,7 +27,6 @@ from autoglm_throttle.traffic.plan import (
     make_replay_plan,
 )
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
-from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimulatedGpuSpec
 from autoglm_throttle.traffic.trace import load_azure_llm
 from autoglm_throttle.types import Policy
 

@@ -13,12 +13,11 @@ from starlette.types import Receive, Scope, Send
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.store.shared_limits import StoreView
+from autoglm_throttle.testing.simulated import SimulatedGpu, SimulatedResponse, service
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.traffic.demo.downstream import Downstream
 from autoglm_throttle.traffic.demo.scenario import CONNECTIONS, STATE_PATH, gpu_spec
 from autoglm_throttle.traffic.demo.serving import read_config, serve
-from autoglm_throttle.traffic.simulate import SimulatedGpu, service
-from autoglm_throttle.traffic.simulate.response import SimulatedResponse
 from autoglm_throttle.types import ConcurrencyView, Priority
 
 

@@ -18,9 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.observe import metrics_app
+from autoglm_throttle.testing.simulated import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 from autoglm_throttle.traffic.record import RecorderMiddleware
-from autoglm_throttle.traffic.simulate import BatchSpec, SimulatedGpu, SimulatedGpuSpec
-from autoglm_throttle.traffic.simulate.service import service
 
 
 class Front:

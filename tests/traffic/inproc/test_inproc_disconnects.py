@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from autoglm_throttle.testing.simulated import LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
-from autoglm_throttle.traffic.simulate import LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 100}
 

@@ -8,8 +8,14 @@ import json
 import pytest
 from starlette.types import Message
 
-from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
-from autoglm_throttle.traffic.simulate.response import BODY_BYTES
+from autoglm_throttle.testing.simulated import (
+    BODY_BYTES,
+    BatchSpec,
+    LlmSpec,
+    SimulatedGpu,
+    SimulatedGpuSpec,
+    service,
+)
 from tests.traffic.asgi_driver import ask
 
 FAST = SimulatedGpuSpec(work=BatchSpec(max_batch=8, base_s=1e-4, capacity_rps=10_000.0))

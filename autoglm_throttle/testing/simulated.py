@@ -13,20 +13,21 @@ POST   /sim/fault               ``fault`` and its number; only if allowed
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from autoglm_throttle.traffic.simulate.batch_queue import BatchQueue
-from autoglm_throttle.traffic.simulate.gpu import SimulatedGpu
-from autoglm_throttle.traffic.simulate.response import (
-    BadRequestError,
-    ClientDisconnected,
-    SimulatedResponse,
-    integer_field,
-)
-from autoglm_throttle.traffic.simulate.spec import Done
+from autoglm_throttle.testing.simulated_engines import BatchSpec, Item, LlmSpec
+from autoglm_throttle.testing.simulated_gpu import Done, SimulatedGpu, SimulatedGpuSpec
+
+__all__ = ["BatchSpec", "Done", "Item", "LlmSpec", "SimulatedGpu", "SimulatedGpuSpec", "service"]
+
+WORD = "word "
+"""Text of a generated token."""
 
 CHARS_PER_TOKEN = 4
 """The usual rule of thumb for English text."""
@@ -39,6 +40,13 @@ STREAM_EVERY_S = 0.05
 
 STATUS = {"memory": 500, "lost": 500, "too_large": 400, "cancelled": 499}
 """HTTP status of failed work, by ``Done.failed``; no client sees 499."""
+
+BODY_BYTES = 1 << 20
+"""A longer request body is rejected with 413."""
+
+# Built once: the simulated service should cost little beside the code under test.
+_decode = json.JSONDecoder().decode
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def service(sim: SimulatedGpu, *, allow_faults: bool = False, cancel_on_disconnect: bool = False) -> ASGIApp:
@@ -76,20 +84,19 @@ class _SimulatedService:
             await send({"type": "websocket.close", "code": 1000})
 
     async def _serve(self, exchange: SimulatedResponse) -> None:
+        method, handler = self._routes.get(exchange.path, ("", None))
+        if handler is None:
+            await exchange.answer(404, {"error": "no such path"})
+            return
+        if exchange.method != method:
+            await exchange.answer(405, {"error": f"use {method}"})
+            return
         try:
-            await self._handler(exchange)(exchange)
+            await handler(exchange)
         except BadRequestError as problem:
             await exchange.answer(problem.status, {"error": str(problem)})
         except ClientDisconnected:
             pass
-
-    def _handler(self, exchange: SimulatedResponse) -> Callable[[SimulatedResponse], Awaitable[None]]:
-        if exchange.path not in self._routes:
-            raise BadRequestError(404, "no such path")
-        method, handler = self._routes[exchange.path]
-        if exchange.method != method:
-            raise BadRequestError(405, f"use {method}")
-        return handler
 
     async def _predict(self, exchange: SimulatedResponse) -> None:
         body = await exchange.body()
@@ -118,21 +125,14 @@ class _SimulatedService:
         body = await exchange.body()
         context = _context_tokens(body)
         tokens = integer_field(body, "max_tokens", DEFAULT_TOKENS, 1)
-        usage = {
-            "prompt_tokens": context,
-            "completion_tokens": tokens,
-            "total_tokens": context + tokens,
-        }
+        usage = {"prompt_tokens": context, "completion_tokens": tokens, "total_tokens": context + tokens}
         number, future = self._submit(exchange, context, tokens)
         if body.get("stream") is True:
             await self._stream(exchange, number, future, usage)
             return
         _raise_failure(await future)
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": _text(tokens)},
-            "finish_reason": "length",
-        }
+        message = {"role": "assistant", "content": WORD * tokens}
+        choice = {"index": 0, "message": message, "finish_reason": "length"}
         await exchange.answer(200, _completion("chat.completion", number, [choice]) | {"usage": usage})
 
     async def _stream(
@@ -144,7 +144,7 @@ class _SimulatedService:
             await asyncio.wait((future,), timeout=STREAM_EVERY_S)
             ready = total if future.done() else self._sim.generated(number, self._sim.clock())
             if ready > sent and not (future.done() and future.result().failed):
-                choice = {"index": 0, "delta": {"content": _text(ready - sent)}, "finish_reason": None}
+                choice = {"index": 0, "delta": {"content": WORD * (ready - sent)}, "finish_reason": None}
                 await exchange.event(_completion(kind, number, [choice]))
                 sent = ready
         if future.result().failed:
@@ -198,10 +198,6 @@ def _context_tokens(body: Mapping[str, object]) -> int:
     return -(-chars // CHARS_PER_TOKEN)
 
 
-def _text(tokens: int) -> str:
-    return "word " * tokens
-
-
 def _completion(kind: str, number: int, choices: list[dict[str, object]]) -> dict[str, object]:
     return {"id": f"chatcmpl-{number}", "object": kind, "model": "simulated", "choices": choices}
 
@@ -221,3 +217,143 @@ async def _run_lifespan(receive: Receive, send: Send) -> None:
         await send({"type": f"{message['type']}.complete"})
         if message["type"] == "lifespan.shutdown":
             return
+
+
+class BatchQueue:
+    """Completes the futures of finished requests with one timer, set to the device's next event.
+
+    Work of a disconnected client continues, unless it is cancelled. Event loops may follow each other, as
+    under a test client, but only one at a time may use a queue.
+    """
+
+    def __init__(self, sim: SimulatedGpu) -> None:
+        self.sim = sim
+        self._waiting: dict[int, asyncio.Future[Done]] = {}
+        self._ids = itertools.count(1)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._armed_s = math.inf
+
+    def submit(self, context_tokens: int, tokens: int) -> tuple[int, asyncio.Future[Done]]:
+        """Submit a request and return its number and the future of its result."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._armed_s = loop, math.inf
+        number = next(self._ids)
+        future: asyncio.Future[Done] = loop.create_future()
+        self._waiting[number] = future
+        self.sim.submit(Item(number, context_tokens, tokens), self.sim.clock())
+        self._set_timer()
+        return number, future
+
+    def cancel(self, number: int) -> None:
+        """Cancel a request, as far as the device still can."""
+        self.sim.cancel(number, self.sim.clock())
+        self.start_next()
+
+    def start_next(self) -> None:
+        """Complete the futures of finished requests and set the timer; also called after a fault."""
+        for done in self.sim.advance(self.sim.clock()):
+            future = self._waiting.pop(done.id)
+            if not future.done():
+                future.set_result(done)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        due_s = self.sim.next_event()
+        if due_s is None or due_s >= self._armed_s or self._loop is None:
+            return
+        self._armed_s = due_s
+        self._loop.call_later(max(0.0, due_s - self.sim.clock()), self._on_timer, due_s)
+
+    def _on_timer(self, armed_s: float) -> None:
+        # Timers are not cancelled: a replaced one still fires, and must not clear the newer one.
+        if armed_s == self._armed_s:
+            self._armed_s = math.inf
+        self.start_next()
+
+
+class BadRequestError(Exception):
+    """An invalid request.
+
+    Args:
+        status: HTTP status of the answer.
+        message: the problem, for the client.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ClientDisconnected(Exception):
+    """The client disconnected before its request was complete."""
+
+
+class SimulatedResponse:
+    """Request and answer of one ASGI call."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self._receive = receive
+        self._send = send
+
+    async def body(self) -> dict[str, object]:
+        """Read the request's JSON object; an empty body counts as an empty object.
+
+        Raises:
+            BadRequestError: no JSON object, or more than ``BODY_BYTES``.
+            ClientDisconnected: the client disconnected.
+        """
+        raw = b""
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnected
+            raw += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(raw) > BODY_BYTES:
+                raise BadRequestError(413, f"the body is larger than {BODY_BYTES} bytes")
+        try:
+            read = _decode(raw.decode()) if raw else {}
+        except (ValueError, RecursionError):
+            raise BadRequestError(400, "the body is not JSON") from None
+        if not isinstance(read, dict):
+            raise BadRequestError(400, "the body is not a JSON object")
+        return read
+
+    async def wait_disconnected(self) -> None:
+        """Wait until the client has disconnected; call it after the body was read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def answer(self, status: int, content: Mapping[str, object]) -> None:
+        """Send a complete JSON answer."""
+        body = _encode(content).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def begin_stream(self) -> None:
+        """Start an answer of server-sent events."""
+        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def event(self, data: Mapping[str, object] | str, *, last: bool = False) -> None:
+        """Send one event; the last one ends the answer."""
+        text = data if isinstance(data, str) else _encode(data)
+        body = f"data: {text}\n\n".encode()
+        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+
+
+def integer_field(body: Mapping[str, object], name: str, default: int, least: int) -> int:
+    """Read an integer from a request's body.
+
+    Raises:
+        BadRequestError: not an integer from ``least`` to 1 000 000.
+    """
+    number = body.get(name, default)
+    if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= 1_000_000:
+        raise BadRequestError(400, f"{name} must be a whole number from {least} to 1000000")
+    return number

@@ -1,4 +1,4 @@
-"""The simulated device: engine, utilization meter and faults behind one lock, and a provider for the sampler.
+"""The simulated device: work model, utilization and faults behind one lock, and a provider for the sampler.
 
 The model reads no clock: callers pass the time. Only ``read``, called by the sampler's thread without a
 time, uses the clock of the constructor.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from autoglm_throttle.traffic.simulate.batch import BatchEngine
-from autoglm_throttle.traffic.simulate.llm import LlmEngine
-from autoglm_throttle.traffic.simulate.spec import BatchSpec, Done, Item, LlmSpec, SimulatedGpuSpec
-from autoglm_throttle.traffic.simulate.utilization import UtilizationMeter
+from autoglm_throttle.testing.simulated_engines import BatchEngine, BatchSpec, Item, LlmEngine, LlmSpec
 from autoglm_throttle.types import Clock, GpuSample
 
+GIB = 1 << 30
 DEVICE = "GPU-simulated-0"
 FAKE_BUSY_PCT = 98.0
 """Utilization shown by a device with kernels that spin without working."""
@@ -24,20 +24,79 @@ FAKE_BUSY_PCT = 98.0
 FAKE_BUSY_DRAW = 0.1
 """Power draw meanwhile, as a share of the span from idle to peak power."""
 
+WINDOW_S = 1.0
+"""NVML documents its sampling period as between 1/6 s and 1 s, depending on the product."""
 
-@dataclass(slots=True)
-class SimulatedGpuState:
-    """Counters and gauges of a simulated device."""
 
-    submitted: int = 0
-    done: int = 0
-    failed: int = 0
-    resident: int = 0
-    """Queued and running; ``submitted = done + failed + resident`` always."""
-    queued: int = 0
-    kv_used: int = 0
-    """Tokens."""
-    lost: bool = False
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedGpuSpec:
+    """Memory, power and work model of a device.
+
+    Raises:
+        ValueError: idle memory or power above the total, or a negative duration.
+    """
+
+    work: BatchSpec | LlmSpec = field(default_factory=BatchSpec)
+    memory_total_bytes: int = 80 * GIB
+    memory_idle_bytes: int = 2 * GIB
+    request_bytes: int = GIB // 4
+    """Memory of each request, queued or running; batch mode only."""
+    restart_s: float = 5.0
+    """Seconds for which the device is lost after it ran out of memory."""
+    idle_w: float = 70.0
+    peak_w: float = 700.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.memory_idle_bytes < self.memory_total_bytes:
+            raise ValueError("memory_idle_bytes must be below memory_total_bytes")
+        if not 0.0 <= self.idle_w <= self.peak_w or not self.restart_s >= 0.0:
+            raise ValueError("idle_w must not be above peak_w, restart_s not negative")
+
+
+class Done(NamedTuple):
+    """Result of one request on the device."""
+
+    id: int
+    done_s: float
+    failed: str = ""
+    """Reason of the failure: ``memory``, ``lost``, ``too_large`` or ``cancelled``; empty for success."""
+
+
+class _UtilizationMeter:
+    """The busy time of the last second, as a duty cycle: the share of it in which any kernel ran.
+
+    NVML defines utilization this way. It saturates below capacity, here as on real devices.
+    """
+
+    def __init__(self) -> None:
+        self._ended: deque[tuple[float, float, float]] = deque()
+        self._since_s: float | None = None
+        self._fill = 0.0
+
+    def begin(self, now: float, fill: float) -> None:
+        """Record the start of work; ``fill`` is the share 0..1 of the device it occupies."""
+        self._since_s, self._fill = now, fill
+
+    def end(self, now: float) -> None:
+        """Record the end of the work begun last, if any."""
+        if self._since_s is None:
+            return
+        self._ended.append((self._since_s, now, self._fill))
+        self._since_s = None
+        while self._ended[0][1] < now - WINDOW_S:
+            self._ended.popleft()
+
+    def shares(self, now: float) -> tuple[float, float]:
+        """Return busy share and fill-weighted busy share of the second before ``now``, both 0..1."""
+        spans = list(self._ended)
+        if self._since_s is not None:
+            spans.append((self._since_s, now, self._fill))
+        busy = weighted = 0.0
+        for begin_s, end_s, fill in spans:
+            length = max(0.0, min(end_s, now) - max(begin_s, now - WINDOW_S))
+            busy += length
+            weighted += length * fill
+        return min(1.0, busy / WINDOW_S), min(1.0, weighted / WINDOW_S)
 
 
 @dataclass(slots=True)
@@ -72,18 +131,18 @@ class SimulatedGpu:
         self.clock = clock
         work = self.spec.work
         self._engine = BatchEngine(work) if isinstance(work, BatchSpec) else LlmEngine(work)
-        self._meter = UtilizationMeter()
+        self._meter = _UtilizationMeter()
         self._lock = threading.Lock()
         self._now = -math.inf
         self._finished: list[Done] = []
-        self._state = SimulatedGpuState()
+        self._submitted = self._done = self._failed = 0
         self._faults = _Faults()
 
     def submit(self, item: Item, now: float) -> None:
         """Submit a request; ``advance`` returns its result later."""
         with self._lock:
             now = self._run_until(now)
-            self._state.submitted += 1
+            self._submitted += 1
             if now < self._faults.lost_until_s:
                 self._fail([item], now, "lost")
             elif not self._engine.fits(item):
@@ -98,8 +157,7 @@ class SimulatedGpu:
         with self._lock:
             now = self._run_until(now)
             if self._engine.drop(item_id, now):
-                self._state.failed += 1
-                self._finished.append(Done(item_id, now, "cancelled"))
+                self._fail([Item(item_id)], now, "cancelled")
 
     def next_event(self) -> float | None:
         """Return the earliest time at which ``advance`` can return results; None if no work is pending."""
@@ -145,14 +203,18 @@ class SimulatedGpu:
             )
 
     def state(self, now: float) -> dict[str, int | bool]:
-        """Return counters and gauges at ``now``, as one flat mapping."""
+        """Return counters and gauges at ``now``; ``submitted = done + failed + resident`` always."""
         with self._lock:
             now = self._run_until(now)
-            self._state.resident = self._engine.resident
-            self._state.queued = self._engine.queued
-            self._state.kv_used = self._engine.kv_used
-            self._state.lost = now < self._faults.lost_until_s
-            return asdict(self._state)
+            return {
+                "submitted": self._submitted,
+                "done": self._done,
+                "failed": self._failed,
+                "resident": self._resident,
+                "queued": len(self._engine.queue),
+                "kv_used": self._engine.kv_used,
+                "lost": now < self._faults.lost_until_s,
+            }
 
     def read(self) -> tuple[GpuSample]:
         """Return one sample at the time of the own clock. Blocks, in real time, while reads hang."""
@@ -225,7 +287,7 @@ class SimulatedGpu:
             if self._engine.ends_s is not None:
                 self._meter.end(due)
                 ended = self._engine.finish()
-                self._state.done += len(ended)
+                self._done += len(ended)
                 self._finished.extend(Done(item.id, due) for item in ended)
             self._start(due)
             due = self._next()
@@ -235,7 +297,7 @@ class SimulatedGpu:
     def _next(self) -> float | None:
         if self._engine.ends_s is not None:
             return self._engine.ends_s
-        return self._faults.stalled_until_s if self._engine.queued else None
+        return self._faults.stalled_until_s if self._engine.queue else None
 
     def _start(self, now: float) -> None:
         if self._engine.ends_s is not None or now < self._faults.stalled_until_s:
@@ -258,11 +320,16 @@ class SimulatedGpu:
         self._faults.lost_until_s = until_s
 
     def _fail(self, items: list[Item], now: float, reason: str) -> None:
-        self._state.failed += len(items)
+        self._failed += len(items)
         self._finished.extend(Done(item.id, now, reason) for item in items)
+
+    @property
+    def _resident(self) -> int:
+        """Requests on the device, queued or running."""
+        return len(self._engine.queue) + len(self._engine.running)
 
     def _memory_bytes(self) -> int:
         work = self.spec.work
         if isinstance(work, LlmSpec):
             return self.spec.memory_idle_bytes + self._engine.kv_used * work.kv_bytes_per_token
-        return self.spec.memory_idle_bytes + self._engine.resident * self.spec.request_bytes
+        return self.spec.memory_idle_bytes + self._resident * self.spec.request_bytes

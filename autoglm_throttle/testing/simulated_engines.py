@@ -1,0 +1,301 @@
+"""Work models of a simulated GPU: static batches, or continuous batching of token sequences. No clock.
+
+The defaults are round numbers of this project, not those of a device.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+
+def _check(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if not 0.0 < number < math.inf:
+            raise ValueError(f"{name} must be a finite number above 0, not {number!r}")
+
+
+class Item(NamedTuple):
+    """One request for the device."""
+
+    id: int
+    context_tokens: int = 0
+    tokens: int = 1
+    """Tokens to generate; llm mode only, like ``context_tokens``."""
+
+
+def _kv(item: Item) -> int:
+    return item.context_tokens + item.tokens
+
+
+def _remove(queue: deque[Item], item_id: int) -> bool:
+    item = next((item for item in queue if item.id == item_id), None)
+    if item is None:
+        return False
+    queue.remove(item)
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSpec:
+    """Static batching: an idle device takes at most ``max_batch`` queued requests, which end together.
+
+    Raises:
+        ValueError: a number that is not above 0, or ``base_s`` so long that
+            ``capacity_rps`` is out of reach.
+    """
+
+    max_batch: int = 16
+    base_s: float = 0.010
+    """Fixed cost of a batch: launch, copy, post-processing."""
+    capacity_rps: float = 100.0
+    """Requests/s in full batches: the maximal throughput."""
+
+    def __post_init__(self) -> None:
+        _check(max_batch=self.max_batch, base_s=self.base_s, capacity_rps=self.capacity_rps)
+        if self.per_item_s <= 0.0:
+            raise ValueError(
+                f"base_s must be below max_batch / capacity_rps = {self.max_batch / self.capacity_rps:g} s"
+            )
+
+    @property
+    def per_item_s(self) -> float:
+        """Time that each request adds to its batch, so that full batches run at ``capacity_rps``."""
+        return (self.max_batch / self.capacity_rps - self.base_s) / self.max_batch
+
+
+class BatchEngine:
+    """One batch at a time; all its requests end together."""
+
+    kv_used = 0
+    """No tokens in this mode."""
+
+    def __init__(self, spec: BatchSpec) -> None:
+        self._spec = spec
+        self.queue: deque[Item] = deque()
+        self.running: list[Item] = []
+        self.ends_s: float | None = None
+        """End of the running batch; None while idle."""
+
+    @property
+    def fill(self) -> float:
+        """Running requests as a share of the largest batch."""
+        return len(self.running) / self._spec.max_batch
+
+    def fits(self, _item: Item) -> bool:
+        """Whether the item could run on the empty device: always."""
+        return True
+
+    def add(self, item: Item, _now: float) -> None:
+        """Queue an item for the next batch."""
+        self.queue.append(item)
+
+    def begin(self, now: float, slowness: float) -> bool:
+        """Start a batch of queued items; False if the queue is empty."""
+        size = min(len(self.queue), self._spec.max_batch)
+        self.running = [self.queue.popleft() for _ in range(size)]
+        if size:
+            self.ends_s = now + slowness * (self._spec.base_s + size * self._spec.per_item_s)
+        return size > 0
+
+    def finish(self) -> list[Item]:
+        """End the batch and return its items."""
+        ended, self.running, self.ends_s = self.running, [], None
+        return ended
+
+    def delay(self, _now: float, by_s: float) -> None:
+        """Postpone the end of the running batch."""
+        if self.ends_s is not None:
+            self.ends_s += by_s
+
+    def truncate(self, _now: float) -> None:
+        """Do nothing: a batch cannot be shortened; a new speed holds from the next one on."""
+
+    def drop(self, item_id: int, _now: float) -> bool:
+        """Remove a queued item; False if it is not queued. A running batch is not shortened."""
+        return _remove(self.queue, item_id)
+
+    def generated(self, _id: int, _now: float) -> int:
+        """No tokens in this mode."""
+        return 0
+
+    def clear(self) -> list[Item]:
+        """Remove all items and return them."""
+        lost = [*self.finish(), *self.queue]
+        self.queue.clear()
+        return lost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmSpec:
+    """Continuous batching: each step gives each running sequence one token; new ones join between steps.
+
+    A step lasts ``step_s + per_seq_s x running + context of new sequences / prefill_tps``.
+
+    Raises:
+        ValueError: a number that is not above 0.
+    """
+
+    step_s: float = 0.012
+    per_seq_s: float = 0.0002
+    prefill_tps: float = 20_000.0
+    """Context tokens/s."""
+    kv_tokens: int = 400_000
+    """Capacity for context and output tokens of running sequences; a sequence starts when it fits whole."""
+    max_running: int = 64
+    kv_bytes_per_token: int = 131_072
+    """32 layers x 8 KV heads x 128 x 2 (key, value) x 2 bytes: the shape of Llama 3 8B in half precision."""
+
+    def __post_init__(self) -> None:
+        _check(
+            step_s=self.step_s,
+            per_seq_s=self.per_seq_s,
+            prefill_tps=self.prefill_tps,
+            kv_tokens=self.kv_tokens,
+            max_running=self.max_running,
+        )
+
+    def faster(self, factor: float) -> LlmSpec:
+        """Return the same device with every duration divided by ``factor``."""
+        return replace(
+            self,
+            step_s=self.step_s / factor,
+            per_seq_s=self.per_seq_s / factor,
+            prefill_tps=self.prefill_tps * factor,
+        )
+
+
+class _Sequence(NamedTuple):
+    last_step: int
+    serial: int
+    first_step: int
+    item: Item
+
+
+class LlmEngine:
+    """Continuous batching, at a cost by sequence and not by token.
+
+    Steps of equal length are modelled as one *stretch*. A new sequence ends it with the running step.
+    """
+
+    def __init__(self, spec: LlmSpec) -> None:
+        self._spec = spec
+        self.queue: deque[Item] = deque()
+        self.running: list[_Sequence] = []
+        self.ends_s: float | None = None
+        """End of the running stretch; None while idle."""
+        self.kv_used: int = 0
+        """Tokens reserved by all running sequences: context and all tokens they will generate."""
+        self._serial = 0
+        self._steps_done = 0
+        self._start_s = 0.0
+        self._step_s = 0.0
+        self._steps = 0
+        self._is_fixed = False
+        """Whether the end of the stretch can no longer come earlier."""
+
+    @property
+    def fill(self) -> float:
+        """Running sequences as a share of ``max_running``."""
+        return len(self.running) / self._spec.max_running
+
+    def fits(self, item: Item) -> bool:
+        """Whether the item could run on the empty device."""
+        return _kv(item) <= self._spec.kv_tokens
+
+    def add(self, item: Item, now: float) -> None:
+        """Queue an item; it joins after the running step if there is capacity."""
+        self.queue.append(item)
+        if self._has_capacity():
+            self.truncate(now)
+
+    def begin(self, now: float, slowness: float) -> bool:
+        """Start queued items that fit, and the next stretch; False if there is no work."""
+        context = 0
+        joined = False
+        while self._has_capacity():
+            context += self._join(self.queue.popleft())
+            joined = True
+        if not self.running:
+            return False
+        step_s = self._spec.step_s + self._spec.per_seq_s * len(self.running)
+        self._start_s, self._step_s = now, slowness * (step_s + context / self._spec.prefill_tps)
+        # A step that reads new contexts is longer than the others, so it is a stretch of its own.
+        self._steps = 1 if joined else self.running[0].last_step - self._steps_done
+        self._is_fixed = joined
+        self.ends_s = now + self._steps * self._step_s
+        return True
+
+    def finish(self) -> list[Item]:
+        """End the stretch and return the sequences that generated their last token in it."""
+        self._steps_done += self._steps
+        self._steps, self.ends_s = 0, None
+        ended = []
+        while self.running and self.running[0].last_step <= self._steps_done:
+            item = heapq.heappop(self.running).item
+            self.kv_used -= _kv(item)
+            ended.append(item)
+        return ended
+
+    def delay(self, now: float, by_s: float) -> None:
+        """Postpone the end of the running step, and of the stretch."""
+        self.truncate(now)
+        if self.ends_s is not None:
+            self.ends_s += by_s
+            self._is_fixed = True
+
+    def truncate(self, now: float) -> None:
+        """End the stretch with the running step."""
+        if self.ends_s is None or self._is_fixed:
+            return
+        # ceil: the running step is completed.
+        self._steps = min(self._steps, math.ceil((now - self._start_s) / self._step_s))
+        self.ends_s = self._start_s + self._steps * self._step_s
+
+    def drop(self, item_id: int, now: float) -> bool:
+        """Remove a queued or running item; a running one frees its capacity after the running step."""
+        sequence = self._sequence(item_id)
+        if sequence is None:
+            return _remove(self.queue, item_id)
+        self.truncate(now)
+        self.running.remove(sequence)
+        # list.remove breaks the heap order.
+        heapq.heapify(self.running)
+        self.kv_used -= _kv(sequence.item)
+        return True
+
+    def generated(self, item_id: int, now: float) -> int:
+        """Return the tokens of a running sequence so far; 0 if it is queued or unknown."""
+        sequence = self._sequence(item_id)
+        if sequence is None:
+            return 0
+        ended = min(self._steps, int((now - self._start_s) / self._step_s))
+        return max(0, self._steps_done + ended - sequence.first_step)
+
+    def clear(self) -> list[Item]:
+        """Remove all items and return them."""
+        lost = [*(sequence.item for sequence in sorted(self.running)), *self.queue]
+        self.running.clear()
+        self.queue.clear()
+        self.kv_used = self._steps = 0
+        self.ends_s = None
+        return lost
+
+    def _sequence(self, item_id: int) -> _Sequence | None:
+        return next((sequence for sequence in self.running if sequence.item.id == item_id), None)
+
+    def _has_capacity(self) -> bool:
+        if not self.queue or len(self.running) >= self._spec.max_running:
+            return False
+        return self.kv_used + _kv(self.queue[0]) <= self._spec.kv_tokens
+
+    def _join(self, item: Item) -> int:
+        """Start a sequence and return the tokens of its context."""
+        self._serial += 1
+        last_step = self._steps_done + max(1, item.tokens)
+        heapq.heappush(self.running, _Sequence(last_step, self._serial, self._steps_done, item))
+        self.kv_used += _kv(item)
+        return item.context_tokens
