@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from autoglm_throttle.asgi.identity_source import import_identify, key_source, require_synchronous
-from autoglm_throttle.asgi.proxy_detector import WARNING, ProxyDetector
-from autoglm_throttle.asgi.routes import RouteTable, path_of
-from autoglm_throttle.asgi.work_classes import WITHOUT_BODY, WorkClassNames
+from autoglm_throttle.asgi.identity_source import (
+    WARNING,
+    ProxyDetector,
+    import_identify,
+    key_source,
+    require_synchronous,
+)
+from autoglm_throttle.asgi.routes import WITHOUT_BODY, RouteTable, WorkClassNames, path_of
 from autoglm_throttle.events import LOGGER, LogEvent
 from autoglm_throttle.settings import RoutePolicy, Settings
 from autoglm_throttle.settings.field_types import parse_quantity

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 from starlette.requests import ClientDisconnect
@@ -14,16 +13,21 @@ from autoglm_throttle._runtime.weak import weak_method
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
 from autoglm_throttle.asgi import marks
-from autoglm_throttle.asgi.advice import MARKER, AdviceMiddleware
-from autoglm_throttle.asgi.begun_call import BegunCall
 from autoglm_throttle.asgi.callers import BODY, STREAM, WEBSOCKET, Identify, RequestClassifier
-from autoglm_throttle.asgi.degraded_field import degraded_header
-from autoglm_throttle.asgi.failure_attribution import attribute_to_throttle
-from autoglm_throttle.asgi.receive import BufferedReceive
+from autoglm_throttle.asgi.receive import BegunCall, BufferedReceive
 from autoglm_throttle.asgi.request_body import CompleteBody, RequestBody, TooManyBodiesError, is_complete
-from autoglm_throttle.asgi.response_tracker import ResponseTracker
+from autoglm_throttle.asgi.response_tracker import ResponseTracker, degraded_header
 from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by, send_body_timeout
 from autoglm_throttle.asgi.routes import RouteTable, path_of
+from autoglm_throttle.asgi.scope import (
+    MARKER,
+    AdviceMiddleware,
+    App,
+    Receive,
+    Scope,
+    Send,
+    attribute_to_throttle,
+)
 from autoglm_throttle.asgi.slot_watch import SlotWatch, TooSlowError, WatchedStream
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.gpu.monitor import SourceView
@@ -33,13 +37,8 @@ from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Reason, Rejected, TelemetryState
 
 if TYPE_CHECKING:
-    from autoglm_throttle.asgi.app_breaker_path import AppBreakerPath
+    from autoglm_throttle.asgi.app_fallbacks import AppBreakerPath
 
-Message = dict[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-App = Callable[[Any, Any, Any], Awaitable[None]]
 
 TRY_AGAIN_LATER = 1013
 """WebSocket close code (IANA registry, RFC 6455): the server is overloaded."""
@@ -110,10 +109,8 @@ class ThrottleMiddleware:
 
     def _install_breaker(self, name: str) -> None:
         """Put the breaker between the limits and the app."""
-        from autoglm_throttle.asgi.app_breaker import (
-            AppBreaker,
-        )  # imports all guards: not needed without one
-        from autoglm_throttle.asgi.app_breaker_path import AppBreakerPath
+        from autoglm_throttle.asgi.app_breaker import AppBreaker  # imports all guards: not needed without one
+        from autoglm_throttle.asgi.app_fallbacks import AppBreakerPath
 
         self.app = app_breaker = AppBreaker(self.app, self.throttle, name, self._send_rejection)
         self._breaker_path = AppBreakerPath(

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from autoglm_throttle.admission.permit import Permit
-from autoglm_throttle.asgi.begun_call import BegunCall
-from autoglm_throttle.asgi.receive import BUFFER_BYTES, DISCONNECTS, BufferedReceive
+from autoglm_throttle.asgi.receive import BUFFER_BYTES, DISCONNECTS, BegunCall, BufferedReceive
+from autoglm_throttle.asgi.scope import Receive
 from autoglm_throttle.asgi.slot_watch import SlotWatch, TooSlowError, WatchedSlot
 
 _DISCONNECT = {"type": "http.disconnect"}
@@ -32,9 +32,7 @@ class RequestBody(BufferedReceive):
 
     __slots__ = ("_on_timeout", "_watch", "_watched", "timed_out")
 
-    def __init__(
-        self, receive: Callable[[], Awaitable[Any]], watch: SlotWatch, *, is_stream: bool = False
-    ) -> None:
+    def __init__(self, receive: Receive, watch: SlotWatch, *, is_stream: bool = False) -> None:
         super().__init__(receive)
         self._watch = watch
         self._watched = WatchedSlot(watch, None)
@@ -128,7 +126,7 @@ class CompleteBody:
 
     __slots__ = ("_message", "_receive")
 
-    def __init__(self, message: Any, receive: Callable[[], Awaitable[Any]]) -> None:  # noqa: ANN401 - an ASGI message
+    def __init__(self, message: Any, receive: Receive) -> None:  # noqa: ANN401 - an ASGI message
         self._message = message
         self._receive = receive
 

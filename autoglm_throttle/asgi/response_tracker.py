@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.request_body import RequestBody
 from autoglm_throttle.asgi.responses import EXPOSED_FIELDS, LEGACY_NAMES, ResponseBuilder, send_body_timeout
+from autoglm_throttle.asgi.scope import App, Message, Receive, Scope, Send
 from autoglm_throttle.asgi.slot_watch import SlotWatch, TooSlowError, WatchedStream
+from autoglm_throttle.resilience.degraded_record import DegradedAnswer, degraded_answers
 from autoglm_throttle.types import Outcome
-
-Message = dict[str, Any]
-Send = Callable[[Any], Awaitable[None]]
 
 SWITCHING_PROTOCOLS = 101
 """The status of an accepted websocket."""
@@ -46,12 +45,7 @@ class ResponseTracker:
     )
 
     def __init__(
-        self,
-        send: Send,
-        permit: Permit,
-        response_builder: ResponseBuilder,
-        watch: SlotWatch,
-        is_stream: bool,
+        self, send: Send, permit: Permit, response_builder: ResponseBuilder, watch: SlotWatch, is_stream: bool
     ) -> None:
         self._send = send
         self._permit = permit
@@ -172,3 +166,33 @@ def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message
     message = message.copy()
     message["headers"] = headers + fields
     return message
+
+
+FIELD = b"x-degraded"
+
+
+async def degraded_header(app: App, scope: Scope, receive: Receive, send: Send) -> None:
+    """Run an app, and add ``X-Degraded`` to its response for the fallbacks used until its start.
+
+    Fallbacks used later, in the middle of a stream, come too late for the field. The app's own field stays.
+    """
+    notes: list[DegradedAnswer] = []
+    outer = degraded_answers.get()
+
+    def send_with_field(message: Any) -> Awaitable[None]:  # noqa: ANN401 - an ASGI message
+        if notes and message["type"] == "http.response.start":
+            message = _with_degraded_field(message, notes)
+        return send(message)
+
+    degraded_answers.set(notes)
+    try:
+        await app(scope, receive, send_with_field)
+    finally:
+        degraded_answers.set(outer)  # reset(token) fails if the server ends the request in another context
+
+
+def _with_degraded_field(message: dict[str, Any], notes: Sequence[DegradedAnswer]) -> dict[str, Any]:
+    headers = list(message.get("headers") or ())  # any iterable may come
+    if all(name.lower() != FIELD for name, _ in headers):
+        headers.append((FIELD, ", ".join(f"{fallback}; cause={cause}" for fallback, cause in notes).encode()))
+    return {**message, "headers": headers}

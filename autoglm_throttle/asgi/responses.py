@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from math import ceil, isfinite, isinf
 from typing import Any
 
+from autoglm_throttle.asgi.scope import Send
 from autoglm_throttle.settings.groups.callers import HeaderStyle, ResponseSettings
 from autoglm_throttle.types import BreakerCause, Decision, GuardRejection, Reason
 
@@ -193,7 +194,7 @@ class ResponseBuilder:
         return json.dumps(_problem(decision, 413, sentence), separators=(",", ":")).encode()
 
 
-async def send_body_timeout(send: Callable[[Any], Awaitable[None]], scope: Mapping[str, Any]) -> None:
+async def send_body_timeout(send: Send, scope: Mapping[str, Any]) -> None:
     """Answer a request whose body makes no progress with 408, and end its connection."""
     fields = [_PROBLEM, (b"content-length", b"%d" % len(_BODY_TIMEOUT))]
     if str(scope.get("http_version", "1.1")).startswith("1"):  # later versions have no such field

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import math
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -17,14 +17,12 @@ from autoglm_throttle._runtime.fork import keep_parent_part, rebuild_after_fork
 from autoglm_throttle._runtime.weak import weak_method
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.admission.permit import Permit
-from autoglm_throttle.asgi.begun_call import BegunCall
+from autoglm_throttle.asgi.receive import BegunCall
+from autoglm_throttle.asgi.scope import Receive, Send
 from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.limiting.work_class import PAUSED
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Clock
-
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
 
 MIN_BYTES_PER_S: Final = 500.0
 """Least rate of a body or a reader: the default ``MinRate`` of Apache's mod_reqtimeout."""

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from autoglm_throttle import Priority, Reason, ThrottleMiddleware
-from autoglm_throttle.asgi.failure_attribution import attribute_to_throttle
+from autoglm_throttle.asgi.scope import attribute_to_throttle
 from autoglm_throttle.events import LOG_INTERVAL_S
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer

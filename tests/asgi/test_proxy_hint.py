@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.asgi.callers import RequestClassifier
-from autoglm_throttle.asgi.proxy_detector import REQUESTS, ProxyDetector
+from autoglm_throttle.asgi.identity_source import REQUESTS, ProxyDetector
 from autoglm_throttle.asgi.routes import RouteTable
 from autoglm_throttle.settings import Settings
 

@@ -14,7 +14,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from autoglm_throttle import Demand, Permit, Priority, RoutePolicy, ThrottleMiddleware, mark
-from autoglm_throttle.asgi.advice import AdviceMiddleware
+from autoglm_throttle.asgi.scope import AdviceMiddleware
 from autoglm_throttle.settings import ResourcePolicy
 from autoglm_throttle.testing import (
     FakeGpu,

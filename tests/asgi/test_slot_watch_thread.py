@@ -15,7 +15,7 @@ import pytest
 
 from autoglm_throttle import Permit, Throttle
 from autoglm_throttle.asgi import slot_watch
-from autoglm_throttle.asgi.begun_call import BegunCall
+from autoglm_throttle.asgi.receive import BegunCall
 from autoglm_throttle.asgi.request_body import RequestBody
 from autoglm_throttle.asgi.slot_watch import SlotWatch, WatchedSlot, WatchedStream
 from autoglm_throttle.settings import Settings

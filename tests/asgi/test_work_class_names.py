@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.asgi import work_classes
-from autoglm_throttle.asgi.work_classes import WorkClassNames
+from autoglm_throttle.asgi import routes
+from autoglm_throttle.asgi.routes import WorkClassNames
 from autoglm_throttle.settings import RoutePolicy
 from tests.asgi.run_app import http_scope, websocket_scope
 from tests.asgi.scopes import make
@@ -49,7 +49,7 @@ def test_malformed_scope_has_the_class_of_the_service(scope: dict[str, Any]) -> 
 
 
 def test_cache_of_paths_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_classes, "MAX_CACHED_PATHS", 4)
+    monkeypatch.setattr(routes, "MAX_CACHED_PATHS", 4)
     names = WorkClassNames()
     for number in range(50):
         names.find(http_scope(f"/{number}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from autoglm_throttle.asgi.advice import MARKER
+from autoglm_throttle.asgi.scope import MARKER
 from autoglm_throttle.traffic.record.recorded_request import DecisionFields
 from autoglm_throttle.types import decision_label
 

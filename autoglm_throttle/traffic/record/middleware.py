@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import anyio
 
-from autoglm_throttle.asgi.advice import MARKER
+from autoglm_throttle.asgi.scope import MARKER
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.settings.groups.recorder import RecordBody

@@ -1,0 +1,91 @@
+"""Entries of the scope: the permit, the advice, and whether the throttle made the response."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+from autoglm_throttle.admission.permit import Permit
+from autoglm_throttle.throttle import Throttle
+
+Message = Any
+"""An ASGI message."""
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+MARKER = "autoglm_throttle"
+"""The scope entry with the request's decision: a dict from Throttle to Permit or Rejection.
+None if the request is exempt. In ``scope["state"]`` the entry that holds the `ResourceAdvice`.
+"""
+
+
+class AdviceMiddleware:
+    """Puts the `ResourceAdvice` of each admitted request into ``scope["state"]`` of the app.
+
+    Args:
+        app: the protected app.
+        throttle: the throttle whose permits carry the advice.
+    """
+
+    def __init__(self, app: App, throttle: Throttle) -> None:
+        self.app = app
+        self._throttle = throttle
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Pass a connection on."""
+        permit = scope[MARKER].get(self._throttle) if MARKER in scope else None
+        if permit is not None:
+            scope.setdefault("state", {})[MARKER] = permit.advice
+        return self.app(scope, receive, send)
+
+
+def permit_of(scope: Mapping[str, Any]) -> Permit | None:
+    """Return the permit of a request, from the innermost middleware; None if it is exempt or has none.
+
+    An app that waits for others may give its slot back meanwhile: `Permit.pause` and `Permit.resume`.
+    """
+    verdicts: dict[Throttle, object] = scope.get(MARKER) or {}
+    verdict = next(reversed(verdicts.values()), None)
+    return verdict if isinstance(verdict, Permit) else None
+
+
+SCOPE_KEY = "autoglm_throttle.attribution"
+"""The scope entry with the `FailureAttribution` of a request to an app behind a breaker."""
+
+
+class FailureAttribution:
+    """Attribution of one request's response, written by inner middleware.
+
+    One object serves all breakers around one request, since scopes are copied on their way in.
+    """
+
+    __slots__ = ("by_throttle", "cause")
+
+    def __init__(self) -> None:
+        self.by_throttle: bool = False
+        """Whether the throttle produced the response; no breaker may count it then."""
+        self.cause: str = ""
+        """Reason of the throttle's response; empty: a fallback must not replace it."""
+
+
+def attribution_of(scope: Scope) -> FailureAttribution:
+    """Return the request's `FailureAttribution`; create it if there is none."""
+    attribution = scope.get(SCOPE_KEY)
+    if not isinstance(attribution, FailureAttribution):
+        attribution = scope[SCOPE_KEY] = FailureAttribution()
+    return attribution
+
+
+def attribute_to_throttle(scope: Scope, cause: str = "") -> None:
+    """Attribute the coming response to the throttle. Has no effect outside a breaker.
+
+    Args:
+        scope: of the request.
+        cause: cause passed to a fallback of the app; empty: no fallback may answer.
+    """
+    attribution = scope.get(SCOPE_KEY)
+    if isinstance(attribution, FailureAttribution):
+        attribution.by_throttle, attribution.cause = True, cause
