@@ -1,11 +1,87 @@
-"""Values exchanged between the concurrency limiter and the controller."""
+"""Values of the control loop: policies, causes, and the reports that it exchanges with the limiter."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
 
-from autoglm_throttle.types.enums import ControlCause, Signal, TelemetryState
+PolicyName = Literal["adaptive", "tiers", "concurrency", "fixed"]
+SignalName = Literal["auto", "utilization", "pressure"]
+MissingTelemetryName = Literal["open", "last", "conservative", "closed"]
+AggregateName = Literal["weighted", "mean", "max"]
+
+
+class Policy(StrEnum):
+    """Policy of the control loop."""
+
+    ADAPTIVE = "adaptive"
+    """The concurrency limit, with the tier table armed only by the limiter's own reports."""
+    TIERS = "tiers"
+    """The tier table taken literally, with or without traffic."""
+    CONCURRENCY = "concurrency"
+    """The concurrency limit alone: needs no telemetry."""
+    FIXED = "fixed"
+    """The nominal rates."""
+
+
+class Signal(StrEnum):
+    """Signal compared with the bands of the tier table."""
+
+    AUTO = "auto"
+    """Pressure where an engine reports its queue, else utilization."""
+    UTILIZATION = "utilization"
+    PRESSURE = "pressure"
+    """100 % times the largest of several ratios of a load to its target."""
+
+
+class MissingTelemetryMode(StrEnum):
+    """The assumption once telemetry has been missing for long (``GPU_UNKNOWN``)."""
+
+    OPEN = "open"
+    LAST = "last"
+    CONSERVATIVE = "conservative"
+    CLOSED = "closed"
+
+
+class AggregateMode(StrEnum):
+    """How the utilizations of several devices are aggregated."""
+
+    WEIGHTED = "weighted"
+    MEAN = "mean"
+    MAX = "max"
+
+
+class TelemetryState(StrEnum):
+    """Reliability of the newest GPU sample."""
+
+    STARTING = "starting"
+    FRESH = "fresh"
+    LATE = "late"
+    STALE = "stale"
+    BLIND = "blind"
+    NONE = "none"
+    """No source exists: no sample is expected, so none is missing."""
+
+
+class ControlCause(StrEnum):
+    """The cause of the control state in force."""
+
+    CALM = "calm"
+    STRIKE = "strike"
+    TIER = "tier"
+    HELD = "held"
+    RELEASED = "released"
+    STALE = "stale"
+    BLIND = "blind"
+    LOST = "lost"
+    STALLED = "stalled"
+    """A device is busy without any output."""
+    DEGRADED = "degraded"
+    """The throughput of a device is far below that of the same load before."""
+    NO_DEVICE = "no_device"
+    POLICY = "policy"
 
 
 @dataclass(frozen=True, slots=True)

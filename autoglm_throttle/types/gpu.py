@@ -1,12 +1,11 @@
-"""Samples and views of GPUs, and the protocol of their sources."""
+"""Samples, verdicts and views of GPUs, and the protocol of their sources."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
-
-from autoglm_throttle.types.verdict import GpuVerdict
+from enum import StrEnum
+from typing import Final, Literal, Protocol, runtime_checkable
 
 DeviceKey = tuple[str, str]
 """Host and device id of a sample: the identity of a device."""
@@ -14,6 +13,50 @@ DeviceKey = tuple[str, str]
 
 ThrottleBit = Literal["sw_power_cap", "hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake"]
 """Reason for a reduced clock: NVML's clock event reasons that are a fault or a limit, not idleness."""
+
+
+class GpuCondition(StrEnum):
+    """Condition of a device: a closed set, also the metric label."""
+
+    IDLE = "idle"
+    WORKING = "working"
+    """Neither idle nor busy."""
+    PRODUCTIVE = "productive"
+    """Busy, as confirmed by more signals than its utilization."""
+    UNDERFED = "underfed"
+    """High utilization, but most of the device has nothing to do: more concurrent requests would help."""
+    STARVED = "starved"
+    """Requests wait and the device has free capacity: the host is the bottleneck."""
+    DEGRADED = "degraded"
+    """Busy, and throughput is far below that of the same load before."""
+    THROTTLED = "throttled"
+    """Busy, and slowed down by heat or power."""
+    STALLED = "stalled"
+    """High utilization without any output: a hung kernel or collective."""
+    UNKNOWN = "unknown"
+    """High utilization, and no other signal is known."""
+    LOST = "lost"
+
+
+_FAKE_BUSY: Final = frozenset({GpuCondition.STALLED, GpuCondition.DEGRADED, GpuCondition.UNDERFED})
+
+
+@dataclass(frozen=True, slots=True)
+class GpuVerdict:
+    """A condition with its evidence."""
+
+    condition: GpuCondition
+    since_s: float
+    """Monotonic time since which the condition holds."""
+    confidence: float
+    """0..1, the share of the relevant and known signals that agree."""
+    evidence: Mapping[str, float] = field(default_factory=dict)
+    """Checked signal, such as ``utilization_pct`` or ``power_share``, -> value at the newest sample."""
+
+    @property
+    def fake_busy(self) -> bool:
+        """Whether the device reports high utilization and does little."""
+        return self.condition in _FAKE_BUSY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +79,7 @@ class GpuSample:
     """Empty for this host."""
     kind: Literal["gpu", "mig", "engine"] = "gpu"
     gpu_instance: str = ""
-    """For a MIG instance with a partition of its own: the UUID of the GPU and the driver's number of
-    that partition, ``GPU-.../3``. Sources with different names for one instance are joined by it.
-    """
+    """UUID of the GPU and number of the partition of a MIG instance, ``GPU-.../3``: it joins the sources."""
     name: str = ""
     health: Literal["ok", "degraded", "lost"] = "ok"
     notes: tuple[str, ...] = ()
@@ -112,9 +153,7 @@ class GpuView:
     """Fill of the fullest device: one full device is an out-of-memory error."""
     power_ratio: float | None
     capacity: float
-    """Usable share of the known capacity, 0..1. A lost device lowers it and is never read as 0 %; a device
-    slowed down by heat or power counts by its clock.
-    """
+    """Usable share of the known capacity, 0..1, without lost ones; a slowed-down one counts by its clock."""
     devices: tuple[GpuSample, ...]
     """Every known device and engine, lost ones included."""
     utilization_mean_pct: float | None = None

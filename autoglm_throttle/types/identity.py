@@ -12,40 +12,26 @@ import secrets
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-CACHE_ENTRIES = 8192
-"""Cached hashes: an HMAC costs about ten times a dictionary look-up."""
-
-CACHED_LENGTH_MAX = 256
-"""Characters; a longer value is hashed anew each time, so that long keys cannot fill the memory."""
-
-HOPS_READ = 20
-"""Elements of X-Forwarded-For that are read, from the right: a bound on work per request."""
-
+CACHE_ENTRIES = 8192  # an HMAC costs about ten times a dictionary look-up
+CACHED_LENGTH_MAX = 256  # characters; longer values are hashed anew, so that they cannot fill the memory
+HOPS_READ = 20  # elements of X-Forwarded-For that are read, from the right: a bound on work per request
 UNIX = "unix"
 """Stands for a peer without an address: a server on a UNIX socket."""
 
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
 SHARED_KEY = b"autoglm-throttle shared identities"
-"""The default key for processes that share a store. With random keys, each process would hash a caller
-differently. The key is public, so short values can be guessed back.
-"""
+"""The default key for processes that share a store; it is public, so short values can be guessed back."""
 
+# One for the whole process: with a key for each middleware, each mount would hash a caller differently.
 _PROCESS_KEY = secrets.token_bytes(32)
-"""One random key for the whole process.
 
-With a key for each middleware, each mount would hash a caller differently.
-"""
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class CallerHasher:
     """Hashes identifiers of callers to 16 hex digits.
 
     Args:
-        secret: the HMAC key, the same in all processes that share a store.
-            None takes the random one of this process. See ``Settings.identity_key``.
+        secret: the HMAC key, see ``Settings.identity_key``; None: the random one of this process.
     """
 
     def __init__(self, secret: bytes | None = None) -> None:
@@ -86,9 +72,7 @@ class ProxyChain:
     def __init__(self, trusted: Iterable[str], ipv6_prefix: int) -> None:
         entries = tuple(trusted)
         self._unix = UNIX in entries
-        self._networks: tuple[_Network, ...] = tuple(
-            ipaddress.ip_network(entry, strict=False) for entry in entries if entry != UNIX
-        )
+        self._networks = [ipaddress.ip_network(entry, strict=False) for entry in entries if entry != UNIX]
         self._host_bits = 128 - ipv6_prefix
         self.reads_header: bool = bool(entries)
         """Whether X-Forwarded-For can matter at all."""

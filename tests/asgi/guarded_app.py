@@ -12,8 +12,7 @@ from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.settings import BreakerSettings
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
-from autoglm_throttle.types import BreakerState, BreakerView, GuardRejected, GuardRejection
-from autoglm_throttle.types.breaker import BreakerCause
+from autoglm_throttle.types import BreakerCause, BreakerState, BreakerView, GuardRejected, GuardRejection
 from tests.asgi.run_app import Answer, App, Message, http_scope, request, send_scope
 
 FAILURES = 3

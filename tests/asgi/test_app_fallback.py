@@ -18,8 +18,7 @@ from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.http.body import CachePolicy
 from autoglm_throttle.settings import BreakerSettings
 from autoglm_throttle.testing import ManualThrottle
-from autoglm_throttle.types import BreakerState, FallbackContext, Outcome, Rejected
-from autoglm_throttle.types.decision import Decision
+from autoglm_throttle.types import BreakerState, Decision, FallbackContext, Outcome, Rejected
 from tests.asgi.guarded_app import (
     FAILURES,
     REFUSED,

@@ -28,8 +28,8 @@ class Violation(NamedTuple):
 
 
 VIOLATIONS = [
-    Violation("_runtime.worker", "types.clock", "layers"),
-    Violation("types.demand", "settings", "layers"),
+    Violation("_runtime.worker", "types.requests", "layers"),
+    Violation("types.requests", "settings", "layers"),
     Violation("settings.field_types", "control.table", "layers"),
     Violation("settings.field_types", "events", "layers"),
     Violation("events.log_event", "limiting.ticket", "layers"),
@@ -76,7 +76,7 @@ VIOLATIONS = [
     Violation("store.shared_limits", "<asyncio>", "pure"),
     Violation("limiting.sliding_window", "<redis>", "pure"),
     Violation("limiting.token_bucket", "_runtime.serial_lock", "pure"),
-    Violation("types.demand", "<starlette>", "pure"),
+    Violation("types.requests", "<starlette>", "pure"),
     Violation("asgi.responses", "", "root_package"),
 ]
 """A name in angle brackets is a package of others; every other one stands below ours."""

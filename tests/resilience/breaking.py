@@ -6,8 +6,7 @@ from typing import Any
 
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.types import Outcome
-from autoglm_throttle.types.guard import GuardPermit
+from autoglm_throttle.types import GuardPermit, Outcome
 
 BEGAN = 100.0
 """When each of these breakers began, and opened if it did."""

@@ -8,8 +8,16 @@ import pytest
 
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.rejections import build_rejection
-from autoglm_throttle.types import BreakerCause, BreakerState, Outcome, SlowCallMode, TripRule
-from autoglm_throttle.types.guard import BreakerTransition, GuardPermit, GuardRejection
+from autoglm_throttle.types import (
+    BreakerCause,
+    BreakerState,
+    BreakerTransition,
+    GuardPermit,
+    GuardRejection,
+    Outcome,
+    SlowCallMode,
+    TripRule,
+)
 from tests.resilience.breaking import BEGAN, breaker, called, opened, taken
 
 OK, FAIL, SLOW, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.SLOW, Outcome.NEUTRAL

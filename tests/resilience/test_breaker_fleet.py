@@ -9,8 +9,15 @@ import pytest
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.types import BreakerCause, BreakerMode, BreakerState, Outcome
-from autoglm_throttle.types.guard import BreakerTransition, GuardPermit, GuardRejection
+from autoglm_throttle.types import (
+    BreakerCause,
+    BreakerMode,
+    BreakerState,
+    BreakerTransition,
+    GuardPermit,
+    GuardRejection,
+    Outcome,
+)
 from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
 
 OK, FAIL, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL

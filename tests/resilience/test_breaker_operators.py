@@ -10,8 +10,15 @@ import pytest
 from autoglm_throttle.resilience.breaker import UNRECORDED_PERMIT, Breaker
 from autoglm_throttle.resilience.store import RemoteBreakerState
 from autoglm_throttle.resilience.transitions import OPERATOR_STATES
-from autoglm_throttle.types import BreakerCause, BreakerMode, BreakerState, Outcome
-from autoglm_throttle.types.guard import BreakerTransition, GuardPermit, GuardRejection
+from autoglm_throttle.types import (
+    BreakerCause,
+    BreakerMode,
+    BreakerState,
+    BreakerTransition,
+    GuardPermit,
+    GuardRejection,
+    Outcome,
+)
 from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
 
 OK, FAIL, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL

@@ -18,12 +18,14 @@ from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
     BreakerState,
+    BreakerTransition,
     BreakerView,
+    GuardPermit,
+    GuardRejection,
     Outcome,
     SlowCallMode,
     TripRule,
 )
-from autoglm_throttle.types.guard import BreakerTransition, GuardPermit, GuardRejection
 
 START_S = 1000.0
 LEASE_S = 4.0

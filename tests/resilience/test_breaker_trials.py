@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.types import BreakerCause, BreakerState, Outcome, SlowCallMode
-from autoglm_throttle.types.guard import BreakerTransition, GuardPermit, GuardRejection
+from autoglm_throttle.types import (
+    BreakerCause,
+    BreakerState,
+    BreakerTransition,
+    GuardPermit,
+    GuardRejection,
+    Outcome,
+    SlowCallMode,
+)
 from tests.resilience.breaking import BEGAN, called, opened, ramping, taken
 
 OK, FAIL, SLOW, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.SLOW, Outcome.NEUTRAL

@@ -13,11 +13,11 @@ from autoglm_throttle.types import (
     BreakerMode,
     BreakerState,
     BreakerView,
+    GuardPermit,
     Outcome,
     SlowCallMode,
     TripRule,
 )
-from autoglm_throttle.types.guard import GuardPermit
 from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
 
 OK, FAIL, SLOW = Outcome.SUCCESS, Outcome.FAILURE, Outcome.SLOW

@@ -19,8 +19,7 @@ from autoglm_throttle.resilience.transitions import (
     BreakerEvent,
 )
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.types import BreakerCause, BreakerState
-from autoglm_throttle.types.guard import BreakerTransition
+from autoglm_throttle.types import BreakerCause, BreakerState, BreakerTransition
 
 PAGE = Path(__file__).parents[2] / "docs" / "breaker-states.md"
 OPERATORS = {BreakerEvent.FORCE, BreakerEvent.DISABLE, BreakerEvent.RESET, BreakerEvent.METRICS_ONLY}

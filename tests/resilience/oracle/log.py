@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
-from autoglm_throttle.types.guard import GuardPermit
+from autoglm_throttle.types import BreakerCause, BreakerState, GuardPermit, Outcome
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,15 @@ from fractions import Fraction
 
 from autoglm_throttle.resilience.store import RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.types import BreakerCause, BreakerMode, BreakerState, Outcome, TripRule
-from autoglm_throttle.types.guard import BreakerTransition, GuardPermit
+from autoglm_throttle.types import (
+    BreakerCause,
+    BreakerMode,
+    BreakerState,
+    BreakerTransition,
+    GuardPermit,
+    Outcome,
+    TripRule,
+)
 from tests.resilience.oracle import recount
 from tests.resilience.oracle.log import (
     Agreed,

@@ -1,0 +1,261 @@
+"""Values of guarded calls: states of breakers, permits, rejections and views."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any, Literal
+
+from autoglm_throttle.types.errors import ThrottleError
+
+TripName = Literal["consecutive", "failure_rate", "slow_rate"]
+SlowCallName = Literal["failure", "separate"]
+StreamSettleName = Literal["end", "first_item"]
+TooManyRequestsName = Literal["neutral", "open"]
+BreakerModeName = Literal["enforce", "metrics_only", "disabled"]
+CriticalityName = Literal["core", "non_core"]
+
+
+class BreakerState(StrEnum):
+    """State of a breaker; also the value of a metric label."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+    """A few probe calls are let through; their outcomes decide."""
+    RAMPING = "ramping"
+    """A share of the calls is let through, in steps."""
+    FORCED_OPEN = "forced_open"
+    """All calls are rejected until an operator resets the breaker."""
+    DISABLED = "disabled"
+    """All calls are let through and not counted, until an operator resets the breaker."""
+
+
+class BreakerCause(StrEnum):
+    """Cause of a state change or a rejection; also the value of a metric label."""
+
+    FAILURES = "failures"
+    """The allowed number of consecutive failures was reached."""
+    FAILURE_RATE = "failure_rate"
+    SLOW_RATE = "slow_rate"
+    TRIAL = "trial"
+    """The open period is over and probe calls are in flight; or a probe call has ended."""
+    RAMP = "ramp"
+    """The share of this step is used up; or the ramp has ended."""
+    IN_FLIGHT = "in_flight"
+    """The maximum of calls is in flight."""
+    RETRY_AFTER = "retry_after"
+    """The dependency itself sent a Retry-After."""
+    OPERATOR = "operator"
+    REMOTE = "remote"
+    """Another process of the fleet opened it."""
+    SHED = "shed"
+    """The dependency is healthy: the feature is shed under load."""
+
+
+class TripRule(StrEnum):
+    """A rule by which a breaker opens (``BREAKER_TRIP``)."""
+
+    CONSECUTIVE = "consecutive"
+    FAILURE_RATE = "failure_rate"
+    SLOW_RATE = "slow_rate"
+
+
+class SlowCallMode(StrEnum):
+    """How a successful but slow call counts (``breaker_slow_is``)."""
+
+    FAILURE = "failure"
+    SEPARATE = "separate"
+    """A success for every rule but ``slow_rate``."""
+
+
+class StreamSettleMode(StrEnum):
+    """When the probe call of a stream counts as successful (``breaker_stream_settle``)."""
+
+    END = "end"
+    FIRST_ITEM = "first_item"
+
+
+class TooManyRequestsMode(StrEnum):
+    """How a 429 response of a dependency counts (``breaker_on_429``)."""
+
+    NEUTRAL = "neutral"
+    OPEN = "open"
+    """The breaker opens for the time of its Retry-After."""
+
+
+class BreakerMode(StrEnum):
+    """Initial mode of a breaker (``BREAKER_MODE``)."""
+
+    ENFORCE = "enforce"
+    METRICS_ONLY = "metrics_only"
+    """All calls are let through; would-be rejections are counted."""
+    DISABLED = "disabled"
+
+
+class Criticality(StrEnum):
+    """Importance of a feature for the service."""
+
+    CORE = "core"
+    """Never shed by load; under load answered from the stale cache or a static fallback."""
+    NON_CORE = "non_core"
+    """Shed first under load."""
+
+
+class DegradationLevel(IntEnum):
+    """Degradation level, the mildest first."""
+
+    FULL = 0
+    SHED = 1
+    """Features that are not core are shed."""
+    STALE = 2
+    """Core features are answered from the stale cache, where it has an entry."""
+    STATIC = 3
+    """Core features are answered by their static fallback, where there is one."""
+
+    @property
+    def label(self) -> str:
+        """The name in lower case, as in logs and metrics."""
+        return self.name.lower()
+
+
+class FallbackKind(StrEnum):
+    """Source of an answer produced without the dependency; also the value of a metric label."""
+
+    STALE = "stale"
+    DYNAMIC = "dynamic"
+    STATIC = "static"
+    SHED = "shed"
+    """No fallback had an answer: the call was rejected."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardPermit:
+    """Permission to make one call; its outcome must be recorded once."""
+
+    generation: int
+    """Generation of the breaker at that time: results of an earlier generation no longer count."""
+    serial: int = 0
+    """0: an ordinary call, with one permit shared by all; above 0: a probe call, or a counted call."""
+    fence: int = 0
+    """Above 0: the fleet's own number of this probe call."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRejection:
+    """A rejected call: a value, never raised by itself."""
+
+    name: str
+    """Name of the guard."""
+    state: BreakerState
+    cause: BreakerCause
+    retry_after_s: float
+    """Seconds until the next call is worth making; 0: a slot may become free at any time."""
+    last_failure: str = ""
+    """Type and text of the newest failure, truncated to 200 characters."""
+    lease_wanted: bool = False
+    """The caller may make the call if it gets the fleet's lease for the probe call."""
+
+
+class GuardRejected(ThrottleError):
+    """Raised by every form of a guard: the call was rejected, and no fallback answered."""
+
+    def __init__(self, rejection: GuardRejection) -> None:
+        super().__init__(rejection)
+        self.rejection: GuardRejection = rejection
+
+    @property
+    def name(self) -> str:
+        """Name of the guard."""
+        return self.rejection.name
+
+    @property
+    def retry_after_s(self) -> float:
+        """Seconds until the next call is worth making."""
+        return self.rejection.retry_after_s
+
+    @property
+    def last_failure(self) -> str:
+        """Type and text of the newest failure."""
+        return self.rejection.last_failure
+
+    def __str__(self) -> str:
+        rejection = self.rejection
+        after = f", try again in {rejection.retry_after_s:.1f} s" if rejection.retry_after_s else ""
+        last = f", last failure {rejection.last_failure}" if rejection.last_failure else ""
+        return f"{rejection.name} is {rejection.state} ({rejection.cause}){after}{last}"
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerTransition:
+    """One change of a breaker's state, as callers see it."""
+
+    name: str
+    before: BreakerState
+    after: BreakerState
+    cause: BreakerCause
+    at_s: float
+    """Monotonic seconds."""
+    generation: int
+    """The generation that begins with it."""
+    retry_after_s: float = 0.0
+    """Seconds until the next probe call, where ``after`` is open."""
+    rounds: int = 0
+    """Consecutive openings without a closing between them, minus one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerView:
+    """A breaker at one moment. Its counts only grow, except across a fork."""
+
+    name: str
+    state: BreakerState
+    """The state for callers: an open breaker after its open period reads half-open."""
+    machine: BreakerState
+    """The stored state, which changes only at the next call."""
+    metrics_only: bool
+    """Whether rejections are only counted."""
+    cause: BreakerCause | None
+    """Cause of the newest change; None before the first."""
+    generation: int
+    streak: int
+    """Consecutive failures."""
+    window_calls: int
+    """Results in the window; 0 where no rule uses it."""
+    window_failures: int
+    window_slow: int
+    probes: int
+    """Probe calls in flight, including those with an expired lease and no replacement yet."""
+    probe_successes: int
+    """Successful probe calls of this half-open round."""
+    rounds: int
+    opened_s: float | None
+    """Monotonic seconds of the newest opening; None: never opened, or closed since."""
+    retry_after_s: float
+    in_flight: int
+    """Calls in flight; known only with ``max_in_flight``, else the probe calls."""
+    calls: int = 0
+    """Calls let through. Counted without a lock: of two concurrent increments one may be lost."""
+    rejected: Mapping[BreakerCause, int] = field(default_factory=dict)
+    would_reject: int = 0
+    stale_results: int = 0
+    """Results of an earlier generation, and second results of one call."""
+    classifier_errors: int = 0
+    last_failure: str = ""
+    shared: bool = False
+    """Whether the fleet's store decides on probe calls now."""
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackContext:
+    """The context that a dynamic fallback receives."""
+
+    name: str
+    """Name of the guard."""
+    cause: str
+    """The cause: a `BreakerCause`, ``error``, or ``load``."""
+    error: BaseException | None
+    """The exception, which may be a rejection; None under load."""
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
