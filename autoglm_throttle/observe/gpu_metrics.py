@@ -1,4 +1,4 @@
-"""Metrics of the devices: every quantity that any source reports, and the verdicts.
+"""Metrics of devices and engines: every quantity that any source reports, and the verdicts.
 
 An unknown quantity has no series, and neither has an outdated one. Units are
 the base units of Prometheus; counters are the device's own and restart with its driver.
@@ -6,18 +6,54 @@ the base units of Prometheus; counters are the device's own and restart with its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.gpu.sanity import THROTTLE_BITS
-from autoglm_throttle.observe.device_label import labelled
-from autoglm_throttle.observe.metric import PREFIX, Labels, MetricsInput, MetricSpec, Rows
+from autoglm_throttle.observe.metric import (
+    Labels,
+    MetricsInput,
+    MetricSpec,
+    ReadRows,
+    Rows,
+    counter,
+    each,
+    gauge,
+    info,
+    stateset,
+)
 from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict
 
 Read = Callable[[GpuSample], float | None]
 
 _HEALTHS: Final = ("ok", "degraded", "lost")
+
+
+def labelled(devices: Iterable[GpuSample]) -> list[tuple[str, GpuSample]]:
+    """Give each device its label.
+
+    A GPU's label is its index, an engine's its ``host:port``; on another host the host's name comes first.
+    Two sources that number their devices alike and report no common UUID would share a label. Prometheus
+    rejects a scrape with two equal series, so the second one is called ``0#2``.
+
+    Args:
+        devices: in the order of the view, which does not change while the devices stay the same.
+    """
+    taken: dict[tuple[bool, str], int] = {}
+    result = []
+    for device in devices:
+        plain = _plain(device)
+        key = (device.kind == "engine", plain)  # an engine and a GPU may both be named "0"
+        taken[key] = taken.get(key, 0) + 1
+        result.append((plain if taken[key] == 1 else f"{plain}#{taken[key]}", device))
+    return result
+
+
+def _plain(device: GpuSample) -> str:
+    if device.kind == "engine":
+        return device.device if device.host in {"", device.device} else f"{device.host}/{device.device}"
+    return f"{device.host}/{device.index}" if device.host else str(device.index)
 
 
 def reported_by(inputs: MetricsInput, *, engines: bool = False) -> Iterator[tuple[str, GpuSample]]:
@@ -34,19 +70,7 @@ def reported_by(inputs: MetricsInput, *, engines: bool = False) -> Iterator[tupl
             yield label, device
 
 
-def _each(read: Read) -> Callable[[MetricsInput], Rows]:
-    """Make a series for each device that reports the quantity."""
-
-    def rows(inputs: MetricsInput) -> Iterator[tuple[Labels, float]]:
-        for label, device in reported_by(inputs):
-            value = read(device)
-            if value is not None:
-                yield (label,), value
-
-    return rows
-
-
-def _both_ways(receive: Read, transmit: Read) -> Callable[[MetricsInput], Rows]:
+def _both_ways(receive: Read, transmit: Read) -> ReadRows:
     """Make a series for each device and direction."""
 
     def rows(inputs: MetricsInput) -> Iterator[tuple[Labels, float]]:
@@ -120,16 +144,16 @@ def _capacity(inputs: MetricsInput) -> Rows:
 
 
 def _gauge(name: str, read: Read, text: str) -> MetricSpec:
-    return MetricSpec(PREFIX + name, "gauge", ("gpu",), text, _each(read))
+    return gauge(name, ("gpu",), text, each(reported_by, read))
 
 
 def _counter(name: str, read: Read, text: str) -> MetricSpec:
-    return MetricSpec(PREFIX + name, "counter", ("gpu",), text, _each(read))
+    return counter(name, ("gpu",), text, each(reported_by, read))
 
 
 def _link(name: str, receive: Read, transmit: Read, text: str) -> MetricSpec:
-    kind: Final = "counter" if name.endswith("_bytes") else "gauge"
-    return MetricSpec(PREFIX + name, kind, ("gpu", "direction"), text, _both_ways(receive, transmit))
+    describe = counter if name.endswith("_bytes") else gauge
+    return describe(name, ("gpu", "direction"), text, _both_ways(receive, transmit))
 
 
 GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
@@ -202,9 +226,8 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
         _scaled(lambda device: device.sm_clock_max_mhz, 1e6),
         "Highest clock of the multiprocessors.",
     ),
-    MetricSpec(
-        PREFIX + "gpu_throttle",
-        "stateset",
+    stateset(
+        "gpu_throttle",
         ("gpu", "reason"),
         "1 for each reason why the device runs below its requested clock: "
         f"{', '.join(sorted(THROTTLE_BITS))}. Several may hold, or none.",
@@ -244,41 +267,81 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
         lambda device: device.nvlink_errors,
         "Errors on all NVLinks: checksums, replays, recoveries.",
     ),
-    MetricSpec(
-        PREFIX + "gpu_verdict",
-        "stateset",
-        ("gpu", "verdict"),
-        f"Condition of the device: {', '.join(GpuCondition)}.",
-        _verdict,
+    stateset(
+        "gpu_verdict", ("gpu", "verdict"), f"Condition of the device: {', '.join(GpuCondition)}.", _verdict
     ),
-    MetricSpec(
-        PREFIX + "gpu_verdict_confidence_ratio",
-        "gauge",
+    gauge(
+        "gpu_verdict_confidence_ratio",
         ("gpu",),
         "Share of the signals for or against the verdict that were known and agree, 0 to 1.",
         _confidence,
     ),
-    MetricSpec(
-        PREFIX + "gpu_fake_busy",
-        "gauge",
+    gauge(
+        "gpu_fake_busy",
         ("gpu",),
         "1 while the device reports itself busy and does little: stalled, degraded or underfed.",
         _fake_busy,
     ),
-    MetricSpec(
-        PREFIX + "gpu_capacity_ratio",
-        "gauge",
+    gauge(
+        "gpu_capacity_ratio",
         (),
         "Usable share of all known devices, 0 to 1: a lost one counts nothing, a throttled one by its clock.",
         _capacity,
     ),
-    MetricSpec(PREFIX + "gpu_devices", "gauge", ("health",), "Known devices, by health.", _devices),
-    MetricSpec(
-        PREFIX + "gpu_info",
-        "info",
+    gauge("gpu_devices", ("health",), "Known devices, by health.", _devices),
+    info(
+        "gpu_info",
         ("gpu", "uuid", "model", "kind"),
         "Device or MIG instance behind a value of the label gpu.",
         _info,
+    ),
+)
+"""In the order of the page."""
+
+
+def _engines(inputs: MetricsInput) -> Iterable[tuple[str, GpuSample]]:
+    return reported_by(inputs, engines=True)
+
+
+def _engine_info(inputs: MetricsInput) -> Rows:
+    for label, device in labelled(inputs.snapshot.devices):
+        if device.kind == "engine":
+            yield (label, device.name), 1
+
+
+ENGINE_METRICS: Final[tuple[MetricSpec, ...]] = (
+    gauge(
+        "engine_running_requests",
+        ("engine",),
+        "Requests that the engine works on.",
+        each(_engines, lambda engine: engine.running),
+    ),
+    gauge(
+        "engine_queued_requests",
+        ("engine",),
+        "Requests that wait inside the engine.",
+        each(_engines, lambda engine: engine.queued),
+    ),
+    gauge(
+        "engine_kv_used_ratio",
+        ("engine",),
+        "Fill of its key-value cache, 0 to 1; the fullest of several.",
+        each(_engines, lambda engine: engine.kv_used_ratio),
+    ),
+    counter(
+        "engine_tokens",
+        ("engine",),
+        "Tokens read and written.",
+        each(_engines, lambda engine: engine.tokens_total),
+    ),
+    counter(
+        "engine_preemptions",
+        ("engine",),
+        "Requests that the engine put off because its cache was full.",
+        each(_engines, lambda engine: engine.preemptions_total),
+    ),
+    info(
+        "engine_info", ("engine", "model"), "Model that an engine serves, where it reports one.", _engine_info
     ),
 )
 """In the order of the page."""

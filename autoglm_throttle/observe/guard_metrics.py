@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
+from autoglm_throttle.observe.metric import MetricsInput, MetricSpec, ReadRows, Rows, counter, each, stateset
 from autoglm_throttle.resilience.registry import GuardsView
 from autoglm_throttle.types import BreakerState, BreakerView, DegradationLevel
 
 
-def _from_guards(read: Callable[[GuardsView], Rows]) -> Callable[[MetricsInput], Rows]:
+def _from_guards(read: Callable[[GuardsView], Rows]) -> ReadRows:
     """Make the series of all guards, if there are any."""
 
     def rows(inputs: MetricsInput) -> Rows:
@@ -20,9 +20,9 @@ def _from_guards(read: Callable[[GuardsView], Rows]) -> Callable[[MetricsInput],
     return rows
 
 
-def _each(read: Callable[[BreakerView], float]) -> Callable[[MetricsInput], Rows]:
-    """Make a series for each breaker."""
-    return _from_guards(lambda guards: [((breaker.name,), read(breaker)) for breaker in guards.breakers])
+def _breakers(inputs: MetricsInput) -> Iterable[tuple[str, BreakerView]]:
+    guards = inputs.snapshot.guards
+    return () if guards is None else ((breaker.name, breaker) for breaker in guards.breakers)
 
 
 def _states(guards: GuardsView) -> Rows:
@@ -52,59 +52,51 @@ def _levels(guards: GuardsView) -> Rows:
 
 
 GUARD_METRICS: Final[tuple[MetricSpec, ...]] = (
-    MetricSpec(
-        PREFIX + "breaker_state",
-        "stateset",
+    stateset(
+        "breaker_state",
         ("breaker", "state"),
         f"State of the breaker: {', '.join(BreakerState)}.",
         _from_guards(_states),
     ),
-    MetricSpec(
-        PREFIX + "breaker_transitions",
-        "counter",
+    counter(
+        "breaker_transitions",
         ("breaker", "state"),
         "Changes of the state, by the new state.",
         _from_guards(_transitions),
     ),
-    MetricSpec(
-        PREFIX + "breaker_calls",
-        "counter",
+    counter(
+        "breaker_calls",
         ("breaker",),
         "Calls permitted. Of two threads at once one may be lost.",
-        _each(lambda breaker: breaker.calls),
+        each(_breakers, lambda breaker: breaker.calls),
     ),
-    MetricSpec(
-        PREFIX + "breaker_rejected",
-        "counter",
+    counter(
+        "breaker_rejected",
         ("breaker", "cause"),
         "Calls rejected, whether or not a fallback has answered.",
         _from_guards(_rejected),
     ),
-    MetricSpec(
-        PREFIX + "breaker_would_reject",
-        "counter",
+    counter(
+        "breaker_would_reject",
         ("breaker",),
         "Calls permitted only because the breaker merely counts (BREAKER_MODE=metrics_only).",
-        _each(lambda breaker: breaker.would_reject),
+        each(_breakers, lambda breaker: breaker.would_reject),
     ),
-    MetricSpec(
-        PREFIX + "breaker_stale_results",
-        "counter",
+    counter(
+        "breaker_stale_results",
         ("breaker",),
         "Results that came after the breaker had changed, or twice, and were dropped.",
-        _each(lambda breaker: breaker.stale_results),
+        each(_breakers, lambda breaker: breaker.stale_results),
     ),
-    MetricSpec(
-        PREFIX + "degraded",
-        "counter",
+    counter(
+        "degraded",
         ("guard", "fallback", "cause"),
         "Answers given without the dependency: stale, dynamic, static, or shed with none; by cause: "
         "that of a rejection, error, load, or refresh while a call is made.",
         _from_guards(_degraded),
     ),
-    MetricSpec(
-        PREFIX + "degradation_level",
-        "stateset",
+    stateset(
+        "degradation_level",
         ("level",),
         f"Degradation level in force: {', '.join(level.label for level in DegradationLevel)}.",
         _from_guards(_levels),

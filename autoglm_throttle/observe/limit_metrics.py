@@ -1,12 +1,24 @@
-"""Metrics of the concurrency limit by work class, of its pauses, its objective and its retry schedule."""
+"""Metrics of the concurrency limit by work class, and of resource quotas, absent without quotas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
-from autoglm_throttle.types import ConcurrencyView, WorkClassView
+from autoglm_throttle.admission.snapshot import Snapshot
+from autoglm_throttle.control.memory import FillBasis
+from autoglm_throttle.control.quota import QuotaView
+from autoglm_throttle.observe.metric import (
+    MetricsInput,
+    MetricSpec,
+    ReadRows,
+    Rows,
+    each,
+    gauge,
+    one,
+    stateset,
+)
+from autoglm_throttle.types import ConcurrencyView, Priority, WorkClassView
 
 CLIENT_ERROR, OTHER = "client_error", "other"
 """Names of the work classes that the limiter makes itself."""
@@ -20,24 +32,12 @@ would be data of clients, and series without end.
 """
 
 
-def _one(read: Callable[[ConcurrencyView], float]) -> Callable[[MetricsInput], Rows]:
-    """Make a single series, if requests in flight are limited."""
-
-    def rows(inputs: MetricsInput) -> Rows:
-        concurrency = inputs.snapshot.concurrency
-        return [] if concurrency is None else [((), float(read(concurrency)))]
-
-    return rows
+def _concurrency(snapshot: Snapshot) -> ConcurrencyView | None:
+    return snapshot.concurrency
 
 
-def _each(read: Callable[[WorkClassView], float | None]) -> Callable[[MetricsInput], Rows]:
-    """Make a series for each label that has the value."""
-
-    def rows(inputs: MetricsInput) -> Rows:
-        values = ((label, read(figures)) for label, figures in _by_label(inputs).items())
-        return [((label,), float(value)) for label, value in values if value is not None]
-
-    return rows
+def _classes(inputs: MetricsInput) -> Iterable[tuple[str, WorkClassView]]:
+    return _by_label(inputs).items()
 
 
 def _by_label(inputs: MetricsInput) -> Mapping[str, WorkClassView]:
@@ -72,76 +72,135 @@ def _mean_s(one: WorkClassView, other: WorkClassView, rate_rps: float) -> float 
     return (one.mean_s * one.rate_rps + other.mean_s * other.rate_rps) / rate_rps
 
 
-def _specs() -> Iterator[MetricSpec]:
-    labels = ("work_class",)
-    yield MetricSpec(
-        PREFIX + "paused_requests",
-        "gauge",
+_CLASS: Final = ("work_class",)
+
+LIMIT_METRICS: Final[tuple[MetricSpec, ...]] = (
+    gauge(
+        "paused_requests",
         (),
         "Requests that have given their slot back for a while: idle streams, and writes to slow readers. "
         "At paused_max new requests are rejected.",
-        _one(lambda view: view.paused),
-    )
-    yield MetricSpec(
-        PREFIX + "objective_seconds",
-        "gauge",
+        one(_concurrency, lambda view: view.paused),
+    ),
+    gauge(
+        "objective_seconds",
         (),
         "Time for a complete response that the limit aims at: SLO_S, or the learned one.",
-        _one(lambda view: view.slo_s),
-    )
-    yield MetricSpec(
-        PREFIX + "objective_learned",
-        "gauge",
+        one(_concurrency, lambda view: view.slo_s),
+    ),
+    gauge(
+        "objective_learned",
         (),
         "1 while the objective is learned, because SLO_S is not set.",
-        _one(lambda view: view.slo_learned),
-    )
-    yield MetricSpec(
-        PREFIX + "retry_backlog_seconds",
-        "gauge",
+        one(_concurrency, lambda view: view.slo_learned),
+    ),
+    gauge(
+        "retry_backlog_seconds",
         (),
         "Time until the last turn that was told to a rejected request in Retry-After.",
-        _one(lambda view: view.retry_backlog_s),
-    )
-    yield MetricSpec(
-        PREFIX + "work_class_rate",
-        "gauge",
-        labels,
+        one(_concurrency, lambda view: view.retry_backlog_s),
+    ),
+    gauge(
+        "work_class_rate",
+        _CLASS,
         "Requests finished per second, by what costs alike: the name of the policy of a route, "
         f"{UNDECLARED} for all without one, {CLIENT_ERROR} for answers 400 to 499, {OTHER} beyond 64. "
         "Of the 16 work classes with the most requests, as the next four.",
-        _each(lambda figures: figures.rate_rps),
-    )
-    yield MetricSpec(
-        PREFIX + "work_class_latency_seconds",
-        "gauge",
-        labels,
+        each(_classes, lambda one: one.rate_rps),
+    ),
+    gauge(
+        "work_class_latency_seconds",
+        _CLASS,
         "Recent mean time in the service, without waiting and pauses.",
-        _each(lambda figures: figures.mean_s),
-    )
-    yield MetricSpec(
-        PREFIX + "work_class_unloaded_latency_seconds",
-        "gauge",
-        labels,
+        each(_classes, lambda one: one.mean_s),
+    ),
+    gauge(
+        "work_class_unloaded_latency_seconds",
+        _CLASS,
         "Time in the service with few requests beside; absent until it is known, and where several work "
         "classes share a label.",
-        _each(lambda figures: figures.unloaded_s),
-    )
-    yield MetricSpec(
-        PREFIX + "work_class_negligible",
-        "gauge",
-        labels,
+        each(_classes, lambda one: one.unloaded_s),
+    ),
+    gauge(
+        "work_class_negligible",
+        _CLASS,
         "1 while requests are so short beside the others that they need no slot.",
-        _each(lambda figures: figures.negligible),
-    )
-    yield MetricSpec(
-        PREFIX + "work_class_inflight_requests",
-        "gauge",
-        labels,
+        each(_classes, lambda one: one.negligible),
+    ),
+    gauge(
+        "work_class_inflight_requests",
+        _CLASS,
         "Requests in flight, with or without a slot, paused ones included.",
-        _each(lambda figures: figures.in_flight),
-    )
+        each(_classes, lambda one: one.in_flight),
+    ),
+)
+"""In the order of the page."""
 
 
-LIMIT_METRICS: Final[tuple[MetricSpec, ...]] = tuple(_specs())
+def _quota(snapshot: Snapshot) -> QuotaView | None:
+    return snapshot.quota
+
+
+def _measured(read: Callable[[QuotaView], float | None]) -> ReadRows:
+    """Make a single series for a measured value, until the measurement is too old."""
+    return one(_quota, lambda quota: None if quota.basis is FillBasis.UNKNOWN else read(quota))
+
+
+def _classes_of(read: Callable[[QuotaView], Mapping[Priority, float]]) -> ReadRows:
+    """Make a series for each priority."""
+
+    def rows(inputs: MetricsInput) -> Rows:
+        quota = inputs.snapshot.quota
+        return [] if quota is None else [((p.label,), float(value)) for p, value in read(quota).items()]
+
+    return rows
+
+
+def _basis(inputs: MetricsInput) -> Rows:
+    quota = inputs.snapshot.quota
+    return [] if quota is None else [((basis.value,), float(basis is quota.basis)) for basis in FillBasis]
+
+
+QUOTA_METRICS: Final[tuple[MetricSpec, ...]] = (
+    gauge(
+        "quota_memory_fill_ratio",
+        (),
+        "Fill of the memory that requests can use, projected to the requests in flight now.",
+        one(_quota, lambda quota: quota.fill),
+    ),
+    gauge(
+        "quota_memory_cap_ratio",
+        ("priority",),
+        "Share of that memory above which the class is rejected; a route may have its own. "
+        "0 where memory stays above GPU_MEMORY_TARGET with nothing in flight: one request at a time.",
+        _classes_of(lambda quota: quota.caps),
+    ),
+    gauge(
+        "quota_rejecting",
+        ("priority",),
+        "1 while the whole class is rejected, until the fill is 0.05 below its cap, or half of a small one. "
+        "A large request may be rejected earlier.",
+        _classes_of(lambda quota: quota.rejecting),
+    ),
+    stateset(
+        "quota_basis",
+        ("basis",),
+        f"Basis of the fill: {', '.join(FillBasis)}. "
+        "While it is kept the caps are shares of what is left; they do nothing while it is unknown.",
+        _basis,
+    ),
+    gauge(
+        "quota_memory_fill_per_cost_ratio",
+        (),
+        "Fill that one unit of cost is taken to add until the next sample; 0 until it was learned.",
+        _measured(lambda quota: quota.slope),
+    ),
+    gauge(
+        "quota_memory_usable_bytes",
+        (),
+        "Memory that requests can fill on the fullest device; the rest of it while the basis is kept. "
+        "An engine's cache reports no bytes.",
+        _measured(lambda quota: quota.usable_bytes),
+    ),
+)
 """In the order of the page."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, TypeVar
 
 from autoglm_throttle.admission.counters import DurationCounts
 from autoglm_throttle.admission.snapshot import Snapshot
@@ -16,7 +16,7 @@ Labels = tuple[str, ...]
 
 
 class RecorderTotals(Protocol):
-    """Totals of a traffic recorder."""
+    """Totals of a traffic recorder: requests in its file, and those that it could not write."""
 
     @property
     def written(self) -> int:
@@ -47,8 +47,10 @@ class MetricsInput:
     recorder: RecorderTotals | None = None
 
 
+T = TypeVar("T")
 Rows = Iterable[tuple[Labels, float]]
 Histograms = Iterable[tuple[Labels, DurationCounts]]
+ReadRows = Callable[[MetricsInput], Rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +77,53 @@ class HistogramSpec:
     read: Callable[[MetricsInput], Histograms]
     """Label values and counts of each series."""
     kind: Literal["histogram"] = "histogram"
+
+
+def counter(name: str, labels: Labels, text: str, read: ReadRows) -> MetricSpec:
+    """Describe a counter; the names of metrics here are without their common prefix."""
+    return MetricSpec(PREFIX + name, "counter", labels, text, read)
+
+
+def gauge(name: str, labels: Labels, text: str, read: ReadRows) -> MetricSpec:
+    """Describe a gauge."""
+    return MetricSpec(PREFIX + name, "gauge", labels, text, read)
+
+
+def stateset(name: str, labels: Labels, text: str, read: ReadRows) -> MetricSpec:
+    """Describe a set of states."""
+    return MetricSpec(PREFIX + name, "stateset", labels, text, read)
+
+
+def info(name: str, labels: Labels, text: str, read: ReadRows) -> MetricSpec:
+    """Describe a constant series whose labels carry the information."""
+    return MetricSpec(PREFIX + name, "info", labels, text, read)
+
+
+def histogram(
+    name: str, labels: Labels, text: str, read: Callable[[MetricsInput], Histograms]
+) -> HistogramSpec:
+    """Describe a histogram of durations."""
+    return HistogramSpec(PREFIX + name, labels, text, read)
+
+
+def one(find: Callable[[Snapshot], T | None], read: Callable[[T], float | None]) -> ReadRows:
+    """Make a single series without labels, if a snapshot holds the object and its value is known."""
+
+    def rows(inputs: MetricsInput) -> Rows:
+        found = find(inputs.snapshot)
+        value = None if found is None else read(found)
+        return [] if value is None else [((), float(value))]
+
+    return rows
+
+
+def each(
+    find: Callable[[MetricsInput], Iterable[tuple[str, T]]], read: Callable[[T], float | None]
+) -> ReadRows:
+    """Make a series for each label and object with a known value."""
+
+    def rows(inputs: MetricsInput) -> Rows:
+        values = ((label, read(found)) for label, found in find(inputs))
+        return [((label,), float(value)) for label, value in values if value is not None]
+
+    return rows

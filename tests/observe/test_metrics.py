@@ -20,9 +20,9 @@ from autoglm_throttle import Demand, Outcome, Permit, Priority, Rejection, Setti
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.observe import METRICS, collector
 from autoglm_throttle.observe.metric import PREFIX, HistogramSpec
-from autoglm_throttle.observe.page import metrics_page
 from autoglm_throttle.store.fleet import FleetView
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
+from docs.generate.metrics import metrics_page
 from tests.observe.scraping import GUARDS, QUOTA, STORE, knowing_all, loaded, scraped, states, value
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -205,13 +205,13 @@ def test_a_scrape_does_not_wait_for_a_hung_gpu() -> None:
 
 def test_the_page_is_made_from_the_table() -> None:
     assert PAGE.read_text(encoding="utf-8") == metrics_page(), (
-        "run: python -m autoglm_throttle.observe > docs/metrics.md"
+        "run: python -m docs.generate.metrics > docs/metrics.md"
     )
 
 
 def test_the_page_is_printed_by_the_module() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "autoglm_throttle.observe"], capture_output=True, check=True, text=True
+        [sys.executable, "-m", "docs.generate.metrics"], capture_output=True, check=True, text=True
     )
     assert done.stdout == metrics_page()
 

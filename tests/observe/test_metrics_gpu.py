@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from autoglm_throttle.gpu.monitor import SourceView
 from autoglm_throttle.gpu.sample_copy import MEASURED
 from autoglm_throttle.observe import METRICS
-from autoglm_throttle.observe.device_label import labelled
+from autoglm_throttle.observe.gpu_metrics import labelled
 from autoglm_throttle.observe.metric import PREFIX
-from autoglm_throttle.observe.source_metrics import STATES
+from autoglm_throttle.observe.store_metrics import STATES
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict, GpuView
 from tests.observe.scraping import EVERYTHING, knowing_all, loaded, scraped, states, value

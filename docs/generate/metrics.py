@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,7 +12,7 @@ from autoglm_throttle.observe.metrics import METRICS
 _HEAD: Final = """\
 # Metrics
 
-<!-- Made by `python -m autoglm_throttle.observe > docs/metrics.md`; edit the table METRICS instead. -->
+<!-- Made by `python -m docs.generate.metrics > docs/metrics.md`; edit the table METRICS instead. -->
 
 Which metrics does a throttle export? `metrics_app(throttle)` serves them for Prometheus and OpenMetrics:
 
@@ -107,3 +108,7 @@ def metrics_page() -> str:
     """Return the page, in Markdown."""
     edges = ", ".join(f"{edge:g}" for edge in DURATION_BUCKETS_S)
     return _HEAD + "".join(_rows()) + f"\nBuckets of the histograms, in seconds: {edges}.\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(metrics_page())
